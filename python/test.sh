@@ -51,6 +51,12 @@ PATH="$bin:$PATH" "$bin/maturin" build --release --locked --quiet --out dist --i
 "$bin/python" -m pip install --quiet --force-reinstall --no-deps dist/plimsoll-*.whl
 step "types"
 "$bin/mypy"
+# For the tests of swapping on CUDA, and of whole steps there, which also need a torch that is built with CUDA.
+if [ -z "${PLIMSOLL_STANDIN:-}" ]; then
+  step "the stand-in of CUDA's driver"
+  cargo build --release --locked --quiet --manifest-path ../standin/Cargo.toml --lib --target-dir target/standin
+  export PLIMSOLL_STANDIN="$PWD/target/standin/release/libplimsoll_standin.so"
+fi
 # Threads of a kernel that wait for each other give the core away, to whatever else runs.
 export OMP_WAIT_POLICY=passive
 # From the folder of the tests, so that what is tested is what was installed.

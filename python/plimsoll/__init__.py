@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ._core import Schedule, Trace
     from .buckets import Buckets
-    from .errors import BadInput, Error, NoCompiler, NoPlan, Refused, VerificationError
+    from .errors import BadInput, DeviceError, Error, NoCompiler, NoPlan, Refused, VerificationError
     from .fitting import Fit, fits
+    from .link import Link
     from .outputs import Outputs
-    from .planning import Link, plan, trace
+    from .planning import plan, trace
     from .step import Step, tune
     from .suggestion import Suggestion, suggest
 
 __all__ = [
     "BadInput",
     "Buckets",
+    "DeviceError",
     "Error",
     "Fit",
     "Link",
@@ -43,7 +45,7 @@ __all__ = [
 ]
 
 # The command line begins without PyTorch, which takes seconds to import: names are looked up when they are asked for.
-_MODULES = ("_core", "errors", "planning", "buckets", "outputs", "fitting", "step", "suggestion")
+_MODULES = ("_core", "errors", "link", "planning", "buckets", "outputs", "fitting", "step", "suggestion")
 
 
 def __dir__() -> list[str]:

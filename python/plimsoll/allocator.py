@@ -1,28 +1,16 @@
-"""PyTorch's CPU allocator under Plimsoll: builds `allocator.cpp` for the torch that is installed, and speaks to it.
-
-c10's allocator interface is private: this file and `allocator.cpp` are all that know it.
-"""
+"""PyTorch's allocators under Plimsoll, as Python speaks to them: one of the CPU and one of CUDA, built by `native`."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
-import hashlib
 import os
-import shutil
-import subprocess
-import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-import torch
-
+from . import native
 from .errors import NoCompiler, Refused
-
-SOURCE = Path(__file__).with_name("allocator.cpp")
 
 ALLOCATED, FREED_HERE, FREED_ELSEWHERE, UNPLANNED, CALL = range(5)
 
@@ -51,91 +39,70 @@ class Counts:
         return self.faulty_call is None
 
 
-def _cache() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "plimsoll"
+class Allocator:
+    """An allocator of PyTorch's, `cpu` or `cuda`, with Plimsoll's in front of it: built, loaded and installed at first use."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._loaded: ctypes.PyDLL | None = None
+
+    def library(self) -> ctypes.PyDLL:
+        """The library."""
+        if self._loaded is None:
+            self._loaded = self._load()
+        return self._loaded
+
+    def _load(self) -> ctypes.PyDLL:
+        if os.name != "posix":
+            raise NoCompiler("Plimsoll's allocator is for Linux and macOS")
+        path = native.build(self._kind)
+        try:
+            # With the interpreter's lock: each call takes less time than giving it back.
+            loaded = ctypes.PyDLL(str(path))
+        except OSError as error:
+            raise NoCompiler(
+                f"the allocator cannot be loaded ({error}); delete {path} and try again"
+            ) from error
+        loaded.plimsoll_events.restype = ctypes.c_int64
+        loaded.plimsoll_failures.restype = ctypes.c_int64
+        loaded.plimsoll_read_events.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
+        loaded.plimsoll_begin.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        loaded.plimsoll_call.argtypes = [ctypes.c_int64]
+        if self._kind == "cuda":
+            loaded.plimsoll_device.argtypes = [ctypes.c_int64]
+        loaded.plimsoll_install()
+        return loaded
+
+    def installed(self) -> ctypes.PyDLL:
+        """The library, where no other one stands in front of it."""
+        loaded = self.library()
+        if not loaded.plimsoll_is_installed():
+            raise Refused("another library installed an allocator over Plimsoll's: load that library first")
+        return loaded
+
+    def failures(self) -> int:
+        """How many of its allocations have found no memory since this was last asked."""
+        return 0 if self._loaded is None else self._loaded.plimsoll_failures()
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[Log]:
+        """Logs the allocations of this thread."""
+        loaded = self.installed()
+        with turn:
+            loaded.plimsoll_record(1)
+            try:
+                yield Log(loaded)
+            finally:
+                loaded.plimsoll_record(0)
 
 
-def _compiler() -> str:
-    for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
-        found = shutil.which(name) if name else None
-        if found:
-            return found
-    raise NoCompiler(
-        "Plimsoll builds its allocator with a C++ compiler at first use, and there is none: install g++ or clang++, or "
-        "name one in the environment variable CXX"
-    )
-
-
-def build(folder: Path | None = None) -> Path:
-    """The allocator as a shared library, from the cache where it was built before for this torch."""
-    folder = folder or _cache()
-    text = SOURCE.read_bytes()
-    abi = int(torch.compiled_with_cxx11_abi())
-    digest = hashlib.sha256(text + torch.__version__.encode() + bytes([abi])).hexdigest()[:16]
-    library = folder / f"allocator-{digest}.so"
-    if library.exists():
-        return library
-    root = Path(torch.__file__).parent
-    standard = "c++17" if torch.__version__ < torch.torch_version.TorchVersion("2.7") else "c++20"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            made = Path(scratch) / "allocator.so"
-            command = [
-                _compiler(),
-                "-O2",
-                f"-std={standard}",
-                "-shared",
-                "-fPIC",
-                f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
-            ]
-            command += [f"-I{root / 'include'}", str(SOURCE), "-o", str(made), f"-L{root / 'lib'}", "-lc10"]
-            built = subprocess.run(command, capture_output=True, text=True, check=False)
-            if built.returncode:
-                raise NoCompiler(
-                    f"the allocator cannot be built for torch {torch.__version__}; `{' '.join(command)}` says:\n"
-                    f"{built.stderr.strip()}"
-                )
-            # Another process may have been faster; both made the same.
-            made.replace(library)
-    except OSError as error:
-        raise NoCompiler(
-            f"the allocator cannot be built in {folder} ({error}); set XDG_CACHE_HOME to a folder that can be written to"
-        ) from error
-    return library
-
-
-@functools.cache
-def library() -> ctypes.PyDLL:
-    """The library, built, loaded and installed once."""
-    if os.name != "posix":
-        raise NoCompiler("Plimsoll's allocator is for Linux and macOS")
-    path = build()
-    try:
-        # With the interpreter's lock: each call takes less time than giving it back.
-        loaded = ctypes.PyDLL(str(path))
-    except OSError as error:
-        raise NoCompiler(f"the allocator cannot be loaded ({error}); delete {path} and try again") from error
-    loaded.plimsoll_events.restype = ctypes.c_int64
-    loaded.plimsoll_failures.restype = ctypes.c_int64
-    loaded.plimsoll_read_events.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
-    loaded.plimsoll_begin.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
-    loaded.plimsoll_call.argtypes = [ctypes.c_int64]
-    loaded.plimsoll_install()
-    return loaded
-
-
-def _installed() -> ctypes.PyDLL:
-    loaded = library()
-    if not loaded.plimsoll_is_installed():
-        raise Refused("another library installed an allocator over Plimsoll's: load that library first")
-    return loaded
+CPU = Allocator("cpu")
+CUDA = Allocator("cuda")
 
 
 def failures() -> int:
     """How many allocations of PyTorch's have found no memory since this was last asked."""
-    return library().plimsoll_failures()
+    return CPU.failures() + CUDA.failures()
 
 
 class Log:
@@ -185,24 +152,13 @@ class Turn:
 turn = Turn()
 
 
-@contextlib.contextmanager
-def recording() -> Iterator[Log]:
-    """Logs the allocations of this thread."""
-    loaded = _installed()
-    with turn:
-        loaded.plimsoll_record(1)
-        try:
-            yield Log(loaded)
-        finally:
-            loaded.plimsoll_record(0)
-
-
 class Plan:
     """The planned addresses of a program's allocations, call after call."""
 
-    def __init__(self, calls: list[list[tuple[int, int]]]) -> None:
+    def __init__(self, of: Allocator, calls: list[list[tuple[int, int]]]) -> None:
         """Takes address and bytes of each allocation of each call."""
-        self._library = library()
+        self._allocator = of
+        self._library = of.library()
         flat = [number for call in calls for slot in call for number in slot]
         first = [0]
         for call in calls:
@@ -228,7 +184,7 @@ class Plan:
 
     def begin(self) -> None:
         """Begins a step. The caller has its `turn`."""
-        _installed().plimsoll_begin(self._slots, self._first)
+        self._allocator.installed().plimsoll_begin(self._slots, self._first)
 
     def end(self) -> Counts:
         """Ends the step."""

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from . import _core, outputs, recording
+from . import _core, devices, outputs, recording
 from .errors import BadInput
 from .ops import tensors_in
+from .recorder import NOTHING_KNOWN, Known
 from .recording import Loss
 from .tape import to_document
 from .torch_private import tree_flatten, tree_unflatten
@@ -61,22 +62,22 @@ def family(
     adds: bool = False,
     is_real: bool = True,
     sizes: tuple[int, int] = SMALL,
-) -> tuple[_core.Batches, list[object]]:
+) -> tuple[_core.Batches, Known]:
     """The step at any batch, from recordings at two small ones or at `sizes`, and what the host reads in it.
 
     With `adds` gradients are there to add to. Without `is_real` nothing is computed; no seconds and no scratch are known then.
     """
     texts = []
-    values: list[object] = []
+    known = NOTHING_KNOWN
     for size in sizes:
         part = taken(sample, 0, size)
         if is_real:
             tape = recording.record(fn, model, part, adds)
-            values = [call.value for call in tape.calls if call.reads_on_host]
+            known = Known.of(tape)
         else:
             tape = recording.record_shapes(fn, model, part)
         texts.append(to_document(tape, name, size, state_bytes, is_rounded=False).text)
-    return _core.Batches(*texts), values
+    return _core.Batches(*texts), known
 
 
 def steps(
@@ -89,11 +90,11 @@ def steps(
     """
     size, name = size_of(sample), type(model).__name__
     sizes = (size // 2, size) if size >= SMALL[1] else SMALL
-    found, values = family(fn, model, sample, state_bytes, name, adds=adds, sizes=sizes)
+    found, known = family(fn, model, sample, state_bytes, name, adds=adds, sizes=sizes)
     if adds:
         return found  # it has the tensors of the step that sets gradients, and theirs, which do not grow
     double = 2 * sizes[1]
-    tape = recording.record_shapes(fn, model, taken(sample, 0, double), values)
+    tape = recording.record_shapes(fn, model, taken(sample, 0, double), known)
     shapes = _core.Trace(to_document(tape, name, double, state_bytes).text)
     if found.bytes_at(double) != shapes.tensor_bytes():
         raise BadInput(
@@ -120,7 +121,8 @@ def losses_make(fn: Loss, model: torch.nn.Module, batch: Arguments) -> str:
     """
     half = min(2, max(1, size_of(batch) // 2))
     modes = [(module, module.training) for module in model.modules()]
-    state = torch.get_rng_state()
+    generators = [torch.default_generator, devices.of(model).default_generator()]
+    states = [(generator, generator.get_state()) for generator in generators]
     try:
         for module, _ in modes:
             module.training = False
@@ -132,7 +134,8 @@ def losses_make(fn: Loss, model: torch.nn.Module, batch: Arguments) -> str:
     finally:
         for module, mode in modes:
             module.training = mode
-        torch.set_rng_state(state)
+        for generator, state in states:
+            generator.set_state(state)
     margin = TOLERANCE * max(abs(one), abs(other), abs(both))
     if abs(both - (one + other) / 2) <= margin:
         return "mean"

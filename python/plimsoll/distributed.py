@@ -58,11 +58,14 @@ def inside(wrapper: DistributedDataParallel, fn: Loss) -> Loss:
     return loss
 
 
+def bucket_bytes(wrapper: DistributedDataParallel) -> int:
+    """What the wrapper's buckets take, which are there from its making on."""
+    return sum(aligned(p.numel() * p.element_size()) for p in wrapper.module.parameters() if p.requires_grad)
+
+
 def own_bytes(wrapper: DistributedDataParallel) -> int:
     """What reducing takes: gradients of the wrapper's own, and its buckets, unless the gradients lie in them."""
-    gradients = sum(
-        aligned(p.numel() * p.element_size()) for p in wrapper.module.parameters() if p.requires_grad
-    )
+    gradients = bucket_bytes(wrapper)
     return gradients if wrapper.gradient_as_bucket_view else 2 * gradients
 
 

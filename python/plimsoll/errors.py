@@ -15,6 +15,14 @@ class NoCompiler(Error):
     """The allocator cannot be built or loaded on this machine."""
 
 
+class DeviceError(Error):
+    """The GPU, or its driver, cannot be used or refused a call."""
+
+
+class HostMemoryError(DeviceError, MemoryError):
+    """The host cannot page-lock so much memory."""
+
+
 class NoPlan(Error):
     """No plan fits the budget, or none was found; the words and numbers are the planner's."""
 

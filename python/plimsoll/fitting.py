@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
-from . import _core, batches, planning, recording
+from . import _core, batches, devices, planning, recording
 from ._core import show_bytes
 from .errors import BadInput, NoPlan, Refused
-from .planning import Link
+from .link import Link
+from .recorder import NOTHING_KNOWN
 from .recording import Loss
 from .tape import aligned, to_document
 
@@ -88,21 +89,23 @@ def fits(
     planning.check(model, optimizer)
     batch = planning.as_sample(sample)
     size = batches.size_of(batch)
-    state = planning.optimizer_bytes(optimizer)
     name = type(model).__name__
     is_real = not any(p.is_meta for p in (*model.parameters(), *model.buffers()))
+    state = planning.optimizer_bytes(optimizer)
+    if is_real:
+        state = planning.resident_beside(devices.of(model), model, optimizer)
     if is_real and not str(budget).endswith("%"):
         is_real = state + _weights_and_gradients(model) <= planning.budget_bytes(budget, 0)
     family: _core.Batches | None = None
-    values: list[object] = []
+    known = NOTHING_KNOWN
     why = ""
     try:
-        family, values = batches.family(fn, model, batch, state, name, is_real=is_real)
+        family, known = batches.family(fn, model, batch, state, name, is_real=is_real)
     except (Refused, BadInput):
         raise
     except Exception as error:  # the user's code, which may know one batch size only
         why = f"not known: the step fails at a batch of {batches.SMALL[0]} ({type(error).__name__}: {error})"
-    trace = _trace(recording.record_shapes(fn, model, batch, values), name, size, state, family)
+    trace = _trace(recording.record_shapes(fn, model, batch, known), name, size, state, family)
     limit = planning.budget_bytes(budget, trace.peak_bytes)
     rates = Link.parse(link)
     planned: int | None = None

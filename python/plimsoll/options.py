@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .buckets import Buckets
 from .errors import BadInput
-from .planning import Link
+from .link import Link
 
 
 @dataclass(frozen=True)

@@ -2,54 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from . import _core, recording
+from . import _core, devices, recording
 from .batches import size_of
+from .devices import Device
 from .errors import BadInput
+from .link import Link
 from .ops import tensors_in
 from .recording import Loss
 from .tape import Document, Tape, aligned, to_document
-
-LINK_SAMPLE_BYTES = 32 << 20
-LINK_SAMPLES = 5
-
-
-@dataclass(frozen=True)
-class Link:
-    """How fast bytes go to the host and come back, in bytes per second."""
-
-    offload: float
-    prefetch: float
-
-    @staticmethod
-    def parse(link: Link | str | None) -> Link:
-        """A link of one rate such as `12GB/s`; measured where none is given."""
-        if isinstance(link, Link):
-            return link
-        if link is None:
-            return Link.measured()
-        if not isinstance(link, str):
-            raise BadInput(f"a link is a rate such as '12GB/s' or a `plimsoll.Link`, not {link!r}")
-        rate = _core.parse_rate(link)
-        return Link(rate, rate)
-
-    @staticmethod
-    def measured() -> Link:
-        """The median of a few copies in this machine's memory, which is both device and host of a step on the CPU."""
-        source = torch.zeros(LINK_SAMPLE_BYTES, dtype=torch.uint8)
-        target = torch.zeros_like(source)
-        seconds = []
-        for _ in range(LINK_SAMPLES):
-            start = time.perf_counter()
-            target.copy_(source)
-            seconds.append(time.perf_counter() - start)
-        rate = LINK_SAMPLE_BYTES / sorted(seconds)[LINK_SAMPLES // 2]
-        return Link(rate, rate)
 
 
 def budget_bytes(budget: int | str | None, peak: int) -> int:
@@ -110,6 +75,22 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer | None) -> int:
             if p.requires_grad
         )
     return total
+
+
+def resident_beside(
+    device: Device,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    counted: int = 0,
+) -> int:
+    """What is resident beside a step's own: the optimizer's state, and what else the device holds as far as it counts; so many
+    bytes of that are counted elsewhere."""
+    device.prepare()
+    known = {id(t): t for t in (*model.parameters(), *model.buffers())}
+    known |= {id(p.grad): p.grad for p in model.parameters() if p.grad is not None}
+    known |= {id(t): t for t in ([] if optimizer is None else tensors_in(dict(optimizer.state)))}
+    on_device = [tensor for tensor in known.values() if tensor.device == device.where]
+    return optimizer_bytes(optimizer) + device.held_bytes(on_device, counted)
 
 
 def is_state_known(optimizer: torch.optim.Optimizer) -> bool:
@@ -196,7 +177,8 @@ def trace(
     The model, its gradients and the generators are left as they were. With an optimizer its state counts as resident.
     `trace.save("step.trace.json")` writes what every verb of the command line takes.
     """
-    return record(fn, model, as_sample(sample), optimizer_bytes(optimizer), name).trace
+    beside = resident_beside(devices.of(model), model, optimizer)
+    return record(fn, model, as_sample(sample), beside, name).trace
 
 
 def plan(

@@ -8,8 +8,6 @@ Nothing is decided here: the order, the addresses and the waits are the schedule
 
 from __future__ import annotations
 
-import time
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +15,11 @@ from typing import Any
 import torch
 
 from . import allocator
-from ._core import ALIGNMENT, Compute, Schedule
-from .ops import running_positions, same_value
+from ._core import Compute, Schedule
+from .devices import Device
+from .devices.device import Transfers
+from .memory import Memory
+from .ops import running_positions, same_value, tensors_in
 from .outputs import Given, Outputs
 from .tape import Call, Document, Role, Tape, Window, aligned
 from .torch_private import below_autograd, tree_unflatten
@@ -47,83 +48,6 @@ class Unplanned(Exception):
     """A call allocated otherwise than when it was recorded."""
 
 
-class Arena:
-    """One allocation that grows when more is asked for. What lies in it never begins at its first byte, whose address is the
-    allocator's to free."""
-
-    def __init__(self) -> None:
-        self._bytes = torch.empty(0, dtype=torch.uint8)
-        self.size = 0
-        self.generation = 0
-
-    def holds(self, size: int) -> bool:
-        """Whether so many bytes are there."""
-        return size <= self.size and self.generation > 0
-
-    def give_back(self) -> None:
-        """Frees it, as soon as no tensor lies in it any more."""
-        self._bytes = torch.empty(0, dtype=torch.uint8)
-        self.size = 0
-        self.generation += 1
-
-    def reserve(self, size: int) -> None:
-        """Makes sure that so many bytes are there; what lay in it is lost where it grows."""
-        if not self.holds(size):
-            self.give_back()  # first, so that both are never there at once
-            self._bytes = torch.empty(size + 2 * ALIGNMENT, dtype=torch.uint8)
-            self.size = size
-
-    @property
-    def storage(self) -> torch.UntypedStorage:
-        """The allocation."""
-        return self._bytes.untyped_storage()
-
-    @property
-    def address(self) -> int:
-        """The first address that is used."""
-        return (self._bytes.data_ptr() // ALIGNMENT + 1) * ALIGNMENT
-
-
-class Memory:
-    """What the programs of one step share: they never run at once."""
-
-    def __init__(self) -> None:
-        self.pool = Arena()
-        self.host = Arena()
-        self.gradients = Arena()
-        self.results = Arena()
-        self._bound: weakref.WeakSet[Program] = weakref.WeakSet()
-
-    @property
-    def _arenas(self) -> tuple[Arena, ...]:
-        return self.pool, self.host, self.gradients, self.results
-
-    @property
-    def generation(self) -> tuple[int, ...]:
-        """Another value where something moved."""
-        return tuple(arena.generation for arena in self._arenas)
-
-    def reserve(self, program: Program, *sizes: int) -> None:
-        """Makes sure that a program has so many bytes of the pool, the host, gradients and results."""
-        if not all(arena.holds(size) for arena, size in zip(self._arenas, sizes, strict=True)):
-            self._unbind()
-            for arena, size in zip(self._arenas, sizes, strict=True):
-                arena.reserve(size)
-        self._bound.add(program)
-
-    def give_back(self) -> None:
-        """Frees what holds nothing between steps: the pool, and its part of the host."""
-        self._unbind()
-        self.pool.give_back()
-        self.host.give_back()
-
-    def _unbind(self) -> None:
-        """Windows would keep the memory that they are on."""
-        for program in list(self._bound):
-            program.unbind()
-        self._bound.clear()
-
-
 @dataclass(frozen=True)
 class Place:
     """Where a storage begins: a storage of PyTorch's, and the bytes before."""
@@ -147,7 +71,7 @@ class Windows:
         """The tensor that a window on a storage at this place is."""
         key = (place.address, window.dtype, window.offset, window.shape, window.strides)
         if key not in self._made:
-            empty = torch.empty(0, dtype=window.dtype)
+            empty = torch.empty(0, dtype=window.dtype, device=place.storage.device)
             first = place.offset // empty.element_size() + window.offset
             self._made[key] = empty.set_(place.storage, first, window.shape, window.strides)
         return self._made[key]
@@ -180,10 +104,13 @@ class Program:
         self.schedule = schedule
         self._tensors = document.tensors
         self._memory = memory
+        self._device = memory.device
+        self._host = torch.device("cpu")
+        self._transfers: Transfers | None = None
         self._bound_to: tuple[int, ...] | None = None
         self._states: dict[int, torch.Tensor] = {}
         self._running: dict[int, Place] = {}
-        # A copy of what the step changes in place, to put back where the step ends early. On the host.
+        # A copy of what the step changes in place, to put back where the step ends early.
         self._saved = [torch.empty_like(t) for t in tape.updated]
         self._added_to = [
             p for p, w in tape.gradients if w is not None and tape.storages[w.storage].role is Role.GRADIENT
@@ -225,9 +152,9 @@ class Program:
         ordered = [self._bind(compute) for compute in computes]
         self._steps = self._without_needless_waits(ordered, computes)
         pool = memory.pool.address
-        self._plan = allocator.Plan([self._slots(compute) for compute in computes])
+        self._plan = allocator.Plan(self._device.allocator, [self._slots(compute) for compute in computes])
         self._inputs = self._bind_inputs()
-        self._transfers = schedule.transfers(pool, memory.host.address)
+        self._transfers = self._device.transfers(schedule, pool, memory.host)
         self._loss = self._windows.at(self._resident[self.tape.loss.storage], self.tape.loss)
         added_to = set(map(id, self._added_to))
         self._gradients = [
@@ -242,6 +169,7 @@ class Program:
     def unbind(self) -> None:
         """Forgets all windows, so that the memory under them can be freed."""
         self._bound_to = None
+        self._transfers = None
         self._windows = Windows()
         self._resident, self._running = {}, {}
         self._steps, self._inputs, self._gradients = [], [], []
@@ -270,6 +198,9 @@ class Program:
         for number, storage in enumerate(self.tape.storages):
             if storage.role is Role.KEPT and storage.tensor is not None:
                 places[number] = Place(storage.tensor.untyped_storage(), 0)
+            elif storage.is_on_host and storage.size > 0:
+                on_host = torch.zeros(storage.size, dtype=torch.uint8, device=self._host)
+                places[number] = Place(on_host.untyped_storage(), 0)
         return places
 
     def _in_pool(self, offset: int) -> Place:
@@ -290,25 +221,39 @@ class Program:
                 if position in statistics:  # they were updated when the call ran first
                     place = self._scratch(number, place)
             elif self.tape.storages[number].size == 0:
-                return torch.empty_strided(argument.shape, argument.strides, dtype=argument.dtype)
+                where = self._host if self.tape.storages[number].is_on_host else self._device.where
+                return torch.empty_strided(
+                    argument.shape, argument.strides, dtype=argument.dtype, device=where
+                )
             else:
                 place = self._in_pool(at[self._tensors[number]])
             return self._windows.at(place, argument)
 
         leaves = [bound(position, argument) for position, argument in enumerate(call.arguments)]
         arguments, keywords = tree_unflatten(leaves, call.spec)
+        func = self._keeping_host_results(call) if call.on_host else call.func
         special: Special | None = None
         if call.reads_on_host:
             special = self._host_read(call, arguments, keywords)
         elif call.random is not None:
-            special = self._drawing(compute, call, arguments, keywords)
-        return Step(call.func, arguments, keywords, (compute.offloads, compute.prefetches), special)
+            special = self._drawing(compute, call, func, arguments, keywords)
+        return Step(func, arguments, keywords, (compute.offloads, compute.prefetches), special)
+
+    def _keeping_host_results(self, call: Call) -> Callable[..., None]:
+        """A call on a GPU that gives tensors on the host, such as the seed of attention: they are copied to their windows."""
+        kept = [(number, self._windows.at(self._resident[w.storage], w)) for number, w in call.on_host]
+
+        def run(*arguments: Any, **keywords: Any) -> None:
+            made = tensors_in(call.func(*arguments, **keywords))
+            for number, window in kept:
+                window.copy_(made[number])
+
+        return run
 
     def _scratch(self, number: int, place: Place) -> Place:
         if number not in self._running:
-            self._running[number] = Place(
-                torch.zeros(place.storage.nbytes(), dtype=torch.uint8).untyped_storage(), 0
-            )
+            scratch = torch.zeros(place.storage.nbytes(), dtype=torch.uint8, device=place.storage.device)
+            self._running[number] = Place(scratch.untyped_storage(), 0)
         return self._running[number]
 
     @staticmethod
@@ -355,7 +300,7 @@ class Program:
 
         return run
 
-    def _drawing(self, compute: Compute, call: Call, arguments: Any, keywords: Any) -> Special:
+    def _drawing(self, compute: Compute, call: Call, func: Any, arguments: Any, keywords: Any) -> Special:
         """A call that draws from the state that it drew from at first; afterwards the generator is where it was."""
         assert call.random is not None
         generator, source = call.random.generator, call.random.source
@@ -368,13 +313,13 @@ class Program:
                     self._plan.pause()
                     self._states[source] = generator.get_state()
                 self._plan.call(number)
-                call.func(*arguments, **keywords)
+                func(*arguments, **keywords)
                 return
             self._plan.pause()
             now = generator.get_state()
             generator.set_state(self._states[source])
             self._plan.call(number)
-            call.func(*arguments, **keywords)
+            func(*arguments, **keywords)
             self._plan.pause()
             generator.set_state(now)
 
@@ -386,16 +331,18 @@ class Program:
         Where it ends early, all is as it was.
         """
         self.bind()
+        self._memory.use_on(self._device.stream())
         random = {id(c.random.generator): c.random.generator for c in self.tape.calls if c.random is not None}
         states = [(generator, generator.get_state()) for generator in random.values()]
-        with allocator.turn, torch.no_grad(), torch.autocast("cpu", enabled=False):
+        with allocator.turn, torch.no_grad(), self._device.running():
             saved = [*zip(self._saved, self.tape.updated, strict=True), *self._gradient_copies()]
             for copy, tensor in saved:
                 copy.copy_(tensor)
             try:
                 self._run(inputs)
             except BaseException:
-                self._transfers.abort()
+                if self._transfers is not None:
+                    self._transfers.abort()
                 for copy, tensor in saved:
                     tensor.copy_(copy)
                 for generator, state in states:
@@ -425,35 +372,31 @@ class Program:
             if window is not None:
                 window.copy_(tensor)
         transfers, call = self._transfers, self._plan.call
-        swaps = len(transfers) > 0
-        clock = time.perf_counter
+        assert transfers is not None
         self.runs += 1
         is_timed = self.runs & (self.runs - 1) == 0
-        times: list[tuple[float, float]] | None = [] if is_timed else None
+        is_told = is_timed or len(transfers) > 0
         self._plan.begin()
         try:
-            start = clock()
-            transfers.start()
+            transfers.start(is_timed, self._device.stream())
             with below_autograd():
                 for number, step in enumerate(self._steps):
                     if step.wait is not None:
                         transfers.wait(*step.wait)
-                    if times is not None:
-                        began = clock() - start
+                    if is_timed:
+                        transfers.began()
                     if step.special is not None:
                         step.special(number)
                     else:
                         call(number)
                         step.func(*step.arguments, **step.keywords)
-                    if times is not None:
-                        times.append((began, clock() - start))
-                    if swaps:
+                    if is_told:
                         transfers.computed()
         finally:
             self.counts = self._plan.end()
         transfers.finish()
-        if times is not None:
-            spans = (times, *transfers.spans())
+        if is_timed:
+            spans = transfers.spans()
             if self.spans is None or seconds_of(spans) < seconds_of(self.spans):
                 self.spans = spans
         if self.counts.faulty_call is not None:
@@ -463,6 +406,11 @@ class Program:
                 f"`{culprit.func}` of module `{culprit.layer}` allocated otherwise than when it was recorded "
                 f"({self.counts.unplanned} allocations of {self.counts.unplanned_bytes} B that no plan foresaw)"
             )
+
+    @property
+    def device(self) -> Device:
+        """What it runs on."""
+        return self._device
 
     @property
     def pool_address(self) -> int:
@@ -485,10 +433,10 @@ class Program:
 
     @property
     def stalled_seconds(self) -> float:
-        """How long the last run waited for copies."""
-        return self._transfers.stalled_seconds
+        """How long the last run waited for copies; on a GPU, the last timed run."""
+        return 0.0 if self._transfers is None else self._transfers.stalled_seconds
 
     @property
     def copying_seconds(self) -> float:
-        """How long the last run's copies took."""
-        return self._transfers.copying_seconds
+        """How long the last run's copies took; on a GPU, those of the last timed run."""
+        return 0.0 if self._transfers is None else self._transfers.copying_seconds

@@ -6,45 +6,74 @@ back, storage that changes its size, and a generator that the step seeds itself.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from . import allocator
+from .devices import Device
+from .devices.device import Stopwatch
 from .errors import Refused
 from .ops import gives_a_value, indexes_by_position, running_statistics, tensors_in, written
 from .surroundings import Generators, Keeper, Modules, user_line
-from .tape import Allocation, Call, Random, Role, Storage, Window, aligned
+from .tape import Allocation, Call, Random, Role, Storage, Tape, Window, aligned
 from .torch_private import FakeTensor, OpOverload, TorchDispatchMode, storage_key, tree_flatten
 
+HOST = torch.device("cpu")
 PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 RESIZES = {"resize_", "resize_as_", "set_"}
+
+MOST_ON_HOST = 1 << 20
+"""A larger tensor on the host, in a step on a GPU, is no seed and no counter: it would be swapping by hand."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a real recording of a step says that fake tensors do not."""
+
+    values: Sequence[object] = ()
+    """What the host reads, in order."""
+    on_host: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    """By call: which of the tensors that it gives are on the host, of a step that runs elsewhere."""
+
+    @staticmethod
+    def of(tape: Tape) -> Known:
+        """Of a tape."""
+        on_host = {n: [at for at, _ in call.on_host] for n, call in enumerate(tape.calls) if call.on_host}
+        return Known([call.value for call in tape.calls if call.reads_on_host], on_host)
+
+
+NOTHING_KNOWN = Known()
 
 
 class Recorder(TorchDispatchMode):
     """Writes down every op that is dispatched below autograd.
 
     Without a log of allocations the step runs on fake tensors, which have shapes and no memory: nothing is computed, and the
-    tape has neither seconds nor scratch. What the host reads is then taken from `values`, in order.
+    tape has neither seconds nor scratch. What the host reads is then taken from what is `known`, in order.
     """
 
     def __init__(
         self,
+        device: Device,
         log: allocator.Log | None,
         modules: Modules,
         keeper: Keeper,
         generators: Generators,
-        values: Iterable[object] = (),
+        known: Known = NOTHING_KNOWN,
     ) -> None:
         super().__init__()
         self.calls: list[Call] = []
         self.storages: list[Storage] = []
         self.phase = "forward"
         self.lifted: set[int] = set()
+        self._device = device
+        self._watches: list[Stopwatch] = []
         self._log = log
-        self._values = iter(values)
+        self._known = known
+        self._values = iter(known.values)
         self._modules = modules
         self._keeper = keeper
         self._generators = generators
@@ -60,7 +89,8 @@ class Recorder(TorchDispatchMode):
             self._numbers[key] = len(self.storages)
             self._held.append(storage)
             kept = tensor.detach() if role is Role.KEPT else None
-            self.storages.append(Storage(storage.nbytes(), role, kept))
+            on_host = tensor.device.type == "cpu" and self._device.where.type != "cpu"
+            self.storages.append(Storage(storage.nbytes(), role, kept, on_host))
         return self._numbers[key]
 
     def window(self, tensor: torch.Tensor, role: Role = Role.KEPT) -> Window:
@@ -92,7 +122,7 @@ class Recorder(TorchDispatchMode):
         before = {storage_key(t) for t in given}
         places = [_place(t) for t in mutated if self._log]
         windows = [self.window(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat]
-        out, seconds, events = self._run(func, args, kwargs)
+        out, watch, events = self._run(func, args, kwargs)
         if random:
             self._generators.after(random, len(self.calls))
         outs = tensors_in(out)
@@ -108,7 +138,10 @@ class Recorder(TorchDispatchMode):
             return out  # a view, or a check that gives nothing
         for tensor in made:
             self.number(tensor, Role.MADE)
-        allocations, workspace = self._allocations(func, events, made) if self._log else ([], 0)
+        for position in self._known.on_host.get(len(self.calls), ()):
+            self.storages[self._numbers[storage_key(outs[position])]].is_on_host = True
+        planned = [t for t in made if not self.storages[self._numbers[storage_key(t)]].is_on_host]
+        allocations, workspace = self._allocations(func, events, planned) if self._log else ([], 0)
         call = Call(
             func=func,
             arguments=windows,
@@ -120,16 +153,41 @@ class Recorder(TorchDispatchMode):
             phase=self.phase,
             layer=self._layer,
             line=user_line() if reads_on_host else "",
-            seconds=seconds,
+            seconds=0.0,
             random=random,
             reads_on_host=reads_on_host,
             value=out if reads_on_host else None,
+            on_host=self._on_host(func, outs, made),
         )
         self.calls.append(call)
+        self._watches.append(watch)
         return out
 
-    def _run(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, float, list[allocator.Event]]:
-        """What the op gives, how long it takes, and what it allocates."""
+    def settle(self) -> None:
+        """Says how long the calls took, when the step has ended."""
+        if self._log is not None:
+            for call, seconds in zip(self.calls, self._device.seconds(self._watches), strict=True):
+                call.seconds = seconds
+
+    def _on_host(
+        self, func: OpOverload, outs: list[torch.Tensor], made: list[torch.Tensor]
+    ) -> list[tuple[int, Window]]:
+        """What a call on a GPU makes on the host."""
+        new = {storage_key(t) for t in made}
+        found = []
+        for number, tensor in enumerate(outs):
+            storage = self.storages[self._numbers[storage_key(tensor)]]
+            if storage.is_on_host and storage_key(tensor) in new and storage.size > 0:
+                if storage.size > MOST_ON_HOST:
+                    raise self.refuse(
+                        f"it makes a tensor of {storage.size} B on the host; what is swapped is the plan's to decide",
+                        func,
+                    )
+                found.append((number, self.window(tensor)))
+        return found
+
+    def _run(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Stopwatch, list[allocator.Event]]:
+        """What the op gives, what its time is read from, and what it allocates."""
         if self._log is None:
             if gives_a_value(func):
                 known = next(self._values, None)
@@ -138,9 +196,8 @@ class Recorder(TorchDispatchMode):
                 return known, 0.0, []
             return func(*args, **kwargs), 0.0, []
         self._log.take()
-        start = time.perf_counter()
-        out = func(*args, **kwargs)
-        return out, time.perf_counter() - start, self._log.take()
+        out, watch = self._device.run(func, args, kwargs, gives_a_value(func))
+        return out, watch, self._log.take()
 
     def _role(self, tensor: torch.Tensor) -> Role:
         return self.storages[self._numbers[storage_key(tensor)]].role
@@ -163,21 +220,28 @@ class Recorder(TorchDispatchMode):
                 or tensor.is_neg()
             ):
                 raise self.refuse("it takes a tensor that is no plain strided memory", func)
-            if tensor.device.type != "cpu":
+            if tensor.device not in (self._device.where, HOST):
                 raise self.refuse(
-                    f"it takes a tensor on {tensor.device}; Plimsoll runs steps on the CPU", func
+                    f"it takes a tensor on {tensor.device}; the step runs on {self._device.where}", func
                 )
 
     def _random(self, func: OpOverload, flat: list[Any]) -> Random | None:
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return None
         generator = next(
-            (leaf for leaf in flat if isinstance(leaf, torch.Generator)), torch.default_generator
+            (leaf for leaf in flat if isinstance(leaf, torch.Generator)), self._default_generator(flat)
         )
         random = self._generators.before(generator, len(self.calls))
         if random is None:
             raise self.refuse("the step seeds the generator itself; seed it before the step", func)
         return random
+
+    def _default_generator(self, flat: list[Any]) -> torch.Generator:
+        """What an op draws from that is given no generator: the device's, or the host's for an op on the host."""
+        on_host = [leaf.device == HOST for leaf in flat if isinstance(leaf, torch.Tensor)]
+        named = next((leaf for leaf in flat if isinstance(leaf, torch.device)), None)
+        is_host = named == HOST or (named is None and all(on_host))
+        return torch.default_generator if is_host else self._device.default_generator()
 
     def _allocations(
         self, func: OpOverload, events: list[allocator.Event], made: list[torch.Tensor]

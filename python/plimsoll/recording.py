@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from . import allocator, outputs
+from . import devices, outputs
+from .devices import Device
 from .errors import BadInput, Refused
 from .ops import same_value, tensors_in
 from .outputs import Given, Outputs
-from .recorder import Recorder
+from .recorder import NOTHING_KNOWN, Known, Recorder
 from .surroundings import Generators, Keeper, Modules, NoDetours
 from .tape import Role, Tape, Window
 from .torch_private import (
@@ -45,7 +46,9 @@ def record(fn: Loss, model: torch.nn.Module, sample: tuple[Any, ...], adds: bool
     Where a parameter has a gradient, or `adds` says so, the tape adds to it.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
-    _check_step(model, parameters, sample)
+    device = devices.of(model)
+    _check_step(device, model, parameters, sample)
+    device.prepare()
     saved = [(p, p.grad) for p in parameters]
     members = _members(model)
     tapes: list[Tape] = []
@@ -55,7 +58,7 @@ def record(fn: Loss, model: torch.nn.Module, sample: tuple[Any, ...], adds: bool
             for parameter, gradient in saved:
                 there = parameter.detach() if gradient is None and adds else gradient
                 parameter.grad = None if there is None else torch.zeros_like(there)
-            tape = _record_once(fn, model, parameters, sample)
+            tape = _record_once(device, fn, model, parameters, sample)
             if _identities(_members(model)) != _identities(members):
                 raise Refused(
                     "the step replaces a parameter or a buffer of a module; update it in place (`copy_`)"
@@ -73,12 +76,12 @@ def record(fn: Loss, model: torch.nn.Module, sample: tuple[Any, ...], adds: bool
 
 
 def record_shapes(
-    fn: Loss, model: torch.nn.Module, sample: tuple[Any, ...], values: Iterable[object] = ()
+    fn: Loss, model: torch.nn.Module, sample: tuple[Any, ...], known: Known = NOTHING_KNOWN
 ) -> Tape:
     """The tape of `fn(*sample)` and its backward pass without computing anything: shapes and bytes, no seconds and no scratch.
 
-    The model may be larger than any memory, and may lie on the device `meta`. `values` is what the host reads in the step, in
-    order. Everything is left as it was, also where this fails.
+    The model may be larger than any memory, and may lie on the device `meta`. `known` is what a real recording of the
+    step says. Everything is left as it was, also where this fails.
     """
     members = _members(model)
     saved = [(p, p.grad) for p in model.parameters()]
@@ -100,7 +103,8 @@ def record_shapes(
                 )
             leaves, spec = tree_flatten(sample)
             leaves = [_fake(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-            return _record_once(fn, model, parameters, tree_unflatten(leaves, spec), values)
+            device = devices.on(parameters[0].device)
+            return _record_once(device, fn, model, parameters, tree_unflatten(leaves, spec), known)
         finally:
             for parameter, gradient in saved:
                 parameter.grad = gradient
@@ -108,14 +112,15 @@ def record_shapes(
 
 
 def _fake(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of the same shape without memory, on the CPU, dense also where the tensor is a slice."""
+    """A tensor of the same shape without memory, dense also where the tensor is a slice; on the CPU, where it is on none."""
     dense = torch.empty_like(tensor, device="meta")
-    made = torch.empty_strided(tuple(tensor.shape), dense.stride(), dtype=tensor.dtype, device="cpu")
+    where = torch.device("cpu") if tensor.is_meta else tensor.device
+    made = torch.empty_strided(tuple(tensor.shape), dense.stride(), dtype=tensor.dtype, device=where)
     return torch.nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else made
 
 
 def _check_step(
-    model: torch.nn.Module, parameters: list[torch.nn.Parameter], sample: tuple[Any, ...]
+    device: Device, model: torch.nn.Module, parameters: list[torch.nn.Parameter], sample: tuple[Any, ...]
 ) -> None:
     if not parameters:
         raise BadInput("the model has no parameter that requires a gradient: nothing would be trained")
@@ -125,9 +130,7 @@ def _check_step(
                 f"`{name}` has a hook that runs as soon as its gradient is there, when the step has not ended yet; remove "
                 "the hook, and do its work after the step"
             )
-        if parameter.device.type != "cpu":
-            todo = "`plimsoll.fits` can be asked about it" if parameter.is_meta else "use `model.cpu()`"
-            raise BadInput(f"`{name}` is on {parameter.device}; Plimsoll runs steps on the CPU: {todo}")
+    devices.check_sample(device, tensors_in(sample))
     for tensor in tensors_in(sample):
         if tensor.requires_grad:
             raise BadInput(
@@ -155,14 +158,16 @@ def _put_back(model: torch.nn.Module, members: Members) -> None:
 
 
 def _record_once(
+    device: Device,
     fn: Loss,
     model: torch.nn.Module,
     parameters: list[torch.nn.Parameter],
     sample: tuple[Any, ...],
-    values: Iterable[object] | None = None,
+    known: Known | None = None,
 ) -> Tape:
-    """One run: on fake tensors where the values that the host reads are given, else a real one."""
-    keeper, generators, modules = Keeper(), Generators(), Modules(model)
+    """One run: on fake tensors where something is known of the step, else a real one."""
+    keeper, modules = Keeper(), Modules(model)
+    generators = Generators(torch.default_generator, device.default_generator())
     # What autocast remembers of an earlier run would be a constant of this one.
     torch.clear_autocast_cache()
     # Copies, so that a sample that is a slice of a data set is no larger than its elements.
@@ -178,10 +183,10 @@ def _record_once(
             torch.autograd.set_multithreading_enabled(False),
             torch.enable_grad(),
             uncompiled(),
-            allocator.recording() if values is None else contextlib.nullcontext() as log,
+            device.allocator.recording() if known is None else contextlib.nullcontext() as log,
             modules.watched(),
         ):
-            recorder = Recorder(log, modules, keeper, generators, values or ())
+            recorder = Recorder(device, log, modules, keeper, generators, known or NOTHING_KNOWN)
             for tensor in [*model.parameters(), *model.buffers()]:
                 recorder.number(tensor, Role.KEPT)
             for parameter in parameters:
@@ -195,7 +200,10 @@ def _record_once(
                 _check_loss(made.loss)
                 recorder.phase = "backward"
                 made.loss.backward()
+            recorder.settle()
             tape = _tape(recorder, inputs, made.loss, parameters, keeper)
+            there = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            tape.undo_bytes = device.undo_bytes(tape.updated, there if tape.adds_to_gradients() else [])
             tape.arrivals = arrivals
             if has_others:
                 tape.others = _others(recorder, made.others)
@@ -252,6 +260,8 @@ def _others(recorder: Recorder, others: Any) -> tuple[list[object], TreeSpec]:
 
 def _outlives(recorder: Recorder, window: Window, what: str) -> None:
     storage = recorder.storages[window.storage]
+    if storage.is_on_host:
+        raise Refused(f"{what} is on the host, and the step runs elsewhere; give it as the step has it")
     if storage.role is Role.MADE:
         storage.role = Role.RESULT
     elif storage.role is not Role.RESULT:

@@ -22,11 +22,6 @@ from .program import Program, seconds_of
 COMPARING_SECONDS = 20.0
 """How long other policies are planned beside the step's plan."""
 
-ONE_MEMORY = (
-    "The step runs on the CPU, where device and host are one memory: times and addresses are those of the plan, and no "
-    "memory of the machine is saved."
-)
-
 
 def page(
     trace: _core.Trace,
@@ -40,7 +35,7 @@ def page(
     schedule = program.schedule
     measured = None if program.spans is None else seconds_of(program.spans)
     eager = eager_seconds if math.isfinite(eager_seconds) else None
-    warnings = [ONE_MEMORY]
+    warnings = program.device.notes()
     if parts is not None:
         warnings.append(f"The batch runs in parts, {parts}: this is the plan of one of them.")
     if fallback:
@@ -53,7 +48,7 @@ def page(
         over = show_bytes(trace.peak_bytes - schedule.budget_bytes)
         kept["note"] = f"its peak is {over} above the budget of {show_bytes(schedule.budget_bytes)}"
     known = {
-        "device": f"CPU, PyTorch {torch.__version__}",
+        "device": program.device.words(),
         "machine": [
             ("system", platform.platform()),
             ("threads", str(torch.get_num_threads())),

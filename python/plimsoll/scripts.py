@@ -20,7 +20,7 @@ from ._core import Script
 from .reporting import COMPARING_SECONDS
 
 if TYPE_CHECKING:
-    from .planning import Link
+    from .link import Link
     from .step import Step
 
 logger = logging.getLogger("plimsoll")
@@ -28,6 +28,7 @@ logger = logging.getLogger("plimsoll")
 EXITS: list[tuple[type[errors.Error], int]] = [
     (errors.NoPlan, 3),
     (errors.NoCompiler, 4),
+    (errors.DeviceError, 4),
     (errors.VerificationError, 6),
     (errors.Error, 2),
 ]

@@ -22,15 +22,15 @@ Result = TypeVar("Result")
 
 
 def is_one(error: Exception) -> bool:
-    """Whether an error is that memory ran out: by its class, or as PyTorch's CPU allocator failed since this was last asked."""
+    """Whether an error is that memory ran out: by its class, or as PyTorch's allocators failed since this was last asked."""
     failed = allocator.failures()
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or failed > 0
 
 
-def retried(work: Callable[[], Result], give_back: Callable[[], str | None]) -> Result:
+def retried(work: Callable[[], Result], give_back: Callable[[Exception], str | None]) -> Result:
     """Does some work. Where memory runs out it gives some back, and does the same again, at most `ATTEMPTS` times.
 
-    `give_back` says what it did, or gives None where it can do nothing more; the error is raised then.
+    `give_back` says what it did about the error, or gives None where it can do nothing more; the error is raised then.
     """
     allocator.failures()
     for attempt in range(1, ATTEMPTS + 1):
@@ -39,7 +39,7 @@ def retried(work: Callable[[], Result], give_back: Callable[[], str | None]) -> 
         except Exception as error:
             if not is_one(error):
                 raise
-            done = give_back()
+            done = give_back(error)
             if done is None:
                 raise
             logger.warning(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import time
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from . import (
     _core,
     allocator,
     batches,
+    devices,
     distributed,
     outputs,
     planning,
@@ -34,11 +34,13 @@ from . import (
 )
 from ._core import show_bytes, show_seconds
 from .buckets import Buckets
-from .errors import BadInput, NoPlan, Refused, VerificationError
+from .errors import BadInput, HostMemoryError, NoPlan, Refused, VerificationError
+from .link import Link
+from .memory import Memory
 from .options import Options
 from .outputs import Given
-from .planning import Link, Recorded
-from .program import Diverged, Memory, Program, Unplanned
+from .planning import Recorded
+from .program import Diverged, Program, Unplanned
 from .recording import Loss
 from .tape import Role
 from .torch_private import has_hooks, modules_of, tree_flatten, uncompiled
@@ -113,13 +115,16 @@ class Step:
         self._fn = fn if self._replica is None else distributed.inside(self._replica, fn)
         self._model = model if self._replica is None else self._replica.module
         self._optimizer = optimizer
+        self.device = devices.of(self._model)
         self._budget: int | str | None = options.budget
-        self._link = Link.parse(options.link)
+        self._link = Link.parse(options.link, self.device.measure_link)
         self._verify = options.verify
         self._seconds = options.seconds
         self._host_budget = planning.host_bytes(options.host_budget)
+        if self._host_budget is None:
+            self._host_budget = self.device.host_limit()
         self._buckets = Buckets.parse(options.buckets)
-        self._memory = Memory()
+        self._memory = Memory(self.device)
         self._kinds: OrderedDict[Kind, Planned | Parts | str] = OrderedDict()
         self._pointers: list[int] = []
         self._last: Planned | None = None
@@ -179,9 +184,10 @@ class Step:
             return self._in_eager(planned.broken, batch, weight, planned)
         self._last = planned
         tensors = [leaf for leaf in tree_flatten(batch)[0] if isinstance(leaf, torch.Tensor)]
+        devices.check_sample(self.device, tensors)
         try:
             given = shortage.retried(
-                lambda: self._by_plan(planned, batch, tensors), lambda: self._with_less(planned)
+                lambda: self._by_plan(planned, batch, tensors), lambda error: self._with_less(planned, error)
             )
         except Diverged as diverged:
             return self._in_eager(f"this batch takes another way: {diverged}", batch, weight, planned)
@@ -199,6 +205,7 @@ class Step:
                 given = self._verified(planned, batch, tensors)
                 planned.verify -= 1
                 self._decline(planned)
+                self.device.trim()  # what eager took
                 return given
             except Exception as error:
                 if not shortage.is_one(error):
@@ -215,9 +222,11 @@ class Step:
             planned.program = self._program(planned.recorded)
         planned.program.bind()
 
-    def _with_less(self, planned: Planned) -> str | None:
-        """Gives the pool back and lowers the budget; says to what, or gives None where no plan takes less."""
+    def _with_less(self, planned: Planned, error: Exception) -> str | None:
+        """Gives the pool back and lowers the budget that is short; says to what, or gives None where no plan takes less."""
         self._memory.give_back()
+        if isinstance(error, HostMemoryError):
+            return self._with_less_of_the_host(planned)
         resident, pool = planned.trace.resident_bytes, planned.program.schedule.pool_bytes
         less = max(planned.trace.floor_bytes, resident + int(shortage.SHARE * pool))
         if less >= resident + pool:
@@ -229,6 +238,19 @@ class Step:
             self._budget = before
             return None
         return f"planning with {show_bytes(less)} in place of {show_bytes(resident + pool)}"
+
+    def _with_less_of_the_host(self, planned: Planned) -> str | None:
+        before, host = self._host_budget, planned.program.schedule.host_bytes
+        if host == 0:
+            return None
+        self._host_budget = host // 2
+        try:
+            planned.program = self._program(planned.recorded)
+        except NoPlan:
+            self._host_budget = before
+            return None
+        less = show_bytes(self._host_budget)
+        return f"planning with {less} of the host's memory in place of {show_bytes(host)}"
 
     def _decline(self, planned: Planned) -> None:
         """Leaves the next batches to eager where eager fits the budget and was faster."""
@@ -432,7 +454,7 @@ class Step:
                 )
             raise
         planned = Planned(recorded, program, self._verify, weight)
-        shortage.retried(lambda: self._bind(planned), lambda: self._with_less(planned))
+        shortage.retried(lambda: self._bind(planned), lambda error: self._with_less(planned, error))
         self._last = planned
         if weight is None:
             self._parts = None
@@ -448,10 +470,12 @@ class Step:
 
     def _resident_beside(self) -> int:
         """What is resident beside the step itself: the optimizer's state, and what reducing gradients takes."""
-        reducing = 0 if self._replica is None else distributed.own_bytes(self._replica)
-        return planning.optimizer_bytes(self._optimizer) + reducing
+        replica, ours = self._replica, self._memory.arena_bytes
+        reducing = 0 if replica is None else distributed.own_bytes(replica)
+        ours += 0 if replica is None else distributed.bucket_bytes(replica)
+        return planning.resident_beside(self.device, self._model, self._optimizer, ours) + reducing
 
-    def _without_pool(self) -> str | None:
+    def _without_pool(self, _error: Exception) -> str | None:
         """Gives the pool back for eager code that needs memory; says so, or gives None where there is none."""
         if self._memory.pool.size == 0:
             return None
@@ -504,7 +528,7 @@ class Step:
             logger.info("parameters or buffers have moved: planning anew")
             self._kinds.clear()
             self._pointers = addresses
-        kind = (*_kind(modules, batch), weight)
+        kind = (*_kind(modules, batch), *self.device.settings(), weight)
         found = self._kinds.get(kind)
         if found is None:
             try:
@@ -544,22 +568,23 @@ class Step:
     def _verified(self, planned: Planned, batch: tuple[Any, ...], tensors: list[torch.Tensor]) -> Given:
         """Runs the batch in eager and by the plan from the same state, and compares all that they leave."""
         tape, before = planned.tape, State(planned.tape)
-        start = time.perf_counter()
+        clock = self.device.clock
+        start = clock()
         try:
-            with uncompiled():
+            with uncompiled(), self.device.comparable():
                 loss = self._eager(batch, planned.weight)
-            planned.eager_seconds = min(planned.eager_seconds, time.perf_counter() - start)
+            planned.eager_seconds = min(planned.eager_seconds, clock() - start)
             eager = outcome(self._model, tape, loss)
         finally:
             before.restore()
-        start = time.perf_counter()
+        start = clock()
         given = planned.program.run(tensors)
-        planned.plan_seconds = min(planned.plan_seconds, time.perf_counter() - start)
+        planned.plan_seconds = min(planned.plan_seconds, clock() - start)
         different = differences(eager, outcome(self._model, tape, given))
         if not different:
             return given
         before.restore()
-        with uncompiled():
+        with uncompiled(), self.device.comparable():
             again = outcome(self._model, tape, self._eager(batch, planned.weight))
         before.restore()
         spread = differences(eager, again)
@@ -598,8 +623,6 @@ def _kind(modules: list[torch.nn.Module], batch: tuple[Any, ...]) -> Kind:
         tuple(described),
         tuple(module.training for module in modules),
         tuple(_gradient_kind(p) for module in modules for p in module._parameters.values() if p is not None),
-        torch.is_autocast_enabled("cpu"),
-        torch.get_autocast_dtype("cpu"),
         torch.get_default_dtype(),
         torch.get_num_threads(),
         torch.are_deterministic_algorithms_enabled(),

@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import statistics
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from . import _core, batches, planning
+from . import _core, batches, devices, planning
 from ._core import show_bytes, show_seconds
 from .batches import PLAN_SECONDS, PREDICTED_WITHIN, size_of, taken
+from .devices import Device
 from .errors import BadInput, NoPlan
+from .link import Link
 from .options import Options
-from .planning import Link
 from .recording import Loss
 from .step import Parts, Step
 
@@ -197,11 +196,12 @@ def suggest(
     planning.check(model, optimizer)
     batch = planning.as_sample(sample)
     is_share = str(budget).endswith("%")
-    state = planning.optimizer_bytes(optimizer)
+    device = devices.of(model)
     with _without_gradients(model):
+        state = planning.resident_beside(device, model, optimizer)
         peak = planning.record(fn, model, batch, state).trace.peak_bytes if is_share else 0
     limit = planning.budget_bytes(budget, peak)
-    return find(fn, model, optimizer, batch, limit, Link.parse(link), keep_batch)
+    return find(fn, model, optimizer, batch, limit, Link.parse(link, device.measure_link), keep_batch)
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ def find(
         tried: list[tuple[_core.Candidate, Tried]] = []
         for candidate in _candidates(fn, model, optimizer, sample, budget, link, keep_batch, losses):
             ran = sum(one.seconds is not None for _, one in tried)
-            why_not = LATER if ran == MOST_RUN else _too_large(candidate)
+            why_not = LATER if ran == MOST_RUN else _too_large(candidate, devices.of(model))
             one = _predicted(candidate, why_not)
             if not why_not:
                 step = Step(fn, model, optimizer, Options(budget, link, verify=0, seconds=PLAN_SECONDS))
@@ -291,7 +291,7 @@ def _candidates(
     losses: str,
 ) -> list[_Candidate]:
     """Batches with a plan, in the order in which they are worth a run. Raises `NoPlan` where there is none."""
-    size, state = size_of(sample), planning.optimizer_bytes(optimizer)
+    size, state = size_of(sample), planning.resident_beside(devices.of(model), model, optimizer)
     is_split = losses in ("mean", "sum")
 
     def fastest(steps: _core.Batches, among: list[int]) -> list[_Candidate]:
@@ -330,12 +330,10 @@ def _candidates(
     return sorted(distinct.values(), key=found.index)
 
 
-def _too_large(candidate: _Candidate) -> str:
+def _too_large(candidate: _Candidate, device: Device) -> str:
     """Why a candidate is not run on this machine; empty where it can be."""
-    if "SC_AVPHYS_PAGES" not in os.sysconf_names:
-        return ""
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if candidate.eager_bytes <= FREE_SHARE * free:
+    free = device.free_bytes()
+    if free is None or candidate.eager_bytes <= FREE_SHARE * free:
         return ""
     return f"recording it takes {show_bytes(candidate.eager_bytes)}, and {show_bytes(free)} of this machine are free"
 
@@ -360,13 +358,13 @@ def _run(step: Step, sample: tuple[Any, ...], predicted: Tried, losses: str) -> 
     size, parts = predicted.batch, predicted.accumulation
     batch = taken(sample, 0, size * parts)
     ways = Parts([size] * parts, batches.weights(losses, [size] * parts) if parts > 1 else [1.0])
-    seconds = []
+    seconds, clock = [], step.device.clock
     try:
         step.begin(batch)
         for _ in range(1 + RUNS):
-            start = time.perf_counter()
+            start = clock()
             step.in_parts(ways, batch, is_trial=True)
-            seconds.append(time.perf_counter() - start)
+            seconds.append(clock() - start)
             if step.fallback is not None:
                 return replace(predicted, why_not=step.fallback)
     except NoPlan as no_plan:

@@ -121,11 +121,12 @@ def _state_bytes(generator: torch.Generator) -> bytes:
 class Generators:
     """The states of generators: which call drew from which state."""
 
-    def __init__(self) -> None:
+    def __init__(self, *known: torch.Generator) -> None:
         self._before: dict[tuple[int, bytes], int] = {}
         self._now: dict[int, bytes] = {}
         self._first: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
-        self._see(torch.default_generator)
+        for generator in known:
+            self._see(generator)
 
     def _see(self, generator: torch.Generator) -> None:
         if id(generator) not in self._first:

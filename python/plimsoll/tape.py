@@ -48,11 +48,13 @@ class Storage:
     role: Role
     tensor: torch.Tensor | None = None
     """For a kept storage, a tensor on it."""
+    is_on_host: bool = False
+    """Whether it lies in the host's memory, of a step that runs elsewhere."""
 
     @property
     def is_pooled(self) -> bool:
         """Whether it lies in the pool."""
-        return self.role in (Role.INPUT, Role.MADE) and self.size > 0
+        return self.role in (Role.INPUT, Role.MADE) and self.size > 0 and not self.is_on_host
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,8 @@ class Call:
     reads_on_host: bool = False
     value: object = None
     """What the host read, for a call that reads on the host."""
+    on_host: list[tuple[int, Window]] = field(default_factory=list)
+    """Of a step that runs elsewhere: what the call makes on the host, with its number among the tensors that the call gives."""
 
     @property
     def name(self) -> str:
@@ -141,6 +145,8 @@ class Tape:
     """The parameters by number, in the order in which autograd has their gradients."""
     others: tuple[list[object], TreeSpec] | None = None
     """What the step gives beside its loss, flattened; tensors are windows. None where it gives the loss alone."""
+    undo_bytes: int = 0
+    """What the copies take of the budget by which a step that ends early is undone."""
 
     def is_recomputable(self, call: Call) -> bool:
         """Whether the call may run again: nobody else writes what it leaves outside of the pool."""
@@ -179,9 +185,11 @@ class Tape:
         others = sum(
             aligned(s.size)
             for number, s in enumerate(self.storages)
-            if s.role in (Role.RESULT, Role.KEPT) and number not in slots
+            if s.role in (Role.RESULT, Role.KEPT) and number not in slots and not s.is_on_host
         )
-        return others + sum(aligned(p.numel() * p.element_size()) for p, _ in self.gradients)
+        return (
+            others + self.undo_bytes + sum(aligned(p.numel() * p.element_size()) for p, _ in self.gradients)
+        )
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What Plimsoll uses of PyTorch that PyTorch does not promise. Seen with torch 2.6 and 2.15.
 
-All of it stands here and in `allocator.py`, so that a new version of PyTorch is tried in two files.
+All of it stands here and in the folder `native`, so that a new version of PyTorch is tried in two places.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ __all__ = [
     "TorchDispatchMode",
     "TreeSpec",
     "below_autograd",
+    "cuda_sleep",
+    "float32_precision",
     "has_accumulate_hooks",
     "has_hooks",
     "modules_of",
@@ -73,6 +75,19 @@ def node_number() -> int | None:
     """The number of the autograd node that runs, in the backward pass."""
     node = torch._C._current_autograd_node()
     return None if node is None else node._sequence_nr()
+
+
+def cuda_sleep(cycles: int) -> None:
+    """Has the current CUDA stream do nothing for so many cycles."""
+    torch.cuda._sleep(cycles)
+
+
+def float32_precision() -> tuple[object, ...]:
+    """How exact products of 32-bit numbers are on a GPU: by names since torch 2.9, by two switches before."""
+    if hasattr(torch.backends.cuda.matmul, "fp32_precision"):
+        conv = getattr(torch.backends.cudnn, "conv", torch.backends.cudnn)
+        return (torch.backends.cuda.matmul.fp32_precision, conv.fp32_precision)
+    return (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
 
 
 def has_accumulate_hooks(parameter: torch.Tensor) -> bool:

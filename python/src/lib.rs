@@ -2,10 +2,11 @@
 //!
 //! Documents come as JSON text and leave as JSON text. A [`trace::Trace`] is validated once, when it is made; a
 //! [`schedule::Schedule`] exists only where `check` passed. Copies between pool and host run here too
-//! ([`transfers::Transfers`]), on two threads without Python. The whole command line is in it too ([`program`]). No tensor
-//! and no kernel is known here: those are PyTorch's.
+//! ([`transfers::Transfers`], on two threads without Python; [`cuda::CudaTransfers`], on two CUDA streams). The whole command
+//! line is in it too ([`program`]). No tensor and no kernel is known here: those are PyTorch's.
 
 mod batches;
+mod cuda;
 mod program;
 mod report;
 mod schedule;
@@ -21,6 +22,8 @@ use pyo3::prelude::*;
 mod errors {
     //! The exceptions, which are classes of Python's side.
     pyo3::import_exception!(plimsoll.errors, BadInput);
+    pyo3::import_exception!(plimsoll.errors, DeviceError);
+    pyo3::import_exception!(plimsoll.errors, HostMemoryError);
     pyo3::import_exception!(plimsoll.errors, NoPlan);
 }
 
@@ -73,6 +76,10 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<schedule::Schedule>()?;
     module.add_class::<schedule::Compute>()?;
     module.add_class::<transfers::Transfers>()?;
+    module.add_class::<cuda::SwapStreams>()?;
+    module.add_class::<cuda::PinnedSlab>()?;
+    module.add_class::<cuda::CudaTransfers>()?;
+    module.add_function(wrap_pyfunction!(cuda::available_host_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(batches::choose, module)?)?;
     module.add_function(wrap_pyfunction!(learning_rate, module)?)?;
     module.add_function(wrap_pyfunction!(program::run_program, module)?)?;

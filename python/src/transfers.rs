@@ -36,8 +36,9 @@ pub struct Copy {
 struct TransferState {
     ended: Progress,
     aborted: bool,
-    /// By stream: when each copy began and ended, in seconds from the start of the iteration.
-    spans: [Spans; 2],
+    /// By stream: when each command began and ended, in seconds from the start of the iteration. Of compute commands only those
+    /// whose beginning was told.
+    spans: [Spans; 3],
 }
 
 #[derive(Default)]
@@ -60,13 +61,11 @@ impl Shared {
         !state.aborted
     }
 
-    /// One more command of a stream has ended; of a copy it is said when.
+    /// One more command of a stream has ended, and when, where that is known.
     fn end(&self, stream: usize, span: Option<(f64, f64)>) {
         let mut state = self.lock();
         state.ended[stream] += 1;
-        if let Some(span) = span {
-            state.spans[stream - 1].push(span);
-        }
+        state.spans[stream].extend(span);
         self.changed.notify_all();
     }
 }
@@ -79,6 +78,9 @@ pub struct Transfers {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     stalled: Duration,
+    begun: Instant,
+    /// When the compute command that runs began, in seconds from the start of the iteration, where it was told.
+    began: Option<f64>,
 }
 
 impl Transfers {
@@ -86,7 +88,8 @@ impl Transfers {
     pub fn new(copies: [Vec<Copy>; 2], computes: usize) -> Transfers {
         let copies = copies.map(Arc::new);
         let shared = Arc::default();
-        Transfers { copies, computes, shared, threads: Vec::new(), stalled: Duration::ZERO }
+        let (threads, stalled, begun) = (Vec::new(), Duration::ZERO, Instant::now());
+        Transfers { copies, computes, shared, threads, stalled, begun, began: None }
     }
 
     /// Waits for the threads to end.
@@ -100,10 +103,12 @@ impl Transfers {
 
 #[pymethods]
 impl Transfers {
-    /// Begins an iteration.
-    fn start(&mut self, py: Python<'_>) {
+    /// Begins an iteration. The copies are timed in any case, and there is one stream of calls only.
+    fn start(&mut self, py: Python<'_>, is_timed: bool, stream: usize) {
+        let _ = (is_timed, stream);
         self.abort(py);
         let begun = Instant::now();
+        (self.begun, self.began) = (begun, None);
         self.shared = Arc::default();
         self.stalled = Duration::ZERO;
         for (stream, copies) in (1..).zip(&self.copies) {
@@ -122,9 +127,15 @@ impl Transfers {
         self.stalled += start.elapsed();
     }
 
+    /// A compute command begins, and is timed.
+    fn began(&mut self) {
+        self.began = Some(self.begun.elapsed().as_secs_f64());
+    }
+
     /// One more compute command has ended.
-    fn computed(&self) {
-        self.shared.end(0, None);
+    fn computed(&mut self) {
+        let span = self.began.take().map(|began| (began, self.begun.elapsed().as_secs_f64()));
+        self.shared.end(0, span);
     }
 
     /// Waits for the rest of the copies.
@@ -155,14 +166,14 @@ impl Transfers {
     /// Seconds that the two threads spent copying in the last iteration.
     #[getter]
     fn copying_seconds(&self) -> f64 {
-        self.shared.lock().spans.iter().flatten().map(|(start, end)| end - start).sum()
+        self.shared.lock().spans[1..].iter().flatten().map(|(start, end)| end - start).sum()
     }
 
-    /// When each copy of the last iteration began and ended, in seconds from its start: those of the swap-out stream, and those
-    /// of the swap-in stream.
-    fn spans(&self) -> (Spans, Spans) {
-        let [out, back] = self.shared.lock().spans.clone();
-        (out, back)
+    /// When each command of the last iteration began and ended, in seconds from its start, by stream: compute commands where
+    /// they were timed, and all copies out and in.
+    fn spans(&self) -> (Spans, Spans, Spans) {
+        let [compute, out, back] = self.shared.lock().spans.clone();
+        (compute, out, back)
     }
 
     /// Seconds that the compute stream waited for copies in the last iteration.

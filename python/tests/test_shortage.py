@@ -146,7 +146,7 @@ def test_errors_that_are_none_of_memory_are_not_tried_again():
         raise RuntimeError("something else")
 
     with pytest.raises(RuntimeError, match="something else"):
-        shortage.retried(work, lambda: "nothing")
+        shortage.retried(work, lambda _: "nothing")
     assert len(calls) == 1
 
 
@@ -158,7 +158,7 @@ def test_the_number_of_attempts_is_capped():
         raise MemoryError
 
     with pytest.raises(MemoryError):
-        shortage.retried(work, lambda: given.append(1) or "less")
+        shortage.retried(work, lambda _: given.append(1) or "less")
     assert (len(calls), len(given)) == (shortage.ATTEMPTS + 1, shortage.ATTEMPTS)
     with pytest.raises(MemoryError):
-        shortage.retried(work, lambda: None)
+        shortage.retried(work, lambda _: None)

@@ -16,7 +16,7 @@ from steps import highest_byte
 from torch import nn
 
 import plimsoll
-from plimsoll import allocator, errors
+from plimsoll import allocator, errors, native
 
 
 def tuned(name, share=0.4, link="20GB/s", **more):
@@ -229,7 +229,7 @@ def test_no_step_leaves_memory_behind():
         gc.collect()
     task = build("convolutions")
     eager(task)(*task.batches[0])
-    with allocator.recording() as log:
+    with allocator.CPU.recording() as log:
         eager(task)(*task.batches[0])
         task.model.zero_grad()
         alive = set()
@@ -353,13 +353,13 @@ def test_without_a_compiler_the_message_says_what_to_install(tmp_path, monkeypat
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(errors.NoCompiler, match="install g\\+\\+ or clang\\+\\+"):
-        allocator.build(tmp_path)
+        native.build("cpu", tmp_path)
 
 
 def test_a_compiler_that_fails_is_quoted(tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", "false")
     with pytest.raises(errors.NoCompiler, match="cannot be built for torch"):
-        allocator.build(tmp_path)
+        native.build("cpu", tmp_path)
     assert not list(tmp_path.glob("*.so"))
 
 

@@ -19,7 +19,7 @@ const ARROWS: [(&str, &[&str]); 12] = [
     ("standin", &[]),
     ("xtask", &[]),
     ("fuzz", &["ir", "networks", "tuner"]),
-    ("python", &["", "ir", "tuner", "study"]),
+    ("python", &["", "ir", "runtime", "tuner", "study"]),
 ];
 
 /// Modules of the standard library that the code under a folder does without, and why.

@@ -1,11 +1,13 @@
 //! What Python asks of a schedule.
 
 use super::Schedule;
+use crate::cuda::{CudaTransfers, PinnedSlab, SwapStreams};
 use crate::errors::BadInput;
 use crate::trace::Trace;
 use crate::transfers::{Copy, Transfers};
 use plimsoll_ir::schedule::{self, Command, Stream, moved, place_on_host};
 use plimsoll_ir::{Bytes, Document, trace};
+use plimsoll_runtime::cuda::swaps::{SwapCommand, SwapCopy};
 use pyo3::prelude::*;
 
 /// One run of an op.
@@ -127,6 +129,49 @@ impl Schedule {
     /// The copies of one iteration, between a pool of `pool_bytes` at the address `pool` and `host_bytes` at the address
     /// `host`. Both must stay where they are, and allocated, for as long as the transfers exist.
     fn transfers(&self, pool: usize, host: usize) -> Transfers {
+        let computes = self.inner.commands.iter().filter(|c| c.stream() == Stream::Compute).count();
+        Transfers::new(self.copies(pool, host), computes)
+    }
+
+    /// The copies of one iteration, between a pool of `pool_bytes` at the address `pool` on the device and `host_bytes` of
+    /// page-locked memory, on the two swap streams. The pool must stay where it is, and allocated, for as long as the
+    /// transfers exist.
+    fn cuda_transfers(&self, streams: &SwapStreams, pool: u64, host: &PinnedSlab) -> PyResult<CudaTransfers> {
+        let slab = host.slab();
+        let wanted = self.inner.host_bytes(&self.trace);
+        if slab.bytes() < wanted {
+            let there = slab.bytes();
+            return Err(BadInput::new_err(format!(
+                "the schedule swaps {wanted}, and {there} are page-locked"
+            )));
+        }
+        let mut copies = self.copies(pool as usize, slab.address()).map(Vec::into_iter);
+        let needs = self.needs();
+        let command = |(id, command): (plimsoll_ir::CommandId, &Command)| {
+            let stream = command.stream();
+            let next = stream.index().checked_sub(1).and_then(|lane| copies[lane].next());
+            let copy = next.map_or(SwapCopy::default(), |copy| {
+                let (device, host) =
+                    if stream == Stream::Offload { (copy.from, copy.to) } else { (copy.to, copy.from) };
+                SwapCopy { device: device as u64, host, length: copy.length }
+            });
+            SwapCommand { stream, needs: needs[id.index()], copy }
+        };
+        let commands: Vec<SwapCommand> = self.inner.numbered_commands().map(command).collect();
+        CudaTransfers::new(streams, slab, &commands)
+    }
+
+    fn __repr__(&self) -> String {
+        let (pool, budget) = (self.inner.pool_bytes, self.inner.budget_bytes);
+        let again = self.recomputed_ops();
+        let out = Bytes(self.offloaded_bytes());
+        format!("<Schedule: pool {pool}, budget {budget}, {again} ops recomputed, {out} swapped out>")
+    }
+}
+
+impl Schedule {
+    /// The copies of the swap-out and of the swap-in stream, between a pool and a slab at these addresses.
+    fn copies(&self, pool: usize, host: usize) -> [Vec<Copy>; 2] {
         let needs = self.needs();
         let mut copies = [Vec::new(), Vec::new()];
         let mut place = 0;
@@ -146,14 +191,6 @@ impl Schedule {
             let length = (bytes.end - bytes.start) as usize;
             copies[command.stream().index() - 1].push(Copy { from, to, length, needs: needs[id.index()] });
         }
-        let computes = self.inner.commands.iter().filter(|c| c.stream() == Stream::Compute).count();
-        Transfers::new(copies, computes)
-    }
-
-    fn __repr__(&self) -> String {
-        let (pool, budget) = (self.inner.pool_bytes, self.inner.budget_bytes);
-        let again = self.recomputed_ops();
-        let out = Bytes(self.offloaded_bytes());
-        format!("<Schedule: pool {pool}, budget {budget}, {again} ops recomputed, {out} swapped out>")
+        copies
     }
 }

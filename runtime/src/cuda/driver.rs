@@ -4,7 +4,8 @@
 //! must outlive them: the executor's checked schedules and the device's order of calls see to that. Every refusal of the
 //! driver is returned as a [`Refusal`].
 //!
-//! What it deliberately does not do: use the default stream, or the bindings' own loader and wrappers (see `table.rs`).
+//! What it deliberately does not do: use the default stream for itself, or the bindings' own loader and wrappers (see
+//! `table.rs`).
 
 use super::error::{Capability, CudaError, Refusal, advice, code};
 use super::presence::{DRIVER, Search};
@@ -344,10 +345,11 @@ impl Drop for Event {
     }
 }
 
-/// A stream without order to any other.
+/// A stream without order to any other, or one that is somebody else's.
 pub(super) struct CudaStream {
     context: Arc<Context>,
     raw: Handle<CUstream_st>,
+    is_borrowed: bool,
 }
 
 impl CudaStream {
@@ -357,7 +359,14 @@ impl CudaStream {
         // SAFETY: the call writes one handle.
         let status = unsafe { (context.functions().cuStreamCreate)(&mut raw, NON_BLOCKING) };
         context.check("cuStreamCreate", status)?;
-        Ok(CudaStream { context: Arc::clone(context), raw: Handle(raw) })
+        Ok(CudaStream { context: Arc::clone(context), raw: Handle(raw), is_borrowed: false })
+    }
+
+    /// A stream of this context that is somebody else's, and stays theirs: 0 is the default stream. Who borrows it sees to it
+    /// that it lives.
+    pub(super) fn borrowed(context: &Arc<Context>, handle: usize) -> CudaStream {
+        let raw = Handle(handle as *mut CUstream_st);
+        CudaStream { context: Arc::clone(context), raw, is_borrowed: true }
     }
 
     fn check(&self, call: &'static str, status: u32) -> Result<(), Refusal> {
@@ -496,6 +505,9 @@ impl CudaStream {
 
 impl Drop for CudaStream {
     fn drop(&mut self) {
+        if self.is_borrowed {
+            return;
+        }
         // SAFETY: made once by `new`.
         self.context.give_back("cuStreamDestroy", |f| unsafe { (f.cuStreamDestroy_v2)(self.raw.0) });
     }

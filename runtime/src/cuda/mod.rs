@@ -19,6 +19,7 @@ mod memory;
 mod numa;
 mod presence;
 mod ranges;
+pub mod swaps;
 mod table;
 
 pub use compile::user_cache;

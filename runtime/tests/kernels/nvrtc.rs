@@ -15,7 +15,7 @@ use std::ptr::{null, null_mut};
 
 /// The oldest architecture that is compiled for; newer devices compile its PTX further.
 pub const VIRTUAL: &str = "compute_80";
-const REAL: [&str; 2] = ["sm_80", "sm_90"];
+const REAL: [&str; 3] = ["sm_80", "sm_90", "sm_120"];
 
 /// Where the script puts the compiler; none, with a word, where it has not.
 pub fn fetched() -> Option<PathBuf> {

@@ -136,6 +136,45 @@ impl StandIn {
         ranges(path.as_ptr())
     }
 
+    /// Allocates device memory, as another user of the context does.
+    #[allow(dead_code, reason = "not every test asks")]
+    pub fn allocate(&self, bytes: usize) -> u64 {
+        let at = self.symbol(c"cuMemAlloc_v2");
+        // SAFETY: it has this type.
+        let allocate =
+            unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(&mut u64, usize) -> u32>(at) };
+        let mut address = 0;
+        assert_eq!(allocate(&mut address, bytes), 0, "there is room");
+        address
+    }
+
+    /// Sets bytes of device memory on a stream, as another user of the context does.
+    #[allow(dead_code, reason = "not every test asks")]
+    pub fn fill(&self, address: u64, byte: u8, bytes: usize, stream: usize) {
+        let at = self.symbol(c"cuMemsetD8Async");
+        // SAFETY: it has this type.
+        let fill =
+            unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(u64, u8, usize, usize) -> u32>(at) };
+        assert_eq!(fill(address, byte, bytes, stream), 0, "the memory is there");
+    }
+
+    /// Reads device memory behind all that a stream has to do.
+    #[allow(dead_code, reason = "not every test asks")]
+    pub fn read(&self, address: u64, bytes: usize, stream: usize) -> Vec<u8> {
+        let at = self.symbol(c"cuMemcpyDtoHAsync_v2");
+        // SAFETY: it has this type.
+        let read = unsafe {
+            std::mem::transmute::<*mut c_void, extern "C" fn(*mut u8, u64, usize, usize) -> u32>(at)
+        };
+        let mut read_bytes = vec![0; bytes];
+        assert_eq!(read(read_bytes.as_mut_ptr(), address, bytes, stream), 0, "the memory is there");
+        let at = self.symbol(c"cuStreamSynchronize");
+        // SAFETY: it has this type.
+        let synchronise = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(usize) -> u32>(at) };
+        assert_eq!(synchronise(stream), 0, "nothing failed on the stream");
+        read_bytes
+    }
+
     /// Asks how many streams have something left to do.
     pub fn busy(&self) -> impl Fn() -> usize + Send + 'static {
         let at = self.symbol(c"plimsoll_standin_busy");

@@ -1,0 +1,527 @@
+"""What planned steps must reach on a GPU, asked there: bits, memory, time, and the best of what PyTorch's users do instead.
+
+    python3 accept.py                       # the rows that matter most, in under 12 minutes
+    python3 accept.py facts bits            # some sections; `batch` runs only when it is named
+    python3 accept.py --small --device cpu  # tiny sizes on the CPU: does everything run?
+    python3 accept.py --table rows.jsonl    # the table of `benches/README.md`
+
+It needs the wheel of plimsoll, torch, torchvision and a C++ compiler, and no network. Each row is a JSON object on a line of
+its own, printed and appended to `$OUT/python-accept.jsonl` as soon as it is there. A network runs in a process of its own for
+so many seconds at most: one that fails or is cut is a row that says so, and the run goes on.
+
+Exit codes: 0 all was run and all bits were equal, 1 a row failed or was cut, 6 a bit differed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+# The wheel's `plimsoll` is meant, not the folder of its sources beside this file.
+sys.path[:] = [str(HERE / "benches"), *(path for path in sys.path if Path(path).resolve() != HERE)]
+
+SECONDS = 690
+"""All sections together, where nobody says how long."""
+
+STEPS = 3
+"""Steps whose bits are compared."""
+
+RUNS = 7
+"""Steps that are timed, after two that warm up."""
+
+BITS = ("ResNet-50", "DenseNet-121", "ViT-B/16", "GPT, dropout", "GPT, bf16", "own checkpoint")
+CURVE = ("GPT, bf16", "ResNet-50", "ViT-B/16")
+GROUPS = (1, 2, 3)
+"""Blocks that rivals put under one checkpoint."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """What is asked of some networks."""
+
+    asks: str
+    networks: tuple[str, ...]
+    seconds: int
+    """For one network at most."""
+
+
+SECTIONS = {
+    "facts": Section("which GPU, which versions, how fast the link is", ("link",), 60),
+    "bits": Section(
+        "bits, unplanned allocations, peak and pool, time of all kept over eager, predicted over measured, copies hidden; "
+        "budgets .4 and .1 of the way from the floor to eager's peak",
+        BITS,
+        75,
+    ),
+    "curve": Section(
+        "time at equal peak: ours at .3 .5 .7 of eager's, checkpoint every 1, 2, 3 blocks, save_on_cpu",
+        CURVE,
+        150,
+    ),
+    "batch": Section("which batch fits in half of eager's peak, and how fast it trains", CURVE, 200),
+}
+USUAL = ("facts", "bits", "curve")
+
+
+@dataclass
+class Task:
+    """A network, its loss, one batch, and the containers of its blocks."""
+
+    model: Any
+    loss: Callable[..., Any]
+    batch: tuple[Any, ...]
+    blocks: list[Any]
+
+
+def build(name: str, device: str, small: bool, batch: int | None = None) -> Task:
+    """The same network every time."""
+    import torch
+    import torch.nn.functional as F
+    from models import GPT, Checkpointed
+    from torch import nn
+
+    torch.manual_seed(0)
+    if name.startswith("GPT"):
+        words, width, length, depth = (96, 32, 24, 3) if small else (50257, 768, 1024, 12)
+        model: Any = GPT(words, width, length, depth).to(device)
+        data = tuple(
+            torch.randint(0, words, (batch or (4 if small else 8), length), device=device) for _ in range(2)
+        )
+        is_half = name.endswith("bf16")
+
+        def language(x: Any, y: Any) -> Any:
+            kind = torch.device(device).type
+            with torch.autocast(kind, torch.bfloat16) if is_half else contextlib.nullcontext():
+                return F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+
+        return Task(model, language, data, [model.blocks])
+    from torchvision import models
+
+    image, size = (64, batch or 4) if small else (224, batch or 64)
+    classes = 10 if small else 1000
+    if name == "ViT-B/16":
+        shape = (image, 16, 3, 4, 32, 64) if small else (image, 16, 12, 12, 768, 3072)
+        model = models.VisionTransformer(*shape, dropout=0.1, num_classes=classes)
+        blocks = [model.encoder.layers]
+    elif name == "own checkpoint":
+        width = 3 * image * image
+        body = nn.Sequential(nn.Linear(width, 64), nn.GELU(), nn.Dropout(0.2), nn.Linear(64, width))
+        model = nn.Sequential(nn.Flatten(), Checkpointed(body, nn.Linear(width, classes)))
+        blocks = []
+    elif name == "DenseNet-121":
+        model = models.densenet121(num_classes=classes)
+        blocks = []
+    else:
+        model = models.resnet18(num_classes=classes) if small else models.resnet50(num_classes=classes)
+        blocks = [model.layer1, model.layer2, model.layer3, model.layer4]
+    model = model.to(device)
+    data = (
+        torch.randn(size, 3, image, image, device=device),
+        torch.randint(0, classes, (size,), device=device),
+    )
+    return Task(model, lambda x, y: F.cross_entropy(model(x), y), data, blocks)
+
+
+class Gauge:
+    """The clock and the memory of a device."""
+
+    def __init__(self, device: str) -> None:
+        import torch
+
+        self.is_cuda = torch.device(device).type == "cuda"
+        self._cuda = torch.cuda
+
+    def clock(self) -> float:
+        """Seconds, when all that was enqueued has ended."""
+        if self.is_cuda:
+            self._cuda.synchronize()
+        return time.perf_counter()
+
+    def reset(self) -> None:
+        """Peaks are counted from here."""
+        if self.is_cuda:
+            self._cuda.empty_cache()
+            self._cuda.reset_peak_memory_stats()
+
+    def peaks(self) -> dict[str, int]:
+        """What PyTorch's allocator gave out at most, and held at most; nothing on the CPU, where it does not count."""
+        if not self.is_cuda:
+            return {}
+        return {
+            "peak_bytes": self._cuda.max_memory_allocated(),
+            "reserved_bytes": self._cuda.max_memory_reserved(),
+        }
+
+
+def plan_seconds(small: bool) -> float:
+    """How long each plan is looked for."""
+    return 1.0 if small else 5.0
+
+
+def eager_of(task: Task) -> Callable[..., Any]:
+    """Forward and backward, as a user writes them."""
+
+    def step(*batch: Any) -> Any:
+        loss = task.loss(*batch)
+        loss.backward()
+        return loss
+
+    return step
+
+
+def measured(gauge: Gauge, task: Task, step: Callable[..., Any]) -> dict[str, Any]:
+    """The median of some steps, and their peak."""
+    samples = []
+    for number in range(2 + RUNS):
+        task.model.zero_grad()
+        if number == 2:
+            gauge.reset()
+        start = gauge.clock()
+        step(*task.batch)
+        samples.append(gauge.clock() - start)
+    return {"seconds": statistics.median(samples[2:]), "samples": samples[2:], **gauge.peaks()}
+
+
+def train(task: Task, step: Callable[..., Any]) -> list[Any]:
+    """All that a few steps leave: losses, parameters, buffers, states of generators."""
+    import torch
+
+    optimizer = torch.optim.AdamW(task.model.parameters(), 1e-3)
+    torch.manual_seed(1)
+    left = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        left.append(step(*task.batch).detach().cpu())
+        optimizer.step()
+    states = [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [])]
+    return [*left, *(value.cpu().clone() for value in task.model.state_dict().values()), *states]
+
+
+def are_equal(one: list[Any], other: list[Any]) -> bool:
+    """Bit for bit."""
+    import torch
+
+    pairs = zip(one, other, strict=True)
+    return all(torch.equal(a.flatten().view(torch.uint8), b.flatten().view(torch.uint8)) for a, b in pairs)
+
+
+def facts(_name: str, device: str, _small: bool) -> Iterator[dict[str, Any]]:
+    """One row."""
+    import torch
+
+    import plimsoll
+    from plimsoll import devices
+
+    where = devices.on(torch.device(device))
+    where.prepare()
+    link = where.measure_link()
+    yield {
+        "words": where.words(),
+        "python": platform.python_version(),
+        "plimsoll": plimsoll.__file__,
+        "offload_bytes_per_second": link.offload,
+        "prefetch_bytes_per_second": link.prefetch,
+        "host_limit_bytes": where.host_limit(),
+        "free_bytes": where.free_bytes(),
+    }
+
+
+def bits(name: str, device: str, small: bool) -> Iterator[dict[str, Any]]:
+    """One row for eager, one for all kept, one for each budget."""
+    import torch
+
+    import plimsoll
+
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    gauge = Gauge(device)
+    reference, again = (
+        train(t, eager_of(t)) for t in (build(name, device, small), build(name, device, small))
+    )
+    same = are_equal(reference, again)
+    task = build(name, device, small)
+    eager = measured(gauge, task, eager_of(task))
+    yield {"arm": "eager", "bits_equal": same, **eager}
+    task = build(name, device, small)
+    trace = plimsoll.trace(task.loss, task.model, *task.batch)
+    floor, peak = trace.floor_bytes, trace.peak_bytes
+    for arm, budget in (
+        ("all kept", 2 * peak),
+        *((f"f {f}", int(floor + f * (peak - floor))) for f in (0.4, 0.1)),
+    ):
+        task = build(name, device, small)
+        start = gauge.clock()
+        step = plimsoll.tune(
+            task.loss, task.model, None, task.batch, budget, verify=0, seconds=plan_seconds(small)
+        )
+        tuning = gauge.clock() - start
+        bits_equal = are_equal(reference, train(task, step))
+        row = {"arm": arm, "bits_equal": bits_equal, "eager_repeats": same, "fallback": step.fallback}
+        timed = measured(gauge, task, step)
+        program, schedule = step.program, step.program.schedule
+        counts = program.counts
+        row |= {
+            "unplanned": None if counts is None else counts.unplanned + counts.unused,
+            "tune_seconds": tuning,
+        }
+        row |= {
+            "predicted_seconds": schedule.makespan_seconds,
+            "over_eager": timed["seconds"] / eager["seconds"],
+        }
+        row |= {"budget_bytes": schedule.budget_bytes, "pool_bytes": schedule.pool_bytes}
+        row |= {"resident_bytes": step.trace.resident_bytes, "host_bytes": schedule.host_bytes}
+        row |= {"recomputed_ops": schedule.recomputed_ops, "offloaded_bytes": schedule.offloaded_bytes}
+        row |= {"copying_seconds": program.copying_seconds, "stalled_seconds": program.stalled_seconds}
+        if "peak_bytes" in timed:
+            row["peak_over_budget"] = timed["peak_bytes"] / schedule.budget_bytes - 1
+        yield {**row, **timed}
+        del step, program
+
+
+def grouped(blocks: Any, count: int) -> Any:
+    """The blocks of a container, so many under one checkpoint."""
+    from torch import nn
+    from torch.utils.checkpoint import checkpoint
+
+    class Group(nn.Sequential):
+        def forward(self, x: Any) -> Any:
+            return checkpoint(super().forward, x, use_reentrant=False)
+
+    modules = list(blocks)
+    groups = [Group(*modules[at : at + count]) for at in range(0, len(modules), count)]
+    return nn.Sequential(*groups)
+
+
+def under_checkpoints(task: Task, count: int) -> None:
+    """Puts the blocks of a network under checkpoints, in place."""
+    for container in task.blocks:
+        groups = grouped(container, count)
+        for key in list(container._modules):
+            del container._modules[key]
+        for key, group in groups._modules.items():
+            container.add_module(key, group)
+
+
+def curve(name: str, device: str, small: bool) -> Iterator[dict[str, Any]]:
+    """One row for each rival, and one for each of our budgets."""
+    import torch
+
+    import plimsoll
+
+    gauge = Gauge(device)
+    task = build(name, device, small)
+    yield {"arm": "eager", **measured(gauge, task, eager_of(task))}
+    for count in GROUPS:
+        task = build(name, device, small)
+        under_checkpoints(task, count)
+        yield {"arm": f"checkpoint every {count}", **measured(gauge, task, eager_of(task))}
+    task = build(name, device, small)
+    eager = eager_of(task)
+
+    def saved(*batch: Any) -> Any:
+        with torch.autograd.graph.save_on_cpu(pin_memory=gauge.is_cuda):
+            return eager(*batch)
+
+    yield {"arm": "save_on_cpu", **measured(gauge, task, saved)}
+    task = build(name, device, small)
+    peak = plimsoll.trace(task.loss, task.model, *task.batch).peak_bytes
+    for share in (0.3, 0.5, 0.7):
+        task = build(name, device, small)
+        row: dict[str, Any] = {"arm": f"plimsoll {share}", "budget_bytes": int(share * peak)}
+        start = gauge.clock()
+        try:
+            step = plimsoll.tune(
+                task.loss,
+                task.model,
+                None,
+                task.batch,
+                int(share * peak),
+                verify=0,
+                seconds=plan_seconds(small),
+            )
+        except plimsoll.NoPlan as none:
+            yield {**row, "error": str(none)}
+            continue
+        row["tune_seconds"] = gauge.clock() - start
+        timed = measured(gauge, task, step)
+        if "peak_bytes" in timed:
+            row["peak_over_budget"] = timed["peak_bytes"] / int(share * peak) - 1
+        yield {**row, "fallback": step.fallback, "why": step.why, **timed}
+        del step
+
+
+def batch(name: str, device: str, small: bool) -> Iterator[dict[str, Any]]:
+    """One row: the batch that `suggest` recommends."""
+    import torch
+
+    import plimsoll
+
+    task = build(name, device, small)
+    gauge = Gauge(device)
+    peak = plimsoll.trace(task.loss, task.model, *task.batch).peak_bytes
+    optimizer = torch.optim.SGD(task.model.parameters(), 0.01)
+    start = gauge.clock()
+    answer = plimsoll.suggest(task.loss, task.model, optimizer, task.batch, peak // 2, keep_batch=False)
+    yield {
+        "arm": "suggest",
+        "budget_bytes": peak // 2,
+        "batch": answer.batch,
+        "samples_per_second": answer.samples_per_second,
+        "peak_bytes": answer.peak_bytes,
+        "seconds": gauge.clock() - start,
+        "words": str(answer),
+    }
+
+
+MEASURES: dict[str, Callable[[str, str, bool], Iterator[dict[str, Any]]]] = {
+    "facts": facts,
+    "bits": bits,
+    "curve": curve,
+    "batch": batch,
+}
+
+
+def child(section: str, network: str, device: str, small: bool) -> None:
+    """Prints the rows of one network, in a process of its own."""
+    import torch
+
+    logging.getLogger("plimsoll").setLevel(logging.ERROR)
+    where = torch.cuda.get_device_name() if torch.device(device).type == "cuda" else "cpu"
+    base = {
+        "section": section,
+        "network": network,
+        "device": where,
+        "torch": torch.__version__,
+        "small": small,
+    }
+    for row in MEASURES[section](network, device, small):
+        print("ROW " + json.dumps({**base, **row}), flush=True)
+
+
+def rows_of(command: list[str], seconds: float, keep: Callable[[dict[str, Any]], None]) -> str:
+    """Runs a child; hands over its rows as they come. Says what went wrong, if anything did."""
+    last: list[str] = []
+    # What cuBLAS needs to give the same bits each time.
+    settings = {**os.environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=settings)
+    assert process.stdout is not None
+    os.set_blocking(process.stdout.fileno(), False)
+    end, unread = time.monotonic() + seconds, b""
+    while True:
+        is_over = process.poll() is not None
+        unread += process.stdout.read() or b""
+        *lines, unread = unread.split(b"\n")
+        for line in (one.decode(errors="replace") for one in lines):
+            if line.startswith("ROW "):
+                keep(json.loads(line[4:]))
+            else:
+                last = [*last[-4:], line]
+        if is_over:
+            return "" if process.returncode == 0 else f"exit code {process.returncode}: {' | '.join(last)}"
+        if time.monotonic() > end:
+            process.kill()
+            process.wait()
+            return f"cut after {seconds:.0f} s: {' | '.join(last)}"
+        time.sleep(0.05)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows as they stand in `benches/README.md`; sections without any read `not measured`."""
+    lines = ["| section | network | measured |", "| --- | --- | --- |"]
+    for name, section in SECTIONS.items():
+        for network in section.networks:
+            own = [row for row in rows if (row["section"], row["network"]) == (name, network)]
+            said = "; ".join(map(_said, own)) or "not measured"
+            lines.append(f"| {name} | {network} | {said} |")
+    return "\n".join(lines)
+
+
+def _said(row: dict[str, Any]) -> str:
+    words = [str(row.get("arm", row.get("words", "")))]
+    if "error" in row:
+        return f"{words[0]}: {row['error']}".replace("|", "/").replace("\n", " ")
+    if "bits_equal" in row:
+        words.append(f"bits {'equal' if row['bits_equal'] else '**differ**'}")
+    if row.get("unplanned") is not None:
+        words.append(f"{row['unplanned']} unplanned")
+    if "seconds" in row:
+        words.append(f"{1e3 * row['seconds']:.1f} ms")
+    if row.get("predicted_seconds"):
+        words.append(f"measured/predicted {row['seconds'] / row['predicted_seconds']:.2f}")
+    if "peak_bytes" in row:
+        words.append(f"{row['peak_bytes'] / 2**30:.2f} GiB")
+    if "peak_over_budget" in row:
+        words.append(f"{row['peak_over_budget']:+.1%} of the budget")
+    if row.get("fallback"):
+        words.append(f"in eager: {row['fallback']}")
+    return ", ".join(words).replace("|", "/").replace("\n", " ")
+
+
+def main() -> int:
+    """Runs sections."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "sections", nargs="*", help=f"of {', '.join(SECTIONS)}; without any: {', '.join(USUAL)}"
+    )
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--small", action="store_true", help="tiny sizes")
+    parser.add_argument("--only", help="networks whose name contains this")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="for all sections together")
+    parser.add_argument(
+        "--table", type=Path, metavar="ROWS", help="print the table of these rows, and run nothing"
+    )
+    parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.table:
+        print(table([json.loads(line) for line in arguments.table.read_text().splitlines()]))
+        return 0
+    if arguments.child:
+        child(*arguments.child, arguments.device, arguments.small)
+        return 0
+    unknown = set(arguments.sections) - set(SECTIONS)
+    if unknown:
+        parser.error(f"no section is called {', '.join(sorted(unknown))}: there are {', '.join(SECTIONS)}")
+    out = Path(os.environ.get("OUT", ".")) / "python-accept.jsonl"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    end, code = time.monotonic() + arguments.seconds, 0
+
+    def keep(row: dict[str, Any]) -> None:
+        nonlocal code
+        if row.get("bits_equal") is False and row.get("eager_repeats", True) and row.get("arm") != "eager":
+            code = 6
+        line = json.dumps(row)
+        print(line, flush=True)
+        with out.open("a") as file:
+            file.write(line + "\n")
+
+    for name in arguments.sections or USUAL:
+        for network in SECTIONS[name].networks:
+            if arguments.only and arguments.only not in network:
+                continue
+            left = end - time.monotonic()
+            command = [sys.executable, __file__, "--device", arguments.device, "--child", name, network]
+            command += ["--small"] if arguments.small else []
+            limit = min(SECTIONS[name].seconds, left)
+            wrong = "cut: the time for all sections is over" if left <= 0 else rows_of(command, limit, keep)
+            if wrong:
+                keep({"section": name, "network": network, "error": wrong})
+                code = code or 1
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,224 @@
+"""Steps on a GPU by CUDA: ops on PyTorch's current stream, copies on two streams beside it, the host's memory page-locked.
+
+It has never run on a GPU: see `python/README.md`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from .. import _core, allocator
+from ..errors import BadInput, Refused
+from ..link import Link
+from ..tape import aligned
+from ..torch_private import cuda_sleep, float32_precision
+from .device import Device, HostSlab, Stopwatch, Transfers
+
+SLEEP_CYCLES = 400_000
+"""Some 200 us: before a call is timed the GPU sleeps so long, so that the call is enqueued when it begins."""
+
+LINK_SAMPLE_BYTES = 64 << 20
+
+HOST_SHARE = 0.8
+"""The share of the host's available memory that is page-locked where nobody says how much may be."""
+
+ROUNDING = 512
+"""PyTorch's allocator rounds up to multiples of this."""
+
+
+class CudaSlab(HostSlab):
+    """Page-locked memory of exactly its size."""
+
+    def __init__(self, device: Cuda) -> None:
+        self._device = device
+        self.slab: _core.PinnedSlab | None = None
+        self.size = 0
+        self.generation = 0
+
+    def take(self, size: int) -> None:
+        """Page-locks."""
+        self.slab = self._device.swap_streams().pinned(size)
+
+    def give_back(self) -> None:
+        """Frees it with the last transfers that use it."""
+        self.slab = None
+        self.size = 0
+        self.generation += 1
+
+    @property
+    def address(self) -> int:
+        """The first address."""
+        return 0 if self.slab is None else self.slab.address
+
+
+class Cuda(Device):
+    """One GPU."""
+
+    allocator = allocator.CUDA
+
+    def __init__(self, where: torch.device) -> None:
+        self.where = where
+        self._streams: _core.SwapStreams | None = None
+        self._known_users: set[tuple[int, int]] = set()
+
+    def swap_streams(self) -> _core.SwapStreams:
+        """The two streams that copy, on PyTorch's context."""
+        if self._streams is None:
+            self._streams = _core.SwapStreams(self.where.index)
+        return self._streams
+
+    def prepare(self) -> None:
+        """Stands in front of PyTorch's allocator, and has libraries take their workspaces now, outside of any plan."""
+        backend = torch.cuda.get_allocator_backend()
+        if backend != "native":
+            raise BadInput(
+                f"PyTorch's CUDA allocator is `{backend}`, and Plimsoll plans for the native one: leave `backend` out of "
+                "PYTORCH_CUDA_ALLOC_CONF, and install no other allocator (RMM's, say) for PyTorch"
+            )
+        if torch.cuda.is_current_stream_capturing():
+            raise Refused(
+                "the stream is captured as a CUDA graph; call the step outside of `torch.cuda.graph`"
+            )
+        loaded = self.allocator.installed()
+        loaded.plimsoll_device(self.where.index)
+        user = (threading.get_ident(), self.stream())
+        if user not in self._known_users:
+            self._take_workspaces()
+            self._known_users.add(user)
+
+    def _take_workspaces(self) -> None:
+        """The first products of a thread on a stream: in torch 2.11 (no more in 2.15), cuBLAS keeps a workspace for each
+        such pair, of 32 MiB on a Hopper, taken when it is first needed."""
+        with torch.cuda.device(self.where), torch.no_grad(), torch.autocast("cuda", enabled=False):
+            square = torch.zeros(16, 16, device=self.where)
+            torch.addmm(square[0], square, square)
+            torch.mm(square, square)
+
+    def default_generator(self) -> torch.Generator:
+        """The GPU's."""
+        return torch.cuda.default_generators[self.where.index]
+
+    def settings(self) -> tuple[object, ...]:
+        """Autocast, precision, the choice of kernels, and the stream: libraries have a workspace for each. What is captured as
+        a graph is never planned."""
+        cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
+        return (
+            torch.is_autocast_enabled("cuda"),
+            torch.get_autocast_dtype("cuda"),
+            float32_precision(),
+            (cudnn.enabled, cudnn.benchmark, cudnn.deterministic),
+            (cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled()),
+            cuda.cudnn_sdp_enabled(),
+            self.stream(),
+            torch.cuda.is_current_stream_capturing(),
+        )
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Autocast off, and the GPU current."""
+        self.prepare()
+        with torch.cuda.device(self.where), torch.autocast("cuda", enabled=False):
+            yield
+
+    def comparable(self) -> contextlib.AbstractContextManager[None]:
+        """The backward pass in this thread: cuBLAS and cuDNN choose kernels by handles that each thread has for itself."""
+        return torch.autograd.set_multithreading_enabled(False)
+
+    def synchronise(self) -> None:
+        """Waits for all streams of the GPU."""
+        torch.cuda.synchronize(self.where)
+
+    def run(self, func: Any, args: Any, kwargs: Any, reads_on_host: bool) -> tuple[Any, Stopwatch]:
+        """Runs an op. Its time is from event to event on a GPU that does not wait for the host; where the host reads what it
+        gives, it is the host's."""
+        if reads_on_host:
+            start = self.clock()
+            out = func(*args, **kwargs)
+            return out, time.perf_counter() - start
+        stream = torch.cuda.current_stream(self.where)
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        cuda_sleep(SLEEP_CYCLES)
+        begin.record(stream)
+        start = time.perf_counter()
+        out = func(*args, **kwargs)
+        host = time.perf_counter() - start
+        end.record(stream)
+        return out, (begin, end, host)
+
+    def seconds(self, watches: list[Stopwatch]) -> list[float]:
+        """The GPU's time of each call. Where the host takes longer for all of them than the GPU, each takes the longer of both:
+        the GPU then waits for the host."""
+        self.synchronise()
+        on_gpu, on_host = [], []
+        for watch in watches:
+            if isinstance(watch, float):
+                on_gpu.append(watch)
+                on_host.append(watch)
+            elif isinstance(watch, tuple):
+                begin, end, host = watch
+                on_gpu.append(begin.elapsed_time(end) / 1e3)
+                on_host.append(host)
+        if sum(on_host) <= sum(on_gpu):
+            return on_gpu
+        return [max(pair) for pair in zip(on_gpu, on_host, strict=True)]
+
+    def measure_link(self) -> Link:
+        """Copies between page-locked memory and the GPU, each way alone."""
+        return Link(*self.swap_streams().rates(LINK_SAMPLE_BYTES))
+
+    def host_limit(self) -> int | None:
+        """Most of what the system has. The driver may page-lock less, which shows when it is asked."""
+        available = _core.available_host_bytes()
+        return None if available is None else int(HOST_SHARE * available)
+
+    def host_slab(self) -> HostSlab:
+        """Page-locked memory."""
+        return CudaSlab(self)
+
+    def transfers(self, schedule: _core.Schedule, pool: int, host: HostSlab) -> Transfers:
+        """Copies on the two streams."""
+        assert isinstance(host, CudaSlab)
+        streams = self.swap_streams()
+        return schedule.cuda_transfers(streams, pool, host.slab or streams.pinned(0))
+
+    def stream(self) -> int:
+        """PyTorch's current one."""
+        return torch.cuda.current_stream(self.where).cuda_stream
+
+    def trim(self) -> None:
+        """Empties the allocator's cache."""
+        torch.cuda.empty_cache()
+
+    def held_bytes(self, known: Iterable[torch.Tensor], counted: int) -> int:
+        """Workspaces of libraries, batches, other models: the budget is over all that PyTorch's allocator has given out."""
+        gc.collect()  # programs are circles: what an earlier step held is free only then
+        storages = {s.data_ptr(): s.nbytes() for s in map(torch.Tensor.untyped_storage, known)}
+        taken = sum(-(-size // ROUNDING) * ROUNDING for size in storages.values())
+        return max(0, torch.cuda.memory_allocated(self.where) - taken - counted)
+
+    def undo_bytes(self, updated: Iterable[torch.Tensor], gradients: Iterable[torch.Tensor]) -> int:
+        """They lie on the GPU."""
+        return sum(aligned(t.untyped_storage().nbytes()) for t in (*updated, *gradients))
+
+    def free_bytes(self) -> int | None:
+        """What the driver and PyTorch's allocator have."""
+        cached = torch.cuda.memory_reserved(self.where) - torch.cuda.memory_allocated(self.where)
+        return torch.cuda.mem_get_info(self.where)[0] + cached
+
+    def words(self) -> str:
+        """Its name, PyTorch's version and CUDA's."""
+        name = torch.cuda.get_device_name(self.where)
+        return f"{name}, PyTorch {torch.__version__}, CUDA {torch.version.cuda}"
+
+    def notes(self) -> list[str]:
+        """The graphics memory beside the budget."""
+        return [
+            "The budget is over what PyTorch's allocator gives out: CUDA's context and the kernels that it loads come on top."
+        ]

@@ -1,0 +1,108 @@
+"""The memory of a step: one allocation each for the pool, for gradients and for results, and the host's for what is swapped."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING
+
+import torch
+
+from ._core import ALIGNMENT
+
+if TYPE_CHECKING:
+    from .devices import Device
+    from .program import Program
+
+
+class Arena:
+    """One allocation that grows when more is asked for. What lies in it never begins at its first byte, whose address is the
+    allocator's to free."""
+
+    def __init__(self, where: torch.device) -> None:
+        self._where = where
+        self._bytes = torch.empty(0, dtype=torch.uint8, device=where)
+        self.size = 0
+        self.generation = 0
+
+    def holds(self, size: int) -> bool:
+        """Whether so many bytes are there."""
+        return size <= self.size and self.generation > 0
+
+    def give_back(self) -> None:
+        """Frees it, as soon as no tensor lies in it any more."""
+        self._bytes = torch.empty(0, dtype=torch.uint8, device=self._where)
+        self.size = 0
+        self.generation += 1
+
+    def reserve(self, size: int) -> None:
+        """Makes sure that so many bytes are there; what lay in it is lost where it grows."""
+        if not self.holds(size):
+            self.give_back()  # first, so that both are never there at once
+            self._bytes = torch.empty(size + 2 * ALIGNMENT, dtype=torch.uint8, device=self._where)
+            self.size = size
+
+    @property
+    def storage(self) -> torch.UntypedStorage:
+        """The allocation."""
+        return self._bytes.untyped_storage()
+
+    @property
+    def address(self) -> int:
+        """The first address that is used."""
+        return (self._bytes.data_ptr() // ALIGNMENT + 1) * ALIGNMENT
+
+
+class Memory:
+    """What the programs of one step share: they never run at once."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.pool = Arena(device.where)
+        self.host = device.host_slab()
+        self.gradients = Arena(device.where)
+        self.results = Arena(device.where)
+        self._bound: weakref.WeakSet[Program] = weakref.WeakSet()
+        self._stream = 0
+
+    @property
+    def generation(self) -> tuple[int, ...]:
+        """Another value where something moved."""
+        return tuple(part.generation for part in (self.pool, self.host, self.gradients, self.results))
+
+    @property
+    def arena_bytes(self) -> int:
+        """What the arenas on the device take."""
+        return sum(arena.storage.nbytes() for arena in (self.pool, self.gradients, self.results))
+
+    def reserve(self, program: Program, pool: int, host: int, gradients: int, results: int) -> None:
+        """Makes sure that a program has so many bytes of each."""
+        parts = ((self.pool, pool), (self.host, host), (self.gradients, gradients), (self.results, results))
+        if not all(part.holds(size) for part, size in parts):
+            self._unbind()
+            for part, size in parts:
+                if not part.holds(size):
+                    part.give_back()
+            self.device.trim()
+            for part, size in parts:
+                part.reserve(size)
+        self._bound.add(program)
+
+    def use_on(self, stream: int) -> None:
+        """A step is enqueued on a stream: what another stream still does in this memory ends first."""
+        if stream != self._stream:
+            self.device.synchronise()
+            self._stream = stream
+
+    def give_back(self) -> None:
+        """Frees what holds nothing between steps: the pool, and its part of the host."""
+        self._unbind()
+        self.pool.give_back()
+        self.host.give_back()
+        self.device.trim()
+
+    def _unbind(self) -> None:
+        """Windows would keep the memory that they are on; and no stream uses it any more."""
+        self.device.synchronise()
+        for program in list(self._bound):
+            program.unbind()
+        self._bound.clear()

@@ -1,0 +1,157 @@
+// PyTorch's CUDA allocator while Plimsoll records or replays a step (`log.h`), and PyTorch's own at all other times.
+//
+// It stands in front of PyTorch's caching allocator and forwards every call to it, so that statistics, snapshots, graphs and
+// streams are PyTorch's own. `forwards.inc`, which is made from the header of the torch that is installed, forwards whatever
+// is not written here: the interface is another in almost every version. Logged and planned are the allocations of one thread
+// on one device, and only while that thread records or replays.
+//
+// Planned memory needs no `record_stream`: the plan orders by events what other streams do with it.
+// Compiled at first use. Seen to compile with torch 2.6, 2.11 and 2.15; it has never run on a GPU.
+
+#include "log.h"
+
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+
+#include <tuple>
+#include <utility>
+
+namespace plimsoll {
+namespace {
+
+using Base = c10::cuda::CUDACachingAllocator::CUDAAllocator;
+
+// The types of a member function of PyTorch's, for `forwards.inc`.
+template <class Function>
+struct Signature;
+template <class Return, class Class, class... Types>
+struct Signature<Return (Class::*)(Types...)> {
+  using Result = Return;
+  using Arguments = std::tuple<Types...>;
+};
+template <class Return, class Class, class... Types>
+struct Signature<Return (Class::*)(Types...) const> {
+  using Result = Return;
+  using Arguments = std::tuple<Types...>;
+};
+template <auto function>
+using Result = typename Signature<decltype(function)>::Result;
+template <auto function, size_t position>
+using Argument = std::tuple_element_t<position, typename Signature<decltype(function)>::Arguments>;
+
+Base* caching = nullptr;                 // PyTorch's
+c10::DeleterFnPtr caching_free = nullptr;  // how it frees what it allocated
+int64_t device = -1;                     // the one whose allocations are recorded or planned
+
+void free_recorded(void* address) {
+  log_free(address);
+  caching->raw_delete(address);
+}
+
+// For memory whose owner holds a bare address.
+void free_raw(void* address) {
+  if (!give_back(address)) free_recorded(address);
+}
+
+bool is_ours(size_t bytes) {
+  return bytes != 0 && mode != Mode::Pass && c10::cuda::current_device() == device;
+}
+
+struct PlannedAllocator final : Base {
+  c10::DataPtr allocate(size_t bytes) override {
+    if (!is_ours(bytes)) return counted([&] { return caching->allocate(bytes); });
+    const c10::Device cuda(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device));
+    if (mode == Mode::Replay) {
+      if (void* address = planned_address(bytes)) return {address, address, &free_lent, cuda};
+      c10::DataPtr own = counted([&] { return caching->allocate(bytes); });
+      log_unplanned(own.get(), bytes);
+      return own;
+    }
+    c10::DataPtr own = counted([&] { return caching->allocate(bytes); });
+    if (own.get_deleter() != caching_free || own.get() != own.get_context()) return own;  // not the cache's: not logged
+    void* address = own.release_context();
+    log_allocation(address, bytes);
+    return {address, address, &free_recorded, cuda};
+  }
+
+  void* raw_alloc(size_t bytes) override {
+    return placed(bytes, [&] { return caching->raw_alloc(bytes); });
+  }
+
+  void* raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override {
+    return placed(bytes, [&] { return caching->raw_alloc_with_stream(bytes, stream); });
+  }
+
+  void raw_delete(void* address) override { free_raw(address); }
+
+  c10::DeleterFnPtr raw_deleter() const override { return &free_raw; }
+
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { caching->copy_data(to, from, bytes); }
+
+  bool is_simple_data_ptr(const c10::DataPtr& pointer) const override { return caching->is_simple_data_ptr(pointer); }
+
+  using Base::recordStream;
+  void recordStream(const c10::DataPtr& pointer, c10::cuda::CUDAStream stream) override {
+    const auto free = pointer.get_deleter();
+    if (free == &free_lent) return;
+    if (free != &free_recorded && free != &free_raw) return caching->recordStream(pointer, stream);
+    // PyTorch's allocator knows its own memory by its deleter.
+    c10::DataPtr same(pointer.get(), pointer.get(), caching_free, pointer.device());
+    try {
+      caching->recordStream(same, stream);
+    } catch (...) {
+      same.release_context();
+      throw;
+    }
+    same.release_context();
+  }
+
+#include "forwards.inc"
+
+ private:
+  template <class Allocate>
+  auto counted(Allocate allocate) -> decltype(allocate()) {
+    try {
+      return allocate();
+    } catch (...) {
+      failures++;
+      throw;
+    }
+  }
+
+  template <class Allocate>
+  void* placed(size_t bytes, Allocate allocate) {
+    if (!is_ours(bytes)) return counted(allocate);
+    if (mode == Mode::Replay) {
+      if (void* address = planned_address(bytes)) return address;
+    }
+    void* address = counted(allocate);
+    mode == Mode::Record ? log_allocation(address, bytes) : log_unplanned(address, bytes);
+    return address;
+  }
+};
+
+PlannedAllocator& planned = *new PlannedAllocator;  // never destroyed
+
+}  // namespace
+}  // namespace plimsoll
+
+extern "C" {
+
+// Stands in front of PyTorch's allocator, once. CUDA is initialised by then.
+void plimsoll_install() {
+  using namespace plimsoll;
+  if (caching == nullptr) {
+    caching = c10::cuda::CUDACachingAllocator::get();
+    caching_free = caching->raw_deleter();
+    c10::cuda::CUDACachingAllocator::allocator.store(&planned);
+  }
+}
+
+// Whether no other allocator was installed over this one.
+int plimsoll_is_installed() { return c10::cuda::CUDACachingAllocator::get() == &plimsoll::planned; }
+
+// Whose allocations are recorded or planned from here on.
+void plimsoll_device(int64_t number) { plimsoll::device = number; }
+
+}  // extern "C"

@@ -1,0 +1,168 @@
+// What PyTorch's allocators share while Plimsoll records or replays a step; one of them is compiled with it at a time.
+//
+// Recording, an allocator logs what the recording thread allocates and frees. Replaying, it gives every allocation of a call
+// the address that the plan has for it, in the order in which they were recorded, and counts those that the plan did not
+// foresee; these come from PyTorch's own allocator, so that no call computes with memory that is not its own. Allocations of
+// other threads always come from there: they may come at any moment, and a plan cannot know them.
+//
+// One thread records or replays at a time.
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <unordered_set>
+#include <vector>
+
+namespace plimsoll {
+
+enum class Mode { Pass, Record, Replay };
+
+struct Event {
+  // Recording, 0: allocated; 1: freed by the recording thread; 2: freed by another thread.
+  // Replaying, 0: given an address of the plan; 3: not foreseen by the plan; 4: a call begins, whose number is the address.
+  int64_t kind;
+  int64_t address;
+  int64_t bytes;
+};
+
+struct Slot {
+  int64_t address;
+  int64_t bytes;
+};
+
+inline thread_local Mode mode = Mode::Pass;
+
+// Never destroyed: memory is freed until the process has ended.
+inline std::mutex& guard = *new std::mutex;  // of these three
+inline std::vector<Event>& events = *new std::vector<Event>;
+inline std::unordered_set<void*>& recorded = *new std::unordered_set<void*>;  // alive, allocated while recording
+inline std::unordered_set<void*>& lent = *new std::unordered_set<void*>;      // alive, at addresses of the plan
+inline std::atomic<bool> recording{false};
+
+// The plan that is replayed. Slots of call i are those from first[i] up to first[i + 1].
+inline const Slot* slots = nullptr;
+inline const int64_t* first = nullptr;
+inline int64_t call = -1, next_slot = 0, end_slot = 0;
+inline int64_t served = 0, unplanned = 0, unplanned_bytes = 0, unused = 0, faulty_call = -1;
+
+inline std::atomic<int64_t> failures{0};  // allocations that found no memory
+
+inline void log_allocation(void* address, size_t bytes) {
+  std::lock_guard<std::mutex> lock(guard);
+  recorded.insert(address);
+  events.push_back({0, reinterpret_cast<int64_t>(address), static_cast<int64_t>(bytes)});
+}
+
+inline void log_free(void* address) {
+  if (!recording.load(std::memory_order_relaxed)) return;
+  std::lock_guard<std::mutex> lock(guard);
+  if (recorded.erase(address)) {
+    events.push_back({mode == Mode::Record ? 1 : 2, reinterpret_cast<int64_t>(address), 0});
+  }
+}
+
+// The address that the plan has for this allocation of the replaying thread; none where it foresaw another or none.
+inline void* planned_address(size_t bytes) {
+  if (next_slot < end_slot && slots[next_slot].bytes == static_cast<int64_t>(bytes)) {
+    void* address = reinterpret_cast<void*>(slots[next_slot++].address);
+    served++;
+    std::lock_guard<std::mutex> lock(guard);
+    lent.insert(address);
+    events.push_back({0, reinterpret_cast<int64_t>(address), static_cast<int64_t>(bytes)});
+    return address;
+  }
+  unplanned++;
+  unplanned_bytes += static_cast<int64_t>(bytes);
+  if (faulty_call < 0) faulty_call = call;
+  return nullptr;
+}
+
+inline void log_unplanned(void* address, size_t bytes) {
+  std::lock_guard<std::mutex> lock(guard);
+  events.push_back({3, reinterpret_cast<int64_t>(address), static_cast<int64_t>(bytes)});
+}
+
+// Whether an address was lent; it no longer is. What is lent is known one by one: a range would outlive its pool.
+inline bool give_back(void* address) {
+  std::lock_guard<std::mutex> lock(guard);
+  return lent.erase(address) != 0;
+}
+
+inline void free_lent(void* address) { give_back(address); }  // the bytes stay the pool's
+
+inline void end_call() {
+  if (next_slot < end_slot) {
+    unused += end_slot - next_slot;
+    if (faulty_call < 0) faulty_call = call;
+  }
+}
+
+}  // namespace plimsoll
+
+extern "C" {
+
+// How many allocations have found no memory since this was last called.
+int64_t plimsoll_failures() { return plimsoll::failures.exchange(0); }
+
+void plimsoll_record(int on) {
+  using namespace plimsoll;
+  std::lock_guard<std::mutex> lock(guard);
+  if (on) {
+    events.clear();
+    recorded.clear();
+  }
+  mode = on ? Mode::Record : Mode::Pass;
+  recording = on != 0;
+}
+
+int64_t plimsoll_events() { return static_cast<int64_t>(plimsoll::events.size()); }
+
+void plimsoll_read_events(int64_t from, int64_t to, int64_t* out) {
+  using namespace plimsoll;
+  std::lock_guard<std::mutex> lock(guard);
+  std::memcpy(out, events.data() + from, static_cast<size_t>(to - from) * sizeof(Event));
+}
+
+void plimsoll_begin(const int64_t* all_slots, const int64_t* first_of_call) {
+  using namespace plimsoll;
+  slots = reinterpret_cast<const Slot*>(all_slots);
+  first = first_of_call;
+  {
+    std::lock_guard<std::mutex> lock(guard);
+    events.clear();
+  }
+  call = -1;
+  next_slot = end_slot = served = unplanned = unplanned_bytes = unused = 0;
+  faulty_call = -1;
+}
+
+// What this thread allocates from here on belongs to the call.
+void plimsoll_call(int64_t number) {
+  using namespace plimsoll;
+  end_call();
+  call = number;
+  next_slot = first[number];
+  end_slot = first[number + 1];
+  {
+    std::lock_guard<std::mutex> lock(guard);
+    events.push_back({4, number, 0});
+  }
+  mode = Mode::Replay;
+}
+
+// What this thread allocates from here on belongs to nobody's call.
+void plimsoll_pause() { plimsoll::mode = plimsoll::Mode::Pass; }
+
+void plimsoll_end(int64_t* out) {
+  using namespace plimsoll;
+  end_call();
+  mode = Mode::Pass;
+  next_slot = end_slot = 0;
+  const int64_t counts[5] = {served, unplanned, unplanned_bytes, unused, faulty_call};
+  std::memcpy(out, counts, sizeof counts);
+}
+
+}  // extern "C"

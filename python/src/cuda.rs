@@ -1,0 +1,173 @@
+//! Swapping on a GPU, for Python: the house's two swap streams on the context that PyTorch has there
+//! ([`plimsoll_runtime::cuda::swaps`]), and page-locked memory.
+//!
+//! The methods are those of [`Transfers`](crate::transfers::Transfers), so that the loop over calls is the same. Nothing is
+//! waited for on the host, except where times are asked for and where an iteration ends early.
+
+use crate::errors::{DeviceError, HostMemoryError};
+use crate::transfers::Spans;
+use plimsoll_ir::Bytes;
+use plimsoll_runtime::cuda::swaps::{self, SwapCommand, Swaps};
+use plimsoll_runtime::{CudaError, DeviceError as Refused, MemoryKind};
+use pyo3::prelude::*;
+use std::sync::Arc;
+
+/// Host memory that is available, as far as the system says.
+#[pyfunction]
+pub fn available_host_bytes() -> Option<u64> {
+    plimsoll_runtime::cpu::available_bytes().map(|bytes| bytes.0)
+}
+
+/// The two streams of a GPU that copy.
+#[pyclass(frozen, module = "plimsoll")]
+pub struct SwapStreams {
+    inner: Arc<swaps::SwapStreams>,
+}
+
+/// Page-locked memory of the host.
+#[pyclass(frozen, module = "plimsoll")]
+pub struct PinnedSlab {
+    inner: Arc<swaps::PinnedSlab>,
+}
+
+/// The copies of one schedule on a GPU.
+#[pyclass(module = "plimsoll")]
+pub struct CudaTransfers {
+    swaps: Swaps,
+    spans: [Spans; 3],
+    /// Freed after the copies.
+    _slab: Arc<swaps::PinnedSlab>,
+}
+
+#[pymethods]
+impl SwapStreams {
+    /// Of the GPU with this number among those that PyTorch sees.
+    #[new]
+    fn new(py: Python<'_>, ordinal: u32) -> PyResult<SwapStreams> {
+        let opened = py.detach(|| swaps::SwapStreams::open(ordinal, &[]));
+        opened.map(|inner| SwapStreams { inner }).map_err(|error| unusable(&error))
+    }
+
+    /// Page-locks so much host memory, which takes a second for some gigabytes.
+    fn pinned(&self, py: Python<'_>, bytes: u64) -> PyResult<PinnedSlab> {
+        let slab = py.detach(|| self.inner.pinned(Bytes(bytes))).map_err(refused)?;
+        Ok(PinnedSlab { inner: Arc::new(slab) })
+    }
+
+    /// Bytes per second of copies of so many bytes to the host and back, each alone.
+    fn rates(&self, py: Python<'_>, bytes: u64) -> PyResult<(f64, f64)> {
+        let [offload, prefetch] = py.detach(|| self.inner.rates(Bytes(bytes))).map_err(refused)?;
+        Ok((offload.0, prefetch.0))
+    }
+}
+
+#[pymethods]
+impl PinnedSlab {
+    /// The address of its first byte; 0 where it has none.
+    #[getter]
+    fn address(&self) -> usize {
+        self.inner.address()
+    }
+
+    /// Its size.
+    #[getter]
+    fn bytes(&self) -> u64 {
+        self.inner.bytes().0
+    }
+}
+
+impl PinnedSlab {
+    /// Itself, as the house has it.
+    pub fn slab(&self) -> Arc<swaps::PinnedSlab> {
+        Arc::clone(&self.inner)
+    }
+}
+
+impl CudaTransfers {
+    /// The copies of a schedule, whose commands are given in its order; those to the host and back use the slab.
+    pub fn new(
+        streams: &SwapStreams,
+        slab: Arc<swaps::PinnedSlab>,
+        commands: &[SwapCommand],
+    ) -> PyResult<CudaTransfers> {
+        let swaps = Swaps::new(&streams.inner, commands).map_err(refused)?;
+        Ok(CudaTransfers { swaps, spans: Default::default(), _slab: slab })
+    }
+}
+
+#[pymethods]
+impl CudaTransfers {
+    /// Begins an iteration on the stream with this handle, which must live until it has been finished or aborted.
+    fn start(&mut self, is_timed: bool, stream: usize) -> PyResult<()> {
+        // SAFETY: the handle is PyTorch's current stream, which PyTorch never destroys. Whoever made the transfers keeps the
+        // pool allocated (`Schedule::cuda_transfers`), and the slab is held; `check` proved that no other command touches
+        // the bytes.
+        unsafe { self.swaps.start(stream, is_timed) }.map_err(refused)
+    }
+
+    /// The next compute command waits until so many offloads and prefetches have ended.
+    fn wait(&mut self, offloads: usize, prefetches: usize) -> PyResult<()> {
+        self.swaps.wait(offloads, prefetches).map_err(refused)
+    }
+
+    /// A compute command begins, and is timed.
+    fn began(&mut self) -> PyResult<()> {
+        self.swaps.began().map_err(refused)
+    }
+
+    /// One more compute command was enqueued.
+    fn computed(&mut self) -> PyResult<()> {
+        self.swaps.computed().map_err(refused)
+    }
+
+    /// Ends the enqueueing. Nothing is waited for.
+    fn finish(&mut self) -> PyResult<()> {
+        self.swaps.finish().map_err(refused)
+    }
+
+    /// Ends the iteration early: copies that were not enqueued never are.
+    fn abort(&mut self, py: Python<'_>) {
+        py.detach(|| self.swaps.abort());
+    }
+
+    /// How many copies there are.
+    fn __len__(&self) -> usize {
+        self.swaps.len()
+    }
+
+    /// When each command of the iteration that was timed last began and ended, in seconds from its start, by stream. Waits
+    /// until all have ended.
+    fn spans(&mut self, py: Python<'_>) -> PyResult<(Spans, Spans, Spans)> {
+        if let Some(spans) = py.detach(|| self.swaps.spans()).map_err(refused)? {
+            self.spans = spans;
+        }
+        let [compute, out, back] = self.spans.clone();
+        Ok((compute, out, back))
+    }
+
+    /// Seconds that both streams spent copying in the iteration that was timed last.
+    #[getter]
+    fn copying_seconds(&self) -> f64 {
+        self.spans[1..].iter().flatten().map(|(start, end)| end - start).sum()
+    }
+
+    /// Seconds between the compute commands of the iteration that was timed last: waits for copies, and for the host.
+    #[getter]
+    fn stalled_seconds(&self) -> f64 {
+        self.spans[0].windows(2).map(|pair| (pair[1].0 - pair[0].1).max(0.0)).sum()
+    }
+}
+
+fn unusable(error: &CudaError) -> PyErr {
+    DeviceError::new_err(format!("Plimsoll cannot use the GPU beside PyTorch: {error}"))
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "as an argument of `map_err`")]
+fn refused(error: Refused) -> PyErr {
+    match error {
+        Refused::OutOfMemory { what: MemoryKind::PinnedHost, .. } | Refused::NotPinned { .. } => {
+            HostMemoryError::new_err(error.to_string())
+        }
+        other => DeviceError::new_err(other.to_string()),
+    }
+}

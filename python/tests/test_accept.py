@@ -1,0 +1,74 @@
+"""The acceptance on a GPU runs whole on the CPU, small, so that it does not rot; and the bench's page has its rows."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PROGRAM = ROOT / "accept.py"
+
+
+def accept():
+    spec = importlib.util.spec_from_file_location("accept", PROGRAM)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["accept"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(tmp_path, *arguments, code=0):
+    environment = {**os.environ, "OUT": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, PROGRAM, "--small", "--device", "cpu", *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1100, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    printed = done.stdout.splitlines()
+    assert (tmp_path / "python-accept.jsonl").read_text().splitlines()[-len(printed) :] == printed
+    return [json.loads(line) for line in printed]
+
+
+def test_the_page_of_the_bench_has_the_rows_of_the_program():
+    page = (ROOT / "benches/README.md").read_text()
+    between = page.split("<!-- cuda -->")[1].split("<!-- end of cuda -->")[0]
+    program = accept()
+    rows = [line for line in between.strip().splitlines() if line.startswith("|")]
+    assert [row.split(" | ")[:2] for row in rows] == [
+        row.split(" | ")[:2] for row in program.table([]).splitlines()
+    ]
+
+
+def test_facts_and_the_bits_of_one_network(tmp_path):
+    rows = run(tmp_path, "bits", "--only", "own checkpoint") + run(tmp_path, "facts")
+    assert all(row["device"] == "cpu" and row["small"] for row in rows)
+    by_arm = {(row["section"], row.get("arm")): row for row in rows}
+    for arm in ("all kept", "f 0.4", "f 0.1"):
+        row = by_arm["bits", arm]
+        assert (row["bits_equal"], row["eager_repeats"], row["unplanned"], row["fallback"]) == (
+            True,
+            True,
+            0,
+            None,
+        )
+    assert by_arm["bits", "all kept"]["recomputed_ops"] == 0
+    assert by_arm["facts", None]["offload_bytes_per_second"] > 0
+
+
+def test_a_network_that_fails_is_a_row_and_the_run_goes_on(tmp_path):
+    rows = run(tmp_path, "facts", "bits", "--only", "link", "--seconds", "0", code=1)
+    assert [row["error"] for row in rows] == ["cut: the time for all sections is over"]
+    text = accept().table(rows)
+    assert "cut: the time" in text and "not measured" in text
+
+
+@pytest.mark.slow
+def test_all_of_it(tmp_path):
+    rows = run(tmp_path, *accept().SECTIONS, "--seconds", "1000")
+    arms = {row.get("arm") for row in rows if row["section"] == "curve"}
+    assert {"eager", "checkpoint every 1", "checkpoint every 3", "save_on_cpu", "plimsoll 0.5"} <= arms
+    assert all(row["batch"] >= 1 for row in rows if row["section"] == "batch")
+    assert not [row for row in rows if "error" in row and row["section"] != "curve"]
+    assert {row["network"] for row in rows if row["section"] == "bits"} == set(accept().BITS)

@@ -1,0 +1,86 @@
+"""Steps on a GPU, on stand-ins of CUDA's driver and runtime: everything but the kernels runs (`runtime/steps.py`).
+
+Needs a torch that is built with CUDA, no GPU, a C compiler, and the house's stand-in of the driver, which `test.sh` builds and
+names in the environment variable PLIMSOLL_STANDIN.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from plimsoll import native
+
+HERE = Path(__file__).parent
+STANDIN = os.environ.get("PLIMSOLL_STANDIN", "")
+
+
+def why_not():
+    if torch.version.cuda is None:
+        return "this torch is built without CUDA"
+    if torch.cuda.is_available():
+        return "there is a GPU"
+    if shutil.which("cc") is None:
+        return "there is no C compiler"
+    if not Path(STANDIN).is_file():
+        return (
+            "PLIMSOLL_STANDIN names no stand-in of the driver (`cargo build --release -p plimsoll-standin`)"
+        )
+    return ""
+
+
+pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """The runtime's stand-in, built and loaded before PyTorch; the driver's, where Plimsoll looks first."""
+    folder = tmp_path_factory.mktemp("runtime")
+    library = folder / "runtime.so"
+    headers = native.cuda_headers(Path(torch.__file__).parent)
+    command = ["cc", "-O1", "-shared", "-fPIC", f"-I{headers}", f"-I{native.FOLDER}"]
+    subprocess.run([*command, HERE / "runtime/runtime.c", "-o", library, "-ldl"], check=True)
+    for name, target in (("driver", Path(STANDIN)), ("torch", library)):
+        (folder / name).mkdir()
+        (folder / name / "libcuda.so.1").symlink_to(target.resolve())
+    return {
+        **os.environ,
+        "LD_PRELOAD": str(library),
+        "LD_LIBRARY_PATH": str(folder / "torch"),
+        "PLIMSOLL_CUDA_LIBRARIES": str(folder / "driver"),
+    }
+
+
+def run(environment, tmp_path, *arguments, **more):
+    command = [sys.executable, HERE / "runtime/steps.py", *arguments]
+    settings = {**environment, **more}
+    done = subprocess.run(
+        command, env=settings, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0 and done.stdout.endswith("done\n"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("network", ["gpt", "gpt_bf16", "attention_dropout", "resnet18"])
+def test_what_is_allocated_copied_and_drawn_is_as_planned(environment, tmp_path, network):
+    run(environment, tmp_path, "planned", network)
+
+
+def test_a_driver_that_is_too_old_is_told_so(environment, tmp_path):
+    run(environment, tmp_path, "old_driver", PLIMSOLL_CUDA_LIBRARIES=environment["LD_LIBRARY_PATH"])
+
+
+@pytest.mark.parametrize("what", ["life", "ended_early", "refused", "asked", "compared"])
+def test_on_a_gpu_that_computes_nothing(environment, tmp_path, what):
+    run(environment, tmp_path, what)
+
+
+def test_where_the_host_page_locks_less_the_plan_swaps_less(environment, tmp_path):
+    run(environment, tmp_path, "host_is_short", PLIMSOLL_STANDIN_ANSWER="cuMemHostRegister_v2:0:2")
+
+
+def test_another_allocator_is_refused(environment, tmp_path):
+    run(environment, tmp_path, "other_allocator", PYTORCH_CUDA_ALLOC_CONF="backend:cudaMallocAsync")

@@ -1,0 +1,231 @@
+//! Swapping beside somebody else's compute stream, on the stand-in: every wait that a schedule names is kept, whatever order
+//! the streams run in; an iteration that ends early leaves nothing behind; and what the driver refuses comes out.
+//!
+//! The compute stream is the default stream, which is PyTorch's. In place of kernels the test fills device memory there.
+
+#[allow(dead_code, reason = "other tests have more words with it")]
+#[path = "schedules/library.rs"]
+mod library;
+
+use library::StandIn;
+use plimsoll_ir::Bytes;
+use plimsoll_ir::schedule::Stream;
+use plimsoll_runtime::cuda::swaps::{PinnedSlab, Progress, SwapCommand, SwapCopy, SwapStreams, Swaps};
+use std::sync::Arc;
+
+const DEFAULT_STREAM: usize = 0;
+
+/// Bytes of a tensor.
+const SIZE: usize = 4096;
+
+/// A pool of three tensors, as large a slab, and the streams.
+struct Machine {
+    pool: u64,
+    slab: PinnedSlab,
+    streams: Arc<SwapStreams>,
+    library: StandIn,
+}
+
+impl Machine {
+    fn new() -> Option<Machine> {
+        let library = StandIn::open()?;
+        let streams = SwapStreams::open(0, &library.options().libraries).expect("the stand-in has a device");
+        let slab = streams.pinned(Bytes(3 * SIZE as u64)).expect("there is memory");
+        let pool = library.allocate(3 * SIZE);
+        Some(Machine { pool, slab, streams, library })
+    }
+
+    fn copy(&self, stream: Stream, place: usize, slot: usize, needs: Progress) -> SwapCommand {
+        let (device, host) = (self.pool + (place * SIZE) as u64, self.slab.address() + slot * SIZE);
+        SwapCommand { stream, needs, copy: SwapCopy { device, host, length: SIZE } }
+    }
+
+    /// Sets a tensor's place in the pool to one byte, on the compute stream.
+    fn fill(&self, place: usize, byte: u8) {
+        self.library.fill(self.pool + (place * SIZE) as u64, byte, SIZE, DEFAULT_STREAM);
+    }
+
+    /// Each tensor's place in the pool, which must hold one byte throughout.
+    fn pool(&self) -> Vec<u8> {
+        let bytes = self.library.read(self.pool, 3 * SIZE, DEFAULT_STREAM);
+        let places: Vec<&[u8]> = bytes.chunks(SIZE).collect();
+        places.iter().for_each(|place| assert!(place.iter().all(|byte| byte == &place[0]), "a torn tensor"));
+        places.iter().map(|place| place[0]).collect()
+    }
+}
+
+fn compute(needs: Progress) -> SwapCommand {
+    SwapCommand { stream: Stream::Compute, needs, copy: SwapCopy::default() }
+}
+
+/// Writes a tensor, swaps it out, writes another over it, and brings the first back to another place and then to its own.
+fn commands(machine: &Machine) -> Vec<SwapCommand> {
+    let copy = |stream, place, slot, needs| machine.copy(stream, place, slot, needs);
+    vec![
+        compute([0, 0, 0]),                      // place 0 := a
+        copy(Stream::Offload, 0, 0, [1, 0, 0]),  // a goes out
+        compute([1, 1, 0]),                      // place 0 := b
+        copy(Stream::Prefetch, 1, 0, [2, 1, 0]), // a is prefetched to place 1
+        copy(Stream::Offload, 0, 1, [2, 1, 0]),  // b goes out
+        compute([2, 1, 1]),                      // place 1 := what a was, plus nothing: it is read here
+        compute([3, 2, 1]),                      // place 0 := c
+        copy(Stream::Prefetch, 2, 1, [3, 2, 1]), // b is prefetched to place 2
+        compute([4, 2, 2]),                      // the end
+    ]
+}
+
+/// One iteration, whose bytes begin with `first`.
+fn iterate(
+    machine: &Machine,
+    swaps: &mut Swaps,
+    first: u8,
+    is_timed: bool,
+) -> Result<(), plimsoll_runtime::DeviceError> {
+    let waits = [(0, 0), (1, 0), (1, 1), (2, 1), (2, 2)];
+    // SAFETY: the default stream lives; pool and slab outlive the iteration, which is waited for.
+    unsafe { swaps.start(DEFAULT_STREAM, is_timed) }?;
+    for (number, (offloads, prefetches)) in waits.into_iter().enumerate() {
+        swaps.wait(offloads, prefetches)?;
+        swaps.began()?;
+        match number {
+            0 => machine.fill(0, first),
+            1 => machine.fill(0, first + 1),
+            3 => machine.fill(0, first + 2),
+            _ => {}
+        }
+        swaps.computed()?;
+    }
+    swaps.finish()
+}
+
+#[test]
+fn all_waits_are_kept_in_whatever_order_the_streams_run() {
+    let Some(machine) = Machine::new() else { return };
+    let mut swaps = Swaps::new(&machine.streams, &commands(&machine)).expect("events");
+    assert_eq!(swaps.len(), 4);
+    for order in 0..30 {
+        machine.library.order(order);
+        let first = 10 + 3 * order as u8;
+        iterate(&machine, &mut swaps, first, order % 3 == 0).expect("nothing is refused");
+        assert_eq!(machine.pool(), [first + 2, first, first + 1], "order {order}");
+    }
+    machine.library.order(0);
+    for seed in 1..20 {
+        machine.library.delays(seed);
+        let first = 100 + 3 * seed as u8;
+        iterate(&machine, &mut swaps, first, false).expect("nothing is refused");
+        assert_eq!(machine.pool(), [first + 2, first, first + 1], "seed {seed}");
+    }
+    machine.library.delays(0);
+}
+
+#[test]
+fn each_wait_is_needed() {
+    let Some(machine) = Machine::new() else { return };
+    // Without one of the schedule's needs, some order of the streams gives other bytes.
+    let forgotten: [(usize, usize); 3] = [(1, 0), (2, 1), (6, 1)];
+    for (command, stream) in forgotten {
+        let mut faulty = commands(&machine);
+        faulty[command].needs[stream] = 0;
+        let mut swaps = Swaps::new(&machine.streams, &faulty).expect("events");
+        let seen = (1..60).any(|order| {
+            machine.library.order(order);
+            let first = 10 + 3 * order as u8;
+            let computes: Vec<Progress> =
+                faulty.iter().filter(|c| c.stream == Stream::Compute).map(|c| c.needs).collect();
+            // SAFETY: as in `iterate`.
+            unsafe { swaps.start(DEFAULT_STREAM, false) }.expect("nothing is refused");
+            for (number, needs) in computes.into_iter().enumerate() {
+                swaps.wait(needs[1], needs[2]).expect("nothing is refused");
+                match number {
+                    0 => machine.fill(0, first),
+                    1 => machine.fill(0, first + 1),
+                    3 => machine.fill(0, first + 2),
+                    _ => {}
+                }
+                swaps.computed().expect("nothing is refused");
+            }
+            swaps.finish().expect("nothing is refused");
+            let bytes = machine.library.read(machine.pool, 3 * SIZE, DEFAULT_STREAM);
+            let expected = [first + 2, first, first + 1];
+            bytes.chunks(SIZE).zip(expected).any(|(place, byte)| place.iter().any(|b| *b != byte))
+        });
+        machine.library.order(0);
+        assert!(seen, "command {command} need not wait for stream {stream}");
+    }
+}
+
+#[test]
+fn timed_iterations_have_spans_in_the_order_of_the_waits() {
+    let Some(machine) = Machine::new() else { return };
+    let mut swaps = Swaps::new(&machine.streams, &commands(&machine)).expect("events");
+    iterate(&machine, &mut swaps, 1, false).expect("nothing is refused");
+    assert_eq!(swaps.spans(), Ok(None), "it was not timed");
+    iterate(&machine, &mut swaps, 4, true).expect("nothing is refused");
+    let [compute, out, back] = swaps.spans().expect("nothing is refused").expect("it was timed");
+    assert_eq!((compute.len(), out.len(), back.len()), (5, 2, 2));
+    assert!(compute.iter().chain(&out).chain(&back).all(|(start, end)| start <= end && *start >= 0.0));
+    assert!(compute[0].1 <= out[0].0 && out[0].1 <= compute[1].0, "{compute:?} {out:?}");
+    assert!(out[1].1 <= back[1].0 && back[1].1 <= compute[4].0, "{out:?} {back:?}");
+    assert_eq!(swaps.spans(), Ok(None), "they are told once");
+    iterate(&machine, &mut swaps, 7, false).expect("nothing is refused");
+    assert_eq!(machine.pool(), [9, 7, 8]);
+}
+
+#[test]
+fn an_iteration_that_ends_early_copies_no_more_and_the_next_one_is_whole() {
+    let Some(machine) = Machine::new() else { return };
+    let mut swaps = Swaps::new(&machine.streams, &commands(&machine)).expect("events");
+    for order in 0..7 {
+        machine.library.order(order);
+        iterate(&machine, &mut swaps, 1, false).expect("nothing is refused");
+        // SAFETY: as in `iterate`.
+        unsafe { swaps.start(DEFAULT_STREAM, order % 2 == 0) }.expect("nothing is refused");
+        machine.fill(0, 50);
+        swaps.computed().expect("nothing is refused");
+        swaps.abort();
+        // What follows on the compute stream is behind the copy that was under way.
+        machine.fill(0, 60);
+        assert_eq!(machine.pool(), [60, 1, 2], "order {order}");
+        iterate(&machine, &mut swaps, 4, false).expect("nothing is refused");
+        assert_eq!(machine.pool(), [6, 4, 5], "order {order}");
+    }
+    machine.library.order(0);
+}
+
+#[test]
+fn what_the_driver_refuses_comes_out_and_memory_is_given_back() {
+    let Some(machine) = Machine::new() else { return };
+    for call in [c"cuMemcpyDtoHAsync_v2", c"cuMemcpyHtoDAsync_v2", c"cuEventRecord", c"cuStreamWaitEvent"] {
+        let mut swaps = Swaps::new(&machine.streams, &commands(&machine)).expect("events");
+        machine.library.answer(call, 1, 700);
+        let error = iterate(&machine, &mut swaps, 1, false).expect_err("a call was refused").to_string();
+        assert!(error.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{error}");
+        iterate(&machine, &mut swaps, 4, false).expect("the refusal is told once");
+        assert_eq!(machine.pool(), [6, 4, 5]);
+    }
+    machine.library.answer(c"cuMemHostRegister_v2", 0, 2);
+    let error = machine.streams.pinned(Bytes(4096)).err().expect("it was refused").to_string();
+    assert!(error.contains("pinned host memory"), "{error}");
+    machine.library.answer(c"cuMemHostRegister_v2", 0, 801);
+    let error = machine.streams.pinned(Bytes(4096)).err().expect("it was refused").to_string();
+    assert!(error.contains("cannot be page-locked"), "{error}");
+    assert!(machine.streams.pinned(Bytes(1 << 60)).is_err(), "no host has that much");
+    let slab = machine.streams.pinned(Bytes::ZERO).expect("nothing is page-locked");
+    assert_eq!((slab.address(), slab.bytes()), (0, Bytes::ZERO));
+    let calls =
+        machine.library.calls_of(|| drop(machine.streams.pinned(Bytes(4096)).expect("there is memory")));
+    assert_eq!((calls["cuMemHostRegister_v2"], calls["cuMemHostUnregister"]), (1, 1));
+}
+
+#[test]
+fn rates_are_measured_both_ways_and_leave_nothing_behind() {
+    let Some(machine) = Machine::new() else { return };
+    let calls = machine.library.calls_of(|| {
+        let rates = machine.streams.rates(Bytes(1 << 20)).expect("nothing is refused");
+        assert!(rates.iter().all(|rate| rate.0.is_finite() && rate.0 > 0.0), "{rates:?}");
+    });
+    assert_eq!(calls["cuMemAlloc_v2"], calls["cuMemFree_v2"]);
+    assert_eq!(calls["cuMemHostRegister_v2"], calls["cuMemHostUnregister"]);
+    assert_eq!(calls["cuMemcpyDtoHAsync_v2"], calls["cuMemcpyHtoDAsync_v2"]);
+}
