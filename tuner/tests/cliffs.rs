@@ -1,5 +1,6 @@
-//! No cliffs: more means, more memory or full duplex never give a plan that is much worse, and the optimum is not far, on small random
-//! traces with links from slow to fast. `CLIFFS=1000` in the environment asks so many traces, `CLIFFS=157..160` those.
+//! No cliffs: more means, more memory or full duplex never give a plan that is much worse, and the optimum is not far, on
+//! small random traces with links from slow to fast. `CLIFFS=1000` in the environment asks so many traces, `CLIFFS=157..160`
+//! those.
 
 #[path = "common/coarse.rs"]
 mod coarse;

@@ -27,8 +27,8 @@ const GLANCES: usize = 4;
 /// A search among all means that ends so many times above its bound, and behind a glance, is lost.
 const LOST: f64 = 1.1;
 
-/// Then what only recomputes is searched with so many times the evaluations of a whole search: with as many as that has, half
-/// of the searches end where nothing fits.
+/// Then what only recomputes is searched with so many times the evaluations of a whole search: with as many as that has, most
+/// end where nothing fits.
 const LONG: u64 = 3;
 
 /// A search whose glance ends above so many times the best plan is not worth its time.
