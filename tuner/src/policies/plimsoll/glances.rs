@@ -1,10 +1,16 @@
 //! Glances at fewer means: short searches that only swap, or only recompute. They give seeds to the search among all means, and
 //! say whether a whole search among fewer is worth its time (`fewer.rs`).
+//!
+//! A glance that only recomputes is followed by a long search where the search among all means is lost: where it found nothing
+//! that fits, or ends far above its bound and behind the glance. Densely connected networks at tight budgets want nearly
+//! everything recomputed in an order that no seed comes near, and a search that may also swap ends in plans that swap too
+//! much.
 
 use super::candidates::Candidates;
 use super::judge::Found;
 use super::problem::Problem;
 use super::search::Search;
+use crate::decide::windows::Cost;
 use crate::iteration::values::{Decisions, Values};
 use crate::place::realise::Case;
 use crate::request::{Allow, PlanRequest};
@@ -17,6 +23,13 @@ const PROGRAMS: usize = 2;
 
 /// Where it finds nothing that fits, it looks so often.
 const GLANCES: usize = 4;
+
+/// A search among all means that ends so many times above its bound, and behind a glance, is lost.
+const LOST: f64 = 1.1;
+
+/// Then what only recomputes is searched with so many times the evaluations of a whole search: with as many as that has, most
+/// end where nothing fits.
+const LONG: u64 = 3;
 
 /// A search whose glance ends above so many times the best plan is not worth its time.
 const NEAR: f64 = 1.05;
@@ -32,37 +45,51 @@ pub(super) fn alone(allow: Allow) -> impl Iterator<Item = Allow> {
 pub(super) struct Glances(OnceCell<Vec<(Allow, Found)>>);
 
 impl Glances {
-    fn found(&self, case: &Case<'_>) -> &[(Allow, Found)] {
+    /// `cost` is what the search among all means ended with, where there was one.
+    fn found(&self, case: &Case<'_>, cost: Option<&Cost>) -> &[(Allow, Found)] {
         self.0.get_or_init(|| {
             let found = alone(case.request.allow).map(|allow| {
                 let request = PlanRequest { allow, ..*case.request };
-                (allow, glance(&Case { request: &request, ..*case }))
+                let case = Case { request: &request, ..*case };
+                let mut found = glance(&case, 1, GLANCE);
+                if !allow.swap && cost.is_some_and(|cost| is_lost(&case, cost, &found)) {
+                    found = glance(&case, LONG, 1);
+                }
+                (allow, found)
             });
             found.collect()
         })
     }
 
-    /// Seeds for a search among all means, at the first call.
-    pub fn seeds(&self, case: &Case<'_>) -> Vec<Decisions> {
+    /// Seeds for a search among all means that ended with this cost, at the first call.
+    pub fn seeds(&self, case: &Case<'_>, cost: &Cost) -> Vec<Decisions> {
         if self.0.get().is_some() {
             return Vec::new();
         }
-        self.found(case).iter().map(|(_, found)| found.decisions.clone()).collect()
+        self.found(case, Some(cost)).iter().map(|(_, found)| found.decisions.clone()).collect()
     }
 
     /// Whether the glance at these means ends near the best plan, or finds none that fits.
     pub fn are_near(&self, case: &Case<'_>, allow: Allow, candidates: &Candidates) -> bool {
-        self.found(case).iter().filter(|(of, _)| *of == allow).any(|(_, found)| {
+        self.found(case, None).iter().filter(|(of, _)| *of == allow).any(|(_, found)| {
             let cost = found.judged.cost;
             cost.overflow > 0 || cost.seconds < candidates.fastest() * NEAR
         })
     }
 }
 
-fn glance(case: &Case<'_>) -> Found {
+/// Whether a search that ended with this cost is lost, beside what this glance found.
+fn is_lost(case: &Case<'_>, cost: &Cost, glance: &Found) -> bool {
+    let behind = glance.judged.cost.seconds < cost.seconds;
+    cost.overflow > 0 || (behind && cost.seconds > case.bound.0 * LOST)
+}
+
+/// A search with so many parts of the evaluations.
+fn glance(case: &Case<'_>, parts: u64, of: u64) -> Found {
     let values = Values::new(case.trace, Bytes(case.pool), case.request.allow);
     let problem = Problem::new(case, &values);
-    let mut search = Search::new(&problem, problem.evaluations().div_ceil(GLANCE), PROGRAMS);
+    let mut search =
+        Search::new(&problem, problem.evaluations().saturating_mul(parts).div_ceil(of), PROGRAMS);
     let mut found = search.run();
     for _ in 1..GLANCES {
         if found.judged.cost.overflow > 0 {

@@ -128,7 +128,7 @@ pub(super) fn search(
         }
         let (packing, effort, lowest) = (Packing::default(), 1, f64::INFINITY);
         let (problem, search) = (&problem, &mut search);
-        Rounds { stage, problem, glances, search, candidates, packing, effort, lowest }.go()?;
+        Rounds { stage, problem, glances, search, candidates, packing, effort, lowest, needs: None }.go()?;
         if search.is_late() || candidates.settled() {
             break;
         }
@@ -149,6 +149,8 @@ struct Rounds<'a, 'p> {
     effort: u64,
     /// The least seconds of what was found, addresses or not.
     lowest: f64,
+    /// The bytes that the last plan without addresses would need.
+    needs: Option<Bytes>,
 }
 
 /// Decisions without addresses in the pool.
@@ -172,7 +174,7 @@ impl Rounds<'_, '_> {
             let (cost, missed) = self.round(&format!("{name}, round {}", round + 1))?;
             let poor = cost.overflow > 0 || cost.seconds > case.bound.0 * GOOD;
             if round == 0 && poor && self.problem.uses(Trick::Fewer) {
-                self.search.add_seeds(self.glances.seeds(case));
+                self.search.add_seeds(self.glances.seeds(case, &cost));
             }
             if cost.overflow > 0 && self.lowest.is_infinite() {
                 misses += 1;
@@ -251,7 +253,7 @@ impl Rounds<'_, '_> {
             self.candidates.log.add(tried, decided, StepResult::NoFaster);
             return Ok((cost, None));
         }
-        let (realised, excess) = self.pack(&decisions)?;
+        let (realised, excess) = self.pack_again(&decisions)?;
         let fits = matches!(realised, Realised::Fits(_));
         self.candidates.offer_decided(tried, decided, realised);
         // Where nothing else comes near, addresses are worth more work.
@@ -273,6 +275,27 @@ impl Rounds<'_, '_> {
             self.search.add_early(&found);
         }
         (found.decisions, cost)
+    }
+
+    /// See [`Self::pack`]. Where addresses miss by as much as the last time, the order that is known is what they miss by, and
+    /// they are looked for once more from none.
+    fn pack_again(&mut self, decisions: &Decisions) -> Result<(Realised, TiVec<OpId, u64>), PlanError> {
+        let found = self.pack(decisions)?;
+        let needs = match &found.0 {
+            Realised::Short(short) => Some(short.needs),
+            Realised::Fits(_) | Realised::Slow => None,
+        };
+        let same = needs.is_some() && std::mem::replace(&mut self.needs, needs) == needs;
+        if !same || !self.problem.uses(Trick::Reorder) {
+            return Ok(found);
+        }
+        let known = std::mem::take(&mut self.packing);
+        let again = self.pack(decisions)?;
+        if matches!(again.0, Realised::Fits(_)) {
+            return Ok(again);
+        }
+        self.packing = known;
+        Ok(found)
     }
 
     /// A schedule of decisions; or the least pool that was found for them, and by how much each op exceeds the pool in it.
