@@ -1,6 +1,5 @@
-//! No cliffs: more means, more memory or full duplex never give a plan that is much worse, and the optimum is not far, on
-//! small random traces with links from slow to fast. `CLIFFS=1000` in the environment asks so many traces, `CLIFFS=157..160`
-//! those.
+//! No cliffs: more means or more memory never give a plan that is much worse, and the optimum is not far, on small random
+//! traces with links from slow to fast. `CLIFFS=1000` in the environment asks so many traces, `CLIFFS=157..160` those.
 
 #[path = "common/coarse.rs"]
 mod coarse;
@@ -9,10 +8,10 @@ mod common;
 use coarse::coarse_trace_of;
 use common::{planned, request};
 use plimsoll_ir::Bytes;
-use plimsoll_ir::schedule::{Duplex, Link};
+use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::testing::Random;
 use plimsoll_ir::trace::Trace;
-use plimsoll_tuner::{Allow, Limits, PlanRequest, Policy};
+use plimsoll_tuner::{Allow, PlanRequest, Policy};
 
 /// What counts as worse.
 const WORSE: f64 = 1.001;
@@ -68,10 +67,6 @@ impl Ratios {
 /// Of 1,000 traces those on which fewer means or less memory once gave a faster plan.
 const FOUND: [u64; 9] = [157, 351, 502, 621, 654, 815, 900, 957, 988];
 
-/// Of 10 traces of up to 63 ops those on which half duplex gave a plan that was faster by 1.1 %, with so many evaluations.
-const FOUND_HALF: [u64; 2] = [2, 7];
-const EVALUATIONS: u64 = 150;
-
 /// The seeds of the traces.
 fn asked() -> std::ops::Range<u64> {
     let asked = std::env::var("CLIFFS").unwrap_or_else(|_| "8".to_owned());
@@ -88,20 +83,6 @@ fn more_means_are_no_worse_and_the_optimum_is_near() {
 #[test]
 fn nor_are_they_where_they_once_were() {
     plan_all_alternatives(FOUND);
-}
-
-#[test]
-fn full_duplex_is_no_worse_than_half() {
-    for seed in FOUND_HALF {
-        let trace = coarse_trace_of(4 + Random::new(seed).below(60), seed);
-        let limits = Limits { evaluations: Some(EVALUATIONS), expired: None };
-        let request = PlanRequest { limits, ..request_of(&trace, seed, seed % 5, Allow::ALL) };
-        assert_eq!(request.link.duplex, Duplex::Full, "seed {seed}");
-        let link = Link { duplex: Duplex::Half, ..request.link };
-        let [full, half] = [request, PlanRequest { link, ..request }]
-            .map(|request| planned(&trace, &request).expect("a plan").makespan);
-        assert!(full <= half * WORSE, "seed {seed}: {full} with full duplex, {half} with half");
-    }
 }
 
 fn plan_all_alternatives(seeds: impl IntoIterator<Item = u64>) {

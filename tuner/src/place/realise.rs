@@ -365,20 +365,6 @@ impl Case<'_> {
         Ok(best.map_or(fitting, |(_, settled)| settled))
     }
 
-    /// The same plan on this case's link: its commands, timed and checked once more.
-    pub fn relinked(&self, mut fitting: Fitting) -> Result<Fitting, PlanError> {
-        fitting.schedule.link = self.request.link;
-        self.check(&fitting.schedule)?;
-        fitting.makespan = simulate::simulate(self.trace, &fitting.schedule).makespan();
-        Ok(fitting)
-    }
-
-    fn check(&self, schedule: &Schedule) -> Result<(), PlanError> {
-        let policy = self.request.policy;
-        check::check(self.trace, schedule)
-            .map_err(|violation| PlanError::Invalid { policy, violation: violation.to_string() })
-    }
-
     /// By op: by how much what is there while it runs, or while others are recomputed for it, lies above the pool.
     fn excess(&self, walk: &Walk, items: &Items, addresses: &Addresses) -> TiVec<OpId, u64> {
         let mut excess: TiVec<OpId, u64> = vec![0; self.trace.ops.len()].into();
@@ -459,7 +445,8 @@ impl Case<'_> {
         let PlanRequest { budget, link, policy, .. } = *self.request;
         let schedule = lower(self.trace, placement, items, addresses, budget, link)
             .map_err(|fault| PlanError::Lowering { policy, fault: fault.to_string() })?;
-        self.check(&schedule)?;
+        check::check(self.trace, &schedule)
+            .map_err(|violation| PlanError::Invalid { policy, violation: violation.to_string() })?;
         if let Some(short) = self.short_of_host(schedule.host_bytes(self.trace)) {
             return Ok(short);
         }

@@ -19,8 +19,6 @@
 //! 4. *Policies*. Whatever another policy might do better is a candidate, so that none is better unless time is up.
 //! 5. *Settle*. The best candidate is placed once more, so that few holes are left.
 //!
-//! For a full-duplex link all of this is done for half duplex, too (`duplex.rs`), unless the plan is at its bound.
-//!
 //! Where time may be up at any moment, whole plans are made on the way (`anytime.rs`).
 //!
 //! Deterministic for a seed; bounded by a number of evaluations, and by the caller's deadline.
@@ -30,7 +28,6 @@ mod anytime;
 mod blocks;
 mod candidates;
 mod copies;
-mod duplex;
 mod fewer;
 mod first;
 mod glances;
@@ -128,7 +125,7 @@ fn decide_within(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError> {
             Ok((case.outcome(Realised::Fits(first), Status::OutOfTime), log))
         }
         first => {
-            let Chosen { realised, late, log } = duplex::choose_for_both(first, &case)?;
+            let Chosen { realised, late, log } = choose(first, &case)?;
             let status = if late { Status::OutOfTime } else { Status::Feasible };
             Ok((case.outcome(realised, status), log))
         }
