@@ -79,6 +79,7 @@ tricks! {
     Plimsoll: Anew "anew" "begin again from the seeds where leaving bytes free led far astray";
     Plimsoll: Spare "spare" "leave bytes free everywhere where nothing else had addresses";
     Plimsoll: Packing "packing" "look for addresses from the order on that was best for the last plan";
+    Plimsoll: Reorder "reorder" "look for addresses from no order, too, where they miss by the same bytes again";
     Plimsoll: Fewer "fewer" "search with fewer means, too, where their bound leaves room";
     Plimsoll: Exact "exact" "search small traces completely, too";
     Plimsoll: Policies "policies" "take another policy's plan where that is better";

@@ -188,7 +188,8 @@ fn is_unsupported(refusal: &Refusal) -> bool {
     (3000..4000).contains(&refusal.code) && broken_installation(refusal.code).is_none()
 }
 
-/// What is wrong with an installation of cuDNN that answers so, and what to do; none of an answer about a shape or an algorithm.
+/// What is wrong with an installation of cuDNN that answers so, and what to do; none of an answer about a shape or an
+/// algorithm.
 fn broken_installation(code: u32) -> Option<&'static str> {
     match code {
         1002 | 1008 | 3009 => Some(
