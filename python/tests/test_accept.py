@@ -24,7 +24,7 @@ def accept():
 def run(tmp_path, *arguments, code=0):
     environment = {**os.environ, "OUT": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, PROGRAM, "--small", "--device", "cpu", *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1100, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=2100, check=False)
     assert done.returncode == code, done.stdout + done.stderr
     printed = done.stdout.splitlines()
     assert (tmp_path / "python-accept.jsonl").read_text().splitlines()[-len(printed) :] == printed
@@ -66,9 +66,9 @@ def test_a_network_that_fails_is_a_row_and_the_run_goes_on(tmp_path):
 
 @pytest.mark.slow
 def test_all_of_it(tmp_path):
-    rows = run(tmp_path, *accept().SECTIONS, "--seconds", "1000")
+    rows = run(tmp_path, *accept().SECTIONS, "--seconds", "2000")
     arms = {row.get("arm") for row in rows if row["section"] == "curve"}
     assert {"eager", "checkpoint every 1", "checkpoint every 3", "save_on_cpu", "plimsoll 0.5"} <= arms
-    assert all(row["batch"] >= 1 for row in rows if row["section"] == "batch")
-    assert not [row for row in rows if "error" in row and row["section"] != "curve"]
+    assert any(row.get("batch", 0) >= 1 for row in rows if row["section"] == "batch")
+    assert not [row for row in rows if "error" in row]
     assert {row["network"] for row in rows if row["section"] == "bits"} == set(accept().BITS)
