@@ -74,7 +74,7 @@ fn check(output: &Output, code: i32, says: &[&str]) {
 }
 
 /// Options of a task that takes a second.
-const SMALL: &str = "--network mlp --device cuda --budget 16MiB --max-batch 64";
+const SMALL: &str = "--network mlp --device cuda --budget 16MiB --max-batch 34";
 
 fn tuned(libraries: &Libraries, study: &Path) {
     let tune = format!("tune {SMALL} --study {}", study.display());
@@ -188,7 +188,7 @@ fn a_device_that_is_lost_in_training_leaves_the_state_of_the_last_finished_itera
         )
     };
     // Without a budget a study goes on with its own, whatever is free by now.
-    let again = format!("profile --network mlp --device cuda --max-batch 64 --study {}", study.display());
+    let again = format!("profile --network mlp --device cuda --max-batch 34 --study {}", study.display());
     let profile = libraries.run(&again, "", &[]);
     check(&profile, 0, &[]);
     assert!(String::from_utf8_lossy(&profile.stdout).contains("16 MiB"), "{profile:?}");

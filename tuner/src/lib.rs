@@ -1,9 +1,9 @@
 //! Decides: what stays on the device, what is swapped and what is recomputed, at which addresses, at which batch size and
 //! learning rate.
 //!
-//! The way of a plan, floor by floor: a [`request`] is checked by [`plan`](fn@plan); [`iteration`] cuts the trace's tensors
-//! into values and the gaps between their uses; a policy of [`policies`] decides about them, with what [`decide`] says of the
-//! consequences, as a placement; [`place`] gives everything its address in the pool and makes the `schedule/1` with just the
+//! The way of a plan, floor by floor: a [`request`] is checked by [`plan`](fn@plan); `iteration` cuts the trace's tensors
+//! into values and the gaps between their uses; a policy of [`policies`] decides about them, with what `decide` says of the
+//! consequences, as a placement; `place` gives everything its address in the pool and makes the `schedule/1` with just the
 //! waits that validity needs; [`plimsoll_ir::check`] judges it before anybody sees it, and [`bound`] says how good it is.
 //!
 //! Nothing here touches a device, reads a clock or an environment variable: what stops a search is handed in.

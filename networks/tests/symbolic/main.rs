@@ -348,7 +348,7 @@ fn of_one_input(step: &Step, shape: Shape) -> LayerKind {
         9 if step.flag => LayerKind::MaxPool { window: Window::square(3, 1, 1), ceil: true },
         9 => LayerKind::AvgPool { window: Window::square(2, 2, 1) },
         10 if step.flag => LayerKind::GlobalAvgPool,
-        10 => LayerKind::FullyConnected { outputs: 4, bias: step.with % 2 == 0 },
+        10 => LayerKind::FullyConnected { outputs: 4, bias: step.with.is_multiple_of(2) },
         11 if step.flag => LayerKind::RmsNorm { epsilon: 1e-5 },
         11 if shape.channels > 1 => LayerKind::LayerNorm { epsilon: 1e-5 },
         12 => LayerKind::Activation { function: Function::ALL[step.with % Function::ALL.len()] },

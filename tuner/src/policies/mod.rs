@@ -1,5 +1,5 @@
 //! The policies: who decides. Each gives a set of gaps that are swapped, or, where its paper fixes them (`vdnn`, `layrub`,
-//! `tflms`), their windows and synchronisation as well, or decisions about values ([`plimsoll`]); addresses, waits, check and
+//! `tflms`), their windows and synchronisation as well, or decisions about values (`plimsoll`); addresses, waits, check and
 //! clock are the same for all, so that they can be compared. Those of papers are in [`papers`].
 //!
 //! - `keep`: no gap.
@@ -10,7 +10,7 @@
 //! - `greedy`, `dynprog`, `baselines`: the trace as a chain, whose stages are offloaded or not.
 //! - `superneurons`, `memonger`: ops are recomputed, as in a trace in which each run is an op.
 //! - `dqn`: a deep Q-network, trained on the trace, offloads and recomputes.
-//! - [`plimsoll`]: a search among keeping, swapping and recomputing.
+//! - `plimsoll`: a search among keeping, swapping and recomputing.
 //! - [`optimal`]: the fastest iteration there is, for small traces.
 
 pub mod optimal;

@@ -11,16 +11,13 @@
 
 use super::super::optimal;
 use super::candidates::Candidates;
-use super::glances::{Glances, alone};
+use super::glances::{Glances, SMALL, alone};
 use super::{Chosen, SAME, choose, stages};
 use crate::bound::lower_bound_within;
 use crate::place::realise::{Case, Realised};
 use crate::request::Trick;
 use crate::request::{Allow, PlanError, PlanRequest};
 use plimsoll_ir::{Bytes, Seconds};
-
-/// Traces of no more ops are searched with less memory.
-const SMALL: usize = 64;
 
 /// So many shares of the memory between floor and peak, of which those below the budget are searched.
 const SHARES: u64 = 8;

@@ -24,6 +24,9 @@ const PROGRAMS: usize = 2;
 /// Where it finds nothing that fits, it looks so often.
 const GLANCES: usize = 4;
 
+/// Traces of no more ops are searched with less memory.
+pub(super) const SMALL: usize = 64;
+
 /// A search among all means that ends so many times above its bound, and behind a glance, is lost.
 const LOST: f64 = 1.1;
 
@@ -78,8 +81,12 @@ impl Glances {
     }
 }
 
-/// Whether a search that ended with this cost is lost, beside what this glance found.
+/// Whether a search that ended with this cost is lost, beside what this glance found. What is small is searched for in other ways,
+/// and `tune` asks for hundreds of such plans.
 fn is_lost(case: &Case<'_>, cost: &Cost, glance: &Found) -> bool {
+    if case.trace.ops.len() <= SMALL {
+        return false;
+    }
     let behind = glance.judged.cost.seconds < cost.seconds;
     cost.overflow > 0 || (behind && cost.seconds > case.bound.0 * LOST)
 }

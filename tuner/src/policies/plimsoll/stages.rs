@@ -13,7 +13,7 @@
 
 use super::anytime::Early;
 use super::candidates::Candidates;
-use super::glances::Glances;
+use super::glances::{Glances, SMALL};
 use super::problem::{Problem, suggested};
 use super::search::Search;
 use crate::decide::windows::Cost;
@@ -286,7 +286,8 @@ impl Rounds<'_, '_> {
             Realised::Fits(_) | Realised::Slow => None,
         };
         let same = needs.is_some() && std::mem::replace(&mut self.needs, needs) == needs;
-        if !same || !self.problem.uses(Trick::Reorder) {
+        let small = self.problem.case.trace.ops.len() <= SMALL;
+        if !same || small || !self.problem.uses(Trick::Reorder) {
             return Ok(found);
         }
         let known = std::mem::take(&mut self.packing);
