@@ -81,8 +81,8 @@ impl Glances {
     }
 }
 
-/// Whether a search that ended with this cost is lost, beside what this glance found. What is small is searched for in other ways,
-/// and `tune` asks for hundreds of such plans.
+/// Whether a search that ended with this cost is lost, beside what this glance found. Small traces are searched in other ways,
+/// and `tune` asks for hundreds of their plans.
 fn is_lost(case: &Case<'_>, cost: &Cost, glance: &Found) -> bool {
     if case.trace.ops.len() <= SMALL {
         return false;
