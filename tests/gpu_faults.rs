@@ -73,7 +73,7 @@ fn check(output: &Output, code: i32, says: &[&str]) {
     assert!(!said.contains("panicked"), "{said}");
 }
 
-/// Options of a task that takes a second.
+/// Options of a small task, with few batch sizes to plan for.
 const SMALL: &str = "--network mlp --device cuda --budget 16MiB --max-batch 34";
 
 fn tuned(libraries: &Libraries, study: &Path) {

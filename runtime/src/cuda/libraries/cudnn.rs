@@ -201,7 +201,7 @@ fn broken_installation(code: u32) -> Option<&'static str> {
         }
         3007 => Some("it has no kernels for this GPU: install a cuDNN that has"),
         3008 => Some(
-            "it misses a library that it needs (cuBLASLt, NVRTC): install that of the same version of CUDA",
+            "a library that it needs (cuBLASLt, NVRTC) is missing: install that of the same version of CUDA",
         ),
         _ => None,
     }
@@ -292,7 +292,7 @@ impl Cudnn {
     ) -> Result<Vec<Algorithm>, Refusal> {
         self.offered(pass, shape, precision).or_else(|refusal| match broken_installation(refusal.code) {
             Some(why) => {
-                let text = format!("{}; cuDNN `{}` is not whole: {why}", refusal.text, self.path.display());
+                let text = format!("{}; cuDNN `{}` cannot work here: {why}", refusal.text, self.path.display());
                 Err(Refusal { text, ..refusal })
             }
             None if is_unsupported(&refusal) => Ok(Vec::new()),

@@ -24,14 +24,14 @@ const PROGRAMS: usize = 2;
 /// Where it finds nothing that fits, it looks so often.
 const GLANCES: usize = 4;
 
-/// Traces of no more ops are searched with less memory.
+/// Traces of no more ops are small: they are searched with less memory, too, and without the long search below.
 pub(super) const SMALL: usize = 64;
 
 /// A search among all means that ends so many times above its bound, and behind a glance, is lost.
 const LOST: f64 = 1.1;
 
-/// Then what only recomputes is searched with so many times the evaluations of a whole search: with as many as that has, most
-/// end where nothing fits.
+/// Then what only recomputes is searched with so many times the evaluations of a whole search, up to [`GLANCES`] times where
+/// nothing fits: with as many as a whole search has, most end where nothing fits.
 const LONG: u64 = 3;
 
 /// A search whose glance ends above so many times the best plan is not worth its time.
