@@ -292,7 +292,8 @@ impl Cudnn {
     ) -> Result<Vec<Algorithm>, Refusal> {
         self.offered(pass, shape, precision).or_else(|refusal| match broken_installation(refusal.code) {
             Some(why) => {
-                let text = format!("{}; cuDNN `{}` cannot work here: {why}", refusal.text, self.path.display());
+                let text =
+                    format!("{}; cuDNN `{}` cannot work here: {why}", refusal.text, self.path.display());
                 Err(Refusal { text, ..refusal })
             }
             None if is_unsupported(&refusal) => Ok(Vec::new()),
