@@ -1,10 +1,7 @@
 //! The lower bounds against schedules: random valid ones of every kind, the planner's, and the bounds that a prototype
 //! found for the shared traces.
 
-#[allow(dead_code)]
-mod common;
-
-use common::{planned, request};
+use crate::common::{planned, request};
 use plimsoll_ir::schedule::{Command, Duplex, Link, Schedule};
 use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::testing::{Random, chain_trace, random_schedule, random_trace, random_trace_of};

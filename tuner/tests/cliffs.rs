@@ -1,12 +1,8 @@
 //! No cliffs: more means or more memory never give a plan that is much worse, and the optimum is not far, on small random
 //! traces with links from slow to fast. `CLIFFS=1000` in the environment asks so many traces, `CLIFFS=157..160` those.
 
-#[path = "common/coarse.rs"]
-mod coarse;
-mod common;
-
-use coarse::coarse_trace_of;
-use common::{planned, request};
+use crate::common::coarse::coarse_trace_of;
+use crate::common::{planned, request};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::testing::Random;

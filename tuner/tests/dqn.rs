@@ -1,8 +1,6 @@
 //! The policy `dqn`: its plans are valid, the same for a seed, near the optimum of small traces; its log has the last policy.
 
-mod common;
-
-use common::{planned, request};
+use crate::common::{planned, request};
 use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::search_log::SearchStep;
 use plimsoll_ir::testing::{chain_trace, random_trace_of};

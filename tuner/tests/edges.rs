@@ -1,8 +1,6 @@
 //! Requests and traces at the edge of sense: each gets a plan, a true witness or a clear error, and never a panic.
 
-mod common;
-
-use common::{assert_best, planned, request};
+use crate::common::{assert_best, planned, request};
 use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::testing::random_trace_of;
 use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, Trace, TraceKind};

@@ -5,9 +5,7 @@
 //! uses lies in one place. Plans take just as long all the same: by turns the first and the last bytes of a tensor come first
 //! (the trick `turns`; without it plans took up to 1.11 times as long).
 
-mod common;
-
-use common::{planned, request};
+use crate::common::{planned, request};
 use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, Trace, TraceKind};
 use plimsoll_ir::{Bytes, Seconds, TensorId};

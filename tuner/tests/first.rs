@@ -1,8 +1,6 @@
 //! The plan of a request whose time is up from the start: there is one wherever the whole search finds one.
 
-mod common;
-
-use common::{planned, request};
+use crate::common::{planned, request};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::testing::{random_trace, random_trace_of};

@@ -1,8 +1,6 @@
 //! More budget never gives a longer makespan, whatever the trace, the link and the policy.
 
-mod common;
-
-use common::{planned, request};
+use crate::common::{planned, request};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::check::check;
 use plimsoll_ir::schedule::Duplex;

@@ -3,12 +3,8 @@
 //!
 //! What this file does not do: ask how near the optimum such plans are, but on traces small enough for `optimal`.
 
-#[path = "common/coarse.rs"]
-mod coarse;
-mod common;
-
-use coarse::{GRAIN, coarse_trace_of};
-use common::{planned, request};
+use crate::common::coarse::{GRAIN, coarse_trace_of};
+use crate::common::{planned, request};
 use plimsoll_ir::schedule::{Duplex, place_on_host};
 use plimsoll_ir::testing::chain_trace;
 use plimsoll_ir::trace::Trace;

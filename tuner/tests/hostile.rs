@@ -3,10 +3,7 @@
 //!
 //! What is drawn is a string of bytes, so that a failure is shrunk to a short one; put it into `cases` once it is mended.
 
-#[path = "common/judge.rs"]
-mod judge;
-
-use judge::{judge, judge_bytes};
+use crate::common::judge::{judge, judge_bytes};
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::testing::{Choices, Random, chain_trace, hostile};
 use plimsoll_ir::{Bytes, BytesPerSecond, Document};

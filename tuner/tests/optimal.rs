@@ -3,12 +3,8 @@
 //! `optimal` looks for the fastest iteration of whole tensors by going through the orders of commands; a mixed-integer
 //! program says the same space in rows. They share what a trace is made of and nothing else, and must agree.
 
-#[path = "common/coarse.rs"]
-mod coarse;
-mod common;
-
-use coarse::{GRAIN, coarse_trace_of};
-use common::{planned, request};
+use crate::common::coarse::{GRAIN, coarse_trace_of};
+use crate::common::{planned, request};
 use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::testing::Random;
 use plimsoll_ir::trace::Trace;

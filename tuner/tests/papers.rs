@@ -4,9 +4,7 @@
 //! y_(i+1), and writes y_i. Every tensor has 100 bytes; the link takes 2 s for it, each way, unless said otherwise. And
 //! what Euro-Par'20 found of its program on the chains of real networks.
 
-mod common;
-
-use common::{planned, request};
+use crate::common::{planned, request};
 use plimsoll_ir::schedule::{Command, Duplex};
 use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::trace::{Alternative, Op, Phase, Tensor, TensorKind, Trace, TraceKind};

@@ -2,9 +2,7 @@
 //! the start, workspaces, alternatives, ops that take no time; every policy, both kinds of link, budgets from below the
 //! floor to above the peak.
 
-mod common;
-
-use common::{assert_best, planned, request};
+use crate::common::{assert_best, planned, request};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::{Command, Duplex};
 use plimsoll_ir::testing::{random_trace, random_trace_of};

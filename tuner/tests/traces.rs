@@ -1,9 +1,7 @@
 //! The shared traces at a few budgets each, full and half duplex, under every policy; a sample of the schedules is judged by
 //! the referee as well. Says so and ends where the traces, the referee or python3 are missing.
 
-mod common;
-
-use common::{assert_best, planned, request};
+use crate::common::{assert_best, planned, request};
 use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Document};

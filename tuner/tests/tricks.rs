@@ -1,8 +1,6 @@
 //! The switches of the searches: their names, and plans without each trick.
 
-mod common;
-
-use common::{planned, request};
+use crate::common::{planned, request};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::testing::{chain_trace, random_trace_of};

@@ -1,5 +1,8 @@
 //! What every test of a plan asks of it.
 
+pub mod coarse;
+pub mod judge;
+
 use plimsoll_ir::check::check;
 use plimsoll_ir::schedule::{Command, Duplex, Link, piece_of, place_on_host};
 use plimsoll_ir::simulate::simulate;
@@ -89,8 +92,6 @@ fn assert_true(trace: &Trace, request: &PlanRequest<'_>, witness: &Witness, what
 
 /// How `plimsoll` stands to the others: it has a plan where one of them has, none of theirs is faster by more than a
 /// millionth, and none that is as fast moves fewer bytes.
-// Not all tests that share this file compare.
-#[allow(dead_code)]
 pub fn assert_best(trace: &Trace, plans: &[(Policy, Result<Plan, Witness>)]) {
     let of = |policy| plans.iter().find(|p| p.0 == policy).map(|p| &p.1);
     let Some(best) = of(Policy::Plimsoll) else { panic!("plimsoll was not asked") };

@@ -1,0 +1,21 @@
+//! The tuner's tests: one program, so that they are linked once and run beside each other.
+//!
+//! `cargo test --release -p plimsoll-tuner --test main cliffs` runs those of one file.
+
+mod common;
+
+mod address;
+mod bounds;
+mod cliffs;
+mod dqn;
+mod edges;
+mod few_slots;
+mod first;
+mod frontier;
+mod host;
+mod hostile;
+mod optimal;
+mod papers;
+mod random;
+mod traces;
+mod tricks;
