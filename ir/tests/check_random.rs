@@ -1,7 +1,5 @@
 //! `check` accepts every schedule that is valid by construction, over random traces and the shared real ones.
 
-mod common;
-
 use plimsoll_ir::check::{check, locate};
 use plimsoll_ir::ids::{CommandId, TensorId};
 use plimsoll_ir::schedule::{Buffer, Command, Duplex, Holds};
@@ -49,7 +47,7 @@ proptest! {
 
     #[test]
     fn every_sure_break_is_told_as_the_rule_that_it_breaks(trace_seed: u64, seed: u64) {
-        for (name, rule, change) in common::BREAKS {
+        for (name, rule, change) in crate::common::BREAKS {
             let mut trace = random_trace(trace_seed);
             let mut schedule = random_schedule(&trace, seed);
             if change(&mut trace, &mut schedule, &mut Random::new(seed)) {
@@ -66,7 +64,7 @@ proptest! {
         let mut trace = random_trace(trace_seed);
         let mut schedule = random_schedule(&trace, seed);
         for _ in 0..8 {
-            if let Some((_, change)) = random.pick(common::CHANGES)
+            if let Some((_, change)) = random.pick(crate::common::CHANGES)
                 && !schedule.commands.is_empty()
             {
                 change(&mut trace, &mut schedule, &mut random);

@@ -8,8 +8,6 @@
 //!    referee wants new buffers the first time.
 //! 3. A transfer of 0 bytes is refused here; the referee lets an offload of none pass inside an open buffer.
 
-mod common;
-
 use plimsoll_ir::check::check;
 use plimsoll_ir::ids::{CommandId, TensorId};
 use plimsoll_ir::schedule::{Command, Holds, Schedule, piece_of};
@@ -147,9 +145,9 @@ fn cases() -> Vec<Case> {
         let mut random = Random::new(seed);
         let trace = random_trace(seed + 1_000_000);
         let schedule = random_schedule(&trace, seed);
-        let changes = common::CHANGES.iter().map(|(name, change)| (*name, *change));
+        let changes = crate::common::CHANGES.iter().map(|(name, change)| (*name, *change));
         let all: Vec<_> =
-            changes.chain(common::BREAKS.iter().map(|(name, _, change)| (*name, *change))).collect();
+            changes.chain(crate::common::BREAKS.iter().map(|(name, _, change)| (*name, *change))).collect();
         for _ in 0..4 {
             let (mut trace, mut schedule) = (trace.clone(), schedule.clone());
             let mut name = format!("seed {seed}");

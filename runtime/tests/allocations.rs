@@ -1,11 +1,9 @@
 //! An iteration allocates nothing on the thread that enqueues it, once it has run before.
 
-mod support;
-
+use crate::support::{everything, naive, training};
 use plimsoll_runtime::{Cpu, CpuOptions, Executor, MemoryLayout};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use support::{everything, naive, training};
 
 struct Counting;
 

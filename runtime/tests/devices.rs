@@ -1,7 +1,6 @@
 //! The devices: `null` against the simulation, `cpu` against its link, its memory and its failures.
 
-mod support;
-
+use crate::support::{everything, keep, naive, training, zoo};
 use plimsoll_ir::schedule::{Command, Duplex, Link, Schedule};
 use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::testing::{Random, random_schedule};
@@ -12,7 +11,6 @@ use plimsoll_runtime::{
 };
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use support::{everything, keep, naive, training, zoo};
 
 /// Each op takes a random time, and some have another alternative.
 fn timed_program(seed: u64) -> plimsoll_ir::program::Program {
@@ -236,8 +234,8 @@ fn swapping_through_a_file_gives_the_same_bits() {
     let folder = tempfile::tempdir().expect("there is a folder for temporary files");
     let run = |host: HostMemory| {
         let options = CpuOptions { host, poison: true, ..CpuOptions::default() };
-        let mut trainer = support::trainer(&zoo("mlp"), 8, options, &naive).expect("it is small");
-        support::advance(&mut trainer, 10).expect("10 iterations run");
+        let mut trainer = crate::support::trainer(&zoo("mlp"), 8, options, &naive).expect("it is small");
+        crate::support::advance(&mut trainer, 10).expect("10 iterations run");
         trainer.checkpoint().expect("the device can be read")
     };
     assert_eq!(run(HostMemory::File(folder.path().join("slab"))), run(HostMemory::Anonymous));
@@ -264,5 +262,5 @@ fn a_way_that_the_device_does_not_have_is_refused() {
     };
     let error = load(Box::new(Cpu::new(CpuOptions::default()))).expect_err("it has one").to_string();
     assert!(error.contains("alternatives of `") && error.contains("number 2"), "{error}");
-    load(Box::new(Null::new(support::link()))).expect("it takes any time that it is told");
+    load(Box::new(Null::new(crate::support::link()))).expect("it takes any time that it is told");
 }

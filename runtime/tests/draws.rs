@@ -1,13 +1,11 @@
 //! Stochastic depth: the ops that one draw leaves give the parameters of the ops that serve every draw, iteration after
 //! iteration, under schedules of their own.
 
-mod support;
-
+use crate::support::{advance, alternatives, keep, naive, plan, spec, trainer, trainer_of};
 use plimsoll_ir::network::{DropUnit, LayerKind, Network, Window};
 use plimsoll_networks::{Builder, Draw, LowerOptions, lower};
 use plimsoll_runtime::{Checkpoint, CpuOptions};
 use std::path::Path;
-use support::{advance, alternatives, keep, naive, plan, spec, trainer, trainer_of};
 
 /// Residual blocks of which each may be dropped; without batch normalisation, whose running statistics see what is dropped
 /// where every draw is served.

@@ -3,8 +3,6 @@
 //! `pytorch/references.py` says what the reference files hold and how they were made. Their truth is PyTorch in f64; how
 //! far PyTorch's own f32 is from it is in them as well, and printed beside how far Plimsoll is.
 
-mod support;
-
 use plimsoll_ir::network::{LayerKind, Network, NetworkSpec};
 use plimsoll_ir::philox::{philox4x32, unit_f32};
 use plimsoll_ir::program::{Hyper, Role};
@@ -110,8 +108,8 @@ fn prepare(reference: &Reference) -> (Network, Executor, Loaded) {
             *probability = 0.0;
         }
     }
-    let program = support::training(&network, reference.batch);
-    let schedule = support::keep(&program.trace);
+    let program = crate::support::training(&network, reference.batch);
+    let schedule = crate::support::keep(&program.trace);
     let device = Box::new(Cpu::new(CpuOptions::default()));
     let mut executor =
         Executor::new(device, MemoryLayout::of(&program, &schedule)).expect("there is enough memory");

@@ -1,14 +1,12 @@
 //! Whatever is swapped and recomputed, on however many threads, however late a stream is: after 20 iterations the
 //! parameters, the momentum and the running statistics are bit for bit those of keeping everything.
 
-mod support;
-
+use crate::support::{advance, drawn, everything, keep, naive, trainer, training, zoo};
 use plimsoll_ir::network::Network;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::testing::random_schedule;
 use plimsoll_ir::trace::Trace;
 use plimsoll_runtime::{Checkpoint, Cpu, CpuOptions};
-use support::{advance, drawn, everything, keep, naive, trainer, training, zoo};
 
 const ITERATIONS: u64 = 20;
 

@@ -1,7 +1,6 @@
 //! Training: it learns, it resumes bit for bit, it stops when told, and it says what does not fit.
 
-mod support;
-
+use crate::support::{advance, everything, keep, naive, spoilt, trainer, zoo};
 use plimsoll_ir::BytesPerSecond;
 use plimsoll_ir::network::{NetworkSpec, Shape, Window};
 use plimsoll_ir::schedule::Link;
@@ -10,7 +9,6 @@ use plimsoll_runtime::data::{Dataset, digits, synthetic, synthetic_like, text};
 use plimsoll_runtime::{Checkpoint, CpuOptions, Outcome, RuntimeError, Trainer};
 use std::cell::Cell;
 use std::path::Path;
-use support::{advance, everything, keep, naive, spoilt, trainer, zoo};
 
 fn new_trainer(network: &str, batch: u64) -> Trainer {
     let network = if network == "everything" { everything() } else { zoo(network) };
@@ -302,9 +300,9 @@ fn what_is_told_is_kept_also_where_training_pauses_and_goes_on() {
 
 #[test]
 fn a_loss_that_is_no_number_ends_training_with_advice() {
-    let mut plan = support::plan(&zoo("mlp"), 10);
+    let mut plan = crate::support::plan(&zoo("mlp"), 10);
     plan.rate = plimsoll_runtime::LearningRateSchedule::constant(1e30);
-    let program = support::training(&zoo("mlp"), 10);
+    let program = crate::support::training(&zoo("mlp"), 10);
     let schedule = keep(&program.trace);
     let layout = plimsoll_runtime::MemoryLayout::of(&program, &schedule);
     let device = Box::new(plimsoll_runtime::Cpu::new(CpuOptions::default()));

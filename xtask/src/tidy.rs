@@ -35,7 +35,29 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     for (path, text) in tree.ending(".md") {
         notes(path, text, &mut found);
     }
+    for (main, text) in tree.ending("tests/main.rs") {
+        unlisted(tree, main, text, &mut found);
+    }
     found
+}
+
+/// Files beside a program of tests that it does not name, whose tests nobody runs: Cargo looks for no others there.
+fn unlisted(tree: &Tree, main: &str, text: &str, found: &mut Vec<Finding>) {
+    let folder = main.trim_end_matches("main.rs");
+    for (path, _) in tree.ending(".rs") {
+        let module = path.strip_prefix(folder).and_then(|rest| rest.strip_suffix(".rs"));
+        let module = module.map(|module| module.trim_end_matches("/mod"));
+        let Some(module) = module.filter(|module| !module.contains('/') && *module != "main") else {
+            continue;
+        };
+        if !text.contains(&format!("\nmod {module};\n")) {
+            found.push(Finding::new(
+                path,
+                1,
+                format!("nobody runs these tests: add `mod {module};` to {main}"),
+            ));
+        }
+    }
 }
 
 /// The header and the length.
@@ -187,6 +209,15 @@ mod tests {
         assert_one(&faults("a.rs", "/* FIXME */"), "a.rs:2: `FIXME`");
         assert_one(&said(check, &[("a.md", "one\nXXX two")]), "a.md:2: `XXX`");
         assert!(faults("a.rs", "fn a(todo: u8) { ignore(\"FIXME\"); } // XXXL").is_empty());
+    }
+
+    #[test]
+    fn a_file_of_tests_belongs_to_its_program() {
+        let main = ("ir/tests/main.rs", "//! The tests of a crate.\n\nmod a;\nmod c;\n");
+        let files =
+            ["ir/tests/a.rs", "ir/tests/b.rs", "ir/tests/c/mod.rs", "ir/tests/c/d.rs", "networks/tests/e.rs"];
+        let tree: Vec<_> = files.map(|path| (path, HEADER)).into_iter().chain([main]).collect();
+        assert_one(&said(check, &tree), "ir/tests/b.rs:1: nobody runs these tests: add `mod b;`");
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! Files that are damaged or malicious: each gives an error in words, without a panic, and soon.
 
-use crate::export;
-use crate::judge::{judge_bytes, read_bytes};
-use crate::writer::{bytes, file, input, integers, ints, node, number, output, small, tensor, text, weight};
+use crate::onnx::export;
+use crate::onnx::judge::{judge_bytes, read_bytes};
+use crate::onnx::writer::{
+    bytes, file, input, integers, ints, node, number, output, small, tensor, text, weight,
+};
 use std::time::{Duration, Instant};
 
 /// That a file is refused with these words.
@@ -81,7 +83,7 @@ fn graphs_that_contradict_themselves_are_refused() {
     refused(&with(2, weight("f.weight", &[5, 7])), "4 values times a weight of [5, 7]");
     refused(&with(2, weight("f.weight", &[5])), "a product with a weight of [5]");
     refused(
-        &with(5, node("Flatten", &["b"], &["c"], &[crate::writer::int("axis", 9)])),
+        &with(5, node("Flatten", &["b"], &["c"], &[crate::onnx::writer::int("axis", 9)])),
         "axis 9 of a tensor with 4",
     );
 }
@@ -157,7 +159,7 @@ fn slices_from_and_to_anywhere_are_taken_or_refused() {
             integers("of", of),
             integers("rest", &[-1]),
             node("Slice", &["of", "start", "end", "axis", "step"], &["part"], &[]),
-            node("Concat", &["rest", "part"], &["shape"], &[crate::writer::int("axis", 0)]),
+            node("Concat", &["rest", "part"], &["shape"], &[crate::onnx::writer::int("axis", 0)]),
         ];
         file(&[&nodes[..], &limits, &parts].concat())
     };
@@ -412,7 +414,11 @@ fn senseless(draws: &mut Draws) -> Vec<u8> {
                 let name = ATTRIBUTES[draws.below(ATTRIBUTES.len())];
                 let listed =
                     ["perm", "axes", "kernel_shape", "pads", "strides", "dilations", "split"].contains(&name);
-                if listed { ints(name, &sizes(draws, 5)) } else { crate::writer::int(name, size(draws) - 1) }
+                if listed {
+                    ints(name, &sizes(draws, 5))
+                } else {
+                    crate::onnx::writer::int(name, size(draws) - 1)
+                }
             })
             .collect();
         parts.push(node(

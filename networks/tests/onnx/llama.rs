@@ -1,9 +1,9 @@
 //! Rotary embeddings, and keys and values that heads share: read from Hugging Face's Llama as both ways of its attention are
 //! exported, and refused with their node where one thing is different from what the layers compute.
 
-use crate::judge::{judge_bytes, read_bytes};
-use crate::writer::{file, floats, input, int, integers, ints, node, output, weight};
-use crate::{export, network};
+use crate::onnx::judge::{judge_bytes, read_bytes};
+use crate::onnx::writer::{file, floats, input, int, integers, ints, node, output, weight};
+use crate::onnx::{export, network};
 use plimsoll_ir::Document;
 use plimsoll_ir::network::LayerKind;
 use plimsoll_networks::{LowerOptions, lower};

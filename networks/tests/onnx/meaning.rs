@@ -3,8 +3,10 @@
 //! A wrong network that trains is worse than none: nobody would notice. So whatever changes a number is in here twice, as
 //! exporters write it and with the one difference that matters.
 
-use crate::judge::{judge_bytes, read_bytes};
-use crate::writer::{file, file_of, float, floats, input, int, integers, ints, node, output, weight, word};
+use crate::onnx::judge::{judge_bytes, read_bytes};
+use crate::onnx::writer::{
+    file, file_of, float, floats, input, int, integers, ints, node, output, weight, word,
+};
 use plimsoll_networks::onnx::OnnxNetwork;
 
 /// A type of ONNX: floats of 32, 16 and 64 bits, truth values, integers.
@@ -367,9 +369,25 @@ fn a_position_that_is_looked_up_keeps_the_dimensions_of_its_index() {
         // The shape of the shape is the rank; no layer has so few elements, and the refusal names it.
         refused(&file(&parts), &[&format!("cannot lie as [{rank}]")]);
     };
-    pick(crate::writer::tensor("index", &[], INT64, &crate::writer::bytes(9, &1_i64.to_le_bytes())), 2);
+    pick(
+        crate::onnx::writer::tensor(
+            "index",
+            &[],
+            INT64,
+            &crate::onnx::writer::bytes(9, &1_i64.to_le_bytes()),
+        ),
+        2,
+    );
     pick(integers("index", &[1]), 3);
-    pick(crate::writer::tensor("index", &[1, 1], INT64, &crate::writer::bytes(9, &1_i64.to_le_bytes())), 4);
+    pick(
+        crate::onnx::writer::tensor(
+            "index",
+            &[1, 1],
+            INT64,
+            &crate::onnx::writer::bytes(9, &1_i64.to_le_bytes()),
+        ),
+        4,
+    );
 }
 
 /// What these nodes become, or why they are refused, says so.

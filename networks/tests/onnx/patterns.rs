@@ -1,7 +1,7 @@
 //! What single operators become, and what is said where they become nothing: small graphs, one property each.
 
-use crate::judge::read_bytes;
-use crate::writer::{file, float, input, int, integers, ints, node, output, tensor, weight, word};
+use crate::onnx::judge::read_bytes;
+use crate::onnx::writer::{file, float, input, int, integers, ints, node, output, tensor, weight, word};
 use plimsoll_networks::onnx::OnnxError;
 
 /// A graph that ends in a product over all that `b` holds.
@@ -90,8 +90,8 @@ fn operators_become_layers() {
             &format!("Activation {{ function: {function} }} 9x9x4"),
         );
     }
-    let six = tensor("six", &[], 1, &crate::writer::bytes(9, &6_f32.to_le_bytes()));
-    let zero = tensor("zero", &[], 1, &crate::writer::bytes(9, &0_f32.to_le_bytes()));
+    let six = tensor("six", &[], 1, &crate::onnx::writer::bytes(9, &6_f32.to_le_bytes()));
+    let zero = tensor("zero", &[], 1, &crate::onnx::writer::bytes(9, &0_f32.to_le_bytes()));
     check(&[six, zero, node("Clip", &["x", "zero", "six"], &["b"], &[])], 324, "Relu { ceiling: 6.0 } 9x9x4");
     check(
         &[node("LRN", &["x"], &["b"], &[int("size", 5)])],

@@ -1,8 +1,8 @@
 //! Torchvision's classifiers, one of each family: which are read as `torch.onnx.export(model.train(), ..., dynamo=True,
 //! optimize=False)` writes them, and what of the others is not. README.md has the table, which is held to this list.
 
-use crate::export;
-use crate::judge::{judge_bytes, read_bytes};
+use crate::onnx::export;
+use crate::onnx::judge::{judge_bytes, read_bytes};
 use plimsoll_ir::Document;
 use plimsoll_ir::network::LayerKind;
 use plimsoll_networks::{LowerOptions, lower};

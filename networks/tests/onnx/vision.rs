@@ -1,9 +1,9 @@
 //! What image classifiers of today are made of beside convolutions: stochastic depth, class tokens, parts of maps, and the note
 //! where a normalisation was folded away. Each pattern as exporters write it, and with the one difference that matters.
 
-use crate::export;
-use crate::judge::{judge_bytes, read_bytes};
-use crate::writer::{file, float, floats, input, int, integers, ints, node, output, weight};
+use crate::onnx::export;
+use crate::onnx::judge::{judge_bytes, read_bytes};
+use crate::onnx::writer::{file, float, floats, input, int, integers, ints, node, output, weight};
 
 /// The kinds and shapes of the layers between input and loss.
 fn layers(file: &[u8]) -> String {

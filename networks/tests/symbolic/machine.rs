@@ -1,6 +1,6 @@
 //! Runs a program's kernels on terms, and holds each kernel to what its documentation allows.
 
-use crate::terms::{TermId, Terms};
+use crate::symbolic::terms::{TermId, Terms};
 use plimsoll_ir::program::{Call, Operand, Program, Region, Role, ScaleShape};
 use plimsoll_ir::{Bytes, TensorId};
 use std::collections::HashMap;

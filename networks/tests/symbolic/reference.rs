@@ -1,6 +1,6 @@
 //! What a network computes and what its gradients are, straight from its layers by the chain rule.
 
-use crate::terms::{TermId, Terms};
+use crate::symbolic::terms::{TermId, Terms};
 use plimsoll_ir::LayerId;
 use plimsoll_ir::network::{Axis, DropUnit, Extent, Layer, LayerKind, Network, Window};
 use plimsoll_ir::program::{AttentionShape, ConvShape, EmbeddingShape, PoolShape, RotaryShape};

@@ -9,7 +9,9 @@ mod machine;
 mod reference;
 mod terms;
 
-use machine::Machine;
+use self::machine::Machine;
+use self::reference::Reference;
+use self::terms::Terms;
 use plimsoll_ir::document::Document;
 use plimsoll_ir::network::{
     Axis, DropUnit, Extent, Function, Layer, LayerKind, Network, NetworkSpec, Shape, Window,
@@ -19,8 +21,6 @@ use plimsoll_ir::trace::{Op, Phase};
 use plimsoll_ir::{Bytes, LayerId};
 use plimsoll_networks::{Builder, Draw, LowerOptions, Mode, NetworkError, ReluStorage, build, lower};
 use proptest::prelude::*;
-use reference::Reference;
-use terms::Terms;
 
 const RELU: [ReluStorage; 3] = [ReluStorage::Auto, ReluStorage::Output, ReluStorage::Mask];
 

@@ -14,7 +14,7 @@ mod torchvision;
 mod vision;
 mod writer;
 
-use judge::{judge_bytes, read_bytes};
+use self::judge::{judge_bytes, read_bytes};
 use plimsoll_ir::network::{LayerKind, Network};
 use plimsoll_networks::{LowerOptions, build, lower, usual};
 use std::path::Path;

@@ -1,0 +1,14 @@
+//! The runtime's tests but those of the kernels, which a GPU is tried with, too: one program, so that they are linked once and run
+//! beside each other.
+//!
+//! `cargo test --release -p plimsoll-runtime --test main allocations` runs those of one file.
+
+mod support;
+
+mod allocations;
+mod data_files;
+mod devices;
+mod draws;
+mod pytorch;
+mod same_bits;
+mod training;

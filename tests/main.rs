@@ -1,0 +1,19 @@
+//! The tests of program and library: one program, so that they are linked once and run beside each other.
+//!
+//! `cargo test --release -p plimsoll --test main chains` runs those of one file.
+
+mod chains;
+mod command_line;
+mod examples;
+mod export;
+mod gpu_faults;
+mod interrupts;
+mod modelled;
+mod onnx;
+mod report;
+mod report_page;
+mod said;
+mod same_bits;
+mod settings;
+mod snapshots;
+mod study_folder;
