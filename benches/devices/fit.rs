@@ -5,7 +5,7 @@
 //! where both were reported to run at one rate (github.com/NVIDIA/cutlass/discussions/390), so one share serves both. The
 //! search goes down coordinate by coordinate, and along pairs of them, in ever smaller steps, the same way every time.
 
-use crate::published::{Row, rows};
+use super::published::{Row, rows};
 use plimsoll::ir::program::Program;
 use plimsoll::tuner::model::devices::{Generation, Modelled, Reach};
 
