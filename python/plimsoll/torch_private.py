@@ -1,4 +1,4 @@
-"""What Plimsoll uses of PyTorch that PyTorch does not promise. Seen with torch 2.6 and 2.15.
+"""What Plimsoll uses of PyTorch that PyTorch does not promise. Seen with torch 2.6 and 2.15, captures with 2.11.
 
 All of it stands here and in the folder `native`, so that a new version of PyTorch is tried in two places.
 """
@@ -24,7 +24,9 @@ __all__ = [
     "TorchDispatchMode",
     "TreeSpec",
     "below_autograd",
+    "broadcast_buffers_next",
     "cuda_sleep",
+    "end_failed_capture",
     "float32_precision",
     "has_accumulate_hooks",
     "has_hooks",
@@ -50,6 +52,11 @@ DDP_FORWARD = "_run_ddp_forward"
 def storage_key(tensor: torch.Tensor) -> int:
     """The identity of a tensor's storage, for as long as somebody holds the storage: PyTorch uses the number again."""
     return tensor.untyped_storage()._cdata
+
+
+def broadcast_buffers_next(wrapper: torch.nn.Module) -> None:
+    """Has `DistributedDataParallel` broadcast buffers before its next forward pass, as after a step that reduced gradients."""
+    wrapper.require_forward_param_sync = True
 
 
 def below_autograd() -> contextlib.AbstractContextManager[Any]:
@@ -80,6 +87,14 @@ def node_number() -> int | None:
 def cuda_sleep(cycles: int) -> None:
     """Has the current CUDA stream do nothing for so many cycles."""
     torch.cuda._sleep(cycles)
+
+
+def end_failed_capture(where: torch.device, pool: tuple[int, int]) -> None:
+    """Tells PyTorch's CUDA allocator that a capture with this pool is over. `CUDAGraph.capture_end` does so only where it ends
+    well; until then the allocator would give no cached memory back."""
+    index = torch.cuda.current_device() if where.index is None else where.index
+    torch._C._cuda_endAllocateToPool(index, pool)
+    torch._C._cuda_releasePool(index, pool)
 
 
 def float32_precision() -> tuple[object, ...]:

@@ -105,6 +105,12 @@ impl CudaTransfers {
         unsafe { self.swaps.start(stream, is_timed) }.map_err(refused)
     }
 
+    /// The same within a capture of that stream, which the caller ends after `finish` or `abort`.
+    fn start_captured(&mut self, stream: usize) -> PyResult<()> {
+        // SAFETY: as in `start`; and whoever launches the graph keeps pool and slab until it has ended (`devices/graphs.py`).
+        unsafe { self.swaps.start_captured(stream) }.map_err(refused)
+    }
+
     /// The next compute command waits until so many offloads and prefetches have ended.
     fn wait(&mut self, offloads: usize, prefetches: usize) -> PyResult<()> {
         self.swaps.wait(offloads, prefetches).map_err(refused)

@@ -141,7 +141,130 @@ def trainer():
         dist.barrier()
 
 
+class Failing:
+    """A replica that is planned, on every rank, and batches of it."""
+
+    def __init__(self, budget="100%", **how):
+        torch.manual_seed(0)
+        task = build("convolutions")  # with buffers, which are broadcast before each step
+        self.inner = task.model
+        self.model = DistributedDataParallel(task.model)
+        self.batch = task.batches[0]
+        self.step = plimsoll.tune(self.loss, self.model, None, self.batch, budget, "20GB/s", verify=0, **how)
+
+    def loss(self, x, y):
+        return F.cross_entropy(self.model(x), y)
+
+    def run(self):
+        self.inner.zero_grad()
+        torch.manual_seed(5)  # for dropout
+        self.step(*self.batch)
+        return [p.grad.clone() for p in self.inner.parameters()]
+
+    def fails(self, kind, *words, call=None):
+        """The error that this rank raises, which says just this on all ranks."""
+        try:
+            (call or self.run)()
+        except kind as error:
+            said = [None] * dist.get_world_size()
+            dist.all_gather_object(said, str(error))
+            assert len(set(said)) == 1, said
+            assert all(word in said[0] for word in words), said[0]
+            return error
+        raise AssertionError(f"rank {dist.get_rank()} went on")
+
+
+def last():
+    """The rank that fails in the tests below."""
+    return dist.get_world_size() - 1
+
+
+def stands_in(step, error, times=1):
+    """The next runs of the step's program raise an error, on the last rank only."""
+    program, left = step.program, [times]
+    run = type(program).run
+
+    def fails(inputs):
+        if left[0]:
+            left[0] -= 1
+            raise error
+        return run(program, inputs)
+
+    if dist.get_rank() == last():
+        program.run = fails
+
+
+def agreed():
+    """What one rank cannot do ends the step on all, with one message; nothing hangs, and the next step runs."""
+    name = f"rank {last()} of {dist.get_world_size()} ended the step for all: "
+    here = dist.get_rank() == last()
+    # One rank finds no plan.
+    failing = Failing.__new__(Failing)
+    budget = "20KiB" if here else "100%"
+    error = failing.fails(plimsoll.NoPlan, name, "20 KiB", call=lambda: failing.__init__(budget))
+    assert error.short_by_bytes > 0 and error.layer
+
+    failing = Failing()
+    wanted = failing.run()
+    for error, kind, words in (
+        (plimsoll.DeviceError("the GPU fell off"), plimsoll.DeviceError, "the GPU fell off"),
+        (ValueError("of the user's"), plimsoll.OtherRank, "ValueError: of the user's"),
+        (plimsoll.VerificationError("other bits"), plimsoll.VerificationError, "other bits"),
+    ):
+        stands_in(failing.step, error)
+        failing.fails(kind, name + words)
+        assert all(p.grad is None for p in failing.inner.parameters())
+        assert all(map(torch.equal, failing.run(), wanted))
+
+    # One rank has a batch of a length that has no plan.
+    failing.step._buckets = plimsoll.Buckets([failing.batch[0].shape[1] + here])
+    failing.fails(plimsoll.BadInput, name)
+    failing.step._buckets = None
+    assert all(map(torch.equal, failing.run(), wanted))
+
+    # Without reducing, the others learn of it in the next step that reduces.
+    stands_in(failing.step, plimsoll.DeviceError("within no_sync"))
+    if here:
+        with failing.model.no_sync():
+            failing.fails(plimsoll.DeviceError, name + "within no_sync")
+    else:
+        for _ in range(2):
+            with failing.model.no_sync():
+                failing.step(*failing.batch)
+        failing.fails(plimsoll.DeviceError, name + "within no_sync")
+    assert all(map(torch.equal, failing.run(), wanted))
+
+
+def short():
+    """One rank runs out of memory and plans with less: the others say so, and all go on with the same bits."""
+    import logging
+
+    said = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("plimsoll").addHandler(handler)
+    failing = Failing("100%")
+    wanted = failing.run()
+    stands_in(failing.step, torch.OutOfMemoryError("out of memory"))
+    before = failing.step.program.schedule.pool_bytes
+    assert all(map(torch.equal, failing.run(), wanted))
+    assert all(map(torch.equal, failing.run(), wanted))
+    if dist.get_rank() == last():
+        assert failing.step.program.schedule.pool_bytes < before
+        assert any("planning with" in one for one in said), said
+    else:
+        told = [one for one in said if one.startswith(f"rank {last()}: out of memory in a step: planning with")]
+        assert len(told) == 1, said
+    # Where no plan takes less, it ends on all ranks.
+    stands_in(failing.step, torch.OutOfMemoryError("out of memory"), times=100)
+    failing.step._with_less = lambda planned, error: None
+    failing.fails(plimsoll.OtherRank, "OutOfMemoryError: out of memory")
+    logging.getLogger("plimsoll").removeHandler(handler)
+
+
 CASES = {
+    "agreed": agreed,
+    "short": short,
     "buffers": lambda: compare("convolutions"),
     "accumulated": lambda: compare("gpt", accumulated=2),
     "views": lambda: compare("gpt", accumulated=2, gradient_as_bucket_view=True),

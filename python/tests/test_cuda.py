@@ -78,6 +78,11 @@ def test_on_a_gpu_that_computes_nothing(environment, tmp_path, what):
     run(environment, tmp_path, what)
 
 
+@pytest.mark.parametrize("what", ["graph", "graph_waits", "graph_refused", "graph_moves", "graph_forbidden"])
+def test_a_step_as_one_graph(environment, tmp_path, what):
+    run(environment, tmp_path, what)
+
+
 def test_where_the_host_page_locks_less_the_plan_swaps_less(environment, tmp_path):
     run(environment, tmp_path, "host_is_short", PLIMSOLL_STANDIN_ANSWER="cuMemHostRegister_v2:0:2")
 

@@ -7,7 +7,8 @@
 //! came before; so every event has been recorded in this iteration when it is waited for.
 //!
 //! An iteration begins behind all that the compute stream has to do, and ends before anything that it is given later. So the
-//! owner sees one stream only, and the host waits for nothing.
+//! owner sees one stream only, and the host waits for nothing. For the same reason the owner may capture the compute stream
+//! around an iteration ([`Swaps::start_captured`]): fork and joins bring both streams into the graph and out of it.
 //!
 //! What it deliberately does not do: decide, look into bytes, or allocate while an iteration is enqueued (events for the time
 //! stamps are made when the first timed iteration starts).
@@ -113,6 +114,8 @@ struct Now {
     reached: [usize; 2],
     /// Whether all is enqueued; only a timed iteration is kept then, for its spans.
     is_finished: bool,
+    /// Whether it becomes a graph: nothing of it runs, and nothing can be waited for.
+    is_captured: bool,
 }
 
 impl SwapStreams {
@@ -270,6 +273,20 @@ impl Swaps {
     /// The handle is a stream of this context that lives until the iteration has been finished or aborted. The memory that the
     /// copies name lives until they have ended, and only what the schedule orders touches it.
     pub unsafe fn start(&mut self, compute: usize, is_timed: bool) -> Result<(), DeviceError> {
+        self.begin(compute, is_timed, false)
+    }
+
+    /// The same within a capture of the compute stream, which the caller began in the mode of one thread and ends after
+    /// [`Swaps::finish`] or [`Swaps::abort`]. Nothing runs until the graph is launched.
+    ///
+    /// # Safety
+    /// The handle is a stream of this context. Whenever the graph is launched, the memory that the copies name lives until it
+    /// has ended, and only what the schedule orders touches it. An iteration that is started meanwhile is enqueued behind it.
+    pub unsafe fn start_captured(&mut self, compute: usize) -> Result<(), DeviceError> {
+        self.begin(compute, false, true)
+    }
+
+    fn begin(&mut self, compute: usize, is_timed: bool, is_captured: bool) -> Result<(), DeviceError> {
         self.abort();
         self.streams.context.enter()?;
         if is_timed && self.times.is_none() {
@@ -280,7 +297,8 @@ impl Swaps {
             compute.record(&times.origin)?;
         }
         compute.record(&self.fork)?;
-        self.now = Some(Now { compute, is_timed, computed: 0, reached: [0; 2], is_finished: false });
+        let reached = [0; 2];
+        self.now = Some(Now { compute, is_timed, computed: 0, reached, is_finished: false, is_captured });
         for lane in 0..2 {
             self.streams.streams[lane].wait(&self.fork)?;
         }
@@ -368,11 +386,12 @@ impl Swaps {
         Ok(())
     }
 
-    /// Ends the iteration early: copies that were not enqueued never are, and the host waits for the others. Does nothing where
-    /// none was started, or where it was finished.
+    /// Ends the iteration early: copies that were not enqueued never are, and the host waits for the others; of a captured one
+    /// none runs. Does nothing where none was started, or where it was finished.
     pub fn abort(&mut self) {
         let Some(now) = self.now.take().filter(|now| !now.is_finished) else { return };
-        let outcome = self.streams.synchronise().and_then(|()| self.join(&now.compute));
+        let ended = if now.is_captured { Ok(()) } else { self.streams.synchronise() };
+        let outcome = ended.and_then(|()| self.join(&now.compute));
         if let Err(refusal) = outcome {
             tracing::warn!("while an iteration was ended early: {refusal}");
         }
