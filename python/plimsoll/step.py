@@ -329,6 +329,7 @@ class Step:
             f"  host          {show_bytes(schedule.host_bytes)}",
             f"  recomputed    {schedule.recomputed_ops} ops",
             f"  swapped       {show_bytes(schedule.offloaded_bytes)} out, {show_bytes(schedule.prefetched_bytes)} in",
+            f"  link          {self._link}",
             f"  runs          {planned.program.runs_as}",
         ]
         if schedule.makespan_seconds is not None and schedule.bound_seconds is not None:
@@ -516,8 +517,7 @@ class Step:
         name = type(self._model).__name__
         # All parts but the first add to the gradients of those before, which takes more.
         family, _ = batches.family(self._fn, self._model, batch, state, name, adds=True)
-        rates = (self._link.offload, self._link.prefetch)
-        largest = family.largest(self._budget, size - 1, *rates, batches.PLAN_SECONDS)
+        largest = family.largest(self._budget, size - 1, *self._link.rates, batches.PLAN_SECONDS)
         while largest is not None and largest > 0:
             sizes = batches.part_sizes(size, largest)
             part = planning.record(

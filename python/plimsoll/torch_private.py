@@ -90,10 +90,13 @@ def cuda_sleep(cycles: int) -> None:
 
 
 def end_failed_capture(where: torch.device, pool: tuple[int, int]) -> None:
-    """Tells PyTorch's CUDA allocator that a capture with this pool is over. `CUDAGraph.capture_end` does so only where it ends
-    well; until then the allocator would give no cached memory back."""
+    """Tells PyTorch's CUDA allocator that a capture with this pool is over. `CUDAGraph.capture_end` does so only where the driver
+    ends the capture well; until then the allocator would give no cached memory back."""
     index = torch.cuda.current_device() if where.index is None else where.index
-    torch._C._cuda_endAllocateToPool(index, pool)
+    try:
+        torch._C._cuda_endAllocateToPool(index, pool)
+    except RuntimeError:
+        return  # it knows, and the graph gives the pool back
     torch._C._cuda_releasePool(index, pool)
 
 

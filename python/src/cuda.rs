@@ -7,8 +7,10 @@
 use crate::errors::{DeviceError, HostMemoryError};
 use crate::transfers::Spans;
 use plimsoll_ir::Bytes;
+use plimsoll_ir::schedule::Duplex;
 use plimsoll_runtime::cuda::swaps::{self, SwapCommand, Swaps};
 use plimsoll_runtime::{CudaError, DeviceError as Refused, MemoryKind};
+use plimsoll_tuner::model::planned_link;
 use pyo3::prelude::*;
 use std::sync::Arc;
 
@@ -54,10 +56,13 @@ impl SwapStreams {
         Ok(PinnedSlab { inner: Arc::new(slab) })
     }
 
-    /// Bytes per second of copies of so many bytes to the host and back, each alone.
-    fn rates(&self, py: Python<'_>, bytes: u64) -> PyResult<(f64, f64)> {
-        let [offload, prefetch] = py.detach(|| self.inner.rates(Bytes(bytes))).map_err(refused)?;
-        Ok((offload.0, prefetch.0))
+    /// The link to plan with, measured by copies of so many bytes to the host and back, alone and both ways at once: bytes per
+    /// second of each way, and whether both share the link, so that one copies at a time.
+    fn link(&self, py: Python<'_>, bytes: u64) -> PyResult<(f64, f64, bool)> {
+        let rates = py.detach(|| self.inner.rates(Bytes(bytes))).map_err(refused)?;
+        let link = planned_link(rates.alone, rates.together);
+        let is_half = link.duplex == Duplex::Half;
+        Ok((link.offload_bytes_per_second.0, link.prefetch_bytes_per_second.0, is_half))
     }
 }
 

@@ -27,6 +27,9 @@ type Place<'a, T> = Option<&'a mut MaybeUninit<T>>;
 /// The only flags that a stream may have here.
 const NON_BLOCKING: c_uint = 1;
 
+/// The device's name of its own.
+const GPU: &str = "GPU-5ca1ab1e-0000-4000-8000-000000000001";
+
 /// The primary context's handle.
 const CONTEXT: usize = 0xc0;
 
@@ -156,8 +159,10 @@ calls! {
             return Err(status::INVALID_VALUE);
         }
         let visible = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_else(|_| "0".into());
-        // As the driver reads it: everything from the first name on that is no device is not seen.
-        if visible.split(',').next().map(str::trim) != Some("0") {
+        // As the driver reads it: everything from the first name on that is no device is not seen. A GPU's name may be cut short.
+        let first = visible.split(',').next().unwrap_or_default().trim();
+        let is_gpu = first.len() > "GPU-".len() && GPU.starts_with(first);
+        if first != "0" && !is_gpu && first != memory::SLICE {
             return Err(status::NO_DEVICE);
         }
         INITIALISED.store(true, Ordering::Relaxed);
@@ -188,7 +193,7 @@ calls! {
 
     fn cuDeviceGetName(room: *mut c_char, length: c_int, device: c_int) {
         only(device)?;
-        copy_out(c"Plimsoll stand-in", room, length)
+        copy_out(if memory::is_slice() { c"Plimsoll stand-in MIG 1g.1gb" } else { c"Plimsoll stand-in" }, room, length)
     }
 
     fn cuDeviceGetPCIBusId(room: *mut c_char, length: c_int, device: c_int) {

@@ -6,7 +6,7 @@
 use crate::kernels::Launch;
 use crate::memory::{self, Host};
 use crate::status::{self, Outcome};
-use crate::{delays, lock, turns};
+use crate::{delays, link, lock, turns};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
@@ -80,7 +80,12 @@ impl Copy {
         };
         // SAFETY: both ranges were just found whole: on the device in one live allocation, on the host in page-locked
         // memory, or in memory that the caller of the driver promises and waits for. Within the device they may overlap.
-        unsafe { std::ptr::copy(from, to, self.bytes as usize) };
+        let copy = || unsafe { std::ptr::copy(from, to, self.bytes as usize) };
+        if self.direction == Direction::DeviceToDevice {
+            copy()
+        } else {
+            link::carry(self.bytes, copy)
+        }
         Ok(())
     }
 }

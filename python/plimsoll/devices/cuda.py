@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -21,6 +22,8 @@ from ..tape import aligned
 from ..torch_private import cuda_sleep, float32_precision
 from .device import Device, HostSlab, Stopwatch, Transfers
 from .graphs import Graphs
+
+logger = logging.getLogger("plimsoll")
 
 SLEEP_CYCLES = 400_000
 """Some 200 us: before a call is timed the GPU sleeps so long, so that the call is enqueued when it begins."""
@@ -173,8 +176,11 @@ class Cuda(Device):
         return [max(pair) for pair in zip(on_gpu, on_host, strict=True)]
 
     def measure_link(self) -> Link:
-        """Copies between page-locked memory and the GPU, each way alone."""
-        return Link(*self.swap_streams().rates(LINK_SAMPLE_BYTES))
+        """Copies between page-locked memory and the GPU, each way alone and both at once."""
+        link = Link(*self.swap_streams().link(LINK_SAMPLE_BYTES))
+        if link.half_duplex:
+            logger.info("the link copies one way at a time: %s", link)
+        return link
 
     def host_limit(self) -> int | None:
         """Most of what the system has. The driver may page-lock less, which shows when it is asked."""

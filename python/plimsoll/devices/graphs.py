@@ -71,30 +71,34 @@ class Graphs:
             self._byte = torch.empty(1, dtype=torch.uint8, device=self._where)
         torch.cuda.synchronize(self._where)
         with torch.cuda.stream(self.stream), _no_collection():
-            graph.capture_begin(pool=pool, capture_error_mode=OF_THIS_THREAD)
             try:
-                enqueue(self.stream.cuda_stream)
-            except BaseException as error:
-                try:
-                    with warnings.catch_warnings():
-                        warnings.simplefilter("ignore")  # that nothing may have been captured
-                        graph.capture_end()
-                except RuntimeError:
-                    self._recover(pool)
-                if isinstance(error, RuntimeError):
-                    raise DeviceError(_first_line(error)) from error
-                raise
-            try:
-                graph.capture_end()
+                graph.capture_begin(pool=pool, capture_error_mode=OF_THIS_THREAD)
             except RuntimeError as error:
                 self._recover(pool)
                 raise DeviceError(_first_line(error)) from error
+            try:
+                enqueue(self.stream.cuda_stream)
+            except BaseException as error:
+                with contextlib.suppress(DeviceError), warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # that nothing may have been captured
+                    self._end(graph, pool)
+                if isinstance(error, RuntimeError):
+                    raise DeviceError(_first_line(error)) from error
+                raise
+            self._end(graph, pool)
         # Beginning a capture writes the generators' states on its stream.
         torch.cuda.synchronize(self._where)
         return Graph(graph, self._where, keeps)
 
+    def _end(self, graph: torch.cuda.CUDAGraph, pool: tuple[int, int]) -> None:
+        try:
+            graph.capture_end()
+        except RuntimeError as error:
+            self._recover(pool)
+            raise DeviceError(_first_line(error)) from error
+
     def _recover(self, pool: tuple[int, int]) -> None:
-        """A capture that cannot be ended leaves PyTorch's allocator and generators as if it went on: a capture that ends well
+        """A capture that cannot be begun or ended leaves PyTorch's allocator and generators as if it went on: a capture that ends well
         puts the generators right."""
         assert self._byte is not None
         end_failed_capture(self._where, pool)

@@ -65,9 +65,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, enum cudaDeviceAttr which, int de
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp* found, int device) {
-  (void)device;
   memset(found, 0, sizeof *found);
-  strcpy(found->name, "a stand-in");
+  CALL("cuDeviceGetName", (char*, int, int), found->name, sizeof found->name, device);
+  CALL("cuDeviceTotalMem_v2", (size_t*, int), &found->totalGlobalMem, device);
   found->major = 9;
   found->warpSize = 32;
   found->multiProcessorCount = 132;
@@ -78,7 +78,6 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp* found, int device) {
   found->sharedMemPerBlockOptin = 227 << 10;
   found->sharedMemPerMultiprocessor = 228 << 10;
   found->regsPerBlock = found->regsPerMultiprocessor = 1 << 16;
-  found->totalGlobalMem = 4ull << 30;
   found->textureAlignment = 512;
   for (int n = 0; n < 3; n++) {
     found->maxThreadsDim[n] = n < 2 ? 1024 : 64;

@@ -175,13 +175,22 @@ impl StandIn {
         read_bytes
     }
 
+    /// From now on copies between host and device run at this rate, both ways at once or one at a time; 0 for no limit.
+    #[allow(dead_code, reason = "not every test asks")]
+    pub fn link(&self, bytes_per_second: u64, is_shared: bool) {
+        let at = self.symbol(c"plimsoll_standin_link");
+        // SAFETY: it has this type.
+        unsafe {
+            std::mem::transmute::<*mut c_void, extern "C" fn(u64, bool)>(at)(bytes_per_second, is_shared)
+        }
+    }
+
     /// Makes a stream, as another user of the context does.
     #[allow(dead_code, reason = "not every test asks")]
     pub fn stream(&self) -> usize {
         let at = self.symbol(c"cuStreamCreate");
         // SAFETY: it has this type.
-        let create =
-            unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(&mut usize, u32) -> u32>(at) };
+        let create = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(&mut usize, u32) -> u32>(at) };
         let mut stream = 0;
         assert_eq!(create(&mut stream, 1), 0, "a stream can be made");
         stream
@@ -236,6 +245,7 @@ impl Drop for StandIn {
         self.delays(0);
         self.order(0);
         self.compiler(0, i32::MAX);
+        self.link(0, false);
         self.answer(c"", 0, 0);
     }
 }
