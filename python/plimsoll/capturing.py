@@ -1,7 +1,7 @@
 """Whether a planned step can be one CUDA graph, and what forbids it.
 
-A graph repeats what was enqueued: kernels, copies, fills, waits. What the host does between two calls is not repeated: reading a
-value, computing on the host, putting a generator back. Whatever else cannot be captured shows when it is tried.
+A graph repeats what was enqueued: kernels, copies, fills, waits. What the host does between two calls is not repeated: reading
+a value, computing on the host, putting a generator back. Whatever else cannot be captured shows when it is tried.
 """
 
 from __future__ import annotations

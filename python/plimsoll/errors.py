@@ -56,7 +56,7 @@ class Refused(Error):
 
 
 class OtherRank(Error):
-    """Another process of a distributed training ended the step for all, by an error that is none of Plimsoll's, or has ended."""
+    """Another process of a distributed training ended the step for all, by an error that is none of Plimsoll's, or is gone."""
 
 
 class VerificationError(Error):

@@ -45,7 +45,9 @@ class Ranks:
         self._size = dist.get_world_size(self._of)
         # A group of their own, on the host: what they say never stands among the gradients.
         ranks = dist.get_process_group_ranks(self._of)
-        self._group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+        group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+        assert isinstance(group, dist.ProcessGroup)  # this rank is one of them
+        self._group = group
         self._news: list[str] = []
 
     def tell(self, words: str) -> None:
@@ -99,13 +101,13 @@ class Ranks:
     def _error(self, report: Report) -> errors.Error:
         """What a rank told, in its own class where that is one of ours."""
         known = getattr(errors, report.kind, None)
-        kind, words = errors.OtherRank, f"{report.kind}: {report.words}"
+        kind: type[errors.Error] = errors.OtherRank
+        words = f"{report.kind}: {report.words}"
         if isinstance(known, type) and issubclass(known, errors.Error):
             kind, words = known, report.words
         made = kind(f"rank {report.rank} of {self._size} ended the step for all: {words}")
         vars(made).update(report.facts)
         return made
-
 
 
 def _first_line(error: Exception) -> str:

@@ -44,7 +44,7 @@ from .program import Diverged, Program, Unplanned
 from .ranks import Ranks
 from .recording import Loss
 from .tape import Role
-from .torch_private import has_hooks, modules_of, tree_flatten, uncompiled
+from .torch_private import has_hooks, is_sharded, modules_of, tree_flatten, uncompiled
 from .verification import State, differences, outcome
 
 logger = logging.getLogger("plimsoll")
@@ -709,6 +709,10 @@ def make(
     planning.check(model, optimizer)
     batch = planning.as_sample(sample)
     limit, rates = scripts.arguments(options.budget, options.link)
+    if kind is Step and is_sharded(model):
+        from .sharded import ShardedStep  # which is a step
+
+        kind = ShardedStep
     step = kind(fn, model, optimizer, replace(options, budget=limit, link=rates))
     step.prepare(batch)
     scripts.keep(step)

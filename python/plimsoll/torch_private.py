@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_map_with_path, tree_unflatten
 
@@ -21,6 +22,7 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "OpOverload",
+    "StorageWeakRef",
     "TorchDispatchMode",
     "TreeSpec",
     "below_autograd",
@@ -30,6 +32,8 @@ __all__ = [
     "float32_precision",
     "has_accumulate_hooks",
     "has_hooks",
+    "is_sharded",
+    "local_part",
     "modules_of",
     "node_number",
     "sequence_number",
@@ -56,7 +60,7 @@ def storage_key(tensor: torch.Tensor) -> int:
 
 def broadcast_buffers_next(wrapper: torch.nn.Module) -> None:
     """Has `DistributedDataParallel` broadcast buffers before its next forward pass, as after a step that reduced gradients."""
-    wrapper.require_forward_param_sync = True
+    vars(wrapper)["require_forward_param_sync"] = True
 
 
 def below_autograd() -> contextlib.AbstractContextManager[Any]:
@@ -78,6 +82,21 @@ def sequence_number() -> int:
     return torch.autograd._get_sequence_nr() - 1
 
 
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """What of a distributed tensor lies on this rank; another tensor itself."""
+    local = getattr(tensor, "_local_tensor", None)
+    return tensor if local is None else local
+
+
+def is_sharded(model: torch.nn.Module) -> bool:
+    """Whether `fully_shard` (FSDP2) shards a part of the model. The public name of its class came with torch 2.6."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return False
+    from torch.distributed.fsdp import FSDPModule
+
+    return any(isinstance(module, FSDPModule) for module in model.modules())
+
+
 def node_number() -> int | None:
     """The number of the autograd node that runs, in the backward pass."""
     node = torch._C._current_autograd_node()
@@ -90,8 +109,8 @@ def cuda_sleep(cycles: int) -> None:
 
 
 def end_failed_capture(where: torch.device, pool: tuple[int, int]) -> None:
-    """Tells PyTorch's CUDA allocator that a capture with this pool is over. `CUDAGraph.capture_end` does so only where the driver
-    ends the capture well; until then the allocator would give no cached memory back."""
+    """Tells PyTorch's CUDA allocator that a capture with this pool is over. `CUDAGraph.capture_end` does so only where the
+    driver ends the capture well; until then the allocator would give no cached memory back."""
     index = torch.cuda.current_device() if where.index is None else where.index
     try:
         torch._C._cuda_endAllocateToPool(index, pool)

@@ -73,7 +73,7 @@ def test_a_driver_that_is_too_old_is_told_so(environment, tmp_path):
     run(environment, tmp_path, "old_driver", PLIMSOLL_CUDA_LIBRARIES=environment["LD_LIBRARY_PATH"])
 
 
-@pytest.mark.parametrize("what", ["life", "ended_early", "refused", "asked", "compared"])
+@pytest.mark.parametrize("what", ["life", "ended_early", "refused", "asked", "compared", "hooks"])
 def test_on_a_gpu_that_computes_nothing(environment, tmp_path, what):
     run(environment, tmp_path, what)
 

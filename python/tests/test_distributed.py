@@ -34,6 +34,11 @@ def test_two_processes_leave_the_bits_of_eager_ddp():
     run(2, "buffers", "accumulated", "refused")
 
 
+@pytest.mark.parametrize("processes", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_sharded_models_swap_by_hooks_with_the_bits_of_eager(processes):
+    run(processes, "sharded")
+
+
 @pytest.mark.slow
 def test_views_unused_parameters_and_communication_hooks():
     run(2, "views", "unused", "hook")

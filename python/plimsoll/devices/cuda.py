@@ -69,7 +69,7 @@ class Cuda(Device):
 
     def __init__(self, where: torch.device) -> None:
         self.where = where
-        self.graphs = Graphs(where)
+        self.graphs: Graphs = Graphs(where)
         self._streams: _core.SwapStreams | None = None
         self._known_users: set[tuple[int, int]] = set()
 

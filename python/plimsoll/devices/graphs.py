@@ -98,8 +98,8 @@ class Graphs:
             raise DeviceError(_first_line(error)) from error
 
     def _recover(self, pool: tuple[int, int]) -> None:
-        """A capture that cannot be begun or ended leaves PyTorch's allocator and generators as if it went on: a capture that ends well
-        puts the generators right."""
+        """A capture that cannot be begun or ended leaves PyTorch's allocator and generators as if it went on. A capture that
+        ends well puts the generators right."""
         assert self._byte is not None
         end_failed_capture(self._where, pool)
         graph = torch.cuda.CUDAGraph()

@@ -41,8 +41,8 @@ class Warnings(logging.Handler):
 
 
 class Shift(torch.autograd.Function):
-    """Moves rows by one, puts a row of the weight first, and gives what it made as the weight's gradient: bytes that are copied,
-    and so are true on a GPU that computes nothing."""
+    """Moves rows by one, puts a row of the weight first, and gives what it made as the weight's gradient: bytes that are
+    copied, and so are true on a GPU that computes nothing."""
 
     @staticmethod
     def forward(ctx, x, weight):
@@ -483,7 +483,10 @@ def graph_moves():
         held = [weight.grad for weight in model.weights]
         assert step.fallback is None
         del held
-    assert step.program.runs_as in ("one CUDA graph", "call by call: the memory that it runs in moves too often")
+    assert step.program.runs_as in (
+        "one CUDA graph",
+        "call by call: the memory that it runs in moves too often",
+    )
 
 
 def graph_forbidden():
@@ -494,7 +497,9 @@ def graph_forbidden():
         return tuned((model, fn, batch), share).program.runs_as
 
     assert why(loss) == "one CUDA graph, from the second run on"
-    assert "the host reads a value (`_local_scalar_dense`" in why(lambda x, y: loss(x, y) * (x.sum().item() >= 0))
+    assert "the host reads a value (`_local_scalar_dense`" in why(
+        lambda x, y: loss(x, y) * (x.sum().item() >= 0)
+    )
     scale = torch.tensor(2.0)
     assert "takes or gives a tensor on the host" in why(lambda x, y: loss(x, y) * scale)
     dropping = language(attention=DroppingAttention)
@@ -564,6 +569,36 @@ def asked():
     assert answer.peak_bytes <= trace.peak_bytes
     words = device.words()
     assert "Plimsoll stand-in" in words and torch.version.cuda in words
+
+
+def hooks():
+    """Saved tensors that hooks swap come back whole, whatever is late."""
+    from plimsoll.saved import SavedSwaps
+
+    driver = StandIn()
+    model = Register()
+    swaps = SavedSwaps(devices.on(torch.device("cuda:0")))
+
+    def step(how, seed):
+        model.zero_grad()
+        with how():
+            model(rows(seed)).backward()
+        return model.wrong(rows(seed))
+
+    assert step(lambda: swaps.learning(model), 0) == []
+    large = {number for number, size in enumerate(swaps.sizes) if size > 0}
+    assert len(large) == len(model.weights)
+    before = driver.counts().get("cuMemcpyDtoHAsync_v2", 0)
+    for chosen in (large, {min(large)}, set()):
+        swaps.choose(chosen)
+        assert swaps.swapped_bytes == len(chosen) * 16 * 4096 * 4
+        for seed in range(20):
+            driver.order(seed if seed < 10 else 0)
+            driver.delays(seed if seed >= 10 else 0)
+            assert step(swaps.active, seed) == [], (len(chosen), seed)
+    driver.order(0)
+    driver.delays(0)
+    assert driver.counts()["cuMemcpyDtoHAsync_v2"] - before >= 20 * (len(large) + 1)
 
 
 def named(total, name):
