@@ -40,8 +40,8 @@ def replica_of(model: torch.nn.Module) -> DistributedDataParallel | None:
         sharded = any(isinstance(module, FullyShardedDataParallel) for module in inner.modules())
         if sharded or any(isinstance(parameter, DTensor) for parameter in inner.parameters()):
             raise Refused(
-                "parameters that are sharded cannot be planned; give `plimsoll.tune` a model that `fully_shard` (FSDP2) shards, "
-                "for which hooks swap, or train with DDP, or without a plan"
+                "parameters that are sharded in this way cannot be planned; for a model that `fully_shard` (FSDP2) shards, "
+                "`plimsoll.tune` swaps by hooks; else train with DDP, or without a plan"
             )
     return wrapper
 

@@ -1,8 +1,8 @@
 """Steps of a model whose parameters are sharded by `fully_shard` (FSDP2): in eager, with hooks that swap saved tensors.
 
 No plan places such a step: its parameters are whole only for a while, when FSDP says so. So a step runs as it is written.
-`tune` runs it a few times: it sees what is saved for the backward pass and how much memory a step takes, and swaps what is saved
-first, which is needed last, until the step fits the budget. All ranks swap alike, by what the rank that takes most needs.
+`tune` runs it a few times: it sees what is saved for the backward pass and how much memory a step takes, and swaps what is
+saved first, which is needed last, until the step fits the budget. All ranks swap alike, by what the rank that takes most needs.
 """
 
 from __future__ import annotations
@@ -141,12 +141,12 @@ class ShardedStep(Step):
         self._peaks = {"eager": eager, "with": eager, "budget": budget}
         sizes = self._swaps.sizes
         wanted = max(0, eager - budget)
-        for _ in range(MOST_TRIALS):
+        for trial in range(1, MOST_TRIALS + 1):
             if self._peaks["with"] <= budget:
                 break
-            self._swaps.choose(_first(sizes, wanted))
-            short = self._swaps.swapped_bytes - (self._host_budget or self._swaps.swapped_bytes)
-            if _most(int(short > 0)):
+            self._swaps.choose(_first(sizes, wanted if trial < MOST_TRIALS else sum(sizes)))
+            host = self._host_budget
+            if _most(int(host is not None and self._swaps.swapped_bytes > host)):
                 raise self._no_plan(
                     f"{show_bytes(self._swaps.swapped_bytes)} would be swapped, more than the host budget"
                 )
@@ -161,8 +161,8 @@ class ShardedStep(Step):
     def _no_plan(self, why: str) -> NoPlan:
         peak, budget = self._peaks["with"], self._peaks["budget"]
         error = NoPlan(
-            f"the sharded step takes {show_bytes(peak)} of a budget of {show_bytes(budget)}: {why}; raise the budget, lower the "
-            "batch, or shard over more ranks"
+            f"the sharded step takes {show_bytes(peak)} of a budget of {show_bytes(budget)}: {why}; raise the budget, lower "
+            "the batch, or shard over more ranks"
         )
         error.op = error.layer = ""
         error.needs_bytes, error.budget_bytes, error.floor_bytes = peak, budget, peak
