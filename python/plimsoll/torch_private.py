@@ -112,8 +112,11 @@ def end_failed_capture(where: torch.device, pool: tuple[int, int]) -> None:
     """Tells PyTorch's CUDA allocator that a capture with this pool is over. `CUDAGraph.capture_end` does so only where the
     driver ends the capture well; until then the allocator would give no cached memory back."""
     index = torch.cuda.current_device() if where.index is None else where.index
+    # Its name since torch 2.8, and the one before.
+    names = ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool")
+    end = next(getattr(torch._C, name) for name in names if hasattr(torch._C, name))
     try:
-        torch._C._cuda_endAllocateToPool(index, pool)
+        end(index, pool)
     except RuntimeError:
         return  # it knows, and the graph gives the pool back
     torch._C._cuda_releasePool(index, pool)
