@@ -1,4 +1,4 @@
-"""What Plimsoll uses of PyTorch that PyTorch does not promise. Seen with torch 2.6 and 2.15, captures with 2.11.
+"""What Plimsoll uses of PyTorch that PyTorch does not promise. Seen with torch 2.6 and 2.15, captures with 2.11 and 2.15.
 
 All of it stands here and in the folder `native`, so that a new version of PyTorch is tried in two places.
 """
@@ -108,9 +108,12 @@ def cuda_sleep(cycles: int) -> None:
     torch.cuda._sleep(cycles)
 
 
-def end_failed_capture(where: torch.device, pool: tuple[int, int]) -> None:
-    """Tells PyTorch's CUDA allocator that a capture with this pool is over. `CUDAGraph.capture_end` does so only where the
-    driver ends the capture well; until then the allocator would give no cached memory back."""
+def end_failed_capture(graph: torch.cuda.CUDAGraph, where: torch.device, pool: tuple[int, int]) -> None:
+    """Tells PyTorch's CUDA allocator that a capture into this pool is over; until then it would give no cached memory back.
+
+    In torch 2.15 `CUDAGraph.reset` does so. In 2.11 only `capture_end` does, and only where the driver ends the capture well.
+    """
+    graph.reset()
     index = torch.cuda.current_device() if where.index is None else where.index
     # Its name since torch 2.8, and the one before.
     names = ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool")
@@ -118,7 +121,7 @@ def end_failed_capture(where: torch.device, pool: tuple[int, int]) -> None:
     try:
         end(index, pool)
     except RuntimeError:
-        return  # it knows, and the graph gives the pool back
+        return  # it knows
     torch._C._cuda_releasePool(index, pool)
 
 

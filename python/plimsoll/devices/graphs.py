@@ -74,7 +74,7 @@ class Graphs:
             try:
                 graph.capture_begin(pool=pool, capture_error_mode=OF_THIS_THREAD)
             except RuntimeError as error:
-                self._recover(pool)
+                self._recover(graph, pool)
                 raise DeviceError(_first_line(error)) from error
             try:
                 enqueue(self.stream.cuda_stream)
@@ -94,14 +94,14 @@ class Graphs:
         try:
             graph.capture_end()
         except RuntimeError as error:
-            self._recover(pool)
+            self._recover(graph, pool)
             raise DeviceError(_first_line(error)) from error
 
-    def _recover(self, pool: tuple[int, int]) -> None:
+    def _recover(self, failed: torch.cuda.CUDAGraph, pool: tuple[int, int]) -> None:
         """A capture that cannot be begun or ended leaves PyTorch's allocator and generators as if it went on. A capture that
         ends well puts the generators right."""
         assert self._byte is not None
-        end_failed_capture(self._where, pool)
+        end_failed_capture(failed, self._where, pool)
         graph = torch.cuda.CUDAGraph()
         graph.capture_begin(capture_error_mode=OF_THIS_THREAD)
         self._byte.zero_()

@@ -212,11 +212,11 @@ impl SwapStreams {
         let ends = [ends(0)?, ends(1)?];
         self.streams[0].record(&start)?;
         self.streams[1].wait(&start)?;
-        for turn in 0..SAMPLES {
-            for lane in 0..2 {
+        for pair in ends[0].iter().zip(&ends[1]) {
+            for (lane, end) in [pair.0, pair.1].into_iter().enumerate() {
                 // SAFETY: as in `rates_alone`; the two ways share no range.
                 unsafe { self.copy(lane, copies[lane]) }?;
-                self.streams[lane].record(&ends[lane][turn])?;
+                self.streams[lane].record(end)?;
             }
         }
         self.synchronise()?;
