@@ -82,9 +82,9 @@ impl Copy {
         // memory, or in memory that the caller of the driver promises and waits for. Within the device they may overlap.
         let copy = || unsafe { std::ptr::copy(from, to, self.bytes as usize) };
         if self.direction == Direction::DeviceToDevice {
-            copy()
+            copy();
         } else {
-            link::carry(self.bytes, copy)
+            link::carry(self.bytes, copy);
         }
         Ok(())
     }

@@ -64,8 +64,10 @@ class Graphs:
         Raises what `enqueue` raises, and `DeviceError` where something in it cannot be captured. Nothing has run then.
         """
         graph = torch.cuda.CUDAGraph()
+        default = torch.cuda.default_generators[self._where.index]
         for generator in generators:
-            graph.register_generator_state(generator)
+            if generator != default:  # which every capture knows
+                graph.register_generator_state(generator)
         pool = torch.cuda.graph_pool_handle()
         if self._byte is None:
             self._byte = torch.empty(1, dtype=torch.uint8, device=self._where)
