@@ -75,10 +75,6 @@ class Graphs:
         with torch.cuda.stream(self.stream), _no_collection():
             try:
                 graph.capture_begin(pool=pool, capture_error_mode=OF_THIS_THREAD)
-            except RuntimeError as error:
-                self._recover(graph, pool)
-                raise DeviceError(_first_line(error)) from error
-            try:
                 enqueue(self.stream.cuda_stream)
             except BaseException as error:
                 with contextlib.suppress(DeviceError), warnings.catch_warnings():
