@@ -159,7 +159,8 @@ calls! {
             return Err(status::INVALID_VALUE);
         }
         let visible = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_else(|_| "0".into());
-        // As the driver reads it: everything from the first name on that is no device is not seen. A GPU's name may be cut short.
+        // As the driver reads it: everything from the first name on that is no device is not seen. A GPU's own name may be
+        // cut short.
         let first = visible.split(',').next().unwrap_or_default().trim();
         let is_gpu = first.len() > "GPU-".len() && GPU.starts_with(first);
         if first != "0" && !is_gpu && first != memory::SLICE {

@@ -2,8 +2,8 @@
 //!
 //! `PLIMSOLL_STANDIN_HEALTH` is words with blanks between: `slow=0x20` (the bits of the reasons), `other=PID:BYTES:COMMAND`
 //! (a process, as often as there are some), `own=PID` (the number that this process has for the machine, where a container
-//! gives it another), `free=BYTES`. Where CUDA_VISIBLE_DEVICES names a slice of it (`MIG-...`), it is cut into slices, and tells
-//! of its whole memory and of all processes. This process is on the device while it holds the context, like any other.
+//! gives it another), `free=BYTES`. Where CUDA_VISIBLE_DEVICES names a slice of it (`MIG-...`), it is cut into slices, and
+//! tells of its whole memory and of all processes. This process is on the device while it holds the context, like any other.
 #![allow(non_snake_case, reason = "the names are the library's")]
 
 use crate::driver::is_held;

@@ -181,7 +181,7 @@ impl StandIn {
         let at = self.symbol(c"plimsoll_standin_link");
         // SAFETY: it has this type.
         unsafe {
-            std::mem::transmute::<*mut c_void, extern "C" fn(u64, bool)>(at)(bytes_per_second, is_shared)
+            std::mem::transmute::<*mut c_void, extern "C" fn(u64, bool)>(at)(bytes_per_second, is_shared);
         }
     }
 
