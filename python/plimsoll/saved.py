@@ -192,6 +192,7 @@ class SavedSwaps:
             back.wait_stream(out)
             with torch.cuda.stream(back):
                 stored.back.copy_(host, non_blocking=True)
+            stored.back.record_stream(back)  # nobody may ask for it
 
     def _ready(self, stored: Stored) -> torch.Tensor:
         self._back(stored)
