@@ -232,6 +232,7 @@ def facts(_name: str, device: str, _small: bool) -> Iterator[dict[str, Any]]:
         "plimsoll": plimsoll.__file__,
         "offload_bytes_per_second": link.offload,
         "prefetch_bytes_per_second": link.prefetch,
+        "half_duplex": link.half_duplex,
         "host_limit_bytes": where.host_limit(),
         "free_bytes": where.free_bytes(),
     }
@@ -267,6 +268,7 @@ def bits(name: str, device: str, small: bool) -> Iterator[dict[str, Any]]:
         tuning = gauge.clock() - start
         bits_equal = are_equal(reference, train(task, step))
         row = {"arm": arm, "bits_equal": bits_equal, "eager_repeats": same, "fallback": step.fallback}
+        row["runs"] = step.program.runs_as
         timed = measured(gauge, task, step)
         program, schedule = step.program, step.program.schedule
         counts = program.counts

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ._core import Schedule, Trace
     from .buckets import Buckets
-    from .errors import BadInput, DeviceError, Error, NoCompiler, NoPlan, Refused, VerificationError
+    from .errors import (
+        BadInput,
+        DeviceError,
+        Error,
+        NoCompiler,
+        NoPlan,
+        OtherRank,
+        Refused,
+        VerificationError,
+    )
     from .fitting import Fit, fits
     from .link import Link
     from .outputs import Outputs
@@ -30,6 +39,7 @@ __all__ = [
     "Link",
     "NoCompiler",
     "NoPlan",
+    "OtherRank",
     "Outputs",
     "Refused",
     "Schedule",

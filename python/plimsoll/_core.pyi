@@ -37,6 +37,7 @@ class Trace:
         prefetch_rate: float,
         seconds: float | None = None,
         host: int | None = None,
+        half_duplex: bool = False,
     ) -> Schedule: ...
 
 class Batches:
@@ -46,7 +47,13 @@ class Batches:
     def at(self, batch: int) -> Trace: ...
     def bytes_at(self, batch: int) -> list[int]: ...
     def largest(
-        self, budget: int, limit: int, offload_rate: float, prefetch_rate: float, seconds: float
+        self,
+        budget: int,
+        limit: int,
+        offload_rate: float,
+        prefetch_rate: float,
+        half_duplex: bool,
+        seconds: float,
     ) -> int | None: ...
     def fastest(
         self,
@@ -55,6 +62,7 @@ class Batches:
         among: list[int],
         offload_rate: float,
         prefetch_rate: float,
+        half_duplex: bool,
         seconds: float,
         error: float,
     ) -> list[Candidate]: ...
@@ -141,7 +149,7 @@ class SwapStreams:
 
     def __new__(cls, ordinal: int) -> SwapStreams: ...
     def pinned(self, bytes: int) -> PinnedSlab: ...
-    def rates(self, bytes: int) -> tuple[float, float]: ...
+    def link(self, bytes: int) -> tuple[float, float, bool]: ...
 
 class PinnedSlab:
     """Page-locked memory of the host."""
@@ -155,6 +163,7 @@ class CudaTransfers:
     """The copies of one schedule, on two CUDA streams."""
 
     def start(self, is_timed: bool, stream: int) -> None: ...
+    def start_captured(self, stream: int) -> None: ...
     def wait(self, offloads: int, prefetches: int) -> None: ...
     def began(self) -> None: ...
     def computed(self) -> None: ...

@@ -68,6 +68,7 @@ class Allocator:
         loaded.plimsoll_read_events.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
         loaded.plimsoll_begin.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
         loaded.plimsoll_call.argtypes = [ctypes.c_int64]
+        loaded.plimsoll_spare.argtypes = [ctypes.c_int64, ctypes.c_int64]
         if self._kind == "cuda":
             loaded.plimsoll_device.argtypes = [ctypes.c_int64]
         loaded.plimsoll_install()
@@ -185,6 +186,10 @@ class Plan:
     def begin(self) -> None:
         """Begins a step. The caller has its `turn`."""
         self._allocator.installed().plimsoll_begin(self._slots, self._first)
+
+    def spare(self, address: int, size: int) -> None:
+        """The step that began is captured: single numbers that no plan foresees lie in these bytes, until the next call."""
+        self._library.plimsoll_spare(address, size)
 
     def end(self) -> Counts:
         """Ends the step."""

@@ -18,7 +18,7 @@ from .outputs import Given, Outputs
 from .recording import Loss
 from .surroundings import replaced
 from .tape import Tape, aligned
-from .torch_private import DDP_FORWARD
+from .torch_private import DDP_FORWARD, broadcast_buffers_next
 
 Gradients = list[tuple[torch.nn.Parameter, torch.Tensor]]
 
@@ -40,7 +40,8 @@ def replica_of(model: torch.nn.Module) -> DistributedDataParallel | None:
         sharded = any(isinstance(module, FullyShardedDataParallel) for module in inner.modules())
         if sharded or any(isinstance(parameter, DTensor) for parameter in inner.parameters()):
             raise Refused(
-                "parameters that are sharded (FSDP) cannot be planned; train with DDP, or without a plan"
+                "parameters that are sharded in this way cannot be planned; for a model that `fully_shard` (FSDP2) shards, "
+                "`plimsoll.tune` swaps by hooks; else train with DDP, or without a plan"
             )
     return wrapper
 
@@ -89,8 +90,13 @@ def reduced(wrapper: DistributedDataParallel, step: Callable[[], Given], tape: C
                 parameter.grad = gradient
         return _with_gradients(_loss_of(given[0]), _in_order(gradients, tape()))
 
-    with replaced(wrapper, DDP_FORWARD, run):
-        loss = wrapper()
+    try:
+        with replaced(wrapper, DDP_FORWARD, run):
+            loss = wrapper()
+    except BaseException:
+        # Ranks may have ended after unequally many steps; the next one begins alike on all.
+        broadcast_buffers_next(wrapper)
+        raise
     loss.backward()
     return given[0]
 

@@ -55,5 +55,9 @@ class Refused(Error):
         self.line = line
 
 
+class OtherRank(Error):
+    """Another process of a distributed training ended the step for all, by an error that is none of Plimsoll's, or is gone."""
+
+
 class VerificationError(Error):
     """A planned step gave other bits than the same step in eager."""

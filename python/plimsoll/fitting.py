@@ -118,7 +118,7 @@ def fits(
     if family is not None and family.bytes_at(size) != trace.tensor_bytes():
         why = "not known: the step's tensors do not grow linearly with the batch"
     elif family is not None:
-        largest = family.largest(limit, batches.LARGEST, rates.offload, rates.prefetch, batches.PLAN_SECONDS)
+        largest = family.largest(limit, batches.LARGEST, *rates.rates, batches.PLAN_SECONDS)
         if planned is not None:
             largest = max(largest or 0, size)
     return Fit(

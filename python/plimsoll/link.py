@@ -1,4 +1,4 @@
-"""How fast bytes go to the host and come back."""
+"""How fast bytes go to the host and come back, and whether they can do both at once."""
 
 from __future__ import annotations
 
@@ -21,6 +21,18 @@ class Link:
 
     offload: float
     prefetch: float
+    half_duplex: bool = False
+    """Whether both ways share the link, so that one copies at a time."""
+
+    @property
+    def rates(self) -> tuple[float, float, bool]:
+        """As the planner takes it."""
+        return (self.offload, self.prefetch, self.half_duplex)
+
+    def __str__(self) -> str:
+        """In words."""
+        out, back = (f"{_core.show_bytes(round(rate))}/s" for rate in (self.offload, self.prefetch))
+        return f"{out} out, {back} in, {'one way at a time' if self.half_duplex else 'both ways at once'}"
 
     @staticmethod
     def parse(link: Link | str | None, measure: Callable[[], Link] | None = None) -> Link:

@@ -196,4 +196,4 @@ def plan(
     """
     rates = Link.parse(link)
     limit, host = budget_bytes(budget, trace.peak_bytes), host_bytes(host_budget)
-    return trace.plan(limit, rates.offload, rates.prefetch, seconds, host)
+    return trace.plan(limit, rates.offload, rates.prefetch, seconds, host, rates.half_duplex)

@@ -8,24 +8,36 @@ Nothing is decided here: the order, the addresses and the waits are the schedule
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from . import allocator
-from ._core import Compute, Schedule
+from . import allocator, capturing
+from ._core import Compute, CudaTransfers, Schedule
 from .devices import Device
 from .devices.device import Transfers
+from .devices.graphs import Graph
+from .errors import DeviceError
 from .memory import Memory
 from .ops import running_positions, same_value, tensors_in
 from .outputs import Given, Outputs
 from .tape import Call, Document, Role, Tape, Window, aligned
 from .torch_private import below_autograd, tree_unflatten
 
+logger = logging.getLogger("plimsoll")
+
 Spans = tuple[list[tuple[float, float]], list[tuple[float, float]], list[tuple[float, float]]]
 """Of the compute, the swap-out and the swap-in stream: start and end of each command, in seconds from the start of the step."""
+
+ENOUGH_LAUNCHES = 8
+MOST_CAPTURES = 3
+"""A step whose memory moves is captured anew; no more where it moved so often before the graph was launched often enough."""
+
+SPARE_BYTES = 1024
+"""For single numbers that calls make on the device only while they are captured."""
 
 
 def seconds_of(spans: Spans) -> float:
@@ -99,7 +111,9 @@ class Step:
 class Program:
     """One step, ready to run."""
 
-    def __init__(self, tape: Tape, document: Document, schedule: Schedule, memory: Memory) -> None:
+    def __init__(
+        self, tape: Tape, document: Document, schedule: Schedule, memory: Memory, graphs: bool = True
+    ) -> None:
         self.tape = tape
         self.schedule = schedule
         self._tensors = document.tensors
@@ -124,13 +138,23 @@ class Program:
             if storage.role is Role.RESULT and number not in self._slots_of
         ]
         self._result_bytes = sum(aligned(tape.storages[number].size) for number in self._results)
+        self._spare_bytes = 0 if memory.device.graphs is None else SPARE_BYTES
         self._needed_states = self._sources()
+        self._graphs = self._device.graphs if graphs else None
+        self._graph: Graph | None = None
+        self._launches = 0
+        self._captures = 0
+        self.no_graph = "" if graphs else "`graphs=False`"
+        """Why the step runs call by call where graphs are to be had; empty where nothing is known to forbid one."""
+        if self._graphs is not None:
+            self.no_graph = capturing.obstacle(tape, schedule) or ""
         self.counts: allocator.Counts | None = None
-        """What the last run allocated."""
+        """What the last run allocated; of a step that is a graph, when it was captured."""
         self.runs = 0
         """How often it began to run."""
         self.spans: Spans | None = None
-        """When each command ran in the fastest of the timed runs, which are 1, 2, 4, 8, ...: other work only adds to a time."""
+        """When each command ran in the fastest of the timed runs, which are 1, 2, 4, 8, ...: other work only adds to a time.
+        They go call by call; where the step becomes a graph, run 2 is none of them."""
 
     def _sources(self) -> set[int]:
         calls = self.tape.calls
@@ -141,11 +165,13 @@ class Program:
     def bind(self) -> None:
         """Makes all windows, unless they are there."""
         memory, schedule = self._memory, self.schedule
-        sizes = (schedule.pool_bytes, schedule.host_bytes, self._gradient_bytes, self._result_bytes)
+        results = self._result_bytes + self._spare_bytes
+        sizes = (schedule.pool_bytes, schedule.host_bytes, self._gradient_bytes, results)
         memory.reserve(self, *sizes)
         bound_to = (*memory.generation, *(p.grad.data_ptr() for p in self._added_to if p.grad is not None))
         if self._bound_to == bound_to:
             return
+        self._graph = None
         self._windows = Windows()
         self._resident = self._place_residents()
         computes = schedule.computes()
@@ -169,6 +195,7 @@ class Program:
     def unbind(self) -> None:
         """Forgets all windows, so that the memory under them can be freed."""
         self._bound_to = None
+        self._graph = None
         self._transfers = None
         self._windows = Windows()
         self._resident, self._running = {}, {}
@@ -371,10 +398,63 @@ class Program:
         for window, tensor in zip(self._inputs, inputs, strict=True):
             if window is not None:
                 window.copy_(tensor)
-        transfers, call = self._transfers, self._plan.call
-        assert transfers is not None
         self.runs += 1
         is_timed = self.runs & (self.runs - 1) == 0
+        # Kernels are loaded when they are first launched, which no capture allows: the first run goes call by call.
+        if self.runs > 1 and (not is_timed or self.runs == 2) and (graph := self._captured()) is not None:
+            graph.launch()
+            self._launches += 1
+            return
+        self._call_by_call(is_timed)
+
+    def _captured(self) -> Graph | None:
+        """The step as a graph, captured where it is not there yet; none where the step cannot be one."""
+        if self._graph is not None or self._graphs is None or self.no_graph:
+            return self._graph
+        if self._launches >= ENOUGH_LAUNCHES:
+            self._captures = 0
+        if self._captures == MOST_CAPTURES:
+            self.no_graph = "the memory that it runs in moves too often"
+            return None
+        self._captures += 1
+        self._launches = 0
+        known = {id(c.random.generator): c.random.generator for c in self.tape.calls if c.random is not None}
+        keeps = (self._memory.pool.storage, self._memory.results.storage, self._transfers, self._windows)
+        try:
+            graph = self._graphs.capture(self._captured_calls, known.values(), keeps)
+        except (DeviceError, Unplanned) as error:
+            allocator.failures()  # that memory ran out while it was captured is no shortage of the step
+            self.no_graph = f"it cannot be captured: {error}"
+            logger.warning("the step runs call by call and is no CUDA graph: %s", self.no_graph)
+            return None
+        self._graph = graph
+        return graph
+
+    def _captured_calls(self, stream: int) -> None:
+        """Enqueues all calls on a stream that captures. Nothing runs."""
+        transfers, plan = self._transfers, self._plan
+        assert isinstance(transfers, CudaTransfers)
+        plan.begin()
+        plan.spare(self._memory.results.address + self._result_bytes, self._spare_bytes)
+        try:
+            transfers.start_captured(stream)
+            with below_autograd():
+                for number, step in enumerate(self._steps):
+                    if step.wait is not None:
+                        transfers.wait(*step.wait)
+                    plan.call(number)
+                    # What the host does around a call is nothing here (`capturing`).
+                    self.tape.calls[self._calls[number][0]].func(*step.arguments, **step.keywords)
+                    transfers.computed()
+            transfers.finish()
+        finally:
+            self.counts = plan.end()
+            transfers.abort()
+        self._check_counts()
+
+    def _call_by_call(self, is_timed: bool) -> None:
+        transfers, call = self._transfers, self._plan.call
+        assert transfers is not None
         is_told = is_timed or len(transfers) > 0
         self._plan.begin()
         try:
@@ -399,6 +479,10 @@ class Program:
             spans = transfers.spans()
             if self.spans is None or seconds_of(spans) < seconds_of(self.spans):
                 self.spans = spans
+        self._check_counts()
+
+    def _check_counts(self) -> None:
+        assert self.counts is not None
         if self.counts.faulty_call is not None:
             op, _ = self._calls[self.counts.faulty_call]
             culprit = self.tape.calls[op]
@@ -406,6 +490,13 @@ class Program:
                 f"`{culprit.func}` of module `{culprit.layer}` allocated otherwise than when it was recorded "
                 f"({self.counts.unplanned} allocations of {self.counts.unplanned_bytes} B that no plan foresaw)"
             )
+
+    @property
+    def runs_as(self) -> str:
+        """How the next runs go, in words."""
+        if self._graphs is None or self.no_graph:
+            return "call by call" + (f": {self.no_graph}" if self.no_graph else "")
+        return "one CUDA graph" + ("" if self._graph is not None else ", from the second run on")
 
     @property
     def device(self) -> Device:

@@ -41,9 +41,10 @@ from .options import Options
 from .outputs import Given
 from .planning import Recorded
 from .program import Diverged, Program, Unplanned
+from .ranks import Ranks
 from .recording import Loss
 from .tape import Role
-from .torch_private import has_hooks, modules_of, tree_flatten, uncompiled
+from .torch_private import has_hooks, is_sharded, modules_of, tree_flatten, uncompiled
 from .verification import State, differences, outcome
 
 logger = logging.getLogger("plimsoll")
@@ -112,6 +113,7 @@ class Step:
     ) -> None:
         self.fallback = None
         self._replica = distributed.replica_of(model)
+        self._ranks = None if self._replica is None else Ranks(self._replica.process_group)
         self._fn = fn if self._replica is None else distributed.inside(self._replica, fn)
         self._model = model if self._replica is None else self._replica.module
         self._optimizer = optimizer
@@ -123,6 +125,7 @@ class Step:
         self._host_budget = planning.host_bytes(options.host_budget)
         if self._host_budget is None:
             self._host_budget = self.device.host_limit()
+        self._graphs = options.graphs
         self._buckets = Buckets.parse(options.buckets)
         self._memory = Memory(self.device)
         self._kinds: OrderedDict[Kind, Planned | Parts | str] = OrderedDict()
@@ -134,13 +137,18 @@ class Step:
     def __call__(self, *batch: Any) -> Any:
         """Trains one batch: sets the gradients or adds to them, gives the loss, or `Outputs` where the function gives them."""
         allocator.turn.check()
-        if self._buckets is not None:
-            batch = self._buckets.fitted(batch)
-        if self._replica is None:
+        if self._replica is None or self._ranks is None:
             return self._train(batch)
-        return distributed.reduced(self._replica, lambda: self._train(batch), lambda: self._current().tape)
+        # Where gradients are not reduced, one rank may call more steps than another.
+        reduces = self._replica.require_backward_grad_sync
+        agreed = self._ranks.together if reduces else self._ranks.alone
+        return distributed.reduced(
+            self._replica, lambda: agreed(lambda: self._train(batch)), lambda: self._current().tape
+        )
 
     def _train(self, batch: tuple[Any, ...]) -> Given:
+        if self._buckets is not None:
+            batch = self._buckets.fitted(batch)
         planned = self._planned(batch)
         if isinstance(planned, Parts):
             self._parts = planned
@@ -224,6 +232,12 @@ class Step:
 
     def _with_less(self, planned: Planned, error: Exception) -> str | None:
         """Gives the pool back and lowers the budget that is short; says to what, or gives None where no plan takes less."""
+        done = self._planned_with_less(planned, error)
+        if done is not None and self._ranks is not None:
+            self._ranks.tell(f"out of memory in a step: {done}")
+        return done
+
+    def _planned_with_less(self, planned: Planned, error: Exception) -> str | None:
         self._memory.give_back()
         if isinstance(error, HostMemoryError):
             return self._with_less_of_the_host(planned)
@@ -295,6 +309,8 @@ class Step:
             )
         if schedule.makespan_seconds is not None and trace.compute_seconds > 0:
             words.append(f"{schedule.makespan_seconds / trace.compute_seconds - 1:+.1%}")
+        if self.device.graphs is not None:
+            words.append("call by call" if planned.program.no_graph else "one CUDA graph")
         return ", ".join(words)
 
     def explain(self) -> str:
@@ -313,6 +329,8 @@ class Step:
             f"  host          {show_bytes(schedule.host_bytes)}",
             f"  recomputed    {schedule.recomputed_ops} ops",
             f"  swapped       {show_bytes(schedule.offloaded_bytes)} out, {show_bytes(schedule.prefetched_bytes)} in",
+            f"  link          {self._link}",
+            f"  runs          {planned.program.runs_as}",
         ]
         if schedule.makespan_seconds is not None and schedule.bound_seconds is not None:
             bound = show_seconds(schedule.bound_seconds)
@@ -409,7 +427,14 @@ class Step:
         )
 
     def prepare(self, batch: tuple[Any, ...]) -> None:
-        """Records and plans this kind of batch, which is the sample; the largest bucket first, whose plan takes most."""
+        """Records and plans this kind of batch, which is the sample; the largest bucket first, whose plan takes most. Raises on
+        all ranks of a distributed training what it raises on one."""
+        if self._ranks is None:
+            self._prepare(batch)
+        else:
+            self._ranks.together(lambda: self._prepare(batch))
+
+    def _prepare(self, batch: tuple[Any, ...]) -> None:
         if self._buckets is not None:
             batch = self._buckets.fitted(batch)
         self.begin(batch)
@@ -466,7 +491,8 @@ class Step:
         return planning.plan(recorded.trace, self._budget, self._link, self._seconds, self._host_budget)
 
     def _program(self, recorded: Recorded) -> Program:
-        return Program(recorded.tape, recorded.document, self._schedule(recorded), self._memory)
+        schedule = self._schedule(recorded)
+        return Program(recorded.tape, recorded.document, schedule, self._memory, self._graphs)
 
     def _resident_beside(self) -> int:
         """What is resident beside the step itself: the optimizer's state, and what reducing gradients takes."""
@@ -491,8 +517,7 @@ class Step:
         name = type(self._model).__name__
         # All parts but the first add to the gradients of those before, which takes more.
         family, _ = batches.family(self._fn, self._model, batch, state, name, adds=True)
-        rates = (self._link.offload, self._link.prefetch)
-        largest = family.largest(self._budget, size - 1, *rates, batches.PLAN_SECONDS)
+        largest = family.largest(self._budget, size - 1, *self._link.rates, batches.PLAN_SECONDS)
         while largest is not None and largest > 0:
             sizes = batches.part_sizes(size, largest)
             part = planning.record(
@@ -648,6 +673,7 @@ def tune(
     seconds: float | None = None,
     host_budget: int | str | None = None,
     buckets: Buckets | Sequence[int] | None = None,
+    graphs: bool = True,
 ) -> Step:
     """Plans a training step for a memory budget.
 
@@ -660,12 +686,14 @@ def tune(
     swapped takes at most `host_budget` of the host's memory (`"4GiB"`, or bytes); where that is short, plans recompute.
     `buckets` are the lengths of sequences that have a plan, such as `[128, 256]` or `plimsoll.Buckets`: the largest is planned
     here, the others when they first come, and a batch of another length is padded or refused. Without, each shape has a plan.
+    On a GPU a step is captured as one CUDA graph in its second run, unless something in it forbids that (`Step.explain` says
+    what) or `graphs` is false.
 
     A batch that no plan fits is split into the fewest parts that one fits, where its loss is the mean or the sum of theirs.
     Raises `NoPlan` where nothing fits, `Refused` for a step that cannot be recorded, `BadInput` for arguments
     that mean nothing, `NoCompiler` where the allocator cannot be built.
     """
-    options = Options(budget, link, verify, seconds, host_budget, buckets)
+    options = Options(budget, link, verify, seconds, host_budget, buckets, graphs)
     return make(Step, fn, model, optimizer, sample, options)
 
 
@@ -681,6 +709,10 @@ def make(
     planning.check(model, optimizer)
     batch = planning.as_sample(sample)
     limit, rates = scripts.arguments(options.budget, options.link)
+    if kind is Step and is_sharded(model):
+        from .sharded import ShardedStep  # which is a step
+
+        kind = ShardedStep
     step = kind(fn, model, optimizer, replace(options, budget=limit, link=rates))
     step.prepare(batch)
     scripts.keep(step)

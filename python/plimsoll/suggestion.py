@@ -295,7 +295,7 @@ def _candidates(
     is_split = losses in ("mean", "sum")
 
     def fastest(steps: _core.Batches, among: list[int]) -> list[_Candidate]:
-        limits = (batches.LARGEST, among, link.offload, link.prefetch, PLAN_SECONDS, PREDICTED_WITHIN)
+        limits = (batches.LARGEST, among, *link.rates, PLAN_SECONDS, PREDICTED_WITHIN)
         return [
             _Candidate(plan, size // plan.batch if keep_batch else 1, steps.at(plan.batch).peak_bytes)
             for plan in steps.fastest(budget, *limits)

@@ -1,4 +1,4 @@
-"""What Plimsoll uses of PyTorch that PyTorch does not promise. Seen with torch 2.6 and 2.15.
+"""What Plimsoll uses of PyTorch that PyTorch does not promise. Seen with torch 2.6 and 2.15, captures with 2.11 and 2.15.
 
 All of it stands here and in the folder `native`, so that a new version of PyTorch is tried in two places.
 """
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_map_with_path, tree_unflatten
 
@@ -21,13 +22,18 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "OpOverload",
+    "StorageWeakRef",
     "TorchDispatchMode",
     "TreeSpec",
     "below_autograd",
+    "broadcast_buffers_next",
     "cuda_sleep",
+    "end_failed_capture",
     "float32_precision",
     "has_accumulate_hooks",
     "has_hooks",
+    "is_sharded",
+    "local_part",
     "modules_of",
     "node_number",
     "sequence_number",
@@ -52,6 +58,11 @@ def storage_key(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
+def broadcast_buffers_next(wrapper: torch.nn.Module) -> None:
+    """Has `DistributedDataParallel` broadcast buffers before its next forward pass, as after a step that reduced gradients."""
+    vars(wrapper)["require_forward_param_sync"] = True
+
+
 def below_autograd() -> contextlib.AbstractContextManager[Any]:
     """Calls within it skip autograd, and the bookkeeping of versions and views with it."""
     return torch._C._AutoDispatchBelowAutograd()
@@ -71,6 +82,21 @@ def sequence_number() -> int:
     return torch.autograd._get_sequence_nr() - 1
 
 
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """What of a distributed tensor lies on this rank; another tensor itself."""
+    local = getattr(tensor, "_local_tensor", None)
+    return tensor if local is None else local
+
+
+def is_sharded(model: torch.nn.Module) -> bool:
+    """Whether `fully_shard` (FSDP2) shards a part of the model. The public name of its class came with torch 2.6."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return False
+    from torch.distributed.fsdp import FSDPModule
+
+    return any(isinstance(module, FSDPModule) for module in model.modules())
+
+
 def node_number() -> int | None:
     """The number of the autograd node that runs, in the backward pass."""
     node = torch._C._current_autograd_node()
@@ -80,6 +106,23 @@ def node_number() -> int | None:
 def cuda_sleep(cycles: int) -> None:
     """Has the current CUDA stream do nothing for so many cycles."""
     torch.cuda._sleep(cycles)
+
+
+def end_failed_capture(graph: torch.cuda.CUDAGraph, where: torch.device, pool: tuple[int, int]) -> None:
+    """Tells PyTorch's CUDA allocator that a capture into this pool is over; until then it would give no cached memory back.
+
+    In torch 2.15 `CUDAGraph.reset` does so. In 2.11 only `capture_end` does, and only where the driver ends the capture well.
+    """
+    graph.reset()
+    index = torch.cuda.current_device() if where.index is None else where.index
+    # Its name since torch 2.8, and the one before.
+    names = ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool")
+    end = next(getattr(torch._C, name) for name in names if hasattr(torch._C, name))
+    try:
+        end(index, pool)
+    except RuntimeError:
+        return  # it knows
+    torch._C._cuda_releasePool(index, pool)
 
 
 def float32_precision() -> tuple[object, ...]:

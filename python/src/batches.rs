@@ -4,12 +4,12 @@
 //! its caller finds out, by the shapes of a third recording ([`Batches::bytes_at`]). The search itself is the tuner's.
 
 use crate::errors::BadInput;
-use crate::trace::{Trace, plan_within};
+use crate::trace::{Trace, link_of, plan_within};
 use plimsoll_ir::program::STORAGE_ALIGNMENT;
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::simulate::simulate;
-use plimsoll_ir::{Bytes, BytesPerSecond, Document, Seconds, trace};
+use plimsoll_ir::{Bytes, Document, Seconds, trace};
 use plimsoll_study::tuning::counts_as_equal;
 use plimsoll_tuner::search::{
     self, Planned, SearchError, SearchRequest, frugal, largest, search, search_among,
@@ -76,7 +76,8 @@ impl Batches {
 
     /// The largest batch up to `limit` that a plan is found for within the budget; none where one sample has none. The search
     /// for each plan takes at most `seconds`.
-    #[pyo3(signature = (budget, limit, offload_rate, prefetch_rate, seconds))]
+    #[pyo3(signature = (budget, limit, offload_rate, prefetch_rate, half_duplex, seconds))]
+    #[allow(clippy::too_many_arguments)]
     fn largest(
         &self,
         py: Python<'_>,
@@ -84,9 +85,10 @@ impl Batches {
         limit: u64,
         offload_rate: f64,
         prefetch_rate: f64,
+        half_duplex: bool,
         seconds: f64,
     ) -> PyResult<Option<u64>> {
-        let limits = limits(budget, offload_rate, prefetch_rate, seconds)?;
+        let limits = limits(budget, offload_rate, prefetch_rate, half_duplex, seconds)?;
         let fits = |batch| self.trace_at(batch).memory().floor().is_none_or(|(_, floor)| floor.0 <= budget);
         let Some(most) = largest(limit, &mut |batch| Ok::<_, PyErr>(fits(batch)))? else { return Ok(None) };
         let step = (most / 64).max(1);
@@ -102,7 +104,7 @@ impl Batches {
     /// none where no plan is found. Looked for among `among`, or where that is empty, up to `limit`. Of batches that are
     /// equally fast within 1 % the one that swaps and recomputes least counts as the fastest, then the smallest. A batch that
     /// swaps counts as faster than one that keeps everything only by more than `error`.
-    #[pyo3(signature = (budget, limit, among, offload_rate, prefetch_rate, seconds, error))]
+    #[pyo3(signature = (budget, limit, among, offload_rate, prefetch_rate, half_duplex, seconds, error))]
     #[allow(clippy::too_many_arguments)]
     fn fastest(
         &self,
@@ -112,10 +114,11 @@ impl Batches {
         among: Vec<u64>,
         offload_rate: f64,
         prefetch_rate: f64,
+        half_duplex: bool,
         seconds: f64,
         error: f64,
     ) -> PyResult<Vec<Candidate>> {
-        let limits = limits(budget, offload_rate, prefetch_rate, seconds)?;
+        let limits = limits(budget, offload_rate, prefetch_rate, half_duplex, seconds)?;
         let at = |batch: u64| self.trace_at(batch).memory();
         let keeps = |batch| Ok::<_, PyErr>(at(batch).peak().is_none_or(|(_, peak)| peak.0 <= budget));
         let fits = |batch| Ok::<_, PyErr>(at(batch).floor().is_none_or(|(_, floor)| floor.0 <= budget));
@@ -214,9 +217,14 @@ pub fn choose(candidates: Vec<PyRef<'_, Candidate>>, seconds: Vec<f64>, scatter:
         .ok_or_else(|| BadInput::new_err("there is nothing to choose from"))
 }
 
-fn limits(budget: u64, offload_rate: f64, prefetch_rate: f64, seconds: f64) -> PyResult<Limits> {
-    let mut link = Link::symmetric(BytesPerSecond(offload_rate));
-    link.prefetch_bytes_per_second = BytesPerSecond(prefetch_rate);
+fn limits(
+    budget: u64,
+    offload_rate: f64,
+    prefetch_rate: f64,
+    half_duplex: bool,
+    seconds: f64,
+) -> PyResult<Limits> {
+    let link = link_of(offload_rate, prefetch_rate, half_duplex);
     let seconds = Duration::try_from_secs_f64(seconds)
         .map_err(|error| BadInput::new_err(format!("the time limit: {error}")))?;
     Ok(Limits { budget: Bytes(budget), link, seconds })

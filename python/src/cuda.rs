@@ -7,8 +7,10 @@
 use crate::errors::{DeviceError, HostMemoryError};
 use crate::transfers::Spans;
 use plimsoll_ir::Bytes;
+use plimsoll_ir::schedule::Duplex;
 use plimsoll_runtime::cuda::swaps::{self, SwapCommand, Swaps};
 use plimsoll_runtime::{CudaError, DeviceError as Refused, MemoryKind};
+use plimsoll_tuner::model::planned_link;
 use pyo3::prelude::*;
 use std::sync::Arc;
 
@@ -54,10 +56,13 @@ impl SwapStreams {
         Ok(PinnedSlab { inner: Arc::new(slab) })
     }
 
-    /// Bytes per second of copies of so many bytes to the host and back, each alone.
-    fn rates(&self, py: Python<'_>, bytes: u64) -> PyResult<(f64, f64)> {
-        let [offload, prefetch] = py.detach(|| self.inner.rates(Bytes(bytes))).map_err(refused)?;
-        Ok((offload.0, prefetch.0))
+    /// The link to plan with, measured by copies of so many bytes to the host and back, alone and both ways at once: bytes per
+    /// second of each way, and whether both share the link, so that one copies at a time.
+    fn link(&self, py: Python<'_>, bytes: u64) -> PyResult<(f64, f64, bool)> {
+        let rates = py.detach(|| self.inner.rates(Bytes(bytes))).map_err(refused)?;
+        let link = planned_link(rates.alone, rates.together);
+        let is_half = link.duplex == Duplex::Half;
+        Ok((link.offload_bytes_per_second.0, link.prefetch_bytes_per_second.0, is_half))
     }
 }
 
@@ -103,6 +108,12 @@ impl CudaTransfers {
         // pool allocated (`Schedule::cuda_transfers`), and the slab is held; `check` proved that no other command touches
         // the bytes.
         unsafe { self.swaps.start(stream, is_timed) }.map_err(refused)
+    }
+
+    /// The same within a capture of that stream, which the caller ends after `finish` or `abort`.
+    fn start_captured(&mut self, stream: usize) -> PyResult<()> {
+        // SAFETY: as in `start`; and whoever launches the graph keeps pool and slab until it has ended (`devices/graphs.py`).
+        unsafe { self.swaps.start_captured(stream) }.map_err(refused)
     }
 
     /// The next compute command waits until so many offloads and prefetches have ended.

@@ -10,7 +10,7 @@ pub use methods::Compute;
 use crate::errors::BadInput;
 use crate::transfers::{Progress, Spans};
 use plimsoll_ir::check::{Places, locate};
-use plimsoll_ir::schedule::{self, Stream, moved};
+use plimsoll_ir::schedule::{self, Duplex, Stream, moved};
 use plimsoll_ir::simulate::{Span, Timeline};
 use plimsoll_ir::{Seconds, trace};
 use plimsoll_tuner::{Plan, Status};
@@ -84,7 +84,8 @@ impl Schedule {
             .sum()
     }
 
-    /// By command: how many commands of each stream its waits name. Streams run in order, so that the last one counts.
+    /// By command: how many commands of each stream its waits name. Streams run in order, so that the last one counts. On a
+    /// half-duplex link a transfer waits for the one before it, too.
     fn needs(&self) -> Vec<Progress> {
         let mut done = [0; 3];
         let mut position = Vec::new();
@@ -95,8 +96,13 @@ impl Schedule {
                 let (stream, number): (Stream, usize) = position[wait.index()];
                 need[stream.index()] = need[stream.index()].max(number + 1);
             }
-            needs.push(need);
             let stream = command.stream();
+            if self.inner.link.duplex == Duplex::Half && stream != Stream::Compute {
+                for other in [Stream::Offload, Stream::Prefetch].map(Stream::index) {
+                    need[other] = done[other];
+                }
+            }
+            needs.push(need);
             position.push((stream, done[stream.index()]));
             done[stream.index()] += 1;
         }

@@ -6,7 +6,7 @@
 use crate::errors::{BadInput, NoPlan};
 use crate::schedule::Schedule;
 use crate::signals::Signals;
-use plimsoll_ir::schedule::Link;
+use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::{Bytes, BytesPerSecond, Document, OpId, trace};
 use plimsoll_tuner::{Outcome, PlanRequest, Policy, Witness};
 use pyo3::prelude::*;
@@ -119,7 +119,8 @@ impl Trace {
     /// A schedule within `budget` bytes for a link of these rates (bytes per second), or `NoPlan`. `seconds` bounds the search,
     /// which then gives its best plan so far; without it the same trace gives the same plan. What is swapped takes at most
     /// `host` bytes of the host's memory, and any number without it.
-    #[pyo3(signature = (budget, offload_rate, prefetch_rate, seconds=None, host=None))]
+    #[pyo3(signature = (budget, offload_rate, prefetch_rate, seconds=None, host=None, half_duplex=false))]
+    #[allow(clippy::too_many_arguments)]
     fn plan(
         &self,
         py: Python<'_>,
@@ -128,9 +129,9 @@ impl Trace {
         prefetch_rate: f64,
         seconds: Option<f64>,
         host: Option<u64>,
+        half_duplex: bool,
     ) -> PyResult<Schedule> {
-        let mut link = Link::symmetric(BytesPerSecond(offload_rate));
-        link.prefetch_bytes_per_second = BytesPerSecond(prefetch_rate);
+        let link = link_of(offload_rate, prefetch_rate, half_duplex);
         let deadline = match seconds.map(Duration::try_from_secs_f64) {
             None => None,
             Some(Ok(limit)) => Instant::now().checked_add(limit),
@@ -146,6 +147,13 @@ impl Trace {
             Outcome::Infeasible(witness) => Err(self.no_plan(py, Bytes(budget), &witness)?),
         }
     }
+}
+
+/// A link of these rates, whose two ways copy at once, or one at a time.
+pub fn link_of(offload_rate: f64, prefetch_rate: f64, half_duplex: bool) -> Link {
+    let duplex = if half_duplex { Duplex::Half } else { Duplex::Full };
+    let prefetch_bytes_per_second = BytesPerSecond(prefetch_rate);
+    Link { prefetch_bytes_per_second, duplex, ..Link::symmetric(BytesPerSecond(offload_rate)) }
 }
 
 /// Looks for a plan until the deadline or a Ctrl-C, whose exception is returned beside the outcome.

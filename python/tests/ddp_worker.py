@@ -104,18 +104,7 @@ def compare(name, **how):
 
 def refused():
     """What is distributed in another way."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
-    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
     sample = torch.randn(2, 8)
-    try:
-        plimsoll.tune(lambda x: model(x).sum(), model, None, sample, "100%", "20GB/s")
-    except plimsoll.Refused as error:
-        assert "FSDP" in str(error), error
-    else:
-        raise AssertionError("FSDP was not refused")
     part = nn.Sequential(DistributedDataParallel(nn.Linear(8, 8)))
     static = DistributedDataParallel(nn.Linear(8, 8), static_graph=True)
     for other, words in ((part, "a part of the model"), (static, "`static_graph`")):
@@ -141,7 +130,237 @@ def trainer():
         dist.barrier()
 
 
+class Mixed(nn.Module):
+    """Saves tensors that change in place, that several ops share, and that are dropped at random."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.up, self.norm, self.down = (
+            nn.Linear(width, width),
+            nn.BatchNorm1d(width),
+            nn.Linear(width, width),
+        )
+
+    def forward(self, x):
+        y = F.relu(self.norm(self.up(x)), inplace=True)
+        y = F.dropout(y, 0.2)
+        return x + self.down(y * y.sigmoid())
+
+
+def shard(width=64, seed=0):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(seed)
+    model = nn.Sequential(*(Mixed(width) for _ in range(6)), nn.Linear(width, 8))
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for part in model[:-1]:
+        fully_shard(part, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def sharded():
+    """FSDP2: hooks swap what is saved, with the bits of eager FSDP2, until a step fits."""
+    g = torch.Generator().manual_seed(10 + dist.get_rank())
+    batches = [
+        (torch.randn(256, 64, generator=g), torch.randint(0, 8, (256,), generator=g)) for _ in range(4)
+    ]
+
+    def train(budget):
+        model = shard()
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+
+        def loss(x, y):
+            return F.cross_entropy(model(x), y)
+
+        def eager(x, y):
+            made = loss(x, y)
+            made.backward()
+            return made.detach()
+
+        step = eager
+        if budget:
+            before = [p.to_local().clone() for p in model.parameters()]
+            step = plimsoll.tune(loss, model, optimizer, batches[0], budget)
+            assert all(map(torch.equal, before, (p.to_local() for p in model.parameters())))
+            assert all(p.grad is None for p in model.parameters())
+            assert "FSDP" in step.fallback and "hooks swap" in step.why
+        torch.manual_seed(20 + dist.get_rank())
+        left = []
+        for number, batch in enumerate(batches):
+            left.append(step(*batch).clone())
+            if number % 2:  # gradients of two steps
+                optimizer.step()
+                optimizer.zero_grad()
+        left += [p.to_local().clone() for p in model.parameters()] + [b.clone() for b in model.buffers()]
+        return left, step
+
+    wanted, _ = train(None)
+    for budget in ("100%", "80%", "60%"):
+        left, step = train(budget)
+        same = sum(map(torch.equal, wanted, left))
+        assert same == len(wanted), f"{budget}: {len(wanted) - same} of {len(wanted)} differ"
+        peaks = step._peaks
+        assert peaks["with"] <= peaks["budget"] and (step._swaps.swapped_bytes > 0) == (budget != "100%"), (
+            step.why
+        )
+        assert "swapped" in step.explain()
+        chosen = [None] * dist.get_world_size()
+        dist.all_gather_object(chosen, sorted(step._swaps.chosen))
+        assert all(one == chosen[0] for one in chosen)
+    for kind, words, call in (
+        (plimsoll.NoPlan, "what autograd saves is swapped", lambda: train("20%")),
+        (plimsoll.BadInput, "there is no plan to show", lambda: step.report("report.html")),
+        (plimsoll.BadInput, "no batch is recommended", lambda: step.batch),
+    ):
+        try:
+            call()
+        except kind as error:
+            assert words in str(error), error
+        else:
+            raise AssertionError(words)
+    # A difference is told, and nothing of the step is kept.
+    pack = step._swaps._out
+    step._swaps._out = lambda stored, tensor, storage: (
+        pack(stored, tensor, storage),
+        step._swaps._host[stored.number].zero_(),
+    )
+    step.verify(1)
+    try:
+        step(*batches[0])
+    except plimsoll.VerificationError as error:
+        assert "differs from eager" in str(error), error
+    else:
+        raise AssertionError("another step was taken for the same")
+
+
+class Failing:
+    """A replica that is planned, on every rank, and batches of it."""
+
+    def __init__(self, budget="100%", **how):
+        torch.manual_seed(0)
+        task = build("convolutions")  # with buffers, which are broadcast before each step
+        self.inner = task.model
+        self.model = DistributedDataParallel(task.model)
+        self.batch = task.batches[0]
+        self.step = plimsoll.tune(self.loss, self.model, None, self.batch, budget, "20GB/s", verify=0, **how)
+
+    def loss(self, x, y):
+        return F.cross_entropy(self.model(x), y)
+
+    def run(self):
+        self.inner.zero_grad()
+        torch.manual_seed(5)  # for dropout
+        self.step(*self.batch)
+        return [p.grad.clone() for p in self.inner.parameters()]
+
+    def fails(self, kind, *words, call=None):
+        """The error that this rank raises, which says just this on all ranks."""
+        try:
+            (call or self.run)()
+        except kind as error:
+            said = [None] * dist.get_world_size()
+            dist.all_gather_object(said, str(error))
+            assert len(set(said)) == 1, said
+            assert all(word in said[0] for word in words), said[0]
+            return error
+        raise AssertionError(f"rank {dist.get_rank()} went on")
+
+
+def last():
+    """The rank that fails in the tests below."""
+    return dist.get_world_size() - 1
+
+
+def stands_in(step, error, times=1):
+    """The next runs of the step's program raise an error, on the last rank only."""
+    program, left = step.program, [times]
+    run = type(program).run
+
+    def fails(inputs):
+        if left[0]:
+            left[0] -= 1
+            raise error
+        return run(program, inputs)
+
+    if dist.get_rank() == last():
+        program.run = fails
+
+
+def agreed():
+    """What one rank cannot do ends the step on all, with one message; nothing hangs, and the next step runs."""
+    name = f"rank {last()} of {dist.get_world_size()} ended the step for all: "
+    here = dist.get_rank() == last()
+    # One rank finds no plan.
+    failing = Failing.__new__(Failing)
+    budget = "20KiB" if here else "100%"
+    error = failing.fails(plimsoll.NoPlan, name, "20 KiB", call=lambda: failing.__init__(budget))
+    assert error.short_by_bytes > 0 and error.layer
+
+    failing = Failing()
+    wanted = failing.run()
+    for error, kind, words in (
+        (plimsoll.DeviceError("the GPU fell off"), plimsoll.DeviceError, "the GPU fell off"),
+        (ValueError("of the user's"), plimsoll.OtherRank, "ValueError: of the user's"),
+        (plimsoll.VerificationError("other bits"), plimsoll.VerificationError, "other bits"),
+    ):
+        stands_in(failing.step, error)
+        failing.fails(kind, name + words)
+        assert all(p.grad is None for p in failing.inner.parameters())
+        assert all(map(torch.equal, failing.run(), wanted))
+
+    # One rank has a batch of a length that has no plan.
+    failing.step._buckets = plimsoll.Buckets([failing.batch[0].shape[1] + here])
+    failing.fails(plimsoll.BadInput, name)
+    failing.step._buckets = None
+    assert all(map(torch.equal, failing.run(), wanted))
+
+    # Without reducing, the others learn of it in the next step that reduces.
+    stands_in(failing.step, plimsoll.DeviceError("within no_sync"))
+    if here:
+        with failing.model.no_sync():
+            failing.fails(plimsoll.DeviceError, name + "within no_sync")
+    else:
+        for _ in range(2):
+            with failing.model.no_sync():
+                failing.step(*failing.batch)
+        failing.fails(plimsoll.DeviceError, name + "within no_sync")
+    assert all(map(torch.equal, failing.run(), wanted))
+
+
+def short():
+    """One rank runs out of memory and plans with less: the others say so, and all go on with the same bits."""
+    import logging
+
+    said = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("plimsoll").addHandler(handler)
+    failing = Failing("100%")
+    wanted = failing.run()
+    stands_in(failing.step, torch.OutOfMemoryError("out of memory"))
+    before = failing.step.program.schedule.pool_bytes
+    assert all(map(torch.equal, failing.run(), wanted))
+    assert all(map(torch.equal, failing.run(), wanted))
+    if dist.get_rank() == last():
+        assert failing.step.program.schedule.pool_bytes < before
+        assert any("planning with" in one for one in said), said
+    else:
+        told = [
+            one for one in said if one.startswith(f"rank {last()}: out of memory in a step: planning with")
+        ]
+        assert len(told) == 1, said
+    # Where no plan takes less, it ends on all ranks.
+    stands_in(failing.step, torch.OutOfMemoryError("out of memory"), times=100)
+    failing.step._with_less = lambda planned, error: None
+    failing.fails(plimsoll.OtherRank, "OutOfMemoryError: out of memory")
+    logging.getLogger("plimsoll").removeHandler(handler)
+
+
 CASES = {
+    "agreed": agreed,
+    "short": short,
+    "sharded": sharded,
     "buffers": lambda: compare("convolutions"),
     "accumulated": lambda: compare("gpt", accumulated=2),
     "views": lambda: compare("gpt", accumulated=2, gradient_as_bucket_view=True),

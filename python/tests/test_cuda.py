@@ -73,8 +73,24 @@ def test_a_driver_that_is_too_old_is_told_so(environment, tmp_path):
     run(environment, tmp_path, "old_driver", PLIMSOLL_CUDA_LIBRARIES=environment["LD_LIBRARY_PATH"])
 
 
-@pytest.mark.parametrize("what", ["life", "ended_early", "refused", "asked", "compared"])
+@pytest.mark.parametrize("what", ["life", "ended_early", "refused", "asked", "compared", "hooks"])
 def test_on_a_gpu_that_computes_nothing(environment, tmp_path, what):
+    run(environment, tmp_path, what)
+
+
+@pytest.mark.parametrize(
+    "visible, total, name",
+    [
+        ("GPU-5ca1ab1e", 4, "Plimsoll stand-in, "),
+        ("MIG-5ca1ab1e-0000-4000-8000-000000000002", 1, "Plimsoll stand-in MIG 1g.1gb, "),
+    ],
+)
+def test_a_gpu_and_a_slice_by_name(environment, tmp_path, visible, total, name):
+    run(environment, tmp_path, "named", str(total), name, CUDA_VISIBLE_DEVICES=visible)
+
+
+@pytest.mark.parametrize("what", ["graph", "graph_waits", "graph_refused", "graph_moves", "graph_forbidden"])
+def test_a_step_as_one_graph(environment, tmp_path, what):
     run(environment, tmp_path, what)
 
 

@@ -25,8 +25,18 @@ def run(processes, *cases):
     assert ended.returncode == 0, ended.stderr[-4000:]
 
 
+@pytest.mark.parametrize("processes", [2, 3])
+def test_what_ends_a_step_on_one_rank_ends_it_on_all(processes):
+    run(processes, "agreed", "short")
+
+
 def test_two_processes_leave_the_bits_of_eager_ddp():
     run(2, "buffers", "accumulated", "refused")
+
+
+@pytest.mark.parametrize("processes", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_sharded_models_swap_by_hooks_with_the_bits_of_eager(processes):
+    run(processes, "sharded")
 
 
 @pytest.mark.slow

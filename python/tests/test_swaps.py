@@ -4,6 +4,7 @@ The orders of waits are tested in Rust (`standin/tests/swaps.rs`). Needs no CUDA
 names it in the environment variable PLIMSOLL_STANDIN.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import plimsoll
 from plimsoll import _core
 
 STANDIN = os.environ.get("PLIMSOLL_STANDIN", "")
@@ -52,7 +54,7 @@ task = build("convolutions")
 trace = plimsoll.trace(task.loss, task.model, *task.batches[0])
 schedule = plimsoll.plan(trace, budget_at(0.1, task, None), "20GB/s")
 streams = _core.SwapStreams(0)
-offload, prefetch = streams.rates(1 << 20)
+offload, prefetch, _ = streams.link(1 << 20)
 assert offload > 0 and prefetch > 0
 driver = ctypes.CDLL(os.environ["PLIMSOLL_CUDA_LIBRARIES"] + "/libcuda.so.1")
 pool = ctypes.c_uint64()
@@ -110,3 +112,38 @@ def test_a_gpu_that_is_not_there_is_told_so(tmp_path):
 
 def test_the_host_says_what_is_available():
     assert _core.available_host_bytes() > 1 << 20
+
+
+@needs_standin
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_whether_both_ways_share_the_link_is_measured(tmp_path, is_shared):
+    run(
+        tmp_path,
+        f"""
+driver = ctypes.CDLL(os.environ["PLIMSOLL_CUDA_LIBRARIES"] + "/libcuda.so.1")
+driver.plimsoll_standin_link(ctypes.c_uint64(400 << 20), ctypes.c_bool({is_shared}))
+link = plimsoll.Link(*_core.SwapStreams(0).link(8 << 20))
+assert link.half_duplex == {is_shared}, link
+assert all(200 << 20 < rate < 404 << 20 for rate in link.rates[:2]), link
+assert ("one way at a time" in str(link)) == {is_shared}
+""",
+    )
+
+
+def test_on_a_link_of_one_way_at_a_time_no_copies_overlap():
+    from networks import budget_at, build
+
+    task = build("convolutions")
+    link = plimsoll.Link(2e8, 2e8, half_duplex=True)
+    trace = plimsoll.trace(task.loss, task.model, *task.batches[0])
+    schedule = plimsoll.plan(trace, budget_at(0.1, task, None), link)
+    assert json.loads(schedule.to_json())["link"]["duplex"] == "half"
+    step = plimsoll.tune(task.loss, task.model, None, task.batches[0], schedule.budget_bytes, link, verify=1)
+    assert "one way at a time" in step.explain()
+    for batch in task.batches:
+        task.model.zero_grad()
+        step(*batch)
+    assert step.fallback is None and step.program.schedule.prefetched_bytes > 0
+    _, out, back = step.program.spans
+    assert out and back
+    assert all(a[1] <= b[0] or b[1] <= a[0] for a in out for b in back)

@@ -9,7 +9,7 @@
 
 use crate::state::{choose_order, state};
 use crate::status::{self, Status};
-use crate::{delays, lock};
+use crate::{delays, link, lock};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
 use std::sync::{Mutex, Once};
@@ -94,6 +94,12 @@ extern "C" fn plimsoll_standin_delays(seed: u64) {
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_order(order: u64) {
     choose_order(order);
+}
+
+/// From now on copies between host and device run at this rate, both ways at once or one at a time; 0 for no limit.
+#[unsafe(no_mangle)]
+extern "C" fn plimsoll_standin_link(bytes_per_second: u64, is_shared: bool) {
+    link::pace(bytes_per_second, is_shared);
 }
 
 /// Writes a line `name count` for each call made so far, or as much of it as there is room for; gives the length of all.

@@ -8,7 +8,9 @@
 use crate::graph::Mode;
 use crate::kernels::{self, Launch};
 use crate::memory::{self, Host};
-use crate::state::{DriverState, Event, Recorded, end_context, finish, state, wait_for_all};
+use crate::state::{
+    DriverState, Event, Recorded, end_context, exchange_interaction, finish, state, wait_for_all,
+};
 use crate::status::{self, Outcome, sticky};
 use crate::stream::{Copy, Direction, Work};
 use crate::{control, lock};
@@ -24,6 +26,9 @@ type Place<'a, T> = Option<&'a mut MaybeUninit<T>>;
 
 /// The only flags that a stream may have here.
 const NON_BLOCKING: c_uint = 1;
+
+/// The device's name of its own.
+const GPU: &str = "GPU-5ca1ab1e-0000-4000-8000-000000000001";
 
 /// The primary context's handle.
 const CONTEXT: usize = 0xc0;
@@ -128,6 +133,15 @@ fn default_stream(stream: usize) {
     }
 }
 
+/// Whether a stream captures (1), or did until its capture was broken (2), and the number of its capture.
+fn capture_status(stream: usize) -> Outcome<(c_uint, c_ulonglong)> {
+    here()?;
+    let mut state = state();
+    state.stream(stream)?;
+    let capture = state.capture_of(stream);
+    Ok(capture.map_or((0, 0), |(handle, held)| (1 + c_uint::from(held.broken), handle as c_ulonglong)))
+}
+
 /// The words of a code, by which of the two.
 fn say(
     code: u32,
@@ -145,8 +159,11 @@ calls! {
             return Err(status::INVALID_VALUE);
         }
         let visible = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_else(|_| "0".into());
-        // As the driver reads it: everything from the first name on that is no device is not seen.
-        if visible.split(',').next().map(str::trim) != Some("0") {
+        // As the driver reads it: everything from the first name on that is no device is not seen. A GPU's own name may be
+        // cut short.
+        let first = visible.split(',').next().unwrap_or_default().trim();
+        let is_gpu = first.len() > "GPU-".len() && GPU.starts_with(first);
+        if first != "0" && !is_gpu && first != memory::SLICE {
             return Err(status::NO_DEVICE);
         }
         INITIALISED.store(true, Ordering::Relaxed);
@@ -177,7 +194,7 @@ calls! {
 
     fn cuDeviceGetName(room: *mut c_char, length: c_int, device: c_int) {
         only(device)?;
-        copy_out(c"Plimsoll stand-in", room, length)
+        copy_out(if memory::is_slice() { c"Plimsoll stand-in MIG 1g.1gb" } else { c"Plimsoll stand-in" }, room, length)
     }
 
     fn cuDeviceGetPCIBusId(room: *mut c_char, length: c_int, device: c_int) {
@@ -268,6 +285,10 @@ calls! {
         copy(Direction::DeviceToHost, to, from, bytes, stream)
     }
 
+    fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: usize) {
+        copy(Direction::DeviceToDevice, to, from, bytes, stream)
+    }
+
     fn cuMemsetD8Async(address: u64, byte: u8, bytes: usize, stream: usize) {
         here()?;
         default_stream(stream);
@@ -320,13 +341,15 @@ calls! {
 
     fn cuStreamBeginCapture_v2(stream: usize, mode: c_uint) {
         here()?;
-        let mode = match mode {
-            0 => Mode::Global,
-            1 => Mode::ThreadLocal,
-            2 => Mode::Relaxed,
-            _ => return Err(status::INVALID_VALUE),
-        };
-        state().begin_capture(stream, mode)
+        state().begin_capture(stream, Mode::of(mode).ok_or(status::INVALID_VALUE)?)
+    }
+
+    fn cuThreadExchangeStreamCaptureMode(mode: Place<c_uint>) {
+        let mode = mode.ok_or(status::INVALID_VALUE)?;
+        // SAFETY: the caller gives the mode that it wants, as the interface asks.
+        let wanted = Mode::of(unsafe { mode.assume_init_read() }).ok_or(status::INVALID_VALUE)?;
+        mode.write(exchange_interaction(wanted) as c_uint);
+        Ok(())
     }
 
     fn cuStreamEndCapture(stream: usize, graph: Place<usize>) {
@@ -336,6 +359,20 @@ calls! {
         let handle = state.handle();
         state.graphs.insert(handle, ended);
         put(graph, handle)
+    }
+
+    fn cuStreamIsCapturing(stream: usize, status: Place<c_uint>) {
+        put(status, capture_status(stream)?.0)
+    }
+
+    // Of the graph that is made nothing is told.
+    fn cuStreamGetCaptureInfo_v2(
+        stream: usize, status: Place<c_uint>, id: Place<c_ulonglong>, _graph: *const c_void, _after: *const c_void,
+        _count: *const c_void,
+    ) {
+        let (now, capture) = capture_status(stream)?;
+        put(status, now)?;
+        if id.is_some() { put(id, capture) } else { Ok(()) }
     }
 
     fn cuEventCreate(event: Place<usize>, flags: c_uint) {
@@ -438,6 +475,14 @@ calls! {
         };
         let arguments = function.kinds.iter().enumerate().map(read).collect();
         state.enqueue(stream, Work::Launch(Launch { function, blocks, threads, arguments }))
+    }
+
+    fn cuGraphGetNodes(graph: usize, nodes: *const c_void, count: Place<usize>) {
+        here()?;
+        if !nodes.is_null() {
+            return Err(status::INVALID_VALUE); // only how many there are is told
+        }
+        put(count, state().graphs.get(&graph).ok_or(status::INVALID_HANDLE)?.len())
     }
 
     fn cuGraphInstantiateWithFlags(executable: Place<usize>, graph: usize, _flags: c_ulonglong) {

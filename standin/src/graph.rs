@@ -25,6 +25,11 @@ pub struct Graph {
 }
 
 impl Graph {
+    /// How many pieces of work were captured.
+    pub fn len(&self) -> usize {
+        self.nodes.iter().filter(|node| node.work.is_some()).count()
+    }
+
     /// Runs all of it.
     pub fn run(&self) {
         if turns::on() { self.run_by_turns() } else { self.run_by_itself() }
@@ -97,6 +102,13 @@ pub enum Mode {
     ThreadLocal,
     /// Nowhere.
     Relaxed,
+}
+
+impl Mode {
+    /// By the driver's number of it.
+    pub fn of(number: u32) -> Option<Mode> {
+        [Mode::Global, Mode::ThreadLocal, Mode::Relaxed].into_iter().find(|mode| *mode as u32 == number)
+    }
 }
 
 impl Capture {

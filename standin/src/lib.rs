@@ -36,6 +36,7 @@ mod delays;
 mod driver;
 mod graph;
 mod kernels;
+mod link;
 mod memory;
 mod nvml;
 mod nvrtc;

@@ -8,7 +8,7 @@ use crate::lock;
 use crate::status::{self, Outcome};
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
-use std::sync::Mutex;
+use std::sync::{LazyLock, Mutex};
 
 /// What device addresses have on top; host addresses of user space are below 2^47.
 const DEVICE: u64 = 1 << 50;
@@ -19,7 +19,11 @@ const PAGE: u64 = 4096;
 const ALIGNMENT: u64 = 256;
 
 /// All of the device, less what a context takes of a real one.
-const TOTAL: u64 = 4 << 30;
+pub const TOTAL: u64 = 4 << 30;
+
+/// A slice of the device (MIG), by its name, and its memory.
+pub const SLICE: &str = "MIG-5ca1ab1e-0000-4000-8000-000000000002";
+const OF_SLICE: u64 = 1 << 30;
 
 /// Taken by the context.
 const CONTEXT: u64 = 256 << 20;
@@ -46,7 +50,15 @@ pub enum Host {
 /// The bytes that are free, and all.
 pub fn info() -> (u64, u64) {
     let taken: u64 = lock(&LIVE).device.values().sum();
-    (TOTAL - CONTEXT - taken, TOTAL)
+    let total = if is_slice() { OF_SLICE } else { TOTAL };
+    (total - CONTEXT - taken, total)
+}
+
+/// Whether the process computes on a slice: it named one when it began.
+pub fn is_slice() -> bool {
+    static NAMED: LazyLock<bool> =
+        LazyLock::new(|| std::env::var("CUDA_VISIBLE_DEVICES").is_ok_and(|names| names.trim() == SLICE));
+    *NAMED
 }
 
 /// Maps so many bytes, a multiple of the page.

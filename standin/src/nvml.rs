@@ -2,11 +2,12 @@
 //!
 //! `PLIMSOLL_STANDIN_HEALTH` is words with blanks between: `slow=0x20` (the bits of the reasons), `other=PID:BYTES:COMMAND`
 //! (a process, as often as there are some), `own=PID` (the number that this process has for the machine, where a container
-//! gives it another), `free=BYTES`. This process is on the device while it holds the context, like any other.
+//! gives it another), `free=BYTES`. Where CUDA_VISIBLE_DEVICES names a slice of it (`MIG-...`), it is cut into slices, and
+//! tells of its whole memory and of all processes. This process is on the device while it holds the context, like any other.
 #![allow(non_snake_case, reason = "the names are the library's")]
 
 use crate::driver::is_held;
-use crate::memory;
+use crate::memory::{self, is_slice};
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong};
 use std::mem::MaybeUninit;
 
@@ -148,9 +149,15 @@ extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(bus: *const c_char, device: Place
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn nvmlDeviceGetMigMode(device: usize, current: Place<c_uint>, pending: Place<c_uint>) -> u32 {
+    let mode = c_uint::from(is_slice());
+    if device == DEVICE { put(current, mode) | put(pending, mode) } else { INVALID_ARGUMENT }
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: usize, room: Option<&mut Memory>) -> u32 {
     let Some(room) = room.filter(|_| device == DEVICE) else { return INVALID_ARGUMENT };
-    let (free, total) = memory::info();
+    let (free, total) = if is_slice() { (memory::TOTAL, memory::TOTAL) } else { memory::info() };
     let free = said("free").first().and_then(|bytes| bytes.parse().ok()).unwrap_or(free);
     (room.total, room.free, room.used, room.reserved) = (total, free, total - free.min(total), 0);
     0

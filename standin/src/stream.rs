@@ -6,7 +6,7 @@
 use crate::kernels::Launch;
 use crate::memory::{self, Host};
 use crate::status::{self, Outcome};
-use crate::{delays, lock, turns};
+use crate::{delays, link, lock, turns};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
@@ -48,10 +48,11 @@ pub struct Copy {
 pub enum Direction {
     HostToDevice,
     DeviceToHost,
+    DeviceToDevice,
 }
 
 impl Copy {
-    /// Makes sure that the addresses are what the way says; tells whether the host's side is page-locked.
+    /// Makes sure that the addresses are what the way says; tells whether the host's side, if there is one, is page-locked.
     pub fn check(&self) -> Outcome<Host> {
         match self.direction {
             Direction::HostToDevice => {
@@ -59,6 +60,10 @@ impl Copy {
             }
             Direction::DeviceToHost => {
                 memory::device(self.from, self.bytes).and(memory::host(self.to, self.bytes))
+            }
+            Direction::DeviceToDevice => {
+                memory::device(self.to, self.bytes)?;
+                memory::device(self.from, self.bytes).map(|_| Host::PageLocked)
             }
         }
     }
@@ -69,10 +74,18 @@ impl Copy {
         let (to, from) = match self.direction {
             Direction::HostToDevice => (memory::device(self.to, self.bytes)?, self.from as *mut u8),
             Direction::DeviceToHost => (self.to as *mut u8, memory::device(self.from, self.bytes)?),
+            Direction::DeviceToDevice => {
+                (memory::device(self.to, self.bytes)?, memory::device(self.from, self.bytes)?)
+            }
         };
         // SAFETY: both ranges were just found whole: on the device in one live allocation, on the host in page-locked
-        // memory, or in memory that the caller of the driver promises and waits for. The two are never the same memory.
-        unsafe { std::ptr::copy_nonoverlapping(from, to, self.bytes as usize) };
+        // memory, or in memory that the caller of the driver promises and waits for. Within the device they may overlap.
+        let copy = || unsafe { std::ptr::copy(from, to, self.bytes as usize) };
+        if self.direction == Direction::DeviceToDevice {
+            copy();
+        } else {
+            link::carry(self.bytes, copy);
+        }
         Ok(())
     }
 }

@@ -42,7 +42,19 @@ impl Machine {
 
     /// Sets a tensor's place in the pool to one byte, on the compute stream.
     fn fill(&self, place: usize, byte: u8) {
-        self.library.fill(self.pool + (place * SIZE) as u64, byte, SIZE, DEFAULT_STREAM);
+        self.fill_on(DEFAULT_STREAM, place, byte);
+    }
+
+    fn fill_on(&self, stream: usize, place: usize, byte: u8) {
+        self.library.fill(self.pool + (place * SIZE) as u64, byte, SIZE, stream);
+    }
+
+    /// Sets all places in the pool and all slots in the slab to one byte, so that nothing is left of an earlier iteration.
+    fn forget(&self, byte: u8) {
+        (0..3).for_each(|place| self.fill(place, byte));
+        self.pool();
+        // SAFETY: the slab has so many bytes, and the only stream that may use it has just been waited for.
+        unsafe { std::ptr::write_bytes(self.slab.address() as *mut u8, byte, 3 * SIZE) };
     }
 
     /// Each tensor's place in the pool, which must hold one byte throughout.
@@ -155,6 +167,130 @@ fn each_wait_is_needed() {
     }
 }
 
+/// The graph of an iteration whose bytes begin with 10, captured on this stream; or the code by which the capture is refused.
+fn graph(
+    machine: &Machine,
+    swaps: &mut Swaps,
+    stream: usize,
+    commands: &[SwapCommand],
+) -> Result<usize, u32> {
+    let computes = commands.iter().filter(|command| command.stream == Stream::Compute);
+    machine.library.captured(stream, || {
+        // SAFETY: the stream lives; pool and slab outlive the graph's launches, which are waited for.
+        unsafe { swaps.start_captured(stream) }.expect("nothing is refused");
+        for (number, command) in computes.enumerate() {
+            swaps.wait(command.needs[1], command.needs[2]).expect("nothing is refused");
+            match number {
+                0 => machine.fill_on(stream, 0, 10),
+                1 => machine.fill_on(stream, 0, 11),
+                3 => machine.fill_on(stream, 0, 12),
+                _ => {}
+            }
+            swaps.computed().expect("nothing is refused");
+        }
+        swaps.finish().expect("nothing is refused");
+    })
+}
+
+#[test]
+fn a_captured_iteration_keeps_all_waits_each_time_it_is_launched() {
+    let Some(machine) = Machine::new() else { return };
+    let stream = machine.library.stream();
+    let mut swaps = Swaps::new(&machine.streams, &commands(&machine)).expect("events");
+    iterate(&machine, &mut swaps, 4, true).expect("nothing is refused");
+    let graph = graph(&machine, &mut swaps, stream, &commands(&machine)).expect("it can be captured");
+    assert_eq!(machine.pool(), [6, 4, 5], "nothing runs while it is captured");
+    for order in 0..30 {
+        machine.forget(90);
+        machine.library.order(order);
+        machine.library.launch(graph, DEFAULT_STREAM);
+        // What follows on the stream that it is launched on comes after it.
+        if order % 2 == 0 {
+            machine.fill(1, 77);
+        }
+        let expected = if order % 2 == 0 { [12, 77, 11] } else { [12, 10, 11] };
+        assert_eq!(machine.pool(), expected, "order {order}");
+    }
+    machine.library.order(0);
+    for seed in 1..20 {
+        machine.library.delays(seed);
+        machine.forget(91);
+        machine.library.launch(graph, stream);
+        machine.library.read(machine.pool, SIZE, stream);
+        assert_eq!(machine.pool(), [12, 10, 11], "seed {seed}");
+    }
+    machine.library.delays(0);
+    iterate(&machine, &mut swaps, 40, false).expect("the same copies command by command");
+    assert_eq!(machine.pool(), [42, 40, 41]);
+}
+
+#[test]
+fn each_wait_of_a_captured_iteration_is_needed() {
+    let Some(machine) = Machine::new() else { return };
+    let stream = machine.library.stream();
+    for (command, other) in [(1, 0), (2, 1), (6, 1)] {
+        let mut faulty = commands(&machine);
+        faulty[command].needs[other] = 0;
+        let mut swaps = Swaps::new(&machine.streams, &faulty).expect("events");
+        let graph = graph(&machine, &mut swaps, stream, &faulty).expect("it can be captured");
+        let seen = (1..60).any(|order| {
+            machine.library.order(0);
+            machine.forget(90);
+            machine.library.order(order);
+            machine.library.launch(graph, DEFAULT_STREAM);
+            let bytes = machine.library.read(machine.pool, 3 * SIZE, DEFAULT_STREAM);
+            bytes.chunks(SIZE).zip([12, 10, 11]).any(|(place, byte)| place.iter().any(|b| *b != byte))
+        });
+        machine.library.order(0);
+        assert!(seen, "command {command} need not wait for stream {other}");
+    }
+}
+
+#[test]
+fn a_capture_that_ends_early_leaves_nothing_behind() {
+    const INVALIDATED: u32 = 901;
+    const UNJOINED: u32 = 904;
+    let Some(machine) = Machine::new() else { return };
+    let stream = machine.library.stream();
+    let mut swaps = Swaps::new(&machine.streams, &commands(&machine)).expect("events");
+    iterate(&machine, &mut swaps, 1, false).expect("nothing is refused");
+    // Given up half way: the streams are joined, so that the capture ends, and nothing of it ever runs.
+    let ended = machine.library.captured(stream, || {
+        // SAFETY: as in `graph`; it is never launched.
+        unsafe { swaps.start_captured(stream) }.expect("nothing is refused");
+        machine.fill_on(stream, 0, 50);
+        swaps.computed().expect("nothing is refused");
+        swaps.abort();
+    });
+    assert!(ended.is_ok(), "{ended:?}");
+    assert_eq!(machine.pool(), [3, 1, 2]);
+    iterate(&machine, &mut swaps, 4, false).expect("nothing is refused");
+    assert_eq!(machine.pool(), [6, 4, 5]);
+    // Ended without its joins, the driver refuses it.
+    let ended = machine.library.captured(stream, || {
+        // SAFETY: as above.
+        unsafe { swaps.start_captured(stream) }.expect("nothing is refused");
+        swaps.computed().expect("nothing is refused");
+    });
+    assert_eq!(ended, Err(UNJOINED));
+    // What the driver refuses within a capture comes out, and the next iteration is whole.
+    for call in [c"cuMemcpyDtoHAsync_v2", c"cuEventRecord", c"cuStreamWaitEvent"] {
+        let ended = machine.library.captured(stream, || {
+            machine.library.answer(call, 1, 700);
+            // SAFETY: as above.
+            let started = unsafe { swaps.start_captured(stream) };
+            let refused = started.and_then(|()| (0..5).try_for_each(|_| swaps.computed()));
+            let error = refused.expect_err("a call was refused").to_string();
+            assert!(error.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{error}");
+            swaps.abort();
+        });
+        // A stream that was not brought into the capture cannot be joined.
+        assert!(matches!(ended, Ok(_) | Err(INVALIDATED)), "{call:?}: {ended:?}");
+        iterate(&machine, &mut swaps, 7, false).expect("nothing is refused");
+        assert_eq!(machine.pool(), [9, 7, 8]);
+    }
+}
+
 #[test]
 fn timed_iterations_have_spans_in_the_order_of_the_waits() {
     let Some(machine) = Machine::new() else { return };
@@ -219,11 +355,71 @@ fn what_the_driver_refuses_comes_out_and_memory_is_given_back() {
 }
 
 #[test]
+fn two_ways_that_share_the_link_are_told_from_two_that_do_not() {
+    const RATE: u64 = 400 << 20;
+    let Some(machine) = Machine::new() else { return };
+    for (is_shared, least, most) in [(false, 1.5, 2.2), (true, 0.7, 1.2)] {
+        machine.library.link(RATE, is_shared);
+        let rates = machine.streams.rates(Bytes(8 << 20)).expect("nothing is refused");
+        let shares = rates.together.iter().zip(&rates.alone).map(|(together, alone)| together.0 / alone.0);
+        let shares: f64 = shares.sum();
+        assert!((least..=most).contains(&shares), "shared: {is_shared}, {shares}: {rates:?}");
+        let of_link = rates.alone.map(|alone| alone.0 / RATE as f64);
+        assert!(of_link.iter().all(|share| (0.5..1.01).contains(share)), "{of_link:?}");
+    }
+    machine.library.link(0, false);
+}
+
+/// The driver reads the variable once in a process, so each value has a process of its own: this test again.
+#[test]
+fn a_slice_has_its_own_memory_and_name_and_nobody_elses_processes() {
+    const CHILD: &str = "PLIMSOLL_STANDIN_CHILD";
+    let Some(library) = StandIn::open() else { return };
+    if std::env::var_os(CHILD).is_some() {
+        let survey = plimsoll_runtime::cuda::survey().expect("the stand-in has a device");
+        let (facts, health) = &survey.devices[0];
+        println!(
+            "{} of {}, {:?}, {} others",
+            facts.name,
+            facts.memory,
+            health.memory_bytes.best,
+            health.others.len()
+        );
+        return;
+    }
+    for (value, expected) in [
+        ("0", "Plimsoll stand-in of 4 GiB, Some(Bytes(4294967296)), 1 others"),
+        ("GPU-5ca1ab1e", "Plimsoll stand-in of 4 GiB, Some(Bytes(4294967296)), 1 others"),
+        ("MIG-5ca1ab1e-0000-4000-8000-000000000002", "Plimsoll stand-in MIG 1g.1gb of 1 GiB, None, 0 others"),
+    ] {
+        let folder = &library.options().libraries[0];
+        let name = "libnvidia-ml.so.1";
+        let built = std::fs::read_link(folder.join("libcuda.so.1")).expect("it is a link");
+        let _ = std::os::unix::fs::symlink(built, folder.join(name));
+        let output = std::process::Command::new(std::env::current_exe().expect("a test has a file"))
+            .args([
+                "--exact",
+                "--nocapture",
+                "a_slice_has_its_own_memory_and_name_and_nobody_elses_processes",
+            ])
+            .env("CUDA_VISIBLE_DEVICES", value)
+            .env("PLIMSOLL_CUDA_LIBRARIES", folder)
+            .env("PLIMSOLL_STANDIN_HEALTH", "other=4242:3221225472:/usr/bin/python3")
+            .env(CHILD, "1")
+            .output()
+            .expect("a test can be started");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains(expected), "{value}: {said}{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
 fn rates_are_measured_both_ways_and_leave_nothing_behind() {
     let Some(machine) = Machine::new() else { return };
     let calls = machine.library.calls_of(|| {
         let rates = machine.streams.rates(Bytes(1 << 20)).expect("nothing is refused");
-        assert!(rates.iter().all(|rate| rate.0.is_finite() && rate.0 > 0.0), "{rates:?}");
+        let all = [rates.alone, rates.together].concat();
+        assert!(all.iter().all(|rate| rate.0.is_finite() && rate.0 > 0.0), "{rates:?}");
     });
     assert_eq!(calls["cuMemAlloc_v2"], calls["cuMemFree_v2"]);
     assert_eq!(calls["cuMemHostRegister_v2"], calls["cuMemHostUnregister"]);

@@ -45,6 +45,7 @@ class Cpu(Device):
 
     where = torch.device("cpu")
     allocator = allocator.CPU
+    graphs = None
 
     def prepare(self) -> None:
         """Nothing is to be done."""

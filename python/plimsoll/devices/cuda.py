@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -20,6 +21,9 @@ from ..link import Link
 from ..tape import aligned
 from ..torch_private import cuda_sleep, float32_precision
 from .device import Device, HostSlab, Stopwatch, Transfers
+from .graphs import Graphs
+
+logger = logging.getLogger("plimsoll")
 
 SLEEP_CYCLES = 400_000
 """Some 200 us: before a call is timed the GPU sleeps so long, so that the call is enqueued when it begins."""
@@ -65,6 +69,7 @@ class Cuda(Device):
 
     def __init__(self, where: torch.device) -> None:
         self.where = where
+        self.graphs: Graphs = Graphs(where)
         self._streams: _core.SwapStreams | None = None
         self._known_users: set[tuple[int, int]] = set()
 
@@ -88,15 +93,16 @@ class Cuda(Device):
             )
         loaded = self.allocator.installed()
         loaded.plimsoll_device(self.where.index)
-        user = (threading.get_ident(), self.stream())
-        if user not in self._known_users:
-            self._take_workspaces()
-            self._known_users.add(user)
+        thread = threading.get_ident()
+        for stream in (torch.cuda.current_stream(self.where), self.graphs.stream):
+            if (thread, stream.cuda_stream) not in self._known_users:
+                self._take_workspaces(stream)
+                self._known_users.add((thread, stream.cuda_stream))
 
-    def _take_workspaces(self) -> None:
+    def _take_workspaces(self, stream: torch.cuda.Stream) -> None:
         """The first products of a thread on a stream: in torch 2.11 (no more in 2.15), cuBLAS keeps a workspace for each
         such pair, of 32 MiB on a Hopper, taken when it is first needed."""
-        with torch.cuda.device(self.where), torch.no_grad(), torch.autocast("cuda", enabled=False):
+        with torch.cuda.stream(stream), torch.no_grad(), torch.autocast("cuda", enabled=False):
             square = torch.zeros(16, 16, device=self.where)
             torch.addmm(square[0], square, square)
             torch.mm(square, square)
@@ -170,8 +176,11 @@ class Cuda(Device):
         return [max(pair) for pair in zip(on_gpu, on_host, strict=True)]
 
     def measure_link(self) -> Link:
-        """Copies between page-locked memory and the GPU, each way alone."""
-        return Link(*self.swap_streams().rates(LINK_SAMPLE_BYTES))
+        """Copies between page-locked memory and the GPU, each way alone and both at once."""
+        link = Link(*self.swap_streams().link(LINK_SAMPLE_BYTES))
+        if link.half_duplex:
+            logger.info("the link copies one way at a time: %s", link)
+        return link
 
     def host_limit(self) -> int | None:
         """Most of what the system has. The driver may page-lock less, which shows when it is asked."""

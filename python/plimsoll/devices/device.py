@@ -13,6 +13,7 @@ import torch
 from .. import _core
 from ..allocator import Allocator
 from ..link import Link
+from .graphs import Graphs
 
 Stopwatch = object
 """What a device keeps of a call that it timed."""
@@ -58,6 +59,8 @@ class Device(abc.ABC):
     """Where the tensors of a step are."""
     allocator: Allocator
     """Whose allocations are recorded and planned."""
+    graphs: Graphs | None
+    """What captures a step as a graph; none where a step is always run call by call."""
 
     @abc.abstractmethod
     def prepare(self) -> None:

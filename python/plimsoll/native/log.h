@@ -48,6 +48,11 @@ inline const int64_t* first = nullptr;
 inline int64_t call = -1, next_slot = 0, end_slot = 0;
 inline int64_t served = 0, unplanned = 0, unplanned_bytes = 0, unused = 0, faulty_call = -1;
 
+// Bytes for single numbers that calls make on the device only while they are captured as a graph: the seeds of attention, which
+// lie on the host otherwise. They last until the next call, and none is there outside of a capture.
+constexpr int64_t SPARE_SLOT = 256, SPARE_BYTES = 8;
+inline int64_t spare = 0, spare_end = 0, next_spare = 0;
+
 inline std::atomic<int64_t> failures{0};  // allocations that found no memory
 
 inline void log_allocation(void* address, size_t bytes) {
@@ -72,6 +77,13 @@ inline void* planned_address(size_t bytes) {
     std::lock_guard<std::mutex> lock(guard);
     lent.insert(address);
     events.push_back({0, reinterpret_cast<int64_t>(address), static_cast<int64_t>(bytes)});
+    return address;
+  }
+  if (static_cast<int64_t>(bytes) <= SPARE_BYTES && next_spare + SPARE_SLOT <= spare_end) {
+    void* address = reinterpret_cast<void*>(next_spare);
+    next_spare += SPARE_SLOT;
+    std::lock_guard<std::mutex> lock(guard);
+    lent.insert(address);
     return address;
   }
   unplanned++;
@@ -144,6 +156,7 @@ void plimsoll_call(int64_t number) {
   using namespace plimsoll;
   end_call();
   call = number;
+  next_spare = spare;
   next_slot = first[number];
   end_slot = first[number + 1];
   {
@@ -151,6 +164,13 @@ void plimsoll_call(int64_t number) {
     events.push_back({4, number, 0});
   }
   mode = Mode::Replay;
+}
+
+// The step is captured as a graph: these bytes are for single numbers that no plan foresees.
+void plimsoll_spare(int64_t address, int64_t bytes) {
+  using namespace plimsoll;
+  spare = next_spare = address;
+  spare_end = address + bytes;
 }
 
 // What this thread allocates from here on belongs to nobody's call.
@@ -161,6 +181,7 @@ void plimsoll_end(int64_t* out) {
   end_call();
   mode = Mode::Pass;
   next_slot = end_slot = 0;
+  spare = spare_end = next_spare = 0;
   const int64_t counts[5] = {served, unplanned, unplanned_bytes, unused, faulty_call};
   std::memcpy(out, counts, sizeof counts);
 }

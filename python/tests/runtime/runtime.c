@@ -65,9 +65,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, enum cudaDeviceAttr which, int de
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp* found, int device) {
-  (void)device;
   memset(found, 0, sizeof *found);
-  strcpy(found->name, "a stand-in");
+  CALL("cuDeviceGetName", (char*, int, int), found->name, sizeof found->name, device);
+  CALL("cuDeviceTotalMem_v2", (size_t*, int), &found->totalGlobalMem, device);
   found->major = 9;
   found->warpSize = 32;
   found->multiProcessorCount = 132;
@@ -78,7 +78,6 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp* found, int device) {
   found->sharedMemPerBlockOptin = 227 << 10;
   found->sharedMemPerMultiprocessor = 228 << 10;
   found->regsPerBlock = found->regsPerMultiprocessor = 1 << 16;
-  found->totalGlobalMem = 4ull << 30;
   found->textureAlignment = 512;
   for (int n = 0; n < 3; n++) {
     found->maxThreadsDim[n] = n < 2 ? 1024 : 64;
@@ -111,9 +110,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, enum cudaM
   const int to_device = (uintptr_t)to >= DEVICE, from_device = (uintptr_t)from >= DEVICE;
   if (bytes == 0) return cudaSuccess;
   if (to_device && from_device) {
-    synchronise(stream);
-    memmove((char*)to - DEVICE, (const char*)from - DEVICE, bytes);
-    return cudaSuccess;
+    return CALL("cuMemcpyDtoDAsync_v2", (void*, const void*, size_t, cudaStream_t), to, from, bytes, stream);
   }
   if (to_device) {
     return CALL("cuMemcpyHtoDAsync_v2", (void*, const void*, size_t, cudaStream_t), to, from, bytes, stream);
@@ -142,15 +139,24 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
   streams[stream_count++] = *stream;
   return status;
 }
+static int is_captured(cudaStream_t stream) {
+  enum cudaStreamCaptureStatus status;
+  cudaStreamIsCapturing(stream, &status);
+  return status != cudaStreamCaptureStatusNone;
+}
 cudaError_t cudaDeviceSynchronize(void) {
-  for (int n = 0; n < stream_count; n++) synchronise(streams[n]);
+  for (int n = 0; n < stream_count; n++) {
+    if (is_captured(streams[n])) return cudaErrorStreamCaptureUnsupported;
+    synchronise(streams[n]);
+  }
   return cudaSuccess;
 }
 cudaError_t cudaStreamGetCaptureInfo(
     cudaStream_t stream, enum cudaStreamCaptureStatus* status, unsigned long long* id, cudaGraph_t* graph,
     const cudaGraphNode_t** after, const cudaGraphEdgeData** edges, size_t* count) {
-  (void)stream, (void)id, (void)graph, (void)after, (void)edges, (void)count;
-  return *status = cudaStreamCaptureStatusNone, cudaSuccess;
+  (void)graph, (void)after, (void)edges, (void)count;
+  typedef int (*Info)(cudaStream_t, enum cudaStreamCaptureStatus*, unsigned long long*, void*, void*, void*);
+  return enter(), (cudaError_t)((Info)driver("cuStreamGetCaptureInfo_v2"))(stream, status, id, NULL, NULL, NULL);
 }
 cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
   (void)stream;
@@ -158,18 +164,32 @@ cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) { return synchronise(stream); }
 cudaError_t cudaStreamQuery(cudaStream_t stream) { return synchronise(stream); }
-static int is_capturing = 0;
-void plimsoll_runtime_capture(int on) { is_capturing = on; }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus* status) {
-  (void)stream;
-  return *status = is_capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone, cudaSuccess;
+  return CALL("cuStreamIsCapturing", (cudaStream_t, enum cudaStreamCaptureStatus*), stream, status);
 }
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
+  return CALL("cuStreamBeginCapture_v2", (cudaStream_t, unsigned), stream, mode);
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  *graph = NULL;
+  return CALL("cuStreamEndCapture", (cudaStream_t, cudaGraph_t*), stream, graph);
+}
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
+  return CALL("cuGraphGetNodes", (cudaGraph_t, cudaGraphNode_t*, size_t*), graph, nodes, count);
+}
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long flags) {
+  return CALL("cuGraphInstantiateWithFlags", (cudaGraphExec_t*, cudaGraph_t, unsigned long long), made, graph, flags);
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+  return CALL("cuGraphLaunch", (cudaGraphExec_t, cudaStream_t), graph, stream);
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) { return CALL("cuGraphExecDestroy", (cudaGraphExec_t), graph); }
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return CALL("cuGraphDestroy", (cudaGraph_t), graph); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
   return CALL("cuStreamWaitEvent", (cudaStream_t, cudaEvent_t, unsigned), stream, event, flags);
 }
 cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode* mode) {
-  (void)mode;
-  return cudaSuccess;
+  return CALL("cuThreadExchangeStreamCaptureMode", (enum cudaStreamCaptureMode*), mode);
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   return CALL("cuEventCreate", (cudaEvent_t*, unsigned), event, flags & 3);

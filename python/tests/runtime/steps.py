@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benches"))
 
@@ -21,7 +22,7 @@ from models import GPT
 from torch import nn
 
 import plimsoll
-from plimsoll import devices, errors
+from plimsoll import capturing, devices, errors
 
 torch.backends.cudnn.enabled = False
 torch.backends.cuda.enable_cudnn_sdp(False)
@@ -38,6 +39,74 @@ class Warnings(logging.Handler):
 
     def emit(self, record):
         self.said.append(record.getMessage())
+
+
+class Shift(torch.autograd.Function):
+    """Moves rows by one, puts a row of the weight first, and gives what it made as the weight's gradient: bytes that are
+    copied, and so are true on a GPU that computes nothing."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        made = torch.empty_like(x)
+        made[1:].copy_(x[:-1])
+        made[:1].copy_(weight[:1])
+        ctx.save_for_backward(made)
+        return made
+
+    @staticmethod
+    def backward(ctx, passed_on):
+        (made,) = ctx.saved_tensors
+        return passed_on.clone(), made.clone()
+
+
+class Register(nn.Module):
+    """Shifts, one after the other."""
+
+    def __init__(self, depth=8, rows=16, width=4096):
+        super().__init__()
+        rows = torch.arange(depth * rows * width, dtype=torch.float32).view(depth, rows, width)
+        self.weights = nn.ParameterList(nn.Parameter(row.cuda()) for row in rows)
+
+    def forward(self, x):
+        for weight in self.weights:
+            x = Shift.apply(x, weight)
+        return x.flatten()[0].clone()
+
+    def wrong(self, x):
+        """Which weights have another gradient than they must have."""
+        x, found = x.cpu(), []
+        for number, weight in enumerate(self.weights):
+            x = torch.cat([weight.detach().cpu()[:1], x[:-1]])
+            if not torch.equal(weight.grad.cpu(), x):
+                found.append(number)
+        return found
+
+
+def rows(seed):
+    """A batch of a shift register."""
+    return torch.randn(16, 4096, generator=torch.Generator().manual_seed(seed)).cuda()
+
+
+class StandIn:
+    """The driver's, as a test speaks to it."""
+
+    def __init__(self):
+        self._library = ctypes.CDLL(os.environ["PLIMSOLL_STANDIN"])
+
+    def order(self, order):
+        self._library.plimsoll_standin_order(ctypes.c_uint64(order))
+
+    def delays(self, seed):
+        self._library.plimsoll_standin_delays(ctypes.c_uint64(seed))
+
+    def answer(self, name, after, code):
+        self._library.plimsoll_standin_answer(name.encode(), ctypes.c_uint64(after), ctypes.c_uint32(code))
+
+    def counts(self):
+        text = ctypes.create_string_buffer(1 << 16)
+        self._library.plimsoll_standin_counts(text, ctypes.c_size_t(len(text)))
+        lines = (line.rsplit(" ", 1) for line in text.value.decode().splitlines())
+        return {name: int(count) for name, count in lines}
 
 
 def words(batch=8):
@@ -159,7 +228,7 @@ def life():
     step(*batch)
     assert len(step._kinds) == 3
     step.report("report.html", seconds=0.1)
-    assert "a stand-in, PyTorch" in Path("report.html").read_text()
+    assert "Plimsoll stand-in, PyTorch" in Path("report.html").read_text()
     step.memory_viz("plan.pickle")
     assert "peak" in step.explain()
     model.zero_grad()
@@ -170,7 +239,7 @@ def life():
 def ended_early():
     """A step that ends early leaves gradients, buffers and generators, and the next one runs."""
     model, loss, batch = images()
-    step = tuned((model, loss, batch), 0.1)
+    step = tuned((model, loss, batch), 0.1, graphs=False)
     step(*batch)
     model.zero_grad()
     before = state(), {name: b.cpu() for name, b in model.named_buffers()}
@@ -238,21 +307,232 @@ def refused():
         lambda: plimsoll.trace(swaps, model, *batch),
     )
 
-    runtime = ctypes.CDLL(os.environ["LD_PRELOAD"])
-    runtime.plimsoll_runtime_capture(1)
-    check(
-        errors.Refused,
-        "call the step outside of `torch.cuda.graph`",
-        lambda: plimsoll.trace(loss, model, *batch),
-    )
-    captured = step.device.settings()
-    runtime.plimsoll_runtime_capture(0)
+    byte = torch.empty(1, device="cuda")
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        byte.zero_()
+        check(
+            errors.Refused,
+            "call the step outside of `torch.cuda.graph`",
+            lambda: plimsoll.trace(loss, model, *batch),
+        )
+        captured = step.device.settings()
     assert captured != step.device.settings(), (
         "a step that is captured is a kind of its own, and runs in eager"
     )
     model.zero_grad()
     step(*batch)
     assert step.fallback is None
+
+
+def register(share, **options):
+    model = Register()
+    return model, tuned((model, model, (rows(0),)), share, **options)
+
+
+def run_register(model, step, seed):
+    model.zero_grad()
+    step(rows(seed))
+    return model.wrong(rows(seed))
+
+
+def graph():
+    """The second run is captured, later ones are launched: with true bytes in whatever order the streams run, also of runs that
+    are timed call by call in between, and when the pool was given back."""
+    driver = StandIn()
+    for share in (2.0, 0.3, 0.0):
+        model, step = register(share)
+        assert step.program.runs_as == "one CUDA graph, from the second run on"
+        assert "one CUDA graph" in step.why
+        assert (step.program.schedule.offloaded_bytes > 0) == (share < 1), step.why
+        before = driver.counts().get("cuGraphLaunch", 0)
+        for seed in range(40):
+            driver.order(seed if seed < 30 else 0)
+            driver.delays(seed if seed >= 30 else 0)
+            assert run_register(model, step, seed) == [], (share, seed)
+            assert step.fallback is None and step.program.counts.unplanned == 0
+            assert (step.program._graph is not None) == (seed > 0)
+        driver.order(0)
+        driver.delays(0)
+        # Nothing was allocated for a capture beside the plan.
+        pools = {tuple(segment["segment_pool_id"]) for segment in torch.cuda.memory_snapshot()}
+        assert pools == {(0, 0)}, pools
+        # 1, 4, 8, 16 and 32 are timed.
+        assert driver.counts()["cuGraphLaunch"] - before == 35
+        assert step.program.runs_as == "one CUDA graph"
+        assert "runs          one CUDA graph" in step.explain()
+        step._memory.give_back()
+        assert step.program._graph is None
+        assert run_register(model, step, 50) == [] and step.program._graph is not None
+        assert step.program.no_graph == ""
+
+
+def graph_waits():
+    """Without the waits of its compute commands a captured step has wrong bytes in some order, and with each of them right ones
+    in all."""
+    driver = StandIn()
+    model, step = register(0.0)
+    assert run_register(model, step, 0) == []
+    steps = step.program._steps
+    waits = [number for number, one in enumerate(steps) if one.wait is not None]
+    assert waits
+
+    def goes_wrong(without):
+        kept = [steps[number].wait for number in without]
+        for number in without:
+            steps[number].wait = None
+        step.program._graph = None
+        step.program._launches = 100
+        seen = False
+        for seed in range(1, 40):
+            driver.order(seed)
+            if run_register(model, step, seed):
+                seen = True
+                break
+        driver.order(0)
+        for number, wait in zip(without, kept, strict=True):
+            steps[number].wait = wait
+        return seen
+
+    assert not goes_wrong([])
+    needed = [number for number in waits if goes_wrong([number])]
+    print(f"{len(needed)} of {len(waits)} waits show alone")
+    assert needed and goes_wrong(waits)
+    step.program._graph = None
+    assert run_register(model, step, 0) == []
+
+
+def graph_refused():
+    """What cannot be captured runs call by call, says so once, and leaves PyTorch able to allocate, to draw and to capture."""
+    driver = StandIn()
+
+    def check(text, spoil):
+        warnings = Warnings()
+        model, step = register(0.3)
+        assert run_register(model, step, 0) == []
+        spoil(step)
+        for seed in range(1, 6):
+            assert run_register(model, step, seed) == [], text
+            assert step.fallback is None
+        assert text in step.program.runs_as, step.program.runs_as
+        assert len([said for said in warnings.said if "is no CUDA graph" in said]) == 1, warnings.said
+        logging.getLogger("plimsoll").removeHandler(warnings)
+        # Generators are not left as within a capture, and another step can be captured.
+        nn.functional.dropout(rows(0), 0.5)
+        assert not torch.cuda.is_current_stream_capturing()
+        model, step = register(0.3)
+        assert run_register(model, step, 0) == run_register(model, step, 1) == []
+        assert step.program.runs_as == "one CUDA graph"
+
+    def synchronises(step):
+        call = step.program.tape.calls[3]
+        func = call.func
+
+        def run(*arguments, **keywords):
+            if torch.cuda.is_current_stream_capturing():
+                torch.cuda.synchronize()
+            return func(*arguments, **keywords)
+
+        call.func = run
+
+    def allocates(step):
+        call = step.program.tape.calls[3]
+        func = call.func
+
+        def run(*arguments, **keywords):
+            torch.empty(4096, device="cuda")
+            return func(*arguments, **keywords)
+
+        call.func = run
+
+    check("it cannot be captured", synchronises)
+    check("allocated otherwise than when it was recorded", allocates)
+    check("it cannot be captured", lambda step: driver.answer("cuGraphInstantiateWithFlags", 0, 2))
+    check("it cannot be captured", lambda step: driver.answer("cuStreamBeginCapture_v2", 0, 999))
+    check("it cannot be captured", lambda step: driver.answer("cuMemcpyDtoHAsync_v2", 0, 999))
+
+    model, step = register(0.3, graphs=False)
+    assert run_register(model, step, 0) == run_register(model, step, 1) == []
+    assert step.program.runs_as == "call by call: `graphs=False`" and "call by call" in step.why
+
+    # Ctrl-C while it is captured: all is as it was, and the next step is captured.
+    model, step = register(0.3)
+    assert run_register(model, step, 0) == []
+    call = step.program.tape.calls[3]
+    func = call.func
+
+    def stopped(*_arguments, **_keywords):
+        raise KeyboardInterrupt
+
+    call.func = stopped
+    try:
+        run_register(model, step, 1)
+    except KeyboardInterrupt:
+        assert all(p.grad is None for p in model.parameters())
+    else:
+        raise AssertionError("the step ran")
+    call.func = func
+    assert run_register(model, step, 1) == [] and step.program.runs_as == "one CUDA graph"
+
+
+def graph_moves():
+    """Gradients that lie elsewhere in every step: it is captured a few times, then no more."""
+    model, step = register(2.0)
+    for _ in range(12):
+        for weight in model.weights:
+            weight.grad = torch.zeros_like(weight)
+        step(rows(1))
+        held = [weight.grad for weight in model.weights]
+        assert step.fallback is None
+        del held
+    assert step.program.runs_as in (
+        "one CUDA graph",
+        "call by call: the memory that it runs in moves too often",
+    )
+
+
+def graph_forbidden():
+    """What is known to forbid a graph is said before anything is captured."""
+    model, loss, batch = language()
+
+    def why(fn, share=2.0, model=model):
+        return tuned((model, fn, batch), share).program.runs_as
+
+    assert why(loss) == "one CUDA graph, from the second run on"
+    assert "the host reads a value (`_local_scalar_dense`" in why(
+        lambda x, y: loss(x, y) * (x.sum().item() >= 0)
+    )
+    scale = torch.tensor(2.0)
+    assert "takes or gives a tensor on the host" in why(lambda x, y: loss(x, y) * scale)
+    dropping = language(attention=DroppingAttention)
+    assert "takes or gives a tensor on the host" in why(dropping[1], model=dropping[0])
+
+    class Drops(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(256, 256) for _ in range(6))
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = F.dropout(layer(x), 0.1)
+            return x.square().mean()
+
+    dropping = Drops().cuda()
+    x = (torch.randn(512, 256).cuda(),)
+    free = tuned((dropping, dropping, x), 2.0)
+    assert free.program.runs_as == "one CUDA graph, from the second run on"
+    for _ in range(3):
+        before = state()
+        free(*x)
+        drawn = state()
+        torch.cuda.default_generators[0].set_state(before)
+        dropping(*x)
+        assert torch.equal(state(), drawn), "the generator is where eager leaves it"
+    assert free.program.runs_as == "one CUDA graph"
+    # Each op once more, as a plan might have it.
+    tape, computes = free.program.tape, free.program.schedule.computes()
+    again = [SimpleNamespace(op=compute.op, again=True) for compute in computes]
+    recomputing = SimpleNamespace(computes=lambda: [*computes, *again])
+    assert "draws the same random numbers again" in capturing.obstacle(tape, recomputing)
 
 
 def old_driver():
@@ -291,7 +571,62 @@ def asked():
     assert answer.batch * answer.accumulation == 8
     assert answer.peak_bytes <= trace.peak_bytes
     words = device.words()
-    assert "a stand-in" in words and torch.version.cuda in words
+    assert "Plimsoll stand-in" in words and torch.version.cuda in words
+
+
+def hooks():
+    """Saved tensors that hooks swap come back whole, whatever is late."""
+    from plimsoll.saved import SavedSwaps
+
+    driver = StandIn()
+    model = Register()
+    swaps = SavedSwaps(devices.on(torch.device("cuda:0")))
+
+    def step(how, seed):
+        model.zero_grad()
+        with how():
+            model(rows(seed)).backward()
+        return model.wrong(rows(seed))
+
+    assert step(lambda: swaps.learning(model), 0) == []
+    large = {number for number, size in enumerate(swaps.sizes) if size > 0}
+    assert len(large) == len(model.weights)
+    before = driver.counts().get("cuMemcpyDtoHAsync_v2", 0)
+    for chosen in (large, {min(large)}, set()):
+        swaps.choose(chosen)
+        assert swaps.swapped_bytes == len(chosen) * 16 * 4096 * 4
+        for seed in range(20):
+            driver.order(seed if seed < 10 else 0)
+            driver.delays(seed if seed >= 10 else 0)
+            assert step(swaps.active, seed) == [], (len(chosen), seed)
+    driver.order(0)
+    driver.delays(0)
+    assert driver.counts()["cuMemcpyDtoHAsync_v2"] - before >= 20 * (len(large) + 1)
+
+
+def named(total, name):
+    """By a name in `CUDA_VISIBLE_DEVICES`, also of a slice: memory, budget and words are the slice's."""
+    device = devices.on(torch.device("cuda"))
+    free, all_bytes = torch.cuda.mem_get_info()
+    assert all_bytes == int(total) << 30 and free <= device.free_bytes() <= all_bytes
+    assert torch.cuda.get_device_properties(0).total_memory == all_bytes
+    assert name in device.words(), device.words()
+    assert device.swap_streams().link(1 << 20)[0] > 0
+    model, loss, batch = language()
+    trace = plimsoll.trace(loss, model, *batch)
+    step = plimsoll.tune(loss, model, None, batch, "100%", LINK, verify=0, seconds=1.0)
+    assert step.program.schedule.budget_bytes == trace.peak_bytes
+    for _ in range(3):
+        step(*batch)
+    assert step.fallback is None
+    # What does not fit the slice is short there, though the whole GPU has it.
+    if all_bytes < 2 << 30:
+        try:
+            torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+        except torch.OutOfMemoryError:
+            pass
+        else:
+            raise AssertionError("the slice has no such memory")
 
 
 def compared():

@@ -3,6 +3,9 @@
 //!
 //! NVML comes with the driver; where it is missing, or does not tell something, nothing is lost: no plan rests on it. It
 //! says who holds memory that is not there, and which measured times are doubtful.
+//!
+//! A GPU that is cut into slices (MIG) is one device here, and the slice that the process computes on another to the driver, at
+//! the same place. Clocks, link, power and heat are the slices' too; memory and processes are not told then.
 
 use super::error::CudaError;
 use super::presence::{Search, Wanted};
@@ -84,7 +87,7 @@ impl Management {
             Option::zip(generation.ok(), lanes.ok()).map(|(generation, lanes)| PcieLink { generation, lanes })
         };
         let watts = |milliwatts: u32| f64::from(milliwatts) * 1e-3;
-        let memory = device.memory_info().ok();
+        let memory = if is_sliced(&device) { None } else { device.memory_info().ok() };
         let reasons = device.current_throttle_reasons().unwrap_or(ThrottleReasons::empty());
         Health {
             memory_bytes: Now {
@@ -121,6 +124,9 @@ impl Management {
     /// All processes that compute on the device at a place, with what each holds.
     fn processes(&self, bus: &str) -> Vec<(u32, Option<Bytes>)> {
         let Ok(device) = self.nvml.device_by_pci_bus_id(bus) else { return Vec::new() };
+        if is_sliced(&device) {
+            return Vec::new();
+        }
         let found = device.running_compute_processes();
         let held = |used| match used {
             UsedGpuMemory::Used(bytes) => Some(Bytes(bytes)),
@@ -163,6 +169,12 @@ impl Watched {
             other => other,
         }
     }
+}
+
+/// Whether a GPU is cut into slices: nobody computes on the whole of it then.
+fn is_sliced(device: &nvml_wrapper::Device) -> bool {
+    const ENABLED: u32 = 1;
+    device.mig_mode().is_ok_and(|mode| mode.current == ENABLED)
 }
 
 /// The reasons that slow a device down.

@@ -7,7 +7,8 @@
 //! came before; so every event has been recorded in this iteration when it is waited for.
 //!
 //! An iteration begins behind all that the compute stream has to do, and ends before anything that it is given later. So the
-//! owner sees one stream only, and the host waits for nothing.
+//! owner sees one stream only, and the host waits for nothing. For the same reason the owner may capture the compute stream
+//! around an iteration ([`Swaps::start_captured`]): fork and joins bring both streams into the graph and out of it.
 //!
 //! What it deliberately does not do: decide, look into bytes, or allocate while an iteration is enqueued (events for the time
 //! stamps are made when the first timed iteration starts).
@@ -32,6 +33,18 @@ pub type Spans = Vec<(f64, f64)>;
 
 /// Copies are timed so often; the median counts.
 const SAMPLES: usize = 5;
+
+/// A clock that gives 0 is off by its resolution.
+const CLOCK_SECONDS: f64 = 0.5e-6;
+
+/// Rates of the link to the host and back, by [`Stream::index`] less one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LinkRates {
+    /// Each way while the other is idle.
+    pub alone: [BytesPerSecond; 2],
+    /// Each way while the other runs.
+    pub together: [BytesPerSecond; 2],
+}
 
 /// The swap-out and the swap-in stream of a device, on its primary context.
 pub struct SwapStreams {
@@ -113,6 +126,8 @@ struct Now {
     reached: [usize; 2],
     /// Whether all is enqueued; only a timed iteration is kept then, for its spans.
     is_finished: bool,
+    /// Whether it becomes a graph: nothing of it runs, and nothing can be waited for.
+    is_captured: bool,
 }
 
 impl SwapStreams {
@@ -154,11 +169,20 @@ impl SwapStreams {
         }
     }
 
-    /// The rates of copies of so many bytes to the host and back, each alone: the median of a few.
-    pub fn rates(self: &Arc<Self>, bytes: Bytes) -> Result<[BytesPerSecond; 2], DeviceError> {
-        let slab = self.pinned(bytes)?;
-        let device = DeviceMemory::allocate(&self.context, bytes.0 as usize)?;
-        let host = slab.address();
+    /// The rates of copies of so many bytes to the host and back, each alone (the median of a few) and with the other way
+    /// running.
+    pub fn rates(self: &Arc<Self>, bytes: Bytes) -> Result<LinkRates, DeviceError> {
+        let slabs = [self.pinned(bytes)?, self.pinned(bytes)?];
+        let allocate = || DeviceMemory::allocate(&self.context, bytes.0 as usize);
+        let device = [allocate()?, allocate()?];
+        let length = bytes.0 as usize;
+        let copy =
+            |lane: usize| SwapCopy { device: device[lane].address(), host: slabs[lane].address(), length };
+        let copies = [copy(0), copy(1)];
+        Ok(LinkRates { alone: self.rates_alone(copies)?, together: self.rates_together(copies)? })
+    }
+
+    fn rates_alone(&self, copies: [SwapCopy; 2]) -> Result<[BytesPerSecond; 2], DeviceError> {
         let [start, end] = [Event::new(&self.context, true)?, Event::new(&self.context, true)?];
         let mut rates = [BytesPerSecond(0.0); 2];
         for (lane, rate) in rates.iter_mut().enumerate() {
@@ -166,19 +190,46 @@ impl SwapStreams {
             // The first copy warms up.
             for _ in 0..=SAMPLES {
                 self.streams[lane].record(&start)?;
-                let copy = SwapCopy { device: device.address(), host, length: bytes.0 as usize };
-                // SAFETY: both ranges are whole allocations that live until the stream is idle, which is waited for.
-                unsafe { self.copy(lane, copy) }?;
+                // SAFETY: both ranges are whole allocations of `rates` that live until the stream is idle, which is waited for.
+                unsafe { self.copy(lane, copies[lane]) }?;
                 self.streams[lane].record(&end)?;
                 self.streams[lane].synchronise()?;
                 seconds.push(end.seconds_since(&start)?);
             }
             let samples = &mut seconds[1..];
             samples.sort_by(f64::total_cmp);
-            // A clock that gives 0 is off by its resolution, half a microsecond.
-            *rate = BytesPerSecond(bytes.0 as f64 / samples[SAMPLES / 2].max(0.5e-6));
+            *rate = BytesPerSecond(copies[lane].length as f64 / samples[SAMPLES / 2].max(CLOCK_SECONDS));
         }
         Ok(rates)
+    }
+
+    /// Both ways begin at once, and each copies again and again. Counted is what ended before the other way was through: what
+    /// comes later had the link to itself.
+    fn rates_together(&self, copies: [SwapCopy; 2]) -> Result<[BytesPerSecond; 2], DeviceError> {
+        let event = || Event::new(&self.context, true);
+        let start = event()?;
+        let ends = |_| (0..SAMPLES).map(|_| event()).collect::<Result<Vec<_>, _>>();
+        let ends = [ends(0)?, ends(1)?];
+        self.streams[0].record(&start)?;
+        self.streams[1].wait(&start)?;
+        for pair in ends[0].iter().zip(&ends[1]) {
+            for (lane, end) in [pair.0, pair.1].into_iter().enumerate() {
+                // SAFETY: as in `rates_alone`; the two ways share no range.
+                unsafe { self.copy(lane, copies[lane]) }?;
+                self.streams[lane].record(end)?;
+            }
+        }
+        self.synchronise()?;
+        let mut seconds: [Vec<f64>; 2] = Default::default();
+        for (lane, ends) in ends.iter().enumerate() {
+            seconds[lane] = ends.iter().map(|end| end.seconds_since(&start)).collect::<Result<_, _>>()?;
+        }
+        let through = |lane: usize| seconds[lane][SAMPLES - 1];
+        Ok([0, 1].map(|lane| {
+            let before = seconds[lane].iter().filter(|end| **end <= through(1 - lane)).count().max(1);
+            let took = seconds[lane][before - 1].max(CLOCK_SECONDS);
+            BytesPerSecond((before * copies[lane].length) as f64 / took)
+        }))
     }
 
     /// Enqueues a copy on the swap-out stream (0) or the swap-in stream (1).
@@ -270,6 +321,22 @@ impl Swaps {
     /// The handle is a stream of this context that lives until the iteration has been finished or aborted. The memory that the
     /// copies name lives until they have ended, and only what the schedule orders touches it.
     pub unsafe fn start(&mut self, compute: usize, is_timed: bool) -> Result<(), DeviceError> {
+        self.begin(compute, is_timed, false)
+    }
+
+    /// The same within a capture of the compute stream, which the caller began in the mode of one thread and ends after
+    /// [`Swaps::finish`] or [`Swaps::abort`]. Nothing runs until the graph is launched.
+    ///
+    /// # Safety
+    /// The handle is a stream of this context. Whenever the graph is launched, the memory that the copies name lives until it
+    /// has ended, and only what the schedule orders touches it. An iteration that is started meanwhile is enqueued behind it.
+    pub unsafe fn start_captured(&mut self, compute: usize) -> Result<(), DeviceError> {
+        self.begin(compute, false, true)
+    }
+
+    fn begin(&mut self, compute: usize, is_timed: bool, is_captured: bool) -> Result<(), DeviceError> {
+        // A capture that ended without its joins is over, whatever it held.
+        self.now.take_if(|now| now.is_captured);
         self.abort();
         self.streams.context.enter()?;
         if is_timed && self.times.is_none() {
@@ -280,7 +347,8 @@ impl Swaps {
             compute.record(&times.origin)?;
         }
         compute.record(&self.fork)?;
-        self.now = Some(Now { compute, is_timed, computed: 0, reached: [0; 2], is_finished: false });
+        let reached = [0; 2];
+        self.now = Some(Now { compute, is_timed, computed: 0, reached, is_finished: false, is_captured });
         for lane in 0..2 {
             self.streams.streams[lane].wait(&self.fork)?;
         }
@@ -368,11 +436,12 @@ impl Swaps {
         Ok(())
     }
 
-    /// Ends the iteration early: copies that were not enqueued never are, and the host waits for the others. Does nothing where
-    /// none was started, or where it was finished.
+    /// Ends the iteration early: copies that were not enqueued never are, and the host waits for the others; of a captured one
+    /// none runs. Does nothing where none was started, or where it was finished.
     pub fn abort(&mut self) {
         let Some(now) = self.now.take().filter(|now| !now.is_finished) else { return };
-        let outcome = self.streams.synchronise().and_then(|()| self.join(&now.compute));
+        let ended = if now.is_captured { Ok(()) } else { self.streams.synchronise() };
+        let outcome = ended.and_then(|()| self.join(&now.compute));
         if let Err(refusal) = outcome {
             tracing::warn!("while an iteration was ended early: {refusal}");
         }

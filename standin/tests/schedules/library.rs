@@ -175,6 +175,62 @@ impl StandIn {
         read_bytes
     }
 
+    /// From now on copies between host and device run at this rate, both ways at once or one at a time; 0 for no limit.
+    #[allow(dead_code, reason = "not every test asks")]
+    pub fn link(&self, bytes_per_second: u64, is_shared: bool) {
+        let at = self.symbol(c"plimsoll_standin_link");
+        // SAFETY: it has this type.
+        unsafe {
+            std::mem::transmute::<*mut c_void, extern "C" fn(u64, bool)>(at)(bytes_per_second, is_shared);
+        }
+    }
+
+    /// Makes a stream, as another user of the context does.
+    #[allow(dead_code, reason = "not every test asks")]
+    pub fn stream(&self) -> usize {
+        let at = self.symbol(c"cuStreamCreate");
+        // SAFETY: it has this type.
+        let create = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(&mut usize, u32) -> u32>(at) };
+        let mut stream = 0;
+        assert_eq!(create(&mut stream, 1), 0, "a stream can be made");
+        stream
+    }
+
+    /// Captures what is enqueued on a stream, as another user of the context does; gives the graph, or the code by which the
+    /// capture's end is refused.
+    #[allow(dead_code, reason = "not every test asks")]
+    pub fn captured(&self, stream: usize, enqueue: impl FnOnce()) -> Result<usize, u32> {
+        let [begin, end, instantiate] =
+            [c"cuStreamBeginCapture_v2", c"cuStreamEndCapture", c"cuGraphInstantiateWithFlags"]
+                .map(|name| self.symbol(name));
+        // SAFETY: they have these types.
+        let (begin, end, instantiate) = unsafe {
+            (
+                std::mem::transmute::<*mut c_void, extern "C" fn(usize, u32) -> u32>(begin),
+                std::mem::transmute::<*mut c_void, extern "C" fn(usize, &mut usize) -> u32>(end),
+                std::mem::transmute::<*mut c_void, extern "C" fn(&mut usize, usize, u64) -> u32>(instantiate),
+            )
+        };
+        const OF_ONE_THREAD: u32 = 1;
+        assert_eq!(begin(stream, OF_ONE_THREAD), 0, "the stream does not capture yet");
+        enqueue();
+        let [mut graph, mut executable] = [0; 2];
+        match end(stream, &mut graph) {
+            0 => assert_eq!(instantiate(&mut executable, graph, 0), 0, "the graph is there"),
+            refused => return Err(refused),
+        }
+        Ok(executable)
+    }
+
+    /// Launches a graph on a stream.
+    #[allow(dead_code, reason = "not every test asks")]
+    pub fn launch(&self, graph: usize, stream: usize) {
+        let at = self.symbol(c"cuGraphLaunch");
+        // SAFETY: it has this type.
+        let launch = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(usize, usize) -> u32>(at) };
+        assert_eq!(launch(graph, stream), 0, "the graph is there");
+    }
+
     /// Asks how many streams have something left to do.
     pub fn busy(&self) -> impl Fn() -> usize + Send + 'static {
         let at = self.symbol(c"plimsoll_standin_busy");
@@ -189,6 +245,7 @@ impl Drop for StandIn {
         self.delays(0);
         self.order(0);
         self.compiler(0, i32::MAX);
+        self.link(0, false);
         self.answer(c"", 0, 0);
     }
 }

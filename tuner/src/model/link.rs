@@ -118,28 +118,23 @@ impl LinkModel {
 
     /// The link to plan with; this file's head says how it is chosen.
     pub fn planned(&self) -> Link {
-        let rate = |fitted: &FittedRate| fitted.rate.bytes_per_second.0;
-        let choose = |alone: &FittedRate, together: &FittedRate| {
-            let share = rate(together) / rate(alone);
-            (share, if share < UNDISTURBED { rate(together) } else { rate(alone) })
-        };
-        let (out_share, out) = choose(&self.offload_alone, &self.offload_together);
-        let (in_share, back) = choose(&self.prefetch_alone, &self.prefetch_together);
+        let rate = |fitted: &FittedRate| fitted.rate.bytes_per_second;
         let latency = |fitted: &FittedRate| fitted.rate.latency_seconds;
         let latency_seconds = latency(&self.offload_alone).max(latency(&self.prefetch_alone));
-        let shared = out_share + in_share <= SHARED;
-        let (duplex, out, back) = if shared {
-            (Duplex::Half, rate(&self.offload_alone), rate(&self.prefetch_alone))
-        } else {
-            (Duplex::Full, out, back)
-        };
-        Link {
-            offload_bytes_per_second: BytesPerSecond(out),
-            prefetch_bytes_per_second: BytesPerSecond(back),
-            latency_seconds,
-            duplex,
-        }
+        let alone = [rate(&self.offload_alone), rate(&self.prefetch_alone)];
+        let together = [rate(&self.offload_together), rate(&self.prefetch_together)];
+        Link { latency_seconds, ..planned_link(alone, together) }
     }
+}
+
+/// The link to plan with, without latency, by the rates of offloads and prefetches alone and with the other way running.
+pub fn planned_link(alone: [BytesPerSecond; 2], together: [BytesPerSecond; 2]) -> Link {
+    let shares = [0, 1].map(|way| together[way].0 / alone[way].0);
+    let is_shared = shares[0] + shares[1] <= SHARED;
+    let [out, back] =
+        [0, 1].map(|way| if is_shared || shares[way] >= UNDISTURBED { alone[way] } else { together[way] });
+    let duplex = if is_shared { Duplex::Half } else { Duplex::Full };
+    Link { prefetch_bytes_per_second: back, duplex, ..Link::symmetric(out) }
 }
 
 /// The rate through the median of each size. Where the samples say that time does not grow with the bytes (one size

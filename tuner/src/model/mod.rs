@@ -36,7 +36,7 @@ mod link;
 mod whole;
 
 pub use layer::Shape;
-pub use link::{FittedRate, LinkModel, Slowdown};
+pub use link::{FittedRate, LinkModel, Slowdown, planned_link};
 
 use crate::numbers::real;
 use alternatives::Ratios;

@@ -1,0 +1,32 @@
+//! The link between host and device, at a rate: each way by itself, or one copy at a time. Without a rate copies take what the
+//! machine's memory takes.
+
+use crate::lock;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+static BYTES_PER_SECOND: AtomicU64 = AtomicU64::new(0);
+static IS_SHARED: AtomicBool = AtomicBool::new(false);
+
+/// Who copies, where both ways share the link.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// From now on; no rate is for none.
+pub fn pace(bytes_per_second: u64, is_shared: bool) {
+    BYTES_PER_SECOND.store(bytes_per_second, Ordering::SeqCst);
+    IS_SHARED.store(is_shared, Ordering::SeqCst);
+}
+
+/// Copies, as long as the link takes for so many bytes.
+pub fn carry(bytes: u64, copy: impl FnOnce()) {
+    let rate = BYTES_PER_SECOND.load(Ordering::SeqCst);
+    if rate == 0 {
+        return copy();
+    }
+    let _turn = IS_SHARED.load(Ordering::SeqCst).then(|| lock(&TURN));
+    let start = Instant::now();
+    copy();
+    let takes = Duration::from_secs_f64(bytes as f64 / rate as f64);
+    std::thread::sleep(takes.saturating_sub(start.elapsed()));
+}
