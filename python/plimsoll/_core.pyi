@@ -46,7 +46,13 @@ class Batches:
     def at(self, batch: int) -> Trace: ...
     def bytes_at(self, batch: int) -> list[int]: ...
     def largest(
-        self, budget: int, limit: int, offload_rate: float, prefetch_rate: float, seconds: float
+        self,
+        budget: int,
+        limit: int,
+        offload_rate: float,
+        prefetch_rate: float,
+        seconds: float,
+        host: int | None = None,
     ) -> int | None: ...
     def fastest(
         self,
@@ -57,6 +63,7 @@ class Batches:
         prefetch_rate: float,
         seconds: float,
         error: float,
+        host: int | None = None,
     ) -> list[Candidate]: ...
 
 class Candidate:

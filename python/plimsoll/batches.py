@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from .errors import BadInput
 from .ops import tensors_in
 from .recorder import NOTHING_KNOWN, Known
 from .recording import Loss
-from .tape import to_document
+from .tape import Tape, to_document
 from .torch_private import tree_flatten, tree_unflatten
 
 Arguments = tuple[Any, ...]
@@ -62,17 +63,19 @@ def family(
     adds: bool = False,
     is_real: bool = True,
     sizes: tuple[int, int] = SMALL,
+    tape_of: Callable[[Arguments], Tape] | None = None,
 ) -> tuple[_core.Batches, Known]:
     """The step at any batch, from recordings at two small ones or at `sizes`, and what the host reads in it.
 
     With `adds` gradients are there to add to. Without `is_real` nothing is computed; no seconds and no scratch are known then.
+    `tape_of` records a batch otherwise than as a whole.
     """
     texts = []
     known = NOTHING_KNOWN
     for size in sizes:
         part = taken(sample, 0, size)
         if is_real:
-            tape = recording.record(fn, model, part, adds)
+            tape = recording.record(fn, model, part, adds) if tape_of is None else tape_of(part)
             known = Known.of(tape)
         else:
             tape = recording.record_shapes(fn, model, part)

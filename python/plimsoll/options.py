@@ -20,6 +20,7 @@ class Options:
     seconds: float | None = None
     host_budget: int | str | None = None
     buckets: Buckets | Sequence[int] | None = None
+    in_pieces: bool | None = None
 
     def __post_init__(self) -> None:
         if self.verify < 0:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from . import _core, devices, recording
+from . import _core, devices, pieces, recording
 from .batches import size_of
 from .devices import Device
 from .errors import BadInput
@@ -149,6 +149,8 @@ class Recorded:
     tape: Tape
     document: Document
     trace: _core.Trace
+    measured: pieces.Measured | None = None
+    """Of a step that was recorded in pieces; none of one that ran as a whole."""
 
 
 def record(
@@ -163,6 +165,45 @@ def record(
     tape = recording.record(fn, model, sample, adds)
     document = to_document(tape, name or type(model).__name__, size_of(sample), other_resident_bytes)
     return Recorded(tape, document, _core.Trace(document.text))
+
+
+def record_in_pieces(
+    fn: Loss,
+    model: torch.nn.Module,
+    sample: tuple[Any, ...],
+    other_resident_bytes: int,
+    budget: int | str,
+    adds: bool = False,
+    known: pieces.Measured | None = None,
+) -> Recorded:
+    """Records a step that does not fit memory, within the budget. Where no plan fits, nothing is measured: planning says so.
+
+    `known` is of another batch of the same step.
+    """
+    device = devices.of(model)
+    if known is None:
+        room = None
+        if not str(budget).endswith("%"):
+            room = budget_bytes(budget, 0) - other_resident_bytes - _model_bytes(model)
+        values, is_compared = pieces.known_of_few(fn, model, sample, room, adds)
+    else:
+        values, is_compared = known.known, known.is_compared
+    tape = recording.record_structure(fn, model, sample, values, adds)
+
+    def recorded(peak_bytes: int, tried: int) -> Recorded:
+        document = to_document(tape, type(model).__name__, size_of(sample), other_resident_bytes)
+        measured = pieces.Measured(peak_bytes, tried, values, is_compared)
+        return Recorded(tape, document, _core.Trace(document.text), measured)
+
+    shapes = recorded(0, 0)
+    if shapes.trace.floor_bytes > budget_bytes(budget, shapes.trace.peak_bytes):
+        return shapes
+    return recorded(*pieces.measure(tape, sample, device))
+
+
+def _model_bytes(model: torch.nn.Module) -> int:
+    kept = {id(t): t for t in (*model.parameters(), *model.buffers())}.values()
+    return sum(aligned(t.untyped_storage().nbytes()) for t in kept)
 
 
 def trace(

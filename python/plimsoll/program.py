@@ -408,6 +408,11 @@ class Program:
             )
 
     @property
+    def memory(self) -> Memory:
+        """Where it runs."""
+        return self._memory
+
+    @property
     def device(self) -> Device:
         """What it runs on."""
         return self._device

@@ -11,13 +11,20 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_map_with_path, tree_unflatten
 
 __all__ = [
     "BATCH_NORMS",
     "DDP_FORWARD",
+    "FAKE_ERRORS",
     "FakeTensor",
     "FakeTensorMode",
     "OpOverload",
@@ -42,6 +49,9 @@ __all__ = [
 BATCH_NORMS = {"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "cudnn_batch_norm"}
 """They update `running_mean` and `running_var`, and the schema of some of them does not say so."""
 
+
+FAKE_ERRORS = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
+"""What ops raise on fake tensors that can only run in memory."""
 
 DDP_FORWARD = "_run_ddp_forward"
 """The method by which `DistributedDataParallel` calls the module inside, after buffers and before the reducer."""
