@@ -27,7 +27,7 @@ from .recorder import NOTHING_KNOWN, Known, TooLarge, allocated, owners
 from .recording import Loss
 from .surroundings import Generators
 from .tape import Allocation, Call, Role, Tape, Window
-from .torch_private import below_autograd, storage_key, tree_unflatten
+from .torch_private import below_autograd, storage_key, tree_unflatten, views_as_of_fakes
 
 RUNS = 3
 """Each call runs so often, after one run that warms up; it takes the least of its times."""
@@ -81,7 +81,8 @@ def known_of_few(
     part = batches.taken(sample, 0, few)
     most = None if memory is None else int(SHARE_OF_FEW * memory)
     try:
-        real = recording.record(fn, model, part, adds, most_bytes=most)
+        with views_as_of_fakes():
+            real = recording.record(fn, model, part, adds, most_bytes=most)
     except (Refused, BadInput):
         raise
     except TooLarge:
@@ -143,6 +144,7 @@ class _Bench:
             for window, tensor in zip(tape.inputs, tensors_in(sample), strict=True)
         }
         self._mended: dict[Window, Window] = {}
+        self._opaque: set[int] = set()
 
     def measure(self, number: int) -> None:
         """Measures a call, unless an equal one was measured before."""
@@ -187,6 +189,8 @@ class _Bench:
         for position, argument in enumerate(call.arguments):
             if isinstance(argument, Window):
                 call.arguments[position] = self._mended.get(argument, argument)
+                if argument.storage in self._opaque and argument not in self._mended:
+                    raise self._differs(call, "other bytes of an operand", "too few")
 
     def _check(self, call: Call, fake: list[Window], made: list[int], taken: _Taken) -> None:
         """Refuses a call that makes other layouts in memory than on fake tensors. Bytes that only other kernels read, such as
@@ -197,8 +201,9 @@ class _Bench:
             real = Window(made[there.storage], there.dtype, there.offset, there.shape, there.strides)
             if real == one:
                 continue
-            is_opaque = one.dtype == real.dtype == torch.uint8 and len(one.shape) == len(real.shape) == 1
-            if not is_opaque:
+            if one.dtype == real.dtype == torch.uint8 and len(one.shape) == len(real.shape) == 1:
+                self._opaque.add(one.storage)
+            elif _elements(one) != _elements(real):
                 raise self._differs(call, _words(real), _words(one))
             self._mended[one] = real
 
@@ -312,6 +317,12 @@ def _at(storage: torch.UntypedStorage, window: Window) -> torch.Tensor:
 def _is_index(window: Window) -> bool:
     """Whether values may be positions or masks, for which not every number will do."""
     return not (window.dtype.is_floating_point or window.dtype.is_complex)
+
+
+def _elements(window: Window) -> tuple[object, ...]:
+    """Where its elements are. The stride of a size of 1 is of no meaning, and fake tensors may have another."""
+    steps = [(size, stride) for size, stride in zip(window.shape, window.strides, strict=True) if size != 1]
+    return window.dtype, window.offset, window.shape, steps
 
 
 def _words(window: Window) -> str:

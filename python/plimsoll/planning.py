@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,8 +13,9 @@ from .devices import Device
 from .errors import BadInput
 from .link import Link
 from .ops import tensors_in
+from .recorder import Known
 from .recording import Loss
-from .tape import Document, Tape, aligned, to_document
+from .tape import Call, Document, Tape, aligned, to_document
 
 
 def budget_bytes(budget: int | str | None, peak: int) -> int:
@@ -151,6 +152,20 @@ class Recorded:
     trace: _core.Trace
     measured: pieces.Measured | None = None
     """Of a step that was recorded in pieces; none of one that ran as a whole."""
+
+    def told(self, call: Call, value: object) -> Recorded:
+        """The same for recording again, where the host read another value at a call than of few samples."""
+        assert self.measured is not None
+        return self._with(self.measured.known.told(self.tape, call, value))
+
+    def of_few(self) -> Recorded:
+        """The same for recording another batch: what the host reads there may be another value."""
+        assert self.measured is not None
+        return self._with(replace(self.measured.known, told_up_to=0))
+
+    def _with(self, known: Known) -> Recorded:
+        assert self.measured is not None
+        return replace(self, measured=replace(self.measured, known=known))
 
 
 def record(

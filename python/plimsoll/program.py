@@ -38,6 +38,8 @@ class Diverged(Exception):
 
     def __init__(self, call: Call, value: object) -> None:
         """Says which value."""
+        self.call = call
+        self.value = value
         place = f" at {call.line}" if call.line else ""
         super().__init__(
             f"`{call.name}`{place} gave {value!r}, and {call.value!r} when the step was recorded"
@@ -129,6 +131,8 @@ class Program:
         """What the last run allocated."""
         self.runs = 0
         """How often it began to run."""
+        self.finished = 0
+        """How often it ran to its end."""
         self.spans: Spans | None = None
         """When each command ran in the fastest of the timed runs, which are 1, 2, 4, 8, ...: other work only adds to a time."""
 
@@ -406,6 +410,7 @@ class Program:
                 f"`{culprit.func}` of module `{culprit.layer}` allocated otherwise than when it was recorded "
                 f"({self.counts.unplanned} allocations of {self.counts.unplanned_bytes} B that no plan foresaw)"
             )
+        self.finished += 1
 
     @property
     def memory(self) -> Memory:

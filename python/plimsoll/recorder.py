@@ -53,12 +53,25 @@ class Known:
     """What the host reads, in order."""
     on_host: Mapping[int, Sequence[int]] = field(default_factory=dict)
     """By call: which of the tensors that it gives are on the host, of a step that runs elsewhere."""
+    told_up_to: int = 0
+    """So many of the values are of the whole batch, not of a small one."""
 
     @staticmethod
     def of(tape: Tape) -> Known:
         """Of a tape."""
         on_host = {n: [at for at, _ in call.on_host] for n, call in enumerate(tape.calls) if call.on_host}
         return Known([call.value for call in tape.calls if call.reads_on_host], on_host)
+
+    def told(self, tape: Tape, call: Call, value: object) -> Known:
+        """The same with another value at this call. Raises `Refused` where it was told another before."""
+        reads = [one for one in tape.calls if one.reads_on_host]
+        place = next(number for number, one in enumerate(reads) if one is call)
+        if place < self.told_up_to:
+            raise Refused(
+                "the host reads a value that is another in each run", str(call.func), call.layer, call.line
+            )
+        values = [*self.values[:place], value, *self.values[place + 1 :]]
+        return Known(values, self.on_host, place + 1)
 
 
 NOTHING_KNOWN = Known()
@@ -88,10 +101,9 @@ class Recorder(TorchDispatchMode):
         self.storages: list[Storage] = []
         self.phase = "forward"
         self.lifted: set[int] = set()
-        self.updated: dict[int, torch.Tensor] = {}
-        """On fake tensors: by storage, what the step updates that was there before it."""
         self.results: list[list[Window]] = []
         """On fake tensors: by call, what it makes."""
+        self._updated: dict[int, None] = {}
         self._device = device
         self._watches: list[Stopwatch] = []
         self._log = log
@@ -105,6 +117,12 @@ class Recorder(TorchDispatchMode):
         self._numbers: dict[int, int] = {}
         self._held: list[torch.UntypedStorage] = []
         self._layer = ""
+
+    @property
+    def updated(self) -> list[torch.Tensor]:
+        """On fake tensors: what the step updates that was there before it."""
+        there = (self.storages[number].tensor for number in self._updated)
+        return [tensor for tensor in there if tensor is not None]
 
     def number(self, tensor: torch.Tensor, role: Role) -> int:
         """The number of a tensor's storage, which is new with this role where it was not seen before."""
@@ -148,7 +166,7 @@ class Recorder(TorchDispatchMode):
             if self._role(tensor) is Role.KEPT and self._log:
                 self._keeper.keep(tensor)
             elif self._role(tensor) is Role.KEPT:
-                self.updated.setdefault(number, tensor)
+                self._updated[number] = None
         if any(self._role(tensor) is Role.INPUT for tensor in mutated):
             raise self.refuse("the step writes into its sample; clone it first", func)
         random = self._random(func, flat)

@@ -134,9 +134,9 @@ def record_structure(
             tapes = []
             try:
                 for _ in range(2):
-                    for parameter, fake, gradient in zip(parameters, theirs, saved, strict=True):
+                    for parameter, own, gradient in zip(parameters, theirs, saved, strict=True):
                         there = parameter.detach() if gradient is None and adds else gradient
-                        fake.grad = (
+                        own.grad = (
                             None
                             if there is None
                             else torch.zeros_like(mode.from_tensor(there, static_shapes=True))
@@ -158,8 +158,9 @@ def record_structure(
     tape.gradients = [(p, window) for p, (_, window) in zip(parameters, tape.gradients, strict=True)]
     for storage in tape.storages:
         if storage.role is Role.KEPT and storage.tensor is not None:
-            storage.tensor = real.get(storage_key(storage.tensor), storage.tensor).detach()
-    tape.updated = [real.get(storage_key(tensor), tensor) for tensor in tape.updated]
+            fake = storage.tensor
+            storage.tensor = real.get(storage_key(fake), fake).detach()
+            tape.updated = [storage.tensor if tensor is fake else tensor for tensor in tape.updated]
     kept = [p.grad for p in parameters if p.grad is not None]
     tape.undo_bytes = device.undo_bytes(tape.updated, kept if tape.adds_to_gradients() else [])
     return tape
@@ -286,7 +287,7 @@ def _record_once(
                 recorder.phase = "backward"
                 made.loss.backward()
             recorder.settle()
-            updated = keeper.kept if fakes is None else list(recorder.updated.values())
+            updated = keeper.kept if fakes is None else recorder.updated
             tape = _tape(recorder, inputs, made.loss, parameters, updated)
             there = [parameter.grad for parameter in parameters if parameter.grad is not None]
             tape.undo_bytes = device.undo_bytes(tape.updated, there if tape.adds_to_gradients() else [])

@@ -6,7 +6,6 @@ recomputing are compared. What eager leaves is kept on the host meanwhile.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -18,24 +17,47 @@ from .errors import BadInput, NoPlan
 from .memory import Memory
 from .outputs import Given
 from .planning import Recorded
-from .program import Program
+from .program import Diverged, Program
 from .tape import to_document
 from .torch_private import tree_flatten, uncompiled
 from .verification import Outcome, State, is_same, outcome
-
-logger = logging.getLogger("plimsoll")
 
 LOOSER = (0.0, 0.5, 1.0)
 """How much looser than the whole batch the smaller one is planned where no plan is found: as far as what eager takes."""
 
 
-class Smaller:
-    """A smaller batch of the same step, with a plan."""
+Record = Callable[[int, Recorded | None], Recorded]
+"""Records a smaller batch; what the host reads is as in the other recording."""
 
-    def __init__(self, recorded: Recorded, program: Program) -> None:
+Plan = Callable[[Recorded, int], _core.Schedule]
+"""Plans a recording within a budget."""
+
+
+class Smaller:
+    """A smaller batch of the same step, with a plan that is as tight."""
+
+    def __init__(self, recorded: Recorded, record: Record, plan: Plan, budget: int, share: float) -> None:
         self.recorded = recorded
-        self.program = program
         self.batch = recorded.trace.batch
+        self._record = record
+        self._plan = plan
+        self._budget = budget
+        self._share = share
+
+    def prepare(self, memory: Memory) -> None:
+        """Plans it. Raises `NoPlan`."""
+        trace = self.recorded.trace
+        for looser in LOOSER:
+            share = self._share + looser * (1 - self._share)
+            limit = int(trace.floor_bytes + share * (trace.peak_bytes - trace.floor_bytes))
+            try:
+                schedule = self._plan(self.recorded, min(limit, self._budget))
+            except NoPlan:
+                if looser == LOOSER[-1]:
+                    raise
+                continue
+            self.program = Program(self.recorded.tape, self.recorded.document, schedule, memory)
+            return
 
     def compare(self, model: torch.nn.Module, batch: tuple[Any, ...], eager: Callable[..., Given]) -> None:
         """Runs its part of a batch in eager and by the plan, and leaves everything as it was. Raises `VerificationError`."""
@@ -55,16 +77,25 @@ class Smaller:
 
         try:
             left = run_eager()
-            planned = outcome(model, tape, self.program.run(tensors), is_on_host=True)
+            planned = outcome(model, tape, self._run(tensors), is_on_host=True)
             before.restore()
             is_same(left, planned, run_eager)
         finally:
             before.restore()
 
+    def _run(self, tensors: list[torch.Tensor]) -> Given:
+        """Runs the plan; in its first run the host may read other values than of the whole batch."""
+        while True:
+            try:
+                return self.program.run(tensors)
+            except Diverged as diverged:
+                if self.program.finished:
+                    raise
+                self.recorded = self._record(self.batch, self.recorded.told(diverged.call, diverged.value))
+                self.prepare(self.program.memory)
 
-def largest(
-    whole: Recorded, record: Callable[[int], Recorded], budget: int, other_resident_bytes: int
-) -> int:
+
+def largest(whole: Recorded, record: Record, budget: int, other_resident_bytes: int) -> int:
     """The largest batch that fits the budget in eager; 0 where none does.
 
     What it takes follows from the whole batch and from a small one, by a line. Raises `BadInput` where the step makes other
@@ -73,7 +104,7 @@ def largest(
     few = batches.SMALL[0]
     texts = [
         to_document(one.tape, whole.trace.name, size, other_resident_bytes, is_rounded=False).text
-        for one, size in ((record(few), few), (whole, whole.trace.batch))
+        for one, size in ((record(few, None), few), (whole, whole.trace.batch))
     ]
     family = _core.Batches(*texts)
     low, high = 0, whole.trace.batch
@@ -87,37 +118,24 @@ def largest(
 
 
 def find(
-    whole: Recorded,
-    record: Callable[[int], Recorded],
-    plan: Callable[[Recorded, int], _core.Schedule],
-    memory: Memory,
-    budget: int,
-    other_resident_bytes: int,
+    whole: Recorded, record: Record, plan: Plan, memory: Memory, budget: int, other_resident_bytes: int
 ) -> Smaller | str:
-    """The largest batch that fits eager, with a plan; or why there is none."""
+    """The largest batch that fits the budget in eager, with a plan; or why there is none."""
     if whole.trace.batch <= batches.SMALL[0]:
         return "the batch cannot be made smaller"
     try:
         size = largest(whole, record, budget, other_resident_bytes)
         if size == 0:
             return f"not even one sample fits {show_bytes(budget)} in eager"
-        recorded = record(size)
+        found = Smaller(record(size, None), record, plan, budget, _share(whole.trace, budget))
+        found.prepare(memory)
     except NoPlan as no_plan:
         return str(no_plan)
     except BadInput as other:
         return f"the step is another at smaller batches ({other})"
     except Exception as error:  # the user's code, which may know one batch size only
         return f"the step fails at a smaller batch ({type(error).__name__}: {error})"
-    share = _share(whole.trace, budget)
-    for looser in LOOSER:
-        floor, peak = recorded.trace.floor_bytes, recorded.trace.peak_bytes
-        limit = int(floor + (share + looser * (1 - share)) * (peak - floor))
-        try:
-            schedule = plan(recorded, min(limit, budget))
-        except NoPlan:
-            continue
-        return Smaller(recorded, Program(recorded.tape, recorded.document, schedule, memory))
-    return f"no plan is found for the {size} samples that fit in eager"
+    return found
 
 
 def _share(trace: _core.Trace, budget: int) -> float:

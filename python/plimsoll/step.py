@@ -195,6 +195,8 @@ class Step:
                 lambda: self._by_plan(planned, batch, tensors), lambda error: self._with_less(planned, error)
             )
         except Diverged as diverged:
+            if planned.recorded.measured is not None and not planned.program.finished:
+                return self._run(self._with_value(planned, diverged, batch), batch, weight)
             return self._in_eager(f"this batch takes another way: {diverged}", batch, weight, planned)
         except Unplanned as unplanned:
             planned.broken = f"the plan cannot be kept to: {unplanned}"
@@ -224,6 +226,18 @@ class Step:
                 )
                 planned.verify = 0
         return planned.program.run(tensors)
+
+    def _with_value(self, planned: Planned, diverged: Diverged, batch: tuple[Any, ...]) -> Planned:
+        """The same kind of batch, recorded with what the host read in its first run: few samples had another value."""
+        logger.info("the host reads another value than of few samples: recording again (%s)", diverged)
+        known = planned.recorded.told(diverged.call, diverged.value)
+        fn = self._weighted(planned.weight)
+        recorded = self._recorded(fn, batch, planned.tape.adds_to_gradients(), known)
+        again = Planned(recorded, self._program(recorded), planned.verify, planned.weight)
+        for kind, found in self._kinds.items():
+            if found is planned:
+                self._kinds[kind] = again
+        return again
 
     def _bind(self, planned: Planned) -> None:
         assert isinstance(self._budget, int)
@@ -640,8 +654,10 @@ class Step:
         if planned.smaller is None:
             adds = planned.tape.adds_to_gradients()
 
-            def record(size: int) -> Recorded:
-                return self._recorded(fn, batches.taken(batch, 0, size), adds, planned.recorded)
+            def record(size: int, known: Recorded | None) -> Recorded:
+                return self._recorded(
+                    fn, batches.taken(batch, 0, size), adds, known or planned.recorded.of_few()
+                )
 
             beside = self._resident_beside()
             planned.smaller = smaller.find(
@@ -656,7 +672,10 @@ class Step:
                     planned.smaller.batch,
                 )
         if isinstance(planned.smaller, Smaller):
-            planned.smaller.compare(self._model, batch, lambda *part: self._eager(part, planned.weight))
+            try:
+                planned.smaller.compare(self._model, batch, lambda *part: self._eager(part, planned.weight))
+            except Diverged as diverged:
+                logger.warning("this batch is not compared with eager: %s", diverged)
 
 
 def _addresses(modules: list[torch.nn.Module]) -> list[int]:

@@ -44,6 +44,7 @@ __all__ = [
     "tree_map_with_path",
     "tree_unflatten",
     "uncompiled",
+    "views_as_of_fakes",
 ]
 
 BATCH_NORMS = {"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "cudnn_batch_norm"}
@@ -74,6 +75,12 @@ def uncompiled() -> contextlib.AbstractContextManager[Any]:
     if "torch._dynamo" not in sys.modules:
         return contextlib.nullcontext()
     return torch.compiler.set_stance("force_eager")
+
+
+def views_as_of_fakes() -> contextlib.AbstractContextManager[Any]:
+    """Within it autograd differentiates an update of a view by the op that made the view, as it always does on fake tensors,
+    and not by `as_strided`. Both move the same numbers."""
+    return torch.autograd._force_original_view_tracking(True)
 
 
 def sequence_number() -> int:
