@@ -84,16 +84,21 @@ def family(
 
 
 def steps(
-    fn: Loss, model: torch.nn.Module, sample: Arguments, state_bytes: int, adds: bool = False
+    fn: Loss,
+    model: torch.nn.Module,
+    sample: Arguments,
+    state_bytes: int,
+    adds: bool = False,
+    tape_of: Callable[[Arguments], Tape] | None = None,
 ) -> _core.Batches:
     """The step at any batch, from recordings of the sample's batch and of half of it, where that is not too small; with `adds`
-    as in `family`.
+    and `tape_of` as in `family`, whose small batches do for the latter: the sample's may fit no memory.
 
     Raises `BadInput` where tensors do not grow linearly with the batch.
     """
     size, name = size_of(sample), type(model).__name__
-    sizes = (size // 2, size) if size >= SMALL[1] else SMALL
-    found, known = family(fn, model, sample, state_bytes, name, adds=adds, sizes=sizes)
+    sizes = (size // 2, size) if size >= SMALL[1] and tape_of is None else SMALL
+    found, known = family(fn, model, sample, state_bytes, name, adds=adds, sizes=sizes, tape_of=tape_of)
     if adds:
         return found  # it has the tensors of the step that sets gradients, and theirs, which do not grow
     double = 2 * sizes[1]

@@ -52,6 +52,12 @@ def host_bytes(budget: int | str | None) -> int | None:
     raise BadInput(f"a host budget is a size such as '4GiB' or a number of bytes from 0 on, not {budget!r}")
 
 
+def host_limit(device: Device, budget: int | str | None) -> int | None:
+    """What swapped bytes may take of the host's memory: as is said, or as the device can; none for any number."""
+    said = host_bytes(budget)
+    return device.host_limit() if said is None else said
+
+
 def as_sample(sample: Any) -> tuple[Any, ...]:
     """The arguments that a step is called with."""
     arguments = tuple(sample) if isinstance(sample, tuple | list) else (sample,)

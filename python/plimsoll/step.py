@@ -124,9 +124,7 @@ class Step:
         self._link = Link.parse(options.link, self.device.measure_link)
         self._verify = options.verify
         self._seconds = options.seconds
-        self._host_budget = planning.host_bytes(options.host_budget)
-        if self._host_budget is None:
-            self._host_budget = self.device.host_limit()
+        self._host_budget = planning.host_limit(self.device, options.host_budget)
         self._buckets = Buckets.parse(options.buckets)
         self._in_pieces = options.in_pieces
         self._memory = Memory(self.device)
@@ -387,8 +385,22 @@ class Step:
 
             assert isinstance(self._budget, int)
             step = (self._fn, self._model, self._optimizer, self._sample)
-            self._choice = find(*step, self._budget, self._link, keep_batch=False).batch
+            options = Options(
+                self._budget,
+                self._link,
+                verify=0,
+                seconds=batches.PLAN_SECONDS,
+                host_budget=self._host_budget,
+                in_pieces=self._in_pieces or self._is_in_pieces,
+            )
+            self._choice = find(*step, options, keep_batch=False).batch
         return self._choice
+
+    @property
+    def _is_in_pieces(self) -> bool:
+        """Whether a kind of batch was recorded in pieces."""
+        kinds = [kind for kind in self._kinds.values() if isinstance(kind, Planned)]
+        return any(kind.recorded.measured is not None for kind in kinds)
 
     @property
     def learning_rate(self) -> float:

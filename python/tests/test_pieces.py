@@ -395,3 +395,23 @@ def test_a_step_that_does_not_fit_the_memory_of_the_process_is_tuned_and_runs(wo
     assert ended.returncode == 0, ended.stderr
     assert "was recorded in pieces" in ended.stderr
     assert "are compared with eager" in ended.stderr
+
+
+def test_batches_are_recommended_and_suggested_within_the_budget():
+    task, sample = larger("convolutions", 32)
+    budget = budget_at_batch(task, sample, 0.3)
+    ran = []
+
+    def loss(x, y):
+        if not isinstance(x, torch._subclasses.FakeTensor):
+            ran.append(len(x))
+        return task.loss(x, y)
+
+    optimizer = optimizer_of("sgd", task.model)
+    step = plimsoll.tune(
+        loss, task.model, optimizer, sample, budget, FAST, verify=0, seconds=0.5, in_pieces=True
+    )
+    assert step.batch >= 1
+    found = plimsoll.suggest(loss, task.model, optimizer, sample, budget, FAST, in_pieces=True)
+    assert found.tried[0].seconds > 0
+    assert max(ran) <= batches.SMALL[1]
