@@ -13,17 +13,17 @@ Values decide over nothing else here. A kernel that allocates otherwise for othe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from . import allocator, batches, recording, shortage
+from . import allocator, batches, devices, recording, shortage
 from ._core import show_bytes
 from .devices import Device
 from .errors import BadInput, NoPlan, Refused
 from .ops import running_positions, tensors_in
-from .recorder import NOTHING_KNOWN, Known, TooLarge, allocated, owners
+from .recorder import MOST_ON_HOST, NOTHING_KNOWN, Known, TooLarge, allocated, owners
 from .recording import Loss
 from .surroundings import Generators
 from .tape import Allocation, Call, Role, Tape, Window
@@ -37,9 +37,6 @@ LONG_SECONDS = 0.1
 
 VALUE = 0.5
 """What floating-point operands hold: no denormal number, and within the domain of logarithms, roots and probabilities."""
-
-SHARE_OF_FEW = 0.5
-"""The share of memory that the recording of a few samples may take."""
 
 
 @dataclass(frozen=True)
@@ -68,24 +65,29 @@ class _Taken:
     allocations: list[Allocation]
     """A storage's number is its place in `sizes`."""
     workspace_bytes: int
+    on_host: list[tuple[int, int]]
+    """Of a step that runs elsewhere: what lies on the host, by the number among all that it gives and among `windows`."""
 
 
 def known_of_few(
     fn: Loss, model: torch.nn.Module, sample: tuple[Any, ...], memory: int | None, adds: bool = False
 ) -> tuple[Known, bool]:
-    """What the host reads, from a recording of a few samples that takes no more than a share of the memory; and whether there
-    was one. Raises `Refused` where that recording has other calls than one on fake tensors."""
-    few = batches.SMALL[0]
-    if batches.size_of(sample) <= few:
+    """What the host reads, from a recording of a few samples where that fits the memory; and whether there was one.
+
+    Raises `Refused` where that recording has other calls than one on fake tensors.
+    """
+    few, size = batches.SMALL[0], batches.size_of(sample)
+    if size <= few:
         return NOTHING_KNOWN, False
     part = batches.taken(sample, 0, few)
-    most = None if memory is None else int(SHARE_OF_FEW * memory)
     try:
+        if memory is not None and _held_bytes(fn, model, part, memory, adds) > memory:
+            return NOTHING_KNOWN, False
         with views_as_of_fakes():
-            real = recording.record(fn, model, part, adds, most_bytes=most)
+            real = recording.record(fn, model, part, adds, most_bytes=memory)
     except (Refused, BadInput):
         raise
-    except TooLarge:
+    except (TooLarge, NoPlan):
         return NOTHING_KNOWN, False
     except Exception:  # the user's code, which may know one batch size only, or a device that is too small
         allocator.failures()
@@ -93,6 +95,20 @@ def known_of_few(
     found = Known.of(real)
     _same_calls(recording.record_structure(fn, model, part, found, adds), real)
     return found, True
+
+
+def _held_bytes(fn: Loss, model: torch.nn.Module, part: tuple[Any, ...], memory: int, adds: bool) -> int:
+    """What recording a few samples allocates, beside the model. Where that cannot be known before it runs, since the host reads
+    a value, a recording says so that stops at half of the memory."""
+    try:
+        tape = recording.record_structure(fn, model, part, adds=adds)
+    except Refused:
+        with views_as_of_fakes():
+            tape = recording.record(fn, model, part, adds, most_bytes=memory // 2)
+    else:
+        measure(tape, part, devices.of(model))
+    held = sum(storage.size for storage in tape.storages if storage.role is not Role.KEPT)
+    return held + max(call.workspace_bytes for call in tape.calls)
 
 
 def _same_calls(fake: Tape, real: Tape) -> None:
@@ -197,6 +213,10 @@ class _Bench:
         those that cuDNN keeps for the backward pass, may be more: they are no part of what the step computes with."""
         if len(fake) != len(taken.windows) or len(made) != len(taken.sizes):
             raise self._differs(call, f"{len(taken.windows)} tensors", f"{len(fake)}")
+        # Fake tensors may be elsewhere: the seed of attention lies on the host.
+        call.on_host = [(given, fake[place]) for given, place in taken.on_host]
+        for _, window in call.on_host:
+            self._tape.storages[window.storage].is_on_host = True
         for one, there in zip(fake, taken.windows, strict=True):
             real = Window(made[there.storage], there.dtype, there.offset, there.shape, there.strides)
             if real == one:
@@ -232,7 +252,7 @@ class _Bench:
             seconds = taken.seconds
             for _ in range(RUNS - 1 if seconds < LONG_SECONDS else 0):
                 seconds = min(seconds, self._run(call, storages).seconds)
-            return _Taken(seconds, taken.sizes, taken.windows, taken.allocations, taken.workspace_bytes)
+            return replace(taken, seconds=seconds)
         except Refused:
             raise
         except Exception as error:
@@ -287,17 +307,22 @@ class _Bench:
             out, watch = self._device.run(call.func, arguments, keywords, call.reads_on_host)
         (seconds,) = self._device.seconds([watch])
         events = self._log.take()
-        made = [tensor for tensor in tensors_in(out) if storage_key(tensor) not in before]
+        outs = tensors_in(out)
+        made = [tensor for tensor in outs if storage_key(tensor) not in before]
+        where = {id(tensor): number for number, tensor in enumerate(outs)}
         keys = list(dict.fromkeys(map(storage_key, made)))
         owner = owners(events)
         results: dict[int, int] = {}
         sizes = [0] * len(keys)
-        windows = []
+        windows: list[Window] = []
+        on_host = []
         for tensor in made:
             place, storage = keys.index(storage_key(tensor)), tensor.untyped_storage()
             layout = (int(tensor.storage_offset()), tuple(tensor.shape), tuple(tensor.stride()))
             windows.append(Window(place, tensor.dtype, *layout))
             sizes[place] = storage.nbytes()
+            if tensor.device != self._device.where and 0 < storage.nbytes() <= MOST_ON_HOST:
+                on_host.append((where[id(tensor)], len(windows) - 1))
             if tensor.device != self._device.where or storage.nbytes() == 0:
                 continue
             position = owner.get(storage.data_ptr(), -1)
@@ -306,7 +331,7 @@ class _Bench:
                 raise Refused(why, str(call.func), call.layer)
             results[position] = place
         allocations, workspace = allocated(events, results)
-        return _Taken(seconds, sizes, windows, allocations, workspace)
+        return _Taken(seconds, sizes, windows, allocations, workspace, on_host)
 
 
 def _at(storage: torch.UntypedStorage, window: Window) -> torch.Tensor:

@@ -271,7 +271,7 @@ class Recorder(TorchDispatchMode):
         self._log.take()
         out, watch = self._device.run(func, args, kwargs, gives_a_value(func))
         events = self._log.take()
-        if self._most_bytes is not None and self._log.alive_bytes > self._most_bytes:
+        if self._most_bytes is not None and self._log.peak_bytes > self._most_bytes:
             raise TooLarge
         return out, watch, events
 

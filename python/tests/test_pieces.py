@@ -25,7 +25,7 @@ def in_pieces(task, sample, adds=False):
     return tape
 
 
-@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("adds", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ALL)
 def test_a_recording_in_pieces_is_the_recording_of_a_whole_step(name, adds):
     task = build(name)
@@ -88,7 +88,9 @@ def larger(name, size):
     return task, batches.taken(task.batches[0], 0, size)
 
 
-@pytest.mark.parametrize("name", ["convolutions", "gpt", "checkpointed"])
+@pytest.mark.parametrize(
+    "name", ["convolutions", *(pytest.param(n, marks=pytest.mark.slow) for n in ("gpt", "checkpointed"))]
+)
 def test_the_largest_batch_that_fits_eager_is_compared_and_said(name, caplog):
     task, sample = larger(name, 48)
     whole = plimsoll.trace(task.loss, task.model, *sample)
@@ -305,6 +307,7 @@ def test_a_parameter_of_no_module_is_refused_before_it_has_a_fake_gradient():
     assert own.grad is None
 
 
+@pytest.mark.slow
 def test_a_batch_that_no_plan_fits_is_split_and_recorded_in_pieces():
     task, sample = larger("convolutions", 32)
     floor = plimsoll.trace(task.loss, task.model, *sample).floor_bytes
@@ -377,7 +380,7 @@ assert all(map(torch.equal, gradients, (p.grad for p in model.parameters())))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
-@pytest.mark.parametrize("words", ["in_pieces=True", "in_pieces=None"])
+@pytest.mark.parametrize("words", [pytest.param("in_pieces=True", marks=pytest.mark.slow), "in_pieces=None"])
 def test_a_step_that_does_not_fit_the_memory_of_the_process_is_tuned_and_runs(words):
     environment = {
         **os.environ,
@@ -397,6 +400,7 @@ def test_a_step_that_does_not_fit_the_memory_of_the_process_is_tuned_and_runs(wo
     assert "are compared with eager" in ended.stderr
 
 
+@pytest.mark.slow
 def test_batches_are_recommended_and_suggested_within_the_budget():
     task, sample = larger("convolutions", 32)
     budget = budget_at_batch(task, sample, 0.3)
