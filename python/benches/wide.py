@@ -150,15 +150,32 @@ def heard() -> Network:
 
 def _of_torchvision() -> dict[str, Callable[[], Network]]:
     plain = (
-        *("alexnet", "vgg11", "vgg11_bn", "squeezenet1_1", "shufflenet_v2_x1_0", "mobilenet_v2", "mnasnet0_5"),
-        *("mobilenet_v3_large", "regnet_x_400mf", "regnet_y_400mf", "resnext50_32x4d", "resnet34", "densenet169"),
+        *(
+            "alexnet",
+            "vgg11",
+            "vgg11_bn",
+            "squeezenet1_1",
+            "shufflenet_v2_x1_0",
+            "mobilenet_v2",
+            "mnasnet0_5",
+        ),
+        *(
+            "mobilenet_v3_large",
+            "regnet_x_400mf",
+            "regnet_y_400mf",
+            "resnext50_32x4d",
+            "resnet34",
+            "densenet169",
+        ),
         *("efficientnet_b1", "efficientnet_v2_s", "convnext_small", "swin_t", "swin_v2_t"),
     )
     found: dict[str, Callable[[], Network]] = {name: lambda name=name: torchvision_of(name) for name in plain}
     found["googlenet"] = lambda: torchvision_of("googlenet", aux_logits=False, init_weights=True)
     found["inception_v3"] = lambda: torchvision_of("inception_v3", 96, aux_logits=False, init_weights=True)
     found["maxvit_t"] = lambda: torchvision_of("maxvit_t", 224)
-    found |= {name: lambda name=name: segmenting(name) for name in ("lraspp_mobilenet_v3_large", "fcn_resnet50")}
+    found |= {
+        name: lambda name=name: segmenting(name) for name in ("lraspp_mobilenet_v3_large", "fcn_resnet50")
+    }
     found["r3d_18"] = lambda: filmed("r3d_18")
     return {f"torchvision: {name}": build for name, build in found.items()}
 
@@ -167,14 +184,30 @@ def _of_timm() -> dict[str, Callable[[], Network]]:
     plain = (
         *("resnet26d", "legacy_seresnet18", "resnetv2_50", "mobilenetv4_conv_small"),
         *("ghostnet_100", "convnextv2_atto", "poolformer_s12", "edgenext_xx_small", "repvgg_a0", "dla34"),
-        *("hrnet_w18_small", "lcnet_050", "tinynet_e", "rexnet_100", "mobilevit_xxs", "pvt_v2_b0", "nf_regnet_b0"),
+        *(
+            "hrnet_w18_small",
+            "lcnet_050",
+            "tinynet_e",
+            "rexnet_100",
+            "mobilevit_xxs",
+            "pvt_v2_b0",
+            "nf_regnet_b0",
+        ),
         *("inception_next_tiny", "fastvit_t8", "efficientvit_b0"),
     )
     found: dict[str, Callable[[], Network]] = {name: lambda name=name: timm_of(name) for name in plain}
-    for name in ("deit_tiny_patch16_224", "vit_tiny_patch16_224", "mixer_s32_224", "resmlp_12_224", "gmlp_ti16_224"):
+    for name in (
+        "deit_tiny_patch16_224",
+        "vit_tiny_patch16_224",
+        "mixer_s32_224",
+        "resmlp_12_224",
+        "gmlp_ti16_224",
+    ):
         found[name] = lambda name=name: timm_of(name, img_size=64)
     for name in ("cait_xxs24_224", "xcit_nano_12_p8_224"):
-        found[name] = lambda name=name: timm_of(name, 224 if "xcit" in name else 64, img_size=224 if "xcit" in name else 64)
+        found[name] = lambda name=name: timm_of(
+            name, 224 if "xcit" in name else 64, img_size=224 if "xcit" in name else 64
+        )
     found["levit_128s"] = lambda: timm_of("levit_128s", 224)
     found["vit_tiny with stochastic depth"] = lambda: timm_of(
         "vit_tiny_patch16_224", img_size=64, drop_path_rate=0.2, drop_rate=0.1
@@ -188,12 +221,27 @@ def _of_transformers() -> dict[str, Callable[[], Network]]:
     def language(kind: str, config: str, **settings: Any) -> None:
         found[kind] = lambda: transformers_of(kind, config, **settings)
 
-    language("DistilBertForMaskedLM", "DistilBertConfig", vocab_size=WORDS, dim=64, hidden_dim=128, n_layers=3, n_heads=4)
+    language(
+        "DistilBertForMaskedLM",
+        "DistilBertConfig",
+        vocab_size=WORDS,
+        dim=64,
+        hidden_dim=128,
+        n_layers=3,
+        n_heads=4,
+    )
     language("RobertaForMaskedLM", "RobertaConfig", **SMALL, **SHORT)
     language("AlbertForMaskedLM", "AlbertConfig", embedding_size=32, **SMALL, **SHORT)
     language("ElectraForMaskedLM", "ElectraConfig", embedding_size=32, **SMALL, **SHORT)
     language("DebertaV2ForMaskedLM", "DebertaV2Config", relative_attention=True, **SMALL, **SHORT)
-    language("OPTForCausalLM", "OPTConfig", ffn_dim=128, word_embed_proj_dim=64, **_but(SMALL, "intermediate_size"), **SHORT)
+    language(
+        "OPTForCausalLM",
+        "OPTConfig",
+        ffn_dim=128,
+        word_embed_proj_dim=64,
+        **_but(SMALL, "intermediate_size"),
+        **SHORT,
+    )
     language("BloomForCausalLM", "BloomConfig", vocab_size=WORDS, hidden_size=64, n_layer=3, n_head=4)
     language("GPTNeoXForCausalLM", "GPTNeoXConfig", **SMALL, **SHORT)
     language("PhiForCausalLM", "PhiConfig", **SMALL, **SHORT)

@@ -419,3 +419,24 @@ def test_batches_are_recommended_and_suggested_within_the_budget():
     found = plimsoll.suggest(loss, task.model, optimizer, sample, budget, FAST, in_pieces=True)
     assert found.tried[0].seconds > 0
     assert max(ran) <= batches.SMALL[1]
+
+
+def test_an_op_that_fails_on_made_up_operands_is_refused_by_its_name():
+    name = "plimsoll_test::of_several_values"
+    torch.library.define(name, "(Tensor x) -> Tensor")
+
+    def checked(x):
+        if x.min() == x.max():
+            raise ValueError("all values are equal")
+        return x.clone()
+
+    torch.library.impl(name, "cpu", checked)
+    torch.library.register_fake(name, torch.empty_like)
+    model = nn.Linear(8, 8)
+
+    def loss(x):
+        return model(torch.ops.plimsoll_test.of_several_values(x * 2)).sum()
+
+    with pytest.raises(plimsoll.Refused, match=r"cannot be tried alone.*all values are equal.*of_several"):
+        plimsoll.tune(loss, model, None, (torch.randn(64, 8),), "100%", FAST, in_pieces=True)
+    assert all(p.grad is None for p in model.parameters())
