@@ -3,9 +3,9 @@
 python benches/wide.py                       # all networks, prints the table
 python benches/wide.py --only timm --write   # some of them; their rows replace those of README.md
 
-The combinations come by turns: f of .1 and .4, one thread and two, SGD with momentum and AdamW, f32 and bf16 autocast, and a link
-that is fast or so slow that plans recompute. Dropout and stochastic depth are on wherever the network has them. Each network
-runs in a process of its own.
+The combinations come by turns: f of .1 and .4, one thread and two, SGD with momentum and AdamW, f32 and bf16 autocast, and a
+link that is fast or so slow that plans recompute. Dropout and stochastic depth are on wherever the network has them. Each
+network runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -380,8 +380,8 @@ def row_of(name: str, row: dict[str, Any]) -> str:
     return f"| {name} | {at} | {row['calls']} | {bits} | {pool} | {row['unplanned']} | {peak} | {moved} |"
 
 
-HEADER = """| network | f, threads, optimizer, precision, link | calls | bits equal | pool: all kept -> planned, MB | unplanned | peak = pool | \
-recomputed ops, MB swapped out |
+HEADER = """| network | f, threads, optimizer, precision, link | calls | bits equal | pool: all kept -> planned, MB | unplanned | \
+peak = pool | recomputed ops, MB swapped out |
 | --- | --- | --- | --- | --- | --- | --- | --- |"""
 
 

@@ -335,6 +335,12 @@ class Step:
             f"  recomputed    {schedule.recomputed_ops} ops",
             f"  swapped       {show_bytes(schedule.offloaded_bytes)} out, {show_bytes(schedule.prefetched_bytes)} in",
         ]
+        measured = planned.recorded.measured
+        if measured is not None:
+            said = f"in pieces: {measured.tried} of {len(trace)} calls, at most {show_bytes(measured.peak_bytes)} at once"
+            if isinstance(planned.smaller, Smaller):
+                said += f"; compared with eager at batch {planned.smaller.batch}"
+            lines.append(f"  recorded      {said}")
         if schedule.makespan_seconds is not None and schedule.bound_seconds is not None:
             bound = show_seconds(schedule.bound_seconds)
             lines.append(

@@ -1,4 +1,4 @@
-"""What Plimsoll uses of PyTorch that PyTorch does not promise. Seen with torch 2.6 and 2.15.
+"""What Plimsoll uses of PyTorch that PyTorch does not promise. Seen with torch 2.6, 2.11 and 2.15.
 
 All of it stands here and in the folder `native`, so that a new version of PyTorch is tried in two places.
 """

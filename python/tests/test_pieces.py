@@ -111,6 +111,7 @@ def test_the_largest_batch_that_fits_eager_is_compared_and_said(name, caplog):
     smaller = step._current().smaller.batch
     assert max(ran) == smaller
     assert f"its first {smaller} samples, which do, are compared with eager" in caplog.text
+    assert f"compared with eager at batch {smaller}" in step.explain()
     fits, too_large = (
         plimsoll.trace(task.loss, task.model, *batches.taken(sample, 0, size)).peak_bytes
         for size in (smaller - 1, smaller + 2)
