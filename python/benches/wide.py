@@ -380,8 +380,8 @@ def row_of(name: str, row: dict[str, Any]) -> str:
     return f"| {name} | {at} | {row['calls']} | {bits} | {pool} | {row['unplanned']} | {peak} | {moved} |"
 
 
-HEADER = """| network | f, threads, optimizer, precision, link | calls | bits equal | pool: all kept -> planned, MB | unplanned | \
-peak = pool | recomputed ops, MB swapped out |
+HEADER = """| network | f, threads, optimizer, precision, link | calls | bits equal | pool: all kept -> planned, MB | \
+unplanned | peak = pool | recomputed ops, MB swapped out |
 | --- | --- | --- | --- | --- | --- | --- | --- |"""
 
 
