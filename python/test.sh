@@ -3,12 +3,12 @@
 # the tools into a virtual environment (python/.venv, or the one that VENV names), checks types, runs tests and example.
 #
 #   bash python/test.sh            everything, with one thread and with two; then the short list with torch 2.11 and 2.6
-#   bash python/test.sh --ci       without the tests marked `slow`, the short list with torch 2.11; skips, and says so, where Python,
-#                                  a compiler or torch is missing, and the second torch where time is short
+#   bash python/test.sh --ci       without the tests marked `slow`, the short list with torch 2.11 alone; skips, and says so,
+#                                  where Python, a compiler or torch is missing, and the second torch where time is short
 #
 # Further arguments go to pytest. Needs python3 (3.10 or newer), cargo and a C++ compiler. TORCH names another version of torch
-# than the newest for all of it (`TORCH='torch==2.11.* torchvision==0.26.*'`), in a virtual environment of its own (VENV). OLDER names
-# the versions of the short list. LEFT is how many seconds `--ci` may take.
+# than the newest for all of it (`TORCH='torch==2.11.* torchvision==0.26.*'`), in a virtual environment of its own (VENV).
+# OLDER names the versions of the short list. LEFT is how many seconds `--ci` may take.
 set -euo pipefail
 unset PYTHONDONTWRITEBYTECODE  # importing torch takes seconds, and twice as many without its compiled files
 cd "$(dirname "$0")"
@@ -24,7 +24,7 @@ missing() {
 }
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2> /dev/null || missing "there is no python3 of version 3.10 or newer"
 command -v "${CXX:-c++}" > /dev/null || missing "there is no C++ compiler"
-# Makes a virtual environment with torch and torchvision, unless it is there: folder, seconds for each of two tries, requirements.
+# Makes a virtual environment with torch, unless it is there: folder, seconds for each of two tries, requirements.
 have_torch() {
   local folder="$1" limit="$2" pip
   shift 2
@@ -74,7 +74,7 @@ PLIMSOLL_TEST_THREADS=1 "$bin/python" -m pytest -q --durations 5 ${some[@]+"${so
 step "tests with two threads"
 PLIMSOLL_TEST_THREADS=2 "$bin/python" -m pytest -q test_bits.py -k "sgd and 0.1 and 20GB or everything" ${some[@]+"${some[@]}"}
 
-# The short list, with older versions of torch: bits at one budget, the life of a step, faults that must show, recording in pieces.
+# The short list, with older versions of torch: bits at one budget, the life of a step, planted faults, recording in pieces.
 short=(test_bits.py test_step.py test_faults.py test_pieces.py)
 short_names="test_step or test_faults or (test_bits and sgd and 20GB) or is_the_recording"
 declare -A vision=([2.6]=0.21 [2.11]=0.26)
@@ -98,7 +98,8 @@ for version in ${older[@]+"${older[@]}"}; do
   step "torch $version, the short list"
   limit="$([ -n "$ci" ] && echo $((${LEFT:-900} - SECONDS)) || echo 3600)"
   ended=0
-  PLIMSOLL_TEST_THREADS=1 timeout -s INT "$limit" "$python" -m pytest -q "${short[@]}" -m "not slow" -k "$short_names" || ended=$?
+  PLIMSOLL_TEST_THREADS=1 timeout -s INT "$limit" "$python" -m pytest -q "${short[@]}" -m "not slow" -k "$short_names" \
+    || ended=$?
   if [ -n "$ci" ] && [ "$SECONDS" -ge "${LEFT:-900}" ]; then
     step "torch $version: stopped, its time was over"
   elif [ "$ended" != 0 ]; then

@@ -1,7 +1,7 @@
 """Records a step that does not fit memory: what it calls from fake tensors, what each call takes by running it alone.
 
-Fake tensors know shapes, layouts and aliases. What they do not know is measured: each call runs by itself, on tensors of the
-right layout, so that memory holds the operands of one call at a time, which any plan must hold, too. Parameters, buffers and
+Fake tensors know shapes, layouts and aliases. What they do not know is measured: each call runs alone, on tensors of the right
+layout, so that memory holds the operands of one call at a time, which any plan must hold, too. Parameters, buffers and
 the sample are the real ones; floating-point tensors that other calls would make hold 0.5, all others 0, which is a valid index
 anywhere. Calls of the same kind on the same layouts run once for all.
 
