@@ -96,7 +96,7 @@ class Smaller:
 
 
 def largest(whole: Recorded, record: Record, budget: int, other_resident_bytes: int) -> int:
-    """The largest batch that fits the budget in eager; 0 where none does.
+    """The largest batch that fits the budget in eager, the whole one at most; 0 where none does.
 
     What it takes follows from the whole batch and from a small one, by a line. Raises `BadInput` where the step makes other
     calls at another batch.
@@ -107,7 +107,7 @@ def largest(whole: Recorded, record: Record, budget: int, other_resident_bytes: 
         for one, size in ((record(few, None), few), (whole, whole.trace.batch))
     ]
     family = _core.Batches(*texts)
-    low, high = 0, whole.trace.batch
+    low, high = 0, whole.trace.batch + 1
     while high - low > 1:
         middle = (low + high) // 2
         if family.at(middle).peak_bytes <= budget:

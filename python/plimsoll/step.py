@@ -683,7 +683,7 @@ class Step:
             )
             if isinstance(planned.smaller, str):
                 logger.warning("this kind of batch is not compared with eager: %s", planned.smaller)
-            else:
+            elif planned.smaller.batch < planned.trace.batch:
                 logger.info(
                     "batch %d does not fit in eager: its first %d samples, which do, are compared with eager",
                     planned.trace.batch,

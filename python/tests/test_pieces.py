@@ -123,6 +123,15 @@ def test_the_largest_batch_that_fits_eager_is_compared_and_said(name, caplog):
     assert step._current().verify == 0
 
 
+def test_a_batch_that_fits_eager_is_compared_as_a_whole(caplog):
+    task, sample = larger("mlp", 16)
+    with caplog.at_level(logging.INFO, "plimsoll"):
+        step = plimsoll.tune(task.loss, task.model, None, sample, "100%", FAST, in_pieces=True)
+        step(*sample)
+    assert step._current().smaller.batch == 16
+    assert "does not fit in eager" not in caplog.text
+
+
 def test_a_fault_shows_at_the_smaller_batch():
     task, sample = larger("gpt", 32)
     budget = budget_at_batch(task, sample, 0.3)
