@@ -2,11 +2,13 @@
 # All that must hold of the PyTorch front, in one command: formats and lints both languages, builds the wheel, installs it with
 # the tools into a virtual environment (python/.venv, or the one that VENV names), checks types, runs tests and example.
 #
-#   bash python/test.sh            everything, with one thread and with two
-#   bash python/test.sh --ci       without the tests marked `slow`; skips, and says so, where Python, a compiler or torch is missing
+#   bash python/test.sh            everything, with one thread and with two; then the short list with torch 2.11 and 2.6
+#   bash python/test.sh --ci       without the tests marked `slow`, the short list with torch 2.11 alone; skips, and says so,
+#                                  where Python, a compiler or torch is missing, and the second torch where time is short
 #
 # Further arguments go to pytest. Needs python3 (3.10 or newer), cargo and a C++ compiler. TORCH names another version of torch
-# than the newest (`TORCH='torch==2.11.* torchvision==0.26.*'`), in a virtual environment of its own.
+# than the newest for all of it (`TORCH='torch==2.11.* torchvision==0.26.*'`), in a virtual environment of its own (VENV).
+# OLDER names the versions of the short list. LEFT is how many seconds `--ci` may take.
 set -euo pipefail
 unset PYTHONDONTWRITEBYTECODE  # importing torch takes seconds, and twice as many without its compiled files
 cd "$(dirname "$0")"
@@ -22,16 +24,20 @@ missing() {
 }
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2> /dev/null || missing "there is no python3 of version 3.10 or newer"
 command -v "${CXX:-c++}" > /dev/null || missing "there is no C++ compiler"
-venv="${VENV:-.venv}"
-if [ ! -x "$venv/bin/python" ] || ! "$venv/bin/python" -c 'import torch, torchvision' 2> /dev/null; then
-  python3 -m venv "$venv" || missing "python3 has no module venv"
-  pip=("$venv/bin/python" -m pip install --quiet)
-  read -r -a torch <<< "${TORCH:-torch torchvision}"
+# Makes a virtual environment with torch, unless it is there: folder, seconds for each of two tries, requirements.
+have_torch() {
+  local folder="$1" limit="$2" pip
+  shift 2
+  if [ -x "$folder/bin/python" ] && "$folder/bin/python" -c 'import torch, torchvision' 2> /dev/null; then return 0; fi
+  python3 -m venv "$folder" || return 1
+  pip=("$folder/bin/python" -m pip install --quiet)
   # The build for the CPU is a tenth of PyPI's (200 MB for 2.5 GB); where that index is out of reach, PyPI's does.
-  timeout 300 "${pip[@]}" --retries 1 --timeout 15 "${torch[@]}" --index-url https://download.pytorch.org/whl/cpu 2> /dev/null \
-    || timeout 480 "${pip[@]}" "${torch[@]}" \
-    || missing "torch is not to be had from PyPI within 8 minutes"
-fi
+  timeout "$limit" "${pip[@]}" --retries 1 --timeout 15 "$@" --index-url https://download.pytorch.org/whl/cpu 2> /dev/null \
+    || timeout "$limit" "${pip[@]}" "$@"
+}
+venv="${VENV:-.venv}"
+read -r -a torch <<< "${TORCH:-torch torchvision}"
+have_torch "$venv" 480 "${torch[@]}" || missing "torch is not to be had from PyPI within 8 minutes"
 bin="$(cd "$venv/bin" && pwd)"
 "$bin/python" -m pip install --quiet numpy maturin==1.16.0 mypy==2.4.1 pytest==9.2.0 ruff==0.17.6 \
   || missing "the tools are not to be had from PyPI"
@@ -67,6 +73,39 @@ step "tests with one thread"
 PLIMSOLL_TEST_THREADS=1 "$bin/python" -m pytest -q --durations 5 ${some[@]+"${some[@]}"} "$@"
 step "tests with two threads"
 PLIMSOLL_TEST_THREADS=2 "$bin/python" -m pytest -q test_bits.py -k "sgd and 0.1 and 20GB or everything" ${some[@]+"${some[@]}"}
+
+# The short list, with older versions of torch: bits at one budget, the life of a step, planted faults, recording in pieces.
+short=(test_bits.py test_step.py test_faults.py test_pieces.py)
+short_names="test_step or test_faults or (test_bits and sgd and 20GB) or is_the_recording"
+declare -A vision=([2.6]=0.21 [2.11]=0.26)
+read -r -a older <<< "${OLDER-$([ -n "$ci" ] && echo 2.11 || echo 2.11 2.6)}"
+for version in ${older[@]+"${older[@]}"}; do
+  left=$((${LEFT:-900} - SECONDS))
+  if [ -n "$ci" ] && [ "$left" -lt 420 ]; then
+    step "torch $version: skipped, $left s are left; \`OLDER=$version bash python/test.sh\` runs it"
+    continue
+  fi
+  folder="$venv-$version"
+  limit="$([ -n "$ci" ] && echo 120 || echo 480)"
+  if ! (cd .. && have_torch "$folder" "$limit" "torch==$version.*" "torchvision==${vision[$version]}.*"); then
+    if [ -z "$ci" ]; then missing "torch $version is not to be had from PyPI within 8 minutes"; fi
+    step "torch $version: skipped, it is not to be had from PyPI within two minutes"
+    continue
+  fi
+  python="$(cd .. && cd "$folder/bin" && pwd)/python"
+  "$python" -m pip install --quiet numpy pytest==9.2.0
+  (cd .. && "$python" -m pip install --quiet --force-reinstall --no-deps dist/plimsoll-*.whl)
+  step "torch $version, the short list"
+  limit="$([ -n "$ci" ] && echo $((${LEFT:-900} - SECONDS)) || echo 3600)"
+  ended=0
+  PLIMSOLL_TEST_THREADS=1 timeout -s INT "$limit" "$python" -m pytest -q "${short[@]}" -m "not slow" -k "$short_names" \
+    || ended=$?
+  if [ -n "$ci" ] && [ "$SECONDS" -ge "${LEFT:-900}" ]; then
+    step "torch $version: stopped, its time was over"
+  elif [ "$ended" != 0 ]; then
+    exit "$ended"
+  fi
+done
 step "example"
 "$bin/plimsoll" auto ../examples/digits.py --study ../dist/digits -- --epochs 1
 step "done"

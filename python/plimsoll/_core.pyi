@@ -54,6 +54,7 @@ class Batches:
         prefetch_rate: float,
         half_duplex: bool,
         seconds: float,
+        host: int | None = None,
     ) -> int | None: ...
     def fastest(
         self,
@@ -65,6 +66,7 @@ class Batches:
         half_duplex: bool,
         seconds: float,
         error: float,
+        host: int | None = None,
     ) -> list[Candidate]: ...
 
 class Candidate:

@@ -112,6 +112,11 @@ class Log:
     def __init__(self, loaded: ctypes.PyDLL) -> None:
         self._library = loaded
         self._seen = 0
+        self._alive: dict[int, int] = {}
+        self.alive_bytes = 0
+        """What was allocated and not freed, up to the last `take`."""
+        self.peak_bytes = 0
+        """The most of that at any moment."""
 
     def take(self) -> list[Event]:
         """The events since the last call."""
@@ -120,7 +125,15 @@ class Log:
         flat = (ctypes.c_int64 * (3 * count))()
         self._library.plimsoll_read_events(self._seen, end, flat)
         self._seen = end
-        return [(flat[3 * i], flat[3 * i + 1], flat[3 * i + 2]) for i in range(count)]
+        events = [(flat[3 * i], flat[3 * i + 1], flat[3 * i + 2]) for i in range(count)]
+        for kind, address, size in events:
+            if kind == ALLOCATED:
+                self._alive[address] = size
+                self.alive_bytes += size
+                self.peak_bytes = max(self.peak_bytes, self.alive_bytes)
+            else:
+                self.alive_bytes -= self._alive.pop(address, 0)
+        return events
 
 
 class Turn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from .errors import BadInput
 from .ops import tensors_in
 from .recorder import NOTHING_KNOWN, Known
 from .recording import Loss
-from .tape import to_document
+from .tape import Tape, to_document
 from .torch_private import tree_flatten, tree_unflatten
 
 Arguments = tuple[Any, ...]
@@ -62,17 +63,19 @@ def family(
     adds: bool = False,
     is_real: bool = True,
     sizes: tuple[int, int] = SMALL,
+    tape_of: Callable[[Arguments], Tape] | None = None,
 ) -> tuple[_core.Batches, Known]:
     """The step at any batch, from recordings at two small ones or at `sizes`, and what the host reads in it.
 
     With `adds` gradients are there to add to. Without `is_real` nothing is computed; no seconds and no scratch are known then.
+    `tape_of` records a batch otherwise than as a whole.
     """
     texts = []
     known = NOTHING_KNOWN
     for size in sizes:
         part = taken(sample, 0, size)
         if is_real:
-            tape = recording.record(fn, model, part, adds)
+            tape = recording.record(fn, model, part, adds) if tape_of is None else tape_of(part)
             known = Known.of(tape)
         else:
             tape = recording.record_shapes(fn, model, part)
@@ -81,16 +84,21 @@ def family(
 
 
 def steps(
-    fn: Loss, model: torch.nn.Module, sample: Arguments, state_bytes: int, adds: bool = False
+    fn: Loss,
+    model: torch.nn.Module,
+    sample: Arguments,
+    state_bytes: int,
+    adds: bool = False,
+    tape_of: Callable[[Arguments], Tape] | None = None,
 ) -> _core.Batches:
     """The step at any batch, from recordings of the sample's batch and of half of it, where that is not too small; with `adds`
-    as in `family`.
+    and `tape_of` as in `family`, whose small batches do for the latter: the sample's may fit no memory.
 
     Raises `BadInput` where tensors do not grow linearly with the batch.
     """
     size, name = size_of(sample), type(model).__name__
-    sizes = (size // 2, size) if size >= SMALL[1] else SMALL
-    found, known = family(fn, model, sample, state_bytes, name, adds=adds, sizes=sizes)
+    sizes = (size // 2, size) if size >= SMALL[1] and tape_of is None else SMALL
+    found, known = family(fn, model, sample, state_bytes, name, adds=adds, sizes=sizes, tape_of=tape_of)
     if adds:
         return found  # it has the tensors of the step that sets gradients, and theirs, which do not grow
     double = 2 * sizes[1]

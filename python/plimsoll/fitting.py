@@ -29,6 +29,8 @@ class Fit:
 
     batch: int
     budget_bytes: int
+    host_budget_bytes: int | None
+    """What swapped bytes may take of the host's memory; none for any number."""
     peak_bytes: int
     """What eager takes."""
     floor_bytes: int
@@ -42,6 +44,8 @@ class Fit:
     largest_batch: int | None
     """The largest batch that a plan fits; none where not even one sample has one, or where `why_no_largest` says why."""
     why_no_largest: str
+    why_not: str
+    """Why no plan fits: which op of which layer needs how many bytes, of the budget or of the host's; empty where one fits."""
     is_measured: bool
     """Whether scratch of libraries is counted."""
     hint: str
@@ -55,7 +59,12 @@ class Fit:
         """The answer in a few lines."""
         budget = show_bytes(self.budget_bytes)
         answer = "does not fit" if self.planned_bytes is None else "fits"
-        lines = [f"batch {self.batch} {answer} in {budget}"]
+        host = (
+            ""
+            if self.host_budget_bytes is None
+            else f" with {show_bytes(self.host_budget_bytes)} of the host"
+        )
+        lines = [f"batch {self.batch} {answer} in {budget}{host}"]
         eager = "fits" if self.peak_bytes <= self.budget_bytes else "does not fit"
         lines.append(f"  eager takes   {show_bytes(self.peak_bytes)}, which {eager}")
         if self.planned_bytes is not None:
@@ -65,6 +74,8 @@ class Fit:
             lines.append(f"                {show_bytes(needed)} (layer `{layer}`)")
         largest = self.why_no_largest or ("none" if self.largest_batch is None else str(self.largest_batch))
         lines.append(f"  largest batch {largest}")
+        if self.why_not:
+            lines.append(f"  {self.why_not}")
         if not self.is_measured:
             lines.append("  without the scratch of libraries, which is not known before the step runs")
         if self.hint:
@@ -79,8 +90,12 @@ def fits(
     budget: int | str,
     optimizer: torch.optim.Optimizer | None = None,
     link: Link | str = "12GB/s",
+    host_budget: int | str | None = None,
 ) -> Fit:
     """Says whether the step fits a memory budget, what it takes, which layer decides, and the largest batch that fits.
+
+    What is swapped takes at most `host_budget` of the host's memory (`"4GiB"`, or bytes); without it, on a GPU, most of what
+    the host has.
 
     The batch of the sample never runs: its shapes are worked out on fake tensors. Batches of 2 and 4 samples run, to learn what
     scratch libraries take, where parameters, gradients and optimizer state fit the budget. The model may lie on the device
@@ -92,7 +107,9 @@ def fits(
     name = type(model).__name__
     is_real = not any(p.is_meta for p in (*model.parameters(), *model.buffers()))
     state = planning.optimizer_bytes(optimizer)
+    host = planning.host_bytes(host_budget)
     if is_real:
+        host = planning.host_limit(devices.of(model), host_budget)
         state = planning.resident_beside(devices.of(model), model, optimizer)
     if is_real and not str(budget).endswith("%"):
         is_real = state + _weights_and_gradients(model) <= planning.budget_bytes(budget, 0)
@@ -109,21 +126,23 @@ def fits(
     limit = planning.budget_bytes(budget, trace.peak_bytes)
     rates = Link.parse(link)
     planned: int | None = None
+    why_not = ""
     try:
-        plan = planning.plan(trace, limit, rates, batches.PLAN_SECONDS)
+        plan = planning.plan(trace, limit, rates, batches.PLAN_SECONDS, host)
         planned = trace.resident_bytes + plan.pool_bytes
-    except NoPlan:
-        pass  # that is an answer
+    except NoPlan as no_plan:
+        why_not = str(no_plan)
     largest: int | None = None
     if family is not None and family.bytes_at(size) != trace.tensor_bytes():
         why = "not known: the step's tensors do not grow linearly with the batch"
     elif family is not None:
-        largest = family.largest(limit, batches.LARGEST, *rates.rates, batches.PLAN_SECONDS)
+        largest = family.largest(limit, batches.LARGEST, *rates.rates, batches.PLAN_SECONDS, host)
         if planned is not None:
             largest = max(largest or 0, size)
     return Fit(
         batch=size,
         budget_bytes=limit,
+        host_budget_bytes=host,
         peak_bytes=trace.peak_bytes,
         floor_bytes=trace.floor_bytes,
         floor_layer=trace.floor_layer,
@@ -131,6 +150,7 @@ def fits(
         planned_bytes=planned,
         largest_batch=largest,
         why_no_largest=why,
+        why_not=why_not,
         is_measured=is_real and family is not None,
         hint=_hint(trace),
     )

@@ -93,11 +93,14 @@ class Memory:
             self.device.synchronise()
             self._stream = stream
 
-    def give_back(self) -> None:
-        """Frees what holds nothing between steps: the pool, and its part of the host."""
+    def give_back(self, is_all: bool = False) -> None:
+        """Frees what holds nothing between steps: the pool, and its part of the host; all of it, where no gradient is kept."""
         self._unbind()
         self.pool.give_back()
         self.host.give_back()
+        if is_all:
+            self.gradients.give_back()
+            self.results.give_back()
         self.device.trim()
 
     def _unbind(self) -> None:

@@ -44,9 +44,9 @@ def running_statistics(func: OpOverload, args: Any, kwargs: Any) -> list[torch.T
 
 
 def gives_a_value(func: OpOverload) -> bool:
-    """Whether the op gives the host a number."""
+    """Whether the op gives the host a number, and no tensor: attention gives lengths beside its result, which are shapes."""
     returned = {str(value.type) for value in func._schema.returns}
-    return bool(returned & {"Scalar", "number", "bool", "int", "float"})
+    return bool(returned) and returned <= {"Scalar", "number", "bool", "int", "float"}
 
 
 def indexes_by_position(func: OpOverload, args: Any) -> bool:

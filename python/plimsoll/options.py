@@ -21,6 +21,7 @@ class Options:
     host_budget: int | str | None = None
     buckets: Buckets | Sequence[int] | None = None
     graphs: bool = True
+    in_pieces: bool | None = None
 
     def __post_init__(self) -> None:
         if self.verify < 0:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from . import _core, devices, recording
+from . import _core, devices, pieces, recording
 from .batches import size_of
 from .devices import Device
 from .errors import BadInput
 from .link import Link
 from .ops import tensors_in
+from .recorder import Known
 from .recording import Loss
-from .tape import Document, Tape, aligned, to_document
+from .tape import Call, Document, Tape, aligned, to_document
 
 
 def budget_bytes(budget: int | str | None, peak: int) -> int:
@@ -49,6 +50,12 @@ def host_bytes(budget: int | str | None) -> int | None:
     if isinstance(budget, int) and not isinstance(budget, bool) and budget >= 0:
         return budget
     raise BadInput(f"a host budget is a size such as '4GiB' or a number of bytes from 0 on, not {budget!r}")
+
+
+def host_limit(device: Device, budget: int | str | None) -> int | None:
+    """What swapped bytes may take of the host's memory: as is said, or as the device can; none for any number."""
+    said = host_bytes(budget)
+    return device.host_limit() if said is None else said
 
 
 def as_sample(sample: Any) -> tuple[Any, ...]:
@@ -149,6 +156,22 @@ class Recorded:
     tape: Tape
     document: Document
     trace: _core.Trace
+    measured: pieces.Measured | None = None
+    """Of a step that was recorded in pieces; none of one that ran as a whole."""
+
+    def told(self, call: Call, value: object) -> Recorded:
+        """The same for recording again, where the host read another value at a call than of few samples."""
+        assert self.measured is not None
+        return self._with(self.measured.known.told(self.tape, call, value))
+
+    def of_few(self) -> Recorded:
+        """The same for recording another batch: what the host reads there may be another value."""
+        assert self.measured is not None
+        return self._with(replace(self.measured.known, told_up_to=0))
+
+    def _with(self, known: Known) -> Recorded:
+        assert self.measured is not None
+        return replace(self, measured=replace(self.measured, known=known))
 
 
 def record(
@@ -163,6 +186,45 @@ def record(
     tape = recording.record(fn, model, sample, adds)
     document = to_document(tape, name or type(model).__name__, size_of(sample), other_resident_bytes)
     return Recorded(tape, document, _core.Trace(document.text))
+
+
+def record_in_pieces(
+    fn: Loss,
+    model: torch.nn.Module,
+    sample: tuple[Any, ...],
+    other_resident_bytes: int,
+    budget: int | str,
+    adds: bool = False,
+    known: pieces.Measured | None = None,
+) -> Recorded:
+    """Records a step that does not fit memory, within the budget. Where no plan fits, nothing is measured: planning says so.
+
+    `known` is of another batch of the same step.
+    """
+    device = devices.of(model)
+    if known is None:
+        room = None
+        if not str(budget).endswith("%"):
+            room = budget_bytes(budget, 0) - other_resident_bytes - _model_bytes(model)
+        values, is_compared = pieces.known_of_few(fn, model, sample, room, adds)
+    else:
+        values, is_compared = known.known, known.is_compared
+    tape = recording.record_structure(fn, model, sample, values, adds)
+
+    def recorded(peak_bytes: int, tried: int) -> Recorded:
+        document = to_document(tape, type(model).__name__, size_of(sample), other_resident_bytes)
+        measured = pieces.Measured(peak_bytes, tried, values, is_compared)
+        return Recorded(tape, document, _core.Trace(document.text), measured)
+
+    shapes = recorded(0, 0)
+    if shapes.trace.floor_bytes > budget_bytes(budget, shapes.trace.peak_bytes):
+        return shapes
+    return recorded(*pieces.measure(tape, sample, device))
+
+
+def _model_bytes(model: torch.nn.Module) -> int:
+    kept = {id(t): t for t in (*model.parameters(), *model.buffers())}.values()
+    return sum(aligned(t.untyped_storage().nbytes()) for t in kept)
 
 
 def trace(

@@ -50,6 +50,8 @@ class Diverged(Exception):
 
     def __init__(self, call: Call, value: object) -> None:
         """Says which value."""
+        self.call = call
+        self.value = value
         place = f" at {call.line}" if call.line else ""
         super().__init__(
             f"`{call.name}`{place} gave {value!r}, and {call.value!r} when the step was recorded"
@@ -152,6 +154,8 @@ class Program:
         """What the last run allocated; of a step that is a graph, when it was captured."""
         self.runs = 0
         """How often it began to run."""
+        self.finished = 0
+        """How often it ran to its end."""
         self.spans: Spans | None = None
         """When each command ran in the fastest of the timed runs, which are 1, 2, 4, 8, ...: other work only adds to a time.
         They go call by call; where the step becomes a graph, run 2 is none of them."""
@@ -490,6 +494,12 @@ class Program:
                 f"`{culprit.func}` of module `{culprit.layer}` allocated otherwise than when it was recorded "
                 f"({self.counts.unplanned} allocations of {self.counts.unplanned_bytes} B that no plan foresaw)"
             )
+        self.finished += 1
+
+    @property
+    def memory(self) -> Memory:
+        """Where it runs."""
+        return self._memory
 
     @property
     def runs_as(self) -> str:

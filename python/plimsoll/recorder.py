@@ -19,7 +19,15 @@ from .errors import Refused
 from .ops import gives_a_value, indexes_by_position, running_statistics, tensors_in, written
 from .surroundings import Generators, Keeper, Modules, user_line
 from .tape import Allocation, Call, Random, Role, Storage, Tape, Window, aligned
-from .torch_private import FakeTensor, OpOverload, TorchDispatchMode, storage_key, tree_flatten
+from .torch_private import (
+    FakeTensor,
+    FakeTensorMode,
+    OpOverload,
+    TorchDispatchMode,
+    storage_key,
+    tree_flatten,
+    tree_unflatten,
+)
 
 HOST = torch.device("cpu")
 PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
@@ -27,6 +35,14 @@ RESIZES = {"resize_", "resize_as_", "set_"}
 
 MOST_ON_HOST = 1 << 20
 """A larger tensor on the host, in a step on a GPU, is no seed and no counter: it would be swapping by hand."""
+
+
+SEED_ON_FAKES = 0x506C696D736F6C6C
+"""A generator has a seed of its own after each call that draws from it: this one and the call's number."""
+
+
+class TooLarge(Exception):
+    """A run has allocated more than it may."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +53,25 @@ class Known:
     """What the host reads, in order."""
     on_host: Mapping[int, Sequence[int]] = field(default_factory=dict)
     """By call: which of the tensors that it gives are on the host, of a step that runs elsewhere."""
+    told_up_to: int = 0
+    """So many of the values are of the whole batch, not of a small one."""
 
     @staticmethod
     def of(tape: Tape) -> Known:
         """Of a tape."""
         on_host = {n: [at for at, _ in call.on_host] for n, call in enumerate(tape.calls) if call.on_host}
         return Known([call.value for call in tape.calls if call.reads_on_host], on_host)
+
+    def told(self, tape: Tape, call: Call, value: object) -> Known:
+        """The same with another value at this call. Raises `Refused` where it was told another before."""
+        reads = [one for one in tape.calls if one.reads_on_host]
+        place = next(number for number, one in enumerate(reads) if one is call)
+        if place < self.told_up_to:
+            raise Refused(
+                "the host reads a value that is another in each run", str(call.func), call.layer, call.line
+            )
+        values = [*self.values[:place], value, *self.values[place + 1 :]]
+        return Known(values, self.on_host, place + 1)
 
 
 NOTHING_KNOWN = Known()
@@ -51,8 +80,9 @@ NOTHING_KNOWN = Known()
 class Recorder(TorchDispatchMode):
     """Writes down every op that is dispatched below autograd.
 
-    Without a log of allocations the step runs on fake tensors, which have shapes and no memory: nothing is computed, and the
-    tape has neither seconds nor scratch. What the host reads is then taken from what is `known`, in order.
+    With a log of allocations the step runs as it is. With `fakes` it runs on fake tensors, which have shapes and no memory:
+    nothing is computed, and the tape has neither seconds nor scratch. What the host reads is then taken from what is `known`,
+    in order.
     """
 
     def __init__(
@@ -63,16 +93,23 @@ class Recorder(TorchDispatchMode):
         keeper: Keeper,
         generators: Generators,
         known: Known = NOTHING_KNOWN,
+        fakes: FakeTensorMode | None = None,
+        most_bytes: int | None = None,
     ) -> None:
         super().__init__()
         self.calls: list[Call] = []
         self.storages: list[Storage] = []
         self.phase = "forward"
         self.lifted: set[int] = set()
+        self.results: list[list[Window]] = []
+        """On fake tensors: by call, what it makes."""
+        self._updated: dict[int, None] = {}
         self._device = device
         self._watches: list[Stopwatch] = []
         self._log = log
         self._known = known
+        self._fakes = fakes
+        self._most_bytes = most_bytes
         self._values = iter(known.values)
         self._modules = modules
         self._keeper = keeper
@@ -81,6 +118,12 @@ class Recorder(TorchDispatchMode):
         self._held: list[torch.UntypedStorage] = []
         self._layer = ""
 
+    @property
+    def updated(self) -> list[torch.Tensor]:
+        """On fake tensors: what the step updates that was there before it."""
+        there = (self.storages[number].tensor for number in self._updated)
+        return [tensor for tensor in there if tensor is not None]
+
     def number(self, tensor: torch.Tensor, role: Role) -> int:
         """The number of a tensor's storage, which is new with this role where it was not seen before."""
         key = storage_key(tensor)
@@ -88,7 +131,9 @@ class Recorder(TorchDispatchMode):
             storage = tensor.untyped_storage()
             self._numbers[key] = len(self.storages)
             self._held.append(storage)
-            kept = tensor.detach() if role is Role.KEPT else None
+            kept = None
+            if role is Role.KEPT:  # detached in a fake mode, a tensor in memory would become a fake one
+                kept = tensor if self._fakes is not None else tensor.detach()
             on_host = tensor.device.type == "cpu" and self._device.where.type != "cpu"
             self.storages.append(Storage(storage.nbytes(), role, kept, on_host))
         return self._numbers[key]
@@ -110,12 +155,18 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         self._layer = self._modules.current()
         flat, spec = tree_flatten((args, kwargs))
+        if self._fakes is not None:
+            flat = [self._as_fake(leaf, func) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat]
+            args, kwargs = tree_unflatten(flat, spec)
         given = [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
         self._check(func, given, args)
         mutated = written(func, args, kwargs)
         for tensor in mutated + running_statistics(func, args, kwargs):
-            if self.number(tensor, Role.KEPT) is not None and self._role(tensor) is Role.KEPT and self._log:
+            number = self.number(tensor, Role.KEPT)
+            if self._role(tensor) is Role.KEPT and self._log:
                 self._keeper.keep(tensor)
+            elif self._role(tensor) is Role.KEPT:
+                self._updated[number] = None
         if any(self._role(tensor) is Role.INPUT for tensor in mutated):
             raise self.refuse("the step writes into its sample; clone it first", func)
         random = self._random(func, flat)
@@ -124,6 +175,10 @@ class Recorder(TorchDispatchMode):
         windows = [self.window(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat]
         out, watch, events = self._run(func, args, kwargs)
         if random:
+            if (
+                self._fakes is not None
+            ):  # nothing was drawn, and whoever puts a state back must find another one
+                random.generator.manual_seed(SEED_ON_FAKES + random.source)
             self._generators.after(random, len(self.calls))
         outs = tensors_in(out)
         if any(t.layout is not torch.strided or type(t) not in PLAIN for t in outs):
@@ -161,7 +216,25 @@ class Recorder(TorchDispatchMode):
         )
         self.calls.append(call)
         self._watches.append(watch)
+        if self._fakes is not None:
+            self.results.append([self.window(tensor) for tensor in made])
         return out
+
+    def _as_fake(self, tensor: torch.Tensor, func: OpOverload) -> torch.Tensor:
+        """A tensor that the step finds in memory, such as a constant, as a fake one: its views are then on one storage."""
+        assert self._fakes is not None
+        if isinstance(tensor, FakeTensor) or type(tensor) not in PLAIN:
+            return tensor
+        if tensor.requires_grad:
+            raise self.refuse(
+                "it takes a tensor that requires a gradient and is no parameter of the model", func
+            )
+        fake = self._fakes.from_tensor(tensor, static_shapes=True)
+        key = storage_key(fake)
+        if key not in self._numbers:
+            self._numbers[key] = self.number(tensor, Role.KEPT)
+            self._held.append(fake.untyped_storage())
+        return fake
 
     def settle(self) -> None:
         """Says how long the calls took, when the step has ended."""
@@ -197,7 +270,10 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs), 0.0, []
         self._log.take()
         out, watch = self._device.run(func, args, kwargs, gives_a_value(func))
-        return out, watch, self._log.take()
+        events = self._log.take()
+        if self._most_bytes is not None and self._log.peak_bytes > self._most_bytes:
+            raise TooLarge
+        return out, watch, events
 
     def _role(self, tensor: torch.Tensor) -> Role:
         return self.storages[self._numbers[storage_key(tensor)]].role
@@ -251,12 +327,7 @@ class Recorder(TorchDispatchMode):
         A result is what is alive at the end: an earlier temporary may have had the same address. Temporaries share bytes
         only where this thread itself freed one before it allocated the other.
         """
-        owner: dict[int, int] = {}  # by address: the event that allocated what is alive there
-        for position, (kind, address, _) in enumerate(events):
-            if kind == allocator.ALLOCATED:
-                owner[address] = position
-            else:
-                owner.pop(address, None)
+        owner = owners(events)
         results = {}
         for tensor in made:
             storage = tensor.untyped_storage()
@@ -266,24 +337,40 @@ class Recorder(TorchDispatchMode):
             if position < 0:
                 raise self.refuse("the memory of its result does not come from PyTorch's allocator", func)
             results[position] = self._numbers[storage_key(tensor)]
-        allocations: list[Allocation] = []
-        taken: dict[int, tuple[int, int]] = {}  # by event: bytes of the workspace, half-open
-        at_address: dict[int, int] = {}
-        workspace = 0
-        for position, (kind, address, size) in enumerate(events):
-            if kind != allocator.ALLOCATED:
-                freed = at_address.pop(address, None)
-                if kind == allocator.FREED_HERE and freed is not None:
-                    taken.pop(freed, None)
-            elif position in results:
-                allocations.append(Allocation(size, results[position], 0))
-            else:
-                offset = _first_fit(sorted(taken.values()), aligned(size))
-                taken[position] = (offset, offset + aligned(size))
-                at_address[address] = position
-                workspace = max(workspace, offset + aligned(size))
-                allocations.append(Allocation(size, None, offset))
-        return allocations, workspace
+        return allocated(events, results)
+
+
+def owners(events: list[allocator.Event]) -> dict[int, int]:
+    """By address: the event that allocated what is alive there at the end."""
+    found: dict[int, int] = {}
+    for position, (kind, address, _) in enumerate(events):
+        if kind == allocator.ALLOCATED:
+            found[address] = position
+        else:
+            found.pop(address, None)
+    return found
+
+
+def allocated(events: list[allocator.Event], results: dict[int, int]) -> tuple[list[Allocation], int]:
+    """What a call allocated, in order, and its workspace. `results` has the storages by the events that allocated them."""
+    allocations: list[Allocation] = []
+    taken: dict[int, tuple[int, int]] = {}  # by event: bytes of the workspace, half-open
+    at_address: dict[int, int] = {}
+    workspace = 0
+    for position, (kind, address, size) in enumerate(events):
+        if kind != allocator.ALLOCATED:
+            freed = at_address.pop(address, None)
+            if kind == allocator.FREED_HERE and freed is not None:
+                taken.pop(freed, None)
+        elif position in results:
+            allocations.append(Allocation(size, results[position], 0))
+        else:
+            offset = _first_fit(sorted(taken.values()), aligned(size))
+            taken[position] = (offset, offset + aligned(size))
+            at_address[address] = position
+            workspace = max(workspace, offset + aligned(size))
+            allocations.append(Allocation(size, None, offset))
+    return allocations, workspace
 
 
 def _place(tensor: torch.Tensor) -> tuple[int, int]:

@@ -1,15 +1,15 @@
 """Records a step as a tape, and leaves everything as it was.
 
 The step runs three times, a short one up to ten. The first run warms up caches and lazy initialisation; the others must make
-the same calls. A call takes the least of its times. Recording holds every storage of a run: a step that does not fit without
-a plan cannot be recorded, but its shapes can (`record_shapes`).
+the same calls. A call takes the least of its times. Recording holds every storage of a run. Of a step that does not fit memory
+the calls are recorded on fake tensors (`record_structure`), and each is then tried alone (`pieces`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from .recorder import NOTHING_KNOWN, Known, Recorder
 from .surroundings import Generators, Keeper, Modules, NoDetours
 from .tape import Role, Tape, Window
 from .torch_private import (
+    FAKE_ERRORS,
     FakeTensorMode,
     TreeSpec,
     has_accumulate_hooks,
@@ -40,10 +41,17 @@ ENOUGH_SECONDS = 0.1
 Loss = Callable[..., Given]
 
 
-def record(fn: Loss, model: torch.nn.Module, sample: tuple[Any, ...], adds: bool = False) -> Tape:
+def record(
+    fn: Loss,
+    model: torch.nn.Module,
+    sample: tuple[Any, ...],
+    adds: bool = False,
+    most_bytes: int | None = None,
+) -> Tape:
     """The tape of `fn(*sample)` and its backward pass. Everything else is left as it was, also where this fails.
 
-    Where a parameter has a gradient, or `adds` says so, the tape adds to it.
+    Where a parameter has a gradient, or `adds` says so, the tape adds to it. `TooLarge` is raised as soon as a run has
+    allocated more than `most_bytes`.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     device = devices.of(model)
@@ -58,7 +66,7 @@ def record(fn: Loss, model: torch.nn.Module, sample: tuple[Any, ...], adds: bool
             for parameter, gradient in saved:
                 there = parameter.detach() if gradient is None and adds else gradient
                 parameter.grad = None if there is None else torch.zeros_like(there)
-            tape = _record_once(device, fn, model, parameters, sample)
+            tape = _record_once(device, fn, model, parameters, sample, most_bytes=most_bytes)
             if _identities(_members(model)) != _identities(members):
                 raise Refused(
                     "the step replaces a parameter or a buffer of a module; update it in place (`copy_`)"
@@ -83,32 +91,108 @@ def record_shapes(
     The model may be larger than any memory, and may lie on the device `meta`. `known` is what a real recording of the
     step says. Everything is left as it was, also where this fails.
     """
+    saved = [(p, p.grad) for p in model.parameters()]
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, _replaced(model, _fake) as fakes:
+        for parameter, gradient in saved:
+            if gradient is not None:
+                fakes[id(parameter)].grad = torch.zeros_like(fakes[id(parameter)])
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        if not parameters:
+            raise BadInput("the model has no parameter that requires a gradient: nothing would be trained")
+        device = devices.on(parameters[0].device)
+        return _record_once(device, fn, model, parameters, _as_fakes(sample), known, mode)
+
+
+def record_structure(
+    fn: Loss,
+    model: torch.nn.Module,
+    sample: tuple[Any, ...],
+    known: Known = NOTHING_KNOWN,
+    adds: bool = False,
+) -> Tape:
+    """What `record` gives of a step that does not fit memory: calls and storages from fake tensors, without seconds, scratch
+    and allocations, on the parameters, buffers and constants that are there.
+
+    The step runs twice and must make the same calls. Everything is left as it was, also where this fails.
+    """
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    device = devices.of(model)
+    _check_step(device, model, parameters, sample)
+    device.prepare()
+    real: dict[int, torch.Tensor] = {}
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+
+        def as_fake(tensor: torch.Tensor) -> torch.Tensor:
+            fake = mode.from_tensor(tensor, static_shapes=True)
+            real.setdefault(storage_key(fake), tensor)
+            return fake
+
+        saved = [p.grad for p in parameters]
+        with _replaced(model, as_fake):
+            theirs = [p for p in model.parameters() if p.requires_grad]
+            members = _identities(_members(model))
+            tapes = []
+            try:
+                for _ in range(2):
+                    for parameter, own, gradient in zip(parameters, theirs, saved, strict=True):
+                        there = parameter.detach() if gradient is None and adds else gradient
+                        own.grad = (
+                            None
+                            if there is None
+                            else torch.zeros_like(mode.from_tensor(there, static_shapes=True))
+                        )
+                    tapes.append(_record_once(device, fn, model, theirs, _as_fakes(sample), known, mode))
+                    if _identities(_members(model)) != members:
+                        raise Refused(
+                            "the step replaces a parameter or a buffer of a module; update it in place (`copy_`)"
+                        )
+            except FAKE_ERRORS as error:
+                raise Refused(
+                    "on fake tensors, by which a step is recorded that does not fit memory, it fails: "
+                    f"{str(error).strip() or type(error).__name__}. Give the op a fake implementation "
+                    "(`torch.library.register_fake`)",
+                    str(getattr(error, "func", "")),
+                ) from error
+    _compare(*tapes)
+    tape = tapes[0]
+    tape.gradients = [(p, window) for p, (_, window) in zip(parameters, tape.gradients, strict=True)]
+    for storage in tape.storages:
+        if storage.role is Role.KEPT and storage.tensor is not None:
+            fake = storage.tensor
+            storage.tensor = real.get(storage_key(fake), fake).detach()
+            tape.updated = [storage.tensor if tensor is fake else tensor for tensor in tape.updated]
+    kept = [p.grad for p in parameters if p.grad is not None]
+    tape.undo_bytes = device.undo_bytes(tape.updated, kept if tape.adds_to_gradients() else [])
+    return tape
+
+
+@contextlib.contextmanager
+def _replaced(
+    model: torch.nn.Module, as_fake: Callable[[torch.Tensor], torch.Tensor]
+) -> Iterator[dict[int, torch.Tensor]]:
+    """Has fake tensors for parameters and buffers meanwhile; gives them by the identities of those."""
     members = _members(model)
     saved = [(p, p.grad) for p in model.parameters()]
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        fakes: dict[int, torch.Tensor] = {}
-        try:
-            for module in model.modules():
-                for named in (module._parameters, module._buffers):
-                    for name, tensor in named.items():
-                        if tensor is not None:
-                            named[name] = fakes.setdefault(id(tensor), _fake(tensor))  # type: ignore[assignment]
-            for parameter, gradient in saved:
-                if gradient is not None:
-                    fakes[id(parameter)].grad = torch.zeros_like(fakes[id(parameter)])
-            parameters = [p for p in model.parameters() if p.requires_grad]
-            if not parameters:
-                raise BadInput(
-                    "the model has no parameter that requires a gradient: nothing would be trained"
-                )
-            leaves, spec = tree_flatten(sample)
-            leaves = [_fake(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-            device = devices.on(parameters[0].device)
-            return _record_once(device, fn, model, parameters, tree_unflatten(leaves, spec), known)
-        finally:
-            for parameter, gradient in saved:
-                parameter.grad = gradient
-            _put_back(model, members)
+    fakes: dict[int, torch.Tensor] = {}
+    try:
+        for module in model.modules():
+            for named in (module._parameters, module._buffers):
+                for name, tensor in named.items():
+                    if tensor is not None:
+                        if id(tensor) not in fakes:
+                            fakes[id(tensor)] = as_fake(tensor)
+                        named[name] = fakes[id(tensor)]  # type: ignore[assignment]
+        yield fakes
+    finally:
+        for parameter, gradient in saved:
+            parameter.grad = gradient
+        _put_back(model, members)
+
+
+def _as_fakes(sample: tuple[Any, ...]) -> tuple[Any, ...]:
+    leaves, spec = tree_flatten(sample)
+    leaves = [_fake(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    return tree_unflatten(leaves, spec)
 
 
 def _fake(tensor: torch.Tensor) -> torch.Tensor:
@@ -163,9 +247,11 @@ def _record_once(
     model: torch.nn.Module,
     parameters: list[torch.nn.Parameter],
     sample: tuple[Any, ...],
-    known: Known | None = None,
+    known: Known = NOTHING_KNOWN,
+    fakes: FakeTensorMode | None = None,
+    most_bytes: int | None = None,
 ) -> Tape:
-    """One run: on fake tensors where something is known of the step, else a real one."""
+    """One run: on fake tensors where there is a mode for them, else a real one, which may allocate so many bytes."""
     keeper, modules = Keeper(), Modules(model)
     generators = Generators(torch.default_generator, device.default_generator())
     # What autocast remembers of an earlier run would be a constant of this one.
@@ -183,10 +269,10 @@ def _record_once(
             torch.autograd.set_multithreading_enabled(False),
             torch.enable_grad(),
             uncompiled(),
-            device.allocator.recording() if known is None else contextlib.nullcontext() as log,
+            device.allocator.recording() if fakes is None else contextlib.nullcontext() as log,
             modules.watched(),
         ):
-            recorder = Recorder(device, log, modules, keeper, generators, known or NOTHING_KNOWN)
+            recorder = Recorder(device, log, modules, keeper, generators, known, fakes, most_bytes)
             for tensor in [*model.parameters(), *model.buffers()]:
                 recorder.number(tensor, Role.KEPT)
             for parameter in parameters:
@@ -201,7 +287,8 @@ def _record_once(
                 recorder.phase = "backward"
                 made.loss.backward()
             recorder.settle()
-            tape = _tape(recorder, inputs, made.loss, parameters, keeper)
+            updated = keeper.kept if fakes is None else recorder.updated
+            tape = _tape(recorder, inputs, made.loss, parameters, updated)
             there = [parameter.grad for parameter in parameters if parameter.grad is not None]
             tape.undo_bytes = device.undo_bytes(tape.updated, there if tape.adds_to_gradients() else [])
             tape.arrivals = arrivals
@@ -232,7 +319,7 @@ def _tape(
     inputs: list[Window],
     loss: torch.Tensor,
     parameters: list[torch.nn.Parameter],
-    keeper: Keeper,
+    updated: list[torch.Tensor],
 ) -> Tape:
     gradients = [(p, None if p.grad is None else recorder.window(p.grad)) for p in parameters]
     for _, gradient in gradients:
@@ -240,7 +327,8 @@ def _tape(
             _outlives(recorder, gradient, "a gradient")
     window = recorder.window(loss)
     _outlives(recorder, window, "the loss")
-    tape = Tape(recorder.storages, recorder.calls, inputs, window, gradients, keeper.kept, recorder.lifted)
+    tape = Tape(recorder.storages, recorder.calls, inputs, window, gradients, updated, recorder.lifted)
+    tape.made = recorder.results
     there = sum(storage.role is Role.GRADIENT for storage in tape.storages)
     added = [w for _, w in gradients if w and tape.storages[w.storage].role is Role.GRADIENT]
     results = sum(w is not None for _, w in gradients) - len(added)

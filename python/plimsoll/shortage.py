@@ -27,10 +27,15 @@ def is_one(error: Exception) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or failed > 0
 
 
-def retried(work: Callable[[], Result], give_back: Callable[[Exception], str | None]) -> Result:
+def retried(
+    work: Callable[[], Result],
+    give_back: Callable[[Exception], str | None],
+    instead: Callable[[], Result] | None = None,
+) -> Result:
     """Does some work. Where memory runs out it gives some back, and does the same again, at most `ATTEMPTS` times.
 
-    `give_back` says what it did about the error, or gives None where it can do nothing more; the error is raised then.
+    `give_back` says what it did about the error, or gives None where it can do nothing more; the error is raised then, unless
+    there is something that takes less memory to do `instead`.
     """
     allocator.failures()
     for attempt in range(1, ATTEMPTS + 1):
@@ -41,11 +46,13 @@ def retried(work: Callable[[], Result], give_back: Callable[[Exception], str | N
                 raise
             done = give_back(error)
             if done is None:
-                raise
+                if instead is None:
+                    raise
+                break
             logger.warning(
                 "out of memory in a step (%s): %s (%d of %d)", _first_line(error), done, attempt, ATTEMPTS
             )
-    return work()
+    return work() if instead is None else instead()
 
 
 def _first_line(error: Exception) -> str:

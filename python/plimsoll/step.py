@@ -30,11 +30,12 @@ from . import (
     reporting,
     scripts,
     shortage,
+    smaller,
     viz,
 )
 from ._core import show_bytes, show_seconds
 from .buckets import Buckets
-from .errors import BadInput, HostMemoryError, NoPlan, Refused, VerificationError
+from .errors import BadInput, HostMemoryError, NoPlan, Refused
 from .link import Link
 from .memory import Memory
 from .options import Options
@@ -43,9 +44,10 @@ from .planning import Recorded
 from .program import Diverged, Program, Unplanned
 from .ranks import Ranks
 from .recording import Loss
-from .tape import Role
+from .smaller import Smaller
+from .tape import Role, Tape
 from .torch_private import has_hooks, is_sharded, modules_of, tree_flatten, uncompiled
-from .verification import State, differences, outcome
+from .verification import Outcome, State, is_same, outcome
 
 logger = logging.getLogger("plimsoll")
 
@@ -79,6 +81,8 @@ class Planned:
         """The least of the times of verified runs."""
         self.broken = ""
         """Why the program is not to be used any more."""
+        self.smaller: Smaller | str | None = None
+        """What is compared with eager where this does not fit in eager, or why nothing is; none before it is due."""
 
 
 @dataclass(frozen=True)
@@ -122,11 +126,10 @@ class Step:
         self._link = Link.parse(options.link, self.device.measure_link)
         self._verify = options.verify
         self._seconds = options.seconds
-        self._host_budget = planning.host_bytes(options.host_budget)
-        if self._host_budget is None:
-            self._host_budget = self.device.host_limit()
+        self._host_budget = planning.host_limit(self.device, options.host_budget)
         self._graphs = options.graphs
         self._buckets = Buckets.parse(options.buckets)
+        self._in_pieces = options.in_pieces
         self._memory = Memory(self.device)
         self._kinds: OrderedDict[Kind, Planned | Parts | str] = OrderedDict()
         self._pointers: list[int] = []
@@ -198,6 +201,8 @@ class Step:
                 lambda: self._by_plan(planned, batch, tensors), lambda error: self._with_less(planned, error)
             )
         except Diverged as diverged:
+            if planned.recorded.measured is not None and not planned.program.finished:
+                return self._run(self._with_value(planned, diverged, batch), batch, weight)
             return self._in_eager(f"this batch takes another way: {diverged}", batch, weight, planned)
         except Unplanned as unplanned:
             planned.broken = f"the plan cannot be kept to: {unplanned}"
@@ -210,6 +215,10 @@ class Step:
         self._bind(planned)
         if planned.verify > 0:
             try:
+                if planned.recorded.measured is not None:
+                    self._verify_smaller(planned, batch)
+                    planned.verify -= 1
+                    return planned.program.run(tensors)
                 given = self._verified(planned, batch, tensors)
                 planned.verify -= 1
                 self._decline(planned)
@@ -223,6 +232,18 @@ class Step:
                 )
                 planned.verify = 0
         return planned.program.run(tensors)
+
+    def _with_value(self, planned: Planned, diverged: Diverged, batch: tuple[Any, ...]) -> Planned:
+        """The same kind of batch, recorded with what the host read in its first run: few samples had another value."""
+        logger.info("the host reads another value than of few samples: recording again (%s)", diverged)
+        known = planned.recorded.told(diverged.call, diverged.value)
+        fn = self._weighted(planned.weight)
+        recorded = self._recorded(fn, batch, planned.tape.adds_to_gradients(), known)
+        again = Planned(recorded, self._program(recorded), planned.verify, planned.weight)
+        for kind, found in self._kinds.items():
+            if found is planned:
+                self._kinds[kind] = again
+        return again
 
     def _bind(self, planned: Planned) -> None:
         assert isinstance(self._budget, int)
@@ -332,6 +353,12 @@ class Step:
             f"  link          {self._link}",
             f"  runs          {planned.program.runs_as}",
         ]
+        measured = planned.recorded.measured
+        if measured is not None:
+            said = f"in pieces: {measured.tried} of {len(trace)} calls, at most {show_bytes(measured.peak_bytes)} at once"
+            if isinstance(planned.smaller, Smaller):
+                said += f"; compared with eager at batch {planned.smaller.batch}"
+            lines.append(f"  recorded      {said}")
         if schedule.makespan_seconds is not None and schedule.bound_seconds is not None:
             bound = show_seconds(schedule.bound_seconds)
             lines.append(
@@ -382,8 +409,22 @@ class Step:
 
             assert isinstance(self._budget, int)
             step = (self._fn, self._model, self._optimizer, self._sample)
-            self._choice = find(*step, self._budget, self._link, keep_batch=False).batch
+            options = Options(
+                self._budget,
+                self._link,
+                verify=0,
+                seconds=batches.PLAN_SECONDS,
+                host_budget=self._host_budget,
+                in_pieces=self._in_pieces or self._is_in_pieces,
+            )
+            self._choice = find(*step, options, keep_batch=False).batch
         return self._choice
+
+    @property
+    def _is_in_pieces(self) -> bool:
+        """Whether a kind of batch was recorded in pieces."""
+        kinds = [kind for kind in self._kinds.values() if isinstance(kind, Planned)]
+        return any(kind.recorded.measured is not None for kind in kinds)
 
     @property
     def learning_rate(self) -> float:
@@ -456,9 +497,7 @@ class Step:
 
     def _make(self, batch: tuple[Any, ...], weight: float | None) -> Planned | Parts:
         fn = self._weighted(weight)
-        recorded = shortage.retried(
-            lambda: planning.record(fn, self._model, batch, self._resident_beside()), self._without_pool
-        )
+        recorded = self._recorded(fn, batch)
         budget = planning.budget_bytes(self._budget, recorded.trace.peak_bytes)
         # A share is of what eager takes for the first kind of batch; what it comes to holds for all.
         self._budget = budget
@@ -486,9 +525,37 @@ class Step:
             logger.info("%s", self.why)
         return planned
 
-    def _schedule(self, recorded: Recorded) -> _core.Schedule:
-        assert self._budget is not None
-        return planning.plan(recorded.trace, self._budget, self._link, self._seconds, self._host_budget)
+    def _recorded(
+        self, fn: Loss, batch: tuple[Any, ...], adds: bool = False, known: Recorded | None = None
+    ) -> Recorded:
+        """A batch as it was recorded: as a whole, or in pieces where that finds no memory. `known` is another batch."""
+
+        def in_pieces() -> Recorded:
+            assert self._budget is not None
+            self._memory.give_back()
+            beside, measured = self._resident_beside(), None if known is None else known.measured
+            recorded = planning.record_in_pieces(fn, self._model, batch, beside, self._budget, adds, measured)
+            assert recorded.measured is not None
+            logger.info(
+                "batch %d was recorded in pieces: %d of %d calls were tried one by one, with at most %s at once",
+                recorded.trace.batch,
+                recorded.measured.tried,
+                len(recorded.trace),
+                show_bytes(recorded.measured.peak_bytes),
+            )
+            return recorded
+
+        def whole() -> Recorded:
+            return planning.record(fn, self._model, batch, self._resident_beside(), adds=adds)
+
+        if self._in_pieces:
+            return in_pieces()
+        return shortage.retried(whole, self._without_pool, None if self._in_pieces is False else in_pieces)
+
+    def _schedule(self, recorded: Recorded, budget: int | None = None) -> _core.Schedule:
+        within = self._budget if budget is None else budget
+        assert within is not None
+        return planning.plan(recorded.trace, within, self._link, self._seconds, self._host_budget)
 
     def _program(self, recorded: Recorded) -> Program:
         schedule = self._schedule(recorded)
@@ -515,14 +582,17 @@ class Step:
         size = batches.size_of(batch)
         state = self._resident_beside()
         name = type(self._model).__name__
+
         # All parts but the first add to the gradients of those before, which takes more.
-        family, _ = batches.family(self._fn, self._model, batch, state, name, adds=True)
-        largest = family.largest(self._budget, size - 1, *self._link.rates, batches.PLAN_SECONDS)
+        def tape_of(part: tuple[Any, ...]) -> Tape:
+            return self._recorded(self._fn, part, adds=True).tape
+
+        family, _ = batches.family(self._fn, self._model, batch, state, name, adds=True, tape_of=tape_of)
+        rates = self._link.rates
+        largest = family.largest(self._budget, size - 1, *rates, batches.PLAN_SECONDS, self._host_budget)
         while largest is not None and largest > 0:
             sizes = batches.part_sizes(size, largest)
-            part = planning.record(
-                self._fn, self._model, batches.taken(batch, 0, sizes[0]), self._resident_beside(), adds=True
-            )
+            part = self._recorded(self._fn, batches.taken(batch, 0, sizes[0]), adds=True)
             try:
                 self._schedule(part)
                 break
@@ -574,6 +644,11 @@ class Step:
         """Runs a batch without a plan, and says why."""
         if planned is not None and isinstance(self._budget, int) and planned.trace.peak_bytes > self._budget:
             need, budget = show_bytes(planned.trace.peak_bytes), show_bytes(self._budget)
+            if planned.recorded.measured is not None:
+                raise Refused(
+                    f"this batch cannot run by its plan, and not in eager, which takes {need}, of {budget}: {why}. "
+                    "Give smaller batches, which eager can take over"
+                )
             logger.warning("eager takes %s, more than the budget of %s", need, budget)
         if why != self.fallback:
             logger.warning("this batch runs in eager: %s", why)
@@ -605,25 +680,46 @@ class Step:
         start = clock()
         given = planned.program.run(tensors)
         planned.plan_seconds = min(planned.plan_seconds, clock() - start)
-        different = differences(eager, outcome(self._model, tape, given))
-        if not different:
-            return given
-        before.restore()
-        with uncompiled(), self.device.comparable():
-            again = outcome(self._model, tape, self._eager(batch, planned.weight))
-        before.restore()
-        spread = differences(eager, again)
-        if all(name in spread and by <= spread[name] for name, by in different.items()):
-            logger.warning(
-                "eager differs from itself by up to %g; the plan differs by no more", max(spread.values())
+        planned_outcome = outcome(self._model, tape, given)
+
+        def again() -> Outcome:
+            before.restore()
+            with uncompiled(), self.device.comparable():
+                left = outcome(self._model, tape, self._eager(batch, planned.weight))
+            before.restore()
+            return left
+
+        return given if is_same(eager, planned_outcome, again) else planned.program.run(tensors)
+
+    def _verify_smaller(self, planned: Planned, batch: tuple[Any, ...]) -> None:
+        """Compares the largest batch that fits the budget in eager with a plan, where this one does not fit."""
+        assert isinstance(self._budget, int)
+        fn = self._weighted(planned.weight)
+        if planned.smaller is None:
+            adds = planned.tape.adds_to_gradients()
+
+            def record(size: int, known: Recorded | None) -> Recorded:
+                return self._recorded(
+                    fn, batches.taken(batch, 0, size), adds, known or planned.recorded.of_few()
+                )
+
+            beside = self._resident_beside()
+            planned.smaller = smaller.find(
+                planned.recorded, record, self._schedule, self._memory, self._budget, beside
             )
-            return planned.program.run(tensors)
-        worst = sorted(different, key=lambda name: -different[name])
-        names = ", ".join(f"{name} (by up to {different[name]:g})" for name in worst[:3])
-        raise VerificationError(
-            f"the planned step differs from eager in {len(different)} of {len(eager)} tensors: {names}. Nothing of this step "
-            "was kept. Train without Plimsoll, and report this with the model"
-        )
+            if isinstance(planned.smaller, str):
+                logger.warning("this kind of batch is not compared with eager: %s", planned.smaller)
+            elif planned.smaller.batch < planned.trace.batch:
+                logger.info(
+                    "batch %d does not fit in eager: its first %d samples, which do, are compared with eager",
+                    planned.trace.batch,
+                    planned.smaller.batch,
+                )
+        if isinstance(planned.smaller, Smaller):
+            try:
+                planned.smaller.compare(self._model, batch, lambda *part: self._eager(part, planned.weight))
+            except Diverged as diverged:
+                logger.warning("this batch is not compared with eager: %s", diverged)
 
 
 def _addresses(modules: list[torch.nn.Module]) -> list[int]:
@@ -674,6 +770,7 @@ def tune(
     host_budget: int | str | None = None,
     buckets: Buckets | Sequence[int] | None = None,
     graphs: bool = True,
+    in_pieces: bool | None = None,
 ) -> Step:
     """Plans a training step for a memory budget.
 
@@ -689,11 +786,15 @@ def tune(
     On a GPU a step is captured as one CUDA graph in its second run, unless something in it forbids that (`Step.explain` says
     what) or `graphs` is false.
 
+    The step is recorded as a whole, which takes more than eager takes. Where memory runs out, and with `in_pieces` at once, it
+    is recorded within the budget: what it calls on fake tensors, and what each call takes by running it alone. It is then
+    compared with eager at the largest batch that fits the budget in eager. With `in_pieces=False` it is never.
+
     A batch that no plan fits is split into the fewest parts that one fits, where its loss is the mean or the sum of theirs.
     Raises `NoPlan` where nothing fits, `Refused` for a step that cannot be recorded, `BadInput` for arguments
     that mean nothing, `NoCompiler` where the allocator cannot be built.
     """
-    options = Options(budget, link, verify, seconds, host_budget, buckets, graphs)
+    options = Options(budget, link, verify, seconds, host_budget, buckets, graphs, in_pieces)
     return make(Step, fn, model, optimizer, sample, options)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from .link import Link
 from .options import Options
 from .recording import Loss
 from .step import Parts, Step
+from .tape import Tape
 
 MOST_RUN = 3
 """Of the candidates so many are run."""
@@ -183,6 +184,8 @@ def suggest(
     budget: int | str,
     link: Link | str | None = None,
     keep_batch: bool = True,
+    host_budget: int | str | None = None,
+    in_pieces: bool | None = None,
 ) -> Suggestion:
     """Says which batch to train with in a memory budget, how often to accumulate it, and at which learning rate.
 
@@ -199,9 +202,16 @@ def suggest(
     device = devices.of(model)
     with _without_gradients(model):
         state = planning.resident_beside(device, model, optimizer)
-        peak = planning.record(fn, model, batch, state).trace.peak_bytes if is_share else 0
+        peak = 0
+        if is_share and in_pieces:
+            peak = planning.record_in_pieces(fn, model, batch, state, budget).trace.peak_bytes
+        elif is_share:
+            peak = planning.record(fn, model, batch, state).trace.peak_bytes
     limit = planning.budget_bytes(budget, peak)
-    return find(fn, model, optimizer, batch, limit, Link.parse(link, device.measure_link), keep_batch)
+    rates = Link.parse(link, device.measure_link)
+    host = planning.host_limit(device, host_budget)
+    options = Options(limit, rates, verify=0, seconds=PLAN_SECONDS, host_budget=host, in_pieces=in_pieces)
+    return find(fn, model, optimizer, batch, options, keep_batch)
 
 
 @dataclass(frozen=True)
@@ -219,11 +229,12 @@ def find(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None,
     sample: tuple[Any, ...],
-    budget: int,
-    link: Link,
+    options: Options,
     keep_batch: bool,
 ) -> Suggestion:
-    """`suggest`, of what was checked."""
+    """`suggest`, of what was checked: with a budget in bytes and a link that is known."""
+    budget = options.budget
+    assert isinstance(budget, int)
     with _without_gradients(model):
         size = size_of(sample)
         losses = "one"
@@ -233,12 +244,14 @@ def find(
             except BadInput:
                 losses = "neither"
         tried: list[tuple[_core.Candidate, Tried]] = []
-        for candidate in _candidates(fn, model, optimizer, sample, budget, link, keep_batch, losses):
+        for candidate in _candidates(fn, model, optimizer, sample, options, keep_batch, losses):
             ran = sum(one.seconds is not None for _, one in tried)
-            why_not = LATER if ran == MOST_RUN else _too_large(candidate, devices.of(model))
+            why_not = LATER
+            if ran < MOST_RUN:
+                why_not = "" if options.in_pieces else _too_large(candidate, devices.of(model))
             one = _predicted(candidate, why_not)
             if not why_not:
-                step = Step(fn, model, optimizer, Options(budget, link, verify=0, seconds=PLAN_SECONDS))
+                step = Step(fn, model, optimizer, options)
                 one = _run(step, sample, one, losses)
             tried.append((candidate.plan, one))
         measured = [(plan, one) for plan, one in tried if one.seconds is not None]
@@ -285,29 +298,37 @@ def _candidates(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None,
     sample: tuple[Any, ...],
-    budget: int,
-    link: Link,
+    options: Options,
     keep_batch: bool,
     losses: str,
 ) -> list[_Candidate]:
     """Batches with a plan, in the order in which they are worth a run. Raises `NoPlan` where there is none."""
     size, state = size_of(sample), planning.resident_beside(devices.of(model), model, optimizer)
     is_split = losses in ("mean", "sum")
+    budget, link, host = options.budget, options.link, options.host_budget
+    assert isinstance(budget, int)
+    assert isinstance(link, Link)
+    assert not isinstance(host, str)
+
+    def in_pieces(adds: bool) -> Callable[[tuple[Any, ...]], Tape] | None:
+        if not options.in_pieces:
+            return None
+        return lambda part: planning.record_in_pieces(fn, model, part, state, budget, adds).tape
 
     def fastest(steps: _core.Batches, among: list[int]) -> list[_Candidate]:
-        limits = (batches.LARGEST, among, *link.rates, PLAN_SECONDS, PREDICTED_WITHIN)
+        limits = (batches.LARGEST, among, *link.rates, PLAN_SECONDS, PREDICTED_WITHIN, host)
         return [
             _Candidate(plan, size // plan.batch if keep_batch else 1, steps.at(plan.batch).peak_bytes)
             for plan in steps.fastest(budget, *limits)
         ]
 
-    steps = batches.steps(fn, model, sample, state)
+    steps = batches.steps(fn, model, sample, state, tape_of=in_pieces(False))
     own = fastest(steps, [size])
     if not keep_batch:
         others = fastest(steps, [])
     elif is_split:
         # All parts of a batch but the first add to the gradients of those before, which takes more.
-        steps = batches.steps(fn, model, sample, state, adds=True)
+        steps = batches.steps(fn, model, sample, state, adds=True, tape_of=in_pieces(True))
         others = fastest(steps, [size // n for n in range(2, size + 1) if size % n == 0])
     else:
         others = []
@@ -317,7 +338,7 @@ def _candidates(
     if not distinct:
         least = 1 if is_split or not keep_batch else size
         try:
-            planning.plan(steps.at(least), budget, link, PLAN_SECONDS)
+            planning.plan(steps.at(least), budget, link, PLAN_SECONDS, host)
         except NoPlan as no_plan:
             if is_split:
                 no_plan.args = (

@@ -145,6 +145,8 @@ class Tape:
     """The parameters by number, in the order in which autograd has their gradients."""
     others: tuple[list[object], TreeSpec] | None = None
     """What the step gives beside its loss, flattened; tensors are windows. None where it gives the loss alone."""
+    made: list[list[Window]] = field(default_factory=list)
+    """Of a step on fake tensors, by call: the tensors that it makes."""
     undo_bytes: int = 0
     """What the copies take of the budget by which a step that ends early is undone."""
 

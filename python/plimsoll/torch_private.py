@@ -1,4 +1,4 @@
-"""What Plimsoll uses of PyTorch that PyTorch does not promise. Seen with torch 2.6 and 2.15, captures with 2.11 and 2.15.
+"""What Plimsoll uses of PyTorch that PyTorch does not promise. Seen with torch 2.6, 2.11 and 2.15, captures with 2.11 and 2.15.
 
 All of it stands here and in the folder `native`, so that a new version of PyTorch is tried in two places.
 """
@@ -11,7 +11,13 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_map_with_path, tree_unflatten
@@ -19,6 +25,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_map_
 __all__ = [
     "BATCH_NORMS",
     "DDP_FORWARD",
+    "FAKE_ERRORS",
     "FakeTensor",
     "FakeTensorMode",
     "OpOverload",
@@ -43,11 +50,15 @@ __all__ = [
     "tree_map_with_path",
     "tree_unflatten",
     "uncompiled",
+    "views_as_of_fakes",
 ]
 
 BATCH_NORMS = {"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "cudnn_batch_norm"}
 """They update `running_mean` and `running_var`, and the schema of some of them does not say so."""
 
+
+FAKE_ERRORS = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
+"""What ops raise on fake tensors that can only run in memory."""
 
 DDP_FORWARD = "_run_ddp_forward"
 """The method by which `DistributedDataParallel` calls the module inside, after buffers and before the reducer."""
@@ -75,6 +86,12 @@ def uncompiled() -> contextlib.AbstractContextManager[Any]:
     if "torch._dynamo" not in sys.modules:
         return contextlib.nullcontext()
     return torch.compiler.set_stance("force_eager")
+
+
+def views_as_of_fakes() -> contextlib.AbstractContextManager[Any]:
+    """Within it autograd differentiates an update of a view by the op that made the view, as it always does on fake tensors,
+    and not by `as_strided`. Both move the same numbers."""
+    return torch.autograd._force_original_view_tracking(True)
 
 
 def sequence_number() -> int:

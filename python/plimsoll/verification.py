@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+
 import torch
 
+from .errors import VerificationError
 from .ops import tensors_in
 from .outputs import Given, Outputs
 from .tape import Tape
+
+logger = logging.getLogger("plimsoll")
+
+Outcome = dict[str, torch.Tensor]
 
 
 def generators_of(tape: Tape) -> list[torch.Generator]:
@@ -35,22 +43,27 @@ class State:
             generator.set_state(state)
 
 
-def outcome(model: torch.nn.Module, tape: Tape, given: Given) -> dict[str, torch.Tensor]:
-    """All that a step leaves, by name."""
+def outcome(model: torch.nn.Module, tape: Tape, given: Given, is_on_host: bool = False) -> Outcome:
+    """All that a step leaves, by name: copies, which may lie on the host."""
+
+    def copied(tensor: torch.Tensor) -> torch.Tensor:
+        where = torch.device("cpu") if is_on_host else tensor.device
+        return tensor.detach().to(where, copy=True)
+
     loss, others = (given.loss, given.others) if isinstance(given, Outputs) else (given, None)
-    left = {"the loss": loss.detach().clone()}
-    left |= {f"output {number}": other for number, other in enumerate(tensors_in(others))}
+    left = {"the loss": copied(loss)}
+    left |= {f"output {number}": copied(other) for number, other in enumerate(tensors_in(others))}
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
-            left[f"the gradient of {name}"] = parameter.grad.detach().clone()
+            left[f"the gradient of {name}"] = copied(parameter.grad)
     for name, buffer in model.named_buffers():
-        left[f"the buffer {name}"] = buffer.detach().clone()
+        left[f"the buffer {name}"] = copied(buffer)
     for number, generator in enumerate(generators_of(tape)):
         left[f"the state of generator {number}"] = generator.get_state()
     return left
 
 
-def differences(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> dict[str, float]:
+def differences(one: Outcome, other: Outcome) -> dict[str, float]:
     """By name: how far tensors are apart whose bits differ."""
     found = {name: float("inf") for name in one.keys() ^ other.keys()}
     for name in one.keys() & other.keys():
@@ -61,3 +74,25 @@ def differences(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) ->
             apart = (a.double() - b.double()).abs().max().item()
             found[name] = apart if apart == apart else float("inf")
     return found
+
+
+def is_same(eager: Outcome, planned: Outcome, again: Callable[[], Outcome]) -> bool:
+    """Whether a planned step left eager's bits; false where eager, run `again`, differs from itself by as much.
+
+    Raises `VerificationError` where the planned step differs by more.
+    """
+    different = differences(eager, planned)
+    if not different:
+        return True
+    spread = differences(eager, again())
+    if all(name in spread and by <= spread[name] for name, by in different.items()):
+        logger.warning(
+            "eager differs from itself by up to %g; the plan differs by no more", max(spread.values())
+        )
+        return False
+    worst = sorted(different, key=lambda name: -different[name])
+    names = ", ".join(f"{name} (by up to {different[name]:g})" for name in worst[:3])
+    raise VerificationError(
+        f"the planned step differs from eager in {len(different)} of {len(eager)} tensors: {names}. Nothing of this step "
+        "was kept. Train without Plimsoll, and report this with the model"
+    )

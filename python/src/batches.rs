@@ -36,6 +36,7 @@ struct Limits {
     budget: Bytes,
     link: Link,
     seconds: Duration,
+    host: Option<Bytes>,
 }
 
 #[pymethods]
@@ -75,8 +76,9 @@ impl Batches {
     }
 
     /// The largest batch up to `limit` that a plan is found for within the budget; none where one sample has none. The search
-    /// for each plan takes at most `seconds`.
-    #[pyo3(signature = (budget, limit, offload_rate, prefetch_rate, half_duplex, seconds))]
+    /// for each plan takes at most `seconds`. What is swapped takes at most `host` bytes of the host's memory, and any number
+    /// without it.
+    #[pyo3(signature = (budget, limit, offload_rate, prefetch_rate, half_duplex, seconds, host=None))]
     #[allow(clippy::too_many_arguments)]
     fn largest(
         &self,
@@ -87,8 +89,9 @@ impl Batches {
         prefetch_rate: f64,
         half_duplex: bool,
         seconds: f64,
+        host: Option<u64>,
     ) -> PyResult<Option<u64>> {
-        let limits = limits(budget, offload_rate, prefetch_rate, half_duplex, seconds)?;
+        let limits = limits(budget, offload_rate, prefetch_rate, half_duplex, seconds, host)?;
         let fits = |batch| self.trace_at(batch).memory().floor().is_none_or(|(_, floor)| floor.0 <= budget);
         let Some(most) = largest(limit, &mut |batch| Ok::<_, PyErr>(fits(batch)))? else { return Ok(None) };
         let step = (most / 64).max(1);
@@ -103,8 +106,8 @@ impl Batches {
     /// Batches with a plan within the budget: first the one that trains the most samples per second, then the others by that;
     /// none where no plan is found. Looked for among `among`, or where that is empty, up to `limit`. Of batches that are
     /// equally fast within 1 % the one that swaps and recomputes least counts as the fastest, then the smallest. A batch that
-    /// swaps counts as faster than one that keeps everything only by more than `error`.
-    #[pyo3(signature = (budget, limit, among, offload_rate, prefetch_rate, half_duplex, seconds, error))]
+    /// swaps counts as faster than one that keeps everything only by more than `error`. `host` is as in `largest`.
+    #[pyo3(signature = (budget, limit, among, offload_rate, prefetch_rate, half_duplex, seconds, error, host=None))]
     #[allow(clippy::too_many_arguments)]
     fn fastest(
         &self,
@@ -117,8 +120,9 @@ impl Batches {
         half_duplex: bool,
         seconds: f64,
         error: f64,
+        host: Option<u64>,
     ) -> PyResult<Vec<Candidate>> {
-        let limits = limits(budget, offload_rate, prefetch_rate, half_duplex, seconds)?;
+        let limits = limits(budget, offload_rate, prefetch_rate, half_duplex, seconds, host)?;
         let at = |batch: u64| self.trace_at(batch).memory();
         let keeps = |batch| Ok::<_, PyErr>(at(batch).peak().is_none_or(|(_, peak)| peak.0 <= budget));
         let fits = |batch| Ok::<_, PyErr>(at(batch).floor().is_none_or(|(_, floor)| floor.0 <= budget));
@@ -223,17 +227,19 @@ fn limits(
     prefetch_rate: f64,
     half_duplex: bool,
     seconds: f64,
+    host: Option<u64>,
 ) -> PyResult<Limits> {
     let link = link_of(offload_rate, prefetch_rate, half_duplex);
     let seconds = Duration::try_from_secs_f64(seconds)
         .map_err(|error| BadInput::new_err(format!("the time limit: {error}")))?;
-    Ok(Limits { budget: Bytes(budget), link, seconds })
+    Ok(Limits { budget: Bytes(budget), link, seconds, host: host.map(Bytes) })
 }
 
 /// A plan, where one is found.
 fn plan(py: Python<'_>, trace: &trace::Trace, limits: &Limits) -> PyResult<Option<Plan>> {
     let deadline = Instant::now().checked_add(limits.seconds);
-    let (outcome, interrupted) = py.detach(|| plan_within(trace, limits.budget, limits.link, None, deadline));
+    let (outcome, interrupted) =
+        py.detach(|| plan_within(trace, limits.budget, limits.link, limits.host, deadline));
     if let Some(interrupted) = interrupted {
         return Err(interrupted);
     }

@@ -144,7 +144,9 @@ impl Trace {
         }
         match outcome.map_err(|error| BadInput::new_err(error.to_string()))? {
             Outcome::Planned(plan) => Schedule::new(&self.inner, plan),
-            Outcome::Infeasible(witness) => Err(self.no_plan(py, Bytes(budget), &witness)?),
+            Outcome::Infeasible(witness) => {
+                Err(self.no_plan(py, Bytes(budget), host.map(Bytes), &witness)?)
+            }
         }
     }
 }
@@ -180,15 +182,22 @@ impl Trace {
     }
 
     /// The exception that says which op of which layer needs how much.
-    fn no_plan(&self, py: Python<'_>, budget: Bytes, witness: &Witness) -> PyResult<PyErr> {
+    fn no_plan(
+        &self,
+        py: Python<'_>,
+        budget: Bytes,
+        host: Option<Bytes>,
+        witness: &Witness,
+    ) -> PyResult<PyErr> {
         let layer = self.layer(witness.op);
         let floor = Bytes(self.floor_bytes());
         let verb = if witness.why.is_proved() { "fits" } else { "was found within" };
         let place = if layer.is_empty() { String::new() } else { format!(" (layer `{layer}`)") };
         let name = &self.inner.name;
         let advice = if witness.why.is_of_host() { "the host budget" } else { "the budget above it" };
+        let and_host = host.map_or_else(String::new, |host| format!(" and a host budget of {host}"));
         let message = format!(
-            "no plan for {name} at batch {} {verb} a budget of {budget}: {witness}{place}; the floor is {floor}: raise \
+            "no plan for {name} at batch {} {verb} a budget of {budget}{and_host}: {witness}{place}; the floor is {floor}: raise \
              {advice}, or lower the batch",
             self.inner.batch
         );

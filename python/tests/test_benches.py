@@ -1,5 +1,6 @@
 """The bench runs, small, so that it does not rot."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -27,3 +28,18 @@ def test_the_bench_writes_its_table(tmp_path):
     lstm = next(row for row in rows if "LSTM" in row[0])
     assert lstm[2] == "yes (in eager) / yes (in eager)"
     assert (tmp_path / "samples.json").exists()
+
+
+def test_the_bench_of_many_networks_writes_its_table(tmp_path):
+    for file in BENCHES.glob("*.[pm][yd]"):
+        shutil.copy(file, tmp_path)
+    name = "torchvision: squeezenet1_1"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "wide.py", "--only", name, "--write"]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=300)
+    row = json.loads((tmp_path / "wide.json").read_text())[name]
+    assert row["bits"]
+    assert row["unplanned"] == 0
+    text = (tmp_path / "README.md").read_text()
+    assert f"| {name} | 0.4, 2, AdamW, f32, 20MB/s | {row['calls']} | yes |" in text
+    assert "1 networks: 1 run by their plans with the bits of eager" in text

@@ -69,6 +69,17 @@ def test_what_is_allocated_copied_and_drawn_is_as_planned(environment, tmp_path,
     run(environment, tmp_path, "planned", network)
 
 
+@pytest.mark.parametrize(
+    "network",
+    [
+        "attention_dropout",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("gpt", "gpt_bf16", "resnet18")),
+    ],
+)
+def test_a_recording_in_pieces_is_the_recording_of_a_whole_step(environment, tmp_path, network):
+    run(environment, tmp_path, "in_pieces", network)
+
+
 def test_a_driver_that_is_too_old_is_told_so(environment, tmp_path):
     run(environment, tmp_path, "old_driver", PLIMSOLL_CUDA_LIBRARIES=environment["LD_LIBRARY_PATH"])
 

@@ -1,10 +1,13 @@
 """A budget of the host's memory: what is swapped keeps to it, and where it is short the plan recomputes."""
 
+import re
+
 import pytest
 import torch
 from networks import budget_at, build, eager, optimizer_of, train
 
 import plimsoll
+from plimsoll import batches
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.0])
@@ -48,3 +51,60 @@ def test_where_only_swapping_would_fit_the_message_says_to_raise_the_host_budget
     assert plimsoll.plan(trace, trace.floor_bytes, "20GB/s").offloaded_bytes > 0
     with pytest.raises(plimsoll.NoPlan, match="raise the host budget"):
         plimsoll.plan(trace, trace.floor_bytes, "20GB/s", host_budget=0)
+
+
+def deep(size):
+    """Feature maps that nothing recomputes cheaply enough to do without swapping near the floor."""
+    task = build("convolutions")
+    return task, batches.taken(task.batches[0], 0, size)
+
+
+def test_what_the_host_can_hold_bounds_what_fits_and_the_refusal_names_bytes():
+    task, sample = deep(24)
+    trace = plimsoll.trace(task.loss, task.model, *sample)
+    budget = int(1.02 * trace.floor_bytes)
+    free = plimsoll.fits(task.loss, task.model, *sample, budget=budget, link="20GB/s")
+    assert free
+    assert free.host_budget_bytes is None
+    assert free.why_not == ""
+    none = plimsoll.fits(task.loss, task.model, *sample, budget=budget, link="20GB/s", host_budget=0)
+    assert not none
+    assert none.planned_bytes is None
+    assert none.host_budget_bytes == 0
+    assert re.search(r"[\d.]+ [KM]iB.*raise the host budget", none.why_not)
+    assert "does not fit in" in str(none)
+    assert "with 0 B of the host" in str(none)
+    assert none.why_not in str(none)
+    assert none.largest_batch < free.largest_batch
+    some = plimsoll.fits(task.loss, task.model, *sample, budget=budget, link="20GB/s", host_budget="1GiB")
+    assert some.largest_batch == free.largest_batch
+    # What it says is what `tune` finds.
+    largest = batches.taken(task.batches[0], 0, none.largest_batch)
+    rest = {"verify": 0, "seconds": 0.5, "host_budget": 0}
+    step = plimsoll.tune(task.loss, task.model, None, largest, budget, "20GB/s", **rest)
+    assert step._parts is None
+    assert step.program.schedule.offloaded_bytes == 0
+
+
+def test_the_recommended_batch_keeps_to_the_host_budget():
+    task, sample = deep(16)
+    budget = plimsoll.trace(task.loss, task.model, *sample).floor_bytes
+    free = plimsoll.tune(
+        task.loss, task.model, None, task.batches[0], budget, "20GB/s", verify=0, seconds=0.5
+    )
+    none = plimsoll.tune(
+        task.loss, task.model, None, task.batches[0], budget, "20GB/s", verify=0, seconds=0.5, host_budget=0
+    )
+    trace = plimsoll.trace(task.loss, task.model, *batches.taken(task.batches[0], 0, none.batch))
+    assert plimsoll.plan(trace, budget, "20GB/s", seconds=0.5, host_budget=0).offloaded_bytes == 0
+    assert 1 <= none.batch <= 16
+    assert 1 <= free.batch <= 16
+
+
+def test_a_suggestion_keeps_to_the_host_budget():
+    task, sample = deep(16)
+    budget = int(1.1 * plimsoll.trace(task.loss, task.model, *sample).floor_bytes)
+    found = plimsoll.suggest(task.loss, task.model, None, sample, budget, "20GB/s", host_budget=0)
+    assert all(one.swapped_bytes == 0 for one in found.tried)
+    with pytest.raises(plimsoll.BadInput):
+        plimsoll.suggest(task.loss, task.model, None, sample, budget, "20GB/s", host_budget="50%")

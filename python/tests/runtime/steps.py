@@ -22,7 +22,7 @@ from models import GPT
 from torch import nn
 
 import plimsoll
-from plimsoll import capturing, devices, errors
+from plimsoll import capturing, devices, errors, recording
 
 torch.backends.cudnn.enabled = False
 torch.backends.cuda.enable_cudnn_sdp(False)
@@ -206,6 +206,34 @@ def planned(name):
             assert sum(len(call.on_host) for call in step.program.tape.calls) == 6
         del step, program
         model.zero_grad()
+
+
+def in_pieces(name):
+    """A recording in pieces is that of the whole step, takes no more than the budget, and the step runs as planned."""
+    model, loss, batch = NETWORKS[name]()
+    whole = recording.record(loss, model, batch)
+    step = tuned((model, loss, batch), 0.1, in_pieces=False)
+    budget = step.program.schedule.budget_bytes
+    del step
+    generator = state()
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    options = {"verify": 0, "seconds": 2.0, "host_budget": "1GiB", "in_pieces": True}
+    step = plimsoll.tune(loss, model, None, batch, budget, LINK, **options)
+    tape = step.program.tape
+    assert [c.signature() for c in tape.calls] == [c.signature() for c in whole.calls]
+    assert [c.workspace_bytes for c in tape.calls] == [c.workspace_bytes for c in whole.calls]
+    assert [(s.size, s.role, s.is_on_host) for s in tape.storages] == [
+        (s.size, s.role, s.is_on_host) for s in whole.storages
+    ]
+    assert torch.equal(state(), generator)
+    for _ in range(2):
+        model.zero_grad()
+        step(*batch)
+        assert step.fallback is None
+        assert (step.program.counts.unplanned, step.program.counts.unused) == (0, 0)
+    assert torch.cuda.max_memory_allocated() <= budget + (3 << 20)
 
 
 def life():
