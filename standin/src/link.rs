@@ -2,15 +2,16 @@
 //! machine's memory takes.
 
 use crate::lock;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 static BYTES_PER_SECOND: AtomicU64 = AtomicU64::new(0);
 static IS_SHARED: AtomicBool = AtomicBool::new(false);
 
-/// Who copies, where both ways share the link.
-static TURN: Mutex<()> = Mutex::new(());
+/// The copies that have come and that have gone, where both ways share the link: they go in the order in which they came.
+static TURNS: Mutex<(u64, u64)> = Mutex::new((0, 0));
+static GONE: Condvar = Condvar::new();
 
 /// From now on; no rate is for none.
 pub fn pace(bytes_per_second: u64, is_shared: bool) {
@@ -24,9 +25,19 @@ pub fn carry(bytes: u64, copy: impl FnOnce()) {
     if rate == 0 {
         return copy();
     }
-    let _turn = IS_SHARED.load(Ordering::SeqCst).then(|| lock(&TURN));
+    let is_shared = IS_SHARED.load(Ordering::SeqCst);
+    if is_shared {
+        let mut turns = lock(&TURNS);
+        let own = turns.0;
+        turns.0 += 1;
+        drop(GONE.wait_while(turns, |turns| turns.1 < own).unwrap_or_else(PoisonError::into_inner));
+    }
     let start = Instant::now();
     copy();
     let takes = Duration::from_secs_f64(bytes as f64 / rate as f64);
     std::thread::sleep(takes.saturating_sub(start.elapsed()));
+    if is_shared {
+        lock(&TURNS).1 += 1;
+        GONE.notify_all();
+    }
 }

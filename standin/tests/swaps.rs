@@ -356,11 +356,11 @@ fn what_the_driver_refuses_comes_out_and_memory_is_given_back() {
 
 #[test]
 fn two_ways_that_share_the_link_are_told_from_two_that_do_not() {
-    const RATE: u64 = 400 << 20;
+    const RATE: u64 = 64 << 20; // a copy takes 64 ms, beside which this machine's own work is little
     let Some(machine) = Machine::new() else { return };
     for (is_shared, least, most) in [(false, 1.5, 2.2), (true, 0.7, 1.2)] {
         machine.library.link(RATE, is_shared);
-        let rates = machine.streams.rates(Bytes(8 << 20)).expect("nothing is refused");
+        let rates = machine.streams.rates(Bytes(4 << 20)).expect("nothing is refused");
         let shares = rates.together.iter().zip(&rates.alone).map(|(together, alone)| together.0 / alone.0);
         let shares: f64 = shares.sum();
         assert!((least..=most).contains(&shares), "shared: {is_shared}, {shares}: {rates:?}");
