@@ -36,6 +36,7 @@ from . import (
 from ._core import show_bytes, show_seconds
 from .buckets import Buckets
 from .errors import BadInput, HostMemoryError, NoPlan, Refused
+from .kinds import Kind, addresses_of, kind_of
 from .link import Link
 from .memory import Memory
 from .options import Options
@@ -59,8 +60,6 @@ DECLINED_AFTER = 6
 
 DECLINED_ABOVE = 0.02
 """A plan that takes a larger share of time more than eager, where eager fits the budget, does not pay."""
-
-Kind = tuple[object, ...]
 
 
 class Planned:
@@ -493,7 +492,7 @@ class Step:
     def begin(self, batch: tuple[Any, ...]) -> None:
         """Takes a batch for the sample."""
         self._sample = batch
-        self._pointers = _addresses(modules_of(self._model))
+        self._pointers = addresses_of(modules_of(self._model))
 
     def _make(self, batch: tuple[Any, ...], weight: float | None) -> Planned | Parts:
         fn = self._weighted(weight)
@@ -618,12 +617,12 @@ class Step:
         self, batch: tuple[Any, ...], weight: float | None = None, is_first: bool = False
     ) -> Planned | Parts | str:
         modules = modules_of(self._model)
-        addresses = _addresses(modules)
+        addresses = addresses_of(modules)
         if addresses != self._pointers:
             logger.info("parameters or buffers have moved: planning anew")
             self._kinds.clear()
             self._pointers = addresses
-        kind = (*_kind(modules, batch), *self.device.settings(), weight)
+        kind = (*kind_of(modules, batch), *self.device.settings(), weight)
         found = self._kinds.get(kind)
         if found is None:
             try:
@@ -720,42 +719,6 @@ class Step:
                 planned.smaller.compare(self._model, batch, lambda *part: self._eager(part, planned.weight))
             except Diverged as diverged:
                 logger.warning("this batch is not compared with eager: %s", diverged)
-
-
-def _addresses(modules: list[torch.nn.Module]) -> list[int]:
-    members = (t for m in modules for named in (m._parameters, m._buffers) for t in named.values())
-    return [tensor.data_ptr() for tensor in members if tensor is not None]
-
-
-def _kind(modules: list[torch.nn.Module], batch: tuple[Any, ...]) -> Kind:
-    """All that decides which calls a step makes, as far as it can be seen from outside."""
-    leaves, spec = tree_flatten(batch)
-    described: list[object] = []
-    for leaf in leaves:
-        if isinstance(leaf, torch.Tensor):
-            dense = torch.empty_like(leaf, device="meta")
-            described.append(
-                (tuple(leaf.shape), leaf.dtype, tuple(dense.stride()), leaf.requires_grad, leaf.device)
-            )
-        else:
-            described.append((type(leaf), repr(leaf)))
-    return (
-        str(spec),
-        tuple(described),
-        tuple(module.training for module in modules),
-        tuple(_gradient_kind(p) for module in modules for p in module._parameters.values() if p is not None),
-        torch.get_default_dtype(),
-        torch.get_num_threads(),
-        torch.are_deterministic_algorithms_enabled(),
-    )
-
-
-def _gradient_kind(parameter: torch.nn.Parameter) -> object:
-    """Whether a step gives a gradient, sets it or adds to it."""
-    there = parameter.grad
-    return (
-        parameter.requires_grad if there is None else (parameter.requires_grad, there.dtype, there.stride())
-    )
 
 
 def tune(
