@@ -403,7 +403,7 @@ def said(rows: dict[str, Any]) -> str:
     noisy = sum(not row.get("eager_repeats", True) for row in rows.values())
     return (
         f"{len(rows)} networks: {equal} run by their plans with the bits of eager, {eager} in eager, {failed} not at all; of "
-        f"{noisy} eager differs from eager when it runs again. "
+        f"{noisy} eager differs from eager in two runs. "
         f"`python benches/wide.py --write`, on {'; '.join(machines)} (commits {', '.join(commits)})."
     )
 
