@@ -286,7 +286,15 @@ def _but(settings: dict[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key != name}
 
 
-NETWORKS = {**_of_torchvision(), **_of_timm(), **_of_transformers()}
+NETWORKS = {
+    **_of_torchvision(),
+    **_of_timm(),
+    **_of_transformers(),
+    **{
+        f"timm: {name}": lambda name=name: timm_of(name)
+        for name in ("resnet18", "convnext_atto", "efficientnet_b0")
+    },
+}
 
 
 def build(name: str, precision: str) -> Network:
@@ -390,10 +398,13 @@ def said(rows: dict[str, Any]) -> str:
     equal = sum(row.get("bits", False) and not row.get("fallbacks") for row in rows.values())
     eager = sum(bool(row.get("fallbacks")) for row in rows.values())
     failed = sum("why" in row for row in rows.values())
-    versions = sorted({row["machine"] for row in rows.values()})
+    places = [row["machine"].rsplit(", commit ", 1) for row in rows.values()]
+    machines, commits = (sorted(set(of)) for of in zip(*places, strict=True))
+    noisy = sum(not row.get("eager_repeats", True) for row in rows.values())
     return (
-        f"{len(rows)} networks: {equal} run by their plans with the bits of eager, {eager} in eager, {failed} not at all. "
-        f"`python benches/wide.py --write`, on {'; '.join(versions)}."
+        f"{len(rows)} networks: {equal} run by their plans with the bits of eager, {eager} in eager, {failed} not at all; of "
+        f"{noisy} eager differs from eager in two runs. "
+        f"`python benches/wide.py --write`, on {'; '.join(machines)} (commits {', '.join(commits)})."
     )
 
 

@@ -197,8 +197,8 @@ impl Trace {
         let advice = if witness.why.is_of_host() { "the host budget" } else { "the budget above it" };
         let and_host = host.map_or_else(String::new, |host| format!(" and a host budget of {host}"));
         let message = format!(
-            "no plan for {name} at batch {} {verb} a budget of {budget}{and_host}: {witness}{place}; the floor is {floor}: raise \
-             {advice}, or lower the batch",
+            "no plan for {name} at batch {} {verb} a budget of {budget}{and_host}: {witness}{place}; the floor is {floor}: \
+             raise {advice}, or lower the batch",
             self.inner.batch
         );
         let error = NoPlan::new_err(message);
