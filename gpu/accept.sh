@@ -2,7 +2,8 @@
 # What Plimsoll must reach on a GPU: tests and measurements, in two halves.
 #
 #   gpu/accept.sh build                 where Rust is: makes gpu/dist/accept, one program that needs no Rust
-#   gpu/accept.sh run [SECTION...]      where the GPU is: runs all sections, or those named, and writes gpu/results/
+#   gpu/accept.sh run [SECTION...]      where the GPU is: runs the usual sections, or those named, and writes gpu/results/
+#   gpu/accept.sh plan [--minutes N]    says what to run in so much time, PyTorch's sections included (25)
 #
 # `run` needs this script, pytorch.py and dist/accept, in one folder. Options of `accept run` can be given, too (`--small`).
 #   PYTHON                     the Python that has PyTorch (python3)
@@ -40,11 +41,15 @@ build() {
     echo "$binary: $size bytes, glibc $newest or later, libraries: $(objdump -p "$binary" | awk '/NEEDED/ { printf "%s ", $2 }')"
 }
 
-run() {
+built() {
     if [ ! -x "$binary" ]; then
         echo "error: $binary is not there; make it with \`gpu/accept.sh build\` on a machine with Rust" >&2
         exit 2
     fi
+}
+
+run() {
+    built
     # The libraries of PyTorch's packages, wherever this Python has them.
     local packages
     packages=$("$python" -c '
@@ -61,5 +66,6 @@ print(":".join(sorted({found for path in sys.path for found in glob.glob(path + 
 case ${1:-} in
     build) build ;;
     run) shift && run "$@" ;;
+    plan) built && exec "$binary" "$@" ;;
     *) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0" >&2 && exit 2 ;;
 esac

@@ -11,6 +11,7 @@
 mod bench;
 mod bodies;
 mod ground;
+mod plan;
 mod results;
 mod row;
 mod run;
@@ -32,9 +33,9 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Run all sections, or those named, and write the results
+    /// Run the usual sections, or those named, and write the results
     Run {
-        /// Sections, in this order; all of them without any
+        /// Sections, in this order; without any, all but those that run by name only
         sections: Vec<String>,
         /// The folder that the results are written to
         #[arg(long, value_name = "DIR", default_value = "gpu/results")]
@@ -53,6 +54,12 @@ enum Verb {
     },
     /// List the sections
     Sections,
+    /// Print the commands to run in so much time, of this program and of python/accept.py, what matters most first
+    Plan {
+        /// Minutes that there are for all of them
+        #[arg(long, value_name = "N", default_value_t = 25)]
+        minutes: u64,
+    },
     /// Run the tests as `cargo test` would; what follows goes to the harness
     Test {
         /// A filter, --list, --test-threads N and the like
@@ -98,6 +105,10 @@ fn main() -> ExitCode {
         Verb::Table { results } => results::folder(&results).map(|all| print!("{}", results::targets(&all))),
         Verb::Sections => {
             print!("{}", results::sections());
+            Ok(())
+        }
+        Verb::Plan { minutes } => {
+            print!("{}", plan::plan(minutes));
             Ok(())
         }
         Verb::Test { arguments } => return bodies::harness(arguments),

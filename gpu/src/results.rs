@@ -8,6 +8,7 @@ use crate::row::{Row, words};
 use crate::sections::{SECTIONS, Section};
 use plimsoll::failure::Failure;
 use plimsoll::study::error::{Doing, FileError};
+use plimsoll::study::files::write_text;
 use plimsoll_ir::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -84,11 +85,8 @@ impl Results {
         self.sections.push(outcome);
         self.sections.sort_by_key(|known| place(&known.section));
         let text = serde_json::to_string_pretty(self).expect("rows are plain");
-        let write = |path: &Path, text: &str| {
-            std::fs::write(path, text).map_err(|e| FileError::io(path, Doing::Write, e).into())
-        };
-        write(path, &(text + "\n"))?;
-        write(&path.with_extension("md"), &self.markdown())
+        write_text(path, &(text + "\n"))?;
+        Ok(write_text(&path.with_extension("md"), &self.markdown())?)
     }
 
     /// What is known of a section.

@@ -25,13 +25,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Seconds of a whole run: nine minutes, less what starting and writing take.
 pub const SECONDS: u64 = 525;
 
-/// Runs sections, all of them where none is named, and writes what came of each.
+/// Runs sections, the usual ones where none is named, and writes each row as it comes.
 ///
 /// Errors: an unknown section, no usable device, a folder that cannot be written; and at the end, with everything written, a
 /// test or a bit that is wrong, or a section that did not run to its end.
 pub fn run(named: &[String], folder: &Path, seconds: u64, options: &Options) -> Result<(), Failure> {
     let chosen: Vec<&Section> = match named {
-        [] => SECTIONS.iter().collect(),
+        [] => SECTIONS.iter().filter(|section| !section.by_name_only).collect(),
         named => named.iter().map(|name| find(name)).collect::<Result<_, _>>()?,
     };
     let begun = Instant::now();
@@ -44,7 +44,8 @@ pub fn run(named: &[String], folder: &Path, seconds: u64, options: &Options) -> 
         // One that is named has its share of the whole time, however long it would be given in a run of all.
         let share = if named.is_empty() { 0 } else { left / count.max(1) };
         count = count.saturating_sub(1);
-        let outcome = attempt(section, section.seconds.max(share).min(left), options)?;
+        let seconds = section.seconds.max(share).min(left);
+        let outcome = attempt(section, seconds, options, &mut |so_far| results.add(so_far.clone(), &path))?;
         println!("{}", outcome.line());
         let wrong = section.targets.iter().find_map(|target| {
             let verdict = (target.judge)(&outcome.rows)?;
@@ -81,8 +82,13 @@ enum Said {
     End,
 }
 
-/// Runs one section for so many seconds at most.
-fn attempt(section: &Section, seconds: u64, options: &Options) -> Result<Outcome, Failure> {
+/// Runs one section for so many seconds at most. `keep` takes what is known of it after every row.
+fn attempt(
+    section: &Section,
+    seconds: u64,
+    options: &Options,
+    keep: &mut dyn FnMut(&Outcome) -> Result<(), Failure>,
+) -> Result<Outcome, Failure> {
     let begun = Instant::now();
     let until = begun + Duration::from_secs(seconds);
     let mut outcome = Outcome {
@@ -97,6 +103,8 @@ fn attempt(section: &Section, seconds: u64, options: &Options) -> Result<Outcome
     if seconds == 0 {
         return Ok(outcome);
     }
+    // What stands in the results where this program is ended before the section is.
+    outcome.why = Some("the run was ended".to_owned());
     let mut child = start(section, seconds, options)?;
     let (sender, said) = channel();
     listen(child.stdout.take().expect("it is piped"), sender.clone(), Said::Out);
@@ -108,6 +116,11 @@ fn attempt(section: &Section, seconds: u64, options: &Options) -> Result<Outcome
                 Ok(row) => {
                     println!("  {}", brief(&row));
                     outcome.rows.push(row);
+                    outcome.seconds = begun.elapsed().as_secs_f64();
+                    if let Err(failure) = keep(&outcome) {
+                        end(&mut child);
+                        return Err(failure);
+                    }
                 }
                 Err(_) => println!("  {line}"),
             },
@@ -128,8 +141,7 @@ fn attempt(section: &Section, seconds: u64, options: &Options) -> Result<Outcome
     }
     let cut = ends < 2;
     if cut {
-        // What it started is in its group, and goes with it.
-        let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
+        end(&mut child);
     }
     let status = child.wait().map_err(|e| Failure::new(Exit::Internal, format_args!("waiting: {e}")))?;
     outcome.seconds = begun.elapsed().as_secs_f64();
@@ -152,6 +164,12 @@ fn start(section: &Section, seconds: u64, options: &Options) -> Result<Child, Fa
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn()
     });
     own.map_err(|error| Failure::new(Exit::Internal, format_args!("cannot start a section: {error}")))
+}
+
+/// Ends a section's process; what it started is in its group, and goes with it.
+fn end(child: &mut Child) {
+    let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
+    let _ = child.wait();
 }
 
 /// Sends the lines of a pipe on.

@@ -5,8 +5,9 @@
 use plimsoll_networks::{build, usual};
 use plimsoll_standin as _;
 use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 const GPU: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -53,7 +54,9 @@ fn every_section_runs_to_its_end() {
     let folder = libraries.path().join("results");
     let pytorch = format!("{GPU}/pytorch.py");
     let at = folder.to_str().expect("a path");
-    let output = accept(&["run", "--small", "--results", at, "--pytorch", &pytorch], libraries.path());
+    let names = ["tests", "bits", "step", "link", "predict", "batches", "pytorch", "deep"];
+    let arguments = [&["run"], &names[..], &["--small", "--results", at, "--pytorch", &pytorch]].concat();
+    let output = accept(&arguments, libraries.path());
     let (out, err) = (said(&output.stdout), said(&output.stderr));
     assert!(output.status.success(), "{out}\n{err}");
     let results = results(&folder);
@@ -69,18 +72,9 @@ fn every_section_runs_to_its_end() {
             (section["section"].as_str().expect("a name"), rows.len())
         })
         .collect();
-    let least = [
-        ("tests", 3),
-        ("bits", 3),
-        ("link", 6),
-        ("step", 3),
-        ("predict", 3),
-        ("pytorch", 6),
-        ("batches", 1),
-        ("deep", 1),
-    ];
+    let least = [3, 3, 3, 6, 3, 1, 6, 1];
     assert_eq!(rows.len(), least.len(), "{rows:?}");
-    for ((name, count), (expected, least)) in rows.iter().zip(least) {
+    for ((name, count), (expected, least)) in rows.iter().zip(names.into_iter().zip(least)) {
         assert!(*name == expected && *count >= least, "{rows:?}");
     }
     // Ours were measured; PyTorch's were measured, or say why not.
@@ -103,6 +97,29 @@ fn every_section_runs_to_its_end() {
     // Tiny sizes are nothing to show.
     let table = said(&accept(&["table", at], libraries.path()).stdout);
     assert!(table.contains("| not measured |") && !table.contains("stand-in"), "{table}");
+}
+
+#[test]
+fn what_was_measured_is_kept_where_the_run_is_killed() {
+    let Some(libraries) = stand_in() else { return };
+    let folder = libraries.path().join("results");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_accept"));
+    command.args(["run", "link", "--small", "--results", folder.to_str().expect("a path")]).env_clear();
+    command.env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("HOME", libraries.path());
+    command.env("PLIMSOLL_CUDA_LIBRARIES", libraries.path()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("the program starts");
+    let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines().map_while(Result::ok);
+    // Rows are indented, and each is printed before it is kept: that of the first is over where the second comes.
+    assert_eq!(lines.filter(|line| line.starts_with("  ")).take(2).count(), 2, "it gives rows");
+    child.kill().expect("it can be killed");
+    child.wait().expect("it ends");
+    let section = &results(&folder)["sections"][0];
+    assert_eq!(
+        (&section["state"], &section["why"]),
+        (&json!("cut"), &json!("the run was ended")),
+        "{section}"
+    );
+    assert!(section["rows"].as_array().is_some_and(|rows| !rows.is_empty()), "{section}");
 }
 
 #[test]
@@ -130,7 +147,7 @@ fn what_cannot_run_says_so_with_the_exit_codes_of_the_house() {
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {err}");
         parts.iter().for_each(|part| assert!(err.contains(part), "`{part}` in: {err}"));
     };
-    check(&["run", "stpe", "--results", &at], 2, &["there is no section `stpe`", "step, predict"]);
+    check(&["run", "stpe", "--results", &at], 2, &["there is no section `stpe`", "step, link"]);
     check(&["run", "--results", &at], 4, &["libcuda.so.1"]);
     check(&["section", "bits", "--seconds", "5"], 4, &["libcuda.so.1"]);
     check(&["walk"], 2, &["walk"]);

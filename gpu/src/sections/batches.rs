@@ -26,6 +26,7 @@ pub const SECTION: Section = Section {
     name: "batches",
     asks: "within 12 GiB, which batch is the largest that trains, and which is the most efficient?",
     seconds: 110,
+    by_name_only: false,
     run,
     targets: &[Target {
         what: "12 GiB: largest trainable and efficiency-optimal batch of alexnet, googlenet, vgg16, \

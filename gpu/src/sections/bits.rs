@@ -20,6 +20,7 @@ pub const SECTION: Section = Section {
     name: "bits",
     asks: "does a plan, or a graph, change a bit of what is learned?",
     seconds: 40,
+    by_name_only: false,
     run,
     targets: &[Target {
         what: "parameters after 20 deterministic iterations are bit for bit those of keeping everything, under every \

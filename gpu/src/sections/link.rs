@@ -16,6 +16,7 @@ pub const SECTION: Section = Section {
     name: "link",
     asks: "how fast is the link to the host, each way, alone and together, pinned and not?",
     seconds: 10,
+    by_name_only: false,
     run,
     targets: &[Target { what: "the four rates, pageable beside pinned", verifies: false, judge }],
 };

@@ -24,6 +24,8 @@ pub struct Section {
     pub asks: &'static str,
     /// Seconds after which it is cut.
     pub seconds: u64,
+    /// Whether it runs only where it is named: what not every card can hold, and what the others can do without.
+    pub by_name_only: bool,
     /// Measures, and gives rows.
     pub run: fn(&Ground) -> Result<(), Failure>,
     /// What must come of it.
@@ -40,15 +42,16 @@ pub struct Target {
     pub judge: fn(&[Row]) -> Option<Verdict>,
 }
 
-/// All of them, in the order in which they are run: first what must be right, then the short ones.
+/// All of them, in the order in which they are run: what must be right, how fast a step is, how far off predictions are, then
+/// the comparisons.
 pub const SECTIONS: &[Section] = &[
     tests::SECTION,
     bits::SECTION,
-    link::SECTION,
     step::SECTION,
+    link::SECTION,
     predict::SECTION,
-    pytorch::SECTION,
     batches::SECTION,
+    pytorch::SECTION,
     deep::SECTION,
 ];
 

@@ -26,6 +26,7 @@ pub const SECTION: Section = Section {
     asks: "how far off are predicted time and memory, and what do a plan without predicted stalls and copies of the \
            state cost?",
     seconds: 85,
+    by_name_only: false,
     run,
     targets: &[
         Target {

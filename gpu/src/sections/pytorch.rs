@@ -15,6 +15,7 @@ pub const SECTION: Section = Section {
     name: "pytorch",
     asks: "within 12 GiB, which batch does PyTorch train, and how fast?",
     seconds: 75,
+    by_name_only: false,
     run,
     targets: &[Target {
         what: "12 GiB: images a second at the largest batch that each can train, beside PyTorch eager, checkpoint, save_on_cpu",

@@ -19,6 +19,7 @@ pub const SECTION: Section = Section {
     name: "step",
     asks: "how long is an iteration of resnet50, batch 64, beside PyTorch eager's?",
     seconds: 60,
+    by_name_only: false,
     run,
     targets: &[
         Target {
