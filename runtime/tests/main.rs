@@ -1,5 +1,5 @@
-//! The runtime's tests but those of the kernels, which a GPU is tried with, too: one program, so that they are linked once and run
-//! beside each other.
+//! The runtime's tests, but for those of the kernels, with which a GPU is tried, too: one program, so that they are linked once
+//! and run beside each other.
 //!
 //! `cargo test --release -p plimsoll-runtime --test main allocations` runs those of one file.
 
