@@ -352,6 +352,8 @@ class Step:
             f"  link          {self._link}",
             f"  runs          {planned.program.runs_as}",
         ]
+        if hint := planning.floor_hint(trace):
+            lines.insert(4, f"                {hint}")
         measured = planned.recorded.measured
         if measured is not None:
             said = f"in pieces: {measured.tried} of {len(trace)} calls, at most {show_bytes(measured.peak_bytes)} at once"

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_map_with_path, tree_unflatten
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "local_part",
     "modules_of",
     "node_number",
+    "parts_of",
     "sequence_number",
     "storage_key",
     "tree_flatten",
@@ -103,6 +104,14 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """What of a distributed tensor lies on this rank; another tensor itself."""
     local = getattr(tensor, "_local_tensor", None)
     return tensor if local is None else local
+
+
+def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors in memory that a tensor is made of: numbers and scales where it is quantised, else itself."""
+    if not is_traceable_wrapper_subclass(tensor):
+        return [tensor]
+    names, _ = tensor.__tensor_flatten__()
+    return [part for name in names for part in parts_of(getattr(tensor, name))]
 
 
 def is_sharded(model: torch.nn.Module) -> bool:
