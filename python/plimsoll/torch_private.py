@@ -25,6 +25,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_map_
 __all__ = [
     "BATCH_NORMS",
     "DDP_FORWARD",
+    "DROPOUT",
     "FAKE_ERRORS",
     "FakeTensor",
     "FakeTensorMode",
@@ -57,6 +58,9 @@ __all__ = [
 BATCH_NORMS = {"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "cudnn_batch_norm"}
 """They update `running_mean` and `running_var`, and the schema of some of them does not say so."""
 
+
+DROPOUT = torch.nn.modules.dropout._DropoutNd
+"""The modules whose share `p` some schedule."""
 
 FAKE_ERRORS = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
 """What ops raise on fake tensors that can only run in memory."""
