@@ -42,8 +42,8 @@ bin="$(cd "$venv/bin" && pwd)"
 "$bin/python" -m pip install --quiet numpy maturin==1.16.0 mypy==2.4.1 pytest==9.2.0 ruff==0.17.6 \
   || missing "the tools are not to be had from PyPI"
 if [ -z "$ci" ]; then # 300 MB, which CI does without: their tests are skipped there
-  "$bin/python" -m pip install --quiet accelerate lightning peft transformers \
-    || missing "accelerate, lightning, peft and transformers are not to be had from PyPI"
+  "$bin/python" -m pip install --quiet accelerate lightning peft torchao transformers \
+    || missing "accelerate, lightning, peft, torchao and transformers are not to be had from PyPI"
 fi
 step() { echo "python: $1 (after $SECONDS s)"; }
 

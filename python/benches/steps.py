@@ -160,7 +160,7 @@ def at_share(name: str, share: float, runs: int, seconds: float) -> dict[str, An
 def row_of(name: str, row: dict[str, Any]) -> str:
     """A row of the table."""
     if "why" in row:
-        return f"| {name} | {row['why']} | | | | | | | |"
+        return f"| {name} | {row['why']} | | | | | | | | |"
     at = row["shares"]
     bits = ["yes" if at[str(s)]["bits"] else "**no**" for s in SHARES]
     why = [fallback for s in SHARES for fallback in at[str(s)]["fallbacks"]]
@@ -173,7 +173,7 @@ def row_of(name: str, row: dict[str, Any]) -> str:
     )
     cells = [name, str(row["calls"]), " / ".join(bits), megabytes]
     if why:
-        return f"| {' | '.join(cells)} | | | | | |"
+        return f"| {' | '.join(cells)} | | | | | | |"
     gap = max(at[str(s)]["pool_bytes"] - at[str(s)]["highest_byte"] for s in SHARES)
     cells.append(str(sum(at[str(s)]["unplanned"] for s in SHARES)))
     cells.append("yes" if 0 <= gap < 256 else f"{gap} B below")
@@ -183,6 +183,7 @@ def row_of(name: str, row: dict[str, Any]) -> str:
     )
     hidden = [statistics.median(at[str(s)]["hidden"]) for s in SHARES if at[str(s)]["hidden"]]
     cells.append(" / ".join(f"{h:.0%}" for h in hidden) or "-")
+    cells.append(" / ".join(f"{at[str(s)]['tune_seconds']:.1f}" for s in SHARES))
     return f"| {' | '.join(cells)} |"
 
 
@@ -192,8 +193,8 @@ def least(samples: list[float]) -> float:
 
 
 HEADER = """| network | calls | bits equal (f .4 / .1) | pool: all kept -> f .4 -> f .1, MB | unplanned | peak = pool | \
-all kept / eager, time | measured / predicted (f .4 / .1) | copies hidden |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- |"""
+all kept / eager, time | measured / predicted (f .4 / .1) | copies hidden | `tune`, s (f .4 / .1) |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"""
 
 
 def machine() -> str:

@@ -20,8 +20,6 @@ from .recorder import NOTHING_KNOWN
 from .recording import Loss
 from .tape import aligned, to_document
 
-LOGITS = {"_log_softmax", "_log_softmax_backward_data", "nll_loss_backward", "nll_loss_forward"}
-
 
 @dataclass(frozen=True)
 class Fit:
@@ -152,7 +150,7 @@ def fits(
         why_no_largest=why,
         why_not=why_not,
         is_measured=is_real and family is not None,
-        hint=_hint(trace),
+        hint=planning.floor_hint(trace),
     )
 
 
@@ -172,12 +170,3 @@ def _trace(
             for op, known in zip(document["ops"], ops, strict=True):
                 op |= {name: known[name] for name in ("seconds", "workspace_bytes")}
     return _core.Trace(json.dumps(document))
-
-
-def _hint(trace: _core.Trace) -> str:
-    if trace.floor_op not in LOGITS:
-        return ""
-    return (
-        "the loss over the logits decides: `F.linear_cross_entropy` (torch 2.15), Liger's or CCE's fused loss never hold all "
-        "logits at once"
-    )

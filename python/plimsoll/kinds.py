@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .torch_private import tree_flatten
+from .torch_private import DROPOUT, tree_flatten
 
 Kind = tuple[object, ...]
 
@@ -33,6 +33,7 @@ def kind_of(modules: list[torch.nn.Module], batch: tuple[Any, ...]) -> Kind:
         str(spec),
         tuple(described),
         tuple(module.training for module in modules),
+        tuple(module.p for module in modules if isinstance(module, DROPOUT)),
         tuple(_gradient_kind(p) for module in modules for p in module._parameters.values() if p is not None),
         torch.get_default_dtype(),
         torch.get_num_threads(),

@@ -43,6 +43,26 @@ def running_statistics(func: OpOverload, args: Any, kwargs: Any) -> list[torch.T
     return [t for p in positions for t in tensors_in(args[p] if p < len(args) else kwargs.get(names[p]))]
 
 
+def leaves_blank(func: OpOverload) -> bool:
+    """Whether the op makes memory and writes nothing into it."""
+    return _name(func).removeprefix("new_").startswith("empty")
+
+
+def copies_whole(func: OpOverload) -> bool:
+    """Whether what the op makes is its operand again, in other memory."""
+    return _name(func) in ("clone", "_to_copy")
+
+
+def reads_operands(func: OpOverload, kwargs: Any) -> bool:
+    """Whether the op reads its operands: some ask only for a shape, and what is scaled by 0 (`baddbmm`) is not read."""
+    name = _name(func)
+    return not (name.endswith("_like") or name.startswith("new_") or kwargs.get("beta") == 0)
+
+
+def _name(func: OpOverload) -> str:
+    return func._schema.name.split("::")[1]
+
+
 def gives_a_value(func: OpOverload) -> bool:
     """Whether the op gives the host a number, and no tensor: attention gives lengths beside its result, which are shapes."""
     returned = {str(value.type) for value in func._schema.returns}

@@ -16,6 +16,7 @@ from .ops import tensors_in
 from .recorder import Known
 from .recording import Loss
 from .tape import Call, Document, Tape, aligned, to_document
+from .torch_private import parts_of
 
 
 def budget_bytes(budget: int | str | None, peak: int) -> int:
@@ -70,7 +71,7 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer | None) -> int:
     """What an optimizer's state takes: as it is, or, before its first step, as its kind says."""
     if optimizer is None:
         return 0
-    there = tensors_in(dict(optimizer.state))
+    there = _state_in_memory(optimizer)
     if there:
         return sum(aligned(t.untyped_storage().nbytes()) for t in there)
     total = 0
@@ -84,6 +85,10 @@ def optimizer_bytes(optimizer: torch.optim.Optimizer | None) -> int:
     return total
 
 
+def _state_in_memory(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [part for tensor in tensors_in(dict(optimizer.state)) for part in parts_of(tensor)]
+
+
 def resident_beside(
     device: Device,
     model: torch.nn.Module,
@@ -95,7 +100,7 @@ def resident_beside(
     device.prepare()
     known = {id(t): t for t in (*model.parameters(), *model.buffers())}
     known |= {id(p.grad): p.grad for p in model.parameters() if p.grad is not None}
-    known |= {id(t): t for t in ([] if optimizer is None else tensors_in(dict(optimizer.state)))}
+    known |= {id(t): t for t in ([] if optimizer is None else _state_in_memory(optimizer))}
     on_device = [tensor for tensor in known.values() if tensor.device == device.where]
     return optimizer_bytes(optimizer) + device.held_bytes(on_device, counted)
 
@@ -123,6 +128,20 @@ def _state_of(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> tuple[
     raise BadInput(
         f"how much state {name} keeps is not known before its first step: call `optimizer.step()` once before this, or give "
         f"no optimizer and take its state off the budget"
+    )
+
+
+LOGITS = {"_log_softmax", "_log_softmax_backward_data", "nll_loss_backward", "nll_loss_forward"}
+"""Where the floor is one of these, tensors as large as all logits decide."""
+
+
+def floor_hint(trace: _core.Trace) -> str:
+    """What else would lower the floor; empty where nothing is known to."""
+    if trace.floor_op not in LOGITS:
+        return ""
+    return (
+        "the loss over the logits decides: `F.linear_cross_entropy(..., options=torch.nn.LinearCrossEntropyOptions())` "
+        "(torch 2.15) never holds all of them, and runs by a plan"
     )
 
 

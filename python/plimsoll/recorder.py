@@ -16,7 +16,16 @@ from . import allocator
 from .devices import Device
 from .devices.device import Stopwatch
 from .errors import Refused
-from .ops import gives_a_value, indexes_by_position, running_statistics, tensors_in, written
+from .ops import (
+    copies_whole,
+    gives_a_value,
+    indexes_by_position,
+    leaves_blank,
+    reads_operands,
+    running_statistics,
+    tensors_in,
+    written,
+)
 from .surroundings import Generators, Keeper, Modules, user_line
 from .tape import Allocation, Call, Random, Role, Storage, Tape, Window, aligned
 from .torch_private import (
@@ -36,6 +45,11 @@ RESIZES = {"resize_", "resize_as_", "set_"}
 MOST_ON_HOST = 1 << 20
 """A larger tensor on the host, in a step on a GPU, is no seed and no counter: it would be swapping by hand."""
 
+
+BYPASSED = (
+    "{} that no recorded op wrote: a kernel that bypasses PyTorch's dispatcher (Triton, numba, a C++ extension) would not run "
+    "again. Make the kernel an op (`torch.library.custom_op`)"
+)
 
 SEED_ON_FAKES = 0x506C696D736F6C6C
 """A generator has a seed of its own after each call that draws from it: this one and the call's number."""
@@ -117,6 +131,8 @@ class Recorder(TorchDispatchMode):
         self._numbers: dict[int, int] = {}
         self._held: list[torch.UntypedStorage] = []
         self._layer = ""
+        self._blank: set[int] = set()
+        """Storages that calls made and none has written: a kernel that no call shows may have."""
 
     @property
     def updated(self) -> list[torch.Tensor]:
@@ -193,6 +209,7 @@ class Recorder(TorchDispatchMode):
             return out  # a view, or a check that gives nothing
         for tensor in made:
             self.number(tensor, Role.MADE)
+        self._check_written(func, given if reads_operands(func, kwargs) else [], mutated, made)
         for position in self._known.on_host.get(len(self.calls), ()):
             self.storages[self._numbers[storage_key(outs[position])]].is_on_host = True
         planned = [t for t in made if not self.storages[self._numbers[storage_key(t)]].is_on_host]
@@ -219,6 +236,27 @@ class Recorder(TorchDispatchMode):
         if self._fakes is not None:
             self.results.append([self.window(tensor) for tensor in made])
         return out
+
+    def _check_written(
+        self,
+        func: OpOverload,
+        taken: list[torch.Tensor],
+        mutated: list[torch.Tensor],
+        made: list[torch.Tensor],
+    ) -> None:
+        """That the memory which a call reads was written by a call."""
+        written_now = {self._numbers[storage_key(t)] for t in mutated}
+        reads = {self._numbers[storage_key(t)] for t in taken} - written_now
+        blank = any(self.is_blank(number) for number in reads)
+        if blank and not copies_whole(func):
+            raise self.refuse(BYPASSED.format("it reads memory"), func)
+        self._blank -= written_now
+        if blank or leaves_blank(func):
+            self._blank |= {self._numbers[storage_key(t)] for t in made}
+
+    def is_blank(self, number: int) -> bool:
+        """Whether no call has written a storage that a call made."""
+        return number in self._blank and self.storages[number].size > 0
 
     def _as_fake(self, tensor: torch.Tensor, func: OpOverload) -> torch.Tensor:
         """A tensor that the step finds in memory, such as a constant, as a fake one: its views are then on one storage."""

@@ -19,7 +19,7 @@ from .devices import Device
 from .errors import BadInput, Refused
 from .ops import same_value, tensors_in
 from .outputs import Given, Outputs
-from .recorder import NOTHING_KNOWN, Known, Recorder
+from .recorder import BYPASSED, NOTHING_KNOWN, Known, Recorder
 from .surroundings import Generators, Keeper, Modules, NoDetours
 from .tape import Role, Tape, Window
 from .torch_private import (
@@ -350,6 +350,8 @@ def _outlives(recorder: Recorder, window: Window, what: str) -> None:
     storage = recorder.storages[window.storage]
     if storage.is_on_host:
         raise Refused(f"{what} is on the host, and the step runs elsewhere; give it as the step has it")
+    if recorder.is_blank(window.storage):
+        raise Refused(BYPASSED.format(f"{what} is memory"))
     if storage.role is Role.MADE:
         storage.role = Role.RESULT
     elif storage.role is not Role.RESULT:

@@ -132,6 +132,7 @@ class Step:
         self._memory = Memory(self.device)
         self._kinds: OrderedDict[Kind, Planned | Parts | str] = OrderedDict()
         self._pointers: list[int] = []
+        self._modules: list[torch.nn.Module] = []
         self._last: Planned | None = None
         self._parts: Parts | None = None
         self._choice: int | None = None
@@ -352,6 +353,8 @@ class Step:
             f"  link          {self._link}",
             f"  runs          {planned.program.runs_as}",
         ]
+        if hint := planning.floor_hint(trace):
+            lines.insert(4, f"                {hint}")
         measured = planned.recorded.measured
         if measured is not None:
             said = f"in pieces: {measured.tried} of {len(trace)} calls, at most {show_bytes(measured.peak_bytes)} at once"
@@ -492,7 +495,8 @@ class Step:
     def begin(self, batch: tuple[Any, ...]) -> None:
         """Takes a batch for the sample."""
         self._sample = batch
-        self._pointers = addresses_of(modules_of(self._model))
+        self._modules = modules_of(self._model)
+        self._pointers = addresses_of(self._modules)
 
     def _make(self, batch: tuple[Any, ...], weight: float | None) -> Planned | Parts:
         fn = self._weighted(weight)
@@ -618,10 +622,10 @@ class Step:
     ) -> Planned | Parts | str:
         modules = modules_of(self._model)
         addresses = addresses_of(modules)
-        if addresses != self._pointers:
-            logger.info("parameters or buffers have moved: planning anew")
+        if addresses != self._pointers or modules != self._modules:
+            logger.info("parameters or buffers have moved, or modules are others: planning anew")
             self._kinds.clear()
-            self._pointers = addresses
+            self._modules, self._pointers = modules, addresses
         kind = (*kind_of(modules, batch), *self.device.settings(), weight)
         found = self._kinds.get(kind)
         if found is None:

@@ -19,12 +19,13 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_map_with_path, tree_unflatten
 
 __all__ = [
     "BATCH_NORMS",
     "DDP_FORWARD",
+    "DROPOUT",
     "FAKE_ERRORS",
     "FakeTensor",
     "FakeTensorMode",
@@ -43,6 +44,7 @@ __all__ = [
     "local_part",
     "modules_of",
     "node_number",
+    "parts_of",
     "sequence_number",
     "storage_key",
     "tree_flatten",
@@ -56,6 +58,9 @@ __all__ = [
 BATCH_NORMS = {"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "cudnn_batch_norm"}
 """They update `running_mean` and `running_var`, and the schema of some of them does not say so."""
 
+
+DROPOUT = torch.nn.modules.dropout._DropoutNd
+"""The modules whose share `p` some schedule."""
 
 FAKE_ERRORS = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
 """What ops raise on fake tensors that can only run in memory."""
@@ -103,6 +108,14 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """What of a distributed tensor lies on this rank; another tensor itself."""
     local = getattr(tensor, "_local_tensor", None)
     return tensor if local is None else local
+
+
+def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors in memory that a tensor is made of: numbers and scales where it is quantised, else itself."""
+    if not is_traceable_wrapper_subclass(tensor):
+        return [tensor]
+    names, _ = tensor.__tensor_flatten__()
+    return [part for name in names for part in parts_of(getattr(tensor, name))]
 
 
 def is_sharded(model: torch.nn.Module) -> bool:

@@ -1,10 +1,13 @@
 """Faults that are planted into a program show in the comparison with eager, so that its silence says something."""
 
+import logging
+
 import pytest
 import torch
 from networks import budget_at, build
 
 import plimsoll
+from plimsoll import verification
 
 SLOW, FAST = "200KB/s", "20GB/s"
 
@@ -46,3 +49,16 @@ def test_a_planted_fault_is_a_verification_error(plant, network, link):
         for batch in [*task.batches, *task.batches[:2]]:
             step(*batch)
             task.model.zero_grad()
+
+
+def test_a_plan_is_judged_against_the_spread_of_eager_with_itself(caplog):
+    def left(value):
+        return {"the loss": torch.tensor(value), "the buffer b": torch.ones(3)}
+
+    assert verification.is_same(left(1.0), left(1.0), lambda: pytest.fail("eager ran again"))
+    with caplog.at_level(logging.WARNING, "plimsoll"):
+        assert not verification.is_same(left(1.0), left(1.25), lambda: left(1.5))
+    assert "eager differs from itself by up to 0.5" in caplog.text
+    for planned, again in ((2.0, 1.5), (1.25, 1.0), (float("nan"), 1.5)):
+        with pytest.raises(plimsoll.VerificationError, match=r"1 of 2 tensors: the loss"):
+            verification.is_same(left(1.0), left(planned), lambda again=again: left(again))

@@ -119,6 +119,24 @@ def test_parameters_that_move_are_planned_anew():
     assert step.fallback is None
 
 
+def test_a_model_that_changes_between_steps_is_planned_anew():
+    task, step = tuned("convolutions", verify=0)
+    model = task.model
+    dropout = next(number for number, module in enumerate(model) if isinstance(module, nn.Dropout))
+    assert_as_eager(task, step, *task.batches[0])
+    step._budget = 1 << 30  # what comes instead may take more
+    for change in (
+        lambda: model.__setitem__(2, nn.Sigmoid()),
+        lambda: setattr(model[dropout], "p", 0.6),
+        lambda: model.__setitem__(dropout, nn.Dropout(0.1)),
+        lambda: model.__delitem__(dropout),
+        lambda: model.__setitem__(len(model) - 1, nn.Linear(16 * 64, 8)),
+    ):
+        change()
+        assert_as_eager(task, step, *task.batches[1])
+        assert step.fallback is None
+
+
 def test_a_value_that_the_host_reads_sends_the_step_to_eager_where_it_is_another(caplog):
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.3))
 
@@ -192,7 +210,9 @@ def test_swapping_runs_beside_computing():
     # What the compute stream did not wait for ran beside it, on any machine that is not wholly taken.
     shares = []
     for _ in range(20):
+        model.zero_grad()  # a step that adds to gradients runs by another plan
         step(x)
+        assert step.program is program
         shares.append(program.stalled_seconds / program.copying_seconds)
     assert min(shares) < 1
 

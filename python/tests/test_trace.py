@@ -1,5 +1,6 @@
 """What a trace says, that recording changes nothing, and what is refused."""
 
+import ctypes
 import json
 import re
 
@@ -168,9 +169,29 @@ def branches(net, y, calls=[0]):  # noqa: B006
     return y.relu() if calls[0] % 2 else y.sigmoid()
 
 
+class Bypass(torch.autograd.Function):
+    """A kernel that PyTorch's dispatcher does not see, as those of Triton are."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return bypass(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+
+def bypass(x):
+    out = torch.empty_like(x)
+    ctypes.memmove(out.data_ptr(), x.data_ptr(), x.numel() * x.element_size())
+    return out
+
+
 @pytest.mark.parametrize(
     ("rule", "words"),
     [
+        (lambda net, y: Bypass.apply(y).relu(), "it reads memory that no recorded op wrote"),
+        (lambda net, y: Bypass.apply(y).double().relu(), "bypasses PyTorch's dispatcher"),
         (lambda net, y: y[y > 0], "shape of its result depends on values"),
         (lambda net, y: y * y.nonzero().shape[0], "shape of its result depends on values"),
         (seeds, "seeds the generator itself"),
@@ -189,6 +210,34 @@ def test_what_cannot_be_recorded_is_refused(rule, words):
         assert "test_trace.py:" in refused.value.line
     assert isinstance(model.count, torch.Tensor)
     assert model.count.item() == 0
+
+
+def test_a_gradient_that_a_kernel_out_of_sight_wrote_is_refused():
+    class Written(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, weight):
+            return weight * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return bypass(gradient)
+
+    weight = nn.Parameter(torch.ones(8))
+    model = nn.ParameterList([weight])
+    with pytest.raises(plimsoll.Refused, match=r"a gradient is memory that no recorded op wrote.*custom_op"):
+        trace_of(lambda x: (Written.apply(weight) * x).sum(), model, torch.randn(8))
+
+
+def test_memory_that_is_not_read_need_not_be_written():
+    model = nn.Linear(8, 8)
+
+    def loss(x):
+        y = model(x)
+        scaled = torch.baddbmm(torch.empty(1, 4, 4), y[None], y[None].mT, beta=0, alpha=0.5)
+        noise = torch.empty(4, 8, dtype=torch.float64).float().uniform_()
+        return scaled.sum() + (torch.zeros_like(torch.empty(4, 8)) + y * noise).sum()
+
+    assert len(trace_of(loss, model, torch.randn(4, 8))) > 0
 
 
 def test_a_step_that_writes_into_its_sample_is_refused():

@@ -1,0 +1,101 @@
+"""What people use beside a plan to save memory: losses that never hold all logits, optimizers with a small state."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from networks import Task, eager, train
+from torch import nn
+
+import plimsoll
+from plimsoll import planning
+
+WORDS, WIDTH = 2048, 64
+
+
+class Language(nn.Module):
+    """Words, two layers, and the weights of the logits; the loss is not its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(WORDS, WIDTH)
+        layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Dropout(0.1)) for _ in range(2)]
+        self.body = nn.Sequential(*layers)
+        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+
+    def forward(self, x):
+        return self.body(self.words(x)).flatten(0, 1)
+
+
+def plain(model, x, y):
+    return F.cross_entropy(model(x) @ model.head.weight.t(), y.flatten())
+
+
+def in_parts(model, x, y):
+    options = torch.nn.LinearCrossEntropyOptions()
+    return F.linear_cross_entropy(model(x), model.head.weight, y.flatten(), options=options)
+
+
+def language(loss):
+    torch.manual_seed(0)
+    model = Language()
+    g = torch.Generator().manual_seed(1)
+    batches = [tuple(torch.randint(0, WORDS, (8, 64), generator=g) for _ in range(2)) for _ in range(3)]
+    return Task(model, lambda x, y: loss(model, x, y), batches)
+
+
+def budget_of(task, optimizer):
+    trace = plimsoll.trace(task.loss, task.model, *task.batches[0], optimizer=optimizer)
+    return int(trace.floor_bytes + 0.3 * (trace.peak_bytes - trace.floor_bytes))
+
+
+def assert_trains_as_eager(build, optimizer_of):
+    """Three steps of both, with every bit compared. Gives the step, and what the optimizer's state was counted as."""
+    left = []
+    for is_planned in (False, True):
+        task = build()
+        optimizer = optimizer_of(task.model.parameters())
+        eager(task)(*task.batches[0])
+        optimizer.step()  # after which every optimizer has a state
+        optimizer.zero_grad()
+        step = eager(task)
+        if is_planned:
+            sample = task.batches[0]
+            budget = budget_of(task, optimizer)
+            step = plimsoll.tune(
+                task.loss, task.model, optimizer, sample, budget, "20GB/s", verify=1, seconds=0.5
+            )
+        losses = train(task, optimizer, step)
+        left.append([*losses, *task.model.state_dict().values(), torch.get_rng_state()])
+    assert step.fallback is None
+    assert all(map(torch.equal, *left))
+    return step, planning.optimizer_bytes(optimizer)
+
+
+@pytest.mark.skipif(not hasattr(torch.nn, "LinearCrossEntropyOptions"), reason="torch has it since 2.15")
+def test_a_loss_that_never_holds_all_logits_lowers_the_floor():
+    step, _ = assert_trains_as_eager(lambda: language(in_parts), lambda p: torch.optim.AdamW(p, 1e-3))
+    whole = language(plain)
+    optimizer = torch.optim.AdamW(whole.model.parameters(), 1e-3)
+    floor = plimsoll.trace(whole.loss, whole.model, *whole.batches[0], optimizer=optimizer)
+    logits = 8 * 64 * WORDS * 4
+    beside = [trace.floor_bytes - trace.resident_bytes for trace in (floor, step.trace)]
+    assert beside[0] > 2 * logits
+    assert beside[1] < logits
+
+
+def test_where_the_logits_decide_the_explanation_names_the_loss_that_does_not_hold_them():
+    task = language(plain)
+    step = plimsoll.tune(task.loss, task.model, None, task.batches[0], "100%", "20GB/s", verify=0)
+    assert "LinearCrossEntropyOptions" in step.explain()
+
+
+@pytest.mark.slow  # it compiles its step, which takes half a minute
+def test_the_8_bit_optimizer_of_torchao():
+    optim = pytest.importorskip("torchao.optim", reason="torchao is not installed")
+    task = language(plain)
+    with pytest.raises(plimsoll.BadInput, match=r"call `optimizer\.step\(\)` once before"):
+        planning.optimizer_bytes(optim.AdamW8bit(task.model.parameters()))
+    _, state = assert_trains_as_eager(lambda: language(plain), lambda p: optim.AdamW8bit(p, 1e-3))
+    parameters = sum(p.numel() for p in task.model.parameters())
+    # Two bytes a parameter, and scales; in 32 bits it would be eight.
+    assert 2 * parameters < state < 2.5 * parameters
