@@ -8,7 +8,10 @@ for x, y in loader:
 """
 
 import importlib
+import itertools
 from typing import TYPE_CHECKING
+
+from .versions import imported
 
 if TYPE_CHECKING:
     from ._core import Schedule, Trace
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
         Error,
         NoCompiler,
         NoPlan,
+        NoTorch,
         OtherRank,
         Refused,
         VerificationError,
@@ -39,6 +43,7 @@ __all__ = [
     "Link",
     "NoCompiler",
     "NoPlan",
+    "NoTorch",
     "OtherRank",
     "Outputs",
     "Refused",
@@ -55,7 +60,8 @@ __all__ = [
 ]
 
 # The command line begins without PyTorch, which takes seconds to import: names are looked up when they are asked for.
-_MODULES = ("_core", "errors", "link", "planning", "buckets", "outputs", "fitting", "step", "suggestion")
+_WITHOUT_TORCH = ("_core", "errors")
+_WITH_TORCH = ("link", "planning", "buckets", "outputs", "fitting", "step", "suggestion")
 
 
 def __dir__() -> list[str]:
@@ -66,8 +72,10 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> object:
     """What a module of the package has under a public name."""
     if name in __all__:
-        for module in _MODULES:
-            found = getattr(importlib.import_module(f".{module}", __name__), name, None)
+        without = (importlib.import_module(f"{__name__}.{module}") for module in _WITHOUT_TORCH)
+        with_torch = (imported(f"{__name__}.{module}") for module in _WITH_TORCH)
+        for module in itertools.chain(without, with_torch):
+            found = getattr(module, name, None)
             if found is not None:
                 globals()[name] = found
                 return found

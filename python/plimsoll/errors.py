@@ -11,6 +11,10 @@ class BadInput(Error, ValueError):
     """An argument or a document that cannot be used."""
 
 
+class NoTorch(Error, ImportError):
+    """PyTorch is missing, too old, or newer than what this version of Plimsoll knows."""
+
+
 class NoCompiler(Error):
     """The allocator cannot be built or loaded on this machine."""
 

@@ -33,6 +33,7 @@ from .torch_private import (
     FakeTensorMode,
     OpOverload,
     TorchDispatchMode,
+    flops_of,
     storage_key,
     tree_flatten,
     tree_unflatten,
@@ -230,6 +231,7 @@ class Recorder(TorchDispatchMode):
             reads_on_host=reads_on_host,
             value=out if reads_on_host else None,
             on_host=self._on_host(func, outs, made),
+            flops=flops_of(func, args, kwargs, out),
         )
         self.calls.append(call)
         self._watches.append(watch)

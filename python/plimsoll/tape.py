@@ -111,6 +111,8 @@ class Call:
     """What the host read, for a call that reads on the host."""
     on_host: list[tuple[int, Window]] = field(default_factory=list)
     """Of a step that runs elsewhere: what the call makes on the host, with its number among the tensors that the call gives."""
+    flops: int = 0
+    """Floating-point operations as PyTorch counts them; 0 where it does not know the op."""
 
     @property
     def name(self) -> str:
@@ -240,7 +242,7 @@ def to_document(
                 "reads": ids(call.reads, call, number),
                 "writes": ids(call.writes, call, number),
                 "workspace_bytes": rounded(call.workspace_bytes),
-                "flops": 0,
+                "flops": call.flops,
                 "recomputable": tape.is_recomputable(call),
             }
         )

@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import (
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_map_with_path, tree_unflatten
+from torch.utils.flop_counter import flop_registry
 
 __all__ = [
     "BATCH_NORMS",
@@ -38,6 +39,7 @@ __all__ = [
     "cuda_sleep",
     "end_failed_capture",
     "float32_precision",
+    "flops_of",
     "has_accumulate_hooks",
     "has_hooks",
     "is_sharded",
@@ -72,6 +74,12 @@ DDP_FORWARD = "_run_ddp_forward"
 def storage_key(tensor: torch.Tensor) -> int:
     """The identity of a tensor's storage, for as long as somebody holds the storage: PyTorch uses the number again."""
     return tensor.untyped_storage()._cdata
+
+
+def flops_of(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: object) -> int:
+    """Floating-point operations of a call, as PyTorch's own counter has them; 0 where that does not know the op."""
+    count = flop_registry.get(func.overloadpacket)
+    return int(count(*args, **kwargs, out_val=out)) if count else 0
 
 
 def broadcast_buffers_next(wrapper: torch.nn.Module) -> None:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from networks import build, eager, optimizer_of
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import plimsoll
 from plimsoll import planning
@@ -36,6 +37,15 @@ def test_a_trace_has_layers_phases_and_measured_seconds():
     kinds = {tensor["kind"] for tensor in document["tensors"]}
     assert {"input", "activation", "gradient"} <= kinds
     assert all(tensor["bytes"] % 256 == 0 for tensor in document["tensors"])
+
+
+@pytest.mark.parametrize("network", ["convolutions", "gpt", "vit"])
+def test_floating_point_operations_are_those_that_pytorch_counts(network):
+    ops = json.loads(of(network).to_json())["ops"]
+    task = build(network)
+    with FlopCounterMode(display=False) as counter:
+        task.loss(*task.batches[0]).backward()
+    assert sum(op["flops"] for op in ops) == counter.get_total_flops() > 0
 
 
 def test_what_updates_running_statistics_may_run_again_and_a_counter_may_not():

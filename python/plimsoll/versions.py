@@ -1,0 +1,39 @@
+"""Which PyTorch this is, said before anything of it is used: missing, too old, or newer than what Plimsoll knows."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from types import ModuleType
+
+from .errors import NoTorch
+
+OLDEST = (2, 6)
+NEWEST_SEEN = (2, 15)
+"""The tests ran with all between these two that CI names."""
+
+KNOWN = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST_SEEN[0]}.{NEWEST_SEEN[1]}"
+
+
+def imported(name: str) -> ModuleType:
+    """A module of this package that needs PyTorch. Raises `NoTorch` where PyTorch is not one that it can work with."""
+    try:
+        torch = importlib.import_module("torch")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise NoTorch(f"PyTorch is not installed in this Python: install one of torch {KNOWN}") from None
+    said = str(torch.__version__)
+    numbers = re.match(r"(\d+)\.(\d+)", said)
+    version = (int(numbers[1]), int(numbers[2])) if numbers else NEWEST_SEEN
+    if version < OLDEST:
+        raise NoTorch(f"torch {said} is too old for Plimsoll: install one of torch {KNOWN}")
+    try:
+        return importlib.import_module(name)
+    except (ImportError, AttributeError) as error:
+        if version <= NEWEST_SEEN:
+            raise
+        raise NoTorch(
+            f"torch {said} is newer than what this Plimsoll knows and lacks something that it uses ({error}): "
+            f"install one of torch {KNOWN}, or a newer Plimsoll"
+        ) from error
