@@ -121,19 +121,24 @@ def vision_of(kind: str, config: str, **settings: Any) -> Network:
     return Network(model, lambda x, y: F.cross_entropy(model(pixel_values=x).logits, y), batch)
 
 
+ENCODER_AND_DECODER = {
+    "d_model": 64,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 128,
+    "decoder_ffn_dim": 128,
+}
+
+
 def heard() -> Network:
     """Whisper on random spectra."""
     import transformers
 
     config = transformers.WhisperConfig(
         vocab_size=WORDS,
-        d_model=64,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=128,
-        decoder_ffn_dim=128,
+        **ENCODER_AND_DECODER,
         max_source_positions=32,
         max_target_positions=64,
         num_mel_bins=16,
@@ -266,13 +271,7 @@ def _of_transformers() -> dict[str, Callable[[], Network]]:
         "BartForConditionalGeneration",
         "BartConfig",
         vocab_size=WORDS,
-        d_model=64,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=128,
-        decoder_ffn_dim=128,
+        **ENCODER_AND_DECODER,
         max_position_embeddings=64,
     )
     found["ViTForImageClassification"] = lambda: vision_of(

@@ -76,9 +76,7 @@ class ShardedStep(Step):
         self._fn, self._model, self._optimizer = fn, model, optimizer
         self._ranks = Ranks(None)
         self._budget: int | str | None = options.budget
-        self._host_budget = planning.host_bytes(options.host_budget)
-        if self._host_budget is None:
-            self._host_budget = self.device.host_limit()
+        self._host_budget = planning.host_limit(self.device, options.host_budget)
         self._left = options.verify
         self._swaps = SavedSwaps(self.device)
         self._link = Link.parse(options.link if options.link is not None else "12GB/s")

@@ -1,10 +1,9 @@
 """A step that does not fit memory is recorded within the budget: calls tried one by one, a smaller batch verified."""
 
 import logging
-import os
-import subprocess
 import sys
 
+import limited
 import pytest
 import torch
 import torch.nn.functional as F
@@ -341,26 +340,6 @@ def test_networks_of_torchvision_are_recorded_in_pieces_as_they_are_as_a_whole()
 
 
 LIMITED = """
-import logging, resource, sys
-import torch
-from torch import nn
-import plimsoll
-logging.basicConfig(level=logging.INFO, format="%(message)s")
-torch.set_num_threads(1)
-torch.autograd.set_multithreading_enabled(False)
-MIB = 1 << 20
-
-def limit(more):
-    # So many bytes more than there are now; none lifts the limit.
-    now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (-1 if more is None else now + more, -1))
-
-torch.manual_seed(0)
-model = nn.Sequential(*(nn.Sequential(nn.Linear(128, 128), nn.GELU()) for _ in range(8)))
-
-def loss(x):
-    return model(x).square().mean()
-
 x = torch.randn(16384, 128)  # 8 MiB
 few = x[:64].clone()
 # What is imported and built at first use is there before any limit.
@@ -392,22 +371,9 @@ assert all(map(torch.equal, gradients, (p.grad for p in model.parameters())))
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
 @pytest.mark.parametrize("words", [pytest.param("in_pieces=True", marks=pytest.mark.slow), "in_pieces=None"])
 def test_a_step_that_does_not_fit_the_memory_of_the_process_is_tuned_and_runs(words):
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        "MALLOC_ARENA_MAX": "1",
-        "MALLOC_MMAP_THRESHOLD_": "1048576",
-    }
-    ended = subprocess.run(
-        [sys.executable, "-c", LIMITED.replace("IN_PIECES", words)],
-        env=environment,
-        timeout=300,
-        capture_output=True,
-        text=True,
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert "was recorded in pieces" in ended.stderr
-    assert "are compared with eager" in ended.stderr
+    said = limited.run(LIMITED.replace("IN_PIECES", words))
+    assert "was recorded in pieces" in said
+    assert "are compared with eager" in said
 
 
 @pytest.mark.slow

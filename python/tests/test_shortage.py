@@ -1,34 +1,13 @@
 """Memory that runs out inside a step: a limit of the operating system's, in a process of its own."""
 
-import os
-import subprocess
 import sys
 
+import limited
 import pytest
 
 from plimsoll import shortage
 
 START = """
-import logging, resource, sys
-import torch
-from torch import nn
-import plimsoll
-logging.basicConfig(level=logging.WARNING, format="%(message)s")
-torch.set_num_threads(1)
-torch.autograd.set_multithreading_enabled(False)
-MIB = 1 << 20
-
-def limit(more):
-    # So many bytes more than there are now; none lifts the limit.
-    now = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (-1 if more is None else now + more, -1))
-
-torch.manual_seed(0)
-model = nn.Sequential(*(nn.Sequential(nn.Linear(128, 128), nn.GELU()) for _ in range(8)))
-
-def loss(x):
-    return model(x).square().mean()
-
 def check(step, x):
     model.zero_grad()
     planned = step(x)
@@ -47,24 +26,11 @@ model.zero_grad()
 """
 
 
-def run(code):
-    path = os.pathsep.join(sys.path)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": path,
-        "MALLOC_ARENA_MAX": "1",
-        "MALLOC_MMAP_THRESHOLD_": "1048576",
-    }
-    ended = subprocess.run(
-        [sys.executable, "-c", START + code], env=environment, timeout=300, capture_output=True, text=True
-    )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stderr
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
 def test_a_longer_batch_that_finds_no_memory_is_planned_with_less():
-    said = run("""
+    said = limited.run(
+        START
+        + """
 step = plimsoll.tune(loss, model, None, short, "2GiB", "20GB/s", verify=0, seconds=1, host_budget=0)
 step(short)
 recorded = plimsoll.planning.record
@@ -84,7 +50,8 @@ assert step.fallback is None
 check(step, long)
 check(step, short)
 assert step.fallback is None
-""")
+"""
+    )
     assert "out of memory in a step" in said
     assert "(1 of 3)" in said
     assert "planning with" in said
@@ -93,7 +60,9 @@ assert step.fallback is None
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
 def test_where_memory_stays_short_the_error_is_raised_after_a_few_times_and_nothing_is_lost():
-    said = run("""
+    said = limited.run(
+        START
+        + """
 step = plimsoll.tune(loss, model, None, long, "1GiB", "20GB/s", verify=0, seconds=1, host_budget=0)
 step(long)
 before = [p.clone() for p in model.parameters()]
@@ -111,14 +80,17 @@ assert all(map(torch.equal, before, model.parameters()))
 assert all(p.grad is None for p in model.parameters())
 check(step, long)
 assert step.fallback is None
-""")
+"""
+    )
     assert "(3 of 3)" in said
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
 def test_recording_and_comparing_find_the_memory_of_the_pool():
-    said = run("""
+    said = limited.run(
+        START
+        + """
 step = plimsoll.tune(loss, model, None, long, "1GiB", "20GB/s", verify=0, seconds=1, host_budget=0)
 step(long)
 limit(150 * MIB)  # recording takes 260 MiB, of which the pool has 150
@@ -133,7 +105,8 @@ step(long)
 limit(None)
 assert step.fallback is None
 check(step, long)
-""")
+"""
+    )
     assert "giving the pool of" in said
     assert "no longer compared with eager" in said
 
