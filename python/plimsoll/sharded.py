@@ -30,7 +30,7 @@ from .saved import SavedSwaps
 from .step import Step
 from .tape import aligned
 from .torch_private import local_part, tree_flatten
-from .verification import differences
+from .verification import differences, outcome
 
 logger = logging.getLogger("plimsoll")
 
@@ -211,34 +211,28 @@ class ShardedStep(Step):
     def _compared(self, batch: tuple[Any, ...]) -> Given:
         """Runs the batch in eager, then with the hooks from the same state, and compares all that they leave."""
         before = self._before()
+        generators = [generator for generator, _ in before.generators]
         added = [(g, g.clone()) for _, g in before.gradients if g is not None]
+
+        def put_back() -> None:
+            before.restore()
+            for gradient, copy in added:
+                gradient.copy_(copy)
+
         with torch.enable_grad():
-            eager = self._outcome(outputs.backward(self._fn(*batch)))
-        before.restore()
-        for gradient, copy in added:
-            gradient.copy_(copy)
+            eager = outcome(self._model, generators, outputs.backward(self._fn(*batch)))
+        put_back()
         given = self._hooked(batch)
-        different = differences(eager, self._outcome(given))
+        different = differences(eager, outcome(self._model, generators, given))
         self._left -= 1
         if not different:
             return given
-        before.restore()
-        for gradient, copy in added:
-            gradient.copy_(copy)
+        put_back()
         names = ", ".join(sorted(different, key=lambda name: -different[name])[:3])
         raise VerificationError(
             f"the step with hooks differs from eager in {len(different)} of {len(eager)} tensors: {names}. Nothing of this "
             "step was kept. Train without Plimsoll, and report this with the model"
         )
-
-    def _outcome(self, given: Given) -> dict[str, torch.Tensor]:
-        left = {"the loss": outputs.of(given).loss.detach().clone()}
-        for name, parameter in self._model.named_parameters():
-            if parameter.grad is not None:
-                left[f"the gradient of {name}"] = local_part(parameter.grad).detach().clone()
-        for name, buffer in self._model.named_buffers():
-            left[f"the buffer {name}"] = local_part(buffer).detach().clone()
-        return left
 
 
 def _first(sizes: list[int], wanted: int) -> set[int]:

@@ -20,7 +20,7 @@ from .planning import Recorded
 from .program import Diverged, Program
 from .tape import to_document
 from .torch_private import tree_flatten, uncompiled
-from .verification import Outcome, State, is_same, outcome
+from .verification import Outcome, State, generators_of, is_same, outcome
 
 LOOSER = (0.0, 0.5, 1.0)
 """How much looser than the whole batch the smaller one is planned where no plan is found: as far as what eager takes."""
@@ -70,14 +70,14 @@ class Smaller:
             memory.give_back(is_all=True)
             before.restore()
             with uncompiled(), memory.device.comparable():
-                left = outcome(model, tape, eager(*part), is_on_host=True)
+                left = outcome(model, generators_of(tape), eager(*part), is_on_host=True)
             before.restore()
             memory.device.trim()
             return left
 
         try:
             left = run_eager()
-            planned = outcome(model, tape, self._run(tensors), is_on_host=True)
+            planned = outcome(model, generators_of(tape), self._run(tensors), is_on_host=True)
             before.restore()
             is_same(left, planned, run_eager)
         finally:

@@ -48,7 +48,7 @@ from .recording import Loss
 from .smaller import Smaller
 from .tape import Role, Tape
 from .torch_private import has_hooks, is_sharded, modules_of, tree_flatten, uncompiled
-from .verification import Outcome, State, is_same, outcome
+from .verification import Outcome, State, generators_of, is_same, outcome
 
 logger = logging.getLogger("plimsoll")
 
@@ -670,25 +670,25 @@ class Step:
 
     def _verified(self, planned: Planned, batch: tuple[Any, ...], tensors: list[torch.Tensor]) -> Given:
         """Runs the batch in eager and by the plan from the same state, and compares all that they leave."""
-        tape, before = planned.tape, State(planned.tape)
+        generators, before = generators_of(planned.tape), State(planned.tape)
         clock = self.device.clock
         start = clock()
         try:
             with uncompiled(), self.device.comparable():
                 loss = self._eager(batch, planned.weight)
             planned.eager_seconds = min(planned.eager_seconds, clock() - start)
-            eager = outcome(self._model, tape, loss)
+            eager = outcome(self._model, generators, loss)
         finally:
             before.restore()
         start = clock()
         given = planned.program.run(tensors)
         planned.plan_seconds = min(planned.plan_seconds, clock() - start)
-        planned_outcome = outcome(self._model, tape, given)
+        planned_outcome = outcome(self._model, generators, given)
 
         def again() -> Outcome:
             before.restore()
             with uncompiled(), self.device.comparable():
-                left = outcome(self._model, tape, self._eager(batch, planned.weight))
+                left = outcome(self._model, generators, self._eager(batch, planned.weight))
             before.restore()
             return left
 

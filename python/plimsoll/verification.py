@@ -11,6 +11,7 @@ from .errors import VerificationError
 from .ops import tensors_in
 from .outputs import Given, Outputs
 from .tape import Tape
+from .torch_private import local_part
 
 logger = logging.getLogger("plimsoll")
 
@@ -43,12 +44,14 @@ class State:
             generator.set_state(state)
 
 
-def outcome(model: torch.nn.Module, tape: Tape, given: Given, is_on_host: bool = False) -> Outcome:
-    """All that a step leaves, by name: copies, which may lie on the host."""
+def outcome(
+    model: torch.nn.Module, generators: list[torch.Generator], given: Given, is_on_host: bool = False
+) -> Outcome:
+    """All that a step leaves, by name: copies of what lies on this rank, on the host where that is asked for."""
 
     def copied(tensor: torch.Tensor) -> torch.Tensor:
         where = torch.device("cpu") if is_on_host else tensor.device
-        return tensor.detach().to(where, copy=True)
+        return local_part(tensor).detach().to(where, copy=True)
 
     loss, others = (given.loss, given.others) if isinstance(given, Outputs) else (given, None)
     left = {"the loss": copied(loss)}
@@ -58,7 +61,7 @@ def outcome(model: torch.nn.Module, tape: Tape, given: Given, is_on_host: bool =
             left[f"the gradient of {name}"] = copied(parameter.grad)
     for name, buffer in model.named_buffers():
         left[f"the buffer {name}"] = copied(buffer)
-    for number, generator in enumerate(generators_of(tape)):
+    for number, generator in enumerate(generators):
         left[f"the state of generator {number}"] = generator.get_state()
     return left
 
