@@ -24,7 +24,7 @@ pub struct Section {
     pub asks: &'static str,
     /// Seconds after which it is cut.
     pub seconds: u64,
-    /// Whether it runs only where it is named: what not every card can hold, and what the others can do without.
+    /// Whether the section runs only where it is named: it needs more memory than most cards have.
     pub by_name_only: bool,
     /// Measures, and gives rows.
     pub run: fn(&Ground) -> Result<(), Failure>,

@@ -213,8 +213,8 @@ pub struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// No more than so many items can make use of: an order of them takes as many looks as there are pairs. Seven items that
-    /// miss the limit by a hair, asked for again by every stage of a search, once took its plan from tenths of a second to ten.
+    /// No more work than so many items can make use of: best fit in one order looks at each pair of items once. Every stage of
+    /// a search asks for addresses again, and without this bound seven items that missed the pool by a hair took it 10 s.
     fn for_so_many(self, items: usize) -> Self {
         let count = counted(items);
         let most = count.saturating_pow(3).saturating_mul(ORDERS_PER_ITEM);
