@@ -248,7 +248,7 @@ class _Bench:
                     self._run(call, storages),
                 )  # the first run of a kernel may keep something
             if (first.allocations, first.sizes) != (taken.allocations, taken.sizes):
-                raise Refused("it allocates otherwise when it runs again", str(call.func), call.layer)
+                raise Refused("it allocates otherwise when it runs again", *call.place)
             seconds = taken.seconds
             for _ in range(RUNS - 1 if seconds < LONG_SECONDS else 0):
                 seconds = min(seconds, self._run(call, storages).seconds)
@@ -328,7 +328,7 @@ class _Bench:
             position = owner.get(storage.data_ptr(), -1)
             if position < 0:
                 why = "the memory of its result does not come from PyTorch's allocator"
-                raise Refused(why, str(call.func), call.layer)
+                raise Refused(why, *call.place)
             results[position] = place
         allocations, workspace = allocated(events, results)
         return _Taken(seconds, sizes, windows, allocations, workspace, on_host)

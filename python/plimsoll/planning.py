@@ -135,9 +135,14 @@ LOGITS = {"_log_softmax", "_log_softmax_backward_data", "nll_loss_backward", "nl
 """Where the floor is one of these, tensors as large as all logits decide."""
 
 
+def logits_decide(trace: _core.Trace) -> bool:
+    """Whether the floor is as high as it is because of the logits."""
+    return trace.floor_op in LOGITS
+
+
 def floor_hint(trace: _core.Trace) -> str:
     """What else would lower the floor; empty where nothing is known to."""
-    if trace.floor_op not in LOGITS:
+    if not logits_decide(trace):
         return ""
     return (
         "the loss over the logits decides: `F.linear_cross_entropy(..., options=torch.nn.LinearCrossEntropyOptions())` "

@@ -26,7 +26,7 @@ from .ops import (
     tensors_in,
     written,
 )
-from .surroundings import Generators, Keeper, Modules, user_line
+from .surroundings import Generators, Keeper, Modules
 from .tape import Allocation, Call, Random, Role, Storage, Tape, Window, aligned
 from .torch_private import (
     FakeTensor,
@@ -82,9 +82,7 @@ class Known:
         reads = [one for one in tape.calls if one.reads_on_host]
         place = next(number for number, one in enumerate(reads) if one is call)
         if place < self.told_up_to:
-            raise Refused(
-                "the host reads a value that is another in each run", str(call.func), call.layer, call.line
-            )
+            raise Refused("the host reads a value that is another in each run", *call.place)
         values = [*self.values[:place], value, *self.values[place + 1 :]]
         return Known(values, self.on_host, place + 1)
 
@@ -131,7 +129,7 @@ class Recorder(TorchDispatchMode):
         self._generators = generators
         self._numbers: dict[int, int] = {}
         self._held: list[torch.UntypedStorage] = []
-        self._layer = ""
+        self._layer, self._line = "", ""
         self._blank: set[int] = set()
         """Storages that calls made and none has written: a kernel that no call shows may have."""
 
@@ -164,13 +162,12 @@ class Recorder(TorchDispatchMode):
 
     def refuse(self, why: str, func: OpOverload | str) -> Refused:
         """The exception that names op, module and line."""
-        line = user_line() if self.phase == "forward" else ""
-        return Refused(why, str(func), self._layer, line)
+        return Refused(why, str(func), self._layer, self._line)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs the op and writes it down."""
         kwargs = kwargs or {}
-        self._layer = self._modules.current()
+        self._layer, self._line = self._modules.current()
         flat, spec = tree_flatten((args, kwargs))
         if self._fakes is not None:
             flat = [self._as_fake(leaf, func) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat]
@@ -225,7 +222,7 @@ class Recorder(TorchDispatchMode):
             workspace_bytes=workspace,
             phase=self.phase,
             layer=self._layer,
-            line=user_line() if reads_on_host else "",
+            line=self._line,
             seconds=0.0,
             random=random,
             reads_on_host=reads_on_host,

@@ -363,16 +363,9 @@ def _compare(first: Tape, second: Tape) -> None:
     for one, other in zip(first.calls, second.calls, strict=False):
         if one.signature() != other.signature():
             why = "the step does something else when it runs again"
-            raise Refused(
-                f"{why}: it called `{one.func}`, then `{other.func}` here", str(other.func), other.layer
-            )
+            raise Refused(f"{why}: it called `{one.func}`, then `{other.func}` here", *other.place)
         if one.reads_on_host and not same_value(one.value, other.value):
-            raise Refused(
-                "the host reads a value that is another when the same step runs again",
-                str(one.func),
-                one.layer,
-                one.line,
-            )
+            raise Refused("the host reads a value that is another when the same step runs again", *one.place)
     if len(first.calls) != len(second.calls):
         raise Refused(f"the step made {len(first.calls)} calls, then {len(second.calls)} when it ran again")
     for number, (one_, other_) in enumerate(zip(first.storages, second.storages, strict=True)):
@@ -381,7 +374,7 @@ def _compare(first: Tape, second: Tape) -> None:
         if storage_key(one_.tensor) == storage_key(other_.tensor):
             continue
         reader = next((c for c in first.calls if number in c.reads), None)
-        place = (str(reader.func), reader.layer) if reader else ("", "")
+        place = reader.place if reader else ("", "", "")
         if number not in first.lifted:
             raise Refused(
                 "it reads a tensor that code outside of PyTorch's dispatcher makes in the step", *place

@@ -332,6 +332,8 @@ class Step:
             words.append(f"{schedule.makespan_seconds / trace.compute_seconds - 1:+.1%}")
         if self.device.graphs is not None:
             words.append("call by call" if planned.program.no_graph else "one CUDA graph")
+        if planning.logits_decide(trace):
+            words.append("floor set by the logits (`F.linear_cross_entropy` holds fewer)")
         return ", ".join(words)
 
     def explain(self) -> str:

@@ -52,12 +52,13 @@ def replaced(owner: object, name: str, value: object) -> Iterator[None]:
 
 
 class Modules:
-    """Which module runs: by hooks in the forward pass, by the node of autograd in the backward pass."""
+    """Which module runs, and which line of the user's code: by hooks and the stack in the forward pass, by the node of
+    autograd in the backward pass."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._names = {module: name or type(module).__name__ for name, module in model.named_modules()}
         self._running: list[str] = []
-        self._of_node: dict[int, str] = {}
+        self._of_node: dict[int, tuple[str, str]] = {}
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -80,14 +81,17 @@ class Modules:
     def _leave(self, _module: torch.nn.Module, _arguments: object, _result: object) -> None:
         self._running.pop()
 
-    def current(self) -> str:
-        """The name of the module whose op is dispatched now."""
+    def current(self) -> tuple[str, str]:
+        """The name of the module whose op is dispatched now, and the line that called for it.
+
+        In the backward pass both are of the op of the forward pass that is differentiated.
+        """
         node = node_number()
         if node is not None and not self._running:
-            return self._of_node.get(node, "")
-        layer = self._running[-1] if self._running else ""
-        self._of_node.setdefault(sequence_number(), layer)
-        return layer
+            return self._of_node.get(node, ("", ""))
+        place = (self._running[-1] if self._running else "", user_line())
+        self._of_node.setdefault(sequence_number(), place)
+        return place
 
 
 class Keeper:

@@ -119,6 +119,11 @@ class Call:
         """The op's name, such as `convolution`."""
         return self.func._schema.name.split("::")[1]
 
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """The op, its module and the line of the user's code, as a refusal names them."""
+        return str(self.func), self.layer, self.line
+
     def signature(self) -> tuple[object, ...]:
         """All that must be the same in every run of the step."""
         source = self.random.source if self.random else None

@@ -87,6 +87,7 @@ def test_where_the_logits_decide_the_explanation_names_the_loss_that_does_not_ho
     task = language(plain)
     step = plimsoll.tune(task.loss, task.model, None, task.batches[0], "100%", "20GB/s", verify=0)
     assert "LinearCrossEntropyOptions" in step.explain()
+    assert "logits" in step.why
 
 
 @pytest.mark.slow  # it compiles its step, which takes half a minute

@@ -3,6 +3,7 @@
 import ctypes
 import json
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -236,6 +237,24 @@ def test_a_gradient_that_a_kernel_out_of_sight_wrote_is_refused():
     model = nn.ParameterList([weight])
     with pytest.raises(plimsoll.Refused, match=r"a gradient is memory that no recorded op wrote.*custom_op"):
         trace_of(lambda x: (Written.apply(weight) * x).sum(), model, torch.randn(8))
+
+
+def test_a_refusal_in_the_backward_pass_names_the_line_of_the_forward_pass():
+    class Odd(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2  # this line
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * gradient.nonzero().shape[0]
+
+    first = nn.Linear(8, 8)
+
+    with pytest.raises(plimsoll.Refused, match="depends on values") as refused:
+        trace_of(lambda x: Odd.apply(first(x)).square().mean(), first, torch.randn(4, 8))
+    file, line = refused.value.line.rsplit(":", 1)
+    assert "# this line" in Path(file).read_text().splitlines()[int(line) - 1]
 
 
 def test_memory_that_is_not_read_need_not_be_written():
