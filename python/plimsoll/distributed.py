@@ -15,10 +15,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from .errors import Refused
 from .outputs import Given, Outputs
+from .ranks import Ranks
 from .recording import Loss
 from .surroundings import replaced
 from .tape import Tape, aligned
-from .torch_private import DDP_FORWARD, broadcast_buffers_next
+from .torch_private import DDP_FORWARD, broadcast_buffers_next, is_sharded
 
 Gradients = list[tuple[torch.nn.Parameter, torch.Tensor]]
 
@@ -44,6 +45,14 @@ def replica_of(model: torch.nn.Module) -> DistributedDataParallel | None:
                 "`plimsoll.tune` swaps by hooks; else train with DDP, or without a plan"
             )
     return wrapper
+
+
+def ranks_of(model: torch.nn.Module) -> Ranks | None:
+    """The ranks that train a model together; none where this process trains it alone."""
+    if is_sharded(model):
+        return Ranks(None)
+    replica = replica_of(model)
+    return None if replica is None else Ranks(replica.process_group)
 
 
 def inside(wrapper: DistributedDataParallel, fn: Loss) -> Loss:

@@ -23,6 +23,7 @@ class Options:
     graphs: bool = True
     in_pieces: bool | None = None
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Refuses what means nothing."""
         if self.verify < 0:
             raise BadInput(f"{self.verify} steps cannot be verified; give 0 or more")

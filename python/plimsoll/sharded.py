@@ -68,13 +68,14 @@ class ShardedStep(Step):
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer | None,
         options: Options,
+        ranks: Ranks | None,
     ) -> None:
         if options.buckets is not None:
             raise BadInput("`buckets` are for plans, and FSDP has none: leave them out")
         self.fallback = WHY
         self.device = devices.of(model)
         self._fn, self._model, self._optimizer = fn, model, optimizer
-        self._ranks = Ranks(None)
+        self._ranks = ranks
         self._budget: int | str | None = options.budget
         self._host_budget = planning.host_limit(self.device, options.host_budget)
         self._left = options.verify
@@ -128,10 +129,6 @@ class ShardedStep(Step):
 
     def prepare(self, batch: tuple[Any, ...]) -> None:
         """Finds out what is swapped. Model, gradients, optimizer and generators stay as they are."""
-        assert self._ranks is not None
-        self._ranks.together(lambda: self._choose(batch))
-
-    def _choose(self, batch: tuple[Any, ...]) -> None:
         self.device.prepare()
         tensors = [leaf for leaf in tree_flatten(batch)[0] if isinstance(leaf, torch.Tensor)]
         devices.check_sample(self.device, tensors)

@@ -113,10 +113,11 @@ class Step:
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer | None,
         options: Options,
+        ranks: Ranks | None,
     ) -> None:
         self.fallback = None
         self._replica = distributed.replica_of(model)
-        self._ranks = None if self._replica is None else Ranks(self._replica.process_group)
+        self._ranks = ranks
         self._fn = fn if self._replica is None else distributed.inside(self._replica, fn)
         self._model = model if self._replica is None else self._replica.module
         self._optimizer = optimizer
@@ -472,14 +473,7 @@ class Step:
         )
 
     def prepare(self, batch: tuple[Any, ...]) -> None:
-        """Records and plans this kind of batch, which is the sample; the largest bucket first, whose plan takes most. Raises on
-        all ranks of a distributed training what it raises on one."""
-        if self._ranks is None:
-            self._prepare(batch)
-        else:
-            self._ranks.together(lambda: self._prepare(batch))
-
-    def _prepare(self, batch: tuple[Any, ...]) -> None:
+        """Records and plans this kind of batch, which is the sample; the largest bucket first, whose plan takes most."""
         if self._buckets is not None:
             batch = self._buckets.fitted(batch)
         self.begin(batch)
@@ -775,15 +769,23 @@ def make(
     sample: Any,
     options: Options,
 ) -> Step:
-    """What `tune` does, for a kind of step."""
+    """What `tune` does, for a kind of step. Raises on all ranks of a distributed training what it raises on one."""
     planning.check(model, optimizer)
-    batch = planning.as_sample(sample)
-    limit, rates = scripts.arguments(options.budget, options.link)
-    if kind is Step and is_sharded(model):
-        from .sharded import ShardedStep  # which is a step
+    ranks = distributed.ranks_of(model)
 
-        kind = ShardedStep
-    step = kind(fn, model, optimizer, replace(options, budget=limit, link=rates))
-    step.prepare(batch)
+    def made() -> Step:
+        options.check()
+        batch = planning.as_sample(sample)
+        limit, rates = scripts.arguments(options.budget, options.link)
+        wanted = kind
+        if kind is Step and is_sharded(model):
+            from .sharded import ShardedStep  # which is a step
+
+            wanted = ShardedStep
+        step = wanted(fn, model, optimizer, replace(options, budget=limit, link=rates), ranks)
+        step.prepare(batch)
+        return step
+
+    step = made() if ranks is None else ranks.together(made)
     scripts.keep(step)
     return step

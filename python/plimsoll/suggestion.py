@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from . import _core, batches, devices, planning
+from . import _core, batches, devices, distributed, planning
 from ._core import show_bytes, show_seconds
 from .batches import PLAN_SECONDS, PREDICTED_WITHIN, size_of, taken
 from .devices import Device
@@ -243,6 +243,7 @@ def find(
                 losses = batches.losses_make(fn, model, sample)
             except BadInput:
                 losses = "neither"
+        ranks = distributed.ranks_of(model)
         tried: list[tuple[_core.Candidate, Tried]] = []
         for candidate in _candidates(fn, model, optimizer, sample, options, keep_batch, losses):
             ran = sum(one.seconds is not None for _, one in tried)
@@ -251,7 +252,7 @@ def find(
                 why_not = "" if options.in_pieces else _too_large(candidate, devices.of(model))
             one = _predicted(candidate, why_not)
             if not why_not:
-                step = Step(fn, model, optimizer, options)
+                step = Step(fn, model, optimizer, options, ranks)
                 one = _run(step, sample, one, losses)
             tried.append((candidate.plan, one))
         measured = [(plan, one) for plan, one in tried if one.seconds is not None]

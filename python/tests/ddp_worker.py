@@ -296,6 +296,11 @@ def agreed():
     budget = "20KiB" if here else "100%"
     error = failing.fails(plimsoll.NoPlan, name, "20 KiB", call=lambda: failing.__init__(budget))
     assert error.short_by_bytes > 0 and error.layer
+    # One rank has an argument that means nothing, which is seen before it looks for a plan.
+    budget = "seven" if here else "100%"
+    failing.fails(plimsoll.BadInput, name, "seven", call=lambda: failing.__init__(budget))
+    host = {"host_budget": "50%" if here else None}
+    failing.fails(plimsoll.BadInput, name, "50%", call=lambda: failing.__init__(**host))
 
     failing = Failing()
     wanted = failing.run()

@@ -8,6 +8,7 @@ from torch import nn
 
 import plimsoll
 from plimsoll import planning
+from plimsoll.torch_private import parts_of
 
 WORDS, WIDTH = 2048, 64
 
@@ -65,7 +66,8 @@ def assert_trains_as_eager(build, optimizer_of):
                 task.loss, task.model, optimizer, sample, budget, "20GB/s", verify=1, seconds=0.5
             )
         losses = train(task, optimizer, step)
-        left.append([*losses, *task.model.state_dict().values(), torch.get_rng_state()])
+        state = [part for tensor in task.model.state_dict().values() for part in parts_of(tensor)]
+        left.append([*losses, *state, torch.get_rng_state()])
     assert step.fallback is None
     assert all(map(torch.equal, *left))
     return step, planning.optimizer_bytes(optimizer)
@@ -100,3 +102,36 @@ def test_the_8_bit_optimizer_of_torchao():
     parameters = sum(p.numel() for p in task.model.parameters())
     # Two bytes a parameter, and scales; in 32 bits it would be eight.
     assert 2 * parameters < state < 2.5 * parameters
+
+
+class Adapted(nn.Module):
+    """A frozen layer and a small one beside it that is trained (LoRA)."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base = base
+        self.down = nn.Linear(base.in_features, 4, bias=False)
+        self.up = nn.Linear(4, base.out_features, bias=False)
+
+    def forward(self, x):
+        return self.base(x) + self.up(self.down(x))
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_adapters_on_quantised_weights_of_torchao(bits):
+    quantization = pytest.importorskip("torchao.quantization", reason="torchao is not installed")
+    config = quantization.Int8WeightOnlyConfig()
+    if bits == 4:
+        groups = quantization.PerGroup(32)
+        config = quantization.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=groups)
+
+    def fine_tuning():
+        task = language(plain)
+        task.model.requires_grad_(False)
+        quantization.quantize_(task.model.body, config)
+        for block in task.model.body:
+            assert len(parts_of(block[0].weight)) > 1
+            block[0] = Adapted(block[0])
+        return task
+
+    assert_trains_as_eager(fine_tuning, lambda p: torch.optim.AdamW(p, 1e-2))
