@@ -329,12 +329,12 @@ class Step:
             words.append(
                 f"{schedule.recomputed_ops} ops recomputed, {show_bytes(schedule.offloaded_bytes)} swapped out"
             )
+            if planning.logits_decide(trace):
+                words.append("floor set by the logits (`F.linear_cross_entropy` holds fewer)")
         if schedule.makespan_seconds is not None and trace.compute_seconds > 0:
             words.append(f"{schedule.makespan_seconds / trace.compute_seconds - 1:+.1%}")
         if self.device.graphs is not None:
             words.append("call by call" if planned.program.no_graph else "one CUDA graph")
-        if planning.logits_decide(trace):
-            words.append("floor set by the logits (`F.linear_cross_entropy` holds fewer)")
         return ", ".join(words)
 
     def explain(self) -> str:

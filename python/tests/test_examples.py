@@ -1,0 +1,46 @@
+"""That each example runs as its first lines say, and prints what it is there to show."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+SHOWN = {
+    "accumulation": ["update 4: loss ", "peak "],
+    "ddp": ["rank 0: loss ", "rank 1: loss "],
+    "fine_tuning": ["step 6: loss ", "floor ", "plan.pickle"],
+    "fits": ["batch 256 fits in 24 GiB", "batch 256 does not fit in 1 GiB", "largest batch "],
+    "sequences": ["length 20: loss ", "length 127: loss "],
+    "suggest": ["measured ", "plimsoll.tune("],
+}
+
+
+def test_every_example_is_run():
+    # `digits` takes a minute, and runs after the tests.
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SHOWN, "digits"}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_an_example_shows_what_it_says(name, tmp_path):
+    file = str(EXAMPLES / f"{name}.py")
+    command = [sys.executable, file]
+    if name == "ddp":
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+            file,
+        ]
+    alone = os.environ | {"OMP_NUM_THREADS": "1"}  # other tests run beside it
+    done = subprocess.run(
+        command, cwd=tmp_path, env=alone, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for words in SHOWN[name]:
+        assert words in done.stdout, done.stdout
