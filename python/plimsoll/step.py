@@ -323,18 +323,19 @@ class Step:
             "lr unchanged",
             f"peak {show_bytes(peak)} of {show_bytes(schedule.budget_bytes)}",
         ]
-        if schedule.recomputed_ops == 0 and schedule.offloaded_bytes == 0:
+        all_stays = schedule.recomputed_ops == 0 and schedule.offloaded_bytes == 0
+        if all_stays:
             words.append("everything stays")
         else:
             words.append(
                 f"{schedule.recomputed_ops} ops recomputed, {show_bytes(schedule.offloaded_bytes)} swapped out"
             )
-            if planning.logits_decide(trace):
-                words.append("floor set by the logits (`F.linear_cross_entropy` holds fewer)")
         if schedule.makespan_seconds is not None and trace.compute_seconds > 0:
             words.append(f"{schedule.makespan_seconds / trace.compute_seconds - 1:+.1%}")
         if self.device.graphs is not None:
             words.append("call by call" if planned.program.no_graph else "one CUDA graph")
+        if planning.logits_decide(trace) and (self._parts is not None or not all_stays):
+            words.append("floor set by the logits (`F.linear_cross_entropy` holds fewer)")
         return ", ".join(words)
 
     def explain(self) -> str:

@@ -86,7 +86,8 @@ fn deep(ground: &Ground, task: &NetworkWorkload, batch: u64, link: Link) -> Resu
     if !fits {
         let name = &task.network.spec.name;
         println!(
-            "{name} at batch {batch} keeps {keeps}, and this device holds {holds}: its plan is not compared with keeping everything"
+            "{name} at batch {batch} keeps {keeps}, and this device holds {holds}: its plan is not compared with keeping \
+             everything"
         );
     }
     // Its ops run in their usual alternatives, which are timed.
