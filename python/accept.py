@@ -1,13 +1,15 @@
 """What planned steps must reach on a GPU, asked there: bits, memory, time, and the best of what PyTorch's users do instead.
 
     python3 accept.py                       # the rows that matter most, in under 12 minutes
-    python3 accept.py facts bits            # some sections; `batch` runs only when it is named
+    python3 accept.py facts bits            # some sections; `batch` and `compile` run only when they are named
     python3 accept.py --small --device cpu  # tiny sizes on the CPU: does everything run?
     python3 accept.py --table rows.jsonl    # the table of `benches/README.md`
 
-It needs the wheel of plimsoll, torch, torchvision and a C++ compiler, and no network. Each row is a JSON object on a line of
-its own, printed and appended to `$OUT/python-accept.jsonl` as soon as it is there. A network runs in a process of its own for
-so many seconds at most: one that fails or is cut is a row that says so, and the run goes on.
+It needs the wheel of plimsoll, torch, torchvision, a C++ compiler and the folder `benches` beside it, and no network. Each row
+is a JSON object on a line of its own, printed and appended to `$OUT/python-accept.jsonl` as soon as it is there. A network runs
+in a process of its own for so many seconds at most: one that fails or is cut is a row that says so, and the run goes on. A
+rival that fails or does not fit is such a row, too, but does not change the exit code. The driver's count of memory needs
+nvidia-ml-py: without it, rows say why it was not measured.
 
 Exit codes: 0 all was run and all bits were equal, 1 a row failed or was cut, 6 a bit differed.
 """
@@ -16,6 +18,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
+import itertools
 import json
 import logging
 import os
@@ -27,7 +31,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rivals import Rival
 
 HERE = Path(__file__).resolve().parent
 # The wheel's `plimsoll` is meant, not the folder of its sources beside this file.
@@ -44,8 +51,11 @@ RUNS = 7
 
 BITS = ("ResNet-50", "DenseNet-121", "ViT-B/16", "GPT, dropout", "GPT, bf16", "own checkpoint")
 CURVE = ("GPT, bf16", "ResNet-50", "ViT-B/16")
-GROUPS = (1, 2, 3)
-"""Blocks that rivals put under one checkpoint."""
+OURS = (0.3, 0.5, 0.7)
+"""Budgets of ours, as shares of eager's peak."""
+
+RIVALS_BEGIN_WITHIN = {"curve": 80, "compile": 180}
+"""Seconds after which no other rival is begun, so that what comes after them is there before the section is cut."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +77,13 @@ SECTIONS = {
         75,
     ),
     "curve": Section(
-        "time at equal peak: ours at .3 .5 .7 of eager's, checkpoint every 1, 2, 3 blocks, save_on_cpu",
+        "time at equal peak: ours at .3 .5 .7 of eager's; checkpoint every 1, 2, 3 blocks, selective checkpoints, offloaded "
+        "checkpoints, save_on_cpu, and GPT's with a chunked loss, too",
         CURVE,
         150,
     ),
     "batch": Section("which batch fits in half of eager's peak, and how fast it trains", CURVE, 200),
+    "compile": Section("torch.compile with activation_memory_budget .7 .5 .3 .1", CURVE, 230),
 }
 USUAL = ("facts", "bits", "curve")
 
@@ -84,6 +96,7 @@ class Task:
     loss: Callable[..., Any]
     batch: tuple[Any, ...]
     blocks: list[Any]
+    autocast: Callable[[], Any] = contextlib.nullcontext
 
 
 def build(name: str, device: str, small: bool) -> Task:
@@ -100,12 +113,15 @@ def build(name: str, device: str, small: bool) -> Task:
         data = tuple(torch.randint(0, words, (4 if small else 8, length), device=device) for _ in range(2))
         is_half = name.endswith("bf16")
 
-        def language(x: Any, y: Any) -> Any:
+        def autocast() -> Any:
             kind = torch.device(device).type
-            with torch.autocast(kind, torch.bfloat16) if is_half else contextlib.nullcontext():
+            return torch.autocast(kind, torch.bfloat16) if is_half else contextlib.nullcontext()
+
+        def language(x: Any, y: Any) -> Any:
+            with autocast():
                 return F.cross_entropy(model(x).flatten(0, 1), y.flatten())
 
-        return Task(model, language, data, [model.blocks])
+        return Task(model, language, data, [model.blocks], autocast)
     from torchvision import models
 
     image, size = (32, 4) if small else (224, 64)
@@ -163,6 +179,23 @@ class Gauge:
             "reserved_bytes": self._cuda.max_memory_reserved(),
         }
 
+    def driver(self) -> dict[str, Any]:
+        """What the driver counts for this process now; for the whole device, where it does not tell processes apart."""
+        if not self.is_cuda:
+            return {"driver": "not measured: no GPU"}
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+            uuid = self._cuda.get_device_properties(self._cuda.current_device()).uuid
+            handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+            for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
+                if process.pid == os.getpid() and process.usedGpuMemory:
+                    return {"driver_bytes": process.usedGpuMemory, "driver": "this process"}
+            return {"driver_bytes": self._cuda.device_memory_used(), "driver": "whole device"}
+        except Exception as error:  # NVML is missing, or denied, in many ways
+            return {"driver": f"not measured: {type(error).__name__}: {error}"}
+
 
 def plan_seconds(small: bool) -> float:
     """How long each plan is looked for."""
@@ -181,8 +214,11 @@ def eager_of(task: Task) -> Callable[..., Any]:
 
 
 def measured(gauge: Gauge, task: Task, step: Callable[..., Any]) -> dict[str, Any]:
-    """The median of some steps, and their peak."""
-    samples = []
+    """The median of some steps, and their peak.
+
+    The driver is asked after each step: what the allocator has taken from it, it keeps until the next reset.
+    """
+    samples, counts = [], []
     for number in range(2 + RUNS):
         task.model.zero_grad()
         if number == 2:
@@ -190,7 +226,10 @@ def measured(gauge: Gauge, task: Task, step: Callable[..., Any]) -> dict[str, An
         start = gauge.clock()
         step(*task.batch)
         samples.append(gauge.clock() - start)
-    return {"seconds": statistics.median(samples[2:]), "samples": samples[2:], **gauge.peaks()}
+        if number >= 2:
+            counts.append(gauge.driver())
+    driver = max(counts, key=lambda count: count.get("driver_bytes", 0))
+    return {"seconds": statistics.median(samples[2:]), "samples": samples[2:], **gauge.peaks(), **driver}
 
 
 def train(task: Task, step: Callable[..., Any]) -> list[Any]:
@@ -290,76 +329,112 @@ def bits(name: str, device: str, small: bool) -> Iterator[dict[str, Any]]:
         del step, program
 
 
-def grouped(blocks: Any, count: int) -> Any:
-    """The blocks of a container, so many under one checkpoint."""
-    from torch import nn
-    from torch.utils.checkpoint import checkpoint
-
-    class Group(nn.Sequential):
-        def forward(self, x: Any) -> Any:
-            return checkpoint(super().forward, x, use_reentrant=False)
-
-    modules = list(blocks)
-    groups = [Group(*modules[at : at + count]) for at in range(0, len(modules), count)]
-    return nn.Sequential(*groups)
+def tried(rival: Rival, name: str, device: str, small: bool) -> dict[str, Any]:
+    """Time and memory of a rival, or how it failed."""
+    try:
+        task = build(name, device, small)
+        rival.change(task)
+        return measured(Gauge(device), task, eager_of(task))
+    except Exception as error:  # a rival may fail in its own way; the others are still asked
+        how = "does not fit" if "OutOfMemory" in type(error).__name__ else "fails"
+        return {"failed": f"{how}: {type(error).__name__}: {str(error)[:300]}"}
 
 
-def under_checkpoints(task: Task, count: int) -> None:
-    """Puts the blocks of a network under checkpoints, in place."""
-    for container in task.blocks:
-        groups = grouped(container, count)
-        for key in list(container._modules):
-            del container._modules[key]
-        for key, group in groups._modules.items():
-            container.add_module(key, group)
+def raced(
+    rivals: list[Rival], name: str, device: str, small: bool, seconds: float
+) -> Iterator[dict[str, Any]]:
+    """One row for each rival, with the seconds of its family's sweep so far; after so many seconds none is begun."""
+    begun = time.monotonic()
+    sweeps: dict[str, float] = {}
+    for rival in rivals:
+        row: dict[str, Any] = {"arm": rival.arm, "rival": rival.family}
+        start = time.monotonic()
+        if start - begun > seconds:
+            yield {**row, "not_measured": "not measured: the time for rivals is over"}
+            continue
+        row |= tried(rival, name, device, small)
+        gc.collect()
+        sweeps[rival.family] = sweeps.get(rival.family, 0) + time.monotonic() - start
+        yield {**row, "sweep_seconds": sweeps[rival.family]}
 
 
-def curve(name: str, device: str, small: bool) -> Iterator[dict[str, Any]]:
-    """One row for each rival, and one for each of our budgets."""
-    import torch
+def best(rows: list[dict[str, Any]], budget: int) -> dict[str, Any] | None:
+    """The fastest rival whose peak is within a budget, if any was."""
+    fit = [row for row in rows if "rival" in row and row.get("peak_bytes", budget + 1) <= budget]
+    return min(fit, key=lambda row: row["seconds"], default=None)
 
+
+def sweep_of(rows: list[dict[str, Any]], family: str) -> float:
+    """How long all settings of a family took."""
+    return max(row.get("sweep_seconds", 0) for row in rows if row.get("rival") == family)
+
+
+def beside(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """One row for each of our budgets: the best rival within it, and its sweep beside our tuning; none without peaks."""
+    for own in [row for row in rows if "budget_bytes" in row and "peak_bytes" in row]:
+        rival = best(rows, own["budget_bytes"])
+        if rival is None:
+            yield {"arm": f"best rival beside {own['arm']}", "none": "none is within the budget"}
+            continue
+        yield {
+            "arm": f"best rival beside {own['arm']}: {rival['arm']}",
+            "budget_bytes": own["budget_bytes"],
+            "seconds": rival["seconds"],
+            "peak_bytes": rival["peak_bytes"],
+            "sweep_seconds": sweep_of(rows, rival["rival"]),
+            "our_tune_seconds": own["tune_seconds"],
+            "ours_over_rival": own["seconds"] / rival["seconds"],
+        }
+
+
+def ours(name: str, device: str, small: bool) -> Iterator[dict[str, Any]]:
+    """One row for each of our budgets."""
     import plimsoll
 
     gauge = Gauge(device)
     task = build(name, device, small)
-    yield {"arm": "eager", **measured(gauge, task, eager_of(task))}
-    for count in GROUPS:
-        task = build(name, device, small)
-        under_checkpoints(task, count)
-        yield {"arm": f"checkpoint every {count}", **measured(gauge, task, eager_of(task))}
-    task = build(name, device, small)
-    eager = eager_of(task)
-
-    def saved(*batch: Any) -> Any:
-        with torch.autograd.graph.save_on_cpu(pin_memory=gauge.is_cuda):
-            return eager(*batch)
-
-    yield {"arm": "save_on_cpu", **measured(gauge, task, saved)}
-    task = build(name, device, small)
     peak = plimsoll.trace(task.loss, task.model, *task.batch).peak_bytes
-    for share in (0.3, 0.5, 0.7):
+    for share in OURS:
         task = build(name, device, small)
-        row: dict[str, Any] = {"arm": f"plimsoll {share}", "budget_bytes": int(share * peak)}
+        budget = int(share * peak)
+        row: dict[str, Any] = {"arm": f"plimsoll {share}", "budget_bytes": budget}
         start = gauge.clock()
         try:
             step = plimsoll.tune(
-                task.loss,
-                task.model,
-                None,
-                task.batch,
-                int(share * peak),
-                verify=0,
-                seconds=plan_seconds(small),
+                task.loss, task.model, None, task.batch, budget, verify=0, seconds=plan_seconds(small)
             )
         except plimsoll.NoPlan as none:
             yield {**row, "no_plan": str(none)}
             continue
         row["tune_seconds"] = gauge.clock() - start
         timed = measured(gauge, task, step)
-        if "peak_bytes" in timed:
-            row["peak_over_budget"] = timed["peak_bytes"] / int(share * peak) - 1
+        for count in ("peak", "driver"):
+            if f"{count}_bytes" in timed:
+                row[f"{count}_over_budget"] = timed[f"{count}_bytes"] / budget - 1
         yield {**row, "fallback": step.fallback, "why": step.why, **timed}
         del step
+
+
+def curve(name: str, device: str, small: bool) -> Iterator[dict[str, Any]]:
+    """Eager, the rivals that there is time for, ours, and the best rival at each of our budgets."""
+    from rivals import rivals
+
+    gauge, rows = Gauge(device), []
+    task = build(name, device, small)
+    yield {"arm": "eager", **measured(gauge, task, eager_of(task))}
+    del task
+    others = raced(rivals(name.startswith("GPT")), name, device, small, RIVALS_BEGIN_WITHIN["curve"])
+    for row in itertools.chain(others, ours(name, device, small)):
+        rows.append(row)
+        yield row
+    yield from beside(rows)
+
+
+def compile_(name: str, device: str, small: bool) -> Iterator[dict[str, Any]]:
+    """One row for each budget of `torch.compile`."""
+    from rivals import compilers
+
+    yield from raced(compilers(), name, device, small, RIVALS_BEGIN_WITHIN["compile"])
 
 
 def batch(name: str, device: str, small: bool) -> Iterator[dict[str, Any]]:
@@ -394,6 +469,7 @@ MEASURES: dict[str, Callable[[str, str, bool], Iterator[dict[str, Any]]]] = {
     "bits": bits,
     "curve": curve,
     "batch": batch,
+    "compile": compile_,
 }
 
 
@@ -454,7 +530,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def _said(row: dict[str, Any]) -> str:
     words = [str(row.get("arm", row.get("words", "")))]
-    for key in ("error", "no_plan"):
+    for key in ("error", "no_plan", "failed", "not_measured", "none"):
         if key in row:
             return f"{words[0]}: {row[key]}".replace("|", "/").replace("\n", " ")
     if "bits_equal" in row:
@@ -469,6 +545,15 @@ def _said(row: dict[str, Any]) -> str:
         words.append(f"{row['peak_bytes'] / 2**30:.2f} GiB")
     if "peak_over_budget" in row:
         words.append(f"{row['peak_over_budget']:+.1%} of the budget")
+    if "driver" in row:
+        count = f"{row['driver_bytes'] / 2**30:.2f} GiB of the " if "driver_bytes" in row else ""
+        words.append(f"driver: {count}{row['driver']}")
+    if "sweep_seconds" in row:
+        words.append(f"sweep {row['sweep_seconds']:.0f} s")
+    if "ours_over_rival" in row:
+        words.append(
+            f"ours takes {row['ours_over_rival']:.2f} of its time, and {row['our_tune_seconds']:.0f} s to tune"
+        )
     if row.get("fallback"):
         words.append(f"in eager: {row['fallback']}")
     return ", ".join(words).replace("|", "/").replace("\n", " ")

@@ -1,0 +1,197 @@
+"""What users of PyTorch do when a step does not fit: the rivals that `accept.py` times beside planned steps.
+
+Each rival changes a freshly built task in place; its step is then forward and backward as in eager. A family is one rival at
+several settings: all of them are tried, and the time for that counts. Losses and gradients are those of eager, which
+`tests/test_rivals.py` checks on the CPU. Buffers are not compared: batch norm that is recomputed counts its batch twice.
+`torch.compile` is compared with eager without dropout alone, since it draws other numbers.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+if TYPE_CHECKING:
+    from accept import Task
+
+GROUPS = (1, 2, 3)
+"""Blocks under one checkpoint."""
+
+SLICES = (4, 16)
+"""Slices of a chunked loss."""
+
+SHARES = (0.7, 0.5, 0.3, 0.1)
+"""Shares of the saved bytes that `torch.compile` may keep."""
+
+aten = torch.ops.aten
+ATTENTION = (
+    aten._scaled_dot_product_flash_attention.default,
+    aten._scaled_dot_product_efficient_attention.default,
+    aten._scaled_dot_product_cudnn_attention.default,
+    aten._scaled_dot_product_flash_attention_for_cpu.default,
+)
+# A convolution is a matrix product, too: without it nothing of a ResNet would be saved.
+PRODUCTS = (
+    aten.mm.default,
+    aten.addmm.default,
+    aten.bmm.default,
+    aten.baddbmm.default,
+    aten.convolution.default,
+)
+SAVED = {"attention": ATTENTION, "products and attention": PRODUCTS + ATTENTION}
+"""What selective checkpoints save."""
+
+Change = Callable[["Task"], None]
+Call = Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]
+"""Calls some blocks with their input."""
+
+
+@dataclass(frozen=True)
+class Rival:
+    """One setting of one family."""
+
+    family: str
+    setting: str
+    change: Change
+    """Changes the task in place."""
+
+    @property
+    def arm(self) -> str:
+        """The name of its row."""
+        return f"{self.family} {self.setting}".strip()
+
+
+class Group(nn.Sequential):
+    """Some blocks that are called in another way."""
+
+    def __init__(self, call: Call, blocks: list[nn.Module]) -> None:
+        super().__init__(*blocks)
+        self.call = call
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What the blocks return."""
+        return self.call(super().forward, x)
+
+
+def group(task: Task, count: int, call: Call) -> None:
+    """Puts so many blocks at a time into a group, in place."""
+    for container in task.blocks:
+        blocks = list(container)
+        for key in list(container._modules):
+            del container._modules[key]
+        for at in range(0, len(blocks), count):
+            container.add_module(str(at), Group(call, blocks[at : at + count]))
+
+
+def checkpointed(task: Task, count: int) -> None:
+    """`torch.utils.checkpoint` over so many blocks."""
+    group(task, count, functools.partial(checkpoint, use_reentrant=False))
+
+
+def selective(task: Task, saved: tuple[Any, ...]) -> None:
+    """A checkpoint over each block that saves the results of some operations."""
+    contexts = functools.partial(create_selective_checkpoint_contexts, list(saved))
+    group(task, 1, functools.partial(checkpoint, use_reentrant=False, context_fn=contexts))
+
+
+def offloaded_checkpoints(task: Task, count: int) -> None:
+    """A checkpoint over so many blocks, whose input waits on the host.
+
+    The hooks are set outside of the checkpoint, so they see its input alone: what the blocks save, the checkpoint drops.
+    """
+    pin = task.batch[0].is_cuda
+
+    def call(blocks: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        with save_on_cpu(pin_memory=pin):
+            return checkpoint(blocks, x, use_reentrant=False)
+
+    group(task, count, call)
+
+
+def all_on_cpu(task: Task) -> None:
+    """All that autograd saves waits on the host."""
+    loss, pin = task.loss, task.batch[0].is_cuda
+
+    def saved(*batch: Any) -> Tensor:
+        with save_on_cpu(pin_memory=pin):
+            return loss(*batch)
+
+    task.loss = saved
+
+
+def sum_of_losses(head: nn.Module, hidden: Tensor, words: Tensor) -> Tensor:
+    """Of one slice of rows."""
+    return F.cross_entropy(head(hidden), words, reduction="sum")
+
+
+def chunk_loss(task: Task, slices: int) -> None:
+    """Logits and loss of a language model by slices of rows, each under a checkpoint: all logits are never there at once.
+
+    The head's weight is the embedding's, so it stays one of the model's parameters when the head is taken out.
+    """
+    head, task.model.head = task.model.head, nn.Identity()
+
+    def language(x: Tensor, y: Tensor) -> Tensor:
+        with task.autocast():
+            hidden, words = task.model(x).flatten(0, 1), y.flatten()
+            pairs = zip(hidden.chunk(slices), words.chunk(slices), strict=True)
+            losses = [checkpoint(sum_of_losses, head, h, w, use_reentrant=False) for h, w in pairs]
+            return torch.stack(losses).sum() / len(words)
+
+    task.loss = language
+
+
+def with_chunks(change: Change, slices: int) -> Change:
+    """A rival, and a chunked loss, which comes first since a rival may wrap the loss."""
+
+    def both(task: Task) -> None:
+        chunk_loss(task, slices)
+        change(task)
+
+    return both
+
+
+def compiled(task: Task, share: float) -> None:
+    """`torch.compile`, which may keep this share of the bytes that it would save."""
+    import torch._functorch.config as settings
+
+    torch._dynamo.reset()
+    # Read when the first step compiles, so it is left as it is set.
+    settings.activation_memory_budget = share
+    task.model.compile()
+
+
+def rivals(has_logits: bool) -> list[Rival]:
+    """All but `torch.compile`; with a chunked loss in the end, where a network has logits of many rows."""
+
+    def rival(family: str, setting: Any, change: Callable[..., None], *values: Any) -> Rival:
+        return Rival(family, str(setting), lambda task: change(task, *values))
+
+    plain = [
+        *(rival("checkpoint every", n, checkpointed, n) for n in GROUPS),
+        *(rival("selective checkpoint,", name, selective, ops) for name, ops in SAVED.items()),
+        *(rival("offloaded checkpoint every", n, offloaded_checkpoints, n) for n in GROUPS),
+        rival("save_on_cpu", "", all_on_cpu),
+    ]
+    if not has_logits:
+        return plain
+    alone = [rival("chunked loss, slices", n, chunk_loss, n) for n in SLICES]
+    most = SLICES[-1]
+    both = [Rival(f"chunked loss, {r.family}", r.setting, with_chunks(r.change, most)) for r in plain]
+    return [*plain, *alone, *both]
+
+
+def compilers() -> list[Rival]:
+    """`torch.compile` at several budgets."""
+    return [
+        Rival("torch.compile, budget", str(share), functools.partial(compiled, share=share))
+        for share in SHARES
+    ]

@@ -1,0 +1,208 @@
+"""Rivals of the acceptance compute the loss and the gradients of eager; and how their rows come about."""
+
+import sys
+
+import pytest
+import torch
+from test_accept import accept
+from torch.utils._python_dispatch import TorchDispatchMode
+
+PROGRAM = accept()
+import rivals  # noqa: E402  The program puts its folder on the path.
+
+NETWORKS = ("GPT, dropout", "GPT, bf16", "ResNet-50", "ViT-B/16")
+CASES = [
+    (network, rival)
+    for network in NETWORKS
+    for rival in rivals.rivals(network.startswith("GPT"))
+    # Both kinds of GPT share their code: the plain rivals run once, those with a chunked loss in both.
+    if network != "GPT, bf16" or rival.family.startswith("chunked")
+]
+
+
+def loss_and_gradients(task):
+    torch.manual_seed(1)
+    loss = task.loss(*task.batch)
+    loss.backward()
+    return loss.detach(), [value.grad for value in task.model.parameters()]
+
+
+def assert_as_eager(network, change, relative):
+    expected_loss, expected = loss_and_gradients(PROGRAM.build(network, "cpu", True))
+    task = PROGRAM.build(network, "cpu", True)
+    change(task)
+    loss, found = loss_and_gradients(task)
+    torch.testing.assert_close(loss, expected_loss, rtol=relative, atol=0)
+    for one, other in zip(found, expected, strict=True):
+        assert (one - other).norm() <= relative * other.norm() + 1e-6
+    return task
+
+
+@pytest.mark.parametrize(("network", "rival"), CASES, ids=[f"{n}: {r.arm}" for n, r in CASES])
+def test_a_rival_has_the_loss_and_the_gradients_of_eager(network, rival):
+    # Slices of rows add up in another order, in bf16 with as many bits as it has.
+    is_rounded = network.endswith("bf16")
+    assert_as_eager(network, rival.change, 2e-2 if is_rounded else 1e-5)
+
+
+def test_a_wrong_loss_is_seen():
+    def change(task):
+        loss = task.loss
+        task.loss = lambda *batch: loss(*batch) * 1.001
+
+    with pytest.raises(AssertionError):
+        assert_as_eager("GPT, dropout", change, 1e-5)
+
+
+@pytest.mark.parametrize("slices", [3, 7])
+def test_slices_need_not_be_equal(slices):
+    assert_as_eager("GPT, dropout", lambda task: rivals.chunk_loss(task, slices), 1e-5)
+
+
+def saved_bytes(change):
+    """What autograd saves in the forward pass, outside of checkpoints, each storage once."""
+    task = PROGRAM.build("GPT, dropout", "cpu", True)
+    change(task)
+    saved = {}
+
+    def pack(tensor):
+        saved[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        task.loss(*task.batch)
+    return sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
+
+
+def test_rivals_save_less_than_eager():
+    eager = saved_bytes(lambda task: None)
+    under = saved_bytes(lambda task: rivals.checkpointed(task, 1))
+    chunked = saved_bytes(lambda task: rivals.chunk_loss(task, 4))
+    both = saved_bytes(rivals.with_chunks(lambda task: rivals.checkpointed(task, 1), 4))
+    assert both < under < eager
+    assert both < chunked < eager
+
+
+class Count(TorchDispatchMode):
+    """Counts the operations that run, also in the backward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.ran = []
+
+    def __torch_dispatch__(self, operation, types, values=(), names=None):
+        self.ran.append(operation)
+        return operation(*values, **(names or {}))
+
+
+def ran(saved):
+    """How often the linear layers of the blocks and attention run forward."""
+    task = PROGRAM.build("GPT, dropout", "cpu", True)
+    rivals.selective(task, saved)
+    with Count() as count:
+        task.loss(*task.batch).backward()
+    linear = count.ran.count(torch.ops.aten.addmm.default)
+    return linear, sum(operation in rivals.ATTENTION for operation in count.ran)
+
+
+def test_selective_checkpoints_run_no_saved_operation_again():
+    layers, attentions = 3 * 4, 3  # of three blocks
+    assert ran(()) == (2 * layers, 2 * attentions)
+    assert ran(rivals.SAVED["attention"]) == (2 * layers, attentions)
+    assert ran(rivals.SAVED["products and attention"]) == (layers, attentions)
+
+
+def test_offloaded_checkpoints_offload_what_goes_into_a_group_and_nothing_else(monkeypatch):
+    shapes = []
+
+    class Spy(torch.autograd.graph.saved_tensors_hooks):
+        def __init__(self, pin_memory):
+            super().__init__(self.pack, lambda tensor: tensor)
+
+        def pack(self, tensor):
+            shapes.append(tuple(tensor.shape))
+            return tensor
+
+    monkeypatch.setattr(rivals, "save_on_cpu", Spy)
+    task = PROGRAM.build("GPT, dropout", "cpu", True)
+    rivals.offloaded_checkpoints(task, 2)
+    loss_and_gradients(task)
+    assert [shape for shape in shapes if shape != (0,)] == 2 * [(4, 24, 32)]
+
+
+def test_a_rival_that_fails_or_does_not_fit_is_a_row_and_the_others_run():
+    def broken(_task):
+        raise ValueError("no such thing")
+
+    def large(_task):
+        raise torch.OutOfMemoryError("tried to allocate")
+
+    some = [
+        rivals.Rival("broken", "", broken),
+        rivals.Rival("large", "", large),
+        *(rivals.Rival("fine", number, lambda task: None) for number in "12"),
+    ]
+    rows = list(PROGRAM.raced(some, "GPT, dropout", "cpu", True, 60))
+    assert [row["arm"] for row in rows] == ["broken", "large", "fine 1", "fine 2"]
+    assert rows[0]["failed"] == "fails: ValueError: no such thing"
+    assert rows[1]["failed"].startswith("does not fit: OutOfMemoryError")
+    assert rows[2]["seconds"] > 0 and rows[3]["sweep_seconds"] > rows[2]["sweep_seconds"]
+    assert rows[2]["driver"] == "not measured: no GPU"
+    late = list(PROGRAM.raced(some, "GPT, dropout", "cpu", True, -1))
+    assert [row["not_measured"] for row in late] == 4 * ["not measured: the time for rivals is over"]
+
+
+def test_the_best_rival_is_the_fastest_within_the_budget():
+    def row(family, seconds, peak, sweep):
+        return {
+            "arm": family,
+            "rival": family,
+            "seconds": seconds,
+            "peak_bytes": peak,
+            "sweep_seconds": sweep,
+        }
+
+    rows = [
+        {"arm": "ours", "budget_bytes": 10, "peak_bytes": 9, "seconds": 2.0, "tune_seconds": 5.0},
+        {"arm": "ours, less", "budget_bytes": 3, "peak_bytes": 3, "seconds": 9.0, "tune_seconds": 5.0},
+        row("a", 3.0, 9, 1.0),
+        row("b", 2.5, 10, 1.0),
+        row("b", 4.0, 7, 2.0),
+        row("c", 1.0, 11, 1.0),
+        {"arm": "d", "rival": "d", "failed": "does not fit"},
+    ]
+    best, none = PROGRAM.beside(rows)
+    assert (best["arm"], best["sweep_seconds"], best["ours_over_rival"]) == (
+        "best rival beside ours: b",
+        2.0,
+        0.8,
+    )
+    assert none == {"arm": "best rival beside ours, less", "none": "none is within the budget"}
+
+
+def test_the_driver_is_asked_for_this_process_then_for_the_device(monkeypatch):
+    gauge = PROGRAM.Gauge("cpu")
+    gauge.is_cuda = True
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert gauge.driver()["driver"].startswith("not measured: ")
+    nvml = type(sys)("pynvml")
+    process = type("Process", (), {"pid": PROGRAM.os.getpid(), "usedGpuMemory": 7})
+    nvml.nvmlInit = lambda: None
+    nvml.nvmlDeviceGetHandleByUUID = lambda uuid: uuid
+    nvml.nvmlDeviceGetComputeRunningProcesses = lambda handle: [process] if handle == "GPU-1" else []
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    cuda = gauge._cuda
+    monkeypatch.setattr(cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(cuda, "device_memory_used", lambda: 9)
+    for uuid, said in (("1", (7, "this process")), ("2", (9, "whole device"))):
+        monkeypatch.setattr(cuda, "get_device_properties", lambda _, uuid=uuid: type("P", (), {"uuid": uuid}))
+        assert tuple(gauge.driver().values()) == said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [0.5, 0.1])
+def test_compiled_gradients_without_dropout_are_those_of_eager(share):
+    def change(task):
+        rivals.compiled(task, share)
+
+    assert_as_eager("ResNet-50", change, 1e-3)
