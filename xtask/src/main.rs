@@ -4,13 +4,15 @@
 //! code says 1. The rules that read text ([`tidy`], [`arrows`], [`circles`], [`links`], [`decisions`], [`glossary`],
 //! [`limits`]) are functions from a
 //! [`tree::Tree`] of texts to faults, so that each is tested on a few small strings. [`count`] is no
-//! check: it prints numbers. Nothing here fixes anything or runs the tests: `cargo test` does.
+//! check: it prints numbers. [`headers`] is none either: it asks NVIDIA's headers for what tests compare the code with.
+//! Nothing here runs the tests: `cargo test` does.
 
 mod arrows;
 mod circles;
 mod count;
 mod decisions;
 mod glossary;
+mod headers;
 mod limits;
 mod links;
 mod markdown;
@@ -37,6 +39,9 @@ struct Check {
 
 /// What is no check: it prints numbers, for people to compare.
 const COUNT: &str = "count";
+
+/// What is no check either: it writes `runtime/src/cuda/headers.txt`.
+const HEADERS: &str = "headers";
 
 /// In the order in which `ci` runs them: what answers at once comes first.
 const CHECKS: &[Check] = &[
@@ -65,7 +70,10 @@ const CHECKS: &[Check] = &[
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments == [COUNT] {
-        return print_counts();
+        return finish(count::table, |table| print!("{table}"));
+    }
+    if arguments == [HEADERS] {
+        return finish(headers::make, |()| ());
     }
     let chosen: Vec<&Check> = match arguments.as_slice() {
         [name] if name == "ci" => CHECKS.iter().collect(),
@@ -76,6 +84,7 @@ fn main() -> ExitCode {
         eprintln!("usage: cargo xtask <check>\n\n  {:9} all of these", "ci");
         CHECKS.iter().for_each(|check| eprintln!("  {:9} {}", check.name, check.about));
         eprintln!("  {COUNT:9} circles of files, long functions, lines: a table, and no fault");
+        eprintln!("  {HEADERS:9} asks NVIDIA's headers, from PyPI, what runtime/src/cuda takes from them");
         return ExitCode::from(2);
     }
     match Tree::read(&tools::root()) {
@@ -87,12 +96,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints the counts on stdout.
-fn print_counts() -> ExitCode {
+/// Does with the tree what is no check, and shows what came of it.
+fn finish<T>(work: fn(&Tree) -> Result<T, String>, show: fn(T)) -> ExitCode {
     let tree = Tree::read(&tools::root()).map_err(|error| format!("cannot read the working tree: {error}"));
-    match tree.and_then(|tree| count::table(&tree)) {
-        Ok(table) => {
-            print!("{table}");
+    match tree.and_then(|tree| work(&tree)) {
+        Ok(value) => {
+            show(value);
             ExitCode::SUCCESS
         }
         Err(fault) => {

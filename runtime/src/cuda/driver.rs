@@ -11,8 +11,8 @@ use super::error::{Capability, CudaError, Refusal, advice, code};
 use super::presence::{DRIVER, Search};
 use super::table::DriverFunctions;
 use cudarc::driver::sys::{
-    CUctx_st, CUdevice, CUdevice_attribute, CUevent_st, CUfunc_st, CUgraph_st, CUgraphExec_st, CUmod_st,
-    CUstream_st, CUstreamCaptureMode,
+    CUctx_st, CUdevice, CUdevice_attribute, CUevent_flags_enum, CUevent_st, CUfunc_st, CUgraph_st,
+    CUgraphExec_st, CUmod_st, CUstream_flags_enum, CUstream_st, CUstreamCaptureMode,
 };
 use memmap2::MmapMut;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -20,10 +20,9 @@ use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// `CU_STREAM_NON_BLOCKING`: no order with the default stream.
-const NON_BLOCKING: u32 = 1;
-/// `CU_EVENT_DISABLE_TIMING`.
-const DISABLE_TIMING: u32 = 2;
+/// No order with the default stream.
+const NON_BLOCKING: u32 = CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
+const DISABLE_TIMING: u32 = CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as u32;
 
 /// A handle of the driver's or of a library's, which any thread may use.
 pub(super) struct Handle<T>(pub(super) *mut T);

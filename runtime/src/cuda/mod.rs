@@ -12,6 +12,8 @@ mod compile;
 mod driver;
 mod error;
 mod graph;
+#[cfg(test)]
+mod headers;
 mod health;
 mod kernels;
 mod libraries;

@@ -28,6 +28,14 @@ macro_rules! functions {
         }
 
         impl $table {
+            /// What the code takes the functions for, for `headers.rs`.
+            #[cfg(test)]
+            pub(super) const SIGNATURES: &[super::headers::Signature] = &[
+                $((stringify!($name), &[$(stringify!($argument)),*], "u32"),)*
+                $((stringify!($free), &[$(stringify!($free_argument)),*], "u32"),)*
+                $((stringify!($plain), &[$(stringify!($plain_argument)),*], stringify!($returned)),)*
+            ];
+
             /// All functions, by name.
             pub(super) fn of(found: &Found, wanted: &Wanted) -> Result<Self, CudaError> {
                 let address = |name| found.symbol(name, wanted);

@@ -1,0 +1,269 @@
+//! What NVIDIA's headers and libraries say, held against the tables of functions and the constants of this folder.
+//!
+//! The types of `table.rs` are those of the bindings, and the compiler holds them to that; the bindings may be wrong, or of
+//! another release. `headers.txt` has what a C++ compiler makes of the real headers of the oldest release that is promised and
+//! of a newer one, and the functions that their libraries have. `cargo xtask headers` asks anew, which a new function or
+//! constant needs.
+//!
+//! What it deliberately does not do: read a header, or load a library. So these tests run on any machine.
+
+use super::table::{CompilerFunctions, CublasFunctions, CudnnFunctions, DriverFunctions};
+use cudarc::cublas::sys as cublas;
+use cudarc::cudnn::sys as cudnn;
+use cudarc::driver::sys as driver;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+const ANSWERS: &str = include_str!("headers.txt");
+
+/// What a number that is a status is taken for: any enum.
+const STATUS: &str = "enum";
+
+/// A function of a table: its name, the types of its arguments, and what it returns.
+pub(super) type Signature = (&'static str, &'static [&'static str], &'static str);
+
+/// Constants by name, with the values that the bindings give them.
+macro_rules! constants {
+    ($($of:path { $($name:ident)* })*) => {{
+        let mut all: BTreeMap<&str, i64> = BTreeMap::new();
+        $({ use $of as Of; $(all.insert(stringify!($name), Of::$name as i64);)* })*
+        all
+    }};
+}
+
+/// Every constant of the libraries that this folder uses, and the statuses that it tells apart by their numbers.
+fn constants() -> BTreeMap<&'static str, i64> {
+    constants! {
+        driver::CUstream_flags_enum { CU_STREAM_NON_BLOCKING }
+        driver::CUevent_flags_enum { CU_EVENT_DISABLE_TIMING }
+        driver::CUstreamCaptureMode_enum { CU_STREAM_CAPTURE_MODE_THREAD_LOCAL }
+        driver::CUdevice_attribute_enum {
+            CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
+            CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+        }
+        cublas::cublasComputeType_t { CUBLAS_COMPUTE_32F CUBLAS_COMPUTE_32F_FAST_TF32 }
+        cublas::cublasGemmAlgo_t { CUBLAS_GEMM_DFALT }
+        cublas::cublasOperation_t { CUBLAS_OP_N CUBLAS_OP_T }
+        cublas::cudaDataType_t { CUDA_R_32F }
+        cudnn::cudnnDataType_t { CUDNN_DATA_FLOAT }
+        cudnn::cudnnTensorFormat_t { CUDNN_TENSOR_NHWC }
+        cudnn::cudnnConvolutionMode_t { CUDNN_CROSS_CORRELATION }
+        cudnn::cudnnMathType_t { CUDNN_DEFAULT_MATH CUDNN_FMA_MATH CUDNN_TENSOR_OP_MATH }
+        cudnn::cudnnConvolutionFwdAlgo_t {
+            CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM
+            CUDNN_CONVOLUTION_FWD_ALGO_GEMM CUDNN_CONVOLUTION_FWD_ALGO_DIRECT CUDNN_CONVOLUTION_FWD_ALGO_FFT
+            CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD
+            CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED CUDNN_CONVOLUTION_FWD_ALGO_COUNT
+        }
+        cudnn::cudnnConvolutionBwdDataAlgo_t {
+            CUDNN_CONVOLUTION_BWD_DATA_ALGO_0 CUDNN_CONVOLUTION_BWD_DATA_ALGO_1 CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT
+            CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT_TILING CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD
+            CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT
+        }
+        cudnn::cudnnConvolutionBwdFilterAlgo_t {
+            CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1 CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT
+            CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3 CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD
+            CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING
+            CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT
+        }
+    }
+}
+
+/// Statuses that `libraries/cudnn.rs` tells apart, for which the bindings' names change between releases.
+const STATUSES: [(&str, i64); 7] = [
+    ("CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH", 1002),
+    ("CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED", 1008),
+    ("CUDNN_STATUS_NOT_SUPPORTED_INCOMPATIBLE_CUDA_DRIVER", 3005),
+    ("CUDNN_STATUS_NOT_SUPPORTED_INCOMPATIBLE_CUDART", 3006),
+    ("CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH", 3007),
+    ("CUDNN_STATUS_NOT_SUPPORTED_RUNTIME_PREREQUISITE_MISSING", 3008),
+    ("CUDNN_STATUS_NOT_SUPPORTED_SUBLIBRARY_UNAVAILABLE", 3009),
+];
+
+/// What one release says.
+#[derive(Default)]
+struct Release {
+    name: &'static str,
+    functions: BTreeMap<&'static str, &'static str>,
+    constants: BTreeMap<&'static str, i64>,
+    structs: BTreeMap<&'static str, usize>,
+    exported: BTreeSet<&'static str>,
+}
+
+fn releases() -> Vec<Release> {
+    let mut releases: Vec<Release> = Vec::new();
+    for line in ANSWERS.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        if let Some((name, _)) = line.strip_prefix('[').and_then(|line| line.split_once(']')) {
+            releases.push(Release { name, ..Release::default() });
+            continue;
+        }
+        let release = releases.last_mut().expect("a release comes first");
+        let (kind, rest) = line.split_once(' ').expect("a kind and what it is about");
+        let (name, says) = rest.split_once([' ', '(']).unwrap_or((rest, ""));
+        match kind {
+            "function" => drop(release.functions.insert(name, says)),
+            "constant" => drop(release.constants.insert(name, says.parse().expect("a number"))),
+            "struct" => drop(release.structs.insert(name, says.parse().expect("a number of bytes"))),
+            "library" => release.exported.extend(says.split(' ')),
+            other => panic!("headers.txt has a line of kind `{other}`"),
+        }
+    }
+    assert_eq!(releases.len(), 2, "an old and a new release");
+    releases
+}
+
+/// The name in C of a type of ours, as the compiler prints it.
+fn in_c(ours: &str) -> String {
+    if let Some(rest) = ours.strip_prefix("*const ") {
+        return format!("{} const*", in_c(rest));
+    }
+    if let Some(rest) = ours.strip_prefix("*mut ") {
+        return format!("{}*", in_c(rest));
+    }
+    let name = ours.rsplit("::").next().unwrap_or(ours).trim();
+    let plain = match name {
+        "()" | "c_void" => "void",
+        "c_int" | "CUdevice" => "int",
+        "c_uint" => "unsigned int",
+        "u32" => STATUS,
+        "c_char" => "char",
+        "c_uchar" => "unsigned char",
+        "usize" => "unsigned long",
+        "c_ulonglong" | "CUdeviceptr" => "unsigned long long",
+        "f32" => "float",
+        "CUcontext" => "CUctx_st*",
+        "CUevent" => "CUevent_st*",
+        "CUfunction" => "CUfunc_st*",
+        "CUgraph" => "CUgraph_st*",
+        "CUgraphExec" => "CUgraphExec_st*",
+        "CUmodule" => "CUmod_st*",
+        "CUstream" | "cudaStream_t" => "CUstream_st*",
+        "nvrtcProgram" => "_nvrtcProgram*",
+        "cublasHandle_t" => "cublasContext*",
+        "cudnnHandle_t" => "cudnnContext*",
+        "CUdevice_attribute" | "CUstreamCaptureMode" => return format!("enum {name}_enum"),
+        "cudnnConvolutionFwdAlgoPerf_t" => "cudnnConvolutionFwdAlgoPerfStruct",
+        "cudnnConvolutionBwdDataAlgoPerf_t" => "cudnnConvolutionBwdDataAlgoPerfStruct",
+        "cudnnConvolutionBwdFilterAlgoPerf_t" => "cudnnConvolutionBwdFilterAlgoPerfStruct",
+        _ => match name.strip_suffix("Descriptor_t") {
+            Some(of) => return format!("{of}Struct*"),
+            None => return format!("enum {name}"),
+        },
+    };
+    plain.to_owned()
+}
+
+/// Whether a header says what we say of a function: `(arguments) -> returned`, less the first parenthesis.
+fn agrees((_, arguments, returned): &Signature, header: &str) -> bool {
+    let (theirs, gives) = header.split_once(") -> ").expect("arguments and a result");
+    let theirs = theirs.split(", ").filter(|argument| !argument.is_empty());
+    let ours = arguments.iter().map(|argument| in_c(argument));
+    let same = |(ours, theirs): (String, &str)| {
+        ours == theirs || (ours == STATUS && theirs.starts_with("enum ") && !theirs.ends_with('*'))
+    };
+    theirs.clone().count() == arguments.len() && ours.zip(theirs).all(same) && same((in_c(returned), gives))
+}
+
+/// The functions of all tables.
+fn tables() -> impl Iterator<Item = &'static Signature> {
+    let driver = DriverFunctions::SIGNATURES.iter().chain(CompilerFunctions::SIGNATURES);
+    driver.chain(CublasFunctions::SIGNATURES).chain(CudnnFunctions::SIGNATURES)
+}
+
+#[test]
+fn functions_have_the_types_of_the_headers() {
+    for release in releases() {
+        for signature in tables() {
+            let name = signature.0;
+            let says = release.functions.get(name);
+            let says = says.unwrap_or_else(|| panic!("headers.txt lacks {name}: run `cargo xtask headers`"));
+            assert!(
+                agrees(signature, says),
+                "{}: {name}({says}, and the table has {signature:?}",
+                release.name
+            );
+        }
+    }
+}
+
+#[test]
+fn the_libraries_have_the_functions() {
+    for release in releases() {
+        // No package has the driver's library.
+        let driver: Vec<&str> = DriverFunctions::SIGNATURES.iter().map(|(name, ..)| *name).collect();
+        for (name, ..) in tables().filter(|(name, ..)| !driver.contains(name)) {
+            assert!(release.exported.contains(name), "{}: no library has {name}", release.name);
+        }
+    }
+}
+
+#[test]
+fn constants_and_structs_have_the_values_of_the_headers() {
+    let sizes = [
+        ("cudnnConvolutionFwdAlgoPerf_t", size_of::<cudnn::cudnnConvolutionFwdAlgoPerf_t>()),
+        ("cudnnConvolutionBwdDataAlgoPerf_t", size_of::<cudnn::cudnnConvolutionBwdDataAlgoPerf_t>()),
+        ("cudnnConvolutionBwdFilterAlgoPerf_t", size_of::<cudnn::cudnnConvolutionBwdFilterAlgoPerf_t>()),
+    ];
+    for release in releases() {
+        for (name, ours) in constants() {
+            assert_eq!(release.constants.get(name), Some(&ours), "{}: {name}", release.name);
+        }
+        for (name, ours) in STATUSES {
+            let theirs = release.constants.get(name).copied();
+            // One is younger than cuDNN 9.1.
+            let may_lack = name == "CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED" && release.name.ends_with("9.1");
+            assert_eq!(theirs.or(may_lack.then_some(ours)), Some(ours), "{}: {name}", release.name);
+        }
+        for (name, ours) in sizes {
+            assert_eq!(release.structs.get(name), Some(&ours), "{}: {name}", release.name);
+        }
+        assert_eq!(release.structs.len(), sizes.len(), "structs of {}", release.name);
+    }
+}
+
+/// A constant that the code uses and nothing compares would be found by nobody.
+#[test]
+fn every_constant_that_is_used_is_compared() {
+    let compared = constants();
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cuda")];
+    let mut used = BTreeSet::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder)
+            .expect("the sources are there")
+            .map(|entry| entry.expect("an entry").path())
+        {
+            if entry.is_dir() {
+                folders.push(entry);
+            } else if entry.extension().is_some_and(|end| end == "rs") {
+                let text = std::fs::read_to_string(&entry).expect("a source");
+                let of_a_name = |c: &char| c.is_ascii_alphanumeric() || *c == '_';
+                used.extend(
+                    text.split("::")
+                        .skip(1)
+                        .map(|rest| rest.chars().take_while(of_a_name).collect::<String>()),
+                );
+            }
+        }
+    }
+    used.retain(|name| {
+        ["CU_", "CUDA_", "CUDNN_", "CUBLAS_", "NVRTC_"].iter().any(|start| name.starts_with(start))
+    });
+    assert!(used.len() > 30, "{used:?}");
+    let missing: Vec<&String> = used.iter().filter(|name| !compared.contains_key(name.as_str())).collect();
+    assert!(missing.is_empty(), "add to `constants`, and run `cargo xtask headers`: {missing:?}");
+}
+
+#[test]
+fn another_type_number_or_order_of_arguments_is_found() {
+    let header = "int*, enum CUdevice_attribute_enum, int) -> enum cudaError_enum";
+    let has = |arguments: &'static [&'static str], returned| agrees(&("f", arguments, returned), header);
+    assert!(has(&["*mut c_int", "CUdevice_attribute", "CUdevice"], "u32"));
+    assert!(!has(&["*mut c_int", "CUdevice_attribute"], "u32"), "one less");
+    assert!(!has(&["*mut c_int", "CUdevice", "CUdevice_attribute"], "u32"), "another order");
+    assert!(
+        !has(&["*const c_int", "CUdevice_attribute", "CUdevice"], "u32"),
+        "what is written is not constant"
+    );
+    assert!(!has(&["*mut c_int", "CUdevice_attribute", "usize"], "u32"), "another width");
+    assert!(!has(&["*mut c_int", "CUdevice_attribute", "CUdevice"], "usize"), "another result");
+}
