@@ -44,6 +44,8 @@ bin="$(cd "$venv/bin" && pwd)"
 if [ -z "$ci" ]; then # 300 MB, which CI does without: their tests are skipped there
   "$bin/python" -m pip install --quiet accelerate lightning peft torchao transformers \
     || missing "accelerate, lightning, peft, torchao and transformers are not to be had from PyPI"
+  "$bin/python" -m pip install --quiet --no-deps cut-cross-entropy==25.1.1 liger-kernel==0.8.5 \
+    || missing "cut-cross-entropy and liger-kernel are not to be had from PyPI"
 fi
 step() { echo "python: $1 (after $SECONDS s)"; }
 # What the house has built is not built again: its target folder, in the profile of `.ci/run`.

@@ -16,6 +16,7 @@ from .versions import imported
 if TYPE_CHECKING:
     from ._core import Schedule, Trace
     from .buckets import Buckets
+    from .bypassing import opaque
     from .errors import (
         BadInput,
         DeviceError,
@@ -53,6 +54,7 @@ __all__ = [
     "Trace",
     "VerificationError",
     "fits",
+    "opaque",
     "plan",
     "suggest",
     "trace",
@@ -61,7 +63,7 @@ __all__ = [
 
 # The command line begins without PyTorch, which takes seconds to import: names are looked up when they are asked for.
 _WITHOUT_TORCH = ("_core", "errors")
-_WITH_TORCH = ("link", "planning", "buckets", "outputs", "fitting", "step", "suggestion")
+_WITH_TORCH = ("link", "planning", "buckets", "outputs", "bypassing", "fitting", "step", "suggestion")
 
 
 def __dir__() -> list[str]:

@@ -68,6 +68,24 @@ def inside(wrapper: DistributedDataParallel, fn: Loss) -> Loss:
     return loss
 
 
+def module_of(model: torch.nn.Module) -> torch.nn.Module:
+    """The module that trains: the one inside, where the model is a replica."""
+    replica = replica_of(model)
+    return model if replica is None else replica.module
+
+
+def inner_of(model: torch.nn.Module, fn: Loss) -> Loss:
+    """The function on the module that trains."""
+    replica = replica_of(model)
+    return fn if replica is None else inside(replica, fn)
+
+
+def reducing_bytes(model: torch.nn.Module) -> tuple[int, int]:
+    """What reducing gradients takes, and how much of it is there from the wrapper's making on."""
+    replica = replica_of(model)
+    return (0, 0) if replica is None else (own_bytes(replica), bucket_bytes(replica))
+
+
 def bucket_bytes(wrapper: DistributedDataParallel) -> int:
     """What the wrapper's buckets take, which are there from its making on."""
     return sum(aligned(p.numel() * p.element_size()) for p in wrapper.module.parameters() if p.requires_grad)

@@ -67,26 +67,47 @@ def as_sample(sample: Any) -> tuple[Any, ...]:
     return arguments
 
 
-def optimizer_bytes(optimizer: torch.optim.Optimizer | None) -> int:
-    """What an optimizer's state takes: as it is, or, before its first step, as its kind says."""
-    if optimizer is None:
-        return 0
+def optimizer_bytes(optimizer: torch.optim.Optimizer | None, where: torch.device | None = None) -> int:
+    """What an optimizer's state takes: as it is, or, before its first step, as its kind says. With `where` only what lies there
+    counts, of an optimizer that works elsewhere, too."""
+    return 0 if optimizer is None else sum(_own_bytes(one, where) for one in _parts(optimizer))
+
+
+def _own_bytes(optimizer: torch.optim.Optimizer, where: torch.device | None) -> int:
     there = _state_in_memory(optimizer)
     if there:
-        return sum(aligned(t.untyped_storage().nbytes()) for t in there)
+        counted = [tensor for tensor in there if where is None or tensor.device == where]
+        return sum(aligned(t.untyped_storage().nbytes()) for t in counted)
     total = 0
     for group in optimizer.param_groups:
-        copies, counters = _state_of(optimizer, group)
-        total += sum(
-            copies * aligned(p.untyped_storage().nbytes()) + counters * aligned(1)
-            for p in group["params"]
-            if p.requires_grad
-        )
+        trained = [p for p in group["params"] if p.requires_grad and (where is None or p.device == where)]
+        if trained or where is None:
+            copies, counters = _state_of(optimizer, group)
+            total += sum(
+                copies * aligned(p.untyped_storage().nbytes()) + counters * aligned(1) for p in trained
+            )
     return total
 
 
+def _parts(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
+    """The optimizers that one hands its parameters to and that has no state of its own, as torchao's offloading one; else it
+    alone."""
+    if hasattr(optimizer, "state"):
+        return [optimizer]
+    held = [one for value in vars(optimizer).values() for one in _values(value)]
+    return [one for one in held if isinstance(one, torch.optim.Optimizer)]
+
+
+def _values(value: object) -> list[object]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
 def _state_in_memory(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    return [part for tensor in tensors_in(dict(optimizer.state)) for part in parts_of(tensor)]
+    """The tensors of its state, wherever they lie."""
+    states = [tensors_in(dict(one.state)) for one in _parts(optimizer)]
+    return [part for tensors in states for tensor in tensors for part in parts_of(tensor)]
 
 
 def resident_beside(
@@ -102,7 +123,12 @@ def resident_beside(
     known |= {id(p.grad): p.grad for p in model.parameters() if p.grad is not None}
     known |= {id(t): t for t in ([] if optimizer is None else _state_in_memory(optimizer))}
     on_device = [tensor for tensor in known.values() if tensor.device == device.where]
-    return optimizer_bytes(optimizer) + device.held_bytes(on_device, counted)
+    return optimizer_bytes(optimizer, _elsewhere(optimizer, device)) + device.held_bytes(on_device, counted)
+
+
+def _elsewhere(optimizer: torch.optim.Optimizer | None, device: Device) -> torch.device | None:
+    """The device, where an optimizer has others work for it, some of them on the host; none for one that is all there."""
+    return None if optimizer is None or hasattr(optimizer, "state") else device.where
 
 
 def is_state_known(optimizer: torch.optim.Optimizer) -> bool:
@@ -152,6 +178,7 @@ def floor_hint(trace: _core.Trace) -> str:
 
 def rate_rule(optimizer: torch.optim.Optimizer) -> str:
     """How an optimizer's learning rate follows the batch: steps that are scaled by their own size follow its square root."""
+    optimizer = (_parts(optimizer) or [optimizer])[0]
     scaled = (torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam)
     if isinstance(optimizer, (*scaled, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta)):
         return "square root"

@@ -8,8 +8,9 @@ Nothing is decided here: the order, the addresses and the waits are the schedule
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -356,8 +357,19 @@ class Program:
 
         return run
 
-    def run(self, inputs: list[torch.Tensor]) -> Given:
-        """Runs the step: sets gradients or adds to them, gives what the step's function gives.
+    @contextlib.contextmanager
+    def trial(self) -> Iterator[None]:
+        """Runs within it do not count."""
+        before = (self.runs, self.finished, self.counts, self.spans)
+        self.spans = None
+        try:
+            yield
+        finally:
+            self.runs, self.finished, self.counts, self.spans = before
+
+    def run(self, inputs: list[torch.Tensor], is_timed: bool = False) -> Given:
+        """Runs the step: sets gradients or adds to them, gives what the step's function gives. Where it `is_timed`, each
+        command is, as in the runs 1, 2, 4, 8, ...
 
         Where it ends early, all is as it was.
         """
@@ -370,7 +382,7 @@ class Program:
             for copy, tensor in saved:
                 copy.copy_(tensor)
             try:
-                self._run(inputs)
+                self._run(inputs, is_timed)
             except BaseException:
                 if self._transfers is not None:
                     self._transfers.abort()
@@ -398,12 +410,12 @@ class Program:
         pairs = zip(self._saved_gradients, self._added_to, strict=True)
         return [(copy, p.grad) for copy, p in pairs if p.grad is not None]
 
-    def _run(self, inputs: list[torch.Tensor]) -> None:
+    def _run(self, inputs: list[torch.Tensor], is_timed: bool) -> None:
         for window, tensor in zip(self._inputs, inputs, strict=True):
             if window is not None:
                 window.copy_(tensor)
         self.runs += 1
-        is_timed = self.runs & (self.runs - 1) == 0
+        is_timed = is_timed or self.runs & (self.runs - 1) == 0
         # Kernels are loaded when they are first launched, which no capture allows: the first run goes call by call.
         if self.runs > 1 and (not is_timed or self.runs == 2) and (graph := self._captured()) is not None:
             graph.launch()

@@ -60,6 +60,12 @@ class Ranks:
         self._agree(None)
         return done
 
+    def least(self, number: int) -> int:
+        """The least of the numbers that the ranks give."""
+        least = torch.tensor([number], device="cpu")
+        dist.all_reduce(least, dist.ReduceOp.MIN, self._group)
+        return int(least.item())
+
     def alone(self, work: Callable[[], Result]) -> Result:
         """The same where the other ranks do not agree afterwards: they learn what it raises when they next do."""
         try:

@@ -49,8 +49,10 @@ MOST_ON_HOST = 1 << 20
 
 BYPASSED = (
     "{} that no recorded op wrote: a kernel that bypasses PyTorch's dispatcher (Triton, numba, a C++ extension) would not run "
-    "again. Make the kernel an op (`torch.library.custom_op`)"
+    "again. Make the kernel an op (`torch.library.custom_op`), or its autograd function one (`plimsoll.opaque`)"
 )
+
+VALUES_DECIDE = "the shape of its result depends on values; a plan needs fixed shapes"
 
 SEED_ON_FAKES = 0x506C696D736F6C6C
 """A generator has a seed of its own after each call that draws from it: this one and the call's number."""
@@ -322,7 +324,7 @@ class Recorder(TorchDispatchMode):
         if name in RESIZES:
             raise self.refuse("the op changes the size of a tensor's memory", func)
         if torch.Tag.dynamic_output_shape in func.tags and not indexes_by_position(func, args):
-            raise self.refuse("the shape of its result depends on values; a plan needs fixed shapes", func)
+            raise self.refuse(VALUES_DECIDE + instead_of(self._line), func)
         for tensor in given:
             if type(tensor) not in PLAIN:
                 raise self.refuse(f"it takes a tensor of the class {type(tensor).__name__}", func)
@@ -408,6 +410,13 @@ def allocated(events: list[allocator.Event], results: dict[int, int]) -> tuple[l
             workspace = max(workspace, offset + aligned(size))
             allocations.append(Allocation(size, None, offset))
     return allocations, workspace
+
+
+def instead_of(line: str) -> str:
+    """What to use in place of the library whose line is refused; empty where nothing is known."""
+    if "/cut_cross_entropy/" not in line:
+        return ""
+    return ". `plimsoll.adapters.cut_cross_entropy.linear_cross_entropy` computes the same loss without that"
 
 
 def _place(tensor: torch.Tensor) -> tuple[int, int]:

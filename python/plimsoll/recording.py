@@ -14,19 +14,18 @@ from typing import Any
 
 import torch
 
-from . import devices, outputs
+from . import bypassing, devices, outputs
 from .devices import Device
 from .errors import BadInput, Refused
 from .ops import same_value, tensors_in
 from .outputs import Given, Outputs
 from .recorder import BYPASSED, NOTHING_KNOWN, Known, Recorder
-from .surroundings import Generators, Keeper, Modules, NoDetours
+from .surroundings import Generators, Keeper, Modules, NoDetours, without_accumulate_hooks
 from .tape import Role, Tape, Window
 from .torch_private import (
     FAKE_ERRORS,
     FakeTensorMode,
     TreeSpec,
-    has_accumulate_hooks,
     storage_key,
     tree_flatten,
     tree_unflatten,
@@ -66,7 +65,9 @@ def record(
             for parameter, gradient in saved:
                 there = parameter.detach() if gradient is None and adds else gradient
                 parameter.grad = None if there is None else torch.zeros_like(there)
-            tape = _record_once(device, fn, model, parameters, sample, most_bytes=most_bytes)
+            tape = _record_once(
+                device, fn, model, parameters, sample, most_bytes=most_bytes, is_first=not tapes
+            )
             if _identities(_members(model)) != _identities(members):
                 raise Refused(
                     "the step replaces a parameter or a buffer of a module; update it in place (`copy_`)"
@@ -208,12 +209,6 @@ def _check_step(
 ) -> None:
     if not parameters:
         raise BadInput("the model has no parameter that requires a gradient: nothing would be trained")
-    for name, parameter in model.named_parameters():
-        if has_accumulate_hooks(parameter):
-            raise Refused(
-                f"`{name}` has a hook that runs as soon as its gradient is there, when the step has not ended yet; remove "
-                "the hook, and do its work after the step"
-            )
     devices.check_sample(device, tensors_in(sample))
     for tensor in tensors_in(sample):
         if tensor.requires_grad:
@@ -250,6 +245,7 @@ def _record_once(
     known: Known = NOTHING_KNOWN,
     fakes: FakeTensorMode | None = None,
     most_bytes: int | None = None,
+    is_first: bool = False,
 ) -> Tape:
     """One run: on fake tensors where there is a mode for them, else a real one, which may allocate so many bytes."""
     keeper, modules = Keeper(), Modules(model)
@@ -260,15 +256,14 @@ def _record_once(
     leaves, spec = tree_flatten(sample)
     copies = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     arrivals: list[int] = []
-    hooks = [
-        parameter.register_post_accumulate_grad_hook(lambda _, number=number: arrivals.append(number))
-        for number, parameter in enumerate(parameters)
-    ]
     try:
         with (
             torch.autograd.set_multithreading_enabled(False),
             torch.enable_grad(),
+            without_accumulate_hooks(parameters),
+            _noted(parameters, arrivals),
             uncompiled(),
+            bypassing.taken(is_first),
             device.allocator.recording() if fakes is None else contextlib.nullcontext() as log,
             modules.watched(),
         ):
@@ -296,11 +291,23 @@ def _record_once(
                 tape.others = _others(recorder, made.others)
             return tape
     finally:
-        for hook in hooks:
-            hook.remove()
         keeper.restore()
         generators.restore()
         torch.clear_autocast_cache()
+
+
+@contextlib.contextmanager
+def _noted(parameters: list[torch.nn.Parameter], arrivals: list[int]) -> Iterator[None]:
+    """Notes in which order gradients are there."""
+    hooks = [
+        parameter.register_post_accumulate_grad_hook(lambda _, number=number: arrivals.append(number))
+        for number, parameter in enumerate(parameters)
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _check_loss(loss: object) -> None:

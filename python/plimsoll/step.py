@@ -31,6 +31,7 @@ from . import (
     scripts,
     shortage,
     smaller,
+    timing,
     viz,
 )
 from ._core import show_bytes, show_seconds
@@ -39,6 +40,7 @@ from .errors import BadInput, HostMemoryError, NoPlan, Refused
 from .kinds import Kind, addresses_of, kind_of
 from .link import Link
 from .memory import Memory
+from .ops import tensors_in
 from .options import Options
 from .outputs import Given
 from .planning import Recorded
@@ -46,8 +48,9 @@ from .program import Diverged, Program, Unplanned
 from .ranks import Ranks
 from .recording import Loss
 from .smaller import Smaller
+from .surroundings import run_accumulate_hooks, without_accumulate_hooks
 from .tape import Role, Tape
-from .torch_private import has_hooks, is_sharded, modules_of, tree_flatten, uncompiled
+from .torch_private import has_hooks, is_sharded, modules_of, uncompiled
 from .verification import Outcome, State, generators_of, is_same, outcome
 
 logger = logging.getLogger("plimsoll")
@@ -78,6 +81,8 @@ class Planned:
         self.eager_seconds = math.inf
         self.plan_seconds = math.inf
         """The least of the times of verified runs."""
+        self.alone_seconds: float | None = None
+        """How long the step would take by its ops alone, where runs of the plan have said better."""
         self.broken = ""
         """Why the program is not to be used any more."""
         self.smaller: Smaller | str | None = None
@@ -120,6 +125,7 @@ class Step:
         self._ranks = ranks
         self._fn = fn if self._replica is None else distributed.inside(self._replica, fn)
         self._model = model if self._replica is None else self._replica.module
+        self._given = (fn, model, optimizer)
         self._optimizer = optimizer
         self.device = devices.of(self._model)
         self._budget: int | str | None = options.budget
@@ -142,7 +148,9 @@ class Step:
         """Trains one batch: sets the gradients or adds to them, gives the loss, or `Outputs` where the function gives them."""
         allocator.turn.check()
         if self._replica is None or self._ranks is None:
-            return self._train(batch)
+            given = self._train(batch)
+            run_accumulate_hooks(self._model, [] if self._last is None else self._last.tape.arrivals)
+            return given
         # Where gradients are not reduced, one rank may call more steps than another.
         reduces = self._replica.require_backward_grad_sync
         agreed = self._ranks.together if reduces else self._ranks.alone
@@ -195,7 +203,7 @@ class Step:
         if planned.broken:
             return self._in_eager(planned.broken, batch, weight, planned)
         self._last = planned
-        tensors = [leaf for leaf in tree_flatten(batch)[0] if isinstance(leaf, torch.Tensor)]
+        tensors = tensors_in(batch)
         devices.check_sample(self.device, tensors)
         try:
             given = shortage.retried(
@@ -251,6 +259,24 @@ class Step:
         if planned.program.schedule.budget_bytes > self._budget:
             planned.program = self._program(planned.recorded)
         planned.program.bind()
+
+    def _calibrate(self, planned: Planned, batch: tuple[Any, ...]) -> None:
+        """Predicts the step anew from runs of its plan, where ops alone say little of how long they take in there."""
+        if planned.recorded.measured is not None or not self.device.calibrates:
+            return
+
+        def around() -> object:
+            return (
+                kind_of(modules_of(self._model), batch),
+                addresses_of(self._modules),
+                self.device.settings(),
+            )
+
+        found = timing.timed(planned.recorded, planned.program, tensors_in(batch), around)
+        if found is not None:
+            planned.alone_seconds = planned.program.schedule.makespan_seconds
+            planned.recorded, planned.program.schedule = found
+            planned.trace = planned.recorded.trace
 
     def _with_less(self, planned: Planned, error: Exception) -> str | None:
         """Gives the pool back and lowers the budget that is short; says to what, or gives None where no plan takes less."""
@@ -366,10 +392,10 @@ class Step:
                 said += f"; compared with eager at batch {planned.smaller.batch}"
             lines.append(f"  recorded      {said}")
         if schedule.makespan_seconds is not None and schedule.bound_seconds is not None:
-            bound = show_seconds(schedule.bound_seconds)
-            lines.append(
-                f"  predicted     {show_seconds(schedule.makespan_seconds)}; no plan is faster than {bound} ({schedule.status})"
-            )
+            predicted, bound = map(show_seconds, (schedule.makespan_seconds, schedule.bound_seconds))
+            if planned.alone_seconds is not None:
+                predicted += f", from runs of the plan; {show_seconds(planned.alone_seconds)} by ops alone"
+            lines.append(f"  predicted     {predicted}; no plan is faster than {bound} ({schedule.status})")
         return "\n".join(lines)
 
     def report(self, path: str | Path, seconds: float = reporting.COMPARING_SECONDS) -> None:
@@ -408,13 +434,13 @@ class Step:
     def batch(self) -> int:
         """The batch that trains the most samples per second within the budget, of those that were run. Nothing is changed.
 
-        `plimsoll.suggest` says more of it, and of the best way to keep the batch of the sample.
+        `plimsoll.suggest` says more of it, and of the best way to keep the batch of the sample. In a distributed training all
+        ranks ask for it, and have the same answer: the least that one of them finds.
         """
         if self._choice is None:
             from .suggestion import find  # which runs steps of its own
 
             assert isinstance(self._budget, int)
-            step = (self._fn, self._model, self._optimizer, self._sample)
             options = Options(
                 self._budget,
                 self._link,
@@ -423,7 +449,8 @@ class Step:
                 host_budget=self._host_budget,
                 in_pieces=self._in_pieces or self._is_in_pieces,
             )
-            self._choice = find(*step, options, keep_batch=False).batch
+            found = find(*self._given, self._sample, options, keep_batch=False, ranks=self._ranks)
+            self._choice = found.batch
         return self._choice
 
     @property
@@ -519,6 +546,7 @@ class Step:
             raise
         planned = Planned(recorded, program, self._verify, weight)
         shortage.retried(lambda: self._bind(planned), lambda error: self._with_less(planned, error))
+        self._calibrate(planned, batch)
         self._last = planned
         if weight is None:
             self._parts = None
@@ -656,7 +684,7 @@ class Step:
         return self._eager(batch, weight)
 
     def _eager(self, batch: tuple[Any, ...], weight: float | None) -> Given:
-        with torch.enable_grad():
+        with torch.enable_grad(), without_accumulate_hooks(self._model.parameters()):
             return outputs.backward(self._weighted(weight)(*batch))
 
     def _weighted(self, weight: float | None) -> Loss:

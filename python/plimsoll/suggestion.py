@@ -24,6 +24,7 @@ from .devices import Device
 from .errors import BadInput, NoPlan
 from .link import Link
 from .options import Options
+from .ranks import Ranks
 from .recording import Loss
 from .step import Parts, Step
 from .tape import Tape
@@ -197,21 +198,33 @@ def suggest(
     `BadInput` for arguments that mean nothing, and where a step's tensors do not grow with the batch.
     """
     planning.check(model, optimizer)
-    batch = planning.as_sample(sample)
-    is_share = str(budget).endswith("%")
-    device = devices.of(model)
-    with _without_gradients(model):
-        state = planning.resident_beside(device, model, optimizer)
-        peak = 0
-        if is_share and in_pieces:
-            peak = planning.record_in_pieces(fn, model, batch, state, budget).trace.peak_bytes
-        elif is_share:
-            peak = planning.record(fn, model, batch, state).trace.peak_bytes
-    limit = planning.budget_bytes(budget, peak)
-    rates = Link.parse(link, device.measure_link)
-    host = planning.host_limit(device, host_budget)
-    options = Options(limit, rates, verify=0, seconds=PLAN_SECONDS, host_budget=host, in_pieces=in_pieces)
-    return find(fn, model, optimizer, batch, options, keep_batch)
+    ranks = distributed.ranks_of(model)
+
+    def asked() -> tuple[tuple[Any, ...], Options]:
+        batch = planning.as_sample(sample)
+        is_share = str(budget).endswith("%")
+        own, inner, device = distributed.inner_of(model, fn), distributed.module_of(model), devices.of(model)
+        with _without_gradients(model):
+            state = _beside(model, optimizer)
+            peak = 0
+            if is_share and in_pieces:
+                peak = planning.record_in_pieces(own, inner, batch, state, budget).trace.peak_bytes
+            elif is_share:
+                peak = planning.record(own, inner, batch, state).trace.peak_bytes
+        limit = planning.budget_bytes(budget, peak)
+        rates = Link.parse(link, device.measure_link)
+        host = planning.host_limit(device, host_budget)
+        how = Options(limit, rates, verify=0, seconds=PLAN_SECONDS, host_budget=host, in_pieces=in_pieces)
+        return batch, how
+
+    batch, options = asked() if ranks is None else ranks.together(asked)
+    return find(fn, model, optimizer, batch, options, keep_batch, ranks)
+
+
+def _beside(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> int:
+    """What is resident beside a step: the optimizer's state, and what reducing gradients takes."""
+    own, held = distributed.reducing_bytes(model)
+    return planning.resident_beside(devices.of(model), distributed.module_of(model), optimizer, held) + own
 
 
 @dataclass(frozen=True)
@@ -231,8 +244,34 @@ def find(
     sample: tuple[Any, ...],
     options: Options,
     keep_batch: bool,
+    ranks: Ranks | None = None,
 ) -> Suggestion:
-    """`suggest`, of what was checked: with a budget in bytes and a link that is known."""
+    """`suggest`, of what was checked: with a budget in bytes and a link that is known.
+
+    Each rank of a distributed training looks for itself. The least batch that one finds is then run by all the others.
+    """
+
+    def found(only: int | None = None) -> Suggestion:
+        return _found(fn, model, optimizer, sample, options, keep_batch, only)
+
+    if ranks is None:
+        return found()
+    own = ranks.together(found)
+    batch = ranks.least(own.batch)
+    return ranks.together(lambda: own if own.batch == batch else found(batch))
+
+
+def _found(
+    fn: Loss,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    sample: tuple[Any, ...],
+    options: Options,
+    keep_batch: bool,
+    only: int | None,
+) -> Suggestion:
+    """What one process finds; with `only` of this batch."""
+    inner = (distributed.inner_of(model, fn), distributed.module_of(model))
     budget = options.budget
     assert isinstance(budget, int)
     with _without_gradients(model):
@@ -240,19 +279,20 @@ def find(
         losses = "one"
         if keep_batch and size > 1:
             try:
-                losses = batches.losses_make(fn, model, sample)
+                losses = batches.losses_make(*inner, sample)
             except BadInput:
                 losses = "neither"
-        ranks = distributed.ranks_of(model)
         tried: list[tuple[_core.Candidate, Tried]] = []
-        for candidate in _candidates(fn, model, optimizer, sample, options, keep_batch, losses):
+        for candidate in _candidates(
+            *inner, _beside(model, optimizer), sample, options, keep_batch, losses, only
+        ):
             ran = sum(one.seconds is not None for _, one in tried)
             why_not = LATER
             if ran < MOST_RUN:
                 why_not = "" if options.in_pieces else _too_large(candidate, devices.of(model))
             one = _predicted(candidate, why_not)
             if not why_not:
-                step = Step(fn, model, optimizer, options, ranks)
+                step = Step(fn, model, optimizer, options, None)
                 one = _run(step, sample, one, losses)
             tried.append((candidate.plan, one))
         measured = [(plan, one) for plan, one in tried if one.seconds is not None]
@@ -297,14 +337,16 @@ def _rate(optimizer: torch.optim.Optimizer | None, size: int, batch: int) -> flo
 def _candidates(
     fn: Loss,
     model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer | None,
+    state: int,
     sample: tuple[Any, ...],
     options: Options,
     keep_batch: bool,
     losses: str,
+    only: int | None,
 ) -> list[_Candidate]:
-    """Batches with a plan, in the order in which they are worth a run. Raises `NoPlan` where there is none."""
-    size, state = size_of(sample), planning.resident_beside(devices.of(model), model, optimizer)
+    """Batches with a plan, in the order in which they are worth a run; with `only` of this one. Raises `NoPlan` where there is
+    none."""
+    size = size_of(sample)
     is_split = losses in ("mean", "sum")
     budget, link, host = options.budget, options.link, options.host_budget
     assert isinstance(budget, int)
@@ -324,20 +366,21 @@ def _candidates(
         ]
 
     steps = batches.steps(fn, model, sample, state, tape_of=in_pieces(False))
-    own = fastest(steps, [size])
+    own = fastest(steps, [size]) if only in (None, size) else []
     if not keep_batch:
-        others = fastest(steps, [])
+        others = fastest(steps, [] if only is None else [only])
     elif is_split:
         # All parts of a batch but the first add to the gradients of those before, which takes more.
         steps = batches.steps(fn, model, sample, state, adds=True, tape_of=in_pieces(True))
-        others = fastest(steps, [size // n for n in range(2, size + 1) if size % n == 0])
+        parts = [size // n for n in range(2, size + 1) if size % n == 0]
+        others = fastest(steps, [part for part in parts if only in (None, part)])
     else:
         others = []
     # First what is predicted to be the best, then what the user has, or what is nearest to it; then the others.
     found = [*others[:1], *own, *(others[1:] if own else sorted(others[1:], key=lambda one: -one.plan.batch))]
     distinct = {one.plan.batch: one for one in reversed(found)}
     if not distinct:
-        least = 1 if is_split or not keep_batch else size
+        least = only or (1 if is_split or not keep_batch else size)
         try:
             planning.plan(steps.at(least), budget, link, PLAN_SECONDS, host)
         except NoPlan as no_plan:

@@ -8,7 +8,7 @@ import contextlib
 import ctypes
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from .errors import Refused
 from .tape import Random
-from .torch_private import node_number, sequence_number, storage_key
+from .torch_private import accumulate_hooks, node_number, sequence_number, storage_key
 
 LEAVES_TORCH = {"numpy", "tolist", "__array__", "__dlpack__"}
 TORCH_FOLDER = str(Path(torch.__file__).parent)
@@ -49,6 +49,32 @@ def replaced(owner: object, name: str, value: object) -> Iterator[None]:
             setattr(owner, name, before)
         else:
             delattr(owner, name)
+
+
+@contextlib.contextmanager
+def without_accumulate_hooks(parameters: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Within it nothing runs as soon as a parameter's gradient is there: that is the user's, and is due after a whole step."""
+    held = [(hooks, dict(hooks)) for parameter in parameters if (hooks := accumulate_hooks(parameter))]
+    for hooks, _ in held:
+        hooks.clear()
+    try:
+        yield
+    finally:
+        for hooks, own in held:
+            hooks.update(own)
+
+
+def run_accumulate_hooks(model: torch.nn.Module, arrivals: list[int]) -> None:
+    """Runs what the user has run as soon as a gradient is there: once for a whole batch, in the order in which gradients
+    arrived when the step was recorded. With DDP, autograd does so when gradients are reduced."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    if not any(map(accumulate_hooks, trained)):
+        return
+    others = [number for number in reversed(range(len(trained))) if number not in arrivals]
+    for parameter in [trained[number] for number in (*arrivals, *others)]:
+        for hook in list(accumulate_hooks(parameter).values()):
+            if parameter.grad is not None:
+                hook(parameter)
 
 
 class Modules:

@@ -34,13 +34,13 @@ __all__ = [
     "StorageWeakRef",
     "TorchDispatchMode",
     "TreeSpec",
+    "accumulate_hooks",
     "below_autograd",
     "broadcast_buffers_next",
     "cuda_sleep",
     "end_failed_capture",
     "float32_precision",
     "flops_of",
-    "has_accumulate_hooks",
     "has_hooks",
     "is_sharded",
     "local_part",
@@ -55,6 +55,7 @@ __all__ = [
     "tree_unflatten",
     "uncompiled",
     "views_as_of_fakes",
+    "without_function_modes",
 ]
 
 BATCH_NORMS = {"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "cudnn_batch_norm"}
@@ -99,6 +100,11 @@ def uncompiled() -> contextlib.AbstractContextManager[Any]:
     if "torch._dynamo" not in sys.modules:
         return contextlib.nullcontext()
     return torch.compiler.set_stance("force_eager")
+
+
+def without_function_modes() -> contextlib.AbstractContextManager[Any]:
+    """Within it no mode and no class sees PyTorch's functions before its dispatcher does."""
+    return torch._C.DisableTorchFunction()
 
 
 def views_as_of_fakes() -> contextlib.AbstractContextManager[Any]:
@@ -171,9 +177,9 @@ def float32_precision() -> tuple[object, ...]:
     return (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
 
 
-def has_accumulate_hooks(parameter: torch.Tensor) -> bool:
-    """Whether something runs as soon as the parameter's gradient is there."""
-    return bool(getattr(parameter, "_post_accumulate_grad_hooks", None))
+def accumulate_hooks(parameter: torch.Tensor) -> dict[int, Any]:
+    """What runs as soon as the parameter's gradient is there. Autograd looks into this dictionary each time."""
+    return getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
 
 
 def has_hooks(module: torch.nn.Module) -> bool:

@@ -7,7 +7,7 @@ use crate::errors::{BadInput, NoPlan};
 use crate::schedule::Schedule;
 use crate::signals::Signals;
 use plimsoll_ir::schedule::{Duplex, Link};
-use plimsoll_ir::{Bytes, BytesPerSecond, Document, OpId, trace};
+use plimsoll_ir::{Bytes, BytesPerSecond, Document, OpId, Seconds, trace};
 use plimsoll_tuner::{Outcome, PlanRequest, Policy, Witness};
 use pyo3::prelude::*;
 use std::time::{Duration, Instant};
@@ -36,6 +36,19 @@ impl Trace {
     /// Writes the trace to a file.
     fn save(&self, path: std::path::PathBuf) -> PyResult<()> {
         Ok(std::fs::write(path, self.inner.to_json())?)
+    }
+
+    /// The same trace with other seconds, one for each op.
+    fn with_seconds(&self, seconds: Vec<f64>) -> PyResult<Trace> {
+        if seconds.len() != self.inner.ops.len() {
+            let (given, ops) = (seconds.len(), self.inner.ops.len());
+            return Err(BadInput::new_err(format!("{given} seconds cannot be those of {ops} ops")));
+        }
+        let mut inner = self.inner.clone();
+        for (op, seconds) in inner.ops.iter_mut().zip(seconds) {
+            op.seconds = Seconds(seconds);
+        }
+        Ok(Trace { inner })
     }
 
     /// The network's name.

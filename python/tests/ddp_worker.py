@@ -362,7 +362,54 @@ def short():
     logging.getLogger("plimsoll").removeHandler(handler)
 
 
+def batch():
+    """Each rank has a budget of its own, and all recommend the batch that fits the least."""
+    torch.manual_seed(0)
+    task = build("mlp")
+    model = DistributedDataParallel(task.model)
+    optimizer = torch.optim.AdamW(task.model.parameters(), 1e-2)
+    g = torch.Generator().manual_seed(dist.get_rank())
+    sample = (torch.randn(256, 32, generator=g), torch.randint(0, 8, (256,), generator=g))
+
+    def loss(x, y):
+        return F.cross_entropy(model(x), y)
+
+    def inner(x, y):
+        return F.cross_entropy(task.model(x), y)
+
+    trace = plimsoll.trace(inner, task.model, *sample, optimizer=optimizer)
+    reducing = 2 * sum((p.numel() * 4 + 255) // 256 * 256 for p in task.model.parameters())
+    resident = trace.resident_bytes + reducing
+    # The last rank has room for a quarter of what the sample takes, the others for all.
+    room = trace.peak_bytes - trace.resident_bytes
+    budget = resident + (room // 4 if dist.get_rank() == last() else room)
+    before = [p.detach().clone() for p in task.model.parameters()]
+    alone = plimsoll.suggest(inner, task.model, optimizer, sample, budget, "20GB/s", keep_batch=True)
+    found = plimsoll.suggest(loss, model, optimizer, sample, budget, "20GB/s", keep_batch=True)
+    step = plimsoll.tune(loss, model, optimizer, sample, budget, "20GB/s", seconds=0.5)
+    said = [None] * dist.get_world_size()
+    mine = (found.batch, found.accumulation, step.batch, step.learning_rate, alone.batch)
+    dist.all_gather_object(said, mine)
+    assert len({one[:4] for one in said}) == 1, said
+    assert found.batch * found.accumulation == 256
+    assert found.batch < 256
+    assert found.peak_bytes <= budget and found.samples_per_second > 0
+    # What reducing takes counts; a process that trains alone has it for the step.
+    assert found.batch <= min(one[4] for one in said)
+    assert all(map(torch.equal, before, task.model.parameters()))
+    # Where one rank has no plan, all say so.
+    failing = Failing.__new__(Failing)
+    failing.fails(
+        plimsoll.NoPlan,
+        f"rank {last()} of {dist.get_world_size()} ended the step for all",
+        call=lambda: plimsoll.suggest(
+            loss, model, optimizer, sample, 2048 if dist.get_rank() == last() else budget, "20GB/s"
+        ),
+    )
+
+
 CASES = {
+    "batch": batch,
     "agreed": agreed,
     "short": short,
     "sharded": sharded,

@@ -1,5 +1,7 @@
 """What people use beside a plan to save memory: losses that never hold all logits, optimizers with a small state."""
 
+import contextlib
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -27,7 +29,7 @@ class Language(nn.Module):
         return self.body(self.words(x)).flatten(0, 1)
 
 
-def plain(model, x, y):
+def plain_loss(model, x, y):
     return F.cross_entropy(model(x) @ model.head.weight.t(), y.flatten())
 
 
@@ -49,7 +51,7 @@ def budget_of(task, optimizer):
     return int(trace.floor_bytes + 0.3 * (trace.peak_bytes - trace.floor_bytes))
 
 
-def assert_trains_as_eager(build, optimizer_of):
+def assert_trains_as_eager(build, optimizer_of, link="20GB/s"):
     """Three steps of both, with every bit compared. Gives the step, and what the optimizer's state was counted as."""
     left = []
     for is_planned in (False, True):
@@ -63,7 +65,7 @@ def assert_trains_as_eager(build, optimizer_of):
             sample = task.batches[0]
             budget = budget_of(task, optimizer)
             step = plimsoll.tune(
-                task.loss, task.model, optimizer, sample, budget, "20GB/s", verify=1, seconds=0.5
+                task.loss, task.model, optimizer, sample, budget, link, verify=1, seconds=0.5
             )
         losses = train(task, optimizer, step)
         state = [part for tensor in task.model.state_dict().values() for part in parts_of(tensor)]
@@ -76,7 +78,7 @@ def assert_trains_as_eager(build, optimizer_of):
 @pytest.mark.skipif(not hasattr(torch.nn, "LinearCrossEntropyOptions"), reason="torch has it since 2.15")
 def test_a_loss_that_never_holds_all_logits_lowers_the_floor():
     step, _ = assert_trains_as_eager(lambda: language(in_parts), lambda p: torch.optim.AdamW(p, 1e-3))
-    whole = language(plain)
+    whole = language(plain_loss)
     optimizer = torch.optim.AdamW(whole.model.parameters(), 1e-3)
     floor = plimsoll.trace(whole.loss, whole.model, *whole.batches[0], optimizer=optimizer)
     logits = 8 * 64 * WORDS * 4
@@ -86,7 +88,7 @@ def test_a_loss_that_never_holds_all_logits_lowers_the_floor():
 
 
 def test_where_the_logits_decide_the_explanation_names_the_loss_that_does_not_hold_them():
-    task = language(plain)
+    task = language(plain_loss)
     step = plimsoll.tune(task.loss, task.model, None, task.batches[0], "90%", "20GB/s", verify=0)
     assert "LinearCrossEntropyOptions" in step.explain()
     assert "logits" in step.why
@@ -95,13 +97,62 @@ def test_where_the_logits_decide_the_explanation_names_the_loss_that_does_not_ho
 @pytest.mark.slow  # it compiles its step, which takes half a minute
 def test_the_8_bit_optimizer_of_torchao():
     optim = pytest.importorskip("torchao.optim", reason="torchao is not installed")
-    task = language(plain)
+    task = language(plain_loss)
     with pytest.raises(plimsoll.BadInput, match=r"call `optimizer\.step\(\)` once before"):
         planning.optimizer_bytes(optim.AdamW8bit(task.model.parameters()))
-    _, state = assert_trains_as_eager(lambda: language(plain), lambda p: optim.AdamW8bit(p, 1e-3))
+    _, state = assert_trains_as_eager(lambda: language(plain_loss), lambda p: optim.AdamW8bit(p, 1e-3))
     parameters = sum(p.numel() for p in task.model.parameters())
     # Two bytes a parameter, and scales; in 32 bits it would be eight.
     assert 2 * parameters < state < 2.5 * parameters
+
+
+class Stream:
+    """Stands in for a GPU's."""
+
+    def wait_stream(self, other):
+        pass
+
+    def record_event(self):
+        return self
+
+    def synchronize(self):
+        pass
+
+
+@pytest.mark.parametrize("offload_gradients", [False, True])
+def test_the_offloading_optimizer_of_torchao(monkeypatch, offload_gradients):
+    """Its hooks copy each gradient to the host. It asks for a GPU, whose streams and page-locked memory are stood in for."""
+    offload = pytest.importorskip("torchao.optim.cpu_offload", reason="torchao is not installed")
+    monkeypatch.setattr(offload, "get_available_devices", lambda: ["cpu", "xpu"])
+    monkeypatch.setattr(torch.xpu, "Stream", Stream)
+    monkeypatch.setattr(torch.xpu, "current_stream", Stream)
+    monkeypatch.setattr(torch.xpu, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
+    empty_like = torch.empty_like
+    plain = lambda tensor, *, pin_memory=False, **how: empty_like(tensor, **how)  # noqa: E731
+    monkeypatch.setattr(torch, "empty_like", plain)
+
+    def optimizer_of(parameters):
+        how = {"offload_gradients": offload_gradients, "lr": 1e-3, "minimal_size": 1024}
+        return offload.CPUOffloadOptimizer(parameters, torch.optim.AdamW, **how)
+
+    _, state = assert_trains_as_eager(lambda: language(plain_loss), optimizer_of)
+    parameters = sum(p.numel() for p in language(plain_loss).model.parameters())
+    assert 8 * parameters < state < 9 * parameters
+
+
+def test_of_an_optimizer_that_works_elsewhere_what_lies_on_the_device_counts():
+    class Offloading(torch.optim.Optimizer):
+        def __init__(self, here, elsewhere):
+            self.on_device = torch.optim.AdamW([here])
+            self.on_host = {0: torch.optim.AdamW([elsewhere])}
+
+        param_groups = property(lambda self: self.on_device.param_groups)
+
+    here = nn.Parameter(torch.zeros(1000, device="meta"))
+    optimizer = Offloading(here, nn.Parameter(torch.zeros(9000)))
+    assert planning.optimizer_bytes(optimizer, torch.device("meta")) == 2 * 4096 + 256
+    assert planning.rate_rule(optimizer) == "square root"
 
 
 class Adapted(nn.Module):
@@ -126,7 +177,7 @@ def test_adapters_on_quantised_weights_of_torchao(bits):
         config = quantization.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=groups)
 
     def fine_tuning():
-        task = language(plain)
+        task = language(plain_loss)
         task.model.requires_grad_(False)
         quantization.quantize_(task.model.body, config)
         for block in task.model.body:

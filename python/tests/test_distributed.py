@@ -30,6 +30,10 @@ def test_what_ends_a_step_on_one_rank_ends_it_on_all(processes):
     run(processes, "agreed", "short")
 
 
+def test_ranks_with_budgets_of_their_own_recommend_one_batch():
+    run(2, "batch")
+
+
 def test_two_processes_leave_the_bits_of_eager_ddp():
     run(2, "buffers", "accumulated", "refused")
 

@@ -196,11 +196,42 @@ def test_old_parametrisations_that_are_hooks():
     run_both(model)
 
 
-def test_a_hook_that_runs_as_soon_as_a_gradient_is_there_is_refused():
-    task = make(blocks, classify, vectors())
-    task.model[0].weight.register_post_accumulate_grad_hook(lambda parameter: None)
-    with pytest.raises(plimsoll.Refused, match=r"`0\.weight` has a hook .* after the step"):
-        plimsoll.tune(task.loss, task.model, None, task.batches[0], "100%", FAST)
+@pytest.mark.parametrize("frees", [False, True])
+def test_hooks_on_gradients_run_once_a_step_in_the_order_of_eager(frees):
+    """Such as an optimizer that steps as soon as a gradient is there, and frees it."""
+
+    def trained(is_planned):
+        task, seen = make(blocks, classify, vectors()), []
+        names = {id(p): name for name, p in task.model.named_parameters()}
+
+        def hook(parameter):
+            seen.append(names[id(parameter)])
+            with torch.no_grad():
+                parameter.add_(parameter.grad, alpha=-0.01)
+            if frees:
+                parameter.grad = None
+
+        for parameter in task.model.parameters():
+            parameter.register_post_accumulate_grad_hook(hook)
+        step = eager(task)
+        if is_planned:
+            before = [p.clone() for p in task.model.parameters()]
+            budget = budget_at(0.3, task, None)
+            step = plimsoll.tune(task.loss, task.model, None, task.batches[0], budget, FAST, seconds=0.5)
+            assert step.batch > 0  # which runs steps
+            assert all(map(torch.equal, before, task.model.parameters()))
+            assert not seen
+        torch.manual_seed(7)
+        left = [
+            step(*batch).detach().clone() for batch in task.batches if frees or task.model.zero_grad() is None
+        ]
+        assert not is_planned or step.fallback is None
+        gradients = [p.grad for p in task.model.parameters() if p.grad is not None]
+        return [*left, *task.model.parameters(), *gradients], seen
+
+    (wanted, order), (left, seen) = trained(False), trained(True)
+    assert len(wanted) == len(left) and all(map(torch.equal, wanted, left))
+    assert order == seen
 
 
 def test_several_losses_are_one_sum():

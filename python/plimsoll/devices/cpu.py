@@ -45,6 +45,7 @@ class Cpu(Device):
 
     where = torch.device("cpu")
     allocator = allocator.CPU
+    calibrates = True
     graphs = None
 
     def prepare(self) -> None:

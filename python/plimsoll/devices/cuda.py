@@ -66,6 +66,7 @@ class Cuda(Device):
     """One GPU."""
 
     allocator = allocator.CUDA
+    calibrates = False
 
     def __init__(self, where: torch.device) -> None:
         self.where = where

@@ -59,6 +59,8 @@ class Device(abc.ABC):
     """Where the tensors of a step are."""
     allocator: Allocator
     """Whose allocations are recorded and planned."""
+    calibrates: bool
+    """Whether a plan is run to learn how long it takes: where a call's time alone is not its time within a step."""
     graphs: Graphs | None
     """What captures a step as a graph; none where a step is always run call by call."""
 

@@ -1,12 +1,13 @@
 //! What Python asks of a schedule.
 
-use super::Schedule;
+use super::{Facts, Schedule};
 use crate::cuda::{CudaTransfers, PinnedSlab, SwapStreams};
 use crate::errors::BadInput;
 use crate::trace::Trace;
 use crate::transfers::{Copy, Transfers};
 use plimsoll_ir::schedule::{self, Command, Stream, moved, place_on_host};
-use plimsoll_ir::{Bytes, Document, trace};
+use plimsoll_ir::simulate::simulate;
+use plimsoll_ir::{Bytes, BytesPerSecond, Document, trace};
 use plimsoll_runtime::cuda::swaps::{SwapCommand, SwapCopy};
 use pyo3::prelude::*;
 
@@ -94,6 +95,25 @@ impl Schedule {
     #[getter]
     fn status(&self) -> Option<&'static str> {
         self.plan.as_ref().map(|plan| plan.status)
+    }
+
+    /// The same schedule with what runs of it measured: seconds of ops, which `trace` has, and the bytes per second of its
+    /// copies. How long an iteration takes is predicted anew from those, and no plan is faster than all ops once.
+    fn timed(&self, trace: &Trace, offload_rate: f64, prefetch_rate: f64) -> PyResult<Schedule> {
+        let mut inner = self.inner.clone();
+        inner.link.offload_bytes_per_second = BytesPerSecond(offload_rate);
+        inner.link.prefetch_bytes_per_second = BytesPerSecond(prefetch_rate);
+        let makespan = simulate(&trace.inner, &inner).makespan().0;
+        let status = self.plan.as_ref().map_or("unknown", |plan| plan.status);
+        let facts = Facts { makespan, bound: trace.inner.compute_seconds().0, status };
+        Schedule::proved(&trace.inner, inner, Some(facts))
+    }
+
+    /// The bytes per second of its copies out of the device, and of those back.
+    #[getter]
+    fn rates(&self) -> (f64, f64) {
+        let link = &self.inner.link;
+        (link.offload_bytes_per_second.0, link.prefetch_bytes_per_second.0)
     }
 
     /// The runs of ops, in their order.
