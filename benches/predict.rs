@@ -200,7 +200,15 @@ impl Case<'_> {
         let (executor, loaded) = trainer(self.task, batch, schedule).into_parts();
         let rate = LearningRateSchedule::constant(0.01);
         let network = self.task.network.spec.clone();
-        let plan = TrainingPlan { network, batch, seed: 1, rate, momentum: 0.9, weight_decay: 0.0 };
+        let plan = TrainingPlan {
+            network,
+            batch,
+            virtual_workers: 1,
+            seed: 1,
+            rate,
+            momentum: 0.9,
+            weight_decay: 0.0,
+        };
         let learns = Trainer::new(executor, loaded, None, plan).expect("the plan has the program's batch");
         let rounds = if in_full() { self.rounds.max((LASTING / iteration) as u64) } else { self.rounds };
         let iterations = in_turn(self.task, &mut [learns], rounds).remove(0);

@@ -38,7 +38,15 @@ pub fn main() -> Result<(), Error> {
         let loaded = executor.load(&program, &schedule)?;
         let rate = LearningRateSchedule::constant(0.05);
         let network = spec.clone();
-        let how = TrainingPlan { network, batch: BATCH, seed: 1, rate, momentum: 0.9, weight_decay: 5e-4 };
+        let how = TrainingPlan {
+            network,
+            batch: BATCH,
+            virtual_workers: 1,
+            seed: 1,
+            rate,
+            momentum: 0.9,
+            weight_decay: 5e-4,
+        };
         let mut trainer = Trainer::new(executor, loaded, None, how)?;
         let mut last = f32::NAN;
         trainer.train(&*digits().train, ITERATIONS, &mut |seen| last = seen.loss, &|| false)?;

@@ -17,3 +17,4 @@ mod same_bits;
 mod settings;
 mod snapshots;
 mod study_folder;
+mod workers;

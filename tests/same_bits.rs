@@ -80,7 +80,15 @@ fn train(
     let loaded = executor.load(program, schedule).expect("it loads");
     let rate = LearningRateSchedule::constant(0.02);
     let network = case.spec.clone();
-    let how = TrainingPlan { network, batch: case.batch, seed: 3, rate, momentum: 0.9, weight_decay: 5e-4 };
+    let how = TrainingPlan {
+        network,
+        batch: case.batch,
+        virtual_workers: 1,
+        seed: 3,
+        rate,
+        momentum: 0.9,
+        weight_decay: 5e-4,
+    };
     let mut trainer = Trainer::new(executor, loaded, None, how).expect("the plan fits the program");
     let NetworkSpec { image: [height, width], channels, classes, .. } = case.spec;
     let data = synthetic(Shape { height, width, channels }, classes, 4 * case.batch as usize, 7);

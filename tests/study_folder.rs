@@ -19,7 +19,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_plimsoll");
 /// Samples in an iteration of a study that is made by hand.
 const BATCH: u64 = 64;
 
-fn command(folder: &Path, arguments: &str) -> Command {
+pub(crate) fn command(folder: &Path, arguments: &str) -> Command {
     let mut command = Command::new(PROGRAM);
     command.args(arguments.split_whitespace()).current_dir(folder);
     command.env("XDG_CACHE_HOME", folder.join("cache")).env("XDG_CONFIG_HOME", folder.join("user"));
@@ -39,7 +39,7 @@ fn checked(what: &str, output: &Output, code: i32, says: &[&str]) -> String {
 }
 
 #[track_caller]
-fn check(folder: &Path, arguments: &str, code: i32, says: &[&str]) -> String {
+pub(crate) fn check(folder: &Path, arguments: &str, code: i32, says: &[&str]) -> String {
     checked(arguments, &command(folder, arguments).output().expect("the program starts"), code, says)
 }
 
@@ -52,7 +52,11 @@ fn limited(folder: &Path, limit: &str, arguments: &str) -> Output {
 }
 
 /// A folder with a study, made by hand: a config and a schedule that plan, trace and an editor made, and no checksums.
-fn by_hand(network: &str, budget: &str, change: impl Fn(&mut serde_json::Value)) -> tempfile::TempDir {
+pub(crate) fn by_hand(
+    network: &str,
+    budget: &str,
+    change: impl Fn(&mut serde_json::Value),
+) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let at = folder.path();
     fs::create_dir(at.join("study")).expect("a folder");

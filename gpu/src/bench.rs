@@ -263,6 +263,7 @@ impl Runner {
         let plan = TrainingPlan {
             network: task.network.spec.clone(),
             batch: program.trace.batch,
+            virtual_workers: 1,
             seed: 1,
             rate: LearningRateSchedule::constant(0.0),
             momentum: 0.0,

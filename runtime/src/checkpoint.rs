@@ -93,7 +93,7 @@ impl Progress {
         data: Option<DataName>,
     ) -> Progress {
         let per_epoch = iterations_per_epoch.max(1);
-        let position = step % per_epoch * plan.batch;
+        let position = step % per_epoch * plan.samples_of_update();
         Progress { kind: KIND.to_owned(), step, epoch: step / per_epoch, position, plan, data }
     }
 }

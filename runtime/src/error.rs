@@ -1,6 +1,7 @@
 //! What can go wrong above the device, split by what the caller can do about it.
 
 use crate::device::DeviceError;
+use crate::group::GroupError;
 use plimsoll_ir::check::Violation;
 use std::path::PathBuf;
 
@@ -23,6 +24,9 @@ pub enum RuntimeError {
     /// Give it less to hold, or see to the machine.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// See to the worker that is named.
+    #[error(transparent)]
+    Group(#[from] GroupError),
     /// Bring a whole file of the right kind.
     #[error("`{}`: {why}", path.display())]
     Data {

@@ -6,16 +6,18 @@
 //! allocates nothing. On a half-duplex link a transfer also waits for the transfer before it in list order, as
 //! formats.md asks.
 //!
-//! Iterations that copy a training's state are in `executor/keeping.rs`.
+//! Iterations that copy a training's state are in `executor/keeping.rs`, those in two parts in `executor/apart.rs`.
 //!
 //! What it deliberately does not do: trust a schedule that it has not checked itself, or decide anything.
 
+mod apart;
 mod keeping;
 
 use crate::device::{Begun, Device, EventId, IterationId, Launch, MemoryLayout, Room, Transfer};
 use crate::error::RuntimeError;
 use crate::host::{HostSlab, host_slab};
 use crate::waits::crossing_waits;
+use apart::Apart;
 use keeping::Keeping;
 use plimsoll_ir::check::{Places, locate};
 use plimsoll_ir::health::Health;
@@ -88,6 +90,7 @@ pub struct Loaded {
     plain: Enqueued,
     timed: Enqueued,
     keeping: Option<Keeping>,
+    apart: Option<Apart>,
     trace: Arc<Trace>,
     schedule: Arc<Schedule>,
     executor: u64,
@@ -169,14 +172,14 @@ impl Executor {
     /// Errors: the schedule is not valid for the program's trace; the program's kernels do not fit its trace; the
     /// allocation is too small.
     pub fn load(&mut self, program: &Program, schedule: &Schedule) -> Result<Loaded, RuntimeError> {
-        self.load_with(program, schedule, |_, _| None)
+        self.load_with(program, schedule, |_, _| Ok((None, None)))
     }
 
     fn load_with(
         &mut self,
         program: &Program,
         schedule: &Schedule,
-        keep: impl FnOnce(&mut Executor, &Builder) -> Option<Keeping>,
+        more: impl FnOnce(&mut Executor, &Builder) -> Result<(Option<Keeping>, Option<Apart>), RuntimeError>,
     ) -> Result<Loaded, RuntimeError> {
         let places = locate(&program.trace, schedule).map_err(RuntimeError::Schedule)?;
         check_program(program)?;
@@ -198,8 +201,9 @@ impl Executor {
         let plain = self.enqueued(false, builder.plain_steps());
         self.check_launches(program, &plain)?;
         let timed = self.enqueued(true, builder.timed_steps());
-        let keeping = keep(self, &builder);
+        let (keeping, apart) = more(self, &builder)?;
         let others = keeping.iter().flat_map(Keeping::sequences);
+        let others = others.chain(apart.iter().flat_map(Apart::sequences));
         let room =
             [&plain, &timed].into_iter().chain(others).map(Enqueued::room).fold(self.room, Room::union);
         if room != self.room {
@@ -220,6 +224,7 @@ impl Executor {
             plain,
             timed,
             keeping,
+            apart,
             trace: Arc::new(program.trace.clone()),
             schedule: Arc::new(schedule.clone()),
             executor: self.id,

@@ -2,9 +2,9 @@
 //!
 //! A [`plimsoll_ir::schedule::Schedule`] that was proved valid is turned once into the commands of three streams
 //! ([`Executor`]), and those are enqueued on a [`Device`] at every iteration. The [`Trainer`] feeds it batches, and
-//! saves and resumes [`Checkpoint`]s. This crate decides nothing, and allocates no device memory once an iteration has
-//! started; it is the only one of the house with `unsafe` code, all of it in `cpu/`, `cuda/`, [`limits`] and in the one cast of
-//! [`data`].
+//! saves and resumes [`Checkpoint`]s; several trainers are the workers of one training behind a [`Group`]. This crate
+//! decides nothing, and allocates no device memory once an iteration has started; it is the only one of the house with
+//! `unsafe` code, all of it in `cpu/`, `cuda/`, [`limits`] and in the one cast of [`data`].
 
 pub mod checkpoint;
 pub mod cpu;
@@ -13,6 +13,7 @@ pub mod data;
 mod device;
 mod error;
 mod executor;
+pub mod group;
 mod host;
 pub mod limits;
 mod null;
@@ -31,6 +32,7 @@ pub use device::{
 };
 pub use error::RuntimeError;
 pub use executor::{Executor, Loaded, Whole};
+pub use group::{Group, GroupError, GroupFacts};
 pub use host::{HostSlab, host_slab};
 pub use null::Null;
 pub use rate::{Decay, LearningRateSchedule};

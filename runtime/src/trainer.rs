@@ -7,13 +7,19 @@
 //! counter, so the numbers depend on nothing but the plan and the data: not on the schedule, not on where a run was
 //! interrupted.
 //!
+//! Where an update is made of several virtual workers, the iterations are those of `trainer/share.rs`.
+//!
 //! What it deliberately does not do: choose a batch size, a rate or a schedule.
+
+mod meeting;
+mod share;
 
 use crate::checkpoint::{Checkpoint, DataName, Progress, SavedRegion};
 use crate::data::{Batch, Dataset, epoch_order};
 use crate::device::MemoryLayout;
 use crate::error::RuntimeError;
 use crate::executor::{Executor, Loaded};
+use crate::group::Group;
 use crate::state::{Half, saved_name};
 use crate::training_plan::TrainingPlan;
 use plimsoll_ir::health::Health;
@@ -22,6 +28,7 @@ use plimsoll_ir::philox::{philox4x32, unit_f32};
 use plimsoll_ir::program::{Hyper, Init, Region, Role};
 use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::{Bytes, Seconds};
+use share::Share;
 use std::collections::HashMap;
 use std::path::Path;
 use std::time::Instant;
@@ -106,7 +113,7 @@ impl Evaluation {
 /// let mut executor = Executor::new(Box::new(Cpu::new(CpuOptions::default())), layout)?;
 /// let loaded = executor.load(&program, schedule)?;
 /// let rate = LearningRateSchedule::constant(0.05);
-/// let how = TrainingPlan { network: spec, batch: 8, seed: 1, rate, momentum: 0.9, weight_decay: 5e-4 };
+/// let how = TrainingPlan { network: spec, batch: 8, virtual_workers: 1, seed: 1, rate, momentum: 0.9, weight_decay: 5e-4 };
 /// let mut trainer = Trainer::new(executor, loaded, None, how)?;
 /// // Ten iterations; the last function is asked between them whether to pause.
 /// trainer.train(&*digits().train, 10, &mut |seen| println!("loss {}", seen.loss), &|| false)?;
@@ -118,6 +125,8 @@ pub struct Trainer {
     train: Loaded,
     evaluate: Option<Loaded>,
     plan: TrainingPlan,
+    /// What it shares with other workers, or accumulates; none in a plain training.
+    share: Option<Box<Share>>,
     step: u64,
     /// What it was trained on so far, and the iterations of an epoch.
     data: Option<(DataName, u64)>,
@@ -153,6 +162,42 @@ impl Trainer {
         evaluate: Option<Loaded>,
         plan: TrainingPlan,
     ) -> Result<Trainer, RuntimeError> {
+        if plan.virtual_workers != 1 {
+            return Err(RuntimeError::mismatch(
+                "virtual workers of a plain training",
+                1,
+                plan.virtual_workers,
+            ));
+        }
+        Trainer::with(executor, train, evaluate, plan, None)
+    }
+
+    /// As [`Trainer::new`], of one worker of a group: each update is made of the gradients of all virtual workers of the plan,
+    /// of which this worker has a part. Parameters, momenta and running statistics after it are the same bits in every group.
+    ///
+    /// All workers make the same calls of [`Trainer::train`], but that worker 0 may pause and go on; worker 0's state is
+    /// sent to all at the first of them.
+    ///
+    /// Errors: those of `new`; the program was not loaded in two parts ([`Executor::load_apart`]); there are more workers than
+    /// virtual workers.
+    pub fn sharing(
+        executor: Executor,
+        train: Loaded,
+        evaluate: Option<Loaded>,
+        plan: TrainingPlan,
+        group: Box<dyn Group>,
+    ) -> Result<Trainer, RuntimeError> {
+        let share = Share::new(group, &train, plan.virtual_workers)?;
+        Trainer::with(executor, train, evaluate, plan, Some(Box::new(share)))
+    }
+
+    fn with(
+        executor: Executor,
+        train: Loaded,
+        evaluate: Option<Loaded>,
+        plan: TrainingPlan,
+        share: Option<Box<Share>>,
+    ) -> Result<Trainer, RuntimeError> {
         if plan.batch != train.batch() {
             return Err(RuntimeError::mismatch("batch of the training plan", train.batch(), plan.batch));
         }
@@ -169,6 +214,7 @@ impl Trainer {
             train,
             evaluate,
             plan,
+            share,
             step: 0,
             data: None,
             feed: None,
@@ -216,7 +262,7 @@ impl Trainer {
     /// Iterations of one epoch of so many samples; the samples that do not fill a last batch are left out of that
     /// epoch.
     pub fn iterations_per_epoch(&self, samples: usize) -> u64 {
-        samples as u64 / self.plan.batch
+        samples as u64 / self.plan.samples_of_update()
     }
 
     fn initialise(&mut self) -> Result<(), RuntimeError> {
@@ -239,7 +285,7 @@ impl Trainer {
         let per_epoch = self.iterations_per_epoch(data.len());
         if per_epoch == 0 {
             let expected = format!("at most the {} samples of {}", data.len(), data.name());
-            return Err(RuntimeError::mismatch("batch", expected, self.plan.batch));
+            return Err(RuntimeError::mismatch("batch", expected, self.plan.samples_of_update()));
         }
         let name = DataName { name: data.name().to_owned(), samples: data.len() as u64 };
         if let Some((begun, _)) = self.data.as_ref().filter(|(begun, _)| *begun != name) {
@@ -292,7 +338,14 @@ impl Trainer {
     ) -> Result<Outcome, RuntimeError> {
         let per_epoch = self.accept(data)?;
         let mut feed = self.feed.take().unwrap_or_else(|| Feed::new(data, &self.plan));
-        let outcome = self.train_from(&mut feed, data, per_epoch, until, observe, pause);
+        let outcome = match self.share.take() {
+            None => self.train_from(&mut feed, data, per_epoch, until, observe, pause),
+            Some(mut share) => {
+                let outcome = self.train_sharing(&mut share, &mut feed, data, until, observe, pause);
+                self.share = Some(share);
+                outcome
+            }
+        };
         self.feed = Some(feed);
         outcome
     }
@@ -317,14 +370,15 @@ impl Trainer {
                 break Outcome::Paused;
             }
             let (step, learning_rate) = (self.step, self.plan.rate.at(self.step));
-            let stamp = self.write_input(feed.batch_of(step, data, per_epoch), learning_rate)?;
+            let stamp =
+                self.write_input(feed.batch_of((step, 0), data, per_epoch), learning_rate, self.plan.seed)?;
             let waited = self.executor.device().waited();
             let start = Instant::now();
             match ended {
                 Some(_) => self.start_copying(stamp),
                 None => self.executor.start(&self.train),
             }
-            feed.batch_of(step + 1, data, per_epoch);
+            feed.batch_of((step + 1, 0), data, per_epoch);
             if std::mem::take(&mut self.look) {
                 self.seen = self.executor.device().health();
             }
@@ -395,7 +449,9 @@ impl Trainer {
     pub fn train_timed(&mut self, data: &dyn Dataset) -> Result<Timeline, RuntimeError> {
         let per_epoch = self.accept(data)?;
         let mut feed = Feed::new(data, &self.plan);
-        self.write_input(feed.batch_of(self.step, data, per_epoch), self.plan.rate.at(self.step))?;
+        let first = self.share.as_ref().map_or(0, |share| share.first());
+        let batch = feed.batch_of((self.step, first), data, per_epoch);
+        self.write_input(batch, self.plan.rate.at(self.step), self.plan.seed)?;
         let timeline = self.executor.run_timed(&self.train)?;
         self.step += 1;
         Ok(timeline)
@@ -453,11 +509,16 @@ impl Trainer {
         Ok(Some(Evaluation { loss, correct, labels, samples: data.len() as u64 }))
     }
 
-    /// Writes what the next iteration of training reads; gives its hyperparameters.
-    fn write_input(&mut self, batch: &Batch, learning_rate: f64) -> Result<[u8; Hyper::BYTES], RuntimeError> {
+    /// Writes what the next iteration of training reads, with this seed of its dropout; gives its hyperparameters.
+    fn write_input(
+        &mut self,
+        batch: &Batch,
+        learning_rate: f64,
+        seed: u64,
+    ) -> Result<[u8; Hyper::BYTES], RuntimeError> {
         self.executor.write_images(&self.train, batch.images())?;
         self.executor.write_labels(&self.train, batch.labels())?;
-        let TrainingPlan { seed, momentum, weight_decay, .. } = self.plan;
+        let TrainingPlan { momentum, weight_decay, .. } = self.plan;
         let hyper = Hyper {
             learning_rate: learning_rate as f32,
             momentum,
@@ -514,6 +575,8 @@ impl Trainer {
     /// rate is spread over more or fewer iterations than in the checkpoint's plan, its shape being the same, the iterations
     /// from here on have the rates of the new plan. `path` is where the checkpoint came from, for errors.
     ///
+    /// Of several workers only worker 0 resumes; the others have its state from it.
+    ///
     /// Errors: it is of another network, batch, seed or rate (the message names what differs).
     pub fn resume(&mut self, checkpoint: &Checkpoint, path: &Path) -> Result<(), RuntimeError> {
         let fault = |why: String| Err(RuntimeError::Checkpoint { path: path.to_owned(), why });
@@ -549,9 +612,12 @@ impl Trainer {
         // What was read ahead is of other data, as far as anybody knows.
         self.feed = None;
         self.data = progress.data.clone().map(|data| {
-            let per_epoch = data.samples / self.plan.batch;
+            let per_epoch = data.samples / self.plan.samples_of_update();
             (data, per_epoch)
         });
+        if let Some(share) = &mut self.share {
+            share.part();
+        }
         Ok(())
     }
 }
@@ -584,9 +650,10 @@ fn normal_pair(first: u32, second: u32) -> [f32; 2] {
 struct Feed {
     seed: u64,
     batch_size: u64,
+    virtual_workers: u64,
     batch: Batch,
-    /// The iteration that `batch` is of.
-    step: Option<u64>,
+    /// The iteration and the virtual worker that `batch` is of.
+    place: Option<(u64, u64)>,
     order: Vec<u32>,
     /// The epoch that `order` is of.
     epoch: Option<u64>,
@@ -595,17 +662,19 @@ struct Feed {
 impl Feed {
     fn new(data: &dyn Dataset, plan: &TrainingPlan) -> Feed {
         let (batch, order) = (Batch::new(plan.batch, data), Vec::with_capacity(data.len()));
-        Feed { seed: plan.seed, batch_size: plan.batch, batch, step: None, order, epoch: None }
+        let TrainingPlan { seed, batch: batch_size, virtual_workers, .. } = *plan;
+        Feed { seed, batch_size, virtual_workers, batch, place: None, order, epoch: None }
     }
 
-    /// The batch of an iteration, read unless it was the last to be.
-    fn batch_of(&mut self, step: u64, data: &dyn Dataset, per_epoch: u64) -> &Batch {
-        if self.step.replace(step) != Some(step) {
+    /// The batch of an iteration for a virtual worker, read unless it was the last to be.
+    fn batch_of(&mut self, place: (u64, u64), data: &dyn Dataset, per_epoch: u64) -> &Batch {
+        if self.place.replace(place) != Some(place) {
+            let (step, number) = place;
             let epoch = step / per_epoch;
             if self.epoch.replace(epoch) != Some(epoch) {
                 epoch_order(data.len(), self.seed, epoch, &mut self.order);
             }
-            let first = (step % per_epoch * self.batch_size) as usize;
+            let first = ((step % per_epoch * self.virtual_workers + number) * self.batch_size) as usize;
             let samples = &self.order[first..first + self.batch_size as usize];
             self.batch.fill(data, samples.iter().map(|s| *s as usize));
         }

@@ -11,8 +11,11 @@ use serde::{Deserialize, Serialize};
 pub struct TrainingPlan {
     /// The network.
     pub network: NetworkSpec,
-    /// Samples in an iteration.
+    /// Samples in an iteration; of a virtual worker, where there are several.
     pub batch: u64,
+    /// The virtual workers whose gradients make an update, each with `batch` samples; 1 for a plain training.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub virtual_workers: u64,
     /// Of parameters, orders and dropout.
     pub seed: u64,
     /// The learning rate of every iteration.
@@ -23,26 +26,49 @@ pub struct TrainingPlan {
     pub weight_decay: f32,
 }
 
+fn one() -> u64 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes what it asks about by reference")]
+fn is_one(virtual_workers: &u64) -> bool {
+    *virtual_workers == 1
+}
+
 impl TrainingPlan {
+    /// Samples in an update, of all virtual workers together.
+    pub fn samples_of_update(&self) -> u64 {
+        self.batch * self.virtual_workers
+    }
+
     /// The first thing in which a saved plan differs from the one of now.
     pub(crate) fn difference(&self, now: &TrainingPlan) -> Option<String> {
-        let saved = self;
+        // How long a training is to be may change.
+        let same_shape = now.rate.spread_as(&self.rate) == self.rate;
+        let rate = if same_shape { self.rate } else { now.rate };
+        let (what, saved, now) = self.differs(&TrainingPlan { rate, ..now.clone() })?;
+        Some(format!("the {what} is {saved} in it and {now} now"))
+    }
+
+    /// The first thing in which another plan differs from this one: what, here, there.
+    pub(crate) fn differs(&self, other: &TrainingPlan) -> Option<(&'static str, String, String)> {
         let network = |plan: &TrainingPlan| {
             let NetworkSpec { name, image: [height, width], channels, classes } = &plan.network;
             format!("{name} for images of {height}x{width}x{channels} in {classes} classes")
         };
-        // How long a training is to be may change.
-        let same_shape = now.rate.spread_as(&saved.rate) == saved.rate;
-        let rate = if same_shape { saved.rate } else { now.rate };
         let all = [
-            ("network", network(saved), network(now)),
-            ("batch", saved.batch.to_string(), now.batch.to_string()),
-            ("seed", saved.seed.to_string(), now.seed.to_string()),
-            ("learning rate", saved.rate.to_string(), rate.to_string()),
-            ("momentum", saved.momentum.to_string(), now.momentum.to_string()),
-            ("weight decay", saved.weight_decay.to_string(), now.weight_decay.to_string()),
+            ("network", network(self), network(other)),
+            ("batch", self.batch.to_string(), other.batch.to_string()),
+            (
+                "number of virtual workers",
+                self.virtual_workers.to_string(),
+                other.virtual_workers.to_string(),
+            ),
+            ("seed", self.seed.to_string(), other.seed.to_string()),
+            ("learning rate", self.rate.to_string(), other.rate.to_string()),
+            ("momentum", self.momentum.to_string(), other.momentum.to_string()),
+            ("weight decay", self.weight_decay.to_string(), other.weight_decay.to_string()),
         ];
-        let (what, saved, now) = all.into_iter().find(|(_, saved, now)| saved != now)?;
-        Some(format!("the {what} is {saved} in it and {now} now"))
+        all.into_iter().find(|(_, here, there)| here != there)
     }
 }

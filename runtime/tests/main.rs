@@ -12,3 +12,4 @@ mod draws;
 mod pytorch;
 mod same_bits;
 mod training;
+mod workers;

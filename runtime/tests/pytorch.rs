@@ -117,6 +117,7 @@ fn prepare(reference: &Reference) -> (Network, Executor, Loaded) {
     let plan = TrainingPlan {
         network: network.spec.clone(),
         batch: reference.batch,
+        virtual_workers: 1,
         seed: 0,
         rate: LearningRateSchedule::constant(f64::from(reference.rate)),
         momentum: reference.momentum,

@@ -21,7 +21,7 @@ use plimsoll_study::error::SetupError;
 use plimsoll_study::export::{Optimizer, Tool, Wanted};
 use plimsoll_study::naming::{self, Decides};
 use plimsoll_study::request::{
-    DecayShape, NetworkRequest, NetworkSource, Objective, RateRequest, Searcher, TrainRequest,
+    DecayShape, NetworkRequest, NetworkSource, Objective, RateRequest, Searcher, TrainRequest, Workers,
 };
 use plimsoll_study::tuning::TuneRequest;
 use plimsoll_study::{Error, NetworkWorkload, Setup, Study, Watch};
@@ -176,7 +176,8 @@ impl TrainArgs {
     /// How to train.
     pub fn request(&self, fresh: bool, timed: bool) -> TrainRequest {
         let TrainArgs { epochs, decay, momentum, weight_decay, seed, save_every } = *self;
-        TrainRequest { epochs, decay: decay.into(), momentum, weight_decay, seed, save_every, fresh, timed }
+        let (decay, workers) = (decay.into(), Workers::default());
+        TrainRequest { epochs, decay, momentum, weight_decay, seed, save_every, fresh, workers, timed }
     }
 }
 

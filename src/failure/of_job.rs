@@ -5,7 +5,7 @@ use plimsoll_ir::{Bytes, Fault};
 use plimsoll_networks::NetworkError;
 use plimsoll_networks::onnx::OnnxError;
 use plimsoll_profiler::ProfileError;
-use plimsoll_runtime::{CudaError, DeviceError, Instead, MemoryKind, RuntimeError};
+use plimsoll_runtime::{CudaError, DeviceError, GroupError, Instead, MemoryKind, RuntimeError};
 use plimsoll_study::error::DataError;
 use plimsoll_study::error::ExportError;
 use plimsoll_study::error::OnnxFileError;
@@ -375,8 +375,10 @@ fn of_runtime(error: &RuntimeError) -> Failure {
     let exit = match error {
         RuntimeError::Schedule(_) => Exit::Verification,
         RuntimeError::Device(DeviceError::OutOfRange { .. }) => Exit::Internal,
-        RuntimeError::Device(_) => Exit::Device,
-        RuntimeError::Mismatch { .. }
+        RuntimeError::Device(_)
+        | RuntimeError::Group(GroupError::Lost { .. } | GroupError::OutOfStep { .. }) => Exit::Device,
+        RuntimeError::Group(GroupError::Different { .. })
+        | RuntimeError::Mismatch { .. }
         | RuntimeError::Data { .. }
         | RuntimeError::Checkpoint { .. }
         | RuntimeError::Overflowed { .. }
@@ -413,8 +415,26 @@ fn of_training(error: TrainError) -> Failure {
         TrainError::OverBudget { ref retune, .. } => Failure::new(Exit::Verification, &error).help(
             format_args!("put the schedule back that was chosen with the config, or {}", tune_again(retune)),
         ),
-        TrainError::TooFewSamples { .. } => {
-            Failure::usage(error).help("choose other --data, or tune anew for this one")
+        TrainError::TooFewSamples { .. } => Failure::usage(error)
+            .help("choose other --data, lower --global-batch or --workers, or tune anew for these data"),
+        TrainError::NotShared { global, batch } => {
+            let below = global / batch * batch;
+            let (above, below) = (below.saturating_add(batch), (below > 0).then(|| format!("{below} and ")));
+            Failure::usage(error)
+                .help(format_args!("the nearest that are: {}{above}", below.unwrap_or_default()))
+        }
+        TrainError::TooManyWorkers { earlier, .. } => Failure::usage(&error).help(if earlier {
+            "the training that goes on has updates of that size: lower --workers, or start anew with --fresh"
+        } else {
+            "lower --workers, or raise --global-batch"
+        }),
+        TrainError::OneDevice { .. } => Failure::usage(&error)
+            .help("leave --workers out; --global-batch N gives an update of N samples by accumulation"),
+        TrainError::NoThread { .. } => Failure::new(Exit::Device, &error).help("lower --workers"),
+        TrainError::Worker { rank, source, saved, lost } => {
+            let lost = lost.map_or(String::new(), |why| format!("; the newest state was lost: {why}"));
+            let Failure { exit, .. } = of_runtime(&source);
+            Failure::new(exit, format_args!("worker {rank}: {source}")).help(holds(&saved) + &lost)
         }
         TrainError::CannotKeep(source) => {
             of_runtime(&source).help("nothing was trained: the training's state could not be kept")

@@ -17,6 +17,7 @@ use plimsoll_study::error::SetupError;
 use plimsoll_study::error::{Doing, FileError};
 use plimsoll_study::memory_snapshot::MemorySnapshot;
 use plimsoll_study::onnx;
+use plimsoll_study::request::{TrainRequest, Workers};
 use plimsoll_study::trace_events::TraceEvents;
 use plimsoll_study::training::Trained;
 use plimsoll_study::tuning::missed;
@@ -54,10 +55,12 @@ fn run_watched(args: &RunArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failure>
         }
     }
     let timed = args.trace_out.is_some() || args.memory_snapshot.is_some();
-    let request = args.train.request(args.fresh, timed);
+    let workers = Workers { count: args.workers as usize, global_batch: args.global_batch };
+    let request = TrainRequest { workers, ..args.train.request(args.fresh, timed) };
     let trained = study.train(&task, (&config, &schedule), &request, &held?, watch);
     let trained = trained.map_err(|error| of_trained(error, false))?;
-    if trained.iterations > trained.resumed_at {
+    // What was predicted is an iteration of one batch.
+    if trained.iterations > trained.resumed_at && trained.global_batch == config.batch {
         missed(trained.iteration, &config.predicted).inspect(|words| {
             tracing::warn!("an iteration took {words}; `plimsoll tune --fresh` measures and tunes anew");
         });
@@ -169,33 +172,33 @@ fn setup_of(config: &Config, args: &RunArgs, watch: &Watch<'_>) -> Result<Setup,
 
 fn table(task: &NetworkWorkload, config: &Config, trained: &Trained) -> Table {
     let epoch = |iteration: Seconds, between: Seconds| {
-        Seconds((iteration + between).0 * task.samples() as f64 / config.batch as f64)
+        Seconds((iteration + between).0 * task.samples() as f64 / trained.global_batch as f64)
     };
     let measured = trained.iterations > trained.resumed_at;
     let only_measured = |seconds: Seconds| if measured { seconds.into() } else { Cell::None };
-    Table::facts(
-        "run",
-        vec![
-            ("network", "network", config.network.in_words().into()),
-            ("batch", "batch", config.batch.into()),
-            ("iterations", "iterations", trained.iterations.into()),
-            ("resumed_at", "of them before this run", trained.resumed_at.into()),
-            (
-                "predicted_iteration_seconds",
-                "iteration, predicted",
-                config.predicted.iteration_seconds.into(),
-            ),
-            ("iteration_seconds", "iteration, measured", only_measured(trained.iteration)),
-            ("epoch_seconds", "epoch, measured", only_measured(epoch(trained.iteration, trained.between))),
-            ("peak_bytes", "peak", trained.peak.into()),
-            ("learning_rate", "learning rate", Cell::learning_rate(config.learning_rate.rate)),
-            (
-                "loss",
-                "loss of the last epoch",
-                if measured { Cell::Number(f64::from(trained.loss), 4) } else { Cell::None },
-            ),
-            ("test_loss", "test loss", Cell::Number(trained.test.loss, 4)),
-            ("test_accuracy", "test accuracy", Cell::Share(trained.test.accuracy())),
-        ],
-    )
+    let mut facts: Vec<(_, _, Cell)> = vec![
+        ("network", "network", config.network.in_words().into()),
+        ("batch", "batch", config.batch.into()),
+    ];
+    if trained.global_batch != config.batch {
+        facts.push(("workers", "workers", (trained.workers as u64).into()));
+        facts.push(("global_batch", "global batch", trained.global_batch.into()));
+    }
+    facts.extend([
+        ("iterations", "iterations", trained.iterations.into()),
+        ("resumed_at", "of them before this run", trained.resumed_at.into()),
+        ("predicted_iteration_seconds", "iteration, predicted", config.predicted.iteration_seconds.into()),
+        ("iteration_seconds", "iteration, measured", only_measured(trained.iteration)),
+        ("epoch_seconds", "epoch, measured", only_measured(epoch(trained.iteration, trained.between))),
+        ("peak_bytes", "peak", trained.peak.into()),
+        ("learning_rate", "learning rate", Cell::learning_rate(trained.rate)),
+        (
+            "loss",
+            "loss of the last epoch",
+            if measured { Cell::Number(f64::from(trained.loss), 4) } else { Cell::None },
+        ),
+        ("test_loss", "test loss", Cell::Number(trained.test.loss, 4)),
+        ("test_accuracy", "test accuracy", Cell::Share(trained.test.accuracy())),
+    ]);
+    Table::facts("run", facts)
 }

@@ -85,6 +85,7 @@ fn train(
     let plan = TrainingPlan {
         network: task.network.spec.clone(),
         batch: args.batch,
+        virtual_workers: 1,
         seed: args.seed,
         rate: LearningRateSchedule::constant(RATE),
         momentum: 0.9,

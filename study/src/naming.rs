@@ -98,8 +98,10 @@ fn device(setup: &Setup) -> Result<Vec<String>, Error> {
 fn options(request: &Decides) -> Vec<String> {
     let Decides { budget: _, host_memory, search, objective, min_batch, max_batch, rate, train } = request;
     let RateRequest { base_batch, base_rate, rule } = rate;
-    let TrainRequest { epochs: _, save_every: _, fresh: _, timed: _, decay, momentum, weight_decay, seed } =
+    // The workers are no option of what is tuned and trained in one.
+    let TrainRequest { epochs: _, save_every: _, fresh: _, timed: _, workers: _, decay, momentum, .. } =
         train;
+    let TrainRequest { weight_decay, seed, .. } = train;
     vec![
         format!("host memory {host_memory:?}"),
         format!("search {search:?}"),

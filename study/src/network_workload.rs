@@ -264,6 +264,18 @@ impl NetworkWorkload {
         load(Executor::new(self.setup.device()?, layout_of(programs))?, programs)
     }
 
+    /// The same, the first of them loaded in two parts: its pass, and its update.
+    pub fn executor_apart(
+        &self,
+        programs: &[(&Program, &Schedule)],
+    ) -> Result<(Executor, Vec<Loaded>), Error> {
+        let [(trained, schedule), others @ ..] = programs else { return self.executor(programs) };
+        let mut executor = Executor::new(self.setup.device()?, layout_of(programs))?;
+        let trained = executor.load_apart(trained, schedule)?;
+        let (executor, others) = load(executor, others)?;
+        Ok((executor, [vec![trained], others].concat()))
+    }
+
     /// The same; the state that the first of them trains is kept on the host, copied before this offload of its schedule or
     /// behind all.
     pub fn executor_keeping_state(
@@ -361,6 +373,7 @@ impl Workload for NetworkWorkload {
         let training = TrainingPlan {
             network: self.network.spec.clone(),
             batch,
+            virtual_workers: 1,
             seed: SEED,
             rate: LearningRateSchedule::constant(0.0),
             momentum: 0.0,

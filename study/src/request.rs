@@ -78,6 +78,23 @@ pub enum DecayShape {
     Step,
 }
 
+/// Who trains together, and how large an update of theirs is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Workers {
+    /// How many, as threads of this process; at least 1. Each has a device, and the budget, for itself.
+    pub count: usize,
+    /// Samples in an update, of all of them: a multiple of the config's batch. By default those of the training that goes on,
+    /// else a batch of the config's for each worker.
+    pub global_batch: Option<u64>,
+}
+
+impl Default for Workers {
+    /// One, whose updates are of one batch.
+    fn default() -> Workers {
+        Workers { count: 1, global_batch: None }
+    }
+}
+
 /// How to train.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainRequest {
@@ -95,6 +112,8 @@ pub struct TrainRequest {
     pub save_every: Option<Seconds>,
     /// An earlier training is forgotten, once it is sure that this one can begin.
     pub fresh: bool,
+    /// Who trains it.
+    pub workers: Workers,
     /// Two more iterations are run at the end, and the second is timed command by command; they change nothing that is kept.
     pub timed: bool,
 }

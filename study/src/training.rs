@@ -1,9 +1,10 @@
 //! Training what was tuned: the config's schedule on the task's data, epoch by epoch, its state kept (`saving.rs`) where a
-//! device that fails cannot take it along.
+//! device that fails cannot take it along. Workers that train together are in `workers.rs`.
 //!
 //! What it deliberately does not do: choose anything. Batch, placement and rate stand in the config.
 
 mod saving;
+mod workers;
 
 use crate::documents;
 use crate::error::{Error, Stopped, TrainError};
@@ -11,7 +12,6 @@ use crate::folder::{Held, Study};
 use crate::network_workload::{NetworkWorkload, median};
 use crate::request::{DecayShape, TrainRequest};
 use crate::watch::{Event, Notice, Watch};
-use crate::workload::Workload;
 use plimsoll_ir::check::check;
 use plimsoll_ir::config::Config;
 use plimsoll_ir::health::Health;
@@ -22,6 +22,7 @@ use plimsoll_ir::simulate::{Timeline, simulate};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, CommandId, Seconds};
 use plimsoll_networks::Mode;
+use plimsoll_runtime::group::threads;
 use plimsoll_runtime::{
     Checkpoint, Decay, Evaluation, LearningRateSchedule, Observation, Outcome, RuntimeError, Trainer,
     TrainingPlan, state_bytes,
@@ -31,6 +32,7 @@ use saving::Saving;
 use std::cell::Cell;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use workers::{Update, beside};
 
 /// How often the device is asked how it is, at most: its driver takes milliseconds to tell.
 const LOOK: Duration = Duration::from_secs(10);
@@ -53,36 +55,60 @@ pub struct Trained {
     pub iteration: Seconds,
     /// The median time between two iterations.
     pub between: Seconds,
-    /// Resident bytes and pool that were allocated.
+    /// Resident bytes and pool that were allocated, for each worker.
     pub peak: Bytes,
+    /// Workers that trained together.
+    pub workers: usize,
+    /// Samples in an update, of all of them.
+    pub global_batch: u64,
+    /// The learning rate of such an update, before its decay.
+    pub rate: f64,
     /// When every command of one more iteration ran, where that was asked for.
     pub timeline: Option<Timeline>,
 }
 
 /// The rate of every iteration.
-fn rate_schedule(config: &Config, request: &TrainRequest, iterations: u64) -> LearningRateSchedule {
+fn rate_schedule(update: &Update, request: &TrainRequest, iterations: u64) -> LearningRateSchedule {
     let decay = match request.decay {
         DecayShape::Constant => Decay::Constant,
         DecayShape::Cosine => Decay::Cosine { iterations, floor: 0.0 },
         DecayShape::Step => Decay::Step { every: iterations.div_ceil(3), factor: 0.1 },
     };
-    let rate = &config.learning_rate;
-    LearningRateSchedule { base: rate.rate, warmup_iterations: rate.warmup_iterations, decay }
+    LearningRateSchedule { base: update.rate, warmup_iterations: update.warmup_iterations, decay }
 }
 
-/// A trainer at the start of training, and the iterations of an epoch.
+/// The trainers of all workers at the start of training, by rank.
 fn set_up(
     task: &NetworkWorkload,
     config: &Config,
     schedule: &Schedule,
-    request: &TrainRequest,
+    (request, update): (&TrainRequest, &Update),
     study: &Study,
     watch: &Watch<'_>,
-) -> Result<(Trainer, u64), Error> {
+) -> Result<Vec<Trainer>, Error> {
     let program = task.program(config.batch, Mode::Train)?;
     within_budget(&program, config, schedule, study)?;
     let (evaluate, evaluate_schedule) = task.evaluation(config.batch, config.budget_bytes, watch)?;
     let programs = [(&program, schedule), (&evaluate, &evaluate_schedule)];
+    let plan = TrainingPlan {
+        network: task.network.spec.clone(),
+        batch: config.batch,
+        virtual_workers: update.virtual_workers,
+        seed: request.seed,
+        rate: rate_schedule(update, request, update.per_epoch * request.epochs),
+        momentum: request.momentum,
+        weight_decay: request.weight_decay,
+    };
+    if update.virtual_workers > 1 {
+        // Worker 0 tests, too.
+        let trainer = |(group, programs): (_, &[_])| {
+            let (executor, loaded) = task.executor_apart(programs)?;
+            let [train, rest @ ..] = loaded.as_slice() else { unreachable!("a program was loaded") };
+            Ok(Trainer::sharing(executor, train.clone(), rest.first().cloned(), plan.clone(), group)?)
+        };
+        let programs = std::iter::once(&programs[..]).chain(std::iter::repeat(&programs[..1]));
+        return threads(request.workers.count).into_iter().zip(programs).map(trainer).collect();
+    }
     let (executor, mut loaded) = match request.save_every {
         None if task.setup.can_be_lost() => {
             task.executor_keeping_state(&programs, place_copies(study, &program, schedule, watch)?)?
@@ -90,22 +116,9 @@ fn set_up(
         // What computes in the host's memory has the state there, and who says how often it is saved has it in its file.
         _ => task.executor(&programs)?,
     };
-    let per_epoch = task.samples() / config.batch;
-    if per_epoch == 0 {
-        let (data, samples, batch) = (task.data.train.name().to_owned(), task.samples(), config.batch);
-        return Err(TrainError::TooFewSamples { data, samples, batch }.into());
-    }
-    let plan = TrainingPlan {
-        network: task.network.spec.clone(),
-        batch: config.batch,
-        seed: request.seed,
-        rate: rate_schedule(config, request, per_epoch * request.epochs),
-        momentum: request.momentum,
-        weight_decay: request.weight_decay,
-    };
     let evaluate = loaded.pop();
     let train = loaded.pop().expect("two programs were loaded");
-    Ok((Trainer::new(executor, train, evaluate, plan)?, per_epoch))
+    Ok(vec![Trainer::new(executor, train, evaluate, plan)?])
 }
 
 /// Makes sure that a schedule keeps the budget of its config, whatever budget it says itself.
@@ -163,11 +176,28 @@ pub fn train(
     watch: &Watch<'_>,
 ) -> Result<Trained, Error> {
     let loading = watch.step("load", None);
-    let (mut trainer, per_epoch) = set_up(task, config, schedule, request, study, watch)?;
+    let saved = if request.fresh { None } else { load(&study.checkpoint(), watch)? };
+    let update = Update::of(task, config, request, saved.as_ref(), watch)?;
+    let mut trainers = set_up(task, config, schedule, (request, &update), study, watch)?;
     drop(loading);
-    let (total, peak) = (per_epoch * request.epochs, trainer.layout().device());
-    begin(&mut trainer, study, (request.epochs, per_epoch), request.fresh, watch)?;
-    let resumed_at = trainer.step();
+    let mut trainer = trainers.remove(0);
+    begin(&mut trainer, saved, study, (request, &update), watch)?;
+    let total = update.per_epoch * request.epochs;
+    beside(trainers, &*task.data.train, total, || {
+        train_from(trainer, task, (config, request, &update), study, watch)
+    })
+}
+
+/// Trains from where a trainer is, and tests at the end.
+fn train_from(
+    mut trainer: Trainer,
+    task: &NetworkWorkload,
+    (config, request, update): (&Config, &TrainRequest, &Update),
+    study: &Study,
+    watch: &Watch<'_>,
+) -> Result<Trained, Error> {
+    let (per_epoch, peak, resumed_at) = (update.per_epoch, trainer.layout().device(), trainer.step());
+    let total = per_epoch * request.epochs;
     // Nothing is trained yet, but data that is not what training began with is refused, even where all is done.
     trainer.train(&*task.data.train, resumed_at, &mut |_| {}, &|| false)?;
     let mut seen = Seen::default();
@@ -228,6 +258,9 @@ pub fn train(
         iteration: undisturbed(seen.seconds).unwrap_or(Seconds::ZERO),
         between: median(&mut seen.between),
         peak,
+        workers: request.workers.count,
+        global_batch: trainer.plan().samples_of_update(),
+        rate: update.rate,
         timeline,
     })
 }
@@ -236,15 +269,15 @@ pub fn train(
 /// be saving.
 fn begin(
     trainer: &mut Trainer,
+    saved: Option<Checkpoint>,
     study: &Study,
-    (epochs, per_epoch): (u64, u64),
-    fresh: bool,
+    (request, update): (&TrainRequest, &Update),
     watch: &Watch<'_>,
 ) -> Result<(), Error> {
-    let checkpoint = &study.checkpoint();
-    let total = epochs * per_epoch;
-    if checkpoint.exists() && !fresh {
-        let before = resume(trainer, checkpoint, watch)?;
+    let (checkpoint, per_epoch) = (&study.checkpoint(), update.per_epoch);
+    let total = request.epochs * per_epoch;
+    if let Some(saved) = saved {
+        let before = resume(trainer, &saved, checkpoint)?;
         let (step, now) = (trainer.step(), trainer.plan().rate);
         let [trained, asked] = [step, total].map(|iterations| in_epochs(iterations, per_epoch));
         if step >= total {
@@ -259,7 +292,7 @@ fn begin(
     if trainer.step() < total {
         Checkpoint::make_sure(checkpoint, trainer.saved_bytes()).map_err(TrainError::CannotKeep)?;
     }
-    if fresh {
+    if request.fresh {
         study.forget(std::slice::from_ref(checkpoint))?;
     }
     Ok(())
@@ -316,12 +349,11 @@ fn warn_of(known: Health, now: Option<Health>, watch: &Watch<'_>) -> Health {
     known.then(now)
 }
 
-/// Goes on from a checkpoint; gives the rates that were planned when it was saved.
-fn resume(
-    trainer: &mut Trainer,
-    checkpoint: &Path,
-    watch: &Watch<'_>,
-) -> Result<LearningRateSchedule, Error> {
+/// The study's checkpoint, where there is one.
+fn load(checkpoint: &Path, watch: &Watch<'_>) -> Result<Option<Checkpoint>, Error> {
+    if !checkpoint.exists() {
+        return Ok(None);
+    }
     let saved = Checkpoint::load(checkpoint).map_err(TrainError::Unreadable)?;
     if !saved.has_checksum() {
         watch.warn(format_args!(
@@ -329,7 +361,16 @@ fn resume(
             checkpoint.display()
         ));
     }
-    trainer.resume(&saved, checkpoint).map_err(|error| match error {
+    Ok(Some(saved))
+}
+
+/// Goes on from a checkpoint; gives the rates that were planned when it was saved.
+fn resume(
+    trainer: &mut Trainer,
+    saved: &Checkpoint,
+    checkpoint: &Path,
+) -> Result<LearningRateSchedule, Error> {
+    trainer.resume(saved, checkpoint).map_err(|error| match error {
         // The file is as good as before.
         RuntimeError::Device(_) => Error::from(error),
         _ => TrainError::OtherTraining(error).into(),

@@ -108,6 +108,7 @@ fn train(
     let plan = TrainingPlan {
         network: task.network.spec.clone(),
         batch: program.trace.batch,
+        virtual_workers: 1,
         seed: 7,
         rate: LearningRateSchedule::constant(1e-3),
         momentum: 0.9,

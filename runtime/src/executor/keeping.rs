@@ -71,7 +71,7 @@ impl Executor {
         }
         let copies = StateCopies::of(program, self.layout);
         self.load_with(program, schedule, |executor, builder| {
-            Some(Keeping::new(executor, builder, copies, before))
+            Ok((Some(Keeping::new(executor, builder, copies, before)), None))
         })
     }
 

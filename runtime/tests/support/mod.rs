@@ -216,6 +216,7 @@ pub fn plan(network: &Network, batch: u64) -> TrainingPlan {
     TrainingPlan {
         network: network.spec.clone(),
         batch,
+        virtual_workers: 1,
         seed: 11,
         rate: LearningRateSchedule { warmup_iterations: 5, ..LearningRateSchedule::constant(0.02) },
         momentum: 0.9,

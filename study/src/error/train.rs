@@ -44,6 +44,57 @@ pub enum TrainError {
         /// The batch.
         batch: u64,
     },
+    /// An update of so many samples is no whole number of batches.
+    #[error("a global batch of {global} is no multiple of the batch of {batch}, which a virtual worker has")]
+    NotShared {
+        /// Samples in an update.
+        global: u64,
+        /// The config's batch.
+        batch: u64,
+    },
+    /// There are more workers than batches in an update.
+    #[error(
+        "{workers} workers are more than the {} in an update of {global} samples",
+        if *virtual_workers == 1 { "one batch".to_owned() } else { format!("{virtual_workers} batches") }
+    )]
+    TooManyWorkers {
+        /// Workers.
+        workers: usize,
+        /// Batches of the config's size in an update.
+        virtual_workers: u64,
+        /// Samples in an update.
+        global: u64,
+        /// Whether an earlier training, which goes on, has updates of that size.
+        earlier: bool,
+    },
+    /// Workers of one process would share a GPU.
+    #[error("{workers} workers of one process would share one {device}")]
+    OneDevice {
+        /// Workers.
+        workers: usize,
+        /// The device.
+        device: String,
+    },
+    /// There is no thread for a worker.
+    #[error("there is no thread for worker {rank}: {why}")]
+    NoThread {
+        /// Which.
+        rank: usize,
+        /// What the system says.
+        why: String,
+    },
+    /// A worker has ended, and so all have.
+    #[error("worker {rank}: {source}")]
+    Worker {
+        /// Which.
+        rank: usize,
+        /// Why.
+        source: RuntimeError,
+        /// What is kept.
+        saved: Saved,
+        /// Why the newest state was lost, where it was.
+        lost: Option<String>,
+    },
     /// The state could not be kept: nothing was trained.
     #[error("{0}")]
     CannotKeep(RuntimeError),

@@ -14,7 +14,7 @@ use crate::error::{Error, Saved, TrainError};
 use crate::request::TrainRequest;
 use crate::watch::Watch;
 use plimsoll_ir::Seconds;
-use plimsoll_runtime::{Checkpoint, DeviceError, RuntimeError, Trainer};
+use plimsoll_runtime::{Checkpoint, DeviceError, GroupError, RuntimeError, Trainer};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -216,6 +216,11 @@ impl<'a> Saving<'a> {
                 let lost = self.write_copy(trainer).err();
                 TrainError::Device { source, saved: self.saved(), lost }.into()
             }
+            // This worker's state is that of its last update, whatever became of another.
+            RuntimeError::Group(GroupError::Lost { rank }) => {
+                let lost = self.write(trainer).err().map(|error| error.to_string());
+                TrainError::Worker { rank, source, saved: self.saved(), lost }.into()
+            }
             _ => source.into(),
         }
     }
@@ -244,7 +249,7 @@ impl Drop for Saving<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::DecayShape;
+    use crate::request::{DecayShape, Workers};
     use plimsoll_ir::network::NetworkSpec;
     use plimsoll_ir::program::KernelAlternative;
     use plimsoll_ir::schedule::Link;
@@ -281,7 +286,15 @@ mod tests {
         };
         let loaded = loaded.expect("it loads");
         let rate = LearningRateSchedule::constant(0.01);
-        let how = TrainingPlan { network, batch: BATCH, seed: 1, rate, momentum: 0.9, weight_decay: 0.0 };
+        let how = TrainingPlan {
+            network,
+            batch: BATCH,
+            virtual_workers: 1,
+            seed: 1,
+            rate,
+            momentum: 0.9,
+            weight_decay: 0.0,
+        };
         Trainer::new(executor, loaded, None, how).expect("the plan fits the program")
     }
 
@@ -313,6 +326,7 @@ mod tests {
             seed: 1,
             save_every,
             fresh,
+            workers: Workers::default(),
             timed: false,
         };
         Saving::new(path, (0, 10), &request, (0.05, Path::new("study")), &Watch::silent())

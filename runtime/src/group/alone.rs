@@ -1,0 +1,46 @@
+//! The group of one worker: nothing is exchanged. An update of several virtual workers on it is accumulation.
+
+use super::tree::TreeSum;
+use super::{Group, GroupError, GroupFacts, Piece};
+use std::collections::VecDeque;
+
+/// One worker by itself.
+pub fn alone() -> Box<dyn Group> {
+    Box::new(Alone::default())
+}
+
+#[derive(Default)]
+struct Alone {
+    /// The sums of the pieces that were started.
+    started: VecDeque<Vec<f32>>,
+    spare: Vec<Vec<f32>>,
+}
+
+impl Group for Alone {
+    fn facts(&self) -> GroupFacts {
+        GroupFacts { engine: "alone", rank: 0, workers: 1 }
+    }
+
+    fn start(&mut self, piece: &Piece, mine: &TreeSum) -> Result<(), GroupError> {
+        let mut sum = self.spare.pop().unwrap_or_default();
+        sum.clear();
+        sum.extend_from_slice(&mine.root().expect("one worker has all leaves")[piece.elements.clone()]);
+        self.started.push_back(sum);
+        Ok(())
+    }
+
+    fn finish(&mut self, _: &Piece, sum: &mut [f32]) -> Result<(), GroupError> {
+        let own = self.started.pop_front().expect("it was started");
+        sum.copy_from_slice(&own);
+        self.spare.push(own);
+        Ok(())
+    }
+
+    fn agree(&mut self, mine: &[u32]) -> Result<Vec<Vec<u32>>, GroupError> {
+        Ok(vec![mine.to_vec()])
+    }
+
+    fn broadcast(&mut self, _: &mut Vec<u32>) -> Result<(), GroupError> {
+        Ok(())
+    }
+}

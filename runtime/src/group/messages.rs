@@ -1,0 +1,54 @@
+//! What an engine of several workers has to offer: messages from one worker to another, in order.
+//!
+//! A message is words of 32 bits, behind a head that says what it is of, so that workers that are at different places of a
+//! training find out instead of adding up what does not belong together.
+
+use super::{GroupError, GroupFacts};
+
+/// What a message is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Head {
+    /// The sender's nodes of a piece.
+    Nodes(u32),
+    /// The sum of a piece.
+    Sum(u32),
+    /// What the sender says to all.
+    Agreement,
+    /// What worker 0 has for all.
+    Broadcast,
+}
+
+impl Head {
+    /// Its two words.
+    pub(super) fn words(self) -> [u32; 2] {
+        match self {
+            Head::Nodes(piece) => [1, piece],
+            Head::Sum(piece) => [2, piece],
+            Head::Agreement => [3, 0],
+            Head::Broadcast => [4, 0],
+        }
+    }
+
+    /// Of a message's first two words, in words.
+    pub(super) fn in_words(words: &[u32]) -> String {
+        match words {
+            [1, piece, ..] => format!("the nodes of piece {piece}"),
+            [2, piece, ..] => format!("the sum of piece {piece}"),
+            [3, ..] => "an agreement".to_owned(),
+            [4, ..] => "a broadcast".to_owned(),
+            _ => "a message of another kind".to_owned(),
+        }
+    }
+}
+
+/// Messages between the workers of a group.
+pub(super) trait Messages: Send {
+    /// Who this worker is.
+    fn facts(&self) -> GroupFacts;
+
+    /// Sends a message, which arrives behind those that were sent to that worker before. Waits for nobody.
+    fn send(&mut self, to: usize, message: Vec<u32>) -> Result<(), GroupError>;
+
+    /// Waits for the next message of a worker.
+    fn receive(&mut self, from: usize) -> Result<Vec<u32>, GroupError>;
+}

@@ -1,0 +1,225 @@
+//! The seam between the workers of one training: what a trainer knows of the others.
+//!
+//! A group sums numbers over all workers in the order of one fixed tree (`tree.rs`), piece by piece, each piece at the worker
+//! that owns it: a sharded parameter server, whose servers are the workers themselves. [`alone`] has one worker, and
+//! [`threads`] has the workers of one process. All workers make the same calls in the same order.
+//!
+//! What it deliberately does not do: know of devices, gradients or iterations, or decide who has which virtual workers.
+
+mod alone;
+mod messages;
+mod sharded;
+mod threads;
+mod tree;
+
+pub use alone::alone;
+pub use threads::threads;
+pub use tree::{Node, TreeSum};
+
+use std::ops::Range;
+
+/// Who a worker is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupFacts {
+    /// What the workers exchange numbers by: `alone` or `threads`.
+    pub engine: &'static str,
+    /// This worker's number, from 0.
+    pub rank: usize,
+    /// How many workers there are.
+    pub workers: usize,
+}
+
+/// A piece of the numbers that are summed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Tells the pieces of one sum apart.
+    pub number: u32,
+    /// The worker that sums it.
+    pub owner: usize,
+    /// Which of the numbers, half-open.
+    pub elements: Range<usize>,
+}
+
+/// Why workers cannot go on together.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GroupError {
+    /// A worker has ended.
+    #[error("worker {rank} has ended")]
+    Lost {
+        /// Which.
+        rank: usize,
+    },
+    /// A worker is somewhere else in the training.
+    #[error("worker {rank} is at {there}, where worker {me} is at {here}")]
+    OutOfStep {
+        /// Which.
+        rank: usize,
+        /// Who says so.
+        me: usize,
+        /// What that worker sent.
+        there: String,
+        /// What should have come.
+        here: String,
+    },
+    /// A worker trains something else.
+    #[error("worker {rank} has another {what} than worker 0: {there}, not {first}")]
+    Different {
+        /// Which.
+        rank: usize,
+        /// What differs.
+        what: String,
+        /// Its own.
+        there: String,
+        /// Worker 0's.
+        first: String,
+    },
+}
+
+/// The workers of a training, as one of them sees them.
+pub trait Group: Send {
+    /// Who this worker is.
+    fn facts(&self) -> GroupFacts;
+
+    /// Starts to sum a piece of what all workers have in `mine`, in which none of the numbers changes until
+    /// [`Group::finish`].
+    fn start(&mut self, piece: &Piece, mine: &TreeSum) -> Result<(), GroupError>;
+
+    /// Waits for the sum of a piece that was started, and gives it. Pieces are finished in the order in which they were
+    /// started.
+    fn finish(&mut self, piece: &Piece, sum: &mut [f32]) -> Result<(), GroupError>;
+
+    /// Gives what every worker says, by rank.
+    fn agree(&mut self, mine: &[u32]) -> Result<Vec<Vec<u32>>, GroupError>;
+
+    /// Gives every worker what worker 0 has.
+    fn broadcast(&mut self, words: &mut Vec<u32>) -> Result<(), GroupError>;
+}
+
+/// The virtual workers of a worker: a range of them, the ranges of all workers in order and as equal as can be.
+pub fn share(facts: GroupFacts, virtual_workers: u64) -> Range<u64> {
+    let begin = |rank: usize| {
+        let place = rank as u128 * u128::from(virtual_workers) / facts.workers as u128;
+        u64::try_from(place).expect("it is at most the number of virtual workers")
+    };
+    begin(facts.rank)..begin(facts.rank + 1)
+}
+
+/// So many numbers in a piece for each worker, as equal as can be.
+pub fn equal_pieces(facts: GroupFacts, elements: usize) -> Vec<Piece> {
+    let each = elements.div_ceil(facts.workers);
+    let piece = |(number, owner): (u32, usize)| Piece {
+        number,
+        owner,
+        elements: (owner * each).min(elements)..((owner + 1) * each).min(elements),
+    };
+    (0..).zip(0..facts.workers).map(piece).filter(|piece| !piece.elements.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(rank: usize, workers: usize) -> GroupFacts {
+        GroupFacts { engine: "threads", rank, workers }
+    }
+
+    #[test]
+    fn every_virtual_worker_and_every_number_has_one_worker() {
+        for workers in 1..9usize {
+            for count in workers as u64..30 {
+                let mut next = 0;
+                for rank in 0..workers {
+                    let share = share(facts(rank, workers), count);
+                    assert_eq!(share.start, next, "{count} for {workers}");
+                    assert!((share.end - share.start).abs_diff(count / workers as u64) <= 1);
+                    next = share.end;
+                }
+                assert_eq!(next, count);
+                let pieces = equal_pieces(facts(0, workers), count as usize);
+                let all: Vec<usize> = pieces.iter().flat_map(|piece| piece.elements.clone()).collect();
+                assert_eq!(all, (0..count as usize).collect::<Vec<_>>(), "{count} for {workers}");
+            }
+        }
+    }
+
+    /// What each of some workers has of the sum of pieces, with each engine.
+    #[test]
+    fn pieces_are_summed_in_the_order_of_the_tree_and_everybody_hears_of_all() {
+        let number = |leaf: u64, element: usize| {
+            let word = (leaf * 31 + element as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            (word >> 40) as f32 * 10f32.powi((word % 7) as i32 - 3)
+        };
+        let numbers = |leaf: u64| (0..10).map(|element| number(leaf, element)).collect::<Vec<f32>>();
+        let work = move |mut group: Box<dyn Group>, leaves: u64| {
+            let facts = group.facts();
+            let mut mine = TreeSum::over(leaves);
+            share(facts, leaves).for_each(|leaf| mine.push(Node::leaf(leaf), numbers(leaf)));
+            let pieces = equal_pieces(facts, 10);
+            let mut sum = vec![0.0; 10];
+            for _ in 0..3 {
+                pieces.iter().try_for_each(|piece| group.start(piece, &mine)).expect("all work");
+                for piece in &pieces {
+                    group.finish(piece, &mut sum[piece.elements.clone()]).expect("all work");
+                }
+                let said = group.agree(&[facts.rank as u32, 7]).expect("all work");
+                let expected: Vec<Vec<u32>> = (0..facts.workers as u32).map(|rank| vec![rank, 7]).collect();
+                assert_eq!(said, expected);
+                let mut words = vec![facts.rank as u32; facts.rank + 2];
+                group.broadcast(&mut words).expect("all work");
+                assert_eq!(words, [0, 0]);
+            }
+            sum.into_iter().map(f32::to_bits).collect::<Vec<u32>>()
+        };
+        for leaves in [1u64, 4, 6, 7] {
+            let expected = work(alone(), leaves);
+            for workers in 1..=leaves.min(5) as usize {
+                std::thread::scope(|scope| {
+                    let all: Vec<_> = threads(workers)
+                        .into_iter()
+                        .map(|group| scope.spawn(move || work(group, leaves)))
+                        .collect();
+                    for worker in all {
+                        assert_eq!(worker.join().expect("it works"), expected, "{leaves} on {workers}");
+                    }
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_a_worker_that_has_ended() {
+        let mut all = threads(3);
+        let (last, second) = (all.pop().expect("three"), all.pop().expect("three"));
+        let mut first = all.pop().expect("three");
+        std::thread::scope(|scope| {
+            scope.spawn(move || drop(last));
+            // The second stays where it is, so that only the third has ended.
+            let second = scope.spawn(move || {
+                let mut second = second;
+                (second.agree(&[1]), second)
+            });
+            assert_eq!(first.agree(&[1]), Err(GroupError::Lost { rank: 2 }));
+            assert_eq!(second.join().expect("no panic").0, Err(GroupError::Lost { rank: 2 }));
+        });
+    }
+
+    #[test]
+    fn a_worker_that_makes_another_call_is_named() {
+        let mut all = threads(2);
+        let (mut second, first) = (all.pop().expect("two"), all.pop().expect("two"));
+        std::thread::scope(|scope| {
+            let second = scope.spawn(move || second.agree(&[1]));
+            // It ends with this, and the second waits no longer.
+            let mut first = first;
+            let piece = Piece { number: 5, owner: 0, elements: 0..1 };
+            let mut mine = TreeSum::over(2);
+            mine.push(Node::leaf(0), vec![1.0]);
+            first.start(&piece, &mine).expect("it waits for nobody");
+            let error = first.finish(&piece, &mut [0.0]).expect_err("the other is elsewhere");
+            let words = error.to_string();
+            assert_eq!(words, "worker 1 is at an agreement, where worker 0 is at the nodes of piece 5");
+            drop(first);
+            assert_eq!(second.join().expect("no panic"), Err(GroupError::Lost { rank: 0 }));
+        });
+    }
+}

@@ -1,0 +1,162 @@
+//! One fixed binary tree of sums over the virtual workers, whoever has which of them.
+//!
+//! At each level neighbours are added in pairs, and one without a neighbour goes up as it is. A worker adds up what lies
+//! whole within its range of virtual workers, and has a few nodes left ([`TreeSum::nodes`]); who has the nodes of all workers
+//! has the root. Since every addition is one of the tree's, the root is the same bits for every split of the range.
+
+/// A node of the tree: the virtual workers from `first` on, up to `end`, are summed in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// The first.
+    pub first: u64,
+    /// The one behind the last.
+    pub end: u64,
+}
+
+impl Node {
+    /// One virtual worker by itself.
+    pub fn leaf(number: u64) -> Node {
+        Node { first: number, end: number + 1 }
+    }
+
+    /// Whether the tree over so many leaves adds the two: left is full and stands on the even place of its level, right is all
+    /// that there is on the odd place beside it.
+    fn is_paired_with(self, right: Node, leaves: u64) -> bool {
+        let size = self.end - self.first;
+        size.is_power_of_two()
+            && self.first.is_multiple_of(2 * size)
+            && right.first == self.end
+            && right.end == (self.end + size).min(leaves)
+    }
+}
+
+/// Sums of numbers, all of one length, over some of the leaves: added as soon as the tree adds them.
+#[derive(Debug)]
+pub struct TreeSum {
+    leaves: u64,
+    /// From left to right.
+    nodes: Vec<(Node, Vec<f32>)>,
+    /// Room that was used before.
+    spare: Vec<Vec<f32>>,
+}
+
+impl TreeSum {
+    /// With nothing in it, of a tree with so many leaves.
+    pub fn over(leaves: u64) -> TreeSum {
+        TreeSum { leaves, nodes: Vec::new(), spare: Vec::new() }
+    }
+
+    /// The leaves of the tree.
+    pub fn leaves(&self) -> u64 {
+        self.leaves
+    }
+
+    /// Room for the numbers of a node, empty.
+    pub fn room(&mut self) -> Vec<f32> {
+        let mut room = self.spare.pop().unwrap_or_default();
+        room.clear();
+        room
+    }
+
+    /// Adds a node, which begins where the last one ended, or is the first.
+    pub fn push(&mut self, node: Node, numbers: Vec<f32>) {
+        debug_assert!(
+            self.nodes.last().is_none_or(|(last, _)| last.end == node.first),
+            "nodes come in order"
+        );
+        self.nodes.push((node, numbers));
+        while let [.., (left, _), (right, _)] = self.nodes.as_slice()
+            && left.is_paired_with(*right, self.leaves)
+        {
+            let (right, added) = self.nodes.pop().expect("there are two");
+            let (left, sum) = self.nodes.last_mut().expect("there are two");
+            sum.iter_mut().zip(&added).for_each(|(sum, number)| *sum += number);
+            left.end = right.end;
+            self.spare.push(added);
+        }
+    }
+
+    /// What is summed, from left to right.
+    pub fn nodes(&self) -> impl Iterator<Item = (Node, &[f32])> {
+        self.nodes.iter().map(|(node, numbers)| (*node, numbers.as_slice()))
+    }
+
+    /// The sum over all leaves, once it is there.
+    pub fn root(&self) -> Option<&[f32]> {
+        match self.nodes.as_slice() {
+            [(Node { first: 0, end }, numbers)] if *end == self.leaves => Some(numbers),
+            _ => None,
+        }
+    }
+
+    /// Forgets all sums and keeps their room.
+    pub fn clear(&mut self) {
+        self.spare.extend(self.nodes.drain(..).map(|(_, numbers)| numbers));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A number whose sums round.
+    fn number(leaf: u64) -> f32 {
+        let word = (leaf + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ((word >> 40) as f32 / 8_388_608.0 - 1.0) * 10f32.powi((word % 7) as i32 - 3)
+    }
+
+    /// Level by level, as the head of this file says it.
+    fn by_levels(leaves: u64) -> f32 {
+        let mut level: Vec<f32> = (0..leaves).map(number).collect();
+        while level.len() > 1 {
+            level = level
+                .chunks(2)
+                .map(|pair| pair.iter().copied().reduce(|a, b| a + b).unwrap_or(0.0))
+                .collect();
+        }
+        level[0]
+    }
+
+    /// The nodes of the workers that begin at these leaves, in one tree.
+    fn by_workers(leaves: u64, begins: &[u64]) -> f32 {
+        let mut all = TreeSum::over(leaves);
+        let ends = begins.iter().skip(1).chain([&leaves]);
+        for (begin, end) in begins.iter().zip(ends) {
+            let mut mine = TreeSum::over(leaves);
+            (*begin..*end).for_each(|leaf| mine.push(Node::leaf(leaf), vec![number(leaf)]));
+            let most = 2 * (leaves.ilog2() as usize + 1);
+            assert!(mine.nodes().count() <= most, "{begin}..{end} of {leaves}: {mine:?}");
+            mine.nodes().for_each(|(node, numbers)| all.push(node, numbers.to_vec()));
+        }
+        all.root().expect("all leaves are in it")[0]
+    }
+
+    #[test]
+    fn every_split_gives_the_bits_of_the_levels() {
+        let mut in_order_differs = false;
+        for leaves in 1..40u64 {
+            let expected = by_levels(leaves);
+            in_order_differs |= (0..leaves).map(number).sum::<f32>() != expected;
+            assert_eq!(by_workers(leaves, &[0]).to_bits(), expected.to_bits(), "{leaves} leaves of one");
+            for first in 1..leaves {
+                for second in first + 1..=leaves {
+                    let begins = [0, first, second];
+                    let begins = if second == leaves { &begins[..2] } else { &begins };
+                    let found = by_workers(leaves, begins);
+                    assert_eq!(found.to_bits(), expected.to_bits(), "{leaves} leaves from {begins:?}");
+                }
+            }
+        }
+        assert!(in_order_differs, "the numbers show no order of sums");
+    }
+
+    #[test]
+    fn a_whole_subtree_is_one_node() {
+        let mut sums = TreeSum::over(8);
+        (4..8).for_each(|leaf| sums.push(Node::leaf(leaf), vec![1.0]));
+        assert_eq!(sums.nodes().collect::<Vec<_>>(), [(Node { first: 4, end: 8 }, &[4.0][..])]);
+        assert_eq!(sums.root(), None);
+        sums.clear();
+        assert_eq!((sums.nodes().count(), sums.room()), (0, Vec::new()));
+    }
+}

@@ -1,0 +1,146 @@
+//! Where the workers of a training begin together: they make sure that they train the same, and take worker 0's state.
+//!
+//! What it deliberately does not do: look at schedules. Each worker may have one of its own.
+
+use super::Trainer;
+use super::share::Share;
+use crate::checkpoint::DataName;
+use crate::data::Dataset;
+use crate::error::RuntimeError;
+use crate::group::GroupError;
+use crate::state::saved_name;
+use crate::training_plan::TrainingPlan;
+use plimsoll_ir::checksum::Summing;
+use serde::{Deserialize, Serialize};
+
+/// What a worker trains, and with which program.
+#[derive(Serialize, Deserialize)]
+struct Training {
+    version: String,
+    plan: TrainingPlan,
+    data: DataName,
+    /// Of some samples and their labels.
+    samples: String,
+}
+
+impl Training {
+    /// The first thing in which another's differs: what, here, there.
+    fn differs(&self, other: &Training) -> Option<(&'static str, String, String)> {
+        let name = |data: &DataName| format!("{} ({} samples)", data.name, data.samples);
+        let all = [
+            ("version of Plimsoll", self.version.clone(), other.version.clone()),
+            ("data set", name(&self.data), name(&other.data)),
+            ("checksum of its data", self.samples.clone(), other.samples.clone()),
+        ];
+        self.plan.differs(&other.plan).or_else(|| all.into_iter().find(|(_, here, there)| here != there))
+    }
+}
+
+/// Samples of the data that are compared.
+const COMPARED: usize = 16;
+
+impl Trainer {
+    /// Makes sure that all workers train the same, and gives all of them worker 0's state; nothing where they have met.
+    pub(super) fn meet(&mut self, share: &mut Share, data: &dyn Dataset) -> Result<(), RuntimeError> {
+        if share.met {
+            return Ok(());
+        }
+        self.compare(share, data)?;
+        self.take_state(share)?;
+        share.met = true;
+        Ok(())
+    }
+
+    fn compare(&self, share: &mut Share, data: &dyn Dataset) -> Result<(), RuntimeError> {
+        let mine = Training {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            plan: self.plan.clone(),
+            data: DataName { name: data.name().to_owned(), samples: data.len() as u64 },
+            samples: checksum(data),
+        };
+        let text = serde_json::to_string(&mine).expect("names and finite numbers can be written");
+        let mut words = packed(&text);
+        share.group.broadcast(&mut words)?;
+        let first = unpacked(&words);
+        let difference = match serde_json::from_str::<Training>(&first) {
+            Ok(first) => first.differs(&mine).map(|(what, first, there)| [what.to_owned(), first, there]),
+            Err(_) => Some(["kind of training".to_owned(), first, text]),
+        };
+        let told = serde_json::to_string(&difference).expect("texts can be written");
+        for (rank, said) in share.group.agree(&packed(&told))?.iter().enumerate() {
+            let said: Option<[String; 3]> = serde_json::from_str(&unpacked(said)).unwrap_or_default();
+            if let Some([what, first, there]) = said {
+                return Err(GroupError::Different { rank, what, there, first }.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The iterations that worker 0 has done, and all that the next one depends on.
+    fn take_state(&mut self, share: &mut Share) -> Result<(), RuntimeError> {
+        let saved: Vec<_> =
+            self.train.resident().iter().filter(|region| saved_name(region).is_some()).cloned().collect();
+        let mut words = vec![self.step as u32, (self.step >> 32) as u32];
+        let mut bytes = Vec::new();
+        if share.group.facts().rank == 0 {
+            for region in &saved {
+                bytes.resize(region.bytes().0 as usize, 0);
+                self.executor.read_region(region, &mut bytes)?;
+                words.extend(bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])));
+            }
+        }
+        share.group.broadcast(&mut words)?;
+        if share.group.facts().rank == 0 {
+            return Ok(());
+        }
+        let elements: usize = saved.iter().map(|region| region.elements() as usize).sum();
+        if words.len() != 2 + elements {
+            return Err(RuntimeError::mismatch("numbers of worker 0's state", elements, words.len() - 2));
+        }
+        let mut rest = &words[2..];
+        for region in &saved {
+            let (own, others) = rest.split_at(region.elements() as usize);
+            rest = others;
+            bytes.clear();
+            bytes.extend(own.iter().flat_map(|word| word.to_le_bytes()));
+            self.executor.write_region(region, &bytes)?;
+        }
+        self.step = u64::from(words[1]) << 32 | u64::from(words[0]);
+        Ok(())
+    }
+}
+
+/// Of a few samples from all over a set.
+fn checksum(data: &dyn Dataset) -> String {
+    let mut batch = crate::data::Batch::new(COMPARED as u64, data);
+    batch.fill(data, (0..COMPARED.min(data.len())).map(|i| i * data.len() / COMPARED.min(data.len())));
+    let mut sum = Summing::default();
+    sum.add(batch.images());
+    sum.add(batch.labels());
+    sum.sum().to_string()
+}
+
+/// A text as words: its length, and four bytes in each.
+fn packed(text: &str) -> Vec<u32> {
+    let four = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
+    [text.len() as u32].into_iter().chain(text.as_bytes().chunks(4).map(four)).collect()
+}
+
+/// The text of such words, as far as they are one.
+fn unpacked(words: &[u32]) -> String {
+    let Some((length, words)) = words.split_first() else { return String::new() };
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).take(*length as usize).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_unpacked_as_it_was_packed() {
+        for text in ["", "a", "abcd", "größer als vier"] {
+            assert_eq!(unpacked(&packed(text)), text);
+        }
+    }
+}

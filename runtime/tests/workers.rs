@@ -1,0 +1,394 @@
+//! Workers: an update is the same bits however its virtual workers are split, and whatever ends one worker ends all.
+
+use crate::support::{advance, everything, keep, naive, plan, trainer, training, zoo};
+use plimsoll_ir::check::check as check_schedule;
+use plimsoll_ir::network::{Network, Shape};
+use plimsoll_ir::schedule::{Link, Schedule};
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
+use plimsoll_runtime::data::{Dataset, Input, epoch_order, synthetic};
+use plimsoll_runtime::group::{Group, GroupError, alone, threads};
+use plimsoll_runtime::{
+    Checkpoint, Cpu, CpuOptions, Executor, LearningRateSchedule, MemoryLayout, Outcome, RuntimeError,
+    Trainer, TrainingPlan,
+};
+use plimsoll_tuner::{PlanRequest, Policy};
+use std::path::Path;
+
+/// Samples of a virtual worker.
+const BATCH: u64 = 3;
+
+type Scheduler<'a> = &'a (dyn Fn(&Trace) -> Schedule + Sync);
+
+/// 43 images, of which updates of 12 or 18 samples leave some out in each epoch.
+fn images() -> Box<dyn Dataset> {
+    synthetic(Shape { height: 8, width: 8, channels: 1 }, 10, 43, 5)
+}
+
+/// A worker's trainer on the device `cpu`.
+fn worker(
+    network: &Network,
+    plan: TrainingPlan,
+    scheduler: Scheduler,
+    group: Box<dyn Group>,
+) -> Result<Trainer, RuntimeError> {
+    let program = training(network, plan.batch);
+    let schedule = scheduler(&program.trace);
+    check_schedule(&program.trace, &schedule).expect("a valid schedule");
+    let options = CpuOptions { poison: true, delays: Some(3), ..CpuOptions::default() };
+    let layout = MemoryLayout::of(&program, &schedule);
+    let mut executor = Executor::new(Box::new(Cpu::new(options)), layout)?;
+    let loaded = executor.load_apart(&program, &schedule)?;
+    Trainer::sharing(executor, loaded, None, plan, group)
+}
+
+fn of(network: &Network, virtual_workers: u64) -> TrainingPlan {
+    TrainingPlan { virtual_workers, ..plan(network, BATCH) }
+}
+
+/// The schedule of a policy, tight where it can be.
+fn planned(trace: &Trace, policy: Policy) -> Schedule {
+    let mut trace = trace.clone();
+    trace.ops.iter_mut().for_each(|op| op.seconds = Seconds(op.flops as f64 / 2e10 + 2e-6));
+    let (floor, peak) = (trace.memory().floor().expect("ops").1, trace.memory().peak().expect("ops").1);
+    for share in [0.2, 0.5, 1.0, 1.5] {
+        let budget = Bytes(floor.0 + ((peak.0 - floor.0) as f64 * share) as u64);
+        let request = PlanRequest::new(budget, Link::symmetric(BytesPerSecond(5e9)), policy);
+        let outcome = plimsoll_tuner::plan(&trace, &request).expect("a sound trace");
+        if let Some(plan) = outcome.plan() {
+            return plan.schedule.clone();
+        }
+    }
+    panic!("{policy} does not fit 1.5 times what keeping everything takes")
+}
+
+/// Trains on so many workers until so many updates are done; gives worker 0's state and checks that all have it.
+fn train(
+    network: &Network,
+    virtual_workers: u64,
+    scheduler: Scheduler,
+    workers: usize,
+    until: u64,
+    from: Option<&Checkpoint>,
+) -> Checkpoint {
+    let states: Vec<Checkpoint> = std::thread::scope(|scope| {
+        let begin = |group: Box<dyn Group>| {
+            scope.spawn(move || {
+                let first = group.facts().rank == 0;
+                let mut trainer =
+                    worker(network, of(network, virtual_workers), scheduler, group).expect("it is small");
+                if let Some(checkpoint) = from.filter(|_| first) {
+                    trainer.resume(checkpoint, Path::new("a state")).expect("it is of the same training");
+                }
+                let outcome =
+                    trainer.train(&*images(), until, &mut |seen| assert!(seen.loss.is_finite()), &|| false);
+                assert_eq!(outcome.expect("it trains"), Outcome::Finished);
+                assert_eq!(trainer.step(), until);
+                trainer.checkpoint().expect("the device can be read")
+            })
+        };
+        let all: Vec<_> = threads(workers).into_iter().map(begin).collect();
+        all.into_iter().map(|worker| worker.join().expect("it works")).collect()
+    });
+    states
+        .iter()
+        .for_each(|state| assert_eq!(bits(state), bits(&states[0]), "all workers have the same state"));
+    states.into_iter().next().expect("there is a worker")
+}
+
+fn bits(checkpoint: &Checkpoint) -> Vec<(String, Vec<u32>)> {
+    let of = |name: &str| checkpoint.region(name).expect("it has it").into_iter().map(f32::to_bits).collect();
+    checkpoint.names().map(|name| (name.to_owned(), of(name))).collect()
+}
+
+#[test]
+fn every_split_of_the_virtual_workers_gives_the_same_bits_under_every_policy() {
+    let network = everything();
+    let policy = |policy| move |trace: &Trace| planned(trace, policy);
+    let policies: [(&str, Scheduler); 4] = [
+        ("keep", &keep),
+        ("naive", &naive),
+        ("accudnn", &policy(Policy::Accudnn)),
+        ("plimsoll", &policy(Policy::Plimsoll)),
+    ];
+    for (virtual_workers, splits) in [(4, &[1, 2, 4][..]), (6, &[1, 2, 3, 4, 6])] {
+        let expected = train(&network, virtual_workers, &keep, 1, 7, None);
+        let parameters = expected.region("parameter/a.weight").expect("a convolution");
+        assert!(parameters.iter().all(|number| number.is_finite()));
+        for (name, scheduler) in policies {
+            for workers in splits {
+                let found = train(&network, virtual_workers, scheduler, *workers, 7, None);
+                assert!(
+                    bits(&found) == bits(&expected),
+                    "{virtual_workers} on {workers} workers under {name}"
+                );
+                assert_eq!(found.progress, expected.progress);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_training_goes_on_with_the_same_bits_on_another_number_of_workers() {
+    let network = everything();
+    let whole = train(&network, 6, &keep, 3, 9, None);
+    let begun = train(&network, 6, &naive, 3, 4, None);
+    assert_eq!((begun.progress.step, begun.progress.epoch, begun.progress.position), (4, 2, 0));
+    for workers in [1, 2, 6] {
+        let on = train(&network, 6, &keep, workers, 9, Some(&begun));
+        assert!(bits(&on) == bits(&whole), "on {workers} workers");
+    }
+}
+
+#[test]
+fn one_virtual_worker_is_a_plain_training() {
+    let network = everything();
+    let mut plain = trainer(&network, BATCH, CpuOptions::default(), &keep).expect("it is small");
+    plain.train(&*images(), 17, &mut |_| {}, &|| false).expect("it trains");
+    let shared = train(&network, 1, &naive, 1, 17, None);
+    assert_eq!(shared, plain.checkpoint().expect("the device can be read"));
+}
+
+/// Images of which some have no label.
+struct Unlabelled(Box<dyn Dataset>);
+
+impl Dataset for Unlabelled {
+    fn name(&self) -> &'static str {
+        "unlabelled"
+    }
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn image(&self) -> Shape {
+        self.0.image()
+    }
+    fn classes(&self) -> u32 {
+        self.0.classes()
+    }
+    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) {
+        self.0.read(index, input, labels);
+        if index % 3 == 1 {
+            labels[0] = -1;
+        }
+    }
+}
+
+/// Without batch norm and dropout, an update of several virtual workers is that of one large batch, but for rounding.
+#[test]
+fn an_update_is_that_of_one_large_batch_also_where_labels_are_missing() {
+    let network = zoo("mlp");
+    let sets: [Box<dyn Dataset>; 2] = [images(), Box::new(Unlabelled(images()))];
+    for data in sets {
+        let mut large = trainer(&network, 4 * BATCH, CpuOptions::default(), &keep).expect("it is small");
+        let (mut losses, mut shared) = (Vec::new(), Vec::new());
+        large
+            .train(&*data, 5, &mut |seen| losses.push((seen.loss, seen.accuracy)), &|| false)
+            .expect("it trains");
+        let mut small = worker(&network, of(&network, 4), &keep, alone()).expect("it is small");
+        small
+            .train(&*data, 5, &mut |seen| shared.push((seen.loss, seen.accuracy)), &|| false)
+            .expect("it trains");
+        for (one, all) in losses.iter().zip(&shared) {
+            assert!((one.0 - all.0).abs() < 1e-5 * one.0 && (one.1 - all.1).abs() < 1e-6, "{one:?} {all:?}");
+        }
+        let (large, small) = [large, small].map(|mut t| t.checkpoint().expect("it can be read")).into();
+        let apart = |(a, b): (f32, f32)| (a - b).abs() > 1e-5 * a.abs().max(0.01);
+        for name in large.names() {
+            let pair = large.region(name).into_iter().flatten().zip(small.region(name).into_iter().flatten());
+            assert_eq!(pair.filter(|both| apart(*both)).count(), 0, "{name} on {}", data.name());
+        }
+        let mut momenta =
+            large.names().filter(|name| name.starts_with("momentum/")).flat_map(|name| large.region(name));
+        assert!(
+            momenta.any(|numbers| numbers.iter().any(|momentum| *momentum != 0.0)),
+            "nothing was learned"
+        );
+    }
+}
+
+/// What virtual worker 1 would read comes first.
+struct Second(Box<dyn Dataset>, Vec<u32>);
+
+impl Dataset for Second {
+    fn name(&self) -> &'static str {
+        "second"
+    }
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn image(&self) -> Shape {
+        self.0.image()
+    }
+    fn classes(&self) -> u32 {
+        self.0.classes()
+    }
+    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) {
+        let place = self.1.iter().position(|sample| *sample as usize == index).expect("all are in it");
+        self.0.read(self.1[(place + BATCH as usize) % self.1.len()] as usize, input, labels);
+    }
+}
+
+#[test]
+fn running_statistics_are_the_mean_of_those_of_the_virtual_workers() {
+    let network = everything();
+    let after_one = |data: &dyn Dataset| {
+        let mut plain = trainer(&network, BATCH, CpuOptions::default(), &keep).expect("it is small");
+        plain.train(data, 1, &mut |_| {}, &|| false).expect("it trains");
+        plain.checkpoint().expect("it can be read")
+    };
+    let mut order = Vec::new();
+    epoch_order(images().len(), plan(&network, BATCH).seed, 0, &mut order);
+    let (first, second) = (after_one(&*images()), after_one(&Second(images(), order)));
+    let both = train(&network, 2, &keep, 2, 1, None);
+    let names: Vec<&str> = both.names().filter(|name| name.starts_with("state/")).collect();
+    assert!(!names.is_empty());
+    for name in names {
+        let [first, second, both] = [&first, &second, &both].map(|c| c.region(name).expect("it has it"));
+        assert_ne!(first, second);
+        let mean: Vec<f32> = first.iter().zip(&second).map(|(a, b)| (a + b) * 0.5).collect();
+        assert_eq!(both, mean, "{name}");
+    }
+}
+
+/// What the workers of a training end with.
+fn ends(
+    workers: usize,
+    plan_of: impl Fn(usize) -> TrainingPlan + Sync,
+    work: impl Fn(usize, Trainer) -> Result<(), RuntimeError> + Sync,
+) -> Vec<Result<(), RuntimeError>> {
+    let (network, plan_of, work) = (&everything(), &plan_of, &work);
+    std::thread::scope(|scope| {
+        let begin = |group: Box<dyn Group>| {
+            scope.spawn(move || {
+                let rank = group.facts().rank;
+                work(rank, worker(network, plan_of(rank), &keep, group)?)
+            })
+        };
+        let all: Vec<_> = threads(workers).into_iter().map(begin).collect();
+        all.into_iter().map(|worker| worker.join().expect("no panic")).collect()
+    })
+}
+
+#[test]
+fn workers_that_train_something_else_are_named_before_the_first_update() {
+    let network = everything();
+    let plans = |rank| match rank {
+        2 => TrainingPlan { rate: LearningRateSchedule::constant(0.5), ..of(&network, 4) },
+        _ => of(&network, 4),
+    };
+    let train = |_, mut trainer: Trainer| {
+        let ended = trainer.train(&*images(), 3, &mut |_| panic!("nothing is trained"), &|| false);
+        assert_eq!(trainer.step(), 0);
+        ended.map(|_| ())
+    };
+    for ended in ends(3, plans, train) {
+        let words = ended.expect_err("they differ").to_string();
+        assert!(words.starts_with("worker 2 has another learning rate than worker 0: 0.5, "), "{words}");
+    }
+    let data = |rank, mut trainer: Trainer| {
+        let other = synthetic(Shape { height: 8, width: 8, channels: 1 }, 10, 43, 6);
+        let data = if rank == 1 { other } else { images() };
+        trainer.train(&*data, 3, &mut |_| {}, &|| false).map(|_| ())
+    };
+    for ended in ends(2, |_| of(&network, 4), data) {
+        let words = ended.expect_err("they differ").to_string();
+        assert!(words.starts_with("worker 1 has another checksum of its data than worker 0"), "{words}");
+    }
+}
+
+#[test]
+fn whatever_ends_one_worker_ends_all() {
+    let network = everything();
+    let too_fast = LearningRateSchedule::constant(1e30);
+    let diverging = |_| TrainingPlan { rate: too_fast, ..of(&network, 4) };
+    let train = |_, mut trainer: Trainer| trainer.train(&*images(), 50, &mut |_| {}, &|| false).map(|_| ());
+    let ended = ends(4, diverging, train);
+    let steps = ended.iter().map(|ended| match ended {
+        Err(RuntimeError::Diverged { step, .. }) => *step,
+        other => panic!("{other:?}"),
+    });
+    let steps: Vec<u64> = steps.collect();
+    assert!(steps.iter().all(|step| *step == steps[0]), "{steps:?}");
+
+    let ended = ends(
+        3,
+        |_| of(&network, 4),
+        |rank, mut trainer| {
+            let outcome = trainer.train(&*images(), if rank == 1 { 2 } else { 6 }, &mut |_| {}, &|| false);
+            outcome.map(|_| assert_eq!(rank, 1, "the others wait for nobody"))
+        },
+    );
+    assert!(ended[1].is_ok());
+    for rank in [0, 2] {
+        let Err(RuntimeError::Group(GroupError::Lost { .. })) = &ended[rank] else {
+            panic!("{:?}", ended[rank])
+        };
+    }
+}
+
+/// Where worker 0 leaves in the middle, all end with the state after the last update.
+#[test]
+fn a_worker_that_leaves_takes_the_others_along() {
+    let network = everything();
+    let expected = train(&network, 4, &keep, 1, 3, None);
+    let ended = ends(
+        2,
+        |_| of(&network, 4),
+        |rank, mut trainer| {
+            let outcome = trainer.train(&*images(), if rank == 0 { 3 } else { 9 }, &mut |_| {}, &|| false)?;
+            if rank == 0 {
+                trainer.leave()?;
+            } else {
+                assert_eq!(outcome, Outcome::Paused);
+            }
+            assert_eq!(bits(&trainer.checkpoint()?), bits(&expected), "worker {rank}");
+            Ok(())
+        },
+    );
+    ended.into_iter().for_each(|ended| ended.expect("they end together"));
+}
+
+#[test]
+fn what_cannot_be_shared_is_refused() {
+    let network = zoo("mlp");
+    let says = |result: Result<Trainer, RuntimeError>, expected: &str| {
+        let words = result.err().expect("it is refused").to_string();
+        assert!(words.contains(expected), "`{expected}` in: {words}");
+    };
+    let group = threads(3).remove(0);
+    says(
+        worker(&network, of(&network, 2), &keep, group),
+        "virtual workers: expected at least the 3 workers, found 2",
+    );
+    let (program, schedule) = (training(&network, BATCH), keep(&training(&network, BATCH).trace));
+    let load =
+        || Executor::new(Box::new(Cpu::new(CpuOptions::default())), MemoryLayout::of(&program, &schedule));
+    let mut executor = load().expect("it is small");
+    let whole = executor.load(&program, &schedule).expect("it is valid");
+    says(Trainer::sharing(executor, whole.clone(), None, of(&network, 2), alone()), "loaded in two parts");
+    let mut executor = load().expect("it is small");
+    let whole = executor.load(&program, &schedule).expect("it is valid");
+    says(
+        Trainer::new(executor, whole, None, of(&network, 2)),
+        "virtual workers of a plain training: expected 1",
+    );
+}
+
+/// A checkpoint of several virtual workers says so, and is no other training's.
+#[test]
+fn a_checkpoint_keeps_the_number_of_virtual_workers() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("run.safetensors");
+    let network = everything();
+    train(&network, 4, &keep, 2, 2, None).save(&path).expect("the folder can be written");
+    let saved = Checkpoint::load(&path).expect("it is whole");
+    assert_eq!(saved.progress.plan.virtual_workers, 4);
+    let mut other = worker(&network, of(&network, 6), &keep, alone()).expect("it is small");
+    let words = other.resume(&saved, &path).expect_err("it is another training").to_string();
+    assert!(words.contains("the number of virtual workers is 4 in it and 6 now"), "{words}");
+    let mut plain = trainer(&network, BATCH, CpuOptions::default(), &keep).expect("it is small");
+    advance(&mut plain, 1).expect("it trains");
+    plain.checkpoint().expect("it can be read").save(&path).expect("the folder can be written");
+    let text = String::from_utf8_lossy(&std::fs::read(&path).expect("it was saved")).into_owned();
+    assert!(!text.contains("virtual_workers"), "a plain training's file is what it was");
+}

@@ -1,0 +1,196 @@
+//! Workers that train together: how large their updates are, and the threads that they run on.
+//!
+//! An update is made of a whole number of the config's batches, one for each virtual worker; which worker has which of them
+//! changes no bit. Worker 0 is the one that tests, saves and tells; the others only train. What ends one of them ends all, and
+//! worker 0's state is kept.
+//!
+//! What it deliberately does not do: choose how many workers there are, or start processes.
+
+use crate::device::{Setup, cores};
+use crate::error::{Error, TrainError};
+use crate::network_workload::NetworkWorkload;
+use crate::request::{TrainRequest, Workers};
+use crate::watch::Watch;
+use crate::workload::Workload;
+use plimsoll_ir::config::{Config, LearningRate};
+use plimsoll_runtime::data::Dataset;
+use plimsoll_runtime::{Checkpoint, RuntimeError, Trainer};
+use plimsoll_tuner::rate::{caution, learning_rate, warmup_iterations};
+
+/// An update: what of a training follows from its size.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Update {
+    /// Batches in it.
+    pub(super) virtual_workers: u64,
+    /// Updates of an epoch.
+    pub(super) per_epoch: u64,
+    /// The learning rate before its decay.
+    pub(super) rate: f64,
+    /// Updates in which it rises.
+    pub(super) warmup_iterations: u64,
+}
+
+impl Update {
+    /// What the request asks for, else what the training has that goes on.
+    pub(super) fn of(
+        task: &NetworkWorkload,
+        config: &Config,
+        request: &TrainRequest,
+        saved: Option<&Checkpoint>,
+        watch: &Watch<'_>,
+    ) -> Result<Update, Error> {
+        let workers = request.workers;
+        if let Setup::Cuda(_) = task.setup
+            && workers.count > 1
+        {
+            let device = task.setup.facts()?.name;
+            return Err(TrainError::OneDevice { workers: workers.count, device }.into());
+        }
+        let plan = saved.map(|saved| &saved.progress.plan).filter(|plan| plan.batch == config.batch);
+        let virtual_workers = virtual_workers(workers, config.batch, plan.map(|plan| plan.virtual_workers))?;
+        let (samples, data) = (task.samples(), task.data.train.name().to_owned());
+        let global = config.batch.checked_mul(virtual_workers).filter(|global| *global <= samples);
+        let Some(global) = global else {
+            let batch = config.batch.saturating_mul(virtual_workers);
+            return Err(TrainError::TooFewSamples { data, samples, batch }.into());
+        };
+        warn_of_cores(workers.count, task.setup.threads(), watch);
+        let per_epoch = samples / global;
+        let LearningRate { rate, warmup_iterations: warmup, rule, base_batch, base_rate } =
+            config.learning_rate;
+        if virtual_workers == 1 {
+            return Ok(Update { virtual_workers, per_epoch, rate, warmup_iterations: warmup });
+        }
+        if let Some(words) = caution(&config.learning_rate, global) {
+            watch.warn(format_args!("an update of {global} samples is {words}"));
+        }
+        let same = plan.filter(|plan| plan.virtual_workers == virtual_workers);
+        // More epochs do not lengthen a warm-up that is over.
+        let warmup_iterations = same.map_or_else(
+            || warmup_iterations(base_batch, global, per_epoch, request.epochs),
+            |plan| plan.rate.warmup_iterations,
+        );
+        let rate = learning_rate(rule, base_batch, base_rate, global)?;
+        Ok(Update { virtual_workers, per_epoch, rate, warmup_iterations })
+    }
+}
+
+/// Batches in an update.
+fn virtual_workers(workers: Workers, batch: u64, earlier: Option<u64>) -> Result<u64, Error> {
+    let Workers { count, global_batch } = workers;
+    let virtual_workers = match global_batch {
+        Some(global) if !global.is_multiple_of(batch) => {
+            return Err(TrainError::NotShared { global, batch }.into());
+        }
+        Some(global) => global / batch,
+        None => earlier.unwrap_or(count as u64),
+    };
+    if virtual_workers < count as u64 {
+        let (global, earlier) = (virtual_workers.saturating_mul(batch), global_batch.is_none());
+        return Err(TrainError::TooManyWorkers { workers: count, virtual_workers, global, earlier }.into());
+    }
+    Ok(virtual_workers)
+}
+
+fn warn_of_cores(workers: usize, threads: u32, watch: &Watch<'_>) {
+    let (all, cores) = (workers as u64 * u64::from(threads), u64::from(cores()));
+    if workers > 1 && all > cores {
+        watch.warn(format_args!(
+            "{workers} workers compute on {all} threads together, and this process may use {cores} cores: an iteration takes \
+             longer than that of one worker"
+        ));
+    }
+}
+
+/// Does what worker 0 does while the others train beside it, until so many updates are done or worker 0 ends.
+pub(super) fn beside<T>(
+    others: Vec<Trainer>,
+    data: &dyn Dataset,
+    until: u64,
+    first: impl FnOnce() -> Result<T, Error>,
+) -> Result<T, Error> {
+    if others.is_empty() {
+        return first();
+    }
+    std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for (rank, mut trainer) in (1..).zip(others) {
+            let work = move || trainer.train(data, until, &mut |_| {}, &|| false).map(|_| ());
+            match std::thread::Builder::new().name(format!("worker {rank}")).spawn_scoped(scope, work) {
+                Ok(thread) => threads.push((rank, thread)),
+                Err(error) => {
+                    // Without worker 0 those that have begun end.
+                    drop(first);
+                    return Err(TrainError::NoThread { rank, why: error.to_string() }.into());
+                }
+            }
+        }
+        let outcome = first();
+        let mut failed = None;
+        for (rank, thread) in threads {
+            let ended = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            // A worker that says that another has ended has nothing of its own to say.
+            if let Err(own) = ended
+                && !matches!(own, RuntimeError::Group(_))
+            {
+                failed.get_or_insert((rank, own));
+            }
+        }
+        outcome.map_err(|error| by_whom(error, failed))
+    })
+}
+
+/// The error of worker 0, or that of the worker without which worker 0 could not go on.
+fn by_whom(error: Error, failed: Option<(usize, RuntimeError)>) -> Error {
+    let Error::Train(error) = error else { return error };
+    match (*error, failed) {
+        (TrainError::Worker { saved, lost, .. }, Some((rank, source))) => {
+            TrainError::Worker { rank, source, saved, lost }.into()
+        }
+        (error, _) => error.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Saved;
+    use plimsoll_runtime::{DeviceError, GroupError};
+
+    #[test]
+    fn an_update_is_what_is_asked_for_or_what_goes_on_or_a_batch_each() {
+        let check = |count, global_batch, earlier, expected: Result<u64, &str>| {
+            let found = virtual_workers(Workers { count, global_batch }, 32, earlier);
+            let found = found.map_err(|error| error.to_string());
+            assert_eq!(found, expected.map_err(str::to_owned), "{count} {global_batch:?} {earlier:?}");
+        };
+        check(1, None, None, Ok(1));
+        check(3, None, None, Ok(3));
+        check(1, Some(128), None, Ok(4));
+        check(3, Some(128), Some(1), Ok(4));
+        check(2, None, Some(4), Ok(4));
+        check(1, None, Some(4), Ok(4));
+        let not_shared =
+            "a global batch of 100 is no multiple of the batch of 32, which a virtual worker has";
+        check(1, Some(100), None, Err(not_shared));
+        check(3, Some(64), None, Err("3 workers are more than the 2 batches in an update of 64 samples"));
+        check(2, None, Some(1), Err("2 workers are more than the one batch in an update of 32 samples"));
+    }
+
+    #[test]
+    fn the_worker_that_failed_is_named_with_its_own_error() {
+        let saved = Saved { path: "s".into(), step: Some(3), total: 9, fresh: false };
+        let lost = |rank| RuntimeError::Group(GroupError::Lost { rank });
+        let of_first = || {
+            let saved = saved.clone();
+            Error::from(TrainError::Worker { rank: 1, source: lost(1), saved, lost: None })
+        };
+        assert_eq!(by_whom(of_first(), None).to_string(), "worker 1: worker 1 has ended");
+        let why = "cuLaunch".to_owned();
+        let own = RuntimeError::Device(DeviceError::Driver { why, what_to_do: "see to it" });
+        let words = by_whom(of_first(), Some((2, own))).to_string();
+        assert_eq!(words, "worker 2: the driver refused cuLaunch; see to it");
+        let stopped = Error::Bug("something else".to_owned());
+        assert_eq!(by_whom(stopped, Some((2, lost(1)))).to_string(), "something else");
+    }
+}
