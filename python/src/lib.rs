@@ -66,7 +66,10 @@ fn learning_rate(rule: &str, base_batch: u64, base_rate: f64, batch: u64) -> PyR
 }
 
 /// What Plimsoll decides, proves and copies.
-#[pymodule]
+///
+/// It needs no lock of the interpreter's: what Python holds is immutable, or borrowed by one thread at a time, which is checked
+/// when it runs; threads that copy never call Python.
+#[pymodule(gil_used = false)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("ALIGNMENT", plimsoll_ir::program::STORAGE_ALIGNMENT)?;
     module.add_class::<batches::Batches>()?;

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BENCHES = Path(__file__).parents[1] / "benches"
 
 
@@ -43,6 +45,20 @@ def test_the_bench_of_many_networks_writes_its_table(tmp_path):
     text = (tmp_path / "README.md").read_text()
     assert f"| {name} | 0.4, 2, AdamW, f32, 20MB/s | {row['calls']} | yes |" in text
     assert "1 networks: 1 run by their plans with the bits of eager" in text
+
+
+@pytest.mark.slow  # sixteen times recording and planning
+def test_the_bench_of_all_combinations_writes_its_table(tmp_path):
+    for file in BENCHES.glob("*.[pm][yd]"):
+        shutil.copy(file, tmp_path)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "matrix.py", "--only", "MLP", "--write"]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=300)
+    row = json.loads((tmp_path / "matrix.json").read_text())["MLP"]
+    assert (row["of"], row["equal"], row["in_eager"], row["unplanned"]) == (16, 16, 0, 0)
+    text = (tmp_path / "README.md").read_text()
+    assert "| MLP | 16 | 16 | 0 | 0 |" in text
+    assert "16 of 16 combinations leave the bits of eager" in text
 
 
 def test_gradients_of_recomputed_dropout_are_eagers_where_others_are_not(tmp_path):
