@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         NoPlan,
         NoTorch,
         OtherRank,
+        PoolInUse,
         Refused,
         VerificationError,
     )
@@ -46,6 +47,7 @@ __all__ = [
     "NoTorch",
     "OtherRank",
     "Outputs",
+    "PoolInUse",
     "Refused",
     "Schedule",
     "Step",
