@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         NoPlan,
         NoTorch,
         OtherRank,
+        PoolInUse,
         Refused,
         VerificationError,
     )
@@ -47,6 +48,7 @@ __all__ = [
     "NoTorch",
     "OtherRank",
     "Outputs",
+    "PoolInUse",
     "Refused",
     "Schedule",
     "Step",

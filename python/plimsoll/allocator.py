@@ -45,6 +45,7 @@ class Allocator:
     def __init__(self, kind: str) -> None:
         self._kind = kind
         self._loaded: ctypes.PyDLL | None = None
+        self._waiting: ctypes.CDLL | None = None
 
     def library(self) -> ctypes.PyDLL:
         """The library."""
@@ -73,6 +74,19 @@ class Allocator:
             loaded.plimsoll_device.argtypes = [ctypes.c_int64]
         loaded.plimsoll_install()
         return loaded
+
+    def pools(self) -> ctypes.CDLL:
+        """The library for what may wait for another thread: without the interpreter's lock."""
+        if self._waiting is None:
+            self._waiting = ctypes.CDLL(self.library()._name)
+            self._waiting.plimsoll_pool.argtypes = [ctypes.c_int64, ctypes.c_int64]
+            self._waiting.plimsoll_pool.restype = ctypes.c_void_p
+            self._waiting.plimsoll_pool_address.restype = ctypes.c_int64
+            self._waiting.plimsoll_pool_open.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+            for name in ("address", "is_there", "lend", "take", "free"):
+                getattr(self._waiting, f"plimsoll_pool_{name}").argtypes = [ctypes.c_void_p]
+            self._waiting.plimsoll_window.argtypes = [ctypes.c_int64]
+        return self._waiting
 
     def installed(self) -> ctypes.PyDLL:
         """The library, where no other one stands in front of it."""

@@ -59,6 +59,10 @@ class Refused(Error):
         self.line = line
 
 
+class PoolInUse(Error):
+    """The memory of the step was lent to code between steps, and a tensor still lies in it."""
+
+
 class OtherRank(Error):
     """Another process of a distributed training ended the step for all, by an error that is none of Plimsoll's, or is gone."""
 

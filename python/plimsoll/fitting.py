@@ -127,6 +127,10 @@ def fits(
     why_not = ""
     try:
         plan = planning.plan(trace, limit, rates, batches.PLAN_SECONDS, host)
+        can = devices.of(model).pinnable(plan.host_bytes) if is_real else plan.host_bytes
+        if can < plan.host_bytes:
+            host = can
+            plan = planning.plan(trace, limit, rates, batches.PLAN_SECONDS, host)
         planned = trace.resident_bytes + plan.pool_bytes
     except NoPlan as no_plan:
         why_not = str(no_plan)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ._core import ALIGNMENT
+from .pool import Pool
 
 if TYPE_CHECKING:
     from .devices import Device
@@ -57,7 +58,7 @@ class Memory:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.pool = Arena(device.where)
+        self.pool = Pool(device)
         self.host = device.host_slab()
         self.gradients = Arena(device.where)
         self.results = Arena(device.where)
@@ -72,10 +73,12 @@ class Memory:
     @property
     def arena_bytes(self) -> int:
         """What the arenas on the device take."""
-        return sum(arena.storage.nbytes() for arena in (self.pool, self.gradients, self.results))
+        return self.pool.held_bytes + sum(arena.storage.nbytes() for arena in (self.gradients, self.results))
 
     def reserve(self, program: Program, pool: int, host: int, gradients: int, results: int) -> None:
-        """Makes sure that a program has so many bytes of each."""
+        """Makes sure that a program has so many bytes of each. Nobody else has the pool then, until `lend`."""
+        if self.pool.holds(pool):
+            self.pool.take()
         parts = ((self.pool, pool), (self.host, host), (self.gradients, gradients), (self.results, results))
         if not all(part.holds(size) for part, size in parts):
             self._unbind()
@@ -86,6 +89,15 @@ class Memory:
             for part, size in parts:
                 part.reserve(size)
         self._bound.add(program)
+
+    def lend(self, budget: int) -> None:
+        """Between steps: other code may have the pool's memory, within so many bytes of all."""
+        self.pool.open(budget)
+
+    def stand_aside(self) -> None:
+        """Something else runs that needs the pool's memory."""
+        if not self.pool.lend():
+            self.give_back()
 
     def use_on(self, stream: int) -> None:
         """A step is enqueued on a stream: what another stream still does in this memory ends first."""

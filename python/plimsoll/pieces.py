@@ -18,25 +18,23 @@ from typing import Any
 
 import torch
 
-from . import allocator, batches, devices, recording, shortage
+from . import allocator, batches, devices, recording, shortage, timing
 from ._core import show_bytes
 from .devices import Device
 from .errors import BadInput, NoPlan, Refused
-from .ops import running_positions, tensors_in
+from .operands import Operands, bound
+from .ops import tensors_in
 from .recorder import MOST_ON_HOST, NOTHING_KNOWN, Known, TooLarge, allocated, owners
 from .recording import Loss
 from .surroundings import Generators
 from .tape import Allocation, Call, Role, Tape, Window
-from .torch_private import below_autograd, storage_key, tree_unflatten, views_as_of_fakes
+from .torch_private import below_autograd, storage_key, views_as_of_fakes
 
 RUNS = 3
 """Each call runs so often, after one run that warms up; it takes the least of its times."""
 
 LONG_SECONDS = 0.1
 """A call that takes longer is timed once."""
-
-VALUE = 0.5
-"""What floating-point operands hold: no denormal number, and within the domain of logarithms, roots and probabilities."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ def known_of_few(
         if memory is not None and _held_bytes(fn, model, part, memory, adds) > memory:
             return NOTHING_KNOWN, False
         with views_as_of_fakes():
-            real = recording.record(fn, model, part, adds, most_bytes=memory)
+            real = recording.record(fn, model, part, adds, most_bytes=memory, graphs=False)
     except (Refused, BadInput):
         raise
     except (TooLarge, NoPlan):
@@ -104,7 +102,7 @@ def _held_bytes(fn: Loss, model: torch.nn.Module, part: tuple[Any, ...], memory:
         tape = recording.record_structure(fn, model, part, adds=adds)
     except Refused:
         with views_as_of_fakes():
-            tape = recording.record(fn, model, part, adds, most_bytes=memory // 2)
+            tape = recording.record(fn, model, part, adds, most_bytes=memory // 2, graphs=False)
     else:
         measure(tape, part, devices.of(model))
     held = sum(storage.size for storage in tape.storages if storage.role is not Role.KEPT)
@@ -142,9 +140,11 @@ def measure(tape: Tape, sample: tuple[Any, ...], device: Device) -> tuple[int, i
             bench = _Bench(tape, sample, device, log)
             for number in range(len(tape.calls)):
                 bench.measure(number)
-            return log.peak_bytes, len(bench.known)
+            peak = log.peak_bytes
     finally:
         generators.restore()
+    timing.in_graphs(tape, sample, device)
+    return peak, len(bench.known)
 
 
 class _Bench:
@@ -155,10 +155,7 @@ class _Bench:
         self._tape = tape
         self._device = device
         self._log = log
-        self._inputs = {
-            window.storage: (window, tensor)
-            for window, tensor in zip(tape.inputs, tensors_in(sample), strict=True)
-        }
+        self._operands = Operands(tape, sample, device)
         self._mended: dict[Window, Window] = {}
         self._opaque: set[int] = set()
 
@@ -166,7 +163,7 @@ class _Bench:
         """Measures a call, unless an equal one was measured before."""
         call = self._tape.calls[number]
         self._mend(call)
-        key = self._key(call)
+        key = self._operands.key(call)
         taken = self.known.get(key)
         if taken is None:
             taken = self._try(call)
@@ -181,24 +178,6 @@ class _Bench:
             Allocation(a.bytes, None if a.storage is None else made[a.storage], a.offset)
             for a in taken.allocations
         ]
-
-    def _key(self, call: Call) -> object:
-        """Equal for calls that take the same."""
-        places: dict[int, int] = {}
-        described: list[object] = []
-        for argument in call.arguments:
-            if not isinstance(argument, Window):
-                described.append((type(argument), repr(argument)))
-                continue
-            storage = self._tape.storages[argument.storage]
-            place = places.setdefault(argument.storage, len(places))
-            # The values of what is there before the step are the step's own: an index is one of them.
-            own = (
-                argument.storage if storage.role in (Role.KEPT, Role.INPUT) and _is_index(argument) else None
-            )
-            layout = (argument.dtype, argument.offset, argument.shape, argument.strides)
-            described.append((place, own, layout, storage.size, storage.is_on_host))
-        return (str(call.func), str(call.spec), call.reads_on_host, tuple(described))
 
     def _mend(self, call: Call) -> None:
         """Gives the call the layouts that its operands have in memory."""
@@ -238,7 +217,7 @@ class _Bench:
     def _try(self, call: Call) -> _Taken:
         """Runs a call on operands of its own."""
         try:
-            storages = self._operands(call)
+            storages = self._operands.storages(call)
             self._log.take()
             first = self._run(call, storages)
             taken = self._run(call, storages)
@@ -269,40 +248,9 @@ class _Bench:
                 call.layer,
             ) from error
 
-    def _operands(self, call: Call) -> dict[int, torch.UntypedStorage]:
-        """Memory for the operands of a call: what it writes is never the model's."""
-        statistics = {
-            window.storage
-            for position in running_positions(call.func)
-            if isinstance(window := call.arguments[position], Window)
-        }
-        found: dict[int, torch.UntypedStorage] = {}
-        for window in call.arguments:
-            if not isinstance(window, Window) or window.storage in found:
-                continue
-            storage = self._tape.storages[window.storage]
-            there = storage.tensor if storage.role is Role.KEPT else None
-            if there is not None and window.storage not in {*call.writes, *statistics}:
-                found[window.storage] = there.untyped_storage()
-                continue
-            where = torch.device("cpu") if storage.is_on_host else self._device.where
-            own = torch.empty(storage.size, dtype=torch.uint8, device=where).untyped_storage()
-            if there is not None:
-                own.copy_(there.untyped_storage())
-            elif window.storage in self._inputs:
-                whole, tensor = self._inputs[window.storage]
-                _at(own, whole).copy_(tensor)
-            else:
-                count = storage.size // window.dtype.itemsize
-                flat = Window(window.storage, window.dtype, 0, (count,), (1,))
-                _at(own, flat).fill_(0 if _is_index(window) else VALUE)
-            found[window.storage] = own
-        return found
-
     def _run(self, call: Call, storages: dict[int, torch.UntypedStorage]) -> _Taken:
-        leaves = [_at(storages[a.storage], a) if isinstance(a, Window) else a for a in call.arguments]
-        before = {storage_key(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)}
-        arguments, keywords = tree_unflatten(leaves, call.spec)
+        arguments, keywords = bound(call, storages)
+        before = {storage_key(leaf) for leaf in tensors_in((arguments, keywords))}
         with below_autograd():
             out, watch = self._device.run(call.func, arguments, keywords, call.reads_on_host)
         (seconds,) = self._device.seconds([watch])
@@ -332,16 +280,6 @@ class _Bench:
             results[position] = place
         allocations, workspace = allocated(events, results)
         return _Taken(seconds, sizes, windows, allocations, workspace, on_host)
-
-
-def _at(storage: torch.UntypedStorage, window: Window) -> torch.Tensor:
-    empty = torch.empty(0, dtype=window.dtype, device=storage.device)
-    return empty.set_(storage, window.offset, window.shape, window.strides)
-
-
-def _is_index(window: Window) -> bool:
-    """Whether values may be positions or masks, for which not every number will do."""
-    return not (window.dtype.is_floating_point or window.dtype.is_complex)
 
 
 def _elements(window: Window) -> tuple[object, ...]:

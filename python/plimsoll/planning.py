@@ -232,9 +232,10 @@ def record(
     other_resident_bytes: int,
     name: str | None = None,
     adds: bool = False,
+    graphs: bool = True,
 ) -> Recorded:
     """Records a step; with `adds` as it is when every parameter has a gradient that it adds to."""
-    tape = recording.record(fn, model, sample, adds)
+    tape = recording.record(fn, model, sample, adds, graphs=graphs)
     document = to_document(tape, name or type(model).__name__, size_of(sample), other_resident_bytes)
     return Recorded(tape, document, _core.Trace(document.text))
 

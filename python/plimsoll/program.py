@@ -169,6 +169,16 @@ class Program:
 
     def bind(self) -> None:
         """Makes all windows, unless they are there."""
+        with allocator.turn:
+            try:
+                self._bind_all()
+            finally:
+                self._lend()
+
+    def _lend(self) -> None:
+        self._memory.lend(self.schedule.budget_bytes)
+
+    def _bind_all(self) -> None:
         memory, schedule = self._memory, self.schedule
         results = self._result_bytes + self._spare_bytes
         sizes = (schedule.pool_bytes, schedule.host_bytes, self._gradient_bytes, results)
@@ -373,11 +383,18 @@ class Program:
 
         Where it ends early, all is as it was.
         """
-        self.bind()
+        with allocator.turn:
+            try:
+                self._bind_all()
+                return self._in_turn(inputs, is_timed)
+            finally:
+                self._lend()
+
+    def _in_turn(self, inputs: list[torch.Tensor], is_timed: bool) -> Given:
         self._memory.use_on(self._device.stream())
         random = {id(c.random.generator): c.random.generator for c in self.tape.calls if c.random is not None}
         states = [(generator, generator.get_state()) for generator in random.values()]
-        with allocator.turn, torch.no_grad(), self._device.running():
+        with torch.no_grad(), self._device.running():
             saved = [*zip(self._saved, self.tape.updated, strict=True), *self._gradient_copies()]
             for copy, tensor in saved:
                 copy.copy_(tensor)
@@ -435,7 +452,7 @@ class Program:
         self._captures += 1
         self._launches = 0
         known = {id(c.random.generator): c.random.generator for c in self.tape.calls if c.random is not None}
-        keeps = (self._memory.pool.storage, self._memory.results.storage, self._transfers, self._windows)
+        keeps = (self._memory.pool, self._memory.results.storage, self._transfers, self._windows)
         try:
             graph = self._graphs.capture(self._captured_calls, known.values(), keeps)
         except (DeviceError, Unplanned) as error:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from . import bypassing, devices, outputs
+from . import bypassing, devices, outputs, timing
 from .devices import Device
 from .errors import BadInput, Refused
 from .ops import same_value, tensors_in
@@ -46,11 +46,12 @@ def record(
     sample: tuple[Any, ...],
     adds: bool = False,
     most_bytes: int | None = None,
+    graphs: bool = True,
 ) -> Tape:
     """The tape of `fn(*sample)` and its backward pass. Everything else is left as it was, also where this fails.
 
     Where a parameter has a gradient, or `adds` says so, the tape adds to it. `TooLarge` is raised as soon as a run has
-    allocated more than `most_bytes`.
+    allocated more than `most_bytes`. With `graphs` a step that can be a CUDA graph has the times of one.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     device = devices.of(model)
@@ -81,6 +82,8 @@ def record(
         for parameter, gradient in saved:
             parameter.grad = gradient
         _put_back(model, members)
+    if graphs:
+        timing.in_graphs(tapes[1], sample, device)
     return tapes[1]
 
 

@@ -64,6 +64,8 @@ class SavedSwaps:
         self._next = 0
         self._stay: set[int] | None = None
         self._model: torch.nn.Module | None = None
+        self._swaps_all = False
+        self._missed = 0
 
     @property
     def chosen(self) -> set[int]:
@@ -78,6 +80,7 @@ class SavedSwaps:
     def choose(self, numbers: set[int]) -> None:
         """These go to the host from now on, which has so much memory for them."""
         self._swapped = numbers
+        self._host = {}  # first, so that both are never there at once
         self._host = {number: self._host_memory(self.sizes[number]) for number in numbers}
         if self._device.where.type == "cuda" and not self._streams:
             self._streams = [torch.cuda.Stream(self._device.where) for _ in range(2)]
@@ -90,15 +93,22 @@ class SavedSwaps:
         )  # not PyTorch's allocator's: not the device's memory
 
     @contextlib.contextmanager
-    def learning(self, model: torch.nn.Module) -> Iterator[None]:
-        """A step whose saved storages are written down. Parameters, also those that are whole only for a while, stay."""
-        self.sizes, self._order, self._swapped = [], [], set()
-        self._model = model
+    def learning(self, model: torch.nn.Module, swaps_all: bool = False) -> Iterator[None]:
+        """A step whose saved storages are written down, and swapped where there is no memory for all of them. Parameters, also
+        those that are whole only for a while, stay."""
+        self.choose(set())
+        self.sizes, self._order = [], []
+        self._model, self._swaps_all = model, swaps_all
         try:
             with self.active():
                 yield
         finally:
-            self._model = None
+            self._model, self._swaps_all = None, False
+
+    @property
+    def missed(self) -> int:
+        """How many of what goes to the host stayed in the last step, as it did not come in the known order and size."""
+        return self._missed
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
@@ -108,6 +118,7 @@ class SavedSwaps:
             with torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack):
                 yield
         finally:
+            self._missed = len(self._swapped) - sum(stored.is_swapped for stored in self._numbered)
             self._known, self._numbered = {}, []
 
     def _pack(self, tensor: torch.Tensor) -> Any:
@@ -132,6 +143,9 @@ class SavedSwaps:
             parameters = {storage_key(p) for p in self._model.parameters() if type(p) is torch.nn.Parameter}
             stays = storage_key(tensor) in parameters or storage.nbytes() < SMALLEST_BYTES
             self.sizes.append(0 if stays else storage.nbytes())
+            if self._swaps_all and not stays:
+                self._swapped.add(number)
+                self._host[number] = self._host_memory(storage.nbytes())
         is_known = number < len(self.sizes) and self.sizes[number] == storage.nbytes()
         stored = Stored(number, storage, is_known and number in self._swapped)
         self._numbered.append(stored)
@@ -148,6 +162,8 @@ class SavedSwaps:
                 self._order.append(stored.number)
             return tensor
         stored = packed.stored
+        if self._model is not None and stored.number not in self._order:
+            self._order.append(stored.number)
         back = self._ready(stored)
         self._ahead(stored.number)
         stored.windows -= 1

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import json
 import logging
-import math
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from . import (
     _core,
     allocator,
     batches,
+    calibration,
     devices,
     distributed,
     outputs,
@@ -31,18 +31,19 @@ from . import (
     scripts,
     shortage,
     smaller,
-    timing,
     viz,
 )
 from ._core import show_bytes, show_seconds
 from .buckets import Buckets
 from .errors import BadInput, HostMemoryError, NoPlan, Refused
+from .in_eager import InEager
 from .kinds import Kind, addresses_of, kind_of
 from .link import Link
 from .memory import Memory
 from .ops import tensors_in
 from .options import Options
 from .outputs import Given
+from .planned import Parts, Planned
 from .planning import Recorded
 from .program import Diverged, Program, Unplanned
 from .ranks import Ranks
@@ -63,43 +64,6 @@ DECLINED_AFTER = 6
 
 DECLINED_ABOVE = 0.02
 """A plan that takes a larger share of time more than eager, where eager fits the budget, does not pay."""
-
-
-class Planned:
-    """One kind of batch: its tape, its program, and how many of its runs are still to be verified."""
-
-    def __init__(self, recorded: Recorded, program: Program, verify: int, weight: float | None) -> None:
-        self.recorded = recorded
-        self.trace = recorded.trace
-        self.tape = recorded.tape
-        self.program = program
-        self.verify = verify
-        self.weight = weight
-        """What the loss of a part of a batch counts; none for a whole batch."""
-        self.compared = 0
-        """How often it ran beside eager."""
-        self.eager_seconds = math.inf
-        self.plan_seconds = math.inf
-        """The least of the times of verified runs."""
-        self.alone_seconds: float | None = None
-        """How long the step would take by its ops alone, where runs of the plan have said better."""
-        self.broken = ""
-        """Why the program is not to be used any more."""
-        self.smaller: Smaller | str | None = None
-        """What is compared with eager where this does not fit in eager, or why nothing is; none before it is due."""
-
-
-@dataclass(frozen=True)
-class Parts:
-    """A kind of batch that no plan fits as a whole: it runs part by part, each of which adds to the gradients."""
-
-    sizes: list[int]
-    weights: list[float]
-
-    def __str__(self) -> str:
-        """Such as `512 = 8 x 64`."""
-        counts = Counter(self.sizes)
-        return f"{sum(self.sizes)} = " + " + ".join(f"{count} x {size}" for size, count in counts.items())
 
 
 class Step:
@@ -137,7 +101,7 @@ class Step:
         self._buckets = Buckets.parse(options.buckets)
         self._in_pieces = options.in_pieces
         self._memory = Memory(self.device)
-        self._kinds: OrderedDict[Kind, Planned | Parts | str] = OrderedDict()
+        self._kinds: OrderedDict[Kind, Planned | Parts | InEager] = OrderedDict()
         self._pointers: list[int] = []
         self._modules: list[torch.nn.Module] = []
         self._last: Planned | None = None
@@ -196,12 +160,12 @@ class Step:
         assert total is not None
         return total
 
-    def _run(self, planned: Planned | str, batch: tuple[Any, ...], weight: float | None = None) -> Given:
+    def _run(self, planned: Planned | InEager, batch: tuple[Any, ...], weight: float | None = None) -> Given:
         """Trains a batch, or a part of one, as a whole."""
-        if isinstance(planned, str):
-            return self._in_eager(planned, batch, weight)
+        if isinstance(planned, InEager):
+            return self._in_eager(planned.why, planned, batch, weight)
         if planned.broken:
-            return self._in_eager(planned.broken, batch, weight, planned)
+            return self._in_eager(planned.broken, planned.in_eager, batch, weight, planned)
         self._last = planned
         tensors = tensors_in(batch)
         devices.check_sample(self.device, tensors)
@@ -212,10 +176,11 @@ class Step:
         except Diverged as diverged:
             if planned.recorded.measured is not None and not planned.program.finished:
                 return self._run(self._with_value(planned, diverged, batch), batch, weight)
-            return self._in_eager(f"this batch takes another way: {diverged}", batch, weight, planned)
+            why = f"this batch takes another way: {diverged}"
+            return self._in_eager(why, planned.in_eager, batch, weight, planned)
         except Unplanned as unplanned:
             planned.broken = f"the plan cannot be kept to: {unplanned}"
-            return self._in_eager(planned.broken, batch, weight, planned)
+            return self._in_eager(planned.broken, planned.in_eager, batch, weight, planned)
         self.fallback = None
         return given
 
@@ -248,7 +213,8 @@ class Step:
         known = planned.recorded.told(diverged.call, diverged.value)
         fn = self._weighted(planned.weight)
         recorded = self._recorded(fn, batch, planned.tape.adds_to_gradients(), known)
-        again = Planned(recorded, self._program(recorded), planned.verify, planned.weight)
+        program = self._program(recorded)
+        again = Planned(recorded, program, planned.verify, planned.weight, planned.in_eager)
         for kind, found in self._kinds.items():
             if found is planned:
                 self._kinds[kind] = again
@@ -272,7 +238,7 @@ class Step:
                 self.device.settings(),
             )
 
-        found = timing.timed(planned.recorded, planned.program, tensors_in(batch), around)
+        found = calibration.timed(planned.recorded, planned.program, tensors_in(batch), around)
         if found is not None:
             planned.alone_seconds = planned.program.schedule.makespan_seconds
             planned.recorded, planned.program.schedule = found
@@ -305,14 +271,17 @@ class Step:
         before, host = self._host_budget, planned.program.schedule.host_bytes
         if host == 0:
             return None
-        self._host_budget = host // 2
+        can = self.device.pinnable(host)
+        if can >= host:
+            return f"{show_bytes(host)} of the host's memory can be page-locked now"
+        self._host_budget = can
         try:
             planned.program = self._program(planned.recorded)
         except NoPlan:
             self._host_budget = before
             return None
         less = show_bytes(self._host_budget)
-        return f"planning with {less} of the host's memory in place of {show_bytes(host)}"
+        return f"planning with {less} of the host's memory, as measured, in place of {show_bytes(host)}"
 
     def _decline(self, planned: Planned) -> None:
         """Leaves the next batches to eager where eager fits the budget and was faster."""
@@ -544,7 +513,7 @@ class Step:
                     "gradients",
                 )
             raise
-        planned = Planned(recorded, program, self._verify, weight)
+        planned = Planned(recorded, program, self._verify, weight, self._new_in_eager())
         shortage.retried(lambda: self._bind(planned), lambda error: self._with_less(planned, error))
         self._calibrate(planned, batch)
         self._last = planned
@@ -574,7 +543,9 @@ class Step:
             return recorded
 
         def whole() -> Recorded:
-            return planning.record(fn, self._model, batch, self._resident_beside(), adds=adds)
+            return planning.record(
+                fn, self._model, batch, self._resident_beside(), adds=adds, graphs=self._graphs
+            )
 
         if self._in_pieces:
             return in_pieces()
@@ -644,7 +615,7 @@ class Step:
 
     def _planned(
         self, batch: tuple[Any, ...], weight: float | None = None, is_first: bool = False
-    ) -> Planned | Parts | str:
+    ) -> Planned | Parts | InEager:
         modules = modules_of(self._model)
         addresses = addresses_of(modules)
         if addresses != self._pointers or modules != self._modules:
@@ -659,29 +630,47 @@ class Step:
             except Refused as refused:
                 if is_first:
                     raise
-                found = f"it cannot be recorded: {refused}"
+                found = self._new_in_eager(f"it cannot be recorded: {refused}")
             self._kinds[kind] = found
             if len(self._kinds) > KINDS_KEPT * (len(self._buckets.lengths) if self._buckets else 1):
                 self._kinds.popitem(last=False)
         self._kinds.move_to_end(kind)
         return found
 
+    def _new_in_eager(self, why: str = "") -> InEager:
+        return InEager(self.device, self._model, self._optimizer, why)
+
     def _in_eager(
-        self, why: str, batch: tuple[Any, ...], weight: float | None, planned: Planned | None = None
+        self,
+        why: str,
+        how: InEager,
+        batch: tuple[Any, ...],
+        weight: float | None,
+        planned: Planned | None = None,
     ) -> Given:
-        """Runs a batch without a plan, and says why."""
-        if planned is not None and isinstance(self._budget, int) and planned.trace.peak_bytes > self._budget:
-            need, budget = show_bytes(planned.trace.peak_bytes), show_bytes(self._budget)
-            if planned.recorded.measured is not None:
+        """Runs a batch without a plan, with hooks where eager does not fit the budget, and says why."""
+
+        def run() -> Given:
+            return self._eager(batch, weight)
+
+        if isinstance(self._budget, int):
+            peak = None if planned is None else planned.trace.peak_bytes
+            if (
+                planned is not None
+                and planned.recorded.measured is not None
+                and planned.trace.peak_bytes > self._budget
+            ):
                 raise Refused(
-                    f"this batch cannot run by its plan, and not in eager, which takes {need}, of {budget}: {why}. "
-                    "Give smaller batches, which eager can take over"
+                    f"this batch cannot run by its plan, and not in eager, which takes {show_bytes(planned.trace.peak_bytes)}, "
+                    f"of {show_bytes(self._budget)}: {why}. Give smaller batches, which eager can take over"
                 )
-            logger.warning("eager takes %s, more than the budget of %s", need, budget)
-        if why != self.fallback:
-            logger.warning("this batch runs in eager: %s", why)
-        self.fallback = why
-        return self._eager(batch, weight)
+            how.fit(run, self._memory, self._budget, self._host_budget, peak, self._verify > 0)
+            how.warn(self._budget)
+        said = f"{why}; {how.words}" if how.words else why
+        if said != self.fallback:
+            logger.warning("this batch runs in eager: %s", said)
+        self.fallback = said
+        return how.run(run)
 
     def _eager(self, batch: tuple[Any, ...], weight: float | None) -> Given:
         with torch.enable_grad(), without_accumulate_hooks(self._model.parameters()):
@@ -702,18 +691,19 @@ class Step:
             with uncompiled(), self.device.comparable():
                 loss = self._eager(batch, planned.weight)
             planned.eager_seconds = min(planned.eager_seconds, clock() - start)
-            eager = outcome(self._model, generators, loss)
+            eager = outcome(self._model, generators, loss, is_on_host=True)
+            del loss  # nothing of eager's may lie where the pool was
         finally:
             before.restore()
         start = clock()
         given = planned.program.run(tensors)
         planned.plan_seconds = min(planned.plan_seconds, clock() - start)
-        planned_outcome = outcome(self._model, generators, given)
+        planned_outcome = outcome(self._model, generators, given, is_on_host=True)
 
         def again() -> Outcome:
             before.restore()
             with uncompiled(), self.device.comparable():
-                left = outcome(self._model, generators, self._eager(batch, planned.weight))
+                left = outcome(self._model, generators, self._eager(batch, planned.weight), is_on_host=True)
             before.restore()
             return left
 

@@ -1,81 +1,65 @@
-"""How long a planned step takes, learnt from running it on the sample when it is bound.
+"""Seconds of the calls of a step that becomes a CUDA graph: each call is captured alone, between two events of its graph.
 
-The planner has each op's seconds from a recording, where an op runs alone: there caches are cold, memory is new, and what lies
-between two ops is not counted. Here the plan runs a few times. Each op takes the least of its times in there; their sum is
-scaled to the fastest whole step, without the time in which it waited for copies; and the link is as fast as the copies were.
-The plan stays as it is, and its prediction is made anew from those.
-
-What it deliberately does not do: look for another plan. On a GPU, where events time ops within a stream, nothing runs.
+The times that are taken while a step is recorded hold the host's, which a graph does without. A step of which a call cannot be
+captured keeps those times, as it runs call by call. On the CPU nothing is captured.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import replace
+from typing import Any
 
 import torch
 
-from . import shortage
-from ._core import Schedule
-from .planning import Recorded
-from .program import Diverged, Program, Unplanned
-from .verification import State
-
-LEAST_RUNS, MOST_RUNS = 3, 20
-ENOUGH_SECONDS = 0.2
-"""The plan runs so often at least; more often where it is short, as short times are noisy."""
+from . import allocator
+from .capturing import obstacle_of
+from .devices import Device
+from .operands import Operands, bound
+from .surroundings import Generators
+from .tape import Call, Tape
+from .torch_private import below_autograd
 
 
-def timed(
-    recorded: Recorded, program: Program, tensors: list[torch.Tensor], around: Callable[[], object]
-) -> tuple[Recorded, Schedule] | None:
-    """Trace and schedule with what runs of the program measured; none where a run did not end.
+def in_graphs(tape: Tape, sample: tuple[Any, ...], device: Device) -> bool:
+    """Gives each call the seconds that it takes in a graph, and says whether it did: all calls, or none.
 
-    `around` is what a step does besides. All is left as it was.
+    Equal calls are timed once, on operands that are made up. Generators are left as they were.
     """
-    before = State(recorded.tape)
-    fastest, besides, stalled = float("inf"), float("inf"), 0.0
-    least: list[float] = []
-    copied = [float("inf"), float("inf")]
-    start = time.perf_counter()
-    number = 0
+    if device.graphs is None or any(obstacle_of(tape, call) for call in tape.calls):
+        return False
+    drawn = [call.random.generator for call in tape.calls if call.random is not None]
+    generators = Generators(torch.default_generator, device.default_generator(), *drawn)
+    known: dict[object, float] = {}
+    found: list[float] = []
     try:
-        with program.trial():
-            program.run(tensors)
-            while number < LEAST_RUNS or (
-                number < MOST_RUNS and time.perf_counter() - start < ENOUGH_SECONDS
-            ):
-                began = time.perf_counter()
-                around()
-                between = time.perf_counter()
-                program.run(tensors)
-                ended = time.perf_counter()
-                besides = min(besides, between - began)
-                if ended - between < fastest:
-                    fastest, stalled = ended - between, program.stalled_seconds
-                program.run(tensors, is_timed=True)
-                assert program.spans is not None
-                computes, *copies = ([end - start for start, end in stream] for stream in program.spans)
-                least = list(map(min, least, computes)) if least else computes
-                copied = list(map(min, copied, map(sum, copies)))
-                program.spans = None
-                number += 1
-    except Exception as error:
-        if isinstance(error, Diverged | Unplanned) or shortage.is_one(error):
-            return None  # the first step says so, and does what is to be done
-        raise
+        with device.running(), torch.no_grad():
+            operands = Operands(tape, sample, device)
+            for call in tape.calls:
+                key = operands.key(call)
+                if key not in known:
+                    seconds = _alone(call, operands, device)
+                    if seconds is None:
+                        return False
+                    known[key] = seconds
+                found.append(known[key])
     finally:
-        before.restore()
-    schedule = program.schedule
-    share = max(0.0, fastest + besides - stalled) / sum(least)
-    seconds = [float("inf")] * len(recorded.trace)
-    for compute, took in zip(schedule.computes(), least, strict=True):
-        seconds[compute.op] = min(seconds[compute.op], took * share)
-    moved = (schedule.offloaded_bytes, schedule.prefetched_bytes)
-    rates = [
-        size / took if size and took > 0 else rate
-        for size, took, rate in zip(moved, copied, schedule.rates, strict=True)
-    ]
-    trace = recorded.trace.with_seconds(seconds)
-    return replace(recorded, trace=trace), schedule.timed(trace, rates[0], rates[1])
+        generators.restore()
+        device.trim()  # what captures took for themselves
+    for call, seconds in zip(tape.calls, found, strict=True):
+        call.seconds = seconds
+    return True
+
+
+def _alone(call: Call, operands: Operands, device: Device) -> float | None:
+    drawn = [] if call.random is None else [call.random.generator]
+    try:
+        arguments, keywords = bound(call, operands.storages(call))
+
+        def work() -> object:
+            with below_autograd():
+                return call.func(*arguments, **keywords)
+
+        work()  # kernels are loaded when they first run, which no capture allows
+        return device.seconds_in_graph(work, drawn)
+    except RuntimeError:  # it cannot run on such operands, or finds no memory beside them
+        allocator.failures()
+        return None

@@ -152,6 +152,15 @@ def cuda_sleep(cycles: int) -> None:
     torch.cuda._sleep(cycles)
 
 
+def timing_events() -> tuple[torch.cuda.Event, torch.cuda.Event] | None:
+    """Two events that a graph records whenever it runs; none of a torch that has no such events."""
+    try:
+        begin, end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
+    except TypeError:
+        return None
+    return begin, end
+
+
 def end_failed_capture(graph: torch.cuda.CUDAGraph, where: torch.device, pool: tuple[int, int]) -> None:
     """Tells PyTorch's CUDA allocator that a capture into this pool is over; until then it would give no cached memory back.
 

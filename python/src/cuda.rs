@@ -56,6 +56,11 @@ impl SwapStreams {
         Ok(PinnedSlab { inner: Arc::new(slab) })
     }
 
+    /// How much of so much host memory can be page-locked, which is tried and given back.
+    fn pinnable(&self, py: Python<'_>, bytes: u64) -> PyResult<u64> {
+        py.detach(|| self.inner.pinnable(Bytes(bytes))).map(|bytes| bytes.0).map_err(refused)
+    }
+
     /// The link to plan with, measured by copies of so many bytes to the host and back, alone and both ways at once: bytes per
     /// second of each way, and whether both share the link, so that one copies at a time.
     fn link(&self, py: Python<'_>, bytes: u64) -> PyResult<(f64, f64, bool)> {

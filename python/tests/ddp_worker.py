@@ -200,13 +200,12 @@ def sharded():
         left, step = train(budget)
         same = sum(map(torch.equal, wanted, left))
         assert same == len(wanted), f"{budget}: {len(wanted) - same} of {len(wanted)} differ"
-        peaks = step._peaks
-        assert peaks["with"] <= peaks["budget"] and (step._swaps.swapped_bytes > 0) == (budget != "100%"), (
-            step.why
-        )
+        hooked = step._hooked
+        assert hooked.peak_bytes <= hooked.budget_bytes, step.why
+        assert (hooked.swaps.swapped_bytes > 0) == (budget != "100%"), step.why
         assert "swapped" in step.explain()
         chosen = [None] * dist.get_world_size()
-        dist.all_gather_object(chosen, sorted(step._swaps.chosen))
+        dist.all_gather_object(chosen, sorted(hooked.swaps.chosen))
         assert all(one == chosen[0] for one in chosen)
     for kind, words, call in (
         (plimsoll.NoPlan, "what autograd saves is swapped", lambda: train("20%")),
@@ -220,10 +219,11 @@ def sharded():
         else:
             raise AssertionError(words)
     # A difference is told, and nothing of the step is kept.
-    pack = step._swaps._out
-    step._swaps._out = lambda stored, tensor, storage: (
+    swaps = step._hooked.swaps
+    pack = swaps._out
+    swaps._out = lambda stored, tensor, storage: (
         pack(stored, tensor, storage),
-        step._swaps._host[stored.number].zero_(),
+        swaps._host[stored.number].zero_(),
     )
     step.verify(1)
     try:

@@ -105,8 +105,20 @@ def test_a_step_as_one_graph(environment, tmp_path, what):
     run(environment, tmp_path, what)
 
 
-def test_where_the_host_page_locks_less_the_plan_swaps_less(environment, tmp_path):
-    run(environment, tmp_path, "host_is_short", PLIMSOLL_STANDIN_ANSWER="cuMemHostRegister_v2:0:2")
+def test_between_steps_the_pool_is_lent_and_comes_back(environment, tmp_path):
+    run(environment, tmp_path, "lent")
+
+
+def test_what_the_host_page_locks_is_measured_and_the_plan_recomputes_the_rest(environment, tmp_path):
+    run(environment, tmp_path, "host_is_short", PLIMSOLL_STANDIN_PINNED=str(9 << 20))
+
+
+def test_a_host_that_refuses_once_is_asked_again(environment, tmp_path):
+    run(environment, tmp_path, "host_refuses_once", PLIMSOLL_STANDIN_ANSWER="cuMemHostRegister_v2:0:2")
+
+
+def test_calls_of_a_graph_are_timed_in_graphs(environment, tmp_path):
+    run(environment, tmp_path, "timed")
 
 
 def test_another_allocator_is_refused(environment, tmp_path):

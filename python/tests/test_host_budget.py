@@ -7,7 +7,8 @@ import torch
 from networks import budget_at, build, eager, optimizer_of, train
 
 import plimsoll
-from plimsoll import batches
+from plimsoll import batches, devices, errors
+from plimsoll.devices.cpu import CpuSlab
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.0])
@@ -108,3 +109,40 @@ def test_a_suggestion_keeps_to_the_host_budget():
     assert all(one.swapped_bytes == 0 for one in found.tried)
     with pytest.raises(plimsoll.BadInput):
         plimsoll.suggest(task.loss, task.model, None, sample, budget, "20GB/s", host_budget="50%")
+
+
+def test_where_the_host_gives_less_it_is_measured_and_the_plan_recomputes(monkeypatch, caplog):
+    reference, task = build("gpt"), build("gpt")
+    losses = train(reference, optimizer_of("adamw", reference.model), eager(reference))
+    optimizer = optimizer_of("adamw", task.model)
+    budget = budget_at(0.4, task, optimizer)
+    trace = plimsoll.trace(task.loss, task.model, *task.batches[0], optimizer=optimizer)
+    limit = plimsoll.plan(trace, budget, "20GB/s", seconds=0.5).host_bytes // 2
+    take = CpuSlab.take
+
+    def limited(slab, size):
+        if size > limit:
+            raise errors.HostMemoryError("there is no more")
+        take(slab, size)
+
+    monkeypatch.setattr(CpuSlab, "take", limited)
+    monkeypatch.setattr(devices.CPU, "pinnable", lambda size: min(size, limit), raising=True)
+    step = plimsoll.tune(task.loss, task.model, optimizer, task.batches[0], budget, "20GB/s", seconds=0.5)
+    assert "of the host's memory, as measured, in place of" in caplog.text
+    assert 0 < step.program.schedule.host_bytes <= limit
+    assert step.program.schedule.recomputed_ops > 0
+    assert [loss.item() for loss in train(task, optimizer, step)] == [loss.item() for loss in losses]
+    assert step.fallback is None
+
+
+def test_what_fits_is_answered_with_what_the_host_was_measured_to_give(monkeypatch):
+    task, sample = deep(24)
+    budget = int(1.02 * plimsoll.trace(task.loss, task.model, *sample).floor_bytes)
+    free = plimsoll.fits(task.loss, task.model, *sample, budget=budget, link="20GB/s")
+    assert free.host_budget_bytes is None
+    monkeypatch.setattr(devices.CPU, "pinnable", lambda _size: 0)
+    none = plimsoll.fits(task.loss, task.model, *sample, budget=budget, link="20GB/s")
+    assert none.host_budget_bytes == 0
+    assert not none
+    assert "raise the host budget" in none.why_not
+    assert none.largest_batch < free.largest_batch

@@ -149,11 +149,11 @@ def test_a_fault_shows_at_the_smaller_batch():
                 tensor.add_(1)
         return made
 
-    def bind_and_plant(bind=program.bind):
+    def bind_and_plant(bind=program._bind_all):
         bind()
         program._steps[again].func = wrong
 
-    program.bind = bind_and_plant
+    program._bind_all = bind_and_plant
     before = [p.clone() for p in task.model.parameters()]
     task.model.zero_grad()
     state = torch.get_rng_state()

@@ -87,7 +87,7 @@ assert step.fallback is None
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
-def test_recording_and_comparing_find_the_memory_of_the_pool():
+def test_recording_and_comparing_have_the_memory_of_the_pool():
     said = limited.run(
         START
         + """
@@ -95,11 +95,19 @@ step = plimsoll.tune(loss, model, None, long, "1GiB", "20GB/s", verify=0, second
 step(long)
 limit(150 * MIB)  # recording takes 260 MiB, of which the pool has 150
 step(long[:15000])
-step.verify(1)
-step._memory.give_back()
+limit(None)
+model.zero_grad()
 step(long)
 step.verify(1)
-limit(20 * MIB)
+limit(20 * MIB)  # eager takes 150 MiB
+model.zero_grad()
+step(long)
+assert step._kinds and step._current().verify == 0 and step._current().compared == 1
+limit(None)
+del step
+model.zero_grad()
+step = plimsoll.tune(loss, model, None, long, "100MiB", "20GB/s", verify=1, seconds=1, host_budget=0)
+limit(20 * MIB)  # too little for eager, also with the pool of 100 MiB
 model.zero_grad()
 step(long)
 limit(None)
@@ -107,7 +115,7 @@ assert step.fallback is None
 check(step, long)
 """
     )
-    assert "giving the pool of" in said
+    assert "giving the pool of" not in said
     assert "no longer compared with eager" in said
 
 

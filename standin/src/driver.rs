@@ -398,6 +398,16 @@ calls! {
         state().record(event, stream)
     }
 
+    fn cuEventRecordWithFlags(event: usize, stream: usize, flags: c_uint) {
+        here()?;
+        default_stream(stream);
+        match flags {
+            0 => state().record(event, stream),
+            1 => state().record_external(event, stream),
+            _ => Err(status::INVALID_VALUE),
+        }
+    }
+
     fn cuEventElapsedTime(milliseconds: Place<f32>, start: usize, end: usize) {
         here()?;
         let mut state = state();

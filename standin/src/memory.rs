@@ -36,6 +36,11 @@ struct Live {
     host: BTreeMap<u64, u64>,
 }
 
+/// What may be page-locked at once, as a system may have it: `PLIMSOLL_STANDIN_PINNED` bytes, or any number.
+static MOST_PAGE_LOCKED: LazyLock<u64> = LazyLock::new(|| {
+    std::env::var("PLIMSOLL_STANDIN_PINNED").ok().and_then(|bytes| bytes.parse().ok()).unwrap_or(u64::MAX)
+});
+
 static LIVE: Mutex<Live> = Mutex::new(Live { device: BTreeMap::new(), host: BTreeMap::new() });
 
 /// What a range of host memory is to the driver.
@@ -128,6 +133,9 @@ pub fn register(address: u64, bytes: u64) -> Outcome {
     let before = live.host.range((Unbounded, Excluded(end))).next_back();
     if before.is_some_and(|(start, length)| start + length > address) {
         return Err(status::ALREADY_REGISTERED);
+    }
+    if live.host.values().sum::<u64>() + bytes > *MOST_PAGE_LOCKED {
+        return Err(status::OUT_OF_MEMORY);
     }
     live.host.insert(address, bytes);
     Ok(())

@@ -173,6 +173,20 @@ impl DriverState {
         Ok(())
     }
 
+    /// Records an event each time that the graph runs which the stream captures (`cudaEventRecordExternal`).
+    pub fn record_external(&mut self, event: usize, stream: usize) -> Outcome {
+        if !self.events.contains_key(&event) {
+            return Err(status::INVALID_HANDLE);
+        }
+        if self.capture_of(stream).is_none() {
+            return Err(status::INVALID_VALUE);
+        }
+        let moment = Arc::new(Moment::default());
+        self.enqueue(stream, Work::Record(Arc::clone(&moment)))?;
+        self.events.get_mut(&event).expect("it was looked up").last = Recorded::Moment(moment);
+        Ok(())
+    }
+
     /// Makes a stream wait for what an event stands for now. Waiting for an event of a capture brings the stream into it.
     pub fn wait(&mut self, stream: usize, event: usize) -> Outcome {
         let number = self.stream(stream)?.number;

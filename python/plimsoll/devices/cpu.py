@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -47,6 +47,7 @@ class Cpu(Device):
     allocator = allocator.CPU
     calibrates = True
     graphs = None
+    counts_all = False
 
     def prepare(self) -> None:
         """Nothing is to be done."""
@@ -82,6 +83,12 @@ class Cpu(Device):
         """As measured at once."""
         return [watch for watch in watches if isinstance(watch, float)]
 
+    def seconds_in_graph(
+        self, work: Callable[[], object], generators: Iterable[torch.Generator]
+    ) -> float | None:
+        """There are no graphs."""
+        return None
+
     def measure_link(self) -> Link:
         """Copies in memory."""
         return Link.measured()
@@ -89,6 +96,10 @@ class Cpu(Device):
     def host_limit(self) -> int | None:
         """There is no other memory that could be short."""
         return None
+
+    def pinnable(self, size: int) -> int:
+        """All of it: there is no other memory that could be short."""
+        return size
 
     def host_slab(self) -> HostSlab:
         """An allocation."""
@@ -112,6 +123,10 @@ class Cpu(Device):
     def undo_bytes(self, updated: Iterable[torch.Tensor], gradients: Iterable[torch.Tensor]) -> int:
         """They count as the host's."""
         return 0
+
+    def living_in(self, address: int, size: int) -> list[int]:
+        """The system says nothing."""
+        return []
 
     def free_bytes(self) -> int | None:
         """As the system says."""

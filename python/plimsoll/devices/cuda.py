@@ -10,7 +10,7 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -67,6 +67,7 @@ class Cuda(Device):
 
     allocator = allocator.CUDA
     calibrates = False
+    counts_all = True
 
     def __init__(self, where: torch.device) -> None:
         self.where = where
@@ -94,6 +95,7 @@ class Cuda(Device):
             )
         loaded = self.allocator.installed()
         loaded.plimsoll_device(self.where.index)
+        self.graphs.prepare()
         thread = threading.get_ident()
         for stream in (torch.cuda.current_stream(self.where), self.graphs.stream):
             if (thread, stream.cuda_stream) not in self._known_users:
@@ -176,6 +178,12 @@ class Cuda(Device):
             return on_gpu
         return [max(pair) for pair in zip(on_gpu, on_host, strict=True)]
 
+    def seconds_in_graph(
+        self, work: Callable[[], object], generators: Iterable[torch.Generator]
+    ) -> float | None:
+        """From event to event inside of a captured graph, where nothing waits for the host; the least of a few launches."""
+        return self.graphs.seconds(work, generators)
+
     def measure_link(self) -> Link:
         """Copies between page-locked memory and the GPU, each way alone and both at once."""
         link = Link(*self.swap_streams().link(LINK_SAMPLE_BYTES))
@@ -187,6 +195,10 @@ class Cuda(Device):
         """Most of what the system has. The driver may page-lock less, which shows when it is asked."""
         available = _core.available_host_bytes()
         return None if available is None else int(HOST_SHARE * available)
+
+    def pinnable(self, size: int) -> int:
+        """What the driver page-locks, which takes a second for some gigabytes, and is given back."""
+        return self.swap_streams().pinnable(size)
 
     def host_slab(self) -> HostSlab:
         """Page-locked memory."""
@@ -216,6 +228,21 @@ class Cuda(Device):
     def undo_bytes(self, updated: Iterable[torch.Tensor], gradients: Iterable[torch.Tensor]) -> int:
         """They lie on the GPU."""
         return sum(aligned(t.untyped_storage().nbytes()) for t in (*updated, *gradients))
+
+    def living_in(self, address: int, size: int) -> list[int]:
+        """The blocks of PyTorch's allocator that are in use there."""
+        found = []
+        for segment in torch.cuda.memory_snapshot():
+            at = segment["address"]
+            for block in segment["blocks"]:
+                if (
+                    block["state"] == "active_allocated"
+                    and at < address + size
+                    and address < at + block["size"]
+                ):
+                    found.append(block["size"])
+                at += block["size"]
+        return found
 
     def free_bytes(self) -> int | None:
         """What the driver and PyTorch's allocator have."""

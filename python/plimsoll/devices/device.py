@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -63,6 +63,8 @@ class Device(abc.ABC):
     """Whether a plan is run to learn how long it takes: where a call's time alone is not its time within a step."""
     graphs: Graphs | None
     """What captures a step as a graph; none where a step is always run call by call."""
+    counts_all: bool
+    """Whether the budget is over all that PyTorch's allocator gives out, and that can be asked for."""
 
     @abc.abstractmethod
     def prepare(self) -> None:
@@ -97,12 +99,22 @@ class Device(abc.ABC):
         """How long the calls of a step took, after it has ended."""
 
     @abc.abstractmethod
+    def seconds_in_graph(
+        self, work: Callable[[], object], generators: Iterable[torch.Generator]
+    ) -> float | None:
+        """How long a call takes as part of a graph, which does the work a few times; none where it cannot be part of one."""
+
+    @abc.abstractmethod
     def measure_link(self) -> Link:
         """Measures how fast bytes go to the host and come back."""
 
     @abc.abstractmethod
     def host_limit(self) -> int | None:
         """What swapped bytes may take of the host where nobody says; none for any number."""
+
+    @abc.abstractmethod
+    def pinnable(self, size: int) -> int:
+        """How much of so much of the host's memory can be had for what is swapped out, as it is tried."""
 
     @abc.abstractmethod
     def host_slab(self) -> HostSlab:
@@ -128,6 +140,10 @@ class Device(abc.ABC):
     @abc.abstractmethod
     def undo_bytes(self, updated: Iterable[torch.Tensor], gradients: Iterable[torch.Tensor]) -> int:
         """What the copies take of the budget by which a step that ends early is undone."""
+
+    @abc.abstractmethod
+    def living_in(self, address: int, size: int) -> list[int]:
+        """The sizes of what PyTorch's allocator has given out of these bytes, as far as it says."""
 
     @abc.abstractmethod
     def free_bytes(self) -> int | None:

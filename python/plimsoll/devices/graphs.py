@@ -18,9 +18,12 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 
 from ..errors import DeviceError
-from ..torch_private import end_failed_capture
+from ..torch_private import end_failed_capture, timing_events
 
 OF_THIS_THREAD = "thread_local"
+
+TIMED_LAUNCHES = 3
+"""Of work that is timed as a graph, the least of so many launches counts."""
 
 
 class Graph:
@@ -56,6 +59,11 @@ class Graphs:
             self._stream = torch.cuda.Stream(self._where)
         return self._stream
 
+    def prepare(self) -> None:
+        """Takes what it needs, so that this is no part of what a step takes."""
+        if self._byte is None:
+            self._byte = torch.empty(1, dtype=torch.uint8, device=self._where)
+
     def capture(
         self, enqueue: Callable[[int], None], generators: Iterable[torch.Generator], keeps: Iterable[object]
     ) -> Graph:
@@ -69,8 +77,7 @@ class Graphs:
             if generator != default:  # which every capture knows
                 graph.register_generator_state(generator)
         pool = torch.cuda.graph_pool_handle()
-        if self._byte is None:
-            self._byte = torch.empty(1, dtype=torch.uint8, device=self._where)
+        self.prepare()
         torch.cuda.synchronize(self._where)
         with torch.cuda.stream(self.stream), _no_collection():
             try:
@@ -87,6 +94,32 @@ class Graphs:
         # Beginning a capture writes the generators' states on its stream.
         torch.cuda.synchronize(self._where)
         return Graph(graph, self._where, keeps)
+
+    def seconds(self, work: Callable[[], object], generators: Iterable[torch.Generator]) -> float | None:
+        """How long some work takes on the GPU, by two events of the graph that it is captured as: the least of some launches
+        after one that warms up. None where it cannot be captured, or where this torch captures no such events.
+        """
+        events = timing_events()
+        if events is None:
+            return None
+        begin, end = events
+
+        def enqueue(_stream: int) -> None:
+            begin.record(self.stream)
+            work()
+            end.record(self.stream)
+
+        try:
+            graph = self.capture(enqueue, generators, ())
+        except DeviceError:
+            return None
+        least = float("inf")
+        for launch in range(TIMED_LAUNCHES + 1):
+            graph.launch()
+            torch.cuda.synchronize(self._where)
+            if launch > 0:
+                least = min(least, begin.elapsed_time(end) / 1e3)
+        return least
 
     def _end(self, graph: torch.cuda.CUDAGraph, pool: tuple[int, int]) -> None:
         try:

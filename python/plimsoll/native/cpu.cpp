@@ -27,35 +27,46 @@ void free_raw(void* address) {
 
 struct PlannedAllocator final : c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
-    try {
-      return place(bytes);
-    } catch (...) {
-      failures++;
-      throw;
-    }
+    if (void* address = next_window()) return {address, c10::Device(c10::DeviceType::CPU)};
+    return place(bytes);
   }
   c10::DeleterFnPtr raw_deleter() const override { return &free_raw; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
 
  private:
   c10::DataPtr place(size_t bytes) {
-    if (bytes == 0 || mode == Mode::Pass) return heap->allocate(bytes);
+    if (bytes == 0 || mode == Mode::Pass) return own(bytes);
     const c10::Device cpu(c10::DeviceType::CPU);
     if (mode == Mode::Record) {
-      void* address = c10::alloc_cpu(bytes);
+      void* address = counted(0, [&] { return c10::alloc_cpu(bytes); });
       log_allocation(address, bytes);
       return {address, address, &free_recorded, cpu};
     }
     if (void* address = planned_address(bytes)) return {address, address, &free_lent, cpu};
-    c10::DataPtr own = heap->allocate(bytes);
-    log_unplanned(own.get(), bytes);
-    return own;
+    c10::DataPtr unplanned = own(bytes);
+    log_unplanned(unplanned.get(), bytes);
+    return unplanned;
+  }
+
+  static c10::DataPtr own(size_t bytes) {
+    return counted(0, [&] { return heap->allocate(bytes); });
   }
 };
 
 PlannedAllocator& planned = *new PlannedAllocator;  // never destroyed
 
 }  // namespace
+
+void* take_memory(const Pool& pool) noexcept {
+  try {
+    return counted(pool.device, [&] { return c10::alloc_cpu(pool.bytes); });
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+void give_memory(void* address) noexcept { c10::free_cpu(address); }
+
 }  // namespace plimsoll
 
 extern "C" {

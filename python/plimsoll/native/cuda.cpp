@@ -10,8 +10,10 @@
 
 #include "log.h"
 
+#include <c10/core/GradMode.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
 
 #include <tuple>
 #include <utility>
@@ -53,23 +55,43 @@ void free_raw(void* address) {
   if (!give_back(address)) free_recorded(address);
 }
 
+// PyTorch's allocator cuts larger allocations from large blocks, such as a pool that was given back; smaller ones it does not.
+constexpr size_t SMALL_BYTES = 1 << 20;
+
+// Evaluation and sampling have no gradients. What would exceed a budget there has the memory of the pools instead.
+void lend_above_budget(size_t bytes) {
+  if (bytes <= SMALL_BYTES || open_pools.load(std::memory_order_relaxed) == 0) return;
+  if (mode != Mode::Pass || c10::GradMode::is_enabled()) return;
+  const auto current = c10::cuda::current_device();
+  const int64_t taken = caching->getDeviceStats(current).allocated_bytes[0].current;  // 0: of blocks of all sizes
+  lend_pools(current, taken + static_cast<int64_t>(bytes));
+}
+
+// An allocation of PyTorch's own.
+template <class Allocate>
+auto own(size_t bytes, Allocate allocate) -> decltype(allocate()) {
+  lend_above_budget(bytes);
+  return counted(c10::cuda::current_device(), allocate);
+}
+
 bool is_ours(size_t bytes) {
   return bytes != 0 && mode != Mode::Pass && c10::cuda::current_device() == device;
 }
 
 struct PlannedAllocator final : Base {
   c10::DataPtr allocate(size_t bytes) override {
-    if (!is_ours(bytes)) return counted([&] { return caching->allocate(bytes); });
+    if (void* address = next_window()) return {address, c10::Device(c10::DeviceType::CUDA, c10::cuda::current_device())};
+    if (!is_ours(bytes)) return own(bytes, [&] { return caching->allocate(bytes); });
     const c10::Device cuda(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device));
     if (mode == Mode::Replay) {
       if (void* address = planned_address(bytes)) return {address, address, &free_lent, cuda};
-      c10::DataPtr own = counted([&] { return caching->allocate(bytes); });
-      log_unplanned(own.get(), bytes);
-      return own;
+      c10::DataPtr unplanned = own(bytes, [&] { return caching->allocate(bytes); });
+      log_unplanned(unplanned.get(), bytes);
+      return unplanned;
     }
-    c10::DataPtr own = counted([&] { return caching->allocate(bytes); });
-    if (own.get_deleter() != caching_free || own.get() != own.get_context()) return own;  // not the cache's: not logged
-    void* address = own.release_context();
+    c10::DataPtr made = own(bytes, [&] { return caching->allocate(bytes); });
+    if (made.get_deleter() != caching_free || made.get() != made.get_context()) return made;  // not the cache's: not logged
+    void* address = made.release_context();
     log_allocation(address, bytes);
     return {address, address, &free_recorded, cuda};
   }
@@ -110,22 +132,12 @@ struct PlannedAllocator final : Base {
 
  private:
   template <class Allocate>
-  auto counted(Allocate allocate) -> decltype(allocate()) {
-    try {
-      return allocate();
-    } catch (...) {
-      failures++;
-      throw;
-    }
-  }
-
-  template <class Allocate>
   void* placed(size_t bytes, Allocate allocate) {
-    if (!is_ours(bytes)) return counted(allocate);
+    if (!is_ours(bytes)) return own(bytes, allocate);
     if (mode == Mode::Replay) {
       if (void* address = planned_address(bytes)) return address;
     }
-    void* address = counted(allocate);
+    void* address = own(bytes, allocate);
     mode == Mode::Record ? log_allocation(address, bytes) : log_unplanned(address, bytes);
     return address;
   }
@@ -134,6 +146,18 @@ struct PlannedAllocator final : Base {
 PlannedAllocator& planned = *new PlannedAllocator;  // never destroyed
 
 }  // namespace
+
+void* take_memory(const Pool& pool) noexcept {
+  try {
+    const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(pool.device));
+    return counted(pool.device, [&] { return caching->raw_alloc(pool.bytes); });
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+void give_memory(void* address) noexcept { caching->raw_delete(address); }
+
 }  // namespace plimsoll
 
 extern "C" {

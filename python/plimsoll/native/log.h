@@ -6,6 +6,10 @@
 // other threads always come from there: they may come at any moment, and a plan cannot know them.
 //
 // One thread records or replays at a time.
+//
+// Between steps other code may have a step's pool. The pool is given back to PyTorch's allocator as a whole when an allocation
+// would find no memory without it, or would exceed the budget; the next step takes it anew, mostly at the same address. Tensors
+// on the pool are windows, which own nothing.
 
 #pragma once
 
@@ -54,6 +58,67 @@ constexpr int64_t SPARE_SLOT = 256, SPARE_BYTES = 8;
 inline int64_t spare = 0, spare_end = 0, next_spare = 0;
 
 inline std::atomic<int64_t> failures{0};  // allocations that found no memory
+
+struct Pool {
+  void* address;
+  size_t bytes;
+  int64_t device;
+  int64_t budget;  // what all allocations together may take while it is lent to code without gradients; -1: nobody counts
+  bool is_there;   // it is the step's, and nobody else's
+  bool is_open;    // between steps: whoever needs memory may have it
+};
+
+inline std::mutex& pools_guard = *new std::mutex;
+inline std::vector<Pool*>& pools = *new std::vector<Pool*>;
+inline std::atomic<int> open_pools{0};  // of those that are there
+inline thread_local void* window = nullptr;  // what the next allocation of this thread is given, which owns nothing
+
+// By each allocator: memory of PyTorch's own for a pool, or null; and its end.
+void* take_memory(const Pool& pool) noexcept;
+void give_memory(void* address) noexcept;
+
+// Gives open pools of a device back to PyTorch's allocator: all of them, or those whose budget the bytes exceed that would be
+// taken. Says whether there was any.
+inline bool lend_pools(int64_t device, int64_t taken = -1) {
+  if (open_pools.load(std::memory_order_relaxed) == 0) return false;
+  std::lock_guard<std::mutex> lock(pools_guard);
+  bool is_lent = false;
+  for (Pool* pool : pools) {
+    if (!pool->is_open || !pool->is_there || pool->device != device) continue;
+    if (taken >= 0 && (pool->budget < 0 || taken <= pool->budget)) continue;
+    give_memory(pool->address);
+    pool->is_there = false;
+    open_pools--;
+    is_lent = true;
+  }
+  return is_lent;
+}
+
+// Allocates; where no memory is found, once more with the pools that are open.
+template <class Allocate>
+auto counted(int64_t device, Allocate allocate) -> decltype(allocate()) {
+  try {
+    return allocate();
+  } catch (...) {
+    if (!lend_pools(device)) {
+      failures++;
+      throw;
+    }
+  }
+  try {
+    return allocate();
+  } catch (...) {
+    failures++;
+    throw;
+  }
+}
+
+// The address that the next allocation is given, once.
+inline void* next_window() {
+  void* address = window;
+  window = nullptr;
+  return address;
+}
 
 inline void log_allocation(void* address, size_t bytes) {
   std::lock_guard<std::mutex> lock(guard);
@@ -185,5 +250,80 @@ void plimsoll_end(int64_t* out) {
   const int64_t counts[5] = {served, unplanned, unplanned_bytes, unused, faulty_call};
   std::memcpy(out, counts, sizeof counts);
 }
+
+// A pool of so many bytes, which nobody may have until it is opened; null where there is no memory.
+plimsoll::Pool* plimsoll_pool(int64_t bytes, int64_t device) {
+  using namespace plimsoll;
+  Pool* pool = new Pool{nullptr, static_cast<size_t>(bytes), device, -1, true, false};
+  pool->address = take_memory(*pool);
+  if (pool->address == nullptr) {
+    delete pool;
+    return nullptr;
+  }
+  std::lock_guard<std::mutex> lock(pools_guard);
+  pools.push_back(pool);
+  return pool;
+}
+
+int64_t plimsoll_pool_address(const plimsoll::Pool* pool) { return reinterpret_cast<int64_t>(pool->address); }
+
+int plimsoll_pool_is_there(const plimsoll::Pool* pool) {
+  std::lock_guard<std::mutex> lock(plimsoll::pools_guard);
+  return pool->is_there;
+}
+
+// No step runs in it: whoever needs memory may have it.
+void plimsoll_pool_open(plimsoll::Pool* pool, int64_t budget) {
+  using namespace plimsoll;
+  std::lock_guard<std::mutex> lock(pools_guard);
+  pool->budget = budget;
+  if (!pool->is_open && pool->is_there) open_pools++;
+  pool->is_open = true;
+}
+
+// Gives it back to PyTorch's allocator now; whether it is lent then.
+int plimsoll_pool_lend(plimsoll::Pool* pool) {
+  using namespace plimsoll;
+  std::lock_guard<std::mutex> lock(pools_guard);
+  if (pool->is_open && pool->is_there) {
+    give_memory(pool->address);
+    pool->is_there = false;
+    open_pools--;
+  }
+  return !pool->is_there;
+}
+
+// A step is to run in it. 0: it is there, as it was; 1: it was lent, and is at the same address again; 2: it was lent, and is
+// elsewhere; -1: it was lent, and there is no memory for it.
+int plimsoll_pool_take(plimsoll::Pool* pool) {
+  using namespace plimsoll;
+  {
+    std::lock_guard<std::mutex> lock(pools_guard);
+    if (pool->is_open && pool->is_there) open_pools--;
+    pool->is_open = false;
+    if (pool->is_there) return 0;
+  }
+  void* address = take_memory(*pool);  // which may lend other pools
+  if (address == nullptr) return -1;
+  std::lock_guard<std::mutex> lock(pools_guard);
+  const bool is_same = address == pool->address;
+  pool->address = address;
+  pool->is_there = true;
+  return is_same ? 1 : 2;
+}
+
+void plimsoll_pool_free(plimsoll::Pool* pool) {
+  using namespace plimsoll;
+  std::lock_guard<std::mutex> lock(pools_guard);
+  if (pool->is_open && pool->is_there) open_pools--;
+  for (size_t n = 0; n < pools.size(); n++) {
+    if (pools[n] == pool) pools.erase(pools.begin() + static_cast<int64_t>(n--));
+  }
+  if (pool->is_there) give_memory(pool->address);
+  delete pool;
+}
+
+// The next tensor that this thread makes lies at this address, and owns nothing.
+void plimsoll_window(int64_t address) { plimsoll::window = reinterpret_cast<void*>(address); }
 
 }  // extern "C"

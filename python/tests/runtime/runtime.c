@@ -199,8 +199,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return CALL("cuEventRecord", (cudaEvent_t, cudaStream_t), event, stream);
 }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
-  (void)flags;
-  return cudaEventRecord(event, stream);
+  if (flags == 0) return cudaEventRecord(event, stream);
+  return CALL("cuEventRecordWithFlags", (cudaEvent_t, cudaStream_t, unsigned), event, stream, flags);
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) { return (void)event, cudaDeviceSynchronize(); }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) { return (void)event, cudaDeviceSynchronize(); }

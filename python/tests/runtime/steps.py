@@ -22,7 +22,7 @@ from models import GPT
 from torch import nn
 
 import plimsoll
-from plimsoll import capturing, devices, errors, recording
+from plimsoll import capturing, devices, errors, recording, timing
 
 torch.backends.cudnn.enabled = False
 torch.backends.cuda.enable_cudnn_sdp(False)
@@ -82,9 +82,9 @@ class Register(nn.Module):
         return found
 
 
-def rows(seed):
+def rows(seed, count=16):
     """A batch of a shift register."""
-    return torch.randn(16, 4096, generator=torch.Generator().manual_seed(seed)).cuda()
+    return torch.randn(count, 4096, generator=torch.Generator().manual_seed(seed)).cuda()
 
 
 class StandIn:
@@ -298,12 +298,73 @@ def ended_early():
 
 
 def host_is_short():
-    """The driver refuses to page-lock once: the plan is made again with less of the host."""
+    """The driver page-locks 9 MiB: that is measured, but for a piece, and the plan recomputes what does not go there."""
+    limit, count = int(os.environ["PLIMSOLL_STANDIN_PINNED"]), 256
+    driver, warnings = StandIn(), Warnings()
+    device = devices.on(torch.device("cuda:0"))
+    free = device.swap_streams().pinned(0)
+    assert device.pinnable(64 << 20) == limit and device.pinnable(3 << 20) == 3 << 20 and free.bytes == 0
+    assert driver.counts()["cuMemHostRegister_v2"] - driver.counts()["cuMemHostUnregister"] <= 14, (
+        "refused ones"
+    )
+    model = Register(rows=count)
+    step = tuned((model, model, (rows(0, count),)), 0.4)
+    said = [said for said in warnings.said if "of the host's memory, as measured, in place of" in said]
+    assert len(said) == 1 and limit - (2 << 20) <= step._host_budget <= limit, warnings.said
+    schedule = step.program.schedule
+    assert 0 < schedule.host_bytes <= limit and schedule.recomputed_ops > 0, step.why
+    for seed in range(3):
+        assert run_register(model, step, seed, count) == []
+    assert step.fallback is None and step.program.counts.unplanned == 0
+
+
+def host_refuses_once():
+    """The driver refuses to page-lock once, and then does: the same plan runs."""
     warnings = Warnings()
     step = tuned(language(), 0.1)
-    assert [said for said in warnings.said if "of the host's memory in place of" in said], warnings.said
+    assert [said for said in warnings.said if "can be page-locked now" in said], warnings.said
     step(*words())
     assert step.fallback is None and step.program.counts.unplanned == 0
+
+
+def timed():
+    """A step that becomes a graph has the times of its calls in one, by events that the graph records; others keep theirs."""
+    driver = StandIn()
+    model, loss, batch = language()
+    device = devices.on(torch.device("cuda:0"))
+
+    def recorded(fn, **more):
+        before = driver.counts().get("cuEventRecordWithFlags", 0)
+        tape = recording.record(fn, model, batch, **more)
+        return tape, driver.counts().get("cuEventRecordWithFlags", 0) - before
+
+    recorded(loss)
+    generator, taken, reserved = state(), torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    tape, events = recorded(loss)
+    assert torch.equal(state(), generator) and torch.cuda.memory_allocated() == taken
+    assert torch.cuda.memory_reserved() <= reserved
+    assert 2 * 20 < events < 2 * len(tape.calls), (events, len(tape.calls))
+    # Some microseconds of the stand-in, where launching takes Python more.
+    assert all(0 <= call.seconds < 1 for call in tape.calls) and sum(call.seconds for call in tape.calls) > 0
+    scale = torch.tensor(2.0)
+    assert recorded(lambda x, y: loss(x, y) * scale)[1] == 0
+    assert recorded(loss, graphs=False)[1] == 0
+
+    # The events are before and behind the work: eight fills take longer than one.
+    x = torch.zeros(64 << 20, dtype=torch.uint8, device="cuda")
+    one, eight = (
+        device.seconds_in_graph(lambda count=count: [x.zero_() for _ in range(count)], []) for count in (1, 8)
+    )
+    assert one > 1e-4 and eight > 2 * one, (one, eight)
+
+    # Where a capture is refused, all calls keep their times, and PyTorch works as before.
+    kept = [call.seconds for call in tape.calls]
+    driver.answer("cuGraphInstantiateWithFlags", 5, 2)
+    assert not timing.in_graphs(tape, batch, device) and [call.seconds for call in tape.calls] == kept
+    assert timing.in_graphs(tape, batch, device)
+    step = tuned((model, loss, batch), 0.4)
+    step(*batch)
+    assert step.fallback is None
 
 
 def refused():
@@ -357,10 +418,10 @@ def register(share, **options):
     return model, tuned((model, model, (rows(0),)), share, **options)
 
 
-def run_register(model, step, seed):
+def run_register(model, step, seed, count=16):
     model.zero_grad()
-    step(rows(seed))
-    return model.wrong(rows(seed))
+    step(rows(seed, count))
+    return model.wrong(rows(seed, count))
 
 
 def graph():
@@ -427,6 +488,79 @@ def graph_waits():
     assert needed and goes_wrong(waits)
     step.program._graph = None
     assert run_register(model, step, 0) == []
+
+
+def lent():
+    """An evaluation has the pool, within the budget and beyond PyTorch's limit; a step and its graph have it back, with true
+    bytes in whatever order the streams run."""
+    driver, warnings = StandIn(), Warnings()
+    count = 256  # so that the pool is a segment of its own
+    model = Register(rows=count)
+    step = tuned((model, model, (rows(0, count),)), 0.3)
+    for seed in range(3):
+        assert run_register(model, step, seed, count) == []
+    pool, program, budget = step._memory.pool, step.program, step.program.schedule.budget_bytes
+    graph, address = program._graph, pool.address
+    assert graph is not None and pool.size > 10 << 20
+
+    def evaluation(bytes_, grad=False):
+        with torch.set_grad_enabled(grad):
+            made = [torch.full((1 << 20 | 512,), seed, dtype=torch.uint8, device="cuda") for seed in range(2)]
+            made.append(torch.empty(bytes_, dtype=torch.uint8, device="cuda"))
+            for _ in range(4):  # copies that a step would see that does not wait for them
+                made[-1][: made[0].numel()].copy_(made[0])
+            return made
+
+    # With gradients nothing is lent before memory runs out; without, above the budget.
+    held = evaluation(pool.size // 2, grad=True)
+    assert not pool.is_lent and torch.cuda.memory_allocated() > budget
+    del held
+    torch.cuda.empty_cache()
+    for seed in range(3, 23):
+        driver.order(seed if seed < 15 else 0)
+        driver.delays(seed if seed >= 15 else 0)
+        torch.cuda.reset_peak_memory_stats()
+        held = evaluation(pool.size // 2)
+        assert pool.is_lent
+        assert torch.cuda.max_memory_allocated() <= budget + (3 << 20)
+        del held
+        assert run_register(model, step, seed, count) == [], seed
+        assert not pool.is_lent and step.fallback is None and pool.address == address
+    driver.order(0)
+    driver.delays(0)
+    assert program._graph is graph, "the graph stays where the address is the same"
+    assert program.counts.unplanned == 0 and warnings.said == [], warnings.said
+
+    # A tensor that stays there: the pool moves, and the step is captured anew.
+    held = evaluation(pool.size // 2)
+    assert run_register(model, step, 30, count) == [] and pool.address != address
+    assert len(warnings.said) == 1 and "delete such tensors before the next step" in warnings.said[0], (
+        warnings.said
+    )
+    assert run_register(model, step, 31, count) == [] and program._graph is not graph
+    del held, graph
+
+    # PyTorch's own limit: code with gradients gets it, too. Where the pool cannot come back, one error says why.
+    torch.cuda.empty_cache()
+    everything = torch.cuda.get_device_properties(0).total_memory
+    room = torch.cuda.memory_reserved() + (2 << 20)
+    torch.cuda.set_per_process_memory_fraction(room / everything)
+    held = evaluation(pool.size * 3 // 4, grad=True)
+    assert pool.is_lent
+    for _ in range(2):
+        try:
+            run_register(model, step, 32, count)
+        except errors.PoolInUse as error:
+            assert "still lies in it" in str(error) and "Delete what was made between steps" in str(error), (
+                error
+            )
+        else:
+            raise AssertionError("the step ran")
+    assert all(p.grad is None for p in model.parameters())
+    del held
+    assert run_register(model, step, 32, count) == [] and step.fallback is None
+    assert program.schedule.budget_bytes == budget == step.program.schedule.budget_bytes
+    assert len(warnings.said) == 1, warnings.said
 
 
 def graph_refused():

@@ -34,6 +34,9 @@ pub type Spans = Vec<(f64, f64)>;
 /// Copies are timed so often; the median counts.
 const SAMPLES: usize = 5;
 
+/// No smaller piece is tried where it is measured how much can be page-locked.
+const PINNABLE_PIECE: Bytes = Bytes(1 << 20);
+
 /// A clock that gives 0 is off by its resolution.
 const CLOCK_SECONDS: f64 = 0.5e-6;
 
@@ -167,6 +170,26 @@ impl SwapStreams {
             Err(refusal) if refusal.code == code::OUT_OF_MEMORY => Err(short),
             Err(refusal) => Err(DeviceError::NotPinned { why: format!("{refusal}, of {bytes}") }),
         }
+    }
+
+    /// How much host memory can be page-locked, of so many bytes: it is page-locked piece by piece until that is reached or a
+    /// piece is refused, then by smaller pieces, and all is given back.
+    pub fn pinnable(self: &Arc<Self>, needed: Bytes) -> Result<Bytes, DeviceError> {
+        let mut piece = Bytes((needed.0 / 8).max(PINNABLE_PIECE.0));
+        let (mut held, mut total) = (Vec::new(), Bytes::ZERO);
+        while total < needed && piece >= PINNABLE_PIECE {
+            match self.pinned(piece.min(needed.saturating_sub(total))) {
+                Ok(slab) => {
+                    total += slab.bytes();
+                    held.push(slab);
+                }
+                Err(DeviceError::OutOfMemory { .. } | DeviceError::NotPinned { .. }) => {
+                    piece = Bytes(piece.0 / 2);
+                }
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(total)
     }
 
     /// The rates of copies of so many bytes to the host and back, each alone (the median of a few) and with the other way

@@ -1,0 +1,119 @@
+"""A kind of batch that no plan runs: in eager where that fits the budget, else with hooks that swap until it does.
+
+With the hooks the step must leave eager's bits, which is seen when it is found out what they swap; eager ran then anyway.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import torch
+
+from . import devices
+from ._core import show_bytes
+from .hooked import Hooked, state_of
+from .memory import Memory
+from .outputs import Given
+from .verification import Outcome, is_same, outcome
+
+logger = logging.getLogger("plimsoll")
+
+
+class InEager:
+    """How one kind of batch runs without a plan."""
+
+    def __init__(
+        self,
+        device: devices.Device,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        why: str = "",
+    ) -> None:
+        self.why = why
+        """Why no plan runs; empty where that is known only when a batch comes."""
+        self._device = device
+        self._model = model
+        self._optimizer = optimizer
+        self._hooked: Hooked | None = None
+        self.short = ""
+        """Why it does not fit the budget with hooks either; empty where it does."""
+
+    def fit(
+        self,
+        run: Callable[[], Given],
+        memory: Memory,
+        budget: int,
+        host: int | None,
+        peak: int | None,
+        verify: bool,
+    ) -> None:
+        """Finds out what hooks must swap of this batch, unless that is known. `peak` is what eager takes, where that is known.
+
+        Everything is left as it was. Raises `VerificationError` where the step has other bits with the hooks.
+        """
+        if peak is not None and peak <= budget:
+            self._hooked, self.short = None, ""
+            return
+        memory.stand_aside()
+        if self._hooked is not None and self._hooked.budget_bytes <= budget:
+            return
+        self._hooked = Hooked(self._device, self._model, self._optimizer)
+        left: list[Outcome] = []
+
+        def trial(how: Callable[[], AbstractContextManager[None]]) -> None:
+            before = state_of(self._device, self._model)
+            generators = [generator for generator, _ in before.generators]
+            try:
+                for parameter, _ in before.gradients:
+                    parameter.grad = None
+                with how():
+                    given = run()
+                if verify:
+                    left[1:] = [outcome(self._model, generators, given, is_on_host=True)]
+            finally:
+                before.restore()
+
+        self.short = self._hooked.fit(trial, lambda _: budget, host)
+        swaps = self._hooked.swaps
+        if verify and swaps.chosen and len(left) > 1 and self._hooked.eager_bytes is not None:
+
+            def again() -> Outcome:
+                trial(lambda: swaps.learning(self._model))
+                return left[-1]
+
+            is_same(left[0], left[-1], again)
+
+    def run(self, run: Callable[[], Given]) -> Given:
+        """Runs a batch, with the hooks where they are needed."""
+        if self._hooked is None or not self._hooked.swaps.chosen:
+            return run()
+        swaps = self._hooked.swaps
+        with swaps.active():
+            given = run()
+        if swaps.missed:
+            logger.warning(
+                "this batch saves other tensors than the one that hooks were fitted to: %d of %d were not swapped, and the "
+                "step may take more than the budget",
+                swaps.missed,
+                len(swaps.chosen),
+            )
+        return given
+
+    @property
+    def words(self) -> str:
+        """What hooks do; empty where they do nothing."""
+        if self._hooked is None or not self._hooked.swaps.chosen:
+            return ""
+        return f"hooks swap saved tensors: {self._hooked.words()}"
+
+    def warn(self, budget: int) -> None:
+        """Says where the budget is not kept."""
+        if self._hooked is not None and self.short:
+            logger.warning(
+                "the step takes %s in eager, more than the budget of %s: %s",
+                show_bytes(self._hooked.peak_bytes),
+                show_bytes(budget),
+                self.short,
+            )

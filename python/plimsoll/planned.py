@@ -1,0 +1,53 @@
+"""What a step keeps of a kind of batch: its plan, or the parts that it runs in."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from .in_eager import InEager
+from .planning import Recorded
+from .program import Program
+from .smaller import Smaller
+
+
+class Planned:
+    """One kind of batch: its tape, its program, and how many of its runs are still to be verified."""
+
+    def __init__(
+        self, recorded: Recorded, program: Program, verify: int, weight: float | None, in_eager: InEager
+    ) -> None:
+        self.recorded = recorded
+        self.trace = recorded.trace
+        self.tape = recorded.tape
+        self.program = program
+        self.verify = verify
+        self.weight = weight
+        """What the loss of a part of a batch counts; none for a whole batch."""
+        self.compared = 0
+        """How often it ran beside eager."""
+        self.eager_seconds = math.inf
+        self.plan_seconds = math.inf
+        """The least of the times of verified runs."""
+        self.alone_seconds: float | None = None
+        """How long the step would take by its ops alone, where runs of the plan have said better."""
+        self.broken = ""
+        """Why the program is not to be used any more."""
+        self.in_eager = in_eager
+        """How a batch runs that cannot keep to the plan."""
+        self.smaller: Smaller | str | None = None
+        """What is compared with eager where this does not fit in eager, or why nothing is; none before it is due."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A kind of batch that no plan fits as a whole: it runs part by part, each of which adds to the gradients."""
+
+    sizes: list[int]
+    weights: list[float]
+
+    def __str__(self) -> str:
+        """Such as `512 = 8 x 64`."""
+        counts = Counter(self.sizes)
+        return f"{sum(self.sizes)} = " + " + ".join(f"{count} x {size}" for size, count in counts.items())

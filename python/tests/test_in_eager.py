@@ -1,0 +1,191 @@
+"""Batches that no plan runs and eager does not fit the budget with: hooks swap saved tensors, with eager's bits."""
+
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+import plimsoll
+from plimsoll.hooked import peak_of
+from plimsoll.in_eager import InEager
+from plimsoll.saved import SavedSwaps
+
+
+def deep(depth=10, width=64):
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Dropout(0.1)) for _ in range(depth)]
+    return nn.Sequential(*layers)
+
+
+def tuned(model, loss, x, share, **options):
+    trace = plimsoll.trace(loss, model, x)
+    budget = int(trace.floor_bytes + share * (trace.peak_bytes - trace.floor_bytes))
+    options = {"verify": 1, "seconds": 0.5, **options}
+    return plimsoll.tune(loss, model, None, x, budget, "20GB/s", **options), budget, trace
+
+
+def beside_eager(model, loss, step, x):
+    """A step in eager and by `step`, from the same state; gives the most bytes that `step` took where no plan ran."""
+
+    def left(run):
+        model.zero_grad()
+        torch.manual_seed(3)
+        given = run(x)
+        return [given.detach().clone(), torch.get_rng_state(), *(p.grad.clone() for p in model.parameters())]
+
+    def eager(x):
+        made = loss(x)
+        made.backward()
+        return made
+
+    wanted = left(eager)
+    model.zero_grad()
+    parameters = sum(p.numel() * p.element_size() for p in model.parameters())
+    peak = [0]
+
+    def measured(how, run, of=InEager.run):
+        with peak_of(step.device, parameters) as most:
+            given = of(how, run)
+        peak[0] = most[0]
+        return given
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InEager, "run", measured)
+        assert all(map(torch.equal, wanted, left(step)))
+    return peak[0]
+
+
+def signed(model):
+    """A loss for which the host reads a value: of another sign the step is another."""
+
+    def loss(x):
+        y = model(x)
+        return (y if (x.sum() > 0).item() else -2 * y).square().mean()
+
+    return loss
+
+
+def test_a_batch_that_takes_another_way_is_swapped_by_hooks_within_the_budget(caplog):
+    model, x = deep(), torch.rand(256, 64)
+    loss = signed(model)
+    step, budget, trace = tuned(model, loss, x, 0.5)
+    assert trace.peak_bytes > budget
+    assert step(x) is not None
+    assert step.fallback is None
+    with caplog.at_level(logging.WARNING, "plimsoll"):
+        peak = beside_eager(model, loss, step, -x)
+    assert "this batch takes another way" in step.fallback
+    assert "hooks swap saved tensors: " in step.fallback
+    assert step.fallback.endswith("measured")
+    assert 0 < peak <= budget < trace.peak_bytes
+    assert "more than the budget" not in caplog.text
+    # The next batch that keeps to the plan runs by it.
+    beside_eager(model, loss, step, x)
+    assert step.fallback is None
+
+
+def test_an_lstm_whose_eager_step_does_not_fit_is_swapped_by_hooks():
+    torch.manual_seed(0)
+    model = nn.LSTM(32, 64, 4, batch_first=True)
+
+    def loss(x):
+        return model(x)[0].square().mean()
+
+    x = torch.randn(32, 32, 32)
+    try:
+        step, budget, trace = tuned(model, loss, x, 0.75)
+    except (plimsoll.Refused, plimsoll.NoPlan) as no_step:
+        pytest.skip(f"this torch's LSTM is refused: {no_step}")
+    peak = beside_eager(model, loss, step, x)
+    if step.fallback is not None:
+        assert "hooks swap saved tensors" in step.fallback
+        assert peak <= budget < trace.peak_bytes
+
+
+def test_what_cannot_be_recorded_is_swapped_by_hooks_and_what_fits_is_left_alone():
+    model = deep()
+
+    def loss(x):
+        y = model(x)
+        if len(x) != 256:
+            y = y[(x[:, 0] > 0.5).nonzero().flatten()]
+        return y.square().mean()
+
+    step, budget, _ = tuned(model, loss, torch.rand(256, 64), 0.5)
+    peak = beside_eager(model, loss, step, torch.rand(255, 64))
+    assert "it cannot be recorded" in step.fallback
+    assert "hooks swap saved tensors" in step.fallback
+    assert peak <= budget
+    beside_eager(model, loss, step, torch.rand(16, 64))
+    assert "it cannot be recorded" in step.fallback
+    assert "hooks" not in step.fallback
+
+
+def test_where_hooks_are_not_enough_it_is_said(caplog):
+    model, x = deep(), torch.rand(256, 64)
+    loss = signed(model)
+    step, budget, _ = tuned(model, loss, x, 0.5)
+    how = InEager(step.device, model, None)
+    parameters = sum(p.numel() * p.element_size() for p in model.parameters())
+
+    def run():
+        made = loss(-x)
+        made.backward()
+        return made
+
+    with caplog.at_level(logging.WARNING, "plimsoll"):
+        how.fit(run, step._memory, parameters + 1000, None, None, verify=True)
+        how.warn(budget)
+    assert "more than the budget is taken still" in how.short
+    assert f"more than the budget of {plimsoll._core.show_bytes(budget)}" in caplog.text
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_the_host_budget_bounds_what_hooks_swap():
+    model, x = deep(), torch.rand(256, 64)
+    loss = signed(model)
+    step, _, _ = tuned(model, loss, x, 0.5, host_budget=0)
+    beside_eager(model, loss, step, -x)
+    how = step._current().in_eager
+    assert "more than the host budget" in how.short
+    assert how._hooked.swaps.swapped_bytes == 0
+    assert "hooks" not in step.fallback
+
+
+def test_hooks_that_leave_other_bits_are_found(monkeypatch):
+    model, x = deep(), torch.rand(256, 64)
+    loss = signed(model)
+    step, _, _ = tuned(model, loss, x, 0.5)
+    ready = SavedSwaps._ready
+
+    def wrong(swaps, stored):
+        back = ready(swaps, stored)
+        back[:64] += 1
+        return back
+
+    monkeypatch.setattr(SavedSwaps, "_ready", wrong)
+    with pytest.raises(plimsoll.VerificationError, match="differs from eager"):
+        step(-x)
+    assert all(p.grad is None for p in model.parameters())
+    monkeypatch.setattr(SavedSwaps, "_ready", ready)
+    beside_eager(model, loss, step, -x)
+
+
+def test_where_eager_finds_no_memory_at_all_everything_is_swapped_from_the_start(monkeypatch):
+    model, x = deep(), torch.rand(256, 64)
+    loss = signed(model)
+    step, budget, _ = tuned(model, loss, x, 0.5)
+    learning = SavedSwaps.learning
+
+    def short(swaps, model, swaps_all=False):
+        if not swaps_all:
+            raise MemoryError
+        return learning(swaps, model, swaps_all)
+
+    monkeypatch.setattr(SavedSwaps, "learning", short)
+    peak = beside_eager(model, loss, step, -x)
+    swaps = step._current().in_eager._hooked.swaps
+    assert len(swaps.chosen) == sum(size > 0 for size in swaps.sizes)
+    assert swaps.missed == 0
+    assert peak <= budget

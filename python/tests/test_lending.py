@@ -1,0 +1,144 @@
+"""Between steps other code may have the memory of the pool, and the next step takes it back."""
+
+import sys
+import threading
+
+import limited
+import pytest
+import torch
+from networks import budget_at, build, eager, optimizer_of, train
+
+import plimsoll
+
+
+def run_out():
+    """Asks PyTorch for more than any machine has."""
+    with pytest.raises(RuntimeError):
+        torch.empty(1 << 50, dtype=torch.uint8)
+
+
+def planned(name="gpt", optimizer="adamw"):
+    task = build(name)
+    trainer = optimizer_of(optimizer, task.model)
+    budget = budget_at(0.3, task, trainer)
+    step = plimsoll.tune(
+        task.loss, task.model, trainer, task.batches[0], budget, "20GB/s", verify=0, seconds=0.5
+    )
+    return task, trainer, step
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_pool_that_was_lent_between_steps_gives_the_bits_of_eager(moves):
+    reference = build("gpt")
+    losses = train(reference, optimizer_of("adamw", reference.model), eager(reference))
+    task, optimizer, step = planned()
+    pool = step._memory.pool
+    held, lent, moved = [], 0, 0
+
+    def between(*batch):
+        nonlocal lent, moved
+        loss = step(*batch)
+        before = pool.address
+        assert not pool.is_lent
+        run_out()
+        assert pool.is_lent
+        assert pool.held_bytes == 0
+        lent += 1
+        if moves:  # whoever has the memory writes it, and keeps it
+            held.append(torch.full((pool.storage.nbytes(),), 255, dtype=torch.uint8))
+        step.program.bind()
+        assert not pool.is_lent
+        moved += pool.address != before
+        return loss
+
+    assert [loss.item() for loss in train(task, optimizer, between)] == [loss.item() for loss in losses]
+    assert lent >= 3
+    assert moved > 0 or not moves
+    assert step.fallback is None
+    assert step.program.counts.unplanned == 0
+    assert all(map(torch.equal, task.model.parameters(), reference.model.parameters()))
+    assert all((tensor == 255).all() for tensor in held), "no step wrote what is somebody else's"
+
+
+def test_while_a_step_runs_nobody_gets_its_pool():
+    reference = build("gpt")
+    losses = train(reference, optimizer_of("sgd", reference.model), eager(reference))
+    task, optimizer, step = planned(optimizer="sgd")
+    ended = threading.Event()
+    tried = 0
+
+    def ask():
+        nonlocal tried
+        while not ended.is_set():
+            try:
+                torch.empty(1 << 50, dtype=torch.uint8)
+            except RuntimeError:
+                tried += 1
+            torch.full((step._memory.pool.size,), 255, dtype=torch.uint8)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        assert [loss.item() for loss in train(task, optimizer, step)] == [loss.item() for loss in losses]
+    finally:
+        ended.set()
+        thread.join()
+    assert tried > 0
+    assert step.fallback is None
+
+
+def test_two_steps_have_each_others_pool():
+    (one, _, first), (_, _, second) = planned(), planned("mlp", "sgd")
+    run_out()
+    assert first._memory.pool.is_lent
+    assert second._memory.pool.is_lent
+    first(*one.batches[0])
+    assert not first._memory.pool.is_lent
+    assert second._memory.pool.is_lent
+    del first
+    run_out()
+
+
+def test_a_step_that_ends_early_lends_its_pool_too():
+    task, _, step = planned()
+    step(*task.batches[0])
+    task.model.zero_grad()
+    kept = step.program._steps[3].func
+
+    def fails(*_arguments, **_keywords):
+        raise KeyboardInterrupt
+
+    step.program._steps[3].func = fails
+    with pytest.raises(KeyboardInterrupt):
+        step(*task.batches[0])
+    run_out()
+    assert step._memory.pool.is_lent
+    step.program._steps[3].func = kept
+    step(*task.batches[0])
+    assert step.fallback is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
+def test_an_evaluation_that_finds_no_memory_has_the_pool():
+    said = limited.run(
+        """
+long = torch.randn(16384, 128)
+loss(long).backward()  # what libraries keep is there before any limit
+model.zero_grad()
+step = plimsoll.tune(loss, model, None, long, "1GiB", "20GB/s", verify=0, seconds=1, host_budget=0)
+step(long)
+first = [p.grad.clone() for p in model.parameters()]
+pool = step._memory.pool
+assert pool.size > 100 * MIB
+limit(20 * MIB)
+with torch.no_grad():
+    sampled = torch.zeros(int(0.9 * pool.size), dtype=torch.uint8)
+assert pool.is_lent
+del sampled
+model.zero_grad()
+step(long)
+assert step.fallback is None and not pool.is_lent
+assert all(map(torch.equal, first, (p.grad for p in model.parameters())))
+"""
+    )
+    assert "out of memory" not in said
