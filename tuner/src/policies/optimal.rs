@@ -34,6 +34,10 @@
 //! milliseconds to more than the states that are allowed. The search stops after a number of states, or when time is up; the
 //! planner's plan is the answer then, with what is proved as its bound.
 //!
+//! The planner asks for less and pays less ([`faster`]): for the fastest plan that some states lead to, complete or not. So it
+//! takes up states stage by stage in turn, which finds whole iterations early, and looks near the plan that it has. On random
+//! traces of up to 20 ops that finds what best first needs five times the states for, and often proves it, too.
+//!
 //! What this file does not do: move pieces of tensors, take traces of more than [`MOST_OPS`] ops.
 
 mod program;
@@ -46,12 +50,14 @@ mod tests;
 use crate::place::realise::{Case, Fitting, Realised};
 use crate::request::Trick;
 use crate::request::{Allow, Outcome, Plan, PlanError, PlanRequest, Policy, Status};
+use plimsoll_ir::schedule::{Command, Schedule};
 use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_ir::{Bytes, OpId, Seconds, TensorId};
 use program::Solved;
-use search::{Found, Timed, fastest};
+use search::{Action, Found, Order, Timed, fastest};
 use space::Space;
+use std::collections::BTreeSet;
 
 /// The most ops that a trace may have.
 pub const MOST_OPS: usize = 32;
@@ -74,6 +80,9 @@ const HAIR: f64 = 1e-9;
 /// So much longer than the planner's schedule the search's may be, so that sums in another order do not hide it.
 const SAME: f64 = 1e-6;
 
+/// What is near a plan is searched with such a part of the states.
+const NEAR: usize = 4;
+
 /// How many smaller pools are planned for, where addresses leave holes.
 const POOLS: u32 = 8;
 
@@ -95,9 +104,9 @@ pub struct Least {
 pub fn least(trace: &Trace, request: &PlanRequest<'_>, within: Seconds) -> Result<Option<Least>, PlanError> {
     let pool = request.budget.saturating_sub(trace.resident_bytes).0;
     let space = space(trace, request, pool)?;
-    Ok(match search(&space, request, within.0, states(request)) {
+    Ok(match search(&space, request, within.0, states(request), Order::Best) {
         Found::Fastest(commands) => Some(Least { seconds: Seconds(end(&commands)), reached: true }),
-        Found::Late { bound } => Some(Least { seconds: Seconds(bound), reached: false }),
+        Found::Late { bound, .. } => Some(Least { seconds: Seconds(bound), reached: false }),
         Found::Nothing => None,
     })
 }
@@ -143,25 +152,133 @@ fn states(request: &PlanRequest<'_>) -> usize {
     request.limits.evaluations.map_or(MOST_STATES, |most| most as usize)
 }
 
-fn search(space: &Space, request: &PlanRequest<'_>, within: f64, states: usize) -> Found {
-    fastest(space, within, states, &|| request.limits.is_expired(), request.without).0
+fn search(space: &Space, request: &PlanRequest<'_>, within: f64, states: usize, order: Order) -> Found {
+    fastest(space, within, states, order, &|| request.limits.is_expired(), request.without).0
 }
 
 fn end(commands: &[Timed]) -> f64 {
     commands.iter().map(|command| command.end).fold(0.0, f64::max)
 }
 
-/// The fastest plan of the space, for the planner, if it is faster than the case's `within` and has addresses. None at all
-/// where so many states do not tell, or the trace is too large.
-pub(crate) fn faster(case: &Case<'_>, states: usize) -> Result<Option<Option<Fitting>>, PlanError> {
+/// What a search found for the planner.
+pub(crate) struct Faster {
+    /// The fastest plan that has addresses, if it is faster than what was known.
+    pub fitting: Option<Fitting>,
+    /// Whether nothing faster is left in the space.
+    pub complete: bool,
+    /// Whether what is fastest there has no addresses.
+    pub unplaced: bool,
+}
+
+/// A plan of the space that is faster than the case's `within`: the fastest, or the fastest that was found by looking at so
+/// many states. None at all where the trace is too large.
+///
+/// First what is near `known` is searched, in a part of the states: what recomputes no other op, and offloads no other tensor.
+/// What is faster there leaves less to look at in the whole space. Where that is not done, what is near the fastest so far is
+/// searched once more, with one of the two left open.
+pub(crate) fn faster(
+    case: &Case<'_>,
+    known: Option<&Schedule>,
+    states: usize,
+) -> Result<Option<Faster>, PlanError> {
     if !takes(case.trace) {
         return Ok(None);
     }
-    let (space, within) = (space(case.trace, case.request, case.pool)?, case.within.0 * (1.0 - SAME));
-    match search(&space, case.request, within, states) {
-        Found::Fastest(commands) => with_addresses(case, &space, &commands, within, states).map(Some),
-        Found::Nothing => Ok(Some(None)),
-        Found::Late { .. } => Ok(None),
+    let whole = space(case.trace, case.request, case.pool)?;
+    let mut finder = Finder { case, within: case.within.0 * (1.0 - SAME), found: None };
+    let mut means = known.map(Means::of_schedule);
+    if let Some(means) = &means {
+        finder.search(&means.space(case, true, true), states / NEAR);
+    }
+    let complete = finder.search(&whole, states);
+    if !complete {
+        means = finder.found.as_ref().map(|(space, commands)| Means::of_commands(space, commands)).or(means);
+        for (again, offloaded) in [(true, true), (true, false), (false, true)] {
+            if let Some(means) = &means {
+                finder.search(&means.space(case, again, offloaded), states / NEAR);
+            }
+        }
+    }
+    let fitting = match &finder.found {
+        Some((space, commands)) => {
+            with_addresses(case, space, commands, case.within.0 * (1.0 - SAME), states, Order::Turns)?
+        }
+        None => None,
+    };
+    let placed = |(_, commands): &(Space, Vec<Timed>)| {
+        fitting.as_ref().is_some_and(|fitting| fitting.makespan.0 <= end(commands) * (1.0 + SAME))
+    };
+    let unplaced = !finder.found.as_ref().is_none_or(placed);
+    Ok(Some(Faster { fitting, complete, unplaced }))
+}
+
+/// What was found so far.
+struct Finder<'a> {
+    case: &'a Case<'a>,
+    /// In seconds: nothing slower is looked for.
+    within: f64,
+    found: Option<(Space, Vec<Timed>)>,
+}
+
+impl Finder<'_> {
+    /// Tells whether nothing faster is left in a space.
+    fn search(&mut self, space: &Space, states: usize) -> bool {
+        let (commands, complete) = match search(space, self.case.request, self.within, states, Order::Turns) {
+            Found::Fastest(commands) => (Some(commands), true),
+            Found::Nothing => (None, true),
+            Found::Late { best, .. } => (best, false),
+        };
+        if let Some(commands) = commands {
+            self.within = end(&commands) * (1.0 - SAME);
+            self.found = Some((space.clone(), commands));
+        }
+        complete
+    }
+}
+
+/// What a plan recomputes, and what it offloads.
+struct Means {
+    again: BTreeSet<OpId>,
+    offloaded: BTreeSet<TensorId>,
+}
+
+impl Means {
+    fn of_schedule(schedule: &Schedule) -> Means {
+        let mut means = Means { again: BTreeSet::new(), offloaded: BTreeSet::new() };
+        for command in &schedule.commands {
+            match command {
+                Command::Compute { op, again: true, .. } => drop(means.again.insert(*op)),
+                Command::Offload { tensor, .. } => drop(means.offloaded.insert(*tensor)),
+                _ => {}
+            }
+        }
+        means
+    }
+
+    fn of_commands(space: &Space, commands: &[Timed]) -> Means {
+        let mut means = Means { again: BTreeSet::new(), offloaded: BTreeSet::new() };
+        for command in commands {
+            match command.action {
+                Action::Run { op, again: true, .. } => drop(means.again.insert(op)),
+                Action::Offload { value } => drop(means.offloaded.insert(space.values[value].tensor)),
+                _ => {}
+            }
+        }
+        means
+    }
+
+    /// The space of what recomputes no other ops, and of what offloads no other tensors, or of one of the two.
+    fn space(&self, case: &Case<'_>, again: bool, offloaded: bool) -> Space {
+        let mut trace = case.trace.clone();
+        if again {
+            let ops = trace.ops.iter_mut().enumerate();
+            ops.for_each(|(at, op)| op.recomputable &= self.again.contains(&OpId::new(at)));
+        }
+        let mut space = Space::new(&trace, case.pool, &case.request.link, case.request.allow);
+        if offloaded {
+            space.offload_only(&|tensor| self.offloaded.contains(&tensor));
+        }
+        space
     }
 }
 
@@ -187,9 +304,9 @@ fn decide_from(case: &Case<'_>, space: &Space, known: &Outcome) -> Result<Outcom
     if so_far <= bound.0 * (1.0 + HAIR) {
         return Ok(judged(Status::Optimal, bound));
     }
-    let commands = match search(space, request, so_far * (1.0 + SAME), states(request)) {
+    let commands = match search(space, request, so_far * (1.0 + SAME), states(request), Order::Best) {
         Found::Fastest(commands) => commands,
-        Found::Late { bound: late } => {
+        Found::Late { bound: late, .. } => {
             return Ok(judged(Status::OutOfTime, bound.max(Seconds(late.min(so_far)))));
         }
         // The planner's schedule is none of the space.
@@ -200,7 +317,7 @@ fn decide_from(case: &Case<'_>, space: &Space, known: &Outcome) -> Result<Outcom
         return Ok(judged(Status::Optimal, least));
     }
     let Some(Fitting { schedule, makespan, moved, .. }) =
-        with_addresses(case, space, &commands, so_far, states(request))?
+        with_addresses(case, space, &commands, so_far, states(request), Order::Best)?
     else {
         return Ok(judged(Status::Feasible, least));
     };
@@ -236,6 +353,7 @@ fn with_addresses(
     commands: &[Timed],
     within: f64,
     states: usize,
+    order: Order,
 ) -> Result<Option<Fitting>, PlanError> {
     let (mut pool, mut step) = (case.pool, case.pool / 256);
     let (mut space, mut commands) = (space.clone(), commands.to_vec());
@@ -248,9 +366,10 @@ fn with_addresses(
         step = over.max(step + step / 2);
         pool = pool.saturating_sub(step);
         space = self::space(case.trace, case.request, pool)?;
-        commands = match search(&space, case.request, within * (1.0 - HAIR), states / (2 * POOLS as usize)) {
-            Found::Fastest(commands) => commands,
-            _ => break,
+        let states = states / (2 * POOLS as usize);
+        commands = match search(&space, case.request, within * (1.0 - HAIR), states, order) {
+            Found::Fastest(commands) | Found::Late { best: Some(commands), .. } => commands,
+            Found::Late { best: None, .. } | Found::Nothing => break,
         };
     }
     Ok(None)

@@ -1,4 +1,5 @@
-//! Best first through all orders of commands.
+//! Best first through all orders of commands; or stage by stage in turn, where a fast end is wanted before the fastest is
+//! proved.
 //!
 //! # The states
 //!
@@ -41,6 +42,12 @@ const PREFETCH: usize = 2;
 
 /// What sums of floats in another order may differ by, as a share.
 const HAIR: f64 = 1e-12;
+
+/// What is looked for once an end is known takes at least such a share less time.
+const FASTER: f64 = 1e-6;
+
+/// In turns, so many comparisons a state that is allowed are allowed at most: of some traces most states have the same key.
+const COMPARED: usize = 200;
 
 /// One command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,8 +92,18 @@ pub(super) enum Found {
     Fastest(Vec<Timed>),
     /// There is none within the time that was asked for.
     Nothing,
-    /// No more states were allowed, or time was up: no iteration takes less time than this.
-    Late { bound: f64 },
+    /// No more states were allowed, or time was up: no iteration takes less time than this. With [`Order::Turns`] the
+    /// fastest that was found by then.
+    Late { bound: f64, best: Option<Vec<Timed>> },
+}
+
+/// In which order states are taken up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// The least bound of all: the first end is a fastest one, and a search that stops has proved most.
+    Best,
+    /// The least bound of each stage in turn: ends are found early, each faster than the last.
+    Turns,
 }
 
 #[derive(Clone, Debug)]
@@ -209,7 +226,7 @@ impl SearchState {
 }
 
 /// A state in the queue: the least bound first, of equal ones the most advanced.
-#[derive(PartialEq)]
+#[derive(Clone, PartialEq)]
 struct Entry(f64, OpId, StateId);
 
 impl Eq for Entry {}
@@ -227,12 +244,50 @@ impl PartialOrd for Entry {
     }
 }
 
+/// The states that wait to be taken up.
+struct Queue {
+    order: Order,
+    /// By stage; all in the first where the order is that of bounds alone.
+    waiting: TiVec<OpId, BinaryHeap<Entry>>,
+    /// Whose turn it is.
+    turn: OpId,
+}
+
+impl Queue {
+    fn new(order: Order, stages: usize) -> Queue {
+        let queues = if order == Order::Best { 1 } else { stages };
+        Queue { order, waiting: vec![BinaryHeap::new(); queues].into(), turn: OpId(0) }
+    }
+
+    fn push(&mut self, entry: Entry) {
+        let stage = if self.order == Order::Best { OpId(0) } else { entry.1 };
+        self.waiting[stage].push(entry);
+    }
+
+    fn pop(&mut self) -> Option<Entry> {
+        for _ in 0..self.waiting.len() {
+            let turn = self.turn;
+            self.turn = if turn.next() < self.waiting.next_key() { turn.next() } else { OpId(0) };
+            if let Some(entry) = self.waiting[turn].pop() {
+                return Some(entry);
+            }
+        }
+        None
+    }
+
+    /// The least bound of all that wait, and of this one.
+    fn least(&self, bound: f64) -> f64 {
+        self.waiting.iter().filter_map(BinaryHeap::peek).map(|entry| entry.0).fold(bound, f64::min)
+    }
+}
+
 /// The fastest list of commands that takes no longer than `within`, by keeping so many states at most; and how many were
 /// looked at.
 pub(super) fn fastest(
     space: &Space,
     within: f64,
     most_states: usize,
+    order: Order,
     expired: &dyn Fn() -> bool,
     without: Tricks,
 ) -> (Found, usize) {
@@ -242,32 +297,38 @@ pub(super) fn fastest(
         without,
         states: TiVec::new(),
         lost: Cell::new(false),
-        queue: BinaryHeap::new(),
+        queue: Queue::new(order, space.jobs.len() + 1),
+        compared: 0,
         known: HashMap::default(),
     };
     search.offer(search.root());
     let mut looked = 0;
-    while let Some(Entry(bound, _, at)) = search.queue.pop() {
-        let state = &search.states[at];
-        if state.dead {
+    let mut best = None;
+    while let Some(Entry(bound, stage, at)) = search.queue.pop() {
+        if search.states[at].dead || bound > search.within {
             continue;
         }
-        if state.stage == space.jobs.next_key() {
-            return (Found::Fastest(search.commands(at)), looked);
+        if stage == space.jobs.next_key() {
+            best = Some(search.commands(at));
+            if order == Order::Best {
+                break;
+            }
+            search.within = bound * (1.0 - FASTER);
+            continue;
         }
         looked += 1;
-        if search.states.len() > most_states || looked % 64 == 0 && expired() {
-            return (Found::Late { bound }, looked);
-        }
-        let children = search.children(at);
-        if search.lost.get() {
-            return (Found::Late { bound }, looked);
+        let worn = order == Order::Turns && search.compared > most_states.saturating_mul(COMPARED);
+        let late = search.states.len() > most_states || worn || looked % 64 == 0 && expired();
+        let children = if late { Vec::new() } else { search.children(at) };
+        if late || search.lost.get() {
+            let bound = search.queue.least(bound);
+            return (Found::Late { bound, best }, looked);
         }
         for child in children {
             search.offer(child);
         }
     }
-    (Found::Nothing, looked)
+    (best.map_or(Found::Nothing, Found::Fastest), looked)
 }
 
 struct Search<'a> {
@@ -277,7 +338,9 @@ struct Search<'a> {
     states: TiVec<StateId, SearchState>,
     /// There were too many ways to make room to look at all of them.
     lost: Cell<bool>,
-    queue: BinaryHeap<Entry>,
+    queue: Queue,
+    /// How often two states were compared.
+    compared: usize,
     /// By key: the last state that has it; each knows the one before.
     known: HashMap<Key, StateId, BuildHasherDefault<Mix>>,
 }
@@ -346,6 +409,7 @@ impl Search<'_> {
         while let Some(at) = next {
             let other = &self.states[at];
             next = other.next;
+            self.compared += 1;
             if other.stands_for(state) {
                 return false;
             }

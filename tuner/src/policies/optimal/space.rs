@@ -212,6 +212,12 @@ impl Space {
         }
     }
 
+    /// Nothing is offloaded but these tensors.
+    pub fn offload_only(&mut self, tensors: &dyn Fn(TensorId) -> bool) {
+        let these = set_of(self.values.keys().filter(|v| tensors(self.values[*v].tensor)));
+        self.stages.iter_mut().for_each(|stage| stage.worthy &= these);
+    }
+
     fn add(&mut self, trace: &Trace, tensor: TensorId, maker: Option<OpId>, link: &Link) -> ValueId {
         let bytes = trace.tensors[tensor.index()].bytes;
         let [out, back] = [Stream::Offload, Stream::Prefetch].map(|stream| link.seconds(stream, bytes).0);

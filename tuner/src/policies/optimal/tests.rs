@@ -1,6 +1,6 @@
 //! The search without each of its tricks: the same least makespan, found by looking at more states.
 
-use super::search::{Found, fastest};
+use super::search::{Found, Order, fastest};
 use super::space::Space;
 use crate::request::{Allow, PlanRequest, Policy};
 use crate::request::{Trick, Tricks};
@@ -17,11 +17,11 @@ fn search(ops: u64, seed: u64, allow: Allow, without: Tricks) -> (Option<f64>, u
     let duplex = if seed.is_multiple_of(3) { Duplex::Half } else { Duplex::Full };
     let link = Link { duplex, ..Link::symmetric(BytesPerSecond(600.0)) };
     let space = Space::new(&trace, pool, &link, allow);
-    let (found, states) = fastest(&space, f64::INFINITY, 1_000_000, &|| false, without);
+    let (found, states) = fastest(&space, f64::INFINITY, 1_000_000, Order::Best, &|| false, without);
     match found {
         Found::Fastest(commands) => (Some(super::end(&commands)), states),
         Found::Nothing => (None, states),
-        Found::Late { bound } => panic!("seed {seed}: {states} states did not do, bound {bound}"),
+        Found::Late { bound, .. } => panic!("seed {seed}: {states} states did not do, bound {bound}"),
     }
 }
 
@@ -75,10 +75,8 @@ fn what_is_proved_is_no_more_than_the_program_says() {
         let link = Link::symmetric(BytesPerSecond(600.0));
         let mut request = PlanRequest { allow: SWAP, ..PlanRequest::new(budget, link, Policy::Optimal) };
         let space = Space::new(&trace, budget.0 - trace.resident_bytes.0, &link, SWAP);
-        let Found::Fastest(commands) = fastest(&space, f64::INFINITY, 1_000_000, &|| false, Tricks::NONE).0
-        else {
-            continue;
-        };
+        let found = fastest(&space, f64::INFINITY, 1_000_000, Order::Best, &|| false, Tricks::NONE).0;
+        let Found::Fastest(commands) = found else { continue };
         let least = super::end(&commands);
         assert_eq!(super::proved(&space, &request, least), least);
         // A search that were wrong would be found out.

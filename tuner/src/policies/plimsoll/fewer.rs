@@ -9,7 +9,7 @@
 //! What this file does not do: search large traces with less memory, or with slower links, whose plans would be candidates
 //! as well. So there a plan may be slower than one with less memory.
 
-use super::super::optimal;
+use super::super::optimal::{self, Faster};
 use super::candidates::Candidates;
 use super::glances::{Glances, SMALL, alone};
 use super::{Chosen, SAME, choose, stages};
@@ -22,14 +22,24 @@ use plimsoll_ir::{Bytes, Seconds};
 /// So many shares of the memory between floor and peak, of which those below the budget are searched.
 const SHARES: u64 = 8;
 
-/// The states of a complete search: a second or two at most; and of one with less memory, of which there are several.
-const STATES: u64 = 200_000;
+/// The states of a complete search: some seconds at most; and of one with less memory, of which there are several.
+const STATES: u64 = 400_000;
 const STATES_OF_LESS: u64 = 20_000;
 
 /// What a search may do, and in how many bytes.
 struct Fewer {
     allow: Allow,
     pool: u64,
+}
+
+/// What came of a complete search.
+enum Searched {
+    /// Nothing faster is left among the plans of whole tensors.
+    Complete,
+    /// Not all of them were looked at.
+    InPart,
+    /// The fastest of those that were looked at has no addresses.
+    Unplaced,
 }
 
 /// Swapping alone and recomputing alone ([`alone`]), and on small traces less memory, the most first.
@@ -66,7 +76,15 @@ pub(super) fn offer(
 ) -> Result<bool, PlanError> {
     let (trace, limits) = (case.trace, case.request.limits);
     let PlanRequest { link, budget, .. } = *case.request;
-    let complete = case.request.uses(Trick::Exact) && search_completely(case, STATES, candidates)?;
+    // What has no addresses in all of the memory may have them with less.
+    let less = match case.request.uses(Trick::Exact).then(|| search_completely(case, STATES, candidates)) {
+        None => None,
+        Some(searched) => match searched? {
+            Some(Searched::Unplaced) => Some(STATES),
+            Some(Searched::Complete) => None,
+            Some(Searched::InPart) | None => Some(STATES_OF_LESS),
+        },
+    };
     let small = trace.ops.len() <= SMALL;
     for Fewer { allow, pool } in all_fewer(case) {
         if limits.is_expired() || candidates.settled() || !case.request.uses(Trick::Fewer) {
@@ -90,23 +108,33 @@ pub(super) fn offer(
             continue;
         }
         search_alone(name(allow), &fewer, candidates)?;
-        if case.request.uses(Trick::Exact) && !complete {
-            search_completely(&fewer, STATES_OF_LESS, candidates)?;
+        if let Some(states) = less {
+            search_completely(&fewer, states, candidates)?;
         }
     }
     Ok(limits.is_expired())
 }
 
-/// Looks at so many states at most. Tells whether nothing faster is left among the plans of whole tensors.
-fn search_completely(case: &Case<'_>, states: u64, candidates: &mut Candidates) -> Result<bool, PlanError> {
+/// Looks at so many states at most, and offers what is found. None where nothing is looked for.
+fn search_completely(
+    case: &Case<'_>,
+    states: u64,
+    candidates: &mut Candidates,
+) -> Result<Option<Searched>, PlanError> {
     if case.request.limits.is_expired() || candidates.settled() {
-        return Ok(false);
+        return Ok(None);
     }
     let states = case.request.limits.evaluations.map_or(states, |most| most.min(states)) as usize;
     let within = Seconds(candidates.fastest());
-    let Some(found) = optimal::faster(&Case { within, ..*case }, states)? else { return Ok(false) };
-    candidates.add_all("complete search", found);
-    Ok(true)
+    let known = candidates.best().map(|at| &*candidates.found[at].schedule);
+    let faster = optimal::faster(&Case { within, ..*case }, known, states)?;
+    let Some(Faster { fitting, complete, unplaced }) = faster else { return Ok(None) };
+    candidates.add_all("complete search", fitting);
+    Ok(Some(match (complete, unplaced) {
+        (_, true) => Searched::Unplaced,
+        (true, false) => Searched::Complete,
+        (false, false) => Searched::InPart,
+    }))
 }
 
 /// Searches as if nothing had been found: what was found already would steer the search away from what it finds by itself.
