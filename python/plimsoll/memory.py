@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -94,9 +95,13 @@ class Memory:
         """Between steps: other code may have the pool's memory, within so many bytes of all."""
         self.pool.open(budget)
 
-    def stand_aside(self) -> None:
-        """Something else runs that needs the pool's memory."""
-        if not self.pool.lend():
+    def stand_aside(self, gradients: Iterable[torch.Tensor]) -> None:
+        """Something else runs that needs the memory: what holds none of these gradients is given back, or lent."""
+        first = self.gradients.storage.data_ptr()
+        last = first + self.gradients.storage.nbytes()
+        if not any(first <= gradient.data_ptr() < last for gradient in gradients):
+            self.give_back(is_all=True)
+        elif not self.pool.lend():
             self.give_back()
 
     def use_on(self, stream: int) -> None:
