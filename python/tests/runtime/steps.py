@@ -358,9 +358,9 @@ def timed():
     assert one > 1e-4 and eight > 2 * one, (one, eight)
 
     # What captures take is given back meanwhile.
-    for _ in range(4):
+    for _ in range(8):
         device.seconds_in_graph(lambda: torch.empty(200 << 20, dtype=torch.uint8, device="cuda").zero_(), [])
-        assert torch.cuda.memory_reserved() - torch.cuda.memory_allocated() <= 256 << 20
+        assert torch.cuda.memory_reserved() - torch.cuda.memory_allocated() <= 512 << 20
 
     # Where a capture is refused, all calls keep their times, and PyTorch works as before.
     kept = [call.seconds for call in tape.calls]
