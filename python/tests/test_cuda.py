@@ -109,6 +109,10 @@ def test_between_steps_the_pool_is_lent_and_comes_back(environment, tmp_path):
     run(environment, tmp_path, "lent")
 
 
+def test_what_an_optimizer_keeps_does_not_lie_in_the_pool(environment, tmp_path):
+    run(environment, tmp_path, "lent_after_the_optimizer")
+
+
 def test_what_the_host_page_locks_is_measured_and_the_plan_recomputes_the_rest(environment, tmp_path):
     run(environment, tmp_path, "host_is_short", PLIMSOLL_STANDIN_PINNED=str(9 << 20))
 

@@ -596,6 +596,25 @@ def in_eager():
     assert step.fallback is None and step.program.counts.unplanned == 0
 
 
+def lent_after_the_optimizer():
+    """What an optimizer makes in its first step does not lie where the pool was, though it exceeds the budget meanwhile."""
+    warnings, count = Warnings(), 256
+    model = Register(rows=count)
+    optimizer = torch.optim.AdamW(model.parameters())
+    x = rows(0, count)
+    trace = plimsoll.trace(model, model, x, optimizer=optimizer)
+    budget = int(trace.floor_bytes + 0.3 * (trace.peak_bytes - trace.floor_bytes))
+    step = plimsoll.tune(model, model, optimizer, x, budget, LINK, verify=0, seconds=2.0, host_budget="1GiB")
+    pool, address = step._memory.pool, step._memory.pool.address
+    for number in range(4):
+        model.zero_grad()
+        step(x)
+        assert pool.address == address and step.fallback is None
+        optimizer.step()
+        assert pool.is_lent == (number > 0), "for what it takes meanwhile, once its state is there"
+    assert warnings.said == [], warnings.said
+
+
 def graph_refused():
     """What cannot be captured runs call by call, says so once, and leaves PyTorch able to allocate, to draw and to capture."""
     driver = StandIn()
