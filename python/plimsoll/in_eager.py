@@ -56,7 +56,7 @@ class InEager:
         if peak is not None and peak <= budget:
             self._hooked, self.short = None, ""
             return
-        memory.stand_aside()
+        memory.stand_aside(p.grad for p in self._model.parameters() if p.grad is not None)
         if self._hooked is not None and self._hooked.budget_bytes <= budget:
             return
         self._hooked = Hooked(self._device, self._model, self._optimizer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -56,8 +57,11 @@ class Arena:
 class Memory:
     """What the programs of one step share: they never run at once."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, is_settled: Callable[[], bool] = lambda: True) -> None:
+        """`is_settled` says whether all is there that is kept from step to step."""
         self.device = device
+        self._is_settled = is_settled
+        self._was_settled = False
         self.pool = Pool(device)
         self.host = device.host_slab()
         self.gradients = Arena(device.where)
@@ -92,11 +96,17 @@ class Memory:
 
     def lend(self, budget: int) -> None:
         """Between steps: other code may have the pool's memory, within so many bytes of all."""
-        self.pool.open(budget)
+        # What is made to stay, as an optimizer's state in its first step, must not lie in the pool.
+        self._was_settled = self._was_settled or self._is_settled()
+        self.pool.open(budget if self._was_settled else None)
 
-    def stand_aside(self) -> None:
-        """Something else runs that needs the pool's memory."""
-        if not self.pool.lend():
+    def stand_aside(self, gradients: Iterable[torch.Tensor]) -> None:
+        """Something else runs that needs the memory: what holds none of these gradients is given back, or lent."""
+        first = self.gradients.storage.data_ptr()
+        last = first + self.gradients.storage.nbytes()
+        if not any(first <= gradient.data_ptr() < last for gradient in gradients):
+            self.give_back(is_all=True)
+        elif not self.pool.lend():
             self.give_back()
 
     def use_on(self, stream: int) -> None:

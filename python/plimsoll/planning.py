@@ -140,6 +140,11 @@ def is_state_known(optimizer: torch.optim.Optimizer) -> bool:
     return True
 
 
+def is_state_there(optimizer: torch.optim.Optimizer | None) -> bool:
+    """Whether the optimizer has all of its state in memory, or has none."""
+    return optimizer is None or bool(_state_in_memory(optimizer)) or optimizer_bytes(optimizer) == 0
+
+
 def _state_of(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> tuple[int, int]:
     """What an optimizer keeps for each parameter: how many tensors of its size, and how many single numbers."""
     if isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW | torch.optim.NAdam | torch.optim.RAdam):

@@ -124,11 +124,12 @@ class Pool:
             f"there is no memory for the pool of {show_bytes(size)}, which was lent between steps"
         )
 
-    def open(self, budget: int) -> None:
-        """Between steps: other code may have its memory. What runs without gradients is to keep to the budget with it."""
+    def open(self, budget: int | None) -> None:
+        """Between steps: other code may have its memory. What runs without gradients is to keep to the budget with it, where
+        there is one."""
         # Freed memory is used again in the order of the stream that it was taken on, and of no other.
         if self._handle is not None and self._device.stream() == self._stream:
-            counted = budget if self._device.counts_all else -1
+            counted = budget if budget is not None and self._device.counts_all else -1
             self._device.allocator.pools().plimsoll_pool_open(self._handle, counted)
 
     def lend(self) -> bool:

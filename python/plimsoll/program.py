@@ -215,6 +215,7 @@ class Program:
         self._windows = Windows()
         self._resident, self._running = {}, {}
         self._steps, self._inputs, self._gradients = [], [], []
+        self._saved_gradients = []
         self._loss = torch.empty(0)
 
     def _place_residents(self) -> dict[int, Place]:

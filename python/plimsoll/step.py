@@ -100,7 +100,7 @@ class Step:
         self._graphs = options.graphs
         self._buckets = Buckets.parse(options.buckets)
         self._in_pieces = options.in_pieces
-        self._memory = Memory(self.device)
+        self._memory = Memory(self.device, lambda: planning.is_state_there(optimizer))
         self._kinds: OrderedDict[Kind, Planned | Parts | InEager] = OrderedDict()
         self._pointers: list[int] = []
         self._modules: list[torch.nn.Module] = []

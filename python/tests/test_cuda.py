@@ -109,12 +109,21 @@ def test_between_steps_the_pool_is_lent_and_comes_back(environment, tmp_path):
     run(environment, tmp_path, "lent")
 
 
+def test_what_an_optimizer_keeps_does_not_lie_in_the_pool(environment, tmp_path):
+    run(environment, tmp_path, "lent_after_the_optimizer")
+
+
 def test_what_the_host_page_locks_is_measured_and_the_plan_recomputes_the_rest(environment, tmp_path):
     run(environment, tmp_path, "host_is_short", PLIMSOLL_STANDIN_PINNED=str(9 << 20))
 
 
+@pytest.mark.slow
 def test_a_host_that_refuses_once_is_asked_again(environment, tmp_path):
     run(environment, tmp_path, "host_refuses_once", PLIMSOLL_STANDIN_ANSWER="cuMemHostRegister_v2:0:2")
+
+
+def test_a_batch_that_no_plan_runs_is_swapped_by_hooks_within_the_budget(environment, tmp_path):
+    run(environment, tmp_path, "in_eager")
 
 
 def test_calls_of_a_graph_are_timed_in_graphs(environment, tmp_path):

@@ -357,6 +357,11 @@ def timed():
     )
     assert one > 1e-4 and eight > 2 * one, (one, eight)
 
+    # What captures take is given back meanwhile.
+    for _ in range(8):
+        device.seconds_in_graph(lambda: torch.empty(200 << 20, dtype=torch.uint8, device="cuda").zero_(), [])
+        assert torch.cuda.memory_reserved() - torch.cuda.memory_allocated() <= 512 << 20
+
     # Where a capture is refused, all calls keep their times, and PyTorch works as before.
     kept = [call.seconds for call in tape.calls]
     driver.answer("cuGraphInstantiateWithFlags", 5, 2)
@@ -561,6 +566,53 @@ def lent():
     assert run_register(model, step, 32, count) == [] and step.fallback is None
     assert program.schedule.budget_bytes == budget == step.program.schedule.budget_bytes
     assert len(warnings.said) == 1, warnings.said
+
+
+def in_eager():
+    """A batch for which the host reads another value, and that does not fit in eager: hooks swap it, within the budget."""
+    model, loss, _ = language()
+    x, y = words(64)
+    first, other = x.cpu(), x.cpu()
+    first[0, 0], other[0, 0] = 1, 2  # on the host, which computes
+    first, other = first.cuda(), other.cuda()
+    del x
+
+    def signed(x, y):
+        return loss(x, y) * (x.flatten()[0].item() != 0)
+
+    step = tuned((model, signed, (first, y)), 0.5)
+    budget = step.program.schedule.budget_bytes
+    step(first, y)
+    assert step.fallback is None
+    for number in range(4):
+        model.zero_grad()
+        torch.cuda.reset_peak_memory_stats()
+        step(other, y)
+        assert torch.cuda.max_memory_allocated() <= budget, number
+        assert "this batch takes another way" in step.fallback and "hooks swap saved tensors" in step.fallback
+        assert step._memory.pool.held_bytes == 0
+    model.zero_grad()
+    step(first, y)
+    assert step.fallback is None and step.program.counts.unplanned == 0
+
+
+def lent_after_the_optimizer():
+    """What an optimizer makes in its first step does not lie where the pool was, though it exceeds the budget meanwhile."""
+    warnings, count = Warnings(), 256
+    model = Register(rows=count)
+    optimizer = torch.optim.AdamW(model.parameters())
+    x = rows(0, count)
+    trace = plimsoll.trace(model, model, x, optimizer=optimizer)
+    budget = int(trace.floor_bytes + 0.3 * (trace.peak_bytes - trace.floor_bytes))
+    step = plimsoll.tune(model, model, optimizer, x, budget, LINK, verify=0, seconds=2.0, host_budget="1GiB")
+    pool, address = step._memory.pool, step._memory.pool.address
+    for number in range(4):
+        model.zero_grad()
+        step(x)
+        assert pool.address == address and step.fallback is None
+        optimizer.step()
+        assert pool.is_lent == (number > 0), "for what it takes meanwhile, once its state is there"
+    assert warnings.said == [], warnings.said
 
 
 def graph_refused():
