@@ -25,6 +25,8 @@ from .verification import State
 LEAST_RUNS, MOST_RUNS = 3, 20
 ENOUGH_SECONDS = 0.2
 """The plan runs so often at least; more often where it is short, as short times are noisy."""
+LONG_SECONDS = 0.5
+"""Of a plan that takes longer, one run of each kind does."""
 
 
 def timed(
@@ -43,9 +45,8 @@ def timed(
     try:
         with program.trial():
             program.run(tensors)
-            while number < LEAST_RUNS or (
-                number < MOST_RUNS and time.perf_counter() - start < ENOUGH_SECONDS
-            ):
+            wanted = LEAST_RUNS if time.perf_counter() - start < LONG_SECONDS else 1
+            while number < wanted or (number < MOST_RUNS and time.perf_counter() - start < ENOUGH_SECONDS):
                 began = time.perf_counter()
                 around()
                 between = time.perf_counter()

@@ -177,7 +177,8 @@ def floor_hint(trace: _core.Trace) -> str:
         return ""
     return (
         "the loss over the logits decides: `F.linear_cross_entropy(..., options=torch.nn.LinearCrossEntropyOptions())` "
-        "(torch 2.15) never holds all of them, and runs by a plan"
+        "(torch 2.15), Liger's `liger_fused_linear_cross_entropy` and `plimsoll.adapters.cut_cross_entropy` never hold all of "
+        "them, and run by a plan"
     )
 
 

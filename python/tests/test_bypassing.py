@@ -147,5 +147,5 @@ def test_the_kernels_of_triton(package):
     path = os.pathsep.join([str(worker.parent), str(worker.parents[1] / "benches"), *sys.path])
     environment = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "1"}
     command = [sys.executable, str(worker), package]
-    ended = subprocess.run(command, env=environment, timeout=500, capture_output=True, text=True)
+    ended = subprocess.run(command, env=environment, timeout=1500, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr[-4000:]

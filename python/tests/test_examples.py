@@ -12,6 +12,7 @@ SHOWN = {
     "accumulation": ["update 4: loss ", "peak "],
     "ddp": ["rank 0: loss ", "rank 1: loss "],
     "fine_tuning": ["step 6: loss ", "floor ", "plan.pickle"],
+    "kernels": ["step 2: loss ", "Softsign_backward", "fallback: None"],
     "fits": ["batch 256 fits in 24 GiB", "batch 256 does not fit in 1 GiB", "largest batch "],
     "sequences": ["length 20: loss ", "length 127: loss "],
     "suggest": ["measured ", "plimsoll.tune("],

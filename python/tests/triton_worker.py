@@ -51,6 +51,7 @@ def fits(task):
 
 def liger_kernel():
     """Liger's losses, and the layers that it puts into language models."""
+    test_beside.WORDS = 512
     from liger_kernel.transformers import functional
 
     def fused(model, x, y):
@@ -75,12 +76,33 @@ def liger_kernel():
     planned(llama, name, "LigerRMSNormFunction", "LigerSiLUMulFunction", "LigerRopeFunction")
 
 
+def numbers_are_tensors():
+    """A kernel that is compiled is given its numbers as tensors; the interpreter does so with whole numbers only."""
+    import numpy
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    own = interpreter._implicit_cvt
+
+    def converted(argument):
+        if type(argument) is not float:
+            return own(argument)
+        handle = interpreter.TensorHandle(numpy.array([argument], numpy.float32), tl.float32)
+        return tl.tensor(handle, tl.float32)
+
+    interpreter._implicit_cvt = converted
+
+
 def llama():
     """Llama of transformers with Liger's layers in the places of its own, as `apply_liger_kernel_to_llama` has it."""
+    import triton.language as tl
+    from liger_kernel.ops import rms_norm
     from liger_kernel.transformers import apply_liger_kernel_to_llama
     from networks import Task
     from transformers import LlamaConfig, LlamaForCausalLM
 
+    numbers_are_tensors()
+    rms_norm.rsqrt = lambda x: tl.rsqrt(x)  # CUDA's own is not the interpreter's
     apply_liger_kernel_to_llama()
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 96}
