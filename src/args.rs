@@ -487,13 +487,16 @@ pub struct RunArgs {
     #[command(flatten)]
     pub train: TrainArgs,
     /// Workers that train together, as threads of this process, each with the budget for itself; for the same global batch the
-    /// numbers are the same for any number of workers
+    /// numbers are the same for any number of workers. `mpirun -n N plimsoll run STUDY` has processes instead
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub workers: u64,
     /// Samples in an update, of all workers together: a multiple of the tuned batch, by which the learning rate follows; fewer
     /// workers accumulate. By default that of the training that goes on, else a tuned batch for each worker
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub global_batch: Option<u64>,
+    /// Under mpirun: a worker that shows no sign of life for so long ends the run
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::timeout)]
+    pub timeout: Seconds,
     /// Write one more iteration, predicted and measured, as trace events, which ui.perfetto.dev and chrome://tracing open
     #[arg(long, value_name = "FILE")]
     pub trace_out: Option<PathBuf>,

@@ -19,6 +19,7 @@ pub mod failure;
 pub mod files;
 pub mod interrupt;
 pub mod output;
+pub mod processes;
 pub mod program;
 pub mod progress;
 pub mod settings;

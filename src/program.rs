@@ -9,7 +9,7 @@ use crate::failure::{Exit, Failure};
 use crate::output::{Format, print, published_schema, write_stdout};
 use crate::progress::{self, MessageFormat};
 use crate::settings::{self, Stop};
-use crate::{interrupt, verbs};
+use crate::{interrupt, processes, verbs};
 use std::ffi::OsString;
 use std::thread;
 
@@ -52,11 +52,14 @@ fn execute(line: &[OsString]) -> u8 {
         Err(stop) => return refuse(line, stop),
     };
     let cli = &settings.cli;
-    progress::start(cli.message_format, cli.quiet, cli.verbose);
-    match verb(cli) {
+    let spoken_for = matches!(cli.verb, Verb::Run(_)) && processes::is_spoken_for();
+    progress::start(cli.message_format, cli.quiet || spoken_for, cli.verbose);
+    let exit = match verb(cli) {
         Ok(()) => 0,
-        Err(failure) => end(cli.message_format, &settings.explain(failure)),
-    }
+        Err(failure) if processes::says(&failure) => end(cli.message_format, &settings.explain(failure)),
+        Err(failure) => failure.exit as u8,
+    };
+    processes::end(exit)
 }
 
 fn verb(cli: &Cli) -> Result<(), Failure> {
@@ -89,6 +92,9 @@ fn verb(cli: &Cli) -> Result<(), Failure> {
         Verb::Man(args) => verbs::shell::man(args),
     }?;
     drop(working);
+    if matches!(cli.verb, Verb::Run(_)) && processes::is_spoken_for() {
+        return Ok(());
+    }
     print(cli.format, &tables)
 }
 

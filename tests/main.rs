@@ -9,6 +9,7 @@ mod export;
 mod gpu_faults;
 mod interrupts;
 mod modelled;
+mod mpi;
 mod onnx;
 mod report;
 mod report_page;

@@ -30,7 +30,7 @@ use table::{Table, or_dash};
 type Make = fn(&Scale) -> Table;
 
 /// All tables: name, what it shows, how it is made.
-const TABLES: [(&str, &str, Make); 22] = [
+const TABLES: [(&str, &str, Make); 23] = [
     ("vdnn-fig9", "vDNN: maximum memory of its policies on a K40", vdnn::memory),
     ("vdnn-fig12", "vDNN: performance of its policies on a K40", vdnn::performance),
     ("vdnn-fig13", "vDNN: VGG-16 to VGG-516 at batch 32", vdnn::very_deep),
@@ -46,6 +46,7 @@ const TABLES: [(&str, &str, Make); 22] = [
     ),
     ("layrub-table7", "Layrub: the largest batches in a K40", layrub::largest_batches),
     ("accudnn-table1", "AccUDNN: efficiency-optimal batches in 12 GB", accudnn::batches),
+    ("accudnn-table2", "AccUDNN: eight workers from the Δ of Caffe's rows", accudnn::synchronisation),
     ("accudnn-table3", "AccUDNN: beside SuperNeurons", accudnn::super_neurons),
     ("accudnn-fig9", "AccUDNN: memory of naive and dynamic swapping", accudnn::footprints),
     ("accudnn-fig10", "AccUDNN: eight workers", accudnn::workers),

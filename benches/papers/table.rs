@@ -21,13 +21,23 @@ pub struct Table {
     pub advantages: Vec<Advantage>,
     /// What explains the differences.
     pub notes: Vec<String>,
+    /// Whether its times are published ones and what follows from them, and no model's.
+    pub published: bool,
     pub plot: Plot,
 }
 
 impl Table {
     pub fn new(from: impl Into<String>, heading: &[&'static str], plot: Plot) -> Table {
         let (rows, advantages, notes) = (Vec::new(), Vec::new(), Vec::new());
-        Table { from: from.into(), heading: heading.to_vec(), rows, advantages, notes, plot }
+        Table {
+            from: from.into(),
+            heading: heading.to_vec(),
+            rows,
+            advantages,
+            notes,
+            published: false,
+            plot,
+        }
     }
 
     pub fn row(&mut self, cells: Vec<String>) {
@@ -81,13 +91,17 @@ impl Table {
         }
         self.notes.iter().for_each(|note| text += &format!("\n- {note}"));
         let version = plimsoll::study::version();
-        text += &format!(
-            "\n\nAll times are those of a model of the device; nothing was measured. plimsoll's search is cut to {} \
-             evaluations a plan. `cargo bench --bench papers -- {name}`, \
-             plimsoll {version}; plot: `{name}.svg`.\n",
-            crate::subjects::EVALUATIONS
-        );
-        text
+        let times = match self.published {
+            true => "All times are the paper's, or follow from those.".to_owned(),
+            false => format!(
+                "All times are those of a model of the device; nothing was measured. plimsoll's search is cut to {} \
+                 evaluations a plan.",
+                crate::subjects::EVALUATIONS
+            ),
+        };
+        text + &format!(
+            "\n\n{times} `cargo bench --bench papers -- {name}`, plimsoll {version}; plot: `{name}.svg`.\n"
+        )
     }
 }
 

@@ -4,7 +4,7 @@
 //! ([`Executor`]), and those are enqueued on a [`Device`] at every iteration. The [`Trainer`] feeds it batches, and
 //! saves and resumes [`Checkpoint`]s; several trainers are the workers of one training behind a [`Group`]. This crate
 //! decides nothing, and allocates no device memory once an iteration has started; it is the only one of the house with
-//! `unsafe` code, all of it in `cpu/`, `cuda/`, [`limits`] and in the one cast of [`data`].
+//! `unsafe` code, all of it in `cpu/`, `cuda/`, `group/mpi/table.rs`, [`limits`] and in the one cast of [`data`].
 
 pub mod checkpoint;
 pub mod cpu;

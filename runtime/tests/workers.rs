@@ -3,6 +3,7 @@
 use crate::support::{advance, everything, keep, naive, plan, trainer, training, zoo};
 use plimsoll_ir::check::check as check_schedule;
 use plimsoll_ir::network::{Network, Shape};
+use plimsoll_ir::philox::philox4x32;
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
@@ -137,6 +138,23 @@ fn a_training_goes_on_with_the_same_bits_on_another_number_of_workers() {
     for workers in [1, 2, 6] {
         let on = train(&network, 6, &keep, workers, 9, Some(&begun));
         assert!(bits(&on) == bits(&whole), "on {workers} workers");
+    }
+}
+
+/// Wherever a training ends and however many go on with it, under whatever schedule.
+#[test]
+fn thirty_random_restarts_on_other_workers_change_no_bit() {
+    let network = everything();
+    let whole = train(&network, 6, &keep, 1, 9, None);
+    let schedulers: [Scheduler; 2] = [&keep, &naive];
+    for seed in 0..30u64 {
+        let [step, before, after, schedule] = philox4x32(seed, [0; 4]);
+        let step = u64::from(step) % 8 + 1;
+        let [before, after] = [before, after].map(|word| word as usize % 6 + 1);
+        let [first, second] = [schedulers[schedule as usize % 2], schedulers[schedule as usize / 2 % 2]];
+        let begun = train(&network, 6, first, before, step, None);
+        let on = train(&network, 6, second, after, 9, Some(&begun));
+        assert!(bits(&on) == bits(&whole), "{before} workers, and from step {step} on {after}");
     }
 }
 

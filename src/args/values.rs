@@ -1,6 +1,7 @@
 //! Values of options that are more than a number, a unit or a word, each with the words that it is read from.
 
 use clap::ValueEnum;
+use plimsoll_ir::Seconds;
 use plimsoll_tuner::model::devices::{self, Sheet};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -52,6 +53,12 @@ pub enum DuplexArg {
     Full,
     /// Both ways share it
     Half,
+}
+
+/// How long a worker may show no sign of life; it shows one five times a second.
+pub fn timeout(text: &str) -> Result<Seconds, String> {
+    let time = text.parse().ok().filter(|time: &Seconds| (1.0..=86_400.0).contains(&time.0));
+    time.ok_or_else(|| "a time from 1s to 24h, such as 5s".to_owned())
 }
 
 /// A share of the old momentum to keep.

@@ -375,10 +375,9 @@ fn of_runtime(error: &RuntimeError) -> Failure {
     let exit = match error {
         RuntimeError::Schedule(_) => Exit::Verification,
         RuntimeError::Device(DeviceError::OutOfRange { .. }) => Exit::Internal,
-        RuntimeError::Device(_)
-        | RuntimeError::Group(GroupError::Lost { .. } | GroupError::OutOfStep { .. }) => Exit::Device,
-        RuntimeError::Group(GroupError::Different { .. })
-        | RuntimeError::Mismatch { .. }
+        RuntimeError::Group(GroupError::Different { .. }) => Exit::Usage,
+        RuntimeError::Device(_) | RuntimeError::Group(_) => Exit::Device,
+        RuntimeError::Mismatch { .. }
         | RuntimeError::Data { .. }
         | RuntimeError::Checkpoint { .. }
         | RuntimeError::Overflowed { .. }
@@ -428,13 +427,18 @@ fn of_training(error: TrainError) -> Failure {
         } else {
             "lower --workers, or raise --global-batch"
         }),
-        TrainError::OneDevice { .. } => Failure::usage(&error)
+        TrainError::OnGpu { .. } => Failure::usage(&error)
             .help("leave --workers out; --global-batch N gives an update of N samples by accumulation"),
         TrainError::NoThread { .. } => Failure::new(Exit::Device, &error).help("lower --workers"),
         TrainError::Worker { rank, source, saved, lost } => {
             let lost = lost.map_or(String::new(), |why| format!("; the newest state was lost: {why}"));
             let Failure { exit, .. } = of_runtime(&source);
-            Failure::new(exit, format_args!("worker {rank}: {source}")).help(holds(&saved) + &lost)
+            // What the others say of a worker names it.
+            let message = match &source {
+                RuntimeError::Group(error) => error.to_string(),
+                own => format!("worker {rank}: {own}"),
+            };
+            Failure::new(exit, message).help(holds(&saved) + &lost)
         }
         TrainError::CannotKeep(source) => {
             of_runtime(&source).help("nothing was trained: the training's state could not be kept")

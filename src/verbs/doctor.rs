@@ -53,8 +53,20 @@ pub fn run(args: &DoctorArgs) -> Result<Vec<Table>, Failure> {
     }
     let mut tables = vec![machine];
     tables.extend(cuda(survey(), &mut advice));
+    tables.push(mpi());
     tables.extend((!advice.rows.is_empty()).then_some(advice));
     Ok(tables)
+}
+
+/// The MPI libraries that workers could use.
+fn mpi() -> Table {
+    let mut table = Table::new("mpi", &[("library", "MPI libraries")]);
+    let found = plimsoll_runtime::group::mpi::found();
+    if found.is_empty() {
+        table.rows.push(vec!["none: workers are threads of one process (`plimsoll run --workers`)".into()]);
+    }
+    table.rows.extend(found.into_iter().map(|library| vec![library.into()]));
+    table
 }
 
 /// Where profiles are kept for other studies, or why they are not.

@@ -4,6 +4,7 @@ use crate::args::{DeviceChoice, HostPlace, RunArgs, gpu, processor};
 use crate::failure::{Failure, of_trained};
 use crate::files;
 use crate::output::{Cell, Table};
+use crate::processes;
 use crate::progress::watched;
 use plimsoll_ir::Seconds;
 use plimsoll_ir::config::{Config, GpuKernels};
@@ -11,6 +12,7 @@ use plimsoll_ir::profile::Profile;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::simulate::{Timeline, simulate};
 use plimsoll_networks::Mode;
+use plimsoll_runtime::group::mpi::{Launched, World};
 use plimsoll_study::data::{DataSource, of_network};
 use plimsoll_study::device::{cores, is_cpu};
 use plimsoll_study::error::SetupError;
@@ -24,17 +26,28 @@ use plimsoll_study::tuning::missed;
 use plimsoll_study::{NetworkWorkload, Setup, Study, Watch, Workload};
 use plimsoll_tuner::model::Model;
 use std::path::Path;
+use std::time::Duration;
 
 /// Runs the verb.
 pub fn run(args: &RunArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
-    watched(quiet, |watch| run_watched(args, watch))
+    if let Some(launched) = processes::several().filter(|_| args.workers != 1) {
+        let Launched { launcher, workers, .. } = launched;
+        let message = format!(
+            "{launcher} has started {workers} workers, and --workers {} are threads of one process",
+            args.workers
+        );
+        return Err(Failure::usage(message).help("leave one of the two out"));
+    }
+    let world = processes::join(Duration::from_secs_f64(args.timeout.0))?;
+    let quiet = quiet || processes::is_spoken_for();
+    watched(quiet, |watch| run_watched(args, world, watch))
 }
 
-fn run_watched(args: &RunArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failure> {
+fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Result<Vec<Table>, Failure> {
     line_is_sound(args)?;
     // From before the choice is read, so that no other run replaces it; that one has it is said after all that is wrong
     // otherwise.
-    let held = Study::of_config(&args.config).0.lock();
+    let held = (!processes::is_spoken_for()).then(|| Study::of_config(&args.config).0.lock());
     let (study, path, config, schedule) = Study::choice_of(&args.config)?;
     if config.modelled {
         return Err(SetupError::NothingRuns { device: config.device }.into());
@@ -55,10 +68,21 @@ fn run_watched(args: &RunArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failure>
         }
     }
     let timed = args.trace_out.is_some() || args.memory_snapshot.is_some();
-    let workers = Workers { count: args.workers as usize, global_batch: args.global_batch };
+    let count = world.map_or(args.workers as usize, |world| world.facts().workers);
+    let workers = Workers { count, global_batch: args.global_batch };
     let request = TrainRequest { workers, ..args.train.request(args.fresh, timed) };
-    let trained = study.train(&task, (&config, &schedule), &request, &held?, watch);
-    let trained = trained.map_err(|error| of_trained(error, false))?;
+    let choice = (&config, &schedule);
+    let of_job = |error| of_trained(processes::noted(error), false);
+    let Some(held) = held.transpose()? else {
+        let group = world.expect("another process speaks for it").group();
+        study.work(&task, choice, &request, group).map_err(of_job)?;
+        return Ok(Vec::new());
+    };
+    let trained = match world {
+        None => study.train(&task, choice, &request, &held, watch),
+        Some(world) => study.train_together(&task, choice, &request, world.group(), &held, watch),
+    };
+    let trained = trained.map_err(of_job)?;
     // What was predicted is an iteration of one batch.
     if trained.iterations > trained.resumed_at && trained.global_batch == config.batch {
         missed(trained.iteration, &config.predicted).inspect(|words| {

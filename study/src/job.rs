@@ -8,7 +8,7 @@ use crate::folder::{Held, Study};
 use crate::measure::{largest, measure};
 use crate::network_workload::NetworkWorkload;
 use crate::request::TrainRequest;
-use crate::training::{Trained, train};
+use crate::training::{Trained, train, work};
 use crate::tuning::{TuneRequest, Tuned, earlier, keep, tune};
 use crate::watch::{Notice, Watch};
 use crate::workload::Workload;
@@ -16,6 +16,8 @@ use plimsoll_ir::Bytes;
 use plimsoll_ir::config::Config;
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::schedule::Schedule;
+use plimsoll_runtime::Group;
+use plimsoll_runtime::group::threads;
 use std::path::PathBuf;
 
 /// What is measured.
@@ -177,9 +179,54 @@ impl Study {
         held: &Held,
         watch: &Watch<'_>,
     ) -> Result<Trained, Error> {
+        self.train_with(task, (config, schedule), request, threads(request.workers.count), held, watch)
+    }
+
+    /// As [`Study::train`], as worker 0 of several processes: `request.workers.count` of them, in this group.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Study::train`]; or another worker fails.
+    pub fn train_together(
+        &self,
+        task: &NetworkWorkload,
+        choice: (&Config, &Schedule),
+        request: &TrainRequest,
+        group: Box<dyn Group>,
+        held: &Held,
+        watch: &Watch<'_>,
+    ) -> Result<Trained, Error> {
+        self.train_with(task, choice, request, vec![group], held, watch)
+    }
+
+    /// Trains a choice as another of several processes, beside worker 0's [`Study::train_together`]. Reads the study's choice
+    /// and writes nothing.
+    ///
+    /// # Errors
+    ///
+    /// The schedule does not keep its budget, the device fails, training diverges, or another worker fails.
+    pub fn work(
+        &self,
+        task: &NetworkWorkload,
+        choice: (&Config, &Schedule),
+        request: &TrainRequest,
+        group: Box<dyn Group>,
+    ) -> Result<(), Error> {
+        work(task, choice, request, group, self)
+    }
+
+    fn train_with(
+        &self,
+        task: &NetworkWorkload,
+        choice: (&Config, &Schedule),
+        request: &TrainRequest,
+        groups: Vec<Box<dyn Group>>,
+        _held: &Held,
+        watch: &Watch<'_>,
+    ) -> Result<Trained, Error> {
         if request.fresh {
             self.are_ours(&[self.checkpoint()])?;
         }
-        train(task, config, schedule, request, self, held, watch)
+        train(task, choice, request, groups, self, watch)
     }
 }

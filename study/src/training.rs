@@ -8,7 +8,7 @@ mod workers;
 
 use crate::documents;
 use crate::error::{Error, Stopped, TrainError};
-use crate::folder::{Held, Study};
+use crate::folder::Study;
 use crate::network_workload::{NetworkWorkload, median};
 use crate::request::{DecayShape, TrainRequest};
 use crate::watch::{Event, Notice, Watch};
@@ -22,9 +22,8 @@ use plimsoll_ir::simulate::{Timeline, simulate};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, CommandId, Seconds};
 use plimsoll_networks::Mode;
-use plimsoll_runtime::group::threads;
 use plimsoll_runtime::{
-    Checkpoint, Decay, Evaluation, LearningRateSchedule, Observation, Outcome, RuntimeError, Trainer,
+    Checkpoint, Decay, Evaluation, Group, LearningRateSchedule, Observation, Outcome, RuntimeError, Trainer,
     TrainingPlan, state_bytes,
 };
 use plimsoll_tuner::state_copy::{CopyPlace, place_of_copy};
@@ -83,6 +82,7 @@ fn set_up(
     config: &Config,
     schedule: &Schedule,
     (request, update): (&TrainRequest, &Update),
+    groups: Vec<Box<dyn Group>>,
     study: &Study,
     watch: &Watch<'_>,
 ) -> Result<Vec<Trainer>, Error> {
@@ -101,13 +101,13 @@ fn set_up(
     };
     if update.virtual_workers > 1 {
         // Worker 0 tests, too.
-        let trainer = |(group, programs): (_, &[_])| {
+        let trainer = |group: Box<dyn Group>| {
+            let programs = if group.facts().rank == 0 { &programs[..] } else { &programs[..1] };
             let (executor, loaded) = task.executor_apart(programs)?;
             let [train, rest @ ..] = loaded.as_slice() else { unreachable!("a program was loaded") };
             Ok(Trainer::sharing(executor, train.clone(), rest.first().cloned(), plan.clone(), group)?)
         };
-        let programs = std::iter::once(&programs[..]).chain(std::iter::repeat(&programs[..1]));
-        return threads(request.workers.count).into_iter().zip(programs).map(trainer).collect();
+        return groups.into_iter().map(trainer).collect();
     }
     let (executor, mut loaded) = match request.save_every {
         None if task.setup.can_be_lost() => {
@@ -166,19 +166,22 @@ fn slowed(without: Seconds, place: &CopyPlace, state: Bytes) -> Option<Notice> {
 }
 
 /// Trains, or goes on from the study's checkpoint where there is one, and tests at the end. No other run works in the study.
+/// The groups are those of the workers of this process, worker 0's first.
 pub fn train(
     task: &NetworkWorkload,
-    config: &Config,
-    schedule: &Schedule,
+    (config, schedule): (&Config, &Schedule),
     request: &TrainRequest,
+    mut groups: Vec<Box<dyn Group>>,
     study: &Study,
-    _alone: &Held,
     watch: &Watch<'_>,
 ) -> Result<Trained, Error> {
     let loading = watch.step("load", None);
     let saved = if request.fresh { None } else { load(&study.checkpoint(), watch)? };
     let update = Update::of(task, config, request, saved.as_ref(), watch)?;
-    let mut trainers = set_up(task, config, schedule, (request, &update), study, watch)?;
+    if groups.len() < request.workers.count {
+        update.tell(&mut *groups[0])?;
+    }
+    let mut trainers = set_up(task, config, schedule, (request, &update), groups, study, watch)?;
     drop(loading);
     let mut trainer = trainers.remove(0);
     begin(&mut trainer, saved, study, (request, &update), watch)?;
@@ -186,6 +189,24 @@ pub fn train(
     beside(trainers, &*task.data.train, total, || {
         train_from(trainer, task, (config, request, &update), study, watch)
     })
+}
+
+/// Trains as one of the other workers, as worker 0 says, until all is trained.
+pub fn work(
+    task: &NetworkWorkload,
+    (config, schedule): (&Config, &Schedule),
+    request: &TrainRequest,
+    mut group: Box<dyn Group>,
+    study: &Study,
+) -> Result<(), Error> {
+    let update = Update::told(&mut *group)?;
+    let watch = Watch::silent();
+    let trainers = set_up(task, config, schedule, (request, &update), vec![group], study, &watch)?;
+    let total = update.per_epoch * request.epochs;
+    for mut trainer in trainers {
+        trainer.train(&*task.data.train, total, &mut |_| {}, &|| false)?;
+    }
+    Ok(())
 }
 
 /// Trains from where a trainer is, and tests at the end.

@@ -49,6 +49,9 @@ pub(super) trait Messages: Send {
     /// Sends a message, which arrives behind those that were sent to that worker before. Waits for nobody.
     fn send(&mut self, to: usize, message: Vec<u32>) -> Result<(), GroupError>;
 
+    /// Says how many iterations this worker has done.
+    fn at(&mut self, _iterations: u64) {}
+
     /// Waits for the next message of a worker.
     fn receive(&mut self, from: usize) -> Result<Vec<u32>, GroupError>;
 }

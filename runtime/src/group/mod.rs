@@ -1,13 +1,14 @@
 //! The seam between the workers of one training: what a trainer knows of the others.
 //!
 //! A group sums numbers over all workers in the order of one fixed tree (`tree.rs`), piece by piece, each piece at the worker
-//! that owns it: a sharded parameter server, whose servers are the workers themselves. [`alone`] has one worker, and
-//! [`threads`] has the workers of one process. All workers make the same calls in the same order.
+//! that owns it: a sharded parameter server, whose servers are the workers themselves. [`alone()`] has one worker, [`threads()`]
+//! the workers of one process, and [`mpi`] those of several. All workers make the same calls in the same order.
 //!
 //! What it deliberately does not do: know of devices, gradients or iterations, or decide who has which virtual workers.
 
 mod alone;
 mod messages;
+pub mod mpi;
 mod sharded;
 mod threads;
 mod tree;
@@ -17,11 +18,12 @@ pub use threads::threads;
 pub use tree::{Node, TreeSum};
 
 use std::ops::Range;
+use std::time::Duration;
 
 /// Who a worker is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupFacts {
-    /// What the workers exchange numbers by: `alone` or `threads`.
+    /// What the workers exchange numbers by: `alone`, `threads` or `mpi`.
     pub engine: &'static str,
     /// This worker's number, from 0.
     pub rank: usize,
@@ -48,6 +50,39 @@ pub enum GroupError {
     Lost {
         /// Which.
         rank: usize,
+    },
+    /// A worker has failed, and said why.
+    #[error("worker {rank} on {host}, after {iterations} iterations: {why}")]
+    Failed {
+        /// Which.
+        rank: usize,
+        /// Its machine.
+        host: String,
+        /// The iterations that it has done.
+        iterations: u64,
+        /// What it said.
+        why: String,
+    },
+    /// Nothing is heard of a worker: it is stopped, or its machine is gone.
+    #[error(
+        "worker {rank} on {host} has shown no sign of life for {} s, after {iterations} iterations",
+        silent.as_secs_f64()
+    )]
+    Silent {
+        /// Which.
+        rank: usize,
+        /// Its machine.
+        host: String,
+        /// The iterations that it has done.
+        iterations: u64,
+        /// For how long.
+        silent: Duration,
+    },
+    /// What carries the messages does so no longer.
+    #[error("the workers cannot reach each other any more: {why}")]
+    Engine {
+        /// What it says.
+        why: String,
     },
     /// A worker is somewhere else in the training.
     #[error("worker {rank} is at {there}, where worker {me} is at {here}")]
@@ -90,6 +125,9 @@ pub trait Group: Send {
 
     /// Gives what every worker says, by rank.
     fn agree(&mut self, mine: &[u32]) -> Result<Vec<Vec<u32>>, GroupError>;
+
+    /// Says how many iterations this worker has done, for those who tell of it where it fails.
+    fn at(&mut self, _iterations: u64) {}
 
     /// Gives every worker what worker 0 has.
     fn broadcast(&mut self, words: &mut Vec<u32>) -> Result<(), GroupError>;

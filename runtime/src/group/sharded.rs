@@ -168,6 +168,10 @@ impl<M: Messages> Group for Sharded<M> {
         said.collect()
     }
 
+    fn at(&mut self, iterations: u64) {
+        self.messages.at(iterations);
+    }
+
     fn broadcast(&mut self, words: &mut Vec<u32>) -> Result<(), GroupError> {
         if self.facts().rank == 0 {
             return self

@@ -211,6 +211,7 @@ impl Trainer {
         pause: &dyn Fn() -> bool,
     ) -> Result<Outcome, RuntimeError> {
         self.meet(share, data)?;
+        share.group.at(self.step);
         let per_epoch = self.iterations_per_epoch(data.len());
         let mut last_end = Instant::now();
         loop {
@@ -225,6 +226,7 @@ impl Trainer {
             let Some(all) = self.iterate(share, feed, data, per_epoch)? else { return Ok(Outcome::Paused) };
             let end = Instant::now();
             self.step += 1;
+            share.group.at(self.step);
             let (loss, correct, counted) = together(&all);
             observe(&Observation {
                 step,

@@ -67,9 +67,9 @@ pub enum TrainError {
         /// Whether an earlier training, which goes on, has updates of that size.
         earlier: bool,
     },
-    /// Workers of one process would share a GPU.
-    #[error("{workers} workers of one process would share one {device}")]
-    OneDevice {
+    /// Workers on GPUs, which nobody has tried.
+    #[error("{workers} workers train on processors only, not on {device}")]
+    OnGpu {
         /// Workers.
         workers: usize,
         /// The device.

@@ -217,7 +217,9 @@ impl<'a> Saving<'a> {
                 TrainError::Device { source, saved: self.saved(), lost }.into()
             }
             // This worker's state is that of its last update, whatever became of another.
-            RuntimeError::Group(GroupError::Lost { rank }) => {
+            RuntimeError::Group(
+                GroupError::Lost { rank } | GroupError::Failed { rank, .. } | GroupError::Silent { rank, .. },
+            ) => {
                 let lost = self.write(trainer).err().map(|error| error.to_string());
                 TrainError::Worker { rank, source, saved: self.saved(), lost }.into()
             }

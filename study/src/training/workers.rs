@@ -4,6 +4,8 @@
 //! changes no bit. Worker 0 is the one that tests, saves and tells; the others only train. What ends one of them ends all, and
 //! worker 0's state is kept.
 //!
+//! Workers that are processes ask worker 0 how large an update is: only worker 0 reads the training that goes on.
+//!
 //! What it deliberately does not do: choose how many workers there are, or start processes.
 
 use crate::device::{Setup, cores};
@@ -14,7 +16,7 @@ use crate::watch::Watch;
 use crate::workload::Workload;
 use plimsoll_ir::config::{Config, LearningRate};
 use plimsoll_runtime::data::Dataset;
-use plimsoll_runtime::{Checkpoint, RuntimeError, Trainer};
+use plimsoll_runtime::{Checkpoint, Group, RuntimeError, Trainer};
 use plimsoll_tuner::rate::{caution, learning_rate, warmup_iterations};
 
 /// An update: what of a training follows from its size.
@@ -44,7 +46,7 @@ impl Update {
             && workers.count > 1
         {
             let device = task.setup.facts()?.name;
-            return Err(TrainError::OneDevice { workers: workers.count, device }.into());
+            return Err(TrainError::OnGpu { workers: workers.count, device }.into());
         }
         let plan = saved.map(|saved| &saved.progress.plan).filter(|plan| plan.batch == config.batch);
         let virtual_workers = virtual_workers(workers, config.batch, plan.map(|plan| plan.virtual_workers))?;
@@ -72,6 +74,28 @@ impl Update {
         );
         let rate = learning_rate(rule, base_batch, base_rate, global)?;
         Ok(Update { virtual_workers, per_epoch, rate, warmup_iterations })
+    }
+}
+
+impl Update {
+    /// Tells the other processes.
+    pub(super) fn tell(&self, group: &mut dyn Group) -> Result<(), Error> {
+        let Update { virtual_workers, per_epoch, rate, warmup_iterations } = *self;
+        let all = [virtual_workers, per_epoch, rate.to_bits(), warmup_iterations];
+        let mut words = all.iter().flat_map(|number| [*number as u32, (*number >> 32) as u32]).collect();
+        Ok(group.broadcast(&mut words).map_err(RuntimeError::from)?)
+    }
+
+    /// What worker 0 tells.
+    pub(super) fn told(group: &mut dyn Group) -> Result<Update, Error> {
+        let mut words = Vec::new();
+        group.broadcast(&mut words).map_err(RuntimeError::from)?;
+        let all: Vec<u64> =
+            words.chunks_exact(2).map(|two| u64::from(two[1]) << 32 | u64::from(two[0])).collect();
+        let [virtual_workers, per_epoch, rate, warmup_iterations] = all[..] else {
+            return Err(Error::Bug(format!("worker 0 told {} words of an update", words.len())));
+        };
+        Ok(Update { virtual_workers, per_epoch, rate: f64::from_bits(rate), warmup_iterations })
     }
 }
 

@@ -1,0 +1,69 @@
+//! Who started this process, by what it left in the environment.
+
+use std::env;
+
+/// What the loader is asked for, in this order, where no launcher says more.
+pub(super) const LIBRARIES: [&str; 5] =
+    ["libmpi.so.40", "libmpich.so.12", "libmpi.so.12", "libmpi_abi.so.1", "libmpi_abi.so.0"];
+
+/// A process that a launcher started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launched {
+    /// Whose launcher.
+    pub launcher: &'static str,
+    /// This worker's number, from 0, as the launcher has it.
+    pub rank: usize,
+    /// The workers that it started.
+    pub workers: usize,
+}
+
+/// A launcher, and where it leaves number and rank.
+const LAUNCHERS: [(&str, &str, &str); 2] = [
+    ("Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+    ("MPICH's mpirun", "PMI_SIZE", "PMI_RANK"),
+];
+
+/// How this process was started, where a launcher did.
+pub fn launched() -> Option<Launched> {
+    launched_by(&|name| env::var(name).ok())
+}
+
+fn launched_by(variable: &dyn Fn(&str) -> Option<String>) -> Option<Launched> {
+    LAUNCHERS.iter().find_map(|(launcher, size, rank)| {
+        let number = |name| variable(name)?.parse().ok();
+        let (workers, rank) = (number(size)?, number(rank)?);
+        (rank < workers).then_some(Launched { launcher, rank, workers })
+    })
+}
+
+impl Launched {
+    /// What to look for: the libraries that belong to the launcher first.
+    pub(super) fn libraries(self) -> Vec<&'static str> {
+        let open_mpi = self.launcher == LAUNCHERS[0].0;
+        let (own, others): (Vec<&str>, Vec<&str>) =
+            LIBRARIES.into_iter().partition(|file| (*file == LIBRARIES[0]) == open_mpi);
+        [own, others].concat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launcher_is_known_by_what_it_leaves() {
+        let check = |variables: &[(&str, &str)], expected: Option<(&'static str, usize, usize)>| {
+            let of = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
+            let expected = expected.map(|(launcher, rank, workers)| Launched { launcher, rank, workers });
+            assert_eq!(launched_by(&of), expected, "{variables:?}");
+        };
+        check(&[], None);
+        let open = [("OMPI_COMM_WORLD_SIZE", "4"), ("OMPI_COMM_WORLD_RANK", "3"), ("PMIX_RANK", "3")];
+        check(&open, Some(("Open MPI's mpirun", 3, 4)));
+        check(&[("PMI_SIZE", "2"), ("PMI_RANK", "0")], Some(("MPICH's mpirun", 0, 2)));
+        check(&[("PMI_SIZE", "2")], None);
+        check(&[("PMI_SIZE", "2"), ("PMI_RANK", "2")], None);
+        let of = |launcher| Launched { launcher, rank: 0, workers: 2 }.libraries()[0];
+        assert_eq!([of("Open MPI's mpirun"), of("MPICH's mpirun")], ["libmpi.so.40", "libmpich.so.12"]);
+    }
+}

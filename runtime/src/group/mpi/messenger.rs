@@ -1,0 +1,311 @@
+//! The thread that makes all calls of MPI: it sends what it is told to, receives whatever comes, and shows that it lives.
+//!
+//! A message is a head of fixed length, and a body of the length that the head says. A head without a body is a sign of life,
+//! with the iterations that are done.
+
+use super::super::GroupError;
+use super::Shared;
+use super::table::{Library, Moving};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
+use std::time::{Duration, Instant};
+
+/// Of heads and bodies.
+const HEAD: i32 = 1;
+const BODY: i32 = 2;
+
+/// A head: what it is, the words of its body, the iterations done; the numbers in two words each.
+const HEAD_WORDS: usize = 5;
+
+/// What a head says.
+const LIVES: u32 = 1;
+const MESSAGE: u32 = 2;
+const FAILED: u32 = 3;
+const ENDS: u32 = 4;
+const HOST: u32 = 5;
+
+/// Time between two signs of life.
+const BEAT: Duration = Duration::from_millis(200);
+
+/// How long it sleeps between two looks: short while something happens, and up to so long after that.
+const SHORT: Duration = Duration::from_micros(50);
+const LONG: Duration = Duration::from_millis(1);
+const LIVELY: Duration = Duration::from_millis(20);
+
+/// What the thread is told to do.
+pub(super) enum Command {
+    Send { to: usize, message: Vec<u32> },
+    At(u64),
+    Fail(String),
+    End,
+    Abort(u8),
+}
+
+/// A library that was begun.
+pub(super) struct Begun {
+    pub(super) library: String,
+    pub(super) rank: usize,
+    pub(super) workers: usize,
+}
+
+/// What was heard of all workers.
+pub(super) struct Heard {
+    pub(super) workers: Vec<OfWorker>,
+    /// Why the library serves no longer, where it does not.
+    broken: Option<String>,
+    /// MPI was ended here.
+    pub(super) over: bool,
+}
+
+/// What was heard of a worker.
+pub(super) struct OfWorker {
+    pub(super) messages: VecDeque<Vec<u32>>,
+    /// Whether it ended as it should.
+    pub(super) ended: bool,
+    last: Instant,
+    iterations: u64,
+    host: String,
+    failed: Option<String>,
+}
+
+impl Heard {
+    pub(super) fn of(workers: usize) -> Heard {
+        let of_worker = || OfWorker {
+            messages: VecDeque::new(),
+            ended: false,
+            last: Instant::now(),
+            iterations: 0,
+            host: "a host that is not known yet".to_owned(),
+            failed: None,
+        };
+        Heard { workers: (0..workers).map(|_| of_worker()).collect(), broken: None, over: false }
+    }
+
+    /// Why the workers cannot go on together, where they cannot.
+    pub(super) fn lost(&self, me: usize, timeout: Duration) -> Option<GroupError> {
+        if let Some(why) = &self.broken {
+            return Some(GroupError::Engine { why: why.clone() });
+        }
+        let others = || self.workers.iter().enumerate().filter(move |(rank, _)| *rank != me);
+        let failed = others().find_map(|(rank, worker)| {
+            let why = worker.failed.clone()?;
+            Some(GroupError::Failed { rank, host: worker.host.clone(), iterations: worker.iterations, why })
+        });
+        failed.or_else(|| {
+            let (rank, worker) =
+                others().find(|(_, worker)| !worker.ended && worker.last.elapsed() > timeout)?;
+            let (host, iterations) = (worker.host.clone(), worker.iterations);
+            Some(GroupError::Silent { rank, host, iterations, silent: timeout })
+        })
+    }
+}
+
+/// A body that is being received.
+struct Arriving {
+    what: u32,
+    body: Moving,
+}
+
+struct Messenger<'a> {
+    library: &'a Library,
+    shared: &'a Shared,
+    sent: Vec<Moving>,
+    /// Of each worker.
+    arriving: Vec<Option<Arriving>>,
+    iterations: u64,
+}
+
+/// Begins the first library that can be, says so, and serves until it is told to end.
+pub(super) fn run(
+    files: Vec<&'static str>,
+    ready: &Sender<Result<Begun, String>>,
+    given: &Receiver<Arc<Shared>>,
+    commands: &Receiver<Command>,
+) {
+    let mut why = Vec::new();
+    let begun = files.into_iter().find_map(|file| Library::begin(file).map_err(|error| why.push(error)).ok());
+    let Some(library) = begun else {
+        let _ = ready.send(Err(why.join("; ")));
+        return;
+    };
+    let (name, rank, workers) = (library.name.clone(), library.rank, library.workers);
+    let _ = ready.send(Ok(Begun { library: name, rank, workers }));
+    let Ok(shared) = given.recv() else {
+        // Nobody goes on with it, and a library that was begun does not survive being unloaded.
+        std::mem::forget(library);
+        return;
+    };
+    let arriving = (0..workers).map(|_| None).collect();
+    let messenger =
+        Messenger { library: &library, shared: &shared, sent: Vec::new(), arriving, iterations: 0 };
+    let ends = messenger.serve(commands);
+    let ended = match ends {
+        Ok(()) => library.end(),
+        Err(error) => {
+            std::mem::forget(library);
+            Err(error)
+        }
+    };
+    let mut heard = shared.heard();
+    heard.broken = ended.err();
+    heard.over = heard.broken.is_none();
+    shared.changed.notify_all();
+}
+
+impl Messenger<'_> {
+    fn serve(mut self, commands: &Receiver<Command>) -> Result<(), String> {
+        let host = host();
+        self.tell_all(HOST, host.as_bytes())?;
+        let (mut beat, mut lively) = (Instant::now(), Instant::now());
+        loop {
+            let mut ends = false;
+            loop {
+                match commands.try_recv() {
+                    Ok(Command::Send { to, message }) => self.send(to, MESSAGE, message)?,
+                    Ok(Command::At(iterations)) => self.iterations = iterations,
+                    Ok(Command::Fail(why)) => self.tell_all(FAILED, why.as_bytes())?,
+                    Ok(Command::Abort(exit)) => self.library.abort(exit),
+                    Ok(Command::End) | Err(TryRecvError::Disconnected) => ends = true,
+                    Err(TryRecvError::Empty) => break,
+                }
+                lively = Instant::now();
+                if ends {
+                    return self.end();
+                }
+            }
+            if beat.elapsed() >= BEAT {
+                beat = Instant::now();
+                self.tell_all(LIVES, &[])?;
+            }
+            if self.look()? {
+                lively = Instant::now();
+            }
+            std::thread::sleep(if lively.elapsed() < LIVELY { SHORT } else { LONG });
+        }
+    }
+
+    /// Tells all that this worker ends, and sees to it that what was sent is gone.
+    fn end(mut self) -> Result<(), String> {
+        self.tell_all(ENDS, &[])?;
+        let begun = Instant::now();
+        while !self.sent.is_empty() && begun.elapsed() < self.shared.timeout {
+            self.look()?;
+            std::thread::sleep(SHORT);
+        }
+        // All end at once now; a sign of life that comes after this is received, and the library has nothing left to do.
+        self.drain()
+    }
+
+    /// Receives what the others send until all have said that they end.
+    fn drain(&mut self) -> Result<(), String> {
+        let (me, begun) = (self.shared.facts.rank, Instant::now());
+        let all_end = |shared: &Shared| {
+            let heard = shared.heard();
+            heard.workers.iter().enumerate().all(|(rank, worker)| rank == me || worker.ended)
+        };
+        while !all_end(self.shared) && begun.elapsed() < self.shared.timeout {
+            self.look()?;
+            std::thread::sleep(SHORT);
+        }
+        Ok(())
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let (me, workers) = (self.shared.facts.rank, self.shared.facts.workers);
+        (0..workers).filter(move |other| *other != me)
+    }
+
+    fn tell_all(&mut self, what: u32, text: &[u8]) -> Result<(), String> {
+        let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
+        let body: Vec<u32> = text.chunks(4).map(word).collect();
+        self.others().try_for_each(|other| self.send(other, what, body.clone()))
+    }
+
+    fn send(&mut self, to: usize, what: u32, body: Vec<u32>) -> Result<(), String> {
+        let two = |number: u64| [number as u32, (number >> 32) as u32];
+        let ([length, length_high], [done, done_high]) = (two(body.len() as u64), two(self.iterations));
+        self.sent.push(self.library.send(to, HEAD, vec![what, length, length_high, done, done_high])?);
+        if !body.is_empty() {
+            self.sent.push(self.library.send(to, BODY, body)?);
+        }
+        Ok(())
+    }
+
+    /// Receives what is there, and forgets what is sent; whether anything happened.
+    fn look(&mut self) -> Result<bool, String> {
+        let mut happened = false;
+        let mut under_way = Vec::new();
+        for mut moving in std::mem::take(&mut self.sent) {
+            if !self.library.is_done(&mut moving)? {
+                under_way.push(moving);
+            }
+        }
+        self.sent = under_way;
+        for from in self.others() {
+            while self.look_at(from)? {
+                happened = true;
+            }
+        }
+        Ok(happened)
+    }
+
+    /// Takes a step with what a worker sends, where there is one.
+    fn look_at(&mut self, from: usize) -> Result<bool, String> {
+        if let Some(arriving) = &mut self.arriving[from] {
+            if !self.library.is_done(&mut arriving.body)? {
+                return Ok(false);
+            }
+            let Arriving { what, body } = self.arriving[from].take().expect("it was there just now");
+            self.arrived(from, what, body.into_words());
+            return Ok(true);
+        }
+        if !self.library.waits(from, HEAD)? {
+            return Ok(false);
+        }
+        let mut head = self.library.receive(from, HEAD, HEAD_WORDS)?;
+        while !self.library.is_done(&mut head)? {
+            std::hint::spin_loop();
+        }
+        let head = head.into_words();
+        let two = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
+        let (what, length, iterations) = (head[0], two(head[1], head[2]), two(head[3], head[4]));
+        {
+            let mut heard = self.shared.heard();
+            heard.workers[from].last = Instant::now();
+            heard.workers[from].iterations = iterations;
+        }
+        if length == 0 {
+            self.arrived(from, what, Vec::new());
+        } else {
+            let body = self.library.receive(from, BODY, length as usize)?;
+            self.arriving[from] = Some(Arriving { what, body });
+        }
+        Ok(true)
+    }
+
+    fn arrived(&self, from: usize, what: u32, words: Vec<u32>) {
+        let text = |words: &[u32]| {
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_owned()
+        };
+        let mut heard = self.shared.heard();
+        let worker = &mut heard.workers[from];
+        worker.last = Instant::now();
+        match what {
+            MESSAGE => worker.messages.push_back(words),
+            FAILED => worker.failed = Some(text(&words)),
+            ENDS => worker.ended = true,
+            HOST => worker.host = text(&words),
+            // A sign of life.
+            _ => return,
+        }
+        self.shared.changed.notify_all();
+    }
+}
+
+/// This machine's name.
+fn host() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .map_or_else(|_| "a host without a name".to_owned(), |name| name.trim().to_owned())
+}

@@ -1,0 +1,218 @@
+//! Workers that are processes, started by a launcher such as `mpirun`: messages by MPI, which is found at run time.
+//!
+//! A thread of each worker makes all calls of MPI (`messenger.rs`): it sends and receives whatever the trainer does meanwhile,
+//! and tells the others several times a second that its process lives. So a worker that has stopped is found by the others,
+//! and the one that fails tells them why before it ends.
+//!
+//! What it deliberately does not do: start processes, or choose a network. Launcher and library do.
+
+mod launcher;
+mod messenger;
+mod table;
+
+pub use launcher::{Launched, launched};
+
+use super::messages::Messages;
+use super::sharded::Sharded;
+use super::{Group, GroupError, GroupFacts};
+use messenger::{Command, Heard};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How often one that waits looks whether all the others live.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Why workers cannot be processes here.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MpiError {
+    /// No library can be used.
+    #[error("{launcher} has started {workers} workers, and no MPI library can be used: {why}")]
+    Missing {
+        /// Who started this process.
+        launcher: &'static str,
+        /// How many it says there are.
+        workers: usize,
+        /// What became of each that was looked for.
+        why: String,
+    },
+    /// Launcher and library do not belong together.
+    #[error("{launcher} says {told} workers, and {library} says {found}: they do not belong together")]
+    OtherWorld {
+        /// Who started this process.
+        launcher: &'static str,
+        /// How many it says there are.
+        told: usize,
+        /// The library.
+        library: String,
+        /// How many that says there are.
+        found: usize,
+    },
+}
+
+/// All workers that a launcher started, as this one sees them.
+#[derive(Clone)]
+pub struct World {
+    shared: Arc<Shared>,
+}
+
+/// What the trainer's thread and the one that makes the calls share.
+struct Shared {
+    facts: GroupFacts,
+    library: String,
+    timeout: Duration,
+    commands: Mutex<Sender<Command>>,
+    heard: Mutex<Heard>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn heard(&self) -> MutexGuard<'_, Heard> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn command(&self, command: Command) {
+        // Where the thread has ended, what it heard last says why.
+        let _ = self.commands.lock().unwrap_or_else(PoisonError::into_inner).send(command);
+    }
+}
+
+impl World {
+    /// Joins the others. A worker from which nothing is heard for as long as the timeout counts as stopped.
+    pub fn join(launched: Launched, timeout: Duration) -> Result<World, MpiError> {
+        let (sender, commands) = channel();
+        let (ready, begun) = channel();
+        let Launched { launcher, workers, .. } = launched;
+        let missing = |why: String| MpiError::Missing { launcher, workers, why };
+        let files = launched.libraries();
+        let (shared, given) = channel();
+        let thread = std::thread::Builder::new().name("mpi".to_owned());
+        let thread = thread.spawn(move || messenger::run(files, &ready, &given, &commands));
+        thread.map_err(|error| missing(error.to_string()))?;
+        let begun = begun.recv().unwrap_or_else(|_| Err("its thread ended".to_owned()));
+        let messenger::Begun { library, rank, workers: found } = begun.map_err(missing)?;
+        if found != workers {
+            return Err(MpiError::OtherWorld { launcher, told: workers, library, found });
+        }
+        let world = World {
+            shared: Arc::new(Shared {
+                facts: GroupFacts { engine: "mpi", rank, workers },
+                library,
+                timeout,
+                commands: Mutex::new(sender),
+                heard: Mutex::new(Heard::of(workers)),
+                changed: Condvar::new(),
+            }),
+        };
+        // It waits for this before it hears anything.
+        let _ = shared.send(Arc::clone(&world.shared));
+        Ok(world)
+    }
+
+    /// Who this worker is.
+    pub fn facts(&self) -> GroupFacts {
+        self.shared.facts
+    }
+
+    /// The library, with its version and file.
+    pub fn library(&self) -> &str {
+        &self.shared.library
+    }
+
+    /// The workers as a trainer's group.
+    pub fn group(&self) -> Box<dyn Group> {
+        Box::new(Sharded::new(MpiMessages { shared: Arc::clone(&self.shared) }))
+    }
+
+    /// Tells the others why this worker ends.
+    pub fn fail(&self, why: &str) {
+        self.shared.command(Command::Fail(why.to_owned()));
+    }
+
+    /// Waits for the end of worker 0, or tells the others that this is it; then ends MPI. False where that took too long or
+    /// somebody failed meanwhile.
+    pub fn end(self) -> bool {
+        let shared = &self.shared;
+        if shared.facts.rank == 0 {
+            shared.command(Command::End);
+        } else {
+            // Worker 0 tests and saves, which takes as long as it takes.
+            let mut heard = shared.heard();
+            while !heard.workers[0].ended {
+                if heard.lost(shared.facts.rank, shared.timeout).is_some() {
+                    return false;
+                }
+                heard = shared.changed.wait_timeout(heard, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            }
+            drop(heard);
+            shared.command(Command::End);
+        }
+        self.waits_for(|heard| heard.over)
+    }
+
+    /// Ends all workers with this exit code, this process among them where the library does as it should.
+    pub fn abort(self, exit: u8) {
+        self.shared.command(Command::Abort(exit));
+        self.waits_for(|heard| heard.over);
+    }
+
+    /// Waits until worker 0 ends all workers, for as long as it may take to save; then ends them itself.
+    pub fn wait_to_be_ended(self, exit: u8) {
+        self.waits_for(|heard| heard.over);
+        self.abort(exit);
+    }
+
+    fn waits_for(&self, done: impl Fn(&Heard) -> bool) -> bool {
+        let until = Instant::now() + self.shared.timeout;
+        let mut heard = self.shared.heard();
+        while !done(&heard) && Instant::now() < until {
+            heard = self.shared.changed.wait_timeout(heard, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        done(&heard)
+    }
+}
+
+struct MpiMessages {
+    shared: Arc<Shared>,
+}
+
+impl Messages for MpiMessages {
+    fn facts(&self) -> GroupFacts {
+        self.shared.facts
+    }
+
+    fn send(&mut self, to: usize, message: Vec<u32>) -> Result<(), GroupError> {
+        self.shared.command(Command::Send { to, message });
+        Ok(())
+    }
+
+    fn receive(&mut self, from: usize) -> Result<Vec<u32>, GroupError> {
+        let mut heard = self.shared.heard();
+        loop {
+            if let Some(message) = heard.workers[from].messages.pop_front() {
+                return Ok(message);
+            }
+            if let Some(error) = heard.lost(self.shared.facts.rank, self.shared.timeout) {
+                return Err(error);
+            }
+            if heard.workers[from].ended {
+                return Err(GroupError::Lost { rank: from });
+            }
+            let waited = self.shared.changed.wait_timeout(heard, LOOK);
+            heard = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn at(&mut self, iteration: u64) {
+        self.shared.command(Command::At(iteration));
+    }
+}
+
+/// The MPI libraries that the loader finds here, each with its name for itself.
+pub fn found() -> Vec<String> {
+    // Each in its order of preference; a name that leads to the same file is listed once.
+    let mut all: Vec<String> =
+        launcher::LIBRARIES.iter().filter_map(|file| table::named(file).ok()).collect();
+    all.dedup();
+    all
+}

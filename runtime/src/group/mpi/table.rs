@@ -1,0 +1,360 @@
+//! MPI as a table of functions, filled when a library is found at run time: nothing is linked.
+//!
+//! One table serves three ABIs, which differ in what a handle is (a pointer, or a number) and in the values of constants. A
+//! handle is a word here, and no array of handles and no status crosses. What is called is the least that messages need, and
+//! only by the thread that opened the library.
+//!
+//! What it deliberately does not do: reduce. The order of a library's sums is its own.
+
+use libloading::os::unix::{Library as Loaded, RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW};
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr::null_mut;
+
+/// A handle of MPI, or a pointer to one of its objects.
+type Handle = usize;
+
+macro_rules! functions {
+    ($($name:ident = $symbol:literal ($($argument:ty),*);)*) => {
+        struct Functions {
+            $($name: unsafe extern "C" fn($($argument),*) -> c_int,)*
+        }
+
+        impl Functions {
+            fn of(library: &Loaded) -> Result<Functions, String> {
+                Ok(Functions {
+                    $($name: {
+                        // SAFETY: the function of this name has this type in every MPI, handles being words or numbers that a
+                        // register holds.
+                        let found = unsafe { library.get::<unsafe extern "C" fn($($argument),*) -> c_int>($symbol) };
+                        *found.map_err(|error| error.to_string())?
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    init_thread = b"MPI_Init_thread\0"(*mut c_int, *mut c_void, c_int, *mut c_int);
+    finalize = b"MPI_Finalize\0"();
+    abort = b"MPI_Abort\0"(Handle, c_int);
+    comm_rank = b"MPI_Comm_rank\0"(Handle, *mut c_int);
+    comm_size = b"MPI_Comm_size\0"(Handle, *mut c_int);
+    comm_set_errhandler = b"MPI_Comm_set_errhandler\0"(Handle, Handle);
+    error_string = b"MPI_Error_string\0"(c_int, *mut c_char, *mut c_int);
+    library_version = b"MPI_Get_library_version\0"(*mut c_char, *mut c_int);
+    isend = b"MPI_Isend\0"(*const c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
+    irecv = b"MPI_Irecv\0"(*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
+    iprobe = b"MPI_Iprobe\0"(c_int, c_int, Handle, *mut c_int, *mut c_void);
+    test = b"MPI_Test\0"(*mut Handle, *mut c_int, *mut c_void);
+}
+
+/// Which constants a library has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Abi {
+    /// Open MPI: handles are pointers to objects of the library.
+    OpenMpi,
+    /// MPICH and its relatives: handles are numbers.
+    Mpich,
+    /// The ABI of MPI 5.0, `libmpi_abi.so`.
+    Standard,
+}
+
+/// Constants of an ABI. Those that are handles of Open MPI are looked up in the library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Constants {
+    pub(super) world: Handle,
+    pub(super) byte: Handle,
+    pub(super) errors_return: Handle,
+    pub(super) status_ignore: Handle,
+    pub(super) thread_funneled: c_int,
+}
+
+impl Abi {
+    /// The constants that are numbers; none where they are the library's own objects.
+    pub(super) fn numbers(self) -> Option<Constants> {
+        match self {
+            Abi::OpenMpi => None,
+            Abi::Mpich => Some(Constants {
+                world: 0x4400_0000,
+                byte: 0x4c00_010d,
+                errors_return: 0x5400_0001,
+                status_ignore: 1,
+                thread_funneled: 1,
+            }),
+            Abi::Standard => Some(Constants {
+                world: 0x101,
+                byte: 0x247,
+                errors_return: 0x143,
+                status_ignore: 0,
+                thread_funneled: 1024,
+            }),
+        }
+    }
+}
+
+/// Most bytes of one call: counts are numbers of 31 bits.
+const CALL_WORDS: usize = 1 << 28;
+
+/// Room for the longest text of any MPI.
+const TEXT: usize = 8192;
+
+/// A library of MPI, begun.
+pub(super) struct Library {
+    functions: Functions,
+    constants: Constants,
+    /// Its first line about itself, and its file.
+    pub(super) name: String,
+    pub(super) rank: usize,
+    pub(super) workers: usize,
+    /// Unloaded last.
+    _loaded: Loaded,
+}
+
+/// A buffer that MPI reads or writes until all requests are done.
+pub(super) struct Moving {
+    requests: Vec<Handle>,
+    words: Vec<u32>,
+}
+
+impl Drop for Moving {
+    fn drop(&mut self) {
+        if !self.requests.is_empty() {
+            // MPI still has it.
+            std::mem::forget(std::mem::take(&mut self.words));
+        }
+    }
+}
+
+impl Moving {
+    /// What was received, once it is there.
+    pub(super) fn into_words(mut self) -> Vec<u32> {
+        debug_assert!(self.requests.is_empty(), "it is there");
+        std::mem::take(&mut self.words)
+    }
+}
+
+/// A library that is there, with its name for itself; without beginning it.
+pub(super) fn named(file: &str) -> Result<String, String> {
+    let (loaded, functions, _) = load(file, RTLD_LOCAL)?;
+    let name = version(&functions, file);
+    // Some libraries do not survive being unloaded.
+    std::mem::forget(loaded);
+    Ok(name)
+}
+
+fn load(file: &str, symbols: c_int) -> Result<(Loaded, Functions, Constants), String> {
+    // SAFETY: the initialisers of an MPI library ask nothing of us. Its plugins look for its symbols among the global ones.
+    let loaded =
+        unsafe { Loaded::open(Some(file), RTLD_NOW | symbols) }.map_err(|error| error.to_string())?;
+    let object = |symbol: &[u8]| {
+        // SAFETY: only the address is taken.
+        unsafe { loaded.get::<*mut c_void>(symbol) }.ok().map(|found| found.into_raw() as Handle)
+    };
+    let own = object(b"ompi_mpi_comm_world\0");
+    let abi = match own {
+        Some(_) => Abi::OpenMpi,
+        None if file.contains("_abi") => Abi::Standard,
+        None => Abi::Mpich,
+    };
+    let missing = || format!("{file} lacks objects of Open MPI");
+    let constants = match abi.numbers() {
+        Some(constants) => constants,
+        None => Constants {
+            world: own.ok_or_else(missing)?,
+            byte: object(b"ompi_mpi_byte\0").ok_or_else(missing)?,
+            errors_return: object(b"ompi_mpi_errors_return\0").ok_or_else(missing)?,
+            status_ignore: 0,
+            thread_funneled: 1,
+        },
+    };
+    let functions = Functions::of(&loaded)?;
+    Ok((loaded, functions, constants))
+}
+
+fn version(functions: &Functions, file: &str) -> String {
+    let (mut text, mut length) = (vec![0u8; TEXT], 0);
+    // SAFETY: the room is that of the longest text; this function may be called at any time.
+    unsafe { (functions.library_version)(text.as_mut_ptr().cast(), &raw mut length) };
+    let text = String::from_utf8_lossy(&text[..usize::try_from(length).unwrap_or(0).min(TEXT)]).into_owned();
+    let words = text.split(['\n', ',', '\0']).next().unwrap_or_default();
+    format!("{} ({file})", words.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+impl Library {
+    /// Finds a library and begins it, on the thread that then makes all calls.
+    pub(super) fn begin(file: &str) -> Result<Library, String> {
+        let (loaded, functions, constants) = load(file, RTLD_GLOBAL)?;
+        let name = version(&functions, file);
+        let mut library = Library { functions, constants, name, rank: 0, workers: 0, _loaded: loaded };
+        let mut given = 0;
+        let wanted = constants.thread_funneled;
+        // SAFETY: MPI takes no arguments of the program, and is begun once, by the thread that calls it.
+        let code = unsafe { (library.functions.init_thread)(null_mut(), null_mut(), wanted, &raw mut given) };
+        library.succeeded("MPI_Init_thread", code)?;
+        if given < wanted {
+            return Err(format!("MPI_Init_thread: {} allows no threads beside its own", library.name));
+        }
+        let (mut rank, mut workers) = (0, 0);
+        let world = constants.world;
+        // SAFETY: the handles are the library's, and the results have room.
+        let codes = unsafe {
+            [
+                (library.functions.comm_set_errhandler)(world, constants.errors_return),
+                (library.functions.comm_rank)(world, &raw mut rank),
+                (library.functions.comm_size)(world, &raw mut workers),
+            ]
+        };
+        codes.into_iter().try_for_each(|code| library.succeeded("MPI_Comm_size", code))?;
+        (library.rank, library.workers) = (rank as usize, workers as usize);
+        Ok(library)
+    }
+
+    fn succeeded(&self, call: &str, code: c_int) -> Result<(), String> {
+        if code == 0 {
+            return Ok(());
+        }
+        let (mut text, mut length) = (vec![0u8; TEXT], 0);
+        // SAFETY: the room is that of the longest text.
+        unsafe { (self.functions.error_string)(code, text.as_mut_ptr().cast(), &raw mut length) };
+        let length = usize::try_from(length).unwrap_or(0).min(TEXT);
+        Err(format!("{call}: {}", String::from_utf8_lossy(&text[..length])))
+    }
+
+    /// Begins to send words to a worker.
+    pub(super) fn send(&self, to: usize, tag: c_int, words: Vec<u32>) -> Result<Moving, String> {
+        let mut moving = Moving { requests: Vec::new(), words };
+        for part in moving.words.chunks(CALL_WORDS) {
+            let (mut request, bytes) = (0, 4 * part.len());
+            let Constants { world, byte, .. } = self.constants;
+            // SAFETY: the words stay where they are until the request is done, or for ever (`Moving`); the count fits.
+            let code = unsafe {
+                let start = part.as_ptr().cast();
+                (self.functions.isend)(start, bytes as c_int, byte, to as c_int, tag, world, &raw mut request)
+            };
+            self.succeeded("MPI_Isend", code)?;
+            moving.requests.push(request);
+        }
+        Ok(moving)
+    }
+
+    /// Begins to receive so many words of a worker.
+    pub(super) fn receive(&self, from: usize, tag: c_int, count: usize) -> Result<Moving, String> {
+        let mut moving = Moving { requests: Vec::new(), words: vec![0; count] };
+        for part in moving.words.chunks_mut(CALL_WORDS) {
+            let (mut request, bytes) = (0, 4 * part.len());
+            let Constants { world, byte, .. } = self.constants;
+            // SAFETY: as in `send`; nobody reads the words before the request is done.
+            let code = unsafe {
+                let start = part.as_mut_ptr().cast();
+                (self.functions.irecv)(
+                    start,
+                    bytes as c_int,
+                    byte,
+                    from as c_int,
+                    tag,
+                    world,
+                    &raw mut request,
+                )
+            };
+            self.succeeded("MPI_Irecv", code)?;
+            moving.requests.push(request);
+        }
+        Ok(moving)
+    }
+
+    /// Whether all of it was sent, or is there.
+    pub(super) fn is_done(&self, moving: &mut Moving) -> Result<bool, String> {
+        while let Some(request) = moving.requests.last_mut() {
+            let mut done = 0;
+            // SAFETY: a request that is not done; the status is that which says that none is wanted.
+            let code = unsafe {
+                (self.functions.test)(request, &raw mut done, self.constants.status_ignore as *mut c_void)
+            };
+            self.succeeded("MPI_Test", code)?;
+            if done == 0 {
+                return Ok(false);
+            }
+            moving.requests.pop();
+        }
+        Ok(true)
+    }
+
+    /// Whether a message of a worker waits to be received.
+    pub(super) fn waits(&self, from: usize, tag: c_int) -> Result<bool, String> {
+        let mut waits = 0;
+        let Constants { world, status_ignore, .. } = self.constants;
+        // SAFETY: the handle is the library's; the status is that which says that none is wanted.
+        let code = unsafe {
+            (self.functions.iprobe)(from as c_int, tag, world, &raw mut waits, status_ignore as *mut c_void)
+        };
+        self.succeeded("MPI_Iprobe", code)?;
+        Ok(waits != 0)
+    }
+
+    /// Ends MPI, once all workers do.
+    pub(super) fn end(self) -> Result<(), String> {
+        // SAFETY: nothing is under way, and no call follows.
+        let code = unsafe { (self.functions.finalize)() };
+        let ended = self.succeeded("MPI_Finalize", code);
+        // What it left running would be gone with its code.
+        std::mem::forget(self);
+        ended
+    }
+
+    /// Ends all workers with this exit code, this process among them where the library does as it should.
+    pub(super) fn abort(&self, exit: u8) {
+        // SAFETY: the handle is the library's.
+        unsafe { (self.functions.abort)(self.constants.world, c_int::from(exit)) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// The number that a header defines a constant as.
+    fn defined(header: &str, name: &str) -> Option<usize> {
+        let line = header.lines().find(|line| {
+            let mut words = line.split_whitespace();
+            let first = words.next();
+            first == Some("#define") && words.next() == Some(name)
+                || first == Some(name) && line.contains('=')
+        })?;
+        let text = line.split(name).nth(1)?;
+        let text = text
+            .rsplit([')', '='])
+            .map(str::trim)
+            .find(|part| part.starts_with(|c: char| c.is_ascii_digit()))?;
+        let text = text.trim_end_matches(',');
+        text.strip_prefix("0x").map_or_else(|| text.parse().ok(), |hex| usize::from_str_radix(hex, 16).ok())
+    }
+
+    #[test]
+    fn numbers_are_those_of_the_headers() {
+        let headers = [
+            (Abi::Mpich, "/usr/include/x86_64-linux-gnu/mpich/mpi.h"),
+            (Abi::Mpich, "/usr/include/aarch64-linux-gnu/mpich/mpi.h"),
+            (Abi::Standard, "/usr/include/mpi_abi.h"),
+        ];
+        for (abi, path) in headers {
+            let Ok(header) = fs::read_to_string(path) else {
+                println!("skipped: {path} is not here");
+                continue;
+            };
+            let constants = abi.numbers().expect("they are numbers");
+            for (name, value) in [
+                ("MPI_COMM_WORLD", constants.world),
+                ("MPI_BYTE", constants.byte),
+                ("MPI_ERRORS_RETURN", constants.errors_return),
+                ("MPI_STATUS_IGNORE", constants.status_ignore),
+                ("MPI_THREAD_FUNNELED", constants.thread_funneled as usize),
+            ] {
+                // `((MPI_Comm)0x44000000)`, `(MPI_Status *)1`, `1` and `= 1024,`.
+                let line = header.lines().find(|line| line.contains(name));
+                assert_eq!(defined(&header, name), Some(value), "{abi:?}: {line:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! This process among those that a launcher such as `mpirun` started: worker 0 speaks for all, and all end together.
+//!
+//! A worker that fails tells the others why, and worker 0 says so; where it is worker 0 that is gone, worker 1 does. Whoever
+//! speaks ends all processes with the exit code of the failure, so that nothing hangs on one that is stopped.
+//!
+//! What it deliberately does not do: decide whether a training can go on. The job does.
+
+use crate::failure::{Exit, Failure};
+use plimsoll_runtime::group::mpi::{Launched, MpiError, World, launched};
+use plimsoll_runtime::{GroupError, RuntimeError};
+use plimsoll_study::Error;
+use plimsoll_study::error::TrainError;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+static WORLD: OnceLock<World> = OnceLock::new();
+
+/// The worker without which this one could not go on.
+static LOST: OnceLock<usize> = OnceLock::new();
+
+/// How this process was started, where it is one of several.
+pub fn several() -> Option<Launched> {
+    launched().filter(|launched| launched.workers > 1)
+}
+
+/// Joins the others, where there are some.
+pub fn join(timeout: Duration) -> Result<Option<&'static World>, Failure> {
+    let Some(launched) = several() else { return Ok(None) };
+    let world = World::join(launched, timeout).map_err(|error| {
+        let failure = Failure::new(Exit::Device, &error);
+        match error {
+            MpiError::Missing { .. } => failure.help(
+                "install the launcher's own library (Debian: libopenmpi3 or libmpich12), or train with --workers in one \
+                 process",
+            ),
+            MpiError::OtherWorld { .. } => failure.help(
+                "start it by the mpirun that belongs to the library, such as mpirun.openmpi or mpirun.mpich",
+            ),
+        }
+    })?;
+    tracing::info!("{} workers by {}", launched.workers, world.library());
+    Ok(Some(WORLD.get_or_init(|| world)))
+}
+
+/// Whether another process speaks for this one, as long as nothing fails.
+pub fn is_spoken_for() -> bool {
+    several().is_some_and(|launched| launched.rank > 0)
+}
+
+/// Takes note of whose failure an error is.
+pub fn noted(error: Error) -> Error {
+    let group = match &error {
+        Error::Runtime(RuntimeError::Group(error)) => Some(error),
+        Error::Train(error) => match &**error {
+            TrainError::Worker { source: RuntimeError::Group(error), .. } => Some(error),
+            _ => None,
+        },
+        _ => None,
+    };
+    let rank = group.and_then(|error| match error {
+        GroupError::Lost { rank } | GroupError::Failed { rank, .. } | GroupError::Silent { rank, .. } => {
+            Some(*rank)
+        }
+        // All workers know of it.
+        GroupError::Different { .. } => Some(usize::MAX),
+        GroupError::OutOfStep { .. } | GroupError::Engine { .. } => None,
+    });
+    if let Some(rank) = rank {
+        LOST.get_or_init(|| rank);
+    }
+    error
+}
+
+/// Whether this process says with what it fails; else those are told who do.
+pub fn says(failure: &Failure) -> bool {
+    let Some(world) = WORLD.get() else { return true };
+    match (world.facts().rank, LOST.get()) {
+        (0, _) | (1, Some(0)) => true,
+        (_, Some(_)) => false,
+        (_, None) => {
+            world.fail(&failure.message);
+            false
+        }
+    }
+}
+
+/// Ends together with the others, where there are some; gives the exit code.
+pub fn end(exit: u8) -> u8 {
+    let Some(world) = WORLD.get() else { return exit };
+    let world = world.clone();
+    if exit == 0 {
+        // All is done and saved; one that cannot say so does not take that back.
+        if !world.clone().end() {
+            world.abort(exit);
+        }
+    } else if world.facts().rank == 0 || LOST.get() == Some(&0) {
+        world.abort(exit);
+    } else {
+        world.wait_to_be_ended(exit);
+    }
+    exit
+}

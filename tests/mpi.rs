@@ -1,0 +1,215 @@
+//! Workers that are processes, under Debian's Open MPI and MPICH: the file of a training on threads, and an end in words for
+//! whatever becomes of one of them. Skipped, with a word, where a launcher is not installed.
+
+use crate::study_folder::{by_hand, check, command};
+use plimsoll::runtime::Checkpoint;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Debian's names of the launchers, with where each leaves a worker's number.
+const LAUNCHERS: [(&str, &str); 2] =
+    [("mpirun.openmpi", "OMPI_COMM_WORLD_RANK"), ("mpirun.mpich", "PMI_RANK")];
+
+/// The launchers that are here.
+fn launchers() -> Vec<(&'static str, &'static str)> {
+    let here = |(launcher, _): &(&str, &str)| {
+        let found =
+            Command::new(launcher).arg("--version").output().is_ok_and(|output| output.status.success());
+        if !found {
+            println!("skipped: {launcher} is not installed");
+        }
+        found
+    };
+    LAUNCHERS.into_iter().filter(here).collect()
+}
+
+/// A study whose batch is 64, with a rate that needs no warm-up up to a batch of 256.
+fn study() -> tempfile::TempDir {
+    by_hand("mlp", "100%", |config| {
+        config["learning_rate"] = serde_json::json!({"rate": 0.01, "rule": "linear", "base_batch": 256, "base_rate": 0.04,
+            "warmup_iterations": 0});
+    })
+}
+
+fn state(of: &tempfile::TempDir) -> Vec<u8> {
+    fs::read(of.path().join("study/training.safetensors")).expect("it was saved")
+}
+
+/// The program started so many times, with these arguments after the first's own.
+fn mpirun(launcher: &str, folder: &Path, programs: &[(usize, &str)]) -> Command {
+    let mut run = Command::new(launcher);
+    if launcher.ends_with("openmpi") {
+        run.arg("--oversubscribe")
+            .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+            .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    }
+    for (number, (workers, line)) in programs.iter().enumerate() {
+        let plain = command(folder, line);
+        run.args((number > 0).then_some(":")).arg("-n").arg(workers.to_string());
+        run.arg(plain.get_program()).args(plain.get_args());
+        run.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    }
+    run.current_dir(folder);
+    run
+}
+
+/// The exit code and stderr, which has one line that begins so, and all of these words.
+#[track_caller]
+fn ended(output: &Output, code: i32, says: &[&str]) -> String {
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    says.iter().for_each(|words| assert!(said.contains(words), "`{words}` in: {said}"));
+    let errors = said.lines().filter(|line| line.starts_with("error: ")).count();
+    assert_eq!(errors, usize::from(code != 0), "one of all workers speaks: {said}");
+    said
+}
+
+#[test]
+fn processes_leave_the_file_of_threads() {
+    let line = "run study --epochs 2 --global-batch 256 --format json";
+    let threads = study();
+    check(threads.path(), &format!("{line} --workers 2"), 0, &[]);
+    for (launcher, _) in launchers() {
+        for workers in [2, 3] {
+            let folder = study();
+            let output = mpirun(launcher, folder.path(), &[(workers, line)]).output().expect("it starts");
+            let said = ended(&output, 0, &[&format!("{workers} workers by ")]);
+            assert!(state(&folder) == state(&threads), "{launcher} -n {workers}: {said}");
+            let table: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one worker prints");
+            assert_eq!(
+                (&table["run"]["workers"], &table["run"]["iterations"]),
+                (&workers.into(), &10.into())
+            );
+        }
+        // It goes on by one process, and by three.
+        let folder = study();
+        let first = mpirun(launcher, folder.path(), &[(4, "run study --epochs 1 --decay constant")]).output();
+        ended(&first.expect("it starts"), 0, &[]);
+        check(
+            folder.path(),
+            "run study --epochs 2 --decay constant",
+            0,
+            &["going on from iteration 5 of 10"],
+        );
+        let last = mpirun(launcher, folder.path(), &[(3, "run study --epochs 3 --decay constant")]).output();
+        ended(&last.expect("it starts"), 0, &["going on from iteration 10 of 15"]);
+        let whole = study();
+        check(whole.path(), "run study --epochs 3 --decay constant --global-batch 256", 0, &[]);
+        assert!(state(&whole) == state(&folder), "{launcher}");
+    }
+}
+
+#[test]
+fn workers_that_do_not_belong_together_are_told_once() {
+    for (launcher, _) in launchers() {
+        let folder = study();
+        let programs = [(1, "run study --epochs 1"), (1, "run study --epochs 1 --seed 2")];
+        let output = mpirun(launcher, folder.path(), &programs).output().expect("it starts");
+        ended(&output, 2, &["error: worker 1 has another seed than worker 0: 2, not 1"]);
+        let programs = [(1, "run study --epochs 1"), (1, "run nowhere --epochs 1")];
+        let output = mpirun(launcher, folder.path(), &programs).output().expect("it starts");
+        ended(&output, 4, &["error: worker 1 on ", "after 0 iterations: cannot read nowhere"]);
+        let both =
+            mpirun(launcher, folder.path(), &[(2, "run study --workers 2")]).output().expect("it starts");
+        let said = String::from_utf8_lossy(&both.stderr).into_owned();
+        assert_eq!(both.status.code(), Some(2), "{said}");
+        assert!(said.contains("has started 2 workers, and --workers 2 are threads of one process"), "{said}");
+        assert!(!folder.path().join("study/training.safetensors").exists());
+    }
+}
+
+/// A launcher that says 4 where the library says 1.
+#[test]
+fn a_library_that_is_not_the_launchers_is_told() {
+    for (launcher, _) in launchers() {
+        let (size, rank, name) = match launcher {
+            "mpirun.openmpi" => ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "Open MPI"),
+            _ => ("PMI_SIZE", "PMI_RANK", "MPICH"),
+        };
+        let folder = study();
+        let mut alone = command(folder.path(), "run study --epochs 1");
+        // The number alone: what else the library asks the launcher for is missing.
+        let output = alone.env(size, "4").env(rank, "0").env("OMPI_ALLOW_RUN_AS_ROOT", "1");
+        let output = output.env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1").output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        if name == "Open MPI" {
+            let says =
+                ["Open MPI's mpirun says 4 workers, and Open MPI v", "says 1: they do not belong together"];
+            ended(&output, 4, &says);
+        } else {
+            assert!(!output.status.success(), "{said}");
+        }
+    }
+}
+
+/// The process of a worker below a launcher.
+fn process_of(worker: &str, launcher: &Child) -> Option<String> {
+    let mut below = vec![launcher.id().to_string()];
+    while let Some(process) = below.pop() {
+        let environment = fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
+        let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+        if name.trim() == "plimsoll" && environment.split(|b| *b == 0).any(|v| v == worker.as_bytes()) {
+            return Some(process);
+        }
+        let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+        let children = tasks.map(|task| fs::read_to_string(task.path().join("children")).unwrap_or_default());
+        below.extend(children.flat_map(|c| c.split_whitespace().map(str::to_owned).collect::<Vec<_>>()));
+    }
+    None
+}
+
+/// A training that goes on and on, one of whose workers gets a signal; what came of it, and how long that took.
+fn signalled(
+    (launcher, rank): (&str, &str),
+    folder: &Path,
+    (worker, signal): (usize, &str),
+    options: &str,
+) -> (Output, Duration) {
+    let line = &format!("run study --epochs 20000 --decay constant --global-batch 256{options}");
+    let mut run = mpirun(launcher, folder, &[(2, line)]);
+    let child = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let (path, begun) = (folder.join("study/training.safetensors"), Instant::now());
+    while !path.exists() && begun.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let process = process_of(&format!("{rank}={worker}"), &child).expect("the worker runs");
+    let sent = Command::new("kill").args([signal, &process]).status();
+    assert!(sent.expect("kill is there").success());
+    let at = Instant::now();
+    let output = child.wait_with_output().expect("it ends");
+    (output, at.elapsed())
+}
+
+#[test]
+fn a_worker_that_is_stopped_ends_all_in_words_and_the_rest_goes_on() {
+    for (launcher, rank) in launchers() {
+        for (worker, options, seconds) in [(1, "", 5), (0, " --timeout 2s", 2)] {
+            let folder = study();
+            let (output, took) = signalled((launcher, rank), folder.path(), (worker, "-STOP"), options);
+            let says = format!("error: worker {worker} on ");
+            let silent = format!(" has shown no sign of life for {seconds} s, after ");
+            ended(&output, 4, &[&says, &silent, " iterations"]);
+            // The time without a sign, and as much for a machine that does other things besides.
+            assert!(took < Duration::from_secs(2 * seconds + 2), "{launcher}: {took:?}");
+            let path = folder.path().join("study/training.safetensors");
+            let step = Checkpoint::load(&path).expect("it is whole").progress.step;
+            let line = format!("run study --epochs {} --decay constant", step / 5 + 1);
+            check(folder.path(), &line, 0, &[&format!("going on from iteration {step}")]);
+        }
+    }
+}
+
+#[test]
+fn a_worker_that_is_killed_leaves_nothing_that_hangs() {
+    for (launcher, rank) in launchers() {
+        let folder = study();
+        let (output, took) = signalled((launcher, rank), folder.path(), (1, "-KILL"), "");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        // Launchers end all of their processes then, with an exit code of their own.
+        assert!(!output.status.success(), "{said}");
+        assert!(took < Duration::from_secs(10), "{launcher}: {took:?}");
+        Checkpoint::load(&folder.path().join("study/training.safetensors")).expect("it is whole");
+    }
+}
