@@ -126,6 +126,10 @@ pub struct Trainer {
     copied: Option<Copied>,
     /// The one that the running iteration makes, and the stamp that it will have.
     copying: Option<(Copied, [u8; Hyper::BYTES])>,
+    /// The iteration whose input lies on the device already, brought by the one before.
+    fed: Option<u64>,
+    /// The slot that was filled last, and the iteration that its input is of.
+    filled: Option<(Half, u64)>,
     /// Whether the device is looked at in the next iteration, and what was seen last.
     look: bool,
     seen: Option<Health>,
@@ -174,6 +178,8 @@ impl Trainer {
             feed: None,
             copied: None,
             copying: None,
+            fed: None,
+            filled: None,
             look: true,
             seen: None,
         };
@@ -317,20 +323,37 @@ impl Trainer {
                 break Outcome::Paused;
             }
             let (step, learning_rate) = (self.step, self.plan.rate.at(self.step));
-            let stamp = self.write_input(feed.batch_of(step, data, per_epoch), learning_rate)?;
+            let stamp = match self.fed.take() {
+                Some(fed) if fed == step => self.write_hyper(learning_rate)?,
+                _ => self.write_input(feed.batch_of(step, data, per_epoch), learning_rate)?,
+            };
+            if ended.is_some() {
+                self.fill(self.next_copy().half, step + 1, feed, data, per_epoch)?;
+            }
             let waited = self.executor.device().waited();
             let start = Instant::now();
             match ended {
                 Some(_) => self.start_copying(stamp),
                 None => self.executor.start(&self.train),
             }
-            feed.batch_of(step + 1, data, per_epoch);
+            // Meanwhile the host prepares what it can.
+            let copying = ended.as_ref().and(self.copying);
+            let feeding = copying.map(|(copy, _)| copy.half).filter(|_| self.train.feeds());
+            let prepared = match feeding {
+                Some(half) => self.fill(half.next(), step + 2, feed, data, per_epoch),
+                None => {
+                    feed.batch_of(step + 1, data, per_epoch);
+                    Ok(())
+                }
+            };
             if std::mem::take(&mut self.look) {
                 self.seen = self.executor.device().health();
             }
             self.executor.finish()?;
             let end = Instant::now();
+            prepared?;
             self.step += 1;
+            self.fed = feeding.map(|_| self.step);
             if let Some(observation) = ended.take() {
                 self.copied = self.copying.take().map(|(copy, _)| copy);
                 observe(&observation);
@@ -365,6 +388,25 @@ impl Trainer {
         Ok(outcome)
     }
 
+    /// Puts the input of an iteration into a slot, where there are slots and it is not there yet.
+    fn fill(
+        &mut self,
+        slot: Half,
+        step: u64,
+        feed: &mut Feed,
+        data: &dyn Dataset,
+        per_epoch: u64,
+    ) -> Result<(), RuntimeError> {
+        if !self.train.feeds() || self.filled == Some((slot, step)) {
+            return Ok(());
+        }
+        let batch = feed.batch_of(step, data, per_epoch);
+        self.filled = None;
+        self.executor.fill_slot(&self.train, slot, batch.images(), batch.labels())?;
+        self.filled = Some((slot, step));
+        Ok(())
+    }
+
     /// The state as it is now, and where it is copied.
     fn next_copy(&self) -> Copied {
         Copied { half: self.copied.map_or(Half::First, |newest| newest.half.next()), step: self.step }
@@ -395,6 +437,7 @@ impl Trainer {
     pub fn train_timed(&mut self, data: &dyn Dataset) -> Result<Timeline, RuntimeError> {
         let per_epoch = self.accept(data)?;
         let mut feed = Feed::new(data, &self.plan);
+        self.fed = None;
         self.write_input(feed.batch_of(self.step, data, per_epoch), self.plan.rate.at(self.step))?;
         let timeline = self.executor.run_timed(&self.train)?;
         self.step += 1;
@@ -428,6 +471,8 @@ impl Trainer {
                 "only training",
             ));
         };
+        // Its input lies in the same memory.
+        self.fed = None;
         let samples = evaluate.batch() as usize;
         let mut batch = Batch::new(evaluate.batch(), data);
         let mut sums = (0.0, 0.0, 0.0);
@@ -457,6 +502,11 @@ impl Trainer {
     fn write_input(&mut self, batch: &Batch, learning_rate: f64) -> Result<[u8; Hyper::BYTES], RuntimeError> {
         self.executor.write_images(&self.train, batch.images())?;
         self.executor.write_labels(&self.train, batch.labels())?;
+        self.write_hyper(learning_rate)
+    }
+
+    /// Writes the hyperparameters of the next iteration of training, and gives them.
+    fn write_hyper(&mut self, learning_rate: f64) -> Result<[u8; Hyper::BYTES], RuntimeError> {
         let TrainingPlan { seed, momentum, weight_decay, .. } = self.plan;
         let hyper = Hyper {
             learning_rate: learning_rate as f32,
@@ -547,7 +597,7 @@ impl Trainer {
             Half::BOTH.into_iter().try_for_each(|half| self.executor.forget_copy(&self.train, half))?;
         }
         // What was read ahead is of other data, as far as anybody knows.
-        self.feed = None;
+        (self.feed, self.fed, self.filled) = (None, None, None);
         self.data = progress.data.clone().map(|data| {
             let per_epoch = data.samples / self.plan.batch;
             (data, per_epoch)

@@ -5,6 +5,7 @@ use crate::failure::{Failure, of_trained};
 use crate::files;
 use crate::output::{Cell, Table};
 use crate::progress::watched;
+use crate::verbs::tune::precision_of;
 use plimsoll_ir::Seconds;
 use plimsoll_ir::config::{Config, GpuKernels};
 use plimsoll_ir::profile::Profile;
@@ -151,8 +152,9 @@ fn setup_of(config: &Config, args: &RunArgs, watch: &Watch<'_>) -> Result<Setup,
         }
         DeviceChoice::Cuda(ordinal) if !on_cpu => {
             // A config from before there were libraries was tuned with our own kernels.
-            let own = GpuKernels { libraries: false, tf32: false, deterministic: false };
-            gpu(ordinal, !args.no_graph, &args.host, config.kernels.unwrap_or(own)).map_err(|failure| {
+            let kernels = config.kernels.unwrap_or(GpuKernels::OWN);
+            let opened = gpu(ordinal, !args.no_graph, &args.host, kernels, config.arithmetic());
+            opened.map_err(|failure| {
                 let tuned = format!("the config was tuned on `{}`", config.device);
                 failure.help(match args.host {
                     HostPlace::File(_) => format!("leave --host out: {tuned}"),
@@ -177,6 +179,7 @@ fn table(task: &NetworkWorkload, config: &Config, trained: &Trained) -> Table {
         "run",
         vec![
             ("network", "network", config.network.in_words().into()),
+            ("precision", "precision", precision_of(config).into()),
             ("batch", "batch", config.batch.into()),
             ("iterations", "iterations", trained.iterations.into()),
             ("resumed_at", "of them before this run", trained.resumed_at.into()),
