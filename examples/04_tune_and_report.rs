@@ -14,7 +14,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The device is modelled from its data sheet; `Setup::Cpu` and `Setup::cuda` measure and run.
     let sheet = devices::sheet("k40").ok_or("there is a data sheet of it")?;
     let network = NetworkRequest::zoo("mlp");
-    let task = NetworkWorkload::new(&network, &DataSource::Digits, Setup::modelled(sheet, false)?)?;
+    let task = NetworkWorkload::new(&network, &DataSource::Digits, Setup::modelled(sheet, None)?)?;
     let rate = RateRequest { base_batch: 32, base_rate: 0.05, rule: LearningRateRule::Linear };
     let request = TuneRequest {
         budget: task.budget(None)?,

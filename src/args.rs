@@ -12,8 +12,8 @@ pub use planning::{CheckArgs, CompareArgs, PlanArgs, PlanningArgs, SimulateArgs}
 pub use requests::{gpu, processor, study_of, threads_are_sound, tune_request};
 pub use research::{HELP_ALL, program, with_research};
 pub use values::{
-    DecayArg, DeviceChoice, DuplexArg, HostPlace, Image, KernelsArg, ObjectiveArg, OptimizerArg, ReluArg,
-    RuleArg, SearchArg, ToolArg,
+    DecayArg, DeviceChoice, DuplexArg, HostPlace, Image, KernelsArg, ObjectiveArg, OptimizerArg,
+    PrecisionArg, ReluArg, RuleArg, SearchArg, ToolArg,
 };
 
 use crate::output::Format;
@@ -215,29 +215,24 @@ pub struct DeviceArgs {
     pub host: HostPlace,
 }
 
-/// Whose kernels a GPU runs.
+/// Whose kernels a GPU runs, and the precision of any device.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct KernelArgs {
     /// With cuda: whose kernels run convolutions and fully connected layers
     #[arg(long, value_enum, value_name = "WHOSE")]
     pub kernels: Option<KernelsArg>,
-    /// With cuda, and modelled devices that can: multiply in TF32, by tensor cores, with 10 bits after the point; everything
-    /// else stays f32
-    #[arg(long)]
-    pub tf32: bool,
+    /// In what convolutions and matrix products multiply; everything is f32 in memory and summed in f32
+    #[arg(long, value_enum, value_name = "PRECISION", default_value_t)]
+    pub precision: PrecisionArg,
     /// With cuda: run every call by one kernel, which gives the same bits each time
     #[arg(long)]
     pub deterministic: bool,
 }
 
 impl KernelArgs {
-    /// The first of them that was given.
+    /// The first of those for a GPU alone that was given.
     pub fn given(&self) -> Option<&'static str> {
-        let given = [
-            (self.kernels.is_some(), "--kernels"),
-            (self.tf32, "--tf32"),
-            (self.deterministic, "--deterministic"),
-        ];
+        let given = [(self.kernels.is_some(), "--kernels"), (self.deterministic, "--deterministic")];
         given.into_iter().find(|(given, _)| *given).map(|(_, name)| name)
     }
 }
@@ -384,7 +379,7 @@ const OF_NETWORKS: [&str; 30] = [
     "device",
     "no_graph",
     "kernels",
-    "tf32",
+    "precision",
     "deterministic",
     "threads",
     "duplex",

@@ -499,10 +499,22 @@ fn check_variables(program: &Command) -> Result<(), Failure> {
     let failure = Failure::usage(format_args!(
         "{unknown} is set in the environment, and no option is called `{asked}`"
     ));
+    if let Some(help) = instead(&asked, |now, value| format!("{}={value}", variable_of(now))) {
+        return Err(failure.help(help));
+    }
     Err(failure.help(match meant {
         Some(option) => format!("did you mean {}? Otherwise unset it", variable_of(&option)),
         None => "unset it; `plimsoll config show --all` lists all options".to_owned(),
     }))
+}
+
+/// Options that there are no more, and what stands for each.
+const GONE: [(&str, &str); 1] = [("tf32", "precision")];
+
+/// What to say instead of an option that is no more: how it is written now.
+fn instead(option: &str, written: impl Fn(&str, &str) -> String) -> Option<String> {
+    let (gone, now) = GONE.into_iter().find(|(gone, _)| *gone == option)?;
+    Some(format!("say {} for it", written(now, gone)))
 }
 
 /// The name that is nearest to what was asked for, as a question.
@@ -513,7 +525,8 @@ pub fn nearest(asked: &str, names: &[&str]) -> Option<String> {
 
 /// The nearest name, or where all names are.
 fn did_you_mean(asked: &str, names: &[&str]) -> String {
-    nearest(asked, names)
+    instead(asked, |now, value| format!("`{now} = \"{value}\"`"))
+        .or_else(|| nearest(asked, names))
         .unwrap_or_else(|| "`plimsoll config show --all` lists all that there are".to_owned())
 }
 
@@ -593,10 +606,15 @@ fn attribute(error: clap::Error, given: &[Given], line: &[OsString]) -> Stop {
         Some(ContextValue::String(text)) => Some(text.as_str()),
         _ => None,
     };
-    let (Some(option), Some(value)) = (context(ContextKind::InvalidArg), context(ContextKind::InvalidValue))
-    else {
-        return error.into();
-    };
+    let (option, value) = (context(ContextKind::InvalidArg), context(ContextKind::InvalidValue));
+    let gone = option.filter(|_| error.kind() == ErrorKind::UnknownArgument);
+    let gone = gone.and_then(|option| Some((option, option.strip_prefix("--")?)));
+    if let Some((option, name)) = gone
+        && let Some(help) = instead(name, |now, value| format!("--{now} {value}"))
+    {
+        return Failure::usage(format_args!("there is no {option} any more")).help(help).into();
+    }
+    let (Some(option), Some(value)) = (option, value) else { return error.into() };
     let is_no_number = is_no_number(&error);
     let name = option.trim_start_matches('-').split([' ', '=', '[']).next().unwrap_or_default();
     let blamed = |one: &&Given| one.name == name && one.values.iter().any(|word| word == value);

@@ -6,6 +6,7 @@ mod fit;
 #[path = "../benches/devices/published.rs"]
 mod published;
 
+use plimsoll::ir::Precision;
 use plimsoll::ir::program::{Call, Program};
 use plimsoll::networks::{LowerOptions, build, lower, usual};
 use plimsoll::tuner::model::devices::{GENERATIONS, Generation, Modelled, SHEETS, sheet};
@@ -109,13 +110,27 @@ fn no_op_is_slower_where_tensor_cores_are_allowed() {
         for (network, batch) in
             [("vgg16", 4), ("resnet50", 32), ("mobilenet_v2", 8), ("alexnet", 16), ("bert", 2)]
         {
-            let [f32, tf32] =
-                [false, true].map(|tf32| timed(network, batch, &Modelled { tf32, ..Modelled::new(sheet) }));
-            for (slow, fast) in f32.trace.ops.iter().zip(&tf32.trace.ops) {
-                assert!(fast.seconds <= slow.seconds, "{} {network} {}", sheet.name, slow.name);
-                assert_eq!(fast.alternatives.len(), slow.alternatives.len(), "{}", slow.name);
-                for (slow, fast) in slow.alternatives.iter().zip(&fast.alternatives) {
+            let [f32, usual, tf32] = Precision::ALL
+                .map(|precision| timed(network, batch, &Modelled { precision, ..Modelled::new(sheet) }));
+            for (slower, faster) in [(&f32, &usual), (&usual, &tf32)] {
+                for (slow, fast) in slower.trace.ops.iter().zip(&faster.trace.ops) {
                     assert!(fast.seconds <= slow.seconds, "{} {network} {}", sheet.name, slow.name);
+                    assert_eq!(fast.alternatives.len(), slow.alternatives.len(), "{}", slow.name);
+                    for (slow, fast) in slow.alternatives.iter().zip(&fast.alternatives) {
+                        assert!(fast.seconds <= slow.seconds, "{} {network} {}", sheet.name, slow.name);
+                    }
+                }
+            }
+            // Only what PyTorch multiplies as a matrix is left in f32 by default.
+            for (index, kernel) in usual.kernels.iter().enumerate() {
+                let seconds = |of: &Program| of.trace.ops[index].seconds;
+                let as_in = match kernel.call {
+                    Call::ConvForward { shape } if shape.is_matrix_product() => &f32,
+                    Call::AttentionForward { .. } => &f32,
+                    _ => &tf32,
+                };
+                if matches!(kernel.call, Call::ConvForward { .. } | Call::AttentionForward { .. }) {
+                    assert_eq!(seconds(&usual), seconds(as_in), "{network} {:?}", kernel.call);
                 }
             }
             let gain = f32.trace.fastest_seconds() / tf32.trace.fastest_seconds();
@@ -314,7 +329,8 @@ fn the_host_of_a_modelled_device_has_so_much_memory() {
 fn what_a_modelled_device_cannot_do_is_said() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     for (line, words) in [
-        ("profile --device v100 --tf32", "no tensor cores for TF32"),
+        ("profile --device v100 --precision tf32", "Tesla V100 PCIe 16 GB has no tensor cores for TF32"),
+        ("trace lenet --device k40 --precision tf32", "no tensor cores for TF32"),
         ("profile --device h100 --kernels own", "--kernels is for --device cuda"),
         ("profile --device h100 --threads 2", "--threads is for --device cpu"),
         ("profile --device h100 --link 1GB/s", "--link is for --device cpu"),

@@ -395,6 +395,7 @@ const BAD: [(&str, &[&str]); 17] = [
             "trace resnet20 --batch 0",
             "trace lenet --profile t.json",
             "trace lenet --tf32",
+            "trace lenet --precision tf32",
             "trace lenet --relu masc",
             "trace lenet -o no/x.json",
         ],

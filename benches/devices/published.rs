@@ -4,6 +4,7 @@
 //! Everything here is computed, nothing is timed: the same rows give the same numbers on any machine. What it deliberately does
 //! not do: print, or choose what a generation's kernels reach (`fit.rs`).
 
+use plimsoll::ir::Precision;
 use plimsoll::ir::network::{Network, NetworkSpec, Window};
 use plimsoll::ir::program::{Call, Program};
 use plimsoll::ir::trace::Phase;
@@ -86,7 +87,8 @@ impl Row {
 
     /// The device's model.
     pub fn device(&self) -> Modelled {
-        Modelled { tf32: self.tf32, fast_alternatives: self.fast_alternatives, ..Modelled::new(self.sheet) }
+        let precision = if self.tf32 { Precision::Tf32 } else { Precision::F32 };
+        Modelled { precision, fast_alternatives: self.fast_alternatives, ..Modelled::new(self.sheet) }
     }
 
     /// One iteration of it, without seconds.

@@ -5,6 +5,7 @@
 
 use crate::document::{Document, Fault, define_kind};
 use crate::network::NetworkSpec;
+use crate::precision::Precision;
 use crate::schedule::Link;
 use crate::units::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,10 @@ pub struct Config {
     /// Whose kernels ran, on a GPU: a schedule's alternatives are those of these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernels: Option<GpuKernels>,
+    /// In what convolutions and matrix products multiply; none where an older version wrote this: [`Config::arithmetic`] says
+    /// what that one meant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub precision: Option<Precision>,
     /// Whether the device is known by its data sheet alone: then nothing here was measured, and nothing can be run.
     #[serde(default, skip_serializing_if = "crate::document::is_false")]
     pub modelled: bool,
@@ -65,16 +70,17 @@ pub struct Config {
     pub measured: Option<Figures>,
 }
 
-/// Whose kernels run on a GPU, and their arithmetic.
+/// Whose kernels run on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GpuKernels {
     /// Whether cuDNN and cuBLAS run convolutions and fully connected layers; else Plimsoll's own kernels do.
     pub libraries: bool,
-    /// Whether their products are in TF32, by tensor cores; else in f32.
-    pub tf32: bool,
     /// Whether every op has one kernel, which gives the same bits each time.
     pub deterministic: bool,
+    /// Whether products are in TF32, as older versions wrote it; now [`Config::precision`] says that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tf32: Option<bool>,
 }
 
 /// The learning rate, and where it comes from.
@@ -130,6 +136,24 @@ const NO_RATE: &str = "a learning rate is above 0, and f32 holds it: from 1.2e-3
 /// Whether training, which computes in f32, can have this learning rate.
 pub fn is_rate(rate: f64) -> bool {
     (f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX)).contains(&rate)
+}
+
+impl GpuKernels {
+    /// Plimsoll's own alone: no library is needed.
+    pub const OWN: GpuKernels = GpuKernels { libraries: false, deterministic: false, tf32: None };
+}
+
+impl Config {
+    /// In what convolutions and matrix products multiply, as this version or an older one wrote it. None of an older version's
+    /// modelled device, of which only the device's name says it.
+    pub fn arithmetic(&self) -> Option<Precision> {
+        let older = match self.kernels {
+            Some(GpuKernels { tf32: Some(true), .. }) => Some(Precision::Tf32),
+            _ if self.modelled => None,
+            _ => Some(Precision::F32),
+        };
+        self.precision.or(older)
+    }
 }
 
 impl Document for Config {

@@ -17,6 +17,7 @@ pub mod health;
 pub mod ids;
 pub mod network;
 pub mod philox;
+pub mod precision;
 pub mod profile;
 pub mod program;
 pub mod schedule;
@@ -30,4 +31,5 @@ pub mod units;
 
 pub use document::{Document, Fault};
 pub use ids::{BufferId, CommandId, LayerId, OpId, TensorId};
+pub use precision::Precision;
 pub use units::{Bytes, BytesPerSecond, Seconds};

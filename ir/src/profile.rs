@@ -6,6 +6,7 @@
 use crate::document::{Document, Fault, define_kind};
 use crate::health::Health;
 use crate::network::NetworkSpec;
+use crate::precision::Precision;
 use crate::trace::Phase;
 use crate::units::{Bytes, BytesPerSecond, Seconds};
 use serde::{Deserialize, Serialize};
@@ -46,6 +47,9 @@ pub struct Machine {
     pub paced: Option<crate::schedule::Link>,
     /// Operating system, and driver where there is one.
     pub system: String,
+    /// In what convolutions and matrix products multiply; none where an older version wrote this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub precision: Option<Precision>,
     /// Version and commit of Plimsoll.
     pub plimsoll: String,
     /// When it was measured: seconds since 1970, UTC.

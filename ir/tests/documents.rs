@@ -1,12 +1,12 @@
 //! The readers of the four documents: what is not such a document is refused, with the place of the fault; what is
 //! is written as the same bytes.
 
-use plimsoll_ir::Document;
 use plimsoll_ir::config::Config;
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::testing::{random_schedule, random_trace};
 use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Document, Precision};
 use serde_json::{Value, json};
 
 fn trace() -> Value {
@@ -513,8 +513,8 @@ fn configs_are_read_strictly() {
                 "/surprise",
                 Some(json!(1)),
                 "at surprise: unknown field `surprise`, expected one of `plimsoll`, `network`, `data`, `device`, \
-                 `threads`, `link`, `paced`, `kernels`, `modelled`, `modelled_error`, `budget_bytes`, `batch`, \
-                 `keeps_all`, `policy`, `schedule`, `learning_rate`, `predicted`, `measured`",
+                 `threads`, `link`, `paced`, `kernels`, `precision`, `modelled`, `modelled_error`, `budget_bytes`, \
+                 `batch`, `keeps_all`, `policy`, `schedule`, `learning_rate`, `predicted`, `measured`",
             ),
             ("/schedule", None, "at the top level: missing field `schedule`"),
             ("/batch", Some(json!(0)), "at batch: a batch has at least 1 sample"),
@@ -569,6 +569,23 @@ fn every_document_comes_back_as_the_same_bytes() {
         assert_round_trip(&trace);
         assert_round_trip(&random_schedule(&trace, seed));
     }
+}
+
+/// A config that names no precision, or one as `tf32`, is read as it was meant.
+#[test]
+fn older_configs_have_the_precision_that_they_were_written_with() {
+    let arithmetic = |change: &dyn Fn(&mut Value)| {
+        let mut config = config();
+        change(&mut config);
+        Config::from_json(&config.to_string()).expect("valid").arithmetic()
+    };
+    let kernels = |tf32: bool| json!({"libraries": true, "tf32": tf32, "deterministic": false});
+    assert_eq!(arithmetic(&|_| ()), Some(Precision::F32));
+    assert_eq!(arithmetic(&|config| config["kernels"] = kernels(false)), Some(Precision::F32));
+    assert_eq!(arithmetic(&|config| config["kernels"] = kernels(true)), Some(Precision::Tf32));
+    assert_eq!(arithmetic(&|config| config["modelled"] = json!(true)), None);
+    let written = |config: &mut Value| config["precision"] = json!("tf32-convolutions");
+    assert_eq!(arithmetic(&written), Some(Precision::Tf32Convolutions));
 }
 
 /// Keys that may be missing are the same as their defaults.

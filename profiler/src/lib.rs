@@ -156,6 +156,7 @@ pub fn machine(device: &dyn Device, paced: Option<Link>, plimsoll: &str) -> Mach
         threads: facts.threads,
         paced,
         system: facts.system,
+        precision: Some(facts.precision),
         plimsoll: plimsoll.to_owned(),
         unix_seconds,
         health: device.health(),

@@ -155,6 +155,7 @@ fn request(folder: &TempDir) -> ProfileRequest {
             health: None,
             modelled: false,
             modelled_error: None,
+            precision: None,
         },
         budget: Bytes(1000),
         batches: vec![1, 2, 4],

@@ -12,7 +12,7 @@
 use plimsoll_ir::health::{Health, OtherProcess};
 use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::schedule::Stream;
-use plimsoll_ir::{Bytes, OpId, Seconds};
+use plimsoll_ir::{Bytes, OpId, Precision, Seconds};
 use std::ffi::{CStr, CString};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,9 +28,12 @@ pub struct DeviceFacts {
     pub threads: u32,
     /// All of its memory; none where it has no limit.
     pub memory: Option<Bytes>,
+    /// In what its kernels multiply.
+    pub precision: Precision,
 }
 
-/// What is allocated, exactly: device memory of `resident + pool` bytes in one piece, and host memory of `host + state`.
+/// What is allocated, exactly: device memory of `resident + pool` bytes in one piece, and host memory of
+/// `host + state + input`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryLayout {
     /// Parameters, gradients, optimizer state; from offset 0 of the allocation.
@@ -41,6 +44,8 @@ pub struct MemoryLayout {
     pub host: Bytes,
     /// Two copies of a training's state, right after the slab; 0 where none is kept.
     pub state: Bytes,
+    /// Two inputs of iterations to come, right after the state; 0 where each is written before its iteration.
+    pub input: Bytes,
 }
 
 impl MemoryLayout {
@@ -51,6 +56,7 @@ impl MemoryLayout {
             pool: self.pool.max(other.pool),
             host: self.host.max(other.host),
             state: self.state.max(other.state),
+            input: self.input.max(other.input),
         }
     }
 
@@ -61,7 +67,7 @@ impl MemoryLayout {
 
     /// The host memory.
     pub fn on_host(self) -> Bytes {
-        self.host + self.state
+        self.host + self.state + self.input
     }
 }
 
@@ -303,8 +309,8 @@ fn holders(held_by: &[OtherProcess]) -> String {
 /// A machine that executes schedules.
 ///
 /// The order of calls: `allocate` once, `reserve` after it and whenever more room is needed, then iterations. An
-/// iteration is `begin`, the commands in list order, `synchronise`; `write`, `read`, `host` and `event_seconds`
-/// stand between iterations.
+/// iteration is `begin`, the commands in list order, `synchronise`; `write`, `read` and `event_seconds` stand
+/// between iterations.
 pub trait Device: Send {
     /// What it is.
     fn facts(&self) -> DeviceFacts;
@@ -376,7 +382,8 @@ pub trait Device: Send {
     /// Reads from the allocation, between iterations.
     fn read(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError>;
 
-    /// A part of the host memory, between iterations; also where the device is lost.
+    /// A part of the host memory, between iterations, or while one runs that does not touch it; also where the device is
+    /// lost.
     fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], DeviceError>;
 }
 

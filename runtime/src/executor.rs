@@ -11,6 +11,7 @@
 //! What it deliberately does not do: trust a schedule that it has not checked itself, or decide anything.
 
 mod apart;
+mod feeding;
 mod keeping;
 
 use crate::device::{Begun, Device, EventId, IterationId, Launch, MemoryLayout, Room, Transfer};
@@ -114,6 +115,17 @@ struct Input {
     pieces: Vec<(Bytes, Bytes, Bytes)>,
 }
 
+impl Input {
+    /// How many bytes there are for it, which are no more than it has; a tensor's size is rounded up to the storage alignment.
+    fn fits(&self, what: &str, data: &[u8]) -> Result<Bytes, RuntimeError> {
+        let found = Bytes(data.len() as u64);
+        if found > self.bytes {
+            return Err(RuntimeError::mismatch(format!("bytes of the {what} of a batch"), self.bytes, found));
+        }
+        Ok(found)
+    }
+}
+
 /// The commands of an iteration in the order in which they are enqueued.
 #[derive(Clone, Debug)]
 struct Enqueued {
@@ -143,6 +155,7 @@ impl MemoryLayout {
             pool: schedule.pool_bytes,
             host: host_slab(&program.trace, schedule).bytes(),
             state: Bytes::ZERO,
+            input: Bytes::ZERO,
         }
     }
 }
@@ -347,15 +360,7 @@ impl Executor {
     }
 
     fn write_input(&mut self, what: &str, input: &Input, data: &[u8]) -> Result<(), RuntimeError> {
-        // A tensor's size is rounded up to the storage alignment.
-        let found = Bytes(data.len() as u64);
-        if found > input.bytes {
-            return Err(RuntimeError::mismatch(
-                format!("bytes of the {what} of a batch"),
-                input.bytes,
-                found,
-            ));
-        }
+        let found = input.fits(what, data)?;
         for (address, first, bytes) in &input.pieces {
             let end = (*first + *bytes).min(found);
             if *first < end {

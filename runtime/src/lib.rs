@@ -25,7 +25,7 @@ mod waits;
 
 pub use checkpoint::Checkpoint;
 pub use cpu::{Cpu, CpuOptions, HostMemory, Hurry};
-pub use cuda::{CudaDevice, CudaError, CudaOptions, Instead, Kernels, Precision};
+pub use cuda::{CudaDevice, CudaError, CudaOptions, Instead, Kernels};
 pub use device::{
     Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryKind, MemoryLayout, Room,
     Transfer,

@@ -10,7 +10,7 @@ use crate::device::{
 };
 use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::schedule::{Link, Stream};
-use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_ir::{Bytes, Precision, Seconds};
 use std::sync::Arc;
 
 /// A device that takes its predicted time and does nothing.
@@ -39,7 +39,8 @@ impl Null {
 
 impl Device for Null {
     fn facts(&self) -> DeviceFacts {
-        DeviceFacts { name: "null".into(), system: "simulated".into(), threads: 1, memory: None }
+        let (name, system, precision) = ("null".into(), "simulated".into(), Precision::F32);
+        DeviceFacts { name, system, threads: 1, memory: None, precision }
     }
 
     fn alternatives(&self, _: &Call) -> Vec<KernelAlternative> {

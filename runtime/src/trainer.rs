@@ -135,6 +135,10 @@ pub struct Trainer {
     copied: Option<Copied>,
     /// The one that the running iteration makes, and the stamp that it will have.
     copying: Option<(Copied, [u8; Hyper::BYTES])>,
+    /// The iteration whose input lies on the device already, brought by the one before.
+    fed: Option<u64>,
+    /// The slot that was filled last, and the iteration that its input is of.
+    filled: Option<(Half, u64)>,
     /// Whether the device is looked at in the next iteration, and what was seen last.
     look: bool,
     seen: Option<Health>,
@@ -220,6 +224,8 @@ impl Trainer {
             feed: None,
             copied: None,
             copying: None,
+            fed: None,
+            filled: None,
             look: true,
             seen: None,
         };
@@ -370,21 +376,40 @@ impl Trainer {
                 break Outcome::Paused;
             }
             let (step, learning_rate) = (self.step, self.plan.rate.at(self.step));
-            let stamp =
-                self.write_input(feed.batch_of((step, 0), data, per_epoch), learning_rate, self.plan.seed)?;
+            let stamp = match self.fed.take() {
+                Some(fed) if fed == step => self.write_hyper(learning_rate, self.plan.seed)?,
+                _ => {
+                    let batch = feed.batch_of((step, 0), data, per_epoch);
+                    self.write_input(batch, learning_rate, self.plan.seed)?
+                }
+            };
+            if ended.is_some() {
+                self.fill(self.next_copy().half, step + 1, feed, data, per_epoch)?;
+            }
             let waited = self.executor.device().waited();
             let start = Instant::now();
             match ended {
                 Some(_) => self.start_copying(stamp),
                 None => self.executor.start(&self.train),
             }
-            feed.batch_of((step + 1, 0), data, per_epoch);
+            // Meanwhile the host prepares what it can.
+            let copying = ended.as_ref().and(self.copying);
+            let feeding = copying.map(|(copy, _)| copy.half).filter(|_| self.train.feeds());
+            let prepared = match feeding {
+                Some(half) => self.fill(half.next(), step + 2, feed, data, per_epoch),
+                None => {
+                    feed.batch_of((step + 1, 0), data, per_epoch);
+                    Ok(())
+                }
+            };
             if std::mem::take(&mut self.look) {
                 self.seen = self.executor.device().health();
             }
             self.executor.finish()?;
             let end = Instant::now();
+            prepared?;
             self.step += 1;
+            self.fed = feeding.map(|_| self.step);
             if let Some(observation) = ended.take() {
                 self.copied = self.copying.take().map(|(copy, _)| copy);
                 observe(&observation);
@@ -419,6 +444,25 @@ impl Trainer {
         Ok(outcome)
     }
 
+    /// Puts the input of an iteration into a slot, where there are slots and it is not there yet.
+    fn fill(
+        &mut self,
+        slot: Half,
+        step: u64,
+        feed: &mut Feed,
+        data: &dyn Dataset,
+        per_epoch: u64,
+    ) -> Result<(), RuntimeError> {
+        if !self.train.feeds() || self.filled == Some((slot, step)) {
+            return Ok(());
+        }
+        let batch = feed.batch_of((step, 0), data, per_epoch);
+        self.filled = None;
+        self.executor.fill_slot(&self.train, slot, batch.images(), batch.labels())?;
+        self.filled = Some((slot, step));
+        Ok(())
+    }
+
     /// The state as it is now, and where it is copied.
     fn next_copy(&self) -> Copied {
         Copied { half: self.copied.map_or(Half::First, |newest| newest.half.next()), step: self.step }
@@ -449,6 +493,7 @@ impl Trainer {
     pub fn train_timed(&mut self, data: &dyn Dataset) -> Result<Timeline, RuntimeError> {
         let per_epoch = self.accept(data)?;
         let mut feed = Feed::new(data, &self.plan);
+        self.fed = None;
         let first = self.share.as_ref().map_or(0, |share| share.first());
         let batch = feed.batch_of((self.step, first), data, per_epoch);
         self.write_input(batch, self.plan.rate.at(self.step), self.plan.seed)?;
@@ -484,6 +529,8 @@ impl Trainer {
                 "only training",
             ));
         };
+        // Its input lies in the same memory.
+        self.fed = None;
         let samples = evaluate.batch() as usize;
         let mut batch = Batch::new(evaluate.batch(), data);
         let mut sums = (0.0, 0.0, 0.0);
@@ -518,6 +565,11 @@ impl Trainer {
     ) -> Result<[u8; Hyper::BYTES], RuntimeError> {
         self.executor.write_images(&self.train, batch.images())?;
         self.executor.write_labels(&self.train, batch.labels())?;
+        self.write_hyper(learning_rate, seed)
+    }
+
+    /// Writes the hyperparameters of the next iteration of training, with this seed of its dropout, and gives them.
+    fn write_hyper(&mut self, learning_rate: f64, seed: u64) -> Result<[u8; Hyper::BYTES], RuntimeError> {
         let TrainingPlan { momentum, weight_decay, .. } = self.plan;
         let hyper = Hyper {
             learning_rate: learning_rate as f32,
@@ -610,7 +662,7 @@ impl Trainer {
             Half::BOTH.into_iter().try_for_each(|half| self.executor.forget_copy(&self.train, half))?;
         }
         // What was read ahead is of other data, as far as anybody knows.
-        self.feed = None;
+        (self.feed, self.fed, self.filled) = (None, None, None);
         self.data = progress.data.clone().map(|data| {
             let per_epoch = data.samples / self.plan.samples_of_update();
             (data, per_epoch)

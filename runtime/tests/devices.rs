@@ -180,7 +180,8 @@ fn a_kernel_that_panics_is_an_error_and_no_hang() {
 
 fn with_host(path: &Path, host: u64) -> Result<Executor, RuntimeError> {
     let options = CpuOptions { host: HostMemory::File(path.to_owned()), ..CpuOptions::default() };
-    let layout = MemoryLayout { resident: Bytes(0), pool: Bytes(4096), host: Bytes(host), state: Bytes(0) };
+    let layout =
+        MemoryLayout { resident: Bytes(0), pool: Bytes(4096), host: Bytes(host), ..MemoryLayout::default() };
     Executor::new(Box::new(Cpu::new(options)), layout)
 }
 

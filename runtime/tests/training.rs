@@ -1,12 +1,14 @@
 //! Training: it learns, it resumes bit for bit, it stops when told, and it says what does not fit.
 
-use crate::support::{advance, everything, keep, naive, spoilt, trainer, zoo};
-use plimsoll_ir::BytesPerSecond;
+use crate::support::{advance, everything, keep, naive, plan, spoilt, trainer, training, zoo};
 use plimsoll_ir::network::{NetworkSpec, Shape, Window};
 use plimsoll_ir::schedule::Link;
+use plimsoll_ir::{Bytes, BytesPerSecond};
 use plimsoll_networks::Builder;
 use plimsoll_runtime::data::{Dataset, digits, synthetic, synthetic_like, text};
-use plimsoll_runtime::{Checkpoint, CpuOptions, Outcome, RuntimeError, Trainer};
+use plimsoll_runtime::{
+    Checkpoint, Cpu, CpuOptions, Executor, MemoryLayout, Observation, Outcome, RuntimeError, Trainer,
+};
 use std::cell::Cell;
 use std::path::Path;
 
@@ -31,6 +33,38 @@ fn a_small_network_learns_the_digits() {
     assert!(before.accuracy() < 0.4, "{before:?}");
     assert!(after.accuracy() > 0.93, "{after:?}");
     assert_eq!(trainer.evaluate(&*split.test).expect("it evaluates"), after, "evaluation changes nothing");
+}
+
+/// Iterations that bring the next input give the bits of those whose input is written before, with an evaluation between, which
+/// uses the same memory, and however often training is stopped.
+#[test]
+fn where_an_input_comes_from_changes_no_bit() {
+    let (network, split) = (everything(), digits());
+    let program = training(&network, 8);
+    for scheduler in [keep, naive] {
+        let schedule = scheduler(&program.trace);
+        let layout = MemoryLayout::of(&program, &schedule);
+        let mut executor =
+            Executor::new(Box::new(Cpu::new(CpuOptions::default())), layout).expect("it is small");
+        let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
+        let mut written = Trainer::new(executor, loaded, None, plan(&network, 8)).expect("the plan fits");
+        let mut fed = trainer(&network, 8, CpuOptions::default(), &scheduler).expect("it is small");
+        assert!(fed.layout().input > Bytes::ZERO && written.layout().input == Bytes::ZERO);
+        // More than an epoch of 180 iterations.
+        for until in [1, 2, 4, 9, 10, 179, 181, 186] {
+            let mut losses = [Vec::new(), Vec::new()];
+            for (trainer, losses) in [&mut written, &mut fed].into_iter().zip(&mut losses) {
+                let observe = &mut |o: &Observation| losses.push((o.step, o.loss.to_bits()));
+                trainer.train(&*split.train, until, observe, &|| false).expect("it trains");
+            }
+            assert_eq!(losses[0], losses[1], "until {until}");
+            if until % 2 == 0 {
+                fed.evaluate(&*split.test).expect("it evaluates");
+            }
+        }
+        let [written, fed] = [written, fed].map(|mut trainer| trainer.checkpoint().expect("it is whole"));
+        assert!(written == fed);
+    }
 }
 
 #[test]
@@ -201,9 +235,9 @@ fn room_for_a_checkpoint_is_made_sure_of_and_nothing_is_left_of_that() {
     let folder = tempfile::tempdir().expect("there is a temporary folder");
     let path = folder.path().join("run.safetensors");
     std::fs::write(&path, "what is there").expect("the folder can be written");
-    Checkpoint::make_sure(&path, plimsoll_ir::Bytes(1 << 20)).expect("there is room");
-    fails(Checkpoint::make_sure(&path, plimsoll_ir::Bytes(1 << 62)), "cannot be written");
-    fails(Checkpoint::make_sure(&folder.path().join("no/such"), plimsoll_ir::Bytes(1)), "see to its folder");
+    Checkpoint::make_sure(&path, Bytes(1 << 20)).expect("there is room");
+    fails(Checkpoint::make_sure(&path, Bytes(1 << 62)), "cannot be written");
+    fails(Checkpoint::make_sure(&folder.path().join("no/such"), Bytes(1)), "see to its folder");
     assert_eq!(std::fs::read(&path).expect("it is there"), b"what is there");
     assert_eq!(std::fs::read_dir(folder.path()).expect("it is there").count(), 1);
 }
@@ -300,13 +334,13 @@ fn what_is_told_is_kept_also_where_training_pauses_and_goes_on() {
 
 #[test]
 fn a_loss_that_is_no_number_ends_training_with_advice() {
-    let mut plan = crate::support::plan(&zoo("mlp"), 10);
+    let mut plan = plan(&zoo("mlp"), 10);
     plan.rate = plimsoll_runtime::LearningRateSchedule::constant(1e30);
-    let program = crate::support::training(&zoo("mlp"), 10);
+    let program = training(&zoo("mlp"), 10);
     let schedule = keep(&program.trace);
-    let layout = plimsoll_runtime::MemoryLayout::of(&program, &schedule);
-    let device = Box::new(plimsoll_runtime::Cpu::new(CpuOptions::default()));
-    let mut executor = plimsoll_runtime::Executor::new(device, layout).expect("it is small");
+    let layout = MemoryLayout::of(&program, &schedule);
+    let device = Box::new(Cpu::new(CpuOptions::default()));
+    let mut executor = Executor::new(device, layout).expect("it is small");
     let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
     let mut trainer = Trainer::new(executor, loaded, None, plan).expect("the plan fits");
     fails(advance(&mut trainer, 20), "lower the learning rate");

@@ -3,7 +3,8 @@
 //! What only options can contradict (one for another device, two that exclude each other) is refused here.
 
 use super::values::{
-    DecayArg, DeviceChoice, DuplexArg, HostPlace, ObjectiveArg, OptimizerArg, RuleArg, SearchArg, ToolArg,
+    DecayArg, DeviceChoice, DuplexArg, HostPlace, ObjectiveArg, OptimizerArg, PrecisionArg, RuleArg,
+    SearchArg, ToolArg,
 };
 use super::{
     DeviceArgs, ExportArgs, KernelArgs, KernelsArg, NetworkArgs, RateArgs, SearchArgs, StudyArgs, TrainArgs,
@@ -11,11 +12,11 @@ use super::{
 };
 use crate::failure::Failure;
 use crate::interrupt;
-use plimsoll_ir::Bytes;
 use plimsoll_ir::config::{GpuKernels, LearningRateRule};
 use plimsoll_ir::schedule::{Duplex, Link};
+use plimsoll_ir::{Bytes, Precision};
 use plimsoll_runtime::{CpuOptions, HostMemory};
-use plimsoll_study::device::{as_many_cores, cpu_options};
+use plimsoll_study::device::{as_many_cores, cpu_options, processor_has};
 use plimsoll_study::error::DataError;
 use plimsoll_study::error::SetupError;
 use plimsoll_study::export::{Optimizer, Tool, Wanted};
@@ -87,19 +88,23 @@ impl DeviceArgs {
             }
             DeviceChoice::Cpu => {
                 threads_are_sound(self.threads)?;
+                processor_has(self.kernels.precision.asked())?;
                 Ok(processor(self.threads, link, &self.host, watch))
             }
             DeviceChoice::Cuda(_) if self.threads.is_some() => Err(only("--threads", "cpu")),
             DeviceChoice::Cuda(_) if link.is_some() => Err(only("--link", "cpu")),
             DeviceChoice::Cuda(_) | DeviceChoice::Modelled(_) if half => Err(only("--duplex half", "cpu")),
-            DeviceChoice::Cuda(ordinal) => gpu(ordinal, !self.no_graph, &self.host, self.kernels.chosen()?),
+            DeviceChoice::Cuda(ordinal) => {
+                let precision = self.kernels.precision.asked();
+                gpu(ordinal, !self.no_graph, &self.host, self.kernels.chosen()?, precision)
+            }
             DeviceChoice::Modelled(_) if self.no_graph => Err(only("--no-graph", "cuda")),
             DeviceChoice::Modelled(_) if self.threads.is_some() => Err(only("--threads", "cpu")),
             DeviceChoice::Modelled(_) if link.is_some() => Err(only("--link", "cpu")),
             DeviceChoice::Modelled(_) if matches!(self.host, HostPlace::File(_)) => {
                 Err(only("--host file:PATH", "cpu"))
             }
-            DeviceChoice::Modelled(sheet) => Ok(Setup::modelled(sheet, self.kernels.tf32_alone()?)?),
+            DeviceChoice::Modelled(sheet) => Ok(Setup::modelled(sheet, self.kernels.precision_alone()?)?),
         }
     }
 }
@@ -117,10 +122,16 @@ pub fn processor(threads: Option<u32>, link: Option<Link>, host: &HostPlace, wat
 }
 
 /// A GPU; what is offloaded goes to pinned memory, and no file can be pinned.
-pub fn gpu(ordinal: u32, graphs: bool, host: &HostPlace, kernels: GpuKernels) -> Result<Setup, Failure> {
+pub fn gpu(
+    ordinal: u32,
+    graphs: bool,
+    host: &HostPlace,
+    kernels: GpuKernels,
+    precision: Option<Precision>,
+) -> Result<Setup, Failure> {
     match host {
         HostPlace::File(_) => Err(only("--host file:PATH", "cpu")),
-        HostPlace::Memory => Ok(Setup::cuda(ordinal, graphs, kernels)?),
+        HostPlace::Memory => Ok(Setup::cuda(ordinal, graphs, kernels, precision)?),
     }
 }
 
@@ -128,17 +139,16 @@ impl KernelArgs {
     /// What they choose of a GPU that is here.
     pub fn chosen(&self) -> Result<GpuKernels, Failure> {
         let libraries = self.kernels.unwrap_or_default() == KernelsArg::Libraries;
-        if self.tf32 && !libraries {
-            return Err(Failure::usage("--tf32 is for --kernels libraries; our own kernels multiply in f32")
-                .help("leave one of the two out"));
+        if self.precision == PrecisionArg::Tf32 && !libraries {
+            let message = "--precision tf32 is for --kernels libraries; our own kernels multiply in f32";
+            return Err(Failure::usage(message).help("leave one of the two out"));
         }
-        Ok(GpuKernels { libraries, tf32: self.tf32, deterministic: self.deterministic })
+        Ok(GpuKernels { libraries, deterministic: self.deterministic, tf32: None })
     }
 
-    /// What they choose of a device that is modelled: products in TF32, and nothing else.
-    pub fn tf32_alone(&self) -> Result<bool, Failure> {
-        let others = KernelArgs { tf32: false, ..*self };
-        others.given().map_or(Ok(self.tf32), |option| Err(only(option, "cuda")))
+    /// What they choose of a device that is modelled: its precision, and nothing else.
+    pub fn precision_alone(&self) -> Result<Option<Precision>, Failure> {
+        self.given().map_or(Ok(self.precision.asked()), |option| Err(only(option, "cuda")))
     }
 }
 
@@ -356,7 +366,7 @@ mod tests {
             "--seed 2",
         ];
         let mut names: Vec<String> = all.iter().map(|more| named(&format!("{usual} {more}"))).collect();
-        let modelled = ["h100", "k40", "h100 --tf32"];
+        let modelled = ["h100", "k40", "h100 --precision f32", "h100 --precision tf32"];
         names.extend(modelled.iter().map(|device| named(&format!("auto --network mlp --device {device}"))));
         let readable = |at: usize, words: &str| {
             let (said, digits) = names[at].rsplit_once('-').expect("words and digits");

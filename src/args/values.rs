@@ -1,7 +1,7 @@
 //! Values of options that are more than a number, a unit or a word, each with the words that it is read from.
 
 use clap::ValueEnum;
-use plimsoll_ir::Seconds;
+use plimsoll_ir::{Precision, Seconds};
 use plimsoll_tuner::model::devices::{self, Sheet};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -133,6 +133,29 @@ pub enum KernelsArg {
     Libraries,
     /// Plimsoll's own: slower, and no library is needed
     Own,
+}
+
+/// In what convolutions and matrix products multiply.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum PrecisionArg {
+    /// PyTorch's: on GPUs that have TF32, convolutions in TF32 and matrix products in f32; elsewhere f32
+    #[default]
+    Default,
+    /// f32 throughout
+    F32,
+    /// Both in TF32: by tensor cores, of numbers with 10 bits after the point. Our own kernels and the CPU have none
+    Tf32,
+}
+
+impl PrecisionArg {
+    /// What is asked for; none for the device's default.
+    pub fn asked(self) -> Option<Precision> {
+        match self {
+            PrecisionArg::Default => None,
+            PrecisionArg::F32 => Some(Precision::F32),
+            PrecisionArg::Tf32 => Some(Precision::Tf32),
+        }
+    }
 }
 
 /// How the learning rate follows from the base point.

@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::files::read_valid;
 use crate::output::{Cell, Facts, Table};
 use crate::verbs::profile::how_known;
-use crate::verbs::tune::caution;
+use crate::verbs::tune::{caution, precision_of};
 use plimsoll_ir::schedule::Stream;
 use plimsoll_ir::search_log::{SearchLog, SearchStep, StepResult};
 use plimsoll_ir::simulate::Timeline;
@@ -72,6 +72,7 @@ fn answer(tuned: &Tuned) -> Facts {
     let rate = &tuned.config.learning_rate;
     vec![
         ("times", "times", how_known(tuned.config.modelled, tuned.config.modelled_error).into()),
+        ("precision", "precision", precision_of(&tuned.config).into()),
         ("answer", "answer", tuned.headline().into()),
         ("why", "why", tuned.why().into()),
         ("placement", "placement", tuned.placement().into()),

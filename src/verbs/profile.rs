@@ -76,6 +76,11 @@ fn tables(profile: &Profile, study: &Study) -> Result<Vec<Table>, Failure> {
                 u64::from(profile.machine.threads).into(),
             ),
             ("system", "system", profile.machine.system.clone().into()),
+            (
+                "precision",
+                "precision",
+                profile.machine.precision.map(|precision| precision.to_string()).into(),
+            ),
             ("plimsoll", "plimsoll", profile.machine.plimsoll.clone().into()),
             ("doubts", "doubtful", doubts.into()),
             ("budget_bytes", "budget", profile.budget_bytes.into()),

@@ -6,6 +6,7 @@ use crate::files;
 use crate::output::{Cell, Table};
 use crate::processes;
 use crate::progress::watched;
+use crate::verbs::tune::precision_of;
 use plimsoll_ir::Seconds;
 use plimsoll_ir::config::{Config, GpuKernels};
 use plimsoll_ir::profile::Profile;
@@ -178,8 +179,9 @@ fn setup_of(config: &Config, args: &RunArgs, watch: &Watch<'_>) -> Result<Setup,
         }
         DeviceChoice::Cuda(ordinal) if !on_cpu => {
             // A config from before there were libraries was tuned with our own kernels.
-            let own = GpuKernels { libraries: false, tf32: false, deterministic: false };
-            gpu(ordinal, !args.no_graph, &args.host, config.kernels.unwrap_or(own)).map_err(|failure| {
+            let kernels = config.kernels.unwrap_or(GpuKernels::OWN);
+            let opened = gpu(ordinal, !args.no_graph, &args.host, kernels, config.arithmetic());
+            opened.map_err(|failure| {
                 let tuned = format!("the config was tuned on `{}`", config.device);
                 failure.help(match args.host {
                     HostPlace::File(_) => format!("leave --host out: {tuned}"),
@@ -202,6 +204,7 @@ fn table(task: &NetworkWorkload, config: &Config, trained: &Trained) -> Table {
     let only_measured = |seconds: Seconds| if measured { seconds.into() } else { Cell::None };
     let mut facts: Vec<(_, _, Cell)> = vec![
         ("network", "network", config.network.in_words().into()),
+        ("precision", "precision", precision_of(config).into()),
         ("batch", "batch", config.batch.into()),
     ];
     if trained.global_batch != config.batch {

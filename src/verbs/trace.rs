@@ -5,14 +5,15 @@ use crate::failure::Failure;
 use crate::files;
 use crate::output::Table;
 use crate::verbs::networks::network;
+use plimsoll_ir::Precision;
 use plimsoll_ir::network::{DropUnit, Layer, LayerKind, Network};
-use plimsoll_ir::profile::Profile;
+use plimsoll_ir::profile::{Machine, Profile};
 use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::trace::Trace;
 use plimsoll_networks::{Draw, LowerOptions, Mode, ReluStorage, lower};
 use plimsoll_runtime::{cpu, cuda};
 use plimsoll_study::Setup;
-use plimsoll_study::device::is_cpu;
+use plimsoll_study::device::{is_cpu, processor_has};
 use plimsoll_study::measure::may_be_off;
 use plimsoll_tuner::model::Model;
 use plimsoll_tuner::model::devices::{self, Modelled, Sheet};
@@ -21,14 +22,20 @@ use std::path::Path;
 /// What stands between a trace's name and the modelled device that its seconds are of: trace/1 has no other place for it.
 pub const MODELLED: &str = "-modelled-";
 
-/// What follows where its products are in TF32.
-const TF32: &str = "-tf32";
+/// The precisions that follow the device's name; none follows where it is f32.
+const IN_TF32: [Precision; 2] = [Precision::Tf32Convolutions, Precision::Tf32];
+
+/// How they follow it.
+fn said(precision: Precision) -> String {
+    if IN_TF32.contains(&precision) { format!("-{}", precision.name()) } else { String::new() }
+}
 
 /// The modelled device that a trace's seconds are of; none where they are of none, or of one that is not known here.
 pub fn modelled_device(trace: &Trace) -> Option<Modelled> {
     let (_, device) = trace.name.rsplit_once(MODELLED)?;
-    let (name, tf32) = device.strip_suffix(TF32).map_or((device, false), |name| (name, true));
-    Some(Modelled { tf32, ..Modelled::new(devices::sheet(name)?) })
+    let of = |precision: Precision| device.strip_suffix(&said(precision)).map(|name| (name, precision));
+    let (name, precision) = IN_TF32.into_iter().find_map(of).unwrap_or((device, Precision::F32));
+    Some(Modelled { precision, ..Modelled::new(devices::sheet(name)?) })
 }
 
 /// What to know of a trace whose seconds are those of a modelled device.
@@ -65,17 +72,21 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
         return Err(Failure::usage("the profile is of a device that is modelled, not measured")
             .help(format!("ask the model itself: --device {}", devices::names().replace(", ", "|"))));
     }
+    let asked = args.kernels.precision.asked();
     let setup = match machine.filter(|machine| !is_cpu(&machine.device)) {
-        Some(_) => Some(args.kernels.chosen()?),
+        Some(machine) => Some((args.kernels.chosen()?, in_profile(machine, asked)?)),
         None => match args.kernels.given() {
             Some(option) => return Err(only_with_gpu(option)),
-            None => None,
+            None => {
+                processor_has(asked)?;
+                None
+            }
         },
     };
     // Our own kernels ask no device.
-    let gpu = setup.filter(|kernels| kernels.libraries);
-    let open = |kernels| {
-        Setup::cuda(0, true, kernels).map_err(|error| {
+    let gpu = setup.filter(|(kernels, _)| kernels.libraries);
+    let open = |(kernels, precision)| {
+        Setup::cuda(0, true, kernels, Some(precision)).map_err(|error| {
             Failure::from(error)
                 .help("the profile is of a GPU, whose libraries are asked; with --kernels own nobody is")
         })
@@ -96,6 +107,17 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
         model.fill(&mut trace).map_err(Failure::usage)?;
     }
     write(args, &trace)
+}
+
+/// The precision of a GPU's profile, which no other can be asked for beside. An older version wrote none where it was f32.
+fn in_profile(machine: &Machine, asked: Option<Precision>) -> Result<Precision, Failure> {
+    match (asked, machine.precision) {
+        (Some(asked), Some(measured)) if asked != measured => {
+            let message = format!("the profile was measured in {measured}, and --precision asks for {asked}");
+            Err(Failure::usage(message).help("leave --precision out, or measure again with it"))
+        }
+        (asked, measured) => Ok(asked.or(measured).unwrap_or(Precision::F32)),
+    }
 }
 
 /// The draw that is asked for, which the network must have.
@@ -119,16 +141,15 @@ fn modelled(
     network: &Network,
     draw: Option<Draw>,
 ) -> Result<Vec<Table>, Failure> {
-    let tf32 = args.kernels.tf32_alone().map_err(|failure| failure.help("leave it out"))?;
-    let setup = Setup::modelled(sheet, tf32).map_err(|error| Failure::from(error).help("leave it out"))?;
+    let precision = args.kernels.precision_alone().map_err(|failure| failure.help("leave it out"))?;
+    let setup = Setup::modelled(sheet, precision)?;
     let device = setup.model().expect("it was just modelled");
     let alternatives = |call: &Call| device.alternatives(call);
     let options =
         LowerOptions { mode: Mode::Train, relu: args.relu.into(), draw, alternatives: &alternatives };
     let mut program = lower(network, args.batch, &options).map_err(Failure::usage)?;
     device.fill(&mut program);
-    let arithmetic = if device.tf32 { TF32 } else { "" };
-    program.trace.name += &format!("{MODELLED}{}{arithmetic}", sheet.name);
+    program.trace.name += &format!("{MODELLED}{}{}", sheet.name, said(device.precision));
     of_a_model(&program.trace).inspect(|words| tracing::warn!("{words}"));
     write(args, &program.trace)
 }

@@ -33,9 +33,15 @@ pub fn head(config: &Config) -> Facts {
     vec![
         ("network", "network", config.network.in_words().into()),
         ("times", "times", how_known(config.modelled, config.modelled_error).into()),
+        ("precision", "precision", precision_of(config).into()),
         ("budget_bytes", "budget", config.budget_bytes.into()),
         ("batch", "batch", config.batch.into()),
     ]
+}
+
+/// In what convolutions and matrix products multiply, for a table.
+pub fn precision_of(config: &Config) -> Option<String> {
+    config.arithmetic().map(|precision| precision.to_string())
 }
 
 /// What was chosen.

@@ -60,6 +60,7 @@ fn run_watched(args: &VerifyArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failu
         vec![
             ("verdict", "verdict", "equal, bit for bit".into()),
             ("network", "network", trace.name.clone().into()),
+            ("precision", "precision", task.setup.precision().to_string().into()),
             ("batch", "batch", args.batch.into()),
             ("policy", "policy", policy.to_string().into()),
             ("iterations", "iterations", args.iterations.into()),

@@ -55,7 +55,7 @@ fn outcome(libraries: &Path, line: &str) -> String {
 fn plans_change_no_bit_with_anybodys_kernels() {
     let Some(library) = StandIn::open() else { return };
     let folder = &library.options().libraries[0];
-    for options in ["", " --kernels own", " --tf32", " --no-graph"] {
+    for options in ["", " --kernels own", " --precision f32", " --precision tf32", " --no-graph"] {
         let verify = format!("verify {TASK} --batch 4 --iterations 4{options}");
         assert_eq!(outcome(folder, &verify), "0", "{verify}");
     }
@@ -67,8 +67,9 @@ fn what_is_tuned_runs_with_the_kernels_that_it_was_tuned_for() {
     let folder = &library.options().libraries[0];
     let study = tempfile::tempdir().expect("a folder");
     let study = study.path().display();
-    let auto =
-        format!("auto {TASK} --tf32 --budget 3MB --base-batch 4 --max-batch 8 --epochs 1 --study {study}");
+    let auto = format!(
+        "auto {TASK} --precision tf32 --budget 3MB --base-batch 4 --max-batch 8 --epochs 1 --study {study}"
+    );
     // Here a device takes as long as a busy processor lets it; what was measured is kept, and a second run goes on.
     let tuned = (0..4).map(|_| outcome(folder, &auto)).find(|outcome| !outcome.starts_with("5:"));
     match tuned.as_deref() {
@@ -80,17 +81,20 @@ fn what_is_tuned_runs_with_the_kernels_that_it_was_tuned_for() {
         std::fs::read_to_string(format!("{study}/{name}")).expect("it was written").replace(' ', "")
     };
     let config = read("chosen.config.json");
-    assert!(config.contains("\"libraries\":true") && config.contains("\"tf32\":true"), "{config}");
+    assert!(config.contains("\"libraries\":true") && config.contains("\"precision\":\"tf32\""), "{config}");
     let profile = read("network.profile.json");
     for way in ["implicit_gemm", "algo_3", "own"] {
         assert!(profile.contains(&format!("\"name\":\"{way}\"")), "`{way}` was not measured");
     }
     assert!(profile.contains("cuDNN9.1.0,TF32"), "whose kernels were measured");
+    assert!(profile.contains("\"precision\":\"tf32\""), "in what was measured");
     assert_eq!(outcome(folder, &format!("run {study} --data synthetic:96 --fresh")), "0");
     let trace = format!("{study}/trace.json");
     let traced = format!(
-        "trace lenet --image 12 --channels 1 --batch 8 --tf32 -o {trace} --profile {study}/network.profile.json"
+        "trace lenet --image 12 --channels 1 --batch 8 -o {trace} --profile {study}/network.profile.json"
     );
+    let refused = outcome(folder, &format!("{traced} --precision f32"));
+    assert!(refused.contains("measured in TF32, and --precision asks for f32"), "{refused}");
     assert_eq!(outcome(folder, &traced), "0");
     assert!(std::fs::read_to_string(trace).expect("it was written").contains("alternatives"));
 }

@@ -5,10 +5,8 @@ use crate::watch::Watch;
 use plimsoll_ir::config::GpuKernels;
 use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::schedule::Link;
-use plimsoll_ir::{Bytes, BytesPerSecond};
-use plimsoll_runtime::{
-    Cpu, CpuOptions, CudaDevice, CudaOptions, Device, DeviceFacts, Kernels, Precision, cpu,
-};
+use plimsoll_ir::{Bytes, BytesPerSecond, Precision};
+use plimsoll_runtime::{Cpu, CpuOptions, CudaDevice, CudaOptions, Device, DeviceFacts, Kernels, cpu};
 use plimsoll_tuner::model::devices::{Modelled, Sheet};
 use std::rc::Rc;
 
@@ -48,17 +46,15 @@ impl Gpu {
 
     /// Whose kernels it runs.
     pub fn kernels(&self) -> GpuKernels {
-        let CudaOptions { kernels, precision, deterministic, .. } = self.options;
-        let (libraries, tf32) = (kernels == Kernels::Libraries, precision == Precision::Tf32);
-        GpuKernels { libraries, tf32, deterministic }
+        let CudaOptions { kernels, deterministic, .. } = self.options;
+        GpuKernels { libraries: kernels == Kernels::Libraries, deterministic, tf32: None }
     }
 }
 
-/// Options that choose kernels.
-pub fn with_kernels(options: CudaOptions, chosen: GpuKernels) -> CudaOptions {
-    let GpuKernels { libraries, tf32, deterministic } = chosen;
+/// Options that choose kernels and their precision; none for the device's default.
+pub fn with_kernels(options: CudaOptions, chosen: GpuKernels, precision: Option<Precision>) -> CudaOptions {
+    let GpuKernels { libraries, deterministic, .. } = chosen;
     let kernels = if libraries { Kernels::Libraries } else { Kernels::Own };
-    let precision = if tf32 { Precision::Tf32 } else { Precision::F32 };
     CudaOptions { kernels, precision, deterministic, ..options }
 }
 
@@ -70,26 +66,43 @@ pub fn cpu_options(threads: Option<u32>, link: Option<Link>) -> CpuOptions {
 }
 
 impl Setup {
-    /// A GPU, by its number from 0, with or without graphs. What is offloaded goes to pinned memory.
+    /// A GPU, by its number from 0, with or without graphs, in a precision, by default PyTorch's. What is offloaded goes to
+    /// pinned memory.
     ///
     /// # Errors
     ///
-    /// There is no such GPU, its driver or a library is missing or too old, or it refuses.
-    pub fn cuda(ordinal: u32, graphs: bool, kernels: GpuKernels) -> Result<Setup, Error> {
+    /// There is no such GPU, its driver or a library is missing or too old, it lacks the precision, or it refuses.
+    pub fn cuda(
+        ordinal: u32,
+        graphs: bool,
+        kernels: GpuKernels,
+        precision: Option<Precision>,
+    ) -> Result<Setup, Error> {
         let options = CudaOptions { ordinal, graphs, ..CudaOptions::default() };
-        Ok(Setup::Cuda(Gpu::open(with_kernels(options, kernels))?))
+        Ok(Setup::Cuda(Gpu::open(with_kernels(options, kernels, precision))?))
     }
 
-    /// A device of which only the data sheet is known, whose products are in TF32 or f32.
+    /// A device of which only the data sheet is known, in a precision, by default PyTorch's.
     ///
     /// # Errors
     ///
-    /// It has no tensor cores for TF32.
-    pub fn modelled(sheet: &'static Sheet, tf32: bool) -> Result<Setup, SetupError> {
-        if tf32 && sheet.tf32_peak.is_none() {
-            return Err(SetupError::Tf32 { product: sheet.product });
+    /// It has no tensor cores for the precision.
+    pub fn modelled(sheet: &'static Sheet, precision: Option<Precision>) -> Result<Setup, SetupError> {
+        let has_tf32 = sheet.tf32_peak.is_some();
+        let precision = precision.unwrap_or(Precision::usual(has_tf32));
+        if precision.needs_tf32() && !has_tf32 {
+            return Err(SetupError::Precision { device: sheet.product.to_owned(), precision });
         }
-        Ok(Setup::Modelled(Modelled { tf32, ..Modelled::new(sheet) }))
+        Ok(Setup::Modelled(Modelled { precision, ..Modelled::new(sheet) }))
+    }
+
+    /// In what convolutions and matrix products multiply.
+    pub fn precision(&self) -> Precision {
+        match self {
+            Setup::Cpu(_) => Precision::F32,
+            Setup::Cuda(gpu) => gpu.open.facts().precision,
+            Setup::Modelled(device) => device.precision,
+        }
     }
 
     /// Warns of a paced link on which training takes hours for what others do in a second.
@@ -139,7 +152,8 @@ impl Setup {
         let Setup::Modelled(device) = self else { return Ok(self.device()?.facts()) };
         let machine = device.machine("");
         let (name, system, threads) = (machine.device, machine.system, machine.threads);
-        Ok(DeviceFacts { name, system, threads, memory: Some(device.sheet.memory) })
+        let (memory, precision) = (Some(device.sheet.memory), device.precision);
+        Ok(DeviceFacts { name, system, threads, memory, precision })
     }
 
     /// Whether a failure takes the device's memory along.
@@ -168,6 +182,14 @@ pub fn is_cpu(name: &str) -> bool {
 pub fn cores() -> u32 {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     u32::try_from(cores).unwrap_or(u32::MAX)
+}
+
+/// Makes sure that the processor has a precision; none is its default, f32.
+pub fn processor_has(precision: Option<Precision>) -> Result<(), SetupError> {
+    match precision {
+        None | Some(Precision::F32) => Ok(()),
+        Some(precision) => Err(SetupError::Precision { device: "cpu".to_owned(), precision }),
+    }
 }
 
 /// Makes sure that this machine has a core for each of so many threads.

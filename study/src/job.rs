@@ -89,7 +89,7 @@ impl Study {
     /// use plimsoll_tuner::model::devices;
     ///
     /// // A GPU that is modelled from its data sheet, so that nothing needs to be measured.
-    /// let setup = Setup::modelled(devices::sheet("k40").ok_or("there is a data sheet of it")?, false)?;
+    /// let setup = Setup::modelled(devices::sheet("k40").ok_or("there is a data sheet of it")?, None)?;
     /// let task = NetworkWorkload::new(&NetworkRequest::zoo("mlp"), &DataSource::Digits, setup)?;
     /// let request = TuneRequest {
     ///     budget: task.budget(None)?,

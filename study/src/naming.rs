@@ -13,9 +13,9 @@ use crate::error::Error;
 use crate::measure::in_words;
 use crate::network_workload::NetworkWorkload;
 use crate::request::{Objective, RateRequest, Searcher, TrainRequest};
-use plimsoll_ir::Bytes;
 use plimsoll_ir::checksum::Checksum;
 use plimsoll_ir::units::Size;
+use plimsoll_ir::{Bytes, Precision};
 use plimsoll_runtime::HostMemory;
 use std::path::PathBuf;
 
@@ -86,10 +86,13 @@ fn device(setup: &Setup) -> Result<Vec<String>, Error> {
         Setup::Cuda(gpu) => {
             let kernels = gpu.kernels();
             let graphs = said("no graph", !gpu.graphs());
-            [setup.facts()?.name, format!("{kernels:?}")].into_iter().chain(graphs).collect()
+            let words = [setup.facts()?.name, format!("{kernels:?}"), setup.precision().to_string()];
+            words.into_iter().chain(graphs).collect()
         }
         Setup::Modelled(device) => {
-            [device.sheet.name.to_owned()].into_iter().chain(said("TF32", device.tf32)).collect()
+            let precision = device.precision;
+            let other = said(&precision.to_string(), precision != Precision::F32);
+            [device.sheet.name.to_owned()].into_iter().chain(other).collect()
         }
     })
 }

@@ -277,15 +277,15 @@ impl NetworkWorkload {
     }
 
     /// The same; the state that the first of them trains is kept on the host, copied before this offload of its schedule or
-    /// behind all.
+    /// behind all, and its iterations bring each other's input.
     pub fn executor_keeping_state(
         &self,
         programs: &[(&Program, &Schedule)],
         before: Option<CommandId>,
     ) -> Result<(Executor, Vec<Loaded>), Error> {
         let [(trained, schedule), others @ ..] = programs else { return self.executor(programs) };
-        let layout = layout_of(programs).keeping_state(trained);
-        let state = layout.state;
+        let layout = layout_of(programs).keeping_state(trained).feeding(trained);
+        let state = layout.state + layout.input;
         let mut executor = Executor::new(self.setup.device()?, layout).map_err(|error| {
             let of_host = match &error {
                 RuntimeError::Device(DeviceError::OutOfMemory { what, .. }) => *what != MemoryKind::Device,
@@ -311,6 +311,7 @@ impl Workload for NetworkWorkload {
             threads: setup.threads(),
             paced: setup.link(),
             kernels: setup.kernels(),
+            precision: setup.precision(),
             modelled_error: setup.model().map(|device| device.error()),
         })
     }

@@ -91,6 +91,7 @@ mod tests {
             health: None,
             modelled: false,
             modelled_error: None,
+            precision: None,
         };
         let network = NetworkSpec { name: "net".to_owned(), image: [8, 8], channels: 1, classes: 2 };
         ProfileRequest {

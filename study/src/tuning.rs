@@ -591,6 +591,7 @@ impl Tuner<'_> {
             link: model.link(),
             paced: about.paced,
             kernels: about.kernels,
+            precision: Some(about.precision),
             modelled: about.modelled_error.is_some(),
             modelled_error: about.modelled_error,
             budget_bytes: request.budget,

@@ -9,8 +9,8 @@ use crate::row::{Row, Verdict, number, words};
 use crate::torch::Torch;
 use plimsoll::failure::Failure;
 use plimsoll::study::Workload;
-use plimsoll_ir::Seconds;
-use plimsoll_runtime::{CudaOptions, Precision};
+use plimsoll_ir::{Precision, Seconds};
+use plimsoll_runtime::CudaOptions;
 use plimsoll_tuner::model::Model;
 use serde_json::{Value, json};
 
@@ -41,7 +41,7 @@ const IN_A_TURN: usize = 10;
 
 /// What numbers are computed with: its name here and in PyTorch's side, and the device that does.
 fn precisions() -> Vec<(&'static str, CudaOptions)> {
-    vec![("f32", cuda()), ("tf32", CudaOptions { precision: Precision::Tf32, ..cuda() })]
+    vec![("f32", cuda()), ("tf32", CudaOptions { precision: Some(Precision::Tf32), ..cuda() })]
 }
 
 fn run(ground: &Ground) -> Result<(), Failure> {

@@ -26,6 +26,16 @@ pub struct ConvShape {
     pub bias: bool,
 }
 
+impl ConvShape {
+    /// Whether it is a matrix product and no convolution of an image: a fully connected layer, on a 1x1 image, or one of a
+    /// sequence, whose positions are rows of an image one column wide.
+    pub fn is_matrix_product(&self) -> bool {
+        let Window { size, stride, padding, dilation } = self.window;
+        let pixel = size == [1, 1] && stride == [1, 1] && padding == [0, 0] && dilation == [1, 1];
+        pixel && self.input[1] == 1 && self.groups == 1
+    }
+}
+
 /// Shape of a pooling over a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PoolShape {

@@ -201,7 +201,13 @@ mod tests {
 
     #[test]
     fn mappings_start_on_a_page_and_hold_zeros() {
-        let layout = MemoryLayout { resident: Bytes(1000), pool: Bytes(24), host: Bytes(5), state: Bytes(2) };
+        let layout = MemoryLayout {
+            resident: Bytes(1000),
+            pool: Bytes(24),
+            host: Bytes(5),
+            state: Bytes(2),
+            input: Bytes(0),
+        };
         let memory = Memory::new(layout, &HostMemory::Anonymous).expect("it is small");
         for (base, bytes) in [(memory.device(Bytes(0)), 1024), (memory.host(Bytes(0)), 7)] {
             assert_eq!(base as usize % 4096, 0);

@@ -20,6 +20,7 @@ pub use link::Hurry;
 pub use memory::HostMemory;
 pub use system::available_bytes;
 pub use system::machine_bytes;
+pub(crate) use system::pinnable_bytes;
 pub(crate) use system::{allocate_blocks, system_name};
 
 use crate::device::{
@@ -29,7 +30,7 @@ use crate::device::{
 use memory::Memory;
 use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::schedule::{Link, Stream};
-use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_ir::{Bytes, Precision, Seconds};
 use std::sync::Arc;
 use stream::{Streams, Task};
 
@@ -96,6 +97,7 @@ impl Device for Cpu {
             system: system_name(),
             threads: self.options.threads.max(1),
             memory: machine_bytes(),
+            precision: Precision::F32,
         }
     }
 

@@ -395,8 +395,12 @@ mod tests {
     /// The one way to a task outside of its memory is a mistake in this crate; it surfaces, and nothing hangs.
     #[test]
     fn a_failure_surfaces_at_synchronise_and_the_streams_go_on() {
-        let layout =
-            MemoryLayout { resident: Bytes(4096), pool: Bytes(4096), host: Bytes(4096), state: Bytes(0) };
+        let layout = MemoryLayout {
+            resident: Bytes(4096),
+            pool: Bytes(4096),
+            host: Bytes(4096),
+            ..MemoryLayout::default()
+        };
         let memory =
             Arc::new(Memory::new(layout, &super::super::HostMemory::Anonymous).expect("it is small"));
         let room = Room { events: 2, commands: 8 };

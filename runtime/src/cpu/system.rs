@@ -26,6 +26,24 @@ pub fn machine_bytes() -> Option<Bytes> {
     groups.chain(meminfo("MemTotal:")).chain(address_space()).min()
 }
 
+/// What of memory can be pinned at most, where so much of the machine's is left to the system; none where nothing limits it.
+/// What is in use now does not count: it may be given back.
+pub fn pinnable_bytes(left: Bytes) -> Option<Bytes> {
+    let groups = own_groups().into_iter().map(|group| group.limit).min().map(Bytes);
+    pinnable(groups, meminfo("MemTotal:"), address_space(), left)
+}
+
+/// The least of what control groups, the machine and the process's address space allow.
+fn pinnable(
+    groups: Option<Bytes>,
+    machine: Option<Bytes>,
+    addresses: Option<Bytes>,
+    left: Bytes,
+) -> Option<Bytes> {
+    let machine = machine.map(|machine| machine.saturating_sub(left));
+    [groups, machine, addresses].into_iter().flatten().min()
+}
+
 /// A number of the system's memory table.
 fn meminfo(key: &str) -> Option<Bytes> {
     let text = read_to_string("/proc/meminfo").ok()?;
@@ -139,6 +157,22 @@ mod tests {
         ];
         check(&one, "5:cpu:/a\n4:memory:/a\n0::/\n", &[(9000, 500)]);
         check(&one, "nonsense\n::\n", &[]);
+    }
+
+    #[test]
+    fn what_can_be_pinned_is_what_the_tightest_limit_allows() {
+        let check =
+            |groups: Option<u64>, machine: Option<u64>, addresses: Option<u64>, expected: Option<u64>| {
+                let found = pinnable(groups.map(Bytes), machine.map(Bytes), addresses.map(Bytes), Bytes(2));
+                assert_eq!(found, expected.map(Bytes), "{groups:?} {machine:?} {addresses:?}");
+            };
+        check(None, Some(10), None, Some(8));
+        // A group's limit is what it may take of memory, and nothing of it is the system's.
+        check(Some(8), Some(10), None, Some(8));
+        check(Some(5), Some(10), None, Some(5));
+        check(Some(9), Some(10), Some(4), Some(4));
+        check(None, Some(1), None, Some(0));
+        check(None, None, None, None);
     }
 
     #[test]

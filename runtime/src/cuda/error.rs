@@ -4,6 +4,7 @@
 //! CUDA is the usual case.
 
 use crate::device::DeviceError;
+use plimsoll_ir::Precision;
 use std::path::PathBuf;
 
 /// Why a device could not be opened.
@@ -103,6 +104,19 @@ pub enum CudaError {
         device: String,
         /// The device's.
         capability: Capability,
+    },
+    /// The device has not what is to be multiplied in.
+    #[error(
+        "{device} has compute capability {capability}, and no tensor cores for {precision}, which came with 8.0; compute in \
+         f32, as is the default there"
+    )]
+    Precision {
+        /// The device's name.
+        device: String,
+        /// The device's.
+        capability: Capability,
+        /// What was asked for.
+        precision: Precision,
     },
     /// The kernels do not compile: a bug of ours, or an NVRTC that reads them otherwise.
     #[error("the kernels do not compile with NVRTC `{}`: {log}", path.display())]

@@ -1,15 +1,12 @@
 //! What a device `cuda` allocates: one piece of device memory and one of pinned host memory, each of exactly its size.
 //!
-//! The host's is a mapping of its own that is registered with the driver, rather than memory of the driver's, which would be
-//! rounded up to a power of two. What is free is asked for first on both sides, so that too little is one clear error.
+//! What is free is asked for first, so that too little is one clear error; the host's side is in `pinned.rs`.
 
 use super::driver::{Context, DeviceMemory, PinnedMemory};
 use super::error::{Refusal, code};
 use super::graph::Streams;
-use super::numa;
-use crate::cpu::available_bytes;
+use super::pinned::pinned_memory;
 use crate::device::{DeviceError, MemoryKind, MemoryLayout};
-use memmap2::MmapOptions;
 use plimsoll_ir::Bytes;
 use std::sync::Arc;
 
@@ -76,36 +73,6 @@ fn device_memory(context: &Arc<Context>, bytes: Bytes) -> Result<Option<DeviceMe
         return Err(short);
     }
     DeviceMemory::allocate(context, length).map(Some).map_err(|r| or_short(r, short))
-}
-
-fn pinned_memory(
-    context: &Arc<Context>,
-    bytes: Bytes,
-    node: Option<u32>,
-) -> Result<Option<PinnedMemory>, DeviceError> {
-    if bytes == Bytes::ZERO {
-        return Ok(None);
-    }
-    let available = available_bytes().unwrap_or(Bytes(u64::MAX));
-    let short = DeviceError::OutOfMemory {
-        what: MemoryKind::PinnedHost,
-        needed: bytes,
-        available,
-        held_by: Vec::new(),
-    };
-    let length = usize::try_from(bytes.0).map_err(|_| short.clone())?;
-    if bytes > available {
-        return Err(short);
-    }
-    // Its pages come when it is pinned, all at once, and from the node that it is bound to by then.
-    let mut map = MmapOptions::new().len(length).map_anon().map_err(|_| short.clone())?;
-    if let Some(node) = node {
-        numa::prefer(&mut map, node);
-    }
-    PinnedMemory::pin(context, map).map(Some).map_err(|refusal| match refusal.code {
-        code::OUT_OF_MEMORY => short,
-        _ => DeviceError::NotPinned { why: format!("{refusal}, of {bytes}") },
-    })
 }
 
 /// A refusal for want of memory is told in bytes.

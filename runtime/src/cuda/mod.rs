@@ -19,15 +19,17 @@ mod kernels;
 mod libraries;
 mod memory;
 mod numa;
+mod pinned;
 mod presence;
 mod ranges;
 pub mod swaps;
 mod table;
+mod updates;
 
 pub use compile::user_cache;
 pub use driver::GpuFacts;
 pub use error::{Capability, CudaError, Instead, Refusal};
-pub use libraries::{Found, Kernels, Precision, countable_batch};
+pub use libraries::{Found, Kernels, countable_batch};
 pub use presence::LIBRARIES_VARIABLE;
 use ranges::Ranges;
 
@@ -46,12 +48,13 @@ use memory::Memory;
 use plimsoll_ir::health::Health;
 use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::schedule::Stream;
-use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_ir::{Bytes, Precision, Seconds};
 use presence::Search;
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use updates::Update;
 
 /// How the device `cuda` is set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,8 +69,9 @@ pub struct CudaOptions {
     pub cache: Option<PathBuf>,
     /// Whose kernels convolutions and fully connected layers run.
     pub kernels: Kernels,
-    /// The arithmetic of the libraries' kernels.
-    pub precision: Precision,
+    /// In what convolutions and matrix products multiply; none for what PyTorch does by default on the card
+    /// ([`Precision::usual`]). Our own kernels have f32 alone.
+    pub precision: Option<Precision>,
     /// Whether every call has one kernel, which gives the same bits each time.
     pub deterministic: bool,
 }
@@ -80,7 +84,7 @@ impl Default for CudaOptions {
             libraries: Vec::new(),
             cache: None,
             kernels: Kernels::default(),
-            precision: Precision::default(),
+            precision: Some(Precision::F32),
             deterministic: false,
         }
     }
@@ -175,6 +179,8 @@ struct Now {
     in_range: bool,
     /// By event, after a timed iteration.
     seconds: Vec<f64>,
+    /// An update of parameters that is launched before anything else on the compute stream.
+    update: Option<Update>,
 }
 
 impl CudaDevice {
@@ -183,6 +189,7 @@ impl CudaDevice {
         let search = Search::new(&options.libraries);
         let driver = Driver::start(&search)?;
         let gpu = driver.facts(options.ordinal)?;
+        let precision = precision(options, &gpu)?;
         let version = driver.version()?;
         let compiler = Compiler::load(&search, version)?;
         let watched = match Management::start(&search) {
@@ -205,15 +212,15 @@ impl CudaDevice {
                 &context,
                 version,
                 gpu.capability,
-                options.precision,
+                precision,
                 options.deterministic,
             )?),
         };
         let kernels = libraries.as_ref().map_or_else(|| "own kernels".to_owned(), Libraries::words);
         let system =
             format!("{}, CUDA driver {}.{}, {kernels}", crate::cpu::system_name(), version.0, version.1);
-        let facts =
-            DeviceFacts { name: gpu.name, system, threads: gpu.multiprocessors, memory: Some(gpu.memory) };
+        let (name, threads, memory) = (gpu.name, gpu.multiprocessors, Some(gpu.memory));
+        let facts = DeviceFacts { name, system, threads, memory, precision };
         let (node, graphs) = (numa::node_of(&gpu.bus), options.graphs);
         CudaDevice::on(Arc::new(Gpu { ranges, watched, libraries, module, context }), facts, node, graphs)
     }
@@ -301,11 +308,38 @@ impl CudaDevice {
         }
     }
 
-    /// Enqueues a call, by its alternative.
+    /// Enqueues a call, by its alternative. Updates of parameters are held back as long as more of them may follow.
     fn launch(&mut self, launch: &Launch) -> Result<(), DeviceError> {
+        if let Some(update) = Update::of(launch) {
+            let joined = self.now.update.and_then(|held| held.joined(&update));
+            if joined.is_none() {
+                self.launch_update()?;
+            }
+            self.now.update = joined.or(Some(update));
+            return Ok(());
+        }
+        self.launch_update()?;
         let by_library = self.launch_of_library(launch)?;
         let grids =
             if by_library { kernels::after_library(launch.call()).0 } else { kernels::grids(launch.call()) };
+        self.launch_grids(&grids, launch.call(), launch.offsets(), launch.workspace())
+    }
+
+    /// Enqueues the update that is held back, where there is one.
+    fn launch_update(&mut self) -> Result<(), DeviceError> {
+        let Some(update) = self.now.update.take() else { return Ok(()) };
+        let call = update.call();
+        self.launch_grids(&kernels::grids(&call), &call, update.offsets(), Bytes::ZERO)
+    }
+
+    /// Enqueues our own kernels for a call, whose operands and scratch start at these offsets.
+    fn launch_grids(
+        &mut self,
+        grids: &[Grid],
+        call: &Call,
+        offsets: &[Bytes],
+        workspace: Bytes,
+    ) -> Result<(), DeviceError> {
         for grid in grids {
             let function = match self.functions.get(grid.kernel) {
                 Some(function) => *function,
@@ -315,13 +349,14 @@ impl CudaDevice {
                     function
                 }
             };
-            let mut arguments: Vec<u64> = grid.arguments.iter().map(|a| self.argument(a, launch)).collect();
-            let Grid { blocks, threads, .. } = grid;
+            let mut arguments: Vec<u64> =
+                grid.arguments.iter().map(|a| self.argument(a, offsets, workspace)).collect();
+            let Grid { blocks, threads, .. } = *grid;
             // SAFETY: `kernels` gives the arguments of its own kernels' parameters; the executor has made sure that the
             // operands and the scratch that a call spans lie in the allocation, which lives as long as the streams are
-            // busy, and a checked schedule orders who touches them.
+            // busy, and a checked schedule orders who touches them. What lies between adjoining updates is nobody's.
             unsafe { self.streams.compute().launch(function, blocks, threads, &mut arguments) }
-                .map_err(|refusal| refused(launch.call().name(), &refusal))?;
+                .map_err(|refusal| refused(call.name(), &refusal))?;
         }
         Ok(())
     }
@@ -342,10 +377,10 @@ impl CudaDevice {
     }
 
     /// An argument as its kernel reads it: from the first byte of a cell, little-endian.
-    fn argument(&self, argument: &Argument, launch: &Launch) -> u64 {
+    fn argument(&self, argument: &Argument, offsets: &[Bytes], workspace: Bytes) -> u64 {
         match *argument {
-            Argument::Operand(index) => self.memory.device(launch.offsets()[index]),
-            Argument::Workspace(byte) => self.memory.device(launch.workspace()) + byte,
+            Argument::Operand(index) => self.memory.device(offsets[index]),
+            Argument::Workspace(byte) => self.memory.device(workspace) + byte,
             Argument::U32(value) => u64::from(value),
             Argument::U64(value) => value,
             Argument::F32(value) => u64::from(value.to_bits()),
@@ -374,6 +409,22 @@ impl CudaDevice {
         if let Err(refusal) = self.gpu.context.enter().and_then(|()| self.streams.synchronise()) {
             tracing::debug!("while the streams come to rest: {refusal}");
         }
+    }
+}
+
+/// The least compute capability whose tensor cores have TF32: Ampere's.
+const LEAST_WITH_TF32: Capability = Capability { major: 8, minor: 0 };
+
+/// In what a card is to multiply: as asked, or as PyTorch does by default.
+fn precision(options: &CudaOptions, gpu: &GpuFacts) -> Result<Precision, CudaError> {
+    let has_tf32 = gpu.capability >= LEAST_WITH_TF32;
+    match options.precision {
+        _ if options.kernels == Kernels::Own => Ok(Precision::F32),
+        None => Ok(Precision::usual(has_tf32)),
+        Some(precision) if precision.needs_tf32() && !has_tf32 => {
+            Err(CudaError::Precision { device: gpu.name.clone(), capability: gpu.capability, precision })
+        }
+        Some(precision) => Ok(precision),
     }
 }
 
@@ -448,6 +499,7 @@ impl Device for CudaDevice {
         self.now.timed = iteration.timed;
         self.now.recorded.clear();
         self.now.failure = None;
+        self.now.update = None;
         let next = self.attempt(|device| {
             device.gpu.context.enter()?;
             if let Some(refusal) = device.gpu.libraries.as_ref().and_then(Libraries::failure) {
@@ -487,6 +539,9 @@ impl Device for CudaDevice {
 
     fn record(&mut self, stream: Stream, event: EventId) {
         self.attempt(|device| {
+            if stream == Stream::Compute {
+                device.launch_update()?;
+            }
             device.streams.get(stream).record(device.event(event))?;
             if device.now.timed {
                 device.now.recorded.push(event);
@@ -496,10 +551,16 @@ impl Device for CudaDevice {
     }
 
     fn wait(&mut self, stream: Stream, event: EventId) {
-        self.attempt(|device| Ok(device.streams.get(stream).wait(device.event(event))?));
+        self.attempt(|device| {
+            if stream == Stream::Compute {
+                device.launch_update()?;
+            }
+            Ok(device.streams.get(stream).wait(device.event(event))?)
+        });
     }
 
     fn submit(&mut self) {
+        self.attempt(CudaDevice::launch_update);
         let whole = self.now.failure.is_none();
         let ended = self.iterations.end(&self.streams, whole);
         if let Err(refusal) = ended {
@@ -557,7 +618,41 @@ impl Device for CudaDevice {
             return Ok(&mut []);
         }
         // SAFETY: the range was checked, and the mapping is this process's own, whatever became of the device; the streams are
-        // idle, or their context is lost and `synchronise` has waited until nothing touches memory any more.
+        // idle, or touch other parts of it (of which the executor makes sure), or their context is lost and `synchronise` has
+        // waited until nothing touches memory any more.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.memory.host(offset), bytes.0 as usize) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_has_tf32_from_ampere_on_and_an_older_one_refuses_it_by_name() {
+        let check = |major, kernels, asked, expected: Result<Precision, &str>| {
+            let (name, capability) = ("Tesla V100".to_owned(), Capability { major, minor: 0 });
+            let gpu = GpuFacts {
+                name,
+                capability,
+                multiprocessors: 80,
+                memory: Bytes(1 << 34),
+                bus: String::new(),
+            };
+            let options = CudaOptions { kernels, precision: asked, ..CudaOptions::default() };
+            match (precision(&options, &gpu), expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{asked:?} on {capability}"),
+                (Err(error), Err(words)) => assert!(error.to_string().contains(words), "{error}"),
+                (found, _) => panic!("{asked:?} on {capability}: {found:?}"),
+            }
+        };
+        let (libraries, own) = (Kernels::Libraries, Kernels::Own);
+        check(8, libraries, None, Ok(Precision::Tf32Convolutions));
+        check(7, libraries, None, Ok(Precision::F32));
+        check(9, libraries, Some(Precision::F32), Ok(Precision::F32));
+        check(9, libraries, Some(Precision::Tf32), Ok(Precision::Tf32));
+        check(9, own, None, Ok(Precision::F32));
+        let refusal = "Tesla V100 has compute capability 7.0, and no tensor cores for TF32";
+        check(7, libraries, Some(Precision::Tf32), Err(refusal));
     }
 }

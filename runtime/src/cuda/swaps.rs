@@ -14,12 +14,11 @@
 //! stamps are made when the first timed iteration starts).
 
 use super::driver::{Context, CudaStream, DeviceMemory, Driver, Event, PinnedMemory};
-use super::error::{CudaError, Refusal, code};
+use super::error::{CudaError, Refusal};
 use super::numa;
+use super::pinned::pinned_memory;
 use super::presence::Search;
-use crate::cpu::available_bytes;
-use crate::device::{DeviceError, MemoryKind};
-use memmap2::MmapOptions;
+use crate::device::DeviceError;
 use plimsoll_ir::schedule::Stream;
 use plimsoll_ir::{Bytes, BytesPerSecond};
 use std::path::PathBuf;
@@ -147,29 +146,9 @@ impl SwapStreams {
     /// Page-locks so much host memory.
     pub fn pinned(self: &Arc<Self>, bytes: Bytes) -> Result<PinnedSlab, DeviceError> {
         self.context.enter()?;
-        let streams = Arc::clone(self);
-        if bytes == Bytes::ZERO {
-            return Ok(PinnedSlab { bytes, address: 0, _memory: None, streams });
-        }
-        let available = available_bytes().unwrap_or(Bytes(u64::MAX));
-        let what = MemoryKind::PinnedHost;
-        let short = DeviceError::OutOfMemory { what, needed: bytes, available, held_by: Vec::new() };
-        if bytes > available {
-            return Err(short);
-        }
-        let length = usize::try_from(bytes.0).map_err(|_| short.clone())?;
-        let mut map = MmapOptions::new().len(length).map_anon().map_err(|_| short.clone())?;
-        if let Some(node) = self.node {
-            numa::prefer(&mut map, node);
-        }
-        match PinnedMemory::pin(&self.context, map) {
-            Ok(mut memory) => {
-                let address = memory.base() as usize;
-                Ok(PinnedSlab { bytes, address, _memory: Some(memory), streams })
-            }
-            Err(refusal) if refusal.code == code::OUT_OF_MEMORY => Err(short),
-            Err(refusal) => Err(DeviceError::NotPinned { why: format!("{refusal}, of {bytes}") }),
-        }
+        let mut memory = pinned_memory(&self.context, bytes, self.node)?;
+        let address = memory.as_mut().map_or(0, |memory| memory.base() as usize);
+        Ok(PinnedSlab { bytes, address, _memory: memory, streams: Arc::clone(self) })
     }
 
     /// How much host memory can be page-locked, of so many bytes: it is page-locked piece by piece until that is reached or a

@@ -250,6 +250,8 @@ pub fn trainer_of(
     let layout =
         MemoryLayout::of(train, train_schedule).union(MemoryLayout::of(&evaluate, &evaluate_schedule));
     let layout = layout.keeping_state(train);
+    // Where nothing in the pool survives an iteration, no iteration can bring the input of the next one.
+    let layout = if options.poison { layout } else { layout.feeding(train) };
     let mut executor = Executor::new(Box::new(Cpu::new(options)), layout)?;
     let train = executor.load_keeping_state(train, train_schedule, None)?;
     let evaluate = executor.load(&evaluate, &evaluate_schedule)?;

@@ -18,7 +18,12 @@ const TIMED: IterationId = IterationId { number: 0, timed: true };
 const LARGE: u64 = 256 << 20;
 
 fn layout(resident: u64, pool: u64, host: u64) -> MemoryLayout {
-    MemoryLayout { resident: Bytes(resident), pool: Bytes(pool), host: Bytes(host), state: Bytes(0) }
+    MemoryLayout {
+        resident: Bytes(resident),
+        pool: Bytes(pool),
+        host: Bytes(host),
+        ..MemoryLayout::default()
+    }
 }
 
 /// A device with a little memory and room for two events.

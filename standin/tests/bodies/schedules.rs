@@ -16,7 +16,7 @@ use plimsoll_runtime::{Checkpoint, Cpu, CpuOptions, Device, Executor, MemoryLayo
 use plimsoll_tuner::{Allow, Limits, Outcome, PlanRequest, Policy, Tricks, plan};
 use std::collections::BTreeMap;
 
-const BATCH: u64 = 4;
+pub const BATCH: u64 = 4;
 const ITERATIONS: u64 = 5;
 
 /// One training iteration with the scratch that the device `cuda` needs, and no byte more.
@@ -82,12 +82,36 @@ pub fn keeping(
     device: Box<dyn Device>,
 ) -> Trainer {
     let layout = MemoryLayout::of(program, schedule).keeping_state(program);
+    keeping_in(layout, network, program, schedule, before, device)
+}
+
+/// The same, whose iterations bring the input of the next one.
+pub fn feeding(
+    network: &Network,
+    program: &Program,
+    schedule: &Schedule,
+    before: Option<CommandId>,
+    device: Box<dyn Device>,
+) -> Trainer {
+    let layout = MemoryLayout::of(program, schedule).keeping_state(program).feeding(program);
+    keeping_in(layout, network, program, schedule, before, device)
+}
+
+fn keeping_in(
+    layout: MemoryLayout,
+    network: &Network,
+    program: &Program,
+    schedule: &Schedule,
+    before: Option<CommandId>,
+    device: Box<dyn Device>,
+) -> Trainer {
     let mut executor = Executor::new(device, layout).expect("it is small");
     let loaded = executor.load_keeping_state(program, schedule, before).expect("there is room");
     Trainer::new(executor, loaded, None, support::plan(network, BATCH)).expect("the plan fits")
 }
 
-/// What is kept of the iterations before one that spoils the state; the device went through all of that one.
+/// What is kept of the iterations before one that spoils the state; the device went through all of that one, and was fed by the
+/// iterations before.
 pub fn last_finished(
     network: &Network,
     program: &Program,
@@ -96,7 +120,7 @@ pub fn last_finished(
     device: Box<dyn Device>,
     finished: u64,
 ) -> Option<Checkpoint> {
-    spoilt::last_finished(&mut keeping(network, program, schedule, before, device), finished)
+    spoilt::last_finished(&mut feeding(network, program, schedule, before, device), finished)
 }
 
 /// Every number of a checkpoint, by region.

@@ -1,12 +1,13 @@
 //! Which calls an iteration makes: nothing is allocated, nothing waits but the end, and the default stream is not used;
 //! and what the device says when a call is refused.
 
+use super::bodies::{BATCH, bits};
 use super::library::StandIn;
 use super::program;
-use crate::support::{everything, naive};
+use crate::support::{everything, keep, naive, plan};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::Stream;
-use plimsoll_runtime::{DeviceError, Executor, MemoryKind, MemoryLayout, RuntimeError};
+use plimsoll_runtime::{DeviceError, Executor, MemoryKind, MemoryLayout, RuntimeError, Trainer};
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 
@@ -244,4 +245,45 @@ fn a_device_that_is_not_to_be_seen_is_not_seen() {
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(said.contains(&format!("CUDA_VISIBLE_DEVICES is `{value}`")), "{said}");
     }
+}
+
+/// Where ops are timed one by one, each update is a launch of its own: as many launches more, and the same bits.
+#[test]
+fn all_parameters_are_updated_by_one_launch() {
+    let Some(library) = StandIn::open() else { return };
+    let network = everything();
+    let program = program(&library, &network);
+    let schedule = keep(&program.trace);
+    let updates = program.kernels.iter().filter(|kernel| kernel.call.name() == "sgd").count() as u64;
+    assert!(updates > 10, "{updates}");
+    let layout = MemoryLayout::of(&program, &schedule);
+    let mut executor = Executor::new(Box::new(library.device(false)), layout).expect("it is small");
+    let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
+    let mut launches = |timed: bool| {
+        let calls = library.calls_of(|| {
+            if timed {
+                executor.run_timed(&loaded).expect("an iteration");
+            } else {
+                executor.run(&loaded).expect("an iteration");
+            }
+        });
+        calls["cuLaunchKernel"]
+    };
+    assert_eq!(launches(true) - launches(false), updates - 1);
+    let trained = |timed: bool| {
+        let layout = MemoryLayout::of(&program, &schedule);
+        let mut executor = Executor::new(Box::new(library.device(false)), layout).expect("it is small");
+        let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
+        let mut trainer = Trainer::new(executor, loaded, None, plan(&network, BATCH)).expect("the plan fits");
+        let digits = plimsoll_runtime::data::digits();
+        for step in 0..3 {
+            if timed {
+                trainer.train_timed(&*digits.train).expect("an iteration");
+            } else {
+                trainer.train(&*digits.train, step + 1, &mut |_| {}, &|| false).expect("an iteration");
+            }
+        }
+        bits(&trainer.checkpoint().expect("it is whole"))
+    };
+    assert!(trained(true) == trained(false));
 }

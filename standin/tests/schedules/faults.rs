@@ -7,7 +7,7 @@
 
 use super::faulty::{Fault, Faulty, Planted};
 use super::library::StandIn;
-use super::{bits, keeping, last_finished, planned, program, train};
+use super::{bits, feeding, keeping, last_finished, planned, program, train};
 use crate::support::{advance, everything, keep, naive};
 use plimsoll_ir::schedule::{Command, Schedule, Stream};
 use plimsoll_ir::{Bytes, CommandId};
@@ -125,7 +125,37 @@ fn a_copy_of_the_state_that_the_iteration_beside_it_meets_shows() {
                 });
                 assert!(shows, "wait {number}, graphs {graphs}, iteration {finished}");
             }
-            assert!(!kept(Fault::EarlyFree(2), 1, finished).1, "there is no other wait");
+            // The third is that of the next input, and there is no other.
+            assert!(!kept(Fault::EarlyFree(3), 1, finished).1, "there is no other wait");
+        }
+    }
+}
+
+#[test]
+fn an_input_that_comes_before_its_place_is_free_shows() {
+    let Some(library) = StandIn::open() else { return };
+    let network = everything();
+    let program = program(&library, &network);
+    for schedule in [keep(&program.trace), naive(&program.trace)] {
+        let kept = train(&network, &program, &schedule, Box::new(library.device(false))).expect("it trains");
+        for graphs in [false, true] {
+            let trained = |fault, order| {
+                library.order(order);
+                let (planted, busy) = (Planted::default(), library.busy());
+                let device = Box::new(Faulty::new(library.device(graphs), fault, &planted, busy));
+                let mut trainer = feeding(&network, &program, &schedule, None, device);
+                let state = advance(&mut trainer, 5).and_then(|()| trainer.checkpoint());
+                library.order(0);
+                state.ok().map(|state| bits(&state))
+            };
+            for order in 0..8 {
+                assert!(trained(Fault::None, order).as_ref() == Some(&bits(&kept)), "{graphs}, {order}");
+            }
+            // Where everything is kept, it is the only wait behind the two for the copy of the state.
+            if schedule == keep(&program.trace) {
+                let shows = |order| trained(Fault::EarlyFree(2), order).as_ref() != Some(&bits(&kept));
+                assert!((1..=ORDERS).any(shows), "graphs {graphs}");
+            }
         }
     }
 }

@@ -4,15 +4,13 @@
 
 use super::bodies::{bits, numbers, program_with, train};
 use super::library::StandIn;
-use super::support::{everything, keep, naive};
+use super::support::{everything, keep, naive, zoo};
 use plimsoll_ir::network::{Network, Window};
 use plimsoll_ir::program::{Call, ConvShape, Program};
 use plimsoll_ir::schedule::{Command, Schedule};
 use plimsoll_ir::testing::random_schedule;
-use plimsoll_ir::{Bytes, Seconds};
-use plimsoll_runtime::{
-    Checkpoint, CudaDevice, CudaOptions, Device, Executor, Kernels, MemoryLayout, Precision,
-};
+use plimsoll_ir::{Bytes, Precision, Seconds};
+use plimsoll_runtime::{Checkpoint, CudaDevice, CudaOptions, Device, Executor, Kernels, MemoryLayout};
 use std::collections::BTreeSet;
 
 /// Every alternative of every call.
@@ -174,15 +172,41 @@ fn own_kernels_train_to_the_same_bits_and_need_no_library() {
 fn tf32_is_coarser_where_it_is_asked_for() {
     let Some(library) = StandIn::open() else { return };
     let network = everything();
-    let train = |precision| {
+    let train = |precision: Option<Precision>| {
         let options = CudaOptions { precision, ..library.options() };
         let program = program_with(&open(&options), &network);
         trained(&network, &program, &keep(&program.trace), &options)
     };
-    let (fine, again, coarse) = (train(Precision::F32), train(Precision::F32), train(Precision::Tf32));
+    let [fine, again, coarse] = [Precision::F32, Precision::F32, Precision::Tf32].map(|one| train(Some(one)));
     assert!(bits(&fine) == bits(&again));
-    let off = off(&fine, &coarse);
-    assert!((1e-6..2e-2).contains(&off), "{off}");
+    // What nobody chose is PyTorch's default.
+    let [usual, named] = [None, Some(Precision::Tf32Convolutions)].map(train);
+    assert!(bits(&usual) == bits(&named));
+    assert!(bits(&usual) != bits(&coarse) && bits(&usual) != bits(&fine));
+    for other in [&coarse, &usual] {
+        let off = off(&fine, other);
+        assert!((1e-6..2e-2).contains(&off), "{off}");
+    }
+}
+
+/// Each convolution and each product is asked for in the arithmetic that the precision says: cuDNN's math type and cuBLAS's type
+/// of computing are what the stand-in rounds by.
+#[test]
+fn only_convolutions_are_coarser_by_default() {
+    let Some(library) = StandIn::open() else { return };
+    let network = zoo("mlp");
+    let train = |precision: Option<Precision>| {
+        let options = CudaOptions { precision, ..library.options() };
+        let device = open(&options);
+        let facts = device.facts().precision;
+        let program = program_with(&device, &network);
+        (bits(&trained(&network, &program, &keep(&program.trace), &options)), facts)
+    };
+    let [(fine, _), (usual, facts), (coarse, _)] =
+        [Some(Precision::F32), None, Some(Precision::Tf32)].map(train);
+    assert_eq!(facts, Precision::Tf32Convolutions);
+    assert!(usual == fine, "a network of fully connected layers alone has no convolution");
+    assert!(coarse != fine);
 }
 
 #[test]
@@ -247,7 +271,11 @@ fn facts_tell_whose_kernels_they_are_of() {
     };
     check(library.options(), "CUDA driver 13.0, cuDNN 9.1.0, deterministic");
     check(all_alternatives(&library), ", cuDNN 9.1.0");
-    check(CudaOptions { precision: Precision::Tf32, ..all_alternatives(&library) }, ", cuDNN 9.1.0, TF32");
+    check(
+        CudaOptions { precision: Some(Precision::Tf32), ..all_alternatives(&library) },
+        ", cuDNN 9.1.0, TF32",
+    );
+    check(CudaOptions { precision: None, ..all_alternatives(&library) }, "9.1.0, convolutions in TF32");
     check(CudaOptions { kernels: Kernels::Own, ..library.options() }, ", own kernels");
 }
 

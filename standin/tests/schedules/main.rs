@@ -11,7 +11,7 @@ mod library;
 #[path = "../../../runtime/tests/support/mod.rs"]
 mod support;
 
-use bodies::{bits, keeping, last_finished, planned, program, train};
+use bodies::{bits, feeding, keeping, last_finished, planned, program, train};
 use faulty::{Fault, Faulty, Planted};
 use library::StandIn as Place;
 use plimsoll_runtime::Device;

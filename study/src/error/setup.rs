@@ -1,5 +1,6 @@
 //! Why a device cannot be used as asked.
 
+use plimsoll_ir::Precision;
 use thiserror::Error;
 
 /// Why a device cannot be used as asked.
@@ -13,11 +14,13 @@ pub enum SetupError {
         /// The cores that there are.
         cores: u32,
     },
-    /// A modelled device without tensor cores for TF32 is to multiply in it.
-    #[error("{product} has no tensor cores for TF32")]
-    Tf32 {
+    /// A device is to compute in what it does not have.
+    #[error("{device} has no tensor cores for {precision}")]
+    Precision {
         /// The device.
-        product: &'static str,
+        device: String,
+        /// What was asked for.
+        precision: Precision,
     },
     /// Something is to run on a device that is modelled.
     #[error("nothing can run on a device that is not here ({device})")]

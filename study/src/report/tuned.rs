@@ -125,9 +125,10 @@ impl Tuned {
         }
         if let Some(kernels) = &self.config.kernels {
             let whose = if kernels.libraries { "cuDNN and cuBLAS" } else { "Plimsoll's own" };
-            let products = if kernels.tf32 { "TF32" } else { "f32" };
-            facts.push(("kernels".to_owned(), format!("{whose}, products in {products}")));
+            facts.push(("kernels".to_owned(), whose.to_owned()));
         }
+        let precision = self.config.arithmetic();
+        facts.extend(precision.map(|precision| ("precision".to_owned(), precision.to_string())));
         let health = machine.health.as_ref().map(|health| health.warnings(&Default::default()));
         let mut warnings: Vec<String> = health.iter().flatten().map(ToString::to_string).collect();
         warnings

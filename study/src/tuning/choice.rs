@@ -55,8 +55,8 @@ pub fn earlier(
     };
     let kernels = |kernels: Option<GpuKernels>| {
         kernels.map_or("none".to_owned(), |k| {
-            let GpuKernels { libraries, tf32, deterministic } = k;
-            format!("libraries {libraries}, TF32 {tf32}, deterministic {deterministic}")
+            let GpuKernels { libraries, deterministic, .. } = k;
+            format!("libraries {libraries}, deterministic {deterministic}")
         })
     };
     // A choice holds for a host as large as it needs.
@@ -79,6 +79,12 @@ pub fn earlier(
         ("host memory", exact(swapped), exact(host)),
         ("pace of the link", pace(config.paced), pace(about.paced)),
         ("choice of kernels", kernels(config.kernels), kernels(about.kernels)),
+        // Of an older version's modelled device, the device's name says it.
+        (
+            "precision",
+            config.arithmetic().unwrap_or(about.precision).to_string(),
+            about.precision.to_string(),
+        ),
         ("search", config.policy.clone(), request.policy().to_string()),
         ("batch", batch.to_string(), batches),
         (

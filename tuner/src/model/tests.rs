@@ -126,6 +126,7 @@ fn profile(ops: &[Truth], batches: &[u64], noise: f64, seed: u64) -> Profile {
             health: None,
             modelled: false,
             modelled_error: None,
+            precision: None,
         },
         budget_bytes: Bytes(1 << 30),
         overhead_seconds: Seconds::ZERO,

@@ -10,7 +10,7 @@ use super::super::driver::{Context, CudaStream, Handle};
 use super::super::error::{Capability, CudaError, Refusal};
 use super::super::presence::{CUBLAS, CUBLAS_12, Search};
 use super::super::table::CublasFunctions;
-use super::{Operands, Pass, Precision, int, ints};
+use super::{Operands, Pass, int, ints};
 use cudarc::cublas::sys::{
     cublasComputeType_t, cublasContext, cublasGemmAlgo_t, cublasOperation_t, cudaDataType_t,
 };
@@ -162,7 +162,7 @@ impl Cublas {
         &self,
         pass: Pass,
         product: &Product,
-        precision: Precision,
+        tf32: bool,
         operands: Operands,
         workspace: u64,
     ) -> Result<(), Refusal> {
@@ -184,9 +184,10 @@ impl Cublas {
         });
         let Product { m, n, k, leading: [lda, ldb, ldc], .. } = *product;
         let float = cudaDataType_t::CUDA_R_32F;
-        let arithmetic = match precision {
-            Precision::F32 => cublasComputeType_t::CUBLAS_COMPUTE_32F,
-            Precision::Tf32 => cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
+        let arithmetic = if tf32 {
+            cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32
+        } else {
+            cublasComputeType_t::CUBLAS_COMPUTE_32F
         };
         let usual = cublasGemmAlgo_t::CUBLAS_GEMM_DFALT;
         // SAFETY: the handle lives; the factors are read during the call, since pointers are to the host by default; the rest

@@ -13,7 +13,7 @@ use super::super::driver::{Context, CudaStream, Handle};
 use super::super::error::{CudaError, Refusal};
 use super::super::presence::{CUDNN, Search};
 use super::super::table::CudnnFunctions;
-use super::{Operands, Pass, Precision, int, ints};
+use super::{Operands, Pass, int, ints};
 use cudarc::cudnn::sys::{
     cudnnContext, cudnnConvolutionBwdDataAlgo_t as Data, cudnnConvolutionBwdDataAlgoPerf_t,
     cudnnConvolutionBwdFilterAlgo_t as Filter, cudnnConvolutionBwdFilterAlgoPerf_t,
@@ -173,12 +173,13 @@ impl Which {
 
 /// The arithmetic to run an algorithm with, of what the heuristic tells for it; none where it needs one that is not asked
 /// for. In f32 no tensor core takes part, whatever the heuristic calls that; with TF32 they do where they can.
-fn arithmetic(precision: Precision, told: &[Ranked]) -> Option<(Math, Ranked)> {
+fn arithmetic(tf32: bool, told: &[Ranked]) -> Option<(Math, Ranked)> {
     use Math::{CUDNN_DEFAULT_MATH as DEFAULT, CUDNN_FMA_MATH as FMA, CUDNN_TENSOR_OP_MATH as TENSOR};
     let of = |math: Math| told.iter().copied().find(|told| told.math == math as u32).map(|told| (math, told));
-    match precision {
-        Precision::F32 => of(FMA).or(of(DEFAULT)).map(|(_, told)| (FMA, told)),
-        Precision::Tf32 => of(DEFAULT).or(of(TENSOR)).or(of(FMA)),
+    if tf32 {
+        of(DEFAULT).or(of(TENSOR)).or(of(FMA))
+    } else {
+        of(FMA).or(of(DEFAULT)).map(|(_, told)| (FMA, told))
     }
 }
 
@@ -288,9 +289,9 @@ impl Cudnn {
         self: &Arc<Cudnn>,
         pass: Pass,
         shape: &ConvShape,
-        precision: Precision,
+        tf32: bool,
     ) -> Result<Vec<Algorithm>, Refusal> {
-        self.offered(pass, shape, precision).or_else(|refusal| match broken_installation(refusal.code) {
+        self.offered(pass, shape, tf32).or_else(|refusal| match broken_installation(refusal.code) {
             Some(why) => {
                 let text =
                     format!("{}; cuDNN `{}` cannot work here: {why}", refusal.text, self.path.display());
@@ -305,20 +306,17 @@ impl Cudnn {
         self: &Arc<Cudnn>,
         pass: Pass,
         shape: &ConvShape,
-        precision: Precision,
+        tf32: bool,
     ) -> Result<Vec<Algorithm>, Refusal> {
         let Some(tensors) = self.tensors(shape)? else { return Ok(Vec::new()) };
         let tensors = Arc::new(tensors);
-        let asked = match precision {
-            Precision::F32 => Math::CUDNN_FMA_MATH,
-            Precision::Tf32 => Math::CUDNN_DEFAULT_MATH,
-        };
+        let asked = if tf32 { Math::CUDNN_DEFAULT_MATH } else { Math::CUDNN_FMA_MATH };
         let ranked = self.ranked(pass, &tensors, &self.convolution(shape, asked)?)?;
         let mut found = Vec::new();
         for (which, name) in Which::all(pass) {
             let told: Vec<Ranked> =
                 ranked.iter().copied().filter(|r| r.status == 0 && r.algorithm == which.number()).collect();
-            let Some((math, told)) = arithmetic(precision, &told) else { continue };
+            let Some((math, told)) = arithmetic(tf32, &told) else { continue };
             let convolution = self.convolution(shape, math)?;
             let workspace = match self.workspace(which, &tensors, &convolution) {
                 Ok(bytes) => Bytes(bytes as u64),
@@ -572,14 +570,14 @@ mod tests {
             let found = arithmetic(precision, &told(maths)).map(|(math, _)| math);
             assert_eq!(found, expected, "{precision:?} of {maths:?}");
         };
-        check(Precision::F32, &[3], Some(Math::CUDNN_FMA_MATH));
-        check(Precision::F32, &[0], Some(Math::CUDNN_FMA_MATH));
-        check(Precision::F32, &[1], None);
-        check(Precision::F32, &[2, 9], None);
-        check(Precision::Tf32, &[3, 0], Some(Math::CUDNN_DEFAULT_MATH));
-        check(Precision::Tf32, &[3, 1], Some(Math::CUDNN_TENSOR_OP_MATH));
-        check(Precision::Tf32, &[3], Some(Math::CUDNN_FMA_MATH));
-        check(Precision::Tf32, &[2], None);
+        check(false, &[3], Some(Math::CUDNN_FMA_MATH));
+        check(false, &[0], Some(Math::CUDNN_FMA_MATH));
+        check(false, &[1], None);
+        check(false, &[2, 9], None);
+        check(true, &[3, 0], Some(Math::CUDNN_DEFAULT_MATH));
+        check(true, &[3, 1], Some(Math::CUDNN_TENSOR_OP_MATH));
+        check(true, &[3], Some(Math::CUDNN_FMA_MATH));
+        check(true, &[2], None);
     }
 
     #[test]

@@ -22,8 +22,8 @@ use super::kernels;
 use super::presence::Search;
 use cublas::{Cublas, Product};
 use cudnn::{Algorithm, Cudnn};
-use plimsoll_ir::Bytes;
 use plimsoll_ir::program::{Access, Call, ConvShape, KernelAlternative};
+use plimsoll_ir::{Bytes, Precision};
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::path::PathBuf;
@@ -40,16 +40,6 @@ pub enum Kernels {
     /// cuDNN and cuBLAS, and our own besides.
     #[default]
     Libraries,
-}
-
-/// The arithmetic of convolutions and matrix products; everything else is f32 in any case.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Precision {
-    /// f32 throughout.
-    #[default]
-    F32,
-    /// f32 in memory; products of numbers with 10 bits after the point, by tensor cores, summed in f32.
-    Tf32,
 }
 
 /// The three passes of a convolution.
@@ -193,7 +183,11 @@ impl Libraries {
     /// What sets measurements of them apart from others.
     pub(super) fn words(&self) -> String {
         let (major, minor, patch) = self.cudnn.version();
-        let precision = if self.precision == Precision::Tf32 { ", TF32" } else { "" };
+        let precision = match self.precision {
+            Precision::F32 => "",
+            Precision::Tf32Convolutions => ", convolutions in TF32",
+            Precision::Tf32 => ", TF32",
+        };
         let deterministic = if self.deterministic { ", deterministic" } else { "" };
         format!("cuDNN {major}.{minor}.{patch}{precision}{deterministic}")
     }
@@ -238,7 +232,7 @@ impl Libraries {
             Method::Algorithm(algorithm) => unsafe { self.cudnn.enqueue(algorithm, operands, workspace) },
             // SAFETY: as above.
             Method::Product(product) => unsafe {
-                self.cublas.enqueue(pass, product, self.precision, operands, workspace)
+                self.cublas.enqueue(pass, product, self.precision.is_tf32(&shape), operands, workspace)
             },
             Method::Own => Ok(()),
         }?;
@@ -295,8 +289,11 @@ impl Libraries {
     fn ask(&self, pass: Pass, shape: &ConvShape) -> Result<Vec<Method>, Refusal> {
         let product = Product::of(pass, shape, self.cublas.most()).map(Method::Product);
         let connected = shape.input == [1, 1] && product.is_some();
-        let algorithms =
-            if connected { Vec::new() } else { self.cudnn.algorithms(pass, shape, self.precision)? };
+        let algorithms = if connected {
+            Vec::new()
+        } else {
+            self.cudnn.algorithms(pass, shape, self.precision.is_tf32(shape))?
+        };
         let algorithms = algorithms.into_iter().enumerate().filter(|(at, algorithm)| {
             if self.deterministic {
                 algorithm.deterministic

@@ -42,7 +42,7 @@ use plimsoll_ir::program::{
 };
 use plimsoll_ir::schedule::{Duplex, Link, Stream};
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
+use plimsoll_ir::{Bytes, BytesPerSecond, Precision, Seconds};
 use std::collections::HashMap;
 use std::fmt;
 
@@ -89,15 +89,19 @@ pub struct Modelled {
     pub sheet: &'static Sheet,
     /// What its kernels reach of that: its generation's.
     pub reach: Reach,
-    /// Whether products are in TF32, by tensor cores; only where [`Sheet::tf32_peak`] is known.
-    pub tf32: bool,
+    /// In what convolutions and matrix products multiply; in TF32 only where [`Sheet::tf32_peak`] is known.
+    pub precision: Precision,
     /// Whether convolutions have a fast alternative with workspace beside the usual one.
     pub fast_alternatives: bool,
 }
 
 impl fmt::Display for Modelled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let arithmetic = if self.tf32 { ", products in TF32" } else { "" };
+        let arithmetic = match self.precision {
+            Precision::F32 => "",
+            Precision::Tf32Convolutions => ", convolutions in TF32",
+            Precision::Tf32 => ", products in TF32",
+        };
         write!(f, "modelled: {}{arithmetic}", self.sheet.product)
     }
 }
@@ -105,7 +109,7 @@ impl fmt::Display for Modelled {
 impl Modelled {
     /// A device in f32, with all its ways.
     pub fn new(sheet: &'static Sheet) -> Modelled {
-        Modelled { sheet, reach: sheet.generation.reach, tf32: false, fast_alternatives: true }
+        Modelled { sheet, reach: sheet.generation.reach, precision: Precision::F32, fast_alternatives: true }
     }
 
     /// Its link.
@@ -118,7 +122,13 @@ impl Modelled {
 
     /// How far its times may be off those of the device: nine of ten are off by no more, as a share.
     pub fn error(&self) -> f64 {
-        self.sheet.generation.errors[usize::from(self.tf32)]
+        let [in_f32, in_tf32] = self.sheet.generation.errors;
+        match self.precision {
+            Precision::F32 => in_f32,
+            // Nothing was published of it: the larger of the two.
+            Precision::Tf32Convolutions => in_f32.max(in_tf32),
+            Precision::Tf32 => in_tf32,
+        }
     }
 
     /// FLOP/s that products reach without tensor cores.
@@ -126,18 +136,21 @@ impl Modelled {
         self.sheet.f32_peak * self.reach.products
     }
 
-    /// FLOP/s that products reach: of tensor cores where they are allowed and faster.
-    fn products(&self) -> f64 {
+    /// FLOP/s that the products of a call reach: of tensor cores where they are allowed and faster.
+    fn products(&self, call: &Call) -> f64 {
         let f32 = self.f32_products();
+        // Attention multiplies matrices.
+        let allowed = convolution(call)
+            .map_or(self.precision == Precision::Tf32, |shape| self.precision.is_tf32(shape));
         match (self.sheet.tf32_peak, self.reach.tf32) {
-            (Some(peak), Some(reach)) if self.tf32 => f32.max(peak * reach),
+            (Some(peak), Some(reach)) if allowed => f32.max(peak * reach),
             _ => f32,
         }
     }
 
     /// Seconds that the usual alternative of a call computes.
     fn computing(&self, call: &Call) -> f64 {
-        filled(call).map_or(0.0, |filled| call.flops() as f64 / (self.products() * filled) + RAMP.0)
+        filled(call).map_or(0.0, |filled| call.flops() as f64 / (self.products(call) * filled) + RAMP.0)
     }
 
     /// How it runs a call: the usual alternative first.
@@ -194,6 +207,7 @@ impl Modelled {
             threads: self.sheet.multiprocessors,
             paced: None,
             system: format!("none: a model of the device, from {}", self.sheet.source),
+            precision: Some(self.precision),
             plimsoll: plimsoll.to_owned(),
             unix_seconds: 0,
             health: None,

@@ -1,0 +1,111 @@
+//! The arithmetic of a training: in what convolutions and matrix products multiply.
+//!
+//! It belongs to what was measured and to what was chosen, since times and bits depend on it; so profiles and configs name it.
+//! Everything is f32 in memory and summed in f32, whatever the precision.
+//!
+//! What it deliberately does not do: say which device has which. A device is asked, and refuses by name what it lacks.
+
+use crate::program::ConvShape;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// In what convolutions and matrix products multiply; everything else is f32 in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Precision {
+    /// f32 throughout.
+    #[default]
+    F32,
+    /// Convolutions in TF32, matrix products in f32: what PyTorch does by default on cards that have TF32.
+    Tf32Convolutions,
+    /// Both in TF32: numbers with 10 bits after the point, multiplied by tensor cores.
+    Tf32,
+}
+
+impl Precision {
+    /// PyTorch's default, which is ours, on a device that has TF32 or has not.
+    pub fn usual(has_tf32: bool) -> Precision {
+        if has_tf32 { Precision::Tf32Convolutions } else { Precision::F32 }
+    }
+
+    /// Whether a device needs TF32 for it.
+    pub fn needs_tf32(self) -> bool {
+        self != Precision::F32
+    }
+
+    /// Whether a convolution, or the matrix product that it is, multiplies in TF32.
+    pub fn is_tf32(self, shape: &ConvShape) -> bool {
+        match self {
+            Precision::F32 => false,
+            Precision::Tf32Convolutions => !shape.is_matrix_product(),
+            Precision::Tf32 => true,
+        }
+    }
+
+    /// Its name in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Precision::F32 => "f32",
+            Precision::Tf32Convolutions => "tf32-convolutions",
+            Precision::Tf32 => "tf32",
+        }
+    }
+
+    /// The precision of a name.
+    pub fn named(name: &str) -> Option<Precision> {
+        Precision::ALL.into_iter().find(|one| one.name() == name)
+    }
+
+    /// All of them.
+    pub const ALL: [Precision; 3] = [Precision::F32, Precision::Tf32Convolutions, Precision::Tf32];
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Precision::F32 => "f32",
+            Precision::Tf32Convolutions => "TF32 for convolutions, f32 for matrix products",
+            Precision::Tf32 => "TF32",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::Window;
+
+    fn shape(input: [u32; 2], window: u32) -> ConvShape {
+        let (in_channels, out_channels) = (8, 8);
+        let window = Window::square(window, 1, window / 2);
+        ConvShape {
+            batch: 2,
+            input,
+            in_channels,
+            output: input,
+            out_channels,
+            window,
+            groups: 1,
+            bias: false,
+        }
+    }
+
+    #[test]
+    fn a_name_is_what_files_hold() {
+        for one in Precision::ALL {
+            assert_eq!(serde_json::to_string(&one).expect("a word"), format!("{:?}", one.name()));
+            assert_eq!(Precision::named(one.name()), Some(one));
+        }
+        assert_eq!(Precision::named("TF32"), None);
+    }
+
+    #[test]
+    fn the_default_of_pytorch_multiplies_only_convolutions_in_tf32() {
+        let (layer, sequence) = (shape([1, 1], 1), shape([64, 1], 1));
+        let (pixels, windows) = (shape([7, 7], 1), shape([7, 7], 3));
+        let in_tf32 = |one: Precision| [layer, sequence, pixels, windows].map(|shape| one.is_tf32(&shape));
+        assert_eq!(in_tf32(Precision::usual(true)), [false, false, true, true]);
+        assert_eq!(in_tf32(Precision::usual(false)), [false; 4]);
+        assert_eq!(in_tf32(Precision::Tf32), [true; 4]);
+    }
+}
