@@ -618,7 +618,7 @@ impl Device for CudaDevice {
             return Ok(&mut []);
         }
         // SAFETY: the range was checked, and the mapping is this process's own, whatever became of the device; the streams are
-        // idle, or touch other parts of it (of which the executor makes sure), or their context is lost and `synchronise` has
+        // idle, or touch other parts of it (of which the trainer makes sure), or their context is lost and `synchronise` has
         // waited until nothing touches memory any more.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.memory.host(offset), bytes.0 as usize) })
     }

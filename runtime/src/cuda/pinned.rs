@@ -1,10 +1,10 @@
 //! Pinned host memory: a mapping of exactly its size that is registered with the driver, rather than memory of the driver's,
 //! which would be rounded up to a power of two.
 //!
-//! Pinning faults pages in one after the other, which takes seconds where gigabytes are swapped. So huge pages are asked for,
-//! and several threads touch the mapping before it is pinned. What can never be there is refused beforehand: more than a control
-//! group allows, or than the machine has less [`LEFT_TO_THE_SYSTEM`]. What is not available just now is only warned of: the
-//! system gives caches back, and a virtual machine may start small and grow.
+//! Pinning faults pages in one after the other, which takes seconds where gigabytes are swapped. So huge pages are asked
+//! for, and several threads touch the mapping before it is pinned. What can never be there is refused beforehand: more than a
+//! control group allows, or than the machine has less [`LEFT_TO_THE_SYSTEM`]. What is not available just now is only warned
+//! of: the system gives caches back, and a virtual machine may start small and grow.
 //!
 //! What it deliberately does not do: reserve huge pages, which only an administrator can.
 

@@ -1,10 +1,11 @@
 //! One launch that updates all parameters.
 //!
-//! A network has an update for each parameter, most of them of a few numbers, and each launch takes longer than that work. Their
-//! parameters lie side by side, and so do the gradients and the momenta, in the same order (`networks/src/lower/resident.rs`).
-//! So the updates that follow one another on the compute stream are held back and joined into one, over the whole range; the
-//! device launches it before anything else happens on that stream. Every number is computed as by an update of its own: the
-//! same bits. The few bytes between two regions are zeros, and an update of zeros leaves zeros.
+//! A network has an update for each parameter, most of them of a few numbers, and each launch takes longer than that work.
+//! Their parameters lie side by side, and so do the gradients and the momenta, in the same order
+//! (`networks/src/lower/resident.rs`). So the updates that follow one another on the compute stream are held back and joined
+//! into one, over the whole range; the device launches it before anything else happens on that stream. Every number is
+//! computed as by an update of its own: the same bits. The few bytes between two regions are zeros, and an update of zeros
+//! leaves zeros.
 //!
 //! What it deliberately does not do: join what does not adjoin, what decays otherwise, or idle updates, which have no gradient.
 //! Where ops are timed one by one, an event follows each, and none is joined.

@@ -189,8 +189,8 @@ fn tf32_is_coarser_where_it_is_asked_for() {
     }
 }
 
-/// Each convolution and each product is asked for in the arithmetic that the precision says: cuDNN's math type and cuBLAS's type
-/// of computing are what the stand-in rounds by.
+/// Each convolution and each product is asked for in the arithmetic that the precision says: cuDNN's math type and cuBLAS's
+/// type of computing are what the stand-in rounds by.
 #[test]
 fn only_convolutions_are_coarser_by_default() {
     let Some(library) = StandIn::open() else { return };
