@@ -1,8 +1,8 @@
 //! The seam between the workers of one training: what a trainer knows of the others.
 //!
 //! A group sums numbers over all workers in the order of one fixed tree (`tree.rs`), piece by piece, each piece at the worker
-//! that owns it: a sharded parameter server, whose servers are the workers themselves. [`alone()`] has one worker, [`threads()`]
-//! the workers of one process, and [`mpi`] those of several. All workers make the same calls in the same order.
+//! that owns it: a sharded parameter server, whose servers are the workers themselves. [`alone()`] has one worker,
+//! [`threads()`] the workers of one process, and [`mpi`] those of several. All workers make the same calls in the same order.
 //!
 //! What it deliberately does not do: know of devices, gradients or iterations, or decide who has which virtual workers.
 
