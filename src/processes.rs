@@ -91,7 +91,8 @@ pub fn end(exit: u8) -> u8 {
     if exit == 0 {
         // All is done and saved; one that cannot say so does not take that back.
         if !world.clone().end() {
-            world.abort(exit);
+            // Worker 0 is gone before it had tested.
+            world.abort(if is_spoken_for() { Exit::Device as u8 } else { exit });
         }
     } else if world.facts().rank == 0 || LOST.get() == Some(&0) {
         world.abort(exit);

@@ -677,7 +677,7 @@ mod tests {
             "tune",
             "it does not fit",
             "lower --workers",
-            Some("`plimsoll tune` has no --workers, `plimsoll export` has"),
+            Some("`plimsoll tune` has no --workers, `plimsoll run` has"),
         );
         check("run", "what no command has", "--no-such-option of a driver", None);
         check("run", "what every command has", "say --quiet or --config-file FILE", None);

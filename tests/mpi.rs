@@ -39,7 +39,9 @@ fn state(of: &tempfile::TempDir) -> Vec<u8> {
 
 /// The program started so many times, with these arguments after the first's own.
 fn mpirun(launcher: &str, folder: &Path, programs: &[(usize, &str)]) -> Command {
-    let mut run = Command::new(launcher);
+    // What hangs is ended.
+    let mut run = Command::new("timeout");
+    run.args(["-k", "5", "120", launcher]);
     if launcher.ends_with("openmpi") {
         run.arg("--oversubscribe")
             .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
@@ -61,7 +63,9 @@ fn ended(output: &Output, code: i32, says: &[&str]) -> String {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(code), "{said}");
     says.iter().for_each(|words| assert!(said.contains(words), "`{words}` in: {said}"));
-    let errors = said.lines().filter(|line| line.starts_with("error: ")).count();
+    // A worker that was stopped wakes up when the launcher ends it, and may say so.
+    let is_error = |line: &&str| line.starts_with("error: ") && !line.starts_with("error: stopped");
+    let errors = said.lines().filter(is_error).count();
     assert_eq!(errors, usize::from(code != 0), "one of all workers speaks: {said}");
     said
 }
@@ -191,8 +195,8 @@ fn a_worker_that_is_stopped_ends_all_in_words_and_the_rest_goes_on() {
             let says = format!("error: worker {worker} on ");
             let silent = format!(" has shown no sign of life for {seconds} s, after ");
             ended(&output, 4, &[&says, &silent, " iterations"]);
-            // The time without a sign, and as much for a machine that does other things besides.
-            assert!(took < Duration::from_secs(2 * seconds + 2), "{launcher}: {took:?}");
+            // The time without a sign, and more for a busy machine and its launcher.
+            assert!(took < Duration::from_secs(seconds + 20), "{launcher}: {took:?}");
             let path = folder.path().join("study/training.safetensors");
             let step = Checkpoint::load(&path).expect("it is whole").progress.step;
             let line = format!("run study --epochs {} --decay constant", step / 5 + 1);

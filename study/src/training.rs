@@ -177,7 +177,7 @@ pub fn train(
 ) -> Result<Trained, Error> {
     let loading = watch.step("load", None);
     let saved = if request.fresh { None } else { load(&study.checkpoint(), watch)? };
-    let update = Update::of(task, config, request, saved.as_ref(), watch)?;
+    let update = Update::of(task, config, (request, groups.len()), saved.as_ref(), watch)?;
     if groups.len() < request.workers.count {
         update.tell(&mut *groups[0])?;
     }

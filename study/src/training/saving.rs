@@ -218,7 +218,10 @@ impl<'a> Saving<'a> {
             }
             // This worker's state is that of its last update, whatever became of another.
             RuntimeError::Group(
-                GroupError::Lost { rank } | GroupError::Failed { rank, .. } | GroupError::Silent { rank, .. },
+                GroupError::Lost { rank }
+                | GroupError::Failed { rank, .. }
+                | GroupError::Silent { rank, .. }
+                | GroupError::OutOfStep { rank, .. },
             ) => {
                 let lost = self.write(trainer).err().map(|error| error.to_string());
                 TrainError::Worker { rank, source, saved: self.saved(), lost }.into()

@@ -33,11 +33,11 @@ pub(super) struct Update {
 }
 
 impl Update {
-    /// What the request asks for, else what the training has that goes on.
+    /// What the request asks for, else what the training has that goes on. So many workers are of this process.
     pub(super) fn of(
         task: &NetworkWorkload,
         config: &Config,
-        request: &TrainRequest,
+        (request, here): (&TrainRequest, usize),
         saved: Option<&Checkpoint>,
         watch: &Watch<'_>,
     ) -> Result<Update, Error> {
@@ -56,7 +56,7 @@ impl Update {
             let batch = config.batch.saturating_mul(virtual_workers);
             return Err(TrainError::TooFewSamples { data, samples, batch }.into());
         };
-        warn_of_cores(workers.count, task.setup.threads(), watch);
+        warn_of_cores(here, task.setup.threads(), watch);
         let per_epoch = samples / global;
         let LearningRate { rate, warmup_iterations: warmup, rule, base_batch, base_rate } =
             config.learning_rate;

@@ -28,6 +28,9 @@ const HOST: u32 = 5;
 /// Time between two signs of life.
 const BEAT: Duration = Duration::from_millis(200);
 
+/// A longer time between two looks is one in which this process was stopped, and heard nobody.
+const PAUSE: Duration = Duration::from_secs(1);
+
 /// How long it sleeps between two looks: short while something happens, and up to so long after that.
 const SHORT: Duration = Duration::from_micros(50);
 const LONG: Duration = Duration::from_millis(1);
@@ -53,7 +56,7 @@ pub(super) struct Begun {
 pub(super) struct Heard {
     pub(super) workers: Vec<OfWorker>,
     /// Why the library serves no longer, where it does not.
-    broken: Option<String>,
+    pub(super) broken: Option<String>,
     /// MPI was ended here.
     pub(super) over: bool,
 }
@@ -63,7 +66,7 @@ pub(super) struct OfWorker {
     pub(super) messages: VecDeque<Vec<u32>>,
     /// Whether it ended as it should.
     pub(super) ended: bool,
-    last: Instant,
+    pub(super) last: Instant,
     iterations: u64,
     host: String,
     failed: Option<String>,
@@ -101,18 +104,19 @@ impl Heard {
     }
 }
 
-/// A body that is being received.
+/// A message whose head is here.
 struct Arriving {
     what: u32,
-    body: Moving,
+    /// None of a message that is a head alone.
+    body: Option<Moving>,
 }
 
 struct Messenger<'a> {
     library: &'a Library,
     shared: &'a Shared,
     sent: Vec<Moving>,
-    /// Of each worker.
-    arriving: Vec<Option<Arriving>>,
+    /// Of each worker, in the order in which it sent them.
+    arriving: Vec<VecDeque<Arriving>>,
     iterations: u64,
 }
 
@@ -136,7 +140,7 @@ pub(super) fn run(
         std::mem::forget(library);
         return;
     };
-    let arriving = (0..workers).map(|_| None).collect();
+    let arriving = (0..workers).map(|_| VecDeque::new()).collect();
     let messenger =
         Messenger { library: &library, shared: &shared, sent: Vec::new(), arriving, iterations: 0 };
     let ends = messenger.serve(commands);
@@ -157,9 +161,14 @@ impl Messenger<'_> {
     fn serve(mut self, commands: &Receiver<Command>) -> Result<(), String> {
         let host = host();
         self.tell_all(HOST, host.as_bytes())?;
-        let (mut beat, mut lively) = (Instant::now(), Instant::now());
+        let (mut beat, mut lively, mut looked) = (Instant::now(), Instant::now(), Instant::now());
         loop {
             let mut ends = false;
+            let away = looked.elapsed();
+            looked = Instant::now();
+            if away > PAUSE {
+                self.shared.heard().workers.iter_mut().for_each(|worker| worker.last += away);
+            }
             loop {
                 match commands.try_recv() {
                     Ok(Command::Send { to, message }) => self.send(to, MESSAGE, message)?,
@@ -178,7 +187,7 @@ impl Messenger<'_> {
                 beat = Instant::now();
                 self.tell_all(LIVES, &[])?;
             }
-            if self.look()? {
+            if self.look()? || !self.sent.is_empty() || self.arriving.iter().any(|queue| !queue.is_empty()) {
                 lively = Instant::now();
             }
             std::thread::sleep(if lively.elapsed() < LIVELY { SHORT } else { LONG });
@@ -252,14 +261,18 @@ impl Messenger<'_> {
 
     /// Takes a step with what a worker sends, where there is one.
     fn look_at(&mut self, from: usize) -> Result<bool, String> {
-        if let Some(arriving) = &mut self.arriving[from] {
-            if !self.library.is_done(&mut arriving.body)? {
-                return Ok(false);
+        if let Some(first) = self.arriving[from].front_mut() {
+            let is_done = match &mut first.body {
+                Some(body) => self.library.is_done(body)?,
+                None => true,
+            };
+            if is_done {
+                let Arriving { what, body } = self.arriving[from].pop_front().expect("it was there just now");
+                self.arrived(from, what, body.map_or_else(Vec::new, Moving::into_words));
+                return Ok(true);
             }
-            let Arriving { what, body } = self.arriving[from].take().expect("it was there just now");
-            self.arrived(from, what, body.into_words());
-            return Ok(true);
         }
+        // Signs of life come behind a long body, too.
         if !self.library.waits(from, HEAD)? {
             return Ok(false);
         }
@@ -275,11 +288,9 @@ impl Messenger<'_> {
             heard.workers[from].last = Instant::now();
             heard.workers[from].iterations = iterations;
         }
-        if length == 0 {
-            self.arrived(from, what, Vec::new());
-        } else {
-            let body = self.library.receive(from, BODY, length as usize)?;
-            self.arriving[from] = Some(Arriving { what, body });
+        if what != LIVES {
+            let body = (length > 0).then(|| self.library.receive(from, BODY, length as usize)).transpose()?;
+            self.arriving[from].push_back(Arriving { what, body });
         }
         Ok(true)
     }

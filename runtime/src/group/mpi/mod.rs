@@ -139,7 +139,7 @@ impl World {
             // Worker 0 tests and saves, which takes as long as it takes.
             let mut heard = shared.heard();
             while !heard.workers[0].ended {
-                if heard.lost(shared.facts.rank, shared.timeout).is_some() {
+                if heard.broken.is_some() || heard.workers[0].last.elapsed() > shared.timeout {
                     return false;
                 }
                 heard = shared.changed.wait_timeout(heard, LOOK).unwrap_or_else(PoisonError::into_inner).0;
@@ -156,16 +156,20 @@ impl World {
         self.waits_for(|heard| heard.over);
     }
 
-    /// Waits until worker 0 ends all workers, for as long as it may take to save; then ends them itself.
+    /// Waits until worker 0 has saved and ends all workers; where worker 0 lives no longer, ends them itself.
     pub fn wait_to_be_ended(self, exit: u8) {
-        self.waits_for(|heard| heard.over);
+        let mut heard = self.shared.heard();
+        while !heard.over && heard.broken.is_none() && heard.workers[0].last.elapsed() < self.shared.timeout {
+            heard = self.shared.changed.wait_timeout(heard, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        drop(heard);
         self.abort(exit);
     }
 
     fn waits_for(&self, done: impl Fn(&Heard) -> bool) -> bool {
         let until = Instant::now() + self.shared.timeout;
         let mut heard = self.shared.heard();
-        while !done(&heard) && Instant::now() < until {
+        while !done(&heard) && heard.broken.is_none() && Instant::now() < until {
             heard = self.shared.changed.wait_timeout(heard, LOOK).unwrap_or_else(PoisonError::into_inner).0;
         }
         done(&heard)
@@ -188,12 +192,18 @@ impl Messages for MpiMessages {
 
     fn receive(&mut self, from: usize) -> Result<Vec<u32>, GroupError> {
         let mut heard = self.shared.heard();
+        let mut was_lost = false;
         loop {
             if let Some(message) = heard.workers[from].messages.pop_front() {
                 return Ok(message);
             }
+            // A process that was stopped itself hears of the others before it takes one for silent.
             if let Some(error) = heard.lost(self.shared.facts.rank, self.shared.timeout) {
-                return Err(error);
+                if std::mem::replace(&mut was_lost, true) {
+                    return Err(error);
+                }
+            } else {
+                was_lost = false;
             }
             if heard.workers[from].ended {
                 return Err(GroupError::Lost { rank: from });
@@ -210,9 +220,6 @@ impl Messages for MpiMessages {
 
 /// The MPI libraries that the loader finds here, each with its name for itself.
 pub fn found() -> Vec<String> {
-    // Each in its order of preference; a name that leads to the same file is listed once.
-    let mut all: Vec<String> =
-        launcher::LIBRARIES.iter().filter_map(|file| table::named(file).ok()).collect();
-    all.dedup();
-    all
+    // Each in its order of preference.
+    launcher::LIBRARIES.iter().filter_map(|file| table::named(file).ok()).collect()
 }
