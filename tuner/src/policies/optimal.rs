@@ -34,7 +34,7 @@
 //! milliseconds to more than the states that are allowed. The search stops after a number of states, or when time is up; the
 //! planner's plan is the answer then, with what is proved as its bound.
 //!
-//! The planner asks for less and pays less ([`faster`]): for the fastest plan that some states lead to, complete or not. So it
+//! The planner asks for less and pays less (`faster`): for the fastest plan that some states lead to, complete or not. So it
 //! takes up states stage by stage in turn, which finds whole iterations early, and looks near the plan that it has. On random
 //! traces of up to 20 ops that finds what best first needs five times the states for, and often proves it, too.
 //!
