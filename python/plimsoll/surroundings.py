@@ -71,10 +71,11 @@ def run_accumulate_hooks(model: torch.nn.Module, arrivals: list[int]) -> None:
     if not any(map(accumulate_hooks, trained)):
         return
     others = [number for number in reversed(range(len(trained))) if number not in arrivals]
-    for parameter in [trained[number] for number in (*arrivals, *others)]:
-        for hook in list(accumulate_hooks(parameter).values()):
-            if parameter.grad is not None:
-                hook(parameter)
+    with torch.no_grad():  # as autograd runs them
+        for parameter in [trained[number] for number in (*arrivals, *others)]:
+            for hook in list(accumulate_hooks(parameter).values()):
+                if parameter.grad is not None:
+                    hook(parameter)
 
 
 class Modules:

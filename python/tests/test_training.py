@@ -206,8 +206,7 @@ def test_hooks_on_gradients_run_once_a_step_in_the_order_of_eager(frees):
 
         def hook(parameter):
             seen.append(names[id(parameter)])
-            with torch.no_grad():
-                parameter.add_(parameter.grad, alpha=-0.01)
+            parameter.add_(parameter.grad, alpha=-0.01)
             if frees:
                 parameter.grad = None
 
