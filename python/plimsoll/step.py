@@ -49,7 +49,7 @@ from .program import Diverged, Program, Unplanned
 from .ranks import Ranks
 from .recording import Loss
 from .smaller import Smaller
-from .surroundings import run_accumulate_hooks, without_accumulate_hooks
+from .surroundings import arrivals_noted, run_accumulate_hooks, without_accumulate_hooks
 from .tape import Role, Tape
 from .torch_private import has_hooks, is_sharded, modules_of, uncompiled
 from .verification import Outcome, State, generators_of, is_same, outcome
@@ -107,19 +107,22 @@ class Step:
         self._last: Planned | None = None
         self._parts: Parts | None = None
         self._choice: int | None = None
+        self._arrived: list[torch.nn.Parameter] = []
+        """What got a gradient in the last batch, in that order."""
 
     def __call__(self, *batch: Any) -> Any:
         """Trains one batch: sets the gradients or adds to them, gives the loss, or `Outputs` where the function gives them."""
         allocator.turn.check()
+        self._arrived = []
         if self._replica is None or self._ranks is None:
             given = self._train(batch)
-            run_accumulate_hooks(self._model, [] if self._last is None else self._last.tape.arrivals)
+            run_accumulate_hooks(self._arrived)
             return given
         # Where gradients are not reduced, one rank may call more steps than another.
         reduces = self._replica.require_backward_grad_sync
         agreed = self._ranks.together if reduces else self._ranks.alone
         return distributed.reduced(
-            self._replica, lambda: agreed(lambda: self._train(batch)), lambda: self._current().tape
+            self._replica, lambda: agreed(lambda: self._train(batch)), lambda: self._arrived
         )
 
     def _train(self, batch: tuple[Any, ...]) -> Given:
@@ -182,6 +185,7 @@ class Step:
             planned.broken = f"the plan cannot be kept to: {unplanned}"
             return self._in_eager(planned.broken, planned.in_eager, batch, weight, planned)
         self.fallback = None
+        self._arrived += [planned.tape.gradients[number][0] for number in planned.tape.arrivals]
         return given
 
     def _by_plan(self, planned: Planned, batch: tuple[Any, ...], tensors: list[torch.Tensor]) -> Given:
@@ -650,8 +654,11 @@ class Step:
     ) -> Given:
         """Runs a batch without a plan, with hooks where eager does not fit the budget, and says why."""
 
+        arrived: list[torch.nn.Parameter] = []
+
         def run() -> Given:
-            return self._eager(batch, weight)
+            arrived.clear()
+            return self._eager(batch, weight, arrived)
 
         if isinstance(self._budget, int):
             peak = None if planned is None else planned.trace.peak_bytes
@@ -670,11 +677,25 @@ class Step:
         if said != self.fallback:
             logger.warning("this batch runs in eager: %s", said)
         self.fallback = said
-        return how.run(run)
+        given = how.run(run)
+        self._arrived += arrived
+        return given
 
-    def _eager(self, batch: tuple[Any, ...], weight: float | None) -> Given:
-        with torch.enable_grad(), without_accumulate_hooks(self._model.parameters()):
-            return outputs.backward(self._weighted(weight)(*batch))
+    def _eager(
+        self, batch: tuple[Any, ...], weight: float | None, arrived: list[torch.nn.Parameter] | None = None
+    ) -> Given:
+        """Runs a batch in eager; says in `arrived` what got a gradient, in that order."""
+        trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+        arrivals: list[int] = []
+        with (
+            torch.enable_grad(),
+            without_accumulate_hooks(self._model.parameters()),
+            arrivals_noted(trained, arrivals),
+        ):
+            given = outputs.backward(self._weighted(weight)(*batch))
+        if arrived is not None:
+            arrived += [trained[number] for number in arrivals]
+        return given
 
     def _weighted(self, weight: float | None) -> Loss:
         """What a part of a batch trains on: its share of the loss."""
