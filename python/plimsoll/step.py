@@ -671,7 +671,8 @@ class Step:
                     f"this batch cannot run by its plan, and not in eager, which takes {show_bytes(planned.trace.peak_bytes)}, "
                     f"of {show_bytes(self._budget)}: {why}. Give smaller batches, which eager can take over"
                 )
-            how.fit(run, self._memory, self._budget, self._host_budget, peak, self._verify > 0)
+            tape = None if planned is None else planned.tape
+            how.fit(run, self._memory, self._budget, self._host_budget, peak, self._verify > 0, tape)
             how.warn(self._budget)
         said = f"{why}; {how.words}" if how.words else why
         if said != self.fallback:
