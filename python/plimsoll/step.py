@@ -303,7 +303,8 @@ class Step:
             )
 
     def verify(self, steps: int = 1) -> None:
-        """Compares the next steps of every kind of batch with eager, bit for bit. A difference raises `VerificationError`."""
+        """Compares the next steps of every kind of batch that a plan runs with eager, bit for bit. A difference raises
+        `VerificationError`."""
         if steps < 0:
             raise BadInput(f"{steps} steps cannot be verified; give 0 or more")
         self._verify = steps
