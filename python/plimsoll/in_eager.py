@@ -57,10 +57,10 @@ class InEager:
         Gradients, buffers, generators and what the tape of this kind updates are left as they were. Raises
         `VerificationError` where the step has other bits with the hooks.
         """
+        memory.stand_aside(p.grad for p in self._model.parameters() if p.grad is not None)
         if peak is not None and peak <= budget:
             self._hooked, self.short = None, ""
             return
-        memory.stand_aside(p.grad for p in self._model.parameters() if p.grad is not None)
         if self._hooked is not None and self._hooked.budget_bytes <= budget:
             return
         self._hooked = None

@@ -86,6 +86,23 @@ def test_a_batch_that_takes_another_way_is_swapped_by_hooks_within_the_budget(ca
     assert step.fallback is None
 
 
+def test_eager_that_fits_the_budget_has_the_memory_of_the_plan_and_gives_it_back_once(monkeypatch):
+    model, x = deep(), torch.rand(256, 64)
+    loss = signed(model)
+    step, budget, trace = tuned(model, loss, x, 1.0)
+    assert trace.peak_bytes <= budget
+    step(x)
+    assert step._memory.pool.size > 0
+    step._current().broken = "the plan does not pay"
+    trimmed = []
+    monkeypatch.setattr(type(step.device), "trim", lambda _: trimmed.append(1))
+    for _ in range(3):
+        beside_eager(model, loss, step, x)
+        assert step._memory.pool.size == step._memory.arena_bytes == 0
+    assert step.fallback == "the plan does not pay"
+    assert trimmed == [1]
+
+
 def test_an_lstm_whose_eager_step_does_not_fit_is_swapped_by_hooks():
     torch.manual_seed(0)
     model = nn.LSTM(32, 64, 4, batch_first=True)
