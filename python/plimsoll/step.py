@@ -35,7 +35,7 @@ from . import (
 )
 from ._core import show_bytes, show_seconds
 from .buckets import Buckets
-from .errors import BadInput, HostMemoryError, NoPlan, Refused
+from .errors import BadInput, HostMemoryError, NoPlan, PoolInUse, Refused
 from .in_eager import InEager
 from .kinds import Kind, addresses_of, kind_of
 from .link import Link
@@ -203,7 +203,7 @@ class Step:
                 self.device.trim()  # what eager took
                 return given
             except Exception as error:
-                if not shortage.is_one(error):
+                if not (shortage.is_one(error) or isinstance(error, PoolInUse)):
                     raise
                 logger.warning(
                     "this kind of batch is no longer compared with eager: memory is too short for both"
