@@ -227,8 +227,13 @@ class Step:
     def _bind(self, planned: Planned) -> None:
         assert isinstance(self._budget, int)
         if planned.program.schedule.budget_bytes > self._budget:
-            planned.program = self._program(planned.recorded)
+            self._replan(planned)
         planned.program.bind()
+
+    def _replan(self, planned: Planned) -> None:
+        """Another plan within the budget of now, which has not run yet."""
+        planned.program = self._program(planned.recorded)
+        planned.alone_seconds = None
 
     def _calibrate(self, planned: Planned, batch: tuple[Any, ...]) -> None:
         """Predicts the step anew from runs of its plan, where ops alone say little of how long they take in there."""
@@ -265,7 +270,7 @@ class Step:
             return None
         before, self._budget = self._budget, less
         try:
-            planned.program = self._program(planned.recorded)
+            self._replan(planned)
         except NoPlan:
             self._budget = before
             return None
@@ -280,7 +285,7 @@ class Step:
             return f"{show_bytes(host)} of the host's memory can be page-locked now"
         self._host_budget = can
         try:
-            planned.program = self._program(planned.recorded)
+            self._replan(planned)
         except NoPlan:
             self._host_budget = before
             return None
