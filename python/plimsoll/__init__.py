@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from .link import Link
     from .outputs import Outputs
     from .planning import plan, trace
-    from .step import Step, tune
+    from .step import Step
     from .suggestion import Suggestion, suggest
+    from .tuning import tune
 
 __all__ = [
     "BadInput",
@@ -65,7 +66,17 @@ __all__ = [
 
 # The command line begins without PyTorch, which takes seconds to import: names are looked up when they are asked for.
 _WITHOUT_TORCH = ("_core", "errors")
-_WITH_TORCH = ("link", "planning", "buckets", "outputs", "bypassing", "fitting", "step", "suggestion")
+_WITH_TORCH = (
+    "link",
+    "planning",
+    "buckets",
+    "outputs",
+    "bypassing",
+    "fitting",
+    "step",
+    "tuning",
+    "suggestion",
+)
 
 
 def __dir__() -> list[str]:

@@ -109,7 +109,10 @@ class Context:
         self._not_differentiable += map(id, tensors)
 
     def mark_dirty(self, *tensors: Any) -> None:
-        """What is written is known."""
+        """Refused: outside an op, autograd does not know that the argument has become the result."""
+        raise Refused(
+            "`ctx.mark_dirty` in a function that is recorded as an op: have `forward` give a new tensor, and leave its argument"
+        )
 
     def set_materialize_grads(self, value: bool) -> None:
         """Whether a gradient that is not there comes as zeros."""

@@ -18,6 +18,7 @@ import torch
 
 from . import shortage
 from ._core import Schedule
+from .errors import PoolInUse
 from .planning import Recorded
 from .program import Diverged, Program, Unplanned
 from .verification import State
@@ -36,13 +37,14 @@ def timed(
 
     `around` is what a step does besides. All is left as it was.
     """
-    before = State(recorded.tape)
+    before: State | None = None
     fastest, besides, stalled = float("inf"), float("inf"), 0.0
     least: list[float] = []
     copied = [float("inf"), float("inf")]
     start = time.perf_counter()
     number = 0
     try:
+        before = State(recorded.tape)
         with program.trial():
             program.run(tensors)
             wanted = LEAST_RUNS if time.perf_counter() - start < LONG_SECONDS else 1
@@ -63,11 +65,12 @@ def timed(
                 program.spans = None
                 number += 1
     except Exception as error:
-        if isinstance(error, Diverged | Unplanned) or shortage.is_one(error):
+        if isinstance(error, Diverged | Unplanned | PoolInUse) or shortage.is_one(error):
             return None  # the first step says so, and does what is to be done
         raise
     finally:
-        before.restore()
+        if before is not None:
+            before.restore()
     schedule = program.schedule
     share = max(0.0, fastest + besides - stalled) / sum(least)
     seconds = [float("inf")] * len(recorded.trace)

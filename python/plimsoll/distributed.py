@@ -18,7 +18,7 @@ from .outputs import Given, Outputs
 from .ranks import Ranks
 from .recording import Loss
 from .surroundings import replaced
-from .tape import Tape, aligned
+from .tape import aligned
 from .torch_private import DDP_FORWARD, broadcast_buffers_next, is_sharded
 
 Gradients = list[tuple[torch.nn.Parameter, torch.Tensor]]
@@ -97,10 +97,14 @@ def own_bytes(wrapper: DistributedDataParallel) -> int:
     return gradients if wrapper.gradient_as_bucket_view else 2 * gradients
 
 
-def reduced(wrapper: DistributedDataParallel, step: Callable[[], Given], tape: Callable[[], Tape]) -> Given:
+def reduced(
+    wrapper: DistributedDataParallel,
+    step: Callable[[], Given],
+    arrived: Callable[[], list[torch.nn.Parameter]],
+) -> Given:
     """Runs a step of the module inside, and has the wrapper reduce its gradients or add them to those that are there.
 
-    `tape` gives the tape of the step that ran.
+    `arrived` gives what got a gradient in the step that ran, in that order.
     """
     trained = [p for p in wrapper.module.parameters() if p.requires_grad]
     given: list[Given] = []
@@ -115,7 +119,7 @@ def reduced(wrapper: DistributedDataParallel, step: Callable[[], Given], tape: C
         finally:
             for parameter, gradient in zip(trained, there, strict=True):
                 parameter.grad = gradient
-        return _with_gradients(_loss_of(given[0]), _in_order(gradients, tape()))
+        return _with_gradients(_loss_of(given[0]), _in_order(gradients, arrived()))
 
     try:
         with replaced(wrapper, DDP_FORWARD, run):
@@ -154,7 +158,7 @@ def _with_gradients(loss: torch.Tensor, gradients: Gradients) -> torch.Tensor:
     return loss
 
 
-def _in_order(gradients: Gradients, tape: Tape) -> Gradients:
+def _in_order(gradients: Gradients, arrived: list[torch.nn.Parameter]) -> Gradients:
     """Gradients in the order in which eager has them: the wrapper fills its buckets in that order."""
-    order = {id(tape.gradients[number][0]): place for place, number in enumerate(tape.arrivals)}
+    order = {id(parameter): place for place, parameter in enumerate(arrived)}
     return sorted(gradients, key=lambda entry: order.get(id(entry[0]), len(order)))

@@ -5,6 +5,7 @@ With the hooks the step must leave eager's bits, which is seen when it is found 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -16,7 +17,8 @@ from ._core import show_bytes
 from .hooked import Hooked, state_of
 from .memory import Memory
 from .outputs import Given
-from .verification import Outcome, is_same, outcome
+from .tape import Tape
+from .verification import Outcome, State, generators_of, is_same, outcome
 
 logger = logging.getLogger("plimsoll")
 
@@ -48,42 +50,50 @@ class InEager:
         host: int | None,
         peak: int | None,
         verify: bool,
+        tape: Tape | None = None,
     ) -> None:
         """Finds out what hooks must swap of this batch, unless that is known. `peak` is what eager takes, where that is known.
 
-        Everything is left as it was. Raises `VerificationError` where the step has other bits with the hooks.
+        Gradients, buffers, generators and what the tape of this kind updates are left as they were. Raises
+        `VerificationError` where the step has other bits with the hooks.
         """
+        memory.stand_aside(p.grad for p in self._model.parameters() if p.grad is not None)
         if peak is not None and peak <= budget:
             self._hooked, self.short = None, ""
             return
-        memory.stand_aside(p.grad for p in self._model.parameters() if p.grad is not None)
         if self._hooked is not None and self._hooked.budget_bytes <= budget:
             return
-        self._hooked = Hooked(self._device, self._model, self._optimizer)
+        self._hooked = None
+        hooked = Hooked(self._device, self._model, self._optimizer)
         left: list[Outcome] = []
 
         def trial(how: Callable[[], AbstractContextManager[None]]) -> None:
-            before = state_of(self._device, self._model)
+            before, own = state_of(self._device, self._model), None
             generators = [generator for generator, _ in before.generators]
             try:
                 for parameter, _ in before.gradients:
                     parameter.grad = None
+                if tape is not None:
+                    own = State(tape)
+                    generators = list(dict.fromkeys(generators + generators_of(tape)))
                 with how():
                     given = run()
                 if verify:
                     left[1:] = [outcome(self._model, generators, given, is_on_host=True)]
             finally:
+                if own is not None:
+                    own.restore()
                 before.restore()
 
-        self.short = self._hooked.fit(trial, lambda _: budget, host)
-        swaps = self._hooked.swaps
-        if verify and swaps.chosen and len(left) > 1 and self._hooked.eager_bytes is not None:
+        short = hooked.fit(trial, lambda _: budget, host)
+        if verify and hooked.swaps.chosen and len(left) > 1 and hooked.eager_bytes is not None:
 
             def again() -> Outcome:
-                trial(lambda: swaps.learning(self._model))
+                trial(contextlib.nullcontext)
                 return left[-1]
 
             is_same(left[0], left[-1], again)
+        self._hooked, self.short = hooked, short
 
     def run(self, run: Callable[[], Given]) -> Given:
         """Runs a batch, with the hooks where they are needed."""

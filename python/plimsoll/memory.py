@@ -102,6 +102,8 @@ class Memory:
 
     def stand_aside(self, gradients: Iterable[torch.Tensor]) -> None:
         """Something else runs that needs the memory: what holds none of these gradients is given back, or lent."""
+        if not (self._bound or self.pool.size or self.host.size or self.arena_bytes):
+            return
         first = self.gradients.storage.data_ptr()
         last = first + self.gradients.storage.nbytes()
         if not any(first <= gradient.data_ptr() < last for gradient in gradients):

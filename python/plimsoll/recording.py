@@ -20,7 +20,7 @@ from .errors import BadInput, Refused
 from .ops import same_value, tensors_in
 from .outputs import Given, Outputs
 from .recorder import BYPASSED, NOTHING_KNOWN, Known, Recorder
-from .surroundings import Generators, Keeper, Modules, NoDetours, without_accumulate_hooks
+from .surroundings import Generators, Keeper, Modules, NoDetours, arrivals_noted, without_accumulate_hooks
 from .tape import Role, Tape, Window
 from .torch_private import (
     FAKE_ERRORS,
@@ -264,7 +264,7 @@ def _record_once(
             torch.autograd.set_multithreading_enabled(False),
             torch.enable_grad(),
             without_accumulate_hooks(parameters),
-            _noted(parameters, arrivals),
+            arrivals_noted(parameters, arrivals),
             uncompiled(),
             bypassing.taken(is_first),
             device.allocator.recording() if fakes is None else contextlib.nullcontext() as log,
@@ -297,20 +297,6 @@ def _record_once(
         keeper.restore()
         generators.restore()
         torch.clear_autocast_cache()
-
-
-@contextlib.contextmanager
-def _noted(parameters: list[torch.nn.Parameter], arrivals: list[int]) -> Iterator[None]:
-    """Notes in which order gradients are there."""
-    hooks = [
-        parameter.register_post_accumulate_grad_hook(lambda _, number=number: arrivals.append(number))
-        for number, parameter in enumerate(parameters)
-    ]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _check_loss(loss: object) -> None:

@@ -1,4 +1,4 @@
-"""A training step that runs by a plan: `tune` makes it, calling it trains one batch.
+"""A training step that runs by a plan: calling it trains one batch. `tuning.py` makes it.
 
 A step is planned once for each kind of batch (its shapes, gradients that are there, the model's mode, autocast) and compared
 with eager, bit for bit, when it first runs. A batch that no plan fits runs in parts. Where a plan cannot be kept to, the
@@ -11,8 +11,6 @@ from __future__ import annotations
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +26,13 @@ from . import (
     outputs,
     planning,
     reporting,
-    scripts,
     shortage,
     smaller,
     viz,
 )
 from ._core import show_bytes, show_seconds
 from .buckets import Buckets
-from .errors import BadInput, HostMemoryError, NoPlan, Refused
+from .errors import BadInput, HostMemoryError, NoPlan, PoolInUse, Refused
 from .in_eager import InEager
 from .kinds import Kind, addresses_of, kind_of
 from .link import Link
@@ -49,9 +46,9 @@ from .program import Diverged, Program, Unplanned
 from .ranks import Ranks
 from .recording import Loss
 from .smaller import Smaller
-from .surroundings import run_accumulate_hooks, without_accumulate_hooks
+from .surroundings import arrivals_noted, run_accumulate_hooks, without_accumulate_hooks
 from .tape import Role, Tape
-from .torch_private import has_hooks, is_sharded, modules_of, uncompiled
+from .torch_private import has_hooks, modules_of, uncompiled
 from .verification import Outcome, State, generators_of, is_same, outcome
 
 logger = logging.getLogger("plimsoll")
@@ -107,19 +104,22 @@ class Step:
         self._last: Planned | None = None
         self._parts: Parts | None = None
         self._choice: int | None = None
+        self._arrived: list[torch.nn.Parameter] = []
+        """What got a gradient in the last batch, in that order."""
 
     def __call__(self, *batch: Any) -> Any:
         """Trains one batch: sets the gradients or adds to them, gives the loss, or `Outputs` where the function gives them."""
         allocator.turn.check()
+        self._arrived = []
         if self._replica is None or self._ranks is None:
             given = self._train(batch)
-            run_accumulate_hooks(self._model, [] if self._last is None else self._last.tape.arrivals)
+            run_accumulate_hooks(self._arrived)
             return given
         # Where gradients are not reduced, one rank may call more steps than another.
         reduces = self._replica.require_backward_grad_sync
         agreed = self._ranks.together if reduces else self._ranks.alone
         return distributed.reduced(
-            self._replica, lambda: agreed(lambda: self._train(batch)), lambda: self._current().tape
+            self._replica, lambda: agreed(lambda: self._train(batch)), lambda: self._arrived
         )
 
     def _train(self, batch: tuple[Any, ...]) -> Given:
@@ -182,6 +182,7 @@ class Step:
             planned.broken = f"the plan cannot be kept to: {unplanned}"
             return self._in_eager(planned.broken, planned.in_eager, batch, weight, planned)
         self.fallback = None
+        self._arrived += [planned.tape.gradients[number][0] for number in planned.tape.arrivals]
         return given
 
     def _by_plan(self, planned: Planned, batch: tuple[Any, ...], tensors: list[torch.Tensor]) -> Given:
@@ -199,7 +200,7 @@ class Step:
                 self.device.trim()  # what eager took
                 return given
             except Exception as error:
-                if not shortage.is_one(error):
+                if not (shortage.is_one(error) or isinstance(error, PoolInUse)):
                     raise
                 logger.warning(
                     "this kind of batch is no longer compared with eager: memory is too short for both"
@@ -223,8 +224,13 @@ class Step:
     def _bind(self, planned: Planned) -> None:
         assert isinstance(self._budget, int)
         if planned.program.schedule.budget_bytes > self._budget:
-            planned.program = self._program(planned.recorded)
+            self._replan(planned)
         planned.program.bind()
+
+    def _replan(self, planned: Planned) -> None:
+        """Another plan within the budget of now, which has not run yet."""
+        planned.program = self._program(planned.recorded)
+        planned.alone_seconds = None
 
     def _calibrate(self, planned: Planned, batch: tuple[Any, ...]) -> None:
         """Predicts the step anew from runs of its plan, where ops alone say little of how long they take in there."""
@@ -261,7 +267,7 @@ class Step:
             return None
         before, self._budget = self._budget, less
         try:
-            planned.program = self._program(planned.recorded)
+            self._replan(planned)
         except NoPlan:
             self._budget = before
             return None
@@ -276,7 +282,7 @@ class Step:
             return f"{show_bytes(host)} of the host's memory can be page-locked now"
         self._host_budget = can
         try:
-            planned.program = self._program(planned.recorded)
+            self._replan(planned)
         except NoPlan:
             self._host_budget = before
             return None
@@ -299,7 +305,8 @@ class Step:
             )
 
     def verify(self, steps: int = 1) -> None:
-        """Compares the next steps of every kind of batch with eager, bit for bit. A difference raises `VerificationError`."""
+        """Compares the next steps of every kind of batch that a plan runs with eager, bit for bit. A difference raises
+        `VerificationError`."""
         if steps < 0:
             raise BadInput(f"{steps} steps cannot be verified; give 0 or more")
         self._verify = steps
@@ -650,8 +657,11 @@ class Step:
     ) -> Given:
         """Runs a batch without a plan, with hooks where eager does not fit the budget, and says why."""
 
+        arrived: list[torch.nn.Parameter] = []
+
         def run() -> Given:
-            return self._eager(batch, weight)
+            arrived.clear()
+            return self._eager(batch, weight, arrived)
 
         if isinstance(self._budget, int):
             peak = None if planned is None else planned.trace.peak_bytes
@@ -664,17 +674,32 @@ class Step:
                     f"this batch cannot run by its plan, and not in eager, which takes {show_bytes(planned.trace.peak_bytes)}, "
                     f"of {show_bytes(self._budget)}: {why}. Give smaller batches, which eager can take over"
                 )
-            how.fit(run, self._memory, self._budget, self._host_budget, peak, self._verify > 0)
+            tape = None if planned is None else planned.tape
+            how.fit(run, self._memory, self._budget, self._host_budget, peak, self._verify > 0, tape)
             how.warn(self._budget)
         said = f"{why}; {how.words}" if how.words else why
         if said != self.fallback:
             logger.warning("this batch runs in eager: %s", said)
         self.fallback = said
-        return how.run(run)
+        given = how.run(run)
+        self._arrived += arrived
+        return given
 
-    def _eager(self, batch: tuple[Any, ...], weight: float | None) -> Given:
-        with torch.enable_grad(), without_accumulate_hooks(self._model.parameters()):
-            return outputs.backward(self._weighted(weight)(*batch))
+    def _eager(
+        self, batch: tuple[Any, ...], weight: float | None, arrived: list[torch.nn.Parameter] | None = None
+    ) -> Given:
+        """Runs a batch in eager; says in `arrived` what got a gradient, in that order."""
+        trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+        arrivals: list[int] = []
+        with (
+            torch.enable_grad(),
+            without_accumulate_hooks(self._model.parameters()),
+            arrivals_noted(trained, arrivals),
+        ):
+            given = outputs.backward(self._weighted(weight)(*batch))
+        if arrived is not None:
+            arrived += [trained[number] for number in arrivals]
+        return given
 
     def _weighted(self, weight: float | None) -> Loss:
         """What a part of a batch trains on: its share of the loss."""
@@ -738,73 +763,3 @@ class Step:
                 planned.smaller.compare(self._model, batch, lambda *part: self._eager(part, planned.weight))
             except Diverged as diverged:
                 logger.warning("this batch is not compared with eager: %s", diverged)
-
-
-def tune(
-    fn: Loss,
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer | None,
-    sample: Any,
-    budget: int | str | None = None,
-    link: Link | str | None = None,
-    verify: int = 2,
-    seconds: float | None = None,
-    host_budget: int | str | None = None,
-    buckets: Buckets | Sequence[int] | None = None,
-    graphs: bool = True,
-    in_pieces: bool | None = None,
-) -> Step:
-    """Plans a training step for a memory budget.
-
-    `fn(*sample)` gives the loss, or `plimsoll.Outputs`. `budget` is all that parameters, gradients, optimizer state and the
-    step may take: `"22GiB"`, bytes, or `"60%"` of what eager takes; in a script that `plimsoll auto` runs, its `--budget` and
-    `--link` stand for what is given here. The first `verify` steps are compared with eager, bit for bit, which takes eager's
-    memory and time once more; with 0 none is. Nothing of model, optimizer and generators changes here.
-
-    `link` is a rate such as `"12GB/s"`, measured where none is given, and `seconds` bounds the search for each plan. What is
-    swapped takes at most `host_budget` of the host's memory (`"4GiB"`, or bytes); where that is short, plans recompute.
-    `buckets` are the lengths of sequences that have a plan, such as `[128, 256]` or `plimsoll.Buckets`: the largest is planned
-    here, the others when they first come, and a batch of another length is padded or refused. Without, each shape has a plan.
-    On a GPU a step is captured as one CUDA graph in its second run, unless something in it forbids that (`Step.explain` says
-    what) or `graphs` is false.
-
-    The step is recorded as a whole, which takes more than eager takes. Where memory runs out, and with `in_pieces` at once, it
-    is recorded within the budget: what it calls on fake tensors, and what each call takes by running it alone. It is then
-    compared with eager at the largest batch that fits the budget in eager. With `in_pieces=False` it is never.
-
-    A batch that no plan fits is split into the fewest parts that one fits, where its loss is the mean or the sum of theirs.
-    Raises `NoPlan` where nothing fits, `Refused` for a step that cannot be recorded, `BadInput` for arguments
-    that mean nothing, `NoCompiler` where the allocator cannot be built.
-    """
-    options = Options(budget, link, verify, seconds, host_budget, buckets, graphs, in_pieces)
-    return make(Step, fn, model, optimizer, sample, options)
-
-
-def make(
-    kind: type[Step],
-    fn: Loss,
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer | None,
-    sample: Any,
-    options: Options,
-) -> Step:
-    """What `tune` does, for a kind of step. Raises on all ranks of a distributed training what it raises on one."""
-    planning.check(model, optimizer)
-    ranks = distributed.ranks_of(model)
-
-    def made() -> Step:
-        options.check()
-        batch = planning.as_sample(sample)
-        limit, rates = scripts.arguments(options.budget, options.link)
-        wanted = kind
-        if kind is Step and is_sharded(model):
-            from .sharded import ShardedStep  # which is a step
-
-            wanted = ShardedStep
-        step = wanted(fn, model, optimizer, replace(options, budget=limit, link=rates), ranks)
-        step.prepare(batch)
-        return step
-
-    step = made() if ranks is None else ranks.together(made)
-    scripts.keep(step)
-    return step

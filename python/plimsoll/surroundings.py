@@ -64,14 +64,25 @@ def without_accumulate_hooks(parameters: Iterable[torch.Tensor]) -> Iterator[Non
             hooks.update(own)
 
 
-def run_accumulate_hooks(model: torch.nn.Module, arrivals: list[int]) -> None:
-    """Runs what the user has run as soon as a gradient is there: once for a whole batch, in the order in which gradients
-    arrived when the step was recorded. With DDP, autograd does so when gradients are reduced."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    if not any(map(accumulate_hooks, trained)):
-        return
-    others = [number for number in reversed(range(len(trained))) if number not in arrivals]
-    for parameter in [trained[number] for number in (*arrivals, *others)]:
+@contextlib.contextmanager
+def arrivals_noted(parameters: list[torch.nn.Parameter], arrivals: list[int]) -> Iterator[None]:
+    """Notes the order in which parameters get their gradients, by number."""
+    hooks = [
+        parameter.register_post_accumulate_grad_hook(lambda _, number=number: arrivals.append(number))
+        for number, parameter in enumerate(parameters)
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@torch.no_grad()  # as autograd runs them
+def run_accumulate_hooks(arrived: list[torch.nn.Parameter]) -> None:
+    """Runs the user's hooks of the parameters that got a gradient in a whole batch: once each, in the order of arrival. With
+    DDP, autograd does so when gradients are reduced."""
+    for parameter in dict.fromkeys(arrived):
         for hook in list(accumulate_hooks(parameter).values()):
             if parameter.grad is not None:
                 hook(parameter)

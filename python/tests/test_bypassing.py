@@ -110,7 +110,17 @@ def test_what_a_plan_must_know_is_looked_at():
             ctx.x = x
             return Squared.forward(ctx, x, scale)
 
+    class Updates(Squared):
+        @staticmethod
+        def forward(ctx, x, scale):
+            ctx.mark_dirty(x)
+            ctx.scale = scale
+            ctx.save_for_backward(x.clone())
+            x.detach().numpy()[:] **= 2
+            return x
+
     for base, words in (
+        (Updates, "`ctx.mark_dirty` .* give a new tensor"),
         (InPlace, r"writes into saved tensor 0; declare that"),
         (Draws, "draws random numbers"),
         (Keeps, "keeps a tensor in its context"),

@@ -1,5 +1,6 @@
 """Batches that no plan runs and eager does not fit the budget with: hooks swap saved tensors, with eager's bits."""
 
+import itertools
 import logging
 
 import pytest
@@ -85,6 +86,23 @@ def test_a_batch_that_takes_another_way_is_swapped_by_hooks_within_the_budget(ca
     assert step.fallback is None
 
 
+def test_eager_that_fits_the_budget_has_the_memory_of_the_plan_and_gives_it_back_once(monkeypatch):
+    model, x = deep(), torch.rand(256, 64)
+    loss = signed(model)
+    step, budget, trace = tuned(model, loss, x, 1.0)
+    assert trace.peak_bytes <= budget
+    step(x)
+    assert step._memory.pool.size > 0
+    step._current().broken = "the plan does not pay"
+    trimmed = []
+    monkeypatch.setattr(type(step.device), "trim", lambda _: trimmed.append(1))
+    for _ in range(3):
+        beside_eager(model, loss, step, x)
+        assert step._memory.pool.size == step._memory.arena_bytes == 0
+    assert step.fallback == "the plan does not pay"
+    assert trimmed == [1]
+
+
 def test_an_lstm_whose_eager_step_does_not_fit_is_swapped_by_hooks():
     torch.manual_seed(0)
     model = nn.LSTM(32, 64, 4, batch_first=True)
@@ -165,11 +183,58 @@ def test_hooks_that_leave_other_bits_are_found(monkeypatch):
         return back
 
     monkeypatch.setattr(SavedSwaps, "_ready", wrong)
-    with pytest.raises(plimsoll.VerificationError, match="differs from eager"):
-        step(-x)
+    for _ in range(2):
+        with pytest.raises(plimsoll.VerificationError, match="differs from eager"):
+            step(-x)
     assert all(p.grad is None for p in model.parameters())
     monkeypatch.setattr(SavedSwaps, "_ready", ready)
     beside_eager(model, loss, step, -x)
+
+
+def test_what_was_chosen_stays_where_eager_differs_from_itself():
+    model, x = deep(), torch.rand(256, 64)
+    noise = itertools.chain([1e-3], itertools.repeat(0.0))  # the first run is another
+
+    def loss(x):
+        y = model(x)
+        if (x.sum() > 0).item():
+            return y.square().mean()
+        return y.square().mean() * (1 + next(noise))
+
+    step, budget, _ = tuned(model, loss, x, 0.5)
+    how = InEager(step.device, model, None)
+
+    def run():
+        made = loss(-x)
+        made.backward()
+        return made
+
+    how.fit(run, step._memory, budget, None, None, verify=True)
+    assert how._hooked.swaps.chosen
+    assert how._hooked.peak_bytes <= budget
+
+
+def test_trials_put_back_what_a_step_draws_from_and_updates():
+    model, x = deep(), torch.rand(256, 64)
+    own, mean = torch.Generator().manual_seed(1), torch.zeros(64)
+
+    def loss(x):
+        noise = torch.rand(64, generator=own)
+        y = model(x * noise)
+        mean.mul_(0.9).add_(noise, alpha=0.1)
+        return (y if (x.sum() > 0).item() else -2 * y).square().mean()
+
+    step, _, _ = tuned(model, loss, x, 0.5)
+    before = [mean.clone(), own.get_state()]
+    torch.manual_seed(3)
+    wanted = loss(-x)
+    after = [mean.clone(), own.get_state()]
+    mean.copy_(before[0])
+    own.set_state(before[1])
+    torch.manual_seed(3)
+    assert torch.equal(step(-x), wanted)
+    assert "hooks swap saved tensors" in step.fallback
+    assert all(map(torch.equal, [mean, own.get_state()], after))
 
 
 def test_where_eager_finds_no_memory_at_all_everything_is_swapped_from_the_start(monkeypatch):

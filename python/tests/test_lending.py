@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import weakref
 
 import limited
 import pytest
@@ -9,6 +10,8 @@ import torch
 from networks import budget_at, build, eager, optimizer_of, train
 
 import plimsoll
+from plimsoll.program import Program
+from plimsoll.verification import State
 
 
 def run_out():
@@ -116,6 +119,35 @@ def test_a_step_that_ends_early_lends_its_pool_too():
     step.program._steps[3].func = kept
     step(*task.batches[0])
     assert step.fallback is None
+
+
+def test_a_comparison_whose_copies_lie_in_the_pool_is_dropped(caplog, monkeypatch):
+    task, _, step = planned()
+    torch.manual_seed(3)
+    step(*task.batches[0])
+    wanted = [p.grad.clone() for p in task.model.parameters()]
+    run, kept = Program.run, []
+
+    def in_use(program, tensors, is_timed=False):
+        if any(state() is not None for state in kept):
+            raise plimsoll.PoolInUse("a tensor still lies in it")
+        return run(program, tensors, is_timed)
+
+    class Copies(State):
+        def __init__(self, tape):
+            super().__init__(tape)
+            kept.append(weakref.ref(self))
+
+    monkeypatch.setattr(Program, "run", in_use)
+    monkeypatch.setattr("plimsoll.step.State", Copies)
+    step.verify(2)
+    task.model.zero_grad()
+    torch.manual_seed(3)
+    step(*task.batches[0])
+    assert kept
+    assert step.fallback is None
+    assert "no longer compared with eager" in caplog.text
+    assert all(map(torch.equal, wanted, (p.grad for p in task.model.parameters())))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")

@@ -32,6 +32,35 @@ def test_a_step_is_predicted_from_runs_of_its_plan(link):
     assert step.fallback is None
 
 
+def test_a_plan_with_less_is_not_said_to_have_run():
+    task = build("mlp")
+    step = plimsoll.tune(
+        task.loss, task.model, None, task.batches[0], "1GiB", "20GB/s", verify=0, seconds=0.5
+    )
+    planned = step._current()
+    planned.alone_seconds = 1.0
+    assert "from runs of the plan" in step.explain()
+    step._with_less(planned, MemoryError())
+    assert planned.alone_seconds is None
+    assert "from runs of the plan" not in step.explain()
+
+
+@pytest.mark.parametrize("error", [MemoryError, plimsoll.PoolInUse])
+def test_where_there_is_no_memory_to_run_a_plan_its_prediction_is_of_ops_alone(error, monkeypatch):
+    def short(_tape):
+        raise error("no memory")
+
+    monkeypatch.setattr("plimsoll.calibration.State", short)
+    task = build("mlp")
+    step = plimsoll.tune(
+        task.loss, task.model, None, task.batches[0], "1GiB", "20GB/s", verify=0, seconds=0.5
+    )
+    assert step.device.calibrates
+    assert "from runs of the plan" not in step.explain()
+    step(*task.batches[0])
+    assert step.fallback is None
+
+
 def test_seconds_are_one_for_each_op():
     task = build("mlp")
     trace = plimsoll.trace(task.loss, task.model, *task.batches[0])

@@ -206,8 +206,7 @@ def test_hooks_on_gradients_run_once_a_step_in_the_order_of_eager(frees):
 
         def hook(parameter):
             seen.append(names[id(parameter)])
-            with torch.no_grad():
-                parameter.add_(parameter.grad, alpha=-0.01)
+            parameter.add_(parameter.grad, alpha=-0.01)
             if frees:
                 parameter.grad = None
 
@@ -232,6 +231,58 @@ def test_hooks_on_gradients_run_once_a_step_in_the_order_of_eager(frees):
     (wanted, order), (left, seen) = trained(False), trained(True)
     assert len(wanted) == len(left) and all(map(torch.equal, wanted, left))
     assert order == seen
+
+
+def test_hooks_run_for_what_got_a_gradient_in_this_step():
+    """Two heads in turn: the gradient of the other one is of an earlier batch. The last kind of batch runs in eager."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.one, self.two = nn.Linear(32, 32), nn.Linear(32, 8), nn.Linear(32, 8)
+
+        def forward(self, x):
+            y = self.body(x).relu()
+            if len(x) == 7:
+                y = y[(x[:, 0] > 0).nonzero().flatten()]
+                return self.one(y) + self.two(y)
+            return (self.one if len(x) == 8 else self.two)(y)
+
+    g = torch.Generator().manual_seed(3)
+    batches = [torch.randn(size, 32, generator=g) for size in (8, 6, 7, 8, 7, 6)]
+
+    def trained(is_planned):
+        torch.manual_seed(0)
+        model, seen, fallbacks = Model(), [], []
+        names = {id(p): name for name, p in model.named_parameters()}
+
+        def hook(parameter):
+            seen.append(names[id(parameter)])
+            parameter.add_(parameter.grad, alpha=-0.01)
+
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(hook)
+
+        def loss(x):
+            return model(x).square().mean()
+
+        def step(x):
+            made = loss(x)
+            made.backward()
+            return made
+
+        if is_planned:
+            step = plimsoll.tune(loss, model, None, batches[0], "1GiB", FAST, seconds=0.5)
+        left = []
+        for x in batches:
+            left.append(step(x).detach().clone())
+            fallbacks.append(is_planned and step.fallback is not None)
+        return [*left, *model.parameters(), *(p.grad for p in model.parameters())], seen, fallbacks
+
+    (wanted, order, _), (left, seen, fallbacks) = trained(False), trained(True)
+    assert order == seen
+    assert all(map(torch.equal, wanted, left))
+    assert fallbacks == [False, False, True, False, True, False]
 
 
 def test_several_losses_are_one_sum():

@@ -17,7 +17,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
 
-from .. import step as steps
+from .. import tuning
 from ..errors import Refused
 from ..options import Options
 from ..outputs import Given, Outputs, of
@@ -70,6 +70,6 @@ def tune(
         return Outputs(divided, ((made.loss,), (made.others,)) if is_divided else made.others)
 
     its = getattr(optimizer, "optimizer", optimizer)
-    return steps.make(
+    return tuning.make(
         _UndividedStep if is_divided else Step, loss, model, its, sample, Options(budget, **tune_kwargs)
     )

@@ -17,8 +17,9 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from ..errors import Refused
 from ..outputs import Outputs
-from ..step import Step, tune
+from ..step import Step
 from ..surroundings import replaced
+from ..tuning import tune
 from .backward import after_backward, must_step_first
 
 

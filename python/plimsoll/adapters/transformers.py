@@ -14,8 +14,9 @@ import transformers
 from accelerate.utils import DistributedType
 
 from ..errors import Refused
-from ..step import Step, tune
+from ..step import Step
 from ..surroundings import replaced
+from ..tuning import tune
 from .backward import must_step_first, what_backward_gets
 
 logger = logging.getLogger("plimsoll")
