@@ -589,7 +589,7 @@ def in_eager():
         torch.cuda.reset_peak_memory_stats()
         step(other, y)
         # On a busy machine 5.5 KiB of the batch before were sometimes alive still; where they come from is not known.
-        assert torch.cuda.max_memory_allocated() <= budget + 64 * 1024, number
+        assert torch.cuda.max_memory_allocated() <= budget + 8 * 1024, number
         assert "this batch takes another way" in step.fallback and "hooks swap saved tensors" in step.fallback
         assert step._memory.pool.held_bytes == 0
     model.zero_grad()
