@@ -570,7 +570,7 @@ def lent():
 
 def in_eager():
     """A batch for which the host reads another value, and that does not fit in eager: hooks swap it, within the budget."""
-    model, loss, _ = language()
+    model, loss = language()[:2]
     x, y = words(64)
     first, other = x.cpu(), x.cpu()
     first[0, 0], other[0, 0] = 1, 2  # on the host, which computes
@@ -588,8 +588,8 @@ def in_eager():
         model.zero_grad()
         torch.cuda.reset_peak_memory_stats()
         step(other, y)
-        # On a busy machine 5.5 KiB of the batch before were sometimes alive still; where they come from is not known.
-        assert torch.cuda.max_memory_allocated() <= budget + 8 * 1024, number
+        # A step counts its own batch; the other one is there, too.
+        assert torch.cuda.max_memory_allocated() <= budget + first.nbytes, number
         assert "this batch takes another way" in step.fallback and "hooks swap saved tensors" in step.fallback
         assert step._memory.pool.held_bytes == 0
     model.zero_grad()
