@@ -16,6 +16,15 @@ use plimsoll_runtime::Checkpoint;
 use std::fs::{self, TryLockError};
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A run that was killed holds its study until the system has taken its memory apart, which a launcher of workers does not
+/// wait for: so long another run waits for it.
+const DYING: Duration = Duration::from_secs(5);
+
+/// How often it looks.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// No header of a journal is longer.
 const HEADER_BYTES_MAX: u64 = 1 << 16;
@@ -319,10 +328,17 @@ impl Study {
     }
 
     /// Keeps other runs from measuring, tuning and training in it until what is given is dropped. What a run that was killed
-    /// left half written is removed, and what it had written whole is put in place.
+    /// left half written is removed, and what it had written whole is put in place. Waits a few seconds for a run that ends.
     pub fn lock(&self) -> Result<Held, StudyError> {
         let Ok(folder) = fs::File::open(&self.folder) else { return Ok(Held(None)) };
-        match folder.try_lock() {
+        let asked = Instant::now();
+        let locked = loop {
+            match folder.try_lock() {
+                Err(TryLockError::WouldBlock) if asked.elapsed() < DYING => thread::sleep(LOOK),
+                locked => break locked,
+            }
+        };
+        match locked {
             Err(TryLockError::WouldBlock) => Err(StudyError::InUse(self.folder.clone())),
             // Not every file system knows locks.
             Err(TryLockError::Error(error)) => {
@@ -399,5 +415,20 @@ mod tests {
         fs::write(folder.path().join(dead), "half").expect("a file");
         assert!(study.lock().is_err(), "one trains at a time");
         assert!(folder.path().join(dead).exists(), "only who trains removes anything");
+    }
+
+    #[test]
+    fn a_run_that_ends_is_waited_for() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (study, _) = Study::of_config(folder.path());
+        let ending = study.lock().expect("nobody trains there");
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(4 * LOOK);
+                drop(ending);
+            });
+            let held = study.lock();
+            assert!(held.is_ok(), "{held:?}");
+        });
     }
 }
