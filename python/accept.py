@@ -585,6 +585,11 @@ def main() -> int:
     unknown = set(arguments.sections) - set(SECTIONS)
     if unknown:
         parser.error(f"no section is called {', '.join(sorted(unknown))}: there are {', '.join(SECTIONS)}")
+    networks = {network for name in arguments.sections or USUAL for network in SECTIONS[name].networks}
+    if arguments.only and not any(arguments.only in network for network in networks):
+        parser.error(
+            f"no network's name contains `{arguments.only}`: there are {', '.join(sorted(networks))}"
+        )
     out = Path(os.environ.get("OUT", ".")) / "python-accept.jsonl"
     out.parent.mkdir(parents=True, exist_ok=True)
     end, code = time.monotonic() + arguments.seconds, 0

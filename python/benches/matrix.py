@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from rows import NETWORKS, Network
-from steps import OPTIMIZERS, SHARES, build, eager_step, machine, train
+from steps import OPTIMIZERS, SHARES, build, eager_step, machine, named, train
 
 import plimsoll
 
@@ -128,7 +128,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", action="append", help="networks with one of these names")
+    parser.add_argument("--only", action="append", help="networks whose name contains this")
     parser.add_argument("--seconds", type=float, default=0.5, help="of looking for each plan")
     parser.add_argument("--write", action="store_true", help="write README.md's table and matrix.json")
     arguments = parser.parse_args()
@@ -136,9 +136,7 @@ def main() -> None:
     file, readme = HERE / "matrix.json", HERE / "README.md"
     rows: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     print(HEADER, flush=True)
-    for name in NETWORKS:
-        if arguments.only and name not in arguments.only:
-            continue
+    for name in named(arguments.only, NETWORKS):
         try:
             rows[name] = row(name, arguments.seconds)
         except ImportError as missing:

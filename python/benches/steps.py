@@ -15,7 +15,7 @@ import re
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +216,15 @@ def machine() -> str:
     )
 
 
+def named(parts: list[str] | None, networks: Iterable[str]) -> list[str]:
+    """The networks whose names contain one of these; all without any. Ends the program where one is in no name."""
+    names = list(networks)
+    for part in parts or []:
+        if not any(part in name for name in names):
+            raise SystemExit(f"no network's name contains `{part}`; there are {', '.join(names)}")
+    return [name for name in names if not parts or any(part in name for part in parts)]
+
+
 def main() -> None:
     """Measures, prints, writes."""
     parser = argparse.ArgumentParser(
@@ -232,9 +241,7 @@ def main() -> None:
     samples_file, readme = HERE / "samples.json", HERE / "README.md"
     rows: dict[str, Any] = json.loads(samples_file.read_text()) if samples_file.exists() else {}
     print(HEADER, flush=True)
-    for name in NETWORKS:
-        if arguments.only and not any(part in name for part in arguments.only):
-            continue
+    for name in named(arguments.only, NETWORKS):
         try:
             rows[name] = measure(name, arguments.runs, arguments.seconds)
         except ImportError as missing:

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from rows import CLASSES, Network
-from steps import eager_step, highest_byte, machine, train
+from steps import eager_step, highest_byte, machine, named, train
 from torch import Tensor, nn
 
 import plimsoll
@@ -432,9 +432,10 @@ def main() -> None:
     file, readme = HERE / "wide.json", HERE / "README.md"
     rows: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     where = libraries()
+    wanted = named(arguments.only, NETWORKS)
     print(HEADER, flush=True)
     for number, name in enumerate(NETWORKS):
-        if arguments.only and not any(part in name for part in arguments.only):
+        if name not in wanted:
             continue
         at = combination(number)
         rows[name] = {"at": at, "machine": where, **in_a_process(name, at)}

@@ -75,3 +75,17 @@ def test_gradients_of_recomputed_dropout_are_eagers_where_others_are_not(tmp_pat
         assert row[3:] == ["equal", "0 of 26", "0 |"]
     # What PyTorch does is its own matter, and is measured.
     assert text.count("| `torch.compile`, `activation_memory_budget` | ") == 2
+
+
+@pytest.mark.parametrize("command", ["steps.py", "wide.py", "matrix.py", "../accept.py"])
+def test_a_network_that_is_not_there_is_told(command):
+    path, environment = BENCHES / command, {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, path, "--only", "nowhere"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "no network's name contains `nowhere`" in done.stderr
