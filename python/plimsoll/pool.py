@@ -95,10 +95,12 @@ class Pool:
         if self._handle is None:
             return
         before = self._bytes.data_ptr(), self.storage.nbytes()
-        how = self._device.allocator.pools().plimsoll_pool_take(self._handle)
+        library = self._device.allocator.pools()
+        how = library.plimsoll_pool_take(self._handle)
         if how in (THERE, BACK):
             return
-        living = self._device.living_in(*before)
+        own = library.plimsoll_pool_address(self._handle) if how == MOVED else 0
+        living = [size for at, size in self._device.living_in(*before) if not at <= own < at + size]
         if how == MOVED:
             self._stream = self._device.stream()
             self.generation += 1

@@ -3,6 +3,7 @@
 import sys
 import threading
 import weakref
+from types import SimpleNamespace
 
 import limited
 import pytest
@@ -10,6 +11,7 @@ import torch
 from networks import budget_at, build, eager, optimizer_of, train
 
 import plimsoll
+from plimsoll.pool import MOVED, Pool
 from plimsoll.program import Program
 from plimsoll.verification import State
 
@@ -174,3 +176,26 @@ assert all(map(torch.equal, first, (p.grad for p in model.parameters())))
 """
     )
     assert "out of memory" not in said
+
+
+@pytest.mark.parametrize("others", [[], [(1 << 30, 4096)]])
+def test_a_pool_that_moves_a_little_does_not_count_itself(others, caplog):
+    own = 1 << 20
+    library = SimpleNamespace(
+        plimsoll_pool=lambda size, index: 1,
+        plimsoll_pool_address=lambda handle: own,
+        plimsoll_pool_take=lambda handle: MOVED,
+        plimsoll_pool_free=lambda handle: None,
+        plimsoll_window=lambda address: None,
+    )
+    device = SimpleNamespace(
+        where=torch.device("cpu"),
+        allocator=SimpleNamespace(pools=lambda: library),
+        stream=lambda: 0,
+        living_in=lambda address, size: [(own, 65536), *others],
+    )
+    pool = Pool(device)
+    pool.reserve(4096)
+    pool.take()
+    assert len(caplog.records) == len(others)
+    assert all("4 KiB of between steps in 1 tensors" in record.getMessage() for record in caplog.records)

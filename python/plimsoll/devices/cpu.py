@@ -124,7 +124,7 @@ class Cpu(Device):
         """They count as the host's."""
         return 0
 
-    def living_in(self, address: int, size: int) -> list[int]:
+    def living_in(self, address: int, size: int) -> list[tuple[int, int]]:
         """The system says nothing."""
         return []
 

@@ -242,7 +242,7 @@ class Cuda(Device):
         """They lie on the GPU."""
         return sum(aligned(t.untyped_storage().nbytes()) for t in (*updated, *gradients))
 
-    def living_in(self, address: int, size: int) -> list[int]:
+    def living_in(self, address: int, size: int) -> list[tuple[int, int]]:
         """The blocks of PyTorch's allocator that are in use there."""
         found = []
         for segment in torch.cuda.memory_snapshot():
@@ -253,7 +253,7 @@ class Cuda(Device):
                     and at < address + size
                     and address < at + block["size"]
                 ):
-                    found.append(block["size"])
+                    found.append((at, block["size"]))
                 at += block["size"]
         return found
 

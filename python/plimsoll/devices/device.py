@@ -142,8 +142,8 @@ class Device(abc.ABC):
         """What the copies take of the budget by which a step that ends early is undone."""
 
     @abc.abstractmethod
-    def living_in(self, address: int, size: int) -> list[int]:
-        """The sizes of what PyTorch's allocator has given out of these bytes, as far as it says."""
+    def living_in(self, address: int, size: int) -> list[tuple[int, int]]:
+        """What PyTorch's allocator has given out of these bytes, as far as it says: addresses and sizes."""
 
     @abc.abstractmethod
     def free_bytes(self) -> int | None:
