@@ -5,8 +5,11 @@
 use crate::tree::{Finding, Tree};
 
 /// Documents that must be there, what is counted of them, and the most that there may be of it.
-const DOCUMENTS: [(&str, Unit, usize); 2] =
-    [("README.md", Unit::Lines, 150), ("ARCHITECTURE.md", Unit::Bytes, 12_000)];
+const DOCUMENTS: [(&str, Unit, usize); 3] = [
+    ("README.md", Unit::Lines, 150),
+    ("ARCHITECTURE.md", Unit::Bytes, 12_000),
+    ("python/README.md", Unit::Lines, 150),
+];
 
 /// What is counted of a document.
 #[derive(Clone, Copy)]
@@ -42,7 +45,7 @@ mod tests {
 
     #[test]
     fn documents_are_there() {
-        let found = said(check, &[("README.md", "")]);
+        let found = said(check, &[("README.md", ""), ("python/README.md", "")]);
         assert_eq!(found, ["ARCHITECTURE.md:1: it is missing: write it"]);
     }
 
@@ -50,7 +53,7 @@ mod tests {
     fn documents_are_short() {
         let faults = |lines: usize, bytes: usize| {
             let texts = [("README.md", "\n".repeat(lines)), ("ARCHITECTURE.md", "a".repeat(bytes))];
-            said(check, &[(texts[0].0, &texts[0].1), (texts[1].0, &texts[1].1)])
+            said(check, &[(texts[0].0, &texts[0].1), (texts[1].0, &texts[1].1), ("python/README.md", "")])
         };
         assert!(faults(150, 12_000).is_empty());
         assert_eq!(faults(151, 12_000), ["README.md:151: 151 lines; shorten it to 150"]);

@@ -1,6 +1,6 @@
 """Steps on a GPU by CUDA: ops on PyTorch's current stream, copies on two streams beside it, the host's memory page-locked.
 
-It has never run on a GPU: see `python/README.md`.
+It has never run on a GPU: see `docs/pytorch/gpu.md`.
 """
 
 from __future__ import annotations
