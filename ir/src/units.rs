@@ -256,7 +256,9 @@ impl FromStr for Bytes {
         }
         let (value, unit) = split(text).ok_or_else(error)?;
         let bytes = value * bytes_of_unit(unit).ok_or_else(error)?;
-        if bytes < 9e18 { Ok(Bytes(bytes.round() as u64)) } else { Err(error()) }
+        // A part of a byte is no size: whoever writes 0.5 means 50%.
+        let is_size = bytes < 9e18 && (bytes >= 1.0 || bytes == 0.0);
+        if is_size { Ok(Bytes(bytes.round() as u64)) } else { Err(error()) }
     }
 }
 
@@ -339,7 +341,7 @@ mod tests {
         assert_eq!("1e9".parse(), Ok(Bytes(1_000_000_000)));
         assert_eq!("18446744073709551615".parse(), Ok(Bytes(u64::MAX)));
         assert_eq!("90%".parse::<Size>().map(|s| s.of(Bytes(1000))), Ok(Bytes(900)));
-        for bad in ["", "-1", "1XB", "nan", "1e40", "0%", "-3%", "GiB"] {
+        for bad in ["", "-1", "1XB", "nan", "1e40", "0%", "-3%", "GiB", "0.5", "0.4B"] {
             assert!(bad.parse::<Size>().is_err(), "{bad}");
         }
     }

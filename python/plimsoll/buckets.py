@@ -35,7 +35,7 @@ class Buckets:
         ):
             raise BadInput(f"buckets are lengths such as [128, 256, 512], not {self.lengths!r}")
         if self.dim < 0:
-            raise BadInput(f"a dimension is counted from the front, from 0 on; {self.dim} is none")
+            raise BadInput(f"`dim` must be 0 or more, counted from the front; it is {self.dim}")
 
     @staticmethod
     def parse(buckets: Buckets | Sequence[int] | None) -> Buckets | None:

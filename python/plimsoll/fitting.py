@@ -67,9 +67,11 @@ class Fit:
         lines.append(f"  eager takes   {show_bytes(self.peak_bytes)}, which {eager}")
         if self.planned_bytes is not None:
             lines.append(f"  a plan takes  {show_bytes(self.planned_bytes)}")
-        lines.append(f"  floor         {show_bytes(self.floor_bytes)} (layer `{self.floor_layer}`)")
+        lines.append(
+            f"  floor         {show_bytes(self.floor_bytes)} ({planning.place_of(self.floor_layer)})"
+        )
         for layer, needed in self.floors[1:4]:
-            lines.append(f"                {show_bytes(needed)} (layer `{layer}`)")
+            lines.append(f"                {show_bytes(needed)} ({planning.place_of(layer)})")
         largest = self.why_no_largest or ("none" if self.largest_batch is None else str(self.largest_batch))
         lines.append(f"  largest batch {largest}")
         if self.why_not:

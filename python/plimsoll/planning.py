@@ -38,7 +38,7 @@ def check(model: object, optimizer: object) -> None:
         raise BadInput(f"the model is a {type(model).__name__}, not a `torch.nn.Module`")
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
         raise BadInput(
-            f"the optimizer is a {type(optimizer).__name__}, not a `torch.optim.Optimizer`; None is for none"
+            f"the optimizer is a {type(optimizer).__name__}, not a `torch.optim.Optimizer`; pass None if there is no optimizer"
         )
 
 
@@ -155,11 +155,20 @@ def _state_of(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> tuple[
         return 1 + bool(group.get("momentum")) + bool(group.get("centered")), 1
     if isinstance(optimizer, torch.optim.Adagrad):
         return 1, 1
+    if isinstance(optimizer, torch.optim.Adamax | torch.optim.Adadelta | torch.optim.Rprop):
+        return 2, 1
+    if isinstance(optimizer, torch.optim.ASGD):
+        return 1, 3
     name = type(optimizer).__name__
     raise BadInput(
         f"how much state {name} keeps is not known before its first step: call `optimizer.step()` once before this, or give "
         f"no optimizer and take its state off the budget"
     )
+
+
+def place_of(layer: str) -> str:
+    """Where an op is, in words: the layer, by its module's name. The loss lies in no module as a rule."""
+    return f"layer `{layer}`" if layer else "outside all modules, as the loss"
 
 
 LOGITS = {"_log_softmax", "_log_softmax_backward_data", "nll_loss_backward", "nll_loss_forward"}

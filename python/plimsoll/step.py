@@ -333,11 +333,14 @@ class Step:
                 f"{schedule.recomputed_ops} ops recomputed, {show_bytes(schedule.offloaded_bytes)} swapped out"
             )
         if schedule.makespan_seconds is not None and trace.compute_seconds > 0:
-            words.append(f"{schedule.makespan_seconds / trace.compute_seconds - 1:+.1%}")
+            part = "" if self._parts is None else "each part "
+            words.append(f"{part}{schedule.makespan_seconds / trace.compute_seconds - 1:+.1%}")
         if self.device.graphs is not None:
             words.append("call by call" if planned.program.no_graph else "one CUDA graph")
         if planning.logits_decide(trace) and (self._parts is not None or not all_stays):
-            words.append("floor set by the logits (`F.linear_cross_entropy` holds fewer)")
+            words.append(
+                "floor set by the logits (`F.linear_cross_entropy`, Liger's and Cut Cross-Entropy hold fewer)"
+            )
         return ", ".join(words)
 
     def explain(self) -> str:
@@ -349,7 +352,7 @@ class Step:
             self.why,
             f"  ops           {len(trace)}, {show_seconds(trace.compute_seconds)} together",
             f"  eager's peak  {show_bytes(trace.peak_bytes)}",
-            f"  floor         {show_bytes(trace.floor_bytes)} (layer `{trace.floor_layer}`)",
+            f"  floor         {show_bytes(trace.floor_bytes)} ({planning.place_of(trace.floor_layer)})",
             f"  resident      {show_bytes(trace.resident_bytes)}: {constants} parameters, buffers and constants; "
             "gradients; the optimizer's state",
             f"  pool          {show_bytes(schedule.pool_bytes)}",
@@ -361,6 +364,11 @@ class Step:
         ]
         if hint := planning.floor_hint(trace):
             lines.insert(4, f"                {hint}")
+        if self._parts is not None:
+            lines.insert(
+                1,
+                f"  a part        {trace.batch} of {sum(self._parts.sizes)} samples; the lines below are of it alone",
+            )
         measured = planned.recorded.measured
         if measured is not None:
             said = f"in pieces: {measured.tried} of {len(trace)} calls, at most {show_bytes(measured.peak_bytes)} at once"
@@ -605,7 +613,11 @@ class Step:
             except NoPlan:
                 largest -= max(1, largest // 16)  # the estimate was too high
         if not largest:
-            no_plan.args = (f"{no_plan}. Not even one sample at a time fits, as gradients are added to then",)
+            text = str(no_plan).removesuffix(", or lower the batch")
+            no_plan.args = (
+                f"{text}. Splitting the batch does not help: one sample at a time, whose gradients are added, takes more than "
+                "the budget",
+            )
             raise no_plan
         try:
             losses = batches.losses_make(self._fn, self._model, batch)

@@ -390,7 +390,7 @@ def _candidates(
                 )
             raise
         raise BadInput(
-            f"no plan was found in time for a batch that {size} can be split into: give more budget"
+            f"no plan was found in time for a batch that {size} can be split into: raise the budget"
         )
     return sorted(distinct.values(), key=found.index)
 

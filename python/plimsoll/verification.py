@@ -90,7 +90,8 @@ def is_same(eager: Outcome, planned: Outcome, again: Callable[[], Outcome]) -> b
     spread = differences(eager, again())
     if all(name in spread and by <= spread[name] for name, by in different.items()):
         logger.warning(
-            "eager differs from itself by up to %g; the plan differs by no more", max(spread.values())
+            "eager is not deterministic here: two runs differ by up to %g. The plan differs from eager by no more",
+            max(spread.values()),
         )
         return False
     worst = sorted(different, key=lambda name: -different[name])

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import logging
 import re
 from types import ModuleType
 
 from .errors import NoTorch
+
+logger = logging.getLogger("plimsoll")
 
 OLDEST = (2, 6)
 NEWEST_SEEN = (2, 15)
 """The tests ran with all between these two that CI names."""
 
 KNOWN = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST_SEEN[0]}.{NEWEST_SEEN[1]}"
+
+
+@functools.cache
+def _warn_of_newer(said: str) -> None:
+    newest = f"{NEWEST_SEEN[0]}.{NEWEST_SEEN[1]}"
+    logger.warning("torch %s is newer than %s, the newest that Plimsoll was tested with", said, newest)
 
 
 def imported(name: str) -> ModuleType:
@@ -28,6 +38,8 @@ def imported(name: str) -> ModuleType:
     version = (int(numbers[1]), int(numbers[2])) if numbers else NEWEST_SEEN
     if version < OLDEST:
         raise NoTorch(f"torch {said} is too old for Plimsoll: install one of torch {KNOWN}")
+    if version > NEWEST_SEEN:
+        _warn_of_newer(said)
     try:
         return importlib.import_module(name)
     except (ImportError, AttributeError) as error:

@@ -205,12 +205,13 @@ impl Trace {
         let layer = self.layer(witness.op);
         let floor = Bytes(self.floor_bytes());
         let verb = if witness.why.is_proved() { "fits" } else { "was found within" };
-        let place = if layer.is_empty() { String::new() } else { format!(" (layer `{layer}`)") };
+        let place =
+            if layer.is_empty() { "outside all modules, as the loss" } else { &format!("layer `{layer}`") };
         let name = &self.inner.name;
         let advice = if witness.why.is_of_host() { "the host budget" } else { "the budget above it" };
         let and_host = host.map_or_else(String::new, |host| format!(" and a host budget of {host}"));
         let message = format!(
-            "no plan for {name} at batch {} {verb} a budget of {budget}{and_host}: {witness}{place}; the floor is {floor}: \
+            "no plan for {name} at batch {} {verb} a budget of {budget}{and_host}: {witness} ({place}); the floor is {floor}: \
              raise {advice}, or lower the batch",
             self.inner.batch
         );

@@ -94,6 +94,10 @@ def test_the_state_of_an_optimizer_is_resident():
         (torch.optim.RAdam, {}),
         (torch.optim.RMSprop, {"momentum": 0.9, "centered": True}),
         (torch.optim.Adagrad, {}),
+        (torch.optim.Adamax, {}),
+        (torch.optim.Adadelta, {}),
+        (torch.optim.Rprop, {}),
+        (torch.optim.ASGD, {}),
     ],
 )
 def test_the_state_is_counted_before_the_first_step_as_after_it(optimizer, more):

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import plimsoll
 
@@ -39,6 +40,14 @@ def test_another_torch_is_told_in_one_line(tmp_path, source, words):
     last = ran.stderr.strip().splitlines()[-1]
     assert last.startswith("plimsoll.errors.NoTorch: ")
     assert words in last
+
+
+def test_a_newer_torch_that_has_all_is_told_once(monkeypatch, caplog):
+    monkeypatch.setattr(torch, "__version__", "98.7.0")
+    for _ in range(2):
+        plimsoll.versions.imported("plimsoll.errors")
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["torch 98.7.0 is newer than 2.15, the newest that Plimsoll was tested with"]
 
 
 def test_what_torch_lacks_is_no_matter_of_its_version_where_it_is_known():
