@@ -5,6 +5,7 @@
 #   bash python/test.sh            everything, with one thread and with two; then the short list with torch 2.11 and 2.6
 #   bash python/test.sh --ci       without the tests marked `slow`, the short list with torch 2.11 alone; skips, and says so,
 #                                  where Python, a compiler or torch is missing, and the second torch where time is short
+#   bash python/test.sh --ci --tools   only installs what that needs, which takes a minute or two of downloads
 #
 # Further arguments go to pytest. Needs python3 (3.10 or newer), cargo and a C++ compiler. TORCH names another version of torch
 # than the newest for all of it (`TORCH='torch==2.11.* torchvision==0.26.*'`), in a virtual environment of its own (VENV).
@@ -15,6 +16,10 @@ cd "$(dirname "$0")"
 ci=""
 case "${1:-}" in
   --ci) ci=1 && shift ;;
+esac
+tools=""
+case "${1:-}" in
+  --tools) tools=1 && shift ;;
 esac
 # Without the tools nothing can be tested: in CI that is said and skipped, elsewhere it is an error.
 missing() {
@@ -46,6 +51,14 @@ if [ -z "$ci" ]; then # 300 MB, which CI does without: their tests are skipped t
     || missing "accelerate, lightning, peft, torchao and transformers are not to be had from PyPI"
   "$bin/python" -m pip install --quiet --no-deps cut-cross-entropy==25.1.1 liger-kernel==0.8.5 \
     || missing "cut-cross-entropy and liger-kernel are not to be had from PyPI"
+fi
+# Older versions of torch, with the torchvision of each.
+declare -A vision=([2.6]=0.21 [2.11]=0.26)
+read -r -a older <<< "${OLDER-$([ -n "$ci" ] && echo 2.11 || echo 2.11 2.6)}"
+have_older() { have_torch "$venv-$1" "$2" "torch==$1.*" "torchvision==${vision[$1]}.*"; }
+if [ -n "$tools" ]; then
+  for version in ${older[@]+"${older[@]}"}; do have_older "$version" 480 || true; done # said where it is used
+  exit 0
 fi
 step() { echo "python: $1 (after $SECONDS s)"; }
 # What the house has built is not built again: its target folder, in the profile of `.ci/run`.
@@ -83,8 +96,6 @@ PLIMSOLL_TEST_THREADS=2 "$bin/python" -m pytest -q test_bits.py -k "sgd and 0.1 
 # The short list, with older versions of torch: bits at one budget, the life of a step, planted faults, recording in pieces.
 short=(test_bits.py test_step.py test_faults.py test_pieces.py)
 short_names="test_step or test_faults or (test_bits and sgd and 20GB) or is_the_recording"
-declare -A vision=([2.6]=0.21 [2.11]=0.26)
-read -r -a older <<< "${OLDER-$([ -n "$ci" ] && echo 2.11 || echo 2.11 2.6)}"
 for version in ${older[@]+"${older[@]}"}; do
   left=$((${LEFT:-900} - SECONDS))
   if [ -n "$ci" ] && [ "$left" -lt 200 ]; then
@@ -93,7 +104,7 @@ for version in ${older[@]+"${older[@]}"}; do
   fi
   folder="$venv-$version"
   limit="$([ -n "$ci" ] && echo 120 || echo 480)"
-  if ! (cd .. && have_torch "$folder" "$limit" "torch==$version.*" "torchvision==${vision[$version]}.*"); then
+  if ! (cd .. && have_older "$version" "$limit"); then
     if [ -z "$ci" ]; then missing "torch $version is not to be had from PyPI within 8 minutes"; fi
     step "torch $version: skipped, it is not to be had from PyPI within two minutes"
     continue
