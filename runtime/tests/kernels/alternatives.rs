@@ -151,7 +151,8 @@ fn program(call: &Call, args: &[Arg], alternatives: &[KernelAlternative]) -> Pro
         ops: vec![op],
     };
     let kernels = vec![Kernel { call: *call, operands }];
-    Program { trace, kernels, resident: resident.regions, images: INPUT, labels: INPUT }
+    let feature_maps = Float::F32;
+    Program { trace, kernels, resident: resident.regions, feature_maps, images: INPUT, labels: INPUT }
 }
 
 const INPUT: TensorId = TensorId(0);
