@@ -150,7 +150,7 @@ impl KernelArgs {
             return Err(Failure::usage(message).help("leave one of the two out"));
         }
         if self.precision == PrecisionArg::Bf16 {
-            let message = "--precision bf16 is for the cpu and for devices that are modelled: no GPU has kernels for it yet";
+            let message = "--precision bf16 is for --device cpu and modelled devices: there are no kernels for GPUs yet";
             return Err(Failure::usage(message).help("leave it out, or say --precision default"));
         }
         Ok(GpuKernels { libraries, deterministic: self.deterministic, tf32: None })

@@ -145,8 +145,8 @@ pub enum PrecisionArg {
     F32,
     /// Both in TF32: by tensor cores, of numbers with 10 bits after the point. Our own kernels and the CPU have none
     Tf32,
-    /// Feature maps and their gradients in bf16, half the bytes: products of bf16 numbers, summed in f32; parameters in f32.
-    /// On the CPU and modelled devices; GPUs have none yet
+    /// Products of bf16 numbers, summed in f32; feature maps and their gradients take half the bytes. For the CPU and modelled
+    /// devices: there are no kernels for GPUs yet
     Bf16,
 }
 

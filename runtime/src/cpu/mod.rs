@@ -2,8 +2,8 @@
 //!
 //! One mapping of exactly the asked bytes is the device memory, another (or a file) the host slab; the streams are
 //! three threads with command queues, and events order them as on a GPU. Compute is f32, on feature maps in f32 or bf16,
-//! and deterministic, on one thread or on N. The link can be paced ([`CpuOptions::link`]), so that a laptop shows the stalls of an
-//! accelerator behind its bus.
+//! and deterministic, on one thread or on N. The link can be paced ([`CpuOptions::link`]), so that a laptop shows the stalls
+//! of an accelerator behind its bus.
 //!
 //! Two options are there for tests: random delays before commands, which bring races to light, and a pool that is
 //! filled with NaN between iterations, so that whoever reads what was never brought there computes NaN.

@@ -7,8 +7,8 @@
 //!
 //! Kernels that go through feature maps element by element widen a few at a time; normalisations and dropout go in chunks, and
 //! have a buffer for one in each lane (`maps.rs`). All other calls are cut into parts along their leading dimension (samples,
-//! rows, elements), and the f32 kernel runs on one part after the other, widened into the workspace. How a call is cut follows from its shape alone, so the number of threads
-//! never shows in a result. A loss needs all rows for its mean, and is one part.
+//! rows, elements), and the f32 kernel runs on one part after the other, widened into the workspace. How a call is cut follows
+//! from its shape alone, so the number of threads never shows in a result. A loss needs all rows for its mean, and is one part.
 //!
 //! What it deliberately does not do: have arithmetic of its own, or allocate: all of it lies in the call's workspace.
 
@@ -20,7 +20,7 @@ use plimsoll_ir::program::{Call, OperandSpec, ScaleShape};
 use plimsoll_ir::{Bytes, Float};
 
 /// The elements of feature maps that a part has, together, unless one sample or row has more.
-const PART: u64 = 1 << 20;
+const PART: u64 = 1 << 18;
 
 /// No call has more operands.
 const MOST: usize = 8;

@@ -94,8 +94,7 @@ pub struct Modelled {
     pub sheet: &'static Sheet,
     /// What its kernels reach of that: its generation's.
     pub reach: Reach,
-    /// In what convolutions and matrix products multiply; in TF32 or bf16 only where [`Sheet::tf32_peak`] or [`Sheet::bf16_peak`] is
-    /// known.
+    /// In what convolutions and matrix products multiply; in TF32 or bf16 only where the sheet has that peak.
     pub precision: Precision,
     /// Whether convolutions have a fast alternative with workspace beside the usual one; in bf16 none has.
     pub fast_alternatives: bool,
