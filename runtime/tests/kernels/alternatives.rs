@@ -11,7 +11,7 @@ use plimsoll_ir::program::{
 };
 use plimsoll_ir::schedule::{Buffer, Command, Holds, Link, Schedule, ScheduleKind};
 use plimsoll_ir::trace::{Alternative, Op, Phase, Tensor, TensorKind, Trace, TraceKind};
-use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, OpId, Seconds, TensorId};
+use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Float, OpId, Seconds, TensorId};
 use plimsoll_runtime::{CudaDevice, CudaOptions, Device, Executor, MemoryLayout};
 use std::sync::{Mutex, OnceLock, PoisonError};
 

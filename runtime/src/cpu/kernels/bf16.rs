@@ -244,13 +244,11 @@ fn resized(call: &Call, count: u64, later: bool) -> Call {
         }
         Call::Multiply { shape, .. } if shape.groups == 1 => shape.rows = count,
         Call::Multiply { shape, .. } => shape.groups = count,
-        Call::MultiplySums { shape, accumulate } if shape.groups == 1 => {
-            if shape.learned {
-                shape.rows = count;
-                *accumulate |= later;
-            }
+        Call::MultiplySums { shape, accumulate } if shape.groups == 1 && shape.learned => {
+            shape.rows = count;
+            *accumulate |= later;
         }
-        Call::MultiplySums { shape, .. } => shape.groups = count,
+        Call::MultiplySums { shape, .. } if shape.groups > 1 => shape.groups = count,
         Call::BiasBackward { shape, accumulate } => {
             shape.rows = count;
             *accumulate |= later;

@@ -297,9 +297,9 @@ pub(super) unsafe fn dropout(
         unsafe {
             let (from, to) = (x.read(start, len, lane), y.read_if(accumulate, start, len, lane));
             if run > 1 {
-                runs(start, len, from, to)
+                runs(start, len, from, to);
             } else {
-                each(start, len, from, to)
+                each(start, len, from, to);
             }
             y.store(start, len, lane);
         }

@@ -122,10 +122,12 @@ impl Map {
     pub unsafe fn copy_to(self, start: usize, to: &mut [f32]) {
         for (i, to) in (start..).zip(to) {
             // SAFETY: the caller's promise.
-            *to = match self {
-                Map::F32(at) => unsafe { at.at(i).get() },
-                Map::Bf16 { at, .. } => number(unsafe { at.at(i).get() }),
-            };
+            unsafe {
+                *to = match self {
+                    Map::F32(at) => at.at(i).get(),
+                    Map::Bf16 { at, .. } => number(at.at(i).get()),
+                };
+            }
         }
     }
 
@@ -137,9 +139,11 @@ impl Map {
     pub unsafe fn copy_from(self, start: usize, from: &[f32]) {
         for (i, from) in (start..).zip(from) {
             // SAFETY: the caller's promise.
-            match self {
-                Map::F32(at) => unsafe { at.at(i).set(*from) },
-                Map::Bf16 { at, .. } => unsafe { at.at(i).set(rounded(*from)) },
+            unsafe {
+                match self {
+                    Map::F32(at) => at.at(i).set(*from),
+                    Map::Bf16 { at, .. } => at.at(i).set(rounded(*from)),
+                }
             }
         }
     }
@@ -171,7 +175,7 @@ mod tests {
             std::cmp::Ordering::Less => below,
             std::cmp::Ordering::Greater => above,
             std::cmp::Ordering::Equal => {
-                if below % 2 == 0 {
+                if below.is_multiple_of(2) {
                     below
                 } else {
                     above
