@@ -97,7 +97,8 @@ fn every_row_names_its_source() {
 fn timed(network: &str, batch: u64, device: &Modelled) -> Program {
     let network = build(&usual(network).expect("in the zoo")).expect("a network");
     let alternatives = |call: &Call| device.alternatives(call);
-    let options = LowerOptions { alternatives: &alternatives, ..LowerOptions::default() };
+    let feature_maps = device.precision.feature_maps();
+    let options = LowerOptions { feature_maps, alternatives: &alternatives, ..LowerOptions::default() };
     let mut program = lower(&network, batch, &options).expect("a sound batch");
     device.fill(&mut program);
     program
@@ -110,7 +111,7 @@ fn no_op_is_slower_where_tensor_cores_are_allowed() {
         for (network, batch) in
             [("vgg16", 4), ("resnet50", 32), ("mobilenet_v2", 8), ("alexnet", 16), ("bert", 2)]
         {
-            let [f32, usual, tf32] = Precision::ALL
+            let [f32, usual, tf32] = [Precision::F32, Precision::Tf32Convolutions, Precision::Tf32]
                 .map(|precision| timed(network, batch, &Modelled { precision, ..Modelled::new(sheet) }));
             for (slower, faster) in [(&f32, &usual), (&usual, &tf32)] {
                 for (slow, fast) in slower.trace.ops.iter().zip(&faster.trace.ops) {
@@ -141,6 +142,36 @@ fn no_op_is_slower_where_tensor_cores_are_allowed() {
     // A GeForce has one peak for both.
     assert!(["a100-40gb", "h100", "h200"].iter().all(|name| faster.contains(name)), "{faster:?}");
     assert!(!faster.contains(&"rtx4090"));
+}
+
+/// Where the data sheet has bf16, feature maps take half the bytes, so that no op takes longer than in TF32 without the fast
+/// alternatives, which transform in f32; the other devices are refused by name.
+#[test]
+fn bf16_is_modelled_where_the_data_sheet_has_it() {
+    let with = SHEETS.iter().filter(|sheet| sheet.bf16_peak.is_some());
+    let with: Vec<&str> = with.map(|sheet| sheet.name).collect();
+    assert_eq!(with, ["a100-40gb", "rtx4090", "h100", "h200"]);
+    for sheet in SHEETS.iter().filter(|sheet| sheet.bf16_peak.is_some()) {
+        for (network, batch) in [("vgg16", 4), ("resnet50", 32), ("bert", 2)] {
+            let [tf32, bf16] = [Precision::Tf32, Precision::Bf16].map(|precision| {
+                timed(
+                    network,
+                    batch,
+                    &Modelled { precision, fast_alternatives: false, ..Modelled::new(sheet) },
+                )
+            });
+            for (slow, fast) in tf32.trace.ops.iter().zip(&bf16.trace.ops) {
+                assert!(fast.seconds <= slow.seconds, "{} {network} {}", sheet.name, slow.name);
+                assert!(fast.alternatives.is_empty());
+            }
+            let gain = tf32.trace.fastest_seconds() / bf16.trace.fastest_seconds();
+            assert!((1.2..2.2).contains(&gain), "{} {network}: {gain:.2} times as fast", sheet.name);
+            let sole = Modelled { precision: Precision::Bf16, ..Modelled::new(sheet) };
+            assert_eq!(timed(network, batch, &sole).trace, bf16.trace, "bf16 has no fast alternatives");
+            // Nothing was published in bf16, so the error is the largest that any generation states.
+            assert_eq!(sole.error(), GENERATIONS.iter().flat_map(|of| of.errors).fold(0.0, f64::max));
+        }
+    }
 }
 
 #[test]
@@ -331,6 +362,7 @@ fn what_a_modelled_device_cannot_do_is_said() {
     for (line, words) in [
         ("profile --device v100 --precision tf32", "Tesla V100 PCIe 16 GB has no tensor cores for TF32"),
         ("trace lenet --device k40 --precision tf32", "no tensor cores for TF32"),
+        ("trace lenet --device v100 --precision bf16", "Tesla V100 PCIe 16 GB has no tensor cores for bf16"),
         ("profile --device h100 --kernels own", "--kernels is for --device cuda"),
         ("profile --device h100 --threads 2", "--threads is for --device cpu"),
         ("profile --device h100 --link 1GB/s", "--link is for --device cpu"),

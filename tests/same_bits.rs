@@ -1,15 +1,14 @@
 //! A plan changes no bit: parameters, momentum and running statistics after 20 iterations are those of keeping everything,
 //! under every policy and under random valid schedules, on 1 and 2 compute threads, with random delays in the streams and
-//! a pool full of NaN before every iteration.
+//! a pool full of NaN before every iteration, in f32 and in bf16.
 
 use plimsoll::ir::check::check as check_schedule;
 use plimsoll::ir::network::{NetworkSpec, Shape};
-use plimsoll::ir::program::{KernelAlternative, Program};
+use plimsoll::ir::program::Program;
 use plimsoll::ir::schedule::{Link, Schedule};
 use plimsoll::ir::testing::random_schedule;
-use plimsoll::ir::{Bytes, BytesPerSecond, Seconds};
+use plimsoll::ir::{Bytes, BytesPerSecond, Float, Seconds};
 use plimsoll::networks::{LowerOptions, ReluStorage, build, lower};
-use plimsoll::runtime::cpu::kernels::workspace_bytes;
 use plimsoll::runtime::data::synthetic;
 use plimsoll::runtime::{
     Checkpoint, Cpu, CpuOptions, Executor, LearningRateSchedule, MemoryLayout, Trainer, TrainingPlan,
@@ -23,6 +22,7 @@ struct Case {
     spec: NetworkSpec,
     batch: u64,
     relu: ReluStorage,
+    feature_maps: Float,
     /// Random schedules besides those of the policies.
     random: u64,
 }
@@ -32,13 +32,16 @@ fn case(name: &str, side: u32, batch: u64, relu: ReluStorage, random: u64) -> Ca
         spec: NetworkSpec { name: name.into(), image: [side; 2], channels: 2, classes: 5 },
         batch,
         relu,
+        feature_maps: Float::F32,
         random,
     }
 }
 
 fn program(case: &Case, threads: u32) -> Program {
-    let alternatives = |call: &_| KernelAlternative::sole(workspace_bytes(call, threads));
-    let options = LowerOptions { relu: case.relu, alternatives: &alternatives, ..LowerOptions::default() };
+    let &Case { relu, feature_maps, .. } = case;
+    let device = CpuOptions { threads, feature_maps, ..CpuOptions::default() };
+    let alternatives = |call: &_| device.alternatives(call);
+    let options = LowerOptions { relu, feature_maps, alternatives: &alternatives, ..LowerOptions::default() };
     let mut program = lower(&build(&case.spec).expect("a network"), case.batch, &options).expect("it lowers");
     for op in &mut program.trace.ops {
         op.seconds = Seconds(op.flops as f64 / 2e10 + 2e-6);
@@ -74,7 +77,8 @@ fn train(
     delays: Option<u64>,
 ) -> Checkpoint {
     check_schedule(&program.trace, schedule).expect("a valid schedule");
-    let options = CpuOptions { threads, delays, poison: true, ..CpuOptions::default() };
+    let feature_maps = case.feature_maps;
+    let options = CpuOptions { threads, feature_maps, delays, poison: true, ..CpuOptions::default() };
     let layout = MemoryLayout::of(program, schedule);
     let mut executor = Executor::new(Box::new(Cpu::new(options)), layout).expect("memory");
     let loaded = executor.load(program, schedule).expect("it loads");
@@ -138,6 +142,13 @@ fn residual_networks_with_batch_norm() {
 #[test]
 fn plain_convolutions_and_masks() {
     check(&case("lenet", 16, 8, ReluStorage::Mask, 3));
+}
+
+#[test]
+fn feature_maps_in_bf16() {
+    for case in [case("resnet20", 8, 6, ReluStorage::Auto, 2), case("lenet", 16, 8, ReluStorage::Mask, 2)] {
+        check(&Case { feature_maps: Float::Bf16, ..case });
+    }
 }
 
 #[test]

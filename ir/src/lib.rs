@@ -31,5 +31,5 @@ pub mod units;
 
 pub use document::{Document, Fault};
 pub use ids::{BufferId, CommandId, LayerId, OpId, TensorId};
-pub use precision::Precision;
+pub use precision::{Float, Precision};
 pub use units::{Bytes, BytesPerSecond, Seconds};

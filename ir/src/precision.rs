@@ -1,7 +1,9 @@
-//! The arithmetic of a training: in what convolutions and matrix products multiply.
+//! The arithmetic of a training: in what convolutions and matrix products multiply, and in what feature maps are stored.
 //!
-//! It belongs to what was measured and to what was chosen, since times and bits depend on it; so profiles and configs name it.
-//! Everything is f32 in memory and summed in f32, whatever the precision.
+//! It belongs to what was measured and to what was chosen, since times, bytes and bits depend on it; so profiles and configs
+//! name it. Parameters, their gradients, momenta, statistics and sums are f32 whatever the precision. Feature maps and their
+//! gradients are f32 too, but in bf16, where they take half the bytes
+//! (docs/decisions/2026-11-25-bf16-is-stored-and-f32-computes.md).
 //!
 //! What it deliberately does not do: say which device has which. A device is asked, and refuses by name what it lacks.
 
@@ -9,7 +11,7 @@ use crate::program::ConvShape;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// In what convolutions and matrix products multiply; everything else is f32 in any case.
+/// In what convolutions and matrix products multiply, and, for bf16, in what feature maps are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Precision {
@@ -20,6 +22,28 @@ pub enum Precision {
     Tf32Convolutions,
     /// Both in TF32: numbers with 10 bits after the point, multiplied by tensor cores.
     Tf32,
+    /// Feature maps and their gradients in bf16, f32 with 7 bits after the point; products of bf16 numbers, summed in f32.
+    Bf16,
+}
+
+/// How a floating-point number lies in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Float {
+    /// 4 bytes.
+    #[default]
+    F32,
+    /// 2 bytes: the upper half of an f32, rounded to the nearest, ties to even.
+    Bf16,
+}
+
+impl Float {
+    /// Bytes of a number.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Float::F32 => 4,
+            Float::Bf16 => 2,
+        }
+    }
 }
 
 impl Precision {
@@ -30,13 +54,18 @@ impl Precision {
 
     /// Whether a device needs TF32 for it.
     pub fn needs_tf32(self) -> bool {
-        self != Precision::F32
+        matches!(self, Precision::Tf32Convolutions | Precision::Tf32)
+    }
+
+    /// In what feature maps and their gradients are stored.
+    pub fn feature_maps(self) -> Float {
+        if self == Precision::Bf16 { Float::Bf16 } else { Float::F32 }
     }
 
     /// Whether a convolution, or the matrix product that it is, multiplies in TF32.
     pub fn is_tf32(self, shape: &ConvShape) -> bool {
         match self {
-            Precision::F32 => false,
+            Precision::F32 | Precision::Bf16 => false,
             Precision::Tf32Convolutions => !shape.is_matrix_product(),
             Precision::Tf32 => true,
         }
@@ -48,6 +77,7 @@ impl Precision {
             Precision::F32 => "f32",
             Precision::Tf32Convolutions => "tf32-convolutions",
             Precision::Tf32 => "tf32",
+            Precision::Bf16 => "bf16",
         }
     }
 
@@ -57,7 +87,8 @@ impl Precision {
     }
 
     /// All of them.
-    pub const ALL: [Precision; 3] = [Precision::F32, Precision::Tf32Convolutions, Precision::Tf32];
+    pub const ALL: [Precision; 4] =
+        [Precision::F32, Precision::Tf32Convolutions, Precision::Tf32, Precision::Bf16];
 }
 
 impl fmt::Display for Precision {
@@ -66,6 +97,7 @@ impl fmt::Display for Precision {
             Precision::F32 => "f32",
             Precision::Tf32Convolutions => "TF32 for convolutions, f32 for matrix products",
             Precision::Tf32 => "TF32",
+            Precision::Bf16 => "bf16",
         })
     }
 }
@@ -107,5 +139,13 @@ mod tests {
         assert_eq!(in_tf32(Precision::usual(true)), [false, false, true, true]);
         assert_eq!(in_tf32(Precision::usual(false)), [false; 4]);
         assert_eq!(in_tf32(Precision::Tf32), [true; 4]);
+        assert_eq!(in_tf32(Precision::Bf16), [false; 4]);
+    }
+
+    #[test]
+    fn only_bf16_stores_feature_maps_in_half_the_bytes() {
+        let bytes = Precision::ALL.map(|one| one.feature_maps().bytes());
+        assert_eq!(bytes, [4, 4, 4, 2]);
+        assert_eq!(Precision::ALL.map(Precision::needs_tf32), [false, true, true, false]);
     }
 }

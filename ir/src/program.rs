@@ -1,7 +1,8 @@
 //! What each op of a trace computes: the kernel, its shapes, and where its operands lie.
 //!
 //! Kernel `i` of a program is op `i` of its trace. Every device implements every [`Call`] with the same operands in the
-//! same order; what a call computes is said here, once, for all of them. Numbers are f32, labels i32. A feature map of a
+//! same order; what a call computes is said here, once, for all of them. Numbers are f32, but for feature maps and their
+//! gradients, which may be bf16 ([`Program::feature_maps`]); labels are i32. A feature map of a
 //! batch is `[batch][height][width][channels]`; convolution weights are `[out][kernel rows][kernel columns][in / groups]`,
 //! fully connected ones `[out][in]`, which makes a fully connected layer a convolution with a 1x1 window on a 1x1 image, and
 //! one of a sequence, whose positions are rows of an image one column wide, a 1x1 convolution.
@@ -17,6 +18,7 @@ pub use call::{
 pub use operands::{Access, OperandSpec, Operands};
 
 use crate::ids::TensorId;
+use crate::precision::Float;
 use crate::trace::Trace;
 use crate::units::Bytes;
 
@@ -33,8 +35,11 @@ pub struct Program {
     pub kernels: Vec<Kernel>,
     /// What stays on the device: the same regions for every batch size and for evaluation of one network.
     pub resident: Vec<Region>,
-    /// The images: f32 `[batch][height][width][channels]`; or tokens, i32 `[batch][length]`, of networks that take those
-    /// ([`Network::takes_tokens`](crate::network::Network::takes_tokens)). Written by the host before each iteration.
+    /// In what feature maps and their gradients are stored.
+    pub feature_maps: Float,
+    /// The images: `[batch][height][width][channels]`, stored as feature maps are; or tokens, i32 `[batch][length]`, of
+    /// networks that take those ([`Network::takes_tokens`](crate::network::Network::takes_tokens)). Written by the host
+    /// before each iteration.
     pub images: TensorId,
     /// The labels: i32 `[batch][height][width]` of the logits' positions (of which most networks have one), -1 for one that
     /// does not count; written by the host before each iteration.

@@ -19,7 +19,7 @@ use plimsoll_ir::program::{
     Call, Kernel, KernelAlternative, Operand, OperandSpec, PoolShape, Program, RowShape, STORAGE_ALIGNMENT,
 };
 use plimsoll_ir::trace::{Alternative, Op, Phase, Tensor, TensorKind, Trace, TraceKind};
-use plimsoll_ir::{Bytes, LayerId, Seconds, TensorId};
+use plimsoll_ir::{Bytes, Float, LayerId, Seconds, TensorId};
 
 /// What an iteration is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -53,17 +53,20 @@ pub struct LowerOptions<'a> {
     pub relu: ReluStorage,
     /// The draw of stochastic depth to lower for; none for ops that serve every draw. Of no meaning in evaluation.
     pub draw: Option<Draw>,
+    /// In what feature maps and their gradients are stored.
+    pub feature_maps: Float,
     /// How the device can run a call, the usual alternative first; never empty. The others become the op's alternatives.
     pub alternatives: &'a dyn Fn(&Call) -> Vec<KernelAlternative>,
 }
 
 impl Default for LowerOptions<'_> {
-    /// Training, ReLU masks where they save memory, one alternative for each call, without workspace.
+    /// Training, ReLU masks where they save memory, f32, one alternative for each call, without workspace.
     fn default() -> Self {
         LowerOptions {
             mode: Mode::Train,
             relu: ReluStorage::Auto,
             draw: None,
+            feature_maps: Float::F32,
             alternatives: &|_| KernelAlternative::sole(Bytes::ZERO),
         }
     }
@@ -101,10 +104,12 @@ impl<'a> Walk<'a> {
         facts: Facts,
         resident: Resident,
     ) -> Walk<'a> {
-        let input = |name: &str, elements: u64| {
-            let bytes = Bytes(4 * batch * elements).round_up(STORAGE_ALIGNMENT);
+        let input = |name: &str, elements: u64, of_one: u64| {
+            let bytes = Bytes(of_one * batch * elements).round_up(STORAGE_ALIGNMENT);
             Tensor { name: name.to_owned(), bytes, kind: TensorKind::Input }
         };
+        // Tokens and labels are i32.
+        let of_images = if network.takes_tokens() { 4 } else { options.feature_maps.bytes() };
         Walk {
             network,
             batch,
@@ -112,8 +117,8 @@ impl<'a> Walk<'a> {
             facts,
             resident,
             tensors: vec![
-                input("images", network.layers[0].output.elements()),
-                input("labels", network.labels()),
+                input("images", network.layers[0].output.elements(), of_images),
+                input("labels", network.labels(), 4),
             ],
             ops: Vec::new(),
             kernels: Vec::new(),
@@ -128,6 +133,7 @@ impl<'a> Walk<'a> {
         let spec = &self.network.spec;
         let suffix = if self.options.mode == Mode::Evaluate { "-evaluate" } else { "" };
         let [height, width] = spec.image;
+        let feature_maps = self.options.feature_maps;
         let Walk { batch, resident, tensors, ops, kernels, .. } = self;
         let trace = Trace {
             kind: TraceKind,
@@ -137,7 +143,8 @@ impl<'a> Walk<'a> {
             tensors,
             ops,
         };
-        Program { trace, kernels, resident: resident.regions, images: IMAGES, labels: LABELS }
+        let resident = resident.regions;
+        Program { trace, kernels, resident, feature_maps, images: IMAGES, labels: LABELS }
     }
 }
 
@@ -154,9 +161,14 @@ impl Walk<'_> {
         self.values[layer.index()]
     }
 
-    /// The bytes of a batch of f32 feature maps.
-    pub(crate) fn f32s(&self, shape: Shape) -> Bytes {
-        Bytes(4 * shape.elements() * self.batch)
+    /// The bytes of a batch of feature maps of this shape.
+    pub(crate) fn maps(&self, shape: Shape) -> Bytes {
+        self.map_bytes(shape.elements() * self.batch)
+    }
+
+    /// The bytes of so many elements of feature maps.
+    pub(crate) fn map_bytes(&self, elements: u64) -> Bytes {
+        Bytes(self.options.feature_maps.bytes() * elements)
     }
 
     /// Appends an op and its kernel; what the op reads and writes follows from the operands.
@@ -317,13 +329,13 @@ impl Walk<'_> {
     /// A new tensor for a layer's output.
     pub(crate) fn output(&mut self, id: LayerId) -> TensorId {
         let layer = self.network.layer(id);
-        self.tensor(&format!("{}.y", layer.name), self.f32s(layer.output), TensorKind::Activation)
+        self.tensor(&format!("{}.y", layer.name), self.maps(layer.output), TensorKind::Activation)
     }
 
     /// A new tensor for what a layer keeps for its backward pass besides feature maps.
-    pub(crate) fn save(&mut self, id: LayerId, what: &str, bytes: u64) -> Operand {
+    pub(crate) fn save(&mut self, id: LayerId, what: &str, bytes: Bytes) -> Operand {
         let name = format!("{}.{what}", self.network.layer(id).name);
-        let tensor = self.tensor(&name, Bytes(bytes), TensorKind::Other);
+        let tensor = self.tensor(&name, bytes, TensorKind::Other);
         self.keep(id, tensor);
         Operand::Tensor(tensor)
     }

@@ -1,9 +1,9 @@
 //! What a lowered network keeps, against sums made by hand from the network's published table.
 
-use plimsoll_ir::Bytes;
 use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Window};
 use plimsoll_ir::program::Program;
 use plimsoll_ir::trace::{Phase, TensorKind};
+use plimsoll_ir::{Bytes, Float};
 use plimsoll_networks::{Builder, LowerOptions, Mode, NetworkError, ReluStorage, build, lower};
 
 fn lowered(name: &str, image: u32, batch: u64, mode: Mode, relu: ReluStorage) -> Program {
@@ -131,6 +131,32 @@ fn memory_is_linear_in_the_batch() {
         maps.filter(|t| t.name != "fc.y").map(|t| t.bytes.0).sum::<u64>()
     };
     assert_eq!(at(24), 3 * at(8));
+}
+
+/// Half of what feature maps and their gradients take; parameters, statistics, masks and labels stay as they are.
+#[test]
+fn bf16_halves_feature_maps() {
+    for (name, image) in [("resnet50", 224), ("densenet121", 64), ("mobilenet_v2", 64)] {
+        let spec = NetworkSpec { name: name.to_owned(), image: [image; 2], channels: 3, classes: 1000 };
+        let network = build(&spec).expect("it fits");
+        let [f32, bf16] = [Float::F32, Float::Bf16].map(|feature_maps| {
+            lower(&network, 32, &LowerOptions { feature_maps, ..LowerOptions::default() }).expect("it lowers")
+        });
+        let taken = |program: &Program| {
+            let of = |kinds: &[TensorKind]| -> u64 {
+                let all = program.trace.tensors.iter().filter(|tensor| kinds.contains(&tensor.kind));
+                all.map(|tensor| tensor.bytes.0).sum()
+            };
+            [of(&[TensorKind::Activation, TensorKind::Gradient]), of(&[TensorKind::Other])]
+        };
+        let ([maps, other], [half, same]) = (taken(&f32), taken(&bf16));
+        // Sizes are rounded up to 256 bytes.
+        assert!((maps / 2..=maps / 2 + 128 * f32.trace.tensors.len() as u64).contains(&half), "{name}");
+        assert_eq!(other, same, "{name}");
+        assert_eq!(f32.trace.resident_bytes, bf16.trace.resident_bytes, "{name}");
+        let [before, after] = [&f32, &bf16].map(|p| peak(p).0 - p.trace.resident_bytes.0);
+        assert!(after < before * 11 / 20, "{name} takes {before} beside its parameters, and {after} in bf16");
+    }
 }
 
 #[test]

@@ -148,11 +148,11 @@ impl Bench for DeviceBench<'_, '_> {
         let mut samples = link::no_samples();
         let sizes = link::sizes(self.pool)?;
         let largest = Probe::alone(*sizes.last().expect("there is a size"), self.link);
-        let largest = executor.load(&largest.program, &largest.schedule)?;
+        let largest = largest.load(executor)?;
         wake(executor, &largest)?;
         for (done, size) in sizes.iter().enumerate() {
             let mut run = |probe: &Probe, together: bool, into: [&mut Vec<_>; 2]| {
-                let loaded = executor.load(&probe.program, &probe.schedule)?;
+                let loaded = probe.load(executor)?;
                 let [out, back] = into;
                 for repetition in 0..=link::RUNS {
                     if (watch.stop)() {
@@ -308,7 +308,7 @@ fn beside(
 ) -> Result<Option<BesideSamples>, ProfileError> {
     let mut run = |counts: [u32; 2]| {
         let probe = Probe::beside(size, planned, counts);
-        let loaded = executor.load(&probe.program, &probe.schedule)?;
+        let loaded = probe.load(executor)?;
         wake(executor, &loaded)?;
         let mut seconds = Vec::new();
         for repetition in 0..=link::RUNS {
@@ -444,8 +444,10 @@ fn images_bytes(program: &Program) -> Bytes {
 
 /// Numbers in [-1, 1), the same every time, as f32 bytes; or tokens.
 fn noise(program: &Program) -> Vec<u8> {
-    let numbers = uniform(0).take(images_bytes(program).0 as usize / 4);
-    match program.vocabulary() {
+    let vocabulary = program.vocabulary();
+    let of_number = vocabulary.map_or(program.feature_maps.bytes(), |_| 4);
+    let numbers = uniform(0).take((images_bytes(program).0 / of_number) as usize);
+    match vocabulary {
         None => numbers.flat_map(f32::to_le_bytes).collect(),
         Some(vocabulary) => {
             let token = |number: f32| ((number + 1.0) / 2.0 * vocabulary as f32) as u32;

@@ -14,7 +14,7 @@ use plimsoll_ir::health::Health;
 use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::profile::{BatchSamples, LinkSamples};
 use plimsoll_ir::schedule::Link;
-use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_ir::{Bytes, Precision, Seconds};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -37,6 +37,9 @@ pub struct Header {
     pub paced: Option<Link>,
     /// Processor and operating system.
     pub system: String,
+    /// In what it multiplies and stores feature maps; none where an older version wrote this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub precision: Option<Precision>,
     /// Version and commit of Plimsoll.
     pub version: String,
     /// What the device may hold.
@@ -79,6 +82,7 @@ impl Header {
             threads: machine.threads,
             paced: machine.paced,
             system: machine.system.clone(),
+            precision: machine.precision,
             version: machine.plimsoll.clone(),
             budget_bytes: request.budget,
             batches: request.batches.clone(),
@@ -110,6 +114,7 @@ impl Header {
                 format!("{} out, {} in", l.offload_bytes_per_second, l.prefetch_bytes_per_second)
             })
         };
+        let precision = |one: Option<Precision>| one.map_or("none".to_owned(), |one| one.to_string());
         let bytes = |budget: Bytes| format!("{budget} ({} B)", budget.0);
         let fields = [
             ("the kind", has.plimsoll.clone(), wants.plimsoll.clone()),
@@ -118,6 +123,7 @@ impl Header {
             ("the number of threads", has.threads.to_string(), wants.threads.to_string()),
             ("the link's pace", pace(&has.paced), pace(&wants.paced)),
             ("the system", has.system.clone(), wants.system.clone()),
+            ("the precision", precision(has.precision), precision(wants.precision)),
             ("the version", has.version.clone(), wants.version.clone()),
             ("the budget", bytes(has.budget_bytes), bytes(wants.budget_bytes)),
             ("the batch sizes", format!("{:?}", has.batches), format!("{:?}", wants.batches)),

@@ -24,7 +24,8 @@ use plimsoll_ir::program::{Call, Hyper, Kernel, Operand, Program, Region, Role, 
 use plimsoll_ir::schedule::{Buffer, Command, Holds, Link, Schedule, ScheduleKind};
 use plimsoll_ir::simulate::{Span, Timeline};
 use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, Trace, TraceKind};
-use plimsoll_ir::{Bytes, CommandId, OpId, Seconds, TensorId};
+use plimsoll_ir::{Bytes, CommandId, Float, OpId, Seconds, TensorId};
+use plimsoll_runtime::{Executor, Loaded, RuntimeError};
 
 /// Transfers each way in one schedule.
 const TRANSFERS: u32 = 6;
@@ -225,6 +226,14 @@ impl Probe {
         Probe { program, schedule, offloads, prefetches, size }
     }
 
+    /// Readies it, with the op on feature maps as the device stores them.
+    pub fn load(&self, executor: &mut Executor) -> Result<Loaded, RuntimeError> {
+        let mut program = self.program.clone();
+        program.feature_maps = executor.device().facts().precision.feature_maps();
+        program.kernels.iter_mut().for_each(|kernel| kernel.call = touch(self.size, program.feature_maps));
+        executor.load(&program, &self.schedule)
+    }
+
     /// The timed transfers of a run, one way after the other: offloads, prefetches.
     pub fn samples(&self, timeline: &Timeline, together: bool) -> [Vec<TransferSample>; 2] {
         if together { self.of_both_ways(timeline) } else { self.of_one_way(timeline) }
@@ -310,9 +319,14 @@ fn buffer(tensor: TensorId, size: Bytes, opens: Option<CommandId>, closes: Comma
     }
 }
 
+/// The op on tensors of this size.
+fn touch(size: Bytes, feature_maps: Float) -> Call {
+    Call::ReluForward { elements: size.0 / feature_maps.bytes(), ceiling: f32::INFINITY }
+}
+
 /// B = relu(A), so many times, with the resident regions that every program has. The first op reads all tensors but B.
 fn program(size: Bytes, tensors: u32, ops: u32) -> Program {
-    let call = Call::ReluForward { elements: size.0 / 4, ceiling: f32::INFINITY };
+    let call = touch(size, Float::F32);
     let region = |name: &str, role, offset, words| Region {
         name: name.into(),
         role,
@@ -353,6 +367,7 @@ fn program(size: Bytes, tensors: u32, ops: u32) -> Program {
             region("hyper", Role::Hyper, 0, Hyper::WORDS),
             region("metrics", Role::Metrics, STORAGE_ALIGNMENT, 3),
         ],
+        feature_maps: Float::F32,
         images: A,
         labels: A,
     }

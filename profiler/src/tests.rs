@@ -322,6 +322,10 @@ fn a_journal_of_another_measurement_is_refused_with_what_differs() {
     check_refused(|r| r.network.name = "lenet".into(), "mlp at 8x8x1, 10 classes there, and lenet");
     check_refused(|r| r.machine.device = "h200".into(), "the device is made-up there, and h200 now");
     check_refused(|r| r.machine.threads = 2, "the number of threads is 1 there, and 2 now");
+    check_refused(
+        |r| r.machine.precision = Some(plimsoll_ir::Precision::Bf16),
+        "the precision is none there, and bf16 now",
+    );
     check_refused(|r| r.machine.plimsoll = "0.2.0".into(), "the version");
     check_refused(
         |r| r.machine.paced = Some(Link::symmetric(plimsoll_ir::BytesPerSecond(1e9))),

@@ -12,7 +12,7 @@
 use plimsoll_ir::health::{Health, OtherProcess};
 use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::schedule::Stream;
-use plimsoll_ir::{Bytes, OpId, Precision, Seconds};
+use plimsoll_ir::{Bytes, Float, OpId, Precision, Seconds};
 use std::ffi::{CStr, CString};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub struct DeviceFacts {
     pub threads: u32,
     /// All of its memory; none where it has no limit.
     pub memory: Option<Bytes>,
-    /// In what its kernels multiply.
+    /// In what its kernels multiply, and store feature maps.
     pub precision: Precision,
 }
 
@@ -334,6 +334,11 @@ pub trait Device: Send {
     /// Whether the slab is page-locked, and transfers of it are of another kind than those of other host memory.
     fn pins(&self) -> bool {
         false
+    }
+
+    /// Whether its kernels take feature maps that are stored so: those of its precision.
+    fn stores(&self, feature_maps: Float) -> bool {
+        self.facts().precision.feature_maps() == feature_maps
     }
 
     /// How this device can run a call, the usual alternative first; never empty. The same call has the same alternatives in

@@ -14,6 +14,7 @@ mod apart;
 mod feeding;
 mod keeping;
 
+use crate::cpu::kernels::rounded;
 use crate::device::{Begun, Device, EventId, IterationId, Launch, MemoryLayout, Room, Transfer};
 use crate::error::RuntimeError;
 use crate::host::{HostSlab, host_slab};
@@ -26,7 +27,7 @@ use plimsoll_ir::program::{Operand, OperandSpec, Program, Region, STORAGE_ALIGNM
 use plimsoll_ir::schedule::{Command, Holds, Schedule, Stream, alternative_of, moved};
 use plimsoll_ir::simulate::{Span, Timeline};
 use plimsoll_ir::trace::{Phase, Trace};
-use plimsoll_ir::{Bytes, CommandId, Seconds, TensorId};
+use plimsoll_ir::{Bytes, CommandId, Float, Seconds, TensorId};
 use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,6 +67,8 @@ pub struct Executor {
     room: Room,
     /// How many sequences of commands were made.
     sequences: u32,
+    /// Images in the bytes that the device stores, where those are others than the host's; kept from iteration to iteration.
+    rounded: Vec<u8>,
     /// Tells executors apart.
     id: u64,
 }
@@ -111,18 +114,31 @@ struct Inputs {
 #[derive(Clone, Debug)]
 struct Input {
     bytes: Bytes,
+    /// Whether the host's f32 numbers are rounded to bf16.
+    rounds: bool,
     /// Address in the allocation, first byte of the tensor, number of bytes.
     pieces: Vec<(Bytes, Bytes, Bytes)>,
 }
 
 impl Input {
-    /// How many bytes there are for it, which are no more than it has; a tensor's size is rounded up to the storage alignment.
+    /// How many bytes it takes of the host's data, which are no more than it has; a tensor's size is rounded up to the storage
+    /// alignment.
     fn fits(&self, what: &str, data: &[u8]) -> Result<Bytes, RuntimeError> {
-        let found = Bytes(data.len() as u64);
+        let found = Bytes(data.len() as u64 / if self.rounds { 2 } else { 1 });
         if found > self.bytes {
             return Err(RuntimeError::mismatch(format!("bytes of the {what} of a batch"), self.bytes, found));
         }
         Ok(found)
+    }
+
+    /// The host's data as the device stores them, in as many bytes as [`Input::fits`] says.
+    fn store(&self, data: &[u8], to: &mut [u8]) {
+        if !self.rounds {
+            return to.copy_from_slice(data);
+        }
+        for (to, from) in to.as_chunks_mut::<2>().0.iter_mut().zip(data.as_chunks::<4>().0) {
+            *to = rounded(f32::from_le_bytes(*from)).to_le_bytes();
+        }
     }
 }
 
@@ -166,7 +182,7 @@ impl Executor {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         device.allocate(layout)?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Ok(Executor { device, layout, room: Room::default(), sequences: 0, id })
+        Ok(Executor { device, layout, room: Room::default(), sequences: 0, rounded: Vec::new(), id })
     }
 
     /// The device, for its facts and its alternatives.
@@ -196,6 +212,15 @@ impl Executor {
     ) -> Result<Loaded, RuntimeError> {
         let places = locate(&program.trace, schedule).map_err(RuntimeError::Schedule)?;
         check_program(program)?;
+        if !self.device.stores(program.feature_maps) {
+            let precision = self.device.facts().precision;
+            let program = program.feature_maps;
+            return Err(RuntimeError::mismatch(
+                "feature maps",
+                format!("those of {precision}"),
+                format!("{program:?}"),
+            ));
+        }
         check_repetitions(program, schedule)?;
         let need = MemoryLayout::of(program, schedule);
         if need.union(self.layout) != self.layout {
@@ -229,7 +254,10 @@ impl Executor {
             hyper: program.hyper().clone(),
             metrics: program.metrics().clone(),
             inputs: Inputs {
-                images: builder.input(program.images),
+                images: Input {
+                    rounds: program.feature_maps == Float::Bf16 && program.vocabulary().is_none(),
+                    ..builder.input(program.images)
+                },
                 labels: builder.input(program.labels),
                 vocabulary: program.vocabulary(),
                 label_count: program.label_count(),
@@ -348,7 +376,7 @@ impl Executor {
     }
 
     /// Writes the images (f32 `[batch][height][width][channels]`, as bytes) of the next iteration, or its tokens (i32
-    /// `[batch][length]`); none survives an iteration.
+    /// `[batch][length]`); none survives an iteration. A program in bf16 gets the images rounded.
     pub fn write_images(&mut self, loaded: &Loaded, data: &[u8]) -> Result<(), RuntimeError> {
         self.write_input("images", &loaded.inputs.images, data)
     }
@@ -361,6 +389,12 @@ impl Executor {
 
     fn write_input(&mut self, what: &str, input: &Input, data: &[u8]) -> Result<(), RuntimeError> {
         let found = input.fits(what, data)?;
+        let mut data = data;
+        if input.rounds {
+            self.rounded.resize(found.0 as usize, 0);
+            input.store(data, &mut self.rounded);
+            data = &self.rounded;
+        }
         for (address, first, bytes) in &input.pieces {
             let end = (*first + *bytes).min(found);
             if *first < end {
@@ -604,7 +638,7 @@ impl Builder<'_> {
                 _ => None,
             }
         });
-        Input { bytes: whole, pieces: pieces.collect() }
+        Input { bytes: whole, rounds: false, pieces: pieces.collect() }
     }
 }
 
@@ -631,7 +665,9 @@ fn check_program(program: &Program) -> Result<(), RuntimeError> {
             let what = format!("operands of `{}`", op.name);
             return Err(RuntimeError::mismatch(what, count, kernel.operands.len()));
         }
-        for (i, (operand, OperandSpec { access, bytes, .. })) in kernel.specified().enumerate() {
+        for (i, (operand, spec)) in kernel.specified().enumerate() {
+            let OperandSpec { access, .. } = spec;
+            let bytes = spec.bytes_in(program.feature_maps);
             let room = match operand {
                 Operand::Resident(offset) => trace.resident_bytes.saturating_sub(offset),
                 Operand::Tensor(tensor) => {
@@ -685,8 +721,14 @@ mod tests {
         let ops = vec![op("forward", Phase::Forward), op("update", Phase::Update)];
         let trace =
             Trace { kind: TraceKind, name: name.clone(), batch, resident_bytes, tensors: vec![], ops };
-        let program =
-            Program { trace, kernels: vec![], resident: vec![], images: TensorId(0), labels: TensorId(0) };
+        let program = Program {
+            trace,
+            kernels: vec![],
+            resident: vec![],
+            feature_maps: Float::F32,
+            images: TensorId(0),
+            labels: TensorId(0),
+        };
         let check = |order: &[(u32, bool)]| {
             let command = |(op, again): &(u32, bool)| Command::Compute {
                 op: OpId(*op),

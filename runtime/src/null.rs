@@ -10,7 +10,7 @@ use crate::device::{
 };
 use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::schedule::{Link, Stream};
-use plimsoll_ir::{Bytes, Precision, Seconds};
+use plimsoll_ir::{Bytes, Float, Precision, Seconds};
 use std::sync::Arc;
 
 /// A device that takes its predicted time and does nothing.
@@ -41,6 +41,11 @@ impl Device for Null {
     fn facts(&self) -> DeviceFacts {
         let (name, system, precision) = ("null".into(), "simulated".into(), Precision::F32);
         DeviceFacts { name, system, threads: 1, memory: None, precision }
+    }
+
+    /// It touches none of them.
+    fn stores(&self, _: Float) -> bool {
+        true
     }
 
     fn alternatives(&self, _: &Call) -> Vec<KernelAlternative> {

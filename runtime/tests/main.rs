@@ -6,6 +6,7 @@
 mod support;
 
 mod allocations;
+mod bf16;
 mod data_files;
 mod devices;
 mod draws;

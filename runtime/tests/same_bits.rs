@@ -1,7 +1,8 @@
 //! Whatever is swapped and recomputed, on however many threads, however late a stream is: after 20 iterations the
-//! parameters, the momentum and the running statistics are bit for bit those of keeping everything.
+//! parameters, the momentum and the running statistics are bit for bit those of keeping everything, in f32 and in bf16.
 
-use crate::support::{advance, drawn, everything, keep, naive, trainer, training, zoo};
+use crate::support::{advance, drawn, everything, keep, naive, trainer, training_in, zoo};
+use plimsoll_ir::Float;
 use plimsoll_ir::network::Network;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::testing::random_schedule;
@@ -19,15 +20,15 @@ fn outcome(network: &Network, options: CpuOptions, scheduler: Scheduler) -> Chec
 type Scheduler<'a> = &'a dyn Fn(&Trace) -> Schedule;
 
 fn check(network: &Network, schedulers: &[(&str, Scheduler)]) {
-    for threads in [1, 2] {
-        let plain = CpuOptions { threads, ..CpuOptions::default() };
+    for (feature_maps, threads) in [Float::F32, Float::Bf16].into_iter().flat_map(|of| [(of, 1), (of, 2)]) {
+        let plain = CpuOptions { threads, feature_maps, ..CpuOptions::default() };
         let expected = outcome(network, plain.clone(), &keep);
         for (name, scheduler) in schedulers {
             let found = outcome(network, CpuOptions { poison: true, ..plain.clone() }, scheduler);
-            assert_eq!(found, expected, "{name}, {threads} threads, poisoned");
+            assert_eq!(found, expected, "{name}, {threads} threads, {feature_maps:?}, poisoned");
             let late = CpuOptions { poison: true, delays: Some(17), ..plain.clone() };
             let found = outcome(network, late, scheduler);
-            assert_eq!(found, expected, "{name}, {threads} threads, poisoned and late");
+            assert_eq!(found, expected, "{name}, {threads} threads, {feature_maps:?}, poisoned and late");
         }
     }
 }
@@ -49,13 +50,14 @@ fn a_network_of_every_kind_of_layer_trains_to_the_same_bits() {
 
 #[test]
 fn networks_of_tokens_and_maps_train_to_the_same_bits() {
-    for network in [drawn::text(), drawn::maps()] {
-        let program = training(&network, 8);
+    let all = [Float::F32, Float::Bf16].into_iter().flat_map(|of| [(drawn::text(), of), (drawn::maps(), of)]);
+    for (network, feature_maps) in all {
+        let program = training_in(feature_maps, &network, 8);
         let trained = |schedule: &Schedule, options: CpuOptions| {
             let device = Box::new(Cpu::new(options));
             drawn::train(&network, &program, schedule, device, 8).expect("the schedule is valid")
         };
-        let plain = |threads| CpuOptions { threads, ..CpuOptions::default() };
+        let plain = |threads| CpuOptions { threads, feature_maps, ..CpuOptions::default() };
         let expected = trained(&keep(&program.trace), plain(1));
         for (name, values) in drawn::numbers(&expected) {
             assert!(values.iter().all(|v| v.is_finite()), "{}: `{name}` has {values:?}", network.spec.name);

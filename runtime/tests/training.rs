@@ -1,9 +1,10 @@
 //! Training: it learns, it resumes bit for bit, it stops when told, and it says what does not fit.
 
-use crate::support::{advance, everything, keep, naive, plan, spoilt, trainer, training, zoo};
+use crate::support::{advance, everything, keep, naive, plan, spoilt, trainer, training, training_in, zoo};
 use plimsoll_ir::network::{NetworkSpec, Shape, Window};
-use plimsoll_ir::schedule::Link;
-use plimsoll_ir::{Bytes, BytesPerSecond};
+use plimsoll_ir::schedule::{Link, Schedule};
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, BytesPerSecond, Float};
 use plimsoll_networks::Builder;
 use plimsoll_runtime::data::{Dataset, digits, synthetic, synthetic_like, text};
 use plimsoll_runtime::{
@@ -40,15 +41,16 @@ fn a_small_network_learns_the_digits() {
 #[test]
 fn where_an_input_comes_from_changes_no_bit() {
     let (network, split) = (everything(), digits());
-    let program = training(&network, 8);
-    for scheduler in [keep, naive] {
+    let all = [(Float::F32, keep as fn(&Trace) -> Schedule), (Float::F32, naive), (Float::Bf16, naive)];
+    for (feature_maps, scheduler) in all {
+        let program = training_in(feature_maps, &network, 8);
+        let options = CpuOptions { feature_maps, ..CpuOptions::default() };
         let schedule = scheduler(&program.trace);
         let layout = MemoryLayout::of(&program, &schedule);
-        let mut executor =
-            Executor::new(Box::new(Cpu::new(CpuOptions::default())), layout).expect("it is small");
+        let mut executor = Executor::new(Box::new(Cpu::new(options.clone())), layout).expect("it is small");
         let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
         let mut written = Trainer::new(executor, loaded, None, plan(&network, 8)).expect("the plan fits");
-        let mut fed = trainer(&network, 8, CpuOptions::default(), &scheduler).expect("it is small");
+        let mut fed = trainer(&network, 8, options, &scheduler).expect("it is small");
         assert!(fed.layout().input > Bytes::ZERO && written.layout().input == Bytes::ZERO);
         // More than an epoch of 180 iterations.
         for until in [1, 2, 4, 9, 10, 179, 181, 186] {

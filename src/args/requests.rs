@@ -14,9 +14,9 @@ use crate::failure::Failure;
 use crate::interrupt;
 use plimsoll_ir::config::{GpuKernels, LearningRateRule};
 use plimsoll_ir::schedule::{Duplex, Link};
-use plimsoll_ir::{Bytes, Precision};
+use plimsoll_ir::{Bytes, Float, Precision};
 use plimsoll_runtime::{CpuOptions, HostMemory};
-use plimsoll_study::device::{as_many_cores, cpu_options, processor_has};
+use plimsoll_study::device::{as_many_cores, cpu_options, of_processor};
 use plimsoll_study::error::DataError;
 use plimsoll_study::error::SetupError;
 use plimsoll_study::export::{Optimizer, Tool, Wanted};
@@ -88,8 +88,8 @@ impl DeviceArgs {
             }
             DeviceChoice::Cpu => {
                 threads_are_sound(self.threads)?;
-                processor_has(self.kernels.precision.asked())?;
-                Ok(processor(self.threads, link, &self.host, watch))
+                let feature_maps = of_processor(self.kernels.precision.asked())?;
+                Ok(processor(self.threads, link, feature_maps, &self.host, watch))
             }
             DeviceChoice::Cuda(_) if self.threads.is_some() => Err(only("--threads", "cpu")),
             DeviceChoice::Cuda(_) if link.is_some() => Err(only("--link", "cpu")),
@@ -110,12 +110,18 @@ impl DeviceArgs {
 }
 
 /// The processor, with a warning where its link is paced to next to nothing. Ctrl-C has the link wait no longer.
-pub fn processor(threads: Option<u32>, link: Option<Link>, host: &HostPlace, watch: &Watch<'_>) -> Setup {
+pub fn processor(
+    threads: Option<u32>,
+    link: Option<Link>,
+    feature_maps: Float,
+    host: &HostPlace,
+    watch: &Watch<'_>,
+) -> Setup {
     let host = match host {
         HostPlace::Memory => HostMemory::Anonymous,
         HostPlace::File(path) => HostMemory::File(path.clone()),
     };
-    let options = CpuOptions { hurry: interrupt::hurry(), host, ..cpu_options(threads, link) };
+    let options = CpuOptions { hurry: interrupt::hurry(), host, feature_maps, ..cpu_options(threads, link) };
     let setup = Setup::Cpu(options);
     setup.warn_of_slow_link(watch);
     setup
@@ -142,6 +148,10 @@ impl KernelArgs {
         if self.precision == PrecisionArg::Tf32 && !libraries {
             let message = "--precision tf32 is for --kernels libraries; our own kernels multiply in f32";
             return Err(Failure::usage(message).help("leave one of the two out"));
+        }
+        if self.precision == PrecisionArg::Bf16 {
+            let message = "--precision bf16 is for --device cpu and modelled devices: there are no kernels for GPUs yet";
+            return Err(Failure::usage(message).help("leave it out, or say --precision default"));
         }
         Ok(GpuKernels { libraries, deterministic: self.deterministic, tf32: None })
     }
@@ -351,6 +361,7 @@ mod tests {
             "--data synthetic --image 8 --channels 1",
             "--data synthetic:40 --image 8 --channels 1",
             "--host file:slab",
+            "--precision bf16",
             "--host-memory 1GiB",
             "--search accudnn",
             "--objective fastest",
@@ -366,7 +377,8 @@ mod tests {
             "--seed 2",
         ];
         let mut names: Vec<String> = all.iter().map(|more| named(&format!("{usual} {more}"))).collect();
-        let modelled = ["h100", "k40", "h100 --precision f32", "h100 --precision tf32"];
+        let modelled =
+            ["h100", "k40", "h100 --precision f32", "h100 --precision tf32", "h100 --precision bf16"];
         names.extend(modelled.iter().map(|device| named(&format!("auto --network mlp --device {device}"))));
         let readable = |at: usize, words: &str| {
             let (said, digits) = names[at].rsplit_once('-').expect("words and digits");

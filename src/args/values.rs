@@ -135,7 +135,7 @@ pub enum KernelsArg {
     Own,
 }
 
-/// In what convolutions and matrix products multiply.
+/// In what convolutions and matrix products multiply, and feature maps are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum PrecisionArg {
     /// PyTorch's: on GPUs that have TF32, convolutions in TF32 and matrix products in f32; elsewhere f32
@@ -145,6 +145,9 @@ pub enum PrecisionArg {
     F32,
     /// Both in TF32: by tensor cores, of numbers with 10 bits after the point. Our own kernels and the CPU have none
     Tf32,
+    /// Products of bf16 numbers, summed in f32; feature maps and their gradients take half the bytes. For the CPU and modelled
+    /// devices: there are no kernels for GPUs yet
+    Bf16,
 }
 
 impl PrecisionArg {
@@ -154,6 +157,7 @@ impl PrecisionArg {
             PrecisionArg::Default => None,
             PrecisionArg::F32 => Some(Precision::F32),
             PrecisionArg::Tf32 => Some(Precision::Tf32),
+            PrecisionArg::Bf16 => Some(Precision::Bf16),
         }
     }
 }

@@ -15,7 +15,7 @@ use plimsoll_ir::simulate::{Timeline, simulate};
 use plimsoll_networks::Mode;
 use plimsoll_runtime::group::mpi::{Launched, World};
 use plimsoll_study::data::{DataSource, of_network};
-use plimsoll_study::device::{cores, is_cpu};
+use plimsoll_study::device::{cores, is_cpu, of_processor};
 use plimsoll_study::error::SetupError;
 use plimsoll_study::error::{Doing, FileError};
 use plimsoll_study::memory_snapshot::MemorySnapshot;
@@ -175,7 +175,8 @@ fn setup_of(config: &Config, args: &RunArgs, watch: &Watch<'_>) -> Result<Setup,
                      longer than predicted; tune again for this machine"
                 );
             }
-            Ok(processor(Some(config.threads), config.paced, &args.host, watch))
+            let feature_maps = of_processor(config.arithmetic())?;
+            Ok(processor(Some(config.threads), config.paced, feature_maps, &args.host, watch))
         }
         DeviceChoice::Cuda(ordinal) if !on_cpu => {
             // A config from before there were libraries was tuned with our own kernels.

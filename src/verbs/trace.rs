@@ -11,9 +11,9 @@ use plimsoll_ir::profile::{Machine, Profile};
 use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::trace::Trace;
 use plimsoll_networks::{Draw, LowerOptions, Mode, ReluStorage, lower};
-use plimsoll_runtime::{cpu, cuda};
+use plimsoll_runtime::{CpuOptions, cuda};
 use plimsoll_study::Setup;
-use plimsoll_study::device::{is_cpu, processor_has};
+use plimsoll_study::device::{is_cpu, of_processor};
 use plimsoll_study::measure::may_be_off;
 use plimsoll_tuner::model::Model;
 use plimsoll_tuner::model::devices::{self, Modelled, Sheet};
@@ -23,18 +23,18 @@ use std::path::Path;
 pub const MODELLED: &str = "-modelled-";
 
 /// The precisions that follow the device's name; none follows where it is f32.
-const IN_TF32: [Precision; 2] = [Precision::Tf32Convolutions, Precision::Tf32];
+const SAID: [Precision; 3] = [Precision::Tf32Convolutions, Precision::Tf32, Precision::Bf16];
 
 /// How they follow it.
 fn said(precision: Precision) -> String {
-    if IN_TF32.contains(&precision) { format!("-{}", precision.name()) } else { String::new() }
+    if SAID.contains(&precision) { format!("-{}", precision.name()) } else { String::new() }
 }
 
 /// The modelled device that a trace's seconds are of; none where they are of none, or of one that is not known here.
 pub fn modelled_device(trace: &Trace) -> Option<Modelled> {
     let (_, device) = trace.name.rsplit_once(MODELLED)?;
     let of = |precision: Precision| device.strip_suffix(&said(precision)).map(|name| (name, precision));
-    let (name, precision) = IN_TF32.into_iter().find_map(of).unwrap_or((device, Precision::F32));
+    let (name, precision) = SAID.into_iter().find_map(of).unwrap_or((device, Precision::F32));
     Some(Modelled { precision, ..Modelled::new(devices::sheet(name)?) })
 }
 
@@ -73,20 +73,25 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
             .help(format!("ask the model itself: --device {}", devices::names().replace(", ", "|"))));
     }
     let asked = args.kernels.precision.asked();
+    let precision = machine.map_or(Ok(asked), |machine| in_profile(machine, asked).map(Some))?;
     let setup = match machine.filter(|machine| !is_cpu(&machine.device)) {
-        Some(machine) => Some((args.kernels.chosen()?, in_profile(machine, asked)?)),
+        Some(_) => Some((args.kernels.chosen()?, precision)),
         None => match args.kernels.given() {
             Some(option) => return Err(only_with_gpu(option)),
-            None => {
-                processor_has(asked)?;
-                None
-            }
+            None => None,
         },
+    };
+    let processor = match setup {
+        Some(_) => CpuOptions::default(),
+        None => {
+            let (feature_maps, threads) = (of_processor(precision)?, machine.map_or(1, |m| m.threads));
+            CpuOptions { threads, feature_maps, ..CpuOptions::default() }
+        }
     };
     // Our own kernels ask no device.
     let gpu = setup.filter(|(kernels, _)| kernels.libraries);
     let open = |(kernels, precision)| {
-        Setup::cuda(0, true, kernels, Some(precision)).map_err(|error| {
+        Setup::cuda(0, true, kernels, precision).map_err(|error| {
             Failure::from(error)
                 .help("the profile is of a GPU, whose libraries are asked; with --kernels own nobody is")
         })
@@ -95,12 +100,10 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
     let alternatives = |call: &Call| match (&gpu, &setup) {
         (Some(gpu), _) => gpu.alternatives(call),
         (None, Some(_)) => KernelAlternative::sole(cuda::workspace_bytes(call)),
-        (None, None) => {
-            KernelAlternative::sole(cpu::kernels::workspace_bytes(call, machine.map_or(1, |m| m.threads)))
-        }
+        (None, None) => processor.alternatives(call),
     };
-    let options =
-        LowerOptions { mode: Mode::Train, relu: args.relu.into(), draw, alternatives: &alternatives };
+    let (mode, relu, feature_maps) = (Mode::Train, args.relu.into(), processor.feature_maps);
+    let options = LowerOptions { mode, relu, draw, feature_maps, alternatives: &alternatives };
     let mut trace = lower(&network, args.batch, &options).map_err(Failure::usage)?.trace;
     if let Some(profile) = profile {
         let model = Model::fit(&profile).map_err(Failure::usage)?;
@@ -109,7 +112,7 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
     write(args, &trace)
 }
 
-/// The precision of a GPU's profile, which no other can be asked for beside. An older version wrote none where it was f32.
+/// The precision of a profile, which no other can be asked for beside. An older version wrote none where it was f32.
 fn in_profile(machine: &Machine, asked: Option<Precision>) -> Result<Precision, Failure> {
     match (asked, machine.precision) {
         (Some(asked), Some(measured)) if asked != measured => {
@@ -145,8 +148,8 @@ fn modelled(
     let setup = Setup::modelled(sheet, precision)?;
     let device = setup.model().expect("it was just modelled");
     let alternatives = |call: &Call| device.alternatives(call);
-    let options =
-        LowerOptions { mode: Mode::Train, relu: args.relu.into(), draw, alternatives: &alternatives };
+    let (mode, relu, feature_maps) = (Mode::Train, args.relu.into(), device.precision.feature_maps());
+    let options = LowerOptions { mode, relu, draw, feature_maps, alternatives: &alternatives };
     let mut program = lower(network, args.batch, &options).map_err(Failure::usage)?;
     device.fill(&mut program);
     program.trace.name += &format!("{MODELLED}{}{}", sheet.name, said(device.precision));

@@ -5,8 +5,8 @@ use crate::watch::Watch;
 use plimsoll_ir::config::GpuKernels;
 use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::schedule::Link;
-use plimsoll_ir::{Bytes, BytesPerSecond, Precision};
-use plimsoll_runtime::{Cpu, CpuOptions, CudaDevice, CudaOptions, Device, DeviceFacts, Kernels, cpu};
+use plimsoll_ir::{Bytes, BytesPerSecond, Float, Precision};
+use plimsoll_runtime::{Cpu, CpuOptions, CudaDevice, CudaOptions, Device, DeviceFacts, Kernels};
 use plimsoll_tuner::model::devices::{Modelled, Sheet};
 use std::rc::Rc;
 
@@ -58,8 +58,8 @@ pub fn with_kernels(options: CudaOptions, chosen: GpuKernels, precision: Option<
     CudaOptions { kernels, precision, deterministic, ..options }
 }
 
-/// The processor with so many threads, by default all cores but one, which is left to the two transfer streams, and a link of
-/// this pace, by default as fast as it goes.
+/// The processor in f32 with so many threads, by default all cores but one, which is left to the two transfer streams, and a
+/// link of this pace, by default as fast as it goes.
 pub fn cpu_options(threads: Option<u32>, link: Option<Link>) -> CpuOptions {
     let threads = threads.unwrap_or_else(|| cores().saturating_sub(1).max(1));
     CpuOptions { threads, link, ..CpuOptions::default() }
@@ -90,16 +90,21 @@ impl Setup {
     pub fn modelled(sheet: &'static Sheet, precision: Option<Precision>) -> Result<Setup, SetupError> {
         let has_tf32 = sheet.tf32_peak.is_some();
         let precision = precision.unwrap_or(Precision::usual(has_tf32));
-        if precision.needs_tf32() && !has_tf32 {
+        let has = match precision {
+            Precision::F32 => true,
+            Precision::Tf32Convolutions | Precision::Tf32 => has_tf32,
+            Precision::Bf16 => sheet.bf16_peak.is_some(),
+        };
+        if !has {
             return Err(SetupError::Precision { device: sheet.product.to_owned(), precision });
         }
         Ok(Setup::Modelled(Modelled { precision, ..Modelled::new(sheet) }))
     }
 
-    /// In what convolutions and matrix products multiply.
+    /// In what convolutions and matrix products multiply, and feature maps are stored.
     pub fn precision(&self) -> Precision {
         match self {
-            Setup::Cpu(_) => Precision::F32,
+            Setup::Cpu(options) => options.precision(),
             Setup::Cuda(gpu) => gpu.open.facts().precision,
             Setup::Modelled(device) => device.precision,
         }
@@ -141,7 +146,7 @@ impl Setup {
     /// How the device can run a call.
     pub fn alternatives(&self, call: &Call) -> Vec<KernelAlternative> {
         match self {
-            Setup::Cpu(_) => KernelAlternative::sole(cpu::kernels::workspace_bytes(call, self.threads())),
+            Setup::Cpu(options) => options.alternatives(call),
             Setup::Cuda(gpu) => gpu.open.alternatives(call),
             Setup::Modelled(device) => device.alternatives(call),
         }
@@ -184,11 +189,17 @@ pub fn cores() -> u32 {
     u32::try_from(cores).unwrap_or(u32::MAX)
 }
 
-/// Makes sure that the processor has a precision; none is its default, f32.
-pub fn processor_has(precision: Option<Precision>) -> Result<(), SetupError> {
-    match precision {
-        None | Some(Precision::F32) => Ok(()),
-        Some(precision) => Err(SetupError::Precision { device: "cpu".to_owned(), precision }),
+/// In what the processor stores feature maps in a precision; none is its default, f32.
+///
+/// # Errors
+///
+/// It does not have the precision.
+pub fn of_processor(precision: Option<Precision>) -> Result<Float, SetupError> {
+    match precision.unwrap_or_default() {
+        precision @ (Precision::F32 | Precision::Bf16) => Ok(precision.feature_maps()),
+        precision @ (Precision::Tf32Convolutions | Precision::Tf32) => {
+            Err(SetupError::Precision { device: "cpu".to_owned(), precision })
+        }
     }
 }
 

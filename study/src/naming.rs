@@ -81,7 +81,9 @@ fn device(setup: &Setup) -> Result<Vec<String>, Error> {
                 HostMemory::Anonymous => None,
                 HostMemory::File(path) => Some(format!("host {}", path.display())),
             };
-            ["cpu".to_owned(), threads].into_iter().chain(link).chain(host).collect()
+            let precision = setup.precision();
+            let other = said(&precision.to_string(), precision != Precision::F32);
+            ["cpu".to_owned(), threads].into_iter().chain(link).chain(host).chain(other).collect()
         }
         Setup::Cuda(gpu) => {
             let kernels = gpu.kernels();

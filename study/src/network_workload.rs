@@ -148,7 +148,9 @@ impl NetworkWorkload {
     /// The network's iteration at a batch size, for this device.
     pub fn program(&self, batch: u64, mode: Mode) -> Result<Program, Error> {
         let alternatives = |call: &Call| self.setup.alternatives(call);
-        let options = LowerOptions { mode, relu: ReluStorage::Auto, draw: None, alternatives: &alternatives };
+        let feature_maps = self.setup.precision().feature_maps();
+        let relu = ReluStorage::Auto;
+        let options = LowerOptions { mode, relu, draw: None, feature_maps, alternatives: &alternatives };
         Ok(lower(&self.network, batch, &options)?)
     }
 

@@ -69,6 +69,8 @@ pub struct ScaleShape {
     pub rows: u64,
     /// Channels, innermost.
     pub channels: u64,
+    /// Whether the scale is a parameter, which is f32 whatever feature maps are stored in.
+    pub learned: bool,
 }
 
 impl ScaleShape {

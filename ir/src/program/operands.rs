@@ -12,6 +12,7 @@ use super::Hyper;
 use super::call::{
     AttentionShape, Call, ConvShape, EmbeddingShape, PoolShape, RotaryShape, RowShape, ScaleShape,
 };
+use crate::precision::Float;
 use crate::units::Bytes;
 use std::ops::Deref;
 
@@ -45,8 +46,18 @@ pub struct OperandSpec {
     pub name: &'static str,
     /// What the call does with it.
     pub access: Access,
-    /// The bytes that it spans. Saturating: what is too large for any memory stays too large.
+    /// The bytes that it spans where feature maps are f32. Saturating: what is too large for any memory stays too large.
     pub bytes: Bytes,
+    /// Whether it is a feature map or a gradient of one, and so takes the bytes of [`Float`] numbers; all others (parameters,
+    /// statistics, masks, tokens, labels) are the same in every precision.
+    pub feature_map: bool,
+}
+
+impl OperandSpec {
+    /// The bytes that it spans where feature maps are stored in this. Saturating as [`OperandSpec::bytes`].
+    pub fn bytes_in(&self, float: Float) -> Bytes {
+        if self.feature_map { Bytes(self.bytes.0 / Float::F32.bytes() * float.bytes()) } else { self.bytes }
+    }
 }
 
 /// The operands of one call, in the documented order. They lie on the stack, so a launch can ask for them without allocating.
@@ -71,7 +82,7 @@ impl Operands {
     /// The rows that are there.
     fn of<const N: usize>(rows: [Row; N]) -> Operands {
         const { assert!(N <= Operands::MOST, "a call has more operands than `MOST`") };
-        let none = OperandSpec { name: "", access: Access::Read, bytes: Bytes::ZERO };
+        let none = OperandSpec { name: "", access: Access::Read, bytes: Bytes::ZERO, feature_map: false };
         let mut operands = Operands { specs: [none; Operands::MOST], count: 0 };
         for row in rows.into_iter().flatten() {
             operands.specs[operands.count] = row;
@@ -175,16 +186,52 @@ impl IntoIterator for Operands {
 /// A row of the table; none where a call, as it is, does without that operand.
 type Row = Option<OperandSpec>;
 
+/// The names of feature maps and of their gradients, in every call that has an operand of the name. A scale is one or a
+/// parameter, which its call's shape says ([`ScaleShape::learned`]).
+const FEATURE_MAPS: [&str; 22] = [
+    "x",
+    "y",
+    "dx",
+    "dy",
+    "a",
+    "b",
+    "qkv",
+    "dqkv",
+    "probabilities",
+    "logits",
+    "dlogits",
+    "gates",
+    "activated",
+    "dgates",
+    "previous",
+    "dprevious",
+    "cell",
+    "dcell",
+    "h",
+    "dh",
+    "scale",
+    "dscale",
+];
+
+fn row(name: &'static str, access: Access, bytes: u64) -> Row {
+    Some(OperandSpec { name, access, bytes: Bytes(bytes), feature_map: FEATURE_MAPS.contains(&name) })
+}
+
 fn read(name: &'static str, bytes: u64) -> Row {
-    Some(OperandSpec { name, access: Access::Read, bytes: Bytes(bytes) })
+    row(name, Access::Read, bytes)
 }
 
 fn write(name: &'static str, bytes: u64) -> Row {
-    Some(OperandSpec { name, access: Access::Write, bytes: Bytes(bytes) })
+    row(name, Access::Write, bytes)
 }
 
 fn update(name: &'static str, bytes: u64) -> Row {
-    Some(OperandSpec { name, access: Access::Update, bytes: Bytes(bytes) })
+    row(name, Access::Update, bytes)
+}
+
+/// A scale, or its gradient.
+fn scale_row(s: &ScaleShape, row: Row) -> Row {
+    row.map(|spec| OperandSpec { feature_map: !s.learned, ..spec })
 }
 
 /// Overwritten, or added to.
@@ -317,12 +364,13 @@ fn scaled(s: &ScaleShape) -> [u64; 2] {
 
 fn multiply(s: &ScaleShape, accumulate: bool) -> Operands {
     let [x, scale] = scaled(s);
-    Operands::of([read("x", x), read("scale", scale), write_or_update(accumulate, "y", x)])
+    Operands::of([read("x", x), scale_row(s, read("scale", scale)), write_or_update(accumulate, "y", x)])
 }
 
 fn multiply_sums(s: &ScaleShape, accumulate: bool) -> Operands {
     let [x, scale] = scaled(s);
-    Operands::of([read("x", x), read("dy", x), write_or_update(accumulate, "dscale", scale)])
+    let dscale = scale_row(s, write_or_update(accumulate, "dscale", scale));
+    Operands::of([read("x", x), read("dy", x), dscale])
 }
 
 /// x, y, places of a pooling.
@@ -576,7 +624,7 @@ mod tests {
         let function = Function::Gelu;
         check(Call::ActivationForward { elements: 9, function }, &[36, 36]);
         check(Call::ActivationBackward { elements: 9, function, accumulate: true }, &[36, 36, 36]);
-        let scaled = ScaleShape { groups: 2, rows: 5, channels: 3 };
+        let scaled = ScaleShape { groups: 2, rows: 5, channels: 3, learned: false };
         check(Call::Multiply { shape: scaled, accumulate: true }, &[120, 24, 120]);
         check(Call::MultiplySums { shape: scaled, accumulate: false }, &[120, 120, 24]);
         check(Call::ReluMaskForward { elements: 9, ceiling: 6.0 }, &[36, 36, 2]);
@@ -636,5 +684,44 @@ mod tests {
             shape.width = width;
             check(Call::RotaryForward { shape, base: 1e4 }, &[u64::MAX, u64::MAX]);
         }
+    }
+
+    /// What a device reads and writes in two bytes an element, call by call; the other operands are the same in bf16.
+    #[test]
+    fn feature_maps_take_half_the_bytes_in_bf16_and_nothing_else_does() {
+        let check = |call: Call, expected: &[&str]| {
+            let specs = call.operands();
+            let halved = specs.iter().filter(|spec| spec.bytes_in(Float::Bf16).0 * 2 == spec.bytes.0);
+            assert_eq!(halved.map(|spec| spec.name).collect::<Vec<_>>(), expected, "{call:?}");
+            for spec in specs {
+                assert_eq!(spec.bytes_in(Float::F32), spec.bytes);
+                assert!(spec.feature_map || spec.bytes_in(Float::Bf16) == spec.bytes, "{call:?}");
+            }
+        };
+        let rows = RowShape { rows: 6, channels: 4 };
+        check(Call::BatchNormForward { shape: rows, epsilon: 1e-5 }, &["x", "y"]);
+        check(Call::BatchNormRunning { shape: rows, epsilon: 1e-5, momentum: 0.1 }, &[]);
+        check(Call::LayerNormBackward { shape: rows, accumulate: true }, &["x", "dy", "dx"]);
+        check(Call::ReluMaskForward { elements: 24, ceiling: 6.0 }, &["x", "y"]);
+        check(Call::SoftmaxCrossEntropyForward { shape: rows }, &["logits", "probabilities"]);
+        check(Call::SoftmaxCrossEntropyBackward { shape: rows }, &["probabilities", "dlogits"]);
+        check(Call::Repeat { shape: rows }, &["y"]);
+        check(Call::BiasBackward { shape: rows, accumulate: false }, &["dy"]);
+        check(Call::Sgd { elements: 24, decay: true, idle: false }, &[]);
+        check(
+            Call::LstmBackward { shape: rows, first: false, last: false },
+            &["activated", "previous", "cell", "dh", "dcell", "dgates", "dprevious"],
+        );
+        let shape = AttentionShape { batch: 2, length: 3, heads: 2, kv_heads: 2, width: 8, causal: true };
+        check(Call::AttentionBackward { shape, accumulate: false }, &["qkv", "probabilities", "dy", "dqkv"]);
+        let shape = EmbeddingShape { batch: 2, length: 7, first: 3, count: 4, vocabulary: 11, width: 5 };
+        check(Call::EmbeddingForward { shape }, &["y"]);
+        for (learned, names) in [(false, &["x", "dy", "dscale"][..]), (true, &["x", "dy"])] {
+            let shape = ScaleShape { groups: 2, rows: 5, channels: 3, learned };
+            check(Call::MultiplySums { shape, accumulate: false }, names);
+        }
+        // Too large stays too large for any memory.
+        let huge = Call::Add { elements: u64::MAX }.operands()[0];
+        assert!(huge.bytes_in(Float::Bf16).0 > 1 << 62);
     }
 }

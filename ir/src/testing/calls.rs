@@ -23,7 +23,7 @@ pub fn every_call() -> Vec<Call> {
     let table = EmbeddingShape { batch: 2, length: 3, first: 0, count: 3, vocabulary: 7, width: 4 };
     let heads = AttentionShape { batch: 2, length: 3, heads: 2, kv_heads: 1, width: 4, causal: true };
     let turned = RotaryShape { batch: 2, length: 3, channels: 8, width: 4 };
-    let scaled = ScaleShape { groups: 2, rows: 9, channels: 5 };
+    let scaled = ScaleShape { groups: 2, rows: 9, channels: 5, learned: false };
     let (size, alpha, beta, bias, epsilon, elements) = (5, 1e-4, 0.75, 2.0, 1e-5, 100);
     let (function, accumulate, ceiling) = (Function::Gelu, false, 6.0);
     vec![

@@ -61,7 +61,8 @@ impl Rules for Attention {
     fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let shape = self.call_shape(walk, id);
         let pairs = shape.length * shape.length;
-        let probabilities = walk.save(id, "probabilities", 4 * shape.batch * shape.heads * pairs);
+        let bytes = walk.map_bytes(shape.batch * shape.heads * pairs);
+        let probabilities = walk.save(id, "probabilities", bytes);
         let call = Call::AttentionForward { shape };
         walk.forward_op(id, call, walk.value(inputs[0]), &[], None, &[probabilities])
     }

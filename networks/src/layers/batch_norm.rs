@@ -7,7 +7,7 @@ use crate::walk::{Mode, Walk};
 use plimsoll_ir::network::Shape;
 use plimsoll_ir::program::{Call, Init};
 use plimsoll_ir::trace::Phase;
-use plimsoll_ir::{LayerId, TensorId};
+use plimsoll_ir::{Bytes, LayerId, TensorId};
 
 pub(super) struct BatchNorm {
     pub epsilon: f32,
@@ -59,7 +59,7 @@ impl Rules for BatchNorm {
                 &[],
             );
         }
-        let stats = walk.save(id, "stats", 8 * shape.channels);
+        let stats = walk.save(id, "stats", Bytes(8 * shape.channels));
         let call = Call::BatchNormForward { shape, epsilon };
         let y = walk.forward_op(id, call, x, &parameters, None, &[stats]);
         let operands = [stats].into_iter().chain(states).collect();

@@ -83,7 +83,7 @@ impl Rules for ConvTranspose {
             return;
         }
         // Named after who gives it: the input's own gradient may be there beside it.
-        let bytes = walk.f32s(walk.network.layer(input).output);
+        let bytes = walk.maps(walk.network.layer(input).output);
         let dx = walk.tensor(&format!("{}.dx", layer.name), bytes, TensorKind::Gradient);
         let operands = vec![Operand::Tensor(dy), walk.parameters(id)[0], Operand::Tensor(dx)];
         walk.push(id, "backward_data", Phase::Backward, Call::ConvForward { shape }, operands);

@@ -6,7 +6,7 @@ use crate::walk::Walk;
 use plimsoll_ir::network::{Layer, LayerKind, Shape};
 use plimsoll_ir::program::{Call, Operand};
 use plimsoll_ir::trace::{Phase, TensorKind};
-use plimsoll_ir::{Bytes, LayerId, TensorId};
+use plimsoll_ir::{LayerId, TensorId};
 
 pub(super) struct LstmCell;
 
@@ -60,16 +60,16 @@ impl Rules for LstmCell {
     fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let (shape, gates) = (walk.rows(id), walk.value(inputs[0]));
         let before = inputs.get(1).map(|before| kept(walk, *before)[1]);
-        let state = 4 * shape.rows * shape.channels;
+        let elements = shape.rows * shape.channels;
         let activated = match walk.overwritten(id, &inputs[..1]) {
             Some(gates) => gates,
             None => {
                 let name = format!("{}.activated", walk.network.layer(id).name);
-                walk.tensor(&name, Bytes(4 * state), TensorKind::Activation)
+                walk.tensor(&name, walk.map_bytes(4 * elements), TensorKind::Activation)
             }
         };
         walk.keep(id, activated);
-        let cell = walk.save(id, "cell", state);
+        let cell = walk.save(id, "cell", walk.map_bytes(elements));
         let h = walk.output(id);
         let mut operands = vec![Operand::Tensor(gates)];
         operands.extend(before.map(Operand::Tensor));
@@ -95,7 +95,7 @@ impl Rules for LstmCell {
         if let Some(before) = before {
             let dbefore = dcell.unwrap_or_else(|| {
                 let name = format!("{}.dcell", walk.network.layer(before).name);
-                walk.tensor(&name, Bytes(4 * shape.rows * shape.channels), TensorKind::Gradient)
+                walk.tensor(&name, walk.map_bytes(shape.rows * shape.channels), TensorKind::Gradient)
             });
             walk.gradients.cells[before.index()] = Some(dbefore);
             operands.push(T(dbefore));

@@ -6,7 +6,7 @@ use crate::error::NetworkError;
 use crate::walk::Walk;
 use plimsoll_ir::network::{Shape, Window};
 use plimsoll_ir::program::{Call, Operand};
-use plimsoll_ir::{LayerId, TensorId};
+use plimsoll_ir::{Bytes, LayerId, TensorId};
 
 pub(super) struct MaxPool {
     pub window: Window,
@@ -33,7 +33,7 @@ impl Rules for MaxPool {
     }
 
     fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
-        let places = walk.save(id, "places", walk.elements(id));
+        let places = walk.save(id, "places", Bytes(walk.elements(id)));
         let call = Call::MaxPoolForward { shape: walk.pool_shape(id, self.window) };
         walk.forward_op(id, call, walk.value(inputs[0]), &[], None, &[places])
     }

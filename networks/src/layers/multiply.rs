@@ -15,9 +15,9 @@ fn call_shape(walk: &Walk<'_>, id: LayerId) -> ScaleShape {
     let layer = walk.network.layer(id);
     let (pixels, channels) = (layer.output.pixels(), u64::from(layer.output.channels));
     if walk.network.layer(layer.inputs[1]).output == layer.output {
-        ScaleShape { groups: walk.batch * pixels, rows: 1, channels }
+        ScaleShape { groups: walk.batch * pixels, rows: 1, channels, learned: false }
     } else {
-        ScaleShape { groups: walk.batch, rows: pixels, channels }
+        ScaleShape { groups: walk.batch, rows: pixels, channels, learned: false }
     }
 }
 

@@ -5,7 +5,7 @@ use crate::error::NetworkError;
 use crate::walk::Walk;
 use plimsoll_ir::program::{Call, Operand};
 use plimsoll_ir::trace::Phase;
-use plimsoll_ir::{LayerId, TensorId};
+use plimsoll_ir::{Bytes, LayerId, TensorId};
 
 /// Refuses what a row cannot be normalised with.
 pub(super) fn check_epsilon(name: &str, epsilon: f32) -> Result<(), NetworkError> {
@@ -26,7 +26,7 @@ pub(super) fn forward(
     statistics: u64,
     call: Call,
 ) -> TensorId {
-    let stats = walk.save(id, "stats", 4 * statistics * walk.rows(id).rows);
+    let stats = walk.save(id, "stats", Bytes(4 * statistics * walk.rows(id).rows));
     let (parameters, over) = (walk.parameters(id), walk.overwritten(id, inputs));
     walk.forward_op(id, call, walk.value(inputs[0]), &parameters, over, &[stats])
 }

@@ -5,7 +5,7 @@ use crate::error::NetworkError;
 use crate::walk::Walk;
 use plimsoll_ir::network::Shape;
 use plimsoll_ir::program::{Call, Operand};
-use plimsoll_ir::{LayerId, TensorId};
+use plimsoll_ir::{Bytes, LayerId, TensorId};
 
 pub(super) struct Relu {
     pub ceiling: f32,
@@ -31,7 +31,7 @@ impl Rules for Relu {
         let (elements, ceiling) = (walk.elements(id), self.ceiling);
         let x = walk.value(inputs[0]);
         if walk.masked(id) {
-            let mask = walk.save(id, "mask", elements.div_ceil(8));
+            let mask = walk.save(id, "mask", Bytes(elements.div_ceil(8)));
             let over = walk.overwritten(id, inputs);
             walk.forward_op(id, Call::ReluMaskForward { elements, ceiling }, x, &[], over, &[mask])
         } else {

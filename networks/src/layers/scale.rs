@@ -13,7 +13,7 @@ pub(super) struct Scale;
 /// One scale for the whole batch.
 fn call_shape(walk: &Walk<'_>, id: LayerId) -> ScaleShape {
     let rows = walk.rows(id);
-    ScaleShape { groups: 1, rows: rows.rows, channels: rows.channels }
+    ScaleShape { groups: 1, rows: rows.rows, channels: rows.channels, learned: true }
 }
 
 impl Rules for Scale {

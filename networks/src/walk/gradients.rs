@@ -137,6 +137,6 @@ impl Walk<'_> {
             return dy;
         }
         let layer = self.network.layer(to);
-        self.tensor(&format!("{}.dy", layer.name), self.f32s(layer.output), TensorKind::Gradient)
+        self.tensor(&format!("{}.dy", layer.name), self.maps(layer.output), TensorKind::Gradient)
     }
 }

@@ -16,9 +16,9 @@ use plimsoll_ir::document::Document;
 use plimsoll_ir::network::{
     Axis, DropUnit, Extent, Function, Layer, LayerKind, Network, NetworkSpec, Shape, Window,
 };
-use plimsoll_ir::program::{KernelAlternative, Program, Role};
-use plimsoll_ir::trace::{Op, Phase};
-use plimsoll_ir::{Bytes, LayerId};
+use plimsoll_ir::program::{Kernel, KernelAlternative, Operand, Program, Role, STORAGE_ALIGNMENT};
+use plimsoll_ir::trace::{Op, Phase, TensorKind};
+use plimsoll_ir::{Bytes, Float, LayerId};
 use plimsoll_networks::{Builder, Draw, LowerOptions, Mode, NetworkError, ReluStorage, build, lower};
 use proptest::prelude::*;
 
@@ -31,10 +31,12 @@ fn check(network: &Network, batch: u64) {
         for mode in [Mode::Train, Mode::Evaluate] {
             let other = KernelAlternative { name: "other".into(), workspace: Bytes(300) };
             let alternatives = |_: &_| [KernelAlternative::sole(Bytes(100)), vec![other.clone()]].concat();
-            let options = LowerOptions { mode, relu, draw: None, alternatives: &alternatives };
+            let options = LowerOptions { mode, relu, alternatives: &alternatives, ..LowerOptions::default() };
             let program = lower(network, batch, &options).expect("it lowers");
             program.trace.validate().expect("the trace is sound");
             check_form(&program);
+            let options = LowerOptions { feature_maps: Float::Bf16, ..options };
+            check_stored_in_half(&program, &lower(network, batch, &options).expect("it lowers"));
             prove(network, batch, mode, &program, &[]);
             layouts.push(program.resident);
         }
@@ -45,6 +47,34 @@ fn check(network: &Network, batch: u64) {
         layouts.windows(2).all(|pair| pair[0] == pair[1]),
         "the resident layout depends on the network only"
     );
+}
+
+/// In bf16 the same kernels run on the same tensors: those that hold feature maps or gradients of them have half the bytes, and
+/// all that read or write one take it for that; parameters and all else lie where they lay.
+fn check_stored_in_half(f32: &Program, bf16: &Program) {
+    assert_eq!(bf16.feature_maps, Float::Bf16);
+    assert_eq!((&f32.kernels, &f32.resident), (&bf16.kernels, &bf16.resident));
+    assert_eq!(f32.trace.resident_bytes, bf16.trace.resident_bytes);
+    let mut maps: Vec<Option<bool>> = vec![None; f32.trace.tensors.len()];
+    for (operand, spec) in f32.kernels.iter().flat_map(Kernel::specified) {
+        match operand {
+            Operand::Resident(_) => assert!(!spec.feature_map, "`{}` is resident", spec.name),
+            Operand::Tensor(tensor) => {
+                let map = *maps[tensor.index()].get_or_insert(spec.feature_map);
+                assert_eq!(map, spec.feature_map, "`{}`", f32.trace.tensors[tensor.index()].name);
+                let room = bf16.trace.tensors[tensor.index()].bytes;
+                assert!(spec.bytes_in(Float::Bf16) <= room, "`{}`", spec.name);
+                // No more than is needed, but for what a call does not tell: an input that several look up parts of.
+                let needed = spec.bytes_in(Float::Bf16).round_up(STORAGE_ALIGNMENT);
+                assert!(room == needed || !spec.feature_map, "`{}` takes {needed} of {room}", spec.name);
+            }
+        }
+    }
+    for ((before, after), map) in f32.trace.tensors.iter().zip(&bf16.trace.tensors).zip(maps) {
+        let gradient_or_map = matches!(before.kind, TensorKind::Activation | TensorKind::Gradient);
+        assert!(map != Some(false) || !gradient_or_map, "`{}` is a feature map", before.name);
+        assert!(map == Some(true) || before == after, "`{}` is no feature map", before.name);
+    }
 }
 
 /// What does not depend on what the ops compute: sizes, names, layout, order.

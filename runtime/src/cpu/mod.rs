@@ -1,9 +1,9 @@
 //! The device `cpu`: the embedded default, and the model of what any device does.
 //!
 //! One mapping of exactly the asked bytes is the device memory, another (or a file) the host slab; the streams are
-//! three threads with command queues, and events order them as on a GPU. Compute is f32 and deterministic, on one
-//! thread or on N. The link can be paced ([`CpuOptions::link`]), so that a laptop shows the stalls of an
-//! accelerator behind its bus.
+//! three threads with command queues, and events order them as on a GPU. Compute is f32, on feature maps in f32 or bf16,
+//! and deterministic, on one thread or on N. The link can be paced ([`CpuOptions::link`]), so that a laptop shows the stalls
+//! of an accelerator behind its bus.
 //!
 //! Two options are there for tests: random delays before commands, which bring races to light, and a pool that is
 //! filled with NaN between iterations, so that whoever reads what was never brought there computes NaN.
@@ -30,7 +30,7 @@ use crate::device::{
 use memory::Memory;
 use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::schedule::{Link, Stream};
-use plimsoll_ir::{Bytes, Precision, Seconds};
+use plimsoll_ir::{Bytes, Float, Precision, Seconds};
 use std::sync::Arc;
 use stream::{Streams, Task};
 
@@ -39,6 +39,8 @@ use stream::{Streams, Task};
 pub struct CpuOptions {
     /// Threads that compute, at least 1.
     pub threads: u32,
+    /// In what feature maps and their gradients are stored.
+    pub feature_maps: Float,
     /// Transfers take the time of this link; none for as fast as memory copies.
     pub link: Option<Link>,
     /// What has a paced link wait no longer.
@@ -55,12 +57,32 @@ impl Default for CpuOptions {
     fn default() -> CpuOptions {
         CpuOptions {
             threads: 1,
+            feature_maps: Float::F32,
             link: None,
             hurry: Hurry::default(),
             host: HostMemory::Anonymous,
             delays: None,
             poison: false,
         }
+    }
+}
+
+impl CpuOptions {
+    /// The precision of a device that is set up so.
+    pub fn precision(&self) -> Precision {
+        match self.feature_maps {
+            Float::F32 => Precision::F32,
+            Float::Bf16 => Precision::Bf16,
+        }
+    }
+
+    /// How a device that is set up so runs a call.
+    pub fn alternatives(&self, call: &Call) -> Vec<KernelAlternative> {
+        let threads = self.threads.max(1);
+        KernelAlternative::sole(match self.feature_maps {
+            Float::F32 => kernels::workspace_bytes(call, threads),
+            Float::Bf16 => kernels::bf16::workspace_bytes(call, threads),
+        })
     }
 }
 
@@ -97,12 +119,12 @@ impl Device for Cpu {
             system: system_name(),
             threads: self.options.threads.max(1),
             memory: machine_bytes(),
-            precision: Precision::F32,
+            precision: self.options.precision(),
         }
     }
 
     fn alternatives(&self, call: &Call) -> Vec<KernelAlternative> {
-        KernelAlternative::sole(kernels::workspace_bytes(call, self.options.threads.max(1)))
+        self.options.alternatives(call)
     }
 
     fn allocate(&mut self, layout: MemoryLayout) -> Result<(), DeviceError> {

@@ -13,9 +13,9 @@ use super::link::{self, Pace, Shared as SharedLink};
 use super::memory::Memory;
 use super::waited::{Waited, own_counter};
 use crate::device::{DeviceError, EventId, Launch, Room, Transfer, in_range};
-use plimsoll_ir::Seconds;
 use plimsoll_ir::philox::philox4x32;
 use plimsoll_ir::schedule::Stream;
+use plimsoll_ir::{Float, Seconds};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -213,6 +213,7 @@ struct Worker {
     /// None for a link without pace, and for the compute stream.
     pace: Option<Pace>,
     delays: Option<u64>,
+    feature_maps: Float,
     done: u64,
 }
 
@@ -226,7 +227,8 @@ impl Worker {
             what: format!("starting {count} compute threads"),
             why: error.to_string(),
         })?;
-        Ok(Worker { stream, common, threads, pace, delays: options.delays, done: 0 })
+        let &CpuOptions { delays, feature_maps, .. } = options;
+        Ok(Worker { stream, common, threads, pace, delays, feature_maps, done: 0 })
     }
 
     fn work(mut self) {
@@ -288,7 +290,12 @@ impl Worker {
             // SAFETY: only the executor makes launches: each operand's bytes were found in the allocation,
             // 256-aligned, and the checked schedule orders every other command that touches them; the workspace is
             // the command's own buffer.
-            unsafe { kernels::run(&launch.call, operands, workspace, threads) }
+            unsafe {
+                match self.feature_maps {
+                    Float::F32 => kernels::run(&launch.call, operands, workspace, threads),
+                    Float::Bf16 => kernels::bf16::run(&launch.call, operands, workspace, threads),
+                }
+            }
         }));
         if let Err(panic) = outcome {
             self.fail(DeviceError::Failed {

@@ -118,6 +118,17 @@ pub enum CudaError {
         /// What was asked for.
         precision: Precision,
     },
+    /// There are no kernels for what was asked for.
+    #[error(
+        "there are no kernels for GPUs in {precision}, which {device} was asked for; compute in the device's default, or on \
+         the CPU"
+    )]
+    NoKernels {
+        /// The device's name.
+        device: String,
+        /// What was asked for.
+        precision: Precision,
+    },
     /// The kernels do not compile: a bug of ours, or an NVRTC that reads them otherwise.
     #[error("the kernels do not compile with NVRTC `{}`: {log}", path.display())]
     Compile {

@@ -70,7 +70,7 @@ pub struct CudaOptions {
     /// Whose kernels convolutions and fully connected layers run.
     pub kernels: Kernels,
     /// In what convolutions and matrix products multiply; none for what PyTorch does by default on the card
-    /// ([`Precision::usual`]). Our own kernels have f32 alone.
+    /// ([`Precision::usual`]). Our own kernels have f32 alone, and none has bf16.
     pub precision: Option<Precision>,
     /// Whether every call has one kernel, which gives the same bits each time.
     pub deterministic: bool,
@@ -419,6 +419,9 @@ const LEAST_WITH_TF32: Capability = Capability { major: 8, minor: 0 };
 fn precision(options: &CudaOptions, gpu: &GpuFacts) -> Result<Precision, CudaError> {
     let has_tf32 = gpu.capability >= LEAST_WITH_TF32;
     match options.precision {
+        Some(precision @ Precision::Bf16) => {
+            Err(CudaError::NoKernels { device: gpu.name.clone(), precision })
+        }
         _ if options.kernels == Kernels::Own => Ok(Precision::F32),
         None => Ok(Precision::usual(has_tf32)),
         Some(precision) if precision.needs_tf32() && !has_tf32 => {
@@ -654,5 +657,9 @@ mod tests {
         check(9, own, None, Ok(Precision::F32));
         let refusal = "Tesla V100 has compute capability 7.0, and no tensor cores for TF32";
         check(7, libraries, Some(Precision::Tf32), Err(refusal));
+        let refusal = "there are no kernels for GPUs in bf16, which Tesla V100 was asked for";
+        for kernels in [libraries, own] {
+            check(9, kernels, Some(Precision::Bf16), Err(refusal));
+        }
     }
 }

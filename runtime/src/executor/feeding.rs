@@ -65,8 +65,8 @@ impl Executor {
         let slots = loaded.slots().expect("it was loaded with slots");
         let inputs = [("images", &loaded.inputs.images, images), ("labels", &loaded.inputs.labels, labels)];
         for ((what, input, data), start) in inputs.into_iter().zip(slots.starts(slot)) {
-            input.fits(what, data)?;
-            self.device.host(start, Bytes(data.len() as u64))?.copy_from_slice(data);
+            let bytes = input.fits(what, data)?;
+            input.store(data, self.device.host(start, bytes)?);
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use plimsoll_ir::program::{
 };
 use plimsoll_ir::schedule::{Buffer, Command, Holds, Link, Schedule, ScheduleKind};
 use plimsoll_ir::trace::{Alternative, Op, Phase, Tensor, TensorKind, Trace, TraceKind};
-use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, OpId, Seconds, TensorId};
+use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Float, OpId, Seconds, TensorId};
 use plimsoll_runtime::{CudaDevice, CudaOptions, Device, Executor, MemoryLayout};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -151,7 +151,8 @@ fn program(call: &Call, args: &[Arg], alternatives: &[KernelAlternative]) -> Pro
         ops: vec![op],
     };
     let kernels = vec![Kernel { call: *call, operands }];
-    Program { trace, kernels, resident: resident.regions, images: INPUT, labels: INPUT }
+    let feature_maps = Float::F32;
+    Program { trace, kernels, resident: resident.regions, feature_maps, images: INPUT, labels: INPUT }
 }
 
 const INPUT: TensorId = TensorId(0);

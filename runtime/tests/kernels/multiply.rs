@@ -25,7 +25,7 @@ pub fn products_with_scales() {
 }
 
 pub fn product_of([groups, rows, channels]: [u64; 3], seed: u32) {
-    let shape = ScaleShape { groups, rows, channels };
+    let shape = ScaleShape { groups, rows, channels, learned: false };
     let random = &mut Random::new(seed);
     let (n, scales) = ((groups * rows * channels) as usize, (groups * channels) as usize);
     let [x, dy, scale] = [n, n, scales].map(|n| random.floats(n));
@@ -41,7 +41,7 @@ pub fn product_of([groups, rows, channels]: [u64; 3], seed: u32) {
 pub fn gradients_of_products_are_derivatives() {
     for sides in [[1, 1, 1], [1, 5, 3], [4, 1, 3], [2, 3, 4]] {
         let [groups, rows, channels] = sides;
-        let shape = ScaleShape { groups, rows, channels };
+        let shape = ScaleShape { groups, rows, channels, learned: false };
         let random = &mut Random::new(rows as u32);
         let (n, scales) = ((groups * rows * channels) as usize, (groups * channels) as usize);
         let [x, dy, scale] = [n, n, scales].map(|n| wide(&random.floats(n)));

@@ -184,7 +184,10 @@ fn calls() -> Vec<Call> {
     all.extend([
         Call::BatchNormForward { shape: long, epsilon: 1e-5 },
         Call::BiasBackward { shape: long, accumulate },
-        Call::MultiplySums { shape: ScaleShape { groups: 2, rows: 90, channels: 5 }, accumulate },
+        Call::MultiplySums {
+            shape: ScaleShape { groups: 2, rows: 90, channels: 5, learned: false },
+            accumulate,
+        },
         Call::Sgd { elements: 100, decay: true, idle: true },
     ]);
     all
@@ -222,7 +225,7 @@ fn shapes_beyond_all_memory_ask_for_more_than_there_is() {
         Call::SoftmaxCrossEntropyForward { shape },
         Call::BiasBackward { shape, accumulate: true },
         Call::MultiplySums {
-            shape: ScaleShape { groups: most, rows: most, channels: most },
+            shape: ScaleShape { groups: most, rows: most, channels: most, learned: false },
             accumulate: false,
         },
         Call::AttentionForward { shape: heads },

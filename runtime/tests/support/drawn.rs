@@ -125,6 +125,19 @@ pub fn train(
     device: Box<dyn Device>,
     iterations: u32,
 ) -> Result<Outcome, RuntimeError> {
+    let mut executor = trained(network, program, schedule, device, iterations)?;
+    let outlives = |region: &&Region| region.role != Role::Hyper && region.role != Role::Gradient;
+    outcome(&mut executor, program.resident.iter().filter(outlives))
+}
+
+/// The executor after so many iterations.
+fn trained(
+    network: &Network,
+    program: &Program,
+    schedule: &Schedule,
+    device: Box<dyn Device>,
+    iterations: u32,
+) -> Result<Executor, RuntimeError> {
     let mut executor = Executor::new(device, MemoryLayout::of(program, schedule))?;
     let loaded = executor.load(program, schedule)?;
     let mut random = Random::new(5);
@@ -149,8 +162,27 @@ pub fn train(
         executor.write_labels(&loaded, &labels)?;
         executor.run(&loaded)?;
     }
+    Ok(executor)
+}
+
+/// The gradients of all parameters after one iteration on drawn inputs, the same for the same network and batch.
+pub fn gradients(
+    network: &Network,
+    program: &Program,
+    schedule: &Schedule,
+    device: Box<dyn Device>,
+) -> Result<Outcome, RuntimeError> {
+    let mut executor = trained(network, program, schedule, device, 1)?;
+    outcome(&mut executor, program.resident.iter().filter(|region| region.role == Role::Gradient))
+}
+
+/// What some regions hold.
+fn outcome<'a>(
+    executor: &mut Executor,
+    regions: impl Iterator<Item = &'a Region>,
+) -> Result<Outcome, RuntimeError> {
     let mut outcome = Outcome::new();
-    for region in program.resident.iter().filter(|r| r.role != Role::Hyper && r.role != Role::Gradient) {
+    for region in regions {
         let mut held = vec![0; region.bytes().0 as usize];
         executor.read_region(region, &mut held)?;
         let words = held.chunks_exact(4).map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]])).collect();

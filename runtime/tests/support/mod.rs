@@ -12,11 +12,10 @@ use plimsoll_ir::network::{Axis, DropUnit, Function, LayerKind, Network, Network
 use plimsoll_ir::program::{Call, KernelAlternative, Program};
 use plimsoll_ir::schedule::{Buffer, Command, Holds, Link, Schedule, ScheduleKind};
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, TensorId};
+use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Float, TensorId};
 use plimsoll_networks::{Builder, LowerOptions, Mode, build, lower};
 use plimsoll_runtime::{
-    Cpu, CpuOptions, Device, Executor, LearningRateSchedule, MemoryLayout, RuntimeError, Trainer,
-    TrainingPlan,
+    Cpu, CpuOptions, Executor, LearningRateSchedule, MemoryLayout, RuntimeError, Trainer, TrainingPlan,
 };
 
 /// 8x8 grey images in 10 classes: the shape of the digits.
@@ -75,23 +74,33 @@ pub fn zoo(name: &str) -> Network {
 
 /// One training iteration, with the workspaces of the device `cpu` on any number of threads up to 2.
 pub fn training(network: &Network, batch: u64) -> Program {
-    lowered(network, batch, Mode::Train)
+    training_in(Float::F32, network, batch)
+}
+
+/// The same with feature maps stored in this.
+pub fn training_in(feature_maps: Float, network: &Network, batch: u64) -> Program {
+    lowered(network, batch, Mode::Train, feature_maps)
 }
 
 /// One forward pass for evaluation.
 pub fn evaluation(network: &Network, batch: u64) -> Program {
-    lowered(network, batch, Mode::Evaluate)
+    lowered(network, batch, Mode::Evaluate, Float::F32)
 }
 
-fn lowered(network: &Network, batch: u64, mode: Mode) -> Program {
-    let options = LowerOptions { mode, alternatives: &alternatives, ..LowerOptions::default() };
+fn lowered(network: &Network, batch: u64, mode: Mode, feature_maps: Float) -> Program {
+    let alternatives = |call: &Call| alternatives_in(feature_maps, call);
+    let options = LowerOptions { mode, feature_maps, alternatives: &alternatives, ..LowerOptions::default() };
     lower(network, batch, &options).expect("a small network can be lowered")
 }
 
 /// How the device `cpu` runs a call, on any number of threads up to 2.
 pub fn alternatives(call: &Call) -> Vec<KernelAlternative> {
-    let devices = [1, 2].map(|threads| Cpu::new(CpuOptions { threads, ..CpuOptions::default() }));
-    let needed = devices.iter().flat_map(|d| d.alternatives(call)).map(|alternative| alternative.workspace);
+    alternatives_in(Float::F32, call)
+}
+
+fn alternatives_in(feature_maps: Float, call: &Call) -> Vec<KernelAlternative> {
+    let options = [1, 2].map(|threads| CpuOptions { threads, feature_maps, ..CpuOptions::default() });
+    let needed = options.iter().flat_map(|of| of.alternatives(call)).map(|alternative| alternative.workspace);
     KernelAlternative::sole(needed.fold(Bytes::ZERO, Bytes::max))
 }
 
@@ -231,7 +240,7 @@ pub fn trainer(
     options: CpuOptions,
     scheduler: &dyn Fn(&Trace) -> Schedule,
 ) -> Result<Trainer, RuntimeError> {
-    let train = training(network, batch);
+    let train = training_in(options.feature_maps, network, batch);
     let schedule = scheduler(&train.trace);
     trainer_of(network, options, &train, &schedule, scheduler)
 }
@@ -245,7 +254,7 @@ pub fn trainer_of(
     scheduler: &dyn Fn(&Trace) -> Schedule,
 ) -> Result<Trainer, RuntimeError> {
     let batch = train.trace.batch;
-    let evaluate = evaluation(network, batch);
+    let evaluate = lowered(network, batch, Mode::Evaluate, train.feature_maps);
     let evaluate_schedule = scheduler(&evaluate.trace);
     let layout =
         MemoryLayout::of(train, train_schedule).union(MemoryLayout::of(&evaluate, &evaluate_schedule));

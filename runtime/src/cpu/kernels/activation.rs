@@ -9,8 +9,8 @@
 use super::elementwise::{map, relu};
 use super::exponential::sigmoids;
 use super::gelu::normal;
+use super::maps::Map;
 use super::threads::Threads;
-use super::vector::Ptr;
 use plimsoll_ir::network::Function;
 
 /// Of a hard sigmoid: its slope, and half the width of what is not flat.
@@ -33,7 +33,7 @@ fn hard_slope(x: f32) -> f32 {
 ///
 /// # Safety
 /// Live operands of that many elements; y may be x.
-pub(super) unsafe fn forward(n: u64, function: Function, x: Ptr<f32>, y: Ptr<f32>, threads: &Threads) {
+pub(super) unsafe fn forward(n: u64, function: Function, x: Map, y: Map, threads: &Threads) {
     // SAFETY: the caller's promise.
     unsafe {
         match function {
@@ -54,8 +54,8 @@ pub(super) unsafe fn backward(
     n: u64,
     function: Function,
     accumulate: bool,
-    inputs: [Ptr<f32>; 2],
-    dx: Ptr<f32>,
+    inputs: [Map; 2],
+    dx: Map,
     threads: &Threads,
 ) {
     // SAFETY: the caller's promise.
@@ -88,8 +88,8 @@ pub(super) unsafe fn backward(
 unsafe fn slopes(
     n: u64,
     accumulate: bool,
-    [x, dy]: [Ptr<f32>; 2],
-    dx: Ptr<f32>,
+    [x, dy]: [Map; 2],
+    dx: Map,
     threads: &Threads,
     slope: impl Fn(f32) -> f32 + Copy + Sync,
 ) {

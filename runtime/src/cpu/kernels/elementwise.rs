@@ -4,6 +4,7 @@
 //!
 //! What it deliberately does not do: anything that mixes elements.
 
+use super::maps::Map;
 use super::threads::Threads;
 use super::vector::{Ptr, map_rows, vectorized};
 use plimsoll_ir::philox::{philox4x32, unit_f32};
@@ -14,12 +15,20 @@ pub(super) const PIECE: usize = 1 << 14;
 
 /// Calls `work(first element, how many)` for the pieces of a tensor.
 pub(super) fn pieces(elements: u64, threads: &Threads, work: impl Fn(usize, usize) + Sync) {
+    pieces_with_lanes(elements, threads, |start, len, _| work(start, len));
+}
+
+/// [`pieces`], where a task uses its lane's own memory: calls `work(first element, how many, lane)`.
+pub(super) fn pieces_with_lanes(elements: u64, threads: &Threads, work: impl Fn(usize, usize, usize) + Sync) {
     let elements = elements as usize;
-    threads.each(elements.div_ceil(PIECE), |task, _| {
+    threads.each(elements.div_ceil(PIECE), |task, lane| {
         let start = task * PIECE;
-        work(start, PIECE.min(elements - start));
+        work(start, PIECE.min(elements - start), lane);
     });
 }
+
+/// Elements of bf16 that are widened at once: a few of these arrays stay in a core's first cache.
+const TILE: usize = 256;
 
 /// `y = f(inputs)`, element by element; an input may be `y`.
 ///
@@ -27,16 +36,49 @@ pub(super) fn pieces(elements: u64, threads: &Threads, work: impl Fn(usize, usiz
 /// As [`map_rows`], for one row of all elements.
 pub(super) unsafe fn map<const N: usize>(
     elements: u64,
-    inputs: [Ptr<f32>; N],
-    y: Ptr<f32>,
+    inputs: [Map; N],
+    y: Map,
     threads: &Threads,
     f: impl Fn([f32; N]) -> f32 + Copy + Sync,
 ) {
     pieces(elements, threads, |start, len| {
-        let inputs = inputs.map(|p| p.at(start));
         // SAFETY: the caller's promise, and pieces do not overlap.
-        unsafe { map_rows(inputs, [], y.at(start), 1, len, move |x, []| f(x)) };
+        unsafe {
+            match y {
+                Map::F32(y) => {
+                    let inputs = inputs.map(|input| input.place(start, 0));
+                    map_rows(inputs, [], y.at(start), 1, len, move |x, []| f(x));
+                }
+                Map::Bf16 { .. } => map_tiles(inputs, y, start, len, f),
+            }
+        }
     });
+}
+
+vectorized! {
+    /// The same for `len` elements of bf16 from `start` on.
+    ///
+    /// # Safety
+    /// As [`map`].
+    unsafe fn map_tiles [const N: usize, F: Fn([f32; N]) -> f32 + Copy]
+        (inputs: [Map; N], y: Map, start: usize, len: usize, f: F)
+    {
+        let (mut from, mut to) = ([[0.0f32; TILE]; N], [0.0f32; TILE]);
+        let end = start + len;
+        for start in (start..end).step_by(TILE) {
+            let len = TILE.min(end - start);
+            // SAFETY: the caller's promise; a tile has `len` elements.
+            unsafe {
+                for (input, tile) in inputs.iter().zip(&mut from) {
+                    input.copy_to(start, &mut tile[..len]);
+                }
+                for (i, to) in to[..len].iter_mut().enumerate() {
+                    *to = f(std::array::from_fn(|n| from[n][i]));
+                }
+                y.copy_from(start, &to[..len]);
+            }
+        }
+    }
 }
 
 /// min(max(x, 0), ceiling); NaN stays NaN, so that a run that diverged is seen.
@@ -50,7 +92,7 @@ pub(super) fn relu(x: f32, ceiling: f32) -> f32 {
 ///
 /// # Safety
 /// Live operands of that many elements; y may be x.
-pub(super) unsafe fn relu_forward(elements: u64, ceiling: f32, x: Ptr<f32>, y: Ptr<f32>, threads: &Threads) {
+pub(super) unsafe fn relu_forward(elements: u64, ceiling: f32, x: Map, y: Map, threads: &Threads) {
     // SAFETY: the caller's promise.
     unsafe { map(elements, [x], y, threads, move |[x]| relu(x, ceiling)) };
 }
@@ -63,9 +105,9 @@ pub(super) unsafe fn relu_backward(
     elements: u64,
     ceiling: f32,
     accumulate: bool,
-    y: Ptr<f32>,
-    dy: Ptr<f32>,
-    dx: Ptr<f32>,
+    y: Map,
+    dy: Map,
+    dx: Map,
     threads: &Threads,
 ) {
     let gradient = move |y: f32, dy: f32| if y > 0.0 && y < ceiling { dy } else { 0.0 };
@@ -83,7 +125,7 @@ pub(super) unsafe fn relu_backward(
 ///
 /// # Safety
 /// Live operands of that many elements; y may be a or b.
-pub(super) unsafe fn add(elements: u64, a: Ptr<f32>, b: Ptr<f32>, y: Ptr<f32>, threads: &Threads) {
+pub(super) unsafe fn add(elements: u64, a: Map, b: Map, y: Map, threads: &Threads) {
     // SAFETY: the caller's promise.
     unsafe { map(elements, [a, b], y, threads, |[a, b]| a + b) };
 }
@@ -209,8 +251,8 @@ pub(super) unsafe fn dropout(
     drop: &Dropout,
     accumulate: bool,
     hyper: Ptr<u32>,
-    x: Ptr<f32>,
-    y: Ptr<f32>,
+    x: Map,
+    y: Map,
     threads: &Threads,
 ) {
     // SAFETY: the caller's promise; seed low, seed high and step are words 3, 4 and 5.
@@ -219,36 +261,47 @@ pub(super) unsafe fn dropout(
     let &Dropout { elements, probability, stream, run } = drop;
     let scale = 1.0 / (1.0 - probability);
     let words = move |block: u64| philox4x32(seed, [block as u32, (block >> 32) as u32, step, stream]);
-    if run > 1 {
-        return pieces(elements, threads, |start, len| {
-            let (mut i, end) = (start as u64, (start + len) as u64);
-            while i < end {
-                let number = i / run;
-                let dropped = unit_f32(words(number / 4)[(number % 4) as usize]) < probability;
-                let kept = move |x: f32| if dropped { 0.0 } else { x * scale };
-                let some = (end - i).min(run - i % run) as usize;
-                let (x, y) = (x.at(i as usize), y.at(i as usize));
-                // SAFETY: the caller's promise; pieces do not overlap, and the run ends with its piece at the latest.
-                unsafe {
-                    if accumulate {
-                        map_rows([x, y], [], y, 1, some, move |[x, y], []| y + kept(x));
-                    } else {
-                        map_rows([x], [], y, 1, some, move |[x], []| kept(x));
-                    }
+    let runs = move |start: usize, len: usize, x: Ptr<f32>, y: Ptr<f32>| {
+        let (first, end) = (start as u64, (start + len) as u64);
+        let mut i = first;
+        while i < end {
+            let number = i / run;
+            let dropped = unit_f32(words(number / 4)[(number % 4) as usize]) < probability;
+            let kept = move |x: f32| if dropped { 0.0 } else { x * scale };
+            let some = (end - i).min(run - i % run) as usize;
+            let [x, y] = [x, y].map(|piece| piece.at((i - first) as usize));
+            // SAFETY: the caller's promise; pieces do not overlap, and the run ends with its piece at the latest.
+            unsafe {
+                if accumulate {
+                    map_rows([x, y], [], y, 1, some, move |[x, y], []| y + kept(x));
+                } else {
+                    map_rows([x], [], y, 1, some, move |[x], []| kept(x));
                 }
-                i += some as u64;
             }
-        });
-    }
-    pieces(elements, threads, |start, len| {
-        for first in (start..start + len).step_by(4) {
-            for (i, word) in (first..start + len).zip(words((first / 4) as u64)) {
-                // SAFETY: i < elements, and pieces do not overlap.
+            i += some as u64;
+        }
+    };
+    let each = move |start: usize, len: usize, x: Ptr<f32>, y: Ptr<f32>| {
+        for first in (0..len).step_by(4) {
+            for (i, word) in (first..len).zip(words(((start + first) / 4) as u64)) {
+                // SAFETY: i < len, and pieces do not overlap.
                 unsafe {
                     let kept = if unit_f32(word) < probability { 0.0 } else { x.at(i).get() * scale };
                     y.at(i).set(if accumulate { y.at(i).get() + kept } else { kept });
                 }
             }
+        }
+    };
+    pieces_with_lanes(elements, threads, |start, len, lane| {
+        // SAFETY: the caller's promise; pieces do not overlap.
+        unsafe {
+            let (from, to) = (x.read(start, len, lane), y.read_if(accumulate, start, len, lane));
+            if run > 1 {
+                runs(start, len, from, to);
+            } else {
+                each(start, len, from, to);
+            }
+            y.store(start, len, lane);
         }
     });
 }

@@ -6,6 +6,7 @@
 //!
 //! What it deliberately does not do: keep anything but two numbers a row for the way back.
 
+use super::maps::Map;
 use super::threads::Threads;
 use super::vector::{Ptr, along, map_row, vectorized};
 use plimsoll_ir::program::RowShape;
@@ -35,11 +36,16 @@ impl Chunks {
         self.rows.div_ceil(self.rows_of_chunk)
     }
 
-    /// Calls `work(chunk, first row, rows)` for each.
-    pub fn each(self, threads: &Threads, work: impl Fn(usize, usize, usize) + Sync) {
-        threads.each(self.count(), |chunk, _| {
+    /// The elements of the largest chunk of a feature map.
+    pub fn elements(self) -> usize {
+        self.rows_of_chunk.min(self.rows) * self.channels
+    }
+
+    /// Calls `work(chunk, first row, rows, lane)` for each.
+    pub fn each(self, threads: &Threads, work: impl Fn(usize, usize, usize, usize) + Sync) {
+        threads.each(self.count(), |chunk, lane| {
             let first = chunk * self.rows_of_chunk;
-            work(chunk, first, self.rows_of_chunk.min(self.rows - first));
+            work(chunk, first, self.rows_of_chunk.min(self.rows - first), lane);
         });
     }
 }
@@ -72,25 +78,27 @@ vectorized! {
 }
 
 /// y = (x - mean) / sqrt(variance + epsilon) * gamma + beta, with the statistics of each row, which go to `stats`.
-/// `inputs` is x, gamma, beta.
 ///
 /// # Safety
 /// Live operands of the shape; y may be x.
 pub(super) unsafe fn forward(
     shape: &RowShape,
     epsilon: f32,
-    inputs: [Ptr<f32>; 3],
-    y: Ptr<f32>,
+    [x, y]: [Map; 2],
+    [gamma, beta]: [Ptr<f32>; 2],
     stats: Ptr<f32>,
     threads: &Threads,
 ) {
-    let [x, gamma, beta] = inputs;
     let chunks = Chunks::of(shape);
     let c = chunks.channels;
-    chunks.each(threads, |_, first, rows| {
+    chunks.each(threads, |_, first, rows, lane| {
         let stats = [stats.at(first), stats.at(chunks.rows + first)];
         // SAFETY: the caller's promise; chunks do not overlap.
-        unsafe { forward_rows([x.at(first * c), gamma, beta], y.at(first * c), stats, rows, c, epsilon) };
+        unsafe {
+            let (from, to) = (x.read(first * c, rows * c, lane), y.place(first * c, lane));
+            forward_rows([from, gamma, beta], to, stats, rows, c, epsilon);
+            y.store(first * c, rows * c, lane);
+        }
     });
 }
 
@@ -134,31 +142,33 @@ vectorized! {
 
 /// With xhat = (x - mean) / sqrt(variance + epsilon) and g = dy * gamma: dbeta = sum dy and dgamma = sum dy * xhat over
 /// rows, dx = (g - mean of g - xhat * mean of g * xhat) / sqrt(variance + epsilon) with means over the row.
-/// `inputs` is x, dy, gamma, stats; `outputs` is dx, dgamma, dbeta.
 ///
 /// # Safety
 /// Live operands of the shape, and the workspace; dx may be dy.
 pub(super) unsafe fn backward(
     shape: &RowShape,
     accumulate: bool,
-    inputs: [Ptr<f32>; 4],
-    outputs: [Ptr<f32>; 3],
+    [x, dy, dx]: [Map; 3],
+    [gamma, stats]: [Ptr<f32>; 2],
+    gradients: [Ptr<f32>; 2],
     scratch: Ptr<f32>,
     threads: &Threads,
 ) {
-    let [x, dy, gamma, stats] = inputs;
-    let [dx, dgamma, dbeta] = outputs;
     let chunks = Chunks::of(shape);
     let c = chunks.channels;
-    chunks.each(threads, |chunk, first, rows| {
-        let inputs = [x.at(first * c), dy.at(first * c), gamma];
+    chunks.each(threads, |chunk, first, rows, lane| {
         let stats = [stats.at(first), stats.at(chunks.rows + first)];
         let sums = [scratch.at(2 * c * chunk), scratch.at(2 * c * chunk + c)];
         // SAFETY: the caller's promise; chunks do not overlap, and each has sums of its own.
-        unsafe { backward_rows(accumulate, inputs, stats, dx.at(first * c), sums, rows, c) };
+        unsafe {
+            let [x, dy] = [x, dy].map(|map| map.read(first * c, rows * c, lane));
+            let to = dx.read_if(accumulate, first * c, rows * c, lane);
+            backward_rows(accumulate, [x, dy, gamma], stats, to, sums, rows, c);
+            dx.store(first * c, rows * c, lane);
+        }
     });
-    // SAFETY: written by the tasks above, which are done; nobody else touches the gradients.
-    unsafe { add_chunks(chunks, scratch, [dgamma, dbeta], threads) };
+    // SAFETY: written by the tasks above, which are done; nobody else touches the gradients, dgamma and dbeta.
+    unsafe { add_chunks(chunks, scratch, gradients, threads) };
 }
 
 /// Adds what the chunks gave to each of the gradients of parameters, in their order, in f64: a chunk's sums of the first lie

@@ -1,4 +1,5 @@
-//! The kernels of the CPU: every [`Call`] in f32, on operands that lie in the device's memory.
+//! The kernels of the CPU: every [`Call`] in f32, on operands that lie in the device's memory. Those whose feature maps are
+//! bf16 stand on the same arithmetic: [`bf16`].
 //!
 //! [`run`] is the whole seam: what to compute, where the operands lie, scratch memory, threads. Kernels are plain
 //! functions on addresses, for two reasons: an operand may be the output of the same call (in place), which references
@@ -12,6 +13,7 @@
 
 mod activation;
 mod attention;
+pub mod bf16;
 mod bias;
 mod columns;
 mod conv;
@@ -23,6 +25,7 @@ mod layer_norm;
 mod loss;
 mod lrn;
 mod lstm;
+mod maps;
 mod matrix;
 mod multiply;
 mod norm;
@@ -36,6 +39,8 @@ mod winograd;
 
 pub use threads::Threads;
 
+use maps::Map;
+pub(crate) use maps::rounded;
 use plimsoll_ir::Bytes;
 use plimsoll_ir::program::Call;
 use vector::Ptr;
@@ -64,7 +69,28 @@ pub fn workspace_bytes(call: &Call, threads: u32) -> Bytes {
     Bytes(4 * floats as u64).round_up(ALIGNMENT as u64)
 }
 
-/// Computes a call, and returns when it is done.
+/// Of a call whose kernel takes feature maps in any storage: the elements of the largest chunk that each lane has a buffer for;
+/// 0 where it goes element by element, and needs none.
+fn chunk(call: &Call) -> Option<usize> {
+    Some(match call {
+        Call::BatchNormForward { shape, .. } | Call::BatchNormBackward { shape, .. } => norm::chunk(shape),
+        Call::LayerNormForward { shape, .. }
+        | Call::LayerNormBackward { shape, .. }
+        | Call::RmsNormForward { shape, .. }
+        | Call::RmsNormBackward { shape, .. } => layer_norm::Chunks::of(shape).elements(),
+        Call::DropoutForward { elements, .. } | Call::DropoutBackward { elements, .. } => {
+            elementwise::PIECE.min(*elements as usize)
+        }
+        Call::ReluForward { .. }
+        | Call::ReluBackward { .. }
+        | Call::ActivationForward { .. }
+        | Call::ActivationBackward { .. }
+        | Call::Add { .. } => 0,
+        _ => return None,
+    })
+}
+
+/// Computes a call, and returns when it is done. Feature maps are f32.
 ///
 /// # Safety
 /// `operands` are the call's, in the order that its documentation gives, and `workspace` has [`workspace_bytes`]; all
@@ -73,10 +99,28 @@ pub fn workspace_bytes(call: &Call, threads: u32) -> Bytes {
 ///
 /// # Panics
 /// Where a label is not below the number of classes, or a token not in the vocabulary.
-#[expect(clippy::too_many_lines, reason = "one arm for each call, and nothing else")]
 pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads: &Threads) {
+    let map = |operand: usize| Map::F32(Ptr::of(operands[operand]));
+    // SAFETY: passed on.
+    unsafe { run_on(call, operands, &map, workspace, threads) }
+}
+
+/// [`run`], where the kernels that take feature maps in any storage ([`chunk`]) find them as `map` gives them, by the number of
+/// the operand.
+///
+/// # Safety
+/// As [`run`]; and where a map is bf16, its buffers have [`chunk`] elements for each thread.
+#[expect(clippy::too_many_lines, reason = "one arm for each call, and nothing else")]
+unsafe fn run_on(
+    call: &Call,
+    operands: &[*mut u8],
+    map: &dyn Fn(usize) -> Map,
+    workspace: *mut u8,
+    threads: &Threads,
+) {
     let specs = call.operands();
     let address = |name| operands[specs.index(name)];
+    let m = |name| map(specs.index(name));
     let f = |name| Ptr::<f32>::of(address(name));
     let bytes = |name| Ptr::<u8>::of(address(name));
     let words = |name| Ptr::<u32>::of(address(name));
@@ -98,15 +142,8 @@ pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads
                 conv::backward_data(&s, accumulate, f("dy"), f("weight"), f("dx"), scratch, threads);
             }
             Call::BatchNormForward { shape: s, epsilon } => {
-                norm::forward(
-                    &s,
-                    epsilon,
-                    ["x", "gamma", "beta"].map(f),
-                    f("y"),
-                    f("stats"),
-                    scratch,
-                    threads,
-                );
+                let (maps, parameters) = (["x", "y"].map(m), ["gamma", "beta"].map(f));
+                norm::forward(&s, epsilon, maps, parameters, f("stats"), scratch, threads);
             }
             Call::BatchNormRunning { shape: s, epsilon, momentum } => {
                 norm::running(&s, epsilon, momentum, f("stats"), ["running mean", "running variance"].map(f));
@@ -121,41 +158,30 @@ pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads
                 );
             }
             Call::BatchNormBackward { shape: s, accumulate } => {
-                norm::backward(
-                    &s,
-                    accumulate,
-                    ["x", "dy", "gamma", "stats"].map(f),
-                    ["dx", "dgamma", "dbeta"].map(f),
-                    scratch,
-                    threads,
-                );
+                let (maps, inputs) = (["x", "dy", "dx"].map(m), ["gamma", "stats"].map(f));
+                norm::backward(&s, accumulate, maps, inputs, ["dgamma", "dbeta"].map(f), scratch, threads);
             }
             Call::LayerNormForward { shape: s, epsilon } => {
-                layer_norm::forward(&s, epsilon, ["x", "gamma", "beta"].map(f), f("y"), f("stats"), threads);
+                let (maps, parameters) = (["x", "y"].map(m), ["gamma", "beta"].map(f));
+                layer_norm::forward(&s, epsilon, maps, parameters, f("stats"), threads);
             }
             Call::LayerNormBackward { shape: s, accumulate } => {
-                let inputs = ["x", "dy", "gamma", "stats"].map(f);
-                layer_norm::backward(
-                    &s,
-                    accumulate,
-                    inputs,
-                    ["dx", "dgamma", "dbeta"].map(f),
-                    scratch,
-                    threads,
-                );
+                let (maps, inputs) = (["x", "dy", "dx"].map(m), ["gamma", "stats"].map(f));
+                let gradients = ["dgamma", "dbeta"].map(f);
+                layer_norm::backward(&s, accumulate, maps, inputs, gradients, scratch, threads);
             }
             Call::RmsNormForward { shape: s, epsilon } => {
-                rms_norm::forward(&s, epsilon, ["x", "gamma"].map(f), f("y"), f("stats"), threads);
+                rms_norm::forward(&s, epsilon, ["x", "y"].map(m), f("gamma"), f("stats"), threads);
             }
             Call::RmsNormBackward { shape: s, accumulate } => {
-                let inputs = ["x", "dy", "gamma", "stats"].map(f);
-                rms_norm::backward(&s, accumulate, inputs, ["dx", "dgamma"].map(f), scratch, threads);
+                let (maps, inputs) = (["x", "dy", "dx"].map(m), ["gamma", "stats"].map(f));
+                rms_norm::backward(&s, accumulate, maps, inputs, f("dgamma"), scratch, threads);
             }
             Call::ActivationForward { elements, function } => {
-                activation::forward(elements, function, f("x"), f("y"), threads);
+                activation::forward(elements, function, m("x"), m("y"), threads);
             }
             Call::ActivationBackward { elements, function, accumulate } => {
-                activation::backward(elements, function, accumulate, ["x", "dy"].map(f), f("dx"), threads);
+                activation::backward(elements, function, accumulate, ["x", "dy"].map(m), m("dx"), threads);
             }
             Call::Multiply { shape: s, accumulate } => {
                 multiply::multiply(&s, accumulate, ["x", "scale"].map(f), f("y"), threads);
@@ -164,10 +190,10 @@ pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads
                 multiply::sums(&s, accumulate, ["x", "dy"].map(f), f("dscale"), scratch, threads);
             }
             Call::ReluForward { elements, ceiling } => {
-                elementwise::relu_forward(elements, ceiling, f("x"), f("y"), threads);
+                elementwise::relu_forward(elements, ceiling, m("x"), m("y"), threads);
             }
             Call::ReluBackward { elements, ceiling, accumulate } => {
-                elementwise::relu_backward(elements, ceiling, accumulate, f("y"), f("dy"), f("dx"), threads);
+                elementwise::relu_backward(elements, ceiling, accumulate, m("y"), m("dy"), m("dx"), threads);
             }
             Call::ReluMaskForward { elements, ceiling } => {
                 elementwise::relu_mask_forward(elements, ceiling, f("x"), f("y"), bytes("mask"), threads);
@@ -194,11 +220,11 @@ pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads
             }
             Call::DropoutForward { elements, probability, stream, run } => {
                 let drop = elementwise::Dropout { elements, probability, stream, run };
-                elementwise::dropout(&drop, false, words("hyper"), f("x"), f("y"), threads);
+                elementwise::dropout(&drop, false, words("hyper"), m("x"), m("y"), threads);
             }
             Call::DropoutBackward { elements, probability, stream, run, accumulate } => {
                 let drop = elementwise::Dropout { elements, probability, stream, run };
-                elementwise::dropout(&drop, accumulate, words("hyper"), f("dy"), f("dx"), threads);
+                elementwise::dropout(&drop, accumulate, words("hyper"), m("dy"), m("dx"), threads);
             }
             Call::BiasForward { shape: s } => bias::forward(&s, f("x"), f("bias"), f("y"), threads),
             Call::BiasBackward { shape: s, accumulate } => {
@@ -242,7 +268,7 @@ pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads
                 };
                 lstm::backward(&s, f("activated"), other, f("dgates"), threads);
             }
-            Call::Add { elements } => elementwise::add(elements, f("a"), f("b"), f("y"), threads),
+            Call::Add { elements } => elementwise::add(elements, m("a"), m("b"), m("y"), threads),
             Call::ConcatPart { rows, channels, first, total } => {
                 let part = elementwise::Part { rows, channels, first, total };
                 elementwise::concat_part(&part, f("x"), f("y"), threads);

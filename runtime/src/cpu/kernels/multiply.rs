@@ -6,6 +6,7 @@
 //! What it deliberately does not do: products of matrices.
 
 use super::elementwise::{PIECE, map};
+use super::maps::Map;
 use super::threads::Threads;
 use super::vector::{Ptr, map_rows, sum_rows};
 use plimsoll_ir::program::ScaleShape;
@@ -57,6 +58,7 @@ pub(super) unsafe fn multiply(
         let elements = shape.groups * shape.channels;
         // SAFETY: the caller's promise.
         return unsafe {
+            let [x, scale, y] = [x, scale, y].map(Map::F32);
             if accumulate {
                 map(elements, [x, scale, y], y, threads, |[x, s, y]| y + x * s);
             } else {

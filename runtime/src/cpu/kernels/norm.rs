@@ -6,6 +6,7 @@
 //!
 //! What it deliberately does not do: synchronise statistics between workers.
 
+use super::maps::Map;
 use super::threads::Threads;
 use super::vector::{Ptr, map_rows, sum_rows};
 use plimsoll_ir::program::RowShape;
@@ -36,12 +37,18 @@ impl Chunks {
         self.rows_of_chunk.min(self.rows - chunk * self.rows_of_chunk)
     }
 
-    /// Calls `work(chunk, first element, rows)` for each.
-    fn each(self, threads: &Threads, work: impl Fn(usize, usize, usize) + Sync) {
-        threads.each(self.count(), |chunk, _| {
-            work(chunk, chunk * self.rows_of_chunk * self.channels, self.len(chunk));
+    /// Calls `work(chunk, first element, rows, lane)` for each.
+    fn each(self, threads: &Threads, work: impl Fn(usize, usize, usize, usize) + Sync) {
+        threads.each(self.count(), |chunk, lane| {
+            work(chunk, chunk * self.rows_of_chunk * self.channels, self.len(chunk), lane);
         });
     }
+}
+
+/// The elements of the largest chunk of a feature map.
+pub(super) fn chunk(shape: &RowShape) -> usize {
+    let chunks = Chunks::of(shape);
+    chunks.rows_of_chunk.min(chunks.rows) * chunks.channels
 }
 
 /// Floats of workspace: two numbers for each channel of each chunk, and two for each channel.
@@ -64,7 +71,7 @@ pub(super) unsafe fn channel_sums(
 ) {
     let chunks = Chunks::of(shape);
     let c = chunks.channels;
-    chunks.each(threads, |chunk, start, rows| {
+    chunks.each(threads, |chunk, start, rows, _| {
         // SAFETY: the caller's promise; each chunk writes sums of its own.
         unsafe { sum_rows([x.at(start)], [], scratch.at(chunk * c), rows, c, |[x], []| x) };
     });
@@ -79,30 +86,29 @@ pub(super) unsafe fn channel_sums(
 }
 
 /// y = (x - mean) * gamma / sqrt(variance + epsilon) + beta, with the batch's statistics, which go to `stats`.
-/// `inputs` is x, gamma, beta.
 ///
 /// # Safety
 /// Live operands of the shape that do not overlap, and the workspace.
 pub(super) unsafe fn forward(
     shape: &RowShape,
     epsilon: f32,
-    inputs: [Ptr<f32>; 3],
-    y: Ptr<f32>,
+    [x, y]: [Map; 2],
+    [gamma, beta]: [Ptr<f32>; 2],
     stats: Ptr<f32>,
     scratch: Ptr<f32>,
     threads: &Threads,
 ) {
-    let [x, gamma, beta] = inputs;
     let chunks = Chunks::of(shape);
     let c = chunks.channels;
-    chunks.each(threads, |chunk, start, rows| {
+    chunks.each(threads, |chunk, start, rows, lane| {
         let (mean, squares) = (scratch.at(2 * c * chunk), scratch.at(2 * c * chunk + c));
         // SAFETY: the caller's promise; each chunk writes a mean and squares of its own.
         unsafe {
-            sum_rows([x.at(start)], [], mean, rows, c, |[x], []| x);
+            let x = x.read(start, rows * c, lane);
+            sum_rows([x], [], mean, rows, c, |[x], []| x);
             let share = 1.0 / rows as f32;
             map_rows([mean], [], mean, 1, c, move |[sum], []| sum * share);
-            sum_rows([x.at(start)], [mean], squares, rows, c, |[x], [mean]| (x - mean) * (x - mean));
+            sum_rows([x], [mean], squares, rows, c, |[x], [mean]| (x - mean) * (x - mean));
         }
     });
     let scale = scratch.at(2 * c * chunks.count());
@@ -116,17 +122,14 @@ pub(super) unsafe fn forward(
             scale.at(channel).set((inverse * f64::from(gamma.at(channel).get())) as f32);
         }
     }
-    chunks.each(threads, |_, start, rows| {
+    chunks.each(threads, |_, start, rows, lane| {
         // SAFETY: the caller's promise; chunks do not overlap.
         unsafe {
-            map_rows(
-                [x.at(start)],
-                [stats, scale, beta],
-                y.at(start),
-                rows,
-                c,
-                |[x], [mean, scale, beta]| (x - mean) * scale + beta,
-            );
+            let (from, to) = (x.read(start, rows * c, lane), y.place(start, lane));
+            map_rows([from], [stats, scale, beta], to, rows, c, |[x], [mean, scale, beta]| {
+                (x - mean) * scale + beta
+            });
+            y.store(start, rows * c, lane);
         }
     });
 }
@@ -190,7 +193,7 @@ pub(super) unsafe fn inference(
 ) {
     let [x, gamma, beta, mean, variance] = inputs;
     let chunks = Chunks::of(shape);
-    chunks.each(threads, |_, start, rows| {
+    chunks.each(threads, |_, start, rows, _| {
         // SAFETY: the caller's promise; chunks do not overlap.
         unsafe {
             map_rows(
@@ -209,31 +212,28 @@ pub(super) unsafe fn inference(
 
 /// With n rows and xhat = (x - mean) / sqrt(variance + epsilon): dbeta = sum dy, dgamma = sum dy * xhat,
 /// dx = gamma / sqrt(variance + epsilon) * (dy - dbeta / n - xhat * dgamma / n).
-/// `inputs` is x, dy, gamma, stats; `outputs` is dx, dgamma, dbeta.
 ///
 /// # Safety
 /// Live operands of the shape, and the workspace; dx may be dy.
 pub(super) unsafe fn backward(
     shape: &RowShape,
     accumulate: bool,
-    inputs: [Ptr<f32>; 4],
-    outputs: [Ptr<f32>; 3],
+    [x, dy, dx]: [Map; 3],
+    [gamma, stats]: [Ptr<f32>; 2],
+    [dgamma, dbeta]: [Ptr<f32>; 2],
     scratch: Ptr<f32>,
     threads: &Threads,
 ) {
-    let [x, dy, gamma, stats] = inputs;
-    let [dx, dgamma, dbeta] = outputs;
     let chunks = Chunks::of(shape);
     let c = chunks.channels;
     let (mean, inverse) = (stats, stats.at(c));
-    chunks.each(threads, |chunk, start, rows| {
+    chunks.each(threads, |chunk, start, rows, lane| {
         let (sum, product) = (scratch.at(2 * c * chunk), scratch.at(2 * c * chunk + c));
         // SAFETY: the caller's promise; each chunk writes sums of its own.
         unsafe {
-            sum_rows([dy.at(start)], [], sum, rows, c, |[dy], []| dy);
-            sum_rows([x.at(start), dy.at(start)], [mean], product, rows, c, |[x, dy], [mean]| {
-                (x - mean) * dy
-            });
+            let [x, dy] = [x, dy].map(|map| map.read(start, rows * c, lane));
+            sum_rows([dy], [], sum, rows, c, |[dy], []| dy);
+            sum_rows([x, dy], [mean], product, rows, c, |[x, dy], [mean]| (x - mean) * dy);
         }
     });
     let slope = scratch.at(2 * c * chunks.count());
@@ -253,18 +253,20 @@ pub(super) unsafe fn backward(
         }
     }
     let parameters = [mean, inverse, gamma, slope, slope.at(c)];
-    chunks.each(threads, |_, start, rows| {
-        let (x, dy, dx) = (x.at(start), dy.at(start), dx.at(start));
+    chunks.each(threads, |_, start, rows, lane| {
         let gradient = |x: f32, dy: f32, [mean, inverse, gamma, slope, shift]: [f32; 5]| {
             gamma * inverse * (dy - shift - (x - mean) * slope)
         };
         // SAFETY: the caller's promise; chunks do not overlap.
         unsafe {
+            let [x, dy] = [x, dy].map(|map| map.read(start, rows * c, lane));
+            let to = dx.read_if(accumulate, start, rows * c, lane);
             if accumulate {
-                map_rows([x, dy, dx], parameters, dx, rows, c, move |[x, dy, dx], p| dx + gradient(x, dy, p));
+                map_rows([x, dy, to], parameters, to, rows, c, move |[x, dy, dx], p| dx + gradient(x, dy, p));
             } else {
-                map_rows([x, dy], parameters, dx, rows, c, move |[x, dy], p| gradient(x, dy, p));
+                map_rows([x, dy], parameters, to, rows, c, move |[x, dy], p| gradient(x, dy, p));
             }
+            dx.store(start, rows * c, lane);
         }
     });
 }

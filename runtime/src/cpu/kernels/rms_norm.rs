@@ -6,6 +6,7 @@
 //! What it deliberately does not do: keep anything but one number a row for the way back.
 
 use super::layer_norm::{Chunks, add_chunks};
+use super::maps::Map;
 use super::threads::Threads;
 use super::vector::{Ptr, along, map_row, vectorized};
 use plimsoll_ir::program::RowShape;
@@ -31,24 +32,27 @@ vectorized! {
     }
 }
 
-/// y = x / sqrt(mean square + epsilon) * gamma. `inputs` is x, gamma; the inverse roots go to `stats`.
+/// y = x / sqrt(mean square + epsilon) * gamma. The inverse roots go to `stats`.
 ///
 /// # Safety
 /// Live operands of the shape; y may be x.
 pub(super) unsafe fn forward(
     shape: &RowShape,
     epsilon: f32,
-    [x, gamma]: [Ptr<f32>; 2],
-    y: Ptr<f32>,
+    [x, y]: [Map; 2],
+    gamma: Ptr<f32>,
     stats: Ptr<f32>,
     threads: &Threads,
 ) {
     let chunks = Chunks::of(shape);
     let c = chunks.channels;
-    chunks.each(threads, |_, first, rows| {
-        let (x, y, stats) = (x.at(first * c), y.at(first * c), stats.at(first));
+    chunks.each(threads, |_, first, rows, lane| {
         // SAFETY: the caller's promise; chunks do not overlap.
-        unsafe { forward_rows([x, gamma], y, stats, rows, c, epsilon) };
+        unsafe {
+            let (from, to) = (x.read(first * c, rows * c, lane), y.place(first * c, lane));
+            forward_rows([from, gamma], to, stats.at(first), rows, c, epsilon);
+            y.store(first * c, rows * c, lane);
+        }
     });
 }
 
@@ -89,25 +93,29 @@ vectorized! {
 
 /// With xhat = x / sqrt(mean square + epsilon) and g = dy * gamma: dgamma = sum dy * xhat over rows,
 /// dx = (g - xhat * mean of g * xhat) / sqrt(mean square + epsilon) with the mean over the row.
-/// `inputs` is x, dy, gamma, stats; `outputs` is dx, dgamma.
 ///
 /// # Safety
 /// Live operands of the shape, and the workspace; dx may be dy.
 pub(super) unsafe fn backward(
     shape: &RowShape,
     accumulate: bool,
-    [x, dy, gamma, stats]: [Ptr<f32>; 4],
-    [dx, dgamma]: [Ptr<f32>; 2],
+    [x, dy, dx]: [Map; 3],
+    [gamma, stats]: [Ptr<f32>; 2],
+    dgamma: Ptr<f32>,
     scratch: Ptr<f32>,
     threads: &Threads,
 ) {
     let chunks = Chunks::of(shape);
     let c = chunks.channels;
-    chunks.each(threads, |chunk, first, rows| {
-        let inputs = [x.at(first * c), dy.at(first * c), gamma];
-        let (stats, dx, sums) = (stats.at(first), dx.at(first * c), scratch.at(c * chunk));
+    chunks.each(threads, |chunk, first, rows, lane| {
+        let (stats, sums) = (stats.at(first), scratch.at(c * chunk));
         // SAFETY: the caller's promise; chunks do not overlap, and each has sums of its own.
-        unsafe { backward_rows(accumulate, inputs, stats, dx, sums, rows, c) };
+        unsafe {
+            let [x, dy] = [x, dy].map(|map| map.read(first * c, rows * c, lane));
+            let to = dx.read_if(accumulate, first * c, rows * c, lane);
+            backward_rows(accumulate, [x, dy, gamma], stats, to, sums, rows, c);
+            dx.store(first * c, rows * c, lane);
+        }
     });
     // SAFETY: written by the tasks above, which are done; nobody else touches the gradient.
     unsafe { add_chunks(chunks, scratch, [dgamma], threads) };

@@ -187,6 +187,7 @@ impl Libraries {
             Precision::F32 => "",
             Precision::Tf32Convolutions => ", convolutions in TF32",
             Precision::Tf32 => ", TF32",
+            Precision::Bf16 => ", bf16",
         };
         let deterministic = if self.deterministic { ", deterministic" } else { "" };
         format!("cuDNN {major}.{minor}.{patch}{precision}{deterministic}")

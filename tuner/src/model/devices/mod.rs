@@ -19,6 +19,11 @@
 //! **TF32** allows tensor cores, and forbids no other kernel: products take the better rate, alternatives are the same. So
 //! it is never slower.
 //!
+//! **bf16** halves the bytes of feature maps, and products are tensor cores', whose bf16 peak is twice that of TF32 or more.
+//! No throughput in bf16 is among the published rows: products are taken to reach the share of that peak that they reach of
+//! the one in TF32, since operands are half as long where tensor cores are twice as fast. Fast alternatives, whose products
+//! are f32, are left out.
+//!
 //! Links are PCIe. Of the rate of a x16 link of the device's generation, the plan gets the share that Euro-Par'20 measured
 //! (§6.1: 12.2 GB/s of 15.75), each way, since all of these devices have two copy engines.
 //!
@@ -42,7 +47,7 @@ use plimsoll_ir::program::{
 };
 use plimsoll_ir::schedule::{Duplex, Link, Stream};
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, BytesPerSecond, Precision, Seconds};
+use plimsoll_ir::{Bytes, BytesPerSecond, Float, Precision, Seconds};
 use std::collections::HashMap;
 use std::fmt;
 
@@ -89,9 +94,9 @@ pub struct Modelled {
     pub sheet: &'static Sheet,
     /// What its kernels reach of that: its generation's.
     pub reach: Reach,
-    /// In what convolutions and matrix products multiply; in TF32 only where [`Sheet::tf32_peak`] is known.
+    /// In what convolutions and matrix products multiply; in TF32 or bf16 only where the sheet has that peak.
     pub precision: Precision,
-    /// Whether convolutions have a fast alternative with workspace beside the usual one.
+    /// Whether convolutions have a fast alternative with workspace beside the usual one; in bf16 none has.
     pub fast_alternatives: bool,
 }
 
@@ -101,6 +106,7 @@ impl fmt::Display for Modelled {
             Precision::F32 => "",
             Precision::Tf32Convolutions => ", convolutions in TF32",
             Precision::Tf32 => ", products in TF32",
+            Precision::Bf16 => ", in bf16",
         };
         write!(f, "modelled: {}{arithmetic}", self.sheet.product)
     }
@@ -128,6 +134,8 @@ impl Modelled {
             // Nothing was published of it: the larger of the two.
             Precision::Tf32Convolutions => in_f32.max(in_tf32),
             Precision::Tf32 => in_tf32,
+            // Nor of bf16, of any generation.
+            Precision::Bf16 => GENERATIONS.iter().flat_map(|of| of.errors).fold(0.0, f64::max),
         }
     }
 
@@ -140,10 +148,14 @@ impl Modelled {
     fn products(&self, call: &Call) -> f64 {
         let f32 = self.f32_products();
         // Attention multiplies matrices.
-        let allowed = convolution(call)
+        let in_tf32 = convolution(call)
             .map_or(self.precision == Precision::Tf32, |shape| self.precision.is_tf32(shape));
-        match (self.sheet.tf32_peak, self.reach.tf32) {
-            (Some(peak), Some(reach)) if allowed => f32.max(peak * reach),
+        let peak = match self.precision {
+            Precision::Bf16 => self.sheet.bf16_peak,
+            _ => self.sheet.tf32_peak.filter(|_| in_tf32),
+        };
+        match (peak, self.reach.tf32) {
+            (Some(peak), Some(reach)) => f32.max(peak * reach),
             _ => f32,
         }
     }
@@ -166,13 +178,14 @@ impl Modelled {
 
     /// The fast alternative of a call, where it has one.
     fn transformed(&self, call: &Call) -> Option<Transformed> {
-        convolution(call).filter(|_| self.fast_alternatives).and_then(Transformed::new)
+        let fast = self.fast_alternatives && self.precision != Precision::Bf16;
+        convolution(call).filter(|_| fast).and_then(Transformed::new)
     }
 
     /// The seconds of an op in each of its ways.
-    fn seconds(&self, trace: &Trace, regions: &HashMap<Bytes, Bytes>, kernel: &Kernel) -> Vec<Seconds> {
+    fn seconds(&self, program: &Program, regions: &HashMap<Bytes, Bytes>, kernel: &Kernel) -> Vec<Seconds> {
         let memory = self.sheet.bandwidth * self.reach.memory;
-        let streaming = touched(trace, regions, kernel) / memory;
+        let streaming = touched(&program.trace, regions, program.feature_maps, kernel) / memory;
         let usual = self.computing(&kernel.call).max(streaming);
         let fast = self.transformed(&kernel.call).map(|fast| {
             let transforming = fast.transforms / memory;
@@ -188,9 +201,8 @@ impl Modelled {
     pub fn fill(&self, program: &mut Program) {
         let sizes = program.resident.iter().map(|region| (region.offset, Bytes(4 * region.elements())));
         let regions: HashMap<Bytes, Bytes> = sizes.collect();
-        let trace = &program.trace;
         let all: Vec<Vec<Seconds>> =
-            program.kernels.iter().map(|kernel| self.seconds(trace, &regions, kernel)).collect();
+            program.kernels.iter().map(|kernel| self.seconds(program, &regions, kernel)).collect();
         for (op, seconds) in program.trace.ops.iter_mut().zip(all) {
             op.seconds = seconds[0];
             op.alternatives
@@ -277,25 +289,26 @@ fn samples(trace: &Trace) -> BatchSamples {
     BatchSamples { iteration_seconds: vec![trace.compute_seconds()], ops, ..BatchSamples::none(trace.batch) }
 }
 
-/// The bytes that a kernel reads and writes.
-fn touched(trace: &Trace, regions: &HashMap<Bytes, Bytes>, kernel: &Kernel) -> f64 {
+/// The bytes that a kernel of a program with this trace, these regions and these feature maps reads and writes.
+fn touched(trace: &Trace, regions: &HashMap<Bytes, Bytes>, feature_maps: Float, kernel: &Kernel) -> f64 {
+    let each = feature_maps.bytes() as f64;
     match kernel.call {
         // A part of the tensor, and as much of the other.
-        Call::ConcatPart { rows, channels, .. } => return 8.0 * rows as f64 * channels as f64,
+        Call::ConcatPart { rows, channels, .. } => return 2.0 * each * rows as f64 * channels as f64,
         Call::SplitPart { rows, channels, accumulate, .. } => {
             let passes = if accumulate { 3.0 } else { 2.0 };
-            return 4.0 * passes * rows as f64 * channels as f64;
+            return each * passes * rows as f64 * channels as f64;
         }
         Call::PadPart { rows, channels, accumulate: true, .. } => {
-            return 12.0 * rows as f64 * channels as f64;
+            return 3.0 * each * rows as f64 * channels as f64;
         }
         _ => {}
     }
     // Products write scores, which the softmax reads and writes and the next product reads: four passes, and seven backward,
     // over what stands among the operands once.
     let scores = match kernel.call {
-        Call::AttentionForward { shape } => 3.0 * pairs(shape),
-        Call::AttentionBackward { shape, .. } => 6.0 * pairs(shape),
+        Call::AttentionForward { shape } => 3.0 * each * pairs(shape),
+        Call::AttentionBackward { shape, .. } => 6.0 * each * pairs(shape),
         _ => 0.0,
     };
     // Statistics need a pass of their own over what is read.
@@ -324,9 +337,9 @@ fn touched(trace: &Trace, regions: &HashMap<Bytes, Bytes>, kernel: &Kernel) -> f
     bytes.sum::<f64>() + scores
 }
 
-/// The bytes of attention's scores.
+/// How many scores attention has.
 fn pairs(shape: AttentionShape) -> f64 {
-    4.0 * shape.batch as f64 * shape.heads as f64 * (shape.length as f64).powi(2)
+    shape.batch as f64 * shape.heads as f64 * (shape.length as f64).powi(2)
 }
 
 /// The shape of a convolution, in any of its three passes.

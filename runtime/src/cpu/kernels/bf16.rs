@@ -1,0 +1,461 @@
+//! The kernels of the CPU on feature maps in bf16: the same arithmetic, in f32, between widening and rounding.
+//!
+//! Every operand that is a feature map or a gradient of one ([`OperandSpec::feature_map`]) is bf16. Kernels widen what they
+//! read, compute in f32 as ever, and round each element that they write once, to the nearest, ties to even: where a gradient
+//! is added to, the sum is rounded. What convolutions and fully connected layers multiply by is bf16 too: the f32 weight,
+//! rounded. All other operands are f32 or integers, and stay.
+//!
+//! Kernels that go through feature maps element by element widen a few at a time; normalisations and dropout go in chunks, and
+//! have a buffer for one in each lane (`maps.rs`). All other calls are cut into parts along their leading dimension (samples,
+//! rows, elements), and the f32 kernel runs on one part after the other, widened into the workspace. How a call is cut follows
+//! from its shape alone, so the number of threads never shows in a result. A loss needs all rows for its mean, and is one part.
+//!
+//! What it deliberately does not do: have arithmetic of its own, or allocate: all of it lies in the call's workspace.
+
+use super::elementwise::pieces;
+use super::maps::{Map, narrow, round, widen};
+use super::threads::Threads;
+use super::vector::Ptr;
+use plimsoll_ir::program::{Call, OperandSpec, ScaleShape};
+use plimsoll_ir::{Bytes, Float};
+
+/// The elements of feature maps that a part has, together, unless one sample or row has more.
+const PART: u64 = 1 << 18;
+
+/// No call has more operands.
+const MOST: usize = 8;
+
+/// How much scratch memory a call takes when it runs on so many threads.
+pub fn workspace_bytes(call: &Call, threads: u32) -> Bytes {
+    workspace_of(call, threads, PART)
+}
+
+/// Computes a call whose feature maps are bf16, and returns when it is done.
+///
+/// # Safety
+/// As [`super::run`], with [`workspace_bytes`] of this module.
+///
+/// # Panics
+/// As [`super::run`].
+pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads: &Threads) {
+    // SAFETY: passed on.
+    unsafe { run_in_parts(call, operands, workspace, threads, PART) }
+}
+
+/// [`workspace_bytes`] for parts of this size.
+fn workspace_of(call: &Call, threads: u32, part: u64) -> Bytes {
+    let own = super::workspace_bytes(call, threads);
+    if let Some(chunk) = super::chunk(call) {
+        let maps = feature_maps(call).count() as u64;
+        return own + Bytes(maps * buffers(chunk, threads));
+    }
+    if feature_maps(call).next().is_none() {
+        return own;
+    }
+    let of_parts = Parts::of(call, part).sizes().into_iter().map(|count| {
+        let part = resized(call, count, false);
+        feature_maps(&part).map(|spec| aligned(spec.bytes)).sum::<Bytes>()
+            + super::workspace_bytes(&part, threads)
+    });
+    weight_bytes(call) + of_parts.fold(Bytes::ZERO, Bytes::max)
+}
+
+/// [`run`] in parts of this size.
+///
+/// # Safety
+/// As [`run`], with [`workspace_of`] parts of this size.
+unsafe fn run_in_parts(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads: &Threads, part: u64) {
+    if let Some(chunk) = super::chunk(call) {
+        let own = super::workspace_bytes(call, threads.count()).0 as usize;
+        let each = buffers(chunk, threads.count()) as usize;
+        let specs = call.operands();
+        let map = |operand: usize| {
+            let before = specs[..operand].iter().filter(|spec| spec.feature_map).count();
+            let buffers = Ptr::of(workspace.wrapping_add(own + before * each));
+            Map::Bf16 { at: Ptr::of(operands[operand]), buffers, chunk }
+        };
+        // SAFETY: the caller's promise; behind the call's own workspace there are buffers for every map and lane.
+        return unsafe { super::run_on(call, operands, &map, workspace, threads) };
+    }
+    if feature_maps(call).next().is_none() {
+        // SAFETY: the caller's promise: no operand is of another kind than in f32.
+        return unsafe { super::run(call, operands, workspace, threads) };
+    }
+    // SAFETY: the caller's promise; the workspace begins with room for the weight.
+    let weight = unsafe { rounded_weight(call, operands, workspace, threads) };
+    let workspace = workspace.wrapping_add(weight_bytes(call).0 as usize);
+    let parts = Parts::of(call, part);
+    let mut first = 0;
+    while first < parts.units {
+        let count = parts.each.min(parts.units - first);
+        let here = Part { whole: call, call: resized(call, count, first > 0), first, weight };
+        // SAFETY: the caller's promise; the part lies in the operands, and the workspace holds the largest.
+        unsafe { here.run(operands, workspace, threads) };
+        first += count;
+    }
+}
+
+/// The operands that are bf16.
+fn feature_maps(call: &Call) -> impl Iterator<Item = OperandSpec> {
+    call.operands().into_iter().filter(|spec| spec.feature_map)
+}
+
+/// A multiple of what operands are aligned to.
+fn aligned(bytes: Bytes) -> Bytes {
+    bytes.round_up(super::ALIGNMENT as u64)
+}
+
+/// Bytes of a buffer of so many f32 for each lane.
+fn buffers(chunk: usize, threads: u32) -> u64 {
+    aligned(Bytes(4 * chunk as u64 * u64::from(threads))).0
+}
+
+/// The operand by which a call multiplies, a parameter.
+fn weight_of(call: &Call) -> Option<usize> {
+    match call {
+        Call::ConvForward { .. } | Call::ConvBackwardData { .. } => Some(call.operands().index("weight")),
+        _ => None,
+    }
+}
+
+/// What the rounded weight of a call takes.
+fn weight_bytes(call: &Call) -> Bytes {
+    weight_of(call).map_or(Bytes::ZERO, |weight| aligned(call.operands()[weight].bytes))
+}
+
+/// The call's weight rounded to bf16 numbers, at the workspace's start; none where it has none.
+///
+/// # Safety
+/// As [`run`].
+unsafe fn rounded_weight(
+    call: &Call,
+    operands: &[*mut u8],
+    workspace: *mut u8,
+    threads: &Threads,
+) -> Option<*mut u8> {
+    let weight = weight_of(call)?;
+    let (from, to) = (Ptr::<f32>::of(operands[weight]), Ptr::<f32>::of(workspace));
+    pieces(call.operands()[weight].bytes.0 / 4, threads, |start, len| {
+        // SAFETY: the caller's promise; pieces do not overlap.
+        unsafe { round(from.at(start), to.at(start), len) };
+    });
+    Some(workspace)
+}
+
+/// How a call is cut: into parts of `each` units, of which the last may have fewer.
+#[derive(Clone, Copy, Debug)]
+struct Parts {
+    units: u64,
+    each: u64,
+}
+
+impl Parts {
+    fn of(call: &Call, part: u64) -> Parts {
+        let (units, grain) = units(call);
+        let elements: u64 = feature_maps(call).map(|spec| spec.bytes.0 / 4).sum();
+        let of_unit = elements.div_ceil(units.max(1)).max(1);
+        let each = (part / of_unit / grain * grain).max(grain).min(units.max(1));
+        Parts { units, each }
+    }
+
+    /// The sizes of parts that there are.
+    fn sizes(self) -> [u64; 2] {
+        [self.each.min(self.units), self.units % self.each]
+    }
+}
+
+/// Along what a call can be cut: samples, rows or elements; how many there are, and of how many a part has to be a multiple.
+/// One where all are needed at once.
+fn units(call: &Call) -> (u64, u64) {
+    match call {
+        Call::ConvForward { shape }
+        | Call::ConvBackwardFilter { shape, .. }
+        | Call::ConvBackwardData { shape, .. } => (shape.batch, 1),
+        Call::MaxPoolForward { shape }
+        | Call::MaxPoolBackward { shape, .. }
+        | Call::AvgPoolForward { shape }
+        | Call::AvgPoolBackward { shape, .. } => (shape.batch, 1),
+        Call::EmbeddingForward { shape } | Call::EmbeddingBackward { shape, .. } => (shape.batch, 1),
+        Call::AttentionForward { shape } | Call::AttentionBackward { shape, .. } => (shape.batch, 1),
+        Call::RotaryForward { shape, .. } | Call::RotaryBackward { shape, .. } => (shape.batch, 1),
+        // A byte of the mask has 8 elements.
+        Call::ReluMaskForward { elements, .. } | Call::ReluMaskBackward { elements, .. } => (*elements, 8),
+        Call::Multiply { shape: ScaleShape { groups: 1, rows, .. }, .. } => (*rows, 1),
+        Call::Multiply { shape, .. } => (shape.groups, 1),
+        // One scale for all: its gradient, if that is bf16, is rounded once.
+        Call::MultiplySums { shape: ScaleShape { groups: 1, rows, learned, .. }, .. } => {
+            (if *learned { *rows } else { 1 }, 1)
+        }
+        Call::MultiplySums { shape, .. } => (shape.groups, 1),
+        Call::BatchNormInference { shape, .. }
+        | Call::BiasForward { shape }
+        | Call::BiasBackward { shape, .. }
+        | Call::Repeat { shape }
+        | Call::LrnForward { shape, .. }
+        | Call::LrnBackward { shape, .. }
+        | Call::LstmForward { shape, .. }
+        | Call::LstmBackward { shape, .. } => (shape.rows, 1),
+        Call::ConcatPart { rows, .. } | Call::SplitPart { rows, .. } | Call::PadPart { rows, .. } => {
+            (*rows, 1)
+        }
+        Call::SoftmaxCrossEntropyForward { .. }
+        | Call::SoftmaxCrossEntropyBackward { .. }
+        | Call::BatchNormForward { .. }
+        | Call::BatchNormRunning { .. }
+        | Call::BatchNormBackward { .. }
+        | Call::LayerNormForward { .. }
+        | Call::LayerNormBackward { .. }
+        | Call::RmsNormForward { .. }
+        | Call::RmsNormBackward { .. }
+        | Call::DropoutForward { .. }
+        | Call::DropoutBackward { .. }
+        | Call::ReluForward { .. }
+        | Call::ReluBackward { .. }
+        | Call::ActivationForward { .. }
+        | Call::ActivationBackward { .. }
+        | Call::Add { .. }
+        | Call::Sgd { .. } => (1, 1),
+    }
+}
+
+/// The same call on so many of its units. What it sums over all units into f32 (gradients of parameters) is added to what the
+/// operand holds where `later` is set: the parts before have written it.
+fn resized(call: &Call, count: u64, later: bool) -> Call {
+    let mut part = *call;
+    match &mut part {
+        Call::ConvForward { shape } | Call::ConvBackwardData { shape, .. } => shape.batch = count,
+        Call::ConvBackwardFilter { shape, accumulate } => {
+            shape.batch = count;
+            *accumulate |= later;
+        }
+        Call::MaxPoolForward { shape }
+        | Call::MaxPoolBackward { shape, .. }
+        | Call::AvgPoolForward { shape }
+        | Call::AvgPoolBackward { shape, .. } => shape.batch = count,
+        Call::EmbeddingForward { shape } => shape.batch = count,
+        Call::EmbeddingBackward { shape, accumulate } => {
+            shape.batch = count;
+            *accumulate |= later;
+        }
+        Call::AttentionForward { shape } | Call::AttentionBackward { shape, .. } => shape.batch = count,
+        Call::RotaryForward { shape, .. } | Call::RotaryBackward { shape, .. } => shape.batch = count,
+        Call::ReluMaskForward { elements, .. } | Call::ReluMaskBackward { elements, .. } => {
+            *elements = count;
+        }
+        Call::Multiply { shape, .. } if shape.groups == 1 => shape.rows = count,
+        Call::Multiply { shape, .. } => shape.groups = count,
+        Call::MultiplySums { shape, accumulate } if shape.groups == 1 && shape.learned => {
+            shape.rows = count;
+            *accumulate |= later;
+        }
+        Call::MultiplySums { shape, .. } if shape.groups > 1 => shape.groups = count,
+        Call::BiasBackward { shape, accumulate } => {
+            shape.rows = count;
+            *accumulate |= later;
+        }
+        Call::BatchNormInference { shape, .. }
+        | Call::BiasForward { shape }
+        | Call::Repeat { shape }
+        | Call::LrnForward { shape, .. }
+        | Call::LrnBackward { shape, .. }
+        | Call::LstmForward { shape, .. }
+        | Call::LstmBackward { shape, .. } => shape.rows = count,
+        Call::ConcatPart { rows, .. } | Call::SplitPart { rows, .. } | Call::PadPart { rows, .. } => {
+            *rows = count;
+        }
+        // One unit, which is all.
+        _ => {}
+    }
+    part
+}
+
+/// A part of a call.
+struct Part<'a> {
+    whole: &'a Call,
+    call: Call,
+    /// The units before it.
+    first: u64,
+    weight: Option<*mut u8>,
+}
+
+impl Part<'_> {
+    /// Widens what the part reads, computes it, and rounds what it wrote.
+    ///
+    /// # Safety
+    /// As [`run`] of the whole call; the workspace holds the part's feature maps in f32, and its own workspace.
+    unsafe fn run(&self, operands: &[*mut u8], workspace: *mut u8, threads: &Threads) {
+        let (specs, weight) = (self.call.operands(), weight_of(&self.call));
+        let mut addresses = [std::ptr::null_mut(); MOST];
+        let mut free = workspace;
+        for (i, spec) in specs.iter().enumerate() {
+            let there = operands[i].wrapping_add(self.offset(i) as usize);
+            addresses[i] = match self.weight {
+                Some(rounded) if weight == Some(i) => rounded,
+                _ if spec.feature_map => free,
+                _ => there,
+            };
+            if spec.feature_map {
+                free = free.wrapping_add(aligned(spec.bytes).0 as usize);
+            }
+            // Of a concatenation the first part overwrites all of y in name; the channels of the others stay as they are.
+            let kept = spec.access.reads() || matches!(self.call, Call::ConcatPart { .. });
+            if spec.feature_map && kept {
+                let (from, to) = (Ptr::<u16>::of(there), Ptr::<f32>::of(addresses[i]));
+                pieces(spec.bytes.0 / 4, threads, |start, len| {
+                    // SAFETY: the caller's promise; pieces do not overlap.
+                    unsafe { widen(from.at(start), to.at(start), len) };
+                });
+            }
+        }
+        // SAFETY: the caller's promise: operands of the part's shapes, in f32, and behind them its workspace.
+        unsafe { super::run(&self.call, &addresses[..specs.len()], free, threads) };
+        let written = |spec: &OperandSpec| spec.feature_map && spec.access.writes();
+        for (i, spec) in specs.iter().enumerate().filter(|(_, spec)| written(spec)) {
+            let there = operands[i].wrapping_add(self.offset(i) as usize);
+            let (from, to) = (Ptr::<f32>::of(addresses[i]), Ptr::<u16>::of(there));
+            pieces(spec.bytes.0 / 4, threads, |start, len| {
+                // SAFETY: the caller's promise; pieces do not overlap.
+                unsafe { narrow(from.at(start), to.at(start), len) };
+            });
+        }
+    }
+
+    /// The bytes of an operand before the part's own; 0 where all parts have the whole operand.
+    fn offset(&self, operand: usize) -> u64 {
+        let whole = self.whole.operands()[operand];
+        let before = resized(self.whole, self.first, false).operands()[operand];
+        if before.bytes == whole.bytes { 0 } else { before.bytes_in(Float::Bf16).0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_ir::philox::{philox4x32, unit_f32};
+    use plimsoll_ir::program::Access;
+    use plimsoll_ir::testing::every_call;
+
+    /// 4-byte words of memory, so that every element is aligned.
+    type Words = Vec<u32>;
+
+    fn words(bytes: Bytes) -> usize {
+        bytes.0.div_ceil(4) as usize
+    }
+
+    /// An operand's bytes that look random, and are sound for what it holds: small numbers, tokens and labels below 3, places
+    /// and bits of any kind, hyper-parameters.
+    fn drawn(spec: &OperandSpec, number: u32) -> Words {
+        let word = |i: usize| {
+            let draw = philox4x32(5, [i as u32, number, 0, 0]);
+            let value = |k: usize| 2.0 * unit_f32(draw[k]) - 1.0;
+            match spec.name {
+                "labels" | "tokens" => draw[0] % 3,
+                "places" => draw[0] & 0x0303_0303,
+                "mask" => draw[0],
+                _ if spec.feature_map => {
+                    u32::from(super::super::rounded(value(0))) << 16
+                        | u32::from(super::super::rounded(value(1)))
+                }
+                _ => (0.2 + value(0).abs()).to_bits(),
+            }
+        };
+        (0..words(spec.bytes_in(Float::Bf16))).map(word).collect()
+    }
+
+    /// What the operands of a call hold after it ran in parts of this size.
+    fn outcome(call: &Call, part: u64, threads: u32) -> Vec<Words> {
+        let pool = Threads::new(threads).expect("a few threads start");
+        let mut all: Vec<Words> = call.operands().iter().zip(0..).map(|(s, n)| drawn(s, n)).collect();
+        let operands: Vec<*mut u8> = all.iter_mut().map(|words| words.as_mut_ptr().cast()).collect();
+        let mut workspace = vec![f32::NAN.to_bits(); words(workspace_of(call, threads, part)) + 1];
+        *workspace.last_mut().expect("one more") = 0x1234_5678;
+        // SAFETY: operands and workspace are as large as the call says.
+        unsafe { run_in_parts(call, &operands, workspace.as_mut_ptr().cast(), &pool, part) };
+        assert_eq!(workspace.last(), Some(&0x1234_5678), "{call:?} overran its workspace");
+        all
+    }
+
+    fn numbers(spec: &OperandSpec, words: &Words) -> Vec<f32> {
+        let halves = |word: &u32| [word << 16, word & 0xffff_0000].map(f32::from_bits);
+        match spec.feature_map {
+            true => words.iter().flat_map(halves).take(spec.bytes.0 as usize / 4).collect(),
+            false => words.iter().map(|word| f32::from_bits(*word)).collect(),
+        }
+    }
+
+    /// However a call is cut, feature maps come out the same, and so does all else but the order of f32 sums.
+    #[test]
+    fn parts_of_a_call_give_what_the_whole_gives() {
+        let mut cut = 0;
+        for call in every_call() {
+            let whole = outcome(&call, PART, 1);
+            for part in [1, 40, 150] {
+                cut += usize::from(Parts::of(&call, part).each < Parts::of(&call, part).units);
+                assert_eq!(outcome(&call, part, 1), outcome(&call, part, 3), "{call:?} on 1 and 3 threads");
+                let found = outcome(&call, part, 2);
+                for ((spec, whole), found) in call.operands().iter().zip(&whole).zip(&found) {
+                    if spec.feature_map
+                        || spec.access == Access::Read
+                        || ["mask", "places"].contains(&spec.name)
+                    {
+                        assert_eq!(whole, found, "`{}` of {call:?} in parts of {part}", spec.name);
+                        continue;
+                    }
+                    for (a, b) in numbers(spec, whole).into_iter().zip(numbers(spec, found)) {
+                        assert!(
+                            (a - b).abs() <= 1e-5 * (1.0 + a.abs()),
+                            "`{}` of {call:?}: {a}, {b}",
+                            spec.name
+                        );
+                    }
+                }
+            }
+        }
+        assert!(cut > 60, "{cut} calls were cut");
+    }
+
+    /// On the same numbers in f32, the f32 kernel gives what is rounded here.
+    #[test]
+    fn feature_maps_are_what_f32_kernels_give_rounded() {
+        for call in every_call() {
+            let specs = call.operands();
+            let found = outcome(&call, PART, 1);
+            let weight = weight_of(&call);
+            let mut all: Vec<Words> = (0..)
+                .zip(specs.iter())
+                .map(|(n, spec)| {
+                    let drawn = drawn(spec, n);
+                    let wide =
+                        |drawn: &Words| numbers(spec, drawn).into_iter().map(f32::to_bits).collect::<Words>();
+                    match () {
+                        () if weight == Some(n as usize) => drawn
+                            .iter()
+                            .map(|w| u32::from(super::super::rounded(f32::from_bits(*w))) << 16)
+                            .collect(),
+                        () if spec.feature_map => wide(&drawn),
+                        () => drawn,
+                    }
+                })
+                .collect();
+            let operands: Vec<*mut u8> = all.iter_mut().map(|words| words.as_mut_ptr().cast()).collect();
+            let mut workspace = vec![0u32; words(super::super::workspace_bytes(&call, 1))];
+            let pool = Threads::new(1).expect("no thread is started");
+            // SAFETY: operands and workspace are as large as the call says.
+            unsafe { super::super::run(&call, &operands, workspace.as_mut_ptr().cast(), &pool) };
+            for ((i, spec), found) in specs.iter().enumerate().zip(&found) {
+                if !spec.access.writes() {
+                    continue;
+                }
+                let expected = match spec.feature_map {
+                    true => all[i]
+                        .iter()
+                        .map(|w| f32::from_bits(u32::from(super::super::rounded(f32::from_bits(*w))) << 16))
+                        .collect(),
+                    false => numbers(spec, &all[i]),
+                };
+                let bits = |all: Vec<f32>| all.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+                assert_eq!(bits(numbers(spec, found)), bits(expected), "`{}` of {call:?}", spec.name);
+            }
+        }
+    }
+}

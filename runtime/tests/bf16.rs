@@ -1,0 +1,118 @@
+//! Training whose feature maps are bf16: its gradients are those of f32 but for rounding, it learns as well, and what it keeps
+//! and says is what f32 training keeps and says.
+//!
+//! That no plan changes a bit is in `same_bits.rs`, that kernels round what f32 kernels compute in the kernels themselves.
+
+use crate::support::{advance, drawn, everything, keep, naive, trainer, training, training_in, zoo};
+use plimsoll_ir::network::Network;
+use plimsoll_ir::{Bytes, Float};
+use plimsoll_runtime::data::digits;
+use plimsoll_runtime::{Cpu, CpuOptions, Executor, MemoryLayout};
+
+fn options(feature_maps: Float) -> CpuOptions {
+    CpuOptions { feature_maps, ..CpuOptions::default() }
+}
+
+/// How far the gradients of a network's parameters are from those in f32, as a share of their own length, by parameter. The
+/// bias before a normalisation has a gradient of 0, of which there is no share: a hundredth of all gradients' length is added
+/// to each.
+fn apart(network: &Network) -> Vec<(String, f64)> {
+    let [f32, bf16] = [Float::F32, Float::Bf16].map(|feature_maps| {
+        let program = training_in(feature_maps, network, 16);
+        let device = Box::new(Cpu::new(options(feature_maps)));
+        drawn::gradients(network, &program, &keep(&program.trace), device).expect("the schedule is valid")
+    });
+    let length = |values: &[f32]| values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt();
+    let all = drawn::numbers(&f32).map(|(_, values)| length(&values).powi(2)).sum::<f64>().sqrt();
+    let each = drawn::numbers(&f32).zip(drawn::numbers(&bf16)).map(|((name, exact), (_, rounded))| {
+        let error: Vec<f32> = exact.iter().zip(&rounded).map(|(a, b)| a - b).collect();
+        (name.to_owned(), length(&error) / (length(&exact) + 0.01 * all))
+    });
+    each.collect()
+}
+
+/// A bf16 number is off by up to 2^-9 of itself, and some ten roundings stand one behind another. Where a ReLU or a pooling
+/// chooses otherwise since two numbers are near, a whole term is another: of a share p of them comes an error of the root of p.
+/// A term that is left out, counted twice or in the wrong place makes about as much as the gradient itself.
+#[test]
+fn gradients_are_those_of_f32_within_rounding() {
+    for (network, most) in
+        [(drawn::text(), 0.03), (drawn::maps(), 0.03), (zoo("mlp"), 0.1), (everything(), 0.2)]
+    {
+        let all = apart(&network);
+        assert!(!all.is_empty());
+        for (name, error) in &all {
+            assert!(*error < most, "{}: the gradient of {name} is {error:.3} off", network.spec.name);
+        }
+        assert!(all.iter().any(|(_, error)| *error > 1e-4), "{} is rounded", network.spec.name);
+    }
+}
+
+#[test]
+fn a_small_network_learns_the_digits_as_in_f32() {
+    let split = digits();
+    let [f32, bf16] = [Float::F32, Float::Bf16].map(|feature_maps| {
+        let mut trainer = trainer(&everything(), 32, options(feature_maps), &keep).expect("it is small");
+        trainer.train(&*split.train, 12 * 45, &mut |_| {}, &|| false).expect("it trains");
+        trainer.evaluate(&*split.test).expect("it evaluates")
+    });
+    println!("f32 {f32:?}, bf16 {bf16:?}");
+    assert!(bf16.accuracy() > 0.93, "{bf16:?}");
+    assert!((bf16.loss - f32.loss).abs() < 0.05, "{f32:?}, {bf16:?}");
+    assert_ne!(bf16.loss.to_bits(), f32.loss.to_bits(), "they are trained in different precisions");
+}
+
+/// The state is f32, and has the same names and sizes; so a training saved in bf16 goes on in bf16 with the same bits.
+#[test]
+fn a_checkpoint_holds_what_one_in_f32_holds() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("state.safetensors");
+    let new = |feature_maps| trainer(&everything(), 8, options(feature_maps), &naive).expect("it is small");
+    let mut whole = new(Float::Bf16);
+    advance(&mut whole, 20).expect("it trains");
+    let mut first = new(Float::Bf16);
+    advance(&mut first, 11).expect("it trains");
+    let saved = first.checkpoint().expect("the device can be read");
+    let mut second = new(Float::Bf16);
+    second.resume(&saved, &path).expect("it is of the same training");
+    advance(&mut second, 20).expect("it trains");
+    let [whole, second] = [whole, second].map(|mut trainer| trainer.checkpoint().expect("it is whole"));
+    assert!(whole == second);
+    let f32 = new(Float::F32).checkpoint().expect("the device can be read");
+    let sizes = |of: &plimsoll_runtime::Checkpoint| {
+        of.names().map(|name| (name.to_owned(), of.region(name).map(|r| r.len()))).collect::<Vec<_>>()
+    };
+    assert_eq!(sizes(&f32), sizes(&whole));
+}
+
+#[test]
+fn a_device_takes_only_programs_of_its_own_storage() {
+    for (of_device, of_program, words) in [
+        (Float::F32, Float::Bf16, "feature maps: expected those of f32, found Bf16"),
+        (Float::Bf16, Float::F32, "feature maps: expected those of bf16, found F32"),
+    ] {
+        let program = training_in(of_program, &zoo("mlp"), 4);
+        let schedule = keep(&program.trace);
+        let layout = MemoryLayout::of(&program, &schedule);
+        let mut executor =
+            Executor::new(Box::new(Cpu::new(options(of_device))), layout).expect("it is small");
+        let error = executor.load(&program, &schedule).expect_err("the device stores otherwise").to_string();
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+/// What swapping everything moves: half of it, but for labels, masks and statistics.
+#[test]
+fn transfers_move_half_the_bytes() {
+    let moved = |feature_maps| {
+        let program = match feature_maps {
+            Float::F32 => training(&everything(), 32),
+            Float::Bf16 => training_in(feature_maps, &everything(), 32),
+        };
+        let schedule = naive(&program.trace);
+        let each = schedule.commands.iter().filter_map(|c| plimsoll_ir::schedule::moved(&program.trace, c));
+        each.map(|(_, piece)| Bytes(piece.end - piece.start)).sum::<Bytes>()
+    };
+    let share = moved(Float::Bf16).to_f64() / moved(Float::F32).to_f64();
+    assert!((0.5..0.53).contains(&share), "{share}");
+}
