@@ -158,7 +158,7 @@ impl Text {
     }
 }
 
-/// A call of each kind, small; and those that run by other kernels: convolutions for tiles of each kind, sums of many rows,
+/// A call of each kind, small; and those that run by other kernels: convolutions for tiles of each kind and for channels by themselves, sums of many rows,
 /// an update that leaves its parameter as it is.
 fn calls() -> Vec<Call> {
     let conv = |input: [u32; 2], channels: u32| ConvShape {
@@ -171,16 +171,19 @@ fn calls() -> Vec<Call> {
         groups: 1,
         bias: true,
     };
+    let depthwise = ConvShape { groups: 4, ..conv([3, 3], 4) };
     let long = RowShape { rows: 9000, channels: 5 };
     let accumulate = false;
     let mut all = every_call();
-    all.extend([conv([3, 3], 3), conv([3, 3], 4), conv([64, 64], 32)].into_iter().flat_map(|shape| {
-        [
-            Call::ConvForward { shape },
-            Call::ConvBackwardFilter { shape, accumulate },
-            Call::ConvBackwardData { shape, accumulate },
-        ]
-    }));
+    all.extend([conv([3, 3], 3), conv([3, 3], 4), conv([64, 64], 32), depthwise].into_iter().flat_map(
+        |shape| {
+            [
+                Call::ConvForward { shape },
+                Call::ConvBackwardFilter { shape, accumulate },
+                Call::ConvBackwardData { shape, accumulate },
+            ]
+        },
+    ));
     all.extend([
         Call::BatchNormForward { shape: long, epsilon: 1e-5 },
         Call::BiasBackward { shape: long, accumulate },

@@ -11,6 +11,7 @@
 
 mod attention;
 mod conv;
+mod depthwise;
 mod layer_norm;
 mod multiply;
 mod norm;
@@ -57,6 +58,7 @@ pub(crate) fn source() -> String {
         &tiled("8", "8", "fetch_all", "put_all"),
         &tiled("4", "4", "fetch_all", "put_all"),
         &tiled("any", "4", "fetch", "put"),
+        include_str!("depthwise.cu"),
         include_str!("attention.cu"),
         include_str!("rotary.cu"),
     ]
