@@ -46,7 +46,7 @@ fn constants() -> BTreeMap<&'static str, i64> {
         cublas::cublasOperation_t { CUBLAS_OP_N CUBLAS_OP_T }
         cublas::cudaDataType_t { CUDA_R_32F }
         cudnn::cudnnDataType_t { CUDNN_DATA_FLOAT }
-        cudnn::cudnnTensorFormat_t { CUDNN_TENSOR_NHWC }
+        cudnn::cudnnTensorFormat_t { CUDNN_TENSOR_NCHW CUDNN_TENSOR_NHWC }
         cudnn::cudnnConvolutionMode_t { CUDNN_CROSS_CORRELATION }
         cudnn::cudnnMathType_t { CUDNN_DEFAULT_MATH CUDNN_FMA_MATH CUDNN_TENSOR_OP_MATH }
         cudnn::cudnnConvolutionFwdAlgo_t {

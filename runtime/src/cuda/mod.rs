@@ -38,7 +38,7 @@ use crate::device::{
     in_range,
 };
 use compile::Compiler;
-use driver::{Context, Driver, Event, Function, Module};
+use driver::{Context, CudaStream, Driver, Event, Function, Module};
 
 use graph::{Iterations, Next, Streams};
 use health::{Management, Watched};
@@ -340,51 +340,25 @@ impl CudaDevice {
         offsets: &[Bytes],
         workspace: Bytes,
     ) -> Result<(), DeviceError> {
-        for grid in grids {
-            let function = match self.functions.get(grid.kernel) {
-                Some(function) => *function,
-                None => {
-                    let function = self.gpu.module.function(grid.kernel)?;
-                    self.functions.insert(grid.kernel, function);
-                    function
-                }
-            };
-            let mut arguments: Vec<u64> =
-                grid.arguments.iter().map(|a| self.argument(a, offsets, workspace)).collect();
-            let Grid { blocks, threads, .. } = *grid;
-            // SAFETY: `kernels` gives the arguments of its own kernels' parameters; the executor has made sure that the
-            // operands and the scratch that a call spans lie in the allocation, which lives as long as the streams are
-            // busy, and a checked schedule orders who touches them. What lies between adjoining updates is nobody's.
-            unsafe { self.streams.compute().launch(function, blocks, threads, &mut arguments) }
-                .map_err(|refusal| refused(call.name(), &refusal))?;
-        }
-        Ok(())
+        let CudaDevice { gpu, functions, memory, streams, .. } = self;
+        let place = Place { memory, offsets, workspace };
+        launch_grids(&gpu.module, functions, streams.compute(), grids, call, &place)
     }
 
     /// Enqueues what a library does of a call, by its alternative; whether it does anything.
     fn launch_of_library(&mut self, launch: &Launch) -> Result<bool, DeviceError> {
-        let Some(libraries) = &self.gpu.libraries else { return Ok(false) };
-        self.addresses.clear();
-        self.addresses.extend(launch.offsets().iter().map(|offset| self.memory.device(*offset)));
-        let (call, alternative, workspace) =
-            (launch.call(), launch.alternative(), self.memory.device(launch.workspace()));
+        let CudaDevice { gpu, functions, memory, streams, addresses, .. } = self;
+        let Some(libraries) = &gpu.libraries else { return Ok(false) };
+        addresses.clear();
+        addresses.extend(launch.offsets().iter().map(|offset| memory.device(*offset)));
+        let (call, alternative) = (launch.call(), launch.alternative());
+        let (stream, place) =
+            (streams.compute(), Place { memory, offsets: launch.offsets(), workspace: launch.workspace() });
+        let workspace = memory.device(place.workspace);
+        let mut own = |grids: &[Grid]| launch_grids(&gpu.module, functions, stream, grids, call, &place);
         // SAFETY: as for our own kernels: the executor has made sure that operands and scratch lie in the allocation, whose
         // life and order of use it answers for.
-        let enqueued = unsafe {
-            libraries.enqueue(self.streams.compute(), call, alternative, &self.addresses, workspace)
-        };
-        enqueued.map_err(|refusal| failed(call.name(), &refusal))
-    }
-
-    /// An argument as its kernel reads it: from the first byte of a cell, little-endian.
-    fn argument(&self, argument: &Argument, offsets: &[Bytes], workspace: Bytes) -> u64 {
-        match *argument {
-            Argument::Operand(index) => self.memory.device(offsets[index]),
-            Argument::Workspace(byte) => self.memory.device(workspace) + byte,
-            Argument::U32(value) => u64::from(value),
-            Argument::U64(value) => value,
-            Argument::F32(value) => u64::from(value.to_bits()),
-        }
+        unsafe { libraries.enqueue(stream, call, alternative, addresses, workspace, &mut own) }
     }
 
     fn event(&self, event: EventId) -> &Event {
@@ -410,6 +384,55 @@ impl CudaDevice {
             tracing::debug!("while the streams come to rest: {refusal}");
         }
     }
+}
+
+/// Where a call finds everything.
+struct Place<'a> {
+    memory: &'a Memory,
+    offsets: &'a [Bytes],
+    workspace: Bytes,
+}
+
+impl Place<'_> {
+    /// An argument as its kernel reads it: from the first byte of a cell, little-endian.
+    fn argument(&self, argument: &Argument) -> u64 {
+        match *argument {
+            Argument::Operand(index) => self.memory.device(self.offsets[index]),
+            Argument::Workspace(byte) => self.memory.device(self.workspace) + byte,
+            Argument::U32(value) => u64::from(value),
+            Argument::U64(value) => value,
+            Argument::F32(value) => u64::from(value.to_bits()),
+        }
+    }
+}
+
+/// Enqueues our own kernels for a call; `functions` are those that were used before.
+fn launch_grids(
+    module: &Module,
+    functions: &mut HashMap<&'static str, Function>,
+    stream: &CudaStream,
+    grids: &[Grid],
+    call: &Call,
+    place: &Place<'_>,
+) -> Result<(), DeviceError> {
+    for grid in grids {
+        let function = match functions.get(grid.kernel) {
+            Some(function) => *function,
+            None => {
+                let function = module.function(grid.kernel)?;
+                functions.insert(grid.kernel, function);
+                function
+            }
+        };
+        let mut arguments: Vec<u64> = grid.arguments.iter().map(|a| place.argument(a)).collect();
+        let Grid { blocks, threads, .. } = *grid;
+        // SAFETY: `kernels` gives the arguments of its own kernels' parameters; the executor has made sure that the
+        // operands and the scratch that a call spans lie in the allocation, which lives as long as the streams are
+        // busy, and a checked schedule orders who touches them. What lies between adjoining updates is nobody's.
+        unsafe { stream.launch(function, blocks, threads, &mut arguments) }
+            .map_err(|refusal| refused(call.name(), &refusal))?;
+    }
+    Ok(())
 }
 
 /// The least compute capability whose tensor cores have TF32: Ampere's.

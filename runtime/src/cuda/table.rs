@@ -199,8 +199,8 @@ functions! {
         cudnnSetStream(cudnnHandle_t, cudnn::cudaStream_t);
         cudnnCreateTensorDescriptor(*mut cudnnTensorDescriptor_t);
         cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t);
-        cudnnSetTensor4dDescriptor(
-            cudnnTensorDescriptor_t, cudnnTensorFormat_t, cudnnDataType_t, c_int, c_int, c_int, c_int
+        cudnnSetTensor4dDescriptorEx(
+            cudnnTensorDescriptor_t, cudnnDataType_t, c_int, c_int, c_int, c_int, c_int, c_int, c_int, c_int
         );
         cudnnCreateFilterDescriptor(*mut cudnnFilterDescriptor_t);
         cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t);

@@ -81,6 +81,7 @@ fn conv_shapes() -> Vec<ConvShape> {
         conv_shape(2, [4, 4], [4, 6], square(1, 2, 0), 1, false),
         conv_shape(2, [4, 3], [4, 6], square(1, 1, 0), 2, true),
         conv_shape(2, [4, 5], [6, 4], square(3, 1, 1), 2, true),
+        conv_shape(2, [5, 4], [8, 16], square(3, 2, 1), 2, true),
         conv_shape(2, [5, 5], [4, 4], square(3, 1, 1), 4, false),
         conv_shape(1, [9, 6], [3, 3], dilated, 3, true),
         conv_shape(2, [7, 9], [8, 8], square(3, 2, 1), 8, true),
@@ -89,6 +90,8 @@ fn conv_shapes() -> Vec<ConvShape> {
         conv_shape(2, [5, 6], [3, 2], dilated, 1, false),
         conv_shape(1, [6, 4], [2, 4], far, 2, true),
         conv_shape(2, [2, 2], [3, 3], padded_pixel, 1, false),
+        conv_shape(3, [7, 5], [5, 7], Window { stride: [3, 2], ..square(1, 1, 0) }, 1, true),
+        conv_shape(3, [5, 6], [8, 4], Window { padding: [1, 0], ..square(1, 2, 0) }, 1, false),
         conv_shape(2, [2, 3], [2, 2], square(3, 3, 2), 1, false),
     ]
 }
@@ -102,6 +105,8 @@ fn large_conv_shapes() -> Vec<ConvShape> {
         conv_shape(30, [1, 1], [1100, 10], Window::square(1, 1, 0), 1, true),
         conv_shape(3, [16, 19], [48, 33], Window::square(1, 1, 0), 1, false),
         conv_shape(16, [2, 2], [40, 70], Window::square(3, 1, 1), 1, true),
+        // More windows than a library is given at once.
+        conv_shape(2, [16, 16], [8192, 1], Window::square(3, 1, 1), 1, false),
         // Channels by themselves: splits of the filter gradient that are summed in one stage and in two.
         conv_shape(3, [20, 21], [36, 36], Window::square(3, 1, 1), 36, true),
         conv_shape(40, [12, 13], [10, 10], Window::square(5, 2, 2), 10, false),

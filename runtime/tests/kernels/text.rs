@@ -193,6 +193,22 @@ fn calls() -> Vec<Call> {
     all
 }
 
+/// The launches around a library's part of a convolution that takes its tensors in another layout.
+fn around_library(call: &Call) -> Vec<Grid> {
+    use kernels::layout::{from_planes, gather_windows, planes, scatter_pixels, to_planes};
+    match *call {
+        Call::ConvBackwardFilter { shape, accumulate } => {
+            let places = planes(&shape, 256);
+            let planes = [to_planes(call, &shape, &places), from_planes(call, &shape, &places, accumulate)];
+            [planes.concat(), gather_windows(call, &shape, [0, shape.batch], 0)].concat()
+        }
+        Call::ConvBackwardData { shape, accumulate } => {
+            scatter_pixels(call, &shape, [0, shape.batch], 0, accumulate)
+        }
+        _ => Vec::new(),
+    }
+}
+
 /// No kernel is left over, and every call has its launches.
 #[test]
 fn every_kernel_serves_a_call_and_every_call_has_kernels() {
@@ -200,6 +216,7 @@ fn every_kernel_serves_a_call_and_every_call_has_kernels() {
         let mut grids = kernels::grids(&call);
         assert!(!grids.is_empty(), "{call:?}");
         grids.extend(kernels::after_library(&call).0);
+        grids.extend(around_library(&call));
         grids.iter().map(|grid| grid.kernel.to_owned()).collect::<BTreeSet<_>>()
     });
     let launched: BTreeSet<String> = launched.flatten().collect();

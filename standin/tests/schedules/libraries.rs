@@ -98,15 +98,47 @@ fn a_call_has_the_same_ways_in_the_same_order_at_every_batch() {
         [
             &["implicit_precomp_gemm", "implicit_gemm", "winograd_nonfused", "own"],
             &["algo_1", "algo_0", "winograd_nonfused", "own"],
-            &["algo_1", "algo_0", "algo_3", "winograd_nonfused", "own"],
+            &[
+                "algo_1",
+                "algo_0",
+                "algo_3",
+                "winograd_nonfused",
+                "cublas_windows",
+                "planes_algo_1",
+                "planes_winograd_nonfused",
+                "planes_fft",
+                "own",
+            ],
         ],
     );
     let grouped: [&[&str]; 3] = [
-        &["implicit_precomp_gemm", "implicit_gemm", "own"],
-        &["algo_1", "algo_0", "own"],
-        &["algo_1", "algo_0", "algo_3", "own"],
+        &["implicit_precomp_gemm", "implicit_gemm", "groups_implicit_precomp_gemm", "own"],
+        &["algo_1", "algo_0", "groups_algo_1", "own"],
+        &["algo_1", "algo_0", "algo_3", "groups_algo_1", "own"],
     ];
     check(Window::square(3, 2, 1), 6, 2, grouped);
+    // Groups of two channels do not start where four numbers are loaded at once.
+    check(
+        Window::square(3, 2, 1),
+        6,
+        4,
+        [
+            &["implicit_precomp_gemm", "implicit_gemm", "own"],
+            &["algo_1", "algo_0", "own"],
+            &["algo_1", "algo_0", "algo_3", "own"],
+        ],
+    );
+    // Pixels that move by two.
+    check(
+        Window::square(1, 2, 0),
+        6,
+        1,
+        [
+            &["implicit_precomp_gemm", "implicit_gemm", "cublas_windows", "own"],
+            &["algo_1", "algo_0", "cublas_windows", "own"],
+            &["algo_1", "algo_0", "algo_3", "cublas_windows", "planes_algo_1", "planes_fft", "own"],
+        ],
+    );
     check(
         Window::square(1, 1, 0),
         6,
@@ -114,7 +146,7 @@ fn a_call_has_the_same_ways_in_the_same_order_at_every_batch() {
         [
             &["implicit_precomp_gemm", "implicit_gemm", "cublas", "own"],
             &["algo_1", "algo_0", "cublas", "own"],
-            &["algo_1", "algo_0", "algo_3", "cublas", "own"],
+            &["algo_1", "algo_0", "algo_3", "cublas", "planes_algo_1", "planes_fft", "own"],
         ],
     );
     check(Window::square(1, 1, 0), 1, 1, [&["cublas", "own"]; 3]);

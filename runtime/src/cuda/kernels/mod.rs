@@ -13,6 +13,7 @@ mod attention;
 mod conv;
 mod depthwise;
 mod layer_norm;
+pub(crate) mod layout;
 mod multiply;
 mod norm;
 mod rotary;
@@ -59,6 +60,7 @@ pub(crate) fn source() -> String {
         &tiled("4", "4", "fetch_all", "put_all"),
         &tiled("any", "4", "fetch", "put"),
         include_str!("depthwise.cu"),
+        include_str!("layout.cu"),
         include_str!("attention.cu"),
         include_str!("rotary.cu"),
     ]
