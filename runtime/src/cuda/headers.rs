@@ -36,6 +36,7 @@ fn constants() -> BTreeMap<&'static str, i64> {
     constants! {
         driver::CUstream_flags_enum { CU_STREAM_NON_BLOCKING }
         driver::CUevent_flags_enum { CU_EVENT_DISABLE_TIMING }
+        driver::CUevent_record_flags_enum { CU_EVENT_RECORD_EXTERNAL }
         driver::CUstreamCaptureMode_enum { CU_STREAM_CAPTURE_MODE_THREAD_LOCAL }
         driver::CUdevice_attribute_enum {
             CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR

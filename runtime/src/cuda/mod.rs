@@ -141,9 +141,9 @@ pub struct CudaDevice {
     /// The host's memory node beside the device, where there are several.
     node: Option<u32>,
     iterations: Iterations,
-    /// Without time stamps, for iterations that are not timed.
+    /// Without time stamps, for iterations that are not timed, and for the waits of those that are captured.
     plain: Vec<Event>,
-    /// With time stamps, for those that are.
+    /// With time stamps, for those that are timed.
     timed: Vec<Event>,
     /// The start of the last timed iteration.
     origin: Event,
@@ -361,8 +361,10 @@ impl CudaDevice {
         unsafe { libraries.enqueue(stream, call, alternative, addresses, workspace, &mut own) }
     }
 
+    /// The event that streams wait for. A capture knows those without time stamps alone: it records the others when it runs.
     fn event(&self, event: EventId) -> &Event {
-        let events = if self.now.timed { &self.timed } else { &self.plain };
+        let stamped = self.now.timed && !self.iterations.is_captured();
+        let events = if stamped { &self.timed } else { &self.plain };
         &events[event.0 as usize]
     }
 
@@ -438,9 +440,16 @@ fn launch_grids(
 /// The least compute capability whose tensor cores have TF32: Ampere's.
 const LEAST_WITH_TF32: Capability = Capability { major: 8, minor: 0 };
 
+impl GpuFacts {
+    /// Whether its tensor cores have TF32.
+    pub fn has_tf32(&self) -> bool {
+        self.capability >= LEAST_WITH_TF32
+    }
+}
+
 /// In what a card is to multiply: as asked, or as PyTorch does by default.
 fn precision(options: &CudaOptions, gpu: &GpuFacts) -> Result<Precision, CudaError> {
-    let has_tf32 = gpu.capability >= LEAST_WITH_TF32;
+    let has_tf32 = gpu.has_tf32();
     match options.precision {
         _ if options.kernels == Kernels::Own => Ok(Precision::F32),
         None => Ok(Precision::usual(has_tf32)),
@@ -528,12 +537,15 @@ impl Device for CudaDevice {
             if let Some(refusal) = device.gpu.libraries.as_ref().and_then(Libraries::failure) {
                 return Err(failed("the choice of algorithms", &refusal));
             }
-            if iteration.timed {
-                device.streams.compute().record(&device.origin)?;
-            }
-            Ok(device.iterations.begin(iteration, &device.streams)?)
+            Ok(device.iterations.begin(iteration, &device.streams, &device.origin)?)
         });
-        if next == Some(Next::Nothing) { Begun::Replayed } else { Begun::Enqueue }
+        if next != Some(Next::Nothing) {
+            return Begun::Enqueue;
+        }
+        if iteration.timed {
+            self.now.recorded.extend(self.iterations.recorded(iteration));
+        }
+        Begun::Replayed
     }
 
     fn compute(&mut self, launch: &Arc<Launch>) {
@@ -565,11 +577,15 @@ impl Device for CudaDevice {
             if stream == Stream::Compute {
                 device.launch_update()?;
             }
-            device.streams.get(stream).record(device.event(event))?;
+            let queue = device.streams.get(stream);
             if device.now.timed {
+                // Before the event that others wait for, so that they start after the time stamp.
+                if device.iterations.is_captured() {
+                    queue.record_when_launched(&device.timed[event.0 as usize])?;
+                }
                 device.now.recorded.push(event);
             }
-            Ok(())
+            Ok(queue.record(device.event(event))?)
         });
     }
 
@@ -585,7 +601,7 @@ impl Device for CudaDevice {
     fn submit(&mut self) {
         self.attempt(CudaDevice::launch_update);
         let whole = self.now.failure.is_none();
-        let ended = self.iterations.end(&self.streams, whole);
+        let ended = self.iterations.end(&self.streams, whole, &self.now.recorded);
         if let Err(refusal) = ended {
             self.now.failure.get_or_insert(refusal.into());
         }

@@ -127,6 +127,7 @@ functions! {
         cuEventCreate(*mut CUevent, c_uint);
         cuEventDestroy_v2(CUevent);
         cuEventRecord(CUevent, CUstream);
+        cuEventRecordWithFlags(CUevent, CUstream, c_uint);
         cuEventElapsedTime as cuEventElapsedTime_v2 (*mut f32, CUevent, CUevent);
         cuModuleLoadData(*mut CUmodule, *const c_void);
         cuModuleUnload(CUmodule);

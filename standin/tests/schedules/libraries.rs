@@ -150,6 +150,15 @@ fn a_call_has_the_same_ways_in_the_same_order_at_every_batch() {
         ],
     );
     check(Window::square(1, 1, 0), 1, 1, [&["cublas", "own"]; 3]);
+    // Our own kernels say so where they multiply otherwise than the rest.
+    let last = |precision, image| {
+        let shape = convolution(3, Window::square(1, 1, 0), image, 1);
+        let device = open(&CudaOptions { precision: Some(precision), ..all_alternatives(&library) });
+        device.alternatives(&Call::ConvForward { shape }).pop().expect("there is always one").name
+    };
+    assert_eq!(last(Precision::F32, 6), "own");
+    assert_eq!([6, 1].map(|image| last(Precision::Tf32, image)), ["own_f32"; 2]);
+    assert_eq!([6, 1].map(|image| last(Precision::Tf32Convolutions, image)), ["own_f32", "own"]);
     let other = device.alternatives(&Call::ReluForward { elements: 5, ceiling: f32::INFINITY });
     assert_eq!(other.len(), 1);
 }

@@ -4,7 +4,8 @@
 //! A convolution has, in this order: cuDNN's algorithms for its shape, in an order that is fixed for each pass; of a grouped
 //! one, cuDNN's first algorithm for a single group, called for each group (`groups_...`); cuBLAS, where the windows are single
 //! pixels; cuBLAS on windows that are laid out as rows of a matrix (`cublas_windows`, see `columns.rs`); for the filter gradient
-//! cuDNN's deterministic algorithms on planes (`planes_...`), to which the tensors are transposed; our own kernel. A fully connected layer has cuBLAS and our own kernel. The order depends on
+//! cuDNN's deterministic algorithms on planes (`planes_...`), to which the tensors are transposed; our own kernel, which
+//! multiplies in f32 and is called `own_f32` where the others multiply in TF32. A fully connected layer has cuBLAS and our own kernel. The order depends on
 //! no measurement and no rank, so profile, plan and run speak of the same alternatives; an algorithm that asks for more than
 //! [`MOST_SCRATCH`] is left out unless it is the first. With `deterministic` a call has one alternative alone: the first that
 //! is deterministic.
@@ -119,13 +120,15 @@ enum Method {
 }
 
 impl Method {
-    fn name(&self) -> String {
+    /// Its name; our own kernels have the arithmetic in it where the others compute in another.
+    fn name(&self, tf32: bool) -> String {
         match self {
             Method::Algorithm(algorithm) => algorithm.name.to_owned(),
             Method::EachGroup(algorithm, _) => format!("groups_{}", algorithm.name),
             Method::Product(_) => "cublas".to_owned(),
             Method::Columns(_) => "cublas_windows".to_owned(),
             Method::Planes(algorithm, ..) => format!("planes_{}", algorithm.name),
+            Method::Own if tf32 => "own_f32".to_owned(),
             Method::Own => "own".to_owned(),
         }
     }
@@ -224,14 +227,15 @@ impl Libraries {
 
     /// How a call can be run.
     pub(super) fn alternatives(&self, call: &Call) -> Vec<KernelAlternative> {
-        let alternative =
-            |method: &Method| KernelAlternative { name: method.name(), workspace: method.workspace(call) };
-        match convolution(call) {
-            None => KernelAlternative::sole(kernels::workspace_bytes(call)),
-            Some((pass, shape)) => {
-                self.methods(&mut self.state(), pass, shape).iter().map(alternative).collect()
-            }
-        }
+        let Some((pass, shape)) = convolution(call) else {
+            return KernelAlternative::sole(kernels::workspace_bytes(call));
+        };
+        let tf32 = self.precision.is_tf32(&shape);
+        let alternative = |method: &Method| KernelAlternative {
+            name: method.name(tf32),
+            workspace: method.workspace(call),
+        };
+        self.methods(&mut self.state(), pass, shape).iter().map(alternative).collect()
     }
 
     /// Enqueues an alternative of a call, with our own kernels that lay out its tensors by `launch`; whether that was a library's,
@@ -354,8 +358,9 @@ impl Libraries {
         }
         if methods.is_empty() {
             let kind = if self.deterministic { "deterministic " } else { "" };
+            let precision = if self.precision.is_tf32(shape) { ", in f32" } else { "" };
             tracing::warn!(
-                "cuDNN has no {kind}algorithm for {pass:?} of {shape:?}, which our own, slower kernel computes"
+                "cuDNN has no {kind}algorithm for {pass:?} of {shape:?}, which our own, slower kernel computes{precision}"
             );
         }
         methods.push(Method::Own);
