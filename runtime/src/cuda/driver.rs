@@ -391,8 +391,8 @@ impl CudaStream {
         self.check("cuEventRecord", status)
     }
 
-    /// Enqueues the recording of an event each time that the graph runs which the stream captures. Within the capture nothing can
-    /// wait for it.
+    /// Enqueues the recording of an event each time that the graph runs which the stream captures. Within the capture
+    /// nothing can wait for it.
     pub(super) fn record_when_launched(&self, event: &Event) -> Result<(), Refusal> {
         let external = CUevent_record_flags_enum::CU_EVENT_RECORD_EXTERNAL as c_uint;
         // SAFETY: both live; whoever keeps the graph keeps the event.

@@ -160,8 +160,9 @@ impl Iterations {
         Ok(Next::Commands)
     }
 
-    /// Ends the enqueueing; what was captured, with the events that it records with time stamps, is launched. Does nothing where
-    /// that is done already. Where the commands were not all taken, `whole` is false, and what was captured is thrown away.
+    /// Ends the enqueueing; what was captured, with the events that it records with time stamps, is launched. Does nothing
+    /// where that is done already. Where the commands were not all taken, `whole` is false, and what was captured is thrown
+    /// away.
     pub(super) fn end(
         &mut self,
         streams: &Streams,

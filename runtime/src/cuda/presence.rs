@@ -123,8 +123,8 @@ impl Search {
         Search { first: vec![folder.to_owned()], loader: false, usual: Vec::new() }
     }
 
-    /// In the packages of a virtual environment, and nowhere else: that of the PyTorch front, or the one that is active. None, with
-    /// a word, where it has none of NVIDIA's packages.
+    /// In the packages of a virtual environment, and nowhere else: that of the PyTorch front, or the one that is active.
+    /// None, with a word, where it has none of NVIDIA's packages.
     #[cfg(test)]
     pub(super) fn of_virtual_environment() -> Option<Search> {
         let front = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("python").join(".venv");
@@ -379,8 +379,8 @@ mod tests {
         check(&CUBLAS, too_old, &["libcublas.so.12", "too old", "cublasCreate_v2"]);
     }
 
-    /// The wheels that torch brings into a virtual environment: each library is found there, by the names that it has there, with
-    /// what it loads beside it, and has every function.
+    /// The wheels that torch brings into a virtual environment: each library is found there, by the names that it has
+    /// there, with what it loads beside it, and has every function.
     #[test]
     fn the_wheels_of_a_virtual_environment_are_found() {
         use super::super::compile::Compiler;

@@ -158,8 +158,8 @@ impl Text {
     }
 }
 
-/// A call of each kind, small; and those that run by other kernels: convolutions for tiles of each kind and for channels by themselves, sums of many rows,
-/// an update that leaves its parameter as it is.
+/// A call of each kind, small; and those that run by other kernels: convolutions for tiles of each kind and for channels by
+/// themselves, sums of many rows, an update that leaves its parameter as it is.
 fn calls() -> Vec<Call> {
     let conv = |input: [u32; 2], channels: u32| ConvShape {
         batch: 2,

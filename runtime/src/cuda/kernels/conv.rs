@@ -3,7 +3,7 @@
 //! What it deliberately does not do: hold a formula; those are in `conv.cu`.
 
 use super::Argument::{U32, U64};
-use super::{Argument, FAN, Plan, depthwise, flag, narrow, norm, window};
+use super::{Argument, FAN, Plan, depthwise, flag, narrow, norm, positions, window};
 use plimsoll_ir::program::{ConvShape, RowShape};
 
 /// Threads of a block: a tile of eights takes most of the registers that there are.
@@ -54,11 +54,6 @@ impl Tiles {
         let fills = across > 4 && along > 4 && eights.threads >= ENOUGH;
         if fills { (eights, kernels[0]) } else { (fours, kernels[1]) }
     }
-}
-
-/// Positions of the whole batch.
-pub(super) fn positions(shape: &ConvShape, image: [u32; 2]) -> u64 {
-    image.iter().fold(shape.batch, |n, side| n.saturating_mul(u64::from(*side)))
 }
 
 /// What all three kernels take, in their order.

@@ -4,8 +4,7 @@
 //! are rare: the kernels of all convolutions do.
 
 use super::Argument::{U32, U64};
-use super::conv::positions;
-use super::{Argument, PARALLEL, Plan, flag, narrow, window};
+use super::{Argument, PARALLEL, Plan, flag, narrow, positions, window};
 use plimsoll_ir::program::ConvShape;
 
 /// Positions of a line that a thread has, as in `depthwise.cu`.

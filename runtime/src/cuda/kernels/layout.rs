@@ -36,8 +36,8 @@ pub(crate) fn gather_windows(
     plan.grids
 }
 
-/// dx of `images` images from `first` on, of windows of one pixel, from a matrix `[position][channel]` that starts so many bytes
-/// into the workspace; or added to dx.
+/// dx of `images` images from `first` on, of windows of one pixel, from a matrix `[position][channel]` that starts so many
+/// bytes into the workspace; or added to dx.
 pub(crate) fn scatter_pixels(
     call: &Call,
     shape: &ConvShape,

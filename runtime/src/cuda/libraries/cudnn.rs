@@ -1,9 +1,9 @@
 //! cuDNN: what of it a convolution needs, by the C interface that all of its versions 9 have.
 //!
-//! Feature maps are NHWC and weights KRSC, as everywhere here, unless a way lays them out for it ([`Layout`]). Which algorithms there are for a shape is asked of cuDNN's own
-//! heuristic (`cudnnGet...Algorithm_v7`), which needs no memory and measures nothing; each comes with the scratch that its
-//! `WorkspaceSize` query tells. Descriptors are host memory, made when a call is asked for and kept, so that an iteration
-//! only enqueues.
+//! Feature maps are NHWC and weights KRSC, as everywhere here, unless a way lays them out for it ([`Layout`]). Which
+//! algorithms there are for a shape is asked of cuDNN's own heuristic (`cudnnGet...Algorithm_v7`), which needs no memory
+//! and measures nothing; each comes with the scratch that its `WorkspaceSize` query tells. Descriptors are host memory,
+//! made when a call is asked for and kept, so that an iteration only enqueues.
 //!
 //! What it deliberately does not do: choose by rank. The heuristic ranks by shape and so by batch, but a call has to have the
 //! same alternatives in the same order in the profile, in the plan and in the run; so they stand in a fixed order here, the
@@ -628,8 +628,9 @@ mod tests {
         check(true, &[2], None);
     }
 
-    /// The real cuDNN of the PyTorch front's virtual environment takes the descriptors of every convolution of the zoo, in every
-    /// layout that a way uses; and no tensor of 2^31 elements, which is what `countable_batch` goes by. No device is needed.
+    /// The real cuDNN of the PyTorch front's virtual environment takes the descriptors of every convolution of the zoo, in
+    /// every layout that a way uses; and no tensor of 2^31 elements, which is what `countable_batch` goes by. No device is
+    /// needed.
     #[test]
     fn the_real_cudnn_takes_the_descriptors_of_every_convolution_of_the_zoo() {
         use plimsoll_ir::program::Call;

@@ -1,14 +1,14 @@
 //! NVIDIA's libraries as alternatives of a call: cuDNN's algorithms for convolutions, cuBLAS for those that are matrix
 //! products.
 //!
-//! A convolution has, in this order: cuDNN's algorithms for its shape, in an order that is fixed for each pass; of a grouped
-//! one, cuDNN's first algorithm for a single group, called for each group (`groups_...`); cuBLAS, where the windows are single
-//! pixels; cuBLAS on windows that are laid out as rows of a matrix (`cublas_windows`, see `columns.rs`); for the filter gradient
-//! cuDNN's deterministic algorithms on planes (`planes_...`), to which the tensors are transposed; our own kernel, which
-//! multiplies in f32 and is called `own_f32` where the others multiply in TF32. A fully connected layer has cuBLAS and our own kernel. The order depends on
-//! no measurement and no rank, so profile, plan and run speak of the same alternatives; an algorithm that asks for more than
-//! [`MOST_SCRATCH`] is left out unless it is the first. With `deterministic` a call has one alternative alone: the first that
-//! is deterministic.
+//! A convolution has, in this order: cuDNN's algorithms for its shape, in an order that is fixed for each pass; of a
+//! grouped one, cuDNN's first algorithm for a single group, called for each group (`groups_...`); cuBLAS, where the windows
+//! are single pixels; cuBLAS on windows that are laid out as rows of a matrix (`cublas_windows`, see `columns.rs`); for the
+//! filter gradient cuDNN's deterministic algorithms on planes (`planes_...`), to which the tensors are transposed; our own
+//! kernel, which multiplies in f32 and is called `own_f32` where the others multiply in TF32. A fully connected layer has
+//! cuBLAS and our own kernel. The order depends on no measurement and no rank, so profile, plan and run speak of the same
+//! alternatives; an algorithm that asks for more than [`MOST_SCRATCH`] is left out unless it is the first. With
+//! `deterministic` a call has one alternative alone: the first that is deterministic.
 //!
 //! What a call has is asked once for each shape and kept with its descriptors. The executor asks for every launch that it
 //! loads, so nothing is made in an iteration.
@@ -238,8 +238,8 @@ impl Libraries {
         self.methods(&mut self.state(), pass, shape).iter().map(alternative).collect()
     }
 
-    /// Enqueues an alternative of a call, with our own kernels that lay out its tensors by `launch`; whether that was a library's,
-    /// so that only [`kernels::after_library`] is left to do.
+    /// Enqueues an alternative of a call, with our own kernels that lay out its tensors by `launch`; whether that was a
+    /// library's, so that only [`kernels::after_library`] is left to do.
     ///
     /// # Safety
     /// `addresses` are those of the call's operands, `workspace` of the scratch that the alternative asks for; all of it is
@@ -282,7 +282,7 @@ impl Libraries {
                 columns.steps(pass, call, operands, workspace, |step| match step {
                     Step::Own(grids) => launch(&grids),
                     Step::Product(product, operands) => multiply(product, operands),
-                })?
+                })?;
             }
             Method::Planes(algorithm, shape, places) => {
                 launch(&layout::to_planes(call, shape, places))?;
