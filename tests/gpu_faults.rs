@@ -153,7 +153,7 @@ fn a_device_that_others_use_or_that_is_slowed_is_said_so() {
     let doctor = libraries.run("doctor", "", &[SHARED]);
     check(&doctor, 0, &[]);
     let told = String::from_utf8_lossy(&doctor.stdout).into_owned();
-    for words in [other, "slowed down (heat)", "5.0 x16", "580.0", "1980"] {
+    for words in [other, "slowed down (heat)", "5.0 x16", "580.0", "1980", "own_f32"] {
         assert!(told.contains(words), "`{words}` in: {told}");
     }
     // Who holds the memory that is missing.

@@ -96,7 +96,7 @@ pub struct EventId(pub u32);
 pub struct IterationId {
     /// Tells sequences apart.
     pub number: u32,
-    /// Whether [`Device::event_seconds`] is asked after it: time stamps cost something, and a graph has none.
+    /// Whether [`Device::event_seconds`] is asked after it: time stamps cost something.
     pub timed: bool,
 }
 

@@ -83,7 +83,8 @@ fn cuda(survey: Result<Survey, CudaError>, advice: &mut Table) -> Vec<Table> {
         Ok(survey) => survey,
         Err(error) => return vec![Table::facts("cuda", vec![("cuda", "CUDA", cuda_error(&error).into())])],
     };
-    let libraries = libraries(&survey);
+    let has_tf32 = survey.devices.iter().any(|(gpu, _)| gpu.has_tf32());
+    let libraries = libraries(&survey, has_tf32);
     let mut devices = Table::new(
         "cuda_devices",
         &[
@@ -140,7 +141,7 @@ fn cuda(survey: Result<Survey, CudaError>, advice: &mut Table) -> Vec<Table> {
 }
 
 /// The versions and places of the driver and of the libraries.
-fn libraries(survey: &Survey) -> Table {
+fn libraries(survey: &Survey, has_tf32: bool) -> Table {
     let version = |(major, minor)| format!("{major}.{minor}");
     let compiler = match &survey.compiler {
         Ok((path, number)) => format!("{}, in {}", version(*number), path.display()),
@@ -154,7 +155,9 @@ fn libraries(survey: &Survey) -> Table {
         Ok((path, (major, minor, patch))) => format!("{major}.{minor}.{patch}, in {}", path.display()),
         Err(error) => cuda_error(error),
     };
-    let facts = vec![
+    let tf32 = "convolutions, by default, where cuDNN or cuBLAS computes them; our own kernels (the alternative `own_f32`, and \
+                attention) multiply in f32";
+    let mut facts = vec![
         ("driver_version", "driver", survey.driver_version.as_ref().ok().cloned().into()),
         ("cuda_version", "CUDA of the driver", version(survey.version).into()),
         ("driver_library", "driver's library", survey.driver.display().to_string().into()),
@@ -167,6 +170,7 @@ fn libraries(survey: &Survey) -> Table {
             survey.driver_version.as_ref().map_or_else(ToString::to_string, |_| "it answers".into()).into(),
         ),
     ];
+    facts.extend(has_tf32.then(|| ("tf32", "multiplied in TF32", tf32.into())));
     Table::facts("cuda", facts)
 }
 

@@ -23,6 +23,7 @@ const ALLOCATION_FAILED: u32 = 4004;
 const EXECUTION_FAILED: u32 = 5000;
 
 const FLOAT: u32 = 0;
+const NCHW: u32 = 0;
 const NHWC: u32 = 1;
 const CROSS_CORRELATION: u32 = 1;
 const DEFAULT_MATH: u32 = 0;
@@ -40,10 +41,10 @@ enum Thing {
         stream: usize,
         memory: u64,
     },
-    /// n, c, h, w.
-    Tensor([usize; 4]),
-    /// k, c, h, w.
-    Filter([usize; 4]),
+    /// n, c, h, w, and what lies from one of each to the next.
+    Tensor([usize; 4], [usize; 4]),
+    /// k, c, h, w, and whether they lie in this order.
+    Filter([usize; 4], bool),
     Convolution(Convolution),
 }
 
@@ -75,13 +76,15 @@ struct Algorithm {
     deterministic: bool,
     /// Only for windows of 3x3 that move by one position.
     winograd: bool,
+    /// Only for planes.
+    planes: bool,
     /// Bytes of scratch, besides those for each element of the weights.
     scratch: usize,
     of_weight: usize,
 }
 
 const fn algorithm(number: u32, deterministic: bool, scratch: usize, of_weight: usize) -> Algorithm {
-    Algorithm { number, deterministic, winograd: false, scratch, of_weight }
+    Algorithm { number, deterministic, winograd: false, planes: false, scratch, of_weight }
 }
 
 const WINOGRAD: Algorithm = Algorithm { winograd: true, ..algorithm(0, true, 3072, 8) };
@@ -104,6 +107,7 @@ impl Pass {
                 algorithm(0, false, 0, 0),
                 algorithm(1, true, 100, 8),
                 algorithm(3, false, 1000, 0),
+                Algorithm { planes: true, ..algorithm(2, true, 2000, 4) },
                 Algorithm { number: 5, ..WINOGRAD },
             ],
         }
@@ -117,6 +121,10 @@ impl Pass {
 
 impl Algorithm {
     fn takes(&self, shape: &Shape) -> bool {
+        // On planes there are more.
+        if self.planes && !shape.planes {
+            return false;
+        }
         let plain = shape.window == [3, 3] && shape.stride == [1, 1] && shape.dilation == [1, 1];
         !self.winograd || plain && shape.groups == 1
     }
@@ -194,11 +202,11 @@ fn stream_of(handle: usize) -> Outcome<usize> {
 /// What the four descriptors say together, and the arithmetic.
 fn shape(x: usize, w: usize, convolution: usize, y: usize) -> Outcome<(Shape, u32)> {
     let tensor =
-        |handle| set(handle, |thing| if let Thing::Tensor(sides) = thing { Some(*sides) } else { None });
-    let [batch, channels, rows, columns] = tensor(x)?;
-    let [of_y, filters, out_rows, out_columns] = tensor(y)?;
-    let [k, depth, height, width] =
-        set(w, |thing| if let Thing::Filter(sides) = thing { Some(*sides) } else { None })?;
+        |handle| set(handle, |thing| if let Thing::Tensor(n, of) = thing { Some((*n, *of)) } else { None });
+    let ([batch, channels, rows, columns], of_x) = tensor(x)?;
+    let ([of_batch, filters, out_rows, out_columns], of_y) = tensor(y)?;
+    let ([k, depth, height, width], planes) =
+        set(w, |thing| if let Thing::Filter(n, planes) = thing { Some((*n, *planes)) } else { None })?;
     let c = set(convolution, |thing| if let Thing::Convolution(c) = thing { Some(*c) } else { None })?;
     let shape = Shape {
         batch,
@@ -209,13 +217,19 @@ fn shape(x: usize, w: usize, convolution: usize, y: usize) -> Outcome<(Shape, u3
         stride: c.stride,
         dilation: c.dilation,
         groups: c.groups,
+        strides: [of_x, of_y].map(|[n, c, h, w]| [n, h, w, c]),
+        planes,
     };
+    // Images lie as the weights do.
+    if [of_x, of_y].iter().any(|[_, c, _, w]| *(if planes { w } else { c }) != 1) {
+        return Err(NOT_SUPPORTED);
+    }
     let fits = |side: usize| {
         let span = shape.dilation[side] * (shape.window[side] - 1) + 1;
         let room = (shape.input[side] + 2 * shape.padding[side]).checked_sub(span);
         room.is_some_and(|room| room / shape.stride[side] + 1 == shape.output[side])
     };
-    let agrees = of_y == batch && filters == k && depth * c.groups == channels && k % c.groups == 0;
+    let agrees = of_batch == batch && filters == k && depth * c.groups == channels && k % c.groups == 0;
     if !agrees || batch == 0 || depth == 0 || c.groups == 0 || !fits(0) || !fits(1) {
         return Err(BAD_PARAM);
     }
@@ -389,39 +403,39 @@ calls! {
     }
 
     fn cudnnCreateTensorDescriptor(handle: Place<usize>) {
-        add(handle, Thing::Tensor([0; 4]))
+        add(handle, Thing::Tensor([0; 4], [0; 4]))
     }
 
     fn cudnnDestroyTensorDescriptor(handle: usize) {
-        remove(handle, |thing| matches!(thing, Thing::Tensor(_))).map(|_| ())
+        remove(handle, |thing| matches!(thing, Thing::Tensor(..))).map(|_| ())
     }
 
-    fn cudnnSetTensor4dDescriptor(
-        handle: usize, format: u32, kind: u32, n: c_int, c: c_int, h: c_int, w: c_int,
+    fn cudnnSetTensor4dDescriptorEx(
+        handle: usize, kind: u32, n: c_int, c: c_int, h: c_int, w: c_int, of_n: c_int, of_c: c_int, of_h: c_int, of_w: c_int,
     ) {
-        if format != NHWC || kind != FLOAT {
+        if kind != FLOAT {
             return Err(NOT_SUPPORTED);
         }
-        let to = lengths([n, c, h, w], 1)?;
-        set(handle, |thing| if let Thing::Tensor(sides) = thing { *sides = to; Some(()) } else { None })
+        let to = Thing::Tensor(lengths([n, c, h, w], 1)?, lengths([of_n, of_c, of_h, of_w], 1)?);
+        set(handle, |thing| if let Thing::Tensor(..) = thing { *thing = to; Some(()) } else { None })
     }
 
     fn cudnnCreateFilterDescriptor(handle: Place<usize>) {
-        add(handle, Thing::Filter([0; 4]))
+        add(handle, Thing::Filter([0; 4], false))
     }
 
     fn cudnnDestroyFilterDescriptor(handle: usize) {
-        remove(handle, |thing| matches!(thing, Thing::Filter(_))).map(|_| ())
+        remove(handle, |thing| matches!(thing, Thing::Filter(..))).map(|_| ())
     }
 
     fn cudnnSetFilter4dDescriptor(
         handle: usize, kind: u32, format: u32, k: c_int, c: c_int, h: c_int, w: c_int,
     ) {
-        if format != NHWC || kind != FLOAT {
+        if ![NCHW, NHWC].contains(&format) || kind != FLOAT {
             return Err(NOT_SUPPORTED);
         }
-        let to = lengths([k, c, h, w], 1)?;
-        set(handle, |thing| if let Thing::Filter(sides) = thing { *sides = to; Some(()) } else { None })
+        let to = Thing::Filter(lengths([k, c, h, w], 1)?, format == NCHW);
+        set(handle, |thing| if let Thing::Filter(..) = thing { *thing = to; Some(()) } else { None })
     }
 
     fn cudnnCreateConvolutionDescriptor(handle: Place<usize>) {
@@ -561,6 +575,7 @@ extern "C" fn cudnnGetLastErrorString(room: *mut c_char, length: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sums::packed;
 
     #[test]
     fn places_that_overlap_or_are_not_there_are_refused() {
@@ -589,6 +604,8 @@ mod tests {
             stride: [1, 1],
             dilation: [1, 1],
             groups: 1,
+            strides: [packed([5, 5, 3]), packed([5, 5, 4])],
+            planes: false,
         };
         for pass in [Pass::Forward, Pass::Data, Pass::Filter] {
             let of = |a: &Algorithm| a.workspace(&shape, FMA_MATH);
@@ -597,6 +614,8 @@ mod tests {
             sizes.dedup();
             assert_eq!(sizes.len(), pass.algorithms().len(), "{pass:?}");
             assert!(pass.algorithm(2, &shape, FMA_MATH).is_err());
+            let on_planes = Shape { planes: true, ..shape };
+            assert_eq!(pass.algorithm(2, &on_planes, FMA_MATH).is_ok(), pass == Pass::Filter);
         }
     }
 }

@@ -4,6 +4,8 @@
 //! two algorithms differ by rounding, as real ones do, and one run in place of another shows. With TF32 factors lose 13 bits
 //! before they are multiplied.
 
+use std::collections::BTreeMap;
+
 /// How sums are added up.
 #[derive(Clone, Copy, Debug)]
 pub struct Order {
@@ -53,6 +55,20 @@ pub struct Shape {
     pub stride: [usize; 2],
     pub dilation: [usize; 2],
     pub groups: usize,
+    /// From one image, row, column and channel of the input and of the output to the next.
+    pub strides: [[usize; 4]; 2],
+    /// Whether weights are KCRS, not KRSC.
+    pub planes: bool,
+}
+
+/// The strides of packed images of rows, columns and channels.
+#[cfg(test)]
+pub fn packed([rows, columns, channels]: [usize; 3]) -> [usize; 4] {
+    [rows * columns * channels, columns * channels, channels, 1]
+}
+
+fn dot(a: [usize; 4], b: [usize; 4]) -> usize {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
 impl Shape {
@@ -60,10 +76,13 @@ impl Shape {
         self.input[2] / self.groups
     }
 
-    /// Elements of the input, the weights and the output.
+    /// Elements from the first to the last of the input, the weights and the output.
     pub fn elements(&self) -> [usize; 3] {
-        let of = |sides: [usize; 3]| self.batch * sides.iter().product::<usize>();
-        [of(self.input), self.output[2] * self.window[0] * self.window[1] * self.depth(), of(self.output)]
+        let of = |[rows, columns, channels]: [usize; 3], strides| {
+            dot([self.batch - 1, rows - 1, columns - 1, channels - 1], strides) + 1
+        };
+        let weights = self.output[2] * self.window[0] * self.window[1] * self.depth();
+        [of(self.input, self.strides[0]), weights, of(self.output, self.strides[1])]
     }
 
     /// Where a tap of the window at an output position lies in the input; none in the padding.
@@ -76,15 +95,21 @@ impl Shape {
     }
 
     fn x(&self, n: usize, at: [usize; 2], c: usize) -> usize {
-        ((n * self.input[0] + at[0]) * self.input[1] + at[1]) * self.input[2] + c
+        dot([n, at[0], at[1], c], self.strides[0])
     }
 
     fn w(&self, k: usize, tap: [usize; 2], c: usize) -> usize {
-        ((k * self.window[0] + tap[0]) * self.window[1] + tap[1]) * self.depth() + c
+        let [rows, columns] = self.window;
+        let [k, tap, c] = [k, tap[0] * columns + tap[1], c];
+        if self.planes {
+            (k * self.depth() + c) * rows * columns + tap
+        } else {
+            (k * rows * columns + tap) * self.depth() + c
+        }
     }
 
     fn y(&self, n: usize, at: [usize; 2], k: usize) -> usize {
-        ((n * self.output[0] + at[0]) * self.output[1] + at[1]) * self.output[2] + k
+        dot([n, at[0], at[1], k], self.strides[1])
     }
 
     /// The channels of the input that an output channel sees, from the first.
@@ -106,8 +131,8 @@ pub fn forward(s: &Shape, order: Order, x: &[f32], w: &[f32], y: &mut [f32], old
                 let mut sum = Sum::new(order);
                 for tap in pairs(s.window) {
                     let Some(from) = s.tap(at, tap) else { continue };
-                    let (x, w) = (&x[s.x(n, from, s.first_of(k))..], &w[s.w(k, tap, 0)..]);
-                    (0..s.depth()).for_each(|c| sum.add(x[c], w[c]));
+                    let first = s.first_of(k);
+                    (0..s.depth()).for_each(|c| sum.add(x[s.x(n, from, first + c)], w[s.w(k, tap, c)]));
                 }
                 put(&mut y[s.y(n, at, k)], sum.total(), old);
             }
@@ -117,20 +142,27 @@ pub fn forward(s: &Shape, order: Order, x: &[f32], w: &[f32], y: &mut [f32], old
 
 /// dx = what dy makes of it through w, plus `old` times what dx holds.
 pub fn backward_data(s: &Shape, order: Order, dy: &[f32], w: &[f32], dx: &mut [f32], old: f32) {
-    let mut sums: Vec<Sum> = (0..s.elements()[0]).map(|_| Sum::new(order)).collect();
+    let mut sums: BTreeMap<usize, Sum> = BTreeMap::new();
+    for n in 0..s.batch {
+        for at in pairs([s.input[0], s.input[1]]) {
+            sums.extend((0..s.input[2]).map(|c| (s.x(n, at, c), Sum::new(order))));
+        }
+    }
     for n in 0..s.batch {
         for at in pairs([s.output[0], s.output[1]]) {
             for tap in pairs(s.window) {
                 let Some(to) = s.tap(at, tap) else { continue };
                 for k in 0..s.output[2] {
-                    let (gradient, first) = (dy[s.y(n, at, k)], s.x(n, to, s.first_of(k)));
-                    let w = &w[s.w(k, tap, 0)..];
-                    (0..s.depth()).for_each(|c| sums[first + c].add(gradient, w[c]));
+                    let (gradient, first) = (dy[s.y(n, at, k)], s.first_of(k));
+                    for c in 0..s.depth() {
+                        let sum = sums.get_mut(&s.x(n, to, first + c)).expect("every element has one");
+                        sum.add(gradient, w[s.w(k, tap, c)]);
+                    }
                 }
             }
         }
     }
-    sums.iter().zip(dx).for_each(|(sum, dx)| put(dx, sum.total(), old));
+    sums.iter().for_each(|(at, sum)| put(&mut dx[*at], sum.total(), old));
 }
 
 /// dw = what x and dy make of it, plus `old` times what dw holds.
@@ -141,12 +173,11 @@ pub fn backward_filter(s: &Shape, order: Order, x: &[f32], dy: &[f32], dw: &mut 
             for n in 0..s.batch {
                 for at in pairs([s.output[0], s.output[1]]) {
                     let Some(from) = s.tap(at, tap) else { continue };
-                    let (gradient, x) = (dy[s.y(n, at, k)], &x[s.x(n, from, s.first_of(k))..]);
-                    sums.iter_mut().zip(x).for_each(|(sum, x)| sum.add(*x, gradient));
+                    let (gradient, first) = (dy[s.y(n, at, k)], s.first_of(k));
+                    (0..s.depth()).for_each(|c| sums[c].add(x[s.x(n, from, first + c)], gradient));
                 }
             }
-            let first = s.w(k, tap, 0);
-            sums.iter().enumerate().for_each(|(c, sum)| put(&mut dw[first + c], sum.total(), old));
+            sums.iter().enumerate().for_each(|(c, sum)| put(&mut dw[s.w(k, tap, c)], sum.total(), old));
         }
     }
 }
@@ -211,6 +242,8 @@ mod tests {
             stride: [2, 2],
             dilation: [1, 2],
             groups: 2,
+            strides: [packed([5, 4, 4]), packed([3, 2, 6])],
+            planes: false,
         };
         let fill = |count: usize, step: usize| -> Vec<f32> {
             (0..count).map(|i| ((i * step) % 23) as f32 / 8.0 - 1.0).collect()
@@ -243,6 +276,8 @@ mod tests {
             stride: [1, 1],
             dilation: [1, 1],
             groups: 1,
+            strides: [packed([1, 1, 300]), packed([1, 1, 1])],
+            planes: false,
         };
         let x: Vec<f32> = (0..300).map(|i| ((i * 7919) % 1000) as f32 / 999.0).collect();
         let sum = |order| {

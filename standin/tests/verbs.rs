@@ -83,7 +83,7 @@ fn what_is_tuned_runs_with_the_kernels_that_it_was_tuned_for() {
     let config = read("chosen.config.json");
     assert!(config.contains("\"libraries\":true") && config.contains("\"precision\":\"tf32\""), "{config}");
     let profile = read("network.profile.json");
-    for way in ["implicit_gemm", "algo_3", "own"] {
+    for way in ["implicit_gemm", "algo_3", "own_f32"] {
         assert!(profile.contains(&format!("\"name\":\"{way}\"")), "`{way}` was not measured");
     }
     assert!(profile.contains("cuDNN9.1.0,TF32"), "whose kernels were measured");

@@ -11,11 +11,11 @@ use super::error::{Capability, CudaError, Refusal, advice, code};
 use super::presence::{DRIVER, Search};
 use super::table::DriverFunctions;
 use cudarc::driver::sys::{
-    CUctx_st, CUdevice, CUdevice_attribute, CUevent_flags_enum, CUevent_st, CUfunc_st, CUgraph_st,
-    CUgraphExec_st, CUmod_st, CUstream_flags_enum, CUstream_st, CUstreamCaptureMode,
+    CUctx_st, CUdevice, CUdevice_attribute, CUevent_flags_enum, CUevent_record_flags_enum, CUevent_st,
+    CUfunc_st, CUgraph_st, CUgraphExec_st, CUmod_st, CUstream_flags_enum, CUstream_st, CUstreamCaptureMode,
 };
 use memmap2::MmapMut;
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -389,6 +389,16 @@ impl CudaStream {
         // SAFETY: both live; the driver keeps what it needs of the event.
         let status = unsafe { (self.context.functions().cuEventRecord)(event.raw.0, self.raw.0) };
         self.check("cuEventRecord", status)
+    }
+
+    /// Enqueues the recording of an event each time that the graph runs which the stream captures. Within the capture
+    /// nothing can wait for it.
+    pub(super) fn record_when_launched(&self, event: &Event) -> Result<(), Refusal> {
+        let external = CUevent_record_flags_enum::CU_EVENT_RECORD_EXTERNAL as c_uint;
+        // SAFETY: both live; whoever keeps the graph keeps the event.
+        let status =
+            unsafe { (self.context.functions().cuEventRecordWithFlags)(event.raw.0, self.raw.0, external) };
+        self.check("cuEventRecordWithFlags", status)
     }
 
     /// Enqueues a wait for the last recording of an event.

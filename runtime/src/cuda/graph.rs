@@ -3,12 +3,13 @@
 //! An iteration begins with a fork, both transfer streams waiting for the compute stream, and ends with a join, the compute
 //! stream waiting for both; so the compute stream alone says when all of it is over, and a capture that begins and ends there
 //! takes in all three. The first run of an iteration is enqueued command by command, since drivers load kernels at their
-//! first launch, which a capture does not allow; the second is captured, and replayed from then on. Timed iterations, and all
-//! where graphs are off, are the same commands one by one.
+//! first launch, which a capture does not allow; the second is captured, and replayed from then on. Those of a timed iteration
+//! have events with time stamps between them, which a graph records each time that it runs. Where graphs are off, all are
+//! enqueued one by one.
 
 use super::driver::{Context, CudaStream, Event, Graph};
 use super::error::Refusal;
-use crate::device::IterationId;
+use crate::device::{EventId, IterationId};
 use plimsoll_ir::schedule::Stream;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -67,8 +68,8 @@ impl Streams {
 enum Known {
     /// It ran once, command by command.
     Once,
-    /// Its graph.
-    Captured(Graph),
+    /// Its graph, and the events that it records with time stamps.
+    Captured(Graph, Vec<EventId>),
 }
 
 /// How the commands of the running iteration are taken.
@@ -114,11 +115,29 @@ impl Iterations {
         self.known.clear();
     }
 
-    /// Begins an iteration, or launches it whole.
-    pub(super) fn begin(&mut self, id: IterationId, streams: &Streams) -> Result<Next, Refusal> {
+    /// Whether what is enqueued becomes a graph.
+    pub(super) fn is_captured(&self) -> bool {
+        matches!(self.taking, Taking::Capturing(_))
+    }
+
+    /// The events with time stamps that the graph of an iteration records.
+    pub(super) fn recorded(&self, id: IterationId) -> &[EventId] {
+        match self.known.get(&id) {
+            Some(Known::Captured(_, recorded)) => recorded,
+            _ => &[],
+        }
+    }
+
+    /// Begins an iteration, or launches it whole. A timed one records its `origin` before anything else.
+    pub(super) fn begin(
+        &mut self,
+        id: IterationId,
+        streams: &Streams,
+        origin: &Event,
+    ) -> Result<Next, Refusal> {
         self.taking = Taking::Nothing;
         match self.known.get(&id) {
-            Some(Known::Captured(graph)) => {
+            Some(Known::Captured(graph, _)) => {
                 // SAFETY: the device holds all memory that the graph names, and forgets the graph before it gives any back.
                 unsafe { streams.compute().launch_graph(graph) }?;
                 return Ok(Next::Nothing);
@@ -126,21 +145,35 @@ impl Iterations {
             Some(Known::Once) => {
                 streams.compute().begin_capture()?;
                 self.taking = Taking::Capturing(id);
+                if id.timed {
+                    streams.compute().record_when_launched(origin)?;
+                }
             }
-            None => self.taking = Taking::OneByOne(id),
+            None => {
+                self.taking = Taking::OneByOne(id);
+                if id.timed {
+                    streams.compute().record(origin)?;
+                }
+            }
         }
         streams.fork()?;
         Ok(Next::Commands)
     }
 
-    /// Ends the enqueueing; what was captured is launched. Does nothing where that is done already. Where the commands
-    /// were not all taken, `whole` is false, and what was captured is thrown away.
-    pub(super) fn end(&mut self, streams: &Streams, whole: bool) -> Result<(), Refusal> {
+    /// Ends the enqueueing; what was captured, with the events that it records with time stamps, is launched. Does nothing
+    /// where that is done already. Where the commands were not all taken, `whole` is false, and what was captured is thrown
+    /// away.
+    pub(super) fn end(
+        &mut self,
+        streams: &Streams,
+        whole: bool,
+        recorded: &[EventId],
+    ) -> Result<(), Refusal> {
         match std::mem::replace(&mut self.taking, Taking::Nothing) {
             Taking::Nothing => Ok(()),
             Taking::OneByOne(id) => {
                 streams.join()?;
-                if self.graphs && !id.timed && whole {
+                if self.graphs && whole {
                     self.known.insert(id, Known::Once);
                 }
                 Ok(())
@@ -154,7 +187,7 @@ impl Iterations {
                 if whole {
                     // SAFETY: as in `begin`.
                     unsafe { streams.compute().launch_graph(&graph) }?;
-                    self.known.insert(id, Known::Captured(graph));
+                    self.known.insert(id, Known::Captured(graph, recorded.to_vec()));
                 }
                 Ok(())
             }

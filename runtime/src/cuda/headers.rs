@@ -36,6 +36,7 @@ fn constants() -> BTreeMap<&'static str, i64> {
     constants! {
         driver::CUstream_flags_enum { CU_STREAM_NON_BLOCKING }
         driver::CUevent_flags_enum { CU_EVENT_DISABLE_TIMING }
+        driver::CUevent_record_flags_enum { CU_EVENT_RECORD_EXTERNAL }
         driver::CUstreamCaptureMode_enum { CU_STREAM_CAPTURE_MODE_THREAD_LOCAL }
         driver::CUdevice_attribute_enum {
             CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR
@@ -46,7 +47,7 @@ fn constants() -> BTreeMap<&'static str, i64> {
         cublas::cublasOperation_t { CUBLAS_OP_N CUBLAS_OP_T }
         cublas::cudaDataType_t { CUDA_R_32F }
         cudnn::cudnnDataType_t { CUDNN_DATA_FLOAT }
-        cudnn::cudnnTensorFormat_t { CUDNN_TENSOR_NHWC }
+        cudnn::cudnnTensorFormat_t { CUDNN_TENSOR_NCHW CUDNN_TENSOR_NHWC }
         cudnn::cudnnConvolutionMode_t { CUDNN_CROSS_CORRELATION }
         cudnn::cudnnMathType_t { CUDNN_DEFAULT_MATH CUDNN_FMA_MATH CUDNN_TENSOR_OP_MATH }
         cudnn::cudnnConvolutionFwdAlgo_t {

@@ -38,7 +38,7 @@ use crate::device::{
     in_range,
 };
 use compile::Compiler;
-use driver::{Context, Driver, Event, Function, Module};
+use driver::{Context, CudaStream, Driver, Event, Function, Module};
 
 use graph::{Iterations, Next, Streams};
 use health::{Management, Watched};
@@ -141,9 +141,9 @@ pub struct CudaDevice {
     /// The host's memory node beside the device, where there are several.
     node: Option<u32>,
     iterations: Iterations,
-    /// Without time stamps, for iterations that are not timed.
+    /// Without time stamps, for iterations that are not timed, and for the waits of those that are captured.
     plain: Vec<Event>,
-    /// With time stamps, for those that are.
+    /// With time stamps, for those that are timed.
     timed: Vec<Event>,
     /// The start of the last timed iteration.
     origin: Event,
@@ -340,55 +340,31 @@ impl CudaDevice {
         offsets: &[Bytes],
         workspace: Bytes,
     ) -> Result<(), DeviceError> {
-        for grid in grids {
-            let function = match self.functions.get(grid.kernel) {
-                Some(function) => *function,
-                None => {
-                    let function = self.gpu.module.function(grid.kernel)?;
-                    self.functions.insert(grid.kernel, function);
-                    function
-                }
-            };
-            let mut arguments: Vec<u64> =
-                grid.arguments.iter().map(|a| self.argument(a, offsets, workspace)).collect();
-            let Grid { blocks, threads, .. } = *grid;
-            // SAFETY: `kernels` gives the arguments of its own kernels' parameters; the executor has made sure that the
-            // operands and the scratch that a call spans lie in the allocation, which lives as long as the streams are
-            // busy, and a checked schedule orders who touches them. What lies between adjoining updates is nobody's.
-            unsafe { self.streams.compute().launch(function, blocks, threads, &mut arguments) }
-                .map_err(|refusal| refused(call.name(), &refusal))?;
-        }
-        Ok(())
+        let CudaDevice { gpu, functions, memory, streams, .. } = self;
+        let place = Place { memory, offsets, workspace };
+        launch_grids(&gpu.module, functions, streams.compute(), grids, call, &place)
     }
 
     /// Enqueues what a library does of a call, by its alternative; whether it does anything.
     fn launch_of_library(&mut self, launch: &Launch) -> Result<bool, DeviceError> {
-        let Some(libraries) = &self.gpu.libraries else { return Ok(false) };
-        self.addresses.clear();
-        self.addresses.extend(launch.offsets().iter().map(|offset| self.memory.device(*offset)));
-        let (call, alternative, workspace) =
-            (launch.call(), launch.alternative(), self.memory.device(launch.workspace()));
+        let CudaDevice { gpu, functions, memory, streams, addresses, .. } = self;
+        let Some(libraries) = &gpu.libraries else { return Ok(false) };
+        addresses.clear();
+        addresses.extend(launch.offsets().iter().map(|offset| memory.device(*offset)));
+        let (call, alternative) = (launch.call(), launch.alternative());
+        let (stream, place) =
+            (streams.compute(), Place { memory, offsets: launch.offsets(), workspace: launch.workspace() });
+        let workspace = memory.device(place.workspace);
+        let mut own = |grids: &[Grid]| launch_grids(&gpu.module, functions, stream, grids, call, &place);
         // SAFETY: as for our own kernels: the executor has made sure that operands and scratch lie in the allocation, whose
         // life and order of use it answers for.
-        let enqueued = unsafe {
-            libraries.enqueue(self.streams.compute(), call, alternative, &self.addresses, workspace)
-        };
-        enqueued.map_err(|refusal| failed(call.name(), &refusal))
+        unsafe { libraries.enqueue(stream, call, alternative, addresses, workspace, &mut own) }
     }
 
-    /// An argument as its kernel reads it: from the first byte of a cell, little-endian.
-    fn argument(&self, argument: &Argument, offsets: &[Bytes], workspace: Bytes) -> u64 {
-        match *argument {
-            Argument::Operand(index) => self.memory.device(offsets[index]),
-            Argument::Workspace(byte) => self.memory.device(workspace) + byte,
-            Argument::U32(value) => u64::from(value),
-            Argument::U64(value) => value,
-            Argument::F32(value) => u64::from(value.to_bits()),
-        }
-    }
-
+    /// The event that streams wait for. A capture knows those without time stamps alone: it records the others when it runs.
     fn event(&self, event: EventId) -> &Event {
-        let events = if self.now.timed { &self.timed } else { &self.plain };
+        let stamped = self.now.timed && !self.iterations.is_captured();
+        let events = if stamped { &self.timed } else { &self.plain };
         &events[event.0 as usize]
     }
 
@@ -412,12 +388,68 @@ impl CudaDevice {
     }
 }
 
+/// Where a call finds everything.
+struct Place<'a> {
+    memory: &'a Memory,
+    offsets: &'a [Bytes],
+    workspace: Bytes,
+}
+
+impl Place<'_> {
+    /// An argument as its kernel reads it: from the first byte of a cell, little-endian.
+    fn argument(&self, argument: &Argument) -> u64 {
+        match *argument {
+            Argument::Operand(index) => self.memory.device(self.offsets[index]),
+            Argument::Workspace(byte) => self.memory.device(self.workspace) + byte,
+            Argument::U32(value) => u64::from(value),
+            Argument::U64(value) => value,
+            Argument::F32(value) => u64::from(value.to_bits()),
+        }
+    }
+}
+
+/// Enqueues our own kernels for a call; `functions` are those that were used before.
+fn launch_grids(
+    module: &Module,
+    functions: &mut HashMap<&'static str, Function>,
+    stream: &CudaStream,
+    grids: &[Grid],
+    call: &Call,
+    place: &Place<'_>,
+) -> Result<(), DeviceError> {
+    for grid in grids {
+        let function = match functions.get(grid.kernel) {
+            Some(function) => *function,
+            None => {
+                let function = module.function(grid.kernel)?;
+                functions.insert(grid.kernel, function);
+                function
+            }
+        };
+        let mut arguments: Vec<u64> = grid.arguments.iter().map(|a| place.argument(a)).collect();
+        let Grid { blocks, threads, .. } = *grid;
+        // SAFETY: `kernels` gives the arguments of its own kernels' parameters; the executor has made sure that the
+        // operands and the scratch that a call spans lie in the allocation, which lives as long as the streams are
+        // busy, and a checked schedule orders who touches them. What lies between adjoining updates is nobody's.
+        unsafe { stream.launch(function, blocks, threads, &mut arguments) }
+            .map_err(|refusal| refused(call.name(), &refusal))?;
+    }
+    Ok(())
+}
+
 /// The least compute capability whose tensor cores have TF32: Ampere's.
 const LEAST_WITH_TF32: Capability = Capability { major: 8, minor: 0 };
 
+impl GpuFacts {
+    /// Whether its tensor cores have TF32.
+    pub fn has_tf32(&self) -> bool {
+        self.capability >= LEAST_WITH_TF32
+    }
+}
+
 /// In what a card is to multiply: as asked, or as PyTorch does by default.
 fn precision(options: &CudaOptions, gpu: &GpuFacts) -> Result<Precision, CudaError> {
-    let has_tf32 = gpu.capability >= LEAST_WITH_TF32;
+    let has_tf32 = gpu.has_tf32();
     match options.precision {
         Some(precision @ Precision::Bf16) => {
             Err(CudaError::NoKernels { device: gpu.name.clone(), precision })
@@ -508,12 +540,15 @@ impl Device for CudaDevice {
             if let Some(refusal) = device.gpu.libraries.as_ref().and_then(Libraries::failure) {
                 return Err(failed("the choice of algorithms", &refusal));
             }
-            if iteration.timed {
-                device.streams.compute().record(&device.origin)?;
-            }
-            Ok(device.iterations.begin(iteration, &device.streams)?)
+            Ok(device.iterations.begin(iteration, &device.streams, &device.origin)?)
         });
-        if next == Some(Next::Nothing) { Begun::Replayed } else { Begun::Enqueue }
+        if next != Some(Next::Nothing) {
+            return Begun::Enqueue;
+        }
+        if iteration.timed {
+            self.now.recorded.extend(self.iterations.recorded(iteration));
+        }
+        Begun::Replayed
     }
 
     fn compute(&mut self, launch: &Arc<Launch>) {
@@ -545,11 +580,15 @@ impl Device for CudaDevice {
             if stream == Stream::Compute {
                 device.launch_update()?;
             }
-            device.streams.get(stream).record(device.event(event))?;
+            let queue = device.streams.get(stream);
             if device.now.timed {
+                // Before the event that others wait for, so that they start after the time stamp.
+                if device.iterations.is_captured() {
+                    queue.record_when_launched(&device.timed[event.0 as usize])?;
+                }
                 device.now.recorded.push(event);
             }
-            Ok(())
+            Ok(queue.record(device.event(event))?)
         });
     }
 
@@ -565,7 +604,7 @@ impl Device for CudaDevice {
     fn submit(&mut self) {
         self.attempt(CudaDevice::launch_update);
         let whole = self.now.failure.is_none();
-        let ended = self.iterations.end(&self.streams, whole);
+        let ended = self.iterations.end(&self.streams, whole, &self.now.recorded);
         if let Err(refusal) = ended {
             self.now.failure.get_or_insert(refusal.into());
         }

@@ -123,6 +123,24 @@ impl Search {
         Search { first: vec![folder.to_owned()], loader: false, usual: Vec::new() }
     }
 
+    /// In the packages of a virtual environment, and nowhere else: that of the PyTorch front, or the one that is active.
+    /// None, with a word, where it has none of NVIDIA's packages.
+    #[cfg(test)]
+    pub(super) fn of_virtual_environment() -> Option<Search> {
+        let front = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("python").join(".venv");
+        let active = std::env::var_os("VIRTUAL_ENV").map(PathBuf::from);
+        for prefix in [front].into_iter().chain(active) {
+            let usual: Vec<PathBuf> = packaged(vec![prefix]).into_iter().filter(|f| f.is_dir()).collect();
+            if usual.iter().any(|folder| folder.join("libcudnn.so.9").is_file()) {
+                return Some(Search { first: Vec::new(), loader: false, usual });
+            }
+        }
+        println!(
+            "skipped: neither python/.venv nor $VIRTUAL_ENV has NVIDIA's packages; `bash python/test.sh` makes the first"
+        );
+        None
+    }
+
     /// Loads a library from the first place that has it.
     pub(super) fn load(&self, wanted: &Wanted) -> Result<Found, CudaError> {
         if let Some(found) = load_from(&self.first, wanted)? {
@@ -253,17 +271,19 @@ fn usual_folders() -> Vec<PathBuf> {
     // Windows' subsystem for Linux, containers, and the toolkit.
     folders
         .extend(["/usr/lib/wsl/lib", "/usr/local/nvidia/lib64", "/usr/local/cuda/lib64"].map(PathBuf::from));
-    for packages in python_packages() {
-        for package in entries(&packages.join("nvidia")) {
-            folders.push(package.join("lib"));
-        }
-    }
+    folders.extend(packaged(python_prefixes()));
     folders.retain(|folder| folder.is_dir());
     folders
 }
 
-/// The `site-packages` and `dist-packages` of the Python installations that the environment names, each once.
-fn python_packages() -> Vec<PathBuf> {
+/// Where NVIDIA's packages of these Python installations have their libraries.
+fn packaged(prefixes: Vec<PathBuf>) -> Vec<PathBuf> {
+    let packages = python_packages(prefixes);
+    packages.iter().flat_map(|folder| entries(&folder.join("nvidia"))).map(|one| one.join("lib")).collect()
+}
+
+/// The Python installations that the environment names.
+fn python_prefixes() -> Vec<PathBuf> {
     let mut prefixes: Vec<PathBuf> = Vec::new();
     for variable in ["VIRTUAL_ENV", "CONDA_PREFIX"] {
         prefixes.extend(std::env::var_os(variable).map(PathBuf::from));
@@ -280,6 +300,11 @@ fn python_packages() -> Vec<PathBuf> {
     }
     prefixes.extend(std::env::var_os("HOME").map(|home| Path::new(&home).join(".local")));
     prefixes.extend(["/usr/local", "/usr"].map(PathBuf::from));
+    prefixes
+}
+
+/// Their `site-packages` and `dist-packages`, each once.
+fn python_packages(prefixes: Vec<PathBuf>) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     for prefix in prefixes {
         let pythons = entries(&prefix.join("lib"));
@@ -352,6 +377,31 @@ mod tests {
         let too_old = |error: &CudaError| matches!(error, CudaError::TooOld { .. });
         check(&CUDNN, too_old, &["libcudnn.so.9", "too old", "cudnnCreate"]);
         check(&CUBLAS, too_old, &["libcublas.so.12", "too old", "cublasCreate_v2"]);
+    }
+
+    /// The wheels that torch brings into a virtual environment: each library is found there, by the names that it has
+    /// there, with what it loads beside it, and has every function.
+    #[test]
+    fn the_wheels_of_a_virtual_environment_are_found() {
+        use super::super::compile::Compiler;
+        use super::super::table::{CublasFunctions, CudnnFunctions};
+        let Some(search) = Search::of_virtual_environment() else { return };
+        let of_wheels = |path: &Path| {
+            let inside = path.components().any(|part| part.as_os_str() == "site-packages");
+            assert!(inside, "{}", path.display());
+        };
+        let cublas = search.load(&CUBLAS).expect("cuBLAS");
+        of_wheels(&cublas.path);
+        drop(CublasFunctions::of(&cublas, &CUBLAS).map(|_| cublas.leak()).expect("all of them"));
+        let cudnn = search.load(&CUDNN).expect("cuDNN");
+        of_wheels(&cudnn.path);
+        drop(CudnnFunctions::of(&cudnn, &CUDNN).map(|_| cudnn.leak()).expect("all of them"));
+        let compiler = Compiler::load(&search, (13, 0)).expect("NVRTC");
+        of_wheels(compiler.path());
+        assert!(compiler.version() >= (12, 0), "{:?}", compiler.version());
+        // No wheel brings a driver.
+        let missing = refused(&search, &DRIVER);
+        assert!(matches!(missing, CudaError::Missing { .. }), "{missing:?}");
     }
 
     /// Where a Python installation at hand has the real ones, their functions are all there; they start on no device here.

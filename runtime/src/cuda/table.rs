@@ -127,6 +127,7 @@ functions! {
         cuEventCreate(*mut CUevent, c_uint);
         cuEventDestroy_v2(CUevent);
         cuEventRecord(CUevent, CUstream);
+        cuEventRecordWithFlags(CUevent, CUstream, c_uint);
         cuEventElapsedTime as cuEventElapsedTime_v2 (*mut f32, CUevent, CUevent);
         cuModuleLoadData(*mut CUmodule, *const c_void);
         cuModuleUnload(CUmodule);
@@ -199,8 +200,8 @@ functions! {
         cudnnSetStream(cudnnHandle_t, cudnn::cudaStream_t);
         cudnnCreateTensorDescriptor(*mut cudnnTensorDescriptor_t);
         cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t);
-        cudnnSetTensor4dDescriptor(
-            cudnnTensorDescriptor_t, cudnnTensorFormat_t, cudnnDataType_t, c_int, c_int, c_int, c_int
+        cudnnSetTensor4dDescriptorEx(
+            cudnnTensorDescriptor_t, cudnnDataType_t, c_int, c_int, c_int, c_int, c_int, c_int, c_int, c_int
         );
         cudnnCreateFilterDescriptor(*mut cudnnFilterDescriptor_t);
         cudnnDestroyFilterDescriptor(cudnnFilterDescriptor_t);

@@ -69,6 +69,7 @@ fn conv_shapes() -> Vec<ConvShape> {
     let odd = Window { size: [3, 2], stride: [1, 2], padding: [2, 0], dilation: [1, 1] };
     let dilated = Window { size: [3, 3], stride: [1, 1], padding: [2, 2], dilation: [2, 2] };
     let far = Window { size: [2, 3], stride: [2, 1], padding: [0, 5], dilation: [3, 4] };
+    let far_across = Window { size: [2, 3], stride: [1, 3], padding: [0, 4], dilation: [3, 2] };
     let padded_pixel = Window::square(1, 1, 1);
     vec![
         conv_shape(1, [1, 1], [1, 1], square(1, 1, 0), 1, false),
@@ -80,11 +81,17 @@ fn conv_shapes() -> Vec<ConvShape> {
         conv_shape(2, [4, 4], [4, 6], square(1, 2, 0), 1, false),
         conv_shape(2, [4, 3], [4, 6], square(1, 1, 0), 2, true),
         conv_shape(2, [4, 5], [6, 4], square(3, 1, 1), 2, true),
+        conv_shape(2, [5, 4], [8, 16], square(3, 2, 1), 2, true),
         conv_shape(2, [5, 5], [4, 4], square(3, 1, 1), 4, false),
+        conv_shape(1, [9, 6], [3, 3], dilated, 3, true),
+        conv_shape(2, [7, 9], [8, 8], square(3, 2, 1), 8, true),
+        conv_shape(1, [4, 6], [6, 6], far_across, 6, false),
         conv_shape(1, [4, 6], [2, 3], odd, 1, true),
         conv_shape(2, [5, 6], [3, 2], dilated, 1, false),
         conv_shape(1, [6, 4], [2, 4], far, 2, true),
         conv_shape(2, [2, 2], [3, 3], padded_pixel, 1, false),
+        conv_shape(3, [7, 5], [5, 7], Window { stride: [3, 2], ..square(1, 1, 0) }, 1, true),
+        conv_shape(3, [5, 6], [8, 4], Window { padding: [1, 0], ..square(1, 2, 0) }, 1, false),
         conv_shape(2, [2, 3], [2, 2], square(3, 3, 2), 1, false),
     ]
 }
@@ -98,6 +105,12 @@ fn large_conv_shapes() -> Vec<ConvShape> {
         conv_shape(30, [1, 1], [1100, 10], Window::square(1, 1, 0), 1, true),
         conv_shape(3, [16, 19], [48, 33], Window::square(1, 1, 0), 1, false),
         conv_shape(16, [2, 2], [40, 70], Window::square(3, 1, 1), 1, true),
+        // More windows than a library is given at once.
+        conv_shape(2, [16, 16], [8192, 1], Window::square(3, 1, 1), 1, false),
+        // Channels by themselves: splits of the filter gradient that are summed in one stage and in two.
+        conv_shape(3, [20, 21], [36, 36], Window::square(3, 1, 1), 36, true),
+        conv_shape(40, [12, 13], [10, 10], Window::square(5, 2, 2), 10, false),
+        conv_shape(12, [20, 20], [5, 5], Window::square(3, 1, 1), 5, true),
         // By Winograd's way: even and odd sides, every padding, many tiles and many channels; and just too few tiles.
         conv_shape(17, [5, 4], [32, 32], Window::square(3, 1, 0), 1, false),
         conv_shape(6, [2, 3], [64, 32], Window::square(3, 1, 2), 1, true),

@@ -158,8 +158,8 @@ impl Text {
     }
 }
 
-/// A call of each kind, small; and those that run by other kernels: convolutions for tiles of each kind, sums of many rows,
-/// an update that leaves its parameter as it is.
+/// A call of each kind, small; and those that run by other kernels: convolutions for tiles of each kind and for channels by
+/// themselves, sums of many rows, an update that leaves its parameter as it is.
 fn calls() -> Vec<Call> {
     let conv = |input: [u32; 2], channels: u32| ConvShape {
         batch: 2,
@@ -171,16 +171,19 @@ fn calls() -> Vec<Call> {
         groups: 1,
         bias: true,
     };
+    let depthwise = ConvShape { groups: 4, ..conv([3, 3], 4) };
     let long = RowShape { rows: 9000, channels: 5 };
     let accumulate = false;
     let mut all = every_call();
-    all.extend([conv([3, 3], 3), conv([3, 3], 4), conv([64, 64], 32)].into_iter().flat_map(|shape| {
-        [
-            Call::ConvForward { shape },
-            Call::ConvBackwardFilter { shape, accumulate },
-            Call::ConvBackwardData { shape, accumulate },
-        ]
-    }));
+    all.extend([conv([3, 3], 3), conv([3, 3], 4), conv([64, 64], 32), depthwise].into_iter().flat_map(
+        |shape| {
+            [
+                Call::ConvForward { shape },
+                Call::ConvBackwardFilter { shape, accumulate },
+                Call::ConvBackwardData { shape, accumulate },
+            ]
+        },
+    ));
     all.extend([
         Call::BatchNormForward { shape: long, epsilon: 1e-5 },
         Call::BiasBackward { shape: long, accumulate },
@@ -193,6 +196,22 @@ fn calls() -> Vec<Call> {
     all
 }
 
+/// The launches around a library's part of a convolution that takes its tensors in another layout.
+fn around_library(call: &Call) -> Vec<Grid> {
+    use kernels::layout::{from_planes, gather_windows, planes, scatter_pixels, to_planes};
+    match *call {
+        Call::ConvBackwardFilter { shape, accumulate } => {
+            let places = planes(&shape, 256);
+            let planes = [to_planes(call, &shape, &places), from_planes(call, &shape, &places, accumulate)];
+            [planes.concat(), gather_windows(call, &shape, [0, shape.batch], 0)].concat()
+        }
+        Call::ConvBackwardData { shape, accumulate } => {
+            scatter_pixels(call, &shape, [0, shape.batch], 0, accumulate)
+        }
+        _ => Vec::new(),
+    }
+}
+
 /// No kernel is left over, and every call has its launches.
 #[test]
 fn every_kernel_serves_a_call_and_every_call_has_kernels() {
@@ -200,6 +219,7 @@ fn every_kernel_serves_a_call_and_every_call_has_kernels() {
         let mut grids = kernels::grids(&call);
         assert!(!grids.is_empty(), "{call:?}");
         grids.extend(kernels::after_library(&call).0);
+        grids.extend(around_library(&call));
         grids.iter().map(|grid| grid.kernel.to_owned()).collect::<BTreeSet<_>>()
     });
     let launched: BTreeSet<String> = launched.flatten().collect();

@@ -110,21 +110,48 @@ fn an_iteration_is_captured_at_its_second_run_and_replayed_from_the_third() {
     assert_eq!(iterate(&mut device, PLAIN), (Enqueue, Ok(())));
 }
 
-fn timed_iterations_and_those_without_graphs_are_never_captured() {
+fn iterations_without_graphs_are_never_captured() {
     let Some(place) = Place::open() else { return };
-    for (graphs, iteration) in [(true, TIMED), (false, TIMED), (false, PLAIN)] {
-        let mut device = ready(&place, graphs);
+    for iteration in [TIMED, PLAIN] {
+        let mut device = ready(&place, false);
         let times = if iteration.timed { 6 } else { 0 };
         made(&place, &[("cuStreamBeginCapture_v2", 0), ("cuEventElapsedTime", times)], || {
             for _ in 0..3 {
                 assert_eq!(iterate(&mut device, iteration), (Begun::Enqueue, Ok(())));
             }
         });
-        if iteration.timed {
-            let [first, second] = [0, 1].map(|n| device.event_seconds(EventId(n)).0);
-            assert!(0.0 <= first && first <= second, "{first} {second}");
-        }
+        assert_times_in_order(&mut device, iteration);
     }
+}
+
+/// The two events of a timed iteration happened one after the other, since its start.
+fn assert_times_in_order(device: &mut CudaDevice, iteration: IterationId) {
+    if iteration.timed {
+        let [first, second] = [0, 1].map(|n| device.event_seconds(EventId(n)).0);
+        assert!(0.0 <= first && first <= second, "{first} {second}");
+    }
+}
+
+fn a_timed_iteration_is_a_graph_too_and_has_new_times_each_time() {
+    use Begun::{Enqueue, Replayed};
+    let Some(place) = Place::open() else { return };
+    let mut device = ready(&place, true);
+    let calls = [
+        ("cuStreamBeginCapture_v2", 1),
+        ("cuEventRecordWithFlags", 3),
+        ("cuGraphLaunch", 3),
+        ("cuEventElapsedTime", 8),
+    ];
+    made(&place, &calls, || {
+        for begun in [Enqueue, Enqueue, Replayed, Replayed] {
+            assert_eq!(iterate(&mut device, TIMED), (begun, Ok(())));
+            assert_times_in_order(&mut device, TIMED);
+        }
+    });
+    // A plain one in between has no times, and takes none away.
+    iterate(&mut device, PLAIN).1.expect("it runs");
+    assert_eq!(iterate(&mut device, TIMED), (Replayed, Ok(())));
+    assert_times_in_order(&mut device, TIMED);
 }
 
 fn everything_is_given_back() {
@@ -185,7 +212,8 @@ plimsoll_ir::tests![
     memory_is_one_piece_of_each_kind_and_holds_zeros,
     what_does_not_fit_is_told_in_bytes_and_less_fits_afterwards,
     an_iteration_is_captured_at_its_second_run_and_replayed_from_the_third,
-    timed_iterations_and_those_without_graphs_are_never_captured,
+    iterations_without_graphs_are_never_captured,
+    a_timed_iteration_is_a_graph_too_and_has_new_times_each_time,
     everything_is_given_back,
     kernels_are_compiled_once_and_anew_where_what_is_kept_is_refused,
     a_device_that_is_not_there_is_named,

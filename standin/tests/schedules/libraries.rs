@@ -98,15 +98,47 @@ fn a_call_has_the_same_ways_in_the_same_order_at_every_batch() {
         [
             &["implicit_precomp_gemm", "implicit_gemm", "winograd_nonfused", "own"],
             &["algo_1", "algo_0", "winograd_nonfused", "own"],
-            &["algo_1", "algo_0", "algo_3", "winograd_nonfused", "own"],
+            &[
+                "algo_1",
+                "algo_0",
+                "algo_3",
+                "winograd_nonfused",
+                "cublas_windows",
+                "planes_algo_1",
+                "planes_winograd_nonfused",
+                "planes_fft",
+                "own",
+            ],
         ],
     );
     let grouped: [&[&str]; 3] = [
-        &["implicit_precomp_gemm", "implicit_gemm", "own"],
-        &["algo_1", "algo_0", "own"],
-        &["algo_1", "algo_0", "algo_3", "own"],
+        &["implicit_precomp_gemm", "implicit_gemm", "groups_implicit_precomp_gemm", "own"],
+        &["algo_1", "algo_0", "groups_algo_1", "own"],
+        &["algo_1", "algo_0", "algo_3", "groups_algo_1", "own"],
     ];
     check(Window::square(3, 2, 1), 6, 2, grouped);
+    // Groups of two channels do not start where four numbers are loaded at once.
+    check(
+        Window::square(3, 2, 1),
+        6,
+        4,
+        [
+            &["implicit_precomp_gemm", "implicit_gemm", "own"],
+            &["algo_1", "algo_0", "own"],
+            &["algo_1", "algo_0", "algo_3", "own"],
+        ],
+    );
+    // Pixels that move by two.
+    check(
+        Window::square(1, 2, 0),
+        6,
+        1,
+        [
+            &["implicit_precomp_gemm", "implicit_gemm", "cublas_windows", "own"],
+            &["algo_1", "algo_0", "cublas_windows", "own"],
+            &["algo_1", "algo_0", "algo_3", "cublas_windows", "planes_algo_1", "planes_fft", "own"],
+        ],
+    );
     check(
         Window::square(1, 1, 0),
         6,
@@ -114,10 +146,19 @@ fn a_call_has_the_same_ways_in_the_same_order_at_every_batch() {
         [
             &["implicit_precomp_gemm", "implicit_gemm", "cublas", "own"],
             &["algo_1", "algo_0", "cublas", "own"],
-            &["algo_1", "algo_0", "algo_3", "cublas", "own"],
+            &["algo_1", "algo_0", "algo_3", "cublas", "planes_algo_1", "planes_fft", "own"],
         ],
     );
     check(Window::square(1, 1, 0), 1, 1, [&["cublas", "own"]; 3]);
+    // Our own kernels say so where they multiply otherwise than the rest.
+    let last = |precision, image| {
+        let shape = convolution(3, Window::square(1, 1, 0), image, 1);
+        let device = open(&CudaOptions { precision: Some(precision), ..all_alternatives(&library) });
+        device.alternatives(&Call::ConvForward { shape }).pop().expect("there is always one").name
+    };
+    assert_eq!(last(Precision::F32, 6), "own");
+    assert_eq!([6, 1].map(|image| last(Precision::Tf32, image)), ["own_f32"; 2]);
+    assert_eq!([6, 1].map(|image| last(Precision::Tf32Convolutions, image)), ["own_f32", "own"]);
     let other = device.alternatives(&Call::ReluForward { elements: 5, ceiling: f32::INFINITY });
     assert_eq!(other.len(), 1);
 }

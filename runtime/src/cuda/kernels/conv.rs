@@ -3,7 +3,7 @@
 //! What it deliberately does not do: hold a formula; those are in `conv.cu`.
 
 use super::Argument::{U32, U64};
-use super::{Argument, FAN, Plan, flag, narrow, norm, window};
+use super::{Argument, FAN, Plan, depthwise, flag, narrow, norm, positions, window};
 use plimsoll_ir::program::{ConvShape, RowShape};
 
 /// Threads of a block: a tile of eights takes most of the registers that there are.
@@ -56,11 +56,6 @@ impl Tiles {
     }
 }
 
-/// Positions of the whole batch.
-fn positions(shape: &ConvShape, image: [u32; 2]) -> u64 {
-    image.iter().fold(shape.batch, |n, side| n.saturating_mul(u64::from(*side)))
-}
-
 /// What all three kernels take, in their order.
 fn numbers(shape: &ConvShape, lanes_and_more: &[u64], positions: u64) -> Vec<Argument> {
     let leading = lanes_and_more.iter().map(|n| U32(narrow(*n))).chain([U64(positions)]);
@@ -77,6 +72,9 @@ fn sides(shape: &ConvShape) -> [u64; 3] {
 
 /// x, weight, \[bias\] -> y.
 pub(super) fn forward(p: &mut Plan, shape: &ConvShape) {
+    if depthwise::is_depthwise(shape) {
+        return depthwise::forward(p, shape);
+    }
     let [_, filters, groups] = sides(shape);
     let positions = positions(shape, shape.output);
     let kernels = ["conv_forward_8", "conv_forward_4", "conv_forward_any"];
@@ -89,6 +87,9 @@ pub(super) fn forward(p: &mut Plan, shape: &ConvShape) {
 
 /// dy, weight -> dx.
 pub(super) fn backward_data(p: &mut Plan, shape: &ConvShape, accumulate: bool) {
+    if depthwise::is_depthwise(shape) {
+        return depthwise::backward_data(p, shape, accumulate);
+    }
     let [depth, _, groups] = sides(shape);
     let positions = positions(shape, shape.input);
     let kernels = ["conv_backward_data_8", "conv_backward_data_4", "conv_backward_data_any"];
@@ -100,6 +101,18 @@ pub(super) fn backward_data(p: &mut Plan, shape: &ConvShape, accumulate: bool) {
 
 /// x, dy -> dweight, \[dbias\].
 pub(super) fn backward_filter(p: &mut Plan, shape: &ConvShape, accumulate: bool) {
+    if depthwise::is_depthwise(shape) {
+        depthwise::backward_filter(p, shape, accumulate);
+    } else {
+        filter_gradient(p, shape, accumulate);
+    }
+    if shape.bias {
+        bias_gradient(p, shape, accumulate);
+    }
+}
+
+/// x, dy -> dweight.
+fn filter_gradient(p: &mut Plan, shape: &ConvShape, accumulate: bool) {
     let [depth, filters, groups] = sides(shape);
     let positions = positions(shape, shape.output);
     let taps = shape.window.size.iter().fold(groups, |n, side| n.saturating_mul(u64::from(*side)));
@@ -116,9 +129,6 @@ pub(super) fn backward_filter(p: &mut Plan, shape: &ConvShape, accumulate: bool)
     p.launch_blocks_of(THREADS, kernel, tiles.threads, arguments);
     if splits > 1 {
         p.sum(parts, splits, weights, dweight, accumulate);
-    }
-    if shape.bias {
-        bias_gradient(p, shape, accumulate);
     }
 }
 

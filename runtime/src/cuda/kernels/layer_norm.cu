@@ -3,6 +3,35 @@
 // A row is shared by a few threads, its pieces: piece k of K has the channels k, k + K, k + 2K, ..., so that neighbouring
 // threads read neighbouring addresses. What the pieces find is put together by one thread, in order, in f64.
 
+// Mean of x[first], x[first + step], ... before `end`, and the sum of squared distances from it. Eight numbers at a time
+// are kept in registers; they are joined to those before by the formula of Chan, Golub and LeVeque (1979), in which no
+// large numbers are subtracted.
+FUNCTION void moments(const float *x, u64 first, u64 step, u64 end, float *mean_of, float *squares_of) {
+    float mean = 0.0f, squares = 0.0f, seen = 0.0f;
+    u64 i = first;
+    for (; i + 7 * step < end; i += 8 * step) {
+        float v[8], sum = 0.0f, around = 0.0f;
+        UNROLL
+        for (unsigned l = 0; l < 8; l++) v[l] = x[i + l * step];
+        UNROLL
+        for (unsigned l = 0; l < 8; l++) sum += v[l];
+        float middle = sum * 0.125f, apart = middle - mean, share = 8.0f / (seen + 8.0f);
+        UNROLL
+        for (unsigned l = 0; l < 8; l++) around += (v[l] - middle) * (v[l] - middle);
+        squares += around + apart * apart * seen * share;
+        mean += apart * share;
+        seen += 8.0f;
+    }
+    for (; i < end; i += step) {
+        float apart = x[i] - mean, share = 1.0f / (seen + 1.0f);
+        squares += apart * apart * seen * share;
+        mean += apart * share;
+        seen += 1.0f;
+    }
+    *mean_of = mean;
+    *squares_of = squares;
+}
+
 // parts[row] = [mean; pieces][sum of squared distances from it; pieces]. n is rows x pieces.
 KERNEL(layer_norm_moments, (const float *x, float *parts, unsigned long long n, unsigned channels, unsigned pieces)) {
     u64 t = INDEX;

@@ -11,7 +11,9 @@
 
 mod attention;
 mod conv;
+mod depthwise;
 mod layer_norm;
+pub(crate) mod layout;
 mod multiply;
 mod norm;
 mod rotary;
@@ -19,7 +21,7 @@ mod sequences;
 
 use plimsoll_ir::Bytes;
 use plimsoll_ir::network::{Function, Window};
-use plimsoll_ir::program::{Call, Operands, PoolShape, RowShape, STORAGE_ALIGNMENT};
+use plimsoll_ir::program::{Call, ConvShape, Operands, PoolShape, RowShape, STORAGE_ALIGNMENT};
 
 /// Threads of a block; 128 of them leave each the registers that a tile of a convolution takes.
 const THREADS: u32 = 256;
@@ -57,6 +59,8 @@ pub(crate) fn source() -> String {
         &tiled("8", "8", "fetch_all", "put_all"),
         &tiled("4", "4", "fetch_all", "put_all"),
         &tiled("any", "4", "fetch", "put"),
+        include_str!("depthwise.cu"),
+        include_str!("layout.cu"),
         include_str!("attention.cu"),
         include_str!("rotary.cu"),
     ]
@@ -195,6 +199,11 @@ fn window(window: &Window) -> [Argument; 8] {
     let Window { size, stride, padding, dilation } = *window;
     let [height, width] = size;
     [height, width, stride[0], stride[1], padding[0], padding[1], dilation[0], dilation[1]].map(U32)
+}
+
+/// Positions of a convolution's whole batch, of images of this size.
+fn positions(shape: &ConvShape, image: [u32; 2]) -> u64 {
+    image.iter().fold(shape.batch, |n, side| n.saturating_mul(u64::from(*side)))
 }
 
 /// Elements of rows of channels.

@@ -1,7 +1,14 @@
 // Batch normalisation, and local response normalisation.
 //
 // A sum over rows is made in parts: part k of K has the rows k, k + K, k + 2K, ..., so that neighbouring threads read
-// neighbouring addresses whatever the number of channels. Parts are then summed FAN at a time, in order, in f64.
+// neighbouring addresses whatever the number of channels. A thread has four channels of a part, and one load brings all four
+// where channels come in fours. Parts are then summed FAN at a time, in f64: eight sums, each in order, which are summed in
+// pairs, so that eight loads are under way at once.
+
+// The sum of eight, in pairs.
+FUNCTION double in_pairs(const double v[8]) {
+    return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
+}
 
 // sums[group][j] = sum of parts[i][j] over the `fan` parts of the group, or added to it; n is groups x width.
 KERNEL(sum_parts, (const float *parts, float *sums, unsigned long long n, unsigned long long width, unsigned count,
@@ -10,23 +17,71 @@ KERNEL(sum_parts, (const float *parts, float *sums, unsigned long long n, unsign
     if (i >= n) return;
     u64 group = i / width, j = i - group * width;
     unsigned first = (unsigned)group * fan, last = count - first < fan ? count : first + fan;
-    double sum = 0.0;
-    for (unsigned part = first; part < last; part++) sum += (double)parts[part * width + j];
-    sums[i] = accumulate ? sums[i] + (float)sum : (float)sum;
+    double sum[8] = {0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0};
+    for (unsigned part = first; part < last; part += 8) {
+        UNROLL
+        for (unsigned l = 0; l < 8; l++)
+            if (part + l < last) sum[l] += (double)parts[(part + l) * width + j];
+    }
+    float of_group = (float)in_pairs(sum);
+    sums[i] = accumulate ? sums[i] + of_group : of_group;
+}
+
+// The four channels of a part that a thread has.
+typedef struct {
+    u64 part;
+    unsigned channel, count, aligned;
+} Columns;
+
+FUNCTION Columns columns_of(u64 t, unsigned channels) {
+    unsigned fours = channels / 4 + (channels % 4 != 0);
+    Columns c;
+    c.part = quotient(t, fours);
+    c.channel = (unsigned)(t - c.part * fours) * 4;
+    c.count = there(channels, c.channel, 4);
+    c.aligned = channels % 4 == 0;
+    return c;
+}
+
+// Values of channels for four elements that lie side by side, of which the first has this channel.
+FUNCTION void of_channels(const float *values, unsigned channel, unsigned channels, float v[4]) {
+    if (channels % 4 == 0) {
+        load(values, channel, 4, v);
+        return;
+    }
+    UNROLL
+    for (unsigned l = 0; l < 4; l++) {
+        v[l] = values[channel];
+        channel = channel + 1 == channels ? 0 : channel + 1;
+    }
 }
 
 // parts[k][c] = sum of x over the rows of part k: the gradient of a bias.
 KERNEL(channel_parts, (const float *x, float *parts, unsigned long long rows, unsigned channels, unsigned count)) {
-    u64 t = INDEX, step = (u64)count * channels, n = rows * channels;
-    if (t >= step) return;
-    float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    u64 i = t;
-    for (; i + 3 * step < n; i += 4 * step) {
+    Columns c = columns_of(INDEX, channels);
+    if (c.part >= count) return;
+    float sum[4][4];
+    UNROLL
+    for (unsigned l = 0; l < 4; l++) {
         UNROLL
-        for (unsigned l = 0; l < 4; l++) sum[l] += x[i + l * step];
+        for (unsigned k = 0; k < 4; k++) sum[l][k] = 0.0f;
     }
-    for (; i < n; i += step) sum[0] += x[i];
-    parts[t] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    for (u64 row = c.part; row < rows; row += 4 * (u64)count) {
+        float v[4][4];
+        UNROLL
+        for (unsigned l = 0; l < 4; l++) {
+            u64 at = row + l * (u64)count;
+            fetch(x, at * channels + c.channel, at < rows ? c.count : 0, c.aligned, v[l]);
+        }
+        UNROLL
+        for (unsigned l = 0; l < 4; l++) {
+            UNROLL
+            for (unsigned k = 0; k < 4; k++) sum[l][k] += v[l][k];
+        }
+    }
+    UNROLL
+    for (unsigned k = 0; k < 4; k++) sum[0][k] = (sum[0][k] + sum[1][k]) + (sum[2][k] + sum[3][k]);
+    put(parts, c.part * channels + c.channel, c.count, c.aligned, sum[0]);
 }
 
 // How many rows the parts from `first` on have together.
@@ -35,67 +90,72 @@ FUNCTION u64 rows_of_parts(u64 rows, unsigned parts, u64 first, u64 count) {
     return count * each + (more <= first ? 0 : more - first < count ? more - first : count);
 }
 
-// Mean of x[first], x[first + step], ... before `end`, and the sum of squared distances from it. Eight numbers at a time
-// are kept in registers; they are joined to those before by the formula of Chan, Golub and LeVeque (1979), in which no
-// large numbers are subtracted.
-FUNCTION void moments(const float *x, u64 first, u64 step, u64 end, float *mean_of, float *squares_of) {
-    float mean = 0.0f, squares = 0.0f, seen = 0.0f;
-    u64 i = first;
-    for (; i + 7 * step < end; i += 8 * step) {
-        float v[8], sum = 0.0f, around = 0.0f;
+// parts[k] = [mean; channels][sum of squared distances from it; channels] of the rows of part k. Eight rows at a time are kept
+// in registers; they are joined to those before by the formula of Chan, Golub and LeVeque (1979), in which no large numbers
+// are subtracted.
+KERNEL(moment_parts, (const float *x, float *parts, unsigned long long rows, unsigned channels, unsigned count)) {
+    Columns c = columns_of(INDEX, channels);
+    if (c.part >= count) return;
+    float mean[4] = {0.0f, 0.0f, 0.0f, 0.0f}, squares[4] = {0.0f, 0.0f, 0.0f, 0.0f}, seen = 0.0f;
+    u64 row = c.part;
+    for (; row + 7 * (u64)count < rows; row += 8 * (u64)count) {
+        float v[8][4], share = 8.0f / (seen + 8.0f);
         UNROLL
-        for (unsigned l = 0; l < 8; l++) v[l] = x[i + l * step];
+        for (unsigned l = 0; l < 8; l++)
+            fetch(x, (row + l * (u64)count) * channels + c.channel, c.count, c.aligned, v[l]);
         UNROLL
-        for (unsigned l = 0; l < 8; l++) sum += v[l];
-        float middle = sum * 0.125f, apart = middle - mean, share = 8.0f / (seen + 8.0f);
-        UNROLL
-        for (unsigned l = 0; l < 8; l++) around += (v[l] - middle) * (v[l] - middle);
-        squares += around + apart * apart * seen * share;
-        mean += apart * share;
+        for (unsigned k = 0; k < 4; k++) {
+            float sum = 0.0f, around = 0.0f;
+            UNROLL
+            for (unsigned l = 0; l < 8; l++) sum += v[l][k];
+            float middle = sum * 0.125f, apart = middle - mean[k];
+            UNROLL
+            for (unsigned l = 0; l < 8; l++) around += (v[l][k] - middle) * (v[l][k] - middle);
+            squares[k] += around + apart * apart * seen * share;
+            mean[k] += apart * share;
+        }
         seen += 8.0f;
     }
-    for (; i < end; i += step) {
-        float apart = x[i] - mean, share = 1.0f / (seen + 1.0f);
-        squares += apart * apart * seen * share;
-        mean += apart * share;
+    for (; row < rows; row += count) {
+        float v[4], share = 1.0f / (seen + 1.0f);
+        fetch(x, row * channels + c.channel, c.count, c.aligned, v);
+        UNROLL
+        for (unsigned k = 0; k < 4; k++) {
+            float apart = v[k] - mean[k];
+            squares[k] += apart * apart * seen * share;
+            mean[k] += apart * share;
+        }
         seen += 1.0f;
     }
-    *mean_of = mean;
-    *squares_of = squares;
-}
-
-// parts[k] = [mean; channels][sum of squared distances from it; channels] of the rows of part k.
-KERNEL(moment_parts, (const float *x, float *parts, unsigned long long rows, unsigned channels, unsigned count)) {
-    u64 t = INDEX, step = (u64)count * channels;
-    if (t >= step) return;
-    float mean, squares;
-    moments(x, t, step, rows * channels, &mean, &squares);
-    u64 part = quotient(t, channels), channel = t - part * channels;
-    parts[2 * part * channels + channel] = mean;
-    parts[(2 * part + 1) * channels + channel] = squares;
+    put(parts, 2 * c.part * channels + c.channel, c.count, c.aligned, mean);
+    put(parts, (2 * c.part + 1) * channels + c.channel, c.count, c.aligned, squares);
 }
 
 // Mean, squared distances and numbers of some parts of n together. The mean of part k is means[k * step], its squared
 // distances are squares[k * step]. Each of `count` parts stands for `span` of the first ones, of which there were `total`.
+//
+// Distances are taken from the first part's mean, and then moved to the mean of all: in f64, numbers that are near one another
+// lose nothing.
 FUNCTION void join(const float *means, const float *squares, u64 step, u64 n, unsigned total, unsigned span,
                    unsigned first, unsigned last, double *mean, double *distances, double *joined) {
-    double sum = 0.0, around = 0.0, seen = 0.0;
-    for (unsigned part = first; part < last; part++) {
-        u64 start = (u64)part * span, spans = total - start < span ? total - start : span;
-        double share = (double)rows_of_parts(n, total, start, spans);
-        sum += share * (double)means[part * step];
-        seen += share;
+    double sum[8], around[8], seen[8], pivot = (double)means[first * step];
+    UNROLL
+    for (unsigned l = 0; l < 8; l++) sum[l] = around[l] = seen[l] = 0.0;
+    for (unsigned part = first; part < last; part += 8) {
+        UNROLL
+        for (unsigned l = 0; l < 8; l++) {
+            if (part + l >= last) continue;
+            u64 at = part + l, start = at * span, spans = total - start < span ? total - start : span;
+            double share = (double)rows_of_parts(n, total, start, spans), apart = (double)means[at * step] - pivot;
+            sum[l] += share * apart;
+            around[l] += (double)squares[at * step] + share * apart * apart;
+            seen[l] += share;
+        }
     }
-    double middle = sum / seen;
-    for (unsigned part = first; part < last; part++) {
-        u64 start = (u64)part * span, spans = total - start < span ? total - start : span;
-        double share = (double)rows_of_parts(n, total, start, spans);
-        double apart = (double)means[part * step] - middle;
-        around += (double)squares[part * step] + share * apart * apart;
-    }
-    *mean = middle;
-    *distances = around;
-    *joined = seen;
+    double rows = in_pairs(seen), apart = in_pairs(sum) / rows;
+    *mean = pivot + apart;
+    *distances = in_pairs(around) - rows * apart * apart;
+    *joined = rows;
 }
 
 KERNEL(moment_join, (const float *parts, float *joined, unsigned long long n, unsigned long long rows,
@@ -132,13 +192,13 @@ KERNEL(batch_norm_apply, (const float *x, const float *mean, const float *scale,
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
     unsigned channel = (unsigned)(i - quotient(i, channels) * channels);
-    float v[4];
+    float v[4], middle[4], factor[4], shift[4];
     load(x, i, count, v);
+    of_channels(mean, channel, channels, middle);
+    of_channels(scale, channel, channels, factor);
+    of_channels(beta, channel, channels, shift);
     UNROLL
-    for (unsigned l = 0; l < 4; l++) {
-        v[l] = (v[l] - mean[channel]) * scale[channel] + beta[channel];
-        channel = channel + 1 == channels ? 0 : channel + 1;
-    }
+    for (unsigned l = 0; l < 4; l++) v[l] = (v[l] - middle[l]) * factor[l] + shift[l];
     store(y, i, count, v);
 }
 
@@ -160,39 +220,56 @@ KERNEL(batch_norm_inference, (const float *x, const float *gamma, const float *b
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
     unsigned channel = (unsigned)(i - quotient(i, channels) * channels);
-    float v[4];
+    float v[4], middle[4], factor[4], spread[4], shift[4];
     load(x, i, count, v);
+    of_channels(mean, channel, channels, middle);
+    of_channels(gamma, channel, channels, factor);
+    of_channels(variance, channel, channels, spread);
+    of_channels(beta, channel, channels, shift);
     UNROLL
-    for (unsigned l = 0; l < 4; l++) {
-        v[l] = (v[l] - mean[channel]) * (gamma[channel] / sqrtf(variance[channel] + epsilon)) + beta[channel];
-        channel = channel + 1 == channels ? 0 : channel + 1;
-    }
+    for (unsigned l = 0; l < 4; l++)
+        v[l] = (v[l] - middle[l]) * (factor[l] / sqrtf(spread[l] + epsilon)) + shift[l];
     store(y, i, count, v);
 }
 
 // parts[k] = [sum of dy; channels][sum of (x - mean) * dy; channels] over the rows of part k.
 KERNEL(gradient_parts, (const float *x, const float *dy, const float *mean, float *parts, unsigned long long rows,
                         unsigned channels, unsigned count)) {
-    u64 t = INDEX, step = (u64)count * channels, n = rows * channels;
-    if (t >= step) return;
-    u64 part = quotient(t, channels), channel = t - part * channels;
-    float middle = mean[channel];
-    float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f}, product[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    u64 i = t;
-    for (; i + 3 * step < n; i += 4 * step) {
+    Columns c = columns_of(INDEX, channels);
+    if (c.part >= count) return;
+    float middle[4], sum[4][4], product[4][4];
+    fetch(mean, c.channel, c.count, c.aligned, middle);
+    UNROLL
+    for (unsigned l = 0; l < 4; l++) {
+        UNROLL
+        for (unsigned k = 0; k < 4; k++) sum[l][k] = product[l][k] = 0.0f;
+    }
+    for (u64 row = c.part; row < rows; row += 4 * (u64)count) {
+        float v[4][4], g[4][4];
         UNROLL
         for (unsigned l = 0; l < 4; l++) {
-            float gradient = dy[i + l * step];
-            sum[l] += gradient;
-            product[l] += (x[i + l * step] - middle) * gradient;
+            u64 at = row + l * (u64)count, i = at * channels + c.channel;
+            unsigned here = at < rows ? c.count : 0;
+            fetch(x, i, here, c.aligned, v[l]);
+            fetch(dy, i, here, c.aligned, g[l]);
+        }
+        // Rows that are not there have no gradient.
+        UNROLL
+        for (unsigned l = 0; l < 4; l++) {
+            UNROLL
+            for (unsigned k = 0; k < 4; k++) {
+                sum[l][k] += g[l][k];
+                product[l][k] += (v[l][k] - middle[k]) * g[l][k];
+            }
         }
     }
-    for (; i < n; i += step) {
-        sum[0] += dy[i];
-        product[0] += (x[i] - middle) * dy[i];
+    UNROLL
+    for (unsigned k = 0; k < 4; k++) {
+        sum[0][k] = (sum[0][k] + sum[1][k]) + (sum[2][k] + sum[3][k]);
+        product[0][k] = (product[0][k] + product[1][k]) + (product[2][k] + product[3][k]);
     }
-    parts[2 * part * channels + channel] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
-    parts[(2 * part + 1) * channels + channel] = (product[0] + product[1]) + (product[2] + product[3]);
+    put(parts, 2 * c.part * channels + c.channel, c.count, c.aligned, sum[0]);
+    put(parts, (2 * c.part + 1) * channels + c.channel, c.count, c.aligned, product[0]);
 }
 
 // With n rows and xhat = (x - mean) / sqrt(variance + epsilon): dbeta = sum dy, dgamma = sum dy * xhat, and
@@ -216,16 +293,20 @@ KERNEL(batch_norm_backward, (const float *x, const float *dy, const float *gamma
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
     unsigned c = (unsigned)(i - quotient(i, channels) * channels);
-    float v[4], g[4], old[4];
+    float v[4], g[4], old[4], middle[4], inverse[4], factor[4], slope[4], shift[4];
     load(x, i, count, v);
     load(dy, i, count, g);
     if (accumulate) load(dx, i, count, old);
+    of_channels(stats, c, channels, middle);
+    of_channels(stats + channels, c, channels, inverse);
+    of_channels(gamma, c, channels, factor);
+    of_channels(slopes, c, channels, slope);
+    of_channels(slopes + channels, c, channels, shift);
     UNROLL
     for (unsigned l = 0; l < 4; l++) {
-        float apart = g[l] - slopes[channels + c] - (v[l] - stats[c]) * slopes[c];
-        float gradient = gamma[c] * stats[channels + c] * apart;
+        float apart = g[l] - shift[l] - (v[l] - middle[l]) * slope[l];
+        float gradient = factor[l] * inverse[l] * apart;
         v[l] = accumulate ? old[l] + gradient : gradient;
-        c = c + 1 == channels ? 0 : c + 1;
     }
     store(dx, i, count, v);
 }

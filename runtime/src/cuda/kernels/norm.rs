@@ -15,13 +15,18 @@ pub(super) fn parts(shape: &RowShape) -> u64 {
     (PARALLEL / shape.channels.max(1)).clamp(1, most)
 }
 
+/// Threads that have four channels of a part each.
+fn threads(parts: u64, shape: &RowShape) -> u64 {
+    parts.saturating_mul(shape.channels.div_ceil(4))
+}
+
 /// `to` = the sums of x over all rows, for each channel, or added to what it holds: the gradient of a bias.
 pub(super) fn channel_sums(p: &mut Plan, shape: &RowShape, x: Argument, to: Argument, accumulate: bool) {
     let count = parts(shape);
     let width = shape.channels;
     let of_parts = p.floats(count.saturating_mul(width));
     let arguments = vec![x, of_parts, U64(shape.rows), U32(narrow(width)), U32(narrow(count))];
-    p.launch("channel_parts", count.saturating_mul(width), arguments);
+    p.launch("channel_parts", threads(count, shape), arguments);
     p.sum(of_parts, count, width, to, accumulate);
 }
 
@@ -32,7 +37,7 @@ pub(super) fn forward(p: &mut Plan, shape: &RowShape, epsilon: f32) {
     let total = parts(shape);
     let of = |parts: u64| parts.saturating_mul(shape.channels);
     let mut moments = p.floats(of(2 * total));
-    p.launch("moment_parts", of(total), vec![x, moments, rows, channels, U32(narrow(total))]);
+    p.launch("moment_parts", threads(total, shape), vec![x, moments, rows, channels, U32(narrow(total))]);
     let (mut count, mut span) = (total, 1);
     while count > FAN {
         let groups = count.div_ceil(FAN);
@@ -74,9 +79,9 @@ pub(super) fn backward(p: &mut Plan, shape: &RowShape, accumulate: bool) {
     let width = shape.channels.saturating_mul(2);
     let of_parts = p.floats(count.saturating_mul(width));
     let [sums, slopes] = [0, 1].map(|_| p.floats(width));
-    let threads = count.saturating_mul(shape.channels);
     // The mean is the first half of stats.
-    p.launch("gradient_parts", threads, vec![x, dy, stats, of_parts, rows, channels, U32(narrow(count))]);
+    let arguments = vec![x, dy, stats, of_parts, rows, channels, U32(narrow(count))];
+    p.launch("gradient_parts", threads(count, shape), arguments);
     p.sum(of_parts, count, width, sums, false);
     let arguments = vec![sums, stats, dgamma, dbeta, slopes, rows, channels];
     p.launch("batch_norm_slopes", shape.channels, arguments);

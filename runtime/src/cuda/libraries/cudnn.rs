@@ -1,9 +1,9 @@
 //! cuDNN: what of it a convolution needs, by the C interface that all of its versions 9 have.
 //!
-//! Feature maps are NHWC and weights KRSC, as everywhere here. Which algorithms there are for a shape is asked of cuDNN's own
-//! heuristic (`cudnnGet...Algorithm_v7`), which needs no memory and measures nothing; each comes with the scratch that its
-//! `WorkspaceSize` query tells. Descriptors are host memory, made when a call is asked for and kept, so that an iteration
-//! only enqueues.
+//! Feature maps are NHWC and weights KRSC, as everywhere here, unless a way lays them out for it ([`Layout`]). Which
+//! algorithms there are for a shape is asked of cuDNN's own heuristic (`cudnnGet...Algorithm_v7`), which needs no memory
+//! and measures nothing; each comes with the scratch that its `WorkspaceSize` query tells. Descriptors are host memory,
+//! made when a call is asked for and kept, so that an iteration only enqueues.
 //!
 //! What it deliberately does not do: choose by rank. The heuristic ranks by shape and so by batch, but a call has to have the
 //! same alternatives in the same order in the profile, in the plan and in the run; so they stand in a fixed order here, the
@@ -60,10 +60,15 @@ const FILTER: [(Filter, &str); 7] = [
 /// Room for what the heuristic tells: each algorithm at most once for each kind of arithmetic.
 const RANKED: usize = 24;
 
-/// cuDNN with its handle for one context.
-pub(super) struct Cudnn {
+/// cuDNN, loaded. Descriptors need no more of it.
+struct Library {
     functions: CudnnFunctions,
     path: PathBuf,
+}
+
+/// cuDNN with its handle for one context.
+pub(super) struct Cudnn {
+    library: Arc<Library>,
     handle: Handle<cudnnContext>,
     context: Arc<Context>,
 }
@@ -95,14 +100,14 @@ const _: () = {
 
 /// A descriptor, which destroys itself.
 struct Descriptor<T> {
-    cudnn: Arc<Cudnn>,
+    cudnn: Arc<Library>,
     raw: Handle<T>,
     destroy: unsafe extern "C" fn(*mut T) -> u32,
 }
 
 impl<T> Descriptor<T> {
     fn new(
-        cudnn: &Arc<Cudnn>,
+        cudnn: &Arc<Library>,
         call: &'static str,
         create: unsafe extern "C" fn(*mut *mut T) -> u32,
         destroy: unsafe extern "C" fn(*mut T) -> u32,
@@ -121,6 +126,41 @@ impl<T> Drop for Descriptor<T> {
         if let Err(refusal) = self.cudnn.check("cudnnDestroy...Descriptor", status) {
             tracing::debug!("while giving back: {refusal}");
         }
+    }
+}
+
+/// How a convolution's tensors lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// NHWC and KRSC.
+    Rows,
+    /// NCHW and KCRS.
+    Planes,
+    /// As rows, of one group alone: what lies between its channels belongs to the others.
+    OneGroup,
+}
+
+impl Layout {
+    /// The batch, channels, rows and columns of a tensor, and what lies from one of each to the next; none where a number is
+    /// more than cuDNN counts.
+    fn tensor(self, shape: &ConvShape, channels: u32, image: [u32; 2]) -> Option<[[c_int; 4]; 2]> {
+        let (of_group, all) = (u64::from(self.of(shape, channels)), u64::from(channels));
+        let [height, width] = image.map(u64::from);
+        let strides = match self {
+            Layout::Rows | Layout::OneGroup => [height * width * all, 1, width * all, all],
+            Layout::Planes => [height * width * all, height * width, width, 1],
+        };
+        Some([ints([shape.batch, of_group, height, width])?, ints(strides)?])
+    }
+
+    /// How many of a tensor's channels a call takes.
+    fn of(self, shape: &ConvShape, channels: u32) -> u32 {
+        if self == Layout::OneGroup { channels / shape.groups.max(1) } else { channels }
+    }
+
+    /// How many groups a call takes.
+    fn groups(self, shape: &ConvShape) -> u32 {
+        if self == Layout::OneGroup { 1 } else { shape.groups.max(1) }
     }
 }
 
@@ -209,49 +249,21 @@ fn broken_installation(code: u32) -> Option<&'static str> {
 }
 
 /// Finds it, and uses no device.
-fn find(search: &Search) -> Result<(CudnnFunctions, PathBuf), CudaError> {
+fn find(search: &Search) -> Result<Library, CudaError> {
     let found = search.load(&CUDNN)?;
-    Ok((CudnnFunctions::of(&found, &CUDNN)?, found.leak()))
-}
-
-fn version(functions: &CudnnFunctions) -> (u32, u32, u32) {
-    // SAFETY: it takes nothing and gives a number.
-    let version = unsafe { (functions.cudnnGetVersion)() } as u32;
-    (version / 10_000, version / 100 % 100, version % 100)
+    Ok(Library { functions: CudnnFunctions::of(&found, &CUDNN)?, path: found.leak() })
 }
 
 /// Its file and version, or why there is none.
 pub(super) fn look(search: &Search) -> Result<(PathBuf, (u32, u32, u32)), CudaError> {
-    find(search).map(|(functions, path)| (path, version(&functions)))
+    find(search).map(|library| (library.path.clone(), library.version()))
 }
 
-impl Cudnn {
-    /// Finds it and makes its handle, on which it allocates what it needs of the device.
-    pub(super) fn start(search: &Search, context: &Arc<Context>) -> Result<Cudnn, CudaError> {
-        let (functions, path) = find(search)?;
-        let mut raw = null_mut();
-        // SAFETY: the call writes one handle, for the context of this thread.
-        let status = unsafe { (functions.cudnnCreate)(&mut raw) };
-        let cudnn = Cudnn { functions, path, handle: Handle(raw), context: Arc::clone(context) };
-        match cudnn.check("cudnnCreate", status) {
-            Ok(()) => Ok(cudnn),
-            Err(refusal) => Err(CudaError::Library {
-                path: cudnn.path.clone(),
-                refusal,
-                what_to_do: "most likely it is for another version of CUDA than the driver: install that for it \
-                             (nvidia-cudnn-cu12, nvidia-cudnn-cu13), or free memory on the device",
-            }),
-        }
-    }
-
-    /// Where it lies.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Its version, such as (9, 19, 0).
-    pub(super) fn version(&self) -> (u32, u32, u32) {
-        version(&self.functions)
+impl Library {
+    fn version(&self) -> (u32, u32, u32) {
+        // SAFETY: it takes nothing and gives a number.
+        let version = unsafe { (self.functions.cudnnGetVersion)() } as u32;
+        (version / 10_000, version / 100 % 100, version % 100)
     }
 
     /// A status as a result, with cuDNN's word on its last error.
@@ -275,81 +287,22 @@ impl Cudnn {
         Err(Refusal { call, code: status, name, text })
     }
 
-    /// What it enqueues from now on goes to this stream; with none, nothing may be enqueued.
-    pub(super) fn set_stream(&self, stream: Option<&CudaStream>) -> Result<(), Refusal> {
-        let raw = stream.map_or(null_mut(), CudaStream::raw);
-        // SAFETY: the stream lives: whoever enqueues holds it and sets it before, and takes it back before it ends.
-        let status = unsafe { (self.functions.cudnnSetStream)(self.handle.0, raw.cast()) };
-        self.check("cudnnSetStream", status)
-    }
-
-    /// All algorithms for a pass at a shape, in the fixed order; none where cuDNN does not take such a shape. One that cuDNN
-    /// cannot tell the workspace of is left out, with a warning.
-    pub(super) fn algorithms(
-        self: &Arc<Cudnn>,
-        pass: Pass,
-        shape: &ConvShape,
-        tf32: bool,
-    ) -> Result<Vec<Algorithm>, Refusal> {
-        self.offered(pass, shape, tf32).or_else(|refusal| match broken_installation(refusal.code) {
-            Some(why) => {
-                let text =
-                    format!("{}; cuDNN `{}` cannot work here: {why}", refusal.text, self.path.display());
-                Err(Refusal { text, ..refusal })
-            }
-            None if is_unsupported(&refusal) => Ok(Vec::new()),
-            None => Err(refusal),
-        })
-    }
-
-    fn offered(
-        self: &Arc<Cudnn>,
-        pass: Pass,
-        shape: &ConvShape,
-        tf32: bool,
-    ) -> Result<Vec<Algorithm>, Refusal> {
-        let Some(tensors) = self.tensors(shape)? else { return Ok(Vec::new()) };
-        let tensors = Arc::new(tensors);
-        let asked = if tf32 { Math::CUDNN_DEFAULT_MATH } else { Math::CUDNN_FMA_MATH };
-        let ranked = self.ranked(pass, &tensors, &self.convolution(shape, asked)?)?;
-        let mut found = Vec::new();
-        for (which, name) in Which::all(pass) {
-            let told: Vec<Ranked> =
-                ranked.iter().copied().filter(|r| r.status == 0 && r.algorithm == which.number()).collect();
-            let Some((math, told)) = arithmetic(tf32, &told) else { continue };
-            let convolution = self.convolution(shape, math)?;
-            let workspace = match self.workspace(which, &tensors, &convolution) {
-                Ok(bytes) => Bytes(bytes as u64),
-                Err(refusal) if is_unsupported(&refusal) => continue,
-                Err(refusal) if broken_installation(refusal.code).is_some() => return Err(refusal),
-                Err(refusal) => {
-                    tracing::warn!("{name} is left out for {pass:?} of {shape:?}: {refusal}");
-                    continue;
-                }
-            };
-            let (tensors, deterministic) = (Arc::clone(&tensors), told.determinism == 1);
-            found.push(Algorithm { name, workspace, deterministic, which, tensors, convolution });
-        }
-        Ok(found)
-    }
-
     /// Descriptors of a convolution's tensors; none where a length is more than it counts.
-    fn tensors(self: &Arc<Cudnn>, shape: &ConvShape) -> Result<Option<Tensors>, Refusal> {
-        let (nhwc, float) = (cudnnTensorFormat_t::CUDNN_TENSOR_NHWC, cudnnDataType_t::CUDNN_DATA_FLOAT);
-        let Some([n, c, h, w]) =
-            ints([shape.batch, shape.in_channels.into(), shape.input[0].into(), shape.input[1].into()])
-        else {
+    fn tensors(self: &Arc<Library>, shape: &ConvShape, layout: Layout) -> Result<Option<Tensors>, Refusal> {
+        let float = cudnnDataType_t::CUDNN_DATA_FLOAT;
+        let format = match layout {
+            Layout::Rows | Layout::OneGroup => cudnnTensorFormat_t::CUDNN_TENSOR_NHWC,
+            Layout::Planes => cudnnTensorFormat_t::CUDNN_TENSOR_NCHW,
+        };
+        let (Some(of_x), Some(of_y)) = (
+            layout.tensor(shape, shape.in_channels, shape.input),
+            layout.tensor(shape, shape.out_channels, shape.output),
+        ) else {
             return Ok(None);
         };
-        let [k, depth, rows, columns, out_h, out_w] = [
-            shape.out_channels,
-            shape.in_channels / shape.groups.max(1),
-            shape.window.size[0],
-            shape.window.size[1],
-            shape.output[0],
-            shape.output[1],
-        ]
-        .map(int);
+        let (filters, depth) =
+            (layout.of(shape, shape.out_channels), shape.in_channels / shape.groups.max(1));
+        let [k, depth, rows, columns] = [filters, depth, shape.window.size[0], shape.window.size[1]].map(int);
         let f = &self.functions;
         let tensor = || {
             let (create, destroy) = (f.cudnnCreateTensorDescriptor, f.cudnnDestroyTensorDescriptor);
@@ -362,22 +315,24 @@ impl Cudnn {
             f.cudnnDestroyFilterDescriptor,
         )?;
         let tensors = Tensors { x: tensor()?, w: weights, y: tensor()? };
-        // SAFETY: the descriptors were made just now.
-        unsafe {
-            let status = (f.cudnnSetTensor4dDescriptor)(tensors.x.raw.0, nhwc, float, n, c, h, w);
-            self.check("cudnnSetTensor4dDescriptor", status)?;
-            let status =
-                (f.cudnnSetFilter4dDescriptor)(tensors.w.raw.0, float, nhwc, k, depth, rows, columns);
-            self.check("cudnnSetFilter4dDescriptor", status)?;
-            let status = (f.cudnnSetTensor4dDescriptor)(tensors.y.raw.0, nhwc, float, n, k, out_h, out_w);
-            self.check("cudnnSetTensor4dDescriptor", status)?;
+        for (tensor, [[n, c, h, w], [of_n, of_c, of_h, of_w]]) in [(&tensors.x, of_x), (&tensors.y, of_y)] {
+            let set = f.cudnnSetTensor4dDescriptorEx;
+            // SAFETY: the descriptor was made just now.
+            let status = unsafe { set(tensor.raw.0, float, n, c, h, w, of_n, of_c, of_h, of_w) };
+            self.check("cudnnSetTensor4dDescriptorEx", status)?;
         }
+        // SAFETY: as above.
+        let status = unsafe {
+            (f.cudnnSetFilter4dDescriptor)(tensors.w.raw.0, float, format, k, depth, rows, columns)
+        };
+        self.check("cudnnSetFilter4dDescriptor", status)?;
         Ok(Some(tensors))
     }
 
     fn convolution(
-        self: &Arc<Cudnn>,
+        self: &Arc<Library>,
         shape: &ConvShape,
+        layout: Layout,
         math: Math,
     ) -> Result<Descriptor<cudnnConvolutionStruct>, Refusal> {
         let f = &self.functions;
@@ -398,12 +353,105 @@ impl Cudnn {
             let set = f.cudnnSetConvolution2dDescriptor;
             let status = set(made.raw.0, pad_h, pad_w, u, v, dilation_h, dilation_w, mode, float);
             self.check("cudnnSetConvolution2dDescriptor", status)?;
-            let status = (f.cudnnSetConvolutionGroupCount)(made.raw.0, int(shape.groups.max(1)));
+            let status = (f.cudnnSetConvolutionGroupCount)(made.raw.0, int(layout.groups(shape)));
             self.check("cudnnSetConvolutionGroupCount", status)?;
             let status = (f.cudnnSetConvolutionMathType)(made.raw.0, math);
             self.check("cudnnSetConvolutionMathType", status)?;
         }
         Ok(made)
+    }
+}
+
+impl Cudnn {
+    /// Finds it and makes its handle, on which it allocates what it needs of the device.
+    pub(super) fn start(search: &Search, context: &Arc<Context>) -> Result<Cudnn, CudaError> {
+        let library = Arc::new(find(search)?);
+        let mut raw = null_mut();
+        // SAFETY: the call writes one handle, for the context of this thread.
+        let status = unsafe { (library.functions.cudnnCreate)(&mut raw) };
+        let cudnn = Cudnn { library, handle: Handle(raw), context: Arc::clone(context) };
+        match cudnn.library.check("cudnnCreate", status) {
+            Ok(()) => Ok(cudnn),
+            Err(refusal) => Err(CudaError::Library {
+                path: cudnn.library.path.clone(),
+                refusal,
+                what_to_do: "most likely it is for another version of CUDA than the driver: install that for it \
+                             (nvidia-cudnn-cu12, nvidia-cudnn-cu13), or free memory on the device",
+            }),
+        }
+    }
+
+    /// Where it lies.
+    pub(super) fn path(&self) -> &Path {
+        &self.library.path
+    }
+
+    /// Its version, such as (9, 19, 0).
+    pub(super) fn version(&self) -> (u32, u32, u32) {
+        self.library.version()
+    }
+
+    /// What it enqueues from now on goes to this stream; with none, nothing may be enqueued.
+    pub(super) fn set_stream(&self, stream: Option<&CudaStream>) -> Result<(), Refusal> {
+        let raw = stream.map_or(null_mut(), CudaStream::raw);
+        // SAFETY: the stream lives: whoever enqueues holds it and sets it before, and takes it back before it ends.
+        let status = unsafe { (self.library.functions.cudnnSetStream)(self.handle.0, raw.cast()) };
+        self.library.check("cudnnSetStream", status)
+    }
+
+    /// All algorithms for a pass at a shape, in the fixed order; none where cuDNN does not take such a shape. One that cuDNN
+    /// cannot tell the workspace of is left out, with a warning.
+    pub(super) fn algorithms(
+        &self,
+        pass: Pass,
+        shape: &ConvShape,
+        layout: Layout,
+        tf32: bool,
+    ) -> Result<Vec<Algorithm>, Refusal> {
+        self.offered(pass, shape, layout, tf32).or_else(|refusal| match broken_installation(refusal.code) {
+            Some(why) => {
+                let text = format!(
+                    "{}; cuDNN `{}` cannot work here: {why}",
+                    refusal.text,
+                    self.library.path.display()
+                );
+                Err(Refusal { text, ..refusal })
+            }
+            None if is_unsupported(&refusal) => Ok(Vec::new()),
+            None => Err(refusal),
+        })
+    }
+
+    fn offered(
+        &self,
+        pass: Pass,
+        shape: &ConvShape,
+        layout: Layout,
+        tf32: bool,
+    ) -> Result<Vec<Algorithm>, Refusal> {
+        let Some(tensors) = self.library.tensors(shape, layout)? else { return Ok(Vec::new()) };
+        let tensors = Arc::new(tensors);
+        let asked = if tf32 { Math::CUDNN_DEFAULT_MATH } else { Math::CUDNN_FMA_MATH };
+        let ranked = self.ranked(pass, &tensors, &self.library.convolution(shape, layout, asked)?)?;
+        let mut found = Vec::new();
+        for (which, name) in Which::all(pass) {
+            let told: Vec<Ranked> =
+                ranked.iter().copied().filter(|r| r.status == 0 && r.algorithm == which.number()).collect();
+            let Some((math, told)) = arithmetic(tf32, &told) else { continue };
+            let convolution = self.library.convolution(shape, layout, math)?;
+            let workspace = match self.workspace(which, &tensors, &convolution) {
+                Ok(bytes) => Bytes(bytes as u64),
+                Err(refusal) if is_unsupported(&refusal) => continue,
+                Err(refusal) if broken_installation(refusal.code).is_some() => return Err(refusal),
+                Err(refusal) => {
+                    tracing::warn!("{name} is left out for {pass:?} of {shape:?}: {refusal}");
+                    continue;
+                }
+            };
+            let (tensors, deterministic) = (Arc::clone(&tensors), told.determinism == 1);
+            found.push(Algorithm { name, workspace, deterministic, which, tensors, convolution });
+        }
+        Ok(found)
     }
 
     /// What the heuristic tells of all algorithms.
@@ -415,7 +463,7 @@ impl Cudnn {
     ) -> Result<Vec<Ranked>, Refusal> {
         let mut room = [Ranked::default(); RANKED];
         let mut told: c_int = 0;
-        let (f, most, at) = (&self.functions, RANKED as c_int, room.as_mut_ptr());
+        let (f, most, at) = (&self.library.functions, RANKED as c_int, room.as_mut_ptr());
         let (handle, conv) = (self.handle.0, convolution.raw.0);
         let (x, w, y) = (tensors.x.raw.0, tensors.w.raw.0, tensors.y.raw.0);
         // SAFETY: handle and descriptors live; the call writes at most as many entries as there is room for, each of the
@@ -463,7 +511,7 @@ impl Cudnn {
                 ),
             }
         };
-        self.check(call, status)?;
+        self.library.check(call, status)?;
         Ok(room[..usize::try_from(told).unwrap_or_default().min(RANKED)].to_vec())
     }
 
@@ -475,7 +523,7 @@ impl Cudnn {
         convolution: &Descriptor<cudnnConvolutionStruct>,
     ) -> Result<usize, Refusal> {
         let mut bytes = 0usize;
-        let (f, handle, conv) = (&self.functions, self.handle.0, convolution.raw.0);
+        let (f, handle, conv) = (&self.library.functions, self.handle.0, convolution.raw.0);
         let (x, w, y) = (tensors.x.raw.0, tensors.w.raw.0, tensors.y.raw.0);
         // SAFETY: handle and descriptors live; the call writes one number.
         let (call, status) = unsafe {
@@ -494,7 +542,7 @@ impl Cudnn {
                 ),
             }
         };
-        self.check(call, status)?;
+        self.library.check(call, status)?;
         Ok(bytes)
     }
 
@@ -512,7 +560,7 @@ impl Cudnn {
         let (one, old) = (1.0f32, if operands.accumulate { 1.0f32 } else { 0.0 });
         let (one, old) = (from_ref(&one).cast(), from_ref(&old).cast());
         let Operands { x, w, y, .. } = operands;
-        let (f, handle, conv) = (&self.functions, self.handle.0, algorithm.convolution.raw.0);
+        let (f, handle, conv) = (&self.library.functions, self.handle.0, algorithm.convolution.raw.0);
         let (scratch, bytes) = (workspace as *mut _, algorithm.workspace.0 as usize);
         let Tensors { x: of_x, w: of_w, y: of_y } = &*algorithm.tensors;
         let (of_x, of_w, of_y) = (of_x.raw.0, of_w.raw.0, of_y.raw.0);
@@ -539,7 +587,7 @@ impl Cudnn {
                 ),
             }
         };
-        self.check(call, status)
+        self.library.check(call, status)
     }
 }
 
@@ -550,8 +598,8 @@ impl Drop for Cudnn {
         }
         let entered = self.context.enter();
         // SAFETY: made once by `start`; its descriptors are gone, and the streams that it enqueued on are idle.
-        let status = unsafe { (self.functions.cudnnDestroy)(self.handle.0) };
-        if let Err(refusal) = entered.and_then(|()| self.check("cudnnDestroy", status)) {
+        let status = unsafe { (self.library.functions.cudnnDestroy)(self.handle.0) };
+        if let Err(refusal) = entered.and_then(|()| self.library.check("cudnnDestroy", status)) {
             tracing::debug!("while giving back: {refusal}");
         }
     }
@@ -578,6 +626,59 @@ mod tests {
         check(true, &[3, 1], Some(Math::CUDNN_TENSOR_OP_MATH));
         check(true, &[3], Some(Math::CUDNN_FMA_MATH));
         check(true, &[2], None);
+    }
+
+    /// The real cuDNN of the PyTorch front's virtual environment takes the descriptors of every convolution of the zoo, in
+    /// every layout that a way uses; and no tensor of 2^31 elements, which is what `countable_batch` goes by. No device is
+    /// needed.
+    #[test]
+    fn the_real_cudnn_takes_the_descriptors_of_every_convolution_of_the_zoo() {
+        use plimsoll_ir::program::Call;
+        use plimsoll_networks::{LowerOptions, build, entries, lower, usual};
+        let Some(search) = Search::of_virtual_environment() else { return };
+        let cudnn = Arc::new(find(&search).expect("it has a cuDNN"));
+        assert_eq!(cudnn.version().0, 9);
+        let take = |shape: &ConvShape, layout: Layout| -> Result<(), Refusal> {
+            cudnn.tensors(shape, layout)?.expect("the lengths are countable");
+            cudnn.convolution(shape, layout, Math::CUDNN_FMA_MATH)?;
+            Ok(())
+        };
+        let mut shapes = std::collections::HashSet::new();
+        let plain = entries().iter().map(|entry| entry.name).filter(|name| !name.contains('<'));
+        // One of each family.
+        let families =
+            ["vgg16", "resnet50", "resnet110-cifar", "resnet1202-imagenet", "wrn-28-10", "resnet-sd110"];
+        for name in plain.chain(families) {
+            let network = build(&usual(name).expect("it is in the zoo")).expect("it can be built");
+            let program = lower(&network, 8, &LowerOptions::default()).expect("it can be lowered");
+            shapes.extend(program.kernels.iter().filter_map(|kernel| match kernel.call {
+                Call::ConvForward { shape } => Some(shape),
+                _ => None,
+            }));
+        }
+        assert!(shapes.len() > 100, "{}", shapes.len());
+        assert!(shapes.iter().any(|shape| shape.groups > 1));
+        for shape in &shapes {
+            let layouts = if shape.groups > 1 { vec![Layout::OneGroup] } else { vec![Layout::Planes] };
+            for layout in [vec![Layout::Rows], layouts].concat() {
+                take(shape, layout).unwrap_or_else(|refusal| panic!("{layout:?} of {shape:?}: {refusal}"));
+            }
+        }
+        let of_batch = |batch: u64| ConvShape {
+            batch,
+            input: [224; 2],
+            in_channels: 3,
+            output: [224; 2],
+            out_channels: 64,
+            window: plimsoll_ir::network::Window::square(3, 1, 1),
+            groups: 1,
+            bias: true,
+        };
+        for layout in [Layout::Rows, Layout::Planes] {
+            assert_eq!(take(&of_batch(668), layout), Ok(()), "{layout:?}");
+            let refusal = take(&of_batch(669), layout).expect_err("2^31 elements are more than it counts");
+            assert!(is_unsupported(&refusal), "{layout:?}: {refusal}");
+        }
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! NVIDIA's libraries as alternatives of a call: cuDNN's algorithms for convolutions, cuBLAS for those that are matrix
 //! products.
 //!
-//! A convolution has, in this order: cuDNN's algorithms for its shape, in an order that is fixed for each pass; cuBLAS, where
-//! the windows are single pixels; our own kernel. A fully connected layer has cuBLAS and our own kernel. The order depends on
-//! no measurement and no rank, so profile, plan and run speak of the same alternatives; an algorithm that asks for more than
-//! [`MOST_SCRATCH`] is left out unless it is the first. With `deterministic` a call has one alternative alone: the first that
-//! is deterministic.
+//! A convolution has, in this order: cuDNN's algorithms for its shape, in an order that is fixed for each pass; of a
+//! grouped one, cuDNN's first algorithm for a single group, called for each group (`groups_...`); cuBLAS, where the windows
+//! are single pixels; cuBLAS on windows that are laid out as rows of a matrix (`cublas_windows`, see `columns.rs`); for the
+//! filter gradient cuDNN's deterministic algorithms on planes (`planes_...`), to which the tensors are transposed; our own
+//! kernel, which multiplies in f32 and is called `own_f32` where the others multiply in TF32. A fully connected layer has
+//! cuBLAS and our own kernel. The order depends on no measurement and no rank, so profile, plan and run speak of the same
+//! alternatives; an algorithm that asks for more than [`MOST_SCRATCH`] is left out unless it is the first. With
+//! `deterministic` a call has one alternative alone: the first that is deterministic.
 //!
 //! What a call has is asked once for each shape and kept with its descriptors. The executor asks for every launch that it
 //! loads, so nothing is made in an iteration.
@@ -13,16 +16,19 @@
 //! What it deliberately does not do: add a bias or sum its gradient, which stay with our own kernels; fall back silently: a
 //! query that fails otherwise than with "not supported" fails the next iteration.
 
+mod columns;
 mod cublas;
 mod cudnn;
 
 use super::driver::{Context, CudaStream};
 use super::error::{Capability, CudaError, Refusal};
-use super::kernels;
+use super::kernels::{self, Grid, layout};
 use super::presence::Search;
+use crate::device::DeviceError;
+use columns::{Columns, Step};
 use cublas::{Cublas, Product};
-use cudnn::{Algorithm, Cudnn};
-use plimsoll_ir::program::{Access, Call, ConvShape, KernelAlternative};
+use cudnn::{Algorithm, Cudnn, Layout};
+use plimsoll_ir::program::{Access, Call, ConvShape, KernelAlternative, STORAGE_ALIGNMENT};
 use plimsoll_ir::{Bytes, Precision};
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -31,6 +37,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Algorithms that ask for more scratch than this are offered only where they come first.
 const MOST_SCRATCH: Bytes = Bytes(1 << 30);
+
+/// More groups than this are not called one by one.
+const MOST_GROUPS: u32 = 64;
 
 /// Which kernels a device `cuda` runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,6 +85,18 @@ impl Operands {
     }
 }
 
+impl Operands {
+    /// Those of a group: channels that lie side by side of x and y, and weights of its own.
+    fn of_group(self, shape: &ConvShape, group: u32) -> Operands {
+        let groups = u64::from(shape.groups.max(1));
+        let [depth, filters] =
+            [shape.in_channels, shape.out_channels].map(|channels| u64::from(channels) / groups);
+        let weights = shape.window.size.iter().fold(depth * filters, |n, side| n * u64::from(*side));
+        let at = |start: u64, floats: u64| start + 4 * floats * u64::from(group);
+        Operands { x: at(self.x, depth), w: at(self.w, weights), y: at(self.y, filters), ..self }
+    }
+}
+
 /// The pass and the shape of a convolution; none for other calls.
 fn convolution(call: &Call) -> Option<(Pass, ConvShape)> {
     match *call {
@@ -89,24 +110,36 @@ fn convolution(call: &Call) -> Option<(Pass, ConvShape)> {
 /// How an alternative runs.
 enum Method {
     Algorithm(Algorithm),
+    /// An algorithm for one group, for each.
+    EachGroup(Algorithm, ConvShape),
     Product(Product),
+    Columns(Columns),
+    /// An algorithm for the filter gradient on planes, which start at these bytes of the scratch.
+    Planes(Algorithm, ConvShape, [u64; 4]),
     Own,
 }
 
 impl Method {
-    fn name(&self) -> &'static str {
+    /// Its name; our own kernels have the arithmetic in it where the others compute in another.
+    fn name(&self, tf32: bool) -> String {
         match self {
-            Method::Algorithm(algorithm) => algorithm.name,
-            Method::Product(_) => "cublas",
-            Method::Own => "own",
+            Method::Algorithm(algorithm) => algorithm.name.to_owned(),
+            Method::EachGroup(algorithm, _) => format!("groups_{}", algorithm.name),
+            Method::Product(_) => "cublas".to_owned(),
+            Method::Columns(_) => "cublas_windows".to_owned(),
+            Method::Planes(algorithm, ..) => format!("planes_{}", algorithm.name),
+            Method::Own if tf32 => "own_f32".to_owned(),
+            Method::Own => "own".to_owned(),
         }
     }
 
     /// All the scratch that a call needs with it. What follows a library's part has no use for that part's scratch.
     fn workspace(&self, call: &Call) -> Bytes {
         let of_library = match self {
-            Method::Algorithm(algorithm) => algorithm.workspace,
+            Method::Algorithm(algorithm) | Method::EachGroup(algorithm, _) => algorithm.workspace,
             Method::Product(product) => product.workspace,
+            Method::Columns(columns) => columns.workspace,
+            Method::Planes(.., places) => Bytes(places[3]),
             Method::Own => return kernels::workspace_bytes(call),
         };
         of_library.max(kernels::after_library(call).1)
@@ -195,19 +228,19 @@ impl Libraries {
 
     /// How a call can be run.
     pub(super) fn alternatives(&self, call: &Call) -> Vec<KernelAlternative> {
+        let Some((pass, shape)) = convolution(call) else {
+            return KernelAlternative::sole(kernels::workspace_bytes(call));
+        };
+        let tf32 = self.precision.is_tf32(&shape);
         let alternative = |method: &Method| KernelAlternative {
-            name: method.name().to_owned(),
+            name: method.name(tf32),
             workspace: method.workspace(call),
         };
-        match convolution(call) {
-            None => KernelAlternative::sole(kernels::workspace_bytes(call)),
-            Some((pass, shape)) => {
-                self.methods(&mut self.state(), pass, shape).iter().map(alternative).collect()
-            }
-        }
+        self.methods(&mut self.state(), pass, shape).iter().map(alternative).collect()
     }
 
-    /// Enqueues an alternative of a call; whether that was a library's, so that only [`kernels::after_library`] is left to do.
+    /// Enqueues an alternative of a call, with our own kernels that lay out its tensors by `launch`; whether that was a
+    /// library's, so that only [`kernels::after_library`] is left to do.
     ///
     /// # Safety
     /// `addresses` are those of the call's operands, `workspace` of the scratch that the alternative asks for; all of it is
@@ -219,7 +252,8 @@ impl Libraries {
         alternative: u32,
         addresses: &[u64],
         workspace: u64,
-    ) -> Result<bool, Refusal> {
+        launch: &mut dyn FnMut(&[Grid]) -> Result<(), DeviceError>,
+    ) -> Result<bool, DeviceError> {
         let Some((pass, shape)) = convolution(call) else { return Ok(false) };
         let Some((_, operands)) = Operands::of(call, addresses) else { return Ok(false) };
         let mut state = self.state();
@@ -227,16 +261,38 @@ impl Libraries {
         if matches!(methods.get(alternative as usize), None | Some(Method::Own)) {
             return Ok(false);
         }
-        self.turn_to(&mut state, stream)?;
-        match &methods[alternative as usize] {
-            // SAFETY: passed on to the caller: operands of a call have the shape that it says.
-            Method::Algorithm(algorithm) => unsafe { self.cudnn.enqueue(algorithm, operands, workspace) },
+        let failed = |refusal: Refusal| super::failed(call.name(), &refusal);
+        self.turn_to(&mut state, stream).map_err(failed)?;
+        let run = |algorithm: &Algorithm, operands: Operands| {
+            // SAFETY: passed on to the caller: operands of a call have the shape that it says, and so have their groups, and
+            // what our own kernels lay out of them in the scratch that was asked for.
+            unsafe { self.cudnn.enqueue(algorithm, operands, workspace) }.map_err(failed)
+        };
+        let multiply = |product: &Product, operands: Operands| {
+            let tf32 = self.precision.is_tf32(&shape);
             // SAFETY: as above.
-            Method::Product(product) => unsafe {
-                self.cublas.enqueue(pass, product, self.precision.is_tf32(&shape), operands, workspace)
-            },
-            Method::Own => Ok(()),
-        }?;
+            unsafe { self.cublas.enqueue(pass, product, tf32, operands, workspace) }.map_err(failed)
+        };
+        match &methods[alternative as usize] {
+            Method::Algorithm(algorithm) => run(algorithm, operands)?,
+            Method::EachGroup(algorithm, shape) => {
+                (0..shape.groups).try_for_each(|group| run(algorithm, operands.of_group(shape, group)))?;
+            }
+            Method::Product(product) => multiply(product, operands)?,
+            Method::Columns(columns) => {
+                columns.steps(pass, call, operands, workspace, |step| match step {
+                    Step::Own(grids) => launch(&grids),
+                    Step::Product(product, operands) => multiply(product, operands),
+                })?;
+            }
+            Method::Planes(algorithm, shape, places) => {
+                launch(&layout::to_planes(call, shape, places))?;
+                let [x, y, w] = [0, 1, 2].map(|tensor| workspace + places[tensor]);
+                run(algorithm, Operands { x, w, y, accumulate: false })?;
+                launch(&layout::from_planes(call, shape, places, operands.accumulate))?;
+            }
+            Method::Own => {}
+        }
         Ok(true)
     }
 
@@ -288,32 +344,76 @@ impl Libraries {
 
     /// Asks what there is for a pass at a shape.
     fn ask(&self, pass: Pass, shape: &ConvShape) -> Result<Vec<Method>, Refusal> {
-        let product = Product::of(pass, shape, self.cublas.most()).map(Method::Product);
-        let connected = shape.input == [1, 1] && product.is_some();
-        let algorithms = if connected {
-            Vec::new()
-        } else {
-            self.cudnn.algorithms(pass, shape, self.precision.is_tf32(shape))?
-        };
-        let algorithms = algorithms.into_iter().enumerate().filter(|(at, algorithm)| {
-            if self.deterministic {
-                algorithm.deterministic
-            } else {
-                *at == 0 || algorithm.workspace <= MOST_SCRATCH
-            }
-        });
-        let mut methods: Vec<Method> =
-            algorithms.map(|(_, a)| Method::Algorithm(a)).chain(product).chain([Method::Own]).collect();
-        if methods.len() == 1 {
+        let product = Product::of(pass, shape, self.cublas.most());
+        let mut methods = Vec::new();
+        if shape.input != [1, 1] || product.is_none() {
+            methods.extend(self.algorithms(pass, shape, Layout::Rows)?.into_iter().map(Method::Algorithm));
+            methods.extend(self.each_group(pass, shape)?);
+        }
+        match product {
+            Some(product) => methods.push(Method::Product(product)),
+            None => methods.extend(Columns::of(pass, shape, self.cublas.most()).map(Method::Columns)),
+        }
+        if shape.input != [1, 1] {
+            methods.extend(self.planes(pass, shape)?);
+        }
+        if methods.is_empty() {
             let kind = if self.deterministic { "deterministic " } else { "" };
+            let precision = if self.precision.is_tf32(shape) { ", in f32" } else { "" };
             tracing::warn!(
-                "cuDNN has no {kind}algorithm for {pass:?} of {shape:?}, which our own, slower kernel computes"
+                "cuDNN has no {kind}algorithm for {pass:?} of {shape:?}, which our own, slower kernel computes{precision}"
             );
         }
+        methods.push(Method::Own);
         if self.deterministic {
             methods.truncate(1);
         }
         Ok(methods)
+    }
+
+    /// cuDNN's algorithms that may be offered.
+    fn algorithms(&self, pass: Pass, shape: &ConvShape, layout: Layout) -> Result<Vec<Algorithm>, Refusal> {
+        let mut found = self.cudnn.algorithms(pass, shape, layout, self.precision.is_tf32(shape))?;
+        let mut first = layout == Layout::Rows;
+        found.retain(|algorithm| {
+            let is_first = std::mem::take(&mut first);
+            if self.deterministic {
+                algorithm.deterministic
+            } else {
+                is_first || algorithm.workspace <= MOST_SCRATCH
+            }
+        });
+        Ok(found)
+    }
+
+    /// The first algorithm for one group of a grouped convolution, for each of them; none where a group's channels do not start
+    /// where four numbers are loaded at once, and where groups are so many that each is small.
+    fn each_group(&self, pass: Pass, shape: &ConvShape) -> Result<Option<Method>, Refusal> {
+        let in_fours = |channels: u32| (channels / shape.groups.max(1)).is_multiple_of(4);
+        let sound = (2..=MOST_GROUPS).contains(&shape.groups)
+            && in_fours(shape.in_channels)
+            && in_fours(shape.out_channels);
+        if !sound {
+            return Ok(None);
+        }
+        let found = self.algorithms(pass, shape, Layout::OneGroup)?;
+        Ok(found.into_iter().next().map(|algorithm| Method::EachGroup(algorithm, *shape)))
+    }
+
+    /// The filter gradient by cuDNN's deterministic algorithms on planes.
+    fn planes(&self, pass: Pass, shape: &ConvShape) -> Result<Vec<Method>, Refusal> {
+        if pass != Pass::BackwardFilter || shape.groups > 1 {
+            return Ok(Vec::new());
+        }
+        let found = self.algorithms(pass, shape, Layout::Planes)?;
+        let ways = found.into_iter().filter(|algorithm| algorithm.deterministic).map(|algorithm| {
+            let of_algorithm = algorithm.workspace.0.next_multiple_of(STORAGE_ALIGNMENT);
+            let places = layout::planes(shape, of_algorithm);
+            Method::Planes(algorithm, *shape, places)
+        });
+        Ok(ways
+            .filter(|way| matches!(way, Method::Planes(.., places) if places[3] <= MOST_SCRATCH.0))
+            .collect())
     }
 }
 

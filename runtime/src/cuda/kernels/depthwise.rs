@@ -1,0 +1,68 @@
+//! The launches of depthwise convolutions, in which every channel has a window of its own.
+//!
+//! What it deliberately does not do: hold a formula; those are in `depthwise.cu`. Serve a channel with several filters, which
+//! are rare: the kernels of all convolutions do.
+
+use super::Argument::{U32, U64};
+use super::{Argument, PARALLEL, Plan, flag, narrow, positions, window};
+use plimsoll_ir::program::ConvShape;
+
+/// Positions of a line that a thread has, as in `depthwise.cu`.
+const ACROSS: u64 = 4;
+
+/// Positions that a split of the filter gradient has at least.
+const LEAST_POSITIONS: u64 = 64;
+
+/// Whether a convolution has one filter for each channel, and no filter sees another channel.
+pub(super) fn is_depthwise(shape: &ConvShape) -> bool {
+    shape.groups > 1 && shape.in_channels == shape.groups && shape.out_channels == shape.groups
+}
+
+/// Channels in fours.
+fn fours(shape: &ConvShape) -> u64 {
+    u64::from(shape.out_channels.div_ceil(4))
+}
+
+/// Threads that have the positions of images of this size.
+fn strips(shape: &ConvShape, [rows, columns]: [u32; 2]) -> u64 {
+    let of_line = u64::from(columns).div_ceil(ACROSS);
+    [u64::from(rows), of_line, fours(shape)].iter().fold(shape.batch, |n, of| n.saturating_mul(*of))
+}
+
+/// What all three kernels take last.
+fn numbers(shape: &ConvShape) -> Vec<Argument> {
+    let ([height, width], [rows, columns]) = (shape.input, shape.output);
+    let image = [height, width, rows, columns, shape.out_channels].map(U32);
+    [&image[..], &window(&shape.window)].concat()
+}
+
+/// x, weight, \[bias\] -> y.
+pub(super) fn forward(p: &mut Plan, shape: &ConvShape) {
+    let n = strips(shape, shape.output);
+    let ([x, weight, y], bias) = (p.operands(["x", "weight", "y"]), p.operand_or("bias", "weight"));
+    let leading = [x, weight, bias, y, U64(n), flag(shape.bias)];
+    p.launch("depthwise_forward", n, [&leading[..], &numbers(shape)].concat());
+}
+
+/// dy, weight -> dx.
+pub(super) fn backward_data(p: &mut Plan, shape: &ConvShape, accumulate: bool) {
+    let n = strips(shape, shape.input);
+    let arguments = p.all_operands_and(&[&[U64(n), flag(accumulate)], &numbers(shape)[..]].concat());
+    p.launch("depthwise_backward_data", n, arguments);
+}
+
+/// x, dy -> dweight.
+pub(super) fn backward_filter(p: &mut Plan, shape: &ConvShape, accumulate: bool) {
+    let positions = positions(shape, shape.output);
+    let taps = shape.window.size.iter().fold(1u64, |n, side| n.saturating_mul(u64::from(*side)));
+    let (weights, threads) = (taps * u64::from(shape.out_channels), taps.saturating_mul(fours(shape)));
+    let splits = (PARALLEL / threads.max(1)).min(positions / LEAST_POSITIONS).max(1);
+    let [x, dy, dweight] = p.operands(["x", "dy", "dweight"]);
+    let parts = if splits > 1 { p.floats(splits.saturating_mul(weights)) } else { dweight };
+    let leading = [x, dy, parts, flag(accumulate && splits == 1), U32(narrow(splits)), U64(positions)];
+    let arguments = [&leading[..], &numbers(shape)].concat();
+    p.launch("depthwise_backward_filter", splits.saturating_mul(threads), arguments);
+    if splits > 1 {
+        p.sum(parts, splits, weights, dweight, accumulate);
+    }
+}

@@ -1,0 +1,70 @@
+// Tensors laid out for a library: windows as rows of a matrix and back, and images by planes.
+
+// columns[p][tap][c] = what tap `tap` of the window at output position p sees of channel c of x, 0 in the padding; of the images
+// from `first` on. n is positions x taps x channels in fours.
+KERNEL(gather_windows, (const float *x, float *columns_of, unsigned long long n, unsigned long long first, unsigned height,
+                        unsigned width, unsigned rows, unsigned columns, unsigned channels, unsigned size_y,
+                        unsigned size_x, unsigned stride_y, unsigned stride_x, unsigned padding_y, unsigned padding_x,
+                        unsigned dilation_y, unsigned dilation_x)) {
+    if (INDEX >= n) return;
+    unsigned fours = channels / 4 + (channels % 4 != 0), taps = size_y * size_x, aligned = channels % 4 == 0;
+    u64 row = quotient(INDEX, fours), p = quotient(row, taps), line = quotient(p, columns), image = quotient(line, rows);
+    unsigned channel = (unsigned)(INDEX - row * fours) * 4, count = there(channels, channel, 4);
+    unsigned tap = (unsigned)(row - p * taps);
+    // What lies before an image comes around to behind it.
+    unsigned iy = (unsigned)(line - image * rows) * stride_y + tap / size_x * dilation_y - padding_y;
+    unsigned ix = (unsigned)(p - line * columns) * stride_x + tap % size_x * dilation_x - padding_x;
+    u64 at = (((first + image) * height + iy) * width + ix) * channels + channel;
+    float v[4];
+    fetch(x, at, iy < height && ix < width ? count : 0, aligned, v);
+    put(columns_of, row * channels + channel, count, aligned, v);
+}
+
+// dx = what lies in `columns` for the output whose window is on a position, or 0 where none is; or added to dx. For windows of
+// one pixel, of the images from `first` on. n is positions of the input x channels in fours.
+KERNEL(scatter_pixels, (const float *columns_of, float *dx, unsigned long long n, unsigned long long first,
+                        unsigned accumulate, unsigned height, unsigned width, unsigned rows, unsigned columns,
+                        unsigned channels, unsigned size_y, unsigned size_x, unsigned stride_y, unsigned stride_x,
+                        unsigned padding_y, unsigned padding_x, unsigned dilation_y, unsigned dilation_x)) {
+    (void)size_y, (void)size_x, (void)dilation_y, (void)dilation_x;
+    if (INDEX >= n) return;
+    unsigned fours = channels / 4 + (channels % 4 != 0), aligned = channels % 4 == 0;
+    u64 p = quotient(INDEX, fours), line = quotient(p, width), image = quotient(line, height);
+    unsigned channel = (unsigned)(INDEX - p * fours) * 4, count = there(channels, channel, 4);
+    unsigned oy = covering((unsigned)(line - image * height), 0, stride_y, padding_y, rows);
+    unsigned ox = covering((unsigned)(p - line * width), 0, stride_x, padding_x, columns);
+    u64 from = ((image * rows + oy) * columns + ox) * channels + channel;
+    u64 to = (first * height * width + p) * channels + channel;
+    float v[4], old[4];
+    fetch(columns_of, from, oy < rows && ox < columns ? count : 0, aligned, v);
+    if (accumulate) fetch(dx, to, count, aligned, old);
+    UNROLL
+    for (unsigned k = 0; k < 4; k++) v[k] = accumulate ? old[k] + v[k] : v[k];
+    put(dx, to, count, aligned, v);
+}
+
+// to[b][column][row] = from[b][row][column], or added to it. A thread has 4 x 4 numbers; n is b x columns in fours x rows in
+// fours.
+KERNEL(transpose, (const float *from, float *to, unsigned long long n, unsigned rows, unsigned columns,
+                   unsigned accumulate)) {
+    if (INDEX >= n) return;
+    unsigned tall = rows / 4 + (rows % 4 != 0), wide = columns / 4 + (columns % 4 != 0);
+    u64 rest = quotient(INDEX, tall), b = quotient(rest, wide);
+    unsigned row = (unsigned)(INDEX - rest * tall) * 4, column = (unsigned)(rest - b * wide) * 4;
+    unsigned down = there(rows, row, 4), across = there(columns, column, 4);
+    u64 start = b * rows * columns;
+    float v[4][4];
+    UNROLL
+    for (unsigned m = 0; m < 4; m++)
+        fetch(from, start + (u64)(row + m) * columns + column, m < down ? across : 0, columns % 4 == 0, v[m]);
+    UNROLL
+    for (unsigned k = 0; k < 4; k++) {
+        if (k >= across) continue;
+        u64 at = start + (u64)(column + k) * rows + row;
+        float w[4], old[4];
+        if (accumulate) fetch(to, at, down, rows % 4 == 0, old);
+        UNROLL
+        for (unsigned m = 0; m < 4; m++) w[m] = accumulate ? old[m] + v[m][k] : v[m][k];
+        put(to, at, down, rows % 4 == 0, w);
+    }
+}
