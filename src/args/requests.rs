@@ -151,7 +151,7 @@ impl KernelArgs {
         }
         if self.precision == PrecisionArg::Bf16 {
             let message = "--precision bf16 is for --device cpu and modelled devices: there are no kernels for GPUs yet";
-            return Err(Failure::usage(message).help("leave it out, or say --precision default"));
+            return Err(Failure::usage(message).help("leave it out, or take --device cpu"));
         }
         Ok(GpuKernels { libraries, deterministic: self.deterministic, tf32: None })
     }

@@ -145,8 +145,8 @@ pub enum PrecisionArg {
     F32,
     /// Both in TF32: by tensor cores, of numbers with 10 bits after the point. Our own kernels and the CPU have none
     Tf32,
-    /// Products of bf16 numbers, summed in f32; feature maps and their gradients take half the bytes. For the CPU and modelled
-    /// devices: there are no kernels for GPUs yet
+    /// Feature maps and their gradients take half the bytes, and what convolutions and matrix products multiply is rounded to
+    /// bf16; products and sums are f32. For the CPU and modelled devices: there are no kernels for GPUs yet
     Bf16,
 }
 

@@ -73,6 +73,12 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
             .help(format!("ask the model itself: --device {}", devices::names().replace(", ", "|"))));
     }
     let asked = args.kernels.precision.asked();
+    // What its device never has is refused before what the profile is compared.
+    match machine.map(|machine| is_cpu(&machine.device)) {
+        Some(true) => drop(of_processor(asked)?),
+        Some(false) => drop(args.kernels.chosen()?),
+        None => {}
+    }
     let precision = machine.map_or(Ok(asked), |machine| in_profile(machine, asked).map(Some))?;
     let setup = match machine.filter(|machine| !is_cpu(&machine.device)) {
         Some(_) => Some((args.kernels.chosen()?, precision)),
@@ -114,13 +120,12 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
 
 /// The precision of a profile, which no other can be asked for beside. An older version wrote none where it was f32.
 fn in_profile(machine: &Machine, asked: Option<Precision>) -> Result<Precision, Failure> {
-    match (asked, machine.precision) {
-        (Some(asked), Some(measured)) if asked != measured => {
-            let message = format!("the profile was measured in {measured}, and --precision asks for {asked}");
-            Err(Failure::usage(message).help("leave --precision out, or measure again with it"))
-        }
-        (asked, measured) => Ok(asked.or(measured).unwrap_or(Precision::F32)),
+    let measured = machine.precision.unwrap_or(Precision::F32);
+    if let Some(asked) = asked.filter(|asked| *asked != measured) {
+        let message = format!("the profile was measured in {measured}, and --precision asks for {asked}");
+        return Err(Failure::usage(message).help("leave --precision out, or measure again with it"));
     }
+    Ok(measured)
 }
 
 /// The draw that is asked for, which the network must have.

@@ -38,7 +38,21 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     for (main, text) in tree.ending("tests/main.rs") {
         unlisted(tree, main, text, &mut found);
     }
+    for (main, _) in tree.ending("/main.rs") {
+        unnamed(tree, main, &mut found);
+    }
     found
+}
+
+/// A program of tests that its crate's manifest does not name, where Cargo looks for none by itself.
+fn unnamed(tree: &Tree, main: &str, found: &mut Vec<Finding>) {
+    let Some(at) = main.find("tests/").filter(|at| *at == 0 || main[..*at].ends_with('/')) else { return };
+    let manifest = format!("{}Cargo.toml", &main[..at]);
+    let Some(text) = tree.text(&manifest).filter(|text| text.contains("autotests = false")) else { return };
+    if !text.contains(&format!("path = \"{}\"", &main[at..])) {
+        let what = format!("nobody runs these tests: add a [[test]] with this path to {manifest}");
+        found.push(Finding::new(main, 1, what));
+    }
 }
 
 /// Files beside a program of tests that it does not name, whose tests nobody runs: Cargo looks for no others there.
@@ -218,6 +232,15 @@ mod tests {
             ["ir/tests/a.rs", "ir/tests/b.rs", "ir/tests/c/mod.rs", "ir/tests/c/d.rs", "networks/tests/e.rs"];
         let tree: Vec<_> = files.map(|path| (path, HEADER)).into_iter().chain([main]).collect();
         assert_one(&said(check, &tree), "ir/tests/b.rs:1: nobody runs these tests: add `mod b;`");
+    }
+
+    #[test]
+    fn a_program_of_tests_is_named() {
+        let manifest = "[package]\nautotests = false\n[[test]]\nname = \"a\"\npath = \"tests/a/main.rs\"\n";
+        let files =
+            [("ir/tests/a/main.rs", HEADER), ("ir/tests/b/main.rs", HEADER), ("ir/Cargo.toml", manifest)];
+        assert_one(&said(check, &files), "ir/tests/b/main.rs:1: nobody runs these tests: add a [[test]]");
+        assert!(said(check, &[("ir/tests/b/main.rs", HEADER), ("ir/Cargo.toml", "[package]")]).is_empty());
     }
 
     #[test]

@@ -115,6 +115,14 @@ impl Iterations {
         self.known.clear();
     }
 
+    /// Gives back the graphs of timed iterations, which take memory beside the pool: a profile makes dozens, and each is of use
+    /// for a few runs. Whoever waits for times has waited for the graph.
+    fn forget_timed(&mut self) {
+        for (_, known) in self.known.iter_mut().filter(|(id, _)| id.timed) {
+            *known = Known::Once;
+        }
+    }
+
     /// Whether what is enqueued becomes a graph.
     pub(super) fn is_captured(&self) -> bool {
         matches!(self.taking, Taking::Capturing(_))
@@ -143,6 +151,9 @@ impl Iterations {
                 return Ok(Next::Nothing);
             }
             Some(Known::Once) => {
+                if id.timed {
+                    self.forget_timed();
+                }
                 streams.compute().begin_capture()?;
                 self.taking = Taking::Capturing(id);
                 if id.timed {

@@ -13,7 +13,7 @@
 //! What it deliberately does not do: have arithmetic of its own, or allocate: all of it lies in the call's workspace.
 
 use super::elementwise::pieces;
-use super::maps::{Map, narrow, round, widen};
+use super::maps::{Map, narrow, number, round, rounded, widen};
 use super::threads::Threads;
 use super::vector::Ptr;
 use plimsoll_ir::program::{Call, OperandSpec, ScaleShape};
@@ -65,6 +65,7 @@ fn workspace_of(call: &Call, threads: u32, part: u64) -> Bytes {
 /// # Safety
 /// As [`run`], with [`workspace_of`] parts of this size.
 unsafe fn run_in_parts(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads: &Threads, part: u64) {
+    let call = &storable(call);
     if let Some(chunk) = super::chunk(call) {
         let own = super::workspace_bytes(call, threads.count()).0 as usize;
         let each = buffers(chunk, threads.count()) as usize;
@@ -93,6 +94,18 @@ unsafe fn run_in_parts(call: &Call, operands: &[*mut u8], workspace: *mut u8, th
         unsafe { here.run(operands, workspace, threads) };
         first += count;
     }
+}
+
+/// The call with a ceiling that bf16 has, so that what was clipped is equal to it afterwards.
+fn storable(call: &Call) -> Call {
+    let mut call = call.clone();
+    if let Call::ReluForward { ceiling, .. }
+    | Call::ReluBackward { ceiling, .. }
+    | Call::ReluMaskForward { ceiling, .. } = &mut call
+    {
+        *ceiling = number(rounded(*ceiling));
+    }
+    call
 }
 
 /// The operands that are bf16.
@@ -380,6 +393,42 @@ mod tests {
         match spec.feature_map {
             true => words.iter().flat_map(halves).take(spec.bytes.0 as usize / 4).collect(),
             false => words.iter().map(|word| f32::from_bits(*word)).collect(),
+        }
+    }
+
+    /// Runs a call on these operands, in the order of its documentation.
+    fn on(call: &Call, operands: [&mut Words; 3]) {
+        let pool = Threads::new(1).expect("no thread is started");
+        let operands = operands.map(|words| words.as_mut_ptr().cast());
+        let count = call.operands().len();
+        let mut workspace = vec![0u32; words(workspace_of(call, 1, PART))];
+        // SAFETY: operands and workspace are as large as the call says.
+        unsafe { run_in_parts(call, &operands[..count], workspace.as_mut_ptr().cast(), &pool, PART) };
+    }
+
+    /// A ReLU keeps its output or a mask: both say of the same elements that they were clipped, whatever the ceiling.
+    #[test]
+    fn a_ceiling_that_bf16_lacks_clips_the_same_with_and_without_a_mask() {
+        let elements = 1 << 12;
+        let halves = |value: &dyn Fn(u32) -> f32| -> Words {
+            let half = |i: u32| u32::from(rounded(value(i)));
+            (0..elements as u32 / 2).map(|i| half(2 * i) | half(2 * i + 1) << 16).collect()
+        };
+        for ceiling in [1.3, 6.01, 0.7] {
+            let drawn = |i: u32| 2.0 * ceiling * (i as f32 / elements as f32) - 0.3;
+            let mut x = halves(&drawn);
+            let mut dy = halves(&|_| 1.0);
+            let mut mask = vec![0; x.len()];
+            let [mut y, mut dx, mut masked_y, mut masked_dx] = [(); 4].map(|()| vec![0; x.len()]);
+            on(&Call::ReluForward { elements, ceiling }, [&mut x, &mut y, &mut mask]);
+            on(&Call::ReluMaskForward { elements, ceiling }, [&mut x, &mut masked_y, &mut mask]);
+            let accumulate = false;
+            on(&Call::ReluBackward { elements, ceiling, accumulate }, [&mut y, &mut dy, &mut dx]);
+            on(&Call::ReluMaskBackward { elements, accumulate }, [&mut mask, &mut dy, &mut masked_dx]);
+            assert_eq!(y, masked_y, "{ceiling}");
+            assert_eq!(dx, masked_dx, "{ceiling}");
+            let clipped = dx.iter().filter(|word| **word == 0).count();
+            assert!(clipped > dx.len() / 3, "{ceiling}: gradients of clipped elements are 0");
         }
     }
 

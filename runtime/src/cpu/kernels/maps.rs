@@ -19,7 +19,7 @@ pub(crate) fn rounded(value: f32) -> u16 {
 
 /// The number that a bf16 is.
 #[inline(always)]
-fn number(half: u16) -> f32 {
+pub(super) fn number(half: u16) -> f32 {
     f32::from_bits(u32::from(half) << 16)
 }
 

@@ -154,7 +154,8 @@ FUNCTION void join(const float *means, const float *squares, u64 step, u64 n, un
     }
     double rows = in_pairs(seen), apart = in_pairs(sum) / rows;
     *mean = pivot + apart;
-    *distances = in_pairs(around) - rows * apart * apart;
+    const double left = in_pairs(around) - rows * apart * apart;
+    *distances = left < 0.0 ? 0.0 : left;  // rounding; NaN stays
     *joined = rows;
 }
 

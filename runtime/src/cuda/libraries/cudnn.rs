@@ -231,7 +231,7 @@ fn is_unsupported(refusal: &Refusal) -> bool {
 
 /// What is wrong with an installation of cuDNN that answers so, and what to do; none of an answer about a shape or an
 /// algorithm.
-fn broken_installation(code: u32) -> Option<&'static str> {
+pub(super) fn broken_installation(code: u32) -> Option<&'static str> {
     match code {
         1002 | 1008 | 3009 => Some(
             "one of the libraries beside it is missing or of another version: install all of cuDNN again",

@@ -348,14 +348,14 @@ impl Libraries {
         let mut methods = Vec::new();
         if shape.input != [1, 1] || product.is_none() {
             methods.extend(self.algorithms(pass, shape, Layout::Rows)?.into_iter().map(Method::Algorithm));
-            methods.extend(self.each_group(pass, shape)?);
+            methods.extend(also(pass, shape, self.each_group(pass, shape))?);
         }
         match product {
             Some(product) => methods.push(Method::Product(product)),
             None => methods.extend(Columns::of(pass, shape, self.cublas.most()).map(Method::Columns)),
         }
         if shape.input != [1, 1] {
-            methods.extend(self.planes(pass, shape)?);
+            methods.extend(also(pass, shape, self.planes(pass, shape))?);
         }
         if methods.is_empty() {
             let kind = if self.deterministic { "deterministic " } else { "" };
@@ -414,6 +414,23 @@ impl Libraries {
         Ok(ways
             .filter(|way| matches!(way, Method::Planes(.., places) if places[3] <= MOST_SCRATCH.0))
             .collect())
+    }
+}
+
+/// Ways that are there beside the usual ones: what is refused of these is left out, with a warning, unless the installation is
+/// at fault.
+fn also(
+    pass: Pass,
+    shape: &ConvShape,
+    found: Result<impl IntoIterator<Item = Method>, Refusal>,
+) -> Result<Vec<Method>, Refusal> {
+    match found {
+        Ok(found) => Ok(found.into_iter().collect()),
+        Err(refusal) if cudnn::broken_installation(refusal.code).is_some() => Err(refusal),
+        Err(refusal) => {
+            tracing::warn!("one more way for {pass:?} of {shape:?} is left out: {refusal}");
+            Ok(Vec::new())
+        }
     }
 }
 
