@@ -13,6 +13,7 @@ from .errors import BadInput
 from .ops import tensors_in
 from .recorder import NOTHING_KNOWN, Known
 from .recording import Loss
+from .surroundings import host_generators_kept
 from .tape import Tape, to_document
 from .torch_private import tree_flatten, tree_unflatten
 
@@ -122,6 +123,7 @@ def part_sizes(batch: int, largest: int) -> list[int]:
     return [batch // parts + (number < batch % parts) for number in range(parts)]
 
 
+@host_generators_kept()
 def losses_make(fn: Loss, model: torch.nn.Module, batch: Arguments) -> str:
     """Whether the loss of a batch is the `mean` or the `sum` of the losses of its parts: tried on four samples in `eval` mode.
 

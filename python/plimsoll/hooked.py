@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -19,6 +20,7 @@ from . import devices, planning, shortage
 from ._core import show_bytes
 from .allocator import ALLOCATED
 from .saved import SavedSwaps
+from .surroundings import host_generators, put_back_host_generators
 from .tape import aligned
 from .torch_private import local_part
 
@@ -36,6 +38,7 @@ class Before:
     gradients: list[tuple[torch.nn.Parameter, torch.Tensor | None]]
     buffers: list[tuple[torch.Tensor, torch.Tensor]]
     generators: list[tuple[torch.Generator, torch.Tensor]]
+    of_host: tuple[Any, Any]
 
     def restore(self) -> None:
         """Puts it back."""
@@ -46,6 +49,7 @@ class Before:
                 buffer.copy_(copy)
         for generator, state in self.generators:
             generator.set_state(state)
+        put_back_host_generators(self.of_host)
 
 
 def state_of(device: devices.Device, model: torch.nn.Module) -> Before:
@@ -55,6 +59,7 @@ def state_of(device: devices.Device, model: torch.nn.Module) -> Before:
         [(p, p.grad) for p in model.parameters()],
         [(b, b.clone()) for b in model.buffers()],
         [(g, g.get_state()) for g in generators.values()],
+        host_generators(),
     )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from .torch_private import DROPOUT, tree_flatten
+from .errors import BadInput
+from .torch_private import tree_flatten
+from .watched import PLAIN
 
 Kind = tuple[object, ...]
 
@@ -17,9 +20,29 @@ def addresses_of(modules: list[torch.nn.Module]) -> list[int]:
     return [tensor.data_ptr() for tensor in members if tensor is not None]
 
 
+def check_leaves(leaves: list[Any]) -> None:
+    """Refuses what of a batch may hold tensors that nobody sees: they would be constants of the step."""
+    for leaf in leaves:
+        if isinstance(leaf, (torch.Tensor, *PLAIN)):
+            continue
+        name = type(leaf).__name__
+        if isinstance(leaf, Mapping):
+            instead = "pass `dict(batch)`"
+        elif type(leaf).__module__.split(".")[0] == "numpy":
+            instead = "pass `torch.as_tensor(...)` of it"
+        else:
+            instead = (
+                "pass its tensors in a tuple or a dictionary, or register its class "
+                "(`torch.utils._pytree.register_pytree_node`)"
+            )
+        is_or_has = "is" if len(leaves) == 1 else "has"
+        raise BadInput(f"the sample {is_or_has} a {name}, inside which PyTorch finds no tensors: {instead}")
+
+
 def kind_of(modules: list[torch.nn.Module], batch: tuple[Any, ...]) -> Kind:
-    """All that decides which calls a step makes, as far as it can be seen from outside."""
+    """What decides which calls a step makes beside what `watched` sees: the batch, gradients, settings of PyTorch."""
     leaves, spec = tree_flatten(batch)
+    check_leaves(leaves)
     described: list[object] = []
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
@@ -32,8 +55,6 @@ def kind_of(modules: list[torch.nn.Module], batch: tuple[Any, ...]) -> Kind:
     return (
         str(spec),
         tuple(described),
-        tuple(module.training for module in modules),
-        tuple(module.p for module in modules if isinstance(module, DROPOUT)),
         tuple(_gradient_kind(p) for module in modules for p in module._parameters.values() if p is not None),
         torch.get_default_dtype(),
         torch.get_num_threads(),

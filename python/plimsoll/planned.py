@@ -11,6 +11,9 @@ from .planning import Recorded
 from .program import Program
 from .smaller import Smaller
 
+COMPARED_AGAIN = 128
+"""The runs after so many, twice as many and so on are compared with eager again, which is less than one in a hundred."""
+
 
 class Planned:
     """One kind of batch: its tape, its program, and how many of its runs are still to be verified."""
@@ -36,8 +39,19 @@ class Planned:
         """Why the program is not to be used any more."""
         self.in_eager = in_eager
         """How a batch runs that cannot keep to the plan."""
+        self.fits_beside_eager = recorded.measured is None
+        """Whether the whole batch can be compared with eager, as far as is known."""
         self.smaller: Smaller | str | None = None
         """What is compared with eager where this does not fit in eager, or why nothing is; none before it is due."""
+
+    def is_due_again(self) -> bool:
+        """Whether this run is compared with eager long after the first ones, which is so where eager fits the budget."""
+        runs = self.program.runs
+        if runs < COMPARED_AGAIN or runs & (runs - 1):
+            return False
+        if not self.fits_beside_eager:
+            return isinstance(self.smaller, Smaller)
+        return self.trace.peak_bytes <= self.program.schedule.budget_bytes
 
 
 @dataclass(frozen=True)

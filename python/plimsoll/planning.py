@@ -11,12 +11,13 @@ from . import _core, devices, pieces, recording
 from .batches import size_of
 from .devices import Device
 from .errors import BadInput
+from .kinds import check_leaves
 from .link import Link
 from .ops import tensors_in
 from .recorder import Known
 from .recording import Loss
 from .tape import Call, Document, Tape, aligned, to_document
-from .torch_private import parts_of
+from .torch_private import parts_of, tree_flatten
 
 
 def budget_bytes(budget: int | str | None, peak: int) -> int:
@@ -62,6 +63,7 @@ def host_limit(device: Device, budget: int | str | None) -> int | None:
 def as_sample(sample: Any) -> tuple[Any, ...]:
     """The arguments that a step is called with."""
     arguments = tuple(sample) if isinstance(sample, tuple | list) else (sample,)
+    check_leaves(tree_flatten(arguments)[0])
     if not tensors_in(arguments):
         raise BadInput("the sample has no tensor; give what the loss is called with, such as `sample=(x, y)`")
     return arguments

@@ -8,6 +8,8 @@ the calls are recorded on fake tensors (`record_structure`), and each is then tr
 from __future__ import annotations
 
 import contextlib
+import logging
+import pickle
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,17 +22,29 @@ from .errors import BadInput, Refused
 from .ops import same_value, tensors_in
 from .outputs import Given, Outputs
 from .recorder import BYPASSED, NOTHING_KNOWN, Known, Recorder
-from .surroundings import Generators, Keeper, Modules, NoDetours, arrivals_noted, without_accumulate_hooks
+from .surroundings import (
+    Generators,
+    Keeper,
+    Modules,
+    NoDetours,
+    arrivals_noted,
+    host_generators,
+    host_generators_kept,
+    without_accumulate_hooks,
+)
 from .tape import Role, Tape, Window
 from .torch_private import (
     FAKE_ERRORS,
     FakeTensorMode,
     TreeSpec,
+    hooks_on,
     storage_key,
     tree_flatten,
     tree_unflatten,
     uncompiled,
 )
+
+logger = logging.getLogger("plimsoll")
 
 RUNS = 3
 MOST_RUNS = 10
@@ -40,6 +54,7 @@ ENOUGH_SECONDS = 0.1
 Loss = Callable[..., Given]
 
 
+@host_generators_kept()
 def record(
     fn: Loss,
     model: torch.nn.Module,
@@ -87,6 +102,7 @@ def record(
     return tapes[1]
 
 
+@host_generators_kept()
 def record_shapes(
     fn: Loss, model: torch.nn.Module, sample: tuple[Any, ...], known: Known = NOTHING_KNOWN
 ) -> Tape:
@@ -107,6 +123,7 @@ def record_shapes(
         return _record_once(device, fn, model, parameters, _as_fakes(sample), known, mode)
 
 
+@host_generators_kept()
 def record_structure(
     fn: Loss,
     model: torch.nn.Module,
@@ -184,7 +201,9 @@ def _replaced(
                 for name, tensor in named.items():
                     if tensor is not None:
                         if id(tensor) not in fakes:
-                            fakes[id(tensor)] = as_fake(tensor)
+                            fakes[id(tensor)] = fake = as_fake(tensor)
+                            for hook in hooks_on(tensor):
+                                fake.register_hook(hook)
                         named[name] = fakes[id(tensor)]  # type: ignore[assignment]
         yield fakes
     finally:
@@ -278,7 +297,13 @@ def _record_once(
                     recorder.number(parameter.grad, Role.GRADIENT)
             inputs = [recorder.window(t, Role.INPUT) for t in copies if isinstance(t, torch.Tensor)]
             with NoDetours(), recorder:
+                drawn = pickle.dumps(host_generators())
                 given = fn(*tree_unflatten(copies, spec))
+                if is_first and drawn != pickle.dumps(host_generators()):
+                    logger.warning(
+                        "the step draws from Python's `random` or NumPy's generator: a plan has the numbers that were drawn "
+                        "when it was recorded; draw with `torch.rand`"
+                    )
                 has_others = isinstance(given, Outputs)
                 made = outputs.of(given)
                 _check_loss(made.loss)
@@ -358,6 +383,12 @@ def _compare(first: Tape, second: Tape) -> None:
     """Refuses a step that is not the same in two runs."""
     for one, other in zip(first.calls, second.calls, strict=False):
         if one.signature() != other.signature():
+            if one.func is other.func:
+                raise Refused(
+                    f"`{one.func}` had other arguments when the step ran again. A value from Python (`random`, a counter) "
+                    "cannot change between runs: pass it as a tensor",
+                    *other.place,
+                )
             why = "the step does something else when it runs again"
             raise Refused(f"{why}: it called `{one.func}`, then `{other.func}` here", *other.place)
         if one.reads_on_host and not same_value(one.value, other.value):

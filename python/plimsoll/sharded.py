@@ -26,7 +26,7 @@ from .ranks import Ranks
 from .recording import Loss
 from .step import Step
 from .torch_private import tree_flatten
-from .verification import differences, outcome
+from .verification import WHAT_TO_DO, differences, outcome
 
 logger = logging.getLogger("plimsoll")
 
@@ -162,7 +162,7 @@ class ShardedStep(Step):
         names = ", ".join(sorted(different, key=lambda name: -different[name])[:3])
         raise VerificationError(
             f"the step with hooks differs from eager in {len(different)} of {len(eager)} tensors: {names}. Nothing of this "
-            "step was kept. Train without Plimsoll, and report this with the model"
+            f"step was kept. {WHAT_TO_DO}"
         )
 
 

@@ -18,6 +18,7 @@ from .memory import Memory
 from .outputs import Given
 from .planning import Recorded
 from .program import Diverged, Program
+from .surroundings import host_generators_kept
 from .tape import to_document
 from .torch_private import tree_flatten, uncompiled
 from .verification import Outcome, State, generators_of, is_same, outcome
@@ -59,6 +60,7 @@ class Smaller:
             self.program = Program(self.recorded.tape, self.recorded.document, schedule, memory)
             return
 
+    @host_generators_kept()
     def compare(self, model: torch.nn.Module, batch: tuple[Any, ...], eager: Callable[..., Given]) -> None:
         """Runs its part of a batch in eager and by the plan, and leaves everything as it was. Raises `VerificationError`."""
         part = batches.taken(batch, 0, self.batch)
@@ -89,7 +91,7 @@ class Smaller:
             try:
                 return self.program.run(tensors)
             except Diverged as diverged:
-                if self.program.finished:
+                if self.program.finished or self.recorded.measured is None:
                     raise
                 self.recorded = self._record(self.batch, self.recorded.told(diverged.call, diverged.value))
                 self.prepare(self.program.memory)

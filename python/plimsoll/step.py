@@ -46,10 +46,11 @@ from .program import Diverged, Program, Unplanned
 from .ranks import Ranks
 from .recording import Loss
 from .smaller import Smaller
-from .surroundings import arrivals_noted, run_accumulate_hooks, without_accumulate_hooks
+from .surroundings import arrivals_noted, host_generators_kept, run_accumulate_hooks, without_accumulate_hooks
 from .tape import Role, Tape
 from .torch_private import has_hooks, modules_of, uncompiled
 from .verification import Outcome, State, generators_of, is_same, outcome
+from .watched import Watched
 
 logger = logging.getLogger("plimsoll")
 
@@ -99,6 +100,7 @@ class Step:
         self._in_pieces = options.in_pieces
         self._memory = Memory(self.device, lambda: planning.is_state_there(optimizer))
         self._kinds: OrderedDict[Kind, Planned | Parts | InEager] = OrderedDict()
+        self._watched = Watched(fn, self._replica)
         self._pointers: list[int] = []
         self._modules: list[torch.nn.Module] = []
         self._last: Planned | None = None
@@ -188,24 +190,31 @@ class Step:
     def _by_plan(self, planned: Planned, batch: tuple[Any, ...], tensors: list[torch.Tensor]) -> Given:
         """Runs a batch by its plan, beside eager where that is due; by a plan with less where memory has become short since."""
         self._bind(planned)
-        if planned.verify > 0:
+        if self._verify > 0 and planned.verify == 0 and planned.is_due_again():
+            planned.verify = 1
+        if planned.verify > 0 and planned.fits_beside_eager:
             try:
-                if planned.recorded.measured is not None:
-                    self._verify_smaller(planned, batch)
-                    planned.verify -= 1
-                    return planned.program.run(tensors)
                 given = self._verified(planned, batch, tensors)
                 planned.verify -= 1
                 self._decline(planned)
                 self.device.trim()  # what eager took
                 return given
             except Exception as error:
-                if not (shortage.is_one(error) or isinstance(error, PoolInUse)):
+                if not _is_short(error):
+                    raise
+                logger.info("memory is too short for this batch in eager beside its plan")
+                planned.fits_beside_eager = False
+        if planned.verify > 0:
+            try:
+                self._verify_smaller(planned, batch)
+                planned.verify -= 1
+            except Exception as error:
+                if not _is_short(error):
                     raise
                 logger.warning(
                     "this kind of batch is no longer compared with eager: memory is too short for both"
                 )
-                planned.verify = 0
+                planned.verify, planned.smaller = 0, "memory is too short for both"
         return planned.program.run(tensors)
 
     def _with_value(self, planned: Planned, diverged: Diverged, batch: tuple[Any, ...]) -> Planned:
@@ -239,6 +248,7 @@ class Step:
 
         def around() -> object:
             return (
+                self._watched.number(),
                 kind_of(modules_of(self._model), batch),
                 addresses_of(self._modules),
                 self.device.settings(),
@@ -313,6 +323,9 @@ class Step:
         for planned in self._kinds.values():
             if isinstance(planned, Planned):
                 planned.verify = steps
+                planned.fits_beside_eager = planned.recorded.measured is None
+                if isinstance(planned.smaller, str):
+                    planned.smaller = None  # there may be more memory now
 
     @property
     def why(self) -> str:
@@ -505,6 +518,7 @@ class Step:
         self._sample = batch
         self._modules = modules_of(self._model)
         self._pointers = addresses_of(self._modules)
+        self._watched.begin(self._modules)
 
     def _make(self, batch: tuple[Any, ...], weight: float | None) -> Planned | Parts:
         fn = self._weighted(weight)
@@ -542,6 +556,12 @@ class Step:
     ) -> Recorded:
         """A batch as it was recorded: as a whole, or in pieces where that finds no memory. `known` is another batch."""
 
+        with self._watched.recording(fn) as watched:
+            return self._recorded_watched(watched, batch, adds, known)
+
+    def _recorded_watched(
+        self, fn: Loss, batch: tuple[Any, ...], adds: bool, known: Recorded | None
+    ) -> Recorded:
         def in_pieces() -> Recorded:
             assert self._budget is not None
             self._memory.give_back()
@@ -641,15 +661,31 @@ class Step:
             logger.info("parameters or buffers have moved, or modules are others: planning anew")
             self._kinds.clear()
             self._modules, self._pointers = modules, addresses
-        kind = (*kind_of(modules, batch), *self.device.settings(), weight)
+            self._watched.begin(modules)
+        rest = (*kind_of(modules, batch), *self.device.settings(), weight)
+        kind: Kind = (self._watched.next_batch(), *rest)
         found = self._kinds.get(kind)
-        if found is None:
+        if found is None and self._watched.is_hasty():
+            kind = (None, *rest)
+            found = self._kinds.setdefault(kind, self._new_in_eager())
+            assert isinstance(found, InEager)
+            found.why = (
+                f"what the step reads from Python is another value in almost every step ({self._watched.changed}): pass it "
+                "as a tensor of the batch"
+            )
+        elif found is None:
+            if self._watched.is_changed() and not is_first:
+                logger.info(
+                    "what the step reads from Python has changed (%s): planning anew", self._watched.changed
+                )
             try:
                 found = self._make(batch, weight)
             except Refused as refused:
                 if is_first:
                     raise
                 found = self._new_in_eager(f"it cannot be recorded: {refused}")
+            kind = (self._watched.number(), *rest)  # the first run of a step may have made more to look at
+            self._watched.plan_made()
             self._kinds[kind] = found
             if len(self._kinds) > KINDS_KEPT * (len(self._buckets.lengths) if self._buckets else 1):
                 self._kinds.popitem(last=False)
@@ -670,6 +706,7 @@ class Step:
         """Runs a batch without a plan, with hooks where eager does not fit the budget, and says why."""
 
         arrived: list[torch.nn.Parameter] = []
+        self._watched.forget()
 
         def run() -> Given:
             arrived.clear()
@@ -722,6 +759,7 @@ class Step:
     def _verified(self, planned: Planned, batch: tuple[Any, ...], tensors: list[torch.Tensor]) -> Given:
         """Runs the batch in eager and by the plan from the same state, and compares all that they leave."""
         generators, before = generators_of(planned.tape), State(planned.tape)
+        self._watched.forget()
         clock = self.device.clock
         start = clock()
         try:
@@ -737,6 +775,7 @@ class Step:
         planned.plan_seconds = min(planned.plan_seconds, clock() - start)
         planned_outcome = outcome(self._model, generators, given, is_on_host=True)
 
+        @host_generators_kept()
         def again() -> Outcome:
             before.restore()
             with uncompiled(), self.device.comparable():
@@ -752,11 +791,11 @@ class Step:
         fn = self._weighted(planned.weight)
         if planned.smaller is None:
             adds = planned.tape.adds_to_gradients()
+            is_measured = planned.recorded.measured is not None
 
             def record(size: int, known: Recorded | None) -> Recorded:
-                return self._recorded(
-                    fn, batches.taken(batch, 0, size), adds, known or planned.recorded.of_few()
-                )
+                like = planned.recorded.of_few() if known is None and is_measured else known
+                return self._recorded(fn, batches.taken(batch, 0, size), adds, like)
 
             beside = self._resident_beside()
             planned.smaller = smaller.find(
@@ -775,3 +814,8 @@ class Step:
                 planned.smaller.compare(self._model, batch, lambda *part: self._eager(part, planned.weight))
             except Diverged as diverged:
                 logger.warning("this batch is not compared with eager: %s", diverged)
+
+
+def _is_short(error: Exception) -> bool:
+    """Whether memory ran out, or the pool's place is taken."""
+    return shortage.is_one(error) or isinstance(error, PoolInUse)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import random
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -194,6 +195,30 @@ class Generators:
         """Puts all states back to where the step found them."""
         for generator, state in self._first.values():
             generator.set_state(state)
+
+
+def host_generators() -> tuple[Any, Any]:
+    """The states of Python's `random` and of NumPy's own generator, where NumPy is in use."""
+    numpy = getattr(sys.modules.get("numpy"), "random", None)
+    return random.getstate(), None if numpy is None else numpy.get_state(legacy=False)
+
+
+def put_back_host_generators(states: tuple[Any, Any]) -> None:
+    """Gives Python's `random` and NumPy's own generator states that they had."""
+    python, numpy = states
+    random.setstate(python)
+    if numpy is not None:
+        sys.modules["numpy"].random.set_state(numpy)
+
+
+@contextlib.contextmanager
+def host_generators_kept() -> Iterator[None]:
+    """Leaves Python's `random` and NumPy's own generator as they were."""
+    states = host_generators()
+    try:
+        yield
+    finally:
+        put_back_host_generators(states)
 
 
 class NoDetours(TorchFunctionMode):

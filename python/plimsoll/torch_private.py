@@ -26,7 +26,6 @@ from torch.utils.flop_counter import flop_registry
 __all__ = [
     "BATCH_NORMS",
     "DDP_FORWARD",
-    "DROPOUT",
     "FAKE_ERRORS",
     "FakeTensor",
     "FakeTensorMode",
@@ -41,7 +40,10 @@ __all__ = [
     "end_failed_capture",
     "float32_precision",
     "flops_of",
+    "global_hooks",
     "has_hooks",
+    "hooks_of",
+    "hooks_on",
     "is_sharded",
     "local_part",
     "modules_of",
@@ -49,6 +51,7 @@ __all__ = [
     "parts_of",
     "sequence_number",
     "storage_key",
+    "tensor_hooks",
     "tree_flatten",
     "tree_map_only",
     "tree_map_with_path",
@@ -61,9 +64,6 @@ __all__ = [
 BATCH_NORMS = {"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "cudnn_batch_norm"}
 """They update `running_mean` and `running_var`, and the schema of some of them does not say so."""
 
-
-DROPOUT = torch.nn.modules.dropout._DropoutNd
-"""The modules whose share `p` some schedule."""
 
 FAKE_ERRORS = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedOperatorException)
 """What ops raise on fake tensors that can only run in memory."""
@@ -191,10 +191,47 @@ def accumulate_hooks(parameter: torch.Tensor) -> dict[int, Any]:
     return getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
 
 
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+Hook = tuple[int, str, object]
+"""Which module, which kind of hook or which parameter, and the hook."""
+
+
 def has_hooks(module: torch.nn.Module) -> bool:
     """Whether somebody registered a hook on the module's forward or backward pass."""
-    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(module, name, None) for name in names)
+    return any(getattr(module, name, None) for name in HOOKS)
+
+
+def hooks_of(modules: list[torch.nn.Module]) -> list[Hook]:
+    """The hooks of the modules' forward and backward passes."""
+    found: list[Hook] = []
+    for place, own in enumerate(map(vars, modules)):
+        for name in HOOKS:
+            if hooks := own.get(name):
+                found += [(place, name, hook) for hook in hooks.values()]
+    return found
+
+
+def global_hooks() -> list[Hook]:
+    """The hooks of all modules' forward and backward passes."""
+    own = vars(torch.nn.modules.module)
+    return [(-1, name, hook) for name in HOOKS for hook in own.get(f"_global{name}", {}).values()]
+
+
+def tensor_hooks(modules: list[torch.nn.Module]) -> list[Hook]:
+    """The hooks of the modules' parameters that see a gradient before it is there."""
+    return [
+        (place, name, hook)
+        for place, module in enumerate(modules)
+        for name, parameter in module._parameters.items()
+        if parameter is not None
+        for hook in hooks_on(parameter)
+    ]
+
+
+def hooks_on(tensor: torch.Tensor) -> list[Any]:
+    """The hooks of a tensor that see its gradient before it is there."""
+    return list(hooks.values()) if (hooks := tensor._backward_hooks) else []
 
 
 def modules_of(model: torch.nn.Module) -> list[torch.nn.Module]:

@@ -17,6 +17,12 @@ logger = logging.getLogger("plimsoll")
 
 Outcome = dict[str, torch.Tensor]
 
+WHAT_TO_DO = (
+    "If the step reads Python values or objects that changed since `tune`, pass them as tensors or call `tune` again; else "
+    "train without Plimsoll, and report this with the model"
+)
+"""How a message ends that a step differs from eager."""
+
 
 def generators_of(tape: Tape) -> list[torch.Generator]:
     """The generators that a step may draw from."""
@@ -98,5 +104,5 @@ def is_same(eager: Outcome, planned: Outcome, again: Callable[[], Outcome]) -> b
     names = ", ".join(f"{name} (by up to {different[name]:g})" for name in worst[:3])
     raise VerificationError(
         f"the planned step differs from eager in {len(different)} of {len(eager)} tensors: {names}. Nothing of this step "
-        "was kept. Train without Plimsoll, and report this with the model"
+        f"was kept. {WHAT_TO_DO}"
     )

@@ -13,6 +13,7 @@ from networks import budget_at, build, eager, optimizer_of, train
 import plimsoll
 from plimsoll.pool import MOVED, Pool
 from plimsoll.program import Program
+from plimsoll.smaller import Smaller
 from plimsoll.verification import State
 
 
@@ -123,7 +124,8 @@ def test_a_step_that_ends_early_lends_its_pool_too():
     assert step.fallback is None
 
 
-def test_a_comparison_whose_copies_lie_in_the_pool_is_dropped(caplog, monkeypatch):
+def test_a_comparison_whose_copies_lie_in_the_pool_is_made_another_way(caplog, monkeypatch):
+    caplog.set_level("INFO", "plimsoll")
     task, _, step = planned()
     torch.manual_seed(3)
     step(*task.batches[0])
@@ -148,7 +150,8 @@ def test_a_comparison_whose_copies_lie_in_the_pool_is_dropped(caplog, monkeypatc
     step(*task.batches[0])
     assert kept
     assert step.fallback is None
-    assert "no longer compared with eager" in caplog.text
+    assert "too short for this batch in eager beside its plan" in caplog.text
+    assert isinstance(step._current().smaller, Smaller)
     assert all(map(torch.equal, wanted, (p.grad for p in task.model.parameters())))
 
 
