@@ -57,3 +57,37 @@ class Checkpointed(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The logits."""
         return self.head(F.dropout(checkpoint(self.body, x, use_reentrant=False), 0.1))
+
+
+def convolved(before: int, after: int) -> nn.Sequential:
+    """Two convolutions, each with batch norm and ReLU."""
+    pairs = ((before, after), (after, after))
+    layers = [(nn.Conv2d(a, b, 3, padding=1, bias=False), nn.BatchNorm2d(b), nn.ReLU()) for a, b in pairs]
+    return nn.Sequential(*(layer for three in layers for layer in three))
+
+
+class UNet(nn.Module):
+    """Segments images: what each level computes on the way down, the same level has again on the way up."""
+
+    def __init__(self, width: int, depth: int, classes: int) -> None:
+        super().__init__()
+        widths = [width << level for level in range(depth)]
+        self.down = nn.ModuleList(convolved(a, b) for a, b in zip([3, *widths], widths, strict=False))
+        pairs = list(zip(widths[1:], widths, strict=False))[::-1]
+        self.grow = nn.ModuleList(nn.ConvTranspose2d(a, b, 2, 2) for a, b in pairs)
+        self.up = nn.ModuleList(convolved(2 * b, b) for _, b in pairs)
+        self.head = nn.Conv2d(width, classes, 1)
+
+    def levels(self) -> list[nn.Sequential]:
+        """The containers whose layers follow one another."""
+        return [level for side in (self.down, self.up) for level in side if isinstance(level, nn.Sequential)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits of each pixel."""
+        kept = []
+        for number, level in enumerate(self.down):
+            x = level(F.max_pool2d(x, 2) if number else x)
+            kept.append(x)
+        for grow, level, other in zip(self.grow, self.up, kept[-2::-1], strict=True):
+            x = level(torch.cat([grow(x), other], 1))
+        return self.head(x)

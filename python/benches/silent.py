@@ -6,8 +6,8 @@ python benches/silent.py --write    # and puts it into README.md
 Each side computes the gradients of one batch twice from one seed: keeping everything, and recomputing within a budget.
 What is recomputed draws its dropout again; where it draws another one, the loss stays the same and the gradients do not.
 
-Ours has the lowest share in place of 0.3: of all bytes, parameters and gradients included, no plan for the whole batch takes less.
-A smaller budget splits the batch, and the parts draw other dropout than the whole batch, as they do in eager.
+Ours has its lowest share in place of 0.3: no plan for the whole batch takes less of all bytes, parameters and gradients
+included. A smaller budget splits the batch, and the parts draw other dropout than the whole batch, as they do in eager.
 """
 
 from __future__ import annotations
