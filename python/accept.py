@@ -52,6 +52,7 @@ SLOWER = 4
 BITS = ("ResNet-50", "DenseNet-121", "ViT-B/16", "GPT, dropout", "GPT, bf16", "own checkpoint")
 CURVE = ("GPT, bf16", "ResNet-50")
 CURVES = ("GPT, dropout", "ViT-B/16", "ViT-L/16", "U-Net")
+TRUTH = ("dropout", "RReLU", "batch norm", "tied weights, views")
 BATCH = ("GPT, bf16", "ResNet-50", "ViT-B/16")
 OURS = (0.3, 0.5, 0.7)
 """Budgets of ours, as shares of eager's peak."""
@@ -83,6 +84,7 @@ SECTIONS = {
         150,
     ),
     "batch": Section("which batch fits in half of eager's peak, and how fast it trains", BATCH, 200),
+    "truth": Section("who trains something else than eager, without a word; small networks", TRUTH, 60),
     "curves": Section("the same as `curve` of other networks", CURVES, 150),
     "compile-gpt": Section(f"{COMPILE}, with a chunked loss, too", ("GPT, bf16",), 590),
     "compile-resnet": Section(COMPILE, ("ResNet-50",), 590),
@@ -518,12 +520,22 @@ def batch(name: str, device: str, small: bool) -> Iterator[dict[str, Any]]:
     }
 
 
+def truths(name: str, device: str, _small: bool) -> Iterator[dict[str, Any]]:
+    """One row for each way to save memory, on a network that it may be wrong on."""
+    import torch
+    import truth
+
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield from truth.rows(lambda: Task(*truth.network(name, device)), name == "dropout")
+
+
 MEASURES: dict[str, Callable[[str, str, bool], Iterator[dict[str, Any]]]] = {
     "facts": facts,
     "bits": bits,
     "curve": curve,
     "batch": batch,
     "curves": curve,
+    "truth": truths,
     **{name: compile_ for name in SECTIONS if name.startswith("compile")},
 }
 
@@ -585,12 +597,15 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def _said(row: dict[str, Any]) -> str:
+    import truth
     import verdict
 
     words = [str(row.get("arm", row.get("words", "")))]
     for key in ("error", "no_plan", "failed", "not_measured", "none"):
         if key in row:
             return f"{words[0]}: {row[key]}".replace("|", "\\|").replace("\n", " ")
+    if "differ" in row:
+        return truth.said(row)
     if "hull_seconds" in row:
         return verdict.said(row).replace("|", "\\|")
     if "bits_equal" in row:

@@ -29,7 +29,7 @@ struct Part {
 }
 
 /// The sections of `python/accept.py`, with the seconds that its table gives all their networks together.
-const PYTORCH: [Part; 8] = {
+const PYTORCH: [Part; 9] = {
     const fn part(section: &'static str, seconds: u64) -> Part {
         Part { of: Program::PyTorch, section, seconds }
     }
@@ -38,6 +38,7 @@ const PYTORCH: [Part; 8] = {
         part("bits", 360),
         part("curve", 300),
         part("batch", 600),
+        part("truth", 240),
         part("curves", 600),
         part("compile-gpt", 590),
         part("compile-resnet", 590),
