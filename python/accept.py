@@ -83,7 +83,11 @@ SECTIONS = {
         CURVE,
         150,
     ),
-    "batch": Section("which batch fits in half of eager's peak, and how fast it trains", BATCH, 200),
+    "batch": Section(
+        "which batch fits in half of eager's peak, and how fast it trains: ours, and found by out of memory",
+        BATCH,
+        200,
+    ),
     "truth": Section("who trains something else than eager, without a word; small networks", TRUTH, 60),
     "curves": Section("the same as `curve` of other networks", CURVES, 150),
     "compile-gpt": Section(f"{COMPILE}, with a chunked loss, too", ("GPT, bf16",), 590),
@@ -368,8 +372,13 @@ def tried(rival: Rival, name: str, device: str, small: bool) -> dict[str, Any]:
         rival.change(task)
         return measured(Gauge(device), task, eager_of(task), optimizer_of(task))
     except Exception as error:  # a rival may fail in its own way; the others are still asked
-        how = "does not fit" if "OutOfMemory" in type(error).__name__ else "fails"
-        return {"failed": f"{how}: {type(error).__name__}: {str(error)[:300]}"}
+        return {"failed": how(error)}
+
+
+def how(error: Exception) -> str:
+    """How a rival failed, in words."""
+    kind = "does not fit" if "OutOfMemory" in type(error).__name__ else "fails"
+    return f"{kind}: {type(error).__name__}: {str(error)[:300]}"
 
 
 def raced(
@@ -494,14 +503,21 @@ def compile_(name: str, device: str, small: bool) -> Iterator[dict[str, Any]]:
 
 
 def batch(name: str, device: str, small: bool) -> Iterator[dict[str, Any]]:
-    """One row: the batch that `suggest` recommends."""
+    """The batches that loops find by running out of half of eager's memory, and what `suggest` recommends for it.
+
+    The loops are first: ours stands in front of PyTorch's allocator from its first use on.
+    """
     import torch
 
     import plimsoll
 
+    task, gauge = build(name, device, small), Gauge(device)
+    peak = measured(gauge, task, eager_of(task)).get("peak_bytes")
+    if peak is None:  # the CPU counts none
+        peak = plimsoll.trace(task.loss, task.model, *task.batch).peak_bytes
+    del task
+    yield from finding(name, device, small, peak // 2)
     task = build(name, device, small)
-    gauge = Gauge(device)
-    peak = plimsoll.trace(task.loss, task.model, *task.batch).peak_bytes
     optimizer = torch.optim.SGD(task.model.parameters(), 0.01)
     start = gauge.clock()
     row: dict[str, Any] = {"arm": "suggest", "budget_bytes": peak // 2}
@@ -515,9 +531,66 @@ def batch(name: str, device: str, small: bool) -> Iterator[dict[str, Any]]:
         "batch": answer.batch,
         "samples_per_second": answer.samples_per_second,
         "peak_bytes": answer.peak_bytes,
-        "seconds": gauge.clock() - start,
+        "find_seconds": gauge.clock() - start,
         "words": str(answer),
     }
+
+
+def finding(name: str, device: str, small: bool, budget: int) -> Iterator[dict[str, Any]]:
+    """One row for each loop that finds a batch within so many bytes of the GPU."""
+    import torch
+    from finders import LOOPS
+
+    where = torch.device(device)
+    for arm, loop in LOOPS.items():
+        row: dict[str, Any] = {"arm": arm, "budget_bytes": budget}
+        if where.type != "cuda":
+            yield {**row, "not_measured": "not measured: the CPU's memory is not limited"}
+            continue
+        torch.cuda.empty_cache()
+        whole = torch.cuda.get_device_properties(where).total_memory
+        torch.cuda.set_per_process_memory_fraction(budget / whole, where)
+        try:
+            row |= found(loop, name, device, small, 40)
+        except Exception as error:  # such as a batch that was found, and runs out of memory later
+            row["failed"] = how(error)
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0, where)
+        gc.collect()
+        yield row
+
+
+def found(
+    loop: Callable[[Callable[[int], bool]], int], name: str, device: str, small: bool, seconds: float
+) -> dict[str, Any]:
+    """The batch that a loop finds within so many seconds, how often memory ran out, and how fast the batch trains in eager."""
+    from finders import Tries
+
+    gauge, task = Gauge(device), build(name, device, small)
+    step, sample = eager_of(task), task.batch
+
+    def run(count: int) -> None:
+        task.model.zero_grad()
+        step(*of_size(sample, count))
+
+    tries, start = Tries(run, seconds), gauge.clock()
+    try:
+        size = loop(tries)
+    except TimeoutError as late:
+        return {"not_measured": f"not measured: {late}"}
+    row = {"find_seconds": gauge.clock() - start, "tries": tries.count, "ooms": tries.ooms}
+    if not size:
+        return {**row, "failed": "does not fit: not one sample runs"}
+    task.batch = of_size(sample, size)
+    timed = measured(gauge, task, step)
+    return {**row, "batch": size, "samples_per_second": size / timed["seconds"], **timed}
+
+
+def of_size(batch: tuple[Any, ...], count: int) -> tuple[Any, ...]:
+    """So many samples, those of a batch over and over."""
+    import torch
+
+    return tuple(part[torch.arange(count, device=part.device) % len(part)] for part in batch)
 
 
 def truths(name: str, device: str, _small: bool) -> Iterator[dict[str, Any]]:
@@ -612,6 +685,11 @@ def _said(row: dict[str, Any]) -> str:
         words.append(f"bits {'equal' if row['bits_equal'] else '**differ**'}")
     if row.get("unplanned") is not None:
         words.append(f"{row['unplanned']} unplanned")
+    if "batch" in row:
+        words.append(f"batch {row['batch']}, {row['samples_per_second']:.1f} samples/s")
+        words.append(f"found in {row['find_seconds']:.0f} s")
+    if "ooms" in row:
+        words.append(f"{row['ooms']} times out of memory")
     if "seconds" in row:
         words.append(f"{1e3 * row['seconds']:.1f} ms")
     if row.get("predicted_seconds"):

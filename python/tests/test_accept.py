@@ -107,7 +107,8 @@ def test_all_of_it(tmp_path):
     # Without a GPU no peak is known, so that nothing is judged.
     verdicts = {f"verdict at {share}" for share in accept().OURS}
     assert verdicts <= arms
-    assert {row["arm"] for row in rows if "not_measured" in row} == verdicts
+    loops = {"a tenth less each time, from 1024", "doubled from 2, then bisected"}
+    assert {row["arm"] for row in rows if "not_measured" in row} == verdicts | loops
     assert not [row for row in rows if "failed" in row]
     assert any(row.get("batch", 0) >= 1 for row in rows if row["section"] == "batch")
     assert not [row for row in rows if "error" in row]
