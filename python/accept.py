@@ -69,6 +69,7 @@ class Section:
 
 
 COMPILE = "torch.compile with activation_memory_budget .7 .5 .3 .1"
+LONG = "the same as `curve` of one long sequence; where eager does not fit, budgets are shares of the GPU's memory"
 SECTIONS = {
     "facts": Section("which GPU, which versions, how fast the link is", ("link",), 60),
     "bits": Section(
@@ -90,6 +91,9 @@ SECTIONS = {
     ),
     "truth": Section("who trains something else than eager, without a word; small networks", TRUTH, 60),
     "curves": Section("the same as `curve` of other networks", CURVES, 150),
+    "long-8k": Section(LONG, ("Llama 1B, 8k",), 590),
+    "long-32k": Section(LONG, ("Llama 1B, 32k",), 590),
+    "long-64k": Section(LONG, ("Llama 1B, 64k",), 590),
     "compile-gpt": Section(f"{COMPILE}, with a chunked loss, too", ("GPT, bf16",), 590),
     "compile-resnet": Section(COMPILE, ("ResNet-50",), 590),
     "compile-vit": Section(COMPILE, ("ViT-B/16",), 590),
@@ -110,19 +114,31 @@ class Task:
     autocast: Callable[[], Any] = contextlib.nullcontext
 
 
+def has_logits(name: str) -> bool:
+    """Whether a network is a language model, whose loss can be computed by slices of rows."""
+    return name.startswith(("GPT", "Llama"))
+
+
 def build(name: str, device: str, small: bool) -> Task:
     """The same network every time."""
     import torch
     import torch.nn.functional as F
-    from models import GPT, Checkpointed, UNet
+    from models import GPT, Checkpointed, Llama, UNet
     from torch import nn
 
     torch.manual_seed(0)
-    if name.startswith("GPT"):
+    if has_logits(name):
         words, width, length, depth = (96, 32, 24, 3) if small else (50257, 768, 1024, 12)
-        model: Any = GPT(words, width, length, depth).to(device)
-        data = tuple(torch.randint(0, words, (4 if small else 8, length), device=device) for _ in range(2))
-        is_half = name.endswith("bf16")
+        model: Any
+        if name.startswith("Llama"):
+            words = 96 if small else 128256
+            length = 256 if small else 1024 * int(name.rsplit(" ", 1)[1].rstrip("k"))
+            model = Llama(words, *((32, 3, 4, 48) if small else (2048, 16, 32, 8192))).to(device)
+        else:
+            model = GPT(words, width, length, depth).to(device)
+        size = 1 if name.startswith("Llama") else 4 if small else 8
+        data = tuple(torch.randint(0, words, (size, length), device=device) for _ in range(2))
+        is_half = name.endswith("bf16") or name.startswith("Llama")
 
         def autocast() -> Any:
             kind = torch.device(device).type
@@ -434,11 +450,8 @@ def ours(name: str, device: str, small: bool, others: list[dict[str, Any]]) -> I
     import verdict
     from rivals import SLICES, chunk_loss
 
-    import plimsoll
-
-    chunks = (0, SLICES[-1]) if name.startswith("GPT") else (0,)
-    task = build(name, device, small)
-    peak = plimsoll.trace(task.loss, task.model, *task.batch, optimizer=optimizer_of(task)).peak_bytes
+    chunks = (0, SLICES[-1]) if has_logits(name) else (0,)
+    peak = whole_bytes(build(name, device, small), device)
     for share in OURS:
         rows = []
         for slices in chunks:
@@ -450,6 +463,18 @@ def ours(name: str, device: str, small: bool, others: list[dict[str, Any]]) -> I
             yield rows[-1]
             yield from beside([*others, rows[-1]])
         yield verdict.verdict(share, rows, others)
+
+
+def whole_bytes(task: Task, device: str) -> int:
+    """What our budgets are shares of: eager's peak, or the GPU's memory where recording a step finds too little of it."""
+    import torch
+
+    import plimsoll
+
+    try:
+        return plimsoll.trace(task.loss, task.model, *task.batch, optimizer=optimizer_of(task)).peak_bytes
+    except torch.OutOfMemoryError:
+        return torch.cuda.get_device_properties(device).total_memory
 
 
 def planned(task: Task, device: str, small: bool, budget: int) -> dict[str, Any]:
@@ -477,29 +502,33 @@ def compared(
     rivals: list[Rival], name: str, device: str, small: bool, seconds: float
 ) -> Iterator[dict[str, Any]]:
     """Eager, the rivals that so many seconds are enough for, and ours beside them at each of our budgets."""
-    gauge, rows = Gauge(device), []
-    task = build(name, device, small)
-    rows.append({"arm": "eager", **measured(gauge, task, eager_of(task), optimizer_of(task))})
-    yield rows[0]
-    del task
-    for row in raced(rivals, name, device, small, seconds * (SLOWER if small else 1)):
+    from rivals import Rival
+
+    rows = []
+    for row in raced(
+        [Rival("eager", "", lambda task: None), *rivals],
+        name,
+        device,
+        small,
+        seconds * (SLOWER if small else 1),
+    ):
         rows.append(row)
         yield row
     yield from ours(name, device, small, rows)
 
 
-def curve(name: str, device: str, small: bool) -> Iterator[dict[str, Any]]:
+def curve(name: str, device: str, small: bool, seconds: float = 80) -> Iterator[dict[str, Any]]:
     """Beside all rivals but `torch.compile`."""
     from rivals import rivals
 
-    yield from compared(rivals(name.startswith("GPT")), name, device, small, 80)
+    yield from compared(rivals(has_logits(name)), name, device, small, seconds)
 
 
 def compile_(name: str, device: str, small: bool) -> Iterator[dict[str, Any]]:
     """Beside `torch.compile` at its budgets."""
     from rivals import compilers
 
-    yield from compared(compilers(name.startswith("GPT")), name, device, small, 420)
+    yield from compared(compilers(has_logits(name)), name, device, small, 420)
 
 
 def batch(name: str, device: str, small: bool) -> Iterator[dict[str, Any]]:
@@ -609,6 +638,7 @@ MEASURES: dict[str, Callable[[str, str, bool], Iterator[dict[str, Any]]]] = {
     "batch": batch,
     "curves": curve,
     "truth": truths,
+    **{name: functools.partial(curve, seconds=300) for name in SECTIONS if name.startswith("long")},
     **{name: compile_ for name in SECTIONS if name.startswith("compile")},
 }
 

@@ -47,6 +47,63 @@ class GPT(nn.Module):
         return self.head(self.norm(x))
 
 
+class LlamaBlock(nn.Module):
+    """A block as Llama has it: RMS norm, rotated positions, fewer keys than queries, a gated perceptron, no dropout."""
+
+    def __init__(self, width: int, heads: int, inner: int) -> None:
+        super().__init__()
+        self.heads, self.keys, self.size = heads, heads // 4, width // heads
+        self.norm1, self.norm2 = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.query, self.out = (nn.Linear(width, width, bias=False) for _ in range(2))
+        self.key, self.value = (nn.Linear(width, self.keys * self.size, bias=False) for _ in range(2))
+        self.gate, self.up = (nn.Linear(width, inner, bias=False) for _ in range(2))
+        self.down = nn.Linear(inner, width, bias=False)
+
+    def rotated(self, x: Tensor) -> Tensor:
+        """Turned by its position, pair by pair."""
+        half, length = self.size // 2, x.shape[2]
+        rates = 500000 ** (-torch.arange(half, device=x.device) / half)
+        angles = torch.arange(length, device=x.device)[:, None] * rates
+        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        a, b = x.chunk(2, -1)
+        return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Attention, then the perceptron."""
+        batch, length, width = x.shape
+
+        def split(y: Tensor, heads: int) -> Tensor:
+            return y.view(batch, length, heads, self.size).transpose(1, 2)
+
+        y = self.norm1(x)
+        query = self.rotated(split(self.query(y), self.heads))
+        pairs = (self.rotated(split(self.key(y), self.keys)), split(self.value(y), self.keys))
+        key, value = (one.repeat_interleave(self.heads // self.keys, 1) for one in pairs)
+        y = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(batch, length, width))
+        y = self.norm2(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+
+class Llama(nn.Module):
+    """A language model like Llama's of 1B, whose embedding is its head, too."""
+
+    def __init__(self, words: int, width: int, depth: int, heads: int, inner: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, width)
+        nn.init.normal_(self.embedding.weight, std=0.02)
+        self.blocks = nn.ModuleList(LlamaBlock(width, heads, inner) for _ in range(depth))
+        self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, words, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, words: Tensor) -> Tensor:
+        """The logits."""
+        x = self.embedding(words)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
 class Checkpointed(nn.Module):
     """Recomputes its body by PyTorch's own means, dropout included."""
 
