@@ -1,7 +1,7 @@
 """What planned steps must reach on a GPU, asked there: bits, memory, time, and the best of what PyTorch's users do instead.
 
-    python3 accept.py                       # the rows that matter most, in under 12 minutes
-    python3 accept.py facts bits            # some sections; `batch` and `compile` run only when they are named
+    python3 accept.py                       # the rows that matter most, in 12 minutes at most
+    python3 accept.py facts bits            # some sections; all but `facts bits curve` run only when they are named
     python3 accept.py --small --device cpu  # tiny sizes on the CPU: does everything run?
     python3 accept.py --table rows.jsonl    # the table of `benches/README.md`
 
@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import gc
-import itertools
 import json
 import logging
 import os
@@ -40,22 +40,22 @@ HERE = Path(__file__).resolve().parent
 # The wheel's `plimsoll` is meant, not the folder of its sources beside this file.
 sys.path[:] = [str(HERE / "benches"), *(path for path in sys.path if Path(path).resolve() != HERE)]
 
-SECONDS = 690
-"""All sections together, where nobody says how long."""
-
 STEPS = 3
 """Steps whose bits are compared."""
 
 RUNS = 7
 """Steps that are timed, after two that warm up."""
 
+SLOWER = 4
+"""Small networks have so many times the seconds, since they run where others do, too."""
+
 BITS = ("ResNet-50", "DenseNet-121", "ViT-B/16", "GPT, dropout", "GPT, bf16", "own checkpoint")
-CURVE = ("GPT, bf16", "ResNet-50", "ViT-B/16")
+CURVE = ("GPT, bf16", "ResNet-50")
+CURVES = ("GPT, dropout", "ViT-B/16", "ViT-L/16", "U-Net")
+TRUTH = ("dropout", "RReLU", "batch norm", "tied weights, views")
+BATCH = ("GPT, bf16", "ResNet-50", "ViT-B/16")
 OURS = (0.3, 0.5, 0.7)
 """Budgets of ours, as shares of eager's peak."""
-
-RIVALS_BEGIN_WITHIN = {"curve": 80, "compile": 180}
-"""Seconds after which no other rival is begun, so that what comes after them is there before the section is cut."""
 
 
 @dataclass(frozen=True)
@@ -68,24 +68,39 @@ class Section:
     """For one network at most."""
 
 
+COMPILE = "torch.compile with activation_memory_budget .7 .5 .3 .1"
+LONG = "the same as `curve` of one long sequence; where eager does not fit, budgets are shares of the GPU's memory"
 SECTIONS = {
     "facts": Section("which GPU, which versions, how fast the link is", ("link",), 60),
     "bits": Section(
         "bits, unplanned allocations, peak and pool, time of all kept over eager, predicted over measured, copies hidden; "
         "budgets .4 and .1 of the way from the floor to eager's peak",
         BITS,
-        75,
+        60,
     ),
     "curve": Section(
         "time at equal peak: ours at .3 .5 .7 of eager's; checkpoint every 1, 2, 3 blocks, selective checkpoints, offloaded "
-        "checkpoints, save_on_cpu, and GPT's with a chunked loss, too",
+        "checkpoints, OffloadActivations, save_on_cpu, and GPT's with a chunked loss, too; a verdict for each budget",
         CURVE,
         150,
     ),
-    "batch": Section("which batch fits in half of eager's peak, and how fast it trains", CURVE, 200),
-    "compile": Section("torch.compile with activation_memory_budget .7 .5 .3 .1", CURVE, 230),
+    "batch": Section(
+        "which batch fits in half of eager's peak, and how fast it trains: ours, and found by out of memory",
+        BATCH,
+        200,
+    ),
+    "truth": Section("who trains something else than eager, without a word; small networks", TRUTH, 60),
+    "curves": Section("the same as `curve` of other networks", CURVES, 150),
+    "long-8k": Section(LONG, ("Llama 1B, 8k",), 590),
+    "long-32k": Section(LONG, ("Llama 1B, 32k",), 590),
+    "long-64k": Section(LONG, ("Llama 1B, 64k",), 590),
+    "compile-gpt": Section(f"{COMPILE}, with a chunked loss, too", ("GPT, bf16",), 590),
+    "compile-resnet": Section(COMPILE, ("ResNet-50",), 590),
+    "compile-vit": Section(COMPILE, ("ViT-B/16",), 590),
 }
 USUAL = ("facts", "bits", "curve")
+SECONDS = sum(SECTIONS[name].seconds * len(SECTIONS[name].networks) for name in USUAL)
+"""All sections together, where nobody says how long: 12 minutes."""
 
 
 @dataclass
@@ -99,19 +114,31 @@ class Task:
     autocast: Callable[[], Any] = contextlib.nullcontext
 
 
+def has_logits(name: str) -> bool:
+    """Whether a network is a language model, whose loss can be computed by slices of rows."""
+    return name.startswith(("GPT", "Llama"))
+
+
 def build(name: str, device: str, small: bool) -> Task:
     """The same network every time."""
     import torch
     import torch.nn.functional as F
-    from models import GPT, Checkpointed
+    from models import GPT, Checkpointed, Llama, UNet
     from torch import nn
 
     torch.manual_seed(0)
-    if name.startswith("GPT"):
+    if has_logits(name):
         words, width, length, depth = (96, 32, 24, 3) if small else (50257, 768, 1024, 12)
-        model: Any = GPT(words, width, length, depth).to(device)
-        data = tuple(torch.randint(0, words, (4 if small else 8, length), device=device) for _ in range(2))
-        is_half = name.endswith("bf16")
+        model: Any
+        if name.startswith("Llama"):
+            words = 96 if small else 128256
+            length = 256 if small else 1024 * int(name.rsplit(" ", 1)[1].rstrip("k"))
+            model = Llama(words, *((32, 3, 4, 48) if small else (2048, 16, 32, 8192))).to(device)
+        else:
+            model = GPT(words, width, length, depth).to(device)
+        size = 1 if name.startswith("Llama") else 4 if small else 8
+        data = tuple(torch.randint(0, words, (size, length), device=device) for _ in range(2))
+        is_half = name.endswith("bf16") or name.startswith("Llama")
 
         def autocast() -> Any:
             kind = torch.device(device).type
@@ -124,10 +151,16 @@ def build(name: str, device: str, small: bool) -> Task:
         return Task(model, language, data, [model.blocks], autocast)
     from torchvision import models
 
-    image, size = (32, 4) if small else (224, 64)
+    image, size = (32, 4) if small else (224, 32 if name == "ViT-L/16" else 64)
     classes = 10 if small else 1000
-    if name == "ViT-B/16":
-        shape = (image, 16, 3, 4, 32, 64) if small else (image, 16, 12, 12, 768, 3072)
+    if name == "U-Net":
+        model = UNet(8 if small else 64, 3 if small else 5, 2).to(device)
+        pixels = torch.randn(size, 3, image, image, device=device)
+        targets = torch.randint(0, 2, (size, image, image), device=device)
+        return Task(model, lambda x, y: F.cross_entropy(model(x), y), (pixels, targets), model.levels())
+    if name.startswith("ViT"):
+        large = (16, 24, 16, 1024, 4096) if name == "ViT-L/16" else (16, 12, 12, 768, 3072)
+        shape = (image, 16, 3, 4, 32, 64) if small else (image, *large)
         model = models.VisionTransformer(*shape, dropout=0.1, num_classes=classes)
         blocks = [model.encoder.layers]
     elif name == "own checkpoint":
@@ -197,6 +230,16 @@ class Gauge:
             return {"driver": f"not measured: {type(error).__name__}: {error}"}
 
 
+@functools.cache
+def context(device: str) -> dict[str, Any]:
+    """What the driver counts before PyTorch has allocated anything, when it is first called: CUDA's context."""
+    import torch
+
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+    return Gauge(device).driver()
+
+
 def plan_seconds(small: bool) -> float:
     """How long each plan is looked for."""
     return 1.0 if small else 5.0
@@ -213,8 +256,15 @@ def eager_of(task: Task) -> Callable[..., Any]:
     return step
 
 
-def measured(gauge: Gauge, task: Task, step: Callable[..., Any]) -> dict[str, Any]:
-    """The median of some steps, and their peak.
+def optimizer_of(task: Task) -> Any:
+    """AdamW as its users run it."""
+    import torch
+
+    return torch.optim.AdamW(task.model.parameters(), 1e-4, fused=True)
+
+
+def measured(gauge: Gauge, task: Task, step: Callable[..., Any], optimizer: Any = None) -> dict[str, Any]:
+    """The median of some steps, the optimizer's update included where there is one, and their peak.
 
     The driver is asked after each step: what the allocator has taken from it, it keeps until the next reset.
     """
@@ -225,6 +275,8 @@ def measured(gauge: Gauge, task: Task, step: Callable[..., Any]) -> dict[str, An
             gauge.reset()
         start = gauge.clock()
         step(*task.batch)
+        if optimizer is not None:
+            optimizer.step()
         samples.append(gauge.clock() - start)
         if number >= 2:
             counts.append(gauge.driver())
@@ -334,10 +386,15 @@ def tried(rival: Rival, name: str, device: str, small: bool) -> dict[str, Any]:
     try:
         task = build(name, device, small)
         rival.change(task)
-        return measured(Gauge(device), task, eager_of(task))
+        return measured(Gauge(device), task, eager_of(task), optimizer_of(task))
     except Exception as error:  # a rival may fail in its own way; the others are still asked
-        how = "does not fit" if "OutOfMemory" in type(error).__name__ else "fails"
-        return {"failed": f"{how}: {type(error).__name__}: {str(error)[:300]}"}
+        return {"failed": how(error)}
+
+
+def how(error: Exception) -> str:
+    """How a rival failed, in words."""
+    kind = "does not fit" if "OutOfMemory" in type(error).__name__ else "fails"
+    return f"{kind}: {type(error).__name__}: {str(error)[:300]}"
 
 
 def raced(
@@ -387,65 +444,109 @@ def beside(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         }
 
 
-def ours(name: str, device: str, small: bool) -> Iterator[dict[str, Any]]:
-    """One row for each of our budgets."""
-    import plimsoll
+def ours(name: str, device: str, small: bool, others: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Rows for each of our budgets: ours, with a chunked loss, too, where there are logits; each beside its best rival; the
+    verdict."""
+    import verdict
+    from rivals import SLICES, chunk_loss
 
-    gauge = Gauge(device)
-    task = build(name, device, small)
-    peak = plimsoll.trace(task.loss, task.model, *task.batch).peak_bytes
+    chunks = (0, SLICES[-1]) if has_logits(name) else (0,)
+    peak = whole_bytes(build(name, device, small), device)
     for share in OURS:
-        task = build(name, device, small)
-        budget = int(share * peak)
-        row: dict[str, Any] = {"arm": f"plimsoll {share}", "budget_bytes": budget}
-        start = gauge.clock()
-        try:
-            step = plimsoll.tune(
-                task.loss, task.model, None, task.batch, budget, verify=0, seconds=plan_seconds(small)
-            )
-        except plimsoll.NoPlan as none:
-            yield {**row, "no_plan": str(none)}
-            continue
-        row["tune_seconds"] = gauge.clock() - start
-        timed = measured(gauge, task, step)
-        for count in ("peak", "driver"):
-            if f"{count}_bytes" in timed:
-                row[f"{count}_over_budget"] = timed[f"{count}_bytes"] / budget - 1
-        yield {**row, "fallback": step.fallback, "why": step.why, **timed}
-        del step
+        rows = []
+        for slices in chunks:
+            task = build(name, device, small)
+            if slices:
+                chunk_loss(task, slices)
+            arm = f"plimsoll {share}" + (f", chunked loss, slices {slices}" if slices else "")
+            rows.append({"arm": arm, **planned(task, device, small, int(share * peak))})
+            yield rows[-1]
+            yield from beside([*others, rows[-1]])
+        yield verdict.verdict(share, rows, others)
 
 
-def curve(name: str, device: str, small: bool) -> Iterator[dict[str, Any]]:
-    """Eager, the rivals that there is time for, ours, and the best rival at each of our budgets."""
-    from rivals import rivals
-
-    gauge, rows = Gauge(device), []
-    task = build(name, device, small)
-    yield {"arm": "eager", **measured(gauge, task, eager_of(task))}
-    del task
-    others = raced(rivals(name.startswith("GPT")), name, device, small, RIVALS_BEGIN_WITHIN["curve"])
-    for row in itertools.chain(others, ours(name, device, small)):
-        rows.append(row)
-        yield row
-    yield from beside(rows)
-
-
-def compile_(name: str, device: str, small: bool) -> Iterator[dict[str, Any]]:
-    """One row for each budget of `torch.compile`."""
-    from rivals import compilers
-
-    yield from raced(compilers(), name, device, small, RIVALS_BEGIN_WITHIN["compile"])
-
-
-def batch(name: str, device: str, small: bool) -> Iterator[dict[str, Any]]:
-    """One row: the batch that `suggest` recommends."""
+def whole_bytes(task: Task, device: str) -> int:
+    """What our budgets are shares of: eager's peak, or the GPU's memory where recording a step finds too little of it."""
     import torch
 
     import plimsoll
 
+    try:
+        return plimsoll.trace(task.loss, task.model, *task.batch, optimizer=optimizer_of(task)).peak_bytes
+    except torch.OutOfMemoryError:
+        return torch.cuda.get_device_properties(device).total_memory
+
+
+def planned(task: Task, device: str, small: bool, budget: int) -> dict[str, Any]:
+    """Time and memory of a planned step within a budget, or why there is none."""
+    import verdict
+
+    import plimsoll
+
+    gauge, optimizer = Gauge(device), optimizer_of(task)
+    row: dict[str, Any] = {"budget_bytes": budget}
+    start = gauge.clock()
+    try:
+        step = plimsoll.tune(
+            task.loss, task.model, optimizer, task.batch, budget, verify=0, seconds=plan_seconds(small)
+        )
+    except plimsoll.NoPlan as none:
+        return {**row, "no_plan": str(none)}
+    row["tune_seconds"] = gauge.clock() - start
+    timed = measured(gauge, task, step, optimizer)
+    row |= verdict.over_budget(timed, context(device), budget)
+    return {**row, "fallback": step.fallback, "why": step.why, **timed}
+
+
+def compared(
+    rivals: list[Rival], name: str, device: str, small: bool, seconds: float
+) -> Iterator[dict[str, Any]]:
+    """Eager, the rivals that so many seconds are enough for, and ours beside them at each of our budgets."""
+    from rivals import Rival
+
+    rows = []
+    for row in raced(
+        [Rival("eager", "", lambda task: None), *rivals],
+        name,
+        device,
+        small,
+        seconds * (SLOWER if small else 1),
+    ):
+        rows.append(row)
+        yield row
+    yield from ours(name, device, small, rows)
+
+
+def curve(name: str, device: str, small: bool, seconds: float = 80) -> Iterator[dict[str, Any]]:
+    """Beside all rivals but `torch.compile`."""
+    from rivals import rivals
+
+    yield from compared(rivals(has_logits(name)), name, device, small, seconds)
+
+
+def compile_(name: str, device: str, small: bool) -> Iterator[dict[str, Any]]:
+    """Beside `torch.compile` at its budgets."""
+    from rivals import compilers
+
+    yield from compared(compilers(has_logits(name)), name, device, small, 420)
+
+
+def batch(name: str, device: str, small: bool) -> Iterator[dict[str, Any]]:
+    """The batches that loops find by running out of half of eager's memory, and what `suggest` recommends for it.
+
+    The loops are first: ours stands in front of PyTorch's allocator from its first use on.
+    """
+    import torch
+
+    import plimsoll
+
+    task, gauge = build(name, device, small), Gauge(device)
+    peak = measured(gauge, task, eager_of(task)).get("peak_bytes")
+    if peak is None:  # the CPU counts none
+        peak = plimsoll.trace(task.loss, task.model, *task.batch).peak_bytes
+    del task
+    yield from finding(name, device, small, peak // 2)
     task = build(name, device, small)
-    gauge = Gauge(device)
-    peak = plimsoll.trace(task.loss, task.model, *task.batch).peak_bytes
     optimizer = torch.optim.SGD(task.model.parameters(), 0.01)
     start = gauge.clock()
     row: dict[str, Any] = {"arm": "suggest", "budget_bytes": peak // 2}
@@ -459,9 +560,75 @@ def batch(name: str, device: str, small: bool) -> Iterator[dict[str, Any]]:
         "batch": answer.batch,
         "samples_per_second": answer.samples_per_second,
         "peak_bytes": answer.peak_bytes,
-        "seconds": gauge.clock() - start,
+        "find_seconds": gauge.clock() - start,
         "words": str(answer),
     }
+
+
+def finding(name: str, device: str, small: bool, budget: int) -> Iterator[dict[str, Any]]:
+    """One row for each loop that finds a batch within so many bytes of the GPU."""
+    import torch
+    from finders import LOOPS
+
+    where = torch.device(device)
+    for arm, loop in LOOPS.items():
+        row: dict[str, Any] = {"arm": arm, "budget_bytes": budget}
+        if where.type != "cuda":
+            yield {**row, "not_measured": "not measured: the CPU's memory is not limited"}
+            continue
+        torch.cuda.empty_cache()
+        whole = torch.cuda.get_device_properties(where).total_memory
+        torch.cuda.set_per_process_memory_fraction(budget / whole, where)
+        try:
+            row |= found(loop, name, device, small, 40)
+        except Exception as error:  # such as a batch that was found, and runs out of memory later
+            row["failed"] = how(error)
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0, where)
+        gc.collect()
+        yield row
+
+
+def found(
+    loop: Callable[[Callable[[int], bool]], int], name: str, device: str, small: bool, seconds: float
+) -> dict[str, Any]:
+    """The batch that a loop finds within so many seconds, how often memory ran out, and how fast the batch trains in eager."""
+    from finders import Tries
+
+    gauge, task = Gauge(device), build(name, device, small)
+    step, sample = eager_of(task), task.batch
+
+    def run(count: int) -> None:
+        task.model.zero_grad()
+        step(*of_size(sample, count))
+
+    tries, start = Tries(run, seconds), gauge.clock()
+    try:
+        size = loop(tries)
+    except TimeoutError as late:
+        return {"not_measured": f"not measured: {late}"}
+    row = {"find_seconds": gauge.clock() - start, "tries": tries.count, "ooms": tries.ooms}
+    if not size:
+        return {**row, "failed": "does not fit: not one sample runs"}
+    task.batch = of_size(sample, size)
+    timed = measured(gauge, task, step)
+    return {**row, "batch": size, "samples_per_second": size / timed["seconds"], **timed}
+
+
+def of_size(batch: tuple[Any, ...], count: int) -> tuple[Any, ...]:
+    """So many samples, those of a batch over and over."""
+    import torch
+
+    return tuple(part[torch.arange(count, device=part.device) % len(part)] for part in batch)
+
+
+def truths(name: str, device: str, _small: bool) -> Iterator[dict[str, Any]]:
+    """One row for each way to save memory, on a network that it may be wrong on."""
+    import torch
+    import truth
+
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield from truth.rows(lambda: Task(*truth.network(name, device)), name == "dropout")
 
 
 MEASURES: dict[str, Callable[[str, str, bool], Iterator[dict[str, Any]]]] = {
@@ -469,7 +636,10 @@ MEASURES: dict[str, Callable[[str, str, bool], Iterator[dict[str, Any]]]] = {
     "bits": bits,
     "curve": curve,
     "batch": batch,
-    "compile": compile_,
+    "curves": curve,
+    "truth": truths,
+    **{name: functools.partial(curve, seconds=300) for name in SECTIONS if name.startswith("long")},
+    **{name: compile_ for name in SECTIONS if name.startswith("compile")},
 }
 
 
@@ -478,6 +648,7 @@ def child(section: str, network: str, device: str, small: bool) -> None:
     import torch
 
     logging.getLogger("plimsoll").setLevel(logging.ERROR)
+    context(device)  # before anything is allocated
     where = torch.cuda.get_device_name() if torch.device(device).type == "cuda" else "cpu"
     base = {
         "section": section,
@@ -529,14 +700,26 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def _said(row: dict[str, Any]) -> str:
+    import truth
+    import verdict
+
     words = [str(row.get("arm", row.get("words", "")))]
     for key in ("error", "no_plan", "failed", "not_measured", "none"):
         if key in row:
-            return f"{words[0]}: {row[key]}".replace("|", "/").replace("\n", " ")
+            return f"{words[0]}: {row[key]}".replace("|", "\\|").replace("\n", " ")
+    if "differ" in row:
+        return truth.said(row)
+    if "hull_seconds" in row:
+        return verdict.said(row).replace("|", "\\|")
     if "bits_equal" in row:
         words.append(f"bits {'equal' if row['bits_equal'] else '**differ**'}")
     if row.get("unplanned") is not None:
         words.append(f"{row['unplanned']} unplanned")
+    if "batch" in row:
+        words.append(f"batch {row['batch']}, {row['samples_per_second']:.1f} samples/s")
+        words.append(f"found in {row['find_seconds']:.0f} s")
+    if "ooms" in row:
+        words.append(f"{row['ooms']} times out of memory")
     if "seconds" in row:
         words.append(f"{1e3 * row['seconds']:.1f} ms")
     if row.get("predicted_seconds"):
@@ -544,7 +727,9 @@ def _said(row: dict[str, Any]) -> str:
     if "peak_bytes" in row:
         words.append(f"{row['peak_bytes'] / 2**30:.2f} GiB")
     if "peak_over_budget" in row:
-        words.append(f"{row['peak_over_budget']:+.1%} of the budget")
+        words.append(f"|peak - budget| {abs(row['peak_over_budget']):.1%} by the allocator")
+    if "driver_over_budget" in row:
+        words.append(f"{abs(row['driver_over_budget']):.1%} by the driver without CUDA's context")
     if "driver" in row:
         count = f"{row['driver_bytes'] / 2**30:.2f} GiB of the " if "driver_bytes" in row else ""
         words.append(f"driver: {count}{row['driver']}")
@@ -556,7 +741,7 @@ def _said(row: dict[str, Any]) -> str:
         )
     if row.get("fallback"):
         words.append(f"in eager: {row['fallback']}")
-    return ", ".join(words).replace("|", "/").replace("\n", " ")
+    return ", ".join(words).replace("|", "\\|").replace("\n", " ")
 
 
 def main() -> int:
@@ -610,9 +795,7 @@ def main() -> int:
             left = end - time.monotonic()
             command = [sys.executable, __file__, "--device", arguments.device, "--child", name, network]
             command += ["--small"] if arguments.small else []
-            limit = min(
-                SECTIONS[name].seconds * (4 if arguments.small else 1), left
-            )  # small ones run where others do, too
+            limit = min(SECTIONS[name].seconds * (SLOWER if arguments.small else 1), left)
             wrong = "cut: the time for all sections is over" if left <= 0 else rows_of(command, limit, keep)
             if wrong:
                 keep({"section": name, "network": network, "error": wrong})

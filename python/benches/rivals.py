@@ -9,6 +9,7 @@ several settings: all of them are tried, and the time for that counts. Losses an
 from __future__ import annotations
 
 import functools
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.graph import save_on_cpu
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ SLICES = (4, 16)
 
 SHARES = (0.7, 0.5, 0.3, 0.1)
 """Shares of the saved bytes that `torch.compile` may keep."""
+
+LEAST_BYTES, LEAVING = 1024, 5
+"""Smaller tensors are not offloaded; so many wait for their copies to the host at most."""
 
 aten = torch.ops.aten
 ATTENTION = (
@@ -127,6 +131,69 @@ def all_on_cpu(task: Task) -> None:
     task.loss = saved
 
 
+class OffloadActivations(saved_tensors_hooks):
+    """What autograd saves waits in pinned memory of the host, copied on a stream beside: what torchtune and TRL have under this
+    name. Parameters and buffers stay. Without a GPU the copies are made at once."""
+
+    def __init__(self, model: nn.Module, is_cuda: bool) -> None:
+        self.stays = {value.untyped_storage().data_ptr() for value in (*model.parameters(), *model.buffers())}
+        self.beside = torch.cuda.Stream() if is_cuda else None
+        self.leaving: deque[tuple[Tensor, Any]] = deque()
+        super().__init__(self.pack, self.unpack)
+
+    def let_go(self, most: int) -> None:
+        """Gives back the memory of all but so many tensors, once they are copied."""
+        while len(self.leaving) > most:
+            _, copied = self.leaving.popleft()
+            torch.cuda.current_stream().wait_event(copied)
+
+    def pack(self, x: Tensor) -> Any:
+        """To the host."""
+        if x.nbytes < LEAST_BYTES or x.untyped_storage().data_ptr() in self.stays:
+            return x
+        if self.beside is None:
+            return x.device, x.clone()
+        self.let_go(LEAVING - 1)
+        host = torch.empty_like(x, device="cpu", pin_memory=True)
+        self.beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.beside):
+            host.copy_(x, non_blocking=True)
+            self.leaving.append((x, self.beside.record_event()))
+        return x.device, host
+
+    def unpack(self, packed: Any) -> Tensor:
+        """Back to the device; the copy may overlap with what was enqueued before."""
+        if isinstance(packed, Tensor):
+            return packed
+        device, host = packed
+        if self.beside is None:
+            return host
+        self.let_go(0)
+        with torch.cuda.stream(self.beside):
+            x = host.to(device, non_blocking=True)
+        now = torch.cuda.current_stream()
+        now.wait_stream(self.beside)
+        x.record_stream(now)
+        return x
+
+
+def offload_activations(task: Task) -> None:
+    """All that autograd saves waits on the host, by copies that overlap."""
+    loss, is_cuda = task.loss, task.batch[0].is_cuda
+
+    def saved(*batch: Any) -> Tensor:
+        with OffloadActivations(task.model, is_cuda):
+            return loss(*batch)
+
+    task.loss = saved
+
+
+def offload_checkpoints(task: Task) -> None:
+    """The same, where every block is under a checkpoint: its input, and what is outside of blocks, is all that is saved."""
+    checkpointed(task, 1)
+    offload_activations(task)
+
+
 def sum_of_losses(head: nn.Module, hidden: Tensor, words: Tensor) -> Tensor:
     """Of one slice of rows."""
     return F.cross_entropy(head(hidden), words, reduction="sum")
@@ -179,6 +246,8 @@ def rivals(has_logits: bool) -> list[Rival]:
         *(rival("checkpoint every", n, checkpointed, n) for n in GROUPS),
         *(rival("selective checkpoint,", name, selective, ops) for name, ops in SAVED.items()),
         *(rival("offloaded checkpoint every", n, offloaded_checkpoints, n) for n in GROUPS),
+        rival("OffloadActivations", "", offload_activations),
+        rival("OffloadActivations,", "checkpoint every 1", offload_checkpoints),
         rival("save_on_cpu", "", all_on_cpu),
     ]
     if not has_logits:
@@ -189,9 +258,14 @@ def rivals(has_logits: bool) -> list[Rival]:
     return [*plain, *alone, *both]
 
 
-def compilers() -> list[Rival]:
-    """`torch.compile` at several budgets."""
-    return [
-        Rival("torch.compile, budget", str(share), functools.partial(compiled, share=share))
-        for share in SHARES
-    ]
+def compilers(has_logits: bool) -> list[Rival]:
+    """`torch.compile` at several budgets; with a chunked loss, too, where a network has logits of many rows."""
+
+    def family(name: str, wrap: Callable[[Change], Change]) -> list[Rival]:
+        changes = ((share, functools.partial(compiled, share=share)) for share in SHARES)
+        return [Rival(name, str(share), wrap(change)) for share, change in changes]
+
+    plain = family("torch.compile, budget", lambda change: change)
+    if not has_logits:
+        return plain
+    return [*plain, *family("chunked loss, torch.compile, budget", lambda c: with_chunks(c, SLICES[-1]))]

@@ -5,11 +5,15 @@ python benches/silent.py --write    # and puts it into README.md
 
 Each side computes the gradients of one batch twice from one seed: keeping everything, and recomputing within a budget.
 What is recomputed draws its dropout again; where it draws another one, the loss stays the same and the gradients do not.
+
+Ours has its lowest share in place of 0.3: no plan for the whole batch takes less of all bytes, parameters and gradients
+included. A smaller budget splits the batch, and the parts draw other dropout than the whole batch, as they do in eager.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -23,8 +27,8 @@ import plimsoll
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- silent -->", "<!-- end of silent -->"
 WIDTH, BLOCKS, CLASSES = 64, 4, 10
-SHARES = (0.4, 0.5)
-"""Of what everything takes: of saved bytes for `torch.compile`, of all bytes for ours."""
+SHARES = (0.3, 0.4, 0.5)
+"""Of what everything takes: of saved bytes for `torch.compile`, of all bytes for ours, which cannot have the first."""
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -84,6 +88,13 @@ def in_eager() -> tuple[float, list[torch.Tensor]]:
     return gradients(*fresh())
 
 
+def lowest() -> float:
+    """The lowest share, in whole percent, that a plan for the whole batch can have."""
+    model, loss = fresh()
+    trace = plimsoll.trace(loss, model, *batch())
+    return math.ceil(100 * trace.floor_bytes / trace.peak_bytes) / 100
+
+
 def planned(share: float) -> tuple[float, list[torch.Tensor], int]:
     """By a plan within such a share of what eager takes, over a link so slow that it recomputes; how many ops it does."""
     model, loss = fresh()
@@ -128,7 +139,7 @@ def table() -> str:
                 "its choice",
             )
         )
-    for share in SHARES:
+    for share in (lowest(), *SHARES[1:]):
         loss, own, ops = planned(share)
         lines.append(row("plimsoll", share, in_eager(), (loss, own), f"{ops} ops"))
     return "\n".join(lines)

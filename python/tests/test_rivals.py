@@ -10,11 +10,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 PROGRAM = accept()
 import rivals  # noqa: E402  The program puts its folder on the path.
 
-NETWORKS = ("GPT, dropout", "GPT, bf16", "ResNet-50", "ViT-B/16")
+NETWORKS = ("GPT, dropout", "GPT, bf16", "ResNet-50", "ViT-B/16", "U-Net", "Llama 1B, 8k")
 CASES = [
     (network, rival)
     for network in NETWORKS
-    for rival in rivals.rivals(network.startswith("GPT"))
+    for rival in rivals.rivals(PROGRAM.has_logits(network))
     # Both kinds of GPT share their code: the plain rivals run once, those with a chunked loss in both.
     if network != "GPT, bf16" or rival.family.startswith("chunked")
 ]
@@ -41,7 +41,7 @@ def assert_as_eager(network, change, relative):
 @pytest.mark.parametrize(("network", "rival"), CASES, ids=[f"{n}: {r.arm}" for n, r in CASES])
 def test_a_rival_has_the_loss_and_the_gradients_of_eager(network, rival):
     # Slices of rows add up in another order, in bf16 with as many bits as it has.
-    is_rounded = network.endswith("bf16")
+    is_rounded = network.endswith("bf16") or network.startswith("Llama")
     assert_as_eager(network, rival.change, 2e-2 if is_rounded else 1e-5)
 
 
@@ -81,6 +81,35 @@ def test_rivals_save_less_than_eager():
     both = saved_bytes(rivals.with_chunks(lambda task: rivals.checkpointed(task, 1), 4))
     assert both < under < eager
     assert both < chunked < eager
+
+
+def test_all_that_is_saved_is_offloaded_but_parameters_and_what_is_small(monkeypatch):
+    packed = {True: set(), False: set()}
+
+    def pack(self, tensor):
+        kept = spied(self, tensor)
+        packed[isinstance(kept, torch.Tensor)].add((tensor.nbytes, isinstance(tensor, torch.nn.Parameter)))
+        return kept
+
+    spied = rivals.OffloadActivations.pack
+    monkeypatch.setattr(rivals.OffloadActivations, "pack", pack)
+    task = PROGRAM.build("GPT, dropout", "cpu", True)
+    rivals.offload_activations(task)
+    loss_and_gradients(task)
+    assert packed[False] and all(size >= 1024 and not kept for size, kept in packed[False])
+    assert all(kept or size < 1024 or size in sizes_of(task.model) for size, kept in packed[True])
+
+
+def sizes_of(model):
+    return {value.nbytes for value in model.parameters()}
+
+
+def test_the_update_is_part_of_a_timed_step():
+    task = PROGRAM.build("own checkpoint", "cpu", True)
+    optimizer, before = PROGRAM.optimizer_of(task), [p.detach().clone() for p in task.model.parameters()]
+    PROGRAM.measured(PROGRAM.Gauge("cpu"), task, PROGRAM.eager_of(task), optimizer)
+    assert not any(torch.equal(p, old) for p, old in zip(task.model.parameters(), before, strict=True))
+    assert {int(state["step"]) for state in optimizer.state.values()} == {2 + PROGRAM.RUNS}
 
 
 class Count(TorchDispatchMode):
@@ -197,6 +226,13 @@ def test_the_driver_is_asked_for_this_process_then_for_the_device(monkeypatch):
     for uuid, said in (("1", (7, "this process")), ("2", (9, "whole device"))):
         monkeypatch.setattr(cuda, "get_device_properties", lambda _, uuid=uuid: type("P", (), {"uuid": uuid}))
         assert tuple(gauge.driver().values()) == said
+
+
+def test_compile_has_a_chunked_loss_too_where_there_are_logits():
+    plain, both = rivals.compilers(False), rivals.compilers(True)
+    assert [r.arm for r in both[: len(plain)]] == [r.arm for r in plain]
+    assert {r.family for r in both[len(plain) :]} == {"chunked loss, torch.compile, budget"}
+    assert len(both) == 2 * len(plain) == 2 * len(rivals.SHARES)
 
 
 @pytest.mark.slow

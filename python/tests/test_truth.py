@@ -1,0 +1,43 @@
+"""The table of who trains something else than eager: ours does not, and the others' known faults show."""
+
+import pytest
+from test_accept import accept
+
+PROGRAM = accept()
+import truth  # noqa: E402  The program puts its folder on the path.
+
+ROWS = {}
+
+
+def rows_of(network):
+    if network not in ROWS:
+        ROWS[network] = {row["arm"]: row for row in PROGRAM.truths(network, "cpu", True)}
+    return ROWS[network]
+
+
+@pytest.mark.parametrize("network", PROGRAM.TRUTH)
+def test_ours_recomputes_and_is_eager(network):
+    ours = rows_of(network)["plimsoll"]
+    assert ours["recomputed_ops"] > 0
+    assert (ours["bits_equal"], ours["differ"]) == (True, {})
+
+
+@pytest.mark.parametrize("network", PROGRAM.TRUTH)
+def test_what_recomputes_nothing_is_eager(network):
+    assert rows_of(network)["eager again"]["equal"]
+    assert rows_of(network)["save_on_cpu"]["equal"]
+    # PyTorch saves RReLU's noise before it is drawn: a copy that is made at once has other numbers.
+    assert network == "RReLU" or rows_of(network)["OffloadActivations"]["equal"]
+
+
+def test_batch_norm_under_a_checkpoint_updates_its_statistics_twice():
+    assert set(rows_of("batch norm")["checkpoint"]["differ"]) == {"buffers"}
+
+
+def test_dropout_without_the_generators_state_has_other_gradients():
+    row = rows_of("dropout")["checkpoint, preserve_rng_state=False"]
+    assert "gradients" in row["differ"] and "loss" not in row["differ"]
+    assert "**other**" in truth.said(row)
+    assert rows_of("dropout")["checkpoint"]["equal"]
+    # What PyTorch's compiler does is its own matter, and is measured.
+    assert "torch.compile, budget 0.3" in rows_of("dropout")
