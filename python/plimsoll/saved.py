@@ -3,8 +3,8 @@
 A storage is numbered when something of it is first saved in a step, and steps save in the same order: by its number is known
 whether it goes to the host, and what is needed next in the backward pass. A storage is told from a later one at its address by
 a weak reference, and from itself before an update in place by its version. What does not come in the known order and size
-stays where it is, so that the bits are eager's in any case. It is copied when the op that saved it has ended: some ops save what
-they write only then (the noise of `rrelu`).
+stays where it is, so that the bits are eager's in any case. A storage is copied when the op that saved it has ended: some ops
+save what they write only then (the noise of `rrelu`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from .devices import Device
-from .torch_private import StorageWeakRef, sequence_number, storage_key
+from .torch_private import StorageWeakRef, sequence_number, storage_key, version_of
 
 SMALLEST_BYTES = 1024
 """Smaller storages stay."""
@@ -130,7 +130,7 @@ class SavedSwaps:
             return tensor
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
             return tensor
-        key = (storage_key(tensor), tensor._version)
+        key = (storage_key(tensor), version_of(tensor))
         stored = self._known.get(key)
         if stored is None or stored.alive.expired():
             stored = self._known[key] = self._number(tensor)
