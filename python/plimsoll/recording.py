@@ -205,7 +205,7 @@ def _replaced(
                             fakes[id(tensor)] = fake = as_fake(tensor)
                             for hook in hooks_on(tensor):
                                 fake.register_hook(hook)
-                        named[name] = fakes[id(tensor)]  # type: ignore[assignment]
+                        named[name] = fakes[id(tensor)]
         yield fakes
     finally:
         for parameter, gradient in saved:
