@@ -515,7 +515,7 @@ fn options_of_another_device_are_refused() {
         ("--device cuda --kernels own --precision tf32", "--precision tf32 is for --kernels libraries"),
         (
             "--device cuda --precision bf16",
-            "there are no kernels for GPUs yet\n  help: leave it out, or say --precision default",
+            "there are no kernels for GPUs yet\n  help: leave it out, or take --device cpu",
         ),
     ] {
         check(folder, &format!("verify {options}"), 2, &[says]);

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .errors import BadInput
-from .torch_private import tree_flatten
+from .torch_private import held_by, tree_flatten
 from .watched import PLAIN
 
 Kind = tuple[object, ...]
@@ -16,7 +16,7 @@ Kind = tuple[object, ...]
 
 def addresses_of(modules: list[torch.nn.Module]) -> list[int]:
     """Where the modules' parameters and buffers lie."""
-    members = (t for m in modules for named in (m._parameters, m._buffers) for t in named.values())
+    members = (t for m in modules for named in held_by(m) for t in named.values())
     return [tensor.data_ptr() for tensor in members if tensor is not None]
 
 
@@ -55,7 +55,7 @@ def kind_of(modules: list[torch.nn.Module], batch: tuple[Any, ...]) -> Kind:
     return (
         str(spec),
         tuple(described),
-        tuple(_gradient_kind(p) for module in modules for p in module._parameters.values() if p is not None),
+        tuple(_gradient_kind(p) for module in modules for p in held_by(module)[0].values() if p is not None),
         torch.get_default_dtype(),
         torch.get_num_threads(),
         torch.are_deterministic_algorithms_enabled(),

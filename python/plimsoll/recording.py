@@ -37,6 +37,7 @@ from .torch_private import (
     FAKE_ERRORS,
     FakeTensorMode,
     TreeSpec,
+    held_by,
     hooks_on,
     storage_key,
     tree_flatten,
@@ -197,14 +198,14 @@ def _replaced(
     fakes: dict[int, torch.Tensor] = {}
     try:
         for module in model.modules():
-            for named in (module._parameters, module._buffers):
+            for named in held_by(module):
                 for name, tensor in named.items():
                     if tensor is not None:
                         if id(tensor) not in fakes:
                             fakes[id(tensor)] = fake = as_fake(tensor)
                             for hook in hooks_on(tensor):
                                 fake.register_hook(hook)
-                        named[name] = fakes[id(tensor)]  # type: ignore[assignment]
+                        named[name] = fakes[id(tensor)]
         yield fakes
     finally:
         for parameter, gradient in saved:
@@ -244,7 +245,8 @@ Members = list[tuple[torch.nn.Module, dict[str, Any], dict[str, Any]]]
 
 def _members(model: torch.nn.Module) -> Members:
     """Which parameter and which buffer stands under which name."""
-    return [(module, dict(module._parameters), dict(module._buffers)) for module in model.modules()]
+    held = ((module, *held_by(module)) for module in model.modules())
+    return [(module, dict(parameters), dict(buffers)) for module, parameters, buffers in held]
 
 
 def _identities(members: Members) -> list[tuple[str, int]]:
@@ -253,7 +255,7 @@ def _identities(members: Members) -> list[tuple[str, int]]:
 
 def _put_back(model: torch.nn.Module, members: Members) -> None:
     for module, parameters, buffers in members:
-        for there, before in ((module._parameters, parameters), (module._buffers, buffers)):
+        for there, before in zip(held_by(module), (parameters, buffers), strict=True):
             there.clear()
             there.update(before)
 

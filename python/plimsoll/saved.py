@@ -3,7 +3,8 @@
 A storage is numbered when something of it is first saved in a step, and steps save in the same order: by its number is known
 whether it goes to the host, and what is needed next in the backward pass. A storage is told from a later one at its address by
 a weak reference, and from itself before an update in place by its version. What does not come in the known order and size
-stays where it is, so that the bits are eager's in any case.
+stays where it is, so that the bits are eager's in any case. A storage is copied when the op that saved it has ended: some ops
+save what they write only then (the noise of `rrelu`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 
 from .devices import Device
-from .torch_private import StorageWeakRef, storage_key
+from .torch_private import StorageWeakRef, sequence_number, storage_key, version_of
 
 SMALLEST_BYTES = 1024
 """Smaller storages stay."""
@@ -59,6 +60,8 @@ class SavedSwaps:
         self._swapped: set[int] = set()
         self._host: dict[int, torch.Tensor] = {}
         self._streams: list[torch.cuda.Stream] = []
+        self._leaving: list[tuple[int, Stored, torch.Tensor]] = []
+        """What goes to the host once the op of this number has ended."""
         self._known: dict[tuple[int, int], Stored] = {}
         self._numbered: list[Stored] = []
         self._next = 0
@@ -113,20 +116,21 @@ class SavedSwaps:
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
         """A step that swaps."""
-        self._known, self._numbered, self._next = {}, [], 0
+        self._known, self._numbered, self._leaving, self._next = {}, [], [], 0
         try:
             with torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack):
                 yield
         finally:
             self._missed = len(self._swapped) - sum(stored.is_swapped for stored in self._numbered)
-            self._known, self._numbered = {}, []
+            self._known, self._numbered, self._leaving = {}, [], []
 
     def _pack(self, tensor: torch.Tensor) -> Any:
+        self._leave(sequence_number())
         if tensor.device != self._device.where or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
             return tensor
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
             return tensor
-        key = (storage_key(tensor), tensor._version)
+        key = (storage_key(tensor), version_of(tensor))
         stored = self._known.get(key)
         if stored is None or stored.alive.expired():
             stored = self._known[key] = self._number(tensor)
@@ -150,8 +154,14 @@ class SavedSwaps:
         stored = Stored(number, storage, is_known and number in self._swapped)
         self._numbered.append(stored)
         if stored.is_swapped:
-            self._out(stored, tensor, storage)
+            self._leaving.append((sequence_number(), stored, tensor))
         return stored
+
+    def _leave(self, now: int | None = None) -> None:
+        """Copies to the host what ops before this one saved; of all ops without one."""
+        while self._leaving and self._leaving[0][0] != now:
+            _, stored, tensor = self._leaving.pop(0)
+            self._out(stored, tensor, tensor.untyped_storage())
 
     def _unpack(self, packed: Any) -> torch.Tensor:
         if isinstance(packed, torch.Tensor):
@@ -161,6 +171,7 @@ class SavedSwaps:
             if stored.number not in self._order:
                 self._order.append(stored.number)
             return tensor
+        self._leave()
         stored = packed.stored
         if self._model is not None and stored.number not in self._order:
             self._order.append(stored.number)

@@ -36,12 +36,14 @@ __all__ = [
     "accumulate_hooks",
     "below_autograd",
     "broadcast_buffers_next",
+    "children_of",
     "cuda_sleep",
     "end_failed_capture",
     "float32_precision",
     "flops_of",
     "global_hooks",
     "has_hooks",
+    "held_by",
     "hooks_of",
     "hooks_on",
     "is_sharded",
@@ -57,6 +59,7 @@ __all__ = [
     "tree_map_with_path",
     "tree_unflatten",
     "uncompiled",
+    "version_of",
     "views_as_of_fakes",
     "without_function_modes",
 ]
@@ -75,6 +78,21 @@ DDP_FORWARD = "_run_ddp_forward"
 def storage_key(tensor: torch.Tensor) -> int:
     """The identity of a tensor's storage, for as long as somebody holds the storage: PyTorch uses the number again."""
     return tensor.untyped_storage()._cdata
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """How often a tensor's memory was updated in place."""
+    return tensor._version
+
+
+def held_by(module: torch.nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The parameters and the buffers that a module itself holds, by name: its own dictionaries."""
+    return module._parameters, module._buffers
+
+
+def children_of(module: torch.nn.Module) -> dict[str, torch.nn.Module | None]:
+    """The modules that a module itself holds, by name: its own dictionary."""
+    return module._modules
 
 
 def flops_of(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: object) -> int:

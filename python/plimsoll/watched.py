@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from .surroundings import replaced
-from .torch_private import FakeTensor, global_hooks, hooks_of, modules_of, tensor_hooks
+from .torch_private import FakeTensor, children_of, global_hooks, held_by, hooks_of, modules_of, tensor_hooks
 
 PLAIN = (
     *(type(None), bool, int, float, complex, str, bytes, enum.Enum),
@@ -323,9 +323,9 @@ class Watched:
                 here = ("outside", id(module))
                 look = self._look(module)
                 settings.update({(*here, name): value for name, value in look.settings.items()})
-                for named in (module._parameters, module._buffers):
+                for named in held_by(module):
                     settings.update({(*here, "tensor", name): described(one) for name, one in named.items()})
-                settings[(*here, "modules")] = tuple((n, Same(one)) for n, one in module._modules.items())
+                settings[(*here, "modules")] = tuple((n, Same(one)) for n, one in children_of(module).items())
                 hooks = [*hooks_of([module]), *tensor_hooks([module])]
                 settings[(*here, "hooks")] = tuple((name, Same(hook)) for _, name, hook in hooks)
         return settings

@@ -254,3 +254,16 @@ def test_where_eager_finds_no_memory_at_all_everything_is_swapped_from_the_start
     assert len(swaps.chosen) == sum(size > 0 for size in swaps.sizes)
     assert swaps.missed == 0
     assert peak <= budget
+
+
+@pytest.mark.parametrize("verify", [0, 1])
+def test_what_an_op_writes_after_it_was_saved_is_swapped_as_written(verify):
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.RReLU()) for _ in range(10)))
+    x = torch.rand(256, 64)
+    loss = signed(model)
+    step, _, _ = tuned(model, loss, x, 0.5, verify=verify)
+    beside_eager(model, loss, step, x)
+    for _ in range(2):
+        beside_eager(model, loss, step, -x)
+    assert "hooks swap" in step.fallback

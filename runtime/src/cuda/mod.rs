@@ -696,7 +696,7 @@ mod tests {
         check(9, own, None, Ok(Precision::F32));
         let refusal = "Tesla V100 has compute capability 7.0, and no tensor cores for TF32";
         check(7, libraries, Some(Precision::Tf32), Err(refusal));
-        let refusal = "there are no kernels for GPUs in bf16, which Tesla V100 was asked for";
+        let refusal = "Tesla V100 was asked for bf16, and Plimsoll has no GPU kernels for it";
         for kernels in [libraries, own] {
             check(9, kernels, Some(Precision::Bf16), Err(refusal));
         }
