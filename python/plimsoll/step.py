@@ -642,7 +642,7 @@ class Step:
         try:
             losses = batches.losses_make(self._fn, self._model, batch)
         except BadInput as neither:
-            no_plan.args = (f"{no_plan}. {neither}",)
+            no_plan.args = (f"{no_plan}: {sizes[0]} fits. {neither}",)
             raise no_plan from None
         parts = Parts(sizes, batches.weights(losses, sizes))
         self._planned(batches.taken(batch, 0, sizes[0]), parts.weights[0])
