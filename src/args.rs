@@ -221,7 +221,8 @@ pub struct KernelArgs {
     /// With cuda: whose kernels run convolutions and fully connected layers
     #[arg(long, value_enum, value_name = "WHOSE")]
     pub kernels: Option<KernelsArg>,
-    /// Number format of convolutions and matrix products; bf16 also halves the bytes of feature maps. Sums and parameters are f32
+    /// Number format of convolutions and matrix products; bf16 also halves the bytes of feature maps. Sums and parameters are
+    /// f32
     #[arg(long, value_enum, value_name = "PRECISION", default_value_t)]
     pub precision: PrecisionArg,
     /// With cuda: run every call by one kernel, which gives the same bits each time

@@ -120,8 +120,8 @@ pub enum CudaError {
     },
     /// There are no kernels for what was asked for.
     #[error(
-        "{device} was asked for {precision}, and Plimsoll has no GPU kernels for it: compute in the device's default, or on the \
-         CPU"
+        "{device} was asked for {precision}, and Plimsoll has no GPU kernels for it: compute in the device's default, or on \
+         the CPU"
     )]
     NoKernels {
         /// The device's name.

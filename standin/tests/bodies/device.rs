@@ -154,6 +154,36 @@ fn a_timed_iteration_is_a_graph_too_and_has_new_times_each_time() {
     assert_times_in_order(&mut device, TIMED);
 }
 
+/// Graphs take memory beside the pool, and a profile times dozens of iterations.
+fn of_timed_iterations_one_graph_is_kept() {
+    use Begun::{Enqueue, Replayed};
+    let Some(place) = Place::open() else { return };
+    let mut device = ready(&place, true);
+    let other = IterationId { number: TIMED.number + 1, timed: true };
+    for begun in [Enqueue, Enqueue, Replayed] {
+        assert_eq!(iterate(&mut device, PLAIN), (begun, Ok(())));
+    }
+    made(&place, &[("cuGraphInstantiateWithFlags", 3), ("cuGraphExecDestroy", 2)], || {
+        for (iteration, begun) in [
+            (TIMED, Enqueue),
+            (TIMED, Enqueue),
+            (TIMED, Replayed),
+            (other, Enqueue),
+            (TIMED, Replayed),
+            (other, Enqueue),
+            (other, Replayed),
+            (TIMED, Enqueue),
+            (TIMED, Replayed),
+            (PLAIN, Replayed),
+        ] {
+            assert_eq!(iterate(&mut device, iteration), (begun, Ok(())), "{iteration:?}");
+            if iteration.timed {
+                assert_times_in_order(&mut device, iteration);
+            }
+        }
+    });
+}
+
 fn everything_is_given_back() {
     let Some(place) = Place::open() else { return };
     let free = || place.device(true).free_memory().expect("it is known");
@@ -214,6 +244,7 @@ plimsoll_ir::tests![
     an_iteration_is_captured_at_its_second_run_and_replayed_from_the_third,
     iterations_without_graphs_are_never_captured,
     a_timed_iteration_is_a_graph_too_and_has_new_times_each_time,
+    of_timed_iterations_one_graph_is_kept,
     everything_is_given_back,
     kernels_are_compiled_once_and_anew_where_what_is_kept_is_refused,
     a_device_that_is_not_there_is_named,

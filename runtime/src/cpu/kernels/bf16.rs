@@ -98,7 +98,7 @@ unsafe fn run_in_parts(call: &Call, operands: &[*mut u8], workspace: *mut u8, th
 
 /// The call with a ceiling that bf16 has, so that what was clipped is equal to it afterwards.
 fn storable(call: &Call) -> Call {
-    let mut call = call.clone();
+    let mut call = *call;
     if let Call::ReluForward { ceiling, .. }
     | Call::ReluBackward { ceiling, .. }
     | Call::ReluMaskForward { ceiling, .. } = &mut call
@@ -366,8 +366,8 @@ mod tests {
                 "places" => draw[0] & 0x0303_0303,
                 "mask" => draw[0],
                 _ if spec.feature_map => {
-                    u32::from(super::super::rounded(value(0))) << 16
-                        | u32::from(super::super::rounded(value(1)))
+                    u32::from(rounded(value(0))) << 16
+                        | u32::from(rounded(value(1)))
                 }
                 _ => (0.2 + value(0).abs()).to_bits(),
             }
@@ -479,7 +479,7 @@ mod tests {
                     match () {
                         () if weight == Some(n as usize) => drawn
                             .iter()
-                            .map(|w| u32::from(super::super::rounded(f32::from_bits(*w))) << 16)
+                            .map(|w| u32::from(rounded(f32::from_bits(*w))) << 16)
                             .collect(),
                         () if spec.feature_map => wide(&drawn),
                         () => drawn,
@@ -498,7 +498,7 @@ mod tests {
                 let expected = match spec.feature_map {
                     true => all[i]
                         .iter()
-                        .map(|w| f32::from_bits(u32::from(super::super::rounded(f32::from_bits(*w))) << 16))
+                        .map(|w| f32::from_bits(u32::from(rounded(f32::from_bits(*w))) << 16))
                         .collect(),
                     false => numbers(spec, &all[i]),
                 };
