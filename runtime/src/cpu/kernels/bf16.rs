@@ -365,10 +365,7 @@ mod tests {
                 "labels" | "tokens" => draw[0] % 3,
                 "places" => draw[0] & 0x0303_0303,
                 "mask" => draw[0],
-                _ if spec.feature_map => {
-                    u32::from(rounded(value(0))) << 16
-                        | u32::from(rounded(value(1)))
-                }
+                _ if spec.feature_map => u32::from(rounded(value(0))) << 16 | u32::from(rounded(value(1))),
                 _ => (0.2 + value(0).abs()).to_bits(),
             }
         };
@@ -477,10 +474,9 @@ mod tests {
                     let wide =
                         |drawn: &Words| numbers(spec, drawn).into_iter().map(f32::to_bits).collect::<Words>();
                     match () {
-                        () if weight == Some(n as usize) => drawn
-                            .iter()
-                            .map(|w| u32::from(rounded(f32::from_bits(*w))) << 16)
-                            .collect(),
+                        () if weight == Some(n as usize) => {
+                            drawn.iter().map(|w| u32::from(rounded(f32::from_bits(*w))) << 16).collect()
+                        }
                         () if spec.feature_map => wide(&drawn),
                         () => drawn,
                     }
