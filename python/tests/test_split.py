@@ -148,7 +148,7 @@ def test_a_loss_over_pairs_of_samples_is_not_split():
         return F.cross_entropy(y @ y.t(), torch.arange(len(x)))
 
     floor = plimsoll.trace(loss, model, x).floor_bytes
-    with pytest.raises(plimsoll.NoPlan, match="lower the batch: 256 fits. the batch cannot be split"):
+    with pytest.raises(plimsoll.NoPlan, match=r"lower the batch: 256 fits\. the batch cannot be split"):
         plimsoll.tune(loss, model, None, x, floor - 1, "1GB/s")
     plimsoll.tune(loss, model, None, x[:256], floor - 1, "1GB/s")
 
