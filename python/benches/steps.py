@@ -144,7 +144,7 @@ def at_share(name: str, share: float, runs: int, seconds: float) -> dict[str, An
             hidden.append(1 - min(1.0, program.stalled_seconds / program.copying_seconds))
     return {
         "bits": all(map(torch.equal, left, planned)),
-        "fallbacks": sorted(fallbacks),
+        "fallbacks": sorted(fallback.replace(f"{HERE}/", "") for fallback in fallbacks),
         "pool_bytes": schedule.pool_bytes,
         "highest_byte": highest_byte(program),
         "unplanned": None if counts is None else counts.unplanned + counts.unused,
