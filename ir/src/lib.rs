@@ -23,7 +23,6 @@ pub mod program;
 pub mod schedule;
 pub mod search_log;
 pub mod simulate;
-#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod trace;
 pub mod tuning;

@@ -1,8 +1,10 @@
-//! Random traces, random schedules for any trace that are valid by construction, and a call of each kind (feature `testing`).
+//! Random traces, random schedules for any trace that are valid by construction, and a call of each kind.
 //!
 //! They are what property tests of several crates stand on: `check` must accept every one of them, and a device that
 //! runs one must end with the same bytes as keeping everything gives. Nothing here asks `check` anything; the order of
 //! commands is worked out a second time, on purpose.
+//!
+//! They are no feature: with one, whoever builds the program and then tests it would build every crate of the house twice.
 //!
 //! What they deliberately do not do: make good schedules. Tensors are swapped for no reason but the seed's,
 //! and the pool is as large as it turns out.
