@@ -86,15 +86,16 @@ class LlamaBlock(nn.Module):
 
 
 class Llama(nn.Module):
-    """A language model like Llama's of 1B, whose embedding is its head, too."""
+    """A language model like Llama's, whose embedding is its head, too, where they are tied."""
 
-    def __init__(self, words: int, width: int, depth: int, heads: int, inner: int) -> None:
+    def __init__(self, words: int, width: int, depth: int, heads: int, inner: int, tied: bool = True) -> None:
         super().__init__()
         self.embedding = nn.Embedding(words, width)
         nn.init.normal_(self.embedding.weight, std=0.02)
         self.blocks = nn.ModuleList(LlamaBlock(width, heads, inner) for _ in range(depth))
         self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, words, bias=False)
-        self.head.weight = self.embedding.weight
+        if tied:
+            self.head.weight = self.embedding.weight
 
     def forward(self, words: Tensor) -> Tensor:
         """The logits."""

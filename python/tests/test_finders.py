@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from test_accept import accept
-
-PROGRAM = accept()
-import finders  # noqa: E402  The program puts its folder on the path.
+from acceptance import batches, finders
+from acceptance.asking import Ask
+from acceptance.tasks import build, of_size
 
 
 def tries(most, seconds=60):
@@ -57,8 +56,8 @@ def test_the_time_for_tries_ends():
 
 @pytest.mark.parametrize("count", [1, 3, 4, 11])
 def test_a_batch_of_any_size_is_made_of_the_sample(count):
-    task = PROGRAM.build("GPT, dropout", "cpu", True)
-    sized = PROGRAM.of_size(task.batch, count)
+    task = build("GPT, dropout", "cpu", True)
+    sized = of_size(task.batch, count)
     assert [len(part) for part in sized] == 2 * [count]
     assert torch.equal(sized[0][:3], task.batch[0][:count][:3])
     assert torch.equal(sized[1][-1], task.batch[1][(count - 1) % 4])
@@ -69,16 +68,19 @@ def test_what_a_loop_found_is_a_row():
         assert runs(2) and runs(3)
         return 3
 
-    row = PROGRAM.found(loop, "own checkpoint", "cpu", True, 60)
+    row = batches.found(loop, "own checkpoint", "cpu", True, 60)
     assert (row["batch"], row["tries"], row["ooms"]) == (3, 2, 0)
     assert row["samples_per_second"] > 0 and row["find_seconds"] > 0
-    none = PROGRAM.found(lambda runs: 0, "own checkpoint", "cpu", True, 60)
+    none = batches.found(lambda runs: 0, "own checkpoint", "cpu", True, 60)
     assert none["failed"] == "does not fit: not one sample runs"
-    late = PROGRAM.found(finders.shrinking, "own checkpoint", "cpu", True, -1)
+    late = batches.found(finders.shrinking, "own checkpoint", "cpu", True, -1)
     assert late["not_measured"].startswith("not measured: the time is over")
 
 
 def test_without_a_limit_on_memory_no_loop_is_run():
-    rows = list(PROGRAM.finding("own checkpoint", "cpu", True, 1 << 30))
-    assert [row["arm"] for row in rows] == list(finders.LOOPS)
-    assert all(row["not_measured"] == "not measured: the CPU's memory is not limited" for row in rows)
+    ask = Ask("own checkpoint", "cpu", True, lambda row: None)
+    batches.batch(ask)
+    rows = {row["arm"]: row for row in ask.rows}
+    for arm in finders.LOOPS:
+        assert rows[arm]["not_measured"] == "not measured: the CPU's memory is not limited"
+    assert "no_plan" in rows["suggest"], "its parameters take more than half"

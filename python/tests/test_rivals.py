@@ -1,20 +1,20 @@
 """Rivals of the acceptance compute the loss and the gradients of eager; and how their rows come about."""
 
+import os
 import sys
 
 import pytest
 import torch
-from test_accept import accept
+from acceptance import gauge, racing, rivals, tasks
+from acceptance.asking import Ask
 from torch.utils._python_dispatch import TorchDispatchMode
 
-PROGRAM = accept()
-import rivals  # noqa: E402  The program puts its folder on the path.
-
 NETWORKS = ("GPT, dropout", "GPT, bf16", "ResNet-50", "ViT-B/16", "U-Net", "Llama 1B, 8k")
+LONG = [rival for rival in rivals.long_rivals() if "transformers" in rival.arm]
 CASES = [
     (network, rival)
     for network in NETWORKS
-    for rival in rivals.rivals(PROGRAM.has_logits(network))
+    for rival in rivals.rivals(tasks.has_logits(network)) + (LONG if network.startswith("Llama") else [])
     # Both kinds of GPT share their code: the plain rivals run once, those with a chunked loss in both.
     if network != "GPT, bf16" or rival.family.startswith("chunked")
 ]
@@ -28,8 +28,8 @@ def loss_and_gradients(task):
 
 
 def assert_as_eager(network, change, relative):
-    expected_loss, expected = loss_and_gradients(PROGRAM.build(network, "cpu", True))
-    task = PROGRAM.build(network, "cpu", True)
+    expected_loss, expected = loss_and_gradients(tasks.build(network, "cpu", True))
+    task = tasks.build(network, "cpu", True)
     change(task)
     loss, found = loss_and_gradients(task)
     torch.testing.assert_close(loss, expected_loss, rtol=relative, atol=0)
@@ -40,6 +40,8 @@ def assert_as_eager(network, change, relative):
 
 @pytest.mark.parametrize(("network", "rival"), CASES, ids=[f"{n}: {r.arm}" for n, r in CASES])
 def test_a_rival_has_the_loss_and_the_gradients_of_eager(network, rival):
+    if "transformers" in rival.arm:
+        pytest.importorskip("transformers", minversion="5.17", reason="transformers has no offload")
     # Slices of rows add up in another order, in bf16 with as many bits as it has.
     is_rounded = network.endswith("bf16") or network.startswith("Llama")
     assert_as_eager(network, rival.change, 2e-2 if is_rounded else 1e-5)
@@ -61,7 +63,7 @@ def test_slices_need_not_be_equal(slices):
 
 def saved_bytes(change):
     """What autograd saves in the forward pass, outside of checkpoints, each storage once."""
-    task = PROGRAM.build("GPT, dropout", "cpu", True)
+    task = tasks.build("GPT, dropout", "cpu", True)
     change(task)
     saved = {}
 
@@ -93,7 +95,7 @@ def test_all_that_is_saved_is_offloaded_but_parameters_and_what_is_small(monkeyp
 
     spied = rivals.OffloadActivations.pack
     monkeypatch.setattr(rivals.OffloadActivations, "pack", pack)
-    task = PROGRAM.build("GPT, dropout", "cpu", True)
+    task = tasks.build("GPT, dropout", "cpu", True)
     rivals.offload_activations(task)
     loss_and_gradients(task)
     assert packed[False] and all(size >= 1024 and not kept for size, kept in packed[False])
@@ -105,11 +107,11 @@ def sizes_of(model):
 
 
 def test_the_update_is_part_of_a_timed_step():
-    task = PROGRAM.build("own checkpoint", "cpu", True)
-    optimizer, before = PROGRAM.optimizer_of(task), [p.detach().clone() for p in task.model.parameters()]
-    PROGRAM.measured(PROGRAM.Gauge("cpu"), task, PROGRAM.eager_of(task), optimizer)
+    task = tasks.build("own checkpoint", "cpu", True)
+    optimizer, before = tasks.optimizer_of(task), [p.detach().clone() for p in task.model.parameters()]
+    gauge.measured(gauge.Gauge("cpu"), task, tasks.eager_of(task), optimizer)
     assert not any(torch.equal(p, old) for p, old in zip(task.model.parameters(), before, strict=True))
-    assert {int(state["step"]) for state in optimizer.state.values()} == {2 + PROGRAM.RUNS}
+    assert {int(state["step"]) for state in optimizer.state.values()} == {2 + gauge.RUNS}
 
 
 class Count(TorchDispatchMode):
@@ -126,7 +128,7 @@ class Count(TorchDispatchMode):
 
 def ran(saved):
     """How often the linear layers of the blocks and attention run forward."""
-    task = PROGRAM.build("GPT, dropout", "cpu", True)
+    task = tasks.build("GPT, dropout", "cpu", True)
     rivals.selective(task, saved)
     with Count() as count:
         task.loss(*task.batch).backward()
@@ -153,7 +155,7 @@ def test_offloaded_checkpoints_offload_what_goes_into_a_group_and_nothing_else(m
             return tensor
 
     monkeypatch.setattr(rivals, "save_on_cpu", Spy)
-    task = PROGRAM.build("GPT, dropout", "cpu", True)
+    task = tasks.build("GPT, dropout", "cpu", True)
     rivals.offloaded_checkpoints(task, 2)
     loss_and_gradients(task)
     assert [shape for shape in shapes if shape != (0,)] == 2 * [(4, 24, 32)]
@@ -171,14 +173,18 @@ def test_a_rival_that_fails_or_does_not_fit_is_a_row_and_the_others_run():
         rivals.Rival("large", "", large),
         *(rivals.Rival("fine", number, lambda task: None) for number in "12"),
     ]
-    rows = list(PROGRAM.raced(some, "GPT, dropout", "cpu", True, 60))
+    ask = Ask("GPT, dropout", "cpu", True, lambda row: None)
+    racing.raced(ask, some, 60)
+    rows = ask.rows
     assert [row["arm"] for row in rows] == ["broken", "large", "fine 1", "fine 2"]
     assert rows[0]["failed"] == "fails: ValueError: no such thing"
     assert rows[1]["failed"].startswith("does not fit: OutOfMemoryError")
-    assert rows[2]["seconds"] > 0 and rows[3]["sweep_seconds"] > rows[2]["sweep_seconds"]
+    assert rows[2]["seconds"] > 0
+    assert racing.sweep_of(rows, "fine") == rows[2]["arm_seconds"] + rows[3]["arm_seconds"] > 0
     assert rows[2]["driver"] == "not measured: no GPU"
-    late = list(PROGRAM.raced(some, "GPT, dropout", "cpu", True, -1))
-    assert [row["not_measured"] for row in late] == 4 * ["not measured: the time for rivals is over"]
+    late = Ask("GPT, dropout", "cpu", True, lambda row: None, seconds=59)
+    racing.raced(late, some, 60)
+    assert [row["not_measured"] for row in late.rows] == 4 * ["not measured: the time for rivals is over"]
 
 
 def test_the_best_rival_is_the_fastest_within_the_budget():
@@ -188,44 +194,86 @@ def test_the_best_rival_is_the_fastest_within_the_budget():
             "rival": family,
             "seconds": seconds,
             "peak_bytes": peak,
-            "sweep_seconds": sweep,
+            "arm_seconds": sweep,
         }
 
+    own = {"arm": "ours", "budget_bytes": 10, "peak_bytes": 9, "seconds": 2.0, "tune_seconds": 5.0}
+    less = {"arm": "ours, less", "budget_bytes": 3, "peak_bytes": 3, "seconds": 9.0, "tune_seconds": 5.0}
     rows = [
-        {"arm": "ours", "budget_bytes": 10, "peak_bytes": 9, "seconds": 2.0, "tune_seconds": 5.0},
-        {"arm": "ours, less", "budget_bytes": 3, "peak_bytes": 3, "seconds": 9.0, "tune_seconds": 5.0},
         row("a", 3.0, 9, 1.0),
         row("b", 2.5, 10, 1.0),
         row("b", 4.0, 7, 2.0),
         row("c", 1.0, 11, 1.0),
         {"arm": "d", "rival": "d", "failed": "does not fit"},
     ]
-    best, none = PROGRAM.beside(rows)
+    best, none = racing.beside(own, rows), racing.beside(less, rows)
     assert (best["arm"], best["sweep_seconds"], best["ours_over_rival"]) == (
         "best rival beside ours: b",
-        2.0,
+        3.0,  # both settings
         0.8,
     )
+    assert racing.beside({"arm": "ours, where no peak is known"}, rows) is None
     assert none == {"arm": "best rival beside ours, less", "none": "none is within the budget"}
 
 
 def test_the_driver_is_asked_for_this_process_then_for_the_device(monkeypatch):
-    gauge = PROGRAM.Gauge("cpu")
-    gauge.is_cuda = True
+    asked = gauge.Gauge("cpu")
+    asked.is_cuda = True
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert gauge.driver()["driver"].startswith("not measured: ")
+    assert asked.driver()["driver"].startswith("not measured: ")
     nvml = type(sys)("pynvml")
-    process = type("Process", (), {"pid": PROGRAM.os.getpid(), "usedGpuMemory": 7})
+    process = type("Process", (), {"pid": os.getpid(), "usedGpuMemory": 7})
     nvml.nvmlInit = lambda: None
     nvml.nvmlDeviceGetHandleByUUID = lambda uuid: uuid
     nvml.nvmlDeviceGetComputeRunningProcesses = lambda handle: [process] if handle == "GPU-1" else []
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    cuda = gauge._cuda
+    cuda = asked._cuda
     monkeypatch.setattr(cuda, "current_device", lambda: 0)
     monkeypatch.setattr(cuda, "device_memory_used", lambda: 9)
     for uuid, said in (("1", (7, "this process")), ("2", (9, "whole device"))):
         monkeypatch.setattr(cuda, "get_device_properties", lambda _, uuid=uuid: type("P", (), {"uuid": uuid}))
-        assert tuple(gauge.driver().values()) == said
+        assert tuple(asked.driver().values()) == said
+
+
+def test_the_trainers_offload_sends_the_inputs_of_blocks_to_the_host(monkeypatch):
+    pytest.importorskip("transformers", minversion="5.17", reason="transformers has no offload")
+    from transformers import modeling_utils
+
+    shapes = []
+
+    class Spy(torch.autograd.graph.saved_tensors_hooks):
+        def __init__(self, **how):
+            assert how["pin_memory"]
+            super().__init__(self.pack, lambda tensor: tensor)
+
+        def pack(self, tensor):
+            shapes.append(tuple(tensor.shape))
+            return tensor
+
+    monkeypatch.setattr(modeling_utils, "save_on_cpu", Spy)
+    task = tasks.build("Llama 1B, 8k", "cpu", True)
+    rivals.trainers_offload(task)
+    loss_and_gradients(task)
+    assert [shape for shape in shapes if shape != (0,)] == 3 * [(1, 256, 32)]
+
+
+def test_without_transformers_a_row_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    ask = Ask("Llama 1B, 8k", "cpu", True, lambda row: None)
+    racing.raced(ask, [rival for rival in rivals.long_rivals() if rival.arm in LONG[0].arm], 0)
+    assert ask.rows[0]["not_measured"].startswith("not measured: transformers is not installed")
+
+
+def test_long_sequences_begin_with_a_chunked_loss_and_have_all_rivals():
+    some = rivals.long_rivals()
+    assert {r.arm for r in some} >= {r.arm for r in rivals.rivals(True) + rivals.compilers(True)}
+    kinds = [rival.family.startswith("chunked loss") for rival in some]
+    assert kinds == sorted(kinds, reverse=True)
+    assert some[0].arm == "chunked loss, checkpoint every 1"
+    assert {r.arm for r in some[:8]} >= {
+        "chunked loss, torch.compile, budget 0.5",
+        "chunked loss, transformers' checkpoint every 1, offload",
+    }
 
 
 def test_compile_has_a_chunked_loss_too_where_there_are_logits():

@@ -1,10 +1,7 @@
 """What the acceptance on a GPU says about its rows: the rivals' hull, ours beside it, and peaks beside the budget."""
 
 import pytest
-from test_accept import accept
-
-PROGRAM = accept()
-import verdict  # noqa: E402  The program puts its folder on the path.
+from acceptance import verdict
 
 
 def rival(peak, seconds):
@@ -76,3 +73,14 @@ def test_the_drivers_peak_is_judged_without_the_context():
     # Counts of the whole device and of a process cannot be subtracted.
     other = verdict.over_budget(timed, {"driver_bytes": 500, "driver": "whole device"}, 100)
     assert "driver_over_budget" not in other
+
+
+def test_rivals_of_other_sections_are_in_the_hull():
+    late = {"arm": "rival 60", "rival": "r", "not_measured": "not measured: the time for rivals is over"}
+    here, there = [rival(40, 4.0), late], [rival(60, 2.0), rival(40, 1.0), {"arm": "plimsoll 0.5"}]
+    some = verdict.others_of(here, there)
+    # What was measured here counts, and what was not, as it was measured there.
+    assert [(row["arm"], row["seconds"]) for row in some] == [("rival 40", 4.0), ("rival 60", 2.0)]
+    row = verdict.verdict(0.7, [own(3.1)], some)
+    assert (row["hull_seconds"], row["met"], row["rivals_not_measured"]) == (3.0, False, 0)
+    assert verdict.others_of(here, []) == here

@@ -9,6 +9,7 @@ several settings: all of them are tried, and the time for that counts. Losses an
 from __future__ import annotations
 
 import functools
+import inspect
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,8 +21,10 @@ from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
+from .asking import NotHere
+
 if TYPE_CHECKING:
-    from accept import Task
+    from .tasks import Task
 
 GROUPS = (1, 2, 3)
 """Blocks under one checkpoint."""
@@ -200,11 +203,10 @@ def sum_of_losses(head: nn.Module, hidden: Tensor, words: Tensor) -> Tensor:
 
 
 def chunk_loss(task: Task, slices: int) -> None:
-    """Logits and loss of a language model by slices of rows, each under a checkpoint: all logits are never there at once.
-
-    The head's weight is the embedding's, so it stays one of the model's parameters when the head is taken out.
-    """
+    """Logits and loss of a language model by slices of rows, each under a checkpoint: all logits are never there at once."""
     head, task.model.head = task.model.head, nn.Identity()
+    # It stays one of the model's modules, for its weight may be its own.
+    task.model.chunked_head = head
 
     def language(x: Tensor, y: Tensor) -> Tensor:
         with task.autocast():
@@ -256,6 +258,70 @@ def rivals(has_logits: bool) -> list[Rival]:
     most = SLICES[-1]
     both = [Rival(f"chunked loss, {r.family}", r.setting, with_chunks(r.change, most)) for r in plain]
     return [*plain, *alone, *both]
+
+
+def trainers_offload(task: Task) -> None:
+    """What transformers' `Trainer` does for `gradient_checkpointing_kwargs={"offload": True}`, by its own code."""
+    try:
+        from transformers import PretrainedConfig, PreTrainedModel
+        from transformers.modeling_layers import GradientCheckpointingLayer
+    except ImportError as error:
+        raise NotHere(f"transformers is not installed, or too old ({error})") from None
+    enable = getattr(PreTrainedModel, "activation_checkpointing_enable", None)
+    enable = enable or PreTrainedModel.gradient_checkpointing_enable
+    if "offload" not in inspect.signature(enable).parameters:
+        raise NotHere("transformers has no `offload` of checkpoints (it came with 5.17)")
+
+    class Layer(GradientCheckpointingLayer):
+        def __init__(self, block: nn.Module) -> None:
+            super().__init__()
+            self.block = block
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.block(x)
+
+    class Holder(PreTrainedModel):
+        supports_gradient_checkpointing = True
+        main_input_name = "hidden"
+
+        def __init__(self, layers: list[nn.Module]) -> None:
+            super().__init__(PretrainedConfig())
+            self.layers = nn.ModuleList(layers)
+
+    for container in task.blocks:
+        layers: list[nn.Module] = [Layer(block) for block in container]
+        for key, layer in zip(list(container._modules), layers, strict=True):
+            container._modules[key] = layer
+        enable(Holder(layers), {"use_reentrant": False}, offload=True)
+
+
+def long_rivals() -> list[Rival]:
+    """All rivals of a language model, `torch.compile` included, ordered for one long sequence.
+
+    Those with a chunked loss come first, since the logits of 64k tokens alone take more than most GPUs have; of them, what
+    users run comes before the rest of the sweep.
+    """
+    some = [*rivals(True), *compilers(True)]
+    name = "transformers' checkpoint every 1, offload"
+    chunks = with_chunks(trainers_offload, SLICES[-1])
+    some += [Rival(name, "", trainers_offload), Rival(f"chunked loss, {name}", "", chunks)]
+    first = (
+        "chunked loss, checkpoint every 1",
+        "chunked loss, offloaded checkpoint every 1",
+        f"chunked loss, {name}",
+        "chunked loss, selective checkpoint, attention",
+        "chunked loss, OffloadActivations, checkpoint every 1",
+        "chunked loss, torch.compile, budget 0.5",
+        "chunked loss, selective checkpoint, products and attention",
+        "chunked loss, torch.compile, budget 0.3",
+    )
+
+    def place(rival: Rival) -> int:
+        if rival.arm in first:
+            return first.index(rival.arm)
+        return len(first) + (0 if rival.family.startswith("chunked loss") else 1)
+
+    return sorted(some, key=place)
 
 
 def compilers(has_logits: bool) -> list[Rival]:

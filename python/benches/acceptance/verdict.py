@@ -1,4 +1,4 @@
-"""What the rows of `accept.py curve` say: whether ours is below what the rivals reach with the same memory.
+"""What the rows of `accept.py curve` and its like say: whether ours is below what the rivals reach with the same memory.
 
 The rivals' hull is the lower convex hull of seconds over peak: what their best settings reach, and what a mixture of two
 would, such as a checkpoint over some of the blocks. Ours is compared at its budget, not at its peak, which is lower.
@@ -61,12 +61,25 @@ def over_budget(timed: dict[str, Any], context: dict[str, Any], budget: int) -> 
     return row
 
 
+def others_of(rows: list[dict[str, Any]], known: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of eager and its rivals: of one section, and those of other sections about the same network that it lacks."""
+    own = [row for row in rows if "rival" in row]
+    arms = {row["arm"] for row in own if "not_measured" not in row}
+    more = {row["arm"]: row for row in known if "rival" in row and row["arm"] not in arms}
+    ran = {arm for arm, row in more.items() if "not_measured" not in row}
+    return [row for row in own if row["arm"] not in ran] + list(more.values())
+
+
 def verdict(share: float, own: list[dict[str, Any]], others: list[dict[str, Any]]) -> dict[str, Any]:
     """Our fastest row at one budget beside the hull of eager and its rivals.
 
     Where a rival has no row for want of time, `rivals_not_measured` counts it: the hull is then only what is known so far.
     """
-    row: dict[str, Any] = {"arm": f"verdict at {share}", "aim": ABOVE if share == MIDDLE else 0.0}
+    row: dict[str, Any] = {
+        "arm": f"verdict at {share}",
+        "share": share,
+        "aim": ABOVE if share == MIDDLE else 0.0,
+    }
     ran = [one for one in own if "peak_bytes" in one and one["peak_bytes"] <= one["budget_bytes"]]
     points = [(one["peak_bytes"], one["seconds"]) for one in others if "peak_bytes" in one]
     if not points and not any("peak_bytes" in one for one in own):

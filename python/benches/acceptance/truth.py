@@ -1,29 +1,30 @@
-"""Who trains something else than eager, without a word: loss, gradients, buffers and generators of one small step.
+"""Section `truth`: who trains something else than eager, without a word. One small step is compared, tensor by tensor.
 
 Each row is a way to save memory on a network that it may be wrong on: numbers that are drawn again (dropout, RReLU),
 statistics that are updated again (batch norm), storages that have two names (tied weights, views). Ours is planned to
 recompute. `torch.compile` is compared with what it compiles without a budget, since it draws other numbers than eager anyway;
 its backend needs no compiler of kernels. Without a GPU `save_on_cpu` copies nothing, so its row says little there.
-Sharding is not asked: of what Accelerate does under FSDP2 there is the checkpoint that keeps no generator's state.
+FSDP2 runs in a group of this one process, with the checkpoint that PyTorch's wrapper makes, and with the one that Accelerate
+asks that wrapper for, which keeps no generator's state.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from models import GPT
-from rivals import all_on_cpu, checkpointed, group, offload_activations
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import plimsoll
 
-if TYPE_CHECKING:
-    from accept import Task
+from .asking import Ask, NotHere, Row
+from .rivals import all_on_cpu, checkpointed, group, offload_activations
+from .tasks import Task
 
 WIDTH, BLOCKS, CLASSES, BATCH = 64, 4, 10, 32
 SHARE = 0.3
@@ -38,7 +39,7 @@ KINDS: dict[str, Callable[[], list[nn.Module]]] = {
 
 TIED = "tied weights, views"
 
-Change = Callable[["Task"], None]
+Change = Callable[[Task], None]
 Parts = dict[str, list[Tensor]]
 """What a step leaves, by kind."""
 
@@ -69,10 +70,15 @@ def left(task: Task, step: Callable[..., Tensor]) -> Parts:
         states.append(torch.cuda.get_rng_state(task.batch[0].device))
     return {
         "loss": [loss.detach().clone()],
-        "gradients": [p.grad.clone() for p in task.model.parameters() if p.grad is not None],
+        "gradients": [whole(p.grad).clone() for p in task.model.parameters() if p.grad is not None],
         "buffers": [value.clone() for value in task.model.buffers()],
         "generators": states,
     }
+
+
+def whole(x: Tensor) -> Tensor:
+    """All of a tensor that may be sharded."""
+    return x.full_tensor() if hasattr(x, "full_tensor") else x
 
 
 def trained(task: Task, change: Change) -> Parts:
@@ -116,12 +122,40 @@ def compiled(task: Task, share: float) -> None:
     task.loss = loss
 
 
+def sharded(task: Task, **how: Any) -> None:
+    """By FSDP2, block by block, each under the checkpoint of PyTorch's wrapper."""
+    import torch.distributed as group_of
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    try:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+    except ImportError as error:
+        raise NotHere(f"this torch has no FSDP2 ({error})") from None
+    kind = task.batch[0].device.type
+    if not group_of.is_initialized():
+        backend = "nccl" if kind == "cuda" else "gloo"
+        group_of.init_process_group(backend, store=group_of.HashStore(), rank=0, world_size=1)
+    mesh = init_device_mesh(kind, (1,))
+    for container in task.blocks:
+        for key, block in container._modules.items():
+            wrapped = checkpoint_wrapper(block, **how)
+            container._modules[key] = wrapped
+            fully_shard(wrapped, mesh=mesh)
+    fully_shard(task.model, mesh=mesh)
+
+
 RIVALS: dict[str, Change] = {
     "eager again": lambda task: None,
     "checkpoint": lambda task: checkpointed(task, 1),
     "checkpoint, preserve_rng_state=False": without_states,
     "save_on_cpu": all_on_cpu,
     "OffloadActivations": offload_activations,
+}
+
+SHARDED: dict[str, Change] = {
+    "FSDP2, checkpoint": sharded,
+    "FSDP2, checkpoint, preserve_rng_state=False": functools.partial(sharded, preserve_rng_state=False),
 }
 
 
@@ -134,20 +168,30 @@ def planned(task: Task) -> tuple[Parts, int]:
     return left(task, step), step.program.schedule.recomputed_ops
 
 
-def rows(fresh: Callable[[], Task], has_compile: bool) -> Iterator[dict[str, Any]]:
-    """One row for each way, and ours last, on freshly built tasks of one network."""
+def truths(ask: Ask) -> None:
+    """One row for each way to save memory, and ours last."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+    def fresh() -> Task:
+        return Task(*network(ask.network, ask.device))
+
     eager = trained(fresh(), lambda task: None)
-    for arm, change in RIVALS.items():
-        yield {"arm": arm, **compared(eager, trained(fresh(), change))}
-    if has_compile:
-        kept, other = (trained(fresh(), functools.partial(compiled, share=share)) for share in (1.0, SHARE))
-        yield {"arm": f"torch.compile, budget {SHARE}", **compared(kept, other)}
-    found, ops = planned(fresh())
-    row = compared(eager, found)
-    yield {"arm": "plimsoll", "bits_equal": row["equal"], "recomputed_ops": ops, **row}
+    has_dropout = ask.network == "dropout"
+    for arm, change in {**RIVALS, **(SHARDED if has_dropout else {})}.items():
+        ask.arm(arm, lambda change=change: compared(eager, trained(fresh(), change)))  # type: ignore[misc]
 
+    def other() -> Row:
+        kept, less = (trained(fresh(), functools.partial(compiled, share=share)) for share in (1.0, SHARE))
+        return compared(kept, less)
 
-def said(row: dict[str, Any]) -> str:
-    """A row in words."""
-    counts = ", ".join(f"{count} of {kind}" for kind, count in row["differ"].items())
-    return f"{row['arm']}: {'as eager' if row['equal'] else f'**other** {counts}'}"
+    if has_dropout:
+        ask.arm(f"torch.compile, budget {SHARE}", other)
+
+    def ours() -> Row:
+        found, ops = planned(fresh())
+        row = compared(eager, found)
+        return {"bits_equal": row["equal"], "recomputed_ops": ops, **row}
+
+    ask.arm("plimsoll", ours, fails="error")
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()

@@ -42,8 +42,8 @@ class Tries:
         except torch.OutOfMemoryError:
             self.ooms += 1
         # What the failed step held is let go with its error.
-        gc.collect()
         if torch.cuda.is_available():
+            gc.collect()
             torch.cuda.empty_cache()
         return False
 

@@ -1,0 +1,100 @@
+"""Section `batch`: which batch fits in half of eager's peak, as loops find it by running out of memory, and by `suggest`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+import plimsoll
+
+from .asking import Ask, NotHere, Row, limited
+from .finders import LOOPS, Tries
+from .gauge import Gauge, measured
+from .tasks import build, eager_of, of_size, optimizer_of
+
+LOOP_SECONDS = 40.0
+"""For one loop to find its batch."""
+
+
+def eagers_peak(ask: Ask, has_optimizer: bool = False) -> int | None:
+    """What eager takes. None where it is not known, which is a row."""
+
+    def eager() -> Row:
+        task, gauge = build(ask.network, ask.device, ask.small), Gauge(ask.device)
+        optimizer = optimizer_of(task) if has_optimizer else None
+        timed = measured(gauge, task, eager_of(task), optimizer)
+        if "peak_bytes" in timed:
+            return timed
+        # The CPU counts none.
+        trace = plimsoll.trace(task.loss, task.model, *task.batch, optimizer=optimizer)
+        return {**timed, "whole_bytes": trace.peak_bytes}
+
+    row = ask.arm("eager", eager, fails="error")
+    return row.get("peak_bytes", row.get("whole_bytes"))
+
+
+def batch(ask: Ask) -> None:
+    """The loops are first: ours stands in front of PyTorch's allocator from its first use on."""
+    peak = eagers_peak(ask)
+    if peak is None:
+        return
+    budget = peak // 2
+    for arm, loop in LOOPS.items():
+        ask.arm(
+            arm,
+            lambda loop=loop: finding(ask, loop, budget),  # type: ignore[misc]
+            seconds=2 * LOOP_SECONDS,
+            budget_bytes=budget,
+        )
+    ask.arm("suggest", lambda: suggested(ask, budget), fails="error", budget_bytes=budget)
+
+
+def finding(ask: Ask, loop: Callable[[Callable[[int], bool]], int], budget: int) -> Row:
+    """What a loop finds within so many bytes of the GPU."""
+    if not ask.device.startswith("cuda"):
+        raise NotHere("the CPU's memory is not limited")
+    with limited(ask.device, budget):
+        return found(loop, ask.network, ask.device, ask.small, LOOP_SECONDS)
+
+
+def found(
+    loop: Callable[[Callable[[int], bool]], int], name: str, device: str, small: bool, seconds: float
+) -> Row:
+    """The batch that a loop finds within so many seconds, how often memory ran out, and how fast the batch trains in eager."""
+    gauge, task = Gauge(device), build(name, device, small)
+    step, sample = eager_of(task), task.batch
+
+    def run(count: int) -> None:
+        task.model.zero_grad()
+        step(*of_size(sample, count))
+
+    tries, start = Tries(run, seconds), gauge.clock()
+    try:
+        size = loop(tries)
+    except TimeoutError as late:
+        return {"not_measured": f"not measured: {late}"}
+    row = {"find_seconds": gauge.clock() - start, "tries": tries.count, "ooms": tries.ooms}
+    if not size:
+        return {**row, "failed": "does not fit: not one sample runs"}
+    task.batch = of_size(sample, size)
+    timed = measured(gauge, task, step)
+    return {**row, "batch": size, "samples_per_second": size / timed["seconds"], **timed}
+
+
+def suggested(ask: Ask, budget: int) -> Row:
+    """What `suggest` recommends where the batch need not be kept."""
+    gauge, task = Gauge(ask.device), build(ask.network, ask.device, ask.small)
+    optimizer = torch.optim.SGD(task.model.parameters(), 0.01)
+    start = gauge.clock()
+    try:
+        answer = plimsoll.suggest(task.loss, task.model, optimizer, task.batch, budget, keep_batch=False)
+    except plimsoll.NoPlan as none:
+        return {"no_plan": str(none)}
+    return {
+        "batch": answer.batch,
+        "samples_per_second": answer.samples_per_second,
+        "peak_bytes": answer.peak_bytes,
+        "find_seconds": gauge.clock() - start,
+        "words": str(answer),
+    }

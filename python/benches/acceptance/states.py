@@ -1,0 +1,168 @@
+"""Sections `state-3b` and `state-8b`: weights, gradients and optimizer state that hardly fit, or do not.
+
+Optimizers that take less of the GPU, each with what its users put beside it (a checkpoint over each block, a chunked loss), and
+with our plan in place of the checkpoints. What the GPU or the host is too small for is said before it is tried: weights,
+gradients and state alone are counted there, so that what is tried may still run out of memory.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import plimsoll
+from plimsoll import _core
+
+from .asking import Ask, NotHere, Row
+from .gauge import Gauge, measured, plan_seconds
+from .rivals import SLICES, checkpointed, chunk_loss
+from .tasks import Task, build, eager_of, llama
+
+SHARE = 0.95
+"""Of the GPU's free memory our plan may have."""
+
+HOST_SHARE = 0.9
+"""Of the host's available memory an optimizer may take: where it takes all, the system ends processes."""
+
+RATE = 1e-5
+
+
+def torchao(name: str) -> Any:
+    """An optimizer of torchao's."""
+    try:
+        return getattr(importlib.import_module("torchao.optim"), name)
+    except (ImportError, AttributeError) as error:
+        raise NotHere(f"torchao has no {name}, or is not installed ({error})") from None
+
+
+def fused(parameters: Any) -> Any:
+    """As PyTorch has it."""
+    return torch.optim.AdamW(parameters, RATE, fused=True)
+
+
+def eight_bits(parameters: Any) -> Any:
+    """Its state is quantised."""
+    return torchao("AdamW8bit")(parameters, RATE)
+
+
+def offloading(parameters: Any) -> Any:
+    """State and update are the host's; parameters and gradients are there, too."""
+    kind = torchao("CPUOffloadOptimizer")
+    if not torch.cuda.is_available():
+        raise NotHere("CPUOffloadOptimizer needs a GPU")
+    return kind(parameters, torch.optim.AdamW, fused=True, lr=RATE)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An optimizer: how it is made, and what it keeps for each parameter."""
+
+    make: Callable[[Any], Any]
+    state_sizes: float
+    """On the GPU, as so many parameters."""
+    state_bytes: float
+    """On the GPU, beside those."""
+    locked: int
+    """On the host in page-locked memory, as so many parameters."""
+    pageable: int
+    """On the host beside those."""
+
+
+KINDS = {
+    "AdamW, fused": Kind(fused, 2, 0, 0, 0),
+    # Two numbers of a byte, and a scale of four bytes for 256 of them.
+    "AdamW8bit": Kind(eight_bits, 0, 2 + 8 / 256, 0, 0),
+    # Parameters and gradients, copied from and to the GPU; the update's two averages.
+    "CPUOffloadOptimizer": Kind(offloading, 0, 0, 2, 2),
+}
+
+
+def too_small(kind: Kind, counts: list[int], size: int, gpu: int | None, host: int | None) -> str | None:
+    """Why parameters of so many numbers, each of so many bytes, cannot be trained: what is too small, if anything is known
+    to be."""
+    on_gpu = sum(counts) * (size * (2 + kind.state_sizes) + kind.state_bytes)
+    # PyTorch page-locks powers of two.
+    on_host = sum(kind.locked * (1 << (n * size - 1).bit_length()) + kind.pageable * n * size for n in counts)
+    most = None if host is None else HOST_SHARE * host
+    for need, have, where in ((on_gpu, gpu, "the GPU has"), (on_host, most, "the host can give")):
+        if have is not None and need > have:
+            return (
+                f"does not fit: weights, gradients and state take {need / 2**30:.1f} GiB, {where} "
+                f"{have / 2**30:.1f} GiB; not tried"
+            )
+    return None
+
+
+def state(ask: Ask) -> None:
+    """Two rows for each optimizer."""
+    model = llama(ask.network, "meta", ask.small)
+    counts = [value.numel() for value in model.parameters()]
+    size = next(model.parameters()).element_size()
+    gpu, host = None, None
+    if ask.device.startswith("cuda"):
+        gpu, host = torch.cuda.mem_get_info(torch.device(ask.device))[0], _core.available_host_bytes()
+    ask.add({"arm": "size", "words": f"{sum(counts):,} parameters of {size} bytes"})
+    for name, kind in KINDS.items():
+        short = too_small(kind, counts, size, gpu, host)
+        for arm, measure, fails in (
+            (f"{name}, checkpoint every 1", alone, "failed"),
+            (f"{name}, plimsoll", with_plan, "error"),
+        ):
+            if short is not None:
+                ask.add({"arm": arm, "failed": short})
+                continue
+            ask.arm(arm, lambda m=measure, k=kind: m(ask, k, gpu), fails=fails)  # type: ignore[misc]
+
+
+def fresh(ask: Ask) -> Task:
+    """The network with a loss in slices: all have it, since whole logits would take what the state is to have."""
+    task = build(ask.network, ask.device, ask.small)
+    chunk_loss(task, SLICES[-1])
+    return task
+
+
+def rate(task: Task, timed: Row) -> Row:
+    """With the tokens of a second."""
+    return {**timed, "tokens_per_second": task.batch[0].numel() / timed["seconds"]}
+
+
+def alone(ask: Ask, kind: Kind, _gpu: int | None) -> Row:
+    """As its users have it."""
+    task = fresh(ask)
+    checkpointed(task, 1)
+    optimizer = kind.make(task.model.parameters())
+    return rate(task, measured(Gauge(ask.device), task, eager_of(task), optimizer))
+
+
+def with_plan(ask: Ask, kind: Kind, gpu: int | None) -> Row:
+    """With our plan in place of checkpoints."""
+    gauge, task = Gauge(ask.device), fresh(ask)
+    optimizer = kind.make(task.model.parameters())
+    start = gauge.clock()
+    if kind is not KINDS["AdamW, fused"]:
+        first_update(task, optimizer)
+    budget: int | str = "90%" if gpu is None else int(SHARE * gpu)
+    try:
+        step = plimsoll.tune(
+            task.loss, task.model, optimizer, task.batch, budget, verify=0, seconds=plan_seconds(ask.small)
+        )
+    except plimsoll.NoPlan as none:
+        return {"no_plan": str(none)}
+    row: Row = {"tune_seconds": gauge.clock() - start, "budget_bytes": step.program.schedule.budget_bytes}
+    schedule = step.program.schedule
+    row |= {"recomputed_ops": schedule.recomputed_ops, "offloaded_bytes": schedule.offloaded_bytes}
+    row |= rate(task, measured(gauge, task, step, optimizer))
+    return {**row, "fallback": step.fallback, "why": step.why}
+
+
+def first_update(task: Task, optimizer: Any) -> None:
+    """By gradients of zero: an optimizer whose state cannot be told from its kind has it behind its first update."""
+    for value in task.model.parameters():
+        value.grad = torch.zeros_like(value)
+    optimizer.step()
+    optimizer.zero_grad()
+    task.model.zero_grad()
