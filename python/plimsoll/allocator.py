@@ -39,18 +39,51 @@ class Counts:
         return self.faulty_call is None
 
 
+class Turn:
+    """Whose turn it is: one thread at a time, others wait."""
+
+    def __init__(self) -> None:
+        self._renew()
+        os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        # The thread that had the turn may not be there in a forked process.
+        self._lock = threading.Lock()
+        self._owner: int | None = None
+
+    def check(self) -> None:
+        """Refuses a step inside of a step."""
+        if self._owner == threading.get_ident():
+            raise Refused("a step was called, or recorded, inside of another step; call it outside")
+
+    def __enter__(self) -> None:
+        self.check()
+        self._lock.acquire()
+        self._owner = threading.get_ident()
+
+    def __exit__(self, *_: object) -> None:
+        self._owner = None
+        self._lock.release()
+
+
+turn = Turn()
+"""To record, or to replay."""
+
+
 class Allocator:
     """An allocator of PyTorch's, `cpu` or `cuda`, with Plimsoll's in front of it: built, loaded and installed at first use."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
+        self._loading = Turn()
         self._loaded: ctypes.PyDLL | None = None
         self._waiting: ctypes.CDLL | None = None
 
     def library(self) -> ctypes.PyDLL:
         """The library."""
         if self._loaded is None:
-            self._loaded = self._load()
+            with self._loading:
+                self._loaded = self._loaded or self._load()
         return self._loaded
 
     def _load(self) -> ctypes.PyDLL:
@@ -78,14 +111,15 @@ class Allocator:
     def pools(self) -> ctypes.CDLL:
         """The library for what may wait for another thread: without the interpreter's lock."""
         if self._waiting is None:
-            self._waiting = ctypes.CDLL(self.library()._name)
-            self._waiting.plimsoll_pool.argtypes = [ctypes.c_int64, ctypes.c_int64]
-            self._waiting.plimsoll_pool.restype = ctypes.c_void_p
-            self._waiting.plimsoll_pool_address.restype = ctypes.c_int64
-            self._waiting.plimsoll_pool_open.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+            waiting = ctypes.CDLL(self.library()._name)
+            waiting.plimsoll_pool.argtypes = [ctypes.c_int64, ctypes.c_int64]
+            waiting.plimsoll_pool.restype = ctypes.c_void_p
+            waiting.plimsoll_pool_address.restype = ctypes.c_int64
+            waiting.plimsoll_pool_open.argtypes = [ctypes.c_void_p, ctypes.c_int64]
             for name in ("address", "is_there", "lend", "take", "free"):
-                getattr(self._waiting, f"plimsoll_pool_{name}").argtypes = [ctypes.c_void_p]
-            self._waiting.plimsoll_window.argtypes = [ctypes.c_int64]
+                getattr(waiting, f"plimsoll_pool_{name}").argtypes = [ctypes.c_void_p]
+            waiting.plimsoll_window.argtypes = [ctypes.c_int64]
+            self._waiting = waiting  # another thread may use it from here on
         return self._waiting
 
     def installed(self) -> ctypes.PyDLL:
@@ -148,36 +182,6 @@ class Log:
             else:
                 self.alive_bytes -= self._alive.pop(address, 0)
         return events
-
-
-class Turn:
-    """Whose turn it is: one thread at a time records or replays, others wait."""
-
-    def __init__(self) -> None:
-        self._renew()
-        os.register_at_fork(after_in_child=self._renew)
-
-    def _renew(self) -> None:
-        # The thread that had the turn may not be there in a forked process.
-        self._lock = threading.Lock()
-        self._owner: int | None = None
-
-    def check(self) -> None:
-        """Refuses a step inside of a step."""
-        if self._owner == threading.get_ident():
-            raise Refused("a step was called, or recorded, inside of another step; call it outside")
-
-    def __enter__(self) -> None:
-        self.check()
-        self._lock.acquire()
-        self._owner = threading.get_ident()
-
-    def __exit__(self, *_: object) -> None:
-        self._owner = None
-        self._lock.release()
-
-
-turn = Turn()
 
 
 class Plan:

@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import random
 import sys
+import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -89,13 +90,20 @@ def run_accumulate_hooks(arrived: list[torch.nn.Parameter]) -> None:
                 hook(parameter)
 
 
+class _Running(threading.local):
+    """The names of the modules that this thread is in."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+
 class Modules:
     """Which module runs, and which line of the user's code: by hooks and the stack in the forward pass, by the node of
-    autograd in the backward pass."""
+    autograd in the backward pass. The hooks see the modules of all threads."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._names = {module: name or type(module).__name__ for name, module in model.named_modules()}
-        self._running: list[str] = []
+        self._running = _Running()
         self._of_node: dict[int, tuple[str, str]] = {}
 
     @contextlib.contextmanager
@@ -114,20 +122,22 @@ class Modules:
             after.remove()
 
     def _enter(self, module: torch.nn.Module, _arguments: object) -> None:
-        self._running.append(self._names.get(module, self._running[-1] if self._running else ""))
+        running = self._running.names
+        running.append(self._names.get(module, running[-1] if running else ""))
 
     def _leave(self, _module: torch.nn.Module, _arguments: object, _result: object) -> None:
-        self._running.pop()
+        if self._running.names:  # another thread may have been in it already
+            self._running.names.pop()
 
     def current(self) -> tuple[str, str]:
         """The name of the module whose op is dispatched now, and the line that called for it.
 
         In the backward pass both are of the op of the forward pass that is differentiated.
         """
-        node = node_number()
-        if node is not None and not self._running:
+        node, running = node_number(), self._running.names
+        if node is not None and not running:
             return self._of_node.get(node, ("", ""))
-        place = (self._running[-1] if self._running else "", user_line())
+        place = (running[-1] if running else "", user_line())
         self._of_node.setdefault(sequence_number(), place)
         return place
 

@@ -26,7 +26,8 @@ from typing import Any
 
 import torch
 
-from .surroundings import replaced
+from .allocator import Turn
+from .surroundings import Modules, replaced
 from .torch_private import FakeTensor, children_of, global_hooks, held_by, hooks_of, modules_of, tensor_hooks
 
 PLAIN = (
@@ -55,6 +56,9 @@ OWN_OF_MODULES = frozenset(vars(torch.nn.Module())) - {"training"}
 
 OTHERS_CODE = ("torch", "numpy", "plimsoll")
 """Packages whose functions and modules read nothing that a step is about."""
+
+recordings = Turn()
+"""Of recordings that are watched, one at a time: what is replaced meanwhile is PyTorch's, and so all threads'."""
 
 MISSING = object()
 """Stands for an attribute that a module does not have."""
@@ -290,7 +294,7 @@ class Watched:
 
         self.forget()
         try:
-            with replaced(torch.nn.Module, "__getattribute__", noting):
+            with recordings, replaced(torch.nn.Module, "__getattribute__", noting):
                 yield watched
         finally:
             if seen:
@@ -308,7 +312,11 @@ class Watched:
         for kind in kinds:
             forward: object = vars(kind).get("forward", getattr(kind, "forward", None))
             settings["code", kind] = (Same(forward), Same(kind.__call__))
-        hooks = [*global_hooks(), *hooks_of(self._modules), *tensor_hooks(self._modules)]
+        # Another thread's recording has hooks of its own.
+        everywhere = [
+            hook for hook in global_hooks() if not isinstance(getattr(hook[2], "__self__", None), Modules)
+        ]
+        hooks = [*everywhere, *hooks_of(self._modules), *tensor_hooks(self._modules)]
         settings["hooks",] = tuple((place, name, Same(hook)) for place, name, hook in hooks)
         return settings
 

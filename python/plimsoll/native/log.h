@@ -195,7 +195,10 @@ void plimsoll_record(int on) {
   recording = on != 0;
 }
 
-int64_t plimsoll_events() { return static_cast<int64_t>(plimsoll::events.size()); }
+int64_t plimsoll_events() {
+  std::lock_guard<std::mutex> lock(plimsoll::guard);
+  return static_cast<int64_t>(plimsoll::events.size());
+}
 
 void plimsoll_read_events(int64_t from, int64_t to, int64_t* out) {
   using namespace plimsoll;
