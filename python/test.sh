@@ -8,7 +8,8 @@
 #   bash python/test.sh --ci --tools   only installs what that needs, which takes a minute or two of downloads
 #
 # Further arguments go to pytest. Needs python3 (3.10 or newer), cargo and a C++ compiler. TORCH names another version of torch
-# than the newest for all of it (`TORCH='torch==2.11.* torchvision==0.26.*'`), in a virtual environment of its own (VENV).
+# than the newest for all of it (`TORCH='torch==2.11.* torchvision==0.26.*'`), and PYTHON another interpreter than python3
+# (`PYTHON=python3.14t`), each in a virtual environment of its own (VENV).
 # OLDER names the versions of the short list. LEFT is how many seconds `--ci` may take.
 set -euo pipefail
 unset PYTHONDONTWRITEBYTECODE  # importing torch takes seconds, and twice as many without its compiled files
@@ -27,14 +28,16 @@ missing() {
   if [ -n "$ci" ]; then exit 0; fi
   exit 1
 }
-python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2> /dev/null || missing "there is no python3 of version 3.10 or newer"
+interpreter="${PYTHON:-python3}"
+"$interpreter" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2> /dev/null \
+  || missing "there is no $interpreter of version 3.10 or newer"
 command -v "${CXX:-c++}" > /dev/null || missing "there is no C++ compiler"
 # Makes a virtual environment with torch, unless it is there: folder, seconds for each of two tries, requirements.
 have_torch() {
   local folder="$1" limit="$2" pip
   shift 2
   if [ -x "$folder/bin/python" ] && "$folder/bin/python" -c 'import torch, torchvision' 2> /dev/null; then return 0; fi
-  python3 -m venv "$folder" || return 1
+  "$interpreter" -m venv "$folder" || return 1
   pip=("$folder/bin/python" -m pip install --quiet)
   # The build for the CPU is a tenth of PyPI's (200 MB for 2.5 GB); where that index is out of reach, PyPI's does.
   timeout "$limit" "${pip[@]}" --retries 1 --timeout 15 "$@" --index-url https://download.pytorch.org/whl/cpu 2> /dev/null \
@@ -67,7 +70,12 @@ step "formats and lints"
 cargo fmt --check
 cargo clippy --release --locked --quiet -- -D warnings
 step "wheel"
-PATH="$bin:$PATH" "$bin/maturin" build --release --locked --quiet --out dist --interpreter "$bin/python"
+# A free-threaded interpreter has no stable interface.
+features=()
+if "$bin/python" -c 'import sys; sys.exit("t" not in sys.abiflags)'; then features=(--no-default-features); fi
+rm -f dist/plimsoll-*.whl
+PATH="$bin:$PATH" "$bin/maturin" build --release --locked --quiet --out dist --interpreter "$bin/python" \
+  ${features[@]+"${features[@]}"}
 "$bin/python" -m pip install --quiet --force-reinstall --no-deps dist/plimsoll-*.whl
 step "types"
 "$bin/mypy"

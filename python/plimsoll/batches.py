@@ -117,6 +117,13 @@ def weights(losses: str, sizes: list[int]) -> list[float]:
     return [size / sum(sizes) if losses == "mean" else 1.0 for size in sizes]
 
 
+def weighted(fn: Loss, weight: float | None) -> Loss:
+    """What a part of a batch trains on: its share of the loss; none is for a whole batch."""
+    if weight is None or weight == 1:
+        return fn
+    return lambda *batch: outputs.of(fn(*batch)).loss * weight
+
+
 def part_sizes(batch: int, largest: int) -> list[int]:
     """The fewest parts of a batch that are at most so large, as equal as they can be."""
     parts = math.ceil(batch / largest)

@@ -23,6 +23,7 @@ from . import (
     calibration,
     devices,
     distributed,
+    explaining,
     outputs,
     planning,
     reporting,
@@ -30,24 +31,22 @@ from . import (
     smaller,
     viz,
 )
-from ._core import show_bytes, show_seconds
+from ._core import show_bytes
 from .buckets import Buckets
-from .errors import BadInput, HostMemoryError, NoPlan, PoolInUse, Refused
+from .errors import BadInput, NoPlan, PoolInUse, Refused
 from .in_eager import InEager
 from .kinds import Kind, addresses_of, kind_of
-from .link import Link
-from .memory import Memory
 from .ops import tensors_in
 from .options import Options
 from .outputs import Given
 from .planned import Parts, Planned
+from .planner import Planner
 from .planning import Recorded
 from .program import Diverged, Program, Unplanned
 from .ranks import Ranks
 from .recording import Loss
 from .smaller import Smaller
 from .surroundings import arrivals_noted, host_generators_kept, run_accumulate_hooks, without_accumulate_hooks
-from .tape import Role, Tape
 from .torch_private import has_hooks, modules_of, uncompiled
 from .verification import Outcome, State, generators_of, is_same, outcome
 from .watched import Watched
@@ -90,17 +89,12 @@ class Step:
         self._given = (fn, model, optimizer)
         self._optimizer = optimizer
         self.device = devices.of(self._model)
-        self._budget: int | str | None = options.budget
-        self._link = Link.parse(options.link, self.device.measure_link)
         self._verify = options.verify
-        self._seconds = options.seconds
-        self._host_budget = planning.host_limit(self.device, options.host_budget)
-        self._graphs = options.graphs
         self._buckets = Buckets.parse(options.buckets)
-        self._in_pieces = options.in_pieces
-        self._memory = Memory(self.device, lambda: planning.is_state_there(optimizer))
         self._kinds: OrderedDict[Kind, Planned | Parts | InEager] = OrderedDict()
         self._watched = Watched(fn, self._replica)
+        self._planner = Planner(self._model, optimizer, self._replica, ranks, self._watched, options)
+        self._memory = self._planner.memory
         self._pointers: list[int] = []
         self._modules: list[torch.nn.Module] = []
         self._last: Planned | None = None
@@ -173,7 +167,8 @@ class Step:
         devices.check_sample(self.device, tensors)
         try:
             given = shortage.retried(
-                lambda: self._by_plan(planned, batch, tensors), lambda error: self._with_less(planned, error)
+                lambda: self._by_plan(planned, batch, tensors),
+                lambda error: self._planner.with_less(planned, error),
             )
         except Diverged as diverged:
             if planned.recorded.measured is not None and not planned.program.finished:
@@ -221,9 +216,9 @@ class Step:
         """The same kind of batch, recorded with what the host read in its first run: few samples had another value."""
         logger.info("the host reads another value than of few samples: recording again (%s)", diverged)
         known = planned.recorded.told(diverged.call, diverged.value)
-        fn = self._weighted(planned.weight)
-        recorded = self._recorded(fn, batch, planned.tape.adds_to_gradients(), known)
-        program = self._program(recorded)
+        fn = batches.weighted(self._fn, planned.weight)
+        recorded = self._planner.record(fn, batch, planned.tape.adds_to_gradients(), known)
+        program = self._planner.program(recorded)
         again = Planned(recorded, program, planned.verify, planned.weight, planned.in_eager)
         for kind, found in self._kinds.items():
             if found is planned:
@@ -231,15 +226,9 @@ class Step:
         return again
 
     def _bind(self, planned: Planned) -> None:
-        assert isinstance(self._budget, int)
-        if planned.program.schedule.budget_bytes > self._budget:
-            self._replan(planned)
+        if planned.program.schedule.budget_bytes > self._planner.budget_bytes:
+            self._planner.replan(planned)
         planned.program.bind()
-
-    def _replan(self, planned: Planned) -> None:
-        """Another plan within the budget of now, which has not run yet."""
-        planned.program = self._program(planned.recorded)
-        planned.alone_seconds = None
 
     def _calibrate(self, planned: Planned, batch: tuple[Any, ...]) -> None:
         """Predicts the step anew from runs of its plan, where ops alone say little of how long they take in there."""
@@ -259,45 +248,6 @@ class Step:
             planned.alone_seconds = planned.program.schedule.makespan_seconds
             planned.recorded, planned.program.schedule = found
             planned.trace = planned.recorded.trace
-
-    def _with_less(self, planned: Planned, error: Exception) -> str | None:
-        """Gives the pool back and lowers the budget that is short; says to what, or gives None where no plan takes less."""
-        done = self._planned_with_less(planned, error)
-        if done is not None and self._ranks is not None:
-            self._ranks.tell(f"out of memory in a step: {done}")
-        return done
-
-    def _planned_with_less(self, planned: Planned, error: Exception) -> str | None:
-        self._memory.give_back()
-        if isinstance(error, HostMemoryError):
-            return self._with_less_of_the_host(planned)
-        resident, pool = planned.trace.resident_bytes, planned.program.schedule.pool_bytes
-        less = max(planned.trace.floor_bytes, resident + int(shortage.SHARE * pool))
-        if less >= resident + pool:
-            return None
-        before, self._budget = self._budget, less
-        try:
-            self._replan(planned)
-        except NoPlan:
-            self._budget = before
-            return None
-        return f"planning with {show_bytes(less)} in place of {show_bytes(resident + pool)}"
-
-    def _with_less_of_the_host(self, planned: Planned) -> str | None:
-        before, host = self._host_budget, planned.program.schedule.host_bytes
-        if host == 0:
-            return None
-        can = self.device.pinnable(host)
-        if can >= host:
-            return f"{show_bytes(host)} of the host's memory can be page-locked now"
-        self._host_budget = can
-        try:
-            self._replan(planned)
-        except NoPlan:
-            self._host_budget = before
-            return None
-        less = show_bytes(self._host_budget)
-        return f"planning with {less} of the host's memory, as measured, in place of {show_bytes(host)}"
 
     def _decline(self, planned: Planned) -> None:
         """Leaves the next batches to eager where eager fits the budget and was faster."""
@@ -330,70 +280,11 @@ class Step:
     @property
     def why(self) -> str:
         """What was chosen for the last kind of batch, in one line."""
-        planned = self._current()
-        trace, schedule = planned.trace, planned.program.schedule
-        peak = trace.resident_bytes + schedule.pool_bytes
-        words = [
-            f"batch {self._parts or trace.batch}",
-            "lr unchanged",
-            f"peak {show_bytes(peak)} of {show_bytes(schedule.budget_bytes)}",
-        ]
-        all_stays = schedule.recomputed_ops == 0 and schedule.offloaded_bytes == 0
-        if all_stays:
-            words.append("everything stays")
-        else:
-            words.append(
-                f"{schedule.recomputed_ops} ops recomputed, {show_bytes(schedule.offloaded_bytes)} swapped out"
-            )
-        if schedule.makespan_seconds is not None and trace.compute_seconds > 0:
-            part = "" if self._parts is None else "each part "
-            words.append(f"{part}{schedule.makespan_seconds / trace.compute_seconds - 1:+.1%}")
-        if self.device.graphs is not None:
-            words.append("call by call" if planned.program.no_graph else "one CUDA graph")
-        if planning.logits_decide(trace) and (self._parts is not None or not all_stays):
-            words.append(
-                "floor set by the logits (`F.linear_cross_entropy`, Liger's and Cut Cross-Entropy hold fewer)"
-            )
-        return ", ".join(words)
+        return explaining.in_one_line(self._current(), self._parts, self.device)
 
     def explain(self) -> str:
         """What the plan of the last kind of batch does, line by line."""
-        planned = self._current()
-        trace, schedule = planned.trace, planned.program.schedule
-        constants = sum(s.role is Role.KEPT for s in planned.tape.storages)
-        lines = [
-            self.why,
-            f"  ops           {len(trace)}, {show_seconds(trace.compute_seconds)} together",
-            f"  eager's peak  {show_bytes(trace.peak_bytes)}",
-            f"  floor         {show_bytes(trace.floor_bytes)} ({planning.place_of(trace.floor_layer)})",
-            f"  resident      {show_bytes(trace.resident_bytes)}: {constants} parameters, buffers and constants; "
-            "gradients; the optimizer's state",
-            f"  pool          {show_bytes(schedule.pool_bytes)}",
-            f"  host          {show_bytes(schedule.host_bytes)}",
-            f"  recomputed    {schedule.recomputed_ops} ops",
-            f"  swapped       {show_bytes(schedule.offloaded_bytes)} out, {show_bytes(schedule.prefetched_bytes)} in",
-            f"  link          {self._link}",
-            f"  runs          {planned.program.runs_as}",
-        ]
-        if hint := planning.floor_hint(trace):
-            lines.insert(4, f"                {hint}")
-        if self._parts is not None:
-            lines.insert(
-                1,
-                f"  a part        {trace.batch} of {sum(self._parts.sizes)} samples; the lines below are of it alone",
-            )
-        measured = planned.recorded.measured
-        if measured is not None:
-            said = f"in pieces: {measured.tried} of {len(trace)} calls, at most {show_bytes(measured.peak_bytes)} at once"
-            if isinstance(planned.smaller, Smaller):
-                said += f"; compared with eager at batch {planned.smaller.batch}"
-            lines.append(f"  recorded      {said}")
-        if schedule.makespan_seconds is not None and schedule.bound_seconds is not None:
-            predicted, bound = map(show_seconds, (schedule.makespan_seconds, schedule.bound_seconds))
-            if planned.alone_seconds is not None:
-                predicted += f", from runs of the plan; {show_seconds(planned.alone_seconds)} by ops alone"
-            lines.append(f"  predicted     {predicted}; no plan is faster than {bound} ({schedule.status})")
-        return "\n".join(lines)
+        return explaining.line_by_line(self._current(), self._parts, self.device, self._planner.link)
 
     def report(self, path: str | Path, seconds: float = reporting.COMPARING_SECONDS) -> None:
         """Writes Plimsoll's report of the kind of batch that ran most often: one HTML file that a browser opens offline.
@@ -437,14 +328,13 @@ class Step:
         if self._choice is None:
             from .suggestion import find  # which runs steps of its own
 
-            assert isinstance(self._budget, int)
             options = Options(
-                self._budget,
-                self._link,
+                self._planner.budget_bytes,
+                self._planner.link,
                 verify=0,
                 seconds=batches.PLAN_SECONDS,
-                host_budget=self._host_budget,
-                in_pieces=self._in_pieces or self._is_in_pieces,
+                host_budget=self._planner.host_budget,
+                in_pieces=self._planner.in_pieces or self._is_in_pieces,
             )
             found = find(*self._given, self._sample, options, keep_batch=False, ranks=self._ranks)
             self._choice = found.batch
@@ -521,13 +411,12 @@ class Step:
         self._watched.begin(self._modules)
 
     def _make(self, batch: tuple[Any, ...], weight: float | None) -> Planned | Parts:
-        fn = self._weighted(weight)
-        recorded = self._recorded(fn, batch)
-        budget = planning.budget_bytes(self._budget, recorded.trace.peak_bytes)
+        planner = self._planner
+        recorded = planner.record(batches.weighted(self._fn, weight), batch)
         # A share is of what eager takes for the first kind of batch; what it comes to holds for all.
-        self._budget = budget
+        planner.budget = planning.budget_bytes(planner.budget, recorded.trace.peak_bytes)
         try:
-            program = self._program(recorded)
+            program = planner.program(recorded)
         except NoPlan as no_plan:
             if recorded.tape.adds_to_gradients() and weight is None:
                 no_plan.args = (
@@ -543,7 +432,7 @@ class Step:
                 )
             raise
         planned = Planned(recorded, program, self._verify, weight, self._new_in_eager())
-        shortage.retried(lambda: self._bind(planned), lambda error: self._with_less(planned, error))
+        shortage.retried(lambda: self._bind(planned), lambda error: planner.with_less(planned, error))
         self._calibrate(planned, batch)
         self._last = planned
         if weight is None:
@@ -551,101 +440,10 @@ class Step:
             logger.info("%s", self.why)
         return planned
 
-    def _recorded(
-        self, fn: Loss, batch: tuple[Any, ...], adds: bool = False, known: Recorded | None = None
-    ) -> Recorded:
-        """A batch as it was recorded: as a whole, or in pieces where that finds no memory. `known` is another batch."""
-
-        with self._watched.recording(fn) as watched:
-            return self._recorded_watched(watched, batch, adds, known)
-
-    def _recorded_watched(
-        self, fn: Loss, batch: tuple[Any, ...], adds: bool, known: Recorded | None
-    ) -> Recorded:
-        def in_pieces() -> Recorded:
-            assert self._budget is not None
-            self._memory.give_back()
-            beside, measured = self._resident_beside(), None if known is None else known.measured
-            recorded = planning.record_in_pieces(fn, self._model, batch, beside, self._budget, adds, measured)
-            assert recorded.measured is not None
-            logger.info(
-                "batch %d was recorded in pieces: %d of %d calls were tried one by one, with at most %s at once",
-                recorded.trace.batch,
-                recorded.measured.tried,
-                len(recorded.trace),
-                show_bytes(recorded.measured.peak_bytes),
-            )
-            return recorded
-
-        def whole() -> Recorded:
-            return planning.record(
-                fn, self._model, batch, self._resident_beside(), adds=adds, graphs=self._graphs
-            )
-
-        if self._in_pieces:
-            return in_pieces()
-        return shortage.retried(whole, self._without_pool, None if self._in_pieces is False else in_pieces)
-
-    def _schedule(self, recorded: Recorded, budget: int | None = None) -> _core.Schedule:
-        within = self._budget if budget is None else budget
-        assert within is not None
-        return planning.plan(recorded.trace, within, self._link, self._seconds, self._host_budget)
-
-    def _program(self, recorded: Recorded) -> Program:
-        schedule = self._schedule(recorded)
-        return Program(recorded.tape, recorded.document, schedule, self._memory, self._graphs)
-
-    def _resident_beside(self) -> int:
-        """What is resident beside the step itself: the optimizer's state, and what reducing gradients takes."""
-        replica, ours = self._replica, self._memory.arena_bytes
-        reducing = 0 if replica is None else distributed.own_bytes(replica)
-        ours += 0 if replica is None else distributed.bucket_bytes(replica)
-        return planning.resident_beside(self.device, self._model, self._optimizer, ours) + reducing
-
-    def _without_pool(self, _error: Exception) -> str | None:
-        """Gives the pool back for eager code that needs memory; says so, or gives None where there is none."""
-        if self._memory.pool.size == 0:
-            return None
-        said = f"giving the pool of {show_bytes(self._memory.pool.size)} back meanwhile"
-        self._memory.give_back()
-        return said
-
     def _split(self, batch: tuple[Any, ...], no_plan: NoPlan) -> Parts:
-        """The fewest parts of a batch that a plan fits, where its loss is the mean or the sum of theirs."""
-        assert isinstance(self._budget, int)
-        size = batches.size_of(batch)
-        state = self._resident_beside()
-        name = type(self._model).__name__
-
-        # All parts but the first add to the gradients of those before, which takes more.
-        def tape_of(part: tuple[Any, ...]) -> Tape:
-            return self._recorded(self._fn, part, adds=True).tape
-
-        family, _ = batches.family(self._fn, self._model, batch, state, name, adds=True, tape_of=tape_of)
-        rates = self._link.rates
-        largest = family.largest(self._budget, size - 1, *rates, batches.PLAN_SECONDS, self._host_budget)
-        while largest is not None and largest > 0:
-            sizes = batches.part_sizes(size, largest)
-            part = self._recorded(self._fn, batches.taken(batch, 0, sizes[0]), adds=True)
-            try:
-                self._schedule(part)
-                break
-            except NoPlan:
-                largest -= max(1, largest // 16)  # the estimate was too high
-        if not largest:
-            text = str(no_plan).removesuffix(", or lower the batch")
-            no_plan.args = (
-                f"{text}. Splitting the batch does not help: one sample at a time, whose gradients are added, takes more than "
-                "the budget",
-            )
-            raise no_plan
-        try:
-            losses = batches.losses_make(self._fn, self._model, batch)
-        except BadInput as neither:
-            no_plan.args = (f"{no_plan}: {sizes[0]} fits. {neither}",)
-            raise no_plan from None
-        parts = Parts(sizes, batches.weights(losses, sizes))
-        self._planned(batches.taken(batch, 0, sizes[0]), parts.weights[0])
+        """The parts of a batch that no plan fits, the first of which is planned."""
+        parts, losses = self._planner.split(self._fn, batch, no_plan)
+        self._planned(batches.taken(batch, 0, parts.sizes[0]), parts.weights[0])
         self._parts = parts
         logger.info(
             "%s (no plan fits the whole batch; its loss is the %s of its parts' losses)", self.why, losses
@@ -712,20 +510,21 @@ class Step:
             arrived.clear()
             return self._eager(batch, weight, arrived)
 
-        if isinstance(self._budget, int):
+        budget = self._planner.budget
+        if isinstance(budget, int):
             peak = None if planned is None else planned.trace.peak_bytes
             if (
                 planned is not None
                 and planned.recorded.measured is not None
-                and planned.trace.peak_bytes > self._budget
+                and planned.trace.peak_bytes > budget
             ):
                 raise Refused(
                     f"this batch cannot run by its plan, and not in eager, which takes {show_bytes(planned.trace.peak_bytes)}, "
-                    f"of {show_bytes(self._budget)}: {why}. Give smaller batches, which eager can take over"
+                    f"of {show_bytes(budget)}: {why}. Give smaller batches, which eager can take over"
                 )
             tape = None if planned is None else planned.tape
-            how.fit(run, self._memory, self._budget, self._host_budget, peak, self._verify > 0, tape)
-            how.warn(self._budget)
+            how.fit(run, self._memory, budget, self._planner.host_budget, peak, self._verify > 0, tape)
+            how.warn(budget)
         said = f"{why}; {how.words}" if how.words else why
         if said != self.fallback:
             logger.warning("this batch runs in eager: %s", said)
@@ -745,16 +544,10 @@ class Step:
             without_accumulate_hooks(self._model.parameters()),
             arrivals_noted(trained, arrivals),
         ):
-            given = outputs.backward(self._weighted(weight)(*batch))
+            given = outputs.backward(batches.weighted(self._fn, weight)(*batch))
         if arrived is not None:
             arrived += [trained[number] for number in arrivals]
         return given
-
-    def _weighted(self, weight: float | None) -> Loss:
-        """What a part of a batch trains on: its share of the loss."""
-        if weight is None or weight == 1:
-            return self._fn
-        return lambda *batch: outputs.of(self._fn(*batch)).loss * weight
 
     def _verified(self, planned: Planned, batch: tuple[Any, ...], tensors: list[torch.Tensor]) -> Given:
         """Runs the batch in eager and by the plan from the same state, and compares all that they leave."""
@@ -787,19 +580,19 @@ class Step:
 
     def _verify_smaller(self, planned: Planned, batch: tuple[Any, ...]) -> None:
         """Compares the largest batch that fits the budget in eager with a plan, where this one does not fit."""
-        assert isinstance(self._budget, int)
-        fn = self._weighted(planned.weight)
+        planner = self._planner
+        fn = batches.weighted(self._fn, planned.weight)
         if planned.smaller is None:
             adds = planned.tape.adds_to_gradients()
             is_measured = planned.recorded.measured is not None
 
             def record(size: int, known: Recorded | None) -> Recorded:
                 like = planned.recorded.of_few() if known is None and is_measured else known
-                return self._recorded(fn, batches.taken(batch, 0, size), adds, like)
+                return planner.record(fn, batches.taken(batch, 0, size), adds, like)
 
-            beside = self._resident_beside()
+            beside = planner.resident_beside()
             planned.smaller = smaller.find(
-                planned.recorded, record, self._schedule, self._memory, self._budget, beside
+                planned.recorded, record, planner.schedule, planner.memory, planner.budget_bytes, beside
             )
             if isinstance(planned.smaller, str):
                 logger.warning("this kind of batch is not compared with eager: %s", planned.smaller)

@@ -357,7 +357,7 @@ def short():
         assert len(told) == 1, said
     # Where no plan takes less, it ends on all ranks.
     stands_in(failing.step, torch.OutOfMemoryError("out of memory"), times=100)
-    failing.step._with_less = lambda planned, error: None
+    failing.step._planner.with_less = lambda planned, error: None
     failing.fails(plimsoll.OtherRank, "OutOfMemoryError: out of memory")
     logging.getLogger("plimsoll").removeHandler(handler)
 

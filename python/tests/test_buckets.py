@@ -69,7 +69,7 @@ def test_batches_are_padded_to_buckets_with_the_bits_of_eager_on_padded_batches(
     assert len(pools) == 1
     longest = next(iter(step._kinds.values()))
     assert max(p.program.schedule.pool_bytes for p in step._kinds.values()) == pools.pop()
-    assert longest.trace.resident_bytes + longest.program.schedule.pool_bytes <= step._budget
+    assert longest.trace.resident_bytes + longest.program.schedule.pool_bytes <= step._planner.budget
 
 
 def test_lengths_that_were_padded_where_they_are_collated():

@@ -1,4 +1,5 @@
-"""Steps on a GPU, on stand-ins of CUDA's driver and runtime: everything but the kernels runs (`runtime/steps.py`).
+"""Steps on a GPU, on stand-ins of CUDA's driver and runtime: everything but the kernels runs (`runtime/steps.py`,
+`runtime/graphs.py`).
 
 Needs a torch that is built with CUDA, no GPU, a C compiler, and the house's stand-in of the driver, which `test.sh` builds and
 names in the environment variable PLIMSOLL_STANDIN.
@@ -55,8 +56,8 @@ def environment(tmp_path_factory):
     }
 
 
-def run(environment, tmp_path, *arguments, **more):
-    command = [sys.executable, HERE / "runtime/steps.py", *arguments]
+def run(environment, tmp_path, *arguments, of="steps", **more):
+    command = [sys.executable, HERE / f"runtime/{of}.py", *arguments]
     settings = {**environment, **more}
     done = subprocess.run(
         command, env=settings, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
@@ -100,9 +101,9 @@ def test_a_gpu_and_a_slice_by_name(environment, tmp_path, visible, total, name):
     run(environment, tmp_path, "named", str(total), name, CUDA_VISIBLE_DEVICES=visible)
 
 
-@pytest.mark.parametrize("what", ["graph", "graph_waits", "graph_refused", "graph_moves", "graph_forbidden"])
+@pytest.mark.parametrize("what", ["launched", "waits", "refused", "moves", "forbidden"])
 def test_a_step_as_one_graph(environment, tmp_path, what):
-    run(environment, tmp_path, what)
+    run(environment, tmp_path, what, of="graphs")
 
 
 def test_between_steps_the_pool_is_lent_and_comes_back(environment, tmp_path):
@@ -127,7 +128,7 @@ def test_a_batch_that_no_plan_runs_is_swapped_by_hooks_within_the_budget(environ
 
 
 def test_calls_of_a_graph_are_timed_in_graphs(environment, tmp_path):
-    run(environment, tmp_path, "timed")
+    run(environment, tmp_path, "timed", of="graphs")
 
 
 def test_another_allocator_is_refused(environment, tmp_path):

@@ -124,7 +124,7 @@ def test_a_model_that_changes_between_steps_is_planned_anew():
     model = task.model
     dropout = next(number for number, module in enumerate(model) if isinstance(module, nn.Dropout))
     assert_as_eager(task, step, *task.batches[0])
-    step._budget = 1 << 30  # what comes instead may take more
+    step._planner.budget = 1 << 30  # what comes instead may take more
     for change in (
         lambda: model.__setitem__(2, nn.Sigmoid()),
         lambda: setattr(model[dropout], "p", 0.6),
@@ -460,7 +460,7 @@ def test_autocast_of_the_caller_decides_the_kind_of_the_step():
     x = torch.randn(4, 16)
     step = plimsoll.tune(task.loss, model, None, x, "100%", "1GB/s", verify=0)
     plain = step(x).item()
-    step._budget = 1 << 20
+    step._planner.budget = 1 << 20
     with torch.autocast("cpu", torch.bfloat16):
         assert_as_eager(task, step, x)
         assert step.fallback is None

@@ -40,7 +40,7 @@ def test_a_plan_with_less_is_not_said_to_have_run():
     planned = step._current()
     planned.alone_seconds = 1.0
     assert "from runs of the plan" in step.explain()
-    step._with_less(planned, MemoryError())
+    step._planner.with_less(planned, MemoryError())
     assert planned.alone_seconds is None
     assert "from runs of the plan" not in step.explain()
 

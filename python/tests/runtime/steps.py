@@ -3,173 +3,31 @@
 python steps.py NAME runs one of the functions below, in a process of its own.
 """
 
-import contextlib
-import ctypes
 import gc
 import json
-import logging
 import os
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benches"))
-
-import models
+import standin
 import torch
-import torch.nn.functional as F
-from models import GPT
-from torch import nn
+from standin import (
+    LINK,
+    NETWORKS,
+    Register,
+    StandIn,
+    Warnings,
+    held,
+    images,
+    language,
+    rows,
+    run_register,
+    state,
+    tuned,
+    words,
+)
 
 import plimsoll
-from plimsoll import capturing, devices, errors, recording, timing
-
-torch.backends.cudnn.enabled = False
-torch.backends.cuda.enable_cudnn_sdp(False)
-LINK = "20GB/s"
-SEGMENT = 20 << 20
-"""PyTorch's allocator takes so much at once for what is smaller."""
-
-
-class Warnings(logging.Handler):
-    def __init__(self):
-        super().__init__(logging.WARNING)
-        self.said = []
-        logging.getLogger("plimsoll").addHandler(self)
-
-    def emit(self, record):
-        self.said.append(record.getMessage())
-
-
-class Shift(torch.autograd.Function):
-    """Moves rows by one, puts a row of the weight first, and gives what it made as the weight's gradient: bytes that are
-    copied, and so are true on a GPU that computes nothing."""
-
-    @staticmethod
-    def forward(ctx, x, weight):
-        made = torch.empty_like(x)
-        made[1:].copy_(x[:-1])
-        made[:1].copy_(weight[:1])
-        ctx.save_for_backward(made)
-        return made
-
-    @staticmethod
-    def backward(ctx, passed_on):
-        (made,) = ctx.saved_tensors
-        return passed_on.clone(), made.clone()
-
-
-class Register(nn.Module):
-    """Shifts, one after the other."""
-
-    def __init__(self, depth=8, rows=16, width=4096):
-        super().__init__()
-        rows = torch.arange(depth * rows * width, dtype=torch.float32).view(depth, rows, width)
-        self.weights = nn.ParameterList(nn.Parameter(row.cuda()) for row in rows)
-
-    def forward(self, x):
-        for weight in self.weights:
-            x = Shift.apply(x, weight)
-        return x.flatten()[0].clone()
-
-    def wrong(self, x):
-        """Which weights have another gradient than they must have."""
-        x, found = x.cpu(), []
-        for number, weight in enumerate(self.weights):
-            x = torch.cat([weight.detach().cpu()[:1], x[:-1]])
-            if not torch.equal(weight.grad.cpu(), x):
-                found.append(number)
-        return found
-
-
-def rows(seed, count=16):
-    """A batch of a shift register."""
-    return torch.randn(count, 4096, generator=torch.Generator().manual_seed(seed)).cuda()
-
-
-class StandIn:
-    """The driver's, as a test speaks to it."""
-
-    def __init__(self):
-        self._library = ctypes.CDLL(os.environ["PLIMSOLL_STANDIN"])
-
-    def order(self, order):
-        self._library.plimsoll_standin_order(ctypes.c_uint64(order))
-
-    def delays(self, seed):
-        self._library.plimsoll_standin_delays(ctypes.c_uint64(seed))
-
-    def answer(self, name, after, code):
-        self._library.plimsoll_standin_answer(name.encode(), ctypes.c_uint64(after), ctypes.c_uint32(code))
-
-    def counts(self):
-        text = ctypes.create_string_buffer(1 << 16)
-        self._library.plimsoll_standin_counts(text, ctypes.c_size_t(len(text)))
-        lines = (line.rsplit(" ", 1) for line in text.value.decode().splitlines())
-        return {name: int(count) for name, count in lines}
-
-
-def words(batch=8):
-    return tuple(torch.randint(0, 96, (batch, 64)).cuda() for _ in range(2))
-
-
-def language(half=False, attention=None):
-    torch.manual_seed(0)
-    model = GPT(96, 64, 64, 3).cuda()
-    if attention is not None:
-        model.blocks = nn.ModuleList(attention(64, 4) for _ in range(3)).cuda()
-
-    def loss(x, y):
-        with torch.autocast("cuda", torch.bfloat16) if half else contextlib.nullcontext():
-            return F.cross_entropy(model(x).flatten(0, 1), y.flatten())
-
-    return model, loss, words()
-
-
-class DroppingAttention(models.Block):
-    """Memory-efficient attention with dropout, whose seed is a tensor on the host."""
-
-    def forward(self, x):
-        batch, length, width = x.shape
-        qkv = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(*qkv.unbind(0), is_causal=True, dropout_p=0.1)
-        return x + self.out(y.transpose(1, 2).reshape(batch, length, width))
-
-
-def images():
-    from torchvision.models import resnet18
-
-    torch.manual_seed(0)
-    model = resnet18(num_classes=8).cuda()
-    batch = (torch.randn(8, 3, 64, 64).cuda(), torch.zeros(8, dtype=torch.long).cuda())
-    return model, lambda x, y: F.cross_entropy(model(x), y), batch
-
-
-NETWORKS = {
-    "gpt": language,
-    "gpt_bf16": lambda: language(half=True),
-    "attention_dropout": lambda: language(attention=DroppingAttention),
-    "resnet18": images,
-}
-
-
-def held():
-    """What PyTorch's allocator has given out, without workspaces that libraries keep."""
-    gc.collect()
-    torch._C._cuda_clearCublasWorkspaces()
-    return torch.cuda.memory_allocated()
-
-
-def state():
-    return torch.cuda.default_generators[0].get_state()
-
-
-def tuned(network, share, **options):
-    model, loss, batch = network
-    trace = plimsoll.trace(loss, model, *batch)
-    budget = int(trace.floor_bytes + share * (trace.peak_bytes - trace.floor_bytes))
-    options = {"verify": 0, "seconds": 2.0, "host_budget": "1GiB", **options}
-    return plimsoll.tune(loss, model, None, batch, budget, LINK, **options)
+from plimsoll import devices, errors, recording
 
 
 def planned(name):
@@ -310,7 +168,7 @@ def host_is_short():
     model = Register(rows=count)
     step = tuned((model, model, (rows(0, count),)), 0.4)
     said = [said for said in warnings.said if "of the host's memory, as measured, in place of" in said]
-    assert len(said) == 1 and limit - (2 << 20) <= step._host_budget <= limit, warnings.said
+    assert len(said) == 1 and limit - (2 << 20) <= step._planner.host_budget <= limit, warnings.said
     schedule = step.program.schedule
     assert 0 < schedule.host_bytes <= limit and schedule.recomputed_ops > 0, step.why
     for seed in range(3):
@@ -325,51 +183,6 @@ def host_refuses_once():
     assert [said for said in warnings.said if "can be page-locked now" in said], warnings.said
     step(*words())
     assert step.fallback is None and step.program.counts.unplanned == 0
-
-
-def timed():
-    """A step that becomes a graph has the times of its calls in one, by events that the graph records; others keep theirs."""
-    driver = StandIn()
-    model, loss, batch = language()
-    device = devices.on(torch.device("cuda:0"))
-
-    def recorded(fn, **more):
-        before = driver.counts().get("cuEventRecordWithFlags", 0)
-        tape = recording.record(fn, model, batch, **more)
-        return tape, driver.counts().get("cuEventRecordWithFlags", 0) - before
-
-    recorded(loss)
-    generator, taken, reserved = state(), torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
-    tape, events = recorded(loss)
-    assert torch.equal(state(), generator) and torch.cuda.memory_allocated() == taken
-    assert torch.cuda.memory_reserved() <= reserved
-    assert 2 * 20 < events < 2 * len(tape.calls), (events, len(tape.calls))
-    # Some microseconds of the stand-in, where launching takes Python more.
-    assert all(0 <= call.seconds < 1 for call in tape.calls) and sum(call.seconds for call in tape.calls) > 0
-    scale = torch.tensor(2.0)
-    assert recorded(lambda x, y: loss(x, y) * scale)[1] == 0
-    assert recorded(loss, graphs=False)[1] == 0
-
-    # The events are before and behind the work: eight fills take longer than one.
-    x = torch.zeros(64 << 20, dtype=torch.uint8, device="cuda")
-    one, eight = (
-        device.seconds_in_graph(lambda count=count: [x.zero_() for _ in range(count)], []) for count in (1, 8)
-    )
-    assert one > 1e-4 and eight > 2 * one, (one, eight)
-
-    # What captures take is given back meanwhile.
-    for _ in range(8):
-        device.seconds_in_graph(lambda: torch.empty(200 << 20, dtype=torch.uint8, device="cuda").zero_(), [])
-        assert torch.cuda.memory_reserved() - torch.cuda.memory_allocated() <= 512 << 20
-
-    # Where a capture is refused, all calls keep their times, and PyTorch works as before.
-    kept = [call.seconds for call in tape.calls]
-    driver.answer("cuGraphInstantiateWithFlags", 5, 2)
-    assert not timing.in_graphs(tape, batch, device) and [call.seconds for call in tape.calls] == kept
-    assert timing.in_graphs(tape, batch, device)
-    step = tuned((model, loss, batch), 0.4)
-    step(*batch)
-    assert step.fallback is None
 
 
 def refused():
@@ -416,83 +229,6 @@ def refused():
     model.zero_grad()
     step(*batch)
     assert step.fallback is None
-
-
-def register(share, **options):
-    model = Register()
-    return model, tuned((model, model, (rows(0),)), share, **options)
-
-
-def run_register(model, step, seed, count=16):
-    model.zero_grad()
-    step(rows(seed, count))
-    return model.wrong(rows(seed, count))
-
-
-def graph():
-    """The second run is captured, later ones are launched: with true bytes in whatever order the streams run, also of runs that
-    are timed call by call in between, and when the pool was given back."""
-    driver = StandIn()
-    for share in (2.0, 0.3, 0.0):
-        model, step = register(share)
-        assert step.program.runs_as == "one CUDA graph, from the second run on"
-        assert "one CUDA graph" in step.why
-        assert (step.program.schedule.offloaded_bytes > 0) == (share < 1), step.why
-        before = driver.counts().get("cuGraphLaunch", 0)
-        for seed in range(40):
-            driver.order(seed if seed < 30 else 0)
-            driver.delays(seed if seed >= 30 else 0)
-            assert run_register(model, step, seed) == [], (share, seed)
-            assert step.fallback is None and step.program.counts.unplanned == 0
-            assert (step.program._graph is not None) == (seed > 0)
-        driver.order(0)
-        driver.delays(0)
-        # Nothing was allocated for a capture beside the plan.
-        pools = {tuple(segment["segment_pool_id"]) for segment in torch.cuda.memory_snapshot()}
-        assert pools == {(0, 0)}, pools
-        # 1, 4, 8, 16 and 32 are timed.
-        assert driver.counts()["cuGraphLaunch"] - before == 35
-        assert step.program.runs_as == "one CUDA graph"
-        assert "runs          one CUDA graph" in step.explain()
-        step._memory.give_back()
-        assert step.program._graph is None
-        assert run_register(model, step, 50) == [] and step.program._graph is not None
-        assert step.program.no_graph == ""
-
-
-def graph_waits():
-    """Without the waits of its compute commands a captured step has wrong bytes in some order, and with each of them right ones
-    in all."""
-    driver = StandIn()
-    model, step = register(0.0)
-    assert run_register(model, step, 0) == []
-    steps = step.program._steps
-    waits = [number for number, one in enumerate(steps) if one.wait is not None]
-    assert waits
-
-    def goes_wrong(without):
-        kept = [steps[number].wait for number in without]
-        for number in without:
-            steps[number].wait = None
-        step.program._graph = None
-        step.program._launches = 100
-        seen = False
-        for seed in range(1, 40):
-            driver.order(seed)
-            if run_register(model, step, seed):
-                seen = True
-                break
-        driver.order(0)
-        for number, wait in zip(without, kept, strict=True):
-            steps[number].wait = wait
-        return seen
-
-    assert not goes_wrong([])
-    needed = [number for number in waits if goes_wrong([number])]
-    print(f"{len(needed)} of {len(waits)} waits show alone")
-    assert needed and goes_wrong(waits)
-    step.program._graph = None
-    assert run_register(model, step, 0) == []
 
 
 def lent():
@@ -616,140 +352,6 @@ def lent_after_the_optimizer():
     assert warnings.said == [], warnings.said
 
 
-def graph_refused():
-    """What cannot be captured runs call by call, says so once, and leaves PyTorch able to allocate, to draw and to capture."""
-    driver = StandIn()
-
-    def check(text, spoil):
-        warnings = Warnings()
-        model, step = register(0.3)
-        assert run_register(model, step, 0) == []
-        spoil(step)
-        for seed in range(1, 6):
-            assert run_register(model, step, seed) == [], text
-            assert step.fallback is None
-        assert text in step.program.runs_as, step.program.runs_as
-        assert len([said for said in warnings.said if "is no CUDA graph" in said]) == 1, warnings.said
-        logging.getLogger("plimsoll").removeHandler(warnings)
-        # Generators are not left as within a capture, and another step can be captured.
-        nn.functional.dropout(rows(0), 0.5)
-        assert not torch.cuda.is_current_stream_capturing()
-        model, step = register(0.3)
-        assert run_register(model, step, 0) == run_register(model, step, 1) == []
-        assert step.program.runs_as == "one CUDA graph"
-
-    def synchronises(step):
-        call = step.program.tape.calls[3]
-        func = call.func
-
-        def run(*arguments, **keywords):
-            if torch.cuda.is_current_stream_capturing():
-                torch.cuda.synchronize()
-            return func(*arguments, **keywords)
-
-        call.func = run
-
-    def allocates(step):
-        call = step.program.tape.calls[3]
-        func = call.func
-
-        def run(*arguments, **keywords):
-            torch.empty(4096, device="cuda")
-            return func(*arguments, **keywords)
-
-        call.func = run
-
-    check("it cannot be captured", synchronises)
-    check("allocated otherwise than when it was recorded", allocates)
-    check("it cannot be captured", lambda step: driver.answer("cuGraphInstantiateWithFlags", 0, 2))
-    check("it cannot be captured", lambda step: driver.answer("cuStreamBeginCapture_v2", 0, 999))
-    check("it cannot be captured", lambda step: driver.answer("cuMemcpyDtoHAsync_v2", 0, 999))
-
-    model, step = register(0.3, graphs=False)
-    assert run_register(model, step, 0) == run_register(model, step, 1) == []
-    assert step.program.runs_as == "call by call: `graphs=False`" and "call by call" in step.why
-
-    # Ctrl-C while it is captured: all is as it was, and the next step is captured.
-    model, step = register(0.3)
-    assert run_register(model, step, 0) == []
-    call = step.program.tape.calls[3]
-    func = call.func
-
-    def stopped(*_arguments, **_keywords):
-        raise KeyboardInterrupt
-
-    call.func = stopped
-    try:
-        run_register(model, step, 1)
-    except KeyboardInterrupt:
-        assert all(p.grad is None for p in model.parameters())
-    else:
-        raise AssertionError("the step ran")
-    call.func = func
-    assert run_register(model, step, 1) == [] and step.program.runs_as == "one CUDA graph"
-
-
-def graph_moves():
-    """Gradients that lie elsewhere in every step: it is captured a few times, then no more."""
-    model, step = register(2.0)
-    for _ in range(12):
-        for weight in model.weights:
-            weight.grad = torch.zeros_like(weight)
-        step(rows(1))
-        held = [weight.grad for weight in model.weights]
-        assert step.fallback is None
-        del held
-    assert step.program.runs_as in (
-        "one CUDA graph",
-        "call by call: the memory that it runs in moves too often",
-    )
-
-
-def graph_forbidden():
-    """What is known to forbid a graph is said before anything is captured."""
-    model, loss, batch = language()
-
-    def why(fn, share=2.0, model=model):
-        return tuned((model, fn, batch), share).program.runs_as
-
-    assert why(loss) == "one CUDA graph, from the second run on"
-    assert "the host reads a value (`_local_scalar_dense`" in why(
-        lambda x, y: loss(x, y) * (x.sum().item() >= 0)
-    )
-    scale = torch.tensor(2.0)
-    assert "takes or gives a tensor on the host" in why(lambda x, y: loss(x, y) * scale)
-    dropping = language(attention=DroppingAttention)
-    assert "takes or gives a tensor on the host" in why(dropping[1], model=dropping[0])
-
-    class Drops(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layers = nn.ModuleList(nn.Linear(256, 256) for _ in range(6))
-
-        def forward(self, x):
-            for layer in self.layers:
-                x = F.dropout(layer(x), 0.1)
-            return x.square().mean()
-
-    dropping = Drops().cuda()
-    x = (torch.randn(512, 256).cuda(),)
-    free = tuned((dropping, dropping, x), 2.0)
-    assert free.program.runs_as == "one CUDA graph, from the second run on"
-    for _ in range(3):
-        before = state()
-        free(*x)
-        drawn = state()
-        torch.cuda.default_generators[0].set_state(before)
-        dropping(*x)
-        assert torch.equal(state(), drawn), "the generator is where eager leaves it"
-    assert free.program.runs_as == "one CUDA graph"
-    # Each op once more, as a plan might have it.
-    tape, computes = free.program.tape, free.program.schedule.computes()
-    again = [SimpleNamespace(op=compute.op, again=True) for compute in computes]
-    recomputing = SimpleNamespace(computes=lambda: [*computes, *again])
-    assert "draws the same random numbers again" in capturing.obstacle(tape, recomputing)
-
-
 def old_driver():
     """With a driver that lacks functions."""
     model, loss, batch = language()
@@ -856,6 +458,4 @@ def compared():
 
 
 if __name__ == "__main__":
-    function, *arguments = sys.argv[1:]
-    globals()[function](*arguments)
-    print("done")
+    standin.main(globals())

@@ -1,0 +1,78 @@
+"""What was chosen for a kind of batch, in words: in one line, and line by line."""
+
+from __future__ import annotations
+
+from . import planning
+from ._core import show_bytes, show_seconds
+from .devices import Device
+from .link import Link
+from .planned import Parts, Planned
+from .smaller import Smaller
+from .tape import Role
+
+
+def in_one_line(planned: Planned, parts: Parts | None, device: Device) -> str:
+    """Batch, peak, what is recomputed and swapped, and the predicted time; of `parts` that the batch runs in, of each."""
+    trace, schedule = planned.trace, planned.program.schedule
+    peak = trace.resident_bytes + schedule.pool_bytes
+    words = [
+        f"batch {parts or trace.batch}",
+        "lr unchanged",
+        f"peak {show_bytes(peak)} of {show_bytes(schedule.budget_bytes)}",
+    ]
+    all_stays = schedule.recomputed_ops == 0 and schedule.offloaded_bytes == 0
+    if all_stays:
+        words.append("everything stays")
+    else:
+        words.append(
+            f"{schedule.recomputed_ops} ops recomputed, {show_bytes(schedule.offloaded_bytes)} swapped out"
+        )
+    if schedule.makespan_seconds is not None and trace.compute_seconds > 0:
+        part = "" if parts is None else "each part "
+        words.append(f"{part}{schedule.makespan_seconds / trace.compute_seconds - 1:+.1%}")
+    if device.graphs is not None:
+        words.append("call by call" if planned.program.no_graph else "one CUDA graph")
+    if planning.logits_decide(trace) and (parts is not None or not all_stays):
+        words.append(
+            "floor set by the logits (`F.linear_cross_entropy`, Liger's and Cut Cross-Entropy hold fewer)"
+        )
+    return ", ".join(words)
+
+
+def line_by_line(planned: Planned, parts: Parts | None, device: Device, link: Link) -> str:
+    """The same, and what the plan consists of."""
+    trace, schedule = planned.trace, planned.program.schedule
+    constants = sum(s.role is Role.KEPT for s in planned.tape.storages)
+    lines = [
+        in_one_line(planned, parts, device),
+        f"  ops           {len(trace)}, {show_seconds(trace.compute_seconds)} together",
+        f"  eager's peak  {show_bytes(trace.peak_bytes)}",
+        f"  floor         {show_bytes(trace.floor_bytes)} ({planning.place_of(trace.floor_layer)})",
+        f"  resident      {show_bytes(trace.resident_bytes)}: {constants} parameters, buffers and constants; "
+        "gradients; the optimizer's state",
+        f"  pool          {show_bytes(schedule.pool_bytes)}",
+        f"  host          {show_bytes(schedule.host_bytes)}",
+        f"  recomputed    {schedule.recomputed_ops} ops",
+        f"  swapped       {show_bytes(schedule.offloaded_bytes)} out, {show_bytes(schedule.prefetched_bytes)} in",
+        f"  link          {link}",
+        f"  runs          {planned.program.runs_as}",
+    ]
+    if hint := planning.floor_hint(trace):
+        lines.insert(4, f"                {hint}")
+    if parts is not None:
+        lines.insert(
+            1,
+            f"  a part        {trace.batch} of {sum(parts.sizes)} samples; the lines below are of it alone",
+        )
+    measured = planned.recorded.measured
+    if measured is not None:
+        said = f"in pieces: {measured.tried} of {len(trace)} calls, at most {show_bytes(measured.peak_bytes)} at once"
+        if isinstance(planned.smaller, Smaller):
+            said += f"; compared with eager at batch {planned.smaller.batch}"
+        lines.append(f"  recorded      {said}")
+    if schedule.makespan_seconds is not None and schedule.bound_seconds is not None:
+        predicted, bound = map(show_seconds, (schedule.makespan_seconds, schedule.bound_seconds))
+        if planned.alone_seconds is not None:
+            predicted += f", from runs of the plan; {show_seconds(planned.alone_seconds)} by ops alone"
+        lines.append(f"  predicted     {predicted}; no plan is faster than {bound} ({schedule.status})")
+    return "\n".join(lines)
