@@ -8,8 +8,8 @@
 It needs the wheel of plimsoll, torch, torchvision, a C++ compiler and the folder `benches` beside it, and no network. Each row
 is a JSON object on a line of its own, printed and appended to `$OUT/python-accept.jsonl` as soon as it is there. A network runs
 in a process of its own for so many seconds at most. What fails, hangs or does not fit there is a row that says so, and the rest
-of the network is asked in another process; a rival's failure does not change the exit code. Rivals and ours run with
-`expandable_segments:True`, all but `facts` and `bits`. The driver's count of memory needs nvidia-ml-py, and some rivals need
+of the network is asked in another process; a rival's failure does not change the exit code. All sections but `facts`
+and `bits` run with `expandable_segments:True`. The driver's count of memory needs nvidia-ml-py, and some rivals need
 torchao, transformers or accelerate: without them, rows say why something was not measured.
 
 Exit codes: 0 all was run and all bits were equal, 1 a row failed or was cut, 6 a bit differed.

@@ -67,7 +67,7 @@ class Turn:
 
 
 turn = Turn()
-"""To record, or to replay."""
+"""Of threads that record or replay a step."""
 
 
 class Allocator:

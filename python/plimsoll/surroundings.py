@@ -126,7 +126,7 @@ class Modules:
         running.append(self._names.get(module, running[-1] if running else ""))
 
     def _leave(self, _module: torch.nn.Module, _arguments: object, _result: object) -> None:
-        if self._running.names:  # another thread may have been in it already
+        if self._running.names:  # a thread may have entered the module before its hooks were set
             self._running.names.pop()
 
     def current(self) -> tuple[str, str]:

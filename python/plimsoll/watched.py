@@ -58,7 +58,7 @@ OTHERS_CODE = ("torch", "numpy", "plimsoll")
 """Packages whose functions and modules read nothing that a step is about."""
 
 recordings = Turn()
-"""Of recordings that are watched, one at a time: what is replaced meanwhile is PyTorch's, and so all threads'."""
+"""Of threads whose recordings are watched: what is replaced meanwhile is PyTorch's, and so that of all threads."""
 
 MISSING = object()
 """Stands for an attribute that a module does not have."""

@@ -143,18 +143,25 @@ def test_selective_checkpoints_run_no_saved_operation_again():
     assert ran(rivals.SAVED["products and attention"]) == (layers, attentions)
 
 
-def test_offloaded_checkpoints_offload_what_goes_into_a_group_and_nothing_else(monkeypatch):
-    shapes = []
+def offloaded(monkeypatch, module):
+    """The shapes of what `save_on_cpu` of a module offloads from here on, and whether each use asks for pinned memory."""
+    shapes, pinned = [], []
 
     class Spy(torch.autograd.graph.saved_tensors_hooks):
-        def __init__(self, pin_memory):
+        def __init__(self, pin_memory=False, **_how):
+            pinned.append(pin_memory)
             super().__init__(self.pack, lambda tensor: tensor)
 
         def pack(self, tensor):
             shapes.append(tuple(tensor.shape))
             return tensor
 
-    monkeypatch.setattr(rivals, "save_on_cpu", Spy)
+    monkeypatch.setattr(module, "save_on_cpu", Spy)
+    return shapes, pinned
+
+
+def test_offloaded_checkpoints_offload_what_goes_into_a_group_and_nothing_else(monkeypatch):
+    shapes, _ = offloaded(monkeypatch, rivals)
     task = tasks.build("GPT, dropout", "cpu", True)
     rivals.offloaded_checkpoints(task, 2)
     loss_and_gradients(task)
@@ -239,22 +246,12 @@ def test_the_trainers_offload_sends_the_inputs_of_blocks_to_the_host(monkeypatch
     pytest.importorskip("transformers", minversion="5.17", reason="transformers has no offload")
     from transformers import modeling_utils
 
-    shapes = []
-
-    class Spy(torch.autograd.graph.saved_tensors_hooks):
-        def __init__(self, **how):
-            assert how["pin_memory"]
-            super().__init__(self.pack, lambda tensor: tensor)
-
-        def pack(self, tensor):
-            shapes.append(tuple(tensor.shape))
-            return tensor
-
-    monkeypatch.setattr(modeling_utils, "save_on_cpu", Spy)
+    shapes, pinned = offloaded(monkeypatch, modeling_utils)
     task = tasks.build("Llama 1B, 8k", "cpu", True)
     rivals.trainers_offload(task)
     loss_and_gradients(task)
     assert [shape for shape in shapes if shape != (0,)] == 3 * [(1, 256, 32)]
+    assert pinned and all(pinned)
 
 
 def test_without_transformers_a_row_says_so(monkeypatch):

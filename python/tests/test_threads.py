@@ -125,9 +125,8 @@ def test_a_module_that_another_thread_is_in_is_left_while_a_step_is_recorded():
             return x
 
     slow = Slow()
-    slow.register_forward_hook(
-        lambda *_: None
-    )  # with one of its own it looks for those of all modules when it ends
+    # With a hook of its own, the module looks for the hooks of all modules when it ends.
+    slow.register_forward_hook(lambda *_: None)
 
     def enter():
         names.append(type(slow(torch.zeros(1))).__name__)

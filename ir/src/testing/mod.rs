@@ -4,7 +4,7 @@
 //! runs one must end with the same bytes as keeping everything gives. Nothing here asks `check` anything; the order of
 //! commands is worked out a second time, on purpose.
 //!
-//! They are no feature: with one, whoever builds the program and then tests it would build every crate of the house twice.
+//! They stand behind no feature: with one, building the program and then testing it would compile every crate twice.
 //!
 //! What they deliberately do not do: make good schedules. Tensors are swapped for no reason but the seed's,
 //! and the pool is as large as it turns out.

@@ -14,10 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-Row = dict[str, Any]
-
-AGAIN = 75  # as in `processes`
-"""The exit code of a process whose GPU answers no more after an arm: another one is to go on."""
+from .processes import AGAIN, Row
 
 GRACE = 5.0
 """Seconds that an arm may have beside what it is given."""

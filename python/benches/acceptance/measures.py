@@ -21,6 +21,7 @@ from .processes import read
 from .racing import compile_, curve, long
 from .sections import SECTIONS
 from .states import state
+from .table import about
 from .truth import truths
 
 MEASURES: dict[str, Callable[[Ask], None]] = {
@@ -58,8 +59,7 @@ def child(section: str, network: str, device: str, small: bool, seconds: float, 
     }
 
     def is_known(row: Row) -> bool:
-        about = ("network", "device", "torch", "small")
-        return row.get("section") != section and all(row.get(key) == base[key] for key in about)
+        return row.get("section") != section and about(row) == about(base)
 
     first, *more = files
     ask = Ask(

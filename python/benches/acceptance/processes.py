@@ -21,7 +21,7 @@ from typing import Any
 Row = dict[str, Any]
 
 AGAIN = 75
-"""As in `asking`: the process wrote the row of its arm, and another one is to go on."""
+"""The exit code of a process that wrote the row of an arm after which its GPU answers no more: another process goes on."""
 
 PROCESSES = 12
 """For one network at most."""

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 import plimsoll
-from plimsoll import _core
+from plimsoll import _core, planning
 
 from .asking import Ask, NotHere, Row
 from .gauge import Gauge, measured, plan_seconds
@@ -143,7 +143,7 @@ def with_plan(ask: Ask, kind: Kind, gpu: int | None) -> Row:
     gauge, task = Gauge(ask.device), fresh(ask)
     optimizer = kind.make(task.model.parameters())
     start = gauge.clock()
-    if kind is not KINDS["AdamW, fused"]:
+    if not planning.is_state_known(optimizer):
         first_update(task, optimizer)
     budget: int | str = "90%" if gpu is None else int(SHARE * gpu)
     try:
@@ -160,7 +160,7 @@ def with_plan(ask: Ask, kind: Kind, gpu: int | None) -> Row:
 
 
 def first_update(task: Task, optimizer: Any) -> None:
-    """By gradients of zero: an optimizer whose state cannot be told from its kind has it behind its first update."""
+    """With gradients of zero: what the optimizer keeps is known after it."""
     for value in task.model.parameters():
         value.grad = torch.zeros_like(value)
     optimizer.step()

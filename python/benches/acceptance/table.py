@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from . import verdict
+from .processes import Row
 from .sections import SECTIONS
-
-Row = dict[str, Any]
 
 ABOUT = ("network", "device", "torch", "small")
 """Rows that agree in these can be compared."""

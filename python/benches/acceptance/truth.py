@@ -24,7 +24,7 @@ import plimsoll
 
 from .asking import Ask, NotHere, Row
 from .rivals import all_on_cpu, checkpointed, group, offload_activations
-from .tasks import Task
+from .tasks import Task, eager_of
 
 WIDTH, BLOCKS, CLASSES, BATCH = 64, 4, 10, 32
 SHARE = 0.3
@@ -84,13 +84,7 @@ def whole(x: Tensor) -> Tensor:
 def trained(task: Task, change: Change) -> Parts:
     """What forward and backward leave of a task that was changed."""
     change(task)
-
-    def step(*batch: Any) -> Tensor:
-        loss = task.loss(*batch)
-        loss.backward()
-        return loss
-
-    return left(task, step)
+    return left(task, eager_of(task))
 
 
 def compared(expected: Parts, found: Parts) -> dict[str, Any]:
