@@ -667,8 +667,8 @@ fn limits_of_the_system_end_in_words() {
     }
     let mut codes = Vec::new();
     // What does not hold the program itself is refused by the system, before anything of ours runs.
-    let program = fs::metadata(env!("CARGO_BIN_EXE_plimsoll")).expect("it is there").len() >> 20;
-    for megabytes in [program + 5, program + 9, program + 17, program + 25, 256, 4096] {
+    let program = loaded_bytes(&fs::read(env!("CARGO_BIN_EXE_plimsoll")).expect("it is there")) >> 20;
+    for megabytes in [program + 8, program + 12, program + 20, program + 28, 256, 4096] {
         let output = limited(folder, &format!("ulimit -v {}", megabytes << 10), verify);
         let said = String::from_utf8_lossy(&output.stderr);
         let code = output.status.code();
@@ -678,4 +678,17 @@ fn limits_of_the_system_end_in_words() {
         codes.push(code);
     }
     assert_eq!((codes.first(), codes.last()), (Some(&Some(4)), Some(&Some(0))), "from too little to enough");
+}
+
+/// What a program of 64 bits takes of the address space when it is loaded: the end of its last segment. Its file may be far
+/// larger, as line tables are not loaded.
+fn loaded_bytes(elf: &[u8]) -> u64 {
+    let number = |at: usize, bytes: usize| {
+        elf[at..at + bytes].iter().rev().fold(0u64, |number, byte| number << 8 | u64::from(*byte))
+    };
+    assert_eq!(elf[..5], *b"\x7fELF\x02", "an ELF file of 64 bits");
+    let (first, size, count) = (number(32, 8) as usize, number(54, 2) as usize, number(56, 2) as usize);
+    let headers = (0..count).map(|header| first + header * size);
+    let ends = headers.filter(|at| number(*at, 4) == 1).map(|at| number(at + 16, 8) + number(at + 40, 8));
+    ends.max().expect("a program has segments to load")
 }
