@@ -513,10 +513,6 @@ fn options_of_another_device_are_refused() {
         ("--tf32", "there is no --tf32 any more\n  help: say --precision tf32 for it"),
         ("--deterministic", "--deterministic is for --device cuda"),
         ("--device cuda --kernels own --precision tf32", "--precision tf32 is for --kernels libraries"),
-        (
-            "--device cuda --precision bf16",
-            "there are no kernels for GPUs yet\n  help: leave it out, or take --device cpu",
-        ),
     ] {
         check(folder, &format!("verify {options}"), 2, &[says]);
     }

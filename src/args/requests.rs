@@ -149,10 +149,6 @@ impl KernelArgs {
             let message = "--precision tf32 is for --kernels libraries; our own kernels multiply in f32";
             return Err(Failure::usage(message).help("leave one of the two out"));
         }
-        if self.precision == PrecisionArg::Bf16 {
-            let message = "--precision bf16 is for --device cpu and modelled devices: there are no kernels for GPUs yet";
-            return Err(Failure::usage(message).help("leave it out, or take --device cpu"));
-        }
         Ok(GpuKernels { libraries, deterministic: self.deterministic, tf32: None })
     }
 

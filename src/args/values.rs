@@ -146,7 +146,7 @@ pub enum PrecisionArg {
     /// Both in TF32: by tensor cores, of numbers with 10 bits after the point. Our own kernels and the CPU have none
     Tf32,
     /// Feature maps and their gradients take half the bytes, and what convolutions and matrix products multiply is rounded to
-    /// bf16; products and sums are f32. For the CPU and modelled devices: there are no kernels for GPUs yet
+    /// bf16; sums are f32. On GPUs from Ampere on, and on older ones by our own kernels
     Bf16,
 }
 

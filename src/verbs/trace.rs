@@ -5,11 +5,11 @@ use crate::failure::Failure;
 use crate::files;
 use crate::output::Table;
 use crate::verbs::networks::network;
+use plimsoll_ir::Precision;
 use plimsoll_ir::network::{DropUnit, Layer, LayerKind, Network};
 use plimsoll_ir::profile::{Machine, Profile};
 use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Float, Precision};
 use plimsoll_networks::{Draw, LowerOptions, Mode, ReluStorage, lower};
 use plimsoll_runtime::{CpuOptions, cuda};
 use plimsoll_study::Setup;
@@ -87,13 +87,12 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
             None => None,
         },
     };
-    let processor = match setup {
-        Some(_) => CpuOptions::default(),
-        None => {
-            let (feature_maps, threads) = (of_processor(precision)?, machine.map_or(1, |m| m.threads));
-            CpuOptions { threads, feature_maps, ..CpuOptions::default() }
-        }
+    let feature_maps = match setup {
+        Some((_, precision)) => precision.unwrap_or_default().feature_maps(),
+        None => of_processor(precision)?,
     };
+    let threads = machine.map_or(1, |m| m.threads);
+    let processor = CpuOptions { threads, feature_maps, ..CpuOptions::default() };
     // Our own kernels ask no device.
     let gpu = setup.filter(|(kernels, _)| kernels.libraries);
     let open = |(kernels, precision)| {
@@ -105,10 +104,10 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
     let gpu = gpu.map(open).transpose()?;
     let alternatives = |call: &Call| match (&gpu, &setup) {
         (Some(gpu), _) => gpu.alternatives(call),
-        (None, Some(_)) => KernelAlternative::sole(cuda::workspace_bytes(call, Float::F32)),
+        (None, Some(_)) => KernelAlternative::sole(cuda::workspace_bytes(call, feature_maps)),
         (None, None) => processor.alternatives(call),
     };
-    let (mode, relu, feature_maps) = (Mode::Train, args.relu.into(), processor.feature_maps);
+    let (mode, relu) = (Mode::Train, args.relu.into());
     let options = LowerOptions { mode, relu, draw, feature_maps, alternatives: &alternatives };
     let mut trace = lower(&network, args.batch, &options).map_err(Failure::usage)?.trace;
     if let Some(profile) = profile {

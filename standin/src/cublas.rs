@@ -4,8 +4,9 @@
 //! as it does there. What is given is filled with garbage, all of it.
 #![allow(non_snake_case, reason = "the names are cuBLAS's")]
 
-use crate::cudnn::{factor, floats, floats_mut, spoil};
+use crate::cudnn::factor;
 use crate::driver::here;
+use crate::numbers::{Numbers, spoil};
 use crate::state::{DriverState, state};
 use crate::stream::Work;
 use crate::sums::{Matrix, Order, product};
@@ -23,6 +24,7 @@ const NOT_SUPPORTED: u32 = 15;
 
 const TRANSPOSED: u32 = 1;
 const FLOAT: u32 = 0;
+const BFLOAT16: u32 = 14;
 const IN_F32: u32 = 68;
 const IN_TF32: u32 = 77;
 const USUAL: c_int = -1;
@@ -50,6 +52,16 @@ static HANDLES: Mutex<BTreeMap<usize, Handle>> = Mutex::new(BTreeMap::new());
 
 fn of<T>(handle: usize, get: impl FnOnce(&mut Handle) -> T) -> Outcome<T> {
     lock(&HANDLES).get_mut(&handle).map(get).ok_or(NOT_INITIALIZED)
+}
+
+/// What factors and results are stored in, of the pairs that there are.
+fn stored(factors: [u32; 2], results: u32) -> Outcome<[Numbers; 2]> {
+    match (factors, results) {
+        ([FLOAT, FLOAT], FLOAT) => Ok([Numbers::F32; 2]),
+        ([BFLOAT16, BFLOAT16], BFLOAT16) => Ok([Numbers::Bf16; 2]),
+        ([BFLOAT16, BFLOAT16], FLOAT) => Ok([Numbers::Bf16, Numbers::F32]),
+        _ => Err(NOT_SUPPORTED),
+    }
 }
 
 fn sides<const N: usize>(of: [c_int; N]) -> Outcome<[usize; N]> {
@@ -95,7 +107,8 @@ calls! {
         let (stream, scratch) = of(handle, |handle| (handle.stream, handle.scratch))?;
         here().map_err(|_| EXECUTION_FAILED)?;
         let scratch = scratch.filter(|(_, bytes)| *bytes >= 16 << 10).ok_or(ALLOC_FAILED)?;
-        if [type_a, type_b, type_c] != [FLOAT; 3] || ![IN_F32, IN_TF32].contains(&arithmetic) || algorithm != USUAL {
+        let [factors, results] = stored([type_a, type_b], type_c)?;
+        if ![IN_F32, IN_TF32].contains(&arithmetic) || algorithm != USUAL {
             return Err(NOT_SUPPORTED);
         }
         // SAFETY: the caller gives factors that it holds during the call.
@@ -108,8 +121,8 @@ calls! {
         if lda < rows(of_a, m, k) || ldb < rows(of_b, k, n) || ldc < m {
             return Err(INVALID_VALUE);
         }
-        let span = |at: u64, of: Matrix, rows, columns| (at, 4 * of.span(rows, columns) as u64);
-        let (a, b, c) = (span(a, of_a, m, k), span(b, of_b, k, n), span(c, of_c, m, n));
+        let span = |at: u64, of: Matrix, numbers: Numbers, rows, columns| (at, numbers.bytes() * of.span(rows, columns) as u64);
+        let (a, b, c) = (span(a, of_a, factors, m, k), span(b, of_b, factors, k, n), span(c, of_c, results, m, n));
         let apart = |a: (u64, u64), b: (u64, u64)| a.0 + a.1 <= b.0 || b.0 + b.1 <= a.0;
         let sound = [a, b, c].iter().all(|(at, bytes)| memory::device(*at, *bytes).is_ok())
             && apart(a, c) && apart(b, c) && [a, b, c].iter().all(|of| apart(*of, scratch));
@@ -126,8 +139,10 @@ calls! {
             // SAFETY: what is written was found apart from the rest; what else touches them meanwhile is the fault of a
             // schedule, as it would be on a device.
             unsafe {
-                let (a, b, c) = ((floats(a)?, of_a), (floats(b)?, of_b), (floats_mut(c)?, of_c));
-                product([m, n, k], order, a, b, c, old);
+                let (of_factors, mut to) = ([factors.read(a)?, factors.read(b)?], results.read(c)?);
+                let [a, b] = &of_factors;
+                product([m, n, k], order, (a, of_a), (b, of_b), (&mut to, of_c), old);
+                results.write(c, &to)?;
             }
             spoil(scratch)
         };

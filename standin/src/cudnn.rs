@@ -6,6 +6,7 @@
 #![allow(non_snake_case, reason = "the names are cuDNN's")]
 
 use crate::driver::here;
+use crate::numbers::{Numbers, spoil};
 use crate::state::{DriverState, state};
 use crate::stream::Work;
 use crate::sums::{Order, Shape, backward_data, backward_filter, forward};
@@ -23,6 +24,7 @@ const ALLOCATION_FAILED: u32 = 4004;
 const EXECUTION_FAILED: u32 = 5000;
 
 const FLOAT: u32 = 0;
+const BFLOAT16: u32 = 9;
 const NCHW: u32 = 0;
 const NHWC: u32 = 1;
 const CROSS_CORRELATION: u32 = 1;
@@ -41,10 +43,10 @@ enum Thing {
         stream: usize,
         memory: u64,
     },
-    /// n, c, h, w, and what lies from one of each to the next.
-    Tensor([usize; 4], [usize; 4]),
-    /// k, c, h, w, and whether they lie in this order.
-    Filter([usize; 4], bool),
+    /// n, c, h, w, what lies from one of each to the next, and what they are stored in.
+    Tensor([usize; 4], [usize; 4], Numbers),
+    /// k, c, h, w, whether they lie in this order, and what they are stored in.
+    Filter([usize; 4], bool, Numbers),
     Convolution(Convolution),
 }
 
@@ -55,6 +57,14 @@ struct Convolution {
     dilation: [usize; 2],
     groups: usize,
     math: u32,
+}
+
+/// In what a convolution is computed.
+#[derive(Clone, Copy)]
+struct Arithmetic {
+    math: u32,
+    /// What all three tensors are stored in.
+    numbers: Numbers,
 }
 
 static THINGS: Mutex<BTreeMap<usize, Thing>> = Mutex::new(BTreeMap::new());
@@ -135,8 +145,8 @@ impl Algorithm {
         self.scratch + self.of_weight * shape.elements()[1] + more
     }
 
-    fn order(&self, math: u32) -> Order {
-        let tf32 = math != FMA_MATH;
+    fn order(&self, Arithmetic { math, numbers }: Arithmetic) -> Order {
+        let tf32 = math != FMA_MATH && numbers == Numbers::F32;
         if self.deterministic {
             return Order { lanes: 1 + self.number as usize, tf32 };
         }
@@ -177,6 +187,15 @@ fn remove(handle: usize, is: impl Fn(&Thing) -> bool) -> Outcome<Thing> {
     things.remove(&handle).ok_or(BAD_PARAM)
 }
 
+/// A data type of a tensor.
+fn numbers(kind: u32) -> Outcome<Numbers> {
+    match kind {
+        FLOAT => Ok(Numbers::F32),
+        BFLOAT16 => Ok(Numbers::Bf16),
+        _ => Err(NOT_SUPPORTED),
+    }
+}
+
 /// A length as C gives it, at least `least`.
 fn length(n: c_int, least: usize) -> Outcome<usize> {
     usize::try_from(n).ok().filter(|n| *n >= least).ok_or(BAD_PARAM)
@@ -200,13 +219,20 @@ fn stream_of(handle: usize) -> Outcome<usize> {
 }
 
 /// What the four descriptors say together, and the arithmetic.
-fn shape(x: usize, w: usize, convolution: usize, y: usize) -> Outcome<(Shape, u32)> {
-    let tensor =
-        |handle| set(handle, |thing| if let Thing::Tensor(n, of) = thing { Some((*n, *of)) } else { None });
-    let ([batch, channels, rows, columns], of_x) = tensor(x)?;
-    let ([of_batch, filters, out_rows, out_columns], of_y) = tensor(y)?;
-    let ([k, depth, height, width], planes) =
-        set(w, |thing| if let Thing::Filter(n, planes) = thing { Some((*n, *planes)) } else { None })?;
+fn shape(x: usize, w: usize, convolution: usize, y: usize) -> Outcome<(Shape, Arithmetic)> {
+    let tensor = |handle| {
+        set(handle, |thing| if let Thing::Tensor(n, of, in_) = thing { Some((*n, *of, *in_)) } else { None })
+    };
+    let ([batch, channels, rows, columns], of_x, numbers) = tensor(x)?;
+    let ([of_batch, filters, out_rows, out_columns], of_y, in_y) = tensor(y)?;
+    let ([k, depth, height, width], planes, in_w) = set(w, |thing| match thing {
+        Thing::Filter(n, planes, in_) => Some((*n, *planes, *in_)),
+        _ => None,
+    })?;
+    // A gradient of weights in f32 from maps in bf16 there is not.
+    if [in_y, in_w] != [numbers; 2] {
+        return Err(NOT_SUPPORTED);
+    }
     let c = set(convolution, |thing| if let Thing::Convolution(c) = thing { Some(*c) } else { None })?;
     let shape = Shape {
         batch,
@@ -233,13 +259,13 @@ fn shape(x: usize, w: usize, convolution: usize, y: usize) -> Outcome<(Shape, u3
     if !agrees || batch == 0 || depth == 0 || c.groups == 0 || !fits(0) || !fits(1) {
         return Err(BAD_PARAM);
     }
-    Ok((shape, c.math))
+    Ok((shape, Arithmetic { math: c.math, numbers }))
 }
 
 /// Tells of all algorithms of a pass, as the heuristic does: in an order that depends on the shape.
 fn rank(
     pass: Pass,
-    (shape, math): (Shape, u32),
+    (shape, Arithmetic { math, .. }): (Shape, Arithmetic),
     room: c_int,
     count: Place<c_int>,
     results: *mut Perf,
@@ -275,7 +301,12 @@ fn rank(
     Ok(())
 }
 
-fn workspace(pass: Pass, (shape, math): (Shape, u32), number: u32, bytes: Place<usize>) -> Outcome {
+fn workspace(
+    pass: Pass,
+    (shape, Arithmetic { math, .. }): (Shape, Arithmetic),
+    number: u32,
+    bytes: Place<usize>,
+) -> Outcome {
     put(bytes, pass.algorithm(number, &shape, math)?.workspace(&shape, math))
 }
 
@@ -298,34 +329,6 @@ impl Places {
     }
 }
 
-/// Fills scratch with what no algorithm can use.
-pub fn spoil((at, bytes): (u64, u64)) -> Result<(), String> {
-    let storage = memory::device(at, bytes).map_err(|_| format!("no scratch is at {at:#x} any more"))?;
-    // SAFETY: the range was just found whole in one live allocation.
-    unsafe { std::ptr::write_bytes(storage, 0xff, bytes as usize) };
-    Ok(())
-}
-
-/// The floats of a range.
-///
-/// # Safety
-/// Nothing writes to the range as long as what is given lives.
-pub unsafe fn floats<'a>((at, bytes): (u64, u64)) -> Result<&'a [f32], String> {
-    let storage = memory::device(at, bytes).map_err(|_| format!("nothing is at {at:#x} any more"))?;
-    // SAFETY: the range was just found whole in one live allocation; the rest is the caller's promise.
-    Ok(unsafe { std::slice::from_raw_parts(storage.cast(), bytes as usize / 4) })
-}
-
-/// The floats of a range, to be written.
-///
-/// # Safety
-/// Nothing else reads or writes the range as long as what is given lives.
-pub unsafe fn floats_mut<'a>((at, bytes): (u64, u64)) -> Result<&'a mut [f32], String> {
-    let storage = memory::device(at, bytes).map_err(|_| format!("nothing is at {at:#x} any more"))?;
-    // SAFETY: as in `floats`.
-    Ok(unsafe { std::slice::from_raw_parts_mut(storage.cast(), bytes as usize / 4) })
-}
-
 /// A factor that the host gives.
 ///
 /// # Safety
@@ -339,7 +342,7 @@ pub unsafe fn factor(at: *const f32) -> Option<f32> {
 fn convolve(
     handle: usize,
     pass: Pass,
-    (shape, math): (Shape, u32),
+    (shape, arithmetic): (Shape, Arithmetic),
     number: u32,
     [alpha, beta]: [*const f32; 2],
     operands: [u64; 3],
@@ -350,11 +353,12 @@ fn convolve(
     // SAFETY: the caller gives factors that it holds during the call.
     let [alpha, old] = unsafe { [factor(alpha), factor(beta)] };
     let old = old.filter(|_| alpha == Some(1.0)).ok_or(BAD_PARAM)?;
+    let Arithmetic { math, numbers } = arithmetic;
     let algorithm = pass.algorithm(number, &shape, math)?;
     let needed = algorithm.workspace(&shape, math);
     let counts = shape.elements();
     let places = Places {
-        operands: [0, 1, 2].map(|at| (operands[at], 4 * counts[at] as u64)),
+        operands: [0, 1, 2].map(|at| (operands[at], numbers.bytes() * counts[at] as u64)),
         scratch: (scratch.0, needed as u64),
     };
     if scratch.1 < needed || !places.are_sound() {
@@ -364,20 +368,33 @@ fn convolve(
     if DriverState::is_default(stream) {
         control::note("default stream");
     }
-    let run = move || run(pass, &shape, algorithm.order(math), places, old);
+    let run = move || run(pass, &shape, algorithm.order(arithmetic), numbers, places, old);
     state().enqueue(stream, Work::Compute(Box::new(run))).map_err(|_| EXECUTION_FAILED)
 }
 
-fn run(pass: Pass, shape: &Shape, order: Order, places: Places, old: f32) -> Result<(), String> {
-    let [x, w, y] = places.operands;
+fn run(
+    pass: Pass,
+    shape: &Shape,
+    order: Order,
+    numbers: Numbers,
+    places: Places,
+    old: f32,
+) -> Result<(), String> {
     spoil(places.scratch)?;
     // SAFETY: the three were found apart from each other; what else touches them meanwhile is the fault of a schedule, as it
     // would be on a device.
     unsafe {
+        let [of_x, of_w, of_y] = places.operands;
+        let (mut x, mut w, mut y) = (numbers.read(of_x)?, numbers.read(of_w)?, numbers.read(of_y)?);
         match pass {
-            Pass::Forward => forward(shape, order, floats(x)?, floats(w)?, floats_mut(y)?, old),
-            Pass::Data => backward_data(shape, order, floats(y)?, floats(w)?, floats_mut(x)?, old),
-            Pass::Filter => backward_filter(shape, order, floats(x)?, floats(y)?, floats_mut(w)?, old),
+            Pass::Forward => forward(shape, order, &x, &w, &mut y, old),
+            Pass::Data => backward_data(shape, order, &y, &w, &mut x, old),
+            Pass::Filter => backward_filter(shape, order, &x, &y, &mut w, old),
+        }
+        match pass {
+            Pass::Forward => numbers.write(of_y, &y)?,
+            Pass::Data => numbers.write(of_x, &x)?,
+            Pass::Filter => numbers.write(of_w, &w)?,
         }
     }
     spoil(places.scratch)
@@ -403,7 +420,7 @@ calls! {
     }
 
     fn cudnnCreateTensorDescriptor(handle: Place<usize>) {
-        add(handle, Thing::Tensor([0; 4], [0; 4]))
+        add(handle, Thing::Tensor([0; 4], [0; 4], Numbers::F32))
     }
 
     fn cudnnDestroyTensorDescriptor(handle: usize) {
@@ -413,15 +430,13 @@ calls! {
     fn cudnnSetTensor4dDescriptorEx(
         handle: usize, kind: u32, n: c_int, c: c_int, h: c_int, w: c_int, of_n: c_int, of_c: c_int, of_h: c_int, of_w: c_int,
     ) {
-        if kind != FLOAT {
-            return Err(NOT_SUPPORTED);
-        }
-        let to = Thing::Tensor(lengths([n, c, h, w], 1)?, lengths([of_n, of_c, of_h, of_w], 1)?);
+        let strides = lengths([of_n, of_c, of_h, of_w], 1)?;
+        let to = Thing::Tensor(lengths([n, c, h, w], 1)?, strides, numbers(kind)?);
         set(handle, |thing| if let Thing::Tensor(..) = thing { *thing = to; Some(()) } else { None })
     }
 
     fn cudnnCreateFilterDescriptor(handle: Place<usize>) {
-        add(handle, Thing::Filter([0; 4], false))
+        add(handle, Thing::Filter([0; 4], false, Numbers::F32))
     }
 
     fn cudnnDestroyFilterDescriptor(handle: usize) {
@@ -431,10 +446,10 @@ calls! {
     fn cudnnSetFilter4dDescriptor(
         handle: usize, kind: u32, format: u32, k: c_int, c: c_int, h: c_int, w: c_int,
     ) {
-        if ![NCHW, NHWC].contains(&format) || kind != FLOAT {
+        if ![NCHW, NHWC].contains(&format) {
             return Err(NOT_SUPPORTED);
         }
-        let to = Thing::Filter(lengths([k, c, h, w], 1)?, format == NCHW);
+        let to = Thing::Filter(lengths([k, c, h, w], 1)?, format == NCHW, numbers(kind)?);
         set(handle, |thing| if let Thing::Filter(..) = thing { *thing = to; Some(()) } else { None })
     }
 

@@ -38,6 +38,7 @@ mod graph;
 mod kernels;
 mod link;
 mod memory;
+mod numbers;
 mod nvml;
 mod nvrtc;
 mod nvtx;

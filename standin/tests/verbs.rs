@@ -55,7 +55,9 @@ fn outcome(libraries: &Path, line: &str) -> String {
 fn plans_change_no_bit_with_anybodys_kernels() {
     let Some(library) = StandIn::open() else { return };
     let folder = &library.options().libraries[0];
-    for options in ["", " --kernels own", " --precision f32", " --precision tf32", " --no-graph"] {
+    let own_in_bf16 = " --kernels own --precision bf16";
+    let precisions = [" --precision f32", " --precision tf32", " --precision bf16", own_in_bf16];
+    for options in [&["", " --kernels own", " --no-graph"], &precisions[..]].concat() {
         let verify = format!("verify {TASK} --batch 4 --iterations 4{options}");
         assert_eq!(outcome(folder, &verify), "0", "{verify}");
     }

@@ -118,17 +118,6 @@ pub enum CudaError {
         /// What was asked for.
         precision: Precision,
     },
-    /// There are no kernels for what was asked for.
-    #[error(
-        "{device} was asked for {precision}, and Plimsoll has no GPU kernels for it: compute in the device's default, or on \
-         the CPU"
-    )]
-    NoKernels {
-        /// The device's name.
-        device: String,
-        /// What was asked for.
-        precision: Precision,
-    },
     /// The kernels do not compile: a bug of ours, or an NVRTC that reads them otherwise.
     #[error("the kernels do not compile with NVRTC `{}`: {log}", path.display())]
     Compile {

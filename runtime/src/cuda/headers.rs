@@ -45,8 +45,8 @@ fn constants() -> BTreeMap<&'static str, i64> {
         cublas::cublasComputeType_t { CUBLAS_COMPUTE_32F CUBLAS_COMPUTE_32F_FAST_TF32 }
         cublas::cublasGemmAlgo_t { CUBLAS_GEMM_DFALT }
         cublas::cublasOperation_t { CUBLAS_OP_N CUBLAS_OP_T }
-        cublas::cudaDataType_t { CUDA_R_32F }
-        cudnn::cudnnDataType_t { CUDNN_DATA_FLOAT }
+        cublas::cudaDataType_t { CUDA_R_32F CUDA_R_16BF }
+        cudnn::cudnnDataType_t { CUDNN_DATA_FLOAT CUDNN_DATA_BFLOAT16 }
         cudnn::cudnnTensorFormat_t { CUDNN_TENSOR_NCHW CUDNN_TENSOR_NHWC }
         cudnn::cudnnConvolutionMode_t { CUDNN_CROSS_CORRELATION }
         cudnn::cudnnMathType_t { CUDNN_DEFAULT_MATH CUDNN_FMA_MATH CUDNN_TENSOR_OP_MATH }

@@ -69,8 +69,8 @@ pub struct CudaOptions {
     pub cache: Option<PathBuf>,
     /// Whose kernels convolutions and fully connected layers run.
     pub kernels: Kernels,
-    /// In what convolutions and matrix products multiply; none for what PyTorch does by default on the card
-    /// ([`Precision::usual`]). Our own kernels have f32 alone, and none has bf16.
+    /// In what convolutions and matrix products multiply, and feature maps are stored; none for what PyTorch does by default on
+    /// the card ([`Precision::usual`]). Our own kernels have no TF32.
     pub precision: Option<Precision>,
     /// Whether every call has one kernel, which gives the same bits each time.
     pub deterministic: bool,
@@ -458,12 +458,11 @@ impl GpuFacts {
 fn precision(options: &CudaOptions, gpu: &GpuFacts) -> Result<Precision, CudaError> {
     let has_tf32 = gpu.has_tf32();
     match options.precision {
-        Some(precision @ Precision::Bf16) => {
-            Err(CudaError::NoKernels { device: gpu.name.clone(), precision })
-        }
+        Some(Precision::Bf16) if options.kernels == Kernels::Own => Ok(Precision::Bf16),
         _ if options.kernels == Kernels::Own => Ok(Precision::F32),
         None => Ok(Precision::usual(has_tf32)),
-        Some(precision) if precision.needs_tf32() && !has_tf32 => {
+        // bf16 came to tensor cores with TF32.
+        Some(precision) if precision != Precision::F32 && !has_tf32 => {
             Err(CudaError::Precision { device: gpu.name.clone(), capability: gpu.capability, precision })
         }
         Some(precision) => Ok(precision),
@@ -678,7 +677,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_card_has_tf32_from_ampere_on_and_an_older_one_refuses_it_by_name() {
+    fn a_card_has_tf32_and_bf16_from_ampere_on_and_an_older_one_refuses_them_by_name() {
         let check = |major, kernels, asked, expected: Result<Precision, &str>| {
             let (name, capability) = ("Tesla V100".to_owned(), Capability { major, minor: 0 });
             let gpu = GpuFacts {
@@ -703,9 +702,9 @@ mod tests {
         check(9, own, None, Ok(Precision::F32));
         let refusal = "Tesla V100 has compute capability 7.0, and no tensor cores for TF32";
         check(7, libraries, Some(Precision::Tf32), Err(refusal));
-        let refusal = "Tesla V100 was asked for bf16, and Plimsoll has no GPU kernels for it";
-        for kernels in [libraries, own] {
-            check(9, kernels, Some(Precision::Bf16), Err(refusal));
-        }
+        let refusal = "Tesla V100 has compute capability 7.0, and no tensor cores for bf16";
+        check(7, libraries, Some(Precision::Bf16), Err(refusal));
+        check(7, own, Some(Precision::Bf16), Ok(Precision::Bf16));
+        check(8, libraries, Some(Precision::Bf16), Ok(Precision::Bf16));
     }
 }

@@ -2,15 +2,17 @@
 //! computes the same up to rounding, that our own kernels and one deterministic alternative each give the same bits whatever
 //! the schedule, and that handles and descriptors are made before an iteration and given back.
 
-use super::bodies::{bits, numbers, program_with, train};
+use super::bodies::{BATCH, bits, numbers, program_with, train};
 use super::library::StandIn;
-use super::support::{everything, keep, naive, zoo};
+use super::support::{everything, keep, naive, training_in, zoo};
 use plimsoll_ir::network::{Network, Window};
 use plimsoll_ir::program::{Call, ConvShape, Program};
 use plimsoll_ir::schedule::{Command, Schedule};
 use plimsoll_ir::testing::random_schedule;
-use plimsoll_ir::{Bytes, Precision, Seconds};
-use plimsoll_runtime::{Checkpoint, CudaDevice, CudaOptions, Device, Executor, Kernels, MemoryLayout};
+use plimsoll_ir::{Bytes, Float, Precision, Seconds};
+use plimsoll_runtime::{
+    Checkpoint, Cpu, CpuOptions, CudaDevice, CudaOptions, Device, Executor, Kernels, MemoryLayout,
+};
 use std::collections::BTreeSet;
 
 /// Every alternative of every call.
@@ -189,6 +191,50 @@ fn every_way_computes_the_same_up_to_rounding() {
     assert!(seen.len() > alternatives, "ways differ by rounding: {} of {}", seen.len(), alternatives + 5);
 }
 
+/// Feature maps in bf16 are rounded in other places where a sum is made in another order: so much further are ways apart than
+/// in f32, and so near are all of them to what the CPU computes in bf16.
+#[test]
+fn every_way_in_bf16_computes_what_the_cpu_does_up_to_rounding() {
+    let Some(library) = StandIn::open() else { return };
+    let network = everything();
+    let cpu = CpuOptions { feature_maps: Float::Bf16, ..CpuOptions::default() };
+    let program = training_in(Float::Bf16, &network, BATCH);
+    let reference = train(&network, &program, &keep(&program.trace), Box::new(Cpu::new(cpu)));
+    let reference = reference.expect("it trains");
+    let precision = Some(Precision::Bf16);
+    let options = CudaOptions { precision, ..all_alternatives(&library) };
+    let program = program_with(&open(&options), &network);
+    assert_eq!(program.feature_maps, Float::Bf16);
+    let alternatives = program.trace.ops.iter().map(|op| op.alternatives.len()).max().unwrap_or_default();
+    assert!(alternatives >= 4, "{alternatives}");
+    for k in 0..alternatives as u32 {
+        let found = trained(&network, &program, &by_way(&program, k), &options);
+        let off = off(&found, &reference);
+        assert!((1e-6..2e-2).contains(&off), "alternative {k}: off by {off}");
+    }
+}
+
+#[test]
+fn no_plan_changes_a_bit_in_bf16() {
+    let Some(library) = StandIn::open() else { return };
+    let network = everything();
+    for kernels in [Kernels::Libraries, Kernels::Own] {
+        let options = CudaOptions { kernels, precision: Some(Precision::Bf16), ..library.options() };
+        let program = program_with(&open(&options), &network);
+        let kept = bits(&trained(&network, &program, &keep(&program.trace), &options));
+        for (seed, schedule) in (1..).zip([
+            naive(&program.trace),
+            random_schedule(&program.trace, 7),
+            random_schedule(&program.trace, 8),
+        ]) {
+            library.delays(seed);
+            let options = CudaOptions { graphs: seed % 2 == 0, ..options.clone() };
+            let found = bits(&trained(&network, &program, &schedule, &options));
+            assert!(found == kept, "{kernels:?}, schedule {seed}");
+        }
+    }
+}
+
 #[test]
 fn own_kernels_train_to_the_same_bits_and_need_no_library() {
     let Some(library) = StandIn::open() else { return };
@@ -317,6 +363,10 @@ fn facts_tell_whose_kernels_they_are_of() {
         ", cuDNN 9.1.0, TF32",
     );
     check(CudaOptions { precision: None, ..all_alternatives(&library) }, "9.1.0, convolutions in TF32");
+    check(
+        CudaOptions { precision: Some(Precision::Bf16), ..all_alternatives(&library) },
+        ", cuDNN 9.1.0, bf16",
+    );
     check(CudaOptions { kernels: Kernels::Own, ..library.options() }, ", own kernels");
 }
 

@@ -6,8 +6,8 @@
 
 use super::Argument::{U32, U64};
 use super::{Argument, Grid, Plan, flag, narrow, window};
-use plimsoll_ir::Float;
 use plimsoll_ir::program::{Call, ConvShape, STORAGE_ALIGNMENT};
+use plimsoll_ir::{Bytes, Float};
 
 /// How many numbers lie in sides of these lengths.
 fn count(sides: impl IntoIterator<Item = u64>) -> u64 {
@@ -56,6 +56,32 @@ pub(crate) fn scatter_pixels(
     plan.grids
 }
 
+/// The weights of a convolution as a library multiplies by them: rounded to the workspace from byte `at` on.
+pub(crate) fn round_weights(call: &Call, float: Float, at: u64) -> Vec<Grid> {
+    let mut plan = Plan::of(call, float);
+    let (weight, n) = (plan.operand("weight"), plan.numbers("weight"));
+    plan.round(weight, Argument::Workspace(at), n, false);
+    plan.grids
+}
+
+/// dweight from what a library has left, stored as feature maps are, in the workspace from byte `at` on; or added to it.
+pub(crate) fn widen_gradient(call: &Call, float: Float, at: u64, accumulate: bool) -> Vec<Grid> {
+    let mut plan = Plan::of(call, float);
+    let (dweight, n) = (plan.operand("dweight"), plan.numbers("dweight"));
+    plan.widen(Argument::Workspace(at), dweight, n, accumulate);
+    plan.grids
+}
+
+/// The bytes of a convolution's weights, stored as feature maps are.
+pub(crate) fn weights(shape: &ConvShape, float: Float) -> Bytes {
+    Bytes(numbers_of_weights(shape).saturating_mul(float.bytes()))
+}
+
+fn numbers_of_weights(shape: &ConvShape) -> u64 {
+    let depth = u64::from(shape.in_channels / shape.groups.max(1));
+    count(shape.window.size.map(u64::from).into_iter().chain([depth, u64::from(shape.out_channels)]))
+}
+
 /// The bytes of x, dy and dweight by planes, one after the other in the workspace from byte `at` on: where each starts, and
 /// where the last ends.
 pub(crate) fn planes(shape: &ConvShape, float: Float, at: u64) -> [u64; 4] {
@@ -64,10 +90,8 @@ pub(crate) fn planes(shape: &ConvShape, float: Float, at: u64) -> [u64; 4] {
     };
     let x = image(shape.input, shape.in_channels);
     let dy = image(shape.output, shape.out_channels);
-    let of_filter = count(shape.window.size.map(u64::from)).saturating_mul(u64::from(shape.in_channels));
-    let weights = of_filter.saturating_mul(u64::from(shape.out_channels));
     let mut starts = [at; 4];
-    for (place, numbers) in [x, dy, weights].into_iter().enumerate() {
+    for (place, numbers) in [x, dy, numbers_of_weights(shape)].into_iter().enumerate() {
         let bytes = numbers.saturating_mul(float.bytes()).checked_next_multiple_of(STORAGE_ALIGNMENT);
         starts[place + 1] = starts[place].saturating_add(bytes.unwrap_or(u64::MAX));
     }

@@ -198,7 +198,7 @@ impl Plan {
         if self.float == Float::F32 {
             return parameter;
         }
-        let n = self.operands[self.operands.index(name)].bytes.0 / Float::F32.bytes();
+        let n = self.numbers(name);
         let rounded = self.room(n, self.float);
         self.round(parameter, rounded, n, false);
         rounded
@@ -210,10 +210,20 @@ impl Plan {
         if !spec.feature_map || self.float == Float::F32 {
             return operand;
         }
-        let n = spec.bytes.0 / Float::F32.bytes();
+        let n = self.numbers(name);
         let wide = self.floats(n);
-        self.launch("widen_map", fours(n), vec![operand, wide, U64(n), flag(false)]);
+        self.widen(operand, wide, n, false);
         wide
+    }
+
+    /// How many numbers an operand of this name has.
+    fn numbers(&self, name: &str) -> u64 {
+        self.operands[self.operands.index(name)].bytes.0 / Float::F32.bytes()
+    }
+
+    /// Widens n numbers that are stored as feature maps are to f32, or adds them to those.
+    fn widen(&mut self, from: Argument, to: Argument, n: u64, accumulate: bool) {
+        self.launch("widen_map", fours(n), vec![from, to, U64(n), flag(accumulate)]);
     }
 
     /// Rounds n f32 to what feature maps are stored in, or adds them to those.

@@ -48,15 +48,17 @@ fn count(sides: [u32; 2], others: [u64; 2]) -> u64 {
 }
 
 impl Columns {
-    /// None where a pass is no such product, or is one without laying anything out.
-    pub(super) fn of(pass: Pass, shape: &ConvShape, most: u64) -> Option<Columns> {
+    /// None where a pass is no such product, or is one without laying anything out. What the gradient of the input is summed
+    /// from is f32, other windows are stored as feature maps are.
+    pub(super) fn of(pass: Pass, shape: &ConvShape, float: Float, most: u64) -> Option<Columns> {
         let pixel = shape.window.size == [1, 1];
         if shape.groups > 1 || !(pixel || pass == Pass::BackwardFilter) || shape.batch == 0 {
             return None;
         }
         let taps = shape.window.size[0].checked_mul(shape.window.size[1])?;
         let in_channels = taps.checked_mul(shape.in_channels)?;
-        let of_image = count(shape.output, [4, u64::from(in_channels)]);
+        let number = if pass == Pass::BackwardData { Float::F32 } else { float };
+        let of_image = count(shape.output, [number.bytes(), u64::from(in_channels)]);
         let chunks = shape.batch.div_ceil((MOST_WINDOWS / of_image.max(1)).max(1));
         let each = shape.batch.div_ceil(chunks);
         let chunk = |first: u64| {
@@ -84,7 +86,8 @@ impl Columns {
     ) -> Result<(), E> {
         let windows = workspace + self.at;
         for Chunk { images, product } in &self.chunks {
-            let y = operands.y + count(self.shape.output, [4 * images[0], self.shape.out_channels.into()]);
+            let before = [float.bytes() * images[0], self.shape.out_channels.into()];
+            let y = operands.y + count(self.shape.output, before);
             let accumulate = match pass {
                 Pass::Forward | Pass::BackwardData => false,
                 Pass::BackwardFilter => operands.accumulate || images[0] > 0,
@@ -114,7 +117,7 @@ mod tests {
     }
 
     fn images(shape: &ConvShape) -> Option<Vec<[u64; 2]>> {
-        let columns = Columns::of(Pass::BackwardFilter, shape, 4 << 20)?;
+        let columns = Columns::of(Pass::BackwardFilter, shape, Float::F32, 4 << 20)?;
         Some(columns.chunks.iter().map(|chunk| chunk.images).collect())
     }
 
@@ -125,7 +128,8 @@ mod tests {
         let chunks = images(&block).expect("it is a product");
         assert_eq!(chunks[..2], [[0, 8], [8, 8]]);
         assert_eq!(chunks.len(), 8);
-        let columns = Columns::of(Pass::BackwardFilter, &block, 4 << 20).expect("it is a product");
+        let columns =
+            Columns::of(Pass::BackwardFilter, &block, Float::F32, 4 << 20).expect("it is a product");
         assert!(columns.workspace.0 <= MOST_WINDOWS + (4 << 20), "{}", columns.workspace);
         // One image alone is more than several may be.
         assert_eq!(images(&shape(2, 224, 64, Window::square(3, 1, 1))), Some(vec![[0, 1], [1, 1]]));
@@ -137,10 +141,25 @@ mod tests {
     }
 
     #[test]
+    fn windows_are_stored_as_feature_maps_are_and_what_is_summed_from_them_is_f32() {
+        let pixels = shape(4, 8, 8, Window::square(1, 2, 0));
+        let check = |pass, float, bytes: u64| {
+            let columns = Columns::of(pass, &pixels, float, 4 << 20).expect("it is a product");
+            assert_eq!(columns.workspace.0 - columns.at, 4 * 4 * 4 * 8 * bytes, "{pass:?} in {float:?}");
+        };
+        for (float, bytes) in [(Float::F32, 4), (Float::Bf16, 2)] {
+            check(Pass::Forward, float, bytes);
+            check(Pass::BackwardFilter, float, bytes);
+            check(Pass::BackwardData, float, 4);
+        }
+    }
+
+    #[test]
     fn other_passes_are_products_of_single_pixels_only() {
         let check = |pass, window, groups, expected: bool| {
             let shape = ConvShape { groups, ..shape(2, 8, 8, window) };
-            assert_eq!(Columns::of(pass, &shape, 4 << 20).is_some(), expected, "{pass:?} of {shape:?}");
+            let found = Columns::of(pass, &shape, Float::F32, 4 << 20);
+            assert_eq!(found.is_some(), expected, "{pass:?} of {shape:?}");
         };
         for pass in [Pass::Forward, Pass::BackwardData] {
             check(pass, Window::square(1, 2, 0), 1, true);

@@ -10,12 +10,12 @@ use super::super::driver::{Context, CudaStream, Handle};
 use super::super::error::{Capability, CudaError, Refusal};
 use super::super::presence::{CUBLAS, CUBLAS_12, Search};
 use super::super::table::CublasFunctions;
-use super::{Operands, Pass, int, ints};
+use super::{Arithmetic, Operands, Pass, int, ints};
 use cudarc::cublas::sys::{
     cublasComputeType_t, cublasContext, cublasGemmAlgo_t, cublasOperation_t, cudaDataType_t,
 };
-use plimsoll_ir::Bytes;
 use plimsoll_ir::program::{ConvShape, STORAGE_ALIGNMENT};
+use plimsoll_ir::{Bytes, Float};
 use std::ffi::{CStr, c_char, c_int};
 use std::path::{Path, PathBuf};
 use std::ptr::{from_ref, null_mut};
@@ -79,6 +79,14 @@ impl Product {
         let results = 4u64.saturating_mul(m.unsigned_abs().into()).saturating_mul(n.unsigned_abs().into());
         let workspace = results.saturating_mul(PARTS).clamp(LEAST, most).next_multiple_of(STORAGE_ALIGNMENT);
         Some(Product { transposed, m, n, k: inner, leading, workspace: Bytes(workspace) })
+    }
+}
+
+/// A number's format as cuBLAS names it.
+fn kind(float: Float) -> cudaDataType_t {
+    match float {
+        Float::F32 => cudaDataType_t::CUDA_R_32F,
+        Float::Bf16 => cudaDataType_t::CUDA_R_16BF,
     }
 }
 
@@ -153,7 +161,8 @@ impl Cublas {
         self.check("cublasSetStream", status)
     }
 
-    /// Enqueues a product on the stream that was set last.
+    /// Enqueues a product on the stream that was set last, of factors in what is multiplied in; results are stored so, and sums
+    /// are f32 always.
     ///
     /// # Safety
     /// The operands are the addresses of matrices of the product's sides, and `workspace` of as much scratch as it asks for;
@@ -162,7 +171,8 @@ impl Cublas {
         &self,
         pass: Pass,
         product: &Product,
-        tf32: bool,
+        arithmetic: Arithmetic,
+        results: Float,
         operands: Operands,
         workspace: u64,
     ) -> Result<(), Refusal> {
@@ -183,8 +193,8 @@ impl Cublas {
             if transposed { cublasOperation_t::CUBLAS_OP_T } else { cublasOperation_t::CUBLAS_OP_N }
         });
         let Product { m, n, k, leading: [lda, ldb, ldc], .. } = *product;
-        let float = cudaDataType_t::CUDA_R_32F;
-        let arithmetic = if tf32 {
+        let (factor, result) = (kind(arithmetic.factors()), kind(results));
+        let arithmetic = if arithmetic == Arithmetic::Tf32 {
             cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32
         } else {
             cublasComputeType_t::CUBLAS_COMPUTE_32F
@@ -194,8 +204,8 @@ impl Cublas {
         // is passed on to the caller.
         let status = unsafe {
             (f.cublasGemmEx)(
-                handle, of_a, of_b, m, n, k, one, a as _, float, lda, b as _, float, ldb, old, c as _, float,
-                ldc, arithmetic, usual,
+                handle, of_a, of_b, m, n, k, one, a as _, factor, lda, b as _, factor, ldb, old, c as _,
+                result, ldc, arithmetic, usual,
             )
         };
         self.check("cublasGemmEx", status)

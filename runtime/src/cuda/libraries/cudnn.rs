@@ -13,7 +13,7 @@ use super::super::driver::{Context, CudaStream, Handle};
 use super::super::error::{CudaError, Refusal};
 use super::super::presence::{CUDNN, Search};
 use super::super::table::CudnnFunctions;
-use super::{Operands, Pass, int, ints};
+use super::{Arithmetic, Operands, Pass, int, ints};
 use cudarc::cudnn::sys::{
     cudnnContext, cudnnConvolutionBwdDataAlgo_t as Data, cudnnConvolutionBwdDataAlgoPerf_t,
     cudnnConvolutionBwdFilterAlgo_t as Filter, cudnnConvolutionBwdFilterAlgoPerf_t,
@@ -21,8 +21,8 @@ use cudarc::cudnn::sys::{
     cudnnConvolutionStruct, cudnnDataType_t, cudnnFilterStruct, cudnnMathType_t as Math, cudnnTensorFormat_t,
     cudnnTensorStruct,
 };
-use plimsoll_ir::Bytes;
 use plimsoll_ir::program::ConvShape;
+use plimsoll_ir::{Bytes, Float};
 use std::ffi::{CStr, c_char, c_int};
 use std::path::{Path, PathBuf};
 use std::ptr::{from_ref, null_mut};
@@ -211,15 +211,14 @@ impl Which {
     }
 }
 
-/// The arithmetic to run an algorithm with, of what the heuristic tells for it; none where it needs one that is not asked
-/// for. In f32 no tensor core takes part, whatever the heuristic calls that; with TF32 they do where they can.
-fn arithmetic(tf32: bool, told: &[Ranked]) -> Option<(Math, Ranked)> {
+/// The math type to run an algorithm with, of what the heuristic tells for it; none where it needs one that is not asked
+/// for. In f32 no tensor core takes part, whatever the heuristic calls that; with TF32 and bf16 they do where they can.
+fn math(arithmetic: Arithmetic, told: &[Ranked]) -> Option<(Math, Ranked)> {
     use Math::{CUDNN_DEFAULT_MATH as DEFAULT, CUDNN_FMA_MATH as FMA, CUDNN_TENSOR_OP_MATH as TENSOR};
     let of = |math: Math| told.iter().copied().find(|told| told.math == math as u32).map(|told| (math, told));
-    if tf32 {
-        of(DEFAULT).or(of(TENSOR)).or(of(FMA))
-    } else {
-        of(FMA).or(of(DEFAULT)).map(|(_, told)| (FMA, told))
+    match arithmetic {
+        Arithmetic::Tf32 | Arithmetic::Bf16 => of(DEFAULT).or(of(TENSOR)).or(of(FMA)),
+        Arithmetic::F32 => of(FMA).or(of(DEFAULT)).map(|(_, told)| (FMA, told)),
     }
 }
 
@@ -287,9 +286,17 @@ impl Library {
         Err(Refusal { call, code: status, name, text })
     }
 
-    /// Descriptors of a convolution's tensors; none where a length is more than it counts.
-    fn tensors(self: &Arc<Library>, shape: &ConvShape, layout: Layout) -> Result<Option<Tensors>, Refusal> {
-        let float = cudnnDataType_t::CUDNN_DATA_FLOAT;
+    /// Descriptors of a convolution's tensors, all of which are stored so; none where a length is more than it counts.
+    fn tensors(
+        self: &Arc<Library>,
+        shape: &ConvShape,
+        layout: Layout,
+        float: Float,
+    ) -> Result<Option<Tensors>, Refusal> {
+        let float = match float {
+            Float::F32 => cudnnDataType_t::CUDNN_DATA_FLOAT,
+            Float::Bf16 => cudnnDataType_t::CUDNN_DATA_BFLOAT16,
+        };
         let format = match layout {
             Layout::Rows | Layout::OneGroup => cudnnTensorFormat_t::CUDNN_TENSOR_NHWC,
             Layout::Planes => cudnnTensorFormat_t::CUDNN_TENSOR_NCHW,
@@ -406,19 +413,21 @@ impl Cudnn {
         pass: Pass,
         shape: &ConvShape,
         layout: Layout,
-        tf32: bool,
+        arithmetic: Arithmetic,
     ) -> Result<Vec<Algorithm>, Refusal> {
-        self.offered(pass, shape, layout, tf32).or_else(|refusal| match broken_installation(refusal.code) {
-            Some(why) => {
-                let text = format!(
-                    "{}; cuDNN `{}` cannot work here: {why}",
-                    refusal.text,
-                    self.library.path.display()
-                );
-                Err(Refusal { text, ..refusal })
+        self.offered(pass, shape, layout, arithmetic).or_else(|refusal| {
+            match broken_installation(refusal.code) {
+                Some(why) => {
+                    let text = format!(
+                        "{}; cuDNN `{}` cannot work here: {why}",
+                        refusal.text,
+                        self.library.path.display()
+                    );
+                    Err(Refusal { text, ..refusal })
+                }
+                None if is_unsupported(&refusal) => Ok(Vec::new()),
+                None => Err(refusal),
             }
-            None if is_unsupported(&refusal) => Ok(Vec::new()),
-            None => Err(refusal),
         })
     }
 
@@ -427,17 +436,22 @@ impl Cudnn {
         pass: Pass,
         shape: &ConvShape,
         layout: Layout,
-        tf32: bool,
+        arithmetic: Arithmetic,
     ) -> Result<Vec<Algorithm>, Refusal> {
-        let Some(tensors) = self.library.tensors(shape, layout)? else { return Ok(Vec::new()) };
+        let Some(tensors) = self.library.tensors(shape, layout, arithmetic.factors())? else {
+            return Ok(Vec::new());
+        };
         let tensors = Arc::new(tensors);
-        let asked = if tf32 { Math::CUDNN_DEFAULT_MATH } else { Math::CUDNN_FMA_MATH };
+        let asked = match arithmetic {
+            Arithmetic::F32 => Math::CUDNN_FMA_MATH,
+            Arithmetic::Tf32 | Arithmetic::Bf16 => Math::CUDNN_DEFAULT_MATH,
+        };
         let ranked = self.ranked(pass, &tensors, &self.library.convolution(shape, layout, asked)?)?;
         let mut found = Vec::new();
         for (which, name) in Which::all(pass) {
             let told: Vec<Ranked> =
                 ranked.iter().copied().filter(|r| r.status == 0 && r.algorithm == which.number()).collect();
-            let Some((math, told)) = arithmetic(tf32, &told) else { continue };
+            let Some((math, told)) = math(arithmetic, &told) else { continue };
             let convolution = self.library.convolution(shape, layout, math)?;
             let workspace = match self.workspace(which, &tensors, &convolution) {
                 Ok(bytes) => Bytes(bytes as u64),
@@ -610,22 +624,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn f32_takes_no_tensor_cores_and_tf32_takes_them_where_they_are() {
+    fn f32_takes_no_tensor_cores_and_tf32_and_bf16_take_them_where_they_are() {
         let told = |maths: &[u32]| -> Vec<Ranked> {
             maths.iter().map(|math| Ranked { math: *math, ..Ranked::default() }).collect()
         };
-        let check = |precision, maths: &[u32], expected: Option<Math>| {
-            let found = arithmetic(precision, &told(maths)).map(|(math, _)| math);
-            assert_eq!(found, expected, "{precision:?} of {maths:?}");
+        let check = |arithmetic, maths: &[u32], expected: Option<Math>| {
+            let found = math(arithmetic, &told(maths)).map(|(math, _)| math);
+            assert_eq!(found, expected, "{arithmetic:?} of {maths:?}");
         };
-        check(false, &[3], Some(Math::CUDNN_FMA_MATH));
-        check(false, &[0], Some(Math::CUDNN_FMA_MATH));
-        check(false, &[1], None);
-        check(false, &[2, 9], None);
-        check(true, &[3, 0], Some(Math::CUDNN_DEFAULT_MATH));
-        check(true, &[3, 1], Some(Math::CUDNN_TENSOR_OP_MATH));
-        check(true, &[3], Some(Math::CUDNN_FMA_MATH));
-        check(true, &[2], None);
+        check(Arithmetic::F32, &[3], Some(Math::CUDNN_FMA_MATH));
+        check(Arithmetic::F32, &[0], Some(Math::CUDNN_FMA_MATH));
+        check(Arithmetic::F32, &[1], None);
+        check(Arithmetic::F32, &[2, 9], None);
+        for on_tensor_cores in [Arithmetic::Tf32, Arithmetic::Bf16] {
+            check(on_tensor_cores, &[3, 0], Some(Math::CUDNN_DEFAULT_MATH));
+            check(on_tensor_cores, &[3, 1], Some(Math::CUDNN_TENSOR_OP_MATH));
+            check(on_tensor_cores, &[3], Some(Math::CUDNN_FMA_MATH));
+            check(on_tensor_cores, &[2], None);
+        }
     }
 
     /// The real cuDNN of the PyTorch front's virtual environment takes the descriptors of every convolution of the zoo, in
@@ -639,7 +655,9 @@ mod tests {
         let cudnn = Arc::new(find(&search).expect("it has a cuDNN"));
         assert_eq!(cudnn.version().0, 9);
         let take = |shape: &ConvShape, layout: Layout| -> Result<(), Refusal> {
-            cudnn.tensors(shape, layout)?.expect("the lengths are countable");
+            for float in [Float::F32, Float::Bf16] {
+                cudnn.tensors(shape, layout, float)?.expect("the lengths are countable");
+            }
             cudnn.convolution(shape, layout, Math::CUDNN_FMA_MATH)?;
             Ok(())
         };

@@ -13,6 +13,9 @@
 //! What a call has is asked once for each shape and kept with its descriptors. The executor asks for every launch that it
 //! loads, so nothing is made in an iteration.
 //!
+//! Where feature maps are bf16, the libraries multiply bf16 numbers and sum in f32. Weights are rounded to scratch before, and
+//! cuDNN's gradient of them, which it gives in bf16 alone, is widened from scratch afterwards; cuBLAS gives that in f32.
+//!
 //! What it deliberately does not do: add a bias or sum its gradient, which stay with our own kernels; fall back silently: a
 //! query that fails otherwise than with "not supported" fails the next iteration.
 
@@ -86,14 +89,39 @@ impl Operands {
 }
 
 impl Operands {
-    /// Those of a group: channels that lie side by side of x and y, and weights of its own.
-    fn of_group(self, shape: &ConvShape, group: u32) -> Operands {
+    /// Those of a group, where all are stored so: channels that lie side by side of x and y, and weights of its own.
+    fn of_group(self, shape: &ConvShape, float: Float, group: u32) -> Operands {
         let groups = u64::from(shape.groups.max(1));
         let [depth, filters] =
             [shape.in_channels, shape.out_channels].map(|channels| u64::from(channels) / groups);
         let weights = shape.window.size.iter().fold(depth * filters, |n, side| n * u64::from(*side));
-        let at = |start: u64, floats: u64| start + 4 * floats * u64::from(group);
+        let at = |start: u64, numbers: u64| start + float.bytes() * numbers * u64::from(group);
         Operands { x: at(self.x, depth), w: at(self.w, weights), y: at(self.y, filters), ..self }
+    }
+}
+
+/// In what a convolution, or the matrix product that it is, multiplies; sums are f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arithmetic {
+    F32,
+    /// f32 numbers, of which tensor cores take 10 bits after the point.
+    Tf32,
+    /// Numbers that are stored in bf16.
+    Bf16,
+}
+
+impl Arithmetic {
+    fn of(precision: Precision, shape: &ConvShape) -> Arithmetic {
+        match precision {
+            Precision::Bf16 => Arithmetic::Bf16,
+            _ if precision.is_tf32(shape) => Arithmetic::Tf32,
+            _ => Arithmetic::F32,
+        }
+    }
+
+    /// In what the factors are stored.
+    fn factors(self) -> Float {
+        if self == Arithmetic::Bf16 { Float::Bf16 } else { Float::F32 }
     }
 }
 
@@ -133,16 +161,36 @@ impl Method {
         }
     }
 
+    /// The scratch of a library's part; none where there is no such part.
+    fn of_library(&self) -> Option<Bytes> {
+        match self {
+            Method::Algorithm(algorithm) | Method::EachGroup(algorithm, _) => Some(algorithm.workspace),
+            Method::Product(product) => Some(product.workspace),
+            Method::Columns(columns) => Some(columns.workspace),
+            Method::Planes(.., places) => Some(Bytes(places[3])),
+            Method::Own => None,
+        }
+    }
+
+    /// Where the weights or their gradient lie in scratch, stored as feature maps are and behind the library's scratch; none
+    /// where the library takes them as they are, or has them by planes.
+    fn weights(&self, pass: Pass, float: Float) -> Option<u64> {
+        let rounded = match self {
+            Method::Algorithm(_) | Method::EachGroup(..) => true,
+            Method::Product(_) | Method::Columns(_) => pass != Pass::BackwardFilter,
+            Method::Planes(..) | Method::Own => false,
+        };
+        let behind = self.of_library()?.round_up(STORAGE_ALIGNMENT).0;
+        (float != Float::F32 && rounded).then_some(behind)
+    }
+
     /// All the scratch that a call needs with it. What follows a library's part has no use for that part's scratch.
     fn workspace(&self, call: &Call, float: Float) -> Bytes {
-        let of_library = match self {
-            Method::Algorithm(algorithm) | Method::EachGroup(algorithm, _) => algorithm.workspace,
-            Method::Product(product) => product.workspace,
-            Method::Columns(columns) => columns.workspace,
-            Method::Planes(.., places) => Bytes(places[3]),
-            Method::Own => return kernels::workspace_bytes(call, float),
+        let (Some(of_library), Some((pass, shape))) = (self.of_library(), convolution(call)) else {
+            return kernels::workspace_bytes(call, float);
         };
-        of_library.max(kernels::after_library(call, float).1)
+        let end = self.weights(pass, float).map(|at| Bytes(at) + layout::weights(&shape, float));
+        end.unwrap_or(of_library).max(kernels::after_library(call, float).1)
     }
 }
 
@@ -268,35 +316,58 @@ impl Libraries {
         }
         let failed = |refusal: Refusal| super::failed(call.name(), &refusal);
         self.turn_to(&mut state, stream).map_err(failed)?;
+        let (method, float) = (&methods[alternative as usize], self.float());
+        let arithmetic = Arithmetic::of(self.precision, &shape);
+        let weights = method.weights(pass, float);
+        let (mut operands, accumulate) = (operands, operands.accumulate);
+        if let Some(at) = weights {
+            operands.w = workspace + at;
+            // The gradient comes to what is there when it is widened.
+            operands.accumulate &= pass != Pass::BackwardFilter;
+            if pass != Pass::BackwardFilter {
+                launch(&layout::round_weights(call, float, at))?;
+            }
+        }
         let run = |algorithm: &Algorithm, operands: Operands| {
             // SAFETY: passed on to the caller: operands of a call have the shape that it says, and so have their groups, and
             // what our own kernels lay out of them in the scratch that was asked for.
             unsafe { self.cudnn.enqueue(algorithm, operands, workspace) }.map_err(failed)
         };
         let multiply = |product: &Product, operands: Operands| {
-            let tf32 = self.precision.is_tf32(&shape);
+            let is_map = match pass {
+                Pass::Forward => true,
+                // What the gradient of the input is summed from.
+                Pass::BackwardData => matches!(method, Method::Product(_)),
+                Pass::BackwardFilter => false,
+            };
+            let results = if is_map { float } else { Float::F32 };
             // SAFETY: as above.
-            unsafe { self.cublas.enqueue(pass, product, tf32, operands, workspace) }.map_err(failed)
+            unsafe { self.cublas.enqueue(pass, product, arithmetic, results, operands, workspace) }
+                .map_err(failed)
         };
-        match &methods[alternative as usize] {
+        match method {
             Method::Algorithm(algorithm) => run(algorithm, operands)?,
             Method::EachGroup(algorithm, shape) => {
-                (0..shape.groups).try_for_each(|group| run(algorithm, operands.of_group(shape, group)))?;
+                (0..shape.groups)
+                    .try_for_each(|group| run(algorithm, operands.of_group(shape, float, group)))?;
             }
             Method::Product(product) => multiply(product, operands)?,
             Method::Columns(columns) => {
-                columns.steps(pass, call, self.float(), operands, workspace, |step| match step {
+                columns.steps(pass, call, float, operands, workspace, |step| match step {
                     Step::Own(grids) => launch(&grids),
                     Step::Product(product, operands) => multiply(product, operands),
                 })?;
             }
             Method::Planes(algorithm, shape, places) => {
-                launch(&layout::to_planes(call, self.float(), shape, places))?;
+                launch(&layout::to_planes(call, float, shape, places))?;
                 let [x, y, w] = [0, 1, 2].map(|tensor| workspace + places[tensor]);
                 run(algorithm, Operands { x, w, y, accumulate: false })?;
-                launch(&layout::from_planes(call, self.float(), shape, places, operands.accumulate))?;
+                launch(&layout::from_planes(call, float, shape, places, operands.accumulate))?;
             }
             Method::Own => {}
+        }
+        if let Some(at) = weights.filter(|_| pass == Pass::BackwardFilter) {
+            launch(&layout::widen_gradient(call, float, at, accumulate))?;
         }
         Ok(true)
     }
@@ -357,7 +428,10 @@ impl Libraries {
         }
         match product {
             Some(product) => methods.push(Method::Product(product)),
-            None => methods.extend(Columns::of(pass, shape, self.cublas.most()).map(Method::Columns)),
+            None => {
+                let columns = Columns::of(pass, shape, self.float(), self.cublas.most());
+                methods.extend(columns.map(Method::Columns));
+            }
         }
         if shape.input != [1, 1] {
             methods.extend(also(pass, shape, self.planes(pass, shape))?);
@@ -378,7 +452,7 @@ impl Libraries {
 
     /// cuDNN's algorithms that may be offered.
     fn algorithms(&self, pass: Pass, shape: &ConvShape, layout: Layout) -> Result<Vec<Algorithm>, Refusal> {
-        let mut found = self.cudnn.algorithms(pass, shape, layout, self.precision.is_tf32(shape))?;
+        let mut found = self.cudnn.algorithms(pass, shape, layout, Arithmetic::of(self.precision, shape))?;
         let mut first = layout == Layout::Rows;
         found.retain(|algorithm| {
             let is_first = std::mem::take(&mut first);
