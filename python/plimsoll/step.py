@@ -46,6 +46,7 @@ from .program import Diverged, Program, Unplanned
 from .ranks import Ranks
 from .recording import Loss
 from .smaller import Smaller
+from .splitting import Splitting
 from .surroundings import arrivals_noted, host_generators_kept, run_accumulate_hooks, without_accumulate_hooks
 from .torch_private import has_hooks, modules_of, uncompiled
 from .verification import Outcome, State, generators_of, is_same, outcome
@@ -418,19 +419,9 @@ class Step:
         try:
             program = planner.program(recorded)
         except NoPlan as no_plan:
-            if recorded.tape.adds_to_gradients() and weight is None:
-                no_plan.args = (
-                    f"{no_plan}. The step adds to gradients that were there when it was called, which takes more: where that "
-                    "was not meant, call `optimizer.zero_grad()` before the step",
-                )
-            if weight is None and batches.size_of(batch) > 1:
-                if recorded.tape.others is None:
-                    return self._split(batch, no_plan)
-                no_plan.args = (
-                    f"{no_plan}. A step that gives more than its loss is not split: give batches that fit, and accumulate "
-                    "gradients",
-                )
-            raise
+            if weight is not None:
+                raise
+            return self._split(batch, Splitting(planner, self._fn, batch, recorded, no_plan))
         planned = Planned(recorded, program, self._verify, weight, self._new_in_eager())
         shortage.retried(lambda: self._bind(planned), lambda error: planner.with_less(planned, error))
         self._calibrate(planned, batch)
@@ -440,9 +431,9 @@ class Step:
             logger.info("%s", self.why)
         return planned
 
-    def _split(self, batch: tuple[Any, ...], no_plan: NoPlan) -> Parts:
+    def _split(self, batch: tuple[Any, ...], splitting: Splitting) -> Parts:
         """The parts of a batch that no plan fits, the first of which is planned."""
-        parts, losses = self._planner.split(self._fn, batch, no_plan)
+        parts, losses = splitting.parts()
         self._planned(batches.taken(batch, 0, parts.sizes[0]), parts.weights[0])
         self._parts = parts
         logger.info(
