@@ -163,6 +163,8 @@ class Step:
             return self._in_eager(planned.why, planned, batch, weight)
         if planned.broken:
             return self._in_eager(planned.broken, planned.in_eager, batch, weight, planned)
+        if why := planned.put_off():
+            return self._in_eager(why, planned.in_eager, batch, weight, planned)
         self._last = planned
         tensors = tensors_in(batch)
         devices.check_sample(self.device, tensors)
@@ -175,10 +177,12 @@ class Step:
             if planned.recorded.measured is not None and not planned.program.finished:
                 return self._run(self._with_value(planned, diverged, batch), batch, weight)
             why = f"this batch takes another way: {diverged}"
-            return self._in_eager(why, planned.in_eager, batch, weight, planned)
+            planned.tried(diverged.place)
+            return self._in_eager(why, planned.in_eager, batch, weight, planned, diverged.place)
         except Unplanned as unplanned:
             planned.broken = f"the plan cannot be kept to: {unplanned}"
             return self._in_eager(planned.broken, planned.in_eager, batch, weight, planned)
+        planned.tried()
         self.fallback = None
         self._arrived += [planned.tape.gradients[number][0] for number in planned.tape.arrivals]
         return given
@@ -491,8 +495,10 @@ class Step:
         batch: tuple[Any, ...],
         weight: float | None,
         planned: Planned | None = None,
+        place: str = "",
     ) -> Given:
-        """Runs a batch without a plan, with hooks where eager does not fit the budget, and says why."""
+        """Runs a batch without a plan, with hooks where eager does not fit the budget, and says why: once for each kind of
+        batch and place where that shows."""
 
         arrived: list[torch.nn.Parameter] = []
         self._watched.forget()
@@ -514,10 +520,12 @@ class Step:
                     f"of {show_bytes(budget)}: {why}. Give smaller batches, which eager can take over"
                 )
             tape = None if planned is None else planned.tape
-            how.fit(run, self._memory, budget, self._planner.host_budget, peak, self._verify > 0, tape)
+            keeps = planned is None or not planned.broken
+            host = self._planner.host_budget
+            how.fit(run, self._memory, budget, host, peak, self._verify > 0, tape, keeps)
             how.warn(budget)
         said = f"{why}; {how.words}" if how.words else why
-        if said != self.fallback:
+        if how.is_news(f"{place or why}; {how.words}"):
             logger.warning("this batch runs in eager: %s", said)
         self.fallback = said
         given = how.run(run)
