@@ -9,7 +9,7 @@
 //! is 0.
 //!
 //! S and P exist a block at a time, in scratch: backward computes them again, by the same products, from the two numbers that
-//! forward kept of each row (as Dao et al. 2022, section 3.1, from one).
+//! forward kept of each row (Dao et al. 2022, section 3.1).
 //!
 //! What it deliberately does not do: cut rows, so that a block's softmax and its gradient need no second look; mask anything
 //! but the future.
