@@ -7,13 +7,16 @@
 //! group, one for the second, and so on: what the members share is then added up in their order, by the kernels that plain
 //! attention has.
 //!
-//! What it deliberately does not do: hold a formula; those are in `attention.cu`. Use shared memory or a library: its
-//! products are right and deterministic, and slower than a library's.
+//! The products are launches of a kernel of ours, or a library's (`../libraries/attention.rs`): [`steps`] leaves them open.
+//!
+//! What it deliberately does not do: hold a formula; those are in `attention.cu`. Use shared memory: its own products are right
+//! and deterministic, and slower than a library's.
 
 use super::Argument::{F32, U32, U64};
 use super::conv::Tiles;
-use super::{Argument, Plan, flag, narrow};
-use plimsoll_ir::program::AttentionShape;
+use super::{Argument, Grid, Plan, flag, narrow};
+use plimsoll_ir::Bytes;
+use plimsoll_ir::program::{AttentionShape, Call};
 
 /// Pieces of a row of scores at most, and positions that one has at least.
 const MOST_PIECES: u64 = 16;
@@ -31,14 +34,14 @@ const MOST_BLOCKS: u64 = 1024;
 /// A matrix of each head: where it begins, and what lies from one sample, group, member of a group, row and column to the
 /// next; 0 from member to member where they share it. A start may be below 0, wrapped around.
 #[derive(Clone, Copy)]
-struct Matrix {
-    tensor: Argument,
-    start: u64,
-    of_sample: u64,
-    of_group: u64,
-    of_member: u64,
-    of_row: u64,
-    of_column: u64,
+pub(crate) struct Matrix {
+    pub tensor: Argument,
+    pub start: u64,
+    pub of_sample: u64,
+    pub of_group: u64,
+    pub of_member: u64,
+    pub of_row: u64,
+    pub of_column: u64,
 }
 
 impl Matrix {
@@ -84,7 +87,7 @@ impl Matrix {
 
 /// What a causal product may leave out; the numbers stand in `attention.cu`, too.
 #[derive(Clone, Copy)]
-enum Leaves {
+pub(crate) enum Leaves {
     /// Results beyond the diagonal.
     Results = 1,
     /// Zeros of the left side beyond the diagonal.
@@ -165,26 +168,83 @@ impl Block<'_> {
         F32((1.0 / (self.shape.of_head() as f64).sqrt()) as f32)
     }
 
-    /// c = a * b, or added to it; the sum over a group's members where they share c.
-    fn product(&self, p: &mut Plan, add: bool, sides: [u64; 3], [c, a, b]: [&Matrix; 3], leaves: Leaves) {
-        let [rows, columns, _] = sides;
+    /// c = a * b of this block, or added to it.
+    fn product(&self, add: bool, sides: [u64; 3], [c, a, b]: [Matrix; 3], leaves: Leaves) -> Product {
+        let Block { shape, first, groups, offset, .. } = *self;
+        Product { shape: *shape, first, groups, offset, sides, c, a, b, add, leaves }
+    }
+}
+
+/// c = a * b for each head of some groups, or added to it; the sum over a group's members where they share c.
+pub(crate) struct Product {
+    pub shape: AttentionShape,
+    /// The number of the first group, and how many they are.
+    pub first: u64,
+    pub groups: u64,
+    /// The position of the first row of scores.
+    offset: u64,
+    /// Rows and columns of c, and what is summed over.
+    pub sides: [u64; 3],
+    pub c: Matrix,
+    pub a: Matrix,
+    pub b: Matrix,
+    add: bool,
+    leaves: Leaves,
+}
+
+impl Product {
+    /// Whether the product of one member of each group is added to what is there.
+    pub(crate) fn adds(&self, member: u64) -> bool {
+        self.add || member > 0 && self.c.of_member == 0
+    }
+
+    /// By a kernel of ours.
+    fn launch(&self, p: &mut Plan) {
+        let [rows, columns, _] = self.sides;
         let tiles = Tiles::of(4, columns, rows, self.groups);
-        let causal = if self.shape.causal { leaves as u32 } else { 0 };
+        let causal = if self.shape.causal { self.leaves as u32 } else { 0 };
         let groups = [U64(self.first), U64(self.groups), U32(narrow(self.shape.kv_heads))];
-        let sides = sides.map(|n| U32(narrow(n)));
+        let sides = self.sides.map(|n| U32(narrow(n)));
         for member in 0..self.shape.group() {
-            let add = add || member > 0 && c.of_member == 0;
             let arguments = [
-                &[a, b, c].map(|matrix| matrix.arguments(member)).concat()[..],
+                &[self.a, self.b, self.c].map(|matrix| matrix.arguments(member)).concat()[..],
                 &[U32(narrow(tiles.lanes))],
                 &groups,
                 &sides,
-                &[U32(narrow(self.offset)), U32(causal), flag(add)],
+                &[U32(narrow(self.offset)), U32(causal), flag(self.adds(member))],
             ];
             p.launch("attention_product", tiles.threads, arguments.concat());
         }
     }
 }
+
+/// What a call enqueues, in order.
+pub(crate) enum Step {
+    /// Our own kernels.
+    Own(Vec<Grid>),
+    Product(Product),
+}
+
+/// An attention whose products somebody else computes, and the scratch of the rest; none for other calls.
+pub(crate) fn steps(call: &Call) -> Option<(Vec<Step>, Bytes)> {
+    let (mut plan, mut steps) = (Plan::of(call), Vec::new());
+    let mut multiply = |p: &mut Plan, product: Product| {
+        steps.push(Step::Own(std::mem::take(&mut p.grids)));
+        steps.push(Step::Product(product));
+    };
+    match *call {
+        Call::AttentionForward { shape } => go_forward(&mut plan, &shape, &mut multiply),
+        Call::AttentionBackward { shape, accumulate } => {
+            go_backward(&mut plan, &shape, accumulate, &mut multiply);
+        }
+        _ => return None,
+    }
+    steps.push(Step::Own(plan.grids));
+    Some((steps, Bytes(plan.scratch)))
+}
+
+/// Who computes a product.
+type Multiply<'a> = &'a mut dyn FnMut(&mut Plan, Product);
 
 /// All groups of all samples.
 fn all(s: &AttentionShape) -> u64 {
@@ -193,6 +253,15 @@ fn all(s: &AttentionShape) -> u64 {
 
 /// qkv -> y, stats.
 pub(super) fn forward(p: &mut Plan, s: &AttentionShape) {
+    go_forward(p, s, &mut |p, product| product.launch(p));
+}
+
+/// qkv, stats, dy -> dqkv.
+pub(super) fn backward(p: &mut Plan, s: &AttentionShape, accumulate: bool) {
+    go_backward(p, s, accumulate, &mut |p, product| product.launch(p));
+}
+
+fn go_forward(p: &mut Plan, s: &AttentionShape, multiply: Multiply<'_>) {
     let [qkv, y, stats] = p.operands(["qkv", "y", "stats"]);
     let [query, key, value] = Matrix::parts(s, qkv);
     let y = Matrix::of_queries(s, y, s.width);
@@ -202,17 +271,16 @@ pub(super) fn forward(p: &mut Plan, s: &AttentionShape) {
     for block in blocks(s) {
         let scores = Matrix::scores(&block, room);
         let (query, y, scale) = (query.from(block.offset), y.from(block.offset), block.scale());
-        let sides = [block.rows, s.length, width];
-        block.product(p, false, sides, [&scores, &query, &key.transposed()], Leaves::Results);
+        let (pairs, of_rows) = ([block.rows, s.length, width], [block.rows, width, s.length]);
+        multiply(p, block.product(false, pairs, [scores, query, key.transposed()], Leaves::Results));
         block.rows(p, "attention_largest", &[room, largest], &[]);
         block.rows(p, "attention_exponentials", &[room, largest, sums], &[scale]);
         block.rows(p, "attention_scale", &[room, largest, sums, stats], &[]);
-        block.product(p, false, [block.rows, width, s.length], [&y, &scores, &value], Leaves::Beyond);
+        multiply(p, block.product(false, of_rows, [y, scores, value], Leaves::Beyond));
     }
 }
 
-/// qkv, stats, dy -> dqkv.
-pub(super) fn backward(p: &mut Plan, s: &AttentionShape, accumulate: bool) {
+fn go_backward(p: &mut Plan, s: &AttentionShape, accumulate: bool, multiply: Multiply<'_>) {
     let [qkv, stats, dy, dqkv] = p.operands(["qkv", "stats", "dy", "dqkv"]);
     let [query, key, value] = Matrix::parts(s, qkv);
     let [dquery, dkey, dvalue] = Matrix::parts(s, dqkv);
@@ -227,12 +295,12 @@ pub(super) fn backward(p: &mut Plan, s: &AttentionShape, accumulate: bool) {
         let (of_keys, scale) = ([s.length, width, block.rows], block.scale());
         // What later rows give keys and values comes to what the first gave.
         let add = accumulate || block.offset > 0;
-        block.product(p, false, pairs, [&scores, &query, &key.transposed()], Leaves::Results);
-        block.product(p, false, pairs, [&gradient, &dy, &value.transposed()], Leaves::Results);
+        multiply(p, block.product(false, pairs, [scores, query, key.transposed()], Leaves::Results));
+        multiply(p, block.product(false, pairs, [gradient, dy, value.transposed()], Leaves::Results));
         block.rows(p, "attention_means", &[of_scores, of_gradient, stats, sums], &[scale]);
-        block.product(p, add, of_keys, [&dvalue, &scores.transposed(), &dy], Leaves::Before);
+        multiply(p, block.product(add, of_keys, [dvalue, scores.transposed(), dy], Leaves::Before));
         block.rows(p, "attention_scores_gradient", &[of_scores, of_gradient, sums], &[scale]);
-        block.product(p, accumulate, of_rows, [&dquery, &gradient, &key], Leaves::Beyond);
-        block.product(p, add, of_keys, [&dkey, &gradient.transposed(), &query], Leaves::Before);
+        multiply(p, block.product(accumulate, of_rows, [dquery, gradient, key], Leaves::Beyond));
+        multiply(p, block.product(add, of_keys, [dkey, gradient.transposed(), query], Leaves::Before));
     }
 }
