@@ -92,7 +92,8 @@ calls! {
         handle: usize, of_a: u32, of_b: u32, m: c_int, n: c_int, k: c_int, alpha: *const f32, a: u64, type_a: u32, lda: c_int,
         b: u64, type_b: u32, ldb: c_int, beta: *const f32, c: u64, type_c: u32, ldc: c_int, arithmetic: u32, algorithm: c_int,
     ) {
-        let [a, b, c] = [(a, type_a, lda), (b, type_b, ldb), (c, type_c, ldc)].map(|(at, kind, leading)| Side { at, kind, leading, next: 0 });
+        let [a, b, c] = [(a, type_a, lda), (b, type_b, ldb), (c, type_c, ldc)]
+            .map(|(at, kind, leading)| Side { at, kind, leading, next: 0 });
         // SAFETY: the caller gives factors that it holds during the call.
         let factors = unsafe { [factor(alpha), factor(beta)] };
         multiply(handle, [of_a, of_b], [m, n, k, 1], factors, [a, b, c], arithmetic, algorithm)
@@ -100,8 +101,8 @@ calls! {
 
     fn cublasGemmStridedBatchedEx(
         handle: usize, of_a: u32, of_b: u32, m: c_int, n: c_int, k: c_int, alpha: *const f32, a: u64, type_a: u32, lda: c_int,
-        next_a: i64, b: u64, type_b: u32, ldb: c_int, next_b: i64, beta: *const f32, c: u64, type_c: u32, ldc: c_int, next_c: i64,
-        count: c_int, arithmetic: u32, algorithm: c_int,
+        next_a: i64, b: u64, type_b: u32, ldb: c_int, next_b: i64, beta: *const f32, c: u64, type_c: u32, ldc: c_int,
+        next_c: i64, count: c_int, arithmetic: u32, algorithm: c_int,
     ) {
         let [a, b, c] = [(a, type_a, lda, next_a), (b, type_b, ldb, next_b), (c, type_c, ldc, next_c)]
             .map(|(at, kind, leading, next)| Side { at, kind, leading, next });

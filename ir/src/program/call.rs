@@ -240,8 +240,8 @@ pub enum Call {
     /// qkv -> y, stats: scaled dot-product attention (Vaswani et al. 2017, eq. (1)), head by head. A row of qkv is
     /// query, key, value: `heads`, `kv_heads` and `kv_heads` heads of w = width / heads channels. Head h of the queries has the
     /// channels `h * w..(h + 1) * w` of query and y, and meets head h / (heads / kv_heads) of keys and values.
-    /// probability_ij = exp((s_ij - m_i) / sqrt(w)) * r_i, where s_ij = q_i * k_j, m_i is the largest of s_ij over j, and r_i is
-    /// 1 / the sum of exponentials over j, which leaves out j > i where `causal`; y_i = the sum of probability_ij * v_j.
+    /// probability_ij = exp((s_ij - m_i) / sqrt(w)) * r_i, where s_ij = q_i * k_j, m_i is the largest s_ij of a row, and r_i is
+    /// 1 / the sum of the row's exponentials, both without j > i where `causal`; y_i = the sum of probability_ij * v_j.
     /// stats `[batch][heads][length][2]` = (m_i, r_i).
     AttentionForward { shape: AttentionShape },
     /// qkv, stats, dy -> dqkv. Scores and probabilities are computed again.

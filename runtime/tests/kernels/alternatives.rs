@@ -1,6 +1,6 @@
 //! The alternatives of the device `cuda` to run a convolution or attention, cuDNN's algorithms and cuBLAS among them, as an
-//! iteration runs them: a program of one op, whose operands lie in resident memory between guards, under a schedule that names the
-//! alternative.
+//! iteration runs them: a program of one op, whose operands lie in resident memory between guards, under a schedule that
+//! names the alternative.
 //!
 //! Skipped where there is no device. Calls with one alternative, which is our own kernel, are tested without the runtime's
 //! device.

@@ -189,8 +189,8 @@ pub(super) fn backward_scratch(shape: &AttentionShape, lanes: usize) -> usize {
 }
 
 vectorized! {
-    /// Turns a block of products of queries and keys, those of `rows`, into probabilities again, and the probabilities' gradient
-    /// into the scores', both in place.
+    /// Turns a block of products of queries and keys, those of `rows`, into probabilities again, and the probabilities'
+    /// gradient into the scores', both in place.
     ///
     /// # Safety
     /// Both blocks and the head's `stats` live, and nobody else touches the blocks or writes these rows' numbers.

@@ -6,12 +6,13 @@
 //! are single pixels; cuBLAS on windows that are laid out as rows of a matrix (`cublas_windows`, see `columns.rs`); for the
 //! filter gradient cuDNN's deterministic algorithms on planes (`planes_...`), to which the tensors are transposed; our own
 //! kernel, which multiplies in f32 and is called `own_f32` where the others multiply in TF32. A fully connected layer has
-//! cuBLAS and our own kernel, and so has attention, whose products are batches (`attention.rs`). The order depends on no measurement and no rank, so profile, plan and run speak of the same
-//! alternatives; an algorithm that asks for more than [`MOST_SCRATCH`] is left out unless it is the first. With
-//! `deterministic` a call has one alternative alone: the first that is deterministic.
+//! cuBLAS and our own kernel, and so has attention, whose products are batches (`attention.rs`). The order depends on no
+//! measurement and no rank, so profile, plan and run speak of the same alternatives; an algorithm that asks for more than
+//! [`MOST_SCRATCH`] is left out unless it is the first. With `deterministic` a call has one alternative alone: the first that
+//! is deterministic.
 //!
-//! What a call has is asked once for each shape and kept with its descriptors. The executor asks for every launch that it
-//! loads, so nothing is made in an iteration.
+//! What a convolution has is asked once for each shape and kept with its descriptors. The executor asks for every launch that
+//! it loads, so no descriptor is made in an iteration. What attention enqueues follows from its shape, and asks nobody.
 //!
 //! What it deliberately does not do: add a bias or sum its gradient, which stay with our own kernels; fall back silently: a
 //! query that fails otherwise than with "not supported" fails the next iteration.
