@@ -354,10 +354,6 @@ fn rounded(call: &Call, args: &[Arg]) -> Vec<Arg> {
 /// same bits; else numbers that are as near as those in f32 before they are rounded, so that some few are rounded to the
 /// other neighbour.
 fn check_in_bf16(call: &Call, args: &[Arg]) {
-    // Its kernels are in f32 alone.
-    if matches!(call, Call::AttentionForward { .. } | Call::AttentionBackward { .. }) {
-        return;
-    }
     let args = rounded(call, args);
     let cpu = execute(call, Float::Bf16, &args, Kernels::Cpu(1));
     for (name, alternatives) in cuda() {

@@ -202,7 +202,9 @@ fn calls() -> Vec<Call> {
 
 /// The launches around a library's part of a convolution that takes its tensors in another layout.
 fn around_library(call: &Call, float: Float) -> Vec<Grid> {
+    use kernels::attention::{Step, steps};
     use kernels::layout::{from_planes, gather_windows, planes, scatter_pixels, to_planes};
+    use kernels::layout::{round_weights, weights, widen_gradient};
     match *call {
         Call::ConvBackwardFilter { shape, accumulate } => {
             let places = planes(&shape, float, 256);
@@ -210,10 +212,25 @@ fn around_library(call: &Call, float: Float) -> Vec<Grid> {
                 to_planes(call, float, &shape, &places),
                 from_planes(call, float, &shape, &places, accumulate),
             ];
-            [planes.concat(), gather_windows(call, float, &shape, [0, shape.batch], 0)].concat()
+            let windows = gather_windows(call, float, &shape, [0, shape.batch], 0);
+            let widened = match float {
+                Float::F32 => Vec::new(),
+                Float::Bf16 => widen_gradient(call, float, 0, accumulate),
+            };
+            [planes.concat(), windows, widened].concat()
         }
         Call::ConvBackwardData { shape, accumulate } => {
             scatter_pixels(call, float, &shape, [0, shape.batch], 0, accumulate)
+        }
+        Call::ConvForward { shape } if float == Float::Bf16 => {
+            let of_weight = call.operands()[call.operands().index("weight")].bytes;
+            assert_eq!(2 * weights(&shape, float).0, of_weight.0, "{call:?}");
+            round_weights(call, float, 0)
+        }
+        Call::AttentionForward { .. } | Call::AttentionBackward { .. } => {
+            let (steps, _) = steps(call, float).expect("it is attention");
+            let own = |step| if let Step::Own(grids) = step { grids } else { Vec::new() };
+            steps.into_iter().flat_map(own).collect()
         }
         _ => Vec::new(),
     }

@@ -9,7 +9,7 @@
 //! connected layers run here in registers alone, without shared memory: right, deterministic, and slower than a library,
 //! of which they are the last alternative (`../libraries`).
 
-mod attention;
+pub(crate) mod attention;
 mod conv;
 mod depthwise;
 mod layer_norm;
@@ -223,12 +223,22 @@ impl Plan {
 
     /// Widens n numbers that are stored as feature maps are to f32, or adds them to those.
     fn widen(&mut self, from: Argument, to: Argument, n: u64, accumulate: bool) {
-        self.launch("widen_map", fours(n), vec![from, to, U64(n), flag(accumulate)]);
+        self.widen_from(0, from, to, n, accumulate);
+    }
+
+    /// The same with the numbers that follow the first so many.
+    fn widen_from(&mut self, first: u64, from: Argument, to: Argument, n: u64, accumulate: bool) {
+        self.launch("widen_map", fours(n), vec![from, to, U64(first), U64(n), flag(accumulate)]);
     }
 
     /// Rounds n f32 to what feature maps are stored in, or adds them to those.
     fn round(&mut self, from: Argument, to: Argument, n: u64, accumulate: bool) {
-        self.launch("round_floats", fours(n), vec![from, to, U64(n), flag(accumulate)]);
+        self.round_from(0, from, to, n, accumulate);
+    }
+
+    /// The same to what follows the first so many numbers.
+    fn round_from(&mut self, first: u64, from: Argument, to: Argument, n: u64, accumulate: bool) {
+        self.launch("round_floats", fours(n), vec![from, to, U64(first), U64(n), flag(accumulate)]);
     }
 
     /// `to` = the sums of `count` parts of `width` floats each, which start at `parts`; or added to what `to` holds.
