@@ -15,8 +15,8 @@
 use super::Argument::{F32, U32, U64};
 use super::conv::Tiles;
 use super::{Argument, Grid, Plan, flag, narrow};
-use plimsoll_ir::Bytes;
 use plimsoll_ir::program::{AttentionShape, Call};
+use plimsoll_ir::{Bytes, Float};
 
 /// Pieces of a row of scores at most, and positions that one has at least.
 const MOST_PIECES: u64 = 16;
@@ -225,9 +225,9 @@ pub(crate) enum Step {
     Product(Product),
 }
 
-/// An attention whose products somebody else computes, and the scratch of the rest; none for other calls.
+/// An attention on f32 whose products somebody else computes, and the scratch of the rest; none for other calls.
 pub(crate) fn steps(call: &Call) -> Option<(Vec<Step>, Bytes)> {
-    let (mut plan, mut steps) = (Plan::of(call), Vec::new());
+    let (mut plan, mut steps) = (Plan::of(call, Float::F32), Vec::new());
     let mut multiply = |p: &mut Plan, product: Product| {
         steps.push(Step::Own(std::mem::take(&mut p.grids)));
         steps.push(Step::Product(product));

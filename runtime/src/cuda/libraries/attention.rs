@@ -11,8 +11,8 @@ use super::super::kernels::Argument;
 use super::super::kernels::attention::{Matrix, Product, Step, steps};
 use super::cublas::{Batch, scratch};
 use super::ints;
-use plimsoll_ir::Bytes;
 use plimsoll_ir::program::Call;
+use plimsoll_ir::{Bytes, Float};
 
 /// A call, ready to be enqueued.
 pub(super) struct Attention {
@@ -22,9 +22,9 @@ pub(super) struct Attention {
 }
 
 impl Attention {
-    /// None for other calls, and where cuBLAS does not count as far.
-    pub(super) fn of(call: &Call, most: u64) -> Option<Attention> {
-        let (steps, own) = steps(call)?;
+    /// None for other calls, on feature maps that are not f32, and where cuBLAS does not count as far.
+    pub(super) fn of(call: &Call, float: Float, most: u64) -> Option<Attention> {
+        let (steps, own) = steps(call).filter(|_| float == Float::F32)?;
         let mut results = 0;
         for step in &steps {
             if let Step::Product(product) = step {
@@ -108,7 +108,7 @@ mod tests {
 
     /// The batches of all products of a call whose operands lie at 1000, 2000, ... and whose scratch at 0, in floats.
     fn all(call: &Call) -> Vec<(Batch, [u64; 3])> {
-        let attention = Attention::of(call, 4 << 20).expect("it is attention");
+        let attention = Attention::of(call, Float::F32, 4 << 20).expect("it is attention");
         let mut found = Vec::new();
         for step in &attention.steps {
             if let Step::Product(product) = step {
@@ -183,7 +183,7 @@ mod tests {
         // The scratch does not grow with the square of the length.
         let scratch = |length| {
             let shape = AttentionShape { length, ..shape };
-            Attention::of(&Call::AttentionBackward { shape, accumulate: false }, 4 << 20)
+            Attention::of(&Call::AttentionBackward { shape, accumulate: false }, Float::F32, 4 << 20)
                 .expect("it is attention")
                 .workspace()
         };
