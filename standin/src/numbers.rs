@@ -1,5 +1,5 @@
-//! Numbers as the libraries find them in device memory: f32, or bf16, which are widened when they are read and rounded once when
-//! they are written.
+//! Numbers as the libraries find them in device memory: f32, or bf16, which are widened when they are read and rounded once
+//! when they are written.
 //!
 //! It does not compute with them: all sums are f32.
 
