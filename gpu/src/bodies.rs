@@ -4,6 +4,7 @@
 //! What it deliberately does not do: hold a test of its own.
 
 use libtest_mimic::{Arguments, Trial};
+use plimsoll_ir::Precision;
 use plimsoll_runtime::{CudaDevice, CudaOptions, Device};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -94,6 +95,11 @@ impl Place {
         let open = || CudaDevice::open(&CudaOptions { graphs, ..self.options() });
         let first = self.open[usize::from(graphs)].get_or_init(|| open().expect("nothing stands in the way"));
         first.another().expect("it is open")
+    }
+
+    fn device_in(&self, precision: Precision) -> CudaDevice {
+        let options = CudaOptions { precision: Some(precision), ..self.options() };
+        CudaDevice::open(&options).expect("nothing stands in the way")
     }
 
     fn watched(&self, graphs: bool) -> Box<dyn Device> {

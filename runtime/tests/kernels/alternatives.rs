@@ -11,7 +11,7 @@ use plimsoll_ir::program::{
 };
 use plimsoll_ir::schedule::{Buffer, Command, Holds, Link, Schedule, ScheduleKind};
 use plimsoll_ir::trace::{Alternative, Op, Phase, Tensor, TensorKind, Trace, TraceKind};
-use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Float, OpId, Seconds, TensorId};
+use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Float, OpId, Precision, Seconds, TensorId};
 use plimsoll_runtime::{CudaDevice, CudaOptions, Device, Executor, MemoryLayout};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -21,8 +21,8 @@ const POISON: u8 = 0xFF;
 
 /// What each alternative of a convolution or of attention leaves in its operands; nothing of other calls, and where there is
 /// no device.
-pub fn outcomes(call: &Call, args: &[Arg]) -> Vec<(String, Vec<Vec<u8>>)> {
-    static DEVICE: OnceLock<Option<Mutex<CudaDevice>>> = OnceLock::new();
+pub fn outcomes(call: &Call, float: Float, args: &[Arg]) -> Vec<(String, Vec<Vec<u8>>)> {
+    static DEVICES: [OnceLock<Option<Mutex<CudaDevice>>>; 2] = [OnceLock::new(), OnceLock::new()];
     let multiplies = matches!(
         call,
         Call::ConvForward { .. }
@@ -34,7 +34,9 @@ pub fn outcomes(call: &Call, args: &[Arg]) -> Vec<(String, Vec<Vec<u8>>)> {
     if !multiplies {
         return Vec::new();
     }
-    let device = DEVICE.get_or_init(|| match CudaDevice::open(&CudaOptions::default()) {
+    let precision = Some(if float == Float::F32 { Precision::F32 } else { Precision::Bf16 });
+    let open = || CudaDevice::open(&CudaOptions { precision, ..CudaOptions::default() });
+    let device = DEVICES[float as usize].get_or_init(|| match open() {
         Ok(device) => Some(Mutex::new(device)),
         Err(why) => {
             eprintln!("skipped: the device's ways are not run: {why}");
@@ -45,7 +47,7 @@ pub fn outcomes(call: &Call, args: &[Arg]) -> Vec<(String, Vec<Vec<u8>>)> {
     // What a failed test left there does not matter to the next.
     let device = device.lock().unwrap_or_else(PoisonError::into_inner);
     let alternatives = device.alternatives(call);
-    let program = program(call, args, &alternatives);
+    let program = program(call, float, args, &alternatives);
     let schedules: Vec<Schedule> = (0..alternatives.len()).map(|number| schedule(&program, number)).collect();
     let layouts = schedules.iter().map(|schedule| MemoryLayout::of(&program, schedule));
     let layout = layouts.fold(MemoryLayout::default(), MemoryLayout::union);
@@ -57,11 +59,12 @@ pub fn outcomes(call: &Call, args: &[Arg]) -> Vec<(String, Vec<Vec<u8>>)> {
         for region in &program.resident {
             let number = region.name.strip_prefix("operand ").and_then(|n| n.parse::<usize>().ok());
             let bytes = region.bytes().0 as usize;
-            let content = match number.map(|n| &args[n]) {
+            let mut content = match number.map(|n| &args[n]) {
                 Some(Arg::In(bytes) | Arg::InOut(bytes)) => bytes.clone(),
-                Some(_) => vec![POISON; bytes],
-                None => vec![GUARD_BYTE; bytes],
+                Some(arg) => vec![POISON; bytes_of(arg)],
+                None => Vec::new(),
             };
+            content.resize(bytes, GUARD_BYTE);
             executor.write_region(region, &content).expect("it is in range");
         }
         executor.run(&loaded).unwrap_or_else(|error| panic!("{call:?} by {name}: {error}"));
@@ -74,6 +77,9 @@ pub fn outcomes(call: &Call, args: &[Arg]) -> Vec<(String, Vec<Vec<u8>>)> {
                     assert!(bytes.iter().all(|b| *b == GUARD_BYTE), "{call:?} by {name} overran an operand");
                 }
                 operand if operand.starts_with("operand") => {
+                    let behind = bytes.split_off(bytes_of(&args[held.len()]));
+                    let whole = behind.iter().all(|b| *b == GUARD_BYTE);
+                    assert!(whole, "{call:?} by {name} overran operand {}", held.len());
                     if let Arg::In(input) = &args[held.len()] {
                         assert!(*input == bytes, "{call:?} by {name} changed its input {}", held.len());
                     }
@@ -87,7 +93,16 @@ pub fn outcomes(call: &Call, args: &[Arg]) -> Vec<(String, Vec<Vec<u8>>)> {
     alternatives.iter().zip(&schedules).map(run).collect()
 }
 
-/// Regions, one behind the other.
+/// The bytes of an operand.
+fn bytes_of(arg: &Arg) -> usize {
+    match arg {
+        Arg::In(bytes) | Arg::InOut(bytes) => bytes.len(),
+        Arg::Out(bytes) => *bytes,
+        Arg::Same(_) => unreachable!("none of these calls is in place"),
+    }
+}
+
+/// Regions, one behind the other, of whole words.
 #[derive(Default)]
 struct Resident {
     regions: Vec<Region>,
@@ -97,6 +112,7 @@ struct Resident {
 impl Resident {
     /// Adds one, and what it lacks to the alignment as a guard; gives where it starts.
     fn add(&mut self, name: &str, role: Role, bytes: u64) -> Bytes {
+        let bytes = bytes.next_multiple_of(4);
         let offset = Bytes(self.end);
         let mut push = |name: &str, role, offset, bytes: u64| {
             self.regions.push(Region { name: name.to_owned(), role, offset, shape: vec![bytes / 4] });
@@ -112,16 +128,12 @@ impl Resident {
 }
 
 /// An op of one call, whose operands are resident, each between guards; its tensor is there because a program has input.
-fn program(call: &Call, args: &[Arg], alternatives: &[KernelAlternative]) -> Program {
+fn program(call: &Call, float: Float, args: &[Arg], alternatives: &[KernelAlternative]) -> Program {
     let mut resident = Resident::default();
     resident.add("hyper", Role::Hyper, 4 * Hyper::WORDS);
     resident.add("metrics", Role::Metrics, 12);
     let operand = |(number, arg): (usize, &Arg)| {
-        let bytes = match arg {
-            Arg::In(bytes) | Arg::InOut(bytes) => bytes.len(),
-            Arg::Out(bytes) => *bytes,
-            Arg::Same(_) => unreachable!("none of these calls is in place"),
-        };
+        let bytes = bytes_of(arg);
         resident.add("guard", Role::State(0.0), GUARD as u64);
         Operand::Resident(resident.add(&format!("operand {number}"), Role::State(0.0), bytes as u64))
     };
@@ -156,7 +168,7 @@ fn program(call: &Call, args: &[Arg], alternatives: &[KernelAlternative]) -> Pro
         ops: vec![op],
     };
     let kernels = vec![Kernel { call: *call, operands }];
-    let feature_maps = Float::F32;
+    let feature_maps = float;
     Program { trace, kernels, resident: resident.regions, feature_maps, images: INPUT, labels: INPUT }
 }
 

@@ -386,9 +386,22 @@ fn check_in_bf16(call: &Call, args: &[Arg]) {
             assert!(others <= 2 + cpu.len() / 20, "{what}: {others} of {} are others", cpu.len());
         }
     }
+    for (name, found) in alternatives::outcomes(call, Float::Bf16, &args) {
+        for ((spec, cpu), found) in call.operands().iter().zip(&cpu).zip(&found) {
+            let what = format!("`{}` of {call:?} in bf16 by {name}", spec.name);
+            let numbers = if spec.feature_map { wide_floats } else { floats };
+            let (cpu, found) = (numbers(cpu), numbers(found));
+            let largest = cpu.iter().fold(0.1 * terms(call).sqrt(), |most, v| most.max(f64::from(v.abs())));
+            for (a, b) in cpu.into_iter().zip(found).filter(|(a, b)| !is_same(*a, *b)) {
+                let off = f64::from((a - b).abs());
+                assert!(off < BF16_STEP * largest, "{what}: {b} instead of the CPU's {a}");
+            }
+        }
+    }
 }
 
-/// From a bf16 to the next, as a share of it, at most.
+/// From a bf16 to the next, as a share of it, at most. A library may round a gradient of weights, or a result before the bias is
+/// added.
 const BF16_STEP: f64 = 1.0 / 128.0;
 
 /// The numbers that halves are.
@@ -452,7 +465,8 @@ fn assert_close(what: &str, got: &[f32], expected: &[f64], terms: f64, share: f6
 /// Runs a call, on the device in all its alternatives, and compares operands, given by number, with what the reference says.
 pub fn check(call: &Call, args: &[Arg], expected: &[(usize, &[f64])]) {
     let own = outcomes(call, args).into_iter().map(|(by, got)| (by.to_owned(), got, OWN));
-    let alternatives = alternatives::outcomes(call, args).into_iter().map(|(by, got)| (by, got, LIBRARY));
+    let alternatives =
+        alternatives::outcomes(call, Float::F32, args).into_iter().map(|(by, got)| (by, got, LIBRARY));
     for (by, got, share) in own.chain(alternatives) {
         for (operand, expected) in expected {
             let what = format!("operand {operand} of {call:?} by {by}");

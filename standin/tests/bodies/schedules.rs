@@ -10,7 +10,7 @@ use plimsoll_ir::network::Network;
 use plimsoll_ir::program::{Call, Program};
 use plimsoll_ir::schedule::{Link, Schedule, Stream};
 use plimsoll_ir::testing::random_schedule;
-use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Seconds};
+use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Float, Precision, Seconds};
 use plimsoll_networks::{LowerOptions, lower};
 use plimsoll_runtime::{Checkpoint, Cpu, CpuOptions, Device, Executor, MemoryLayout, RuntimeError, Trainer};
 use plimsoll_tuner::{Allow, Limits, Outcome, PlanRequest, Policy, Tricks, plan};
@@ -242,9 +242,39 @@ fn networks_of_tokens_and_maps_train_to_the_same_bits() {
     }
 }
 
+/// The same where feature maps are bf16: what is near is what the device cpu computes in bf16.
+fn networks_in_bf16_train_to_the_same_bits() {
+    let Some(place) = Place::open() else { return };
+    let options = CpuOptions { feature_maps: Float::Bf16, ..CpuOptions::default() };
+    for network in [drawn::text(), drawn::maps()] {
+        let device = place.device_in(Precision::Bf16);
+        let program = program_with(&device, &network);
+        assert_eq!(program.feature_maps, Float::Bf16);
+        let train = |program: &Program, schedule: &Schedule, device| {
+            drawn::train(&network, program, schedule, device, ITERATIONS as u32).expect("it trains")
+        };
+        let another = || Box::new(device.another().expect("it shares what is open"));
+        let kept = train(&program, &keep(&program.trace), another());
+        let its_own = support::training_in(Float::Bf16, &network, BATCH);
+        let on_cpu = train(&its_own, &keep(&its_own.trace), Box::new(Cpu::new(options.clone())));
+        for ((name, found), (_, expected)) in drawn::numbers(&kept).zip(drawn::numbers(&on_cpu)) {
+            let near = found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 2e-2);
+            assert!(near, "`{name}` is not what the device cpu computes");
+        }
+        for (n, (name, schedule)) in (0..).zip(schedules(&program, &[Policy::Plimsoll, Policy::Naive], 3)) {
+            for pace in place.paces(n) {
+                place.set(&pace);
+                let found = train(&program, &schedule, another());
+                assert!(found == kept, "{}: {name}, {pace:?}", network.spec.name);
+            }
+        }
+    }
+}
+
 plimsoll_ir::tests![
     the_state_of_the_last_finished_iteration_is_kept_beside_the_next,
     networks_of_tokens_and_maps_train_to_the_same_bits,
+    networks_in_bf16_train_to_the_same_bits,
     a_network_of_every_kind_of_layer_trains_to_the_same_bits,
     resnet20_trains_to_the_same_bits,
 ];

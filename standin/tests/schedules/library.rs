@@ -1,5 +1,6 @@
 //! The stand-in as the device finds it, a library in a folder, and the words that a test has with it.
 
+use plimsoll_ir::Precision;
 use plimsoll_runtime::{CudaDevice, CudaError, CudaOptions};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -47,6 +48,12 @@ impl StandIn {
     /// Opens the device `cuda` as anybody does.
     pub fn open_device(&self, graphs: bool) -> Result<CudaDevice, CudaError> {
         CudaDevice::open(&CudaOptions { graphs, ..self.options() })
+    }
+
+    /// The device `cuda` in another precision, with graphs.
+    pub fn device_in(&self, precision: Precision) -> CudaDevice {
+        let options = CudaOptions { precision: Some(precision), ..self.options() };
+        CudaDevice::open(&options).expect("nothing stands in the way")
     }
 
     /// The device `cuda`.
