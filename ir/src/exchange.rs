@@ -1,8 +1,8 @@
 //! `exchange/1`: what the workers of one training exchange in an update, beside a schedule that stays as it is.
 //!
-//! The gradients lie in one contiguous range of what is resident. The range is cut into pieces. A piece is summed over all
-//! workers once the op that completes it has run, and one op waits for the sum: an update of the same iteration, or an op of
-//! the next forward pass. No command of the schedule moves a gradient, so nothing of `trace/1` or `schedule/1` changes.
+//! What is summed over all workers (the gradients, and the running statistics, of which all take the mean) is thought of as
+//! one range of bytes, cut into pieces. A piece is summed once the op that completes it has run, and one op waits for the sum:
+//! an update of the same iteration, or an op of the next forward pass. No command of the schedule moves a gradient, so nothing of `trace/1` or `schedule/1` changes.
 //!
 //! On its way a piece passes four stages: it is pushed over the link to the host, reduced and gathered over the
 //! interconnect, and pulled back over the link. [`update::simulate_update`] says how long an update takes with that, and
@@ -51,9 +51,9 @@ pub struct Exchange {
     /// Passes, each forward and backward, that a worker makes for one update: its virtual workers, at least 1. What is
     /// exchanged is their sum.
     pub passes: u64,
-    /// The bytes of all gradients.
-    pub gradient_bytes: Bytes,
-    /// They cover the gradients in order, without a gap.
+    /// The bytes of all that is summed: the gradients, and running statistics, whose mean all workers take.
+    pub bytes: Bytes,
+    /// They cover these bytes in order, without a gap.
     pub pieces: Vec<Piece>,
 }
 
@@ -81,7 +81,7 @@ pub struct Interconnect {
     pub latency_seconds: Seconds,
 }
 
-/// A part of the gradients.
+/// A part of what is summed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Piece {
@@ -141,8 +141,8 @@ impl Exchange {
         )
     }
 
-    /// Makes sure that a schedule that passed [`crate::check`] can run with it: that it is for this trace, that the gradients
-    /// lie within what is resident, and that each piece is complete before it is waited for.
+    /// Makes sure that a schedule that passed [`crate::check`] can run with it: that it is for this trace, that what is
+    /// summed lies within what is resident, and that each piece is complete before it is waited for.
     ///
     /// # Errors
     ///
@@ -158,9 +158,9 @@ impl Exchange {
         }
         self.validate().map_err(Unfit::Unusable)?;
         crate::check::check(trace, schedule).map_err(Unfit::Schedule)?;
-        if self.gradient_bytes > trace.resident_bytes {
+        if self.bytes > trace.resident_bytes {
             let resident = trace.resident_bytes;
-            return Err(Unfit::NotResident { gradients: self.gradient_bytes, resident });
+            return Err(Unfit::NotResident { summed: self.bytes, resident });
         }
         for (number, piece) in self.pieces.iter().enumerate() {
             for op in [piece.ready, piece.needed] {
@@ -212,11 +212,11 @@ pub enum Unfit {
     /// The schedule itself is not valid.
     #[error(transparent)]
     Schedule(Violation),
-    /// There is no room for the gradients.
-    #[error("gradients of {gradients} do not lie within the {resident} that are resident")]
+    /// There is no room for what is summed.
+    #[error("the {summed} that are summed do not lie within the {resident} that are resident")]
     NotResident {
-        /// The gradients' bytes.
-        gradients: Bytes,
+        /// The exchange's bytes.
+        summed: Bytes,
         /// The trace's resident bytes.
         resident: Bytes,
     },
@@ -273,22 +273,9 @@ impl Document for Exchange {
         if !(1..=BYTES_MAX).contains(&self.passes) {
             return fault("passes", "a worker makes at least 1 pass in an update".into());
         }
-        let Interconnect { bytes_per_second, latency_seconds } = self.interconnect;
-        if !bytes_per_second.is_sound() {
-            let least = BytesPerSecond::LEAST.0;
-            return fault(
-                "interconnect.bytes_per_second",
-                format!("a rate is at least {least:e} bytes per second"),
-            );
-        }
-        if !(latency_seconds.0.is_finite() && latency_seconds.0 >= 0.0) {
-            return fault(
-                "interconnect.latency_seconds",
-                format!("a latency is 0 or more, not {}", latency_seconds.0),
-            );
-        }
-        if self.gradient_bytes.0 > BYTES_MAX {
-            return fault("gradient_bytes", "at most 2^62 bytes make sense".into());
+        self.interconnect.validate("interconnect")?;
+        if self.bytes.0 > BYTES_MAX {
+            return fault("bytes", "at most 2^62 bytes make sense".into());
         }
         let mut covered = 0;
         for (number, piece) in self.pieces.iter().enumerate() {
@@ -297,17 +284,33 @@ impl Document for Exchange {
                     format!("it begins at byte {}, the one before ends at {covered}", piece.first_byte.0);
                 return fault(&format!("pieces[{number}].first_byte"), why);
             }
-            if piece.bytes.0 == 0 || piece.bytes.0 > self.gradient_bytes.0 - covered {
-                let left = self.gradient_bytes.0 - covered;
+            if piece.bytes.0 == 0 || piece.bytes.0 > self.bytes.0 - covered {
+                let left = self.bytes.0 - covered;
                 let why =
                     format!("a piece has from 1 byte to the {left} that are left, not {}", piece.bytes.0);
                 return fault(&format!("pieces[{number}].bytes"), why);
             }
             covered += piece.bytes.0;
         }
-        if covered != self.gradient_bytes.0 {
-            let why = format!("they end at byte {covered} of {}", self.gradient_bytes.0);
+        if covered != self.bytes.0 {
+            let why = format!("they end at byte {covered} of {}", self.bytes.0);
             return fault("pieces", why);
+        }
+        Ok(())
+    }
+}
+
+impl Interconnect {
+    /// Makes sure that the rate is above zero and finite, and the latency 0 or more; `place` is where it stands.
+    pub(crate) fn validate(&self, place: &str) -> Result<(), Fault> {
+        let fault = |key: &str, why: String| Err(Fault::Meaning { place: format!("{place}.{key}"), why });
+        if !self.bytes_per_second.is_sound() {
+            let least = BytesPerSecond::LEAST.0;
+            return fault("bytes_per_second", format!("a rate is at least {least:e} bytes per second"));
+        }
+        let latency = self.latency_seconds.0;
+        if !(latency.is_finite() && latency >= 0.0) {
+            return fault("latency_seconds", format!("a latency is 0 or more, not {latency}"));
         }
         Ok(())
     }

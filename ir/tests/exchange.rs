@@ -47,7 +47,7 @@ fn exchange(needed: [u32; 2]) -> Exchange {
         interconnect: Interconnect { bytes_per_second: BytesPerSecond(25.0), latency_seconds: Seconds::ZERO },
         staged: true,
         passes: 1,
-        gradient_bytes: Bytes(200),
+        bytes: Bytes(200),
         pieces: vec![piece(0, 1, needed[0]), piece(100, 2, needed[1])],
     }
 }
@@ -132,9 +132,9 @@ fn what_is_no_exchange() {
         ("/passes", json!(0), "at least 1 pass"),
         ("/interconnect/bytes_per_second", json!(0.0), "a rate is at least"),
         ("/interconnect/latency_seconds", json!(-1.0), "a latency is 0 or more"),
-        ("/gradient_bytes", json!(1_u64 << 63), "2^62"),
-        ("/gradient_bytes", json!(201), "they end at byte 200 of 201"),
-        ("/gradient_bytes", json!(150), "from 1 byte to the 50 that are left"),
+        ("/bytes", json!(1_u64 << 63), "2^62"),
+        ("/bytes", json!(201), "they end at byte 200 of 201"),
+        ("/bytes", json!(150), "from 1 byte to the 50 that are left"),
         ("/pieces/1/first_byte", json!(99), "the one before ends at 100"),
         ("/pieces/0/bytes", json!(0), "from 1 byte"),
         ("/form", json!("ring"), "unknown variant"),
@@ -158,10 +158,10 @@ fn what_does_not_fit_a_schedule() {
     assert!(matches!(unfit(&|e| e.pieces[0].ready = OpId(3)), Unfit::ReadyAfterUpdate { piece: 0, .. }));
     assert!(matches!(unfit(&|e| e.pieces[0].needed = OpId(2)), Unfit::NeededByPass { piece: 0, .. }));
     let more = |e: &mut Exchange| {
-        e.gradient_bytes = Bytes(500);
+        e.bytes = Bytes(500);
         e.pieces[1].bytes = Bytes(400);
     };
-    assert_eq!(unfit(&more), Unfit::NotResident { gradients: Bytes(500), resident: Bytes(400) });
+    assert_eq!(unfit(&more), Unfit::NotResident { summed: Bytes(500), resident: Bytes(400) });
     let mut twice = schedule.clone();
     twice
         .commands
@@ -231,7 +231,7 @@ fn random_exchange(trace: &Trace, schedule: &Schedule, random: &mut Random) -> E
         },
         staged: random.percent(70),
         passes: 1 + random.below(3),
-        gradient_bytes: Bytes(first),
+        bytes: Bytes(first),
         pieces,
     }
 }
@@ -319,7 +319,7 @@ fn any_schedule_with_any_exchange() {
         exchanged += exchange.pieces.len();
         carried += exchange.pieces.iter().filter(|piece| piece.carried()).count();
         hidden += usize::from(!exchange.pieces.is_empty() && update.exposed == Seconds::ZERO);
-        let nothing = Exchange { pieces: Vec::new(), gradient_bytes: Bytes::ZERO, passes: 1, ..exchange };
+        let nothing = Exchange { pieces: Vec::new(), bytes: Bytes::ZERO, passes: 1, ..exchange };
         let alone = simulate_update(&trace, &schedule, &nothing);
         assert_eq!(alone.timeline, simulate(&trace, &schedule), "seed {seed}");
         assert_eq!((alone.seconds, alone.exposed), (alone.timeline.makespan(), Seconds::ZERO), "seed {seed}");

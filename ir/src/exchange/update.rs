@@ -344,24 +344,51 @@ fn stages(schedule: &Schedule, exchange: &Exchange, piece: &Piece) -> [Option<Se
     [over_link(Stream::Offload), round, round, over_link(Stream::Prefetch)]
 }
 
+/// What each server has to do in an iteration with its exchange, whatever waits for what.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Busy {
+    /// Kernels.
+    pub compute: Seconds,
+    /// The link, out: swapping and pushes; both ways where it is half duplex.
+    pub out: Seconds,
+    /// The link, back: swapping and pulls; none where it is half duplex.
+    pub back: Seconds,
+    /// The interconnect.
+    pub wire: Seconds,
+}
+
+/// How long each server is busy in an iteration with its exchange. Both passed [`Exchange::check`].
+pub fn busy(trace: &Trace, schedule: &Schedule, exchange: &Exchange) -> Busy {
+    let totals = simulate(trace, schedule).totals(trace, schedule);
+    let of_pieces = |stage: usize| -> Seconds {
+        exchange.pieces.iter().filter_map(|piece| stages(schedule, exchange, piece)[stage]).sum()
+    };
+    let of_stream = |stream: Stream| totals.busy[stream.index()];
+    let mut busy = Busy {
+        compute: of_stream(Stream::Compute),
+        out: of_stream(Stream::Offload) + of_pieces(0),
+        back: of_stream(Stream::Prefetch) + of_pieces(3),
+        wire: of_pieces(1) + of_pieces(2),
+    };
+    if schedule.link.duplex == Duplex::Half {
+        busy.out += std::mem::take(&mut busy.back);
+    }
+    busy
+}
+
 /// What no order of the same stages goes below: the update's own makespan, what each server has to do, and, where some
 /// pieces are ready at the earliest at one time, all of their stages and the least that comes after them.
 pub fn bound(trace: &Trace, schedule: &Schedule, exchange: &Exchange) -> Seconds {
     let alone = simulate(trace, schedule);
     let tails = tails(trace, schedule);
     let command_of = first_commands(trace, schedule);
-    let half = schedule.link.duplex == Duplex::Half;
     let stages: Vec<[Seconds; 4]> = exchange
         .pieces
         .iter()
         .map(|piece| stages(schedule, exchange, piece).map(Option::unwrap_or_default))
         .collect();
-    let totals = alone.totals(trace, schedule);
-    let busy = |stream: Stream| totals.busy[stream.index()];
-    let all = |stage: usize| stages.iter().map(|of| of[stage]).sum::<Seconds>();
-    let (out, back) = (busy(Stream::Offload) + all(0), busy(Stream::Prefetch) + all(3));
-    let mut least = alone.makespan().max(all(1) + all(2));
-    least = least.max(if half { out + back } else { out.max(back) });
+    let Busy { out, back, wire, .. } = busy(trace, schedule, exchange);
+    let mut least = alone.makespan().max(out).max(back).max(wire);
     for carried in [false, true] {
         // An iteration and the next hold what is carried.
         let share = if carried { 0.5 } else { 1.0 };
