@@ -102,7 +102,14 @@ fn the_earlier_a_piece_may_go_and_the_later_it_is_needed_the_more_is_hidden() {
             let update = simulate_update(trace, &plan.schedule, &exchange);
             let least = bound(trace, &plan.schedule, &exchange);
             assert!(least.0 <= update.seconds.0 * (1.0 + 1e-9), "{name}: {least} and {}", update.seconds);
-            assert!(update.seconds.0 <= 1.3 * least.0, "{name}, {overlap:?}: {least} and {}", update.seconds);
+            println!("{name}, {overlap:?}: {} for at least {least}", update.seconds);
+            // Of what the next iteration waits for, the bound asks for two iterations together.
+            let most = if matches!(overlap, Overlap::Forward(_)) { 1.6 } else { 1.05 };
+            assert!(
+                update.seconds.0 <= most * least.0,
+                "{name}, {overlap:?}: {least} and {}",
+                update.seconds
+            );
             update.seconds
         };
         let nothing = update(Overlap::Nothing);
