@@ -9,8 +9,8 @@ use plimsoll::ir::{Bytes, Seconds};
 use plimsoll::tuner::Policy;
 use plimsoll::tuner::exchange::{Overlap, Workers, exchange};
 
-/// Bytes of a piece: some milliseconds of 10 Gb/s.
-const PIECE: Bytes = Bytes(4 << 20);
+/// Bytes of a piece, of which the best are taken: small ones can begin early, large ones need fewer messages.
+const PIECES: [u64; 4] = [4 << 20, 16 << 20, 64 << 20, 256 << 20];
 
 /// Networks with AccUDNN's batches of Table 1.
 const NETWORKS: [(&str, u64); 2] = [("resnet101", 74), ("resnet152", 54)];
@@ -25,8 +25,8 @@ pub fn workers(scale: &Scale) -> Table {
     let mut table = Table::new(
         "Networks of AccUDNN's Table 2 at its batches, plans by plimsoll within 12 GB of an M40, gradients over the link and the \
          network. Each message takes the network's latency besides its bytes. Shares are of as many workers that exchange \
-         nothing: without overlap; with the backward pass; with the next forward pass, too. The bound knows when each gradient \
-         is ready and when its parameter is next used. What limits is the resource that is busiest, or the waits between them.",
+         nothing: without overlap; with the backward pass; with the next forward pass, too. Pieces of 4 to 256 MiB, the best \
+         of four sizes. The bound, of pieces of that size, knows when each gradient is ready and when its parameter is next used. What limits is the resource that is busiest, or the waits between them.",
         &[
             "network",
             "interconnect",
@@ -58,9 +58,13 @@ pub fn workers(scale: &Scale) -> Table {
                         assert!(least.0 <= update.0 * (1.0 + 1e-9), "{least} bounds {update}");
                         (update, least, busy(&program.trace, &made.schedule, &exchange))
                     };
+                    let best = |overlap: fn(Bytes) -> Overlap| {
+                        let all = PIECES.map(|bytes| of(overlap(Bytes(bytes))));
+                        all.into_iter().min_by(|a, b| a.0.0.total_cmp(&b.0.0)).expect("there are some")
+                    };
                     let (nothing, ..) = of(Overlap::Nothing);
-                    let (backward, ..) = of(Overlap::Backward(PIECE));
-                    let (forward, least, busy) = of(Overlap::Forward(PIECE));
+                    let (backward, ..) = best(Overlap::Backward);
+                    let (forward, least, busy) = best(Overlap::Forward);
                     let share = |update: Seconds| percent(made.makespan / update);
                     let form = if form == Form::Tree { "tree" } else { "shards" };
                     let x = table.plot.at(&count.to_string());

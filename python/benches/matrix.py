@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from beside import eager_step, train
 from rows import NETWORKS, Network
-from steps import OPTIMIZERS, SHARES, build, eager_step, machine, named, train
+from steps import OPTIMIZERS, SHARES, build, machine, named
 
 import plimsoll
 

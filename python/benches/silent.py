@@ -98,7 +98,7 @@ def lowest() -> float:
 def planned(share: float) -> tuple[float, list[torch.Tensor], int]:
     """By a plan within such a share of what eager takes, over a link so slow that it recomputes; how many ops it does."""
     model, loss = fresh()
-    step = plimsoll.tune(loss, model, None, batch(), budget=f"{100 * share:.0f}%", link="1MB/s", verify=0)
+    step = plimsoll.tune(loss, model, None, batch(), budget=f"{100 * share:.0f}%", link="1KB/s", verify=0)
     assert step.fallback is None, step.fallback
     # One that is split draws other dropout than the whole batch, as it does in eager.
     assert step.why.startswith("batch 32,"), step.why

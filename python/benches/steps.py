@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from beside import eager_step, train
 from rows import NETWORKS, Network
 
 import plimsoll
@@ -27,8 +28,6 @@ import plimsoll
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- table -->", "<!-- end of the table -->"
 SHARES = (0.4, 0.1)
-STEPS = 3
-"""Steps whose bits are compared."""
 
 LOAD = re.compile(r" \(load ([\d.]+)\)")
 
@@ -42,28 +41,6 @@ def build(name: str) -> Network:
     """The same network every time."""
     torch.manual_seed(0)
     return NETWORKS[name]()
-
-
-def eager_step(network: Network) -> Callable[..., torch.Tensor]:
-    """Forward and backward, as a user writes them."""
-
-    def step(*batch: Any) -> torch.Tensor:
-        loss = network.loss(*batch)
-        loss.backward()
-        return loss
-
-    return step
-
-
-def train(network: Network, optimizer: torch.optim.Optimizer, step: Callable[..., torch.Tensor]) -> list[Any]:
-    """All that a few steps leave."""
-    torch.manual_seed(1)
-    left = []
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        left.append(step(*network.batch).detach().clone())
-        optimizer.step()
-    return [*left, *(value.clone() for value in network.model.state_dict().values()), torch.get_rng_state()]
 
 
 def seconds_of(

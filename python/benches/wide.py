@@ -24,8 +24,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from beside import eager_step, train
 from rows import CLASSES, Network
-from steps import eager_step, highest_byte, machine, named, train
+from steps import highest_byte, machine, named
 from torch import Tensor, nn
 
 import plimsoll

@@ -159,6 +159,6 @@ def losses_make(fn: Loss, model: torch.nn.Module, batch: Arguments) -> str:
     if abs(both - (one + other)) <= margin:
         return "sum"
     raise BadInput(
-        f"the batch cannot be split: its loss is neither the mean nor the sum of the losses of its parts ({one:g} and "
-        f"{other:g} of {half} samples each, {both:g} together, in `eval` mode). Give batches that fit, and accumulate gradients"
+        f"The batch cannot be split: its loss is neither the mean nor the sum of the losses of its parts ({one:g} and "
+        f"{other:g} of {half} samples each, {both:g} together, in `eval` mode)"
     )

@@ -44,6 +44,10 @@ class NoPlan(Error):
     """The budget."""
     is_proved: bool
     """Whether no plan of any kind fits; else none was found."""
+    largest_batch: int | None = None
+    """The largest batch that fits, where it is known and the batch was not to be split."""
+    enough_bytes: int | None = None
+    """A budget that is enough, where not even one sample fits; none where it is not known."""
 
 
 class Refused(Error):

@@ -41,6 +41,13 @@ class InEager:
         self._hooked: Hooked | None = None
         self.short = ""
         """Why it does not fit the budget with hooks either; empty where it does."""
+        self._said: set[str] = set()
+
+    def is_news(self, what: str) -> bool:
+        """Whether this was not said yet."""
+        is_new = what not in self._said
+        self._said.add(what)
+        return is_new
 
     def fit(
         self,
@@ -51,13 +58,16 @@ class InEager:
         peak: int | None,
         verify: bool,
         tape: Tape | None = None,
+        keeps: bool = True,
     ) -> None:
         """Finds out what hooks must swap of this batch, unless that is known. `peak` is what eager takes, where that is known.
+        What memory has room beside it `keeps` its place for the next plan.
 
         Gradients, buffers, generators and what the tape of this kind updates are left as they were. Raises
         `VerificationError` where the step has other bits with the hooks.
         """
-        memory.stand_aside(p.grad for p in self._model.parameters() if p.grad is not None)
+        gradients = (p.grad for p in self._model.parameters() if p.grad is not None)
+        memory.stand_aside(gradients, max(0, budget - self._eager_bytes(budget, peak)) if keeps else 0)
         if peak is not None and peak <= budget:
             self._hooked, self.short = None, ""
             return
@@ -94,6 +104,13 @@ class InEager:
 
             is_same(left[0], left[-1], again)
         self._hooked, self.short = hooked, short
+
+    def _eager_bytes(self, budget: int, peak: int | None) -> int:
+        """What the batch takes without hooks; all of the budget where that is not known to be less."""
+        if peak is not None:
+            return peak
+        hooked = self._hooked
+        return budget if hooked is None or hooked.swaps.chosen else hooked.peak_bytes
 
     def run(self, run: Callable[[], Given]) -> Given:
         """Runs a batch, with the hooks where they are needed."""

@@ -100,9 +100,12 @@ class Memory:
         self._was_settled = self._was_settled or self._is_settled()
         self.pool.open(budget if self._was_settled else None)
 
-    def stand_aside(self, gradients: Iterable[torch.Tensor]) -> None:
-        """Something else runs that needs the memory: what holds none of these gradients is given back, or lent."""
-        if not (self._bound or self.pool.size or self.host.size or self.arena_bytes):
+    def stand_aside(self, gradients: Iterable[torch.Tensor], room: int = 0) -> None:
+        """Something else runs, beside which there is room for so many bytes: what has none is lent, or given back where it
+        holds none of these gradients."""
+        if self.arena_bytes <= room or not (self._bound or self.pool.size or self.host.size):
+            return
+        if self.arena_bytes - self.pool.held_bytes <= room and self.pool.lend():
             return
         first = self.gradients.storage.data_ptr()
         last = first + self.gradients.storage.nbytes()

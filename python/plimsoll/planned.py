@@ -14,6 +14,12 @@ from .smaller import Smaller
 COMPARED_AGAIN = 128
 """The runs after so many, twice as many and so on are compared with eager again, which is less than one in a hundred."""
 
+ANOTHER_WAY = 4
+"""After so many batches in a row for which the host reads another value, the next ones are not tried by the plan."""
+
+PUT_OFF = 32
+"""So many are not, which makes what trying costs less than one in a hundred."""
+
 
 class Planned:
     """One kind of batch: its tape, its program, and how many of its runs are still to be verified."""
@@ -43,6 +49,24 @@ class Planned:
         """Whether the whole batch can be compared with eager, as far as is known."""
         self.smaller: Smaller | str | None = None
         """What is compared with eager where this does not fit in eager, or why nothing is; none before it is due."""
+        self._place = ""
+        self._in_a_row = 0
+        self._put_off = 0
+
+    def tried(self, place: str = "") -> None:
+        """A batch was tried by the plan; it took another way where a place is said."""
+        self._place = place
+        self._in_a_row = self._in_a_row + 1 if place else 0
+        self._put_off = PUT_OFF if self._in_a_row >= ANOTHER_WAY else 0
+
+    def put_off(self) -> str:
+        """Why the next batch is not tried by the plan; empty where it is."""
+        if self._put_off == 0:
+            return ""
+        self._put_off -= 1
+        return (
+            f"the last batches took another way at {self._place}; one in {PUT_OFF + 1} is tried by the plan"
+        )
 
     def is_due_again(self) -> bool:
         """Whether this run is compared with eager long after the first ones, which is so where eager fits the budget."""

@@ -8,18 +8,17 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from . import _core, batches, devices, distributed, planning, shortage
+from . import _core, devices, distributed, planning, shortage
 from ._core import show_bytes
-from .errors import BadInput, HostMemoryError, NoPlan
+from .errors import HostMemoryError, NoPlan
 from .link import Link
 from .memory import Memory
 from .options import Options
-from .planned import Parts, Planned
+from .planned import Planned
 from .planning import Recorded
 from .program import Program
 from .ranks import Ranks
 from .recording import Loss
-from .tape import Tape
 from .watched import Watched
 
 logger = logging.getLogger("plimsoll")
@@ -48,8 +47,8 @@ class Planner:
         """Whether batches are recorded in pieces; none for only where memory runs out."""
         self._graphs = options.graphs
         self._seconds = options.seconds
-        self._model = model
-        self._optimizer = optimizer
+        self.model = model
+        self.optimizer = optimizer
         self._replica = replica
         self._ranks = ranks
         self._watched = watched
@@ -72,7 +71,7 @@ class Planner:
             assert self.budget is not None
             self.memory.give_back()
             beside, measured = self.resident_beside(), None if known is None else known.measured
-            recorded = planning.record_in_pieces(fn, self._model, batch, beside, self.budget, adds, measured)
+            recorded = planning.record_in_pieces(fn, self.model, batch, beside, self.budget, adds, measured)
             assert recorded.measured is not None
             logger.info(
                 "batch %d was recorded in pieces: %d of %d calls were tried one by one, with at most %s at once",
@@ -85,7 +84,7 @@ class Planner:
 
         def whole() -> Recorded:
             return planning.record(
-                fn, self._model, batch, self.resident_beside(), adds=adds, graphs=self._graphs
+                fn, self.model, batch, self.resident_beside(), adds=adds, graphs=self._graphs
             )
 
         if self.in_pieces:
@@ -113,7 +112,7 @@ class Planner:
         replica, ours = self._replica, self.memory.arena_bytes
         reducing = 0 if replica is None else distributed.own_bytes(replica)
         ours += 0 if replica is None else distributed.bucket_bytes(replica)
-        return planning.resident_beside(self.device, self._model, self._optimizer, ours) + reducing
+        return planning.resident_beside(self.device, self.model, self.optimizer, ours) + reducing
 
     def _without_pool(self, _error: Exception) -> str | None:
         """Gives the pool back for eager code that needs memory; says so, or gives None where there is none."""
@@ -163,39 +162,3 @@ class Planner:
             return None
         less = show_bytes(self.host_budget)
         return f"planning with {less} of the host's memory, as measured, in place of {show_bytes(host)}"
-
-    def split(self, fn: Loss, batch: tuple[Any, ...], no_plan: NoPlan) -> tuple[Parts, str]:
-        """The fewest parts of a batch that a plan fits, and whether its loss is the mean or the sum of theirs. Raises `no_plan`
-        where neither is."""
-        size = batches.size_of(batch)
-        state = self.resident_beside()
-        name = type(self._model).__name__
-
-        # All parts but the first add to the gradients of those before, which takes more.
-        def tape_of(part: tuple[Any, ...]) -> Tape:
-            return self.record(fn, part, adds=True).tape
-
-        family, _ = batches.family(fn, self._model, batch, state, name, adds=True, tape_of=tape_of)
-        rates = self.link.rates
-        largest = family.largest(self.budget_bytes, size - 1, *rates, batches.PLAN_SECONDS, self.host_budget)
-        while largest is not None and largest > 0:
-            sizes = batches.part_sizes(size, largest)
-            part = self.record(fn, batches.taken(batch, 0, sizes[0]), adds=True)
-            try:
-                self.schedule(part)
-                break
-            except NoPlan:
-                largest -= max(1, largest // 16)  # the estimate was too high
-        if not largest:
-            text = str(no_plan).removesuffix(", or lower the batch")
-            no_plan.args = (
-                f"{text}. Splitting the batch does not help: one sample at a time, whose gradients are added, takes more than "
-                "the budget",
-            )
-            raise no_plan
-        try:
-            losses = batches.losses_make(fn, self._model, batch)
-        except BadInput as neither:
-            no_plan.args = (f"{no_plan}: {sizes[0]} fits. {neither}",)
-            raise no_plan from None
-        return Parts(sizes, batches.weights(losses, sizes)), losses

@@ -125,12 +125,13 @@ def resident_beside(
     known |= {id(p.grad): p.grad for p in model.parameters() if p.grad is not None}
     known |= {id(t): t for t in ([] if optimizer is None else _state_in_memory(optimizer))}
     on_device = [tensor for tensor in known.values() if tensor.device == device.where]
-    return optimizer_bytes(optimizer, _elsewhere(optimizer, device)) + device.held_bytes(on_device, counted)
+    return state_bytes(device, optimizer) + device.held_bytes(on_device, counted)
 
 
-def _elsewhere(optimizer: torch.optim.Optimizer | None, device: Device) -> torch.device | None:
-    """The device, where an optimizer has others work for it, some of them on the host; none for one that is all there."""
-    return None if optimizer is None or hasattr(optimizer, "state") else device.where
+def state_bytes(device: Device, optimizer: torch.optim.Optimizer | None) -> int:
+    """What an optimizer's state takes of a device: less than all, where an optimizer has others work for it on the host."""
+    is_all_there = optimizer is None or hasattr(optimizer, "state")
+    return optimizer_bytes(optimizer, None if is_all_there else device.where)
 
 
 def is_state_known(optimizer: torch.optim.Optimizer) -> bool:

@@ -53,10 +53,8 @@ class Diverged(Exception):
         """Says which value."""
         self.call = call
         self.value = value
-        place = f" at {call.line}" if call.line else ""
-        super().__init__(
-            f"`{call.name}`{place} gave {value!r}, and {call.value!r} when the step was recorded"
-        )
+        self.place = f"`{call.name}`" + (f" at {call.line}" if call.line else "")
+        super().__init__(f"{self.place} gave {value!r}, and {call.value!r} when the step was recorded")
 
 
 class Unplanned(Exception):

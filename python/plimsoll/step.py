@@ -46,6 +46,7 @@ from .program import Diverged, Program, Unplanned
 from .ranks import Ranks
 from .recording import Loss
 from .smaller import Smaller
+from .splitting import Splitting
 from .surroundings import arrivals_noted, host_generators_kept, run_accumulate_hooks, without_accumulate_hooks
 from .torch_private import has_hooks, modules_of, uncompiled
 from .verification import Outcome, State, generators_of, is_same, outcome
@@ -162,6 +163,8 @@ class Step:
             return self._in_eager(planned.why, planned, batch, weight)
         if planned.broken:
             return self._in_eager(planned.broken, planned.in_eager, batch, weight, planned)
+        if why := planned.put_off():
+            return self._in_eager(why, planned.in_eager, batch, weight, planned)
         self._last = planned
         tensors = tensors_in(batch)
         devices.check_sample(self.device, tensors)
@@ -174,10 +177,12 @@ class Step:
             if planned.recorded.measured is not None and not planned.program.finished:
                 return self._run(self._with_value(planned, diverged, batch), batch, weight)
             why = f"this batch takes another way: {diverged}"
-            return self._in_eager(why, planned.in_eager, batch, weight, planned)
+            planned.tried(diverged.place)
+            return self._in_eager(why, planned.in_eager, batch, weight, planned, diverged.place)
         except Unplanned as unplanned:
             planned.broken = f"the plan cannot be kept to: {unplanned}"
             return self._in_eager(planned.broken, planned.in_eager, batch, weight, planned)
+        planned.tried()
         self.fallback = None
         self._arrived += [planned.tape.gradients[number][0] for number in planned.tape.arrivals]
         return given
@@ -418,19 +423,9 @@ class Step:
         try:
             program = planner.program(recorded)
         except NoPlan as no_plan:
-            if recorded.tape.adds_to_gradients() and weight is None:
-                no_plan.args = (
-                    f"{no_plan}. The step adds to gradients that were there when it was called, which takes more: where that "
-                    "was not meant, call `optimizer.zero_grad()` before the step",
-                )
-            if weight is None and batches.size_of(batch) > 1:
-                if recorded.tape.others is None:
-                    return self._split(batch, no_plan)
-                no_plan.args = (
-                    f"{no_plan}. A step that gives more than its loss is not split: give batches that fit, and accumulate "
-                    "gradients",
-                )
-            raise
+            if weight is not None:
+                raise
+            return self._split(batch, Splitting(planner, self._fn, batch, recorded, no_plan))
         planned = Planned(recorded, program, self._verify, weight, self._new_in_eager())
         shortage.retried(lambda: self._bind(planned), lambda error: planner.with_less(planned, error))
         self._calibrate(planned, batch)
@@ -440,9 +435,9 @@ class Step:
             logger.info("%s", self.why)
         return planned
 
-    def _split(self, batch: tuple[Any, ...], no_plan: NoPlan) -> Parts:
+    def _split(self, batch: tuple[Any, ...], splitting: Splitting) -> Parts:
         """The parts of a batch that no plan fits, the first of which is planned."""
-        parts, losses = self._planner.split(self._fn, batch, no_plan)
+        parts, losses = splitting.parts()
         self._planned(batches.taken(batch, 0, parts.sizes[0]), parts.weights[0])
         self._parts = parts
         logger.info(
@@ -500,8 +495,10 @@ class Step:
         batch: tuple[Any, ...],
         weight: float | None,
         planned: Planned | None = None,
+        place: str = "",
     ) -> Given:
-        """Runs a batch without a plan, with hooks where eager does not fit the budget, and says why."""
+        """Runs a batch without a plan, with hooks where eager does not fit the budget, and says why: once for each kind of
+        batch and place where that shows."""
 
         arrived: list[torch.nn.Parameter] = []
         self._watched.forget()
@@ -523,10 +520,12 @@ class Step:
                     f"of {show_bytes(budget)}: {why}. Give smaller batches, which eager can take over"
                 )
             tape = None if planned is None else planned.tape
-            how.fit(run, self._memory, budget, self._planner.host_budget, peak, self._verify > 0, tape)
+            keeps = planned is None or not planned.broken
+            host = self._planner.host_budget
+            how.fit(run, self._memory, budget, host, peak, self._verify > 0, tape, keeps)
             how.warn(budget)
         said = f"{why}; {how.words}" if how.words else why
-        if said != self.fallback:
+        if how.is_news(f"{place or why}; {how.words}"):
             logger.warning("this batch runs in eager: %s", said)
         self.fallback = said
         given = how.run(run)

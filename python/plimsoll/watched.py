@@ -176,6 +176,69 @@ class _Look:
         )
 
 
+class _Reader:
+    """Notes what a function reads, and what that reads in turn."""
+
+    def __init__(self, known: set[int]) -> None:
+        """`known` are the modules that are looked at in other ways, by identity."""
+        self._known = known
+        self.settings: Settings = {}
+        self.outside: dict[int, torch.nn.Module] = {}
+        """The other modules, by identity."""
+
+    def read(self, value: Any, label: Label, names: frozenset[str], depth: int) -> None:
+        """Notes a value, of which code reads attributes of these names."""
+
+        def read(part: object, *name: object, deeper: int = 1) -> None:
+            self.read(part, (*label, *name), names, depth - deeper)
+
+        if isinstance(value, torch.nn.Module):
+            self.settings[label] = Same(value)
+            if id(value) not in self._known:
+                self.outside[id(value)] = value
+        elif isinstance(value, types.MethodType):
+            code = getattr(value.__func__, "__code__", None)
+            names = names if code is None else _names_in(code)
+            if isinstance(value.__self__, torch.nn.Module):
+                read(value.__self__, "self", deeper=0)
+            else:
+                self._read_object(value.__self__, (*label, "self"), names, depth)
+            read(value.__func__, deeper=0)
+        elif isinstance(value, functools.partial):
+            for name, part in (("func", value.func), *enumerate(value.args), *value.keywords.items()):
+                read(part, name, deeper=0)
+        elif isinstance(value, types.FunctionType):
+            self.settings[label] = Same(value.__code__)
+            if depth < 0 or (_is_others(value) and label != ("fn",)):
+                return
+            names = _names_in(value.__code__)
+            for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+                with contextlib.suppress(ValueError):  # a cell that nothing is in yet
+                    read(cell.cell_contents, name)
+            for name, part in (*enumerate(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).items()):
+                read(part, "default", name)
+            for name in names & value.__globals__.keys():
+                read(value.__globals__[name], name)
+        elif isinstance(value, tuple | list | dict) and len(value) <= MOST_ITEMS:
+            self.settings[label] = described(value, names)
+            for part in value.values() if isinstance(value, dict) else value:
+                if isinstance(part, torch.nn.Module):
+                    read(part, id(part))
+        elif callable(value) and isinstance(type(value).__call__, types.FunctionType):
+            read(types.MethodType(type(value).__call__, value), deeper=0)
+        else:
+            self._read_object(value, label, names, depth)
+
+    def _read_object(self, value: Any, label: Label, names: frozenset[str], depth: int) -> None:
+        """Notes an object, and those of its attributes that code reads by name."""
+        self.settings[label] = described(value, names)
+        own = getattr(value, "__dict__", None)
+        if depth >= 0 and isinstance(own, dict) and not _is_others(value):
+            for name in names & own.keys():
+                if isinstance(own[name], torch.nn.Module | types.FunctionType | types.MethodType):
+                    self.read(own[name], (*label, name), names, depth - 1)
+
+
 class Watched:
     """Gives each state of what a step reads from Python a number."""
 
@@ -321,10 +384,10 @@ class Watched:
         return settings
 
     def _read_by_function(self) -> Settings:
-        settings: Settings = {}
-        outside: dict[int, torch.nn.Module] = {}
-        self._read(self._fn, ("fn",), frozenset(), DEPTH, settings, outside)
-        for root in list(outside.values()):
+        reader = _Reader(self._known)
+        reader.read(self._fn, ("fn",), frozenset(), DEPTH)
+        settings = reader.settings
+        for root in reader.outside.values():
             for module in modules_of(root):
                 if id(module) in self._known:
                     continue
@@ -337,74 +400,6 @@ class Watched:
                 hooks = [*hooks_of([module]), *tensor_hooks([module])]
                 settings[(*here, "hooks")] = tuple((name, Same(hook)) for _, name, hook in hooks)
         return settings
-
-    def _read(
-        self,
-        value: Any,
-        label: Label,
-        names: frozenset[str],
-        depth: int,
-        settings: Settings,
-        outside: dict[int, torch.nn.Module],
-    ) -> None:
-        """Notes a value that a function reads, and what that reads in turn."""
-
-        def read(part: object, *name: object, deeper: int = 1) -> None:
-            self._read(part, (*label, *name), names, depth - deeper, settings, outside)
-
-        if isinstance(value, torch.nn.Module):
-            settings[label] = Same(value)
-            if id(value) not in self._known:
-                outside[id(value)] = value
-        elif isinstance(value, types.MethodType):
-            code = getattr(value.__func__, "__code__", None)
-            names = names if code is None else _names_in(code)
-            if isinstance(value.__self__, torch.nn.Module):
-                read(value.__self__, "self", deeper=0)
-            else:
-                self._read_object(value.__self__, (*label, "self"), names, depth, settings, outside)
-            read(value.__func__, deeper=0)
-        elif isinstance(value, functools.partial):
-            for name, part in (("func", value.func), *enumerate(value.args), *value.keywords.items()):
-                read(part, name, deeper=0)
-        elif isinstance(value, types.FunctionType):
-            settings[label] = Same(value.__code__)
-            if depth < 0 or (_is_others(value) and label != ("fn",)):
-                return
-            names = _names_in(value.__code__)
-            for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-                with contextlib.suppress(ValueError):  # a cell that nothing is in yet
-                    read(cell.cell_contents, name)
-            for name, part in (*enumerate(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).items()):
-                read(part, "default", name)
-            for name in names & value.__globals__.keys():
-                read(value.__globals__[name], name)
-        elif isinstance(value, tuple | list | dict) and len(value) <= MOST_ITEMS:
-            settings[label] = described(value, names)
-            for part in value.values() if isinstance(value, dict) else value:
-                if isinstance(part, torch.nn.Module):
-                    read(part, id(part))
-        elif callable(value) and isinstance(type(value).__call__, types.FunctionType):
-            read(types.MethodType(type(value).__call__, value), deeper=0)
-        else:
-            self._read_object(value, label, names, depth, settings, outside)
-
-    def _read_object(
-        self,
-        value: Any,
-        label: Label,
-        names: frozenset[str],
-        depth: int,
-        settings: Settings,
-        outside: dict[int, torch.nn.Module],
-    ) -> None:
-        """Notes an object, and those of its attributes that a function reads by name."""
-        settings[label] = described(value, names)
-        own = getattr(value, "__dict__", None)
-        if depth >= 0 and isinstance(own, dict) and not _is_others(value):
-            for name in names & own.keys():
-                if isinstance(own[name], torch.nn.Module | types.FunctionType | types.MethodType):
-                    self._read(own[name], (*label, name), names, depth - 1, settings, outside)
 
     def _words(self, labels: list[Label]) -> str:
         """What changed, named."""

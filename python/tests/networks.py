@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.nn.functional as F
+from beside import eager_step as eager
 from models import GPT, Checkpointed
 from torch import Tensor, nn
 
@@ -140,15 +141,6 @@ def train(task: Task, optimizer: torch.optim.Optimizer, step: Callable[..., Tens
         optimizer.step()
         optimizer.zero_grad()
     return losses
-
-
-def eager(task: Task) -> Callable[..., Tensor]:
-    def step(*batch: Tensor) -> Tensor:
-        loss = task.loss(*batch)
-        loss.backward()
-        return loss
-
-    return step
 
 
 def budget_at(share: float, task: Task, optimizer: torch.optim.Optimizer | None, adds: bool = False) -> int:

@@ -89,7 +89,7 @@ def test_networks_of_torchvision_run_unchanged(name):
     optimizer = optimizer_of("adamw", task.model)
     budget = budget_at(0.1, task, optimizer)
     step = plimsoll.tune(
-        task.loss, task.model, optimizer, task.batches[0], budget, "1MB/s", verify=0, seconds=0.5
+        task.loss, task.model, optimizer, task.batches[0], budget, "1KB/s", verify=0, seconds=0.5
     )
     assert step.program.schedule.recomputed_ops > 0
     planned = train(task, optimizer, step)

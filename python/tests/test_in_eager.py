@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import plimsoll
+from plimsoll import planned
 from plimsoll.hooked import peak_of
 from plimsoll.in_eager import InEager
 from plimsoll.saved import SavedSwaps
@@ -101,6 +102,44 @@ def test_eager_that_fits_the_budget_has_the_memory_of_the_plan_and_gives_it_back
         assert step._memory.pool.size == step._memory.arena_bytes == 0
     assert step.fallback == "the plan does not pay"
     assert trimmed == [1]
+
+
+@pytest.mark.parametrize(("share", "stays"), [(3.0, True), (1.5, False), (1.0, False)])
+def test_a_plan_that_takes_turns_with_eager_keeps_its_place_where_both_fit(share, stays):
+    model, x = deep(), torch.rand(256, 64)
+    loss = signed(model)
+    step, budget, trace = tuned(model, loss, x, share)
+    pool = step._memory.pool
+    for number in range(4):
+        step(x)
+        assert step.fallback is None
+        bound = step.program._bound_to
+        beside_eager(model, loss, step, -x)
+        assert "another way" in step.fallback
+        assert trace.peak_bytes + step._memory.arena_bytes <= budget, "all that is there"
+        assert (pool.held_bytes > 0) == stays
+        assert (step.program._bound_to == bound) == (share > 1), number
+        model.zero_grad()
+
+
+def test_a_value_that_is_another_in_every_batch_is_tried_now_and_then(caplog):
+    model, x = deep(4), torch.rand(16, 64)
+    loss = signed(model)
+    step, _, _ = tuned(model, loss, x, 1.0, verify=0)
+    with caplog.at_level(logging.WARNING, "plimsoll"):
+        for _ in range(planned.ANOTHER_WAY + 2 * (planned.PUT_OFF + 1)):
+            beside_eager(model, loss, step, -x)
+            assert "another way" in step.fallback
+            assert "`_local_scalar_dense` at " in step.fallback
+    assert step.program.runs == planned.ANOTHER_WAY + 2
+    assert ["this batch takes" in said for said in caplog.messages] == [True, False], "each is said once"
+    assert "one in 33 is tried" in caplog.text
+    for number in range(planned.PUT_OFF + 1):
+        assert step.program.runs == planned.ANOTHER_WAY + 2, number
+        beside_eager(model, loss, step, x)
+    for _ in range(3):
+        assert step.fallback is None
+        step(x)
 
 
 def test_an_lstm_whose_eager_step_does_not_fit_is_swapped_by_hooks():

@@ -86,5 +86,10 @@ def test_several_losses_are_seen_one_by_one():
 def test_a_batch_whose_step_gives_more_than_its_loss_is_not_split():
     task = with_others(build("convolutions"))
     floor = plimsoll.trace(task.loss, task.model, *batches.taken(task.batches[0], 0, 2)).floor_bytes
-    with pytest.raises(plimsoll.NoPlan, match="more than its loss is not split"):
+    with pytest.raises(plimsoll.NoPlan, match="more than its loss is not split") as failed:
         plimsoll.tune(task.loss, task.model, None, task.batches[0], floor, "20GB/s", seconds=0.5)
+    largest = failed.value.largest_batch
+    assert 1 <= largest <= 2
+    assert f"is {largest}: give batches of that" in str(failed.value)
+    sample = batches.taken(task.batches[0], 0, largest)
+    plimsoll.tune(task.loss, task.model, None, sample, floor, "20GB/s", seconds=0.5)

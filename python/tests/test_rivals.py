@@ -7,6 +7,7 @@ import pytest
 import torch
 from acceptance import gauge, racing, rivals, tasks
 from acceptance.asking import Ask
+from beside import eager_step
 from torch.utils._python_dispatch import TorchDispatchMode
 
 NETWORKS = ("GPT, dropout", "GPT, bf16", "ResNet-50", "ViT-B/16", "U-Net", "Llama 1B, 8k")
@@ -109,7 +110,7 @@ def sizes_of(model):
 def test_the_update_is_part_of_a_timed_step():
     task = tasks.build("own checkpoint", "cpu", True)
     optimizer, before = tasks.optimizer_of(task), [p.detach().clone() for p in task.model.parameters()]
-    gauge.measured(gauge.Gauge("cpu"), task, tasks.eager_of(task), optimizer)
+    gauge.measured(gauge.Gauge("cpu"), task, eager_step(task), optimizer)
     assert not any(torch.equal(p, old) for p, old in zip(task.model.parameters(), before, strict=True))
     assert {int(state["step"]) for state in optimizer.state.values()} == {2 + gauge.RUNS}
 

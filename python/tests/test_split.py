@@ -1,6 +1,8 @@
 """A batch that no plan fits as a whole runs in parts, with the bits of eager in the same parts."""
 
+import itertools
 import logging
+import re
 
 import pytest
 import torch
@@ -9,7 +11,7 @@ from networks import build, eager, optimizer_of
 from torch import nn
 
 import plimsoll
-from plimsoll import batches
+from plimsoll import batches, splitting
 
 
 def large(name, times=8):
@@ -147,10 +149,101 @@ def test_a_loss_over_pairs_of_samples_is_not_split():
         y = model(x)
         return F.cross_entropy(y @ y.t(), torch.arange(len(x)))
 
+    budget = plimsoll.trace(loss, model, x).floor_bytes - 1
+    with pytest.raises(plimsoll.NoPlan, match="neither the mean nor the sum of the losses") as failed:
+        plimsoll.tune(loss, model, None, x, budget, "1GB/s")
+    error = failed.value
+    assert f"The largest batch that fits, also where gradients are added up, is {error.largest_batch}" in str(
+        error
+    )
+    assert f"{error.short_by_bytes} B more than the budget" in str(error)
+    step = plimsoll.tune(loss, model, None, x[: error.largest_batch], budget, "1GB/s", verify=0)
+    for _ in range(2):  # the second one adds
+        step(x[: error.largest_batch])
+        assert step.fallback is None
+    assert plimsoll.trace(loss, model, x[: error.largest_batch + 1]).floor_bytes > budget, (
+        "with gradients there"
+    )
+
+
+def test_a_budget_that_holds_no_sample_is_told_what_is_enough():
+    task = build("convolutions")
+    optimizer = optimizer_of("adamw", task.model)
+    trace = plimsoll.trace(task.loss, task.model, *task.batches[0], optimizer=optimizer)
+    budget = trace.resident_bytes // 2
+    with pytest.raises(
+        plimsoll.NoPlan, match="One sample at a time, whose gradients are added, does not"
+    ) as failed:
+        plimsoll.tune(task.loss, task.model, optimizer, task.batches[0], budget, "1GB/s")
+    error = failed.value
+    assert error.layer == trace.floor_layer != ""
+    assert f"layer `{error.layer}`" in str(error)
+    assert error.short_by_bytes == trace.floor_bytes - budget
+    assert error.largest_batch is None
+    assert "lower the batch" not in str(error)
+    for way in ("an optimizer with less state", "smaller samples", "fewer or smaller trained parameters"):
+        assert way in str(error), "none of them alone is enough"
+    enough = re.search(r"What helps: a budget of ([\d.]+ \w+)", str(error))[1]
+    step = plimsoll.tune(task.loss, task.model, optimizer, task.batches[0], enough, "1GB/s")
+    step(*task.batches[0])
+    assert step.fallback is None
+    assert step._parts is not None
+
+
+def test_logits_that_decide_are_named_with_a_budget_that_is_enough():
+    torch.manual_seed(0)
+    model = nn.Linear(8, 5000)
+    x, y = torch.randn(4, 64, 8), torch.randint(0, 5000, (4, 64))
+
+    def tuned(samples, budget):
+        def loss(x, y):
+            return F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+
+        return plimsoll.tune(loss, model, None, (x[:samples], y[:samples]), budget, "1GB/s")
+
+    for samples in (1, 4):
+        with pytest.raises(
+            plimsoll.NoPlan, match=r"What helps: .* a loss that never holds all logits"
+        ) as failed:
+            tuned(samples, "1MiB")
+        said = str(failed.value)
+        assert "outside all modules, as the loss" in said
+        assert ("One sample at a time" in said) == (samples > 1)
+        assert "an optimizer" not in said, "there is none"
+        assert "trained parameters" not in said, "they take less than what is missing"
+        step = tuned(samples, failed.value.enough_bytes)
+        step(x[:samples], y[:samples])
+        assert step.fallback is None
+
+
+def test_a_step_of_one_batch_size_says_that_no_other_is_known():
+    model = nn.Linear(64, 64)
+    x = torch.randn(64, 64)
+
+    def loss(x):
+        return model(x).view(64, 8, 8).square().sum()
+
     floor = plimsoll.trace(loss, model, x).floor_bytes
-    with pytest.raises(plimsoll.NoPlan, match=r"lower the batch: 256 fits\. the batch cannot be split"):
+    with pytest.raises(
+        plimsoll.NoPlan, match=r"Which smaller batch fits is not known.* \(RuntimeError: shape"
+    ) as failed:
         plimsoll.tune(loss, model, None, x, floor - 1, "1GB/s")
-    plimsoll.tune(loss, model, None, x[:256], floor - 1, "1GB/s")
+    assert failed.value.short_by_bytes == 1
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7, 100])
+def test_the_largest_that_fits_is_found_from_any_guess(limit):
+    for largest, guess in itertools.product(range(limit + 1), range(1, limit + 1)):
+        asked = []
+
+        def fits(at, asked=asked, largest=largest):
+            asked.append(at)
+            return at <= largest
+
+        assert splitting.largest_of(fits, guess, limit) == largest
+        assert len(asked) == len(set(asked))
+        assert all(1 <= at <= limit for at in asked)
+        assert guess not in (largest, largest + 1) or len(asked) <= 2
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_ours_survives_by_its_buckets_and_the_loop_by_shrinking():
 def test_a_loop_that_runs_out_of_memory_begins_anew_with_less(monkeypatch):
     pytest.importorskip("accelerate", reason="accelerate is not installed")
 
-    def eager_of(task):
+    def eager_step(task):
         def step(x, y):
             if x.numel() > 3 * 24:
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
@@ -125,7 +125,7 @@ def test_a_loop_that_runs_out_of_memory_begins_anew_with_less(monkeypatch):
 
         return step
 
-    monkeypatch.setattr(lengths, "eager_of", eager_of)
+    monkeypatch.setattr(lengths, "eager_step", eager_step)
     some = [6, 6, 24, 6]
     row = lengths.by_shrinking(ask_of("GPT, bf16"), 1 << 30, 4, some)
     # Two steps run with four samples, then all with three.

@@ -297,17 +297,6 @@ def test_lstm_is_refused_or_equal():
     assert_as_eager(task, step, x)
 
 
-def test_a_budget_under_the_floor_is_no_plan():
-    task = build("convolutions")
-    trace = plimsoll.trace(task.loss, task.model, *task.batches[0])
-    with pytest.raises(
-        plimsoll.NoPlan, match=r"raise the budget above it\. Splitting the batch does not help"
-    ) as failed:
-        plimsoll.tune(task.loss, task.model, None, task.batches[0], trace.resident_bytes, "1GB/s")
-    assert failed.value.layer == trace.floor_layer != ""
-    assert failed.value.short_by_bytes == trace.floor_bytes - trace.resident_bytes
-
-
 def test_a_parameter_without_gradient_has_none():
     model = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8)])
     step = plimsoll.tune(lambda x: model[0](x).sum(), model, None, torch.randn(2, 8), "100%", "1GB/s")

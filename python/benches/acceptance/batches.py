@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from beside import eager_step
 
 import plimsoll
 
 from .asking import Ask, NotHere, Row, limited
 from .finders import LOOPS, Tries
 from .gauge import Gauge, measured
-from .tasks import build, eager_of, of_size, optimizer_of
+from .tasks import build, of_size, optimizer_of
 
 LOOP_SECONDS = 40.0
 """For one loop to find its batch."""
@@ -23,7 +24,7 @@ def eagers_peak(ask: Ask, has_optimizer: bool = False) -> int | None:
     def eager() -> Row:
         task, gauge = build(ask.network, ask.device, ask.small), Gauge(ask.device)
         optimizer = optimizer_of(task) if has_optimizer else None
-        timed = measured(gauge, task, eager_of(task), optimizer)
+        timed = measured(gauge, task, eager_step(task), optimizer)
         if "peak_bytes" in timed:
             return timed
         # The CPU counts none.
@@ -63,7 +64,7 @@ def found(
 ) -> Row:
     """The batch that a loop finds within so many seconds, how often memory ran out, and how fast the batch trains in eager."""
     gauge, task = Gauge(device), build(name, device, small)
-    step, sample = eager_of(task), task.batch
+    step, sample = eager_step(task), task.batch
 
     def run(count: int) -> None:
         task.model.zero_grad()

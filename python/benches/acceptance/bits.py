@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from beside import eager_step, train
 from torch import nn
 
 import plimsoll
@@ -14,23 +15,12 @@ from plimsoll import devices
 
 from .asking import Ask, NotHere, Row
 from .gauge import Gauge, measured, plan_seconds
-from .tasks import Task, build, eager_of
-
-STEPS = 3
-"""Steps whose bits are compared."""
+from .tasks import Task, build
 
 
-def train(task: Task, step: Callable[..., Any]) -> list[Any]:
-    """All that a few steps leave: losses, parameters, buffers, states of generators."""
-    optimizer = torch.optim.AdamW(task.model.parameters(), 1e-3)
-    torch.manual_seed(1)
-    left = []
-    for _ in range(STEPS):
-        optimizer.zero_grad()
-        left.append(step(*task.batch).detach().cpu())
-        optimizer.step()
-    states = [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [])]
-    return [*left, *(value.cpu().clone() for value in task.model.state_dict().values()), *states]
+def trained(task: Task, step: Callable[..., Any]) -> list[Any]:
+    """What a few steps leave."""
+    return train(task, torch.optim.AdamW(task.model.parameters(), 1e-3), step)
 
 
 def are_equal(one: list[Any], other: list[Any]) -> bool:
@@ -78,10 +68,10 @@ def expandable(device: str) -> Row:
     _set_allocator_settings("expandable_segments:True")
     try:
         task = fresh()
-        expected = train(task, eager_of(task))
+        expected = trained(task, eager_step(task))
         task = fresh()
         step = plimsoll.tune(task.loss, task.model, None, task.batch, "80%", verify=0, seconds=1)
-        equal = are_equal(expected, train(task, step))
+        equal = are_equal(expected, trained(task, step))
         return {"bits_equal": equal, "fallback": step.fallback, "runs": step.program.runs_as}
     finally:
         _set_allocator_settings("expandable_segments:False")
@@ -93,14 +83,14 @@ def bits(ask: Ask) -> None:
     name, device, small = ask.network, ask.device, ask.small
     gauge = Gauge(device)
     reference, again = (
-        train(t, eager_of(t)) for t in (build(name, device, small), build(name, device, small))
+        trained(t, eager_step(t)) for t in (build(name, device, small), build(name, device, small))
     )
     repeats = are_equal(reference, again)
     del again
 
     def in_eager() -> Row:
         task = build(name, device, small)
-        return {"bits_equal": repeats, **measured(gauge, task, eager_of(task))}
+        return {"bits_equal": repeats, **measured(gauge, task, eager_step(task))}
 
     eager = ask.arm("eager", in_eager, fails="error")
     task = build(name, device, small)
@@ -128,7 +118,7 @@ def within(ask: Ask, gauge: Gauge, budget: int, reference: list[Any]) -> Row:
     seconds = plan_seconds(ask.small)
     step = plimsoll.tune(task.loss, task.model, None, task.batch, budget, verify=0, seconds=seconds)
     tuning = gauge.clock() - start
-    row: Row = {"bits_equal": are_equal(reference, train(task, step)), "fallback": step.fallback}
+    row: Row = {"bits_equal": are_equal(reference, trained(task, step)), "fallback": step.fallback}
     row["runs"] = step.program.runs_as
     timed = measured(gauge, task, step)
     program, schedule = step.program, step.program.schedule

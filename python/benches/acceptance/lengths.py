@@ -12,13 +12,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from beside import eager_step
+
 import plimsoll
 
 from .asking import Ask, NotHere, Row, emptied, limited
 from .batches import eagers_peak
 from .gauge import Gauge, plan_seconds
 from .racing import MARGIN
-from .tasks import Task, build, eager_of, of_size, optimizer_of
+from .tasks import Task, build, of_size, optimizer_of
 
 STEPS, SMALL_STEPS = 200, 12
 RIVAL_SECONDS = 110.0
@@ -80,7 +82,7 @@ def by_shrinking(ask: Ask, budget: int, size: int, some: list[int], seconds: flo
         begun += 1
         emptied(ask.device)  # of the training before
         task = build(ask.network, ask.device, ask.small)
-        step, optimizer = eager_of(task), optimizer_of(task)
+        step, optimizer = eager_step(task), optimizer_of(task)
         for batch in batches(task, batch_size, some):
             if time.monotonic() > end:
                 raise TimeoutError(f"its time is over after {steps} steps and {begun - 1} restarts")

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from beside import eager_step
 
 import plimsoll
 
@@ -17,7 +18,7 @@ from . import verdict
 from .asking import Ask, Row, limited
 from .gauge import Gauge, context, measured, plan_seconds
 from .rivals import SLICES, Rival, chunk_loss, compilers, long_rivals, rivals
-from .tasks import Task, build, eager_of, has_logits, optimizer_of
+from .tasks import Task, build, has_logits, optimizer_of
 
 OURS = (0.5, 0.3, 0.7)
 """Budgets of ours, as shares of eager's peak: the middle first, where most is asked."""
@@ -33,7 +34,7 @@ def tried(ask: Ask, rival: Rival) -> Row:
     """Time and memory of a rival."""
     task = build(ask.network, ask.device, ask.small)
     rival.change(task)
-    return measured(Gauge(ask.device), task, eager_of(task), optimizer_of(task))
+    return measured(Gauge(ask.device), task, eager_step(task), optimizer_of(task))
 
 
 def raced(ask: Ask, some: Iterable[Rival], reserve: float) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from beside import eager_step
 
 import plimsoll
 from plimsoll import _core, planning
@@ -20,7 +21,7 @@ from plimsoll import _core, planning
 from .asking import Ask, NotHere, Row
 from .gauge import Gauge, measured, plan_seconds
 from .rivals import SLICES, checkpointed, chunk_loss
-from .tasks import Task, build, eager_of, llama
+from .tasks import Task, build, llama
 
 SHARE = 0.95
 """Of the GPU's free memory our plan may have."""
@@ -135,7 +136,7 @@ def alone(ask: Ask, kind: Kind, _gpu: int | None) -> Row:
     task = fresh(ask)
     checkpointed(task, 1)
     optimizer = kind.make(task.model.parameters())
-    return rate(task, measured(Gauge(ask.device), task, eager_of(task), optimizer))
+    return rate(task, measured(Gauge(ask.device), task, eager_step(task), optimizer))
 
 
 def with_plan(ask: Ask, kind: Kind, gpu: int | None) -> Row:

@@ -121,17 +121,6 @@ def build(name: str, device: str, small: bool) -> Task:
     return Task(model, lambda x, y: F.cross_entropy(model(x), y), (pixels, targets), blocks)
 
 
-def eager_of(task: Task) -> Callable[..., Any]:
-    """Forward and backward, as a user writes them."""
-
-    def step(*batch: Any) -> Any:
-        loss = task.loss(*batch)
-        loss.backward()
-        return loss
-
-    return step
-
-
 def optimizer_of(task: Task) -> Any:
     """AdamW as its users run it."""
     return torch.optim.AdamW(task.model.parameters(), 1e-4, fused=True)

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from beside import eager_step
 from models import GPT
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -24,7 +25,7 @@ import plimsoll
 
 from .asking import Ask, NotHere, Row
 from .rivals import all_on_cpu, checkpointed, group, offload_activations
-from .tasks import Task, eager_of
+from .tasks import Task
 
 WIDTH, BLOCKS, CLASSES, BATCH = 64, 4, 10, 32
 SHARE = 0.3
@@ -84,7 +85,7 @@ def whole(x: Tensor) -> Tensor:
 def trained(task: Task, change: Change) -> Parts:
     """What forward and backward leave of a task that was changed."""
     change(task)
-    return left(task, eager_of(task))
+    return left(task, eager_step(task))
 
 
 def compared(expected: Parts, found: Parts) -> dict[str, Any]:

@@ -166,7 +166,7 @@ def host_is_short():
         "refused ones"
     )
     model = Register(rows=count)
-    step = tuned((model, model, (rows(0, count),)), 0.4)
+    step = tuned((model, model, (rows(0, count),)), 0.4, seconds=20.0)
     said = [said for said in warnings.said if "of the host's memory, as measured, in place of" in said]
     assert len(said) == 1 and limit - (2 << 20) <= step._planner.host_budget <= limit, warnings.said
     schedule = step.program.schedule
