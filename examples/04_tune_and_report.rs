@@ -22,6 +22,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
         objective: Objective::Frugal,
         min_batch: 32,
         max_batch: Some(128),
+        cluster: None,
         rate,
         epochs: 20,
         command: "examples/04_tune_and_report.rs".to_owned(),

@@ -19,6 +19,7 @@ pub use values::{
 use crate::output::Format;
 use crate::progress::MessageFormat;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use plimsoll_ir::exchange::Interconnect;
 use plimsoll_ir::units::Size;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_study::data::DataSource;
@@ -297,6 +298,23 @@ pub struct SearchArgs {
     pub max_batch: Option<u64>,
 }
 
+/// The workers that a batch is chosen for.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Workers")]
+pub struct ClusterArgs {
+    /// Workers that are to train together, each with the budget for itself: the batch is chosen by the time of an update of all
+    /// of them, with what they exchange between the last pass and the update
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=65536), requires = "interconnect")]
+    pub workers: Option<u64>,
+    /// The network between them, as each of them can send, and what a message takes besides: 10Gbit/s or 10Gbit/s,30us
+    #[arg(long, value_name = "RATE[,TIME]", requires = "workers")]
+    pub interconnect: Option<Interconnect>,
+    /// Samples in an update, of all workers together, to be kept: a batch is chosen that goes into it without a rest, and workers
+    /// accumulate. By default a batch of each
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), requires = "workers")]
+    pub global_batch: Option<u64>,
+}
+
 /// How the learning rate follows the batch.
 #[derive(Clone, Debug, Args)]
 pub struct RateArgs {
@@ -419,6 +437,8 @@ pub struct AutoArgs {
     #[command(flatten)]
     pub search: SearchArgs,
     #[command(flatten)]
+    pub cluster: ClusterArgs,
+    #[command(flatten)]
     pub rate: RateArgs,
     #[command(flatten)]
     pub train: TrainArgs,
@@ -452,6 +472,8 @@ pub struct TuneArgs {
     pub workload: WorkloadArgs,
     #[command(flatten)]
     pub search: SearchArgs,
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
     #[command(flatten)]
     pub rate: RateArgs,
     /// Passes over the data that will be trained; the warm-up takes at most a tenth of them

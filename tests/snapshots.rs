@@ -235,7 +235,13 @@ const PLANNED: [(&str, &[&str]); 2] = [
 /// Those that measure, in the order in which one needs the other.
 const MEASURED: [(&str, &[&str]); 4] = [
     ("profile", &["profile --network resnet20 --max-batch 32 --study s"]),
-    ("tune", &["tune --network resnet20 --max-batch 32 --study s"]),
+    (
+        "tune",
+        &[
+            "tune --network resnet20 --max-batch 32 --study s",
+            "tune --network mlp --device k40 --workers 4 --interconnect 1Gbit/s,30us --global-batch 512 --study w",
+        ],
+    ),
     ("run", &["run s --epochs 1"]),
     (
         "auto",
@@ -244,6 +250,7 @@ const MEASURED: [(&str, &[&str]); 4] = [
             "auto --network resnet20 --max-batch 32 --epochs 1 --study a",
             "auto --network mlp --device k40 --max-batch 32 --study k --fresh",
             "auto --network mlp --device k40 --max-batch 32 --study k",
+            "auto --network mlp --device k40 --max-batch 32 --workers 4 --interconnect 1Gbit/s --study w4",
         ],
     ),
 ];

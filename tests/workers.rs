@@ -115,3 +115,103 @@ fn workers_that_are_interrupted_leave_one_state_that_goes_on() {
     check(whole.path(), &line, 0, &[]);
     assert!(state(&whole) == state(&folder));
 }
+
+/// The tables of a tuning for workers, on a modelled device.
+fn tuned(folder: &Path, study: &str, options: &str) -> serde_json::Value {
+    let line =
+        format!("tune --network resnet20 --device k40 --budget 40MB --study {study} {options} --format json");
+    let output = command(folder, &line).output().expect("the program starts");
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+fn number(table: &serde_json::Value, key: &str) -> f64 {
+    table[key].as_f64().unwrap_or_else(|| panic!("{key} in {table}"))
+}
+
+#[test]
+fn a_batch_is_chosen_for_what_workers_exchange() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let alone = tuned(folder.path(), "alone", "");
+    assert!(alone["workers"].is_null(), "{alone}");
+    // 4 bytes of each of the parameters and of the running statistics, three quarters of them each way at 12.5 MB/s, and all of
+    // them over the link.
+    let slow = tuned(folder.path(), "slow", "--workers 4 --interconnect 100Mbit/s");
+    let summed = 4.0 * (272_474.0 + 2.0 * 688.0);
+    let least = 2.0 * 0.75 * summed / 12.5e6;
+    let exchange = number(&slow["workers"], "exchange_seconds");
+    assert!(exchange > least && exchange < 1.1 * least + 1e-3, "{exchange} for at least {least}");
+    let global = 4.0 * number(&slow["choice"], "batch");
+    assert_eq!(number(&slow["workers"], "global_batch"), global);
+    let update = number(&slow["workers"], "update_seconds");
+    assert!((number(&slow["workers"], "samples_per_second") - global / update).abs() < 1.0, "{slow}");
+    // What an exchange takes does not depend on the batch: with it a large batch gains more.
+    let gain = |table: &serde_json::Value| {
+        let epoch = |batch: f64| {
+            let curve = table["curve"].as_array().expect("lines");
+            number(
+                curve.iter().find(|line| number(line, "batch") == batch).expect("it is on both"),
+                "epoch_seconds",
+            )
+        };
+        epoch(32.0) / epoch(256.0)
+    };
+    assert!(gain(&slow) > 2.0 * gain(&alone), "{} and {}", gain(&slow), gain(&alone));
+    let config = fs::read_to_string(folder.path().join("slow/chosen.config.json")).expect("it was written");
+    assert!(config.contains("\"cluster\": {"), "{config}");
+
+    let kept = tuned(folder.path(), "kept", "--workers 3 --interconnect 10Gbit/s,30us --global-batch 160");
+    let batch = number(&kept["choice"], "batch");
+    assert!(160.0 % batch == 0.0 && batch <= 160.0 / 3.0, "{kept}");
+    assert_eq!(number(&kept["workers"], "passes"), (160.0 / batch / 3.0).ceil());
+    for line in kept["curve"].as_array().expect("lines") {
+        assert!(160.0 % number(line, "batch") == 0.0, "{line}");
+    }
+}
+
+#[test]
+fn workers_that_no_batch_is_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let tune = "tune --network mlp --device k40 --study s";
+    for (options, exit, says) in [
+        ("--workers 4", 2, "--interconnect"),
+        ("--interconnect 1Gbit/s", 2, "--workers"),
+        ("--global-batch 64", 2, "--workers"),
+        ("--workers 1 --interconnect 1Gbit/s", 2, "2..=65536"),
+        ("--workers 2 --interconnect 1Gbps", 2, "a rate above zero with its unit"),
+        ("--workers 2 --interconnect 1Gbit/s,fast", 2, "a time such as 3ms"),
+        (
+            "--workers 2 --interconnect 1Gbit/s --global-batch 3 --min-batch 2",
+            2,
+            "goes 2 times or more into a global batch of 3",
+        ),
+        ("--workers 2 --interconnect 1Gbit/s --global-batch 9999", 2, "takes 9999 samples"),
+        ("--workers 60 --interconnect 1Gbit/s --min-batch 32", 2, "60 workers takes 1920 samples"),
+    ] {
+        check(folder.path(), &format!("{tune} {options}"), exit, &[says]);
+    }
+    assert!(!folder.path().join("s/chosen.config.json").exists());
+}
+
+#[test]
+fn what_is_tuned_for_workers_is_trained_with_their_updates_by_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let workers = "--workers 2 --interconnect 1Gbit/s --global-batch 128";
+    let line = format!("auto --network mlp --epochs 2 --study study --max-batch 64 {workers}");
+    let output =
+        command(folder.path(), &format!("{line} --format json")).output().expect("the program starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let tables: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(number(&tables["training"], "global_batch"), 128.0, "{tables}");
+    assert_eq!(number(&tables["workers"], "global_batch"), 128.0, "{tables}");
+    // The same command finds its choice, and says it again.
+    let again =
+        command(folder.path(), &format!("{line} --format json")).output().expect("the program starts");
+    let again: serde_json::Value = serde_json::from_slice(&again.stdout).expect("JSON");
+    assert_eq!(again["workers"], tables["workers"]);
+    let before = state(&folder);
+    check(folder.path(), "run study --epochs 2 --workers 2", 0, &[]);
+    assert!(state(&folder) == before, "two epochs were trained");
+    let other = "auto --network mlp --epochs 2 --study study --min-batch 8 --max-batch 64";
+    check(folder.path(), other, 2, &["workers", "2 over 1Gbit/s, 128 samples in an update"]);
+}

@@ -4,8 +4,8 @@
 
 use plimsoll::ir::check::check;
 use plimsoll::ir::network::{Network, NetworkSpec};
-use plimsoll::ir::program::Call;
-use plimsoll::ir::schedule::Link;
+use plimsoll::ir::program::{Call, Program};
+use plimsoll::ir::schedule::{Link, Schedule};
 use plimsoll::ir::simulate::simulate;
 use plimsoll::ir::trace::Trace;
 use plimsoll::ir::{Bytes, Seconds};
@@ -38,6 +38,7 @@ pub struct Made {
     pub memory: Bytes,
     /// Resident bytes and the most that is alive at once: what the plan would take, were addresses no matter.
     pub alive: Bytes,
+    pub schedule: Schedule,
 }
 
 /// A device of the papers: with the fast alternatives of convolutions, or with the usual one alone.
@@ -71,11 +72,16 @@ fn small_of(name: &str) -> &'static str {
 impl Subject {
     /// One iteration with the device's seconds.
     pub fn trace(&self, batch: u64) -> Trace {
+        self.program(batch).trace
+    }
+
+    /// The same, with what each op computes.
+    pub fn program(&self, batch: u64) -> Program {
         let alternatives = |call: &Call| self.device.alternatives(call);
         let options = LowerOptions { alternatives: &alternatives, ..LowerOptions::default() };
         let mut program = lower(&self.network, batch, &options).expect("a batch that can be counted with");
         self.device.fill(&mut program);
-        program.trace
+        program
     }
 
     /// Whether it is of a small table.
@@ -109,7 +115,7 @@ impl Subject {
                 let alive = trace.resident_bytes + alive;
                 let memory = trace.resident_bytes + plan.schedule.pool_bytes;
                 assert!(memory <= request.budget, "{memory} of {}", request.budget);
-                Ok(Made { makespan, memory, alive })
+                Ok(Made { makespan, memory, alive, schedule: plan.schedule })
             }
         }
     }

@@ -4,6 +4,7 @@
 //! training script reads the same numbers from it.
 
 use crate::document::{Document, Fault, define_kind};
+use crate::exchange::Interconnect;
 use crate::network::NetworkSpec;
 use crate::precision::Precision;
 use crate::schedule::Link;
@@ -61,6 +62,9 @@ pub struct Config {
     pub policy: String,
     /// The schedule's file, relative to the config.
     pub schedule: String,
+    /// The workers that it was chosen for; none for one alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<Cluster>,
     /// The learning rate, and where it comes from.
     pub learning_rate: LearningRate,
     /// What the model says of an iteration.
@@ -68,6 +72,24 @@ pub struct Config {
     /// What was measured; none where the choice was not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<Figures>,
+}
+
+/// The workers that a training was tuned for, and an update of theirs as predicted.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cluster {
+    /// How many, at least 2.
+    pub workers: u64,
+    /// The network between them.
+    pub interconnect: Interconnect,
+    /// Samples in an update, of all of them: a multiple of the batch.
+    pub global_batch: u64,
+    /// Passes of the worker that has the most of them.
+    pub passes: u64,
+    /// What the exchange adds to an update.
+    pub exchange_seconds: Seconds,
+    /// An update.
+    pub update_seconds: Seconds,
 }
 
 /// Whose kernels run on a GPU.
@@ -164,6 +186,12 @@ impl Document for Config {
             |place: &str, why: &str| Err(Fault::Meaning { place: place.to_owned(), why: why.to_owned() });
         if self.batch == 0 || self.learning_rate.base_batch == 0 {
             return fault("batch", "a batch has at least 1 sample");
+        }
+        if let Some(Cluster { workers, global_batch, interconnect, .. }) = self.cluster {
+            if workers < 2 || global_batch == 0 || global_batch % self.batch != 0 {
+                return fault("cluster", "at least 2 workers share a multiple of the batch");
+            }
+            interconnect.validate("cluster.interconnect")?;
         }
         if !is_rate(self.learning_rate.rate) {
             return fault("learning_rate.rate", NO_RATE);

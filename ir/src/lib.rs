@@ -4,6 +4,7 @@
 //! op touches and how long it takes). The tuner turns a trace into a [`schedule::Schedule`]: a static program for three
 //! streams. [`check`] proves a schedule free of races, [`simulate`] says how long it takes. A [`profile::Profile`] is
 //! what was measured, a [`config::Config`] what was chosen, a [`tuning::Tuning`] what was tried for it.
+//! An [`exchange::Exchange`] is what the workers of one training send each other, beside a schedule.
 //!
 //! Nothing here does IO, nothing is `unsafe`, and no other crate of the house is imported: what stands here can be
 //! printed, saved, compared and trusted on its own.
@@ -13,6 +14,7 @@ pub mod check;
 pub mod checksum;
 pub mod config;
 pub mod document;
+pub mod exchange;
 pub mod health;
 pub mod ids;
 pub mod network;

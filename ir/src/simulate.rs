@@ -148,7 +148,7 @@ pub fn simulate(trace: &Trace, schedule: &Schedule) -> Timeline {
 }
 
 /// How long one command runs.
-fn duration(trace: &Trace, schedule: &Schedule, command: &Command) -> Seconds {
+pub(crate) fn duration(trace: &Trace, schedule: &Schedule, command: &Command) -> Seconds {
     match *command {
         Command::Compute { op, alternative, .. } => {
             alternative_of(&trace.ops[op.index()], alternative).expect("the schedule passed the check").0

@@ -246,6 +246,14 @@ fn bytes_of_unit(unit: &str) -> Option<f64> {
     })
 }
 
+/// How many bytes a bit is, or one of these multiples of it, as networks are sold; decimal.
+fn bits_of_unit(unit: &str) -> Option<f64> {
+    let unit = unit.to_ascii_lowercase();
+    bytes_of_unit(unit.strip_suffix("bit")?)
+        .filter(|_| !unit.starts_with("bbit"))
+        .map(|multiple| multiple / 8.0)
+}
+
 impl FromStr for Bytes {
     type Err = ParseQuantityError;
     fn from_str(text: &str) -> Result<Bytes, ParseQuantityError> {
@@ -267,12 +275,13 @@ impl FromStr for BytesPerSecond {
     fn from_str(text: &str) -> Result<BytesPerSecond, ParseQuantityError> {
         let error = || ParseQuantityError {
             text: text.to_owned(),
-            wanted: "a rate above zero with its unit, such as 12.2GB/s or 900MB/s",
+            wanted: "a rate above zero with its unit, such as 12.2GB/s, 900MB/s or 10Gbit/s",
         };
         // `12` of what a user means in GB/s would be a link that moves 12 bytes a second.
         let (value, unit) = split(text).ok_or_else(error)?;
         let unit = Some(unit.strip_suffix("/s").unwrap_or(unit)).filter(|unit| !unit.is_empty());
-        let rate = value * unit.and_then(bytes_of_unit).ok_or_else(error)?;
+        let rate = value
+            * unit.and_then(|unit| bits_of_unit(unit).or_else(|| bytes_of_unit(unit))).ok_or_else(error)?;
         Some(BytesPerSecond(rate)).filter(|rate| rate.is_sound()).ok_or_else(error)
     }
 }
@@ -351,10 +360,13 @@ mod tests {
         assert_eq!("12.2GB/s".parse(), Ok(BytesPerSecond(12.2e9)));
         assert_eq!("12B/s".parse(), Ok(BytesPerSecond(12.0)));
         assert_eq!("12.2e9 B/s".parse(), Ok(BytesPerSecond(12.2e9)));
+        assert_eq!("10Gbit/s".parse(), Ok(BytesPerSecond(1.25e9)));
+        assert_eq!("400 mbit/s".parse(), Ok(BytesPerSecond(50e6)));
+        assert_eq!("8bit/s".parse(), Ok(BytesPerSecond(1.0)));
         let tiny = format!("0.{}1B/s", "0".repeat(320));
         for bad in [
             "0", "0GB/s", "-1GB/s", "NaN", "inf", "1GB/h", "12", "12.2e9", "1e-320", "1e400B/s", &tiny,
-            "12/s",
+            "12/s", "1Bbit/s", "1bits/s", "0Gbit/s",
         ] {
             assert!(bad.parse::<BytesPerSecond>().is_err(), "{bad}");
         }

@@ -7,5 +7,6 @@ mod common;
 mod check_random;
 mod check_table;
 mod documents;
+mod exchange;
 mod referee;
 mod simulate;

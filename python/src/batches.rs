@@ -12,7 +12,7 @@ use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::{Bytes, Document, Seconds, trace};
 use plimsoll_study::tuning::counts_as_equal;
 use plimsoll_tuner::search::{
-    self, Planned, SearchError, SearchRequest, frugal, largest, search, search_among,
+    self, Planned, SearchError, SearchRequest, Sharing, frugal, largest, search, search_among,
 };
 use plimsoll_tuner::{Outcome, Plan};
 use pyo3::prelude::*;
@@ -132,7 +132,6 @@ impl Batches {
             least: 1,
             most,
             keeps_all: largest(most, &mut { keeps })?,
-            between: &|_| Seconds(0.0),
             within: counts_as_equal(0.0),
             evaluations: EVALUATIONS,
             stop: &|| false,
@@ -142,7 +141,13 @@ impl Batches {
             let found = plan(py, &trace, &limits)?;
             Ok::<_, PyErr>(found.map(|plan| {
                 let makespan = simulate(&trace, &plan.schedule).makespan();
-                Planned { trace, schedule: plan.schedule, makespan, log: SearchLog::default() }
+                Planned {
+                    trace,
+                    schedule: plan.schedule,
+                    makespan,
+                    log: SearchLog::default(),
+                    sharing: Sharing::ALONE,
+                }
             }))
         };
         let found = if among.is_empty() {

@@ -7,8 +7,8 @@ use super::values::{
     SearchArg, ToolArg,
 };
 use super::{
-    DeviceArgs, ExportArgs, KernelArgs, KernelsArg, NetworkArgs, RateArgs, SearchArgs, StudyArgs, TrainArgs,
-    WorkloadArgs, defaults,
+    ClusterArgs, DeviceArgs, ExportArgs, KernelArgs, KernelsArg, NetworkArgs, RateArgs, SearchArgs,
+    StudyArgs, TrainArgs, WorkloadArgs, defaults,
 };
 use crate::failure::Failure;
 use crate::interrupt;
@@ -22,7 +22,8 @@ use plimsoll_study::error::SetupError;
 use plimsoll_study::export::{Optimizer, Tool, Wanted};
 use plimsoll_study::naming::{self, Decides};
 use plimsoll_study::request::{
-    DecayShape, NetworkRequest, NetworkSource, Objective, RateRequest, Searcher, TrainRequest, Workers,
+    ClusterRequest, DecayShape, NetworkRequest, NetworkSource, Objective, RateRequest, Searcher,
+    TrainRequest, Workers,
 };
 use plimsoll_study::tuning::TuneRequest;
 use plimsoll_study::{Error, NetworkWorkload, Setup, Study, Watch};
@@ -160,8 +161,22 @@ impl KernelArgs {
 
 impl SearchArgs {
     /// The least batch to consider.
-    pub fn least(&self, rate: &RateArgs) -> u64 {
-        self.min_batch.unwrap_or(rate.base_batch)
+    pub fn least(&self, rate: &RateArgs, cluster: Option<&ClusterRequest>) -> u64 {
+        // What has a good learning rate is an update, of all workers.
+        let usual = match cluster {
+            None => rate.base_batch,
+            Some(ClusterRequest { global_batch: Some(_), .. }) => 1,
+            Some(cluster) => rate.base_batch.div_ceil(cluster.workers),
+        };
+        self.min_batch.unwrap_or(usual)
+    }
+}
+
+impl ClusterArgs {
+    /// The workers that a batch is chosen for.
+    pub fn request(&self) -> Option<ClusterRequest> {
+        let (workers, interconnect) = self.workers.zip(self.interconnect)?;
+        Some(ClusterRequest { workers, interconnect, global_batch: self.global_batch })
     }
 }
 
@@ -210,17 +225,20 @@ impl ExportArgs {
 pub fn tune_request(
     budget: Bytes,
     search: &SearchArgs,
+    cluster: &ClusterArgs,
     rate: &RateArgs,
     epochs: u64,
     fresh: bool,
 ) -> Result<TuneRequest, Failure> {
     rate.are_sound()?;
+    let cluster = cluster.request();
     Ok(TuneRequest {
         budget,
         search: search.search.into(),
         objective: search.objective.into(),
-        min_batch: search.least(rate),
+        min_batch: search.least(rate, cluster.as_ref()),
         max_batch: search.max_batch,
+        cluster,
         rate: rate.request(),
         epochs,
         command: super::command_line(),
@@ -229,14 +247,16 @@ pub fn tune_request(
 }
 
 /// What of the options decides the choice and the training.
-pub fn decides(search: &SearchArgs, rate: &RateArgs, train: &TrainArgs) -> Decides {
+pub fn decides(search: &SearchArgs, cluster: &ClusterArgs, rate: &RateArgs, train: &TrainArgs) -> Decides {
+    let cluster = cluster.request();
     Decides {
         budget: search.budget,
         host_memory: search.host_memory,
         search: search.search.into(),
         objective: search.objective.into(),
-        min_batch: search.least(rate),
+        min_batch: search.least(rate, cluster.as_ref()),
         max_batch: search.max_batch,
+        cluster,
         rate: rate.request(),
         train: train.request(false, false),
     }
@@ -247,14 +267,15 @@ pub fn study_of(
     task: &NetworkWorkload,
     study: &StudyArgs,
     search: &SearchArgs,
+    cluster: &ClusterArgs,
     rate: &RateArgs,
     train: &TrainArgs,
 ) -> Result<Study, Failure> {
     if let Some(folder) = &study.study {
         return Ok(Study::at(folder));
     }
-    let usual = decides(&defaults(), &defaults(), &defaults());
-    Ok(Study::at(&naming::folder(task, &decides(search, rate, train), &usual)?))
+    let usual = decides(&defaults(), &defaults(), &defaults(), &defaults());
+    Ok(Study::at(&naming::folder(task, &decides(search, cluster, rate, train), &usual)?))
 }
 
 impl From<DuplexArg> for Duplex {
@@ -331,11 +352,11 @@ mod tests {
         let folder = match Cli::parse_from(words).verb {
             Verb::Auto(args) => {
                 let task = task(&args.workload);
-                study_of(&task, &args.study, &args.search, &args.rate, &args.train)
+                study_of(&task, &args.study, &args.search, &args.cluster, &args.rate, &args.train)
             }
             Verb::Tune(args) => {
                 let task = task(&args.workload);
-                study_of(&task, &args.study, &args.search, &args.rate, &defaults())
+                study_of(&task, &args.study, &args.search, &args.cluster, &args.rate, &defaults())
             }
             other => panic!("{other:?}"),
         };

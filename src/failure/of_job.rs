@@ -344,6 +344,11 @@ fn of_tuning(error: &TuneError) -> Failure {
             let raise = host.map_or("--budget", |_| "--budget or --host-memory");
             Failure::new(Exit::NoPlan, error).help(format_args!("raise {raise}, or lower --min-batch"))
         }
+        TuneError::NoShare { .. } => Failure::usage(error)
+            .help("choose a --global-batch with more divisors, fewer --workers, or another --min-batch or --max-batch"),
+        TuneError::TooFewSamples { .. } => {
+            Failure::usage(error).help("lower --global-batch, --workers or --min-batch, or choose other --data")
+        }
         TuneError::NoAlgorithm2 { .. } => Failure::new(Exit::NoPlan, error)
             .help("raise --budget, lower --min-batch, or leave out --search accudnn"),
         TuneError::NoPlan { .. } => Failure::new(Exit::NoPlan, error),

@@ -7,7 +7,7 @@ use crate::output::{Cell, Format, Table};
 use crate::progress::watched;
 use crate::verbs::report;
 use crate::verbs::script::Script;
-use crate::verbs::tune::{choice, figures, head};
+use crate::verbs::tune::{choice, cluster, figures, head};
 use plimsoll_ir::Seconds;
 use plimsoll_ir::config::Config;
 use plimsoll_study::report::{Tuned, rule_in_words};
@@ -27,16 +27,17 @@ fn run_watched(args: &AutoArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failure
     let task = args.workload.task(watch)?;
     let task = task.within(args.search.host_memory)?;
     let fresh = args.study.fresh;
-    let study = study_of(&task, &args.study, &args.search, &args.rate, &args.train)?;
-    let least = args.search.least(&args.rate);
+    let study = study_of(&task, &args.study, &args.search, &args.cluster, &args.rate, &args.train)?;
+    let least = args.search.least(&args.rate, args.cluster.request().as_ref());
     let budget = task.budget_in(&study, fresh, args.search.budget, least, watch)?;
-    let request = tune_request(budget, &args.search, &args.rate, args.train.epochs, fresh)?;
+    let request = tune_request(budget, &args.search, &args.cluster, &args.rate, args.train.epochs, fresh)?;
     let (chosen, held) = study.choose(&task, &request, watch)?;
     let mut tables = match &chosen {
         Chosen::Now(tuned) => vec![choice(tuned), figures(tuned)],
         Chosen::Earlier(config, _) => vec![kept_choice(config)],
     };
     let (config, schedule) = chosen.parts();
+    tables.extend(cluster(config));
     if task.setup.model().is_some() {
         tracing::warn!("{}: the study is tuned and reported, and nothing is trained", config.device);
         tables.push(report::write(&Tuned::read(&study)?.report()?, &study.report())?);
@@ -45,7 +46,8 @@ fn run_watched(args: &AutoArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failure
     let training = args.train.request(fresh, false);
     let trained = study.train(&task, (config, schedule), &training, &held, watch);
     let trained = trained.map_err(|error| of_trained(error, true))?;
-    if trained.iterations > trained.resumed_at {
+    let alone = trained.global_batch == config.batch;
+    if trained.iterations > trained.resumed_at && alone {
         missed(trained.iteration, &config.predicted).inspect(|words| {
             tracing::warn!(
                 "an iteration took {words}; --fresh measures and trains anew, with --study DIR in another folder"
@@ -74,17 +76,24 @@ fn kept_choice(config: &Config) -> Table {
 fn outcome(task: &NetworkWorkload, config: &Config, trained: &Trained, study: &Study) -> Table {
     let trained_now = trained.iterations > trained.resumed_at;
     let measured = |cell: Cell| if trained_now { cell } else { Cell::None };
-    let epoch = (trained.iteration + trained.between) * (task.samples() as f64 / config.batch as f64);
+    // This worker makes all passes of an update one after the other; the cluster's prediction is not of that.
+    let alone = |cell: Cell| if trained.global_batch == config.batch { cell } else { Cell::None };
+    let epoch = (trained.iteration + trained.between) * (task.samples() as f64 / trained.global_batch as f64);
     let predicted = &config.predicted;
     let off = |measured: Seconds, predicted: Seconds| Cell::Share(measured / predicted - 1.0);
     Table::facts(
         "training",
         vec![
             ("iterations", "iterations", trained.iterations.into()),
-            ("predicted_iteration_seconds", "iteration, predicted", predicted.iteration_seconds.into()),
+            ("global_batch", "samples in an update", trained.global_batch.into()),
+            (
+                "predicted_iteration_seconds",
+                "iteration, predicted",
+                alone(predicted.iteration_seconds.into()),
+            ),
             ("iteration_seconds", "iteration, measured in training", measured(trained.iteration.into())),
-            ("iteration_off", "off", measured(off(trained.iteration, predicted.iteration_seconds))),
-            ("predicted_epoch_seconds", "epoch, predicted", predicted.epoch_seconds.into()),
+            ("iteration_off", "off", alone(measured(off(trained.iteration, predicted.iteration_seconds)))),
+            ("predicted_epoch_seconds", "epoch, predicted", alone(predicted.epoch_seconds.into())),
             ("epoch_seconds", "epoch, measured in training", measured(epoch.into())),
             ("predicted_peak_bytes", "peak, predicted", predicted.peak_bytes.into()),
             ("peak_bytes", "peak, allocated", trained.peak.into()),

@@ -23,7 +23,7 @@ pub fn run(args: &ProfileArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
         let max_batch = task.most(args.max_batch)?;
         // The study is that of a tuning with the same options, which goes on from what is measured here.
         let search = SearchArgs { budget: args.budget, max_batch: args.max_batch, ..defaults() };
-        let study = study_of(&task, &args.study, &search, &defaults(), &defaults())?;
+        let study = study_of(&task, &args.study, &search, &defaults(), &defaults(), &defaults())?;
         let (least, fresh) = (LEAST.min(max_batch).max(task.smallest_batch()), args.study.fresh);
         let budget = task.budget_in(&study, fresh, args.budget, least, watch)?;
         let profile = study.measure(&task, &MeasureRequest { budget, max_batch, fresh }, watch)?;
@@ -163,6 +163,6 @@ mod tests {
     #[test]
     fn the_least_batch_is_that_of_tune() {
         let Verb::Tune(tune) = Cli::parse_from(["plimsoll", "tune"]).verb else { panic!("another verb") };
-        assert_eq!(tune.search.least(&tune.rate), LEAST);
+        assert_eq!(tune.search.least(&tune.rate, None), LEAST);
     }
 }

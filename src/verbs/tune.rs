@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::output::{Cell, Facts, Table};
 use crate::progress::watched;
 use crate::verbs::profile::how_known;
-use plimsoll_ir::config::{Config, LearningRate};
+use plimsoll_ir::config::{Cluster, Config, LearningRate};
 use plimsoll_study::report::{placement_in_words, rule_in_words};
 use plimsoll_study::tuning::{Measured, Tuned, other_name};
 use plimsoll_tuner::rate;
@@ -16,16 +16,18 @@ pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let (tuned, study) = watched(quiet, |watch| {
         let task = args.workload.task(watch)?;
         let task = task.within(args.search.host_memory)?;
-        let study = study_of(&task, &args.study, &args.search, &args.rate, &defaults())?;
-        let (least, fresh) = (args.search.least(&args.rate), args.study.fresh);
+        let study = study_of(&task, &args.study, &args.search, &args.cluster, &args.rate, &defaults())?;
+        let (least, fresh) =
+            (args.search.least(&args.rate, args.cluster.request().as_ref()), args.study.fresh);
         let budget = task.budget_in(&study, fresh, args.search.budget, least, watch)?;
-        let request = tune_request(budget, &args.search, &args.rate, args.epochs, fresh)?;
+        let request = tune_request(budget, &args.search, &args.cluster, &args.rate, args.epochs, fresh)?;
         Ok::<_, Failure>((study.tune(&task, &request, watch)?, study))
     })?;
     let folder = study.folder().display();
     tracing::info!("`plimsoll report {folder}` shows all of it");
     let kept = Table::facts("study", vec![("study", "kept in", folder.to_string().into())]);
-    Ok(vec![choice(&tuned), figures(&tuned), curve(&tuned), kept])
+    let tables = [choice(&tuned), figures(&tuned), curve(&tuned)].into_iter();
+    Ok(tables.chain(cluster(&tuned.config)).chain([kept]).collect())
 }
 
 /// What every table of a choice begins with.
@@ -48,6 +50,7 @@ pub fn precision_of(config: &Config) -> Option<String> {
 pub fn choice(tuned: &Tuned) -> Table {
     let config = &tuned.config;
     let rate = &config.learning_rate;
+    let samples = config.cluster.map_or(config.batch, |cluster| cluster.global_batch);
     let mut facts = head(config);
     facts.extend([
         (
@@ -61,11 +64,45 @@ pub fn choice(tuned: &Tuned) -> Table {
         ("placement", "placement", placement_in_words(&tuned.chosen.candidate.moved).into()),
         ("learning_rate", "learning rate", Cell::learning_rate(rate.rate)),
         ("learning_rate_rule", "by", rule_in_words(rate).into()),
-        ("learning_rate_caution", "caution", caution(rate, config.batch).into()),
+        ("learning_rate_caution", "caution", caution(rate, samples).into()),
         ("warmup_iterations", "warm-up iterations", rate.warmup_iterations.into()),
         ("refits", "refits of the model", tuned.refits().into()),
     ]);
     Table::facts("choice", facts)
+}
+
+/// An update of the workers that the batch was chosen for; none for one alone.
+pub fn cluster(config: &Config) -> Option<Table> {
+    let Cluster { workers, interconnect, global_batch, passes, exchange_seconds, update_seconds } =
+        config.cluster?;
+    let LearningRate { rule, base_batch, base_rate, .. } = config.learning_rate;
+    let known = config.measured.unwrap_or(config.predicted);
+    let alone = config.batch as f64 / (known.iteration_seconds + known.between_seconds).0;
+    let together = global_batch as f64 / update_seconds.0;
+    Some(Table::facts(
+        "workers",
+        vec![
+            ("workers", "workers", workers.into()),
+            ("interconnect", "interconnect", interconnect.to_string().into()),
+            ("global_batch", "samples in an update", global_batch.into()),
+            ("passes", "passes of a worker", passes.into()),
+            ("exchange_seconds", "exchange, predicted", exchange_seconds.into()),
+            ("update_seconds", "update", update_seconds.into()),
+            ("samples_per_second", "samples/s of all", Cell::Number(together, 0)),
+            ("speedup", "times one worker", Cell::Number(together / alone, 2)),
+            (
+                "efficiency",
+                "share of as many without exchange",
+                Cell::Share(together / alone / workers as f64),
+            ),
+            (
+                "learning_rate",
+                "learning rate of an update",
+                rate::learning_rate(rule, base_batch, base_rate, global_batch)
+                    .map_or(Cell::None, Cell::learning_rate),
+            ),
+        ],
+    ))
 }
 
 /// What to know of a learning rate that is far from its base point, with the option that keeps it near.

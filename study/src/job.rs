@@ -97,6 +97,7 @@ impl Study {
     ///     objective: Objective::Frugal,
     ///     min_batch: 32,
     ///     max_batch: Some(64),
+    ///     cluster: None,
     ///     rate: RateRequest { base_batch: 32, base_rate: 0.05, rule: LearningRateRule::Linear },
     ///     epochs: 20,
     ///     command: "an example".to_owned(),

@@ -12,7 +12,7 @@ use crate::device::Setup;
 use crate::error::Error;
 use crate::measure::in_words;
 use crate::network_workload::NetworkWorkload;
-use crate::request::{Objective, RateRequest, Searcher, TrainRequest};
+use crate::request::{ClusterRequest, Objective, RateRequest, Searcher, TrainRequest};
 use plimsoll_ir::checksum::Checksum;
 use plimsoll_ir::units::Size;
 use plimsoll_ir::{Bytes, Precision};
@@ -40,6 +40,8 @@ pub struct Decides {
     pub min_batch: u64,
     /// No batch larger than this.
     pub max_batch: Option<u64>,
+    /// The workers that the batch is for; none for one alone.
+    pub cluster: Option<ClusterRequest>,
     /// How the learning rate follows the batch.
     pub rate: RateRequest,
     /// How to train.
@@ -101,7 +103,8 @@ fn device(setup: &Setup) -> Result<Vec<String>, Error> {
 
 /// What decides, each with its value. A new field of a request has to be taken in or left out here.
 fn options(request: &Decides) -> Vec<String> {
-    let Decides { budget: _, host_memory, search, objective, min_batch, max_batch, rate, train } = request;
+    let Decides { budget: _, host_memory, search, objective, min_batch, max_batch, cluster, rate, train } =
+        request;
     let RateRequest { base_batch, base_rate, rule } = rate;
     // The workers are no option of what is tuned and trained in one.
     let TrainRequest { epochs: _, save_every: _, fresh: _, timed: _, workers: _, decay, momentum, .. } =
@@ -113,6 +116,7 @@ fn options(request: &Decides) -> Vec<String> {
         format!("objective {objective:?}"),
         format!("least batch {min_batch}"),
         format!("largest batch {max_batch:?}"),
+        format!("cluster {cluster:?}"),
         format!("base batch {base_batch}"),
         format!("base rate {base_rate}"),
         format!("rate rule {rule:?}"),

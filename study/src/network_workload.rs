@@ -15,10 +15,11 @@ use crate::device::Setup;
 use crate::error::{DataError, Error, WorkloadError};
 use crate::folder::Study;
 use crate::onnx;
-use crate::request::{NetworkRequest, NetworkSource};
+use crate::request::{ClusterRequest, NetworkRequest, NetworkSource};
 
 use crate::watch::Watch;
 use crate::workload::{About, Confirmed, SEED, UNMEASURED, Workload};
+use plimsoll_ir::exchange::{Exchange, Form};
 use plimsoll_ir::network::{Network, NetworkSpec};
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::program::{Call, Program};
@@ -34,6 +35,7 @@ use plimsoll_runtime::{
     DeviceError, Executor, LearningRateSchedule, Loaded, MemoryKind, MemoryLayout, RuntimeError, Trainer,
     TrainingPlan,
 };
+use plimsoll_tuner::exchange::{Overlap, Workers, exchange};
 use plimsoll_tuner::{Outcome, Policy};
 use std::path::Path;
 use std::sync::Once;
@@ -365,6 +367,16 @@ impl Workload for NetworkWorkload {
         watch: &Watch<'_>,
     ) -> Result<Profile, Error> {
         profiling::profile(self, batches, budget, study, fresh, watch)
+    }
+
+    fn exchange(&self, batch: u64, cluster: &ClusterRequest, passes: u64) -> Result<Exchange, Error> {
+        let ClusterRequest { workers: count, interconnect, .. } = *cluster;
+        // A processor's device memory is the host's.
+        let staged = !matches!(self.setup, Setup::Cpu(_));
+        let form = Form::Sharded;
+        let workers = Workers { count, interconnect, form, staged, passes, overlap: Overlap::Nothing };
+        let exchange = exchange(&self.program(batch, Mode::Train)?, &workers);
+        Ok(exchange.expect("a program that trains has updates"))
     }
 
     fn run(&self, batch: u64, schedule: &Schedule, watch: &Watch<'_>) -> Result<Option<Confirmed>, Error> {

@@ -2,6 +2,7 @@
 
 use plimsoll_ir::Seconds;
 use plimsoll_ir::config::LearningRateRule;
+use plimsoll_ir::exchange::Interconnect;
 use std::path::PathBuf;
 
 /// Which network, for which images.
@@ -64,6 +65,30 @@ pub struct RateRequest {
     pub base_rate: f64,
     /// How the rate follows from the batch.
     pub rule: LearningRateRule,
+}
+
+/// The workers that a batch is chosen for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClusterRequest {
+    /// How many, each with a device of this kind and this budget; at least 2.
+    pub workers: u64,
+    /// The network between them.
+    pub interconnect: Interconnect,
+    /// Samples in an update, of all of them, to be kept; by default a batch of each.
+    pub global_batch: Option<u64>,
+}
+
+impl ClusterRequest {
+    /// Whether an update can be made of iterations of a batch, at least one for each worker.
+    pub fn takes(&self, batch: u64) -> bool {
+        let fits = |global: u64| global.is_multiple_of(batch) && global / batch >= self.workers;
+        self.global_batch.is_none_or(fits)
+    }
+
+    /// Samples in an update of iterations of a batch, of all workers.
+    pub fn update_of(&self, batch: u64) -> u64 {
+        self.global_batch.unwrap_or(self.workers.saturating_mul(batch))
+    }
 }
 
 /// How the rate changes during training.

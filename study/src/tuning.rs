@@ -22,12 +22,13 @@ pub use measured::{Measured, missed, run_missed};
 use crate::error::{Error, Stopped, TuneError};
 use crate::folder::Study;
 use crate::measure::largest;
-use crate::request::{Objective, RateRequest, Searcher};
+use crate::request::{ClusterRequest, Objective, RateRequest, Searcher};
 use crate::watch::{Notice, Step, Watch};
 use crate::workload::{Confirmed, Workload};
 use journal::PlanJournal;
 use measured::{Ran, Timed, wants_refit};
 use plimsoll_ir::config::{Config, ConfigKind, Figures, LearningRate};
+use plimsoll_ir::exchange::update::simulate_update;
 use plimsoll_ir::profile::{BatchSamples, Profile};
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::search_log::SearchLog;
@@ -39,7 +40,8 @@ use plimsoll_tuner::model::Model;
 use plimsoll_tuner::policies::papers::accudnn::satisfies;
 use plimsoll_tuner::rate::{learning_rate, warmup_iterations};
 use plimsoll_tuner::search::{
-    Candidate, Planned, Reason, Search, SearchError, SearchRequest, accudnn_batch, search,
+    Candidate, Planned, Reason, Search, SearchError, SearchRequest, Sharing, accudnn_batch, search,
+    search_among,
 };
 use plimsoll_tuner::{Outcome as PlanOutcome, Policy};
 use std::cell::RefCell;
@@ -60,6 +62,8 @@ pub struct TuneRequest {
     pub min_batch: u64,
     /// No batch larger than this.
     pub max_batch: Option<u64>,
+    /// The workers that the batch is for; none for one alone.
+    pub cluster: Option<ClusterRequest>,
     /// The base point and the rule of the learning rate.
     pub rate: RateRequest,
     /// Epochs that will be trained; the warm-up takes at most a tenth of them.
@@ -90,13 +94,36 @@ impl TuneRequest {
         if limit < self.min_batch {
             return Err(TuneError::NoBatch { least: self.min_batch, most: limit, samples }.into());
         }
-        Ok(limit)
+        let Some(cluster) = &self.cluster else { return Ok(limit) };
+        let (workers, update) = (cluster.workers, cluster.update_of(self.min_batch));
+        if update > samples {
+            return Err(TuneError::TooFewSamples { workers, update, samples }.into());
+        }
+        self.takes_one(self.min_batch, limit)?;
+        Ok(cluster.global_batch.map_or(limit.min(samples / workers), |global| limit.min(global / workers)))
     }
 
     /// The largest batch that can be trained, of those that are asked for.
     pub(crate) fn largest(&self, workload: &dyn Workload, watch: &Watch<'_>) -> Result<u64, Error> {
         let batches = self.min_batch..=self.limit(workload)?;
         largest(workload, self.budget, &batches, watch)
+    }
+
+    /// Whether a batch can be chosen, of those from the least to the largest.
+    fn takes(&self, batch: u64) -> bool {
+        self.cluster.is_none_or(|cluster| cluster.takes(batch))
+    }
+
+    /// Makes sure that a batch of a range can be chosen.
+    fn takes_one(&self, least: u64, most: u64) -> Result<(), TuneError> {
+        match self.cluster {
+            Some(ClusterRequest { workers, global_batch: Some(global), .. })
+                if !(least..=most.min(global)).any(|batch| self.takes(batch)) =>
+            {
+                Err(TuneError::NoShare { least, most, workers, global })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Who plans the batch that is chosen.
@@ -163,7 +190,7 @@ pub(crate) struct Tuner<'a> {
     pub request: &'a TuneRequest,
     /// The largest batch that can be trained.
     pub largest: u64,
-    /// The largest batch that keeps everything.
+    /// The largest batch that keeps everything, of those that can be chosen.
     pub keeps_all: Option<u64>,
     /// By batch size, what its plan took and what its ops alone take.
     pub costs: RefCell<BTreeMap<u64, Cost>>,
@@ -191,7 +218,9 @@ pub(crate) fn tune(
     study: &Study,
     watch: &Watch<'_>,
 ) -> Result<Tuned, Error> {
+    request.takes_one(request.min_batch, largest)?;
     let keeps_all = workload.largest_batch(Policy::Keep, request.budget, largest, watch)?;
+    let keeps_all = keeps_all.and_then(|most| (1..=most).rev().find(|batch| request.takes(*batch)));
     let planned = |profile: &Profile| {
         PlanJournal::open(&study.plans(), profile, (request.budget, workload.host_limit()))
     };
@@ -278,15 +307,14 @@ fn with(mut curve: Vec<Candidate>, candidate: Candidate) -> Vec<Candidate> {
 }
 
 impl Tuner<'_> {
-    /// What is searched. What passes between iterations is proportional to the batch (the input), so it does not move
-    /// the best batch, and is left out until it is measured.
+    /// What is searched. What passes between iterations for input is proportional to the batch, so it does not move the best
+    /// batch, and is left out until it is measured.
     fn search_request(&self) -> SearchRequest<'_> {
         SearchRequest {
             dataset: self.workload.samples(),
             least: self.request.min_batch.max(self.workload.smallest_batch()),
             most: self.largest,
             keeps_all: self.keeps_all,
-            between: &|_| Seconds::ZERO,
             within: self.request.within(0.0),
             evaluations: EVALUATIONS,
             stop: self.watch.stop,
@@ -302,7 +330,16 @@ impl Tuner<'_> {
             step.done(plans);
             self.planned(model, batch)
         };
-        match search(&self.search_request(), &mut plan_at) {
+        let request = self.search_request();
+        let found = match self.request.cluster.and_then(|cluster| cluster.global_batch) {
+            None => search(&request, &mut plan_at),
+            Some(global) => {
+                let batches = (request.least..=request.most.min(global)).rev();
+                let batches: Vec<u64> = batches.filter(|batch| self.request.takes(*batch)).collect();
+                search_among(&request, &batches, &mut plan_at)
+            }
+        };
+        match found {
             _ if self.watch.stops() => Err(Stopped::Searching.into()),
             Ok(found) => Ok(found),
             Err(SearchError::Caller(error)) => Err(error),
@@ -321,11 +358,11 @@ impl Tuner<'_> {
             step.at(&format!("AccUDNN's Algorithm 2 at batch {batch}"));
             let mut trace = self.workload.trace(batch)?;
             model.fill(&mut trace)?;
-            if !satisfies(&trace, budget, &link) {
+            if !self.request.takes(batch) || !satisfies(&trace, budget, &link) {
                 return Ok::<_, Error>(None);
             }
             let (outcome, log) = self.workload.outcome(&trace, Policy::Accudnn, budget, link, self.watch)?;
-            Ok(self.fitting(trace, outcome, log))
+            self.fitting(trace, outcome, log)
         })?;
         if self.watch.stops() {
             return Err(Stopped::Searching.into());
@@ -385,13 +422,29 @@ impl Tuner<'_> {
     }
 
     /// A plan that the host has memory for.
-    fn fitting(&self, trace: Trace, outcome: PlanOutcome, log: SearchLog) -> Option<Planned> {
+    fn fitting(&self, trace: Trace, outcome: PlanOutcome, log: SearchLog) -> Result<Option<Planned>, Error> {
         match outcome {
             PlanOutcome::Planned(plan) if self.workload.fits_host(&trace, &plan.schedule) => {
-                Some(Planned { makespan: plan.makespan, schedule: plan.schedule, trace, log })
+                self.shared(trace, plan.schedule, log).map(Some)
             }
-            PlanOutcome::Planned(_) | PlanOutcome::Infeasible(_) => None,
+            PlanOutcome::Planned(_) | PlanOutcome::Infeasible(_) => Ok(None),
         }
+    }
+
+    /// A plan, with what workers exchange beside it.
+    fn shared(&self, trace: Trace, schedule: Schedule, log: SearchLog) -> Result<Planned, Error> {
+        let makespan = simulate(&trace, &schedule).makespan();
+        let mut sharing = Sharing::ALONE;
+        if let Some(cluster) = &self.request.cluster {
+            let iterations = (cluster.update_of(trace.batch) / trace.batch).max(1);
+            let passes = iterations.div_ceil(cluster.workers);
+            let exchange = self.workload.exchange(trace.batch, cluster, passes)?;
+            let checked = exchange.check(&trace, &schedule);
+            checked.map_err(|unfit| TuneError::Unexpected(unfit.to_string()))?;
+            let exchange = simulate_update(&trace, &schedule, &exchange).exposed;
+            sharing = Sharing { iterations, passes, exchange };
+        }
+        Ok(Planned { trace, schedule, makespan, log, sharing })
     }
 
     /// The planner's answer at one batch size; none where it fits no plan.
@@ -403,10 +456,7 @@ impl Tuner<'_> {
         if let Some((plan, planning)) = journal.known(&trace) {
             self.costs.borrow_mut().insert(batch, Cost { planning, compute });
             let fits = plan.filter(|(schedule, _)| self.workload.fits_host(&trace, schedule));
-            return Ok(fits.map(|(schedule, log)| {
-                let makespan = simulate(&trace, &schedule).makespan();
-                Planned { trace, schedule, makespan, log }
-            }));
+            return fits.map(|(schedule, log)| self.shared(trace, schedule, log)).transpose();
         }
         let start = Instant::now();
         let (budget, link) = (self.request.budget, model.link());
@@ -417,7 +467,7 @@ impl Tuner<'_> {
         if !self.watch.stops() {
             journal.note(batch, planning, outcome.plan().map(|plan| (&plan.schedule, &log)))?;
         }
-        Ok(self.fitting(trace, outcome, log))
+        self.fitting(trace, outcome, log)
     }
 
     /// Runs a choice for some iterations. On a device that is modelled nothing runs, and nothing is known but the prediction.
@@ -437,15 +487,15 @@ impl Tuner<'_> {
                 "while batch {batch} ran others had the processors for {share:.0} % of the time; times are without that"
             ));
         }
-        let per_epoch = self.workload.samples() as f64 / batch as f64;
+        let epoch_of = |iteration| candidate.sharing.epoch(self.workload.samples(), batch, iteration);
         let figures = Figures {
             iteration_seconds: iteration,
             relative_error: scatter,
             between_seconds: between,
-            epoch_seconds: (iteration + between) * per_epoch,
+            epoch_seconds: epoch_of(iteration + between),
             peak_bytes: peak,
         };
-        let epoch = (candidate.iteration + between) * per_epoch;
+        let epoch = epoch_of(candidate.iteration + between);
         let candidate = Candidate { between, epoch, ..candidate };
         let measured = Measured { candidate, figures: Some(figures), predicted_error };
         Ok(Ran { measured, plan, ran: Some(Timed { samples, timeline }) })
@@ -466,7 +516,8 @@ impl Tuner<'_> {
             return self.measure(model, candidate, plan).map(Some);
         };
         let between = figures.between_seconds;
-        let epoch = (candidate.iteration + between) * (self.workload.samples() as f64 / batch as f64);
+        let iteration = candidate.iteration + between;
+        let epoch = candidate.sharing.epoch(self.workload.samples(), batch, iteration);
         let candidate = Candidate { between, epoch, ..candidate };
         let predicted_error = model.iteration_error(batch);
         let measured = Measured { candidate, figures: Some(figures), predicted_error };
@@ -487,7 +538,7 @@ impl Tuner<'_> {
         model.fill(&mut trace)?;
         let (outcome, log) =
             self.workload.outcome(&trace, Policy::Keep, self.request.budget, model.link(), self.watch)?;
-        let plan = self.fitting(trace, outcome, log);
+        let plan = self.fitting(trace, outcome, log)?;
         let plan =
             plan.ok_or_else(|| TuneError::Unexpected("what keeps everything has no plan".to_owned()))?;
         Ok((request.candidate(batch, &plan), plan))
@@ -539,7 +590,9 @@ impl Tuner<'_> {
         let known = [Some(&best), keeper.as_ref()].into_iter().flatten().find(is_base).cloned();
         let yours = match (known, self.keeps_all) {
             (Some(ran), _) => Some(ran),
-            (None, Some(most)) if (self.workload.smallest_batch()..=most).contains(&base) => {
+            (None, Some(most))
+                if (self.workload.smallest_batch()..=most).contains(&base) && self.request.takes(base) =>
+            {
                 Some(self.run_keeping(model, base)?)
             }
             _ => None,
@@ -597,6 +650,7 @@ impl Tuner<'_> {
             budget_bytes: request.budget,
             batch,
             keeps_all: self.keeps_all,
+            cluster: request.cluster.map(|cluster| chosen.update(&cluster)),
             policy: request.policy().to_string(),
             schedule: "chosen.schedule.json".to_owned(),
             learning_rate: LearningRate { rate, rule, base_batch, base_rate, warmup_iterations: warmup },

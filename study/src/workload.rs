@@ -5,8 +5,10 @@
 
 use crate::error::{Error, Iteration, WorkloadError};
 use crate::folder::Study;
+use crate::request::ClusterRequest;
 use crate::watch::Watch;
 use plimsoll_ir::config::GpuKernels;
+use plimsoll_ir::exchange::Exchange;
 use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::profile::{BatchSamples, Profile};
 use plimsoll_ir::schedule::{Link, Schedule};
@@ -118,6 +120,10 @@ pub trait Workload {
     fn fits_host(&self, trace: &Trace, schedule: &Schedule) -> bool {
         self.host_limit().is_none_or(|room| schedule.host_bytes(trace) <= room)
     }
+
+    /// What workers exchange beside an iteration of a batch, `passes` of them for an update: all of it between the last pass and
+    /// the update, as [`crate::training`] does it.
+    fn exchange(&self, batch: u64, cluster: &ClusterRequest, passes: u64) -> Result<Exchange, Error>;
 
     /// What a policy makes of a trace, and how it searched.
     fn outcome(

@@ -12,6 +12,7 @@
 pub mod bound;
 mod compact;
 mod decide;
+pub mod exchange;
 pub mod frontier;
 mod iteration;
 mod levels;

@@ -1,7 +1,7 @@
 //! The search for the batch size: the shortest epoch over all batch sizes that can be trained.
 //!
-//! The epoch takes dataset / k x (makespan(k) + between(k)) (AccUDNN eq. (3), one epoch of it). The makespan holds the
-//! stalls, so the objective is not monotone in k: a larger batch uses the machine better until its transfers stall it.
+//! The epoch takes dataset / k x (makespan(k) + Δ(k)) (AccUDNN eq. (3), one epoch of it), with several workers as
+//! [`Sharing`] says. The makespan holds the stalls, so the objective is not monotone in k: a larger batch uses the machine better until its transfers stall it.
 //! [`search`] therefore plans at batch sizes spread over the whole range and then closer and closer around the best few,
 //! and gives the whole curve.
 //!
@@ -38,8 +38,6 @@ pub struct SearchRequest<'a> {
     /// The largest batch that keeps everything on the device; none where not even one sample does. Considered where it
     /// is at least `least`.
     pub keeps_all: Option<u64>,
-    /// Seconds between two iterations at a batch size (Delta of eq. (3)): input, update of workers.
-    pub between: &'a dyn Fn(u64) -> Seconds,
     /// Epochs that are longer than the shortest by no more than this share count as equal to it; 0 where every difference
     /// counts.
     pub within: f64,
@@ -60,6 +58,34 @@ pub struct Planned {
     pub makespan: Seconds,
     /// How it was searched for.
     pub log: SearchLog,
+    /// How workers share an update of such iterations.
+    pub sharing: Sharing,
+}
+
+/// How workers share the iterations of an update, and what their exchange adds to it: Δ of AccUDNN eq. (3).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sharing {
+    /// Iterations of all workers together, at least 1.
+    pub iterations: u64,
+    /// Those of the worker that has the most.
+    pub passes: u64,
+    /// What an update takes beside its passes.
+    pub exchange: Seconds,
+}
+
+impl Sharing {
+    /// One worker, which updates in each iteration.
+    pub const ALONE: Sharing = Sharing { iterations: 1, passes: 1, exchange: Seconds::ZERO };
+
+    /// What an update takes where an iteration, with what passes before the next, takes so long.
+    pub fn update(&self, iteration: Seconds) -> Seconds {
+        iteration * self.passes as f64 + self.exchange
+    }
+
+    /// One pass over so many samples.
+    pub fn epoch(&self, samples: u64, batch: u64, iteration: Seconds) -> Seconds {
+        self.update(iteration) * (samples as f64 / (self.iterations as f64 * batch as f64))
+    }
 }
 
 /// One point of the curve.
@@ -69,9 +95,11 @@ pub struct Candidate {
     pub batch: u64,
     /// One iteration, stalls included.
     pub iteration: Seconds,
-    /// Between two iterations.
+    /// Between two iterations, such as for input; 0 until it is measured.
     pub between: Seconds,
-    /// dataset / batch x (iteration + between).
+    /// How workers share an update.
+    pub sharing: Sharing,
+    /// One pass over the data: [`Sharing::epoch`].
     pub epoch: Seconds,
     /// Resident bytes and pool.
     pub peak: Bytes,
@@ -381,13 +409,13 @@ impl Search {
 impl SearchRequest<'_> {
     /// A point of the curve, from its plan.
     pub fn candidate(&self, batch: u64, plan: &Planned) -> Candidate {
-        let between = (self.between)(batch);
         let moved = moved(&plan.trace, &plan.schedule);
         Candidate {
             batch,
             iteration: plan.makespan,
-            between,
-            epoch: (plan.makespan + between) * (self.dataset as f64 / batch as f64),
+            between: Seconds::ZERO,
+            sharing: plan.sharing,
+            epoch: plan.sharing.epoch(self.dataset, batch, plan.makespan),
             peak: plan.trace.resident_bytes + plan.schedule.pool_bytes,
             moved,
         }

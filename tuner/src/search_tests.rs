@@ -39,7 +39,8 @@ fn planned(batch: u64, makespan: f64, swaps: bool) -> Planned {
         commands: if swaps { vec![compute, offload] } else { vec![compute] },
         buffers: vec![],
     };
-    Planned { trace, schedule, makespan: Seconds(makespan), log: SearchLog::default() }
+    let (makespan, log) = (Seconds(makespan), SearchLog::default());
+    Planned { trace, schedule, makespan, log, sharing: Sharing::ALONE }
 }
 
 struct Case {
@@ -47,7 +48,8 @@ struct Case {
     least: u64,
     most: u64,
     keeps_all: Option<u64>,
-    between: f64,
+    /// Between two iterations: Δ.
+    exchange: f64,
     error: f64,
     evaluations: usize,
     within: f64,
@@ -58,7 +60,7 @@ const CASE: Case = Case {
     least: 1,
     most: 400,
     keeps_all: Some(100),
-    between: 0.0,
+    exchange: 0.0,
     error: 0.0,
     evaluations: 1000,
     within: 0.0,
@@ -74,13 +76,14 @@ fn run(
         least: case.least,
         most: case.most,
         keeps_all: case.keeps_all,
-        between: &|_| Seconds(case.between),
         evaluations: case.evaluations,
         within: case.within,
         stop: &|| false,
     };
     let swaps = |k| case.keeps_all.is_none_or(|most| k > most);
-    let found = search(&request, &mut |k| Ok(seconds(k).map(|s| planned(k, s, swaps(k)))))?;
+    let sharing = Sharing { exchange: Seconds(case.exchange), ..Sharing::ALONE };
+    let found =
+        search(&request, &mut |k| Ok(seconds(k).map(|s| Planned { sharing, ..planned(k, s, swaps(k)) })))?;
     let choice = found.choose(&|_| case.error, case.within);
     Ok((found, choice))
 }
@@ -148,9 +151,18 @@ fn of_plans_that_swap_the_one_that_swaps_least_is_taken() {
 fn time_between_iterations_favours_large_batches() {
     let seconds = |k: u64| Some(0.01 * k as f64 + 0.005 * k.saturating_sub(100) as f64);
     let (_, small) = run(&CASE, seconds).expect("found");
-    let (_, large) = run(&Case { between: 10.0, ..CASE }, seconds).expect("found");
+    let (_, large) = run(&Case { exchange: 10.0, ..CASE }, seconds).expect("found");
     assert!(small.candidate.batch <= 100);
     assert_eq!(large.candidate.batch, 400);
+}
+
+#[test]
+fn an_epoch_of_workers_is_so_many_updates() {
+    // 1000 samples in updates of 4 x 25: two workers make two passes each of 3 s, and exchange for 1 s.
+    let sharing = Sharing { iterations: 4, passes: 2, exchange: Seconds(1.0) };
+    assert_eq!(sharing.update(Seconds(3.0)), Seconds(7.0));
+    assert_eq!(sharing.epoch(1000, 25, Seconds(3.0)), Seconds(70.0));
+    assert_eq!(Sharing::ALONE.epoch(1000, 25, Seconds(3.0)), Seconds(120.0));
 }
 
 #[test]
@@ -169,7 +181,6 @@ fn of_given_batches_no_other_is_planned() {
         least: 1,
         most: 12,
         keeps_all: None,
-        between: &|_| Seconds::ZERO,
         evaluations: 9,
         within: 0.0,
         stop: &|| false,
@@ -195,7 +206,6 @@ fn limits_end_the_search_with_the_best_so_far() {
         least: 1,
         most: 10,
         keeps_all: None,
-        between: &|_| Seconds::ZERO,
         evaluations: 9,
         within: 0.0,
         stop: &|| true,
@@ -211,7 +221,6 @@ fn the_callers_error_comes_through() {
         least: 1,
         most: 10,
         keeps_all: None,
-        between: &|_| Seconds::ZERO,
         evaluations: 9,
         within: 0.0,
         stop: &|| false,

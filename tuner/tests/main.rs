@@ -9,6 +9,7 @@ mod bounds;
 mod cliffs;
 mod dqn;
 mod edges;
+mod exchange;
 mod few_slots;
 mod first;
 mod frontier;

@@ -18,7 +18,7 @@ use plimsoll_networks::Mode;
 use plimsoll_runtime::MemoryLayout;
 use plimsoll_tuner::Policy;
 use plimsoll_tuner::model::Model;
-use plimsoll_tuner::search::{Choice, Planned, SearchError, SearchRequest, search};
+use plimsoll_tuner::search::{Choice, Planned, SearchError, SearchRequest, Sharing, search};
 use serde_json::{Value, json};
 
 /// The section.
@@ -211,6 +211,7 @@ fn planned(
         schedule: plan.schedule,
         trace,
         log: SearchLog::default(),
+        sharing: Sharing::ALONE,
     }))
 }
 
@@ -247,7 +248,6 @@ fn optimal(
         least: keep.unwrap_or(1).clamp(task.smallest_batch(), most),
         most,
         keeps_all: keep,
-        between: &|_| Seconds::ZERO,
         within: 0.0,
         evaluations: EVALUATIONS,
         // What is left then is for the runs.

@@ -34,6 +34,30 @@ pub enum TuneError {
         /// The least batch that is asked for.
         least: u64,
     },
+    /// No batch makes an update of the size that is to be kept.
+    #[error(
+        "no batch from {least} to {most} goes {workers} times or more into a global batch of {global}, without a rest"
+    )]
+    NoShare {
+        /// The least batch that was considered.
+        least: u64,
+        /// The largest.
+        most: u64,
+        /// How many workers share it.
+        workers: u64,
+        /// Samples in an update.
+        global: u64,
+    },
+    /// An update of all workers takes more samples than there are.
+    #[error("an update of {workers} workers takes {update} samples, and there are {samples} to train on")]
+    TooFewSamples {
+        /// How many workers share it.
+        workers: u64,
+        /// Samples in it, with the least batch that is asked for.
+        update: u64,
+        /// Samples to train on.
+        samples: u64,
+    },
     /// AccUDNN's search has no answer.
     #[error("{NO_ALGORITHM_2} from {least} to {most}")]
     NoAlgorithm2 {

@@ -49,7 +49,8 @@ impl Update {
             return Err(TrainError::OnGpu { workers: workers.count, device }.into());
         }
         let plan = saved.map(|saved| &saved.progress.plan).filter(|plan| plan.batch == config.batch);
-        let virtual_workers = virtual_workers(workers, config.batch, plan.map(|plan| plan.virtual_workers))?;
+        let earlier = plan.map(|plan| plan.virtual_workers).or_else(|| tuned_for(config, workers.count));
+        let virtual_workers = virtual_workers(workers, config.batch, earlier)?;
         let (samples, data) = (task.samples(), task.data.train.name().to_owned());
         let global = config.batch.checked_mul(virtual_workers).filter(|global| *global <= samples);
         let Some(global) = global else {
@@ -114,6 +115,12 @@ fn virtual_workers(workers: Workers, batch: u64, earlier: Option<u64>) -> Result
         return Err(TrainError::TooManyWorkers { workers: count, virtual_workers, global, earlier }.into());
     }
     Ok(virtual_workers)
+}
+
+/// The virtual workers that a config was chosen for, where they are enough for so many workers.
+fn tuned_for(config: &Config, workers: usize) -> Option<u64> {
+    let virtual_workers = config.cluster?.global_batch / config.batch;
+    (virtual_workers >= workers as u64).then_some(virtual_workers)
 }
 
 fn warn_of_cores(workers: usize, threads: u32, watch: &Watch<'_>) {

@@ -7,6 +7,7 @@ use crate::measure::{exact, in_words};
 use crate::workload::Workload;
 use plimsoll_ir::Document;
 use plimsoll_ir::config::{Config, GpuKernels, LearningRateRule};
+use plimsoll_ir::exchange::Interconnect;
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_tuner::model::Model;
@@ -69,6 +70,13 @@ pub fn earlier(
     let (least, batch) = (request.min_batch, config.batch);
     let batches =
         if (least..=limit).contains(&batch) { batch.to_string() } else { format!("{least} to {limit}") };
+    let workers = |shared: Option<(u64, Interconnect, u64)>| {
+        shared.map_or("one".to_owned(), |(workers, interconnect, global)| {
+            format!("{workers} over {interconnect}, {global} samples in an update")
+        })
+    };
+    let chosen_for = config.cluster.map(|c| (c.workers, c.interconnect, c.global_batch));
+    let asked_for = request.cluster.map(|c| (c.workers, c.interconnect, c.update_of(batch)));
     let compared = [
         ("network", in_words(&config.network), in_words(&about.network)),
         // A config of an older version does not say.
@@ -86,6 +94,7 @@ pub fn earlier(
             about.precision.to_string(),
         ),
         ("search", config.policy.clone(), request.policy().to_string()),
+        ("workers", workers(chosen_for), workers(asked_for)),
         ("batch", batch.to_string(), batches),
         (
             "learning rate",

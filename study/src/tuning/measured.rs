@@ -1,7 +1,8 @@
 //! What was run: a choice, what the model says of it, what was measured, and how two of them compare.
 
+use crate::request::ClusterRequest;
 use plimsoll_ir::Seconds;
-use plimsoll_ir::config::Figures;
+use plimsoll_ir::config::{Cluster, Figures};
 use plimsoll_ir::profile::BatchSamples;
 use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::tuning::Run;
@@ -28,6 +29,20 @@ impl Measured {
             between_seconds: candidate.between,
             epoch_seconds: candidate.epoch,
             peak_bytes: candidate.peak,
+        }
+    }
+
+    /// An update of workers: its passes as measured where they were, and its exchange as predicted.
+    pub(crate) fn update(&self, asked: &ClusterRequest) -> Cluster {
+        let Candidate { batch, sharing, .. } = self.candidate;
+        let known = self.known();
+        Cluster {
+            workers: asked.workers,
+            interconnect: asked.interconnect,
+            global_batch: sharing.iterations * batch,
+            passes: sharing.passes,
+            exchange_seconds: sharing.exchange,
+            update_seconds: sharing.update(known.iteration_seconds + known.between_seconds),
         }
     }
 

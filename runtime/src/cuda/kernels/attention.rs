@@ -307,7 +307,7 @@ impl Product {
 pub(crate) enum Step {
     /// Our own kernels.
     Own(Vec<Grid>),
-    Product(Product),
+    Product(Box<Product>),
 }
 
 /// An attention whose products somebody else computes, and the scratch of the rest; none for other calls.
@@ -315,7 +315,7 @@ pub(crate) fn steps(call: &Call, float: Float) -> Option<(Vec<Step>, Bytes)> {
     let (mut plan, mut steps) = (Plan::of(call, float), Vec::new());
     let mut multiply = |p: &mut Plan, product: Product| {
         steps.push(Step::Own(std::mem::take(&mut p.grids)));
-        steps.push(Step::Product(product));
+        steps.push(Step::Product(Box::new(product)));
     };
     match *call {
         Call::AttentionForward { shape } => go_forward(&mut plan, &shape, &mut multiply),

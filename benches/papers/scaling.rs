@@ -1,0 +1,109 @@
+//! From 8 workers to 4,096, by simulation: what an update takes with and without overlap, by shards and by trees, beside what it
+//! takes at least; and which resource limits it from how many workers on. Of no paper: AccUDNN's cluster has eight.
+
+use crate::subjects::{Scale, TWELVE_GB, device};
+use crate::table::{Table, percent};
+use plimsoll::ir::exchange::update::{Busy, bound, busy, simulate_update};
+use plimsoll::ir::exchange::{Form, Interconnect};
+use plimsoll::ir::{Bytes, Seconds};
+use plimsoll::tuner::Policy;
+use plimsoll::tuner::exchange::{Overlap, Workers, exchange};
+
+/// Bytes of a piece, of which the best are taken: small ones can begin early, large ones need fewer messages.
+const PIECES: [u64; 4] = [4 << 20, 16 << 20, 64 << 20, 256 << 20];
+
+/// Networks with AccUDNN's batches of Table 1.
+const NETWORKS: [(&str, u64); 2] = [("resnet101", 74), ("resnet152", 54)];
+
+const INTERCONNECTS: [&str; 2] = ["10Gbit/s,30us", "100Gbit/s,10us"];
+
+/// From AccUDNN's cluster to what no parameter server was built for.
+const WORKERS: [u64; 10] = [8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
+
+pub fn workers(scale: &Scale) -> Table {
+    let plot = crate::plot::Plot::new("Share of as many workers apart, M40", "workers", "share");
+    let mut table = Table::new(
+        "Networks of AccUDNN's Table 2 at its batches, plans by plimsoll within 12 GB of an M40, gradients over the link and the \
+         network. Each message takes the network's latency besides its bytes. Shares are of as many workers that exchange \
+         nothing: without overlap; with the backward pass; with the next forward pass, too. Pieces of 4 to 256 MiB, the best \
+         of four sizes. The bound, of pieces of that size, knows when each gradient is ready and when its parameter is next used. What limits is the resource that is busiest, or the waits between them.",
+        &[
+            "network",
+            "interconnect",
+            "workers",
+            "sum",
+            "no overlap",
+            "backward",
+            "backward and forward",
+            "update",
+            "bound",
+            "limit",
+        ],
+        plot,
+    );
+    for (name, batch) in scale.pick(&NETWORKS, 1) {
+        let Some(subject) = scale.subject(name, None, device("m40", true)) else { continue };
+        let program = subject.program(*batch);
+        let Some(made) = subject.plan(&program.trace, Policy::Plimsoll, TWELVE_GB) else { continue };
+        for interconnect in scale.pick(&INTERCONNECTS, 1) {
+            for count in scale.pick(&WORKERS, 2).iter().copied() {
+                for form in [Form::Sharded, Form::Tree] {
+                    let interconnect: Interconnect = interconnect.parse().expect("a rate and a latency");
+                    let of = |overlap| {
+                        let workers = Workers { count, interconnect, form, staged: true, passes: 1, overlap };
+                        let exchange = exchange(&program, &workers).expect("it trains");
+                        exchange.check(&program.trace, &made.schedule).expect("the plan can run with it");
+                        let update = simulate_update(&program.trace, &made.schedule, &exchange).seconds;
+                        let least = bound(&program.trace, &made.schedule, &exchange);
+                        assert!(least.0 <= update.0 * (1.0 + 1e-9), "{least} bounds {update}");
+                        (update, least, busy(&program.trace, &made.schedule, &exchange))
+                    };
+                    let best = |overlap: fn(Bytes) -> Overlap| {
+                        let all = PIECES.map(|bytes| of(overlap(Bytes(bytes))));
+                        all.into_iter().min_by(|a, b| a.0.0.total_cmp(&b.0.0)).expect("there are some")
+                    };
+                    let (nothing, ..) = of(Overlap::Nothing);
+                    let (backward, ..) = best(Overlap::Backward);
+                    let (forward, least, busy) = best(Overlap::Forward);
+                    let share = |update: Seconds| percent(made.makespan / update);
+                    let form = if form == Form::Tree { "tree" } else { "shards" };
+                    let x = table.plot.at(&count.to_string());
+                    table.plot.add(&format!("{name}, {interconnect}, {form}"), x, made.makespan / forward);
+                    table.row(vec![
+                        (*name).to_owned(),
+                        interconnect.to_string(),
+                        count.to_string(),
+                        form.to_owned(),
+                        share(nothing),
+                        share(backward),
+                        share(forward),
+                        forward.to_string(),
+                        least.to_string(),
+                        limit(busy, forward).to_owned(),
+                    ]);
+                }
+            }
+        }
+    }
+    table.note(
+        "A ring sends as many messages of the same bytes as shards do, and takes as long by this clock.",
+    );
+    table.note(
+        "A tree sends the whole of a piece in each of its messages, and nothing of it is cut; trees that cut pieces into packets \
+         would be faster.",
+    );
+    table.note("The runtime exchanges without overlap today.");
+    table
+}
+
+/// The resource that takes nearly all of an update; else its parts wait for one another.
+fn limit(busy: Busy, update: Seconds) -> &'static str {
+    let of = [
+        (busy.compute, "compute"),
+        (busy.out, "link, out"),
+        (busy.back, "link, back"),
+        (busy.wire, "interconnect"),
+    ];
+    let (most, name) = of.into_iter().max_by(|a, b| a.0.0.total_cmp(&b.0.0)).expect("there are four");
+    if most.0 >= 0.98 * update.0 { name } else { "waits" }
+}

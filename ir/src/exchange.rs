@@ -1,0 +1,347 @@
+//! `exchange/1`: what the workers of one training exchange in an update, beside a schedule that stays as it is.
+//!
+//! What is summed over all workers (the gradients, and the running statistics, of which all take the mean) is thought of as
+//! one range of bytes, cut into pieces. A piece is summed once the op that completes it has run, and one op waits for the sum:
+//! an update of the same iteration, or an op of the next forward pass. No command of the schedule moves a gradient, so nothing of `trace/1` or `schedule/1` changes.
+//!
+//! On its way a piece passes four stages: it is pushed over the link to the host, reduced and gathered over the
+//! interconnect, and pulled back over the link. [`update::simulate_update`] says how long an update takes with that, and
+//! [`update::bound`] how long it takes at least.
+//!
+//! What it deliberately does not do: model the additions of a sum, or workers that differ. Every worker has this schedule;
+//! where they differ, the slowest says how long an update takes.
+
+pub mod update;
+
+use crate::check::Violation;
+use crate::document::{Document, Fault, define_kind};
+use crate::ids::{CommandId, OpId};
+use crate::schedule::{Command, Schedule};
+use crate::trace::{BYTES_MAX, Phase, Trace};
+use crate::units::{Bytes, BytesPerSecond, Seconds};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+define_kind!(ExchangeKind, "exchange/1");
+
+/// No training has more workers, so that sums over them cannot overflow.
+const WORKERS_MAX: u64 = 1 << 20;
+
+/// What the workers of one training exchange in an update.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Exchange {
+    /// The kind and version of the document.
+    #[serde(rename = "plimsoll")]
+    pub kind: ExchangeKind,
+    /// The name of the trace that it is for.
+    pub trace: String,
+    /// The batch size of that trace.
+    pub batch: u64,
+    /// How many workers there are, at least 2.
+    pub workers: u64,
+    /// How a sum reaches all of them.
+    pub form: Form,
+    /// What carries it.
+    pub interconnect: Interconnect,
+    /// Whether a gradient is copied over the device's link to the host and back, as a network without a way of its own
+    /// into the device's memory needs.
+    pub staged: bool,
+    /// Passes, each forward and backward, that a worker makes for one update: its virtual workers, at least 1. What is
+    /// exchanged is their sum.
+    pub passes: u64,
+    /// The bytes of all that is summed: the gradients, and running statistics, whose mean all workers take.
+    pub bytes: Bytes,
+    /// They cover these bytes in order, without a gap.
+    pub pieces: Vec<Piece>,
+}
+
+/// How a sum of all workers reaches all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Form {
+    /// Each worker sums an equal part of the piece for all: it sends every other worker that one's part, and then its own
+    /// sum. A sharded parameter server, also called reduce-scatter and all-gather; a ring sends as many messages of the same
+    /// bytes, each to a neighbour.
+    #[default]
+    Sharded,
+    /// A binary tree with the whole piece in each message: fewer messages, and more bytes.
+    Tree,
+}
+
+/// The network between the workers.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Interconnect {
+    /// What a worker can send, and receive at the same time.
+    pub bytes_per_second: BytesPerSecond,
+    /// What every message takes besides its bytes.
+    #[serde(default)]
+    pub latency_seconds: Seconds,
+}
+
+/// A part of what is summed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Piece {
+    /// Where it begins.
+    pub first_byte: Bytes,
+    /// How long it is, at least 1 byte.
+    pub bytes: Bytes,
+    /// The op that completes it.
+    pub ready: OpId,
+    /// The op that waits for its sum: one after `ready` in the same iteration, one before it in the next.
+    pub needed: OpId,
+}
+
+impl Piece {
+    /// Whether the op that waits is one of the next iteration.
+    pub fn carried(&self) -> bool {
+        self.needed <= self.ready
+    }
+}
+
+/// Messages that a worker sends one after the other, and their bytes together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Round {
+    /// How many.
+    pub messages: u64,
+    /// Of all of them.
+    pub bytes: Bytes,
+}
+
+impl Exchange {
+    /// What a worker sends to reduce a piece, and as much again to gather it.
+    pub fn round(&self, piece: &Piece) -> Round {
+        let (bytes, workers) = (piece.bytes.0, self.workers);
+        match self.form {
+            Form::Sharded => {
+                let others = workers - 1;
+                let sent = (u128::from(bytes) * u128::from(others)).div_ceil(u128::from(workers));
+                Round { messages: others, bytes: Bytes(sent as u64) }
+            }
+            Form::Tree => {
+                let levels = u64::from(workers.next_power_of_two().trailing_zeros());
+                Round { messages: levels, bytes: Bytes(bytes.saturating_mul(levels)) }
+            }
+        }
+    }
+
+    /// Seconds of the interconnect for one round of a piece.
+    pub fn round_seconds(&self, piece: &Piece) -> Seconds {
+        let Round { messages, bytes } = self.round(piece);
+        self.interconnect.latency_seconds * messages as f64 + bytes / self.interconnect.bytes_per_second
+    }
+
+    /// What a worker sends in an update.
+    pub fn sent_bytes(&self) -> Bytes {
+        Bytes(
+            self.pieces.iter().map(|piece| self.round(piece).bytes.0).fold(0, |a, b| a.saturating_add(2 * b)),
+        )
+    }
+
+    /// Makes sure that a schedule that passed [`crate::check`] can run with it: that it is for this trace, that what is
+    /// summed lies within what is resident, and that each piece is complete before it is waited for.
+    ///
+    /// # Errors
+    ///
+    /// [`Unfit`]: the first thing that does not fit, with the piece that it is about.
+    pub fn check(&self, trace: &Trace, schedule: &Schedule) -> Result<(), Unfit> {
+        if (&self.trace, self.batch) != (&trace.name, trace.batch) {
+            return Err(Unfit::OtherTrace {
+                found: self.trace.clone(),
+                found_batch: self.batch,
+                wanted: trace.name.clone(),
+                wanted_batch: trace.batch,
+            });
+        }
+        self.validate().map_err(Unfit::Unusable)?;
+        crate::check::check(trace, schedule).map_err(Unfit::Schedule)?;
+        if self.bytes > trace.resident_bytes {
+            let resident = trace.resident_bytes;
+            return Err(Unfit::NotResident { summed: self.bytes, resident });
+        }
+        for (number, piece) in self.pieces.iter().enumerate() {
+            for op in [piece.ready, piece.needed] {
+                if op.index() >= trace.ops.len() {
+                    return Err(Unfit::NoSuchOp { piece: number, op });
+                }
+            }
+            if trace.ops[piece.ready.index()].phase == Phase::Update {
+                return Err(Unfit::ReadyAfterUpdate { piece: number, op: piece.ready });
+            }
+            if !piece.carried() && trace.ops[piece.needed.index()].phase != Phase::Update {
+                return Err(Unfit::NeededByPass { piece: number, op: piece.needed });
+            }
+            if let Some(command) = computed_again(schedule, piece.ready) {
+                return Err(Unfit::CompletedTwice { piece: number, op: piece.ready, command });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The command that computes an op again; none where it is computed once.
+fn computed_again(schedule: &Schedule, wanted: OpId) -> Option<CommandId> {
+    let is_it =
+        |command: &Command| matches!(*command, Command::Compute { op, again: true, .. } if op == wanted);
+    schedule.numbered_commands().find(|(_, command)| is_it(command)).map(|(id, _)| id)
+}
+
+/// Why a schedule cannot run with an exchange.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Unfit {
+    /// It is for something else.
+    #[error(
+        "the exchange is for {found} at batch {found_batch}, the trace is {wanted} at batch {wanted_batch}"
+    )]
+    OtherTrace {
+        /// The trace that the exchange names.
+        found: String,
+        /// Its batch.
+        found_batch: u64,
+        /// The trace that is there.
+        wanted: String,
+        /// Its batch.
+        wanted_batch: u64,
+    },
+    /// The exchange contradicts itself.
+    #[error("the exchange: {0}")]
+    Unusable(Fault),
+    /// The schedule itself is not valid.
+    #[error(transparent)]
+    Schedule(Violation),
+    /// There is no room for what is summed.
+    #[error("the {summed} that are summed do not lie within the {resident} that are resident")]
+    NotResident {
+        /// The exchange's bytes.
+        summed: Bytes,
+        /// The trace's resident bytes.
+        resident: Bytes,
+    },
+    /// An op that the trace does not have.
+    #[error("piece {piece} names op {}, and the trace has no such op", op.0)]
+    NoSuchOp {
+        /// Which piece.
+        piece: usize,
+        /// The op.
+        op: OpId,
+    },
+    /// A gradient cannot be complete only after parameters are updated.
+    #[error("piece {piece} is ready after op {}, an update: gradients are complete before", op.0)]
+    ReadyAfterUpdate {
+        /// Which piece.
+        piece: usize,
+        /// The op.
+        op: OpId,
+    },
+    /// Forward and backward ops of an iteration read no gradient's sum of the same iteration.
+    #[error("op {} of the pass waits for piece {piece}, which the same pass makes: only an update can", op.0)]
+    NeededByPass {
+        /// Which piece.
+        piece: usize,
+        /// The op.
+        op: OpId,
+    },
+    /// What was sent would be added to again.
+    #[error("command {} computes op {} again, which completes piece {piece}: what was sent would change", command.0, op.0)]
+    CompletedTwice {
+        /// Which piece.
+        piece: usize,
+        /// The op.
+        op: OpId,
+        /// The command that computes it again.
+        command: CommandId,
+    },
+}
+
+impl Document for Exchange {
+    const KIND: &'static str = "exchange/1";
+
+    fn validate(&self) -> Result<(), Fault> {
+        let fault = |place: &str, why: String| Err(Fault::Meaning { place: place.to_owned(), why });
+        if self.batch == 0 {
+            return fault("batch", "a batch has at least 1 sample".into());
+        }
+        if !(2..=WORKERS_MAX).contains(&self.workers) {
+            return fault(
+                "workers",
+                format!("from 2 to {WORKERS_MAX} workers exchange, not {}", self.workers),
+            );
+        }
+        if !(1..=BYTES_MAX).contains(&self.passes) {
+            return fault("passes", "a worker makes at least 1 pass in an update".into());
+        }
+        self.interconnect.validate("interconnect")?;
+        if self.bytes.0 > BYTES_MAX {
+            return fault("bytes", "at most 2^62 bytes make sense".into());
+        }
+        let mut covered = 0;
+        for (number, piece) in self.pieces.iter().enumerate() {
+            if piece.first_byte.0 != covered {
+                let why =
+                    format!("it begins at byte {}, the one before ends at {covered}", piece.first_byte.0);
+                return fault(&format!("pieces[{number}].first_byte"), why);
+            }
+            if piece.bytes.0 == 0 || piece.bytes.0 > self.bytes.0 - covered {
+                let left = self.bytes.0 - covered;
+                let why =
+                    format!("a piece has from 1 byte to the {left} that are left, not {}", piece.bytes.0);
+                return fault(&format!("pieces[{number}].bytes"), why);
+            }
+            covered += piece.bytes.0;
+        }
+        if covered != self.bytes.0 {
+            let why = format!("they end at byte {covered} of {}", self.bytes.0);
+            return fault("pieces", why);
+        }
+        Ok(())
+    }
+}
+
+impl Interconnect {
+    /// Makes sure that the rate is above zero and finite, and the latency 0 or more; `place` is where it stands.
+    pub(crate) fn validate(&self, place: &str) -> Result<(), Fault> {
+        let fault = |key: &str, why: String| Err(Fault::Meaning { place: format!("{place}.{key}"), why });
+        if !self.bytes_per_second.is_sound() {
+            let least = BytesPerSecond::LEAST.0;
+            return fault("bytes_per_second", format!("a rate is at least {least:e} bytes per second"));
+        }
+        let latency = self.latency_seconds.0;
+        if !(latency.is_finite() && latency >= 0.0) {
+            return fault("latency_seconds", format!("a latency is 0 or more, not {latency}"));
+        }
+        Ok(())
+    }
+}
+
+/// `10Gbit/s` or `10Gbit/s,30us`: a rate, and what a message takes besides.
+impl FromStr for Interconnect {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Interconnect, String> {
+        let (rate, latency) =
+            text.split_once(',').map_or((text, None), |(rate, latency)| (rate, Some(latency)));
+        let rate = rate.parse::<BytesPerSecond>().map_err(|error| error.to_string())?;
+        let latency = latency.map(str::parse::<Seconds>).transpose().map_err(|error| error.to_string())?;
+        Ok(Interconnect { bytes_per_second: rate, latency_seconds: latency.unwrap_or_default() })
+    }
+}
+
+/// As it is read: the rate in bits, as networks are sold.
+impl fmt::Display for Interconnect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bits = self.bytes_per_second.0 * 8.0;
+        let (number, unit) = match bits {
+            _ if bits >= 1e9 => (bits / 1e9, "Gbit/s"),
+            _ if bits >= 1e6 => (bits / 1e6, "Mbit/s"),
+            _ => (bits, "bit/s"),
+        };
+        write!(f, "{}{unit}", (number * 1e3).round() / 1e3)?;
+        if self.latency_seconds > Seconds::ZERO {
+            write!(f, ",{}us", (self.latency_seconds.0 * 1e9).round() / 1e3)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,462 @@
+//! How long does an update of all workers take?
+//!
+//! The idea: the schedule's three streams and the pieces of the gradients share four servers, which do one thing at a time:
+//! the kernels, the link out, the link in and the interconnect. A push shares the link out with the swap-out stream, a pull
+//! the link in with the swap-in stream. A server that is free takes what has been ready for it: a command of the schedule
+//! before a piece, a piece whose sum is needed sooner before one needed later. Iteration follows iteration until they
+//! repeat, since a sum that only the next forward pass needs may still be on its way when an iteration ends.
+//!
+//! Without pieces it gives the times of [`simulate`], to the bit.
+//!
+//! What it deliberately does not do: interrupt a transfer for another, or let two share a server at half its rate.
+
+use super::{Exchange, Piece};
+use crate::ids::CommandId;
+use crate::schedule::{Command, Duplex, Schedule, Stream};
+use crate::simulate::{Span, Timeline, duration, simulate};
+use crate::trace::{Phase, Trace};
+use crate::units::Seconds;
+
+/// An iteration with its exchange, once they repeat.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Update {
+    /// The schedule's commands, from the start of the iteration.
+    pub timeline: Timeline,
+    /// The stages of each piece, from the start of the same iteration; the last ones may lie behind its end.
+    pub pieces: Vec<[Span; 4]>,
+    /// After how many iterations they repeat, over which `seconds` is the mean; none where they have not within 64.
+    pub repeats: Option<usize>,
+    /// From an update to the next: all of the worker's passes.
+    pub seconds: Seconds,
+    /// What the exchange adds: over the passes and the update alone.
+    pub exposed: Seconds,
+}
+
+/// The stages of a piece, in their order, with the server of each.
+const STAGES: [Server; 4] = [Server::Out, Server::Wire, Server::Wire, Server::In];
+
+/// What does one thing at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Server {
+    Compute,
+    Out,
+    In,
+    Wire,
+}
+
+/// Iterations after which those that do not repeat are taken as they are.
+const ITERATIONS: usize = 64;
+
+/// How long an update takes: the schedule, with the exchange beside it. Both passed [`Exchange::check`].
+pub fn simulate_update(trace: &Trace, schedule: &Schedule, exchange: &Exchange) -> Update {
+    let alone = simulate(trace, schedule);
+    let mut run = Run::new(trace, schedule, exchange);
+    let mut paces = Vec::new();
+    let mut states = vec![run.state(Seconds::ZERO)];
+    loop {
+        let timeline = run.iteration();
+        let state = run.state(timeline.makespan());
+        let again = states.iter().rposition(|before| same(before, &state, timeline.makespan()));
+        paces.push(timeline.makespan());
+        states.push(state);
+        if again.is_none() && paces.len() < ITERATIONS {
+            continue;
+        }
+        let cycle = &paces[again.unwrap_or(ITERATIONS / 2)..];
+        // What an iteration leaves on its way has arrived by the end of the next, which waits for it.
+        run.iteration();
+        let pieces = run.spans[run.done % 2].clone();
+        let seconds = pass_seconds(trace, schedule, &alone) * (exchange.passes - 1) as f64 + mean(cycle);
+        let exposed = (mean(cycle) - alone.makespan()).max(Seconds::ZERO);
+        return Update { timeline, pieces, repeats: again.map(|_| cycle.len()), seconds, exposed };
+    }
+}
+
+fn mean(seconds: &[Seconds]) -> Seconds {
+    seconds.iter().copied().sum::<Seconds>() * (1.0 / seconds.len() as f64)
+}
+
+/// Whether what an iteration finds is what the one before found, but for rounding.
+fn same(a: &[(usize, Seconds)], b: &[(usize, Seconds)], makespan: Seconds) -> bool {
+    let near = |a: Seconds, b: Seconds| (a.0 - b.0).abs() <= 1e-9 * makespan.0;
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.0 == b.0 && near(a.1, b.1))
+}
+
+/// A pass without the update: until the last command that updates nothing has ended.
+fn pass_seconds(trace: &Trace, schedule: &Schedule, alone: &Timeline) -> Seconds {
+    let updates = |command: &Command| match command {
+        Command::Compute { op, .. } => trace.ops[op.index()].phase == Phase::Update,
+        _ => false,
+    };
+    let of_pass = alone.spans.iter().zip(&schedule.commands).filter(|(_, command)| !updates(command));
+    of_pass.map(|(span, _)| span.end).fold(Seconds::ZERO, Seconds::max)
+}
+
+/// A piece on its way.
+struct Job {
+    piece: usize,
+    stage: usize,
+    /// When it can begin its stage.
+    ready: Seconds,
+    spans: [Span; 4],
+    /// The iteration that it is of.
+    iteration: usize,
+    /// From the start of its iteration to that of the one that runs.
+    since: Seconds,
+}
+
+/// What can be begun next, and when.
+#[derive(Clone, Copy)]
+enum Next {
+    Command(CommandId),
+    Job(usize),
+}
+
+/// Iterations as they are simulated, one after the other; all times are from the start of the one that runs.
+struct Run<'a> {
+    schedule: &'a Schedule,
+    /// By command.
+    seconds: Vec<Seconds>,
+    /// By stream: its commands.
+    streams: [Vec<CommandId>; 3],
+    /// By command: the transfer that it waits for since the link is half duplex.
+    transfer_before: Vec<Option<CommandId>>,
+    /// By command: the pieces that are ready after it, and those that it waits for.
+    completes: Vec<Vec<usize>>,
+    needs: Vec<Vec<usize>>,
+    pieces: &'a [Piece],
+    /// By piece and stage; none where there is nothing to do.
+    stages: Vec<[Option<Seconds>; 4]>,
+    /// By piece: how many ops after the backward pass its sum is needed.
+    distance: Vec<usize>,
+    half: bool,
+    /// By server: when it is free.
+    free: [Seconds; 4],
+    jobs: Vec<Job>,
+    /// By piece: when its sum was there; none while it is on its way.
+    arrived: Vec<Option<Seconds>>,
+    /// By the iteration modulo 2, and by piece.
+    spans: [Vec<[Span; 4]>; 2],
+    /// Iterations so far.
+    done: usize,
+}
+
+impl<'a> Run<'a> {
+    fn new(trace: &'a Trace, schedule: &'a Schedule, exchange: &'a Exchange) -> Run<'a> {
+        let half = schedule.link.duplex == Duplex::Half;
+        let mut streams: [Vec<CommandId>; 3] = Default::default();
+        let mut transfer_before = vec![None; schedule.commands.len()];
+        let mut last_transfer = None;
+        for (id, command) in schedule.numbered_commands() {
+            streams[command.stream().index()].push(id);
+            if half && command.stream() != Stream::Compute {
+                transfer_before[id.index()] = last_transfer.replace(id);
+            }
+        }
+        let command_of = first_commands(trace, schedule);
+        let mut completes = vec![Vec::new(); schedule.commands.len()];
+        let mut needs = vec![Vec::new(); schedule.commands.len()];
+        let (pieces, ops) = (exchange.pieces.as_slice(), trace.ops.len());
+        for (number, piece) in pieces.iter().enumerate() {
+            completes[command_of[piece.ready.index()].index()].push(number);
+            needs[command_of[piece.needed.index()].index()].push(number);
+        }
+        let distance = pieces
+            .iter()
+            .map(|p| if p.carried() { ops + p.needed.index() } else { p.needed.index() })
+            .collect();
+        let seconds = schedule.commands.iter().map(|command| duration(trace, schedule, command)).collect();
+        let arrived = pieces.iter().map(|piece| piece.carried().then_some(Seconds::ZERO)).collect();
+        let spans = [(); 2].map(|()| vec![[Span::default(); 4]; pieces.len()]);
+        Run {
+            schedule,
+            seconds,
+            streams,
+            transfer_before,
+            completes,
+            needs,
+            pieces,
+            stages: pieces.iter().map(|piece| stages(schedule, exchange, piece)).collect(),
+            distance,
+            half,
+            free: [Seconds::ZERO; 4],
+            jobs: Vec::new(),
+            arrived,
+            spans,
+            done: 0,
+        }
+    }
+
+    /// Runs all commands of one iteration, and of the pieces what begins before the last of them.
+    fn iteration(&mut self) -> Timeline {
+        let mut spans: Vec<Option<Span>> = vec![None; self.schedule.commands.len()];
+        let mut at = [0; 3];
+        while let Some((next, start)) = self.next(&spans, at) {
+            match next {
+                Next::Command(id) => {
+                    let stream = self.schedule.commands[id.index()].stream();
+                    let span = Span { start, end: start + self.seconds[id.index()] };
+                    spans[id.index()] = Some(span);
+                    at[stream.index()] += 1;
+                    self.free[self.server(server_of(stream))] = span.end;
+                    self.begin_pieces(id, span.end);
+                }
+                Next::Job(job) => self.run_stage(job, start),
+            }
+        }
+        let timeline =
+            Timeline { spans: spans.into_iter().map(|span| span.expect("all have run")).collect() };
+        self.next_iteration(timeline.makespan());
+        timeline
+    }
+
+    /// What begins next; none once all commands have run. What begins at the same time as a command comes after it.
+    fn next(&self, spans: &[Option<Span>], at: [usize; 3]) -> Option<(Next, Seconds)> {
+        let heads = Stream::ALL.map(|stream| self.streams[stream.index()].get(at[stream.index()]).copied());
+        if heads.iter().all(Option::is_none) {
+            return None;
+        }
+        let commands = heads.into_iter().flatten();
+        let commands = commands.filter_map(|id| Some((Next::Command(id), self.start_of(id, spans)?)));
+        let jobs = self.jobs.iter().enumerate().map(|(number, job)| {
+            let server = self.server(STAGES[job.stage]);
+            (Next::Job(number), job.ready.max(self.free[server]))
+        });
+        let order = |next: Next| match next {
+            Next::Command(_) => (0, 0, 0),
+            Next::Job(job) => {
+                let Job { piece, stage, .. } = self.jobs[job];
+                (1, self.distance[piece], STAGES.len() - stage)
+            }
+        };
+        commands.chain(jobs).min_by(|a, b| a.1.0.total_cmp(&b.1.0).then_with(|| order(a.0).cmp(&order(b.0))))
+    }
+
+    /// When a command can begin; none while something that it waits for has not been begun.
+    fn start_of(&self, id: CommandId, spans: &[Option<Span>]) -> Option<Seconds> {
+        let command = &self.schedule.commands[id.index()];
+        let mut start = self.free[self.server(server_of(command.stream()))].max(Seconds::ZERO);
+        for wait in command.waits().iter().copied().chain(self.transfer_before[id.index()]) {
+            start = start.max(spans[wait.index()]?.end);
+        }
+        for piece in &self.needs[id.index()] {
+            start = start.max(self.arrived[*piece]?);
+        }
+        Some(start)
+    }
+
+    /// Sends off the pieces that a command completes.
+    fn begin_pieces(&mut self, id: CommandId, ready: Seconds) {
+        for number in 0..self.completes[id.index()].len() {
+            let piece = self.completes[id.index()][number];
+            self.arrived[piece] = None;
+            let (spans, since, iteration) = ([Span::default(); 4], Seconds::ZERO, self.done);
+            self.jobs.push(Job { piece, stage: 0, ready, spans, iteration, since });
+            self.skip_stages(self.jobs.len() - 1);
+        }
+    }
+
+    fn run_stage(&mut self, number: usize, start: Seconds) {
+        let job = &mut self.jobs[number];
+        let end = start + self.stages[job.piece][job.stage].unwrap_or_default();
+        job.spans[job.stage] = Span { start, end };
+        job.ready = end;
+        let server = STAGES[job.stage];
+        job.stage += 1;
+        let server = self.server(server);
+        self.free[server] = end;
+        self.skip_stages(number);
+    }
+
+    /// Passes by stages without anything to do; a piece past its last has arrived.
+    fn skip_stages(&mut self, number: usize) {
+        let job = &mut self.jobs[number];
+        while job.stage < STAGES.len() && self.stages[job.piece][job.stage].is_none() {
+            job.spans[job.stage] = Span { start: job.ready, end: job.ready };
+            job.stage += 1;
+        }
+        if job.stage == STAGES.len() {
+            let job = self.jobs.swap_remove(number);
+            self.arrived[job.piece] = Some(job.ready);
+            self.spans[job.iteration % 2][job.piece] =
+                job.spans.map(|span| Span { start: span.start + job.since, end: span.end + job.since });
+        }
+    }
+
+    /// Turns all times into those from the start of the next iteration, which begins once all commands have ended.
+    fn next_iteration(&mut self, makespan: Seconds) {
+        self.done += 1;
+        for free in &mut self.free {
+            *free -= makespan;
+        }
+        for job in &mut self.jobs {
+            job.ready -= makespan;
+            job.spans = job.spans.map(|span| Span { start: span.start - makespan, end: span.end - makespan });
+            job.since += makespan;
+        }
+        for (arrived, piece) in self.arrived.iter_mut().zip(self.pieces) {
+            *arrived = arrived.filter(|_| piece.carried()).map(|at| at - makespan);
+        }
+    }
+
+    /// What an iteration finds: when each server is free, when each sum is there, and how far each piece is on its way, which
+    /// may have begun its stage before. What was before the last iteration does not matter.
+    fn state(&self, last: Seconds) -> Vec<(usize, Seconds)> {
+        let free = self.free.iter().map(|free| (0, free.max(last * -1.0)));
+        let arrived = self.arrived.iter().map(|at| (STAGES.len(), at.unwrap_or_default().max(Seconds::ZERO)));
+        let mut state: Vec<(usize, Seconds)> = free.chain(arrived).collect();
+        for job in &self.jobs {
+            state[self.free.len() + job.piece] = (job.stage, job.ready);
+        }
+        state
+    }
+
+    /// The number of a server; both ways of a half-duplex link are one.
+    fn server(&self, server: Server) -> usize {
+        if self.half && server == Server::In { Server::Out as usize } else { server as usize }
+    }
+}
+
+/// The server of a stream.
+fn server_of(stream: Stream) -> Server {
+    match stream {
+        Stream::Compute => Server::Compute,
+        Stream::Offload => Server::Out,
+        Stream::Prefetch => Server::In,
+    }
+}
+
+/// By op: the command that computes it first.
+fn first_commands(trace: &Trace, schedule: &Schedule) -> Vec<CommandId> {
+    let mut of = vec![None; trace.ops.len()];
+    for (id, command) in schedule.numbered_commands() {
+        if let Command::Compute { op, again: false, .. } = command {
+            of[op.index()] = Some(id);
+        }
+    }
+    of.into_iter().map(|id| id.expect("the schedule passed the check")).collect()
+}
+
+/// What the stages of a piece take; none where there is nothing to do.
+fn stages(schedule: &Schedule, exchange: &Exchange, piece: &Piece) -> [Option<Seconds>; 4] {
+    let over_link = |stream| exchange.staged.then(|| schedule.link.seconds(stream, piece.bytes));
+    let round = Some(exchange.round_seconds(piece));
+    [over_link(Stream::Offload), round, round, over_link(Stream::Prefetch)]
+}
+
+/// What each server has to do in an iteration with its exchange, whatever waits for what.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Busy {
+    /// Kernels.
+    pub compute: Seconds,
+    /// The link, out: swapping and pushes; both ways where it is half duplex.
+    pub out: Seconds,
+    /// The link, back: swapping and pulls; none where it is half duplex.
+    pub back: Seconds,
+    /// The interconnect.
+    pub wire: Seconds,
+}
+
+/// How long each server is busy in an iteration with its exchange. Both passed [`Exchange::check`].
+pub fn busy(trace: &Trace, schedule: &Schedule, exchange: &Exchange) -> Busy {
+    let totals = simulate(trace, schedule).totals(trace, schedule);
+    let of_pieces = |stage: usize| -> Seconds {
+        exchange.pieces.iter().filter_map(|piece| stages(schedule, exchange, piece)[stage]).sum()
+    };
+    let of_stream = |stream: Stream| totals.busy[stream.index()];
+    let mut busy = Busy {
+        compute: of_stream(Stream::Compute),
+        out: of_stream(Stream::Offload) + of_pieces(0),
+        back: of_stream(Stream::Prefetch) + of_pieces(3),
+        wire: of_pieces(1) + of_pieces(2),
+    };
+    if schedule.link.duplex == Duplex::Half {
+        busy.out += std::mem::take(&mut busy.back);
+    }
+    busy
+}
+
+/// What no order of the same stages goes below: the update's own makespan, what each server has to do, and, where some
+/// pieces are ready at the earliest at one time, all of their stages and the least that comes after them.
+pub fn bound(trace: &Trace, schedule: &Schedule, exchange: &Exchange) -> Seconds {
+    let alone = simulate(trace, schedule);
+    let tails = tails(trace, schedule);
+    let command_of = first_commands(trace, schedule);
+    let stages: Vec<[Seconds; 4]> = exchange
+        .pieces
+        .iter()
+        .map(|piece| stages(schedule, exchange, piece).map(Option::unwrap_or_default))
+        .collect();
+    let Busy { out, back, wire, .. } = busy(trace, schedule, exchange);
+    let mut least = alone.makespan().max(out).max(back).max(wire);
+    for carried in [false, true] {
+        // An iteration and the next hold what is carried.
+        let share = if carried { 0.5 } else { 1.0 };
+        for server in [0..1, 1..3, 3..4] {
+            let windows: Vec<Window> = exchange
+                .pieces
+                .iter()
+                .zip(&stages)
+                .filter(|(piece, _)| piece.carried() == carried)
+                .map(|(piece, stages)| Window {
+                    head: alone.spans[command_of[piece.ready.index()].index()].end
+                        + stages[..server.start].iter().copied().sum(),
+                    body: stages[server.clone()].iter().copied().sum(),
+                    tail: stages[server.end..].iter().copied().sum::<Seconds>()
+                        + tails[command_of[piece.needed.index()].index()],
+                })
+                .collect();
+            least = least.max(one_server(&windows) * share);
+        }
+    }
+    least + pass_seconds(trace, schedule, &alone) * (exchange.passes - 1) as f64
+}
+
+/// What comes at the earliest, takes so long on one server, and has so much after it.
+struct Window {
+    head: Seconds,
+    body: Seconds,
+    tail: Seconds,
+}
+
+/// The most, over all sets of windows, of the least head, the sum of bodies and the least tail. A set that matters has all
+/// windows with a head and a tail that are long enough.
+fn one_server(windows: &[Window]) -> Seconds {
+    let mut by_tail: Vec<&Window> = windows.iter().collect();
+    by_tail.sort_by(|a, b| b.tail.0.total_cmp(&a.tail.0));
+    let of_head = |head: Seconds| {
+        let mut sum = Seconds::ZERO;
+        let mut most = Seconds::ZERO;
+        for window in by_tail.iter().filter(|window| window.head >= head) {
+            sum += window.body;
+            most = most.max(head + sum + window.tail);
+        }
+        most
+    };
+    windows.iter().map(|window| of_head(window.head)).fold(Seconds::ZERO, Seconds::max)
+}
+
+/// By command: the least from its start to the end of the iteration.
+fn tails(trace: &Trace, schedule: &Schedule) -> Vec<Seconds> {
+    let mut tails = vec![Seconds::ZERO; schedule.commands.len()];
+    let mut after = [Seconds::ZERO; 3];
+    let mut after_transfer = Seconds::ZERO;
+    let half = schedule.link.duplex == Duplex::Half;
+    for (id, command) in schedule.numbered_commands().collect::<Vec<_>>().into_iter().rev() {
+        let stream = command.stream();
+        let mut rest = tails[id.index()].max(after[stream.index()]);
+        if half && stream != Stream::Compute {
+            rest = rest.max(after_transfer);
+        }
+        let tail = rest + duration(trace, schedule, command);
+        tails[id.index()] = tail;
+        after[stream.index()] = tail;
+        if stream != Stream::Compute {
+            after_transfer = tail;
+        }
+        for wait in command.waits() {
+            tails[wait.index()] = tails[wait.index()].max(tail);
+        }
+    }
+    tails
+}
