@@ -400,8 +400,8 @@ fn check_in_bf16(call: &Call, args: &[Arg]) {
     }
 }
 
-/// From a bf16 to the next, as a share of it, at most. A library may round a gradient of weights, or a result before the bias is
-/// added.
+/// From a bf16 to the next, as a share of it, at most. A library may round a gradient of weights, or a result before the bias
+/// is added.
 const BF16_STEP: f64 = 1.0 / 128.0;
 
 /// The numbers that halves are.

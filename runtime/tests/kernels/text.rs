@@ -203,7 +203,6 @@ fn calls() -> Vec<Call> {
 
 /// The launches around a library's part of a convolution that takes its tensors in another layout.
 fn around_library(call: &Call, float: Float) -> Vec<Grid> {
-    use kernels::attention::{Step, steps};
     use kernels::layout::{from_planes, gather_windows, planes, scatter_pixels, to_planes};
     use kernels::layout::{round_weights, weights, widen_gradient};
     match *call {
@@ -227,11 +226,6 @@ fn around_library(call: &Call, float: Float) -> Vec<Grid> {
             let of_weight = call.operands()[call.operands().index("weight")].bytes;
             assert_eq!(2 * weights(&shape, float).0, of_weight.0, "{call:?}");
             round_weights(call, float, 0)
-        }
-        Call::AttentionForward { .. } | Call::AttentionBackward { .. } => {
-            let (steps, _) = steps(call, float).expect("it is attention");
-            let own = |step| if let Step::Own(grids) = step { grids } else { Vec::new() };
-            steps.into_iter().flat_map(own).collect()
         }
         _ => Vec::new(),
     }
@@ -259,10 +253,10 @@ fn every_kernel_serves_a_call_and_every_call_has_kernels() {
 #[test]
 fn a_library_leaves_all_of_attention_but_its_products() {
     let shape = AttentionShape { batch: 3, length: 2000, heads: 4, kv_heads: 2, width: 8, causal: true };
-    for (call, of_block) in
-        [(Call::AttentionForward { shape }, 2), (Call::AttentionBackward { shape, accumulate: true }, 5)]
-    {
-        let (steps, scratch) = kernels::attention::steps(&call).expect("it is attention");
+    let calls =
+        [(Call::AttentionForward { shape }, 2), (Call::AttentionBackward { shape, accumulate: true }, 5)];
+    for ((call, of_block), float) in calls.into_iter().flat_map(|of| [(of, Float::F32), (of, Float::Bf16)]) {
+        let (steps, scratch) = kernels::attention::steps(&call, float).expect("it is attention");
         let (mut own, mut products) = (Vec::new(), 0);
         for step in steps {
             match step {
@@ -270,10 +264,10 @@ fn a_library_leaves_all_of_attention_but_its_products() {
                 Step::Product(product) => products += product.groups,
             }
         }
-        let mut rest = kernels::grids(&call, Float::F32);
+        let mut rest = kernels::grids(&call, float);
         rest.retain(|grid| grid.kernel != "attention_product");
         assert_eq!(own, rest, "{call:?}");
-        assert_eq!(scratch, kernels::workspace_bytes(&call, Float::F32));
+        assert_eq!(scratch, kernels::workspace_bytes(&call, float));
         assert_eq!(products, of_block * shape.batch * shape.kv_heads);
     }
 }
