@@ -74,11 +74,13 @@ fn the_stated_error_is_that_of_what_was_held_out() {
 /// What a generation is said to reach, in two digits, fits its rows as well as anything does.
 #[test]
 fn what_kernels_reach_is_what_the_fit_finds() {
+    let mut worse = Vec::new();
     for generation in &GENERATIONS {
         let (best, [least, has]) = fit::fit(generation);
         println!("{}: {:?} misses {has:.4}, {best:?} {least:.4}", generation.name, generation.reach);
-        assert!(has <= least * 1.01 + 5e-4, "{}: {has} where {best:?} has {least}", generation.name);
+        worse.extend((has > least * 1.01 + 5e-4).then_some(generation.name));
     }
+    assert!(worse.is_empty(), "what fits better than {worse:?} is printed above");
 }
 
 #[test]

@@ -155,8 +155,8 @@ fn libraries(survey: &Survey, has_tf32: bool) -> Table {
         Ok((path, (major, minor, patch))) => format!("{major}.{minor}.{patch}, in {}", path.display()),
         Err(error) => cuda_error(error),
     };
-    let tf32 = "convolutions, by default, where cuDNN or cuBLAS computes them; our own kernels (the alternative `own_f32`, and \
-                attention) multiply in f32";
+    let tf32 = "convolutions, by default, where cuDNN or cuBLAS computes them; our own kernels (the alternative `own_f32`) \
+                multiply in f32";
     let mut facts = vec![
         ("driver_version", "driver", survey.driver_version.as_ref().ok().cloned().into()),
         ("cuda_version", "CUDA of the driver", version(survey.version).into()),

@@ -4,9 +4,9 @@ use crate::args::{ProfileArgs, SearchArgs, defaults, study_of};
 use crate::failure::Failure;
 use crate::output::{Cell, Table};
 use crate::progress::watched;
+use plimsoll_ir::Seconds;
 use plimsoll_ir::health::Health;
 use plimsoll_ir::profile::{Profile, undisturbed};
-use plimsoll_ir::{Precision, Seconds};
 use plimsoll_study::device::is_cpu;
 use plimsoll_study::measure::may_be_off;
 use plimsoll_study::{MeasureRequest, Study, Workload};
@@ -76,7 +76,11 @@ fn tables(profile: &Profile, study: &Study) -> Result<Vec<Table>, Failure> {
                 u64::from(profile.machine.threads).into(),
             ),
             ("system", "system", profile.machine.system.clone().into()),
-            ("precision", "precision", precision(profile).into()),
+            (
+                "precision",
+                "precision",
+                profile.machine.precision.map(|precision| precision.to_string()).into(),
+            ),
             ("plimsoll", "plimsoll", profile.machine.plimsoll.clone().into()),
             ("doubts", "doubtful", doubts.into()),
             ("budget_bytes", "budget", profile.budget_bytes.into()),
@@ -87,15 +91,6 @@ fn tables(profile: &Profile, study: &Study) -> Result<Vec<Table>, Failure> {
     let mut tables = vec![overview, batches, link(model.rates(), profile.machine.modelled)];
     tables.extend(model.rates().slowdown.map(|slowdown| beside(&slowdown)));
     Ok(tables)
-}
-
-/// In what a device multiplies; and what it does not, though it was asked to.
-fn precision(profile: &Profile) -> Option<String> {
-    let precision = profile.machine.precision?;
-    let attends = profile.batches.iter().flat_map(|batch| &batch.ops).any(|op| op.kind == "attention");
-    let by_own = precision == Precision::Tf32 && attends && !profile.machine.modelled;
-    let but = if by_own { "; attention, which our own kernels compute, in f32" } else { "" };
-    Some(format!("{precision}{but}"))
 }
 
 /// How times are known, for a table.

@@ -1,4 +1,4 @@
-//! cuBLAS: handles, scratch, and the product of two matrices by columns, enqueued on the handle's stream.
+//! cuBLAS: handles, scratch, and products of two matrices by columns, one or a batch, enqueued on the handle's stream.
 //!
 //! A product without scratch of the caller's is refused: a real one would allocate some. Setting a stream forgets the scratch,
 //! as it does there. What is given is filled with garbage, all of it.
@@ -8,7 +8,7 @@ use crate::cudnn::{factor, floats, floats_mut, spoil};
 use crate::driver::here;
 use crate::state::{DriverState, state};
 use crate::stream::Work;
-use crate::sums::{Matrix, Order, product};
+use crate::sums::{self, Matrix, Order};
 use crate::{control, lock, memory};
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int};
@@ -92,47 +92,99 @@ calls! {
         handle: usize, of_a: u32, of_b: u32, m: c_int, n: c_int, k: c_int, alpha: *const f32, a: u64, type_a: u32, lda: c_int,
         b: u64, type_b: u32, ldb: c_int, beta: *const f32, c: u64, type_c: u32, ldc: c_int, arithmetic: u32, algorithm: c_int,
     ) {
-        let (stream, scratch) = of(handle, |handle| (handle.stream, handle.scratch))?;
-        here().map_err(|_| EXECUTION_FAILED)?;
-        let scratch = scratch.filter(|(_, bytes)| *bytes >= 16 << 10).ok_or(ALLOC_FAILED)?;
-        if [type_a, type_b, type_c] != [FLOAT; 3] || ![IN_F32, IN_TF32].contains(&arithmetic) || algorithm != USUAL {
-            return Err(NOT_SUPPORTED);
-        }
+        let [a, b, c] = [(a, type_a, lda), (b, type_b, ldb), (c, type_c, ldc)]
+            .map(|(at, kind, leading)| Side { at, kind, leading, next: 0 });
         // SAFETY: the caller gives factors that it holds during the call.
-        let [alpha, old] = unsafe { [factor(alpha), factor(beta)] };
-        let old = old.filter(|_| alpha == Some(1.0)).ok_or(INVALID_VALUE)?;
-        let [m, n, k, lda, ldb, ldc] = sides([m, n, k, lda, ldb, ldc])?;
-        let matrix = |of: u32, leading: usize| Matrix { transposed: of == TRANSPOSED, leading };
-        let (of_a, of_b, of_c) = (matrix(of_a, lda), matrix(of_b, ldb), matrix(0, ldc));
-        let rows = |of: Matrix, rows: usize, columns: usize| if of.transposed { columns } else { rows };
-        if lda < rows(of_a, m, k) || ldb < rows(of_b, k, n) || ldc < m {
-            return Err(INVALID_VALUE);
-        }
-        let span = |at: u64, of: Matrix, rows, columns| (at, 4 * of.span(rows, columns) as u64);
-        let (a, b, c) = (span(a, of_a, m, k), span(b, of_b, k, n), span(c, of_c, m, n));
-        let apart = |a: (u64, u64), b: (u64, u64)| a.0 + a.1 <= b.0 || b.0 + b.1 <= a.0;
+        let factors = unsafe { [factor(alpha), factor(beta)] };
+        multiply(handle, [of_a, of_b], [m, n, k, 1], factors, [a, b, c], arithmetic, algorithm)
+    }
+
+    fn cublasGemmStridedBatchedEx(
+        handle: usize, of_a: u32, of_b: u32, m: c_int, n: c_int, k: c_int, alpha: *const f32, a: u64, type_a: u32, lda: c_int,
+        next_a: i64, b: u64, type_b: u32, ldb: c_int, next_b: i64, beta: *const f32, c: u64, type_c: u32, ldc: c_int,
+        next_c: i64, count: c_int, arithmetic: u32, algorithm: c_int,
+    ) {
+        let [a, b, c] = [(a, type_a, lda, next_a), (b, type_b, ldb, next_b), (c, type_c, ldc, next_c)]
+            .map(|(at, kind, leading, next)| Side { at, kind, leading, next });
+        // SAFETY: the caller gives factors that it holds during the call.
+        let factors = unsafe { [factor(alpha), factor(beta)] };
+        multiply(handle, [of_a, of_b], [m, n, k, count], factors, [a, b, c], arithmetic, algorithm)
+    }
+}
+
+/// A matrix as it is given: where, of which numbers, and the elements from column to column and from one product's to the next
+/// one's.
+#[derive(Clone, Copy)]
+struct Side {
+    at: u64,
+    kind: u32,
+    leading: c_int,
+    next: i64,
+}
+
+/// Products of m x n x k, so many, each with matrices of its own.
+fn multiply(
+    handle: usize,
+    transposed: [u32; 2],
+    lengths: [c_int; 4],
+    [alpha, old]: [Option<f32>; 2],
+    given: [Side; 3],
+    arithmetic: u32,
+    algorithm: c_int,
+) -> Outcome {
+    let (stream, scratch) = of(handle, |handle| (handle.stream, handle.scratch))?;
+    here().map_err(|_| EXECUTION_FAILED)?;
+    let scratch = scratch.filter(|(_, bytes)| *bytes >= 16 << 10).ok_or(ALLOC_FAILED)?;
+    if given.iter().any(|side| side.kind != FLOAT)
+        || ![IN_F32, IN_TF32].contains(&arithmetic)
+        || algorithm != USUAL
+    {
+        return Err(NOT_SUPPORTED);
+    }
+    let old = old.filter(|_| alpha == Some(1.0)).ok_or(INVALID_VALUE)?;
+    let [m, n, k, count] = sides(lengths)?;
+    let [lda, ldb, ldc] = sides(given.map(|side| side.leading))?;
+    let matrix = |of: u32, leading: usize| Matrix { transposed: of == TRANSPOSED, leading };
+    let [of_a, of_b] = transposed;
+    let (of_a, of_b, of_c) = (matrix(of_a, lda), matrix(of_b, ldb), matrix(0, ldc));
+    let rows = |of: Matrix, rows: usize, columns: usize| if of.transposed { columns } else { rows };
+    if lda < rows(of_a, m, k) || ldb < rows(of_b, k, n) || ldc < m {
+        return Err(INVALID_VALUE);
+    }
+    let spans = [of_a.span(m, k), of_b.span(k, n), of_c.span(m, n)].map(|floats| 4 * floats as u64);
+    let product = |number: u64| {
+        let at = |i: usize| given[i].at.wrapping_add_signed(4 * number as i64 * given[i].next);
+        [0, 1, 2].map(|i| (at(i), spans[i]))
+    };
+    let products: Vec<[(u64, u64); 3]> = (0..count as u64).map(product).collect();
+    let apart = |a: (u64, u64), b: (u64, u64)| a.0 + a.1 <= b.0 || b.0 + b.1 <= a.0;
+    for [a, b, c] in &products {
         let sound = [a, b, c].iter().all(|(at, bytes)| memory::device(*at, *bytes).is_ok())
-            && apart(a, c) && apart(b, c) && [a, b, c].iter().all(|of| apart(*of, scratch));
+            && apart(*a, *c)
+            && apart(*b, *c)
+            && [a, b, c].iter().all(|of| apart(**of, scratch));
         if !sound {
             eprintln!("stand-in: a product of {a:?} and {b:?} to {c:?} with {scratch:?}");
             return Err(INVALID_VALUE);
         }
-        if DriverState::is_default(stream) {
-            control::note("default stream");
-        }
-        let order = Order { lanes: LANES, tf32: arithmetic == IN_TF32 };
-        let run = move || {
-            spoil(scratch)?;
+    }
+    if DriverState::is_default(stream) {
+        control::note("default stream");
+    }
+    let order = Order { lanes: LANES, tf32: arithmetic == IN_TF32 };
+    let run = move || {
+        spoil(scratch)?;
+        for [a, b, c] in products.iter().copied() {
             // SAFETY: what is written was found apart from the rest; what else touches them meanwhile is the fault of a
             // schedule, as it would be on a device.
             unsafe {
                 let (a, b, c) = ((floats(a)?, of_a), (floats(b)?, of_b), (floats_mut(c)?, of_c));
-                product([m, n, k], order, a, b, c, old);
+                sums::product([m, n, k], order, a, b, c, old);
             }
-            spoil(scratch)
-        };
-        state().enqueue(stream, Work::Compute(Box::new(run))).map_err(|_| EXECUTION_FAILED)
-    }
+        }
+        spoil(scratch)
+    };
+    state().enqueue(stream, Work::Compute(Box::new(run))).map_err(|_| EXECUTION_FAILED)
 }
 
 /// A code's name.

@@ -237,13 +237,14 @@ pub enum Call {
     /// tokens, dy -> dweight: each row the sum of dy where its token stood, in their order, 0 for those that stood nowhere.
     /// Overwrites, or adds where other layers share the table.
     EmbeddingBackward { shape: EmbeddingShape, accumulate: bool },
-    /// qkv -> y, probabilities: scaled dot-product attention (Vaswani et al. 2017, eq. (1)), head by head. A row of qkv is
+    /// qkv -> y, stats: scaled dot-product attention (Vaswani et al. 2017, eq. (1)), head by head. A row of qkv is
     /// query, key, value: `heads`, `kv_heads` and `kv_heads` heads of w = width / heads channels. Head h of the queries has the
     /// channels `h * w..(h + 1) * w` of query and y, and meets head h / (heads / kv_heads) of keys and values.
-    /// probabilities `[batch][heads][length][length]` = softmax over j of q_i * k_j / sqrt(w), 0 where j > i and `causal`;
-    /// y_i = the sum of probability_ij * v_j.
+    /// probability_ij = exp((s_ij - m_i) / sqrt(w)) * r_i, where s_ij = q_i * k_j, m_i is the largest s_ij of a row, and r_i is
+    /// 1 / the sum of the row's exponentials, both without j > i where `causal`; y_i = the sum of probability_ij * v_j.
+    /// stats `[batch][heads][length][2]` = (m_i, r_i).
     AttentionForward { shape: AttentionShape },
-    /// qkv, probabilities, dy -> dqkv.
+    /// qkv, stats, dy -> dqkv. Scores and probabilities are computed again.
     AttentionBackward { shape: AttentionShape, accumulate: bool },
     /// x -> y: rotary position embeddings (Su et al. 2021, eq. (34)). With h = width / 2, of each head at position p channels i
     /// and i + h, i below h, are turned by a = p * base^(-i / h): y_i = x_i cos a - x_{i+h} sin a,
@@ -332,14 +333,14 @@ impl Call {
             Call::EmbeddingForward { shape } | Call::EmbeddingBackward { shape, .. } => {
                 product(&[shape.batch, shape.count, shape.width])
             }
-            // Two products of matrices forward and four backward, and the softmax; masked or not, all is computed.
+            // Two products of matrices forward and five backward, and the softmax; masked or not, all is computed.
             Call::AttentionForward { shape } => {
                 let pairs = product(&[shape.batch, shape.length, shape.length]);
                 product(&[pairs, (4 * shape.width).saturating_add(6 * shape.heads)])
             }
             Call::AttentionBackward { shape, .. } => {
                 let pairs = product(&[shape.batch, shape.length, shape.length]);
-                product(&[pairs, (8 * shape.width).saturating_add(5 * shape.heads)])
+                product(&[pairs, (10 * shape.width).saturating_add(9 * shape.heads)])
             }
             Call::RotaryForward { shape, .. } | Call::RotaryBackward { shape, .. } => {
                 shape.elements().saturating_mul(3)

@@ -435,23 +435,23 @@ fn embedding_backward(s: &EmbeddingShape, accumulate: bool) -> Operands {
     Operands::of([read("tokens", tokens), read("dy", y), write_or_update(accumulate, "dweight", weight)])
 }
 
-/// qkv, y, probabilities. Heads that do not share the channels evenly ask for more than there is, and are refused for that.
+/// qkv, y, stats. Heads that do not share the channels evenly ask for more than there is, and are refused for that.
 fn attention(s: &AttentionShape) -> [u64; 3] {
     let even = |all: u64, parts: u64| parts > 0 && all.is_multiple_of(parts);
     let fits = even(s.width, s.heads) && even(s.heads, s.kv_heads);
     let of = |width: u64| f32s(&[s.batch, s.length, if fits { width } else { u64::MAX }]);
-    [of(s.qkv_width()), of(s.width), f32s(&[s.batch, s.heads, s.length, s.length])]
+    [of(s.qkv_width()), of(s.width), f32s(&[s.batch, s.heads, s.length, 2])]
 }
 
 fn attention_forward(s: &AttentionShape) -> Operands {
-    let [qkv, y, probabilities] = attention(s);
-    Operands::of([read("qkv", qkv), write("y", y), write("probabilities", probabilities)])
+    let [qkv, y, stats] = attention(s);
+    Operands::of([read("qkv", qkv), write("y", y), write("stats", stats)])
 }
 
 fn attention_backward(s: &AttentionShape, accumulate: bool) -> Operands {
-    let [qkv, y, probabilities] = attention(s);
+    let [qkv, y, stats] = attention(s);
     let dqkv = write_or_update(accumulate, "dqkv", qkv);
-    Operands::of([read("qkv", qkv), read("probabilities", probabilities), read("dy", y), dqkv])
+    Operands::of([read("qkv", qkv), read("stats", stats), read("dy", y), dqkv])
 }
 
 /// x of heads that are turned. Heads that have no halves, or do not fill the channels, ask for more than there is.
@@ -668,14 +668,14 @@ mod tests {
         shape.first = 4;
         check(Call::EmbeddingForward { shape }, &[64, 220, 160]);
         let mut shape = AttentionShape { batch: 2, length: 3, heads: 2, kv_heads: 2, width: 8, causal: true };
-        check(Call::AttentionForward { shape }, &[576, 192, 144]);
-        check(Call::AttentionBackward { shape, accumulate: false }, &[576, 144, 192, 576]);
+        check(Call::AttentionForward { shape }, &[576, 192, 96]);
+        check(Call::AttentionBackward { shape, accumulate: false }, &[576, 96, 192, 576]);
         shape.kv_heads = 1;
-        check(Call::AttentionForward { shape }, &[384, 192, 144]);
-        check(Call::AttentionBackward { shape, accumulate: true }, &[384, 144, 192, 384]);
+        check(Call::AttentionForward { shape }, &[384, 192, 96]);
+        check(Call::AttentionBackward { shape, accumulate: true }, &[384, 96, 192, 384]);
         for (heads, kv_heads) in [(3, 3), (2, 0), (1, 2)] {
             let shape = AttentionShape { heads, kv_heads, ..shape };
-            check(Call::AttentionForward { shape }, &[u64::MAX, u64::MAX, 72 * heads]);
+            check(Call::AttentionForward { shape }, &[u64::MAX, u64::MAX, 48 * heads]);
         }
         let mut shape = RotaryShape { batch: 2, length: 3, channels: 8, width: 4 };
         check(Call::RotaryForward { shape, base: 1e4 }, &[192, 192]);
@@ -713,7 +713,7 @@ mod tests {
             &["activated", "previous", "cell", "dh", "dcell", "dgates", "dprevious"],
         );
         let shape = AttentionShape { batch: 2, length: 3, heads: 2, kv_heads: 2, width: 8, causal: true };
-        check(Call::AttentionBackward { shape, accumulate: false }, &["qkv", "probabilities", "dy", "dqkv"]);
+        check(Call::AttentionBackward { shape, accumulate: false }, &["qkv", "dy", "dqkv"]);
         let shape = EmbeddingShape { batch: 2, length: 7, first: 3, count: 4, vocabulary: 11, width: 5 };
         check(Call::EmbeddingForward { shape }, &["y"]);
         for (learned, names) in [(false, &["x", "dy", "dscale"][..]), (true, &["x", "dy"])] {

@@ -1,11 +1,12 @@
-//! Scaled dot-product attention over the positions of each sample. It keeps its probabilities for the backward pass.
+//! Scaled dot-product attention over the positions of each sample. For the backward pass it keeps two numbers of each row of
+//! scores, from which the probabilities are computed again.
 
 use super::{Rules, bad, product};
 use crate::error::NetworkError;
 use crate::walk::Walk;
 use plimsoll_ir::network::Shape;
 use plimsoll_ir::program::{AttentionShape, Call, Operand};
-use plimsoll_ir::{LayerId, TensorId};
+use plimsoll_ir::{Bytes, LayerId, TensorId};
 
 pub(super) struct Attention {
     pub heads: u32,
@@ -49,9 +50,9 @@ impl Rules for Attention {
         product([output.pixels(), output.pixels(), of_pair])
     }
 
-    /// Probabilities of all pairs of positions.
+    /// Two numbers of each row of scores.
     fn saved_bytes(&self, output: Shape) -> u128 {
-        4 * u128::from(output.pixels()).pow(2) * u128::from(self.heads)
+        8 * u128::from(output.pixels()) * u128::from(self.heads)
     }
 
     fn backward_reads(&self, input: usize, trained: &dyn Fn(usize) -> bool) -> bool {
@@ -60,18 +61,15 @@ impl Rules for Attention {
 
     fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let shape = self.call_shape(walk, id);
-        let pairs = shape.length * shape.length;
-        let bytes = walk.map_bytes(shape.batch * shape.heads * pairs);
-        let probabilities = walk.save(id, "probabilities", bytes);
-        let call = Call::AttentionForward { shape };
-        walk.forward_op(id, call, walk.value(inputs[0]), &[], None, &[probabilities])
+        let stats = walk.save(id, "stats", Bytes(8 * shape.batch * shape.heads * shape.length));
+        walk.forward_op(id, Call::AttentionForward { shape }, walk.value(inputs[0]), &[], None, &[stats])
     }
 
     fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         let (shape, input) = (self.call_shape(walk, id), walk.network.layer(id).inputs[0]);
-        let (qkv, probabilities) = (walk.value(input), walk.saved(id)[0]);
+        let (qkv, stats) = (walk.value(input), walk.saved(id)[0]);
         walk.contribute(id, input, dy, false, |accumulate, dx| {
-            let operands = [qkv, probabilities, dy, dx].map(Operand::Tensor).to_vec();
+            let operands = [qkv, stats, dy, dx].map(Operand::Tensor).to_vec();
             (Call::AttentionBackward { shape, accumulate }, operands)
         });
     }

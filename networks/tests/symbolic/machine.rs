@@ -209,8 +209,8 @@ fn evaluate_sequence(
         }
         Call::AttentionForward { shape } => {
             let qkv = get(0);
-            let probabilities = terms.apply(&format!("probabilities {shape:?}"), &[qkv]);
-            vec![(1, terms.apply(&format!("attention {shape:?}"), &[qkv])), (2, probabilities)]
+            let stats = terms.apply(&format!("sums of exponentials {shape:?}"), &[qkv]);
+            vec![(1, terms.apply(&format!("attention {shape:?}"), &[qkv])), (2, stats)]
         }
         Call::LstmForward { first, .. } => {
             let gates = get(0);
@@ -415,8 +415,8 @@ fn input_gradient(
             (accumulate, format!("relu dx {ceiling}"), vec![x, get(1)])
         }
         Call::AttentionBackward { shape, accumulate } => {
-            let (qkv, probabilities) = (get(0), get(1));
-            assert_eq!(terms.argument_of(&format!("probabilities {shape:?}"), probabilities), qkv);
+            let (qkv, stats) = (get(0), get(1));
+            assert_eq!(terms.argument_of(&format!("sums of exponentials {shape:?}"), stats), qkv);
             (accumulate, format!("dqkv {shape:?}"), vec![qkv, get(2)])
         }
         Call::RotaryBackward { shape, base, accumulate } => {

@@ -125,6 +125,7 @@ fn in_c(ours: &str) -> String {
     let plain = match name {
         "()" | "c_void" => "void",
         "c_int" | "CUdevice" => "int",
+        "c_longlong" => "long long",
         "c_uint" => "unsigned int",
         "u32" => STATUS,
         "c_char" => "char",

@@ -93,7 +93,7 @@ use cudarc::driver::sys::{
 };
 use cudarc::nvrtc::sys as nvrtc;
 use cudarc::nvrtc::sys::{nvrtcProgram, nvrtcResult};
-use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
+use std::ffi::{c_char, c_int, c_longlong, c_uchar, c_uint, c_ulonglong, c_void};
 
 functions! {
     /// The driver API. All of it is in drivers of CUDA 12.0 and later.
@@ -182,6 +182,11 @@ functions! {
             cublasHandle_t, cublasOperation_t, cublasOperation_t, c_int, c_int, c_int, *const c_void,
             *const c_void, cudaDataType_t, c_int, *const c_void, cudaDataType_t, c_int,
             *const c_void, *mut c_void, cudaDataType_t, c_int, cublasComputeType_t, cublasGemmAlgo_t
+        );
+        cublasGemmStridedBatchedEx(
+            cublasHandle_t, cublasOperation_t, cublasOperation_t, c_int, c_int, c_int, *const c_void,
+            *const c_void, cudaDataType_t, c_int, c_longlong, *const c_void, cudaDataType_t, c_int, c_longlong,
+            *const c_void, *mut c_void, cudaDataType_t, c_int, c_longlong, c_int, cublasComputeType_t, cublasGemmAlgo_t
         );
     }
     unbound {}

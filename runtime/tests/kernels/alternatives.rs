@@ -1,6 +1,6 @@
-//! The alternatives of the device `cuda` to run a convolution, cuDNN's algorithms and cuBLAS among them, as an iteration runs
-//! them: a program of one op, whose operands lie in resident memory between guards, under a schedule that names the
-//! alternative.
+//! The alternatives of the device `cuda` to run a convolution or attention, cuDNN's algorithms and cuBLAS among them, as an
+//! iteration runs them: a program of one op, whose operands lie in resident memory between guards, under a schedule that
+//! names the alternative.
 //!
 //! Skipped where there is no device. Calls with one alternative, which is our own kernel, are tested without the runtime's
 //! device.
@@ -19,14 +19,19 @@ const GUARD_BYTE: u8 = 0xFE;
 /// Four of these are a NaN.
 const POISON: u8 = 0xFF;
 
-/// What each alternative of a convolution leaves in its operands; nothing of other calls, and where there is no device.
+/// What each alternative of a convolution or of attention leaves in its operands; nothing of other calls, and where there is
+/// no device.
 pub fn outcomes(call: &Call, args: &[Arg]) -> Vec<(String, Vec<Vec<u8>>)> {
     static DEVICE: OnceLock<Option<Mutex<CudaDevice>>> = OnceLock::new();
-    let convolves = matches!(
+    let multiplies = matches!(
         call,
-        Call::ConvForward { .. } | Call::ConvBackwardFilter { .. } | Call::ConvBackwardData { .. }
+        Call::ConvForward { .. }
+            | Call::ConvBackwardFilter { .. }
+            | Call::ConvBackwardData { .. }
+            | Call::AttentionForward { .. }
+            | Call::AttentionBackward { .. }
     );
-    if !convolves {
+    if !multiplies {
         return Vec::new();
     }
     let device = DEVICE.get_or_init(|| match CudaDevice::open(&CudaOptions::default()) {
@@ -115,7 +120,7 @@ fn program(call: &Call, args: &[Arg], alternatives: &[KernelAlternative]) -> Pro
         let bytes = match arg {
             Arg::In(bytes) | Arg::InOut(bytes) => bytes.len(),
             Arg::Out(bytes) => *bytes,
-            Arg::Same(_) => unreachable!("no convolution is in place"),
+            Arg::Same(_) => unreachable!("none of these calls is in place"),
         };
         resident.add("guard", Role::State(0.0), GUARD as u64);
         Operand::Resident(resident.add(&format!("operand {number}"), Role::State(0.0), bytes as u64))

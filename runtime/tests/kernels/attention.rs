@@ -1,9 +1,9 @@
 //! Attention and its gradient against plain f64 sums: one head and many, shared and not, one position and several blocks of
-//! them, causal and not.
+//! them, causal and not, heads that fill several scratches and rows that do, scores in the hundreds.
 //!
 //! What it deliberately does not do: train; whole schedules with it are in `same_bits` and the stand-in's tests.
 
-use super::harness::{Random, check, check_accumulate, check_in_place, floats, input, outcomes, output};
+use super::harness::{Arg, Random, check, check_accumulate, check_in_place, floats, input, outcomes, output};
 use super::reference::{self, wide};
 use plimsoll_ir::program::{AttentionShape, Call, RotaryShape};
 
@@ -39,20 +39,67 @@ pub fn attention() {
 }
 
 pub fn attention_of(sides: [u64; 5], causal: bool, seed: u32) {
+    // Queries and keys large enough that some positions count far more than others.
+    attention_with(sides, causal, 3.0, seed);
+}
+
+/// Queries, keys and values of about this size.
+fn attention_with(sides: [u64; 5], causal: bool, size: f32, seed: u32) {
     let s = shape(sides, causal);
     let random = &mut Random::new(seed);
     let [y, all] = [s.width, s.qkv_width()].map(|width| (s.batch * s.length * width) as usize);
-    // Queries and keys large enough that some positions count far more than others.
-    let qkv: Vec<f32> = random.floats(all).iter().map(|v| 3.0 * v).collect();
+    let qkv: Vec<f32> = random.floats(all).iter().map(|v| size * v).collect();
     let dy = random.floats(y);
-    let [expected, probabilities] = reference::attention(&s, &wide(&qkv));
-    let args = [input(&qkv), output(y), output(probabilities.len())];
-    check(&Call::AttentionForward { shape: s }, &args, &[(1, &expected), (2, &probabilities)]);
+    let [expected, stats] = reference::attention(&s, &wide(&qkv));
+    let args = [input(&qkv), output(y), output(stats.len())];
+    check(&Call::AttentionForward { shape: s }, &args, &[(1, &expected), (2, &stats)]);
 
     let dqkv = reference::attention_gradient(&s, &wide(&qkv), &wide(&dy));
-    let narrow: Vec<f32> = probabilities.iter().map(|p| *p as f32).collect();
+    let narrow: Vec<f32> = stats.iter().map(|v| *v as f32).collect();
     let args = [input(&qkv), input(&narrow), input(&dy), output(all)];
     check_accumulate(|accumulate| Call::AttentionBackward { shape: s, accumulate }, &args, 3, &dqkv);
+}
+
+/// CUDA's kernels have 2^23 scores in scratch: those of some heads of keys at a time, and where one has more, of some rows.
+pub fn attention_goes_through_its_scratch_in_parts() {
+    for causal in [false, true] {
+        // 2^22 pairs for each head of keys: two at a time, and then the third.
+        attention_of([1, 16, 3, 1 << 14, 1], causal, 1);
+        // 2^13 * 33 pairs a row: 28 rows at a time.
+        attention_of([1, 33, 1, 1 << 13, 1], causal, 2);
+    }
+}
+
+/// Products up to several thousand, whose scores in f32 are right to a few ten-thousandths of 1: probabilities are as right.
+pub fn attention_of_large_scores() {
+    for causal in [false, true] {
+        let s = shape([1, 300, 2, 1, 16], causal);
+        let random = &mut Random::new(9);
+        let qkv: Vec<f32> =
+            random.floats((s.length * s.qkv_width()) as usize).iter().map(|v| 24.0 * v).collect();
+        let [y, stats] = reference::attention(&s, &wide(&qkv));
+        assert!(stats.iter().copied().fold(0.0, f64::max) > 1000.0, "the products are large");
+        let args = [input(&qkv), output(y.len()), output(stats.len())];
+        for (by, got) in outcomes(&Call::AttentionForward { shape: s }, &args) {
+            assert_within(by, &floats(&got[1]), &y, 1e-3);
+            // Backward with the numbers that the same kernels kept.
+            let dy = Random::new(10).floats(y.len());
+            let expected = reference::attention_gradient(&s, &wide(&qkv), &wide(&dy));
+            let args = [input(&qkv), Arg::In(got[2].clone()), input(&dy), output(qkv.len())];
+            for (by, got) in outcomes(&Call::AttentionBackward { shape: s, accumulate: false }, &args) {
+                assert_within(by, &floats(&got[3]), &expected, 1e-3);
+            }
+        }
+    }
+}
+
+/// Demands that numbers are off by at most a share of the largest.
+fn assert_within(by: &str, got: &[f32], expected: &[f64], share: f64) {
+    let largest = expected.iter().fold(0.0, |a: f64, b| a.max(b.abs()));
+    for (i, (g, e)) in got.iter().zip(expected).enumerate() {
+        let error = (f64::from(*g) - e).abs() / largest;
+        assert!(error <= share, "{by}: element {i} is {g}, expected {e}: {error:e} of the largest");
+    }
 }
 
 pub fn attention_gradients_are_derivatives() {
@@ -82,12 +129,12 @@ pub fn attention_has_no_surprises_far_out() {
     let args = [input(&[200.0, 1.0, 3.0, 200.0, -1.0, 5.0]), output(2), output(4)];
     for (by, got) in outcomes(&forward(false), &args) {
         assert_eq!(floats(&got[1]), [3.0, 3.0], "{by}");
-        assert_eq!(floats(&got[2]), [1.0, 0.0, 1.0, 0.0], "{by}");
+        assert_eq!(floats(&got[2]), [200.0, 1.0, 200.0, 1.0], "{by}");
     }
     let args = [input(&[1.0, 1.0, 3.0, f32::NAN, f32::NAN, 5.0]), output(2), output(4)];
     for (by, got) in outcomes(&forward(true), &args) {
-        let [y, probabilities] = [1, 2].map(|i| floats(&got[i]));
-        assert_eq!((y[0], &probabilities[..2]), (3.0, &[1.0, 0.0][..]), "{by}");
+        let [y, stats] = [1, 2].map(|i| floats(&got[i]));
+        assert_eq!((y[0], &stats[..2]), (3.0, &[1.0, 1.0][..]), "{by}");
         assert!(y[1].is_nan(), "{by}");
     }
 }

@@ -21,8 +21,9 @@ mod text;
 
 use activation::{activation_gradients_are_derivatives, activations, activations_have_no_surprises_far_out};
 use attention::{
-    attention, attention_gradients_are_derivatives, attention_has_no_surprises_far_out, rotary,
-    rotary_gradients_are_derivatives, rotary_products_know_distances,
+    attention, attention_goes_through_its_scratch_in_parts, attention_gradients_are_derivatives,
+    attention_has_no_surprises_far_out, attention_of_large_scores, rotary, rotary_gradients_are_derivatives,
+    rotary_products_know_distances,
 };
 use harness::{
     Arg, Random, check, check_accumulate, check_in_place, floats, input, labels, outcome, outcomes, output,
@@ -623,6 +624,8 @@ plimsoll_ir::tests![
     rms_norm,
     rms_norm_gradients_are_derivatives,
     attention,
+    attention_goes_through_its_scratch_in_parts,
+    attention_of_large_scores,
     attention_gradients_are_derivatives,
     attention_has_no_surprises_far_out,
     rotary,

@@ -465,9 +465,9 @@ impl Head<'_> {
         (row * (heads + 2 * kv_heads) + head) * self.width() + c
     }
 
-    fn probability(&self, i: usize, j: usize) -> usize {
-        let length = self.shape.length as usize;
-        ((self.sample * self.shape.heads as usize + self.head) * length + i) * length + j
+    /// Position `i` of the head, counted through all heads.
+    fn row(&self, i: usize) -> usize {
+        (self.sample * self.shape.heads as usize + self.head) * self.shape.length as usize + i
     }
 
     /// The positions that position `i` sees.
@@ -476,44 +476,52 @@ impl Head<'_> {
     }
 }
 
-/// y, probabilities.
+/// The product of the query at a position and the key at each position that it sees.
+fn products_of_keys(h: &Head<'_>, qkv: &[f64], i: usize) -> Vec<f64> {
+    h.seen(i).map(|j| (0..h.width()).map(|c| qkv[h.qkv(0, i, c)] * qkv[h.qkv(1, j, c)]).sum()).collect()
+}
+
+/// The largest product of a row, the sum of exponentials, and the probabilities.
+fn softmax_of(products: &[f64], root: f64) -> (f64, f64, Vec<f64>) {
+    let largest = products.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let exponentials: Vec<f64> = products.iter().map(|v| ((v - largest) / root).exp()).collect();
+    let sum: f64 = exponentials.iter().sum();
+    (largest, sum, exponentials.iter().map(|e| e / sum).collect())
+}
+
+/// y; the largest product of each row and 1 / the sum of its exponentials, side by side.
 pub fn attention(s: &AttentionShape, qkv: &[f64]) -> [Vec<f64>; 2] {
-    let length = s.length as usize;
     let mut y = vec![0.0; (s.batch * s.length * s.width) as usize];
-    let mut probabilities = vec![0.0; (s.batch * s.heads * s.length * s.length) as usize];
+    let mut stats = vec![0.0; (s.batch * s.heads * s.length * 2) as usize];
     for h in Head::all(s) {
-        let root = (h.width() as f64).sqrt();
-        for i in 0..length {
-            let score = |j: usize| -> f64 {
-                (0..h.width()).map(|c| qkv[h.qkv(0, i, c)] * qkv[h.qkv(1, j, c)]).sum::<f64>() / root
-            };
-            let sum: f64 = h.seen(i).map(|j| score(j).exp()).sum();
-            for j in h.seen(i) {
-                let p = score(j).exp() / sum;
-                probabilities[h.probability(i, j)] = p;
+        for i in 0..s.length as usize {
+            let (largest, sum, p) = softmax_of(&products_of_keys(&h, qkv, i), (h.width() as f64).sqrt());
+            stats[2 * h.row(i)] = largest;
+            stats[2 * h.row(i) + 1] = 1.0 / sum;
+            for (j, p) in p.into_iter().enumerate() {
                 (0..h.width()).for_each(|c| y[h.y(i, c)] += p * qkv[h.qkv(2, j, c)]);
             }
         }
     }
-    [y, probabilities]
+    [y, stats]
 }
 
 /// dqkv: the scores' gradient by the derivative of each probability of a row by each of its scores.
 pub fn attention_gradient(s: &AttentionShape, qkv: &[f64], dy: &[f64]) -> Vec<f64> {
-    let [_, p] = attention(s, qkv);
     let mut dqkv = vec![0.0; qkv.len()];
     for h in Head::all(s) {
         let root = (h.width() as f64).sqrt();
         for i in 0..s.length as usize {
+            let (_, _, p) = softmax_of(&products_of_keys(&h, qkv, i), root);
             let dp = |j: usize| -> f64 { (0..h.width()).map(|c| dy[h.y(i, c)] * qkv[h.qkv(2, j, c)]).sum() };
             let dp: Vec<f64> = h.seen(i).map(dp).collect();
             for j in h.seen(i) {
-                let slope = |k: usize| if k == j { 1.0 } else { 0.0 } - p[h.probability(i, j)];
-                let dscore: f64 = h.seen(i).map(|k| dp[k] * p[h.probability(i, k)] * slope(k)).sum();
+                let slope = |k: usize| if k == j { 1.0 } else { 0.0 } - p[j];
+                let dscore: f64 = h.seen(i).map(|k| dp[k] * p[k] * slope(k)).sum();
                 for c in 0..h.width() {
                     dqkv[h.qkv(0, i, c)] += dscore / root * qkv[h.qkv(1, j, c)];
                     dqkv[h.qkv(1, j, c)] += dscore / root * qkv[h.qkv(0, i, c)];
-                    dqkv[h.qkv(2, j, c)] += p[h.probability(i, j)] * dy[h.y(i, c)];
+                    dqkv[h.qkv(2, j, c)] += p[j] * dy[h.y(i, c)];
                 }
             }
         }

@@ -10,6 +10,7 @@
 #[path = "../../src/cuda/kernels/mod.rs"]
 pub mod kernels;
 
+use kernels::attention::Step;
 use kernels::{Argument, Grid};
 use plimsoll_ir::Float;
 use plimsoll_ir::network::Window;
@@ -234,6 +235,29 @@ fn every_kernel_serves_a_call_and_every_call_has_kernels() {
         let written: BTreeSet<String> =
             signatures(&kernels::source(float)).into_iter().map(|(name, _)| name).collect();
         assert_eq!(launched, written, "{float:?}");
+    }
+}
+
+/// A library computes the products of attention; all other launches, and their scratch, are ours whoever multiplies.
+#[test]
+fn a_library_leaves_all_of_attention_but_its_products() {
+    let shape = AttentionShape { batch: 3, length: 2000, heads: 4, kv_heads: 2, width: 8, causal: true };
+    for (call, of_block) in
+        [(Call::AttentionForward { shape }, 2), (Call::AttentionBackward { shape, accumulate: true }, 5)]
+    {
+        let (steps, scratch) = kernels::attention::steps(&call).expect("it is attention");
+        let (mut own, mut products) = (Vec::new(), 0);
+        for step in steps {
+            match step {
+                Step::Own(grids) => own.extend(grids),
+                Step::Product(product) => products += product.groups,
+            }
+        }
+        let mut rest = kernels::grids(&call, Float::F32);
+        rest.retain(|grid| grid.kernel != "attention_product");
+        assert_eq!(own, rest, "{call:?}");
+        assert_eq!(scratch, kernels::workspace_bytes(&call, Float::F32));
+        assert_eq!(products, of_block * shape.batch * shape.kv_heads);
     }
 }
 

@@ -4,12 +4,13 @@
 
 use super::bodies::{bits, numbers, program_with, train};
 use super::library::StandIn;
-use super::support::{everything, keep, naive, zoo};
-use plimsoll_ir::network::{Network, Window};
-use plimsoll_ir::program::{Call, ConvShape, Program};
+use super::support::{drawn, everything, keep, naive, zoo};
+use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Window};
+use plimsoll_ir::program::{AttentionShape, Call, ConvShape, Program};
 use plimsoll_ir::schedule::{Command, Schedule};
 use plimsoll_ir::testing::random_schedule;
 use plimsoll_ir::{Bytes, Precision, Seconds};
+use plimsoll_networks::Builder;
 use plimsoll_runtime::{Checkpoint, CudaDevice, CudaOptions, Device, Executor, Kernels, MemoryLayout};
 use std::collections::BTreeSet;
 
@@ -161,6 +162,60 @@ fn a_call_has_the_same_ways_in_the_same_order_at_every_batch() {
     assert_eq!([6, 1].map(|image| last(Precision::Tf32Convolutions, image)), ["own_f32", "own"]);
     let other = device.alternatives(&Call::ReluForward { elements: 5, ceiling: f32::INFINITY });
     assert_eq!(other.len(), 1);
+}
+
+/// Two layers of attention with so many heads of queries, and of keys and values.
+fn attention([heads, kv_heads]: [u32; 2], causal: bool) -> Network {
+    let spec = NetworkSpec { name: "attention".to_owned(), image: [6, 1], channels: 3, classes: 5 };
+    let mut b = Builder::new(&spec).expect("the spec has no zeros");
+    let mut x = b.images();
+    let pixel = Window::square(1, 1, 0);
+    for layer in 0..2 {
+        let qkv = b.conv(&format!("qkv{layer}"), x, 2 * (heads + 2 * kv_heads), pixel, true);
+        let kind = LayerKind::Attention { heads, kv_heads, causal };
+        x = b.add(&format!("attention{layer}"), kind, &[qkv.expect("it fits")]).expect("it fits");
+    }
+    let logits = b.conv("logits", x, 5, pixel, true).expect("it fits");
+    b.finish(logits).expect("every layer is used")
+}
+
+#[test]
+fn attention_by_batches_of_products_is_that_of_our_own_kernels() {
+    let Some(library) = StandIn::open() else { return };
+    let options = all_alternatives(&library);
+    for (heads, causal) in [([1, 1], true), ([4, 4], false), ([4, 2], true), ([6, 1], false)] {
+        let network = attention(heads, causal);
+        let program = program_with(&open(&options), &network);
+        let gradients = |way| {
+            let (device, schedule) = (Box::new(open(&options)), by_way(&program, way));
+            drawn::gradients(&network, &program, &schedule, device).expect("it runs")
+        };
+        // The first alternative of any call; and of attention, the one after it.
+        let (by_cublas, by_own) = (gradients(u32::MAX), gradients(0));
+        assert!(by_cublas != by_own, "{heads:?}: they add up in other orders");
+        for ((name, found), (_, expected)) in drawn::numbers(&by_cublas).zip(drawn::numbers(&by_own)) {
+            let near = found.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-5);
+            assert!(near, "{heads:?}: `{name}` is {found:?}, and by our own kernels {expected:?}");
+        }
+    }
+    let shape = AttentionShape { batch: 2, length: 3, heads: 2, kv_heads: 1, width: 8, causal: true };
+    let names = |options: CudaOptions| -> Vec<String> {
+        let device = open(&options);
+        let of = |call| device.alternatives(&call).into_iter().map(|alternative| alternative.name);
+        let [forward, backward] = [
+            of(Call::AttentionForward { shape }).collect::<Vec<_>>(),
+            of(Call::AttentionBackward { shape, accumulate: true }).collect(),
+        ];
+        assert_eq!(forward, backward);
+        forward
+    };
+    assert_eq!(names(options.clone()), ["cublas", "own"]);
+    assert_eq!(names(library.options()), ["cublas"]);
+    assert_eq!(
+        names(CudaOptions { precision: Some(Precision::Tf32), ..options.clone() }),
+        ["cublas", "own_f32"]
+    );
+    assert_eq!(names(CudaOptions { kernels: Kernels::Own, ..options }), ["kernel"]);
 }
 
 #[test]

@@ -8,8 +8,11 @@
 //! = dS^T Q. With `causal`, a block of positions meets only those up to its last, and what lies above the diagonal within it
 //! is 0.
 //!
-//! What it deliberately does not do: go without the probabilities, which the trace keeps as a tensor like others, so that
-//! it is the planner's choice what becomes of them; mask anything but the future.
+//! S and P exist a block at a time, in scratch: backward computes them again, by the same products, from the two numbers that
+//! forward kept of each row (Dao et al. 2022, section 3.1).
+//!
+//! What it deliberately does not do: cut rows, so that a block's softmax and its gradient need no second look; mask anything
+//! but the future.
 
 use super::exponential::exponential;
 use super::matrix::{Matrix, lane_floats, product};
@@ -98,8 +101,9 @@ impl Sizes {
         self.columns(y, self.heads, number / self.heads, number % self.heads)
     }
 
-    fn probabilities(&self, tensor: Ptr<f32>, number: usize) -> Matrix {
-        Matrix::rows(tensor.at(number * self.length * self.length), self.length)
+    /// The two numbers of the first row of a head, which those of the others follow.
+    fn stats(&self, tensor: Ptr<f32>, number: usize) -> Ptr<f32> {
+        tensor.at(number * self.length * 2)
     }
 }
 
@@ -115,81 +119,106 @@ fn largest(row: &[f32]) -> f32 {
     parts.iter().chain(rest).fold(f32::NEG_INFINITY, |a, b| larger(a, *b))
 }
 
+/// Floats of workspace of one lane for so many blocks of scores.
+fn blocks_of_scores(shape: &AttentionShape, blocks: usize) -> usize {
+    let length = shape.length as usize;
+    lane_floats(blocks * length.min(ROWS) * length)
+}
+
+/// Floats of workspace for [`forward`]: a block of scores for each lane.
+pub(super) fn forward_scratch(shape: &AttentionShape, lanes: usize) -> usize {
+    lanes * blocks_of_scores(shape, 1)
+}
+
 vectorized! {
-    /// Turns rows of products of queries and keys into probabilities, 0 for positions that are not seen.
+    /// Turns a block of products of queries and keys, those of `rows`, into probabilities, 0 for positions that are not seen,
+    /// and notes each row's largest product and 1 / the sum of its exponentials.
     ///
     /// # Safety
-    /// The rows live, and nobody else touches them.
-    unsafe fn softmax [](s: Sizes, rows: Range<usize>, probabilities: Matrix) {
-        for row in rows {
-            let at = probabilities.at.at(row * probabilities.row);
+    /// The block and the head's `stats` live, and nobody else touches these rows of them.
+    unsafe fn softmax [](s: Sizes, rows: Range<usize>, block: Matrix, stats: Ptr<f32>) {
+        let end = s.seen(rows.end);
+        for (i, row) in rows.enumerate() {
+            let (at, stats) = (block.at.at(i * block.row), stats.at(2 * row));
             let (seen, scale) = (s.seen(row + 1), s.scale);
-            // SAFETY: the caller's promise: a row has as many elements as there are positions.
+            // SAFETY: the caller's promise: a row of the block has as many elements as its last row sees positions.
             unsafe {
                 let largest = largest(at.slice(seen));
                 map_row([at], [at], seen, |[v]| [exponential((v - largest) * scale)]);
                 let share = (1.0 / along([at], seen, |[v]| v)) as f32;
                 map_row([at], [at], seen, |[v]| [v * share]);
-                at.at(seen).slice_mut(s.length - seen).fill(0.0);
+                at.at(seen).slice_mut(end - seen).fill(0.0);
+                stats.set(largest);
+                stats.at(1).set(share);
             }
         }
     }
 }
 
-/// qkv -> y, probabilities.
+/// qkv -> y, stats.
 ///
 /// # Safety
-/// Live operands of the shape that do not overlap.
+/// Live operands of the shape that do not overlap, and the workspace.
 pub(super) unsafe fn forward(
     shape: &AttentionShape,
     qkv: Ptr<f32>,
     y: Ptr<f32>,
-    probabilities: Ptr<f32>,
+    stats: Ptr<f32>,
+    scratch: Ptr<f32>,
     threads: &Threads,
 ) {
     let s = Sizes::of(shape);
-    threads.each(s.batch * s.heads * s.blocks(), |task, _| {
+    let lane_len = forward_scratch(shape, 1);
+    threads.each(s.batch * s.heads * s.blocks(), |task, lane| {
         let (number, rows) = (task / s.blocks(), s.rows(task % s.blocks()));
-        let (head, probabilities) = (s.head(qkv, number), s.probabilities(probabilities, number));
-        let y = s.output(y, number);
+        let (head, y, stats) = (s.head(qkv, number), s.output(y, number), s.stats(stats, number));
         let (first, count, seen) = (rows.start, rows.len(), s.seen(rows.end));
-        let block = from(probabilities, first);
-        // SAFETY: the caller's promise; blocks of positions do not overlap.
+        let block = Matrix::rows(scratch.at(lane * lane_len), seen);
+        // SAFETY: the caller's promise; blocks of positions do not overlap, a lane has scratch of its own.
         unsafe {
             product(false, [count, seen, s.width], block, from(head.query, first), head.key.transposed());
-            softmax(s, rows, probabilities);
+            softmax(s, rows, block, stats);
             product(false, [count, s.width, seen], from(y, first), block, head.value);
         }
     });
 }
 
-/// Floats of workspace for [`backward`]: a block of the scores' gradient for each lane.
+/// Floats of workspace for [`backward`]: a block of the probabilities and one of their gradient for each lane.
 pub(super) fn backward_scratch(shape: &AttentionShape, lanes: usize) -> usize {
-    let length = shape.length as usize;
-    lanes * lane_floats(length.min(ROWS) * length)
+    lanes * blocks_of_scores(shape, 2)
 }
 
 vectorized! {
-    /// Turns rows of the probabilities' gradient into rows of the scores', in place.
+    /// Turns a block of products of queries and keys, those of `rows`, into probabilities again, and the probabilities'
+    /// gradient into the scores', both in place.
     ///
     /// # Safety
-    /// The rows live, and nobody else touches the gradient.
-    unsafe fn softmax_gradient [](s: Sizes, rows: Range<usize>, probabilities: Matrix, gradient: Matrix) {
+    /// Both blocks and the head's `stats` live, and nobody else touches the blocks or writes these rows' numbers.
+    unsafe fn softmax_gradient [](
+        s: Sizes,
+        rows: Range<usize>,
+        block: Matrix,
+        gradient: Matrix,
+        stats: Ptr<f32>,
+    ) {
         let end = s.seen(rows.end);
         for (i, row) in rows.enumerate() {
-            let (p, d) = (probabilities.at.at(row * probabilities.row), gradient.at.at(i * gradient.row));
+            let (p, d, stats) = (block.at.at(i * block.row), gradient.at.at(i * gradient.row), stats.at(2 * row));
             let (seen, scale) = (s.seen(row + 1), s.scale);
             // SAFETY: the caller's promise.
             unsafe {
+                let (largest, share) = (stats.get(), stats.at(1).get());
+                map_row([p], [p], seen, |[v]| [exponential((v - largest) * scale) * share]);
                 let mean = along([p, d], seen, |[p, d]| p * d) as f32;
                 map_row([p, d], [d], seen, |[p, d]| [p * (d - mean) * scale]);
+                p.at(seen).slice_mut(end - seen).fill(0.0);
                 d.at(seen).slice_mut(end - seen).fill(0.0);
             }
         }
     }
 }
 
-/// qkv, probabilities, dy -> dqkv, or added to it. A task has a head of keys and values, and those of queries that share it;
+/// qkv, stats, dy -> dqkv, or added to it. A task has a head of keys and values, and those of queries that share it;
 /// blocks go from the last to the first, since the last sees all positions, and so gives every row of dK and dV its first term.
 ///
 /// # Safety
@@ -197,7 +226,7 @@ vectorized! {
 pub(super) unsafe fn backward(
     shape: &AttentionShape,
     accumulate: bool,
-    [qkv, probabilities, dy]: [Ptr<f32>; 3],
+    [qkv, stats, dy]: [Ptr<f32>; 3],
     dqkv: Ptr<f32>,
     scratch: Ptr<f32>,
     threads: &Threads,
@@ -205,22 +234,25 @@ pub(super) unsafe fn backward(
     let s = Sizes::of(shape);
     let lane_len = backward_scratch(shape, 1);
     threads.each(s.batch * s.kv_heads(), |shared, lane| {
+        let scratch = scratch.at(lane * lane_len);
         let blocks = || (0..s.blocks()).rev().map(|block| s.rows(block));
         for (member, rows) in (0..s.group).flat_map(|member| blocks().map(move |rows| (member, rows))) {
             let number = shared * s.group + member;
             let (head, to) = (s.head(qkv, number), s.head(dqkv, number));
-            let (probabilities, dy) = (s.probabilities(probabilities, number), s.output(dy, number));
             let (first, count, seen) = (rows.start, rows.len(), s.seen(rows.end));
+            let (query, dy, stats) =
+                (from(head.query, first), from(s.output(dy, number), first), s.stats(stats, number));
             let add = accumulate || member > 0 || rows.end < s.length;
-            let (of_block, dy) = (from(probabilities, first), from(dy, first));
-            let scores = Matrix::rows(scratch.at(lane * lane_len), seen);
+            let (block, gradient) =
+                (Matrix::rows(scratch, seen), Matrix::rows(scratch.at(count * seen), seen));
             // SAFETY: the caller's promise; heads have columns of their own, a lane has scratch of its own.
             unsafe {
-                product(add, [seen, s.width, count], to.value, of_block.transposed(), dy);
-                product(false, [count, seen, s.width], scores, dy, head.value.transposed());
-                softmax_gradient(s, rows, probabilities, scores);
-                product(accumulate, [count, s.width, seen], from(to.query, first), scores, head.key);
-                product(add, [seen, s.width, count], to.key, scores.transposed(), from(head.query, first));
+                product(false, [count, seen, s.width], block, query, head.key.transposed());
+                product(false, [count, seen, s.width], gradient, dy, head.value.transposed());
+                softmax_gradient(s, rows, block, gradient, stats);
+                product(add, [seen, s.width, count], to.value, block.transposed(), dy);
+                product(accumulate, [count, s.width, seen], from(to.query, first), gradient, head.key);
+                product(add, [seen, s.width, count], to.key, gradient.transposed(), query);
             }
         }
     });

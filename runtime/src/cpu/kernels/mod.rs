@@ -61,6 +61,7 @@ pub fn workspace_bytes(call: &Call, threads: u32) -> Bytes {
         Call::LrnBackward { shape, .. } => lrn::backward_scratch(shape, lanes),
         Call::BiasBackward { shape, .. } => bias::backward_scratch(shape),
         Call::MultiplySums { shape, .. } => multiply::sums_scratch(shape),
+        Call::AttentionForward { shape } => attention::forward_scratch(shape, lanes),
         Call::AttentionBackward { shape, .. } => attention::backward_scratch(shape, lanes),
         Call::RotaryForward { shape, .. } | Call::RotaryBackward { shape, .. } => rotary::scratch(shape),
         Call::SoftmaxCrossEntropyForward { shape } => loss::forward_scratch(shape),
@@ -237,17 +238,11 @@ unsafe fn run_on(
                 embedding::backward(&s, accumulate, integers("tokens"), f("dy"), f("dweight"), threads);
             }
             Call::AttentionForward { shape: s } => {
-                attention::forward(&s, f("qkv"), f("y"), f("probabilities"), threads);
+                attention::forward(&s, f("qkv"), f("y"), f("stats"), scratch, threads);
             }
             Call::AttentionBackward { shape: s, accumulate } => {
-                attention::backward(
-                    &s,
-                    accumulate,
-                    ["qkv", "probabilities", "dy"].map(f),
-                    f("dqkv"),
-                    scratch,
-                    threads,
-                );
+                let inputs = ["qkv", "stats", "dy"].map(f);
+                attention::backward(&s, accumulate, inputs, f("dqkv"), scratch, threads);
             }
             Call::RotaryForward { shape: s, base } => {
                 rotary::forward(&s, base, f("x"), f("y"), scratch, threads);

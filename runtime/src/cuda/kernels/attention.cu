@@ -9,6 +9,7 @@
 
 // c = a * b, or added to it; a is rows x depth, b depth x columns. With `causal`, of results that are scores (1) those beyond
 // the diagonal are left out, which nobody reads; of left sides that are 0 beyond the diagonal (2), or before it (3), the zeros.
+// The first row of the scores, or of what has their sides, is that of position `offset`.
 KERNEL(attention_product, (const float *a, unsigned long long a_start, unsigned long long a_of_sample,
                            unsigned long long a_of_head, unsigned long long a_of_row, unsigned long long a_of_column,
                            const float *b, unsigned long long b_start, unsigned long long b_of_sample,
@@ -16,10 +17,10 @@ KERNEL(attention_product, (const float *a, unsigned long long a_start, unsigned 
                            float *c, unsigned long long c_start, unsigned long long c_of_sample,
                            unsigned long long c_of_head, unsigned long long c_of_row, unsigned long long c_of_column,
                            unsigned lanes, unsigned long long first, unsigned long long numbers, unsigned heads,
-                           unsigned rows, unsigned columns, unsigned depth, unsigned causal, unsigned accumulate)) {
+                           unsigned rows, unsigned columns, unsigned depth, unsigned offset, unsigned causal, unsigned accumulate)) {
     Tile4 tile = tile_4(INDEX, lanes, columns / 4 + (columns % 4 != 0), rows / 4 + (rows % 4 != 0));
     unsigned row = (unsigned)tile.along * 4, column = tile.across * 4;
-    if (tile.rest >= numbers || row >= rows || column >= columns || (causal == 1 && column > row + 3)) return;
+    if (tile.rest >= numbers || row >= rows || column >= columns || (causal == 1 && column > offset + row + 3)) return;
     u64 number = first + tile.rest, sample = quotient(number, heads), head = number - sample * heads;
     a += a_start + sample * a_of_sample + head * a_of_head;
     b += b_start + sample * b_of_sample + head * b_of_head;
@@ -36,8 +37,8 @@ KERNEL(attention_product, (const float *a, unsigned long long a_start, unsigned 
         UNROLL
         for (unsigned n = 0; n < 4; n++) sum[m][n] = 0.0f;
     }
-    unsigned end = causal == 2 && row + 4 < depth ? row + 4 : depth;
-    for (unsigned k = causal == 3 ? row : 0; k < end; k++) {
+    unsigned end = causal == 2 && offset + row + 4 < depth ? offset + row + 4 : depth;
+    for (unsigned k = causal == 3 && row > offset ? row - offset : 0; k < end; k++) {
         float of_row[4], of_column[4];
         UNROLL
         for (unsigned l = 0; l < 4; l++) {
@@ -61,26 +62,31 @@ KERNEL(attention_product, (const float *a, unsigned long long a_start, unsigned 
     }
 }
 
-// The piece of a row that thread t has: which row, which piece, where the row begins, and how many positions it sees.
+// The piece of a row that thread t has, where there are so many rows of each head from head `first` and position `offset` on:
+// which piece, where the row begins in scratch and its two numbers in stats, and how many positions it sees.
 typedef struct {
-    u64 row, start;
+    u64 row, start, stats;
     unsigned piece, seen;
 } Piece;
 
-FUNCTION Piece piece_of(u64 t, unsigned pieces, unsigned length, unsigned causal) {
+FUNCTION Piece piece_of(u64 t, u64 first, unsigned rows, unsigned length, unsigned pieces, unsigned offset,
+                        unsigned causal) {
     Piece p;
     p.row = quotient(t, pieces);
     p.piece = (unsigned)(t - p.row * pieces);
     p.start = p.row * length;
-    p.seen = causal ? (unsigned)(p.row - quotient(p.row, length) * length) + 1 : length;
+    u64 head = quotient(p.row, rows);
+    unsigned position = offset + (unsigned)(p.row - head * rows);
+    p.stats = ((first + head) * length + position) * 2;
+    p.seen = causal ? position + 1 : length;
     return p;
 }
 
-// The largest score of each piece. n is rows x pieces.
-KERNEL(attention_largest, (const float *scores, float *largest_of, unsigned long long n, unsigned length, unsigned pieces,
-                           unsigned causal)) {
+// The largest score of each piece. n is rows of all heads x pieces.
+KERNEL(attention_largest, (const float *scores, float *largest_of, unsigned long long n, unsigned long long first,
+                           unsigned rows, unsigned length, unsigned pieces, unsigned offset, unsigned causal)) {
     if (INDEX >= n) return;
-    Piece p = piece_of(INDEX, pieces, length, causal);
+    Piece p = piece_of(INDEX, first, rows, length, pieces, offset, causal);
     float largest = -INFINITE;
     for (unsigned j = p.piece; j < p.seen; j += pieces) {
         float v = scores[p.start + j];
@@ -89,16 +95,23 @@ KERNEL(attention_largest, (const float *scores, float *largest_of, unsigned long
     largest_of[INDEX] = largest;
 }
 
-// scores = exp((score - largest) * scale), not yet of sum 1, 0 where they are not seen; and their sum by pieces.
-KERNEL(attention_exponentials, (float *scores, const float *largest_of, float *sums, unsigned long long n,
-                                unsigned length, unsigned pieces, unsigned causal, float scale)) {
-    if (INDEX >= n) return;
-    Piece p = piece_of(INDEX, pieces, length, causal);
+// The largest of a row from those of its pieces.
+FUNCTION float largest_of_pieces(const float *largest_of, u64 row, unsigned pieces) {
     float largest = -INFINITE;
     for (unsigned piece = 0; piece < pieces; piece++) {
-        float v = largest_of[p.row * pieces + piece];
+        float v = largest_of[row * pieces + piece];
         largest = v > largest ? v : largest;
     }
+    return largest;
+}
+
+// scores = exp((score - largest) * scale), not yet of sum 1, 0 where they are not seen; and their sum by pieces.
+KERNEL(attention_exponentials, (float *scores, const float *largest_of, float *sums, unsigned long long n,
+                                unsigned long long first, unsigned rows, unsigned length, unsigned pieces,
+                                unsigned offset, unsigned causal, float scale)) {
+    if (INDEX >= n) return;
+    Piece p = piece_of(INDEX, first, rows, length, pieces, offset, causal);
+    float largest = largest_of_pieces(largest_of, p.row, pieces);
     float sum = 0.0f;
     unsigned j = p.piece;
     for (; j < p.seen; j += pieces) {
@@ -117,35 +130,46 @@ FUNCTION double sum_of_pieces(const float *sums, u64 row, unsigned pieces) {
     return sum;
 }
 
-KERNEL(attention_scale, (float *probabilities, const float *sums, unsigned long long n, unsigned length, unsigned pieces,
-                         unsigned causal)) {
+// Exponentials by 1 / their sum; and that, behind the largest score, is what backward needs of the row.
+KERNEL(attention_scale, (float *probabilities, const float *largest_of, const float *sums, float *stats,
+                         unsigned long long n, unsigned long long first, unsigned rows, unsigned length,
+                         unsigned pieces, unsigned offset, unsigned causal)) {
     if (INDEX >= n) return;
-    Piece p = piece_of(INDEX, pieces, length, causal);
+    Piece p = piece_of(INDEX, first, rows, length, pieces, offset, causal);
     float share = (float)(1.0 / sum_of_pieces(sums, p.row, pieces));
     for (unsigned j = p.piece; j < p.seen; j += pieces) probabilities[p.start + j] *= share;
+    if (p.piece > 0) return;
+    stats[p.stats] = largest_of_pieces(largest_of, p.row, pieces);
+    stats[p.stats + 1] = share;
 }
 
-// The sums by pieces of probability * its gradient; the probabilities' rows are those from `first` on.
-KERNEL(attention_means, (const float *probabilities, const float *gradient, float *sums, unsigned long long first,
-                         unsigned long long n, unsigned length, unsigned pieces, unsigned causal)) {
+// Scores become probabilities again; and the sums by pieces of probability * its gradient.
+KERNEL(attention_means, (float *scores, const float *gradient, const float *stats, float *sums, unsigned long long n,
+                         unsigned long long first, unsigned rows, unsigned length, unsigned pieces, unsigned offset,
+                         unsigned causal, float scale)) {
     if (INDEX >= n) return;
-    Piece p = piece_of(INDEX, pieces, length, causal);
-    float sum = 0.0f;
-    for (unsigned j = p.piece; j < p.seen; j += pieces)
-        sum += probabilities[first * length + p.start + j] * gradient[p.start + j];
+    Piece p = piece_of(INDEX, first, rows, length, pieces, offset, causal);
+    float largest = stats[p.stats], share = stats[p.stats + 1], sum = 0.0f;
+    unsigned j = p.piece;
+    for (; j < p.seen; j += pieces) {
+        float probability = exponential((scores[p.start + j] - largest) * scale) * share;
+        scores[p.start + j] = probability;
+        sum += probability * gradient[p.start + j];
+    }
+    for (; j < length; j += pieces) scores[p.start + j] = 0.0f;
     sums[INDEX] = sum;
 }
 
 // The scores' gradient, in place of the probabilities': probability * (its gradient - the row's sum) * scale.
-KERNEL(attention_scores_gradient, (const float *probabilities, float *gradient, const float *sums,
-                                   unsigned long long first, unsigned long long n, unsigned length, unsigned pieces,
-                                   unsigned causal, float scale)) {
+KERNEL(attention_scores_gradient, (const float *probabilities, float *gradient, const float *sums, unsigned long long n,
+                                   unsigned long long first, unsigned rows, unsigned length, unsigned pieces,
+                                   unsigned offset, unsigned causal, float scale)) {
     if (INDEX >= n) return;
-    Piece p = piece_of(INDEX, pieces, length, causal);
+    Piece p = piece_of(INDEX, first, rows, length, pieces, offset, causal);
     float mean = (float)sum_of_pieces(sums, p.row, pieces);
     unsigned j = p.piece;
     for (; j < p.seen; j += pieces) {
-        float probability = probabilities[first * length + p.start + j];
+        float probability = probabilities[p.start + j];
         gradient[p.start + j] = probability * (gradient[p.start + j] - mean) * scale;
     }
     for (; j < length; j += pieces) gradient[p.start + j] = 0.0f;

@@ -1,36 +1,47 @@
 //! The launches of attention: its products of matrices, and what becomes of the scores between them.
 //!
+//! Scores and probabilities are scratch: those of some groups of heads at a time, or of some rows of one group, so that the
+//! scratch is bounded. Backward computes them again in the same blocks.
+//!
 //! Heads of queries that share a head of keys and values are a group, and a product is one launch for the first head of every
 //! group, one for the second, and so on: what the members share is then added up in their order, by the kernels that plain
-//! attention has. Backward goes through some groups at a time, since the gradient of their scores is scratch as large as
-//! their probabilities.
+//! attention has.
 //!
-//! What it deliberately does not do: hold a formula; those are in `attention.cu`. Use shared memory or a library: its
-//! products are right and deterministic, and slower than a library's.
+//! The products are launches of a kernel of ours, or a library's (`../libraries/attention.rs`): [`steps`] leaves them open.
+//!
+//! What it deliberately does not do: hold a formula; those are in `attention.cu`. Use shared memory: its own products are right
+//! and deterministic, and slower than a library's.
 
 use super::Argument::{F32, U32, U64};
 use super::conv::Tiles;
-use super::{Argument, Plan, flag, narrow};
-use plimsoll_ir::program::AttentionShape;
+use super::{Argument, Grid, Plan, flag, narrow};
+use plimsoll_ir::program::{AttentionShape, Call};
+use plimsoll_ir::{Bytes, Float};
 
 /// Pieces of a row of scores at most, and positions that one has at least.
 const MOST_PIECES: u64 = 16;
 const LEAST_POSITIONS: u64 = 8;
 
-/// Floats that the scores' gradient of the groups of one pass may take.
-const SCRATCH_FLOATS: u64 = 1 << 24;
+/// Floats that the scores of a block may take: 32 MiB, which stay in the second-level cache of a large GPU from one launch to
+/// the next.
+const SCORES: u64 = 1 << 23;
+
+/// Rows that fill a tile of a product; and blocks into which the rows of a head are cut at most, which holds from 90,000
+/// positions on.
+const TILE: u64 = 4;
+const MOST_BLOCKS: u64 = 1024;
 
 /// A matrix of each head: where it begins, and what lies from one sample, group, member of a group, row and column to the
 /// next; 0 from member to member where they share it. A start may be below 0, wrapped around.
 #[derive(Clone, Copy)]
-struct Matrix {
-    tensor: Argument,
-    start: u64,
-    of_sample: u64,
-    of_group: u64,
-    of_member: u64,
-    of_row: u64,
-    of_column: u64,
+pub(crate) struct Matrix {
+    pub tensor: Argument,
+    pub start: u64,
+    pub of_sample: u64,
+    pub of_group: u64,
+    pub of_member: u64,
+    pub of_row: u64,
+    pub of_column: u64,
 }
 
 impl Matrix {
@@ -48,12 +59,18 @@ impl Matrix {
         [query, shared(s.width), shared(s.width.saturating_add(s.kv_width()))]
     }
 
-    /// The scores of heads, of which those of the groups before `first` are not there.
-    fn scores(s: &AttentionShape, tensor: Argument, first: u64) -> Matrix {
-        let of_member = s.length.saturating_mul(s.length);
+    /// The scores of a block, alone in their tensor.
+    fn scores(block: &Block<'_>, tensor: Argument) -> Matrix {
+        let s = block.shape;
+        let of_member = block.rows.saturating_mul(s.length);
         let (of_sample, of_group) = (s.heads.saturating_mul(of_member), s.group().saturating_mul(of_member));
-        let start = first.wrapping_mul(of_group).wrapping_neg();
+        let start = block.first.wrapping_mul(of_group).wrapping_neg();
         Matrix { tensor, start, of_sample, of_group, of_member, of_row: s.length, of_column: 1 }
+    }
+
+    /// Its rows from one on.
+    fn from(self, row: u64) -> Matrix {
+        Matrix { start: self.start.wrapping_add(row.wrapping_mul(self.of_row)), ..self }
     }
 
     fn transposed(self) -> Matrix {
@@ -70,7 +87,7 @@ impl Matrix {
 
 /// What a causal product may leave out; the numbers stand in `attention.cu`, too.
 #[derive(Clone, Copy)]
-enum Leaves {
+pub(crate) enum Leaves {
     /// Results beyond the diagonal.
     Results = 1,
     /// Zeros of the left side beyond the diagonal.
@@ -79,30 +96,71 @@ enum Leaves {
     Before = 3,
 }
 
-/// Some groups of heads, by number.
-struct Heads<'a> {
+/// Some rows of some groups of heads, by number; of several groups, all rows.
+struct Block<'a> {
     shape: &'a AttentionShape,
     first: u64,
-    count: u64,
-    pieces: u64,
+    groups: u64,
+    /// The position of the first row.
+    offset: u64,
+    rows: u64,
 }
 
-impl Heads<'_> {
-    fn of(shape: &AttentionShape, first: u64, count: u64) -> Heads<'_> {
-        let pieces = (shape.length / LEAST_POSITIONS).clamp(1, MOST_PIECES);
-        Heads { shape, first, count, pieces }
+/// Groups and rows of a block.
+fn sides_of_blocks(s: &AttentionShape) -> [u64; 2] {
+    let of_row = s.group().saturating_mul(s.length).max(1);
+    let fitting = (SCORES / of_row / TILE * TILE).max(TILE).max(s.length.div_ceil(MOST_BLOCKS));
+    let rows = fitting.min(s.length).max(1);
+    let groups = SCORES / of_row.saturating_mul(rows);
+    [groups.clamp(1, all(s).max(1)), rows]
+}
+
+/// All blocks, in order.
+fn blocks(shape: &AttentionShape) -> impl Iterator<Item = Block<'_>> {
+    let [groups, rows] = sides_of_blocks(shape);
+    let starts = |all: u64, each: u64| (0..all.div_ceil(each)).map(move |i| i * each);
+    starts(all(shape), groups).flat_map(move |first| {
+        starts(shape.length, rows).map(move |offset| Block {
+            shape,
+            first,
+            groups: groups.min(all(shape) - first),
+            offset,
+            rows: rows.min(shape.length - offset),
+        })
+    })
+}
+
+/// Room for the scores of a block.
+fn scores(p: &mut Plan, s: &AttentionShape) -> Argument {
+    let [groups, rows] = sides_of_blocks(s);
+    let sides = [groups, s.group(), rows, s.length];
+    p.floats(sides.into_iter().fold(1, u64::saturating_mul))
+}
+
+/// Room for a number of each piece of a block's rows.
+fn of_pieces(p: &mut Plan, s: &AttentionShape) -> Argument {
+    let [groups, rows] = sides_of_blocks(s);
+    p.floats(Block { shape: s, first: 0, groups, offset: 0, rows }.threads())
+}
+
+impl Block<'_> {
+    fn pieces(&self) -> u64 {
+        (self.shape.length / LEAST_POSITIONS).clamp(1, MOST_PIECES)
     }
 
     /// Threads that share rows of scores: pieces of all rows.
     fn threads(&self) -> u64 {
-        let heads = self.count.saturating_mul(self.shape.group());
-        heads.saturating_mul(self.shape.length).saturating_mul(self.pieces)
+        let heads = self.groups.saturating_mul(self.shape.group());
+        heads.saturating_mul(self.rows).saturating_mul(self.pieces())
     }
 
-    /// What the kernels on rows of scores take last.
-    fn numbers(&self) -> [Argument; 4] {
-        let (length, pieces) = (U32(narrow(self.shape.length)), U32(narrow(self.pieces)));
-        [U64(self.threads()), length, pieces, flag(self.shape.causal)]
+    /// A kernel on rows of scores: `leading`, and what all of these kernels take.
+    fn rows(&self, p: &mut Plan, kernel: &'static str, leading: &[Argument], last: &[Argument]) {
+        let (threads, head) = (self.threads(), self.first.saturating_mul(self.shape.group()));
+        let sides = [self.rows, self.shape.length, self.pieces(), self.offset].map(|n| U32(narrow(n)));
+        let numbers = [U64(threads), U64(head)];
+        let arguments = [leading, &numbers, &sides, &[flag(self.shape.causal)], last].concat();
+        p.launch(kernel, threads, arguments);
     }
 
     /// 1 / sqrt(channels of a head).
@@ -110,77 +168,139 @@ impl Heads<'_> {
         F32((1.0 / (self.shape.of_head() as f64).sqrt()) as f32)
     }
 
-    /// c = a * b, or added to it; the sum over a group's members where they share c.
-    fn product(&self, p: &mut Plan, add: bool, sides: [u64; 3], [c, a, b]: [&Matrix; 3], leaves: Leaves) {
-        let [rows, columns, _] = sides;
-        let tiles = Tiles::of(4, columns, rows, self.count);
-        let causal = if self.shape.causal { leaves as u32 } else { 0 };
-        let groups = [U64(self.first), U64(self.count), U32(narrow(self.shape.kv_heads))];
-        let sides = sides.map(|n| U32(narrow(n)));
+    /// c = a * b of this block, or added to it.
+    fn product(&self, add: bool, sides: [u64; 3], [c, a, b]: [Matrix; 3], leaves: Leaves) -> Product {
+        let Block { shape, first, groups, offset, .. } = *self;
+        Product { shape: *shape, first, groups, offset, sides, c, a, b, add, leaves }
+    }
+}
+
+/// c = a * b for each head of some groups, or added to it; the sum over a group's members where they share c.
+pub(crate) struct Product {
+    pub shape: AttentionShape,
+    /// The number of the first group, and how many they are.
+    pub first: u64,
+    pub groups: u64,
+    /// The position of the first row of scores.
+    offset: u64,
+    /// Rows and columns of c, and what is summed over.
+    pub sides: [u64; 3],
+    pub c: Matrix,
+    pub a: Matrix,
+    pub b: Matrix,
+    add: bool,
+    leaves: Leaves,
+}
+
+impl Product {
+    /// Whether the product of one member of each group is added to what is there.
+    pub(crate) fn adds(&self, member: u64) -> bool {
+        self.add || member > 0 && self.c.of_member == 0
+    }
+
+    /// By a kernel of ours.
+    fn launch(&self, p: &mut Plan) {
+        let [rows, columns, _] = self.sides;
+        let tiles = Tiles::of(4, columns, rows, self.groups);
+        let causal = if self.shape.causal { self.leaves as u32 } else { 0 };
+        let groups = [U64(self.first), U64(self.groups), U32(narrow(self.shape.kv_heads))];
+        let sides = self.sides.map(|n| U32(narrow(n)));
         for member in 0..self.shape.group() {
-            let add = add || member > 0 && c.of_member == 0;
             let arguments = [
-                &[a, b, c].map(|matrix| matrix.arguments(member)).concat()[..],
+                &[self.a, self.b, self.c].map(|matrix| matrix.arguments(member)).concat()[..],
                 &[U32(narrow(tiles.lanes))],
                 &groups,
                 &sides,
-                &[U32(causal), flag(add)],
+                &[U32(narrow(self.offset)), U32(causal), flag(self.adds(member))],
             ];
             p.launch("attention_product", tiles.threads, arguments.concat());
         }
     }
 }
 
+/// What a call enqueues, in order.
+pub(crate) enum Step {
+    /// Our own kernels.
+    Own(Vec<Grid>),
+    Product(Box<Product>),
+}
+
+/// An attention on f32 whose products somebody else computes, and the scratch of the rest; none for other calls.
+pub(crate) fn steps(call: &Call) -> Option<(Vec<Step>, Bytes)> {
+    let (mut plan, mut steps) = (Plan::of(call, Float::F32), Vec::new());
+    let mut multiply = |p: &mut Plan, product: Product| {
+        steps.push(Step::Own(std::mem::take(&mut p.grids)));
+        steps.push(Step::Product(Box::new(product)));
+    };
+    match *call {
+        Call::AttentionForward { shape } => go_forward(&mut plan, &shape, &mut multiply),
+        Call::AttentionBackward { shape, accumulate } => {
+            go_backward(&mut plan, &shape, accumulate, &mut multiply);
+        }
+        _ => return None,
+    }
+    steps.push(Step::Own(plan.grids));
+    Some((steps, Bytes(plan.scratch)))
+}
+
+/// Who computes a product.
+type Multiply<'a> = &'a mut dyn FnMut(&mut Plan, Product);
+
 /// All groups of all samples.
 fn all(s: &AttentionShape) -> u64 {
     s.batch.saturating_mul(s.kv_heads)
 }
 
-/// qkv -> y, probabilities.
+/// qkv -> y, stats.
 pub(super) fn forward(p: &mut Plan, s: &AttentionShape) {
-    let heads = Heads::of(s, 0, all(s));
-    let [qkv, y, probabilities] = p.operands(["qkv", "y", "probabilities"]);
-    let [query, key, value] = Matrix::parts(s, qkv);
-    let (y, scores) = (Matrix::of_queries(s, y, s.width), Matrix::scores(s, probabilities, 0));
-    let width = s.of_head();
-    let [largest, sums] = [0, 1].map(|_| p.floats(heads.threads()));
-    let sides = [s.length, s.length, width];
-    heads.product(p, false, sides, [&scores, &query, &key.transposed()], Leaves::Results);
-    let (threads, numbers) = (heads.threads(), heads.numbers());
-    p.launch("attention_largest", threads, [&[probabilities, largest], &numbers[..]].concat());
-    let leading = [probabilities, largest, sums];
-    p.launch("attention_exponentials", threads, [&leading, &numbers[..], &[heads.scale()]].concat());
-    p.launch("attention_scale", threads, [&[probabilities, sums], &numbers[..]].concat());
-    heads.product(p, false, [s.length, width, s.length], [&y, &scores, &value], Leaves::Beyond);
+    go_forward(p, s, &mut |p, product| product.launch(p));
 }
 
-/// qkv, probabilities, dy -> dqkv.
+/// qkv, stats, dy -> dqkv.
 pub(super) fn backward(p: &mut Plan, s: &AttentionShape, accumulate: bool) {
-    let of_group = s.length.saturating_mul(s.length).saturating_mul(s.group());
-    let some = (SCRATCH_FLOATS / of_group.max(1)).clamp(1, all(s).max(1));
-    let gradient = p.floats(some.saturating_mul(of_group));
-    let sums = p.floats(Heads::of(s, 0, some).threads());
-    let [qkv, softmax, dy, dqkv] = p.operands(["qkv", "probabilities", "dy", "dqkv"]);
+    go_backward(p, s, accumulate, &mut |p, product| product.launch(p));
+}
+
+fn go_forward(p: &mut Plan, s: &AttentionShape, multiply: Multiply<'_>) {
+    let [qkv, y, stats] = p.operands(["qkv", "y", "stats"]);
+    let [query, key, value] = Matrix::parts(s, qkv);
+    let y = Matrix::of_queries(s, y, s.width);
+    let room = scores(p, s);
+    let [largest, sums] = [0, 1].map(|_| of_pieces(p, s));
+    let width = s.of_head();
+    for block in blocks(s) {
+        let scores = Matrix::scores(&block, room);
+        let (query, y, scale) = (query.from(block.offset), y.from(block.offset), block.scale());
+        let (pairs, of_rows) = ([block.rows, s.length, width], [block.rows, width, s.length]);
+        multiply(p, block.product(false, pairs, [scores, query, key.transposed()], Leaves::Results));
+        block.rows(p, "attention_largest", &[room, largest], &[]);
+        block.rows(p, "attention_exponentials", &[room, largest, sums], &[scale]);
+        block.rows(p, "attention_scale", &[room, largest, sums, stats], &[]);
+        multiply(p, block.product(false, of_rows, [y, scores, value], Leaves::Beyond));
+    }
+}
+
+fn go_backward(p: &mut Plan, s: &AttentionShape, accumulate: bool, multiply: Multiply<'_>) {
+    let [qkv, stats, dy, dqkv] = p.operands(["qkv", "stats", "dy", "dqkv"]);
     let [query, key, value] = Matrix::parts(s, qkv);
     let [dquery, dkey, dvalue] = Matrix::parts(s, dqkv);
-    let (probabilities, dy) = (Matrix::scores(s, softmax, 0), Matrix::of_queries(s, dy, s.width));
+    let dy = Matrix::of_queries(s, dy, s.width);
+    let [of_scores, of_gradient] = [0, 1].map(|_| scores(p, s));
+    let sums = of_pieces(p, s);
     let width = s.of_head();
-    let (of_scores, of_part) = ([s.length, s.length, width], [s.length, width, s.length]);
-    let mut first = 0;
-    while first < all(s) {
-        let heads = Heads::of(s, first, some.min(all(s) - first));
-        let scores = Matrix::scores(s, gradient, first);
-        let operands = [&dvalue, &probabilities.transposed(), &dy];
-        heads.product(p, accumulate, of_part, operands, Leaves::Before);
-        heads.product(p, false, of_scores, [&scores, &dy, &value.transposed()], Leaves::Results);
-        let rows = U64(first.saturating_mul(s.group()).saturating_mul(s.length));
-        let (threads, numbers) = (heads.threads(), heads.numbers());
-        let leading = [softmax, gradient, sums, rows];
-        p.launch("attention_means", threads, [&leading, &numbers[..]].concat());
-        let arguments = [&leading, &numbers[..], &[heads.scale()]].concat();
-        p.launch("attention_scores_gradient", threads, arguments);
-        heads.product(p, accumulate, of_part, [&dquery, &scores, &key], Leaves::Beyond);
-        heads.product(p, accumulate, of_part, [&dkey, &scores.transposed(), &query], Leaves::Before);
-        first = first.saturating_add(some);
+    for block in blocks(s) {
+        let [scores, gradient] = [of_scores, of_gradient].map(|room| Matrix::scores(&block, room));
+        let [query, dquery, dy] = [query, dquery, dy].map(|matrix| matrix.from(block.offset));
+        let (pairs, of_rows) = ([block.rows, s.length, width], [block.rows, width, s.length]);
+        let (of_keys, scale) = ([s.length, width, block.rows], block.scale());
+        // What later rows give keys and values comes to what the first gave.
+        let add = accumulate || block.offset > 0;
+        multiply(p, block.product(false, pairs, [scores, query, key.transposed()], Leaves::Results));
+        multiply(p, block.product(false, pairs, [gradient, dy, value.transposed()], Leaves::Results));
+        block.rows(p, "attention_means", &[of_scores, of_gradient, stats, sums], &[scale]);
+        multiply(p, block.product(add, of_keys, [dvalue, scores.transposed(), dy], Leaves::Before));
+        block.rows(p, "attention_scores_gradient", &[of_scores, of_gradient, sums], &[scale]);
+        multiply(p, block.product(accumulate, of_rows, [dquery, gradient, key], Leaves::Beyond));
+        multiply(p, block.product(add, of_keys, [dkey, gradient.transposed(), query], Leaves::Before));
     }
 }

@@ -9,7 +9,7 @@
 //! connected layers run here in registers alone, without shared memory: right, deterministic, and slower than a library,
 //! of which they are the last alternative (`../libraries`).
 
-mod attention;
+pub(crate) mod attention;
 mod conv;
 mod depthwise;
 mod layer_norm;

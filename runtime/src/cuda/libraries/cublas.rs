@@ -1,4 +1,4 @@
-//! cuBLAS: the matrix products that fully connected layers and 1x1 convolutions are.
+//! cuBLAS: the matrix products that fully connected layers and 1x1 convolutions are, and batches of products for attention.
 //!
 //! Its scratch is a part of the pool, as every kernel's, set before each product; so it allocates nothing in an iteration, and
 //! a product gives the same bits wherever its scratch lies.
@@ -76,10 +76,30 @@ impl Product {
             Pass::BackwardData => ([false, false], [c, p, k], [c, k, c]),
             Pass::BackwardFilter => ([false, true], [c, k, p], [c, k, c]),
         };
-        let results = 4u64.saturating_mul(m.unsigned_abs().into()).saturating_mul(n.unsigned_abs().into());
-        let workspace = results.saturating_mul(PARTS).clamp(LEAST, most).next_multiple_of(STORAGE_ALIGNMENT);
-        Some(Product { transposed, m, n, k: inner, leading, workspace: Bytes(workspace) })
+        let workspace = scratch(u64::from(m.unsigned_abs()).saturating_mul(n.unsigned_abs().into()), most);
+        Some(Product { transposed, m, n, k: inner, leading, workspace })
     }
+}
+
+/// The scratch of a product of so many results, of which no product has more than `most`.
+pub(super) fn scratch(results: u64, most: u64) -> Bytes {
+    let parts = results.saturating_mul(4 * PARTS).clamp(LEAST, most);
+    Bytes(parts.next_multiple_of(STORAGE_ALIGNMENT))
+}
+
+/// Products of the same sides, as cuBLAS takes them: c = a b each, or added to it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Batch {
+    /// Of a and b.
+    pub transposed: [bool; 2],
+    pub m: c_int,
+    pub n: c_int,
+    pub k: c_int,
+    /// Of a, b and c: from column to column, and from one product's to the next one's.
+    pub leading: [c_int; 3],
+    pub strides: [i64; 3],
+    pub count: c_int,
+    pub add: bool,
 }
 
 /// Finds it, and uses no device.
@@ -166,11 +186,9 @@ impl Cublas {
         operands: Operands,
         workspace: u64,
     ) -> Result<(), Refusal> {
-        let (f, handle) = (&self.functions, self.handle.0);
-        // SAFETY: passed on to the caller; the scratch is aligned as every workspace of the pool is.
-        let status =
-            unsafe { (f.cublasSetWorkspace_v2)(handle, workspace as *mut _, product.workspace.0 as usize) };
-        self.check("cublasSetWorkspace", status)?;
+        let f = &self.functions;
+        // SAFETY: passed on to the caller.
+        unsafe { self.set_workspace(workspace, product.workspace)? };
         let (one, old) = (1.0f32, if operands.accumulate { 1.0f32 } else { 0.0 });
         let (one, old) = (from_ref(&one).cast(), from_ref(&old).cast());
         let Operands { x, w, y, .. } = operands;
@@ -179,26 +197,111 @@ impl Cublas {
             Pass::BackwardData => [w, y, x],
             Pass::BackwardFilter => [x, y, w],
         };
-        let [of_a, of_b] = product.transposed.map(|transposed| {
-            if transposed { cublasOperation_t::CUBLAS_OP_T } else { cublasOperation_t::CUBLAS_OP_N }
-        });
+        let [of_a, of_b] = product.transposed.map(operation);
         let Product { m, n, k, leading: [lda, ldb, ldc], .. } = *product;
-        let float = cudaDataType_t::CUDA_R_32F;
-        let arithmetic = if tf32 {
-            cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32
-        } else {
-            cublasComputeType_t::CUBLAS_COMPUTE_32F
-        };
+        let (float, arithmetic) = (cudaDataType_t::CUDA_R_32F, arithmetic(tf32));
         let usual = cublasGemmAlgo_t::CUBLAS_GEMM_DFALT;
         // SAFETY: the handle lives; the factors are read during the call, since pointers are to the host by default; the rest
         // is passed on to the caller.
         let status = unsafe {
             (f.cublasGemmEx)(
-                handle, of_a, of_b, m, n, k, one, a as _, float, lda, b as _, float, ldb, old, c as _, float,
-                ldc, arithmetic, usual,
+                self.handle.0,
+                of_a,
+                of_b,
+                m,
+                n,
+                k,
+                one,
+                a as _,
+                float,
+                lda,
+                b as _,
+                float,
+                ldb,
+                old,
+                c as _,
+                float,
+                ldc,
+                arithmetic,
+                usual,
             )
         };
         self.check("cublasGemmEx", status)
+    }
+
+    /// Enqueues a batch of products on the stream that was set last.
+    ///
+    /// # Safety
+    /// As [`Cublas::enqueue`]: `addresses` are those of the first a, b and c, `workspace` of so many bytes.
+    pub(super) unsafe fn enqueue_batch(
+        &self,
+        batch: &Batch,
+        tf32: bool,
+        addresses: [u64; 3],
+        workspace: (u64, Bytes),
+    ) -> Result<(), Refusal> {
+        let f = &self.functions;
+        // SAFETY: passed on to the caller.
+        unsafe { self.set_workspace(workspace.0, workspace.1)? };
+        let (one, old) = (1.0f32, if batch.add { 1.0f32 } else { 0.0 });
+        let (one, old) = (from_ref(&one).cast(), from_ref(&old).cast());
+        let [of_a, of_b] = batch.transposed.map(operation);
+        let Batch { m, n, k, leading: [lda, ldb, ldc], strides: [next_a, next_b, next_c], count, .. } =
+            *batch;
+        let ([a, b, c], float) = (addresses, cudaDataType_t::CUDA_R_32F);
+        let (arithmetic, usual) = (arithmetic(tf32), cublasGemmAlgo_t::CUBLAS_GEMM_DFALT);
+        // SAFETY: as in `enqueue`.
+        let status = unsafe {
+            (f.cublasGemmStridedBatchedEx)(
+                self.handle.0,
+                of_a,
+                of_b,
+                m,
+                n,
+                k,
+                one,
+                a as _,
+                float,
+                lda,
+                next_a,
+                b as _,
+                float,
+                ldb,
+                next_b,
+                old,
+                c as _,
+                float,
+                ldc,
+                next_c,
+                count,
+                arithmetic,
+                usual,
+            )
+        };
+        self.check("cublasGemmStridedBatchedEx", status)
+    }
+
+    /// The scratch of what is enqueued next.
+    ///
+    /// # Safety
+    /// It is live until the stream has come past that, and only what is ordered by events touches it.
+    unsafe fn set_workspace(&self, workspace: u64, bytes: Bytes) -> Result<(), Refusal> {
+        let (f, handle) = (&self.functions, self.handle.0);
+        // SAFETY: passed on to the caller; the scratch is aligned as every workspace of the pool is.
+        let status = unsafe { (f.cublasSetWorkspace_v2)(handle, workspace as *mut _, bytes.0 as usize) };
+        self.check("cublasSetWorkspace", status)
+    }
+}
+
+fn operation(transposed: bool) -> cublasOperation_t {
+    if transposed { cublasOperation_t::CUBLAS_OP_T } else { cublasOperation_t::CUBLAS_OP_N }
+}
+
+fn arithmetic(tf32: bool) -> cublasComputeType_t {
+    if tf32 {
+        cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32
+    } else {
+        cublasComputeType_t::CUBLAS_COMPUTE_32F
     }
 }
 

@@ -6,25 +6,29 @@
 //! are single pixels; cuBLAS on windows that are laid out as rows of a matrix (`cublas_windows`, see `columns.rs`); for the
 //! filter gradient cuDNN's deterministic algorithms on planes (`planes_...`), to which the tensors are transposed; our own
 //! kernel, which multiplies in f32 and is called `own_f32` where the others multiply in TF32. A fully connected layer has
-//! cuBLAS and our own kernel. The order depends on no measurement and no rank, so profile, plan and run speak of the same
-//! alternatives; an algorithm that asks for more than [`MOST_SCRATCH`] is left out unless it is the first. With
-//! `deterministic` a call has one alternative alone: the first that is deterministic.
+//! cuBLAS and our own kernel, and so has attention, whose products are batches (`attention.rs`). The order depends on no
+//! measurement and no rank, so profile, plan and run speak of the same alternatives; an algorithm that asks for more than
+//! [`MOST_SCRATCH`] is left out unless it is the first. With `deterministic` a call has one alternative alone: the first that
+//! is deterministic.
 //!
-//! What a call has is asked once for each shape and kept with its descriptors. The executor asks for every launch that it
-//! loads, so nothing is made in an iteration.
+//! What a convolution has is asked once for each shape and kept with its descriptors. The executor asks for every launch that
+//! it loads, so no descriptor is made in an iteration. What attention enqueues follows from its shape, and asks nobody.
 //!
 //! What it deliberately does not do: add a bias or sum its gradient, which stay with our own kernels; fall back silently: a
 //! query that fails otherwise than with "not supported" fails the next iteration.
 
+mod attention;
 mod columns;
 mod cublas;
 mod cudnn;
 
 use super::driver::{Context, CudaStream};
 use super::error::{Capability, CudaError, Refusal};
+use super::kernels::attention::Step as AttentionStep;
 use super::kernels::{self, Grid, layout};
 use super::presence::Search;
 use crate::device::DeviceError;
+use attention::Attention;
 use columns::{Columns, Step};
 use cublas::{Cublas, Product};
 use cudnn::{Algorithm, Cudnn, Layout};
@@ -234,7 +238,7 @@ impl Libraries {
     /// How a call can be run.
     pub(super) fn alternatives(&self, call: &Call) -> Vec<KernelAlternative> {
         let Some((pass, shape)) = convolution(call) else {
-            return KernelAlternative::sole(kernels::workspace_bytes(call, self.float()));
+            return self.other_alternatives(call);
         };
         let tf32 = self.precision.is_tf32(&shape);
         let alternative = |method: &Method| KernelAlternative {
@@ -242,6 +246,58 @@ impl Libraries {
             workspace: method.workspace(call, self.float()),
         };
         self.methods(&mut self.state(), pass, shape).iter().map(alternative).collect()
+    }
+
+    /// How a call that is no convolution can be run.
+    fn other_alternatives(&self, call: &Call) -> Vec<KernelAlternative> {
+        let own = kernels::workspace_bytes(call, self.float());
+        let Some(products) = Attention::of(call, self.float(), self.cublas.most()) else {
+            return KernelAlternative::sole(own);
+        };
+        let name = if self.precision == Precision::Tf32 { "own_f32" } else { "own" };
+        let cublas = KernelAlternative { name: "cublas".to_owned(), workspace: products.workspace() };
+        let own = KernelAlternative { name: name.to_owned(), workspace: own };
+        if self.deterministic { vec![cublas] } else { vec![cublas, own] }
+    }
+
+    /// Enqueues cuBLAS's alternative of a call that is no convolution, as [`Libraries::enqueue`] does.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn enqueue_other(
+        &self,
+        stream: &CudaStream,
+        call: &Call,
+        alternative: u32,
+        addresses: &[u64],
+        workspace: u64,
+        launch: &mut dyn FnMut(&[Grid]) -> Result<(), DeviceError>,
+    ) -> Result<bool, DeviceError> {
+        if alternative > 0 {
+            return Ok(false);
+        }
+        let Some(attention) = Attention::of(call, self.float(), self.cublas.most()) else {
+            return Ok(false);
+        };
+        let failed = |refusal: Refusal| super::failed(call.name(), &refusal);
+        let mut state = self.state();
+        self.turn_to(&mut state, stream).map_err(failed)?;
+        let tf32 = self.precision == Precision::Tf32;
+        let (at, bytes) = attention.of_cublas;
+        for step in &attention.steps {
+            match step {
+                AttentionStep::Own(grids) => launch(grids)?,
+                AttentionStep::Product(product) => {
+                    attention::batches(product, addresses, workspace, |batch, addresses| {
+                        // SAFETY: passed on to the caller: the products' matrices lie in operands of the call's shape, and
+                        // in the scratch that was asked for.
+                        unsafe { self.cublas.enqueue_batch(batch, tf32, addresses, (workspace + at, bytes)) }
+                    })
+                    .map_err(failed)?;
+                }
+            }
+        }
+        Ok(true)
     }
 
     /// Enqueues an alternative of a call, with our own kernels that lay out its tensors by `launch`; whether that was a
@@ -259,7 +315,10 @@ impl Libraries {
         workspace: u64,
         launch: &mut dyn FnMut(&[Grid]) -> Result<(), DeviceError>,
     ) -> Result<bool, DeviceError> {
-        let Some((pass, shape)) = convolution(call) else { return Ok(false) };
+        let Some((pass, shape)) = convolution(call) else {
+            // SAFETY: passed on to the caller.
+            return unsafe { self.enqueue_other(stream, call, alternative, addresses, workspace, launch) };
+        };
         let Some((_, operands)) = Operands::of(call, addresses) else { return Ok(false) };
         let mut state = self.state();
         let methods = self.methods(&mut state, pass, shape);

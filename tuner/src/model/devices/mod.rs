@@ -304,11 +304,11 @@ fn touched(trace: &Trace, regions: &HashMap<Bytes, Bytes>, feature_maps: Float, 
         }
         _ => {}
     }
-    // Products write scores, which the softmax reads and writes and the next product reads: four passes, and seven backward,
-    // over what stands among the operands once.
+    // Products write scores to scratch, which the softmax reads and writes and the next product reads: four passes. Backward
+    // writes them again, and their gradient: the softmax reads and writes both, and three products read them: nine passes.
     let scores = match kernel.call {
-        Call::AttentionForward { shape } => 3.0 * each * pairs(shape),
-        Call::AttentionBackward { shape, .. } => 6.0 * each * pairs(shape),
+        Call::AttentionForward { shape } => 4.0 * each * pairs(shape),
+        Call::AttentionBackward { shape, .. } => 9.0 * each * pairs(shape),
         _ => 0.0,
     };
     // Statistics need a pass of their own over what is read.

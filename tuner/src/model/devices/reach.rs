@@ -68,7 +68,7 @@ pub const VOLTA: Generation = Generation {
 /// A100. No throughput in f32 is among the rows: its f32 kernels are taken to be Volta's.
 pub const AMPERE: Generation = Generation {
     name: "Ampere",
-    reach: Reach { products: VOLTA.reach.products, tf32: Some(0.40), memory: 0.64 },
+    reach: Reach { products: VOLTA.reach.products, tf32: Some(0.41), memory: 0.63 },
     errors: [0.65, 0.37],
 };
 
@@ -83,7 +83,7 @@ pub const ADA: Generation = Generation {
 /// H100, H200. In f32 as Ampere.
 pub const HOPPER: Generation = Generation {
     name: "Hopper",
-    reach: Reach { products: VOLTA.reach.products, tf32: Some(0.35), memory: 0.54 },
+    reach: Reach { products: VOLTA.reach.products, tf32: Some(0.37), memory: 0.53 },
     errors: [0.65, 0.37],
 };
 
