@@ -44,6 +44,25 @@ impl Float {
             Float::Bf16 => 2,
         }
     }
+
+    /// The number that is stored for this one: the nearest, ties to even.
+    pub fn nearest(self, value: f32) -> f32 {
+        match self {
+            Float::F32 => value,
+            Float::Bf16 => f32::from_bits(u32::from(bf16(value)) << 16),
+        }
+    }
+}
+
+/// The bf16 that is nearest to a number, ties to even: the upper half of an f32. What is too large becomes infinite, and NaN
+/// stays NaN.
+#[inline(always)]
+pub fn bf16(value: f32) -> u16 {
+    let bits = value.to_bits();
+    // A NaN whose upper half is that of an infinity needs a bit of its own.
+    let quiet = (bits >> 16) as u16 | 0x40;
+    let nearest = (bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16;
+    if value.is_nan() { quiet } else { nearest }
 }
 
 impl Precision {
@@ -140,6 +159,16 @@ mod tests {
         assert_eq!(in_tf32(Precision::usual(false)), [false; 4]);
         assert_eq!(in_tf32(Precision::Tf32), [true; 4]);
         assert_eq!(in_tf32(Precision::Bf16), [false; 4]);
+    }
+
+    #[test]
+    fn a_number_is_stored_as_it_is_or_as_the_nearest_bf16() {
+        assert_eq!([1.3, 6.01].map(|value| Float::F32.nearest(value)), [1.3, 6.01]);
+        // 1 + 1/256 lies between 1 and 1 + 1/128, whose last bits are 0 and 1; 1 + 3/256 between 1 + 1/128 and 1 + 1/64.
+        let ties = [1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0, -1.004].map(|value| Float::Bf16.nearest(value));
+        assert_eq!(ties, [1.0, 1.0 + 1.0 / 64.0, -1.007_812_5]);
+        assert_eq!(Float::Bf16.nearest(f32::MAX), f32::INFINITY);
+        assert!(Float::Bf16.nearest(f32::from_bits(0x7f80_0001)).is_nan());
     }
 
     #[test]

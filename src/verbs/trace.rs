@@ -5,11 +5,11 @@ use crate::failure::Failure;
 use crate::files;
 use crate::output::Table;
 use crate::verbs::networks::network;
-use plimsoll_ir::Precision;
 use plimsoll_ir::network::{DropUnit, Layer, LayerKind, Network};
 use plimsoll_ir::profile::{Machine, Profile};
 use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Float, Precision};
 use plimsoll_networks::{Draw, LowerOptions, Mode, ReluStorage, lower};
 use plimsoll_runtime::{CpuOptions, cuda};
 use plimsoll_study::Setup;
@@ -105,7 +105,7 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
     let gpu = gpu.map(open).transpose()?;
     let alternatives = |call: &Call| match (&gpu, &setup) {
         (Some(gpu), _) => gpu.alternatives(call),
-        (None, Some(_)) => KernelAlternative::sole(cuda::workspace_bytes(call)),
+        (None, Some(_)) => KernelAlternative::sole(cuda::workspace_bytes(call, Float::F32)),
         (None, None) => processor.alternatives(call),
     };
     let (mode, relu, feature_maps) = (Mode::Train, args.relu.into(), processor.feature_maps);

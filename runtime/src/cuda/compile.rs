@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(compiler.version(), (13, 0));
         let own = compiler.target("a device", capability(90)).expect("it is not too old");
         assert_eq!(own, Target::Machine(capability(90)));
-        let source = super::super::kernels::source();
+        let source = super::super::kernels::source(plimsoll_ir::Float::F32);
         let cubin = compiler.compile(&source, own).expect("the kernels compile");
         assert!(cubin.starts_with(b"\x7fELF") && cubin.windows(4).any(|name| name == b"sgd\0"));
         let ptx = compiler.compile(&source, Target::Virtual(capability(90))).expect("the kernels compile");

@@ -48,7 +48,7 @@ use memory::Memory;
 use plimsoll_ir::health::Health;
 use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::schedule::Stream;
-use plimsoll_ir::{Bytes, Precision, Seconds};
+use plimsoll_ir::{Bytes, Float, Precision, Seconds};
 use presence::Search;
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -128,9 +128,9 @@ pub fn survey() -> Result<Survey, CudaError> {
     Ok(Survey { driver: driver.path().to_owned(), version, driver_version, devices, compiler, libraries })
 }
 
-/// The scratch that our own kernels need for a call; asks no device.
-pub fn workspace_bytes(call: &Call) -> Bytes {
-    kernels::workspace_bytes(call)
+/// The scratch that our own kernels need for a call on feature maps that are stored so; asks no device.
+pub fn workspace_bytes(call: &Call, float: Float) -> Bytes {
+    kernels::workspace_bytes(call, float)
 }
 
 /// The device `cuda`.
@@ -204,7 +204,8 @@ impl CudaDevice {
         watched.iter().for_each(Watched::recognise);
         let cache = options.cache.clone().or_else(user_cache);
         let device = (gpu.name.as_str(), gpu.capability);
-        let module = compiler.module(&context, &kernels::source(), device, cache.as_deref())?;
+        let source = kernels::source(precision.feature_maps());
+        let module = compiler.module(&context, &source, device, cache.as_deref())?;
         let libraries = match options.kernels {
             Kernels::Own => None,
             Kernels::Libraries => Some(Libraries::start(
@@ -265,6 +266,11 @@ impl CudaDevice {
         Ok(Bytes(self.gpu.context.free_memory()?))
     }
 
+    /// In what feature maps are stored.
+    fn float(&self) -> Float {
+        self.facts.precision.feature_maps()
+    }
+
     /// Does something unless the iteration has failed, and keeps its failure.
     fn attempt<T>(&mut self, act: impl FnOnce(&mut CudaDevice) -> Result<T, DeviceError>) -> Option<T> {
         if self.now.failure.is_some() {
@@ -320,8 +326,9 @@ impl CudaDevice {
         }
         self.launch_update()?;
         let by_library = self.launch_of_library(launch)?;
+        let (call, float) = (launch.call(), self.float());
         let grids =
-            if by_library { kernels::after_library(launch.call()).0 } else { kernels::grids(launch.call()) };
+            if by_library { kernels::after_library(call, float).0 } else { kernels::grids(call, float) };
         self.launch_grids(&grids, launch.call(), launch.offsets(), launch.workspace())
     }
 
@@ -329,7 +336,7 @@ impl CudaDevice {
     fn launch_update(&mut self) -> Result<(), DeviceError> {
         let Some(update) = self.now.update.take() else { return Ok(()) };
         let call = update.call();
-        self.launch_grids(&kernels::grids(&call), &call, update.offsets(), Bytes::ZERO)
+        self.launch_grids(&kernels::grids(&call, self.float()), &call, update.offsets(), Bytes::ZERO)
     }
 
     /// Enqueues our own kernels for a call, whose operands and scratch start at these offsets.
@@ -499,7 +506,7 @@ impl Device for CudaDevice {
     fn alternatives(&self, call: &Call) -> Vec<KernelAlternative> {
         match &self.gpu.libraries {
             Some(libraries) => libraries.alternatives(call),
-            None => KernelAlternative::sole(workspace_bytes(call)),
+            None => KernelAlternative::sole(workspace_bytes(call, self.float())),
         }
     }
 

@@ -9,6 +9,7 @@ use super::harness::{GUARD, Span};
 use super::nvrtc::{self, Nvrtc};
 use super::text::kernels::{self, Argument, Grid};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use plimsoll_ir::Float;
 use plimsoll_ir::program::Call;
 use std::collections::HashMap;
 use std::ffi::{CString, OsString, c_char, c_int, c_uint, c_void};
@@ -24,7 +25,8 @@ pub struct Device {
     driver: Library,
     context: Handle,
     stream: Handle,
-    functions: HashMap<String, Handle>,
+    /// By the kernel's name and what its feature maps are stored in.
+    functions: HashMap<(String, Float), Handle>,
 }
 
 // SAFETY: the driver's handles are names, which any thread may use; the mutex below lets in one at a time.
@@ -97,15 +99,18 @@ impl Device {
         let [major, minor] = capability;
         let old = format!("compute_{major}{minor}");
         let architecture = if major < 8 { &*old } else { nvrtc::VIRTUAL };
-        let ptx = nvrtc.compile(&kernels::source(), architecture)?;
-        driver!(driver, cuModuleLoadData(&mut module => *mut Handle, ptx.as_ptr() => *const u8));
         let mut functions = HashMap::new();
-        for (name, _) in super::text::signatures(&kernels::source()) {
-            let symbol = CString::new(name.clone()).expect("a name");
-            let mut function = null_mut();
-            driver!(driver, cuModuleGetFunction(&mut function => *mut Handle, module => Handle,
-                    symbol.as_ptr() => *const c_char));
-            functions.insert(name, function);
+        for float in [Float::F32, Float::Bf16] {
+            let source = kernels::source(float);
+            let ptx = nvrtc.compile(&source, architecture)?;
+            driver!(driver, cuModuleLoadData(&mut module => *mut Handle, ptx.as_ptr() => *const u8));
+            for (name, _) in super::text::signatures(&source) {
+                let symbol = CString::new(name.clone()).expect("a name");
+                let mut function = null_mut();
+                driver!(driver, cuModuleGetFunction(&mut function => *mut Handle, module => Handle,
+                        symbol.as_ptr() => *const c_char));
+                functions.insert((name, float), function);
+            }
         }
         Ok(Device { driver, context, stream, functions })
     }
@@ -115,7 +120,7 @@ impl Device {
     /// # Safety
     /// As `plimsoll_runtime::cpu::kernels::run`; before each span there are [`GUARD`] bytes, and after it what it lacks to a
     /// multiple of 256.
-    pub unsafe fn run(&self, call: &Call, operands: &[Span], workspace: Span) {
+    pub unsafe fn run(&self, call: &Call, float: Float, operands: &[Span], workspace: Span) {
         driver!(self.driver, cuCtxSetCurrent(self.context => Handle));
         // Operands in place are one span.
         let mut spans: Vec<Span> = Vec::new();
@@ -137,9 +142,10 @@ impl Device {
             starts.insert(span.at, next + GUARD as Address);
             next += room(span) as Address;
         }
-        for grid in kernels::grids(call) {
+        for grid in kernels::grids(call, float) {
             self.launch(
                 &grid,
+                float,
                 &operands.iter().map(|s| starts[&s.at]).collect::<Vec<_>>(),
                 starts[&workspace.at],
             );
@@ -153,7 +159,7 @@ impl Device {
         driver!(self.driver, cuMemFree_v2(base => Address));
     }
 
-    fn launch(&self, grid: &Grid, operands: &[Address], workspace: Address) {
+    fn launch(&self, grid: &Grid, float: Float, operands: &[Address], workspace: Address) {
         let value = |argument: &Argument| match *argument {
             Argument::Operand(i) => operands[i],
             Argument::Workspace(at) => workspace + at,
@@ -165,7 +171,8 @@ impl Device {
         let mut addresses: Vec<*mut c_void> =
             values.iter_mut().map(|v| std::ptr::from_mut(v).cast()).collect();
         let [x, y, z] = grid.blocks;
-        driver!(self.driver, cuLaunchKernel(self.functions[grid.kernel] => Handle, x => c_uint, y => c_uint,
+        let function = self.functions[&(grid.kernel.to_owned(), float)];
+        driver!(self.driver, cuLaunchKernel(function => Handle, x => c_uint, y => c_uint,
                 z => c_uint, grid.threads => c_uint, 1 => c_uint, 1 => c_uint, 0 => c_uint,
                 self.stream => Handle, addresses.as_mut_ptr() => *mut *mut c_void, null_mut() => *mut *mut c_void));
     }

@@ -1,5 +1,6 @@
 //! Runs one call on poisoned memory between guards, on the CPU's kernels, on the text of the CUDA ones, and on a
-//! device where there is one, and compares what they wrote.
+//! device where there is one, and compares what they wrote; and once more on feature maps in bf16, where the CPU's kernels are
+//! the measure.
 //!
 //! What it deliberately does not do: know what a call computes; that is in `reference`.
 
@@ -7,9 +8,11 @@ use super::alternatives;
 use super::device::device;
 use super::text::{Order, kernels, text};
 
+use plimsoll_ir::Float;
 use plimsoll_ir::philox::{philox4x32, unit_f32};
-use plimsoll_ir::program::{Access, Call};
-use plimsoll_runtime::cpu::kernels::{Threads, run, workspace_bytes};
+use plimsoll_ir::precision::bf16;
+use plimsoll_ir::program::{Access, Call, OperandSpec};
+use plimsoll_runtime::cpu::kernels::{self as cpu, Threads};
 
 /// Bytes before and after each operand and the workspace that nobody may touch.
 pub const GUARD: usize = 256;
@@ -163,32 +166,38 @@ enum Kernels {
 }
 
 impl Kernels {
-    fn workspace_bytes(self, call: &Call) -> u64 {
-        match self {
-            Kernels::Cpu(threads) => workspace_bytes(call, threads).0,
-            Kernels::Text(_) | Kernels::Device => kernels::workspace_bytes(call).0,
+    fn workspace_bytes(self, call: &Call, float: Float) -> u64 {
+        match (self, float) {
+            (Kernels::Cpu(threads), Float::F32) => cpu::workspace_bytes(call, threads).0,
+            (Kernels::Cpu(threads), Float::Bf16) => cpu::bf16::workspace_bytes(call, threads).0,
+            (Kernels::Text(_) | Kernels::Device, float) => kernels::workspace_bytes(call, float).0,
         }
     }
 
     /// # Safety
     /// As `plimsoll_runtime::cpu::kernels::run`, with guards around operands and workspace.
-    unsafe fn run(self, call: &Call, operands: &[Span], workspace: Span) {
+    unsafe fn run(self, call: &Call, float: Float, operands: &[Span], workspace: Span) {
         let addresses: Vec<*mut u8> = operands.iter().map(|span| span.at).collect();
         match self {
             Kernels::Cpu(threads) => {
                 let pool = Threads::new(threads).expect("a few threads start");
                 // SAFETY: passed on.
-                unsafe { run(call, &addresses, workspace.at, &pool) }
+                unsafe {
+                    match float {
+                        Float::F32 => cpu::run(call, &addresses, workspace.at, &pool),
+                        Float::Bf16 => cpu::bf16::run(call, &addresses, workspace.at, &pool),
+                    }
+                }
             }
             Kernels::Text(order) => {
-                let text = text().expect("only where it is");
+                let text = text(float).expect("only where it is");
                 // SAFETY: passed on.
                 unsafe { text.run(call, &addresses, workspace.at, order) };
             }
             Kernels::Device => {
                 let device = device().expect("only where it is");
                 // SAFETY: passed on.
-                unsafe { device.run(call, operands, workspace) };
+                unsafe { device.run(call, float, operands, workspace) };
             }
         }
     }
@@ -221,7 +230,7 @@ fn exact(call: &Call) -> bool {
 }
 
 /// Demands that operands are what the table of the call's operands says: read or written, and as large.
-fn assert_specified(call: &Call, args: &[Arg]) {
+fn assert_specified(call: &Call, float: Float, args: &[Arg]) {
     let specs = call.operands();
     assert_eq!(args.len(), specs.len(), "operands of {call:?}");
     for (arg, spec) in args.iter().zip(specs) {
@@ -232,13 +241,13 @@ fn assert_specified(call: &Call, args: &[Arg]) {
             Arg::Same(_) => continue,
         };
         assert!(told, "{call:?} does not {:?} `{}`", spec.access, spec.name);
-        assert_eq!(bytes as u64, spec.bytes.0, "bytes of `{}` of {call:?}", spec.name);
+        assert_eq!(bytes as u64, spec.bytes_in(float).0, "bytes of `{}` of {call:?}", spec.name);
     }
 }
 
 /// Runs a call, and gives what each operand holds then. Panics where a guard or an input changed.
-fn execute(call: &Call, args: &[Arg], kernels: Kernels) -> Vec<Vec<u8>> {
-    assert_specified(call, args);
+fn execute(call: &Call, float: Float, args: &[Arg], kernels: Kernels) -> Vec<Vec<u8>> {
+    assert_specified(call, float, args);
     let mut memories: Vec<Memory> = args
         .iter()
         .map(|arg| match arg {
@@ -247,11 +256,11 @@ fn execute(call: &Call, args: &[Arg], kernels: Kernels) -> Vec<Vec<u8>> {
             Arg::Same(_) => Memory::new(0, None),
         })
         .collect();
-    let mut workspace = Memory::new(kernels.workspace_bytes(call) as usize, None);
+    let mut workspace = Memory::new(kernels.workspace_bytes(call, float) as usize, None);
     let owner = |i: usize| if let Arg::Same(j) = args[i] { j } else { i };
     let operands: Vec<Span> = (0..args.len()).map(|i| memories[owner(i)].span()).collect();
     // SAFETY: the operands are as large as the tests' shapes say, aligned and alive; guards find mistakes.
-    unsafe { kernels.run(call, &operands, workspace.span()) };
+    unsafe { kernels.run(call, float, &operands, workspace.span()) };
     workspace.assert_guarded(&format!("workspace of {call:?} on {kernels:?}"));
     for (i, (memory, arg)) in memories.iter_mut().zip(args).enumerate() {
         memory.assert_guarded(&format!("operand {i} of {call:?} on {kernels:?}"));
@@ -268,6 +277,7 @@ fn execute(call: &Call, args: &[Arg], kernels: Kernels) -> Vec<Vec<u8>> {
 /// then. The first is the CPU.
 pub fn outcomes(call: &Call, args: &[Arg]) -> Vec<(&'static str, Vec<Vec<u8>>)> {
     let cpu = ("the CPU", vec![Kernels::Cpu(1), Kernels::Cpu(2), Kernels::Cpu(3)]);
+    check_in_bf16(call, args);
     outcomes_of([vec![cpu], cuda()].concat(), call, args)
 }
 
@@ -279,7 +289,7 @@ pub fn cuda_outcomes(call: &Call, args: &[Arg]) -> Vec<(&'static str, Vec<Vec<u8
 /// What the CPU stops with, on any number of threads. Panics where it goes through.
 pub fn panics(call: &Call, args: &[Arg]) -> String {
     let said = [1, 3].map(|threads| {
-        let run = std::panic::AssertUnwindSafe(|| execute(call, args, Kernels::Cpu(threads)));
+        let run = std::panic::AssertUnwindSafe(|| execute(call, Float::F32, args, Kernels::Cpu(threads)));
         let payload = std::panic::catch_unwind(run).err().unwrap_or_else(|| panic!("{call:?} goes through"));
         *payload.downcast::<String>().expect("it says something")
     });
@@ -294,7 +304,7 @@ type Who = Vec<(&'static str, Vec<Kernels>)>;
 /// Those of CUDA's kernels that there are here.
 fn cuda() -> Who {
     let mut who = Who::new();
-    if text().is_some() {
+    if text(Float::F32).is_some() {
         who.push(("the text", vec![Kernels::Text(Order::Ascending), Kernels::Text(Order::Descending)]));
     }
     if device().is_some() {
@@ -306,10 +316,10 @@ fn cuda() -> Who {
 fn outcomes_of(who: Who, call: &Call, args: &[Arg]) -> Vec<(&'static str, Vec<Vec<u8>>)> {
     let mut outcomes: Vec<(&str, Vec<Vec<u8>>)> = Vec::new();
     for (name, alternatives) in who {
-        let first = execute(call, args, alternatives[0]);
+        let first = execute(call, Float::F32, args, alternatives[0]);
         for alternative in &alternatives[1..] {
             assert!(
-                execute(call, args, *alternative) == first,
+                execute(call, Float::F32, args, *alternative) == first,
                 "{call:?} on {alternative:?} and on {:?} differ",
                 alternatives[0]
             );
@@ -328,10 +338,77 @@ fn outcomes_of(who: Who, call: &Call, args: &[Arg]) -> Vec<(&'static str, Vec<Ve
     outcomes
 }
 
+/// The operands with feature maps in bf16.
+fn rounded(call: &Call, args: &[Arg]) -> Vec<Arg> {
+    let halves = |bytes: &[u8]| floats(bytes).iter().flat_map(|v| bf16(*v).to_le_bytes()).collect();
+    let of = |(arg, spec): (&Arg, OperandSpec)| match arg {
+        Arg::In(bytes) if spec.feature_map => Arg::In(halves(bytes)),
+        Arg::InOut(bytes) if spec.feature_map => Arg::InOut(halves(bytes)),
+        Arg::Out(bytes) if spec.feature_map => Arg::Out(bytes / 2),
+        other => other.clone(),
+    };
+    args.iter().zip(call.operands()).map(of).collect()
+}
+
+/// Demands of CUDA's kernels on feature maps in bf16 what the CPU's give: the same bits where those in f32 have to give the
+/// same bits; else numbers that are as near as those in f32 before they are rounded, so that some few are rounded to the
+/// other neighbour.
+fn check_in_bf16(call: &Call, args: &[Arg]) {
+    // Its kernels are in f32 alone.
+    if matches!(call, Call::AttentionForward { .. } | Call::AttentionBackward { .. }) {
+        return;
+    }
+    let args = rounded(call, args);
+    let cpu = execute(call, Float::Bf16, &args, Kernels::Cpu(1));
+    for (name, alternatives) in cuda() {
+        let mut outcomes = alternatives.iter().map(|who| execute(call, Float::Bf16, &args, *who));
+        let first = outcomes.next().expect("someone computes");
+        assert!(outcomes.all(|other| other == first), "{call:?} in bf16 by {name} depends on the order");
+        for ((spec, cpu), found) in call.operands().iter().zip(&cpu).zip(&first) {
+            let what = format!("`{}` of {call:?} in bf16 by {name}", spec.name);
+            if !spec.access.writes() || cpu == found {
+                continue;
+            }
+            assert!(!["places", "mask"].contains(&spec.name), "{what} is not that of the CPU");
+            let numbers = if spec.feature_map { wide_floats } else { floats };
+            let [cpu, found] = [numbers(cpu), numbers(found)];
+            if exact(call) {
+                let differs = cpu.iter().zip(&found).find(|(a, b)| !is_same(**a, **b));
+                assert_eq!(differs, None, "{what}, from the CPU");
+                continue;
+            }
+            let apart = cpu.iter().zip(&found).filter(|(a, b)| !is_same(**a, **b));
+            let largest = cpu.iter().fold(0.1 * terms(call).sqrt(), |most, v| most.max(f64::from(v.abs())));
+            let step = if spec.feature_map { BF16_STEP } else { 0.0 };
+            let mut others = 0;
+            for (a, b) in apart {
+                let [a, b] = [a, b].map(|v| f64::from(*v));
+                let near = 2.0 * OWN * largest + step * a.abs().max(b.abs());
+                assert!((a - b).abs() <= near, "{what}: {b} instead of the CPU's {a}");
+                others += usize::from(spec.feature_map);
+            }
+            assert!(others <= 2 + cpu.len() / 20, "{what}: {others} of {} are others", cpu.len());
+        }
+    }
+}
+
+/// From a bf16 to the next, as a share of it, at most.
+const BF16_STEP: f64 = 1.0 / 128.0;
+
+/// The numbers that halves are.
+fn wide_floats(bytes: &[u8]) -> Vec<f32> {
+    let half = |c: &[u8]| u32::from(u16::from_le_bytes([c[0], c[1]]));
+    bytes.chunks_exact(2).map(|c| f32::from_bits(half(c) << 16)).collect()
+}
+
 /// The same bits, or floats that are no numbers in the same places, whatever bits those have.
 fn same(cpu: &[u8], other: &[u8]) -> bool {
-    let none = |(a, b): (f32, f32)| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
-    cpu == other || (cpu.len().is_multiple_of(4) && floats(cpu).into_iter().zip(floats(other)).all(none))
+    let all_same = || floats(cpu).into_iter().zip(floats(other)).all(|(a, b)| is_same(a, b));
+    cpu == other || (cpu.len().is_multiple_of(4) && all_same())
+}
+
+fn is_same(a: f32, b: f32) -> bool {
+    a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
 }
 
 fn first_difference(cpu: &[u8], other: &[u8]) -> String {

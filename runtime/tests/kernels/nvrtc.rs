@@ -8,6 +8,7 @@
 
 use super::text::{kernels, signatures};
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+use plimsoll_ir::Float;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -135,8 +136,14 @@ fn entries(ptx: &str) -> Vec<(String, Vec<String>)> {
 fn the_kernels_compile_for_every_architecture() {
     let Some(folder) = fetched() else { return };
     let nvrtc = Nvrtc::load(&folder);
-    let source = kernels::source();
-    let ptx = nvrtc.compile(&source, VIRTUAL).unwrap_or_else(|log| panic!("{log}"));
+    for float in [Float::F32, Float::Bf16] {
+        compiles(&folder, &nvrtc, &kernels::source(float));
+    }
+}
+
+/// Demands that a source has in PTX the kernels that are written in it, and spills nothing on any architecture.
+fn compiles(folder: &Path, nvrtc: &Nvrtc, source: &str) {
+    let ptx = nvrtc.compile(source, VIRTUAL).unwrap_or_else(|log| panic!("{log}"));
     let ptx = ptx.strip_suffix(&[0]).expect("a text that ends in a zero");
 
     let in_ptx = |kind: &str| match kind {
@@ -150,7 +157,7 @@ fn the_kernels_compile_for_every_architecture() {
             "u64".to_owned()
         }
     };
-    let mut written: Vec<(String, Vec<String>)> = signatures(&source)
+    let mut written: Vec<(String, Vec<String>)> = signatures(source)
         .into_iter()
         .map(|(name, types)| (name, types.iter().map(|kind| in_ptx(kind)).collect()))
         .collect();
@@ -160,9 +167,9 @@ fn the_kernels_compile_for_every_architecture() {
     assert_eq!(compiled, written);
 
     for architecture in REAL {
-        let code = nvrtc.compile(&source, architecture).unwrap_or_else(|log| panic!("{log}"));
+        let code = nvrtc.compile(source, architecture).unwrap_or_else(|log| panic!("{log}"));
         assert!(code.starts_with(b"\x7fELF"), "machine code for {architecture}");
-        let output = ptxas(&folder, ptx, architecture);
+        let output = ptxas(folder, ptx, architecture);
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{said}");
         let spills: Vec<&str> = said.lines().filter(|line| line.contains("spill")).collect();
@@ -179,7 +186,7 @@ fn the_kernels_compile_for_every_architecture() {
 fn a_kernel_that_is_wrong_does_not_compile() {
     let Some(folder) = fetched() else { return };
     let nvrtc = Nvrtc::load(&folder);
-    let wrong = kernels::source() + "\nKERNEL(wrong, (float *x)) { x = 1.0f; }\n";
+    let wrong = kernels::source(Float::F32) + "\nKERNEL(wrong, (float *x)) { x = 1.0f; }\n";
     let log = nvrtc.compile(&wrong, VIRTUAL).expect_err("an address is no number");
     assert!(log.contains("float"), "{log}");
     let output =

@@ -11,6 +11,7 @@
 pub mod kernels;
 
 use kernels::{Argument, Grid};
+use plimsoll_ir::Float;
 use plimsoll_ir::network::Window;
 use plimsoll_ir::program::{AttentionShape, Call, ConvShape, RotaryShape, RowShape, ScaleShape};
 use plimsoll_ir::testing::every_call;
@@ -33,6 +34,8 @@ pub enum Order {
 
 /// The compiled kernels, by name: the types of their parameters, and what launches them.
 pub struct Text {
+    /// In what feature maps are stored.
+    float: Float,
     kernels: HashMap<String, (Vec<String>, Launcher)>,
 }
 
@@ -54,8 +57,8 @@ pub fn signatures(source: &str) -> Vec<(String, Vec<String>)> {
 }
 
 /// The source, with a function for each kernel that launches it.
-fn with_launchers() -> String {
-    let mut text = kernels::source();
+fn with_launchers(float: Float) -> String {
+    let mut text = kernels::source(float);
     for (name, types) in signatures(&text.clone()) {
         let arguments: Vec<String> =
             types.iter().enumerate().map(|(i, kind)| format!("*({kind} const *)arguments[{i}]")).collect();
@@ -79,16 +82,17 @@ fn with_launchers() -> String {
     text
 }
 
-/// The kernels, compiled once for all tests; none, with a word, where there is no C compiler.
-pub fn text() -> Option<&'static Text> {
-    static TEXT: OnceLock<Option<Text>> = OnceLock::new();
-    TEXT.get_or_init(compile).as_ref()
+/// The kernels on feature maps that are stored so, compiled once for all tests; none, with a word, where there is no C
+/// compiler.
+pub fn text(float: Float) -> Option<&'static Text> {
+    static TEXTS: [OnceLock<Option<Text>>; 2] = [OnceLock::new(), OnceLock::new()];
+    TEXTS[float as usize].get_or_init(|| compile(float)).as_ref()
 }
 
-fn compile() -> Option<Text> {
+fn compile(float: Float) -> Option<Text> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (source, library) = (folder.path().join("kernels.c"), folder.path().join("kernels.so"));
-    let text = with_launchers();
+    let text = with_launchers(float);
     std::fs::write(&source, &text).expect("the folder takes a file");
     let flags =
         ["-std=c11", "-O2", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing", "-fPIC", "-shared"];
@@ -110,7 +114,7 @@ fn compile() -> Option<Text> {
         let launcher = *launcher.expect("every kernel has its launcher");
         (name, (types, launcher))
     });
-    Some(Text { kernels: kernels.collect() })
+    Some(Text { float, kernels: kernels.collect() })
 }
 
 impl Text {
@@ -119,7 +123,7 @@ impl Text {
     /// # Safety
     /// As `plimsoll_runtime::cpu::kernels::run`.
     pub unsafe fn run(&self, call: &Call, operands: &[*mut u8], workspace: *mut u8, order: Order) {
-        for grid in kernels::grids(call) {
+        for grid in kernels::grids(call, self.float) {
             // SAFETY: passed on.
             unsafe { self.launch(&grid, operands, workspace, order) };
         }
@@ -197,16 +201,19 @@ fn calls() -> Vec<Call> {
 }
 
 /// The launches around a library's part of a convolution that takes its tensors in another layout.
-fn around_library(call: &Call) -> Vec<Grid> {
+fn around_library(call: &Call, float: Float) -> Vec<Grid> {
     use kernels::layout::{from_planes, gather_windows, planes, scatter_pixels, to_planes};
     match *call {
         Call::ConvBackwardFilter { shape, accumulate } => {
-            let places = planes(&shape, 256);
-            let planes = [to_planes(call, &shape, &places), from_planes(call, &shape, &places, accumulate)];
-            [planes.concat(), gather_windows(call, &shape, [0, shape.batch], 0)].concat()
+            let places = planes(&shape, float, 256);
+            let planes = [
+                to_planes(call, float, &shape, &places),
+                from_planes(call, float, &shape, &places, accumulate),
+            ];
+            [planes.concat(), gather_windows(call, float, &shape, [0, shape.batch], 0)].concat()
         }
         Call::ConvBackwardData { shape, accumulate } => {
-            scatter_pixels(call, &shape, [0, shape.batch], 0, accumulate)
+            scatter_pixels(call, float, &shape, [0, shape.batch], 0, accumulate)
         }
         _ => Vec::new(),
     }
@@ -215,17 +222,19 @@ fn around_library(call: &Call) -> Vec<Grid> {
 /// No kernel is left over, and every call has its launches.
 #[test]
 fn every_kernel_serves_a_call_and_every_call_has_kernels() {
-    let launched = calls().into_iter().map(|call| {
-        let mut grids = kernels::grids(&call);
-        assert!(!grids.is_empty(), "{call:?}");
-        grids.extend(kernels::after_library(&call).0);
-        grids.extend(around_library(&call));
-        grids.iter().map(|grid| grid.kernel.to_owned()).collect::<BTreeSet<_>>()
-    });
-    let launched: BTreeSet<String> = launched.flatten().collect();
-    let written: BTreeSet<String> =
-        signatures(&kernels::source()).into_iter().map(|(name, _)| name).collect();
-    assert_eq!(launched, written);
+    for float in [Float::F32, Float::Bf16] {
+        let launched = calls().into_iter().map(|call| {
+            let mut grids = kernels::grids(&call, float);
+            assert!(!grids.is_empty(), "{call:?}");
+            grids.extend(kernels::after_library(&call, float).0);
+            grids.extend(around_library(&call, float));
+            grids.iter().map(|grid| grid.kernel.to_owned()).collect::<BTreeSet<_>>()
+        });
+        let launched: BTreeSet<String> = launched.flatten().collect();
+        let written: BTreeSet<String> =
+            signatures(&kernels::source(float)).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(launched, written, "{float:?}");
+    }
 }
 
 /// A call of impossible size neither overflows nor asks for little.
@@ -252,6 +261,8 @@ fn shapes_beyond_all_memory_ask_for_more_than_there_is() {
         Call::AttentionBackward { shape: heads, accumulate: true },
         Call::RotaryForward { shape: turned, base: 1e4 },
     ] {
-        assert!(kernels::workspace_bytes(&call).0 > 1 << 60, "{call:?}");
+        for float in [Float::F32, Float::Bf16] {
+            assert!(kernels::workspace_bytes(&call, float).0 > 1 << 60, "{call:?}");
+        }
     }
 }

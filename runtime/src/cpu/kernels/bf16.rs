@@ -13,7 +13,7 @@
 //! What it deliberately does not do: have arithmetic of its own, or allocate: all of it lies in the call's workspace.
 
 use super::elementwise::pieces;
-use super::maps::{Map, narrow, number, round, rounded, widen};
+use super::maps::{Map, narrow, round, widen};
 use super::threads::Threads;
 use super::vector::Ptr;
 use plimsoll_ir::program::{Call, OperandSpec, ScaleShape};
@@ -103,7 +103,7 @@ fn storable(call: &Call) -> Call {
     | Call::ReluBackward { ceiling, .. }
     | Call::ReluMaskForward { ceiling, .. } = &mut call
     {
-        *ceiling = number(rounded(*ceiling));
+        *ceiling = Float::Bf16.nearest(*ceiling);
     }
     call
 }
@@ -343,6 +343,7 @@ impl Part<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::maps::rounded;
     use super::*;
     use plimsoll_ir::philox::{philox4x32, unit_f32};
     use plimsoll_ir::program::Access;

@@ -6,16 +6,7 @@
 //! What it deliberately does not do: compute, or know who else uses a buffer.
 
 use super::vector::{Ptr, vectorized};
-
-/// The bf16 that is nearest to a number, ties to even; what is too large becomes infinite, and NaN stays NaN.
-#[inline(always)]
-pub(crate) fn rounded(value: f32) -> u16 {
-    let bits = value.to_bits();
-    // A NaN whose upper half is that of an infinity needs a bit of its own.
-    let quiet = (bits >> 16) as u16 | 0x40;
-    let nearest = (bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16;
-    if value.is_nan() { quiet } else { nearest }
-}
+pub(crate) use plimsoll_ir::precision::bf16 as rounded;
 
 /// The number that a bf16 is.
 #[inline(always)]

@@ -57,28 +57,28 @@ FUNCTION float activation_slope(unsigned function, float x) {
     }
 }
 
-KERNEL(activation_forward, (const float *x, float *y, unsigned long long n, unsigned function)) {
+KERNEL(activation_forward, (const Map *x, Map *y, unsigned long long n, unsigned function)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
     float v[4];
-    load(x, i, count, v);
+    load_map(x, i, count, v);
     UNROLL
     for (unsigned l = 0; l < 4; l++) v[l] = activation(function, v[l]);
-    store(y, i, count, v);
+    store_map(y, i, count, v);
 }
 
-KERNEL(activation_backward, (const float *x, const float *dy, float *dx, unsigned long long n, unsigned function,
+KERNEL(activation_backward, (const Map *x, const Map *dy, Map *dx, unsigned long long n, unsigned function,
                              unsigned accumulate)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
     float v[4], g[4], old[4];
-    load(x, i, count, v);
-    load(dy, i, count, g);
-    if (accumulate) load(dx, i, count, old);
+    load_map(x, i, count, v);
+    load_map(dy, i, count, g);
+    if (accumulate) load_map(dx, i, count, old);
     UNROLL
     for (unsigned l = 0; l < 4; l++) {
         float gradient = g[l] * activation_slope(function, v[l]);
         v[l] = accumulate ? old[l] + gradient : gradient;
     }
-    store(dx, i, count, v);
+    store_map(dx, i, count, v);
 }

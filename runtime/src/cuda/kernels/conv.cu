@@ -1,6 +1,7 @@
 // Convolution, forward and both ways back, as sums over a register tile: a thread has TILE x TILE results, and each number
 // that it loads serves TILE products. This text stands in the source once for each KIND of tile: 8 and 4 where channels of a
-// group come in fours, so that FETCH and PUT move four numbers or none; and `any`, of four too, for all other shapes.
+// group come in fours, so that FETCH and PUT (on a Map, FETCH_MAP and PUT_MAP) move four
+// numbers or none; and `any`, of four too, for all other shapes.
 //
 // A warp's tiles form a block of `lanes` tiles of one side by 32 / lanes of the other, so that its threads share what they
 // load. Sums are made in one order, by fused multiply and add: over the taps row by row, and channels within.
@@ -25,7 +26,7 @@ FUNCTION TileKIND tile_KIND(u64 t, unsigned lanes, unsigned wide, u64 tall) {
 }
 
 // y = sum over taps and channels of weight * x, + bias. Tiles: filters of a group across, output positions along.
-KERNEL(conv_forward_KIND, (const float *x, const float *weight, const float *bias, float *y, unsigned has_bias,
+KERNEL(conv_forward_KIND, (const Map *x, const Map *weight, const float *bias, Map *y, unsigned has_bias,
                            unsigned lanes, unsigned long long positions, unsigned height, unsigned width,
                            unsigned channels, unsigned rows, unsigned columns, unsigned filters, unsigned groups,
                            unsigned size_y, unsigned size_x, unsigned stride_y, unsigned stride_x, unsigned padding_y,
@@ -54,7 +55,7 @@ KERNEL(conv_forward_KIND, (const float *x, const float *weight, const float *bia
         UNROLL
         for (unsigned n = 0; n < TILE; n++) sum[m][n] = 0.0f;
     }
-    const float *w = weight + ((u64)group * of_group + filter) * weights;
+    const Map *w = weight + ((u64)group * of_group + filter) * weights;
     ROLLED
     for (unsigned tap = 0; tap < size_y * size_x; tap++, w += depth) {
         unsigned ky = tap / size_x * dilation_y, kx = tap % size_x * dilation_x, inside = 0;
@@ -69,11 +70,11 @@ KERNEL(conv_forward_KIND, (const float *x, const float *weight, const float *bia
             float a[TILE][4];
             UNROLL
             for (unsigned m = 0; m < TILE; m++)
-                FETCH(x, origin[m] + moved + c, inside >> m & 1 ? count : 0, aligned, a[m]);
+                FETCH_MAP(x, origin[m] + moved + c, inside >> m & 1 ? count : 0, aligned, a[m]);
             UNROLL
             for (unsigned n = 0; n < TILE; n++) {
                 float b[4];
-                FETCH(w, n * weights + c, filter + n < of_group ? count : 0, aligned, b);
+                FETCH_MAP(w, n * weights + c, filter + n < of_group ? count : 0, aligned, b);
                 UNROLL
                 for (unsigned l = 0; l < 4; l++) {
                     UNROLL
@@ -94,14 +95,14 @@ KERNEL(conv_forward_KIND, (const float *x, const float *weight, const float *bia
             float v[4];
             UNROLL
             for (unsigned l = 0; l < 4; l++) v[l] = has_bias ? sum[m][n + l] + shift[l] : sum[m][n + l];
-            PUT(y, (position + m) * filters + f, count, of_group % 4 == 0, v);
+            PUT_MAP(y, (position + m) * filters + f, count, of_group % 4 == 0, v);
         }
     }
 }
 
 // dx = sum over taps and filters of weight * dy. Tiles: channels of a group across, input positions along. The columns of
 // a line are taken by their remainder of the stride: then a tile's positions mostly have the same taps.
-KERNEL(conv_backward_data_KIND, (const float *dy, const float *weight, float *dx, unsigned accumulate, unsigned lanes,
+KERNEL(conv_backward_data_KIND, (const Map *dy, const Map *weight, Map *dx, unsigned accumulate, unsigned lanes,
                                  unsigned long long positions, unsigned height, unsigned width, unsigned channels,
                                  unsigned rows, unsigned columns, unsigned filters, unsigned groups, unsigned size_y,
                                  unsigned size_x, unsigned stride_y, unsigned stride_x, unsigned padding_y,
@@ -145,21 +146,21 @@ KERNEL(conv_backward_data_KIND, (const float *dy, const float *weight, float *dx
             at[m] = (((u64)image[m] * rows + oy) * columns + ox) * filters + (u64)group * of_group;
         }
         if (inside == 0) continue;
-        const float *w = weight + (u64)group * of_group * weights + (u64)tap * depth + channel;
+        const Map *w = weight + (u64)group * of_group * weights + (u64)tap * depth + channel;
         ROLLED
         for (unsigned f = 0; f < of_group; f += 4) {
             unsigned count = of_group - f < 4 ? of_group - f : 4;
             float a[TILE][4];
             UNROLL
             for (unsigned m = 0; m < TILE; m++)
-                FETCH(dy, at[m] + f, inside >> m & 1 ? count : 0, of_group % 4 == 0, a[m]);
+                FETCH_MAP(dy, at[m] + f, inside >> m & 1 ? count : 0, of_group % 4 == 0, a[m]);
             UNROLL
             for (unsigned l = 0; l < 4; l++) {
                 if (l >= count) continue;
                 float b[TILE];
                 UNROLL
                 for (unsigned n = 0; n < TILE; n += 4)
-                    FETCH(w, (f + l) * weights + n, there(depth, channel + n, 4), depth % 4 == 0, b + n);
+                    FETCH_MAP(w, (f + l) * weights + n, there(depth, channel + n, 4), depth % 4 == 0, b + n);
                 UNROLL
                 for (unsigned m = 0; m < TILE; m++) {
                     UNROLL
@@ -176,17 +177,17 @@ KERNEL(conv_backward_data_KIND, (const float *dy, const float *weight, float *dx
         for (unsigned n = 0; n < TILE; n += 4) {
             unsigned count = there(depth, channel + n, 4);
             float v[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-            if (accumulate) FETCH(dx, to + n, count, depth % 4 == 0, v);
+            if (accumulate) FETCH_MAP(dx, to + n, count, depth % 4 == 0, v);
             UNROLL
             for (unsigned l = 0; l < 4; l++) v[l] = accumulate ? v[l] + sum[m][n + l] : sum[m][n + l];
-            PUT(dx, to + n, count, depth % 4 == 0, v);
+            PUT_MAP(dx, to + n, count, depth % 4 == 0, v);
         }
     }
 }
 
 // dweight[split] = sum over the output positions of a split of dy * x; a single split may add it. Tiles: channels of a group across, its filters
 // along; beyond them groups, taps and splits.
-KERNEL(conv_backward_filter_KIND, (const float *x, const float *dy, float *dweight, unsigned accumulate, unsigned lanes,
+KERNEL(conv_backward_filter_KIND, (const Map *x, const Map *dy, float *dweight, unsigned accumulate, unsigned lanes,
                                    unsigned splits, unsigned long long positions, unsigned height, unsigned width, unsigned channels,
                                    unsigned rows, unsigned columns, unsigned filters, unsigned groups, unsigned size_y,
                                    unsigned size_x, unsigned stride_y, unsigned stride_x, unsigned padding_y,
@@ -216,8 +217,8 @@ KERNEL(conv_backward_filter_KIND, (const float *x, const float *dy, float *dweig
             float a[TILE], b[TILE];
             UNROLL
             for (unsigned l = 0; l < TILE; l += 4) {
-                FETCH(dy, from + l, there(of_group, filter + l, 4), of_group % 4 == 0, a + l);
-                FETCH(x, at + l, there(depth, channel + l, 4), depth % 4 == 0, b + l);
+                FETCH_MAP(dy, from + l, there(of_group, filter + l, 4), of_group % 4 == 0, a + l);
+                FETCH_MAP(x, at + l, there(depth, channel + l, 4), depth % 4 == 0, b + l);
             }
             UNROLL
             for (unsigned m = 0; m < TILE; m++) {

@@ -79,7 +79,8 @@ pub(super) fn forward(p: &mut Plan, shape: &ConvShape) {
     let positions = positions(shape, shape.output);
     let kernels = ["conv_forward_8", "conv_forward_4", "conv_forward_any"];
     let (tiles, kernel) = Tiles::choose(shape, [filters, positions, groups], kernels);
-    let ([x, weight, y], bias) = (p.operands(["x", "weight", "y"]), p.operand_or("bias", "weight"));
+    let (weight, [x, y], bias) =
+        (p.multiplier("weight"), p.operands(["x", "y"]), p.operand_or("bias", "weight"));
     let leading = [x, weight, bias, y, flag(shape.bias)];
     let arguments = [&leading[..], &numbers(shape, &[tiles.lanes], positions)].concat();
     p.launch_blocks_of(THREADS, kernel, tiles.threads, arguments);
@@ -95,7 +96,8 @@ pub(super) fn backward_data(p: &mut Plan, shape: &ConvShape, accumulate: bool) {
     let kernels = ["conv_backward_data_8", "conv_backward_data_4", "conv_backward_data_any"];
     let (tiles, kernel) = Tiles::choose(shape, [depth, positions, groups], kernels);
     let numbers = numbers(shape, &[tiles.lanes], positions);
-    let arguments = p.all_operands_and(&[&[flag(accumulate)], &numbers[..]].concat());
+    let (weight, [dy, dx]) = (p.multiplier("weight"), p.operands(["dy", "dx"]));
+    let arguments = [&[dy, weight, dx, flag(accumulate)], &numbers[..]].concat();
     p.launch_blocks_of(THREADS, kernel, tiles.threads, arguments);
 }
 

@@ -26,13 +26,13 @@ FUNCTION Strip strip_of(u64 t, unsigned rows, unsigned columns, unsigned channel
 }
 
 // One weight of each of four channels, whose windows lie one after the other.
-FUNCTION void weights_of(const float *weight, unsigned channel, unsigned count, unsigned taps, unsigned tap, float w[4]) {
+FUNCTION void weights_of(const Map *weight, unsigned channel, unsigned count, unsigned taps, unsigned tap, float w[4]) {
     UNROLL
-    for (unsigned k = 0; k < 4; k++) w[k] = k < count ? weight[(u64)(channel + k) * taps + tap] : 0.0f;
+    for (unsigned k = 0; k < 4; k++) w[k] = k < count ? number(weight[(u64)(channel + k) * taps + tap]) : 0.0f;
 }
 
 // y = sum over taps of weight * x, + bias; n is lines x strips of a line x channels in fours.
-KERNEL(depthwise_forward, (const float *x, const float *weight, const float *bias, float *y, unsigned long long n,
+KERNEL(depthwise_forward, (const Map *x, const Map *weight, const float *bias, Map *y, unsigned long long n,
                            unsigned has_bias, unsigned height, unsigned width, unsigned rows, unsigned columns,
                            unsigned channels, unsigned size_y, unsigned size_x, unsigned stride_y, unsigned stride_x,
                            unsigned padding_y, unsigned padding_x, unsigned dilation_y, unsigned dilation_x)) {
@@ -56,7 +56,7 @@ KERNEL(depthwise_forward, (const float *x, const float *weight, const float *bia
             unsigned ox = s.first + m, ix = ox * stride_x + tap % size_x * dilation_x - padding_x;
             float v[4];
             u64 at = (((u64)s.image * height + iy) * width + ix) * channels + s.channel;
-            fetch(x, at, ox < columns && ix < width ? s.count : 0, s.aligned, v);
+            fetch_map(x, at, ox < columns && ix < width ? s.count : 0, s.aligned, v);
             UNROLL
             for (unsigned k = 0; k < 4; k++) sum[m][k] = fmaf(v[k], w[k], sum[m][k]);
         }
@@ -68,12 +68,12 @@ KERNEL(depthwise_forward, (const float *x, const float *weight, const float *bia
         if (s.first + m >= columns) continue;
         UNROLL
         for (unsigned k = 0; k < 4; k++) sum[m][k] = has_bias ? sum[m][k] + shift[k] : sum[m][k];
-        put(y, (s.line * columns + s.first + m) * channels + s.channel, s.count, s.aligned, sum[m]);
+        put_map(y, (s.line * columns + s.first + m) * channels + s.channel, s.count, s.aligned, sum[m]);
     }
 }
 
 // dx = sum over taps of weight * dy; n as above, of the input's positions.
-KERNEL(depthwise_backward_data, (const float *dy, const float *weight, float *dx, unsigned long long n,
+KERNEL(depthwise_backward_data, (const Map *dy, const Map *weight, Map *dx, unsigned long long n,
                                  unsigned accumulate, unsigned height, unsigned width, unsigned rows, unsigned columns,
                                  unsigned channels, unsigned size_y, unsigned size_x, unsigned stride_y,
                                  unsigned stride_x, unsigned padding_y, unsigned padding_x, unsigned dilation_y,
@@ -97,7 +97,7 @@ KERNEL(depthwise_backward_data, (const float *dy, const float *weight, float *dx
             unsigned ox = covering(s.first + m, tap % size_x * dilation_x, stride_x, padding_x, columns);
             float g[4];
             u64 at = (((u64)s.image * rows + oy) * columns + ox) * channels + s.channel;
-            fetch(dy, at, ox < columns ? s.count : 0, s.aligned, g);
+            fetch_map(dy, at, ox < columns ? s.count : 0, s.aligned, g);
             UNROLL
             for (unsigned k = 0; k < 4; k++) sum[m][k] = fmaf(g[k], w[k], sum[m][k]);
         }
@@ -107,16 +107,16 @@ KERNEL(depthwise_backward_data, (const float *dy, const float *weight, float *dx
         if (s.first + m >= width) continue;
         u64 at = (s.line * width + s.first + m) * channels + s.channel;
         float old[4];
-        if (accumulate) fetch(dx, at, s.count, s.aligned, old);
+        if (accumulate) fetch_map(dx, at, s.count, s.aligned, old);
         UNROLL
         for (unsigned k = 0; k < 4; k++) sum[m][k] = accumulate ? old[k] + sum[m][k] : sum[m][k];
-        put(dx, at, s.count, s.aligned, sum[m]);
+        put_map(dx, at, s.count, s.aligned, sum[m]);
     }
 }
 
 // dweight[split] = sum over the output positions of a split of dy * x; a single split may add it. A thread has one tap of four
 // channels; neighbouring threads have the same positions.
-KERNEL(depthwise_backward_filter, (const float *x, const float *dy, float *dweight, unsigned accumulate, unsigned splits,
+KERNEL(depthwise_backward_filter, (const Map *x, const Map *dy, float *dweight, unsigned accumulate, unsigned splits,
                                    unsigned long long positions, unsigned height, unsigned width, unsigned rows,
                                    unsigned columns, unsigned channels, unsigned size_y, unsigned size_x,
                                    unsigned stride_y, unsigned stride_x, unsigned padding_y, unsigned padding_x,
@@ -136,8 +136,8 @@ KERNEL(depthwise_backward_filter, (const float *x, const float *dy, float *dweig
         unsigned iy = oy * stride_y + ky - padding_y, ix = ox * stride_x + kx - padding_x;
         if (iy < height && ix < width) {
             float v[4], g[4];
-            fetch(x, ((image * height + iy) * width + ix) * channels + channel, count, aligned, v);
-            fetch(dy, p * channels + channel, count, aligned, g);
+            fetch_map(x, ((image * height + iy) * width + ix) * channels + channel, count, aligned, v);
+            fetch_map(dy, p * channels + channel, count, aligned, g);
             UNROLL
             for (unsigned k = 0; k < 4; k++) sum[k] = fmaf(g[k], v[k], sum[k]);
         }

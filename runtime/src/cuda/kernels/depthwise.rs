@@ -39,7 +39,8 @@ fn numbers(shape: &ConvShape) -> Vec<Argument> {
 /// x, weight, \[bias\] -> y.
 pub(super) fn forward(p: &mut Plan, shape: &ConvShape) {
     let n = strips(shape, shape.output);
-    let ([x, weight, y], bias) = (p.operands(["x", "weight", "y"]), p.operand_or("bias", "weight"));
+    let (weight, [x, y], bias) =
+        (p.multiplier("weight"), p.operands(["x", "y"]), p.operand_or("bias", "weight"));
     let leading = [x, weight, bias, y, U64(n), flag(shape.bias)];
     p.launch("depthwise_forward", n, [&leading[..], &numbers(shape)].concat());
 }
@@ -47,7 +48,8 @@ pub(super) fn forward(p: &mut Plan, shape: &ConvShape) {
 /// dy, weight -> dx.
 pub(super) fn backward_data(p: &mut Plan, shape: &ConvShape, accumulate: bool) {
     let n = strips(shape, shape.input);
-    let arguments = p.all_operands_and(&[&[U64(n), flag(accumulate)], &numbers(shape)[..]].concat());
+    let (weight, [dy, dx]) = (p.multiplier("weight"), p.operands(["dy", "dx"]));
+    let arguments = [&[dy, weight, dx, U64(n), flag(accumulate)], &numbers(shape)[..]].concat();
     p.launch("depthwise_backward_data", n, arguments);
 }
 

@@ -42,6 +42,10 @@ typedef struct __attribute__((aligned(16))) {
     float x, y, z, w;
 } float4;
 
+typedef struct __attribute__((aligned(8))) {
+    unsigned short x, y, z, w;
+} ushort4;
+
 static _Thread_local unsigned BLOCK_X, BLOCK_Y, BLOCK_Z, THREAD, THREADS;
 
 #endif
@@ -110,3 +114,87 @@ FUNCTION void put_all(float *y, u64 i, unsigned count, unsigned aligned, const f
 FUNCTION void load(const float *x, u64 i, unsigned count, float v[4]) { fetch(x, i, count, 1, v); }
 
 FUNCTION void store(float *y, u64 i, unsigned count, const float v[4]) { put(y, i, count, 1, v); }
+
+// A feature map or a gradient of one lies in memory as Map: f32, or bf16 where BF16 is defined, the upper half of an f32. All
+// else is float, and so is all arithmetic: what a kernel reads of a Map is widened by `number`, and each element that it writes
+// is rounded once by `stored`, to the nearest, ties to even, as on the CPU (`cpu/kernels/maps.rs`).
+#ifdef BF16
+
+typedef unsigned short Map;
+
+FUNCTION float number(Map half) { return FLOAT_OF((unsigned)half << 16); }
+
+FUNCTION Map stored(float v) {
+    unsigned bits = BITS_OF(v);
+    // A NaN whose upper half is that of an infinity needs a bit of its own.
+    return (Map)(v != v ? bits >> 16 | 0x40 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+// As their namesakes above, on a Map.
+FUNCTION void fetch_map(const Map *x, u64 i, unsigned count, unsigned aligned, float v[4]) {
+    ushort4 all;
+    if (aligned && count == 4) {
+        all = *(const ushort4 *)(x + i);
+    } else {
+        all.x = count > 0 ? x[i] : 0;
+        all.y = count > 1 ? x[i + 1] : 0;
+        all.z = count > 2 ? x[i + 2] : 0;
+        all.w = count > 3 ? x[i + 3] : 0;
+    }
+    v[0] = number(all.x);
+    v[1] = number(all.y);
+    v[2] = number(all.z);
+    v[3] = number(all.w);
+}
+
+FUNCTION void put_map(Map *y, u64 i, unsigned count, unsigned aligned, const float v[4]) {
+    if (aligned && count == 4) {
+        ushort4 all;
+        all.x = stored(v[0]);
+        all.y = stored(v[1]);
+        all.z = stored(v[2]);
+        all.w = stored(v[3]);
+        *(ushort4 *)(y + i) = all;
+    } else {
+        UNROLL
+        for (unsigned l = 0; l < 4; l++)
+            if (l < count) y[i + l] = stored(v[l]);
+    }
+}
+
+FUNCTION void fetch_map_all(const Map *x, u64 i, unsigned count, unsigned aligned, float v[4]) {
+    (void)aligned;
+    ushort4 all;
+    all.x = all.y = all.z = all.w = 0;
+    if (count != 0) all = *(const ushort4 *)(x + i);
+    v[0] = number(all.x);
+    v[1] = number(all.y);
+    v[2] = number(all.z);
+    v[3] = number(all.w);
+}
+
+FUNCTION void put_map_all(Map *y, u64 i, unsigned count, unsigned aligned, const float v[4]) {
+    if (count != 0) put_map(y, i, 4, 1, v);
+    (void)aligned;
+}
+
+FUNCTION void load_map(const Map *x, u64 i, unsigned count, float v[4]) { fetch_map(x, i, count, 1, v); }
+
+FUNCTION void store_map(Map *y, u64 i, unsigned count, const float v[4]) { put_map(y, i, count, 1, v); }
+
+#else
+
+typedef float Map;
+
+FUNCTION float number(Map v) { return v; }
+
+FUNCTION Map stored(float v) { return v; }
+
+#define fetch_map fetch
+#define put_map put
+#define fetch_map_all fetch_all
+#define put_map_all put_all
+#define load_map load
+#define store_map store
+
+#endif

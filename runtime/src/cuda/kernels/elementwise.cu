@@ -8,48 +8,48 @@ FUNCTION float relu(float x, float ceiling) {
     return above >= ceiling ? ceiling : above;
 }
 
-KERNEL(relu_forward, (const float *x, float *y, unsigned long long n, float ceiling)) {
+KERNEL(relu_forward, (const Map *x, Map *y, unsigned long long n, float ceiling)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
     float v[4];
-    load(x, i, count, v);
+    load_map(x, i, count, v);
     UNROLL
     for (unsigned l = 0; l < 4; l++) v[l] = relu(v[l], ceiling);
-    store(y, i, count, v);
+    store_map(y, i, count, v);
 }
 
 // y = x + the bias of its channel. After a convolution that a library has left without, x is y.
-KERNEL(add_bias, (const float *x, const float *bias, float *y, unsigned long long n, unsigned channels)) {
+KERNEL(add_bias, (const Map *x, const float *bias, Map *y, unsigned long long n, unsigned channels)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
     unsigned channel = (unsigned)(i - quotient(i, channels) * channels);
     float v[4];
-    load(x, i, count, v);
+    load_map(x, i, count, v);
     UNROLL
     for (unsigned l = 0; l < 4; l++) {
         v[l] += l < count ? bias[channel] : 0.0f;
         if (++channel == channels) channel = 0;
     }
-    store(y, i, count, v);
+    store_map(y, i, count, v);
 }
 
-KERNEL(relu_backward, (const float *y, const float *dy, float *dx, unsigned long long n, float ceiling,
+KERNEL(relu_backward, (const Map *y, const Map *dy, Map *dx, unsigned long long n, float ceiling,
                        unsigned accumulate)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
     float out[4], v[4], old[4];
-    load(y, i, count, out);
-    load(dy, i, count, v);
-    if (accumulate) load(dx, i, count, old);
+    load_map(y, i, count, out);
+    load_map(dy, i, count, v);
+    if (accumulate) load_map(dx, i, count, old);
     UNROLL
     for (unsigned l = 0; l < 4; l++) {
         float gradient = out[l] > 0.0f && out[l] < ceiling ? v[l] : 0.0f;
         v[l] = accumulate ? old[l] + gradient : gradient;
     }
-    store(dx, i, count, v);
+    store_map(dx, i, count, v);
 }
 
-KERNEL(relu_mask_forward, (const float *x, float *y, unsigned char *mask, unsigned long long n, float ceiling)) {
+KERNEL(relu_mask_forward, (const Map *x, Map *y, unsigned char *mask, unsigned long long n, float ceiling)) {
     u64 byte = INDEX;
     unsigned bits = 0;
     UNROLL
@@ -57,18 +57,18 @@ KERNEL(relu_mask_forward, (const float *x, float *y, unsigned char *mask, unsign
         u64 i = 8 * byte + 4 * half;
         unsigned count = there(n, i, 4);
         float v[4];
-        load(x, i, count, v);
+        load_map(x, i, count, v);
         UNROLL
         for (unsigned l = 0; l < 4; l++) {
             bits |= (v[l] > 0.0f && v[l] < ceiling ? 1u : 0u) << (4 * half + l);
             v[l] = relu(v[l], ceiling);
         }
-        store(y, i, count, v);
+        store_map(y, i, count, v);
     }
     if (8 * byte < n) mask[byte] = (unsigned char)bits;
 }
 
-KERNEL(relu_mask_backward, (const unsigned char *mask, const float *dy, float *dx, unsigned long long n, unsigned accumulate)) {
+KERNEL(relu_mask_backward, (const unsigned char *mask, const Map *dy, Map *dx, unsigned long long n, unsigned accumulate)) {
     u64 byte = INDEX;
     if (8 * byte >= n) return;
     unsigned bits = mask[byte];
@@ -77,23 +77,23 @@ KERNEL(relu_mask_backward, (const unsigned char *mask, const float *dy, float *d
         u64 i = 8 * byte + 4 * half;
         unsigned count = there(n, i, 4);
         float v[4], sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-        load(dy, i, count, v);
-        if (accumulate) load(dx, i, count, sum);
+        load_map(dy, i, count, v);
+        if (accumulate) load_map(dx, i, count, sum);
         UNROLL
         for (unsigned l = 0; l < 4; l++) sum[l] += bits >> (4 * half + l) & 1 ? v[l] : 0.0f;
-        store(dx, i, count, sum);
+        store_map(dx, i, count, sum);
     }
 }
 
-KERNEL(add, (const float *a, const float *b, float *y, unsigned long long n)) {
+KERNEL(add, (const Map *a, const Map *b, Map *y, unsigned long long n)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
     float v[4], w[4];
-    load(a, i, count, v);
-    load(b, i, count, w);
+    load_map(a, i, count, v);
+    load_map(b, i, count, w);
     UNROLL
     for (unsigned l = 0; l < 4; l++) v[l] += w[l];
-    store(y, i, count, v);
+    store_map(y, i, count, v);
 }
 
 // Philox4x32-10: four random words for a key and a counter, which the words replace.
@@ -114,7 +114,7 @@ FUNCTION void philox(unsigned key_low, unsigned key_high, unsigned c[4]) {
 
 // Forward and backward are the same map, drawn from one counter. hyper's words 3 to 5 are seed low, seed high and step.
 // Elements of a run share a draw.
-KERNEL(dropout, (const unsigned *hyper, const float *x, float *y, unsigned long long n, float probability, float scale,
+KERNEL(dropout, (const unsigned *hyper, const Map *x, Map *y, unsigned long long n, float probability, float scale,
                  unsigned stream, unsigned long long run, unsigned accumulate)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
@@ -135,49 +135,49 @@ KERNEL(dropout, (const unsigned *hyper, const float *x, float *y, unsigned long 
         }
     }
     float v[4], old[4];
-    load(x, i, count, v);
-    if (accumulate) load(y, i, count, old);
+    load_map(x, i, count, v);
+    if (accumulate) load_map(y, i, count, old);
     UNROLL
     for (unsigned l = 0; l < 4; l++) {
         float drawn = (float)(words[l] >> 8) / 16777216.0f;
         float kept = drawn < probability ? 0.0f : v[l] * scale;
         v[l] = accumulate ? old[l] + kept : kept;
     }
-    store(y, i, count, v);
+    store_map(y, i, count, v);
 }
 
 // One element of the part a thread; the whole has `total` channels.
-KERNEL(concat_part, (const float *x, float *y, unsigned long long n, unsigned channels, unsigned first, unsigned total)) {
+KERNEL(concat_part, (const Map *x, Map *y, unsigned long long n, unsigned channels, unsigned first, unsigned total)) {
     u64 i = INDEX;
     if (i >= n) return;
     u64 row = quotient(i, channels);
     y[row * total + first + (i - row * channels)] = x[i];
 }
 
-KERNEL(split_part, (const float *dy, float *dx, unsigned long long n, unsigned channels, unsigned first, unsigned total,
+KERNEL(split_part, (const Map *dy, Map *dx, unsigned long long n, unsigned channels, unsigned first, unsigned total,
                     unsigned accumulate)) {
     u64 i = INDEX;
     if (i >= n) return;
     u64 row = quotient(i, channels);
-    float v = dy[row * total + first + (i - row * channels)];
-    dx[i] = accumulate ? dx[i] + v : v;
+    float v = number(dy[row * total + first + (i - row * channels)]);
+    dx[i] = stored(accumulate ? number(dx[i]) + v : v);
 }
 
 // One element of the whole a thread.
-KERNEL(pad_part, (const float *dy, float *dx, unsigned long long n, unsigned channels, unsigned first, unsigned total,
+KERNEL(pad_part, (const Map *dy, Map *dx, unsigned long long n, unsigned channels, unsigned first, unsigned total,
                   unsigned accumulate)) {
     u64 i = INDEX;
     if (i >= n) return;
     u64 row = quotient(i, total), channel = i - row * total - first;
     unsigned inside = channel < channels;
-    float v = inside ? dy[row * channels + channel] : 0.0f;
-    if (inside || !accumulate) dx[i] = accumulate ? dx[i] + v : v;
+    float v = inside ? number(dy[row * channels + channel]) : 0.0f;
+    if (inside || !accumulate) dx[i] = stored(accumulate ? number(dx[i]) + v : v);
 }
 
 // Every row of y is x.
-KERNEL(repeat, (const float *x, float *y, unsigned long long n, unsigned long long channels)) {
+KERNEL(repeat, (const float *x, Map *y, unsigned long long n, unsigned long long channels)) {
     u64 i = INDEX;
-    if (i < n) y[i] = x[i % channels];
+    if (i < n) y[i] = stored(x[i % channels]);
 }
 
 // hyper's words 0 to 2 are learning rate, momentum and weight decay.

@@ -1,7 +1,7 @@
 // Tables of tokens, and their gradient. A token beyond the table gives what is no number, never a read or a write.
 
 // y = the rows that the tokens name, one element a thread; n is samples x count x width.
-KERNEL(embedding_forward, (const int *tokens, const float *weight, float *y, unsigned long long n,
+KERNEL(embedding_forward, (const int *tokens, const float *weight, Map *y, unsigned long long n,
                            unsigned long long length, unsigned long long first, unsigned count, unsigned vocabulary,
                            unsigned width)) {
     u64 i = INDEX;
@@ -9,12 +9,12 @@ KERNEL(embedding_forward, (const int *tokens, const float *weight, float *y, uns
     u64 lookup = quotient(i, width), sample = quotient(lookup, count);
     int token = tokens[sample * length + first + (lookup - sample * count)];
     unsigned known = token >= 0 && (unsigned)token < vocabulary;
-    y[i] = known ? weight[(u64)(unsigned)token * width + (i - lookup * width)] : NOT_A_NUMBER;
+    y[i] = stored(known ? weight[(u64)(unsigned)token * width + (i - lookup * width)] : NOT_A_NUMBER);
 }
 
 // dweight = for each row the sum of dy where its token stood, or added to it. A thread has one channel of the rows that
 // `pieces`, a power of 2, leaves the same remainder of, and goes through all tokens in their order.
-KERNEL(embedding_backward, (const int *tokens, const float *dy, float *dweight, unsigned long long batch,
+KERNEL(embedding_backward, (const int *tokens, const Map *dy, float *dweight, unsigned long long batch,
                             unsigned long long length, unsigned long long first, unsigned count, unsigned vocabulary,
                             unsigned width, unsigned pieces, unsigned accumulate)) {
     u64 t = INDEX, piece = quotient(t, width), channel = t - piece * width;
@@ -23,11 +23,11 @@ KERNEL(embedding_backward, (const int *tokens, const float *dy, float *dweight, 
         for (u64 row = piece; row < vocabulary; row += pieces) dweight[row * width + channel] = 0.0f;
     for (u64 sample = 0; sample < batch; sample++) {
         const int *of_sample = tokens + sample * length + first;
-        const float *from = dy + sample * count * width + channel;
+        const Map *from = dy + sample * count * width + channel;
         for (unsigned i = 0; i < count; i++) {
             int token = of_sample[i];
             if (((unsigned)token & (pieces - 1)) != piece || token < 0 || (unsigned)token >= vocabulary) continue;
-            dweight[(u64)(unsigned)token * width + channel] += from[(u64)i * width];
+            dweight[(u64)(unsigned)token * width + channel] += number(from[(u64)i * width]);
         }
     }
 }

@@ -6,13 +6,13 @@
 // Mean of x[first], x[first + step], ... before `end`, and the sum of squared distances from it. Eight numbers at a time
 // are kept in registers; they are joined to those before by the formula of Chan, Golub and LeVeque (1979), in which no
 // large numbers are subtracted.
-FUNCTION void moments(const float *x, u64 first, u64 step, u64 end, float *mean_of, float *squares_of) {
+FUNCTION void moments(const Map *x, u64 first, u64 step, u64 end, float *mean_of, float *squares_of) {
     float mean = 0.0f, squares = 0.0f, seen = 0.0f;
     u64 i = first;
     for (; i + 7 * step < end; i += 8 * step) {
         float v[8], sum = 0.0f, around = 0.0f;
         UNROLL
-        for (unsigned l = 0; l < 8; l++) v[l] = x[i + l * step];
+        for (unsigned l = 0; l < 8; l++) v[l] = number(x[i + l * step]);
         UNROLL
         for (unsigned l = 0; l < 8; l++) sum += v[l];
         float middle = sum * 0.125f, apart = middle - mean, share = 8.0f / (seen + 8.0f);
@@ -23,7 +23,7 @@ FUNCTION void moments(const float *x, u64 first, u64 step, u64 end, float *mean_
         seen += 8.0f;
     }
     for (; i < end; i += step) {
-        float apart = x[i] - mean, share = 1.0f / (seen + 1.0f);
+        float apart = number(x[i]) - mean, share = 1.0f / (seen + 1.0f);
         squares += apart * apart * seen * share;
         mean += apart * share;
         seen += 1.0f;
@@ -33,7 +33,7 @@ FUNCTION void moments(const float *x, u64 first, u64 step, u64 end, float *mean_
 }
 
 // parts[row] = [mean; pieces][sum of squared distances from it; pieces]. n is rows x pieces.
-KERNEL(layer_norm_moments, (const float *x, float *parts, unsigned long long n, unsigned channels, unsigned pieces)) {
+KERNEL(layer_norm_moments, (const Map *x, float *parts, unsigned long long n, unsigned channels, unsigned pieces)) {
     u64 t = INDEX;
     if (t >= n) return;
     u64 row = quotient(t, pieces), piece = t - row * pieces;
@@ -56,14 +56,14 @@ KERNEL(layer_norm_stats, (const float *parts, float *stats, unsigned long long r
 }
 
 // y = (x - mean) / sqrt(variance + epsilon) * gamma + beta; n is rows x channels.
-KERNEL(layer_norm_apply, (const float *x, const float *stats, const float *gamma, const float *beta, float *y,
+KERNEL(layer_norm_apply, (const Map *x, const float *stats, const float *gamma, const float *beta, Map *y,
                           unsigned long long n, unsigned long long rows, unsigned channels)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
     u64 row = quotient(i, channels);
     unsigned channel = (unsigned)(i - row * channels);
     float v[4];
-    load(x, i, count, v);
+    load_map(x, i, count, v);
     UNROLL
     for (unsigned l = 0; l < 4; l++) {
         if (l < count) v[l] = (v[l] - stats[row]) * stats[rows + row] * gamma[channel] + beta[channel];
@@ -73,11 +73,11 @@ KERNEL(layer_norm_apply, (const float *x, const float *stats, const float *gamma
             row++;
         }
     }
-    store(y, i, count, v);
+    store_map(y, i, count, v);
 }
 
 // With g = dy * gamma, parts[row] = [sum of g; pieces][sum of g * (x - mean); pieces]. n is rows x pieces.
-KERNEL(layer_norm_products, (const float *x, const float *dy, const float *gamma, const float *stats, float *parts,
+KERNEL(layer_norm_products, (const Map *x, const Map *dy, const float *gamma, const float *stats, float *parts,
                              unsigned long long n, unsigned channels, unsigned pieces)) {
     u64 t = INDEX;
     if (t >= n) return;
@@ -89,15 +89,15 @@ KERNEL(layer_norm_products, (const float *x, const float *dy, const float *gamma
         UNROLL
         for (unsigned l = 0; l < 4; l++) {
             u64 channel = c + l * pieces;
-            float scaled = dy[start + channel] * gamma[channel];
+            float scaled = number(dy[start + channel]) * gamma[channel];
             sum[l] += scaled;
-            product[l] += scaled * (x[start + channel] - mean);
+            product[l] += scaled * (number(x[start + channel]) - mean);
         }
     }
     for (; c < channels; c += pieces) {
-        float scaled = dy[start + c] * gamma[c];
+        float scaled = number(dy[start + c]) * gamma[c];
         sum[0] += scaled;
-        product[0] += scaled * (x[start + c] - mean);
+        product[0] += scaled * (number(x[start + c]) - mean);
     }
     parts[2 * row * pieces + piece] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
     parts[(2 * row + 1) * pieces + piece] = (product[0] + product[1]) + (product[2] + product[3]);
@@ -116,7 +116,7 @@ KERNEL(layer_norm_slopes, (const float *parts, const float *stats, float *slopes
 }
 
 // Part k of K has the rows k, k + K, ...: gammas[k] = sum of dy * xhat and betas[k] = sum of dy over them.
-KERNEL(layer_norm_gradients, (const float *x, const float *dy, const float *stats, float *gammas, float *betas,
+KERNEL(layer_norm_gradients, (const Map *x, const Map *dy, const float *stats, float *gammas, float *betas,
                               unsigned long long rows, unsigned channels, unsigned count)) {
     u64 t = INDEX;
     if (t >= (u64)count * channels) return;
@@ -127,32 +127,33 @@ KERNEL(layer_norm_gradients, (const float *x, const float *dy, const float *stat
         UNROLL
         for (unsigned l = 0; l < 4; l++) {
             u64 r = row + l * (u64)count, i = r * channels + channel;
-            float gradient = dy[i];
+            float gradient = number(dy[i]);
             sum[l] += gradient;
-            product[l] += gradient * ((x[i] - stats[r]) * stats[rows + r]);
+            product[l] += gradient * ((number(x[i]) - stats[r]) * stats[rows + r]);
         }
     }
     for (; row < rows; row += count) {
         u64 i = row * channels + channel;
-        sum[0] += dy[i];
-        product[0] += dy[i] * ((x[i] - stats[row]) * stats[rows + row]);
+        float gradient = number(dy[i]);
+        sum[0] += gradient;
+        product[0] += gradient * ((number(x[i]) - stats[row]) * stats[rows + row]);
     }
     gammas[t] = (product[0] + product[1]) + (product[2] + product[3]);
     betas[t] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
 // dx = (g - mean of g - xhat * mean of g * xhat) / sqrt(variance + epsilon); n is rows x channels.
-KERNEL(layer_norm_backward, (const float *x, const float *dy, const float *gamma, const float *stats,
-                             const float *slopes, float *dx, unsigned long long n, unsigned long long rows,
+KERNEL(layer_norm_backward, (const Map *x, const Map *dy, const float *gamma, const float *stats,
+                             const float *slopes, Map *dx, unsigned long long n, unsigned long long rows,
                              unsigned channels, unsigned accumulate)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
     u64 row = quotient(i, channels);
     unsigned channel = (unsigned)(i - row * channels);
     float v[4], g[4], old[4];
-    load(x, i, count, v);
-    load(dy, i, count, g);
-    if (accumulate) load(dx, i, count, old);
+    load_map(x, i, count, v);
+    load_map(dy, i, count, g);
+    if (accumulate) load_map(dx, i, count, old);
     UNROLL
     for (unsigned l = 0; l < 4; l++) {
         if (l < count) {
@@ -166,5 +167,5 @@ KERNEL(layer_norm_backward, (const float *x, const float *dy, const float *gamma
             row++;
         }
     }
-    store(dx, i, count, v);
+    store_map(dx, i, count, v);
 }

@@ -2,7 +2,7 @@
 
 // columns[p][tap][c] = what tap `tap` of the window at output position p sees of channel c of x, 0 in the padding; of the images
 // from `first` on. n is positions x taps x channels in fours.
-KERNEL(gather_windows, (const float *x, float *columns_of, unsigned long long n, unsigned long long first, unsigned height,
+KERNEL(gather_windows, (const Map *x, Map *columns_of, unsigned long long n, unsigned long long first, unsigned height,
                         unsigned width, unsigned rows, unsigned columns, unsigned channels, unsigned size_y,
                         unsigned size_x, unsigned stride_y, unsigned stride_x, unsigned padding_y, unsigned padding_x,
                         unsigned dilation_y, unsigned dilation_x)) {
@@ -16,13 +16,13 @@ KERNEL(gather_windows, (const float *x, float *columns_of, unsigned long long n,
     unsigned ix = (unsigned)(p - line * columns) * stride_x + tap % size_x * dilation_x - padding_x;
     u64 at = (((first + image) * height + iy) * width + ix) * channels + channel;
     float v[4];
-    fetch(x, at, iy < height && ix < width ? count : 0, aligned, v);
-    put(columns_of, row * channels + channel, count, aligned, v);
+    fetch_map(x, at, iy < height && ix < width ? count : 0, aligned, v);
+    put_map(columns_of, row * channels + channel, count, aligned, v);
 }
 
 // dx = what lies in `columns` for the output whose window is on a position, or 0 where none is; or added to dx. For windows of
 // one pixel, of the images from `first` on. n is positions of the input x channels in fours.
-KERNEL(scatter_pixels, (const float *columns_of, float *dx, unsigned long long n, unsigned long long first,
+KERNEL(scatter_pixels, (const float *columns_of, Map *dx, unsigned long long n, unsigned long long first,
                         unsigned accumulate, unsigned height, unsigned width, unsigned rows, unsigned columns,
                         unsigned channels, unsigned size_y, unsigned size_x, unsigned stride_y, unsigned stride_x,
                         unsigned padding_y, unsigned padding_x, unsigned dilation_y, unsigned dilation_x)) {
@@ -37,34 +37,64 @@ KERNEL(scatter_pixels, (const float *columns_of, float *dx, unsigned long long n
     u64 to = (first * height * width + p) * channels + channel;
     float v[4], old[4];
     fetch(columns_of, from, oy < rows && ox < columns ? count : 0, aligned, v);
-    if (accumulate) fetch(dx, to, count, aligned, old);
+    if (accumulate) fetch_map(dx, to, count, aligned, old);
     UNROLL
     for (unsigned k = 0; k < 4; k++) v[k] = accumulate ? old[k] + v[k] : v[k];
-    put(dx, to, count, aligned, v);
+    put_map(dx, to, count, aligned, v);
 }
 
-// to[b][column][row] = from[b][row][column], or added to it. A thread has 4 x 4 numbers; n is b x columns in fours x rows in
-// fours.
-KERNEL(transpose, (const float *from, float *to, unsigned long long n, unsigned rows, unsigned columns,
-                   unsigned accumulate)) {
-    if (INDEX >= n) return;
+// The 4 x 4 numbers of a thread: where they begin on both sides, and how many rows and columns of them are there.
+typedef struct {
+    u64 from, to;
+    unsigned down, across;
+} Square;
+
+FUNCTION Square square_of(u64 t, unsigned rows, unsigned columns) {
     unsigned tall = rows / 4 + (rows % 4 != 0), wide = columns / 4 + (columns % 4 != 0);
-    u64 rest = quotient(INDEX, tall), b = quotient(rest, wide);
-    unsigned row = (unsigned)(INDEX - rest * tall) * 4, column = (unsigned)(rest - b * wide) * 4;
-    unsigned down = there(rows, row, 4), across = there(columns, column, 4);
-    u64 start = b * rows * columns;
+    u64 rest = quotient(t, tall), b = quotient(rest, wide), start = b * rows * columns;
+    unsigned row = (unsigned)(t - rest * tall) * 4, column = (unsigned)(rest - b * wide) * 4;
+    Square s;
+    s.from = start + (u64)row * columns + column;
+    s.to = start + (u64)column * rows + row;
+    s.down = there(rows, row, 4);
+    s.across = there(columns, column, 4);
+    return s;
+}
+
+// to[b][column][row] = from[b][row][column]. A thread has 4 x 4 numbers; n is b x columns in fours x rows in fours.
+KERNEL(to_planes, (const Map *from, Map *to, unsigned long long n, unsigned rows, unsigned columns)) {
+    if (INDEX >= n) return;
+    Square s = square_of(INDEX, rows, columns);
     float v[4][4];
     UNROLL
     for (unsigned m = 0; m < 4; m++)
-        fetch(from, start + (u64)(row + m) * columns + column, m < down ? across : 0, columns % 4 == 0, v[m]);
+        fetch_map(from, s.from + (u64)m * columns, m < s.down ? s.across : 0, columns % 4 == 0, v[m]);
     UNROLL
     for (unsigned k = 0; k < 4; k++) {
-        if (k >= across) continue;
-        u64 at = start + (u64)(column + k) * rows + row;
+        if (k >= s.across) continue;
+        float w[4];
+        UNROLL
+        for (unsigned m = 0; m < 4; m++) w[m] = v[m][k];
+        put_map(to, s.to + (u64)k * rows, s.down, rows % 4 == 0, w);
+    }
+}
+
+// The same of a gradient of parameters, which is added to where `accumulate` is set.
+KERNEL(from_planes, (const Map *from, float *to, unsigned long long n, unsigned rows, unsigned columns,
+                     unsigned accumulate)) {
+    if (INDEX >= n) return;
+    Square s = square_of(INDEX, rows, columns);
+    float v[4][4];
+    UNROLL
+    for (unsigned m = 0; m < 4; m++)
+        fetch_map(from, s.from + (u64)m * columns, m < s.down ? s.across : 0, columns % 4 == 0, v[m]);
+    UNROLL
+    for (unsigned k = 0; k < 4; k++) {
+        if (k >= s.across) continue;
         float w[4], old[4];
-        if (accumulate) fetch(to, at, down, rows % 4 == 0, old);
+        if (accumulate) fetch(to, s.to + (u64)k * rows, s.down, rows % 4 == 0, old);
         UNROLL
         for (unsigned m = 0; m < 4; m++) w[m] = accumulate ? old[m] + v[m][k] : v[m][k];
-        put(to, at, down, rows % 4 == 0, w);
+        put(to, s.to + (u64)k * rows, s.down, rows % 4 == 0, w);
     }
 }

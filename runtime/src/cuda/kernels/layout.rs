@@ -6,6 +6,7 @@
 
 use super::Argument::{U32, U64};
 use super::{Argument, Grid, Plan, flag, narrow, window};
+use plimsoll_ir::Float;
 use plimsoll_ir::program::{Call, ConvShape, STORAGE_ALIGNMENT};
 
 /// How many numbers lie in sides of these lengths.
@@ -23,11 +24,12 @@ fn numbers(shape: &ConvShape) -> Vec<Argument> {
 /// `[position][tap][channel]`.
 pub(crate) fn gather_windows(
     call: &Call,
+    float: Float,
     shape: &ConvShape,
     [first, images]: [u64; 2],
     at: u64,
 ) -> Vec<Grid> {
-    let mut plan = Plan::of(call);
+    let mut plan = Plan::of(call, float);
     let fours = u64::from(shape.in_channels.div_ceil(4));
     let sides = shape.output.into_iter().chain(shape.window.size).map(u64::from);
     let n = count(sides.chain([images, fours]));
@@ -36,16 +38,17 @@ pub(crate) fn gather_windows(
     plan.grids
 }
 
-/// dx of `images` images from `first` on, of windows of one pixel, from a matrix `[position][channel]` that starts so many
-/// bytes into the workspace; or added to dx.
+/// dx of `images` images from `first` on, of windows of one pixel, from a matrix `[position][channel]` of f32 that starts so
+/// many bytes into the workspace; or added to dx.
 pub(crate) fn scatter_pixels(
     call: &Call,
+    float: Float,
     shape: &ConvShape,
     [first, images]: [u64; 2],
     at: u64,
     accumulate: bool,
 ) -> Vec<Grid> {
-    let mut plan = Plan::of(call);
+    let mut plan = Plan::of(call, float);
     let fours = u64::from(shape.in_channels.div_ceil(4));
     let n = count(shape.input.map(u64::from).into_iter().chain([images, fours]));
     let leading = [Argument::Workspace(at), plan.operand("dx"), U64(n), U64(first), flag(accumulate)];
@@ -55,7 +58,7 @@ pub(crate) fn scatter_pixels(
 
 /// The bytes of x, dy and dweight by planes, one after the other in the workspace from byte `at` on: where each starts, and
 /// where the last ends.
-pub(crate) fn planes(shape: &ConvShape, at: u64) -> [u64; 4] {
+pub(crate) fn planes(shape: &ConvShape, float: Float, at: u64) -> [u64; 4] {
     let image = |[height, width]: [u32; 2], channels: u32| {
         count([shape.batch, u64::from(height), u64::from(width), u64::from(channels)])
     };
@@ -64,43 +67,50 @@ pub(crate) fn planes(shape: &ConvShape, at: u64) -> [u64; 4] {
     let of_filter = count(shape.window.size.map(u64::from)).saturating_mul(u64::from(shape.in_channels));
     let weights = of_filter.saturating_mul(u64::from(shape.out_channels));
     let mut starts = [at; 4];
-    for (place, floats) in [x, dy, weights].into_iter().enumerate() {
-        let bytes = floats.saturating_mul(4).checked_next_multiple_of(STORAGE_ALIGNMENT);
+    for (place, numbers) in [x, dy, weights].into_iter().enumerate() {
+        let bytes = numbers.saturating_mul(float.bytes()).checked_next_multiple_of(STORAGE_ALIGNMENT);
         starts[place + 1] = starts[place].saturating_add(bytes.unwrap_or(u64::MAX));
     }
     starts
 }
 
 /// x and dy by planes, NCHW, at the places that [`planes`] tells; without groups.
-pub(crate) fn to_planes(call: &Call, shape: &ConvShape, places: &[u64; 4]) -> Vec<Grid> {
-    let mut plan = Plan::of(call);
+pub(crate) fn to_planes(call: &Call, float: Float, shape: &ConvShape, places: &[u64; 4]) -> Vec<Grid> {
+    let mut plan = Plan::of(call, float);
     let pixels = |[height, width]: [u32; 2]| count([u64::from(height), u64::from(width)]);
     for (name, at, rows, columns) in [
         ("x", places[0], pixels(shape.input), u64::from(shape.in_channels)),
         ("dy", places[1], pixels(shape.output), u64::from(shape.out_channels)),
     ] {
-        let from = plan.operand(name);
-        transpose(&mut plan, [from, Argument::Workspace(at)], [shape.batch, rows, columns], false);
+        let leading = [plan.operand(name), Argument::Workspace(at)];
+        let (threads, numbers) = squares([shape.batch, rows, columns]);
+        plan.launch("to_planes", threads, [&leading[..], &numbers].concat());
     }
     plan.grids
 }
 
 /// dweight from its planes, KCRS, or added to it.
-pub(crate) fn from_planes(call: &Call, shape: &ConvShape, places: &[u64; 4], accumulate: bool) -> Vec<Grid> {
-    let mut plan = Plan::of(call);
-    let to = plan.operand("dweight");
+pub(crate) fn from_planes(
+    call: &Call,
+    float: Float,
+    shape: &ConvShape,
+    places: &[u64; 4],
+    accumulate: bool,
+) -> Vec<Grid> {
+    let mut plan = Plan::of(call, float);
+    let leading = [Argument::Workspace(places[2]), plan.operand("dweight")];
     let sides = [
         u64::from(shape.out_channels),
         u64::from(shape.in_channels),
         count(shape.window.size.map(u64::from)),
     ];
-    transpose(&mut plan, [Argument::Workspace(places[2]), to], sides, accumulate);
+    let (threads, numbers) = squares(sides);
+    plan.launch("from_planes", threads, [&leading[..], &numbers, &[flag(accumulate)]].concat());
     plan.grids
 }
 
-/// `to` `[b][columns][rows]` = `from` `[b][rows][columns]`, or added to it.
-fn transpose(p: &mut Plan, [from, to]: [Argument; 2], [batch, rows, columns]: [u64; 3], accumulate: bool) {
+/// The threads that transpose `[batch][rows][columns]`, and what their kernels take of these sides.
+fn squares([batch, rows, columns]: [u64; 3]) -> (u64, [Argument; 3]) {
     let n = count([batch, rows.div_ceil(4), columns.div_ceil(4)]);
-    let numbers = [U64(n), U32(narrow(rows)), U32(narrow(columns)), flag(accumulate)];
-    p.launch("transpose", n, [&[from, to], &numbers[..]].concat());
+    (n, [U64(n), U32(narrow(rows)), U32(narrow(columns))])
 }

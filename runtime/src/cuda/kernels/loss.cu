@@ -4,16 +4,17 @@
 // the pieces of a row must be joined; every piece then joins them all, in their order.
 
 // The first largest of each piece, by value and channel.
-KERNEL(softmax_largest, (const float *logits, float *values, unsigned *channels_of, unsigned long long rows,
+KERNEL(softmax_largest, (const Map *logits, float *values, unsigned *channels_of, unsigned long long rows,
                          unsigned channels, unsigned pieces)) {
     u64 row = quotient(INDEX, pieces);
     unsigned best = (unsigned)(INDEX - row * pieces);
     if (row >= rows) return;
-    const float *x = logits + row * channels;
-    float largest = best < channels ? x[best] : -INFINITE;
+    const Map *x = logits + row * channels;
+    float largest = best < channels ? number(x[best]) : -INFINITE;
     for (unsigned c = best + pieces; c < channels; c += pieces) {
-        if (x[c] > largest) {
-            largest = x[c];
+        float v = number(x[c]);
+        if (v > largest) {
+            largest = v;
             best = c;
         }
     }
@@ -21,11 +22,11 @@ KERNEL(softmax_largest, (const float *logits, float *values, unsigned *channels_
     channels_of[INDEX] = best;
 }
 
-// probabilities = exp(logits - largest), not yet scaled; their sum by pieces; and for each row the label's logit above the
-// largest, and 1 where the label is the first of the largest, else 0. A label beyond the classes gives NaN, never a read.
-KERNEL(softmax_exponentials, (const float *logits, const int *labels, const float *values, const unsigned *channels_of,
-                              float *probabilities, double *sums, float *gaps, float *right, unsigned long long rows,
-                              unsigned channels, unsigned pieces)) {
+// The sums by pieces of exp(logits - largest); and for each row the largest, the label's logit above it, and 1 where the label
+// is the first of the largest, else 0. A label beyond the classes gives NaN, never a read.
+KERNEL(softmax_sums, (const Map *logits, const int *labels, const float *values, const unsigned *channels_of,
+                      double *sums, float *largest_of, float *gaps, float *right, unsigned long long rows,
+                      unsigned channels, unsigned pieces)) {
     u64 row = quotient(INDEX, pieces);
     unsigned piece = (unsigned)(INDEX - row * pieces);
     if (row >= rows) return;
@@ -42,30 +43,33 @@ KERNEL(softmax_exponentials, (const float *logits, const int *labels, const floa
     int label = labels[row];
     double sum = 0.0;
     for (unsigned c = piece; c < channels; c += pieces) {
-        u64 i = row * channels + c;
-        float above = logits[i] - largest;
+        float above = number(logits[row * channels + c]) - largest;
         if (label >= 0 && c == (unsigned)label) gaps[row] = above;
-        float v = expf(above);
-        probabilities[i] = v;
-        sum += (double)v;
+        sum += (double)expf(above);
     }
     sums[INDEX] = sum;
     if (piece == 0) {
+        largest_of[row] = largest;
         right[row] = label >= 0 && (unsigned)label == best ? 1.0f : 0.0f;
         if (label >= 0 && (unsigned)label >= channels) gaps[row] = NOT_A_NUMBER;
     }
 }
 
-// Scales the probabilities to a sum of 1; of_rows = [loss, right, counted] of each row.
-KERNEL(softmax_scale, (float *probabilities, const int *labels, const double *sums, const float *gaps,
-                       const float *right, float *of_rows, unsigned long long rows, unsigned channels, unsigned pieces)) {
+// probabilities = exp(logits - largest) / their sum, each from its own logit, so that they may lie where the logits do;
+// of_rows = [loss, right, counted] of each row.
+KERNEL(softmax_probabilities, (const Map *logits, Map *probabilities, const int *labels, const double *sums,
+                               const float *largest_of, const float *gaps, const float *right, float *of_rows,
+                               unsigned long long rows, unsigned channels, unsigned pieces)) {
     u64 row = quotient(INDEX, pieces);
     unsigned piece = (unsigned)(INDEX - row * pieces);
     if (row >= rows) return;
     double sum = 0.0;
     for (unsigned p = 0; p < pieces; p++) sum += sums[row * pieces + p];
-    float scale = (float)(1.0 / sum);
-    for (unsigned c = piece; c < channels; c += pieces) probabilities[row * channels + c] *= scale;
+    float scale = (float)(1.0 / sum), largest = largest_of[row];
+    for (unsigned c = piece; c < channels; c += pieces) {
+        u64 i = row * channels + c;
+        probabilities[i] = stored(expf(number(logits[i]) - largest) * scale);
+    }
     if (piece == 0) {
         unsigned counts = labels[row] >= 0;
         of_rows[3 * row] = counts ? (float)(log(sum) - (double)gaps[row]) : 0.0f;
@@ -93,7 +97,7 @@ KERNEL(count_labels, (const int *labels, float *counts, unsigned long long rows,
 }
 
 // dlogits = (probabilities - one-hot) / counted, 0 for samples that do not count.
-KERNEL(softmax_backward, (const float *probabilities, const int *labels, const float *counted, float *dlogits,
+KERNEL(softmax_backward, (const Map *probabilities, const int *labels, const float *counted, Map *dlogits,
                           unsigned long long n, unsigned channels)) {
     u64 i = INDEX;
     if (i >= n) return;
@@ -101,5 +105,5 @@ KERNEL(softmax_backward, (const float *probabilities, const int *labels, const f
     int label = labels[row];
     float scale = label >= 0 ? 1.0f / fmaxf(counted[0], 1.0f) : 0.0f;
     float hot = label >= 0 && i - row * channels == (u64)label ? 1.0f : 0.0f;
-    dlogits[i] = (probabilities[i] - hot) * scale;
+    dlogits[i] = stored((number(probabilities[i]) - hot) * scale);
 }

@@ -19,9 +19,9 @@ mod norm;
 mod rotary;
 mod sequences;
 
-use plimsoll_ir::Bytes;
 use plimsoll_ir::network::{Function, Window};
 use plimsoll_ir::program::{Call, ConvShape, Operands, PoolShape, RowShape, STORAGE_ALIGNMENT};
+use plimsoll_ir::{Bytes, Float};
 
 /// Threads of a block; 128 of them leave each the registers that a tile of a convolution takes.
 const THREADS: u32 = 256;
@@ -37,13 +37,25 @@ const PARALLEL: u64 = 1 << 17;
 const PIECES: u64 = 32;
 const LEAST_CHANNELS: u64 = 8;
 
-/// All kernels, as NVRTC takes them. A C compiler takes them too.
-pub(crate) fn source() -> String {
+/// All kernels on feature maps that are stored so, as NVRTC takes them. A C compiler takes them too.
+pub(crate) fn source(float: Float) -> String {
     let conv = include_str!("conv.cu");
-    let tiled = |kind: &str, tile: &str, fetch: &str, put: &str| {
-        conv.replace("KIND", kind).replace("TILE", tile).replace("FETCH", fetch).replace("PUT", put)
+    let tiled = |kind: &str, tile: &str, which: &str| {
+        let mut text = conv.replace("KIND", kind).replace("TILE", tile);
+        // The longer names first, of which the shorter are a part.
+        for (name, function) in
+            [("FETCH_MAP", "fetch_map"), ("PUT_MAP", "put_map"), ("FETCH", "fetch"), ("PUT", "put")]
+        {
+            text = text.replace(name, &format!("{function}{which}"));
+        }
+        text
+    };
+    let (format, rounding) = match float {
+        Float::F32 => ("", ""),
+        Float::Bf16 => ("#define BF16", include_str!("rounding.cu")),
     };
     [
+        format,
         include_str!("dialect.cu"),
         include_str!("elementwise.cu"),
         include_str!("pool.cu"),
@@ -56,13 +68,14 @@ pub(crate) fn source() -> String {
         include_str!("layer_norm.cu"),
         include_str!("rms_norm.cu"),
         include_str!("loss.cu"),
-        &tiled("8", "8", "fetch_all", "put_all"),
-        &tiled("4", "4", "fetch_all", "put_all"),
-        &tiled("any", "4", "fetch", "put"),
+        &tiled("8", "8", "_all"),
+        &tiled("4", "4", "_all"),
+        &tiled("any", "4", ""),
         include_str!("depthwise.cu"),
         include_str!("layout.cu"),
         include_str!("attention.cu"),
         include_str!("rotary.cu"),
+        rounding,
     ]
     .join("\n")
 }
@@ -94,20 +107,20 @@ pub(crate) enum Argument {
 
 use Argument::{F32, Operand, U32, U64, Workspace};
 
-/// What computes a call: launches in order, on the compute stream.
-pub(crate) fn grids(call: &Call) -> Vec<Grid> {
-    plan(call).grids
+/// What computes a call on feature maps that are stored so: launches in order, on the compute stream.
+pub(crate) fn grids(call: &Call, float: Float) -> Vec<Grid> {
+    plan(call, float).grids
 }
 
 /// The scratch that the launches of a call need; what it holds before is not read.
-pub(crate) fn workspace_bytes(call: &Call) -> Bytes {
-    Bytes(plan(call).scratch)
+pub(crate) fn workspace_bytes(call: &Call, float: Float) -> Bytes {
+    Bytes(plan(call, float).scratch)
 }
 
 /// What is left of a convolution that a library has run, which knows of no bias: the launches after it, and the scratch that
 /// they need when it needs its own no more.
-pub(crate) fn after_library(call: &Call) -> (Vec<Grid>, Bytes) {
-    let mut plan = Plan::of(call);
+pub(crate) fn after_library(call: &Call, float: Float) -> (Vec<Grid>, Bytes) {
+    let mut plan = Plan::of(call, float);
     match *call {
         Call::ConvForward { shape } if shape.bias => conv::add_bias(&mut plan, &shape),
         Call::ConvBackwardFilter { shape, accumulate } if shape.bias => {
@@ -121,14 +134,16 @@ pub(crate) fn after_library(call: &Call) -> (Vec<Grid>, Bytes) {
 /// The launches of a call as they are put together, and the bytes of scratch that they use.
 struct Plan {
     operands: Operands,
+    /// In what feature maps are stored.
+    float: Float,
     grids: Vec<Grid>,
     scratch: u64,
 }
 
 impl Plan {
     /// Of a call, without launches as yet.
-    fn of(call: &Call) -> Plan {
-        Plan { operands: call.operands(), grids: Vec::new(), scratch: 0 }
+    fn of(call: &Call, float: Float) -> Plan {
+        Plan { operands: call.operands(), float, grids: Vec::new(), scratch: 0 }
     }
 
     /// The call's operand of this name.
@@ -164,12 +179,46 @@ impl Plan {
         }
     }
 
-    /// Room for so many floats.
+    /// Room for so many f32.
     fn floats(&mut self, count: u64) -> Argument {
+        self.room(count, Float::F32)
+    }
+
+    /// Room for so many numbers.
+    fn room(&mut self, count: u64, float: Float) -> Argument {
         let start = self.scratch;
-        let end = start.saturating_add(count.saturating_mul(4));
+        let end = start.saturating_add(count.saturating_mul(float.bytes()));
         self.scratch = end.checked_next_multiple_of(STORAGE_ALIGNMENT).unwrap_or(end);
         Workspace(start)
+    }
+
+    /// A parameter of this name as kernels multiply by it: stored as feature maps are, rounded into scratch where it has to be.
+    fn multiplier(&mut self, name: &str) -> Argument {
+        let parameter = self.operand(name);
+        if self.float == Float::F32 {
+            return parameter;
+        }
+        let n = self.operands[self.operands.index(name)].bytes.0 / Float::F32.bytes();
+        let rounded = self.room(n, self.float);
+        self.round(parameter, rounded, n, false);
+        rounded
+    }
+
+    /// An operand of this name as f32, widened into scratch where it is stored otherwise.
+    fn wide(&mut self, name: &str) -> Argument {
+        let (operand, spec) = (self.operand(name), self.operands[self.operands.index(name)]);
+        if !spec.feature_map || self.float == Float::F32 {
+            return operand;
+        }
+        let n = spec.bytes.0 / Float::F32.bytes();
+        let wide = self.floats(n);
+        self.launch("widen_map", fours(n), vec![operand, wide, U64(n), flag(false)]);
+        wide
+    }
+
+    /// Rounds n f32 to what feature maps are stored in, or adds them to those.
+    fn round(&mut self, from: Argument, to: Argument, n: u64, accumulate: bool) {
+        self.launch("round_floats", fours(n), vec![from, to, U64(n), flag(accumulate)]);
     }
 
     /// `to` = the sums of `count` parts of `width` floats each, which start at `parts`; or added to what `to` holds.
@@ -211,8 +260,8 @@ fn elements(shape: &RowShape) -> u64 {
     shape.rows.saturating_mul(shape.channels)
 }
 
-fn plan(call: &Call) -> Plan {
-    let mut plan = Plan::of(call);
+fn plan(call: &Call, float: Float) -> Plan {
+    let mut plan = Plan::of(call, float);
     let p = &mut plan;
     match *call {
         Call::ConvForward { shape } => conv::forward(p, &shape),
@@ -262,15 +311,17 @@ fn elementwise(p: &mut Plan, call: &Call) {
         let arguments = p.all_operands_and(others);
         p.launch(kernel, threads, arguments);
     }
+    // A ceiling that is stored as it is, so that what was clipped is equal to it afterwards.
+    let float = p.float;
     match *call {
         Call::ReluForward { elements: n, ceiling } => {
-            go(p, "relu_forward", fours(n), &[U64(n), F32(ceiling)]);
+            go(p, "relu_forward", fours(n), &[U64(n), F32(float.nearest(ceiling))]);
         }
         Call::ReluBackward { elements: n, ceiling, accumulate } => {
-            go(p, "relu_backward", fours(n), &[U64(n), F32(ceiling), flag(accumulate)]);
+            go(p, "relu_backward", fours(n), &[U64(n), F32(float.nearest(ceiling)), flag(accumulate)]);
         }
         Call::ReluMaskForward { elements: n, ceiling } => {
-            go(p, "relu_mask_forward", n.div_ceil(8), &[U64(n), F32(ceiling)]);
+            go(p, "relu_mask_forward", n.div_ceil(8), &[U64(n), F32(float.nearest(ceiling))]);
         }
         Call::ReluMaskBackward { elements: n, accumulate } => {
             go(p, "relu_mask_backward", n.div_ceil(8), &[U64(n), flag(accumulate)]);
@@ -390,17 +441,15 @@ fn loss(p: &mut Plan, shape: &RowShape) {
     let threads = shape.rows.saturating_mul(pieces);
     let pieces = U32(narrow(pieces));
     let [values, channels_of, sums] = [1, 1, 2].map(|words: u64| p.floats(threads.saturating_mul(words)));
-    let [gaps, right, of_rows] = [1, 1, 3].map(|words: u64| p.floats(shape.rows.saturating_mul(words)));
+    let [largest, gaps, right, of_rows] =
+        [1, 1, 1, 3].map(|words: u64| p.floats(shape.rows.saturating_mul(words)));
     let total = p.floats(3);
     p.launch("softmax_largest", threads, vec![logits, values, channels_of, rows, channels, pieces]);
-    let arguments =
-        vec![logits, labels, values, channels_of, probabilities, sums, gaps, right, rows, channels, pieces];
-    p.launch("softmax_exponentials", threads, arguments);
-    p.launch(
-        "softmax_scale",
-        threads,
-        vec![probabilities, labels, sums, gaps, right, of_rows, rows, channels, pieces],
-    );
+    let found = [sums, largest, gaps, right];
+    let arguments = [&[logits, labels, values, channels_of], &found[..], &[rows, channels, pieces]];
+    p.launch("softmax_sums", threads, arguments.concat());
+    let arguments = [&[logits, probabilities, labels], &found[..], &[of_rows, rows, channels, pieces]];
+    p.launch("softmax_probabilities", threads, arguments.concat());
     p.sum(of_rows, shape.rows, 3, total, false);
     p.launch("loss_metrics", 1, vec![total, metrics]);
 }

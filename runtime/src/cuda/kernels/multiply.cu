@@ -2,7 +2,7 @@
 // the CPU (`cpu/kernels/multiply.rs`); the sums are in an order of their own.
 
 // y = x * scale, or added to y; n is groups x rows x channels.
-KERNEL(multiply, (const float *x, const float *scale, float *y, unsigned long long n, unsigned long long rows,
+KERNEL(multiply, (const Map *x, const float *scale, Map *y, unsigned long long n, unsigned long long rows,
                   unsigned channels, unsigned accumulate)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
@@ -11,8 +11,8 @@ KERNEL(multiply, (const float *x, const float *scale, float *y, unsigned long lo
     unsigned channel = (unsigned)(i - row * channels);
     u64 left = (group + 1) * rows - row;
     float v[4], old[4];
-    load(x, i, count, v);
-    if (accumulate) load(y, i, count, old);
+    load_map(x, i, count, v);
+    if (accumulate) load_map(y, i, count, old);
     UNROLL
     for (unsigned l = 0; l < 4; l++) {
         if (l < count) {
@@ -27,12 +27,12 @@ KERNEL(multiply, (const float *x, const float *scale, float *y, unsigned long lo
             }
         }
     }
-    store(y, i, count, v);
+    store_map(y, i, count, v);
 }
 
 // Part k of K of a group has its rows k, k + K, ...: parts[k] = the sums of x * dy over them. n is K x width, and width is
 // groups x channels.
-KERNEL(multiply_parts, (const float *x, const float *dy, float *parts, unsigned long long n, unsigned long long width,
+KERNEL(multiply_parts, (const Map *x, const Map *dy, float *parts, unsigned long long n, unsigned long long width,
                         unsigned long long rows, unsigned channels, unsigned count)) {
     u64 t = INDEX;
     if (t >= n) return;
@@ -44,9 +44,12 @@ KERNEL(multiply_parts, (const float *x, const float *dy, float *parts, unsigned 
         UNROLL
         for (unsigned l = 0; l < 4; l++) {
             u64 i = start + (row + l * (u64)count) * channels;
-            sum[l] += x[i] * dy[i];
+            sum[l] += number(x[i]) * number(dy[i]);
         }
     }
-    for (; row < rows; row += count) sum[0] += x[start + row * channels] * dy[start + row * channels];
+    for (; row < rows; row += count) {
+        u64 i = start + row * channels;
+        sum[0] += number(x[i]) * number(dy[i]);
+    }
     parts[t] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }

@@ -5,6 +5,7 @@
 
 use super::Argument::{U32, U64};
 use super::{PARALLEL, Plan, flag, narrow};
+use plimsoll_ir::Float;
 use plimsoll_ir::program::ScaleShape;
 
 /// Rows that a part of a sum has at least.
@@ -14,8 +15,8 @@ const LEAST_ROWS: u64 = 16;
 pub(super) fn multiply(p: &mut Plan, shape: &ScaleShape, accumulate: bool) {
     let n = shape.elements();
     let sides = [U64(n), U64(shape.rows), U32(narrow(shape.channels)), flag(accumulate)];
-    let arguments = p.all_operands_and(&sides);
-    p.launch("multiply", n.div_ceil(4), arguments);
+    let ([x, y], scale) = (p.operands(["x", "y"]), p.wide("scale"));
+    p.launch("multiply", n.div_ceil(4), [&[x, scale, y], &sides[..]].concat());
 }
 
 /// x, dy -> dscale.
@@ -28,5 +29,11 @@ pub(super) fn sums(p: &mut Plan, shape: &ScaleShape, accumulate: bool) {
     let sides = [U64(threads), U64(width), U64(shape.rows), U32(narrow(shape.channels)), U32(narrow(count))];
     let [x, dy, dscale] = p.operands(["x", "dy", "dscale"]);
     p.launch("multiply_parts", threads, [&[x, dy, parts], &sides[..]].concat());
-    p.sum(parts, count, width, dscale, accumulate);
+    if shape.learned || p.float == Float::F32 {
+        p.sum(parts, count, width, dscale, accumulate);
+    } else {
+        let sums = p.floats(width);
+        p.sum(parts, count, width, sums, false);
+        p.round(sums, dscale, width, accumulate);
+    }
 }

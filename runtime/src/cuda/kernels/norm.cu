@@ -57,7 +57,7 @@ FUNCTION void of_channels(const float *values, unsigned channel, unsigned channe
 }
 
 // parts[k][c] = sum of x over the rows of part k: the gradient of a bias.
-KERNEL(channel_parts, (const float *x, float *parts, unsigned long long rows, unsigned channels, unsigned count)) {
+KERNEL(channel_parts, (const Map *x, float *parts, unsigned long long rows, unsigned channels, unsigned count)) {
     Columns c = columns_of(INDEX, channels);
     if (c.part >= count) return;
     float sum[4][4];
@@ -71,7 +71,7 @@ KERNEL(channel_parts, (const float *x, float *parts, unsigned long long rows, un
         UNROLL
         for (unsigned l = 0; l < 4; l++) {
             u64 at = row + l * (u64)count;
-            fetch(x, at * channels + c.channel, at < rows ? c.count : 0, c.aligned, v[l]);
+            fetch_map(x, at * channels + c.channel, at < rows ? c.count : 0, c.aligned, v[l]);
         }
         UNROLL
         for (unsigned l = 0; l < 4; l++) {
@@ -93,7 +93,7 @@ FUNCTION u64 rows_of_parts(u64 rows, unsigned parts, u64 first, u64 count) {
 // parts[k] = [mean; channels][sum of squared distances from it; channels] of the rows of part k. Eight rows at a time are kept
 // in registers; they are joined to those before by the formula of Chan, Golub and LeVeque (1979), in which no large numbers
 // are subtracted.
-KERNEL(moment_parts, (const float *x, float *parts, unsigned long long rows, unsigned channels, unsigned count)) {
+KERNEL(moment_parts, (const Map *x, float *parts, unsigned long long rows, unsigned channels, unsigned count)) {
     Columns c = columns_of(INDEX, channels);
     if (c.part >= count) return;
     float mean[4] = {0.0f, 0.0f, 0.0f, 0.0f}, squares[4] = {0.0f, 0.0f, 0.0f, 0.0f}, seen = 0.0f;
@@ -102,7 +102,7 @@ KERNEL(moment_parts, (const float *x, float *parts, unsigned long long rows, uns
         float v[8][4], share = 8.0f / (seen + 8.0f);
         UNROLL
         for (unsigned l = 0; l < 8; l++)
-            fetch(x, (row + l * (u64)count) * channels + c.channel, c.count, c.aligned, v[l]);
+            fetch_map(x, (row + l * (u64)count) * channels + c.channel, c.count, c.aligned, v[l]);
         UNROLL
         for (unsigned k = 0; k < 4; k++) {
             float sum = 0.0f, around = 0.0f;
@@ -118,7 +118,7 @@ KERNEL(moment_parts, (const float *x, float *parts, unsigned long long rows, uns
     }
     for (; row < rows; row += count) {
         float v[4], share = 1.0f / (seen + 1.0f);
-        fetch(x, row * channels + c.channel, c.count, c.aligned, v);
+        fetch_map(x, row * channels + c.channel, c.count, c.aligned, v);
         UNROLL
         for (unsigned k = 0; k < 4; k++) {
             float apart = v[k] - mean[k];
@@ -188,19 +188,19 @@ KERNEL(batch_norm_stats, (const float *parts, const float *gamma, float *stats, 
 }
 
 // y = (x - mean) * scale + beta.
-KERNEL(batch_norm_apply, (const float *x, const float *mean, const float *scale, const float *beta, float *y,
+KERNEL(batch_norm_apply, (const Map *x, const float *mean, const float *scale, const float *beta, Map *y,
                           unsigned long long n, unsigned channels)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
     unsigned channel = (unsigned)(i - quotient(i, channels) * channels);
     float v[4], middle[4], factor[4], shift[4];
-    load(x, i, count, v);
+    load_map(x, i, count, v);
     of_channels(mean, channel, channels, middle);
     of_channels(scale, channel, channels, factor);
     of_channels(beta, channel, channels, shift);
     UNROLL
     for (unsigned l = 0; l < 4; l++) v[l] = (v[l] - middle[l]) * factor[l] + shift[l];
-    store(y, i, count, v);
+    store_map(y, i, count, v);
 }
 
 // Moves the running mean and variance towards the batch's; the variance unbiased.
@@ -215,14 +215,14 @@ KERNEL(batch_norm_running, (const float *stats, float *mean, float *variance, un
     variance[channel] = variance[channel] + momentum * (now - variance[channel]);
 }
 
-KERNEL(batch_norm_inference, (const float *x, const float *gamma, const float *beta, const float *mean,
-                              const float *variance, float *y, unsigned long long n, unsigned channels,
+KERNEL(batch_norm_inference, (const Map *x, const float *gamma, const float *beta, const float *mean,
+                              const float *variance, Map *y, unsigned long long n, unsigned channels,
                               float epsilon)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
     unsigned channel = (unsigned)(i - quotient(i, channels) * channels);
     float v[4], middle[4], factor[4], spread[4], shift[4];
-    load(x, i, count, v);
+    load_map(x, i, count, v);
     of_channels(mean, channel, channels, middle);
     of_channels(gamma, channel, channels, factor);
     of_channels(variance, channel, channels, spread);
@@ -230,11 +230,11 @@ KERNEL(batch_norm_inference, (const float *x, const float *gamma, const float *b
     UNROLL
     for (unsigned l = 0; l < 4; l++)
         v[l] = (v[l] - middle[l]) * (factor[l] / sqrtf(spread[l] + epsilon)) + shift[l];
-    store(y, i, count, v);
+    store_map(y, i, count, v);
 }
 
 // parts[k] = [sum of dy; channels][sum of (x - mean) * dy; channels] over the rows of part k.
-KERNEL(gradient_parts, (const float *x, const float *dy, const float *mean, float *parts, unsigned long long rows,
+KERNEL(gradient_parts, (const Map *x, const Map *dy, const float *mean, float *parts, unsigned long long rows,
                         unsigned channels, unsigned count)) {
     Columns c = columns_of(INDEX, channels);
     if (c.part >= count) return;
@@ -251,8 +251,8 @@ KERNEL(gradient_parts, (const float *x, const float *dy, const float *mean, floa
         for (unsigned l = 0; l < 4; l++) {
             u64 at = row + l * (u64)count, i = at * channels + c.channel;
             unsigned here = at < rows ? c.count : 0;
-            fetch(x, i, here, c.aligned, v[l]);
-            fetch(dy, i, here, c.aligned, g[l]);
+            fetch_map(x, i, here, c.aligned, v[l]);
+            fetch_map(dy, i, here, c.aligned, g[l]);
         }
         // Rows that are not there have no gradient.
         UNROLL
@@ -288,16 +288,16 @@ KERNEL(batch_norm_slopes, (const float *sums, const float *stats, float *dgamma,
 }
 
 // dx = gamma / sqrt(variance + epsilon) * (dy - dbeta / n - xhat * dgamma / n).
-KERNEL(batch_norm_backward, (const float *x, const float *dy, const float *gamma, const float *stats,
-                             const float *slopes, float *dx, unsigned long long n, unsigned channels,
+KERNEL(batch_norm_backward, (const Map *x, const Map *dy, const float *gamma, const float *stats,
+                             const float *slopes, Map *dx, unsigned long long n, unsigned channels,
                              unsigned accumulate)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
     unsigned c = (unsigned)(i - quotient(i, channels) * channels);
     float v[4], g[4], old[4], middle[4], inverse[4], factor[4], slope[4], shift[4];
-    load(x, i, count, v);
-    load(dy, i, count, g);
-    if (accumulate) load(dx, i, count, old);
+    load_map(x, i, count, v);
+    load_map(dy, i, count, g);
+    if (accumulate) load_map(dx, i, count, old);
     of_channels(stats, c, channels, middle);
     of_channels(stats + channels, c, channels, inverse);
     of_channels(gamma, c, channels, factor);
@@ -309,15 +309,18 @@ KERNEL(batch_norm_backward, (const float *x, const float *dy, const float *gamma
         float gradient = factor[l] * inverse[l] * apart;
         v[l] = accumulate ? old[l] + gradient : gradient;
     }
-    store(dx, i, count, v);
+    store_map(dx, i, count, v);
 }
 
 // bias + ratio * (sum of x^2 over the channels within reach), x being a row.
-FUNCTION float lrn_divisor(const float *x, unsigned channel, unsigned channels, unsigned reach, float ratio, float bias) {
+FUNCTION float lrn_divisor(const Map *x, unsigned channel, unsigned channels, unsigned reach, float ratio, float bias) {
     unsigned first = channel < reach ? 0 : channel - reach;
     unsigned last = channels - channel <= reach ? channels : channel + reach + 1;
     float sum = 0.0f;
-    for (unsigned c = first; c < last; c++) sum += x[c] * x[c];
+    for (unsigned c = first; c < last; c++) {
+        float v = number(x[c]);
+        sum += v * v;
+    }
     return bias + ratio * sum;
 }
 
@@ -326,17 +329,18 @@ FUNCTION float lrn_power(float d, float beta) {
     return beta == 0.75f ? 1.0f / (sqrtf(d) * sqrtf(sqrtf(d))) : powf(d, -beta);
 }
 
-KERNEL(lrn_forward, (const float *x, float *y, unsigned long long n, unsigned channels, unsigned reach, float ratio,
+KERNEL(lrn_forward, (const Map *x, Map *y, unsigned long long n, unsigned channels, unsigned reach, float ratio,
                      float beta, float bias)) {
     u64 i = INDEX;
     if (i >= n) return;
     u64 row = quotient(i, channels) * channels;
-    y[i] = x[i] * lrn_power(lrn_divisor(x + row, (unsigned)(i - row), channels, reach, ratio, bias), beta);
+    float d = lrn_divisor(x + row, (unsigned)(i - row), channels, reach, ratio, bias);
+    y[i] = stored(number(x[i]) * lrn_power(d, beta));
 }
 
 // dx = dy * d^-beta - factor * x * (sum of dy * x * d^(-beta - 1) over the channels within reach), with
 // factor = 2 * beta * ratio. The divisors are computed anew from x by each thread that needs them.
-KERNEL(lrn_backward, (const float *x, const float *dy, float *dx, unsigned long long n, unsigned channels,
+KERNEL(lrn_backward, (const Map *x, const Map *dy, Map *dx, unsigned long long n, unsigned channels,
                       unsigned reach, float ratio, float beta, float bias, float factor, unsigned accumulate)) {
     u64 i = INDEX;
     if (i >= n) return;
@@ -348,8 +352,8 @@ KERNEL(lrn_backward, (const float *x, const float *dy, float *dx, unsigned long 
     for (unsigned c = first; c < last; c++) {
         float d = lrn_divisor(x + row, c, channels, reach, ratio, bias), power = lrn_power(d, beta);
         if (c == channel) own = power;
-        sum += dy[row + c] * x[row + c] * power / d;
+        sum += number(dy[row + c]) * number(x[row + c]) * power / d;
     }
-    float gradient = dy[i] * own - factor * x[i] * sum;
-    dx[i] = accumulate ? dx[i] + gradient : gradient;
+    float gradient = number(dy[i]) * own - factor * number(x[i]) * sum;
+    dx[i] = stored(accumulate ? number(dx[i]) + gradient : gradient);
 }

@@ -32,7 +32,7 @@ FUNCTION unsigned first_tap(unsigned input, unsigned stride, unsigned padding, u
 FUNCTION unsigned tap_step(unsigned stride, unsigned dilation) { return dilation == 1 ? stride : 1; }
 
 // A window all in the padding gives minus infinity; NaN counts as larger than all.
-KERNEL(max_pool_forward, (const float *x, float *y, unsigned char *places, unsigned long long n, unsigned height,
+KERNEL(max_pool_forward, (const Map *x, Map *y, unsigned char *places, unsigned long long n, unsigned height,
                           unsigned width, unsigned rows, unsigned columns, unsigned channels, unsigned size_y,
                           unsigned size_x, unsigned stride_y, unsigned stride_x, unsigned padding_y, unsigned padding_x,
                           unsigned dilation_y, unsigned dilation_x)) {
@@ -47,7 +47,7 @@ KERNEL(max_pool_forward, (const float *x, float *y, unsigned char *places, unsig
         for (unsigned kx = 0; kx < size_x; kx++) {
             unsigned ix = o.column * stride_x + kx * dilation_x - padding_x;
             if (ix >= width) continue;
-            float v = x[((o.image * height + iy) * width + ix) * channels + o.channel];
+            float v = number(x[((o.image * height + iy) * width + ix) * channels + o.channel]);
             if (first || v > largest || v != v) {
                 largest = v;
                 tap = ky * size_x + kx;
@@ -55,18 +55,18 @@ KERNEL(max_pool_forward, (const float *x, float *y, unsigned char *places, unsig
             first = 0;
         }
     }
-    y[i] = largest;
+    y[i] = stored(largest);
     places[i] = (unsigned char)tap;
 }
 
-KERNEL(max_pool_backward, (const unsigned char *places, const float *dy, float *dx, unsigned long long n,
+KERNEL(max_pool_backward, (const unsigned char *places, const Map *dy, Map *dx, unsigned long long n,
                            unsigned accumulate, unsigned height, unsigned width, unsigned rows, unsigned columns,
                            unsigned channels, unsigned size_y, unsigned size_x, unsigned stride_y, unsigned stride_x,
                            unsigned padding_y, unsigned padding_x, unsigned dilation_y, unsigned dilation_x)) {
     u64 i = INDEX;
     if (i >= n) return;
     Place p = place(i, height, width, channels);
-    float sum = accumulate ? dx[i] : 0.0f;
+    float sum = accumulate ? number(dx[i]) : 0.0f;
     unsigned from = first_tap(p.column, stride_x, padding_x, dilation_x), step_x = tap_step(stride_x, dilation_x);
     unsigned ky = first_tap(p.row, stride_y, padding_y, dilation_y), step_y = tap_step(stride_y, dilation_y);
     for (; ky < size_y; ky += step_y) {
@@ -76,14 +76,14 @@ KERNEL(max_pool_backward, (const unsigned char *places, const float *dy, float *
             unsigned ox = covering(p.column, kx * dilation_x, stride_x, padding_x, columns);
             if (ox >= columns) continue;
             u64 o = ((p.image * rows + oy) * columns + ox) * channels + p.channel;
-            sum += places[o] == ky * size_x + kx ? dy[o] : 0.0f;
+            sum += places[o] == ky * size_x + kx ? number(dy[o]) : 0.0f;
         }
     }
-    dx[i] = sum;
+    dx[i] = stored(sum);
 }
 
 // `share` is 1 / the taps of the window: padding counts.
-KERNEL(avg_pool_forward, (const float *x, float *y, unsigned long long n, float share, unsigned height, unsigned width,
+KERNEL(avg_pool_forward, (const Map *x, Map *y, unsigned long long n, float share, unsigned height, unsigned width,
                           unsigned rows, unsigned columns, unsigned channels, unsigned size_y, unsigned size_x,
                           unsigned stride_y, unsigned stride_x, unsigned padding_y, unsigned padding_x,
                           unsigned dilation_y, unsigned dilation_x)) {
@@ -96,20 +96,20 @@ KERNEL(avg_pool_forward, (const float *x, float *y, unsigned long long n, float 
         if (iy >= height) continue;
         for (unsigned kx = 0; kx < size_x; kx++) {
             unsigned ix = o.column * stride_x + kx * dilation_x - padding_x;
-            if (ix < width) sum += x[((o.image * height + iy) * width + ix) * channels + o.channel];
+            if (ix < width) sum += number(x[((o.image * height + iy) * width + ix) * channels + o.channel]);
         }
     }
-    y[i] = sum * share;
+    y[i] = stored(sum * share);
 }
 
-KERNEL(avg_pool_backward, (const float *dy, float *dx, unsigned long long n, float share, unsigned accumulate,
+KERNEL(avg_pool_backward, (const Map *dy, Map *dx, unsigned long long n, float share, unsigned accumulate,
                            unsigned height, unsigned width, unsigned rows, unsigned columns, unsigned channels,
                            unsigned size_y, unsigned size_x, unsigned stride_y, unsigned stride_x, unsigned padding_y,
                            unsigned padding_x, unsigned dilation_y, unsigned dilation_x)) {
     u64 i = INDEX;
     if (i >= n) return;
     Place p = place(i, height, width, channels);
-    float sum = accumulate ? dx[i] : 0.0f;
+    float sum = accumulate ? number(dx[i]) : 0.0f;
     unsigned from = first_tap(p.column, stride_x, padding_x, dilation_x), step_x = tap_step(stride_x, dilation_x);
     unsigned ky = first_tap(p.row, stride_y, padding_y, dilation_y), step_y = tap_step(stride_y, dilation_y);
     for (; ky < size_y; ky += step_y) {
@@ -117,8 +117,8 @@ KERNEL(avg_pool_backward, (const float *dy, float *dx, unsigned long long n, flo
         if (oy >= rows) continue;
         for (unsigned kx = from; kx < size_x; kx += step_x) {
             unsigned ox = covering(p.column, kx * dilation_x, stride_x, padding_x, columns);
-            if (ox < columns) sum += dy[((p.image * rows + oy) * columns + ox) * channels + p.channel] * share;
+            if (ox < columns) sum += number(dy[((p.image * rows + oy) * columns + ox) * channels + p.channel]) * share;
         }
     }
-    dx[i] = sum;
+    dx[i] = stored(sum);
 }

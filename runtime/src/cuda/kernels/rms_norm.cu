@@ -13,12 +13,12 @@
     parts[t] = (sum[0] + sum[1]) + (sum[2] + sum[3])
 
 // parts[row] = [sum of squares; pieces]. n is rows x pieces.
-KERNEL(rms_norm_squares, (const float *x, float *parts, unsigned long long n, unsigned channels, unsigned pieces)) {
+KERNEL(rms_norm_squares, (const Map *x, float *parts, unsigned long long n, unsigned channels, unsigned pieces)) {
     u64 t = INDEX;
     if (t >= n) return;
     u64 row = quotient(t, pieces), piece = t - row * pieces;
-    const float *of_row = x + row * channels;
-#define SQUARE(channel) (of_row[channel] * of_row[channel])
+    const Map *of_row = x + row * channels;
+#define SQUARE(channel) (number(of_row[channel]) * number(of_row[channel]))
     SUM_PIECE(SQUARE);
 }
 
@@ -33,14 +33,14 @@ KERNEL(rms_norm_stats, (const float *parts, float *stats, unsigned long long row
 }
 
 // y = x / sqrt(mean square + epsilon) * gamma; n is rows x channels.
-KERNEL(rms_norm_apply, (const float *x, const float *stats, const float *gamma, float *y, unsigned long long n,
+KERNEL(rms_norm_apply, (const Map *x, const float *stats, const float *gamma, Map *y, unsigned long long n,
                         unsigned channels)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
     u64 row = quotient(i, channels);
     unsigned channel = (unsigned)(i - row * channels);
     float v[4];
-    load(x, i, count, v);
+    load_map(x, i, count, v);
     UNROLL
     for (unsigned l = 0; l < 4; l++) {
         if (l < count) v[l] = v[l] * stats[row] * gamma[channel];
@@ -50,16 +50,16 @@ KERNEL(rms_norm_apply, (const float *x, const float *stats, const float *gamma, 
             row++;
         }
     }
-    store(y, i, count, v);
+    store_map(y, i, count, v);
 }
 
 // parts[row] = [sum of dy * gamma * x; pieces]. n is rows x pieces.
-KERNEL(rms_norm_products, (const float *x, const float *dy, const float *gamma, float *parts, unsigned long long n,
+KERNEL(rms_norm_products, (const Map *x, const Map *dy, const float *gamma, float *parts, unsigned long long n,
                            unsigned channels, unsigned pieces)) {
     u64 t = INDEX;
     if (t >= n) return;
     u64 row = quotient(t, pieces), piece = t - row * pieces, start = row * channels;
-#define PRODUCT(channel) (dy[start + (channel)] * gamma[channel] * x[start + (channel)])
+#define PRODUCT(channel) (number(dy[start + (channel)]) * gamma[channel] * number(x[start + (channel)]))
     SUM_PIECE(PRODUCT);
 }
 
@@ -74,7 +74,7 @@ KERNEL(rms_norm_slopes, (const float *parts, const float *stats, float *slopes, 
 }
 
 // Part k of K has the rows k, k + K, ...: gammas[k] = sum of dy * xhat over them.
-KERNEL(rms_norm_gradients, (const float *x, const float *dy, const float *stats, float *gammas, unsigned long long rows,
+KERNEL(rms_norm_gradients, (const Map *x, const Map *dy, const float *stats, float *gammas, unsigned long long rows,
                             unsigned channels, unsigned count)) {
     u64 t = INDEX;
     if (t >= (u64)count * channels) return;
@@ -85,24 +85,27 @@ KERNEL(rms_norm_gradients, (const float *x, const float *dy, const float *stats,
         UNROLL
         for (unsigned l = 0; l < 4; l++) {
             u64 r = row + l * (u64)count, i = r * channels + channel;
-            sum[l] += dy[i] * (x[i] * stats[r]);
+            sum[l] += number(dy[i]) * (number(x[i]) * stats[r]);
         }
     }
-    for (; row < rows; row += count) sum[0] += dy[row * channels + channel] * (x[row * channels + channel] * stats[row]);
+    for (; row < rows; row += count) {
+        u64 i = row * channels + channel;
+        sum[0] += number(dy[i]) * (number(x[i]) * stats[row]);
+    }
     gammas[t] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
 // dx = (g - xhat * mean of g * xhat) / sqrt(mean square + epsilon); n is rows x channels.
-KERNEL(rms_norm_backward, (const float *x, const float *dy, const float *gamma, const float *stats, const float *slopes,
-                           float *dx, unsigned long long n, unsigned channels, unsigned accumulate)) {
+KERNEL(rms_norm_backward, (const Map *x, const Map *dy, const float *gamma, const float *stats, const float *slopes,
+                           Map *dx, unsigned long long n, unsigned channels, unsigned accumulate)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
     u64 row = quotient(i, channels);
     unsigned channel = (unsigned)(i - row * channels);
     float v[4], g[4], old[4];
-    load(x, i, count, v);
-    load(dy, i, count, g);
-    if (accumulate) load(dx, i, count, old);
+    load_map(x, i, count, v);
+    load_map(dy, i, count, g);
+    if (accumulate) load_map(dx, i, count, old);
     UNROLL
     for (unsigned l = 0; l < 4; l++) {
         if (l < count) {
@@ -116,5 +119,5 @@ KERNEL(rms_norm_backward, (const float *x, const float *dy, const float *gamma, 
             row++;
         }
     }
-    store(dx, i, count, v);
+    store_map(dx, i, count, v);
 }

@@ -15,7 +15,7 @@ KERNEL(rotary_table, (float *table, unsigned long long n, unsigned half, float b
 }
 
 // y = x turned by the table, sines times sign; or added to y. n is pairs.
-KERNEL(rotary_turn, (const float *x, const float *table, float *y, unsigned long long n, unsigned length, unsigned channels,
+KERNEL(rotary_turn, (const Map *x, const float *table, Map *y, unsigned long long n, unsigned length, unsigned channels,
                      unsigned half, float sign, unsigned accumulate)) {
     u64 t = INDEX;
     if (t >= n) return;
@@ -23,8 +23,8 @@ KERNEL(rotary_turn, (const float *x, const float *table, float *y, unsigned long
     unsigned of_row = (unsigned)(t - row * (channels / 2)), head = of_row / half, i = of_row - head * half;
     const float *cosines = table + (row - quotient(row, length) * length) * 2 * half;
     u64 at = row * channels + head * 2 * half + i;
-    float a = x[at], b = x[at + half], c = cosines[i], s = sign * cosines[half + i];
+    float a = number(x[at]), b = number(x[at + half]), c = cosines[i], s = sign * cosines[half + i];
     float first = a * c - b * s, second = b * c + a * s;
-    y[at] = accumulate ? y[at] + first : first;
-    y[at + half] = accumulate ? y[at + half] + second : second;
+    y[at] = stored(accumulate ? number(y[at]) + first : first);
+    y[at + half] = stored(accumulate ? number(y[at + half]) + second : second);
 }

@@ -10,9 +10,9 @@
 use super::super::kernels::{Grid, layout};
 use super::cublas::Product;
 use super::{Operands, Pass};
-use plimsoll_ir::Bytes;
 use plimsoll_ir::network::Window;
 use plimsoll_ir::program::{Call, ConvShape};
+use plimsoll_ir::{Bytes, Float};
 
 /// Bytes that the windows of several images may take together; those of a single image may take more.
 const MOST_WINDOWS: u64 = 64 << 20;
@@ -77,6 +77,7 @@ impl Columns {
         &self,
         pass: Pass,
         call: &Call,
+        float: Float,
         operands: Operands,
         workspace: u64,
         mut go: impl FnMut(Step<'_>) -> Result<(), E>,
@@ -92,9 +93,9 @@ impl Columns {
             if pass == Pass::BackwardData {
                 go(product)?;
                 let (shape, accumulate) = (&self.shape, operands.accumulate);
-                go(Step::Own(layout::scatter_pixels(call, shape, *images, self.at, accumulate)))?;
+                go(Step::Own(layout::scatter_pixels(call, float, shape, *images, self.at, accumulate)))?;
             } else {
-                go(Step::Own(layout::gather_windows(call, &self.shape, *images, self.at)))?;
+                go(Step::Own(layout::gather_windows(call, float, &self.shape, *images, self.at)))?;
                 go(product)?;
             }
         }

@@ -29,7 +29,7 @@ use columns::{Columns, Step};
 use cublas::{Cublas, Product};
 use cudnn::{Algorithm, Cudnn, Layout};
 use plimsoll_ir::program::{Access, Call, ConvShape, KernelAlternative, STORAGE_ALIGNMENT};
-use plimsoll_ir::{Bytes, Precision};
+use plimsoll_ir::{Bytes, Float, Precision};
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::path::PathBuf;
@@ -134,15 +134,15 @@ impl Method {
     }
 
     /// All the scratch that a call needs with it. What follows a library's part has no use for that part's scratch.
-    fn workspace(&self, call: &Call) -> Bytes {
+    fn workspace(&self, call: &Call, float: Float) -> Bytes {
         let of_library = match self {
             Method::Algorithm(algorithm) | Method::EachGroup(algorithm, _) => algorithm.workspace,
             Method::Product(product) => product.workspace,
             Method::Columns(columns) => columns.workspace,
             Method::Planes(.., places) => Bytes(places[3]),
-            Method::Own => return kernels::workspace_bytes(call),
+            Method::Own => return kernels::workspace_bytes(call, float),
         };
-        of_library.max(kernels::after_library(call).1)
+        of_library.max(kernels::after_library(call, float).1)
     }
 }
 
@@ -226,15 +226,20 @@ impl Libraries {
         format!("cuDNN {major}.{minor}.{patch}{precision}{deterministic}")
     }
 
+    /// In what feature maps are stored.
+    fn float(&self) -> Float {
+        self.precision.feature_maps()
+    }
+
     /// How a call can be run.
     pub(super) fn alternatives(&self, call: &Call) -> Vec<KernelAlternative> {
         let Some((pass, shape)) = convolution(call) else {
-            return KernelAlternative::sole(kernels::workspace_bytes(call));
+            return KernelAlternative::sole(kernels::workspace_bytes(call, self.float()));
         };
         let tf32 = self.precision.is_tf32(&shape);
         let alternative = |method: &Method| KernelAlternative {
             name: method.name(tf32),
-            workspace: method.workspace(call),
+            workspace: method.workspace(call, self.float()),
         };
         self.methods(&mut self.state(), pass, shape).iter().map(alternative).collect()
     }
@@ -280,16 +285,16 @@ impl Libraries {
             }
             Method::Product(product) => multiply(product, operands)?,
             Method::Columns(columns) => {
-                columns.steps(pass, call, operands, workspace, |step| match step {
+                columns.steps(pass, call, self.float(), operands, workspace, |step| match step {
                     Step::Own(grids) => launch(&grids),
                     Step::Product(product, operands) => multiply(product, operands),
                 })?;
             }
             Method::Planes(algorithm, shape, places) => {
-                launch(&layout::to_planes(call, shape, places))?;
+                launch(&layout::to_planes(call, self.float(), shape, places))?;
                 let [x, y, w] = [0, 1, 2].map(|tensor| workspace + places[tensor]);
                 run(algorithm, Operands { x, w, y, accumulate: false })?;
-                launch(&layout::from_planes(call, shape, places, operands.accumulate))?;
+                launch(&layout::from_planes(call, self.float(), shape, places, operands.accumulate))?;
             }
             Method::Own => {}
         }
@@ -408,7 +413,7 @@ impl Libraries {
         let found = self.algorithms(pass, shape, Layout::Planes)?;
         let ways = found.into_iter().filter(|algorithm| algorithm.deterministic).map(|algorithm| {
             let of_algorithm = algorithm.workspace.0.next_multiple_of(STORAGE_ALIGNMENT);
-            let places = layout::planes(shape, of_algorithm);
+            let places = layout::planes(shape, self.float(), of_algorithm);
             Method::Planes(algorithm, *shape, places)
         });
         Ok(ways
