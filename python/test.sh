@@ -81,9 +81,13 @@ step "types"
 "$bin/mypy"
 # For the tests of swapping on CUDA, and of whole steps there, which also need a torch that is built with CUDA.
 if [ -z "${PLIMSOLL_STANDIN:-}" ]; then
-  step "the stand-in of CUDA's driver"
-  cargo build --release --locked --quiet --manifest-path ../standin/Cargo.toml --lib --target-dir target/standin
-  export PLIMSOLL_STANDIN="$PWD/target/standin/release/libplimsoll_standin.so"
+  # What `cargo test` has built is taken as it is, unless it is older than its source.
+  export PLIMSOLL_STANDIN="$CARGO_TARGET_DIR/release/deps/libplimsoll_standin.so"
+  if [ ! -f "$PLIMSOLL_STANDIN" ] || [ -n "$(find ../standin/src ../standin/Cargo.toml -newer "$PLIMSOLL_STANDIN")" ]; then
+    step "the stand-in of CUDA's driver"
+    cargo build --release --locked --quiet --manifest-path ../standin/Cargo.toml --lib --target-dir target/standin
+    export PLIMSOLL_STANDIN="$PWD/target/standin/release/libplimsoll_standin.so"
+  fi
 fi
 # Threads of a kernel that wait for each other give the core away, to whatever else runs.
 export OMP_WAIT_POLICY=passive

@@ -309,8 +309,8 @@ pub struct ClusterArgs {
     /// The network between them, as each of them can send, and what a message takes besides: 10Gbit/s or 10Gbit/s,30us
     #[arg(long, value_name = "RATE[,TIME]", requires = "workers")]
     pub interconnect: Option<Interconnect>,
-    /// Samples in an update, of all workers together, to be kept: a batch is chosen that goes into it without a rest, and workers
-    /// accumulate. By default a batch of each
+    /// Samples in an update, of all workers together, to be kept: a batch is chosen that goes into it without a rest, and
+    /// workers accumulate. By default a batch of each
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), requires = "workers")]
     pub global_batch: Option<u64>,
 }

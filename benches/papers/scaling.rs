@@ -1,5 +1,5 @@
-//! From 8 workers to 4,096, by simulation: what an update takes with and without overlap, by shards and by trees, beside what it
-//! takes at least; and which resource limits it from how many workers on. Of no paper: AccUDNN's cluster has eight.
+//! From 8 workers to 4,096, by simulation: what an update takes with and without overlap, by shards and by trees, beside
+//! what it takes at least; and which resource limits it from how many workers on. Of no paper: AccUDNN's cluster has eight.
 
 use crate::subjects::{Scale, TWELVE_GB, device};
 use crate::table::{Table, percent};
@@ -18,15 +18,16 @@ const NETWORKS: [(&str, u64); 2] = [("resnet101", 74), ("resnet152", 54)];
 const INTERCONNECTS: [&str; 2] = ["10Gbit/s,30us", "100Gbit/s,10us"];
 
 /// From AccUDNN's cluster to what no parameter server was built for.
-const WORKERS: [u64; 10] = [8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
+const WORKERS: [u64; 6] = [8, 16, 64, 256, 1024, 4096];
 
 pub fn workers(scale: &Scale) -> Table {
     let plot = crate::plot::Plot::new("Share of as many workers apart, M40", "workers", "share");
     let mut table = Table::new(
-        "Networks of AccUDNN's Table 2 at its batches, plans by plimsoll within 12 GB of an M40, gradients over the link and the \
-         network. Each message takes the network's latency besides its bytes. Shares are of as many workers that exchange \
+        "Networks of AccUDNN's Table 2 at its batches, plans by plimsoll within 12 GB of an M40, gradients over the link and \
+         the network. Each message takes the network's latency besides its bytes. Shares are of as many workers that exchange \
          nothing: without overlap; with the backward pass; with the next forward pass, too. Pieces of 4 to 256 MiB, the best \
-         of four sizes. The bound, of pieces of that size, knows when each gradient is ready and when its parameter is next used. What limits is the resource that is busiest, or the waits between them.",
+         of four sizes. The bound, of pieces of that size, knows when each gradient is ready and when its parameter is next \
+         used. What limits is the resource that is busiest, or the waits between them.",
         &[
             "network",
             "interconnect",
@@ -89,8 +90,7 @@ pub fn workers(scale: &Scale) -> Table {
         "A ring sends as many messages of the same bytes as shards do, and takes as long by this clock.",
     );
     table.note(
-        "A tree sends the whole of a piece in each of its messages, and nothing of it is cut; trees that cut pieces into packets \
-         would be faster.",
+        "A tree sends the whole of a piece in each of its messages; trees that cut pieces into packets would be faster.",
     );
     table.note("The runtime exchanges without overlap today.");
     table

@@ -2,7 +2,8 @@
 //!
 //! What is summed over all workers (the gradients, and the running statistics, of which all take the mean) is thought of as
 //! one range of bytes, cut into pieces. A piece is summed once the op that completes it has run, and one op waits for the sum:
-//! an update of the same iteration, or an op of the next forward pass. No command of the schedule moves a gradient, so nothing of `trace/1` or `schedule/1` changes.
+//! an update of the same iteration, or an op of the next forward pass. No command of the schedule moves a gradient, so nothing
+//! of `trace/1` or `schedule/1` changes.
 //!
 //! On its way a piece passes four stages: it is pushed over the link to the host, reduced and gathered over the
 //! interconnect, and pulled back over the link. [`update::simulate_update`] says how long an update takes with that, and

@@ -15,16 +15,16 @@ import plimsoll
 def main() -> None:
     """Asks for the split of a batch that is too large, and for the batch that trains the most samples per second."""
     torch.manual_seed(0)
-    layers = [nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Dropout(0.1)) for _ in range(12)]
+    layers = [nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Dropout(0.1)) for _ in range(6)]
     model = nn.Sequential(*layers, nn.Linear(256, 10))
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
-    sample = (torch.randn(1024, 256), torch.randint(0, 10, (1024,)))
+    sample = (torch.randn(512, 256), torch.randint(0, 10, (512,)))
 
     def loss(x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(model(x), y)
 
     for keep_batch in (True, False):
-        found = plimsoll.suggest(loss, model, optimizer, sample, "26MiB", "12GB/s", keep_batch=keep_batch)
+        found = plimsoll.suggest(loss, model, optimizer, sample, "7MiB", "12GB/s", keep_batch=keep_batch)
         print(found)
         print(found.code)
 

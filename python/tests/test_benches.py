@@ -80,7 +80,13 @@ def test_gradients_of_recomputed_dropout_are_eagers_where_others_are_not(tmp_pat
     assert [row[1] for row in theirs] == ["30%", "40%", "50%"]
 
 
-@pytest.mark.parametrize("command", ["steps.py", "wide.py", "matrix.py", "../accept.py"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("wide.py", "../accept.py"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("steps.py", "matrix.py")),
+    ],
+)
 def test_a_network_that_is_not_there_is_told(command):
     path, environment = BENCHES / command, {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(

@@ -65,9 +65,9 @@ def run(environment, tmp_path, *arguments, of="steps", **more):
     assert done.returncode == 0 and done.stdout.endswith("done\n"), done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("network", ["gpt", "gpt_bf16", "attention_dropout", "resnet18"])
-def test_what_is_allocated_copied_and_drawn_is_as_planned(environment, tmp_path, network):
-    run(environment, tmp_path, "planned", network)
+@pytest.mark.parametrize("networks", [("gpt", "gpt_bf16"), ("attention_dropout", "resnet18")])
+def test_what_is_allocated_copied_and_drawn_is_as_planned(environment, tmp_path, networks):
+    run(environment, tmp_path, "planned", *networks)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_driver_that_is_too_old_is_told_so(environment, tmp_path):
     run(environment, tmp_path, "old_driver", PLIMSOLL_CUDA_LIBRARIES=environment["LD_LIBRARY_PATH"])
 
 
-@pytest.mark.parametrize("what", ["life", "ended_early", "refused", "asked", "compared", "hooks"])
+@pytest.mark.parametrize("what", ["life", "ended_early+compared+hooks", "refused", "asked"])
 def test_on_a_gpu_that_computes_nothing(environment, tmp_path, what):
     run(environment, tmp_path, what)
 
@@ -93,7 +93,7 @@ def test_on_a_gpu_that_computes_nothing(environment, tmp_path, what):
 @pytest.mark.parametrize(
     "visible, total, name",
     [
-        ("GPU-5ca1ab1e", 4, "Plimsoll stand-in, "),
+        pytest.param("GPU-5ca1ab1e", 4, "Plimsoll stand-in, ", marks=pytest.mark.slow),
         ("MIG-5ca1ab1e-0000-4000-8000-000000000002", 1, "Plimsoll stand-in MIG 1g.1gb, "),
     ],
 )
@@ -101,7 +101,7 @@ def test_a_gpu_and_a_slice_by_name(environment, tmp_path, visible, total, name):
     run(environment, tmp_path, "named", str(total), name, CUDA_VISIBLE_DEVICES=visible)
 
 
-@pytest.mark.parametrize("what", ["launched", "waits", "refused", "moves", "forbidden"])
+@pytest.mark.parametrize("what", ["launched+waits+moves", "refused+forbidden"])
 def test_a_step_as_one_graph(environment, tmp_path, what):
     run(environment, tmp_path, what, of="graphs")
 

@@ -25,22 +25,18 @@ def run(processes, *cases):
     assert ended.returncode == 0, ended.stderr[-4000:]
 
 
-@pytest.mark.parametrize("processes", [2, 3])
-def test_what_ends_a_step_on_one_rank_ends_it_on_all(processes):
-    run(processes, "agreed", "short")
+def test_two_processes_leave_the_bits_of_eager_sharded_models_too_and_recommend_one_batch():
+    # One start for all: it takes seconds.
+    run(2, "buffers", "accumulated", "refused", "sharded", "agreed", "short", "batch")
 
 
-def test_ranks_with_budgets_of_their_own_recommend_one_batch():
-    run(2, "batch")
+def test_what_ends_a_step_on_one_rank_of_three_ends_it_on_all():
+    run(3, "agreed", "short")
 
 
-def test_two_processes_leave_the_bits_of_eager_ddp():
-    run(2, "buffers", "accumulated", "refused")
-
-
-@pytest.mark.parametrize("processes", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_sharded_models_swap_by_hooks_with_the_bits_of_eager(processes):
-    run(processes, "sharded")
+@pytest.mark.slow
+def test_three_processes_swap_a_sharded_model_by_hooks_with_the_bits_of_eager():
+    run(3, "sharded")
 
 
 @pytest.mark.slow

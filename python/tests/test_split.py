@@ -171,11 +171,17 @@ def test_a_budget_that_holds_no_sample_is_told_what_is_enough():
     optimizer = optimizer_of("adamw", task.model)
     trace = plimsoll.trace(task.loss, task.model, *task.batches[0], optimizer=optimizer)
     budget = trace.resident_bytes // 2
+    state = {name: value.clone() for name, value in task.model.state_dict().items()}
+    generator = torch.get_rng_state()
     with pytest.raises(
         plimsoll.NoPlan, match="One sample at a time, whose gradients are added, does not"
     ) as failed:
         plimsoll.tune(task.loss, task.model, optimizer, task.batches[0], budget, "1GB/s")
     error = failed.value
+    assert all(torch.equal(value, state[name]) for name, value in task.model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert all(p.grad is None for p in task.model.parameters())
+    assert not optimizer.state
     assert error.layer == trace.floor_layer != ""
     assert f"layer `{error.layer}`" in str(error)
     assert error.short_by_bytes == trace.floor_bytes - budget

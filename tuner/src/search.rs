@@ -1,9 +1,9 @@
 //! The search for the batch size: the shortest epoch over all batch sizes that can be trained.
 //!
 //! The epoch takes dataset / k x (makespan(k) + Δ(k)) (AccUDNN eq. (3), one epoch of it), with several workers as
-//! [`Sharing`] says. The makespan holds the stalls, so the objective is not monotone in k: a larger batch uses the machine better until its transfers stall it.
-//! [`search`] therefore plans at batch sizes spread over the whole range and then closer and closer around the best few,
-//! and gives the whole curve.
+//! [`Sharing`] says. The makespan holds the stalls, so the objective is not monotone in k: a larger batch uses the machine
+//! better until its transfers stall it. [`search`] therefore plans at batch sizes spread over the whole range and then closer
+//! and closer around the best few, and gives the whole curve.
 //!
 //! The shortest epoch alone is the wrong goal where differences are noise: a batch that swaps 20 GiB in each iteration may
 //! promise 0.1 % over one that swaps nothing. So of the batch sizes whose epoch is within a share of the shortest, the one is

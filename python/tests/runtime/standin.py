@@ -156,12 +156,12 @@ def state():
     return torch.cuda.default_generators[0].get_state()
 
 
-def tuned(network, share, **options):
+def tuned(network, share, link=LINK, **options):
     model, loss, batch = network
     trace = plimsoll.trace(loss, model, *batch)
     budget = int(trace.floor_bytes + share * (trace.peak_bytes - trace.floor_bytes))
-    options = {"verify": 0, "seconds": 2.0, "host_budget": "1GiB", **options}
-    return plimsoll.tune(loss, model, None, batch, budget, LINK, **options)
+    options = {"verify": 0, "seconds": 0.5, "host_budget": "1GiB", **options}
+    return plimsoll.tune(loss, model, None, batch, budget, link, **options)
 
 
 def register(share, **options):
@@ -176,7 +176,11 @@ def run_register(model, step, seed, count=16):
 
 
 def main(functions):
-    """Runs one of these functions, by name, with the rest of the arguments."""
-    function, *arguments = sys.argv[1:]
-    functions[function](*arguments)
+    """Runs one of these functions, by name, with the rest of the arguments; or some of them (`one+other`), one after the
+    other, since a process takes seconds to begin."""
+    names, *arguments = sys.argv[1:]
+    for name in names.split("+"):
+        functions[name](*arguments)
+        gc.collect()
+        torch.cuda.empty_cache()
     print("done")
