@@ -1,7 +1,7 @@
 //! This process among those that a launcher such as `mpirun` started: worker 0 speaks for all, and all end together.
 //!
-//! A worker that fails tells the others why, and worker 0 says so; where it is worker 0 that is gone, worker 1 does. Whoever
-//! speaks ends all processes with the exit code of the failure, so that nothing hangs on one that is stopped.
+//! A worker that fails tells the others why, and the first worker that lives says so. It ends all processes with the exit code
+//! of the failure, so that nothing hangs on one that is stopped.
 //!
 //! What it deliberately does not do: decide whether a training can go on. The job does.
 
@@ -71,17 +71,17 @@ pub fn noted(error: Error) -> Error {
     error
 }
 
-/// Whether this process says with what it fails; else those are told who do.
+/// Whether this process says with what it fails. Else those are told who do, and end it; where none of them lives any longer, it
+/// speaks itself.
 pub fn says(failure: &Failure) -> bool {
     let Some(world) = WORLD.get() else { return true };
     match (world.facts().rank, LOST.get()) {
-        (0, _) | (1, Some(0)) => true,
-        (_, Some(_)) => false,
-        (_, None) => {
-            world.fail(&failure.message);
-            false
-        }
+        (0, _) | (1, Some(0)) => return true,
+        (_, Some(_)) => {}
+        (_, None) => world.fail(&failure.message),
     }
+    world.wait_to_be_ended();
+    true
 }
 
 /// Ends together with the others, where there are some; gives the exit code.
@@ -94,10 +94,8 @@ pub fn end(exit: u8) -> u8 {
             // Worker 0 is gone before it had tested.
             world.abort(if is_spoken_for() { Exit::Device as u8 } else { exit });
         }
-    } else if world.facts().rank == 0 || LOST.get() == Some(&0) {
-        world.abort(exit);
     } else {
-        world.wait_to_be_ended(exit);
+        world.abort(exit);
     }
     exit
 }

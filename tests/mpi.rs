@@ -168,11 +168,11 @@ fn process_of(worker: &str, launcher: &Child) -> Option<String> {
 fn signalled(
     (launcher, rank): (&str, &str),
     folder: &Path,
-    (worker, signal): (usize, &str),
+    (worker, workers, signal): (usize, usize, &str),
     options: &str,
 ) -> (Output, Duration) {
     let line = &format!("run study --epochs 20000 --decay constant --global-batch 256{options}");
-    let mut run = mpirun(launcher, folder, &[(2, line)]);
+    let mut run = mpirun(launcher, folder, &[(workers, line)]);
     let child = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
     let (path, begun) = (folder.join("study/training.safetensors"), Instant::now());
     while !path.exists() && begun.elapsed() < Duration::from_secs(60) {
@@ -189,9 +189,11 @@ fn signalled(
 #[test]
 fn a_worker_that_is_stopped_ends_all_in_words_and_the_rest_goes_on() {
     for (launcher, rank) in launchers() {
-        for (worker, options, seconds) in [(1, "", 5), (0, " --timeout 2s", 2)] {
+        let short = " --timeout 2s";
+        for (worker, workers, options, seconds) in [(1, 2, "", 5), (0, 2, short, 2), (0, 3, short, 2)] {
             let folder = study();
-            let (output, took) = signalled((launcher, rank), folder.path(), (worker, "-STOP"), options);
+            let signal = (worker, workers, "-STOP");
+            let (output, took) = signalled((launcher, rank), folder.path(), signal, options);
             let says = format!("error: worker {worker} on ");
             let silent = format!(" has shown no sign of life for {seconds} s, after ");
             ended(&output, 4, &[&says, &silent, " iterations"]);
@@ -209,7 +211,7 @@ fn a_worker_that_is_stopped_ends_all_in_words_and_the_rest_goes_on() {
 fn a_worker_that_is_killed_leaves_nothing_that_hangs() {
     for (launcher, rank) in launchers() {
         let folder = study();
-        let (output, took) = signalled((launcher, rank), folder.path(), (1, "-KILL"), "");
+        let (output, took) = signalled((launcher, rank), folder.path(), (1, 2, "-KILL"), "");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         // Launchers end all of their processes then, with an exit code of their own.
         assert!(!output.status.success(), "{said}");

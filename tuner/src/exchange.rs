@@ -58,7 +58,7 @@ pub fn exchange(program: &Program, workers: &Workers) -> Option<Exchange> {
         match pieces.last_mut() {
             // What the next forward pass needs goes with what it needs, since one op waits for the whole of a piece.
             Some(last) if last.bytes.0 + one.bytes.0 <= most && last.carried() == one.carried() => {
-                last.bytes = last.bytes + one.bytes;
+                last.bytes += one.bytes;
                 last.ready = last.ready.max(one.ready);
                 last.needed = last.needed.min(one.needed);
             }

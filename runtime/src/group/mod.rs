@@ -79,8 +79,10 @@ pub enum GroupError {
         silent: Duration,
     },
     /// What carries the messages does so no longer.
-    #[error("the workers cannot reach each other any more: {why}")]
+    #[error("worker {me} cannot reach the others any more: {why}")]
     Engine {
+        /// Who says so.
+        me: usize,
         /// What it says.
         why: String,
     },

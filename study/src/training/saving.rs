@@ -221,7 +221,8 @@ impl<'a> Saving<'a> {
                 GroupError::Lost { rank }
                 | GroupError::Failed { rank, .. }
                 | GroupError::Silent { rank, .. }
-                | GroupError::OutOfStep { rank, .. },
+                | GroupError::OutOfStep { rank, .. }
+                | GroupError::Engine { me: rank, .. },
             ) => {
                 let lost = self.write(trainer).err().map(|error| error.to_string());
                 TrainError::Worker { rank, source, saved: self.saved(), lost }.into()
@@ -344,6 +345,21 @@ mod tests {
             TrainError::Device { saved, lost, .. } => (saved, lost),
             other => panic!("{other}"),
         }
+    }
+
+    #[test]
+    fn workers_that_cannot_reach_each_other_leave_their_last_update() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("training.safetensors");
+        let mut trainer = trainer();
+        let mut saving = begun(&path, false, None);
+        slow(&mut saving);
+        train(&mut trainer, 3);
+        let why = "MPI_Test gave 17".to_owned();
+        let error = saving.failed(RuntimeError::Group(GroupError::Engine { me: 2, why }), &mut trainer);
+        let Error::Train(error) = error else { panic!("{error}") };
+        let TrainError::Worker { rank: 2, saved, lost: None, .. } = *error else { panic!("{error}") };
+        assert_eq!((saved.step, in_file(&path)), (Some(3), 3));
     }
 
     /// Paces at which nothing is written for a while.

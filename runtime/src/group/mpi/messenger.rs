@@ -88,7 +88,7 @@ impl Heard {
     /// Why the workers cannot go on together, where they cannot.
     pub(super) fn lost(&self, me: usize, timeout: Duration) -> Option<GroupError> {
         if let Some(why) = &self.broken {
-            return Some(GroupError::Engine { why: why.clone() });
+            return Some(GroupError::Engine { me, why: why.clone() });
         }
         let others = || self.workers.iter().enumerate().filter(move |(rank, _)| *rank != me);
         let failed = others().find_map(|(rank, worker)| {

@@ -15,7 +15,7 @@ pub use launcher::{Launched, launched};
 use super::messages::Messages;
 use super::sharded::Sharded;
 use super::{Group, GroupError, GroupFacts};
-use messenger::{Command, Heard};
+use messenger::{Command, Heard, OfWorker};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -156,14 +156,17 @@ impl World {
         self.waits_for(|heard| heard.over);
     }
 
-    /// Waits until worker 0 has saved and ends all workers; where worker 0 lives no longer, ends them itself.
-    pub fn wait_to_be_ended(self, exit: u8) {
+    /// Waits for one of the workers before this one to have saved and to end all, this one among them. Returns where none of
+    /// them lives any longer, or nothing is heard: then it is for this one to end all.
+    pub fn wait_to_be_ended(&self) {
+        let lives = |worker: &OfWorker| worker.last.elapsed() < self.shared.timeout;
         let mut heard = self.shared.heard();
-        while !heard.over && heard.broken.is_none() && heard.workers[0].last.elapsed() < self.shared.timeout {
+        while !heard.over
+            && heard.broken.is_none()
+            && heard.workers[..self.shared.facts.rank].iter().any(lives)
+        {
             heard = self.shared.changed.wait_timeout(heard, LOOK).unwrap_or_else(PoisonError::into_inner).0;
         }
-        drop(heard);
-        self.abort(exit);
     }
 
     fn waits_for(&self, done: impl Fn(&Heard) -> bool) -> bool {
