@@ -48,6 +48,9 @@ const MOST_SCRATCH: Bytes = Bytes(1 << 30);
 /// More groups than this are not called one by one.
 const MOST_GROUPS: u32 = 64;
 
+/// Bytes that kernels load at once, by addresses that are multiples of it.
+const LOADED: u64 = 16;
+
 /// Which kernels a device `cuda` runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kernels {
@@ -525,12 +528,13 @@ impl Libraries {
     }
 
     /// The first algorithm for one group of a grouped convolution, for each of them; none where a group's channels do not start
-    /// where four numbers are loaded at once, and where groups are so many that each is small.
+    /// where [`LOADED`] bytes are loaded at once, and where groups are so many that each is small.
     fn each_group(&self, pass: Pass, shape: &ConvShape) -> Result<Option<Method>, Refusal> {
-        let in_fours = |channels: u32| (channels / shape.groups.max(1)).is_multiple_of(4);
+        let at_once = LOADED / self.float().bytes();
+        let starts = |channels: u32| u64::from(channels / shape.groups.max(1)).is_multiple_of(at_once);
         let sound = (2..=MOST_GROUPS).contains(&shape.groups)
-            && in_fours(shape.in_channels)
-            && in_fours(shape.out_channels);
+            && starts(shape.in_channels)
+            && starts(shape.out_channels);
         if !sound {
             return Ok(None);
         }
