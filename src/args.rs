@@ -388,7 +388,7 @@ pub fn defaults<T: Args>() -> T {
 }
 
 /// The options of `auto` that a script decides for itself.
-const OF_NETWORKS: [&str; 30] = [
+const OF_NETWORKS: [&str; 33] = [
     "network",
     "onnx",
     "image",
@@ -408,6 +408,9 @@ const OF_NETWORKS: [&str; 30] = [
     "objective",
     "min_batch",
     "max_batch",
+    "workers",
+    "interconnect",
+    "global_batch",
     "base_batch",
     "base_rate",
     "rate_rule",

@@ -676,8 +676,8 @@ mod tests {
         check(
             "tune",
             "it does not fit",
-            "lower --workers",
-            Some("`plimsoll tune` has no --workers, `plimsoll run` has"),
+            "raise --timeout",
+            Some("`plimsoll tune` has no --timeout, `plimsoll run` has"),
         );
         check("run", "what no command has", "--no-such-option of a driver", None);
         check("run", "what every command has", "say --quiet or --config-file FILE", None);

@@ -514,7 +514,7 @@ fn configs_are_read_strictly() {
                 Some(json!(1)),
                 "at surprise: unknown field `surprise`, expected one of `plimsoll`, `network`, `data`, `device`, \
                  `threads`, `link`, `paced`, `kernels`, `precision`, `modelled`, `modelled_error`, `budget_bytes`, \
-                 `batch`, `keeps_all`, `policy`, `schedule`, `learning_rate`, `predicted`, `measured`",
+                 `batch`, `keeps_all`, `policy`, `schedule`, `cluster`, `learning_rate`, `predicted`, `measured`",
             ),
             ("/schedule", None, "at the top level: missing field `schedule`"),
             ("/batch", Some(json!(0)), "at batch: a batch has at least 1 sample"),
