@@ -290,7 +290,8 @@ pub struct SearchArgs {
     /// What the batch is chosen for
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     pub objective: ObjectiveArg,
-    /// No batch smaller than this; by default the base batch, below which your learning rate is untried
+    /// No batch smaller than this; by default the base batch, below which your learning rate is untried; with --workers the
+    /// base batch divided by them, with --global-batch 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub min_batch: Option<u64>,
     /// No batch larger than this
@@ -300,18 +301,18 @@ pub struct SearchArgs {
 
 /// The workers that a batch is chosen for.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Workers")]
 pub struct ClusterArgs {
-    /// Workers that are to train together, each with the budget for itself: the batch is chosen by the time of an update of all
-    /// of them, with what they exchange between the last pass and the update
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=65536), requires = "interconnect")]
+    /// Choose the batch for so many workers that train together, each with this budget: by the time of an update, with what
+    /// they exchange between the last pass and the update. Needs --interconnect
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=65536), help_heading = "Workers")]
     pub workers: Option<u64>,
-    /// The network between them, as each of them can send, and what a message takes besides: 10Gbit/s or 10Gbit/s,30us
-    #[arg(long, value_name = "RATE[,TIME]", requires = "workers")]
+    /// What connects the workers: the rate at which each can send and, after a comma, the latency of a message, such as
+    /// 10Gbit/s or 10Gbit/s,30us
+    #[arg(long, value_name = "RATE[,TIME]", help_heading = "Workers")]
     pub interconnect: Option<Interconnect>,
-    /// Samples in an update, of all workers together, to be kept: a batch is chosen that goes into it without a rest, and
-    /// workers accumulate. By default a batch of each
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), requires = "workers")]
+    /// Samples in an update, of all workers together: only batches that divide it are considered, and a worker makes several
+    /// passes where needed. By default one batch of each worker
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Workers")]
     pub global_batch: Option<u64>,
 }
 
@@ -512,7 +513,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub workers: u64,
     /// Samples in an update, of all workers together: a multiple of the tuned batch, by which the learning rate follows; fewer
-    /// workers accumulate. By default that of the training that goes on, else a tuned batch for each worker
+    /// workers accumulate. By default that of the training that goes on, else the one that was tuned for, else a tuned batch
+    /// for each worker
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub global_batch: Option<u64>,
     /// Under mpirun: a worker that shows no sign of life for so long ends the run

@@ -1,7 +1,8 @@
 //! This process among those that a launcher such as `mpirun` started: worker 0 speaks for all, and all end together.
 //!
-//! A worker that fails tells the others why, and the first worker that lives says so. It ends all processes with the exit code
-//! of the failure, so that nothing hangs on one that is stopped.
+//! A worker that fails tells the others why, and the first worker that lives says so; where nothing is heard any longer, each
+//! says so itself. Who speaks ends all processes with the exit code of the failure, so that nothing hangs on one that is
+//! stopped.
 //!
 //! What it deliberately does not do: decide whether a training can go on. The job does.
 
@@ -71,8 +72,8 @@ pub fn noted(error: Error) -> Error {
     error
 }
 
-/// Whether this process says with what it fails. Else those are told who do, and end it; where none of them lives any longer, it
-/// speaks itself.
+/// Whether this process says with what it fails. Else those are told who do, and end it; where none of them lives any longer,
+/// it speaks itself.
 pub fn says(failure: &Failure) -> bool {
     let Some(world) = WORLD.get() else { return true };
     match (world.facts().rank, LOST.get()) {

@@ -177,19 +177,29 @@ fn workers_that_no_batch_is_for() {
         ("--workers 4", 2, "--interconnect"),
         ("--interconnect 1Gbit/s", 2, "--workers"),
         ("--global-batch 64", 2, "--workers"),
-        ("--workers 1 --interconnect 1Gbit/s", 2, "2..=65536"),
+        (
+            "--workers 1 --interconnect 1Gbit/s",
+            2,
+            "--interconnect and --global-batch are for several workers",
+        ),
+        ("--workers 0 --interconnect 1Gbit/s", 2, "1..=65536"),
         ("--workers 2 --interconnect 1Gbps", 2, "a rate above zero with its unit"),
         ("--workers 2 --interconnect 1Gbit/s,fast", 2, "a time such as 3ms"),
         (
             "--workers 2 --interconnect 1Gbit/s --global-batch 3 --min-batch 2",
             2,
-            "goes 2 times or more into a global batch of 3",
+            "divides a global batch of 3 into at least 2 parts",
         ),
         ("--workers 2 --interconnect 1Gbit/s --global-batch 9999", 2, "takes 9999 samples"),
         ("--workers 60 --interconnect 1Gbit/s --min-batch 32", 2, "60 workers takes 1920 samples"),
     ] {
         check(folder.path(), &format!("{tune} {options}"), exit, &[says]);
     }
+    // A file of settings says what a line could: what it leaves out is asked for, too.
+    fs::write(folder.path().join("plimsoll.toml"), "[tune]\nworkers = 4\n").expect("a file");
+    check(folder.path(), tune, 2, &["--workers needs --interconnect"]);
+    fs::write(folder.path().join("plimsoll.toml"), "[tune]\nglobal-batch = 64\n").expect("a file");
+    check(folder.path(), tune, 2, &["are for several workers"]);
     assert!(!folder.path().join("s/chosen.config.json").exists());
 }
 

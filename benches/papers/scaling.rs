@@ -12,12 +12,12 @@ use plimsoll::tuner::exchange::{Overlap, Workers, exchange};
 /// Bytes of a piece, of which the best are taken: small ones can begin early, large ones need fewer messages.
 const PIECES: [u64; 4] = [4 << 20, 16 << 20, 64 << 20, 256 << 20];
 
-/// Networks with AccUDNN's batches of Table 1.
+/// AccUDNN's networks of Table 2, with its batches.
 const NETWORKS: [(&str, u64); 2] = [("resnet101", 74), ("resnet152", 54)];
 
 const INTERCONNECTS: [&str; 2] = ["10Gbit/s,30us", "100Gbit/s,10us"];
 
-/// From AccUDNN's cluster to what no parameter server was built for.
+/// AccUDNN's cluster has the first.
 const WORKERS: [u64; 6] = [8, 16, 64, 256, 1024, 4096];
 
 pub fn workers(scale: &Scale) -> Table {

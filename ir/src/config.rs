@@ -187,9 +187,18 @@ impl Document for Config {
         if self.batch == 0 || self.learning_rate.base_batch == 0 {
             return fault("batch", "a batch has at least 1 sample");
         }
-        if let Some(Cluster { workers, global_batch, interconnect, .. }) = self.cluster {
-            if workers < 2 || global_batch == 0 || global_batch % self.batch != 0 {
+        if let Some(cluster) = self.cluster {
+            let Cluster { workers, interconnect, global_batch, passes, exchange_seconds, update_seconds } =
+                cluster;
+            if workers < 2 || global_batch < workers || global_batch % self.batch != 0 {
                 return fault("cluster", "at least 2 workers share a multiple of the batch");
+            }
+            let sound = |seconds: Seconds| seconds.0.is_finite() && seconds.0 >= 0.0;
+            if passes == 0
+                || !sound(exchange_seconds)
+                || !(sound(update_seconds) && update_seconds > Seconds::ZERO)
+            {
+                return fault("cluster", "an update has at least 1 pass, and takes time");
             }
             interconnect.validate("cluster.interconnect")?;
         }

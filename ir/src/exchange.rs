@@ -29,6 +29,9 @@ define_kind!(ExchangeKind, "exchange/1");
 /// No training has more workers, so that sums over them cannot overflow.
 const WORKERS_MAX: u64 = 1 << 20;
 
+/// No message takes longer, in seconds, so that times can be added and compared.
+const LATENCY_MAX: f64 = 1e6;
+
 /// What the workers of one training exchange in an update.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -49,8 +52,8 @@ pub struct Exchange {
     /// Whether a gradient is copied over the device's link to the host and back, as a network without a way of its own
     /// into the device's memory needs.
     pub staged: bool,
-    /// Passes, each forward and backward, that a worker makes for one update: its virtual workers, at least 1. What is
-    /// exchanged is their sum.
+    /// Passes, each forward and backward, that a worker makes for one update, at least 1. What is exchanged is their sum; with
+    /// several, no piece is for the next iteration.
     pub passes: u64,
     /// The bytes of all that is summed: the gradients, and running statistics, whose mean all workers take.
     pub bytes: Bytes,
@@ -135,13 +138,6 @@ impl Exchange {
         self.interconnect.latency_seconds * messages as f64 + bytes / self.interconnect.bytes_per_second
     }
 
-    /// What a worker sends in an update.
-    pub fn sent_bytes(&self) -> Bytes {
-        Bytes(
-            self.pieces.iter().map(|piece| self.round(piece).bytes.0).fold(0, |a, b| a.saturating_add(2 * b)),
-        )
-    }
-
     /// Makes sure that a schedule that passed [`crate::check`] can run with it: that it is for this trace, that what is
     /// summed lies within what is resident, and that each piece is complete before it is waited for.
     ///
@@ -171,6 +167,9 @@ impl Exchange {
             }
             if trace.ops[piece.ready.index()].phase == Phase::Update {
                 return Err(Unfit::ReadyAfterUpdate { piece: number, op: piece.ready });
+            }
+            if piece.carried() && self.passes > 1 {
+                return Err(Unfit::CarriedByPasses { piece: number, op: piece.needed, passes: self.passes });
             }
             if !piece.carried() && trace.ops[piece.needed.index()].phase != Phase::Update {
                 return Err(Unfit::NeededByPass { piece: number, op: piece.needed });
@@ -245,6 +244,16 @@ pub enum Unfit {
         /// The op.
         op: OpId,
     },
+    /// The next pass would wait for what is summed only after the last of an update.
+    #[error("op {} waits for piece {piece} in the next iteration, and an update has {passes} passes", op.0)]
+    CarriedByPasses {
+        /// Which piece.
+        piece: usize,
+        /// The op.
+        op: OpId,
+        /// The passes of an update.
+        passes: u64,
+    },
     /// What was sent would be added to again.
     #[error("command {} computes op {} again, which completes piece {piece}: what was sent would change", command.0, op.0)]
     CompletedTwice {
@@ -310,8 +319,11 @@ impl Interconnect {
             return fault("bytes_per_second", format!("a rate is at least {least:e} bytes per second"));
         }
         let latency = self.latency_seconds.0;
-        if !(latency.is_finite() && latency >= 0.0) {
-            return fault("latency_seconds", format!("a latency is 0 or more, not {latency}"));
+        if !(0.0..=LATENCY_MAX).contains(&latency) {
+            return fault(
+                "latency_seconds",
+                format!("a latency is from 0 to {LATENCY_MAX} s, not {latency}"),
+            );
         }
         Ok(())
     }
@@ -326,7 +338,10 @@ impl FromStr for Interconnect {
             text.split_once(',').map_or((text, None), |(rate, latency)| (rate, Some(latency)));
         let rate = rate.parse::<BytesPerSecond>().map_err(|error| error.to_string())?;
         let latency = latency.map(str::parse::<Seconds>).transpose().map_err(|error| error.to_string())?;
-        Ok(Interconnect { bytes_per_second: rate, latency_seconds: latency.unwrap_or_default() })
+        let interconnect =
+            Interconnect { bytes_per_second: rate, latency_seconds: latency.unwrap_or_default() };
+        interconnect.validate("interconnect").map_err(|fault| fault.to_string())?;
+        Ok(interconnect)
     }
 }
 

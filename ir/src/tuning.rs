@@ -128,6 +128,9 @@ pub struct Planned {
     pub recomputed_ops: u64,
     /// Seconds that this takes.
     pub recomputing_seconds: Seconds,
+    /// One pass over the data, of all workers; none where an older version wrote this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch_seconds: Option<Seconds>,
 }
 
 /// One way to train that was run for comparison, or was to be.
@@ -204,6 +207,9 @@ pub struct Training {
     pub test_samples: u64,
     /// What the device held.
     pub peak_bytes: Bytes,
+    /// Samples of an iteration, where that was an update of several batches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub global_batch: Option<u64>,
 }
 
 impl Document for Tuning {

@@ -131,7 +131,7 @@ fn what_is_no_exchange() {
         ("/batch", json!(0), "at least 1 sample"),
         ("/passes", json!(0), "at least 1 pass"),
         ("/interconnect/bytes_per_second", json!(0.0), "a rate is at least"),
-        ("/interconnect/latency_seconds", json!(-1.0), "a latency is 0 or more"),
+        ("/interconnect/latency_seconds", json!(-1.0), "a latency is from 0 to"),
         ("/bytes", json!(1_u64 << 63), "2^62"),
         ("/bytes", json!(201), "they end at byte 200 of 201"),
         ("/bytes", json!(150), "from 1 byte to the 50 that are left"),
@@ -157,6 +157,8 @@ fn what_does_not_fit_a_schedule() {
     assert!(matches!(unfit(&|e| e.pieces[1].ready = OpId(9)), Unfit::NoSuchOp { piece: 1, op: OpId(9) }));
     assert!(matches!(unfit(&|e| e.pieces[0].ready = OpId(3)), Unfit::ReadyAfterUpdate { piece: 0, .. }));
     assert!(matches!(unfit(&|e| e.pieces[0].needed = OpId(2)), Unfit::NeededByPass { piece: 0, .. }));
+    let carried = |e: &mut Exchange| (e.pieces[0].needed, e.passes) = (OpId(0), 2);
+    assert!(matches!(unfit(&carried), Unfit::CarriedByPasses { piece: 0, passes: 2, .. }));
     let more = |e: &mut Exchange| {
         e.bytes = Bytes(500);
         e.pieces[1].bytes = Bytes(400);
@@ -186,7 +188,17 @@ fn an_interconnect_is_read_as_it_is_shown() {
         assert!((read.latency_seconds.0 - latency).abs() < 1e-12, "{text}");
         assert_eq!(read.to_string(), shown);
     }
-    for bad in ["", "10", "10Gbit/s,", "10Gbit/s,30", "10Gbit/s,30us,1", "0Gbit/s", "fast"] {
+    for bad in [
+        "",
+        "10",
+        "10Gbit/s,",
+        "10Gbit/s,30",
+        "10Gbit/s,30us,1",
+        "0Gbit/s",
+        "fast",
+        "1Gbit/s,1e308h",
+        "1Gbit/s,1e9h",
+    ] {
         // A bare number of seconds is a time, as everywhere on the command line.
         let is_time = bad == "10Gbit/s,30";
         assert_eq!(bad.parse::<Interconnect>().is_ok(), is_time, "{bad}");
@@ -230,7 +242,7 @@ fn random_exchange(trace: &Trace, schedule: &Schedule, random: &mut Random) -> E
             latency_seconds: Seconds(random.below(3) as f64 * 1e-3),
         },
         staged: random.percent(70),
-        passes: 1 + random.below(3),
+        passes: if pieces.iter().any(Piece::carried) { 1 } else { 1 + random.below(3) },
         bytes: Bytes(first),
         pieces,
     }

@@ -173,10 +173,19 @@ impl SearchArgs {
 }
 
 impl ClusterArgs {
-    /// The workers that a batch is chosen for.
-    pub fn request(&self) -> Option<ClusterRequest> {
-        let (workers, interconnect) = self.workers.zip(self.interconnect)?;
-        Some(ClusterRequest { workers, interconnect, global_batch: self.global_batch })
+    /// The workers that a batch is chosen for; none for one alone.
+    pub fn request(&self) -> Result<Option<ClusterRequest>, Failure> {
+        let workers = self.workers.filter(|workers| *workers > 1);
+        match (workers, self.interconnect, self.global_batch) {
+            (Some(workers), Some(interconnect), global_batch) => {
+                Ok(Some(ClusterRequest { workers, interconnect, global_batch }))
+            }
+            (Some(_), None, _) => Err(Failure::usage("--workers needs --interconnect")
+                .help("add one, such as --interconnect 10Gbit/s,30us")),
+            (None, None, None) => Ok(None),
+            (None, ..) => Err(Failure::usage("--interconnect and --global-batch are for several workers")
+                .help("say how many with --workers")),
+        }
     }
 }
 
@@ -231,7 +240,7 @@ pub fn tune_request(
     fresh: bool,
 ) -> Result<TuneRequest, Failure> {
     rate.are_sound()?;
-    let cluster = cluster.request();
+    let cluster = cluster.request()?;
     Ok(TuneRequest {
         budget,
         search: search.search.into(),
@@ -247,9 +256,14 @@ pub fn tune_request(
 }
 
 /// What of the options decides the choice and the training.
-pub fn decides(search: &SearchArgs, cluster: &ClusterArgs, rate: &RateArgs, train: &TrainArgs) -> Decides {
-    let cluster = cluster.request();
-    Decides {
+pub fn decides(
+    search: &SearchArgs,
+    cluster: &ClusterArgs,
+    rate: &RateArgs,
+    train: &TrainArgs,
+) -> Result<Decides, Failure> {
+    let cluster = cluster.request()?;
+    Ok(Decides {
         budget: search.budget,
         host_memory: search.host_memory,
         search: search.search.into(),
@@ -259,7 +273,7 @@ pub fn decides(search: &SearchArgs, cluster: &ClusterArgs, rate: &RateArgs, trai
         cluster,
         rate: rate.request(),
         train: train.request(false, false),
-    }
+    })
 }
 
 /// The study of a task with these options, which need not be there: the one that is named, else the task's own.
@@ -274,8 +288,8 @@ pub fn study_of(
     if let Some(folder) = &study.study {
         return Ok(Study::at(folder));
     }
-    let usual = decides(&defaults(), &defaults(), &defaults(), &defaults());
-    Ok(Study::at(&naming::folder(task, &decides(search, cluster, rate, train), &usual)?))
+    let usual = decides(&defaults(), &defaults(), &defaults(), &defaults())?;
+    Ok(Study::at(&naming::folder(task, &decides(search, cluster, rate, train)?, &usual)?))
 }
 
 impl From<DuplexArg> for Duplex {

@@ -344,6 +344,7 @@ fn of_tuning(error: &TuneError) -> Failure {
             let raise = host.map_or("--budget", |_| "--budget or --host-memory");
             Failure::new(Exit::NoPlan, error).help(format_args!("raise {raise}, or lower --min-batch"))
         }
+        TuneError::NothingToExchange => Failure::usage(error).help("leave --workers out"),
         TuneError::NoShare { .. } => Failure::usage(error)
             .help("choose a --global-batch with more divisors, fewer --workers, or another --min-batch or --max-batch"),
         TuneError::TooFewSamples { .. } => {

@@ -28,7 +28,7 @@ fn run_watched(args: &AutoArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failure
     let task = task.within(args.search.host_memory)?;
     let fresh = args.study.fresh;
     let study = study_of(&task, &args.study, &args.search, &args.cluster, &args.rate, &args.train)?;
-    let least = args.search.least(&args.rate, args.cluster.request().as_ref());
+    let least = args.search.least(&args.rate, args.cluster.request()?.as_ref());
     let budget = task.budget_in(&study, fresh, args.search.budget, least, watch)?;
     let request = tune_request(budget, &args.search, &args.cluster, &args.rate, args.train.epochs, fresh)?;
     let (chosen, held) = study.choose(&task, &request, watch)?;
@@ -85,7 +85,7 @@ fn outcome(task: &NetworkWorkload, config: &Config, trained: &Trained, study: &S
         "training",
         vec![
             ("iterations", "iterations", trained.iterations.into()),
-            ("global_batch", "samples in an update", trained.global_batch.into()),
+            ("global_batch", "global batch", trained.global_batch.into()),
             (
                 "predicted_iteration_seconds",
                 "iteration, predicted",

@@ -203,6 +203,9 @@ fn table(task: &NetworkWorkload, config: &Config, trained: &Trained) -> Table {
     };
     let measured = trained.iterations > trained.resumed_at;
     let only_measured = |seconds: Seconds| if measured { seconds.into() } else { Cell::None };
+    // What was predicted is an iteration of one batch.
+    let alone = trained.global_batch == config.batch;
+    let predicted = if alone { config.predicted.iteration_seconds.into() } else { Cell::None };
     let mut facts: Vec<(_, _, Cell)> = vec![
         ("network", "network", config.network.in_words().into()),
         ("precision", "precision", precision_of(config).into()),
@@ -215,7 +218,7 @@ fn table(task: &NetworkWorkload, config: &Config, trained: &Trained) -> Table {
     facts.extend([
         ("iterations", "iterations", trained.iterations.into()),
         ("resumed_at", "of them before this run", trained.resumed_at.into()),
-        ("predicted_iteration_seconds", "iteration, predicted", config.predicted.iteration_seconds.into()),
+        ("predicted_iteration_seconds", "iteration, predicted", predicted),
         ("iteration_seconds", "iteration, measured", only_measured(trained.iteration)),
         ("epoch_seconds", "epoch, measured", only_measured(epoch(trained.iteration, trained.between))),
         ("peak_bytes", "peak", trained.peak.into()),

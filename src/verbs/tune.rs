@@ -18,7 +18,7 @@ pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
         let task = task.within(args.search.host_memory)?;
         let study = study_of(&task, &args.study, &args.search, &args.cluster, &args.rate, &defaults())?;
         let (least, fresh) =
-            (args.search.least(&args.rate, args.cluster.request().as_ref()), args.study.fresh);
+            (args.search.least(&args.rate, args.cluster.request()?.as_ref()), args.study.fresh);
         let budget = task.budget_in(&study, fresh, args.search.budget, least, watch)?;
         let request = tune_request(budget, &args.search, &args.cluster, &args.rate, args.epochs, fresh)?;
         Ok::<_, Failure>((study.tune(&task, &request, watch)?, study))
@@ -50,7 +50,6 @@ pub fn precision_of(config: &Config) -> Option<String> {
 pub fn choice(tuned: &Tuned) -> Table {
     let config = &tuned.config;
     let rate = &config.learning_rate;
-    let samples = config.cluster.map_or(config.batch, |cluster| cluster.global_batch);
     let mut facts = head(config);
     facts.extend([
         (
@@ -64,7 +63,7 @@ pub fn choice(tuned: &Tuned) -> Table {
         ("placement", "placement", placement_in_words(&tuned.chosen.candidate.moved).into()),
         ("learning_rate", "learning rate", Cell::learning_rate(rate.rate)),
         ("learning_rate_rule", "by", rule_in_words(rate).into()),
-        ("learning_rate_caution", "caution", caution(rate, samples).into()),
+        ("learning_rate_caution", "caution", caution(rate, config.batch).into()),
         ("warmup_iterations", "warm-up iterations", rate.warmup_iterations.into()),
         ("refits", "refits of the model", tuned.refits().into()),
     ]);
@@ -84,7 +83,7 @@ pub fn cluster(config: &Config) -> Option<Table> {
         vec![
             ("workers", "workers", workers.into()),
             ("interconnect", "interconnect", interconnect.to_string().into()),
-            ("global_batch", "samples in an update", global_batch.into()),
+            ("global_batch", "global batch", global_batch.into()),
             ("passes", "passes of a worker", passes.into()),
             ("exchange_seconds", "exchange, predicted", exchange_seconds.into()),
             ("update_seconds", "update", update_seconds.into()),
@@ -101,6 +100,7 @@ pub fn cluster(config: &Config) -> Option<Table> {
                 rate::learning_rate(rule, base_batch, base_rate, global_batch)
                     .map_or(Cell::None, Cell::learning_rate),
             ),
+            ("learning_rate_caution", "caution", rate::caution(&config.learning_rate, global_batch).into()),
         ],
     ))
 }

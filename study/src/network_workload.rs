@@ -12,7 +12,7 @@ use host::HOST_SHARE;
 
 use crate::data::{self, DataSource, fits};
 use crate::device::Setup;
-use crate::error::{DataError, Error, WorkloadError};
+use crate::error::{DataError, Error, TuneError, WorkloadError};
 use crate::folder::Study;
 use crate::onnx;
 use crate::request::{ClusterRequest, NetworkRequest, NetworkSource};
@@ -376,7 +376,7 @@ impl Workload for NetworkWorkload {
         let form = Form::Sharded;
         let workers = Workers { count, interconnect, form, staged, passes, overlap: Overlap::Nothing };
         let exchange = exchange(&self.program(batch, Mode::Train)?, &workers);
-        Ok(exchange.expect("a program that trains has updates"))
+        Ok(exchange.ok_or(TuneError::NothingToExchange)?)
     }
 
     fn run(&self, batch: u64, schedule: &Schedule, watch: &Watch<'_>) -> Result<Option<Confirmed>, Error> {

@@ -95,18 +95,21 @@ impl TuneRequest {
             return Err(TuneError::NoBatch { least: self.min_batch, most: limit, samples }.into());
         }
         let Some(cluster) = &self.cluster else { return Ok(limit) };
-        let (workers, update) = (cluster.workers, cluster.update_of(self.min_batch));
+        let least = self.min_batch.max(workload.smallest_batch());
+        let (workers, update) = (cluster.workers, cluster.update_of(least));
         if update > samples {
             return Err(TuneError::TooFewSamples { workers, update, samples }.into());
         }
-        self.takes_one(self.min_batch, limit)?;
+        self.takes_one(least, limit)?;
         Ok(cluster.global_batch.map_or(limit.min(samples / workers), |global| limit.min(global / workers)))
     }
 
     /// The largest batch that can be trained, of those that are asked for.
     pub(crate) fn largest(&self, workload: &dyn Workload, watch: &Watch<'_>) -> Result<u64, Error> {
         let batches = self.min_batch..=self.limit(workload)?;
-        largest(workload, self.budget, &batches, watch)
+        let largest = largest(workload, self.budget, &batches, watch)?;
+        self.takes_one(self.min_batch.max(workload.smallest_batch()), largest)?;
+        Ok(largest)
     }
 
     /// Whether a batch can be chosen, of those from the least to the largest.
@@ -118,7 +121,7 @@ impl TuneRequest {
     fn takes_one(&self, least: u64, most: u64) -> Result<(), TuneError> {
         match self.cluster {
             Some(ClusterRequest { workers, global_batch: Some(global), .. })
-                if !(least..=most.min(global)).any(|batch| self.takes(batch)) =>
+                if !(least..=most.min(global / workers)).any(|batch| self.takes(batch)) =>
             {
                 Err(TuneError::NoShare { least, most, workers, global })
             }
@@ -218,9 +221,9 @@ pub(crate) fn tune(
     study: &Study,
     watch: &Watch<'_>,
 ) -> Result<Tuned, Error> {
-    request.takes_one(request.min_batch, largest)?;
     let keeps_all = workload.largest_batch(Policy::Keep, request.budget, largest, watch)?;
-    let keeps_all = keeps_all.and_then(|most| (1..=most).rev().find(|batch| request.takes(*batch)));
+    let keeps_all = keeps_all
+        .and_then(|most| (workload.smallest_batch()..=most).rev().find(|batch| request.takes(*batch)));
     let planned = |profile: &Profile| {
         PlanJournal::open(&study.plans(), profile, (request.budget, workload.host_limit()))
     };
@@ -335,7 +338,9 @@ impl Tuner<'_> {
             None => search(&request, &mut plan_at),
             Some(global) => {
                 let batches = (request.least..=request.most.min(global)).rev();
-                let batches: Vec<u64> = batches.filter(|batch| self.request.takes(*batch)).collect();
+                let batches =
+                    batches.filter(|batch| self.request.takes(*batch) && request.keeps_all != Some(*batch));
+                let batches: Vec<u64> = request.keeps_all.into_iter().chain(batches).collect();
                 search_among(&request, &batches, &mut plan_at)
             }
         };
@@ -355,11 +360,14 @@ impl Tuner<'_> {
         let request = self.search_request();
         let (budget, link) = (self.request.budget, model.link());
         let found = accudnn_batch(request.least, request.most, self.watch.stop, &mut |batch| {
+            if !self.request.takes(batch) {
+                return Ok::<_, Error>(None);
+            }
             step.at(&format!("AccUDNN's Algorithm 2 at batch {batch}"));
             let mut trace = self.workload.trace(batch)?;
             model.fill(&mut trace)?;
-            if !self.request.takes(batch) || !satisfies(&trace, budget, &link) {
-                return Ok::<_, Error>(None);
+            if !satisfies(&trace, budget, &link) {
+                return Ok(None);
             }
             let (outcome, log) = self.workload.outcome(&trace, Policy::Accudnn, budget, link, self.watch)?;
             self.fitting(trace, outcome, log)
@@ -441,8 +449,10 @@ impl Tuner<'_> {
             let exchange = self.workload.exchange(trace.batch, cluster, passes)?;
             let checked = exchange.check(&trace, &schedule);
             checked.map_err(|unfit| TuneError::Unexpected(unfit.to_string()))?;
-            let exchange = simulate_update(&trace, &schedule, &exchange).exposed;
-            sharing = Sharing { iterations, passes, exchange };
+            let update = simulate_update(&trace, &schedule, &exchange);
+            let exchange = update.exposed;
+            let repeated = makespan * passes as f64 + exchange - update.seconds;
+            sharing = Sharing { iterations, passes, repeated, exchange };
         }
         Ok(Planned { trace, schedule, makespan, log, sharing })
     }

@@ -69,17 +69,20 @@ pub struct Sharing {
     pub iterations: u64,
     /// Those of the worker that has the most.
     pub passes: u64,
+    /// What is counted too often where each of the passes counts as an iteration: an update changes parameters once.
+    pub repeated: Seconds,
     /// What an update takes beside its passes.
     pub exchange: Seconds,
 }
 
 impl Sharing {
     /// One worker, which updates in each iteration.
-    pub const ALONE: Sharing = Sharing { iterations: 1, passes: 1, exchange: Seconds::ZERO };
+    pub const ALONE: Sharing =
+        Sharing { iterations: 1, passes: 1, repeated: Seconds::ZERO, exchange: Seconds::ZERO };
 
     /// What an update takes where an iteration, with what passes before the next, takes so long.
     pub fn update(&self, iteration: Seconds) -> Seconds {
-        iteration * self.passes as f64 + self.exchange
+        iteration * self.passes as f64 - self.repeated + self.exchange
     }
 
     /// One pass over so many samples.

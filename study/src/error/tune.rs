@@ -34,9 +34,12 @@ pub enum TuneError {
         /// The least batch that is asked for.
         least: u64,
     },
+    /// There is nothing that workers would sum.
+    #[error("the network has no parameters: workers have nothing to exchange")]
+    NothingToExchange,
     /// No batch makes an update of the size that is to be kept.
     #[error(
-        "no batch from {least} to {most} goes {workers} times or more into a global batch of {global}, without a rest"
+        "no batch from {least} to {most} divides a global batch of {global} into at least {workers} parts"
     )]
     NoShare {
         /// The least batch that was considered.

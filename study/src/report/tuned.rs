@@ -84,6 +84,7 @@ impl Tuned {
             test_accuracy: trained.test.accuracy(),
             test_samples: trained.test.samples,
             peak_bytes: trained.peak,
+            global_batch: (trained.global_batch != self.config.batch).then_some(trained.global_batch),
         });
         Ok(study.put(&[(study.tuning(), self.tuning.to_json().into_bytes())])?)
     }
@@ -133,7 +134,9 @@ impl Tuned {
         let mut warnings: Vec<String> = health.iter().flatten().map(ToString::to_string).collect();
         warnings
             .extend(self.tuning.runs.iter().filter_map(run_missed).map(|words| format!("{words}; {ANEW}.")));
-        let trained = self.tuning.training.as_ref().map(|training| training.iteration_seconds);
+        // What was predicted is an iteration of one batch.
+        let trained = self.tuning.training.as_ref().filter(|training| training.global_batch.is_none());
+        let trained = trained.map(|training| training.iteration_seconds);
         let beyond = trained.and_then(|iteration| missed(iteration, &self.config.predicted));
         warnings.extend(beyond.map(|words| format!("In training an iteration took {words}; {ANEW}.")));
         warnings.extend(machine.modelled.then(|| MODELLED.to_owned()));
@@ -247,8 +250,8 @@ impl Tuned {
 
     fn training(&self, training: &Training) -> Vec<(String, String)> {
         let samples = self.tuning.asked.samples as f64;
-        let epoch =
-            (training.iteration_seconds + training.between_seconds) * (samples / self.config.batch as f64);
+        let batch = training.global_batch.unwrap_or(self.config.batch);
+        let epoch = (training.iteration_seconds + training.between_seconds) * (samples / batch as f64);
         let accuracy = training.test_accuracy * 100.0;
         let facts = [
             ("iterations", training.iterations.to_string()),
@@ -268,12 +271,17 @@ impl Tuned {
         let samples = asked.samples as f64;
         // What passes between iterations is proportional to the batch, so over an epoch it is the same for all.
         let chosen = self.run("chosen").and_then(|run| run.measured);
-        let between =
-            chosen.map_or(Seconds::ZERO, |f| f.between_seconds * (samples / self.config.batch as f64));
+        let (passes, update) = self
+            .config
+            .cluster
+            .map_or((1, self.config.batch), |cluster| (cluster.passes, cluster.global_batch));
+        let passes = passes as f64 * samples / update as f64;
+        let between = chosen.map_or(Seconds::ZERO, |f| f.between_seconds * passes);
         let point = |c: &plimsoll_ir::tuning::Planned| BatchPoint {
             batch: c.batch,
             iteration_seconds: c.iteration_seconds.0,
-            epoch_seconds: c.iteration_seconds.0 * samples / c.batch as f64 + between.0,
+            epoch_seconds: between.0
+                + c.epoch_seconds.map_or(c.iteration_seconds.0 * samples / c.batch as f64, |epoch| epoch.0),
             relative_error: c.relative_error,
             compute_seconds: c.compute_seconds.0,
             peak_bytes: c.peak_bytes.0,

@@ -46,6 +46,11 @@ pub(crate) fn round(
         swapping_seconds: candidate.moved.swapping,
         recomputed_ops: candidate.moved.recomputed_ops,
         recomputing_seconds: candidate.moved.recomputing,
+        epoch_seconds: Some(candidate.sharing.epoch(
+            tuner.workload.samples(),
+            candidate.batch,
+            candidate.iteration,
+        )),
     };
     Round {
         candidates: found.curve.iter().map(planned).collect(),
