@@ -29,6 +29,9 @@ const IN_F32: u32 = 68;
 const IN_TF32: u32 = 77;
 const USUAL: c_int = -1;
 
+/// Parts of a sum are added in f32 whatever the result is stored in.
+const SUMS_IN_F32: u32 = 16;
+
 /// What a handle takes of the device.
 const OF_HANDLE: u64 = 1 << 20;
 
@@ -43,6 +46,8 @@ type Outcome<T = ()> = Result<T, u32>;
 
 struct Handle {
     stream: usize,
+    /// See [`SUMS_IN_F32`].
+    mode: u32,
     memory: u64,
     /// Address and bytes.
     scratch: Option<(u64, u64)>,
@@ -79,7 +84,7 @@ calls! {
         let memory = memory::allocate(OF_HANDLE).map_err(|_| ALLOC_FAILED)?;
         let mut handles = lock(&HANDLES);
         let handle = handles.keys().last().map_or(0x1000, |last| last + 8);
-        handles.insert(handle, Handle { stream: 0, memory, scratch: None });
+        handles.insert(handle, Handle { stream: 0, mode: 0, memory, scratch: None });
         place.ok_or(INVALID_VALUE)?.write(handle);
         Ok(())
     }
@@ -87,6 +92,10 @@ calls! {
     fn cublasDestroy_v2(handle: usize) {
         let gone = lock(&HANDLES).remove(&handle).ok_or(NOT_INITIALIZED)?;
         memory::free(gone.memory).map_err(|_| INVALID_VALUE)
+    }
+
+    fn cublasSetMathMode(handle: usize, mode: u32) {
+        of(handle, |handle| handle.mode = mode)
     }
 
     fn cublasSetStream_v2(handle: usize, stream: usize) {
@@ -144,10 +153,14 @@ fn multiply(
     arithmetic: u32,
     algorithm: c_int,
 ) -> Outcome {
-    let (stream, scratch) = of(handle, |handle| (handle.stream, handle.scratch))?;
+    let (stream, mode, scratch) = of(handle, |handle| (handle.stream, handle.mode, handle.scratch))?;
     here().map_err(|_| EXECUTION_FAILED)?;
     let scratch = scratch.filter(|(_, bytes)| *bytes >= 16 << 10).ok_or(ALLOC_FAILED)?;
     let [of_factor, of_result] = stored([given[0].kind, given[1].kind], given[2].kind)?;
+    if of_result == Numbers::Bf16 && mode & SUMS_IN_F32 == 0 {
+        eprintln!("stand-in: a product to bf16 whose parts may be added in bf16");
+        return Err(NOT_SUPPORTED);
+    }
     if ![IN_F32, IN_TF32].contains(&arithmetic) || algorithm != USUAL {
         return Err(NOT_SUPPORTED);
     }

@@ -44,6 +44,7 @@ fn constants() -> BTreeMap<&'static str, i64> {
         }
         cublas::cublasComputeType_t { CUBLAS_COMPUTE_32F CUBLAS_COMPUTE_32F_FAST_TF32 }
         cublas::cublasGemmAlgo_t { CUBLAS_GEMM_DFALT }
+        cublas::cublasMath_t { CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION }
         cublas::cublasOperation_t { CUBLAS_OP_N CUBLAS_OP_T }
         cublas::cudaDataType_t { CUDA_R_32F CUDA_R_16BF }
         cudnn::cudnnDataType_t { CUDNN_DATA_FLOAT CUDNN_DATA_BFLOAT16 }

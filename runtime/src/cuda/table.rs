@@ -176,6 +176,7 @@ functions! {
     bound {
         cublasCreate_v2(*mut cublasHandle_t);
         cublasDestroy_v2(cublasHandle_t);
+        cublasSetMathMode(cublasHandle_t, cublas::cublasMath_t);
         cublasSetStream_v2(cublasHandle_t, cublas::cudaStream_t);
         cublasSetWorkspace_v2(cublasHandle_t, *mut c_void, usize);
         cublasGemmEx(

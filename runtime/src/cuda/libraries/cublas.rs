@@ -12,7 +12,7 @@ use super::super::presence::{CUBLAS, CUBLAS_12, Search};
 use super::super::table::CublasFunctions;
 use super::{Arithmetic, Operands, Pass, int, ints};
 use cudarc::cublas::sys::{
-    cublasComputeType_t, cublasContext, cublasGemmAlgo_t, cublasOperation_t, cudaDataType_t,
+    cublasComputeType_t, cublasContext, cublasGemmAlgo_t, cublasMath_t, cublasOperation_t, cudaDataType_t,
 };
 use plimsoll_ir::program::{ConvShape, STORAGE_ALIGNMENT};
 use plimsoll_ir::{Bytes, Float};
@@ -137,7 +137,7 @@ impl Cublas {
         let most = if capability.major >= 9 { HOPPER } else { BEFORE };
         let (handle, context) = (Handle(raw), Arc::clone(context));
         let cublas = Cublas { functions, path, handle, context, most };
-        match cublas.check("cublasCreate", status) {
+        match cublas.check("cublasCreate", status).and_then(|()| cublas.sum_in_f32()) {
             Ok(()) => Ok(cublas),
             Err(refusal) => Err(CudaError::Library {
                 path: cublas.path.clone(),
@@ -146,6 +146,14 @@ impl Cublas {
                              memory on the device",
             }),
         }
+    }
+
+    /// Has results in bf16 rounded once: by default a product that is cut along its sums may add its parts in bf16.
+    fn sum_in_f32(&self) -> Result<(), Refusal> {
+        let mode = cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
+        // SAFETY: the handle was made, and lives.
+        let status = unsafe { (self.functions.cublasSetMathMode)(self.handle.0, mode) };
+        self.check("cublasSetMathMode", status)
     }
 
     /// Where it lies.
