@@ -337,10 +337,10 @@ impl Tuner<'_> {
         let found = match self.request.cluster.and_then(|cluster| cluster.global_batch) {
             None => search(&request, &mut plan_at),
             Some(global) => {
-                let batches = (request.least..=request.most.min(global)).rev();
-                let batches =
-                    batches.filter(|batch| self.request.takes(*batch) && request.keeps_all != Some(*batch));
-                let batches: Vec<u64> = request.keeps_all.into_iter().chain(batches).collect();
+                let range = request.least..=request.most.min(global);
+                let keeper = request.keeps_all.filter(|batch| range.contains(batch));
+                let others = range.rev().filter(|batch| self.request.takes(*batch) && keeper != Some(*batch));
+                let batches: Vec<u64> = keeper.into_iter().chain(others).collect();
                 search_among(&request, &batches, &mut plan_at)
             }
         };

@@ -61,14 +61,19 @@ FUNCTION Square square_of(u64 t, unsigned rows, unsigned columns) {
     return s;
 }
 
+// The numbers of a square, row by row; 0 where there are none.
+FUNCTION void fetch_square(const Map *from, Square s, unsigned columns, float v[4][4]) {
+    UNROLL
+    for (unsigned m = 0; m < 4; m++)
+        fetch_map(from, s.from + (u64)m * columns, m < s.down ? s.across : 0, columns % 4 == 0, v[m]);
+}
+
 // to[b][column][row] = from[b][row][column]. A thread has 4 x 4 numbers; n is b x columns in fours x rows in fours.
 KERNEL(to_planes, (const Map *from, Map *to, unsigned long long n, unsigned rows, unsigned columns)) {
     if (INDEX >= n) return;
     Square s = square_of(INDEX, rows, columns);
     float v[4][4];
-    UNROLL
-    for (unsigned m = 0; m < 4; m++)
-        fetch_map(from, s.from + (u64)m * columns, m < s.down ? s.across : 0, columns % 4 == 0, v[m]);
+    fetch_square(from, s, columns, v);
     UNROLL
     for (unsigned k = 0; k < 4; k++) {
         if (k >= s.across) continue;
@@ -85,9 +90,7 @@ KERNEL(from_planes, (const Map *from, float *to, unsigned long long n, unsigned 
     if (INDEX >= n) return;
     Square s = square_of(INDEX, rows, columns);
     float v[4][4];
-    UNROLL
-    for (unsigned m = 0; m < 4; m++)
-        fetch_map(from, s.from + (u64)m * columns, m < s.down ? s.across : 0, columns % 4 == 0, v[m]);
+    fetch_square(from, s, columns, v);
     UNROLL
     for (unsigned k = 0; k < 4; k++) {
         if (k >= s.across) continue;

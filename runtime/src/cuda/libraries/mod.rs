@@ -299,14 +299,18 @@ impl Libraries {
         self.methods(&mut self.state(), pass, shape).iter().map(alternative).collect()
     }
 
+    /// Whether cuBLAS multiplies attention's f32 numbers in TF32, which holds whole what was bf16.
+    fn attends_in_tf32(&self) -> bool {
+        matches!(self.precision, Precision::Tf32 | Precision::Bf16)
+    }
+
     /// How a call that is no convolution can be run.
     fn other_alternatives(&self, call: &Call) -> Vec<KernelAlternative> {
         let own = kernels::workspace_bytes(call, self.float());
         let Some(products) = Attention::of(call, self.float(), self.cublas.most()) else {
             return KernelAlternative::sole(own);
         };
-        let tf32 = matches!(self.precision, Precision::Tf32 | Precision::Bf16);
-        let name = if tf32 { "own_f32" } else { "own" };
+        let name = if self.attends_in_tf32() { "own_f32" } else { "own" };
         let cublas = KernelAlternative { name: "cublas".to_owned(), workspace: products.workspace() };
         let own = KernelAlternative { name: name.to_owned(), workspace: own };
         if self.deterministic { vec![cublas] } else { vec![cublas, own] }
@@ -332,8 +336,7 @@ impl Libraries {
         let failed = |refusal: Refusal| super::failed(call.name(), &refusal);
         let mut state = self.state();
         self.turn_to(&mut state, stream).map_err(failed)?;
-        // Numbers that were bf16 are whole in TF32, too.
-        let tf32 = matches!(self.precision, Precision::Tf32 | Precision::Bf16);
+        let tf32 = self.attends_in_tf32();
         let (at, bytes) = attention.of_cublas;
         for step in &attention.steps {
             match step {
