@@ -373,7 +373,7 @@ fn check_in_bf16(call: &Call, args: &[Arg]) {
                 assert_eq!(differs, None, "{what}, from the CPU");
                 continue;
             }
-            let apart = cpu.iter().zip(&found).filter(|(a, b)| !is_same(**a, **b));
+            let apart = cpu.iter().zip(&found).filter(|(a, b)| !is_equal(**a, **b));
             let largest = cpu.iter().fold(0.1 * terms(call).sqrt(), |most, v| most.max(f64::from(v.abs())));
             let step = if spec.feature_map { BF16_STEP } else { 0.0 };
             let mut others = 0;
@@ -392,7 +392,7 @@ fn check_in_bf16(call: &Call, args: &[Arg]) {
             let numbers = if spec.feature_map { wide_floats } else { floats };
             let (cpu, found) = (numbers(cpu), numbers(found));
             let largest = cpu.iter().fold(0.1 * terms(call).sqrt(), |most, v| most.max(f64::from(v.abs())));
-            for (a, b) in cpu.into_iter().zip(found).filter(|(a, b)| !is_same(*a, *b)) {
+            for (a, b) in cpu.into_iter().zip(found).filter(|(a, b)| !is_equal(*a, *b)) {
                 let off = f64::from((a - b).abs());
                 assert!(off < BF16_STEP * largest, "{what}: {b} instead of the CPU's {a}");
             }
@@ -414,6 +414,11 @@ fn wide_floats(bytes: &[u8]) -> Vec<f32> {
 fn same(cpu: &[u8], other: &[u8]) -> bool {
     let all_same = || floats(cpu).into_iter().zip(floats(other)).all(|(a, b)| is_same(a, b));
     cpu == other || (cpu.len().is_multiple_of(4) && all_same())
+}
+
+/// Of sums in some order: a sum of zeros is of the sign that its order gives.
+fn is_equal(a: f32, b: f32) -> bool {
+    a == b || is_same(a, b)
 }
 
 fn is_same(a: f32, b: f32) -> bool {

@@ -72,6 +72,8 @@ fn conv_shapes() -> Vec<ConvShape> {
     let far = Window { size: [2, 3], stride: [2, 1], padding: [0, 5], dilation: [3, 4] };
     let far_across = Window { size: [2, 3], stride: [1, 3], padding: [0, 4], dilation: [3, 2] };
     let padded_pixel = Window::square(1, 1, 1);
+    // Of two weights and rows of padding alone: many of the sums are zeros, of either sign.
+    let pair = Window { size: [1, 2], stride: [1, 1], padding: [2, 0], dilation: [2, 2] };
     vec![
         conv_shape(1, [1, 1], [1, 1], square(1, 1, 0), 1, false),
         conv_shape(5, [1, 1], [17, 3], square(1, 1, 0), 1, true),
@@ -94,6 +96,7 @@ fn conv_shapes() -> Vec<ConvShape> {
         conv_shape(3, [7, 5], [5, 7], Window { stride: [3, 2], ..square(1, 1, 0) }, 1, true),
         conv_shape(3, [5, 6], [8, 4], Window { padding: [1, 0], ..square(1, 2, 0) }, 1, false),
         conv_shape(2, [2, 3], [2, 2], square(3, 3, 2), 1, false),
+        conv_shape(2, [1, 13], [3, 12], pair, 3, false),
     ]
 }
 
