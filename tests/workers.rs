@@ -118,8 +118,12 @@ fn workers_that_are_interrupted_leave_one_state_that_goes_on() {
 
 /// The tables of a tuning for workers, on a modelled device.
 fn tuned(folder: &Path, study: &str, options: &str) -> serde_json::Value {
-    let line =
-        format!("tune --network resnet20 --device k40 --budget 40MB --study {study} {options} --format json");
+    tuned_within("40MB", folder, study, options)
+}
+
+fn tuned_within(budget: &str, folder: &Path, study: &str, options: &str) -> serde_json::Value {
+    let tune = format!("tune --network resnet20 --device k40 --budget {budget}");
+    let line = format!("{tune} --study {study} {options} --format json");
     let output = command(folder, &line).output().expect("the program starts");
     assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("JSON")
@@ -167,6 +171,12 @@ fn a_batch_is_chosen_for_what_workers_exchange() {
     for line in kept["curve"].as_array().expect("lines") {
         assert!(160.0 % number(line, "batch") == 0.0, "{line}");
     }
+
+    // The largest batch that keeps everything is 16, below what is asked for.
+    let options = "--workers 3 --interconnect 10Gbit/s --global-batch 160 --min-batch 32";
+    let above = tuned_within("5MB", folder.path(), "above", options);
+    let curve = above["curve"].as_array().expect("lines");
+    assert_eq!(curve.iter().map(|line| number(line, "batch")).collect::<Vec<_>>(), [32.0, 40.0], "{above}");
 }
 
 #[test]
