@@ -28,7 +28,9 @@ pub(super) struct Apart {
 pub(crate) struct Part {
     /// Gradients, then running statistics.
     pub(crate) regions: Vec<Region>,
-    /// Behind the last command that writes them.
+    /// The last command that writes them.
+    last: CommandId,
+    /// Recorded behind it.
     complete: EventId,
 }
 
@@ -52,7 +54,8 @@ impl Executor {
         part: Bytes,
     ) -> Result<Loaded, RuntimeError> {
         self.load_with(program, schedule, |executor, builder| {
-            let (pass, update, parts) = builder.steps_apart(part)?;
+            let parts = builder.parts(part);
+            let [pass, update] = builder.steps_apart(&parts)?;
             let (pass, update) = (executor.enqueued(false, pass), executor.enqueued(false, update));
             Ok((None, Some(Apart { pass, update, parts })))
         })
@@ -98,10 +101,9 @@ impl Loaded {
 }
 
 impl Builder<'_> {
-    /// The steps of the pass, those of the update, and what the pass completes for the workers to sum.
-    fn steps_apart(&self, part: Bytes) -> Result<(Vec<Step>, Vec<Step>, Vec<Part>), RuntimeError> {
+    /// The steps of the pass, which completes these parts, and those of the update.
+    fn steps_apart(&self, parts: &[Part]) -> Result<[Vec<Step>; 2], RuntimeError> {
         let (events, program) = (self.events(), self.program);
-        let (parts, completes) = self.parts(part, events.iter().flatten().count() as u32);
         let (mut pass, mut update) = (Vec::new(), Vec::new());
         for (id, command) in self.schedule.numbered_commands() {
             if is_update(program, command) {
@@ -123,22 +125,21 @@ impl Builder<'_> {
             }
             pass.push(self.step(id, command));
             pass.extend(events[id.index()].map(|event| Step::Record(stream, event)));
-            let behind = completes.iter().filter(|(command, _)| *command == id);
-            pass.extend(behind.map(|(_, event)| Step::Record(stream, *event)));
+            let completed = parts.iter().filter(|part| part.last == id);
+            pass.extend(completed.map(|part| Step::Record(stream, part.complete)));
         }
         if update.is_empty() {
             return Err(RuntimeError::mismatch("program in two parts", "one that trains", "no update"));
         }
-        Ok((pass, update, parts))
+        Ok([pass, update])
     }
 
-    /// What workers sum, cut into parts, in the order in which the commands complete them, and the event behind each of
-    /// those commands; events are numbered from the first on.
-    fn parts(&self, part: Bytes, first_event: u32) -> (Vec<Part>, Vec<(CommandId, EventId)>) {
+    /// What workers sum, cut into parts of about so many bytes, in the order in which the commands complete them.
+    fn parts(&self, part: Bytes) -> Vec<Part> {
         let pieces = pieces(self.program, Overlap::Backward(part)).unwrap_or_default();
-        let mut regions = summed(self.program).peekable();
+        let mut regions = summed(self.program);
         let mut end = Bytes::ZERO;
-        let mut parts: Vec<(CommandId, Vec<Region>)> = Vec::new();
+        let mut parts: Vec<Part> = Vec::new();
         for piece in pieces {
             let mut of_piece = Vec::new();
             while end < piece.first_byte + piece.bytes {
@@ -152,15 +153,13 @@ impl Builder<'_> {
             let writes_it =
                 |command: &Command| matches!(command, Command::Compute { op, .. } if written.contains(op));
             let last = self.schedule.numbered_commands().filter(|(_, command)| writes_it(command)).last();
-            parts.push((last.map_or(CommandId(0), |(id, _)| id), of_piece));
+            let last = last.map_or(CommandId(0), |(id, _)| id);
+            parts.push(Part { regions: of_piece, last, complete: EventId(0) });
         }
-        parts.sort_by_key(|(command, _)| *command);
-        let events = (first_event..).map(EventId);
+        parts.sort_by_key(|part| part.last);
+        let first = self.events().iter().flatten().count() as u32;
+        parts.iter_mut().zip(first..).for_each(|(part, event)| part.complete = EventId(event));
         parts
-            .into_iter()
-            .zip(events)
-            .map(|((command, regions), complete)| (Part { regions, complete }, (command, complete)))
-            .unzip()
     }
 }
 
