@@ -49,19 +49,15 @@ impl<M: Messages> Sharded<M> {
 
     /// The message of a worker with this head. Messages of pieces that it sent before are kept for their turn.
     fn receive(&mut self, from: usize, head: Head) -> Result<Vec<u32>, GroupError> {
+        if let Some(message) = self.kept(from, head) {
+            return Ok(message);
+        }
         loop {
-            if let Some(message) = self.kept(from, head) {
-                return Ok(message);
-            }
             let message = self.messages.receive(from)?;
             if message.starts_with(&head.words()) {
                 return Ok(message);
             }
             self.keep(from, head, message)?;
-            if head == Head::Agreement {
-                // It comes behind all pieces, and the others wait for their sums meanwhile.
-                self.serve(false)?;
-            }
         }
     }
 
