@@ -122,7 +122,7 @@ impl World {
         &self.shared.library
     }
 
-    /// Whether this process was stopped for so long that the others have taken it for lost.
+    /// Whether this process was stopped for so long that the others may have taken it for lost.
     pub fn is_given_up(&self) -> bool {
         self.shared.heard().given_up
     }
@@ -164,9 +164,9 @@ impl World {
         self.waits_for(|heard| heard.over);
     }
 
-    /// Waits for one of the workers before this one to have saved and to end all, this one among them; where the others have
-    /// given this one up, for whichever of them ends all. Returns where none of them lives any longer, or nothing is heard:
-    /// then it is for this one to end all.
+    /// Waits for one of the workers before this one to have saved and to end all, this one among them; where the others may
+    /// have given this one up, for whichever of them ends all. Returns where none of them lives any longer, or nothing is
+    /// heard: then it is for this one to end all.
     pub fn wait_to_be_ended(&self) {
         let lives = |worker: &OfWorker| worker.last.elapsed() < self.shared.timeout;
         let begun = Instant::now();
