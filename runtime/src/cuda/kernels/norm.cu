@@ -203,6 +203,37 @@ KERNEL(batch_norm_apply, (const Map *x, const float *mean, const float *scale, c
     store_map(y, i, count, v);
 }
 
+// y = (x - mean) * scale + beta, and what follows: r is added, the ReLU clips, and its mask is saved, one bit an element, as
+// relu_mask_forward does of what y holds. A thread has eight elements, a byte of the mask; y may be r.
+KERNEL(batch_norm_apply_then, (const Map *x, const float *mean, const float *scale, const float *beta, const Map *r, Map *y,
+                               unsigned char *mask, unsigned long long n, unsigned channels, unsigned adds,
+                               unsigned clips, float ceiling, unsigned masks)) {
+    u64 byte = INDEX;
+    unsigned bits = 0;
+    UNROLL
+    for (unsigned half = 0; half < 2; half++) {
+        u64 i = 8 * byte + 4 * half;
+        unsigned count = there(n, i, 4);
+        unsigned channel = (unsigned)(i - quotient(i, channels) * channels);
+        float v[4], other[4], middle[4], factor[4], shift[4];
+        load_map(x, i, count, v);
+        if (adds) load_map(r, i, count, other);
+        of_channels(mean, channel, channels, middle);
+        of_channels(scale, channel, channels, factor);
+        of_channels(beta, channel, channels, shift);
+        UNROLL
+        for (unsigned l = 0; l < 4; l++) {
+            v[l] = (v[l] - middle[l]) * factor[l] + shift[l];
+            if (adds) v[l] = v[l] + other[l];
+            if (clips) v[l] = relu(v[l], ceiling);
+            float kept = number(stored(v[l]));
+            bits |= (l < count && kept > 0.0f && kept < ceiling ? 1u : 0u) << (4 * half + l);
+        }
+        store_map(y, i, count, v);
+    }
+    if (masks && 8 * byte < n) mask[byte] = (unsigned char)bits;
+}
+
 // Moves the running mean and variance towards the batch's; the variance unbiased.
 KERNEL(batch_norm_running, (const float *stats, float *mean, float *variance, unsigned long long rows,
                             unsigned channels, float epsilon, float momentum)) {
@@ -233,9 +264,35 @@ KERNEL(batch_norm_inference, (const Map *x, const float *gamma, const float *bet
     store_map(y, i, count, v);
 }
 
-// parts[k] = [sum of dy; channels][sum of (x - mean) * dy; channels] over the rows of part k.
-KERNEL(gradient_parts, (const Map *x, const Map *dy, const float *mean, float *parts, unsigned long long rows,
-                        unsigned channels, unsigned count)) {
+// What is left of four gradients from element i on, of which `count` are there, behind a ReLU: with a gate of 1 those where
+// 0 < y < ceiling, with a gate of 2 those whose bit of the mask is set; with a gate of 0 all. `aligned` as for fetch.
+FUNCTION void behind(const Map *y, const unsigned char *mask, u64 i, unsigned count, unsigned aligned, unsigned gate,
+                     float ceiling, float g[4]) {
+    if (gate == 1) {
+        float out[4];
+        fetch_map(y, i, count, aligned, out);
+        UNROLL
+        for (unsigned l = 0; l < 4; l++) g[l] = out[l] > 0.0f && out[l] < ceiling ? g[l] : 0.0f;
+    } else if (gate == 2) {
+        unsigned bits = 0;
+        if (aligned && count != 0) {
+            bits = mask[i / 8] >> (unsigned)(i % 8);
+        } else {
+            UNROLL
+            for (unsigned l = 0; l < 4; l++)
+                if (l < count) bits |= (mask[(i + l) / 8] >> (unsigned)((i + l) % 8) & 1u) << l;
+        }
+        // As relu_mask_backward, which gives no -0.
+        UNROLL
+        for (unsigned l = 0; l < 4; l++) g[l] = 0.0f + (bits >> l & 1 ? g[l] : 0.0f);
+    }
+}
+
+// parts[k] = [sum of dy; channels][sum of (x - mean) * dy; channels] over the rows of part k, of what is left of dy behind the
+// gate, which also goes to dr where that is given; dr may be dy.
+KERNEL(gradient_parts, (const Map *x, const Map *dy, const float *mean, const Map *y, const unsigned char *mask, Map *dr,
+                        float *parts, unsigned long long rows, unsigned channels, unsigned count, unsigned gate,
+                        float ceiling, unsigned gives)) {
     Columns c = columns_of(INDEX, channels);
     if (c.part >= count) return;
     float middle[4], sum[4][4], product[4][4];
@@ -253,6 +310,14 @@ KERNEL(gradient_parts, (const Map *x, const Map *dy, const float *mean, float *p
             unsigned here = at < rows ? c.count : 0;
             fetch_map(x, i, here, c.aligned, v[l]);
             fetch_map(dy, i, here, c.aligned, g[l]);
+            behind(y, mask, i, here, c.aligned, gate, ceiling, g[l]);
+        }
+        if (gives) {
+            UNROLL
+            for (unsigned l = 0; l < 4; l++) {
+                u64 at = row + l * (u64)count;
+                if (at < rows) put_map(dr, at * channels + c.channel, c.count, c.aligned, g[l]);
+            }
         }
         // Rows that are not there have no gradient.
         UNROLL
@@ -287,16 +352,17 @@ KERNEL(batch_norm_slopes, (const float *sums, const float *stats, float *dgamma,
     slopes[channels + channel] = (float)(sum * share);
 }
 
-// dx = gamma / sqrt(variance + epsilon) * (dy - dbeta / n - xhat * dgamma / n).
-KERNEL(batch_norm_backward, (const Map *x, const Map *dy, const float *gamma, const float *stats,
-                             const float *slopes, Map *dx, unsigned long long n, unsigned channels,
-                             unsigned accumulate)) {
+// dx = gamma / sqrt(variance + epsilon) * (dy - dbeta / n - xhat * dgamma / n), of what is left of dy behind the gate.
+KERNEL(batch_norm_backward, (const Map *x, const Map *dy, const Map *y, const unsigned char *mask, const float *gamma,
+                             const float *stats, const float *slopes, Map *dx, unsigned long long n, unsigned channels,
+                             unsigned gate, float ceiling, unsigned accumulate)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
     unsigned c = (unsigned)(i - quotient(i, channels) * channels);
     float v[4], g[4], old[4], middle[4], inverse[4], factor[4], slope[4], shift[4];
     load_map(x, i, count, v);
     load_map(dy, i, count, g);
+    behind(y, mask, i, count, 1, gate, ceiling, g);
     if (accumulate) load_map(dx, i, count, old);
     of_channels(stats, c, channels, middle);
     of_channels(stats + channels, c, channels, inverse);

@@ -17,7 +17,7 @@ use crate::request::PlanError;
 use plimsoll_ir::trace::Phase;
 
 /// The layer types that are recomputed.
-const CHEAP_KINDS: [&str; 16] = [
+const CHEAP_KINDS: [&str; 19] = [
     "pool",
     "relu",
     "gelu",
@@ -26,6 +26,9 @@ const CHEAP_KINDS: [&str; 16] = [
     "hardsigmoid",
     "hardswish",
     "bn",
+    "bn+relu",
+    "bn+add",
+    "bn+add+relu",
     "layernorm",
     "rmsnorm",
     "rotary",
