@@ -191,6 +191,7 @@ fn calls() -> Vec<Call> {
     ));
     all.extend([
         Call::BatchNormForward { shape: long, epsilon: 1e-5, then: After::default() },
+        Call::BatchNormBackward { shape: long, then: After::default(), accumulate },
         Call::BiasBackward { shape: long, accumulate },
         Call::MultiplySums {
             shape: ScaleShape { groups: 2, rows: 90, channels: 5, learned: false },

@@ -264,35 +264,40 @@ KERNEL(batch_norm_inference, (const Map *x, const float *gamma, const float *bet
     store_map(y, i, count, v);
 }
 
-// What is left of four gradients from element i on, of which `count` are there, behind a ReLU: with a gate of 1 those where
-// 0 < y < ceiling, with a gate of 2 those whose bit of the mask is set; with a gate of 0 all. `aligned` as for fetch.
-FUNCTION void behind(const Map *y, const unsigned char *mask, u64 i, unsigned count, unsigned aligned, unsigned gate,
-                     float ceiling, float g[4]) {
+// Which of four gradients from element i on, of which `count` are there, pass a ReLU, one bit each: with a gate of 1 where
+// 0 < y < ceiling, with a gate of 2 where the mask's bit is set; with a gate of 0 all. `aligned` as for fetch.
+FUNCTION unsigned passing(const Map *y, const unsigned char *mask, u64 i, unsigned count, unsigned aligned, unsigned gate,
+                          float ceiling) {
+    unsigned bits = gate == 0 ? 15u : 0u;
     if (gate == 1) {
         float out[4];
         fetch_map(y, i, count, aligned, out);
         UNROLL
-        for (unsigned l = 0; l < 4; l++) g[l] = out[l] > 0.0f && out[l] < ceiling ? g[l] : 0.0f;
+        for (unsigned l = 0; l < 4; l++) bits |= (out[l] > 0.0f && out[l] < ceiling ? 1u : 0u) << l;
+    } else if (gate == 2 && aligned) {
+        if (count != 0) bits = mask[i / 8] >> (unsigned)(i % 8);
     } else if (gate == 2) {
-        unsigned bits = 0;
-        if (aligned && count != 0) {
-            bits = mask[i / 8] >> (unsigned)(i % 8);
-        } else {
-            UNROLL
-            for (unsigned l = 0; l < 4; l++)
-                if (l < count) bits |= (mask[(i + l) / 8] >> (unsigned)((i + l) % 8) & 1u) << l;
-        }
-        // As relu_mask_backward, which gives no -0.
         UNROLL
-        for (unsigned l = 0; l < 4; l++) g[l] = 0.0f + (bits >> l & 1 ? g[l] : 0.0f);
+        for (unsigned l = 0; l < 4; l++)
+            if (l < count) bits |= (mask[(i + l) / 8] >> (unsigned)((i + l) % 8) & 1u) << l;
+    }
+    return bits;
+}
+
+// Leaves 0 of what does not pass. As relu_mask_backward gives no -0, with a gate of 2 there is none.
+FUNCTION void hold_back(unsigned bits, unsigned gate, float g[4]) {
+    UNROLL
+    for (unsigned l = 0; l < 4; l++) {
+        g[l] = bits >> l & 1 ? g[l] : 0.0f;
+        if (gate == 2) g[l] = 0.0f + g[l];
     }
 }
 
 // parts[k] = [sum of dy; channels][sum of (x - mean) * dy; channels] over the rows of part k, of what is left of dy behind the
 // gate, which also goes to dr where that is given; dr may be dy.
-KERNEL(gradient_parts, (const Map *x, const Map *dy, const float *mean, const Map *y, const unsigned char *mask, Map *dr,
-                        float *parts, unsigned long long rows, unsigned channels, unsigned count, unsigned gate,
-                        float ceiling, unsigned gives)) {
+FUNCTION void gradient_sums(const Map *x, const Map *dy, const float *mean, const Map *y, const unsigned char *mask, Map *dr,
+                            float *parts, u64 rows, unsigned channels, unsigned count, unsigned gate, float ceiling,
+                            unsigned gives) {
     Columns c = columns_of(INDEX, channels);
     if (c.part >= count) return;
     float middle[4], sum[4][4], product[4][4];
@@ -304,20 +309,24 @@ KERNEL(gradient_parts, (const Map *x, const Map *dy, const float *mean, const Ma
     }
     for (u64 row = c.part; row < rows; row += 4 * (u64)count) {
         float v[4][4], g[4][4];
+        unsigned bits[4];
+        UNROLL
+        for (unsigned l = 0; l < 4; l++) {
+            u64 at = row + l * (u64)count;
+            bits[l] = passing(y, mask, at * channels + c.channel, at < rows ? c.count : 0, c.aligned, gate, ceiling);
+        }
         UNROLL
         for (unsigned l = 0; l < 4; l++) {
             u64 at = row + l * (u64)count, i = at * channels + c.channel;
             unsigned here = at < rows ? c.count : 0;
-            fetch_map(x, i, here, c.aligned, v[l]);
             fetch_map(dy, i, here, c.aligned, g[l]);
-            behind(y, mask, i, here, c.aligned, gate, ceiling, g[l]);
+            hold_back(bits[l], gate, g[l]);
+            if (gives && here != 0) put_map(dr, i, here, c.aligned, g[l]);
         }
-        if (gives) {
-            UNROLL
-            for (unsigned l = 0; l < 4; l++) {
-                u64 at = row + l * (u64)count;
-                if (at < rows) put_map(dr, at * channels + c.channel, c.count, c.aligned, g[l]);
-            }
+        UNROLL
+        for (unsigned l = 0; l < 4; l++) {
+            u64 at = row + l * (u64)count;
+            fetch_map(x, at * channels + c.channel, at < rows ? c.count : 0, c.aligned, v[l]);
         }
         // Rows that are not there have no gradient.
         UNROLL
@@ -336,6 +345,20 @@ KERNEL(gradient_parts, (const Map *x, const Map *dy, const float *mean, const Ma
     }
     put(parts, 2 * c.part * channels + c.channel, c.count, c.aligned, sum[0]);
     put(parts, (2 * c.part + 1) * channels + c.channel, c.count, c.aligned, product[0]);
+}
+
+KERNEL(gradient_parts, (const Map *x, const Map *dy, const float *mean, float *parts, unsigned long long rows,
+                        unsigned channels, unsigned count)) {
+    gradient_sums(x, dy, mean, x, 0, 0, parts, rows, channels, count, 0, 0.0f, 0);
+}
+
+// The same behind a ReLU. A loop for each gate takes fewer registers than one that asks for it.
+KERNEL(gradient_parts_behind, (const Map *x, const Map *dy, const float *mean, const Map *y, const unsigned char *mask,
+                               Map *dr, float *parts, unsigned long long rows, unsigned channels, unsigned count,
+                               unsigned gate, float ceiling, unsigned gives)) {
+    if (gate == 1) gradient_sums(x, dy, mean, y, mask, dr, parts, rows, channels, count, 1, ceiling, gives);
+    else if (gate == 2) gradient_sums(x, dy, mean, y, mask, dr, parts, rows, channels, count, 2, ceiling, gives);
+    else gradient_sums(x, dy, mean, y, mask, dr, parts, rows, channels, count, 0, ceiling, gives);
 }
 
 // With n rows and xhat = (x - mean) / sqrt(variance + epsilon): dbeta = sum dy, dgamma = sum dy * xhat, and
@@ -362,7 +385,7 @@ KERNEL(batch_norm_backward, (const Map *x, const Map *dy, const Map *y, const un
     float v[4], g[4], old[4], middle[4], inverse[4], factor[4], slope[4], shift[4];
     load_map(x, i, count, v);
     load_map(dy, i, count, g);
-    behind(y, mask, i, count, 1, gate, ceiling, g);
+    hold_back(passing(y, mask, i, count, 1, gate, ceiling), gate, g);
     if (accumulate) load_map(dx, i, count, old);
     of_channels(stats, c, channels, middle);
     of_channels(stats + channels, c, channels, inverse);

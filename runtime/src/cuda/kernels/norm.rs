@@ -95,9 +95,15 @@ pub(super) fn backward(p: &mut Plan, shape: &RowShape, then: &After, accumulate:
     let gate = U32(then.relu.map_or(0, |relu| if relu.mask { 2 } else { 1 }));
     let (kept, dr, ceiling) = (p.operand_or("kept", "x"), p.operand_or("dr", "dx"), ceiling(p, then));
     // The mean is the first half of stats.
-    let numbers = [rows, channels, U32(narrow(count)), gate, ceiling, flag(then.add)];
-    let arguments = [&[x, dy, stats, kept, kept, dr, of_parts], &numbers[..]].concat();
-    p.launch("gradient_parts", threads(count, shape), arguments);
+    let numbers = [rows, channels, U32(narrow(count))];
+    if *then == After::default() {
+        let arguments = [&[x, dy, stats, of_parts], &numbers[..]].concat();
+        p.launch("gradient_parts", threads(count, shape), arguments);
+    } else {
+        let leading = [x, dy, stats, kept, kept, dr, of_parts];
+        let arguments = [&leading[..], &numbers[..], &[gate, ceiling, flag(then.add)]].concat();
+        p.launch("gradient_parts_behind", threads(count, shape), arguments);
+    }
     // What has passed is there already.
     let (dy, gate) = if then.add { (dr, U32(0)) } else { (dy, gate) };
     p.sum(of_parts, count, width, sums, false);
