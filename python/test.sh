@@ -91,6 +91,12 @@ if [ -z "${PLIMSOLL_STANDIN:-}" ]; then
 fi
 # Threads of a kernel that wait for each other give the core away, to whatever else runs.
 export OMP_WAIT_POLICY=passive
+# The older versions of torch are fetched meanwhile.
+declare -A fetching
+for version in ${older[@]+"${older[@]}"}; do
+  have_older "$version" 480 > /dev/null 2>&1 &
+  fetching[$version]=$!
+done
 # From the folder of the tests, so that what is tested is what was installed.
 cd tests
 some=()
@@ -107,15 +113,14 @@ short=(test_bits.py test_step.py test_faults.py test_pieces.py)
 short_names="test_step or test_faults or (test_bits and sgd and 20GB) or is_the_recording"
 for version in ${older[@]+"${older[@]}"}; do
   left=$((${LEFT:-900} - SECONDS))
-  if [ -n "$ci" ] && [ "$left" -lt 200 ]; then
+  if [ -n "$ci" ] && [ "$left" -lt 100 ]; then
     step "torch $version: skipped, $left s are left; \`OLDER=$version bash python/test.sh\` runs it"
     continue
   fi
   folder="$venv-$version"
-  limit="$([ -n "$ci" ] && echo 120 || echo 480)"
-  if ! (cd .. && have_older "$version" "$limit"); then
+  if ! wait "${fetching[$version]}"; then
     if [ -z "$ci" ]; then missing "torch $version is not to be had from PyPI within 8 minutes"; fi
-    step "torch $version: skipped, it is not to be had from PyPI within two minutes"
+    step "torch $version: skipped, it is not to be had from PyPI within 8 minutes"
     continue
   fi
   python="$(cd .. && cd "$folder/bin" && pwd)/python"

@@ -303,7 +303,7 @@ pub struct SearchArgs {
 #[derive(Clone, Debug, Args)]
 pub struct ClusterArgs {
     /// Choose the batch for so many workers that train together, each with this budget: by the time of an update, with what
-    /// they exchange between the last pass and the update. Needs --interconnect
+    /// they exchange while the last backward pass goes on. Needs --interconnect
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=65536), help_heading = "Workers")]
     pub workers: Option<u64>,
     /// What connects the workers: the rate at which each can send and, after a comma, the latency of a message, such as

@@ -4,10 +4,10 @@
 use crate::subjects::{Scale, TWELVE_GB, device};
 use crate::table::{Table, percent};
 use plimsoll::ir::exchange::update::{Busy, bound, busy, simulate_update};
-use plimsoll::ir::exchange::{Form, Interconnect};
+use plimsoll::ir::exchange::{Form, Interconnect, Overlap};
 use plimsoll::ir::{Bytes, Seconds};
 use plimsoll::tuner::Policy;
-use plimsoll::tuner::exchange::{Overlap, Workers, exchange};
+use plimsoll::tuner::exchange::{Workers, exchange};
 
 /// Bytes of a piece, of which the best are taken: small ones can begin early, large ones need fewer messages.
 const PIECES: [u64; 4] = [4 << 20, 16 << 20, 64 << 20, 256 << 20];

@@ -12,7 +12,10 @@
 //! What it deliberately does not do: model the additions of a sum, or workers that differ. Every worker has this schedule;
 //! where they differ, the slowest says how long an update takes.
 
+mod pieces;
 pub mod update;
+
+pub use pieces::{Overlap, PIECE_BYTES, pieces, summed, writes};
 
 use crate::check::Violation;
 use crate::document::{Document, Fault, define_kind};

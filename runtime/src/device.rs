@@ -387,6 +387,15 @@ pub trait Device: Send {
     /// Reads from the allocation, between iterations.
     fn read(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError>;
 
+    /// Reads what an iteration that runs has written for the last time, where an event behind that has happened; false where it
+    /// has not yet. A device that cannot tell waits for the end of the iteration.
+    fn read_behind(&mut self, event: EventId, offset: Bytes, data: &mut [u8]) -> Result<bool, DeviceError> {
+        let _ = event;
+        self.synchronise()?;
+        self.read(offset, data)?;
+        Ok(true)
+    }
+
     /// A part of the host memory, between iterations, or while one runs that does not touch it; also where the device is
     /// lost.
     fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], DeviceError>;

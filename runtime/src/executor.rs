@@ -20,6 +20,7 @@ use crate::error::RuntimeError;
 use crate::host::{HostSlab, host_slab};
 use crate::waits::crossing_waits;
 use apart::Apart;
+pub(crate) use apart::Part;
 use keeping::Keeping;
 use plimsoll_ir::check::{Places, locate};
 use plimsoll_ir::health::Health;

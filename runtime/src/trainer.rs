@@ -158,6 +158,15 @@ struct Metrics {
     counted: f32,
 }
 
+impl Metrics {
+    const BYTES: usize = 12;
+
+    fn of(bytes: &[u8; Metrics::BYTES]) -> Metrics {
+        let word = |i: usize| f32::from_le_bytes([bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]]);
+        Metrics { loss: word(0), correct: word(4), counted: word(8) }
+    }
+}
+
 impl Trainer {
     /// Starts anew: parameters are drawn, everything else of the resident part is set to its start.
     pub fn new(
@@ -585,10 +594,9 @@ impl Trainer {
     }
 
     fn metrics(&mut self) -> Result<Metrics, RuntimeError> {
-        let mut bytes = [0; 12];
+        let mut bytes = [0; Metrics::BYTES];
         self.executor.read_region(self.train.metrics(), &mut bytes)?;
-        let word = |i: usize| f32::from_le_bytes([bytes[i], bytes[i + 1], bytes[i + 2], bytes[i + 3]]);
-        Ok(Metrics { loss: word(0), correct: word(4), counted: word(8) })
+        Ok(Metrics::of(&bytes))
     }
 
     /// Everything that the next iteration depends on.

@@ -85,7 +85,7 @@ pub fn cluster(config: &Config) -> Option<Table> {
             ("interconnect", "interconnect", interconnect.to_string().into()),
             ("global_batch", "global batch", global_batch.into()),
             ("passes", "passes of a worker", passes.into()),
-            ("exchange_seconds", "exchange, predicted", exchange_seconds.into()),
+            ("exchange_seconds", "exchange adds, predicted", exchange_seconds.into()),
             ("update_seconds", "update", update_seconds.into()),
             ("samples_per_second", "samples/s of all", Cell::Number(together, 0)),
             ("speedup", "times one worker", Cell::Number(together / alone, 2)),

@@ -19,7 +19,7 @@ use crate::request::{ClusterRequest, NetworkRequest, NetworkSource};
 
 use crate::watch::Watch;
 use crate::workload::{About, Confirmed, SEED, UNMEASURED, Workload};
-use plimsoll_ir::exchange::{Exchange, Form};
+use plimsoll_ir::exchange::{Exchange, Form, Overlap, PIECE_BYTES};
 use plimsoll_ir::network::{Network, NetworkSpec};
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::program::{Call, Program};
@@ -35,7 +35,7 @@ use plimsoll_runtime::{
     DeviceError, Executor, LearningRateSchedule, Loaded, MemoryKind, MemoryLayout, RuntimeError, Trainer,
     TrainingPlan,
 };
-use plimsoll_tuner::exchange::{Overlap, Workers, exchange};
+use plimsoll_tuner::exchange::{Workers, exchange};
 use plimsoll_tuner::{Outcome, Policy};
 use std::path::Path;
 use std::sync::Once;
@@ -276,7 +276,7 @@ impl NetworkWorkload {
     ) -> Result<(Executor, Vec<Loaded>), Error> {
         let [(trained, schedule), others @ ..] = programs else { return self.executor(programs) };
         let mut executor = Executor::new(self.setup.device()?, layout_of(programs))?;
-        let trained = executor.load_apart(trained, schedule)?;
+        let trained = executor.load_apart(trained, schedule, PIECE_BYTES)?;
         let (executor, others) = load(executor, others)?;
         Ok((executor, [vec![trained], others].concat()))
     }
@@ -374,8 +374,8 @@ impl Workload for NetworkWorkload {
         let ClusterRequest { workers: count, interconnect, .. } = *cluster;
         // A processor's device memory is the host's.
         let staged = !matches!(self.setup, Setup::Cpu(_));
-        let form = Form::Sharded;
-        let workers = Workers { count, interconnect, form, staged, passes, overlap: Overlap::Nothing };
+        let (form, overlap) = (Form::Sharded, Overlap::Backward(PIECE_BYTES));
+        let workers = Workers { count, interconnect, form, staged, passes, overlap };
         let exchange = exchange(&self.program(batch, Mode::Train)?, &workers);
         Ok(exchange.ok_or(TuneError::NothingToExchange)?)
     }

@@ -121,8 +121,8 @@ pub trait Workload {
         self.host_limit().is_none_or(|room| schedule.host_bytes(trace) <= room)
     }
 
-    /// What workers exchange beside an iteration of a batch, `passes` of them for an update: all of it between the last pass
-    /// and the update, as [`crate::training`] does it.
+    /// What workers exchange beside an iteration of a batch, `passes` of them for an update: piece by piece while the last
+    /// backward pass goes on, as [`crate::training`] does it.
     fn exchange(&self, batch: u64, cluster: &ClusterRequest, passes: u64) -> Result<Exchange, Error>;
 
     /// What a policy makes of a trace, and how it searched.

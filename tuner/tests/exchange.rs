@@ -3,14 +3,14 @@
 
 use crate::common::{planned, request};
 use plimsoll_ir::exchange::update::{bound, simulate_update};
-use plimsoll_ir::exchange::{Exchange, Form, Interconnect};
+use plimsoll_ir::exchange::{Exchange, Form, Interconnect, Overlap};
 use plimsoll_ir::program::{Access, Operand, Program, Role};
 use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::trace::Phase;
 use plimsoll_ir::{Bytes, Document, OpId, Seconds};
 use plimsoll_networks::{LowerOptions, build, lower, usual};
 use plimsoll_tuner::Policy;
-use plimsoll_tuner::exchange::{Overlap, Workers, exchange};
+use plimsoll_tuner::exchange::{Workers, exchange};
 
 /// A network of the zoo, with times as of a device of 10 TFLOP/s.
 fn program(name: &str) -> Program {

@@ -320,10 +320,10 @@ pub enum Call {
     LrnForward { shape: RowShape, size: u32, alpha: f32, beta: f32, bias: f32 },
     /// x, dy -> dx. Computes the sums anew from x.
     LrnBackward { shape: RowShape, size: u32, alpha: f32, beta: f32, bias: f32, accumulate: bool },
-    /// logits, labels -> probabilities, metrics. Rows are samples. In place allowed.
+    /// logits, labels -> differences, metrics. Rows are samples. In place allowed. differences = softmax(logits) - one-hot, 0
+    /// for samples that do not count.
     SoftmaxCrossEntropyForward { shape: RowShape },
-    /// probabilities, labels -> dlogits = (probabilities - one-hot) / counted, 0 for samples that do not count.
-    /// In place allowed.
+    /// differences, labels -> dlogits = differences / counted, the number of samples that count. In place allowed.
     SoftmaxCrossEntropyBackward { shape: RowShape },
     /// hyper, parameter, \[gradient\], momentum -> parameter, momentum: g = gradient + decay * parameter where `decay`
     /// is set, m = momentum * m + g, parameter -= learning rate * m. Where `idle` is set there is no gradient, and it counts

@@ -197,7 +197,7 @@ const FEATURE_MAPS: [&str; 24] = [
     "b",
     "qkv",
     "dqkv",
-    "probabilities",
+    "differences",
     "logits",
     "dlogits",
     "gates",
@@ -547,12 +547,12 @@ fn repeat(s: &RowShape) -> Operands {
 fn loss_forward(s: &RowShape) -> Operands {
     let (logits, labels) = (all(s), f32s(&[s.rows]));
     let metrics = write("metrics", f32s(&[3]));
-    Operands::of([read("logits", logits), read("labels", labels), write("probabilities", logits), metrics])
+    Operands::of([read("logits", logits), read("labels", labels), write("differences", logits), metrics])
 }
 
 fn loss_backward(s: &RowShape) -> Operands {
     let (logits, labels) = (all(s), f32s(&[s.rows]));
-    Operands::of([read("probabilities", logits), read("labels", labels), write("dlogits", logits)])
+    Operands::of([read("differences", logits), read("labels", labels), write("dlogits", logits)])
 }
 
 fn sgd(n: u64, idle: bool) -> Operands {
@@ -758,8 +758,8 @@ mod tests {
         check(Call::BatchNormRunning { shape: rows, epsilon: 1e-5, momentum: 0.1 }, &[]);
         check(Call::LayerNormBackward { shape: rows, accumulate: true }, &["x", "dy", "dx"]);
         check(Call::ReluMaskForward { elements: 24, ceiling: 6.0 }, &["x", "y"]);
-        check(Call::SoftmaxCrossEntropyForward { shape: rows }, &["logits", "probabilities"]);
-        check(Call::SoftmaxCrossEntropyBackward { shape: rows }, &["probabilities", "dlogits"]);
+        check(Call::SoftmaxCrossEntropyForward { shape: rows }, &["logits", "differences"]);
+        check(Call::SoftmaxCrossEntropyBackward { shape: rows }, &["differences", "dlogits"]);
         check(Call::Repeat { shape: rows }, &["y"]);
         check(Call::BiasBackward { shape: rows, accumulate: false }, &["dy"]);
         check(Call::Sgd { elements: 24, decay: true, idle: false }, &[]);

@@ -26,11 +26,11 @@ impl Rules for SoftmaxCrossEntropy {
         walk.forward_op(id, call, walk.value(inputs[0]), &[labels], over, &[metrics])
     }
 
-    /// The gradient of the logits, in place of the probabilities, which nobody else reads.
-    fn backward(&self, walk: &mut Walk<'_>, id: LayerId, probabilities: TensorId) {
-        let operands = [probabilities, LABELS, probabilities].map(Operand::Tensor).to_vec();
+    /// The gradient of the logits, in place of the differences of probabilities and labels, which nobody else reads.
+    fn backward(&self, walk: &mut Walk<'_>, id: LayerId, differences: TensorId) {
+        let operands = [differences, LABELS, differences].map(Operand::Tensor).to_vec();
         let call = Call::SoftmaxCrossEntropyBackward { shape: walk.rows(id) };
         walk.push(id, "backward", Phase::Backward, call, operands);
-        walk.gradients.hold(walk.network.layer(id).inputs[0], probabilities);
+        walk.gradients.hold(walk.network.layer(id).inputs[0], differences);
     }
 }

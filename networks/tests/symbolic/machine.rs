@@ -341,11 +341,11 @@ fn evaluate_loss(
         Call::SoftmaxCrossEntropyForward { .. } => {
             let (logits, labels) = (get(0), get(1));
             let metrics = terms.apply("metrics", &[logits, labels]);
-            vec![(2, terms.apply("softmax", &[logits])), (3, metrics)]
+            vec![(2, terms.apply("softmax - one-hot", &[logits, labels])), (3, metrics)]
         }
         Call::SoftmaxCrossEntropyBackward { .. } => {
-            let (logits, labels) = (terms.argument_of("softmax", get(0)), get(1));
-            vec![(2, terms.apply("dlogits", &[logits, labels]))]
+            let (differences, labels) = (get(0), get(1));
+            vec![(2, terms.apply("dlogits", &[differences, labels]))]
         }
         _ => unreachable!("{} is not the loss", call.name()),
     }

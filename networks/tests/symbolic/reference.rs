@@ -152,7 +152,7 @@ impl<'a> Reference<'a> {
             LayerKind::SoftmaxCrossEntropy => {
                 let labels = terms.atom("labels");
                 self.metrics = terms.apply("metrics", &[x, labels]);
-                terms.apply("softmax", &[x])
+                terms.apply("softmax - one-hot", &[x, labels])
             }
             LayerKind::Slice { along, .. } => {
                 let [first, length, _] = self.cut(layer, along);
@@ -240,7 +240,8 @@ impl<'a> Reference<'a> {
         let x = self.values[input];
         if layer.kind == LayerKind::SoftmaxCrossEntropy {
             let labels = terms.atom("labels");
-            return vec![(input, terms.apply("dlogits", &[x, labels]))];
+            let differences = terms.apply("softmax - one-hot", &[x, labels]);
+            return vec![(input, terms.apply("dlogits", &[differences, labels]))];
         }
         let dy = dy.expect("every layer leads to the loss");
         let name = &self.owner(layer);

@@ -52,7 +52,7 @@ impl Events {
     /// Waits until the event is recorded in this iteration; gives the time at which it was due.
     pub(super) fn wait(&self, event: EventId, iteration: u64) -> u64 {
         let slot = &self.slots[event.0 as usize];
-        let recorded = || slot.iteration.load(Ordering::SeqCst) == iteration;
+        let recorded = || self.has_happened(event, iteration);
         let mut spins = 0;
         while !recorded() && spins < SPINS {
             spin_loop();
@@ -67,6 +67,11 @@ impl Events {
             self.sleepers.fetch_sub(1, Ordering::SeqCst);
         }
         slot.due.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is recorded in this iteration; what was written before it is then seen.
+    pub(super) fn has_happened(&self, event: EventId, iteration: u64) -> bool {
+        self.slots[event.0 as usize].iteration.load(Ordering::SeqCst) == iteration
     }
 
     /// When it was last recorded.

@@ -197,6 +197,16 @@ impl Device for Cpu {
         Ok(())
     }
 
+    fn read_behind(&mut self, event: EventId, offset: Bytes, data: &mut [u8]) -> Result<bool, DeviceError> {
+        in_range(offset, Bytes(data.len() as u64), self.memory.layout().device())?;
+        if !self.streams().has_happened(event) {
+            return Ok(false);
+        }
+        // SAFETY: the range was checked, and no command behind the event writes it.
+        unsafe { std::ptr::copy_nonoverlapping(self.memory.device(offset), data.as_mut_ptr(), data.len()) };
+        Ok(true)
+    }
+
     fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], DeviceError> {
         in_range(offset, bytes, self.memory.layout().on_host())?;
         if bytes == Bytes::ZERO {

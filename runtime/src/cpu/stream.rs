@@ -177,6 +177,11 @@ impl Streams {
         self.common.queues.iter().for_each(Queue::wait_until_idle);
     }
 
+    /// Whether an event was recorded in the iteration that runs.
+    pub(super) fn has_happened(&self, event: EventId) -> bool {
+        self.common.events.has_happened(event, self.common.iteration.load(Ordering::Relaxed))
+    }
+
     pub(super) fn event_seconds(&self, event: EventId) -> Seconds {
         Seconds(self.common.events.nanos(event).saturating_sub(self.begun) as f64 * 1e-9)
     }

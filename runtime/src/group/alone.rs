@@ -36,6 +36,14 @@ impl Group for Alone {
         Ok(())
     }
 
+    fn advance(&mut self) -> Result<(), GroupError> {
+        Ok(())
+    }
+
+    fn forget(&mut self) {
+        self.spare.extend(self.started.drain(..));
+    }
+
     fn agree(&mut self, mine: &[u32]) -> Result<Vec<Vec<u32>>, GroupError> {
         Ok(vec![mine.to_vec()])
     }

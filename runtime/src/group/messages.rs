@@ -29,6 +29,11 @@ impl Head {
         }
     }
 
+    /// Whether a message is of a piece.
+    pub(super) fn is_of_piece(message: &[u32]) -> bool {
+        matches!(message, [1 | 2, ..])
+    }
+
     /// Of a message's first two words, in words.
     pub(super) fn in_words(words: &[u32]) -> String {
         match words {
@@ -51,6 +56,9 @@ pub(super) trait Messages: Send {
 
     /// Says how many iterations this worker has done.
     fn at(&mut self, _iterations: u64) {}
+
+    /// The next message of a worker, where there is one already. Whether it still lives is told by [`Messages::receive`].
+    fn arrived(&mut self, from: usize) -> Option<Vec<u32>>;
 
     /// Waits for the next message of a worker.
     fn receive(&mut self, from: usize) -> Result<Vec<u32>, GroupError>;

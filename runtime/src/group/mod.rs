@@ -117,13 +117,18 @@ pub trait Group: Send {
     /// Who this worker is.
     fn facts(&self) -> GroupFacts;
 
-    /// Starts to sum a piece of what all workers have in `mine`, in which none of the numbers changes until
-    /// [`Group::finish`].
+    /// Starts to sum a piece of what all workers have in `mine`.
     fn start(&mut self, piece: &Piece, mine: &TreeSum) -> Result<(), GroupError>;
 
     /// Waits for the sum of a piece that was started, and gives it. Pieces are finished in the order in which they were
     /// started.
     fn finish(&mut self, piece: &Piece, sum: &mut [f32]) -> Result<(), GroupError>;
+
+    /// Sums what has arrived of the pieces that were started, and waits for nobody.
+    fn advance(&mut self) -> Result<(), GroupError>;
+
+    /// Forgets the pieces that were started and not finished, where an iteration comes to no end.
+    fn forget(&mut self);
 
     /// Gives what every worker says, by rank.
     fn agree(&mut self, mine: &[u32]) -> Result<Vec<Vec<u32>>, GroupError>;
@@ -241,6 +246,40 @@ mod tests {
             assert_eq!(first.agree(&[1]), Err(GroupError::Lost { rank: 2 }));
             assert_eq!(second.join().expect("no panic").0, Err(GroupError::Lost { rank: 2 }));
         });
+    }
+
+    /// One thread has both workers here, so whoever waited for the other would wait for ever.
+    #[test]
+    fn pieces_are_summed_while_a_worker_does_something_else() {
+        let mut all = threads(2);
+        let (mut second, mut first) = (all.pop().expect("two"), all.pop().expect("two"));
+        let piece = |number, owner| Piece { number, owner, elements: number as usize..number as usize + 1 };
+        let numbers = |leaf: u64| {
+            let mut mine = TreeSum::over(2);
+            mine.push(Node::leaf(leaf), [1.0, 2.0, 3.0].map(|number| number * (leaf + 1) as f32).to_vec());
+            mine
+        };
+        let mut sum = [0.0];
+        // Of an iteration that comes to no end nothing is left, also of what arrives before the next.
+        second.start(&piece(0, 0), &numbers(1)).expect("it waits for nobody");
+        first.start(&piece(1, 0), &numbers(0)).expect("it waits for nobody");
+        first.advance().expect("the other is at another piece");
+        [&mut first, &mut second].into_iter().for_each(|worker| worker.forget());
+        for (number, owner) in [(0, 0), (2, 1), (1, 0)] {
+            second.start(&piece(number, owner), &numbers(1)).expect("it waits for nobody");
+        }
+        first.advance().expect("nothing is started");
+        for (number, owner) in [(0, 0), (2, 1), (1, 0)] {
+            first.start(&piece(number, owner), &numbers(0)).expect("it waits for nobody");
+        }
+        first.advance().expect("both are there");
+        second.advance().expect("both are there");
+        for worker in [&mut second, &mut first] {
+            for (number, owner, expected) in [(0, 0, 3.0), (2, 1, 9.0), (1, 0, 6.0)] {
+                worker.finish(&piece(number, owner), &mut sum).expect("it is summed");
+                assert_eq!(sum, [expected], "piece {number}");
+            }
+        }
     }
 
     #[test]

@@ -18,29 +18,71 @@ const NODE: usize = 5;
 /// A group on messages.
 pub(super) struct Sharded<M> {
     messages: M,
-    /// The pieces of this worker that are started, with its own nodes.
-    own: VecDeque<(Piece, TreeSum)>,
+    /// By worker: messages of pieces that came before their turn.
+    early: Vec<VecDeque<Vec<u32>>>,
+    /// The pieces of this worker that are started, in the order in which they were.
+    own: VecDeque<Own>,
     /// The sums of those that it has added up, which nobody has asked for yet.
     summed: VecDeque<(u32, Vec<f32>)>,
 }
 
+/// A piece that this worker sums.
+struct Own {
+    piece: Piece,
+    /// Its own nodes of it.
+    mine: TreeSum,
+    /// The nodes of the workers before the next one.
+    all: TreeSum,
+    /// Whose nodes come next.
+    next: usize,
+}
+
 impl<M: Messages> Sharded<M> {
     pub(super) fn new(messages: M) -> Sharded<M> {
-        Sharded { messages, own: VecDeque::new(), summed: VecDeque::new() }
+        let early = (0..messages.facts().workers).map(|_| VecDeque::new()).collect();
+        Sharded { messages, early, own: VecDeque::new(), summed: VecDeque::new() }
     }
 
     fn send(&mut self, to: usize, head: Head, words: impl Iterator<Item = u32>) -> Result<(), GroupError> {
         self.messages.send(to, head.words().into_iter().chain(words).collect())
     }
 
-    /// The next message of a worker, with its head.
+    /// The message of a worker with this head. Messages of pieces that it sent before are kept for their turn.
     fn receive(&mut self, from: usize, head: Head) -> Result<Vec<u32>, GroupError> {
-        let message = self.messages.receive(from)?;
-        if message.get(..HEAD) == Some(&head.words()) {
-            Ok(message)
-        } else {
-            Err(self.out_of_step(from, head, &message))
+        if let Some(message) = self.kept(from, head) {
+            return Ok(message);
         }
+        loop {
+            let message = self.messages.receive(from)?;
+            if message.starts_with(&head.words()) {
+                return Ok(message);
+            }
+            self.keep(from, head, message)?;
+        }
+    }
+
+    /// The same, where it has come already.
+    fn arrived(&mut self, from: usize, head: Head) -> Option<Vec<u32>> {
+        while let Some(message) = self.messages.arrived(from) {
+            self.early[from].push_back(message);
+        }
+        self.kept(from, head)
+    }
+
+    fn kept(&mut self, from: usize, head: Head) -> Option<Vec<u32>> {
+        let place = self.early[from].iter().position(|message| message.starts_with(&head.words()))?;
+        self.early[from].remove(place)
+    }
+
+    /// Keeps a message that came in place of another. A worker sends what is of its pieces in an order of its own, each once,
+    /// and everything else in its turn.
+    fn keep(&mut self, from: usize, awaited: Head, message: Vec<u32>) -> Result<(), GroupError> {
+        let is_again = self.early[from].iter().any(|kept| kept.get(..HEAD) == message.get(..HEAD));
+        if !Head::is_of_piece(&message) || is_again {
+            return Err(self.out_of_step(from, awaited, &message));
+        }
+        self.early[from].push_back(message);
+        Ok(())
     }
 
     fn out_of_step(&self, rank: usize, head: Head, message: &[u32]) -> GroupError {
@@ -53,21 +95,31 @@ impl<M: Messages> Sharded<M> {
         (0..workers).filter(move |other| *other != rank)
     }
 
-    /// Adds up the pieces of this worker that are started, and sends their sums to all.
-    fn serve(&mut self) -> Result<(), GroupError> {
-        while let Some((piece, mine)) = self.own.pop_front() {
-            let mut all = TreeSum::over(mine.leaves());
-            let GroupFacts { rank, workers, .. } = self.facts();
-            for other in 0..workers {
-                if other == rank {
-                    mine.nodes().for_each(|(node, numbers)| all.push(node, numbers.to_vec()));
-                    continue;
+    /// Adds up the pieces of this worker that are started, and sends their sums to all: all of them, or those whose nodes
+    /// have come.
+    fn serve(&mut self, waits: bool) -> Result<(), GroupError> {
+        let GroupFacts { rank, workers, .. } = self.facts();
+        while let Some(mut own) = self.own.pop_front() {
+            let head = Head::Nodes(own.piece.number);
+            while own.next < workers {
+                if own.next == rank {
+                    own.mine.nodes().for_each(|(node, numbers)| own.all.push(node, numbers.to_vec()));
+                } else {
+                    let message = if waits {
+                        Some(self.receive(own.next, head)?)
+                    } else {
+                        self.arrived(own.next, head)
+                    };
+                    let Some(message) = message else {
+                        self.own.push_front(own);
+                        return Ok(());
+                    };
+                    let pushed = push_nodes(&message[HEAD..], &own.piece, &mut own.all);
+                    pushed.ok_or_else(|| self.out_of_step(own.next, head, &[]))?;
                 }
-                let head = Head::Nodes(piece.number);
-                let message = self.receive(other, head)?;
-                let pushed = push_nodes(&message[HEAD..], &piece, &mut all);
-                pushed.ok_or_else(|| self.out_of_step(other, head, &[]))?;
+                own.next += 1;
             }
+            let Own { piece, all, .. } = own;
             let head = Head::Sum(piece.number);
             let Some(root) = all.root() else { return Err(self.out_of_step(rank, head, &[])) };
             for other in self.others() {
@@ -126,15 +178,15 @@ impl<M: Messages> Group for Sharded<M> {
         if piece.owner != self.facts().rank {
             return self.send(piece.owner, Head::Nodes(piece.number), node_words(piece, mine).into_iter());
         }
-        let mut own = TreeSum::over(mine.leaves());
+        let (mut own, all) = (TreeSum::over(mine.leaves()), TreeSum::over(mine.leaves()));
         mine.nodes().for_each(|(node, numbers)| own.push(node, numbers[piece.elements.clone()].to_vec()));
-        self.own.push_back((piece.clone(), own));
+        self.own.push_back(Own { piece: piece.clone(), mine: own, all, next: 0 });
         Ok(())
     }
 
     fn finish(&mut self, piece: &Piece, sum: &mut [f32]) -> Result<(), GroupError> {
         // The others wait for this worker's pieces as it waits for theirs.
-        self.serve()?;
+        self.serve(true)?;
         if piece.owner == self.facts().rank {
             let (number, own) = self.summed.pop_front().expect("it was started, and served");
             debug_assert_eq!(
@@ -152,6 +204,16 @@ impl<M: Messages> Group for Sharded<M> {
         }
         sum.iter_mut().zip(numbers).for_each(|(sum, word)| *sum = f32::from_bits(*word));
         Ok(())
+    }
+
+    fn advance(&mut self) -> Result<(), GroupError> {
+        self.serve(false)
+    }
+
+    fn forget(&mut self) {
+        self.own.clear();
+        self.summed.clear();
+        self.early.iter_mut().for_each(|early| early.retain(|message| !Head::is_of_piece(message)));
     }
 
     fn agree(&mut self, mine: &[u32]) -> Result<Vec<Vec<u32>>, GroupError> {

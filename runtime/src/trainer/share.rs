@@ -8,18 +8,21 @@
 //! Nothing of an iteration is left where it does not come to its update: the statistics are put back, so that a checkpoint
 //! is the state after the last one.
 //!
-//! What it deliberately does not do: exchange pieces while the backward pass runs, or measure anything.
+//! The last pass of a worker completes its sums part by part, from the end of the network to its beginning. Each part is sent
+//! as soon as it is complete, while the pass goes on; then workers say how it went, and all parts are finished.
+//!
+//! What it deliberately does not do: measure anything.
 
 use super::{Feed, Metrics, Observation, Outcome, Trainer};
 use crate::data::Dataset;
 use crate::error::RuntimeError;
-use crate::executor::{Executor, Loaded};
+use crate::executor::{Executor, Loaded, Part};
 use crate::group::{self, Group, GroupError, Node, Piece, TreeSum};
 use plimsoll_ir::Seconds;
 use plimsoll_ir::philox::philox4x32;
 use plimsoll_ir::program::{Region, Role};
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Keeps the draws of virtual workers' seeds apart from those of parameters, orders and dropout.
 const WORKER_STREAM: u32 = 0x574f_524b;
@@ -31,60 +34,69 @@ const LEAVES: u32 = 2;
 /// What it says that in: the word, and the iteration.
 const SAID: usize = 3;
 
-/// A worker's part of a training.
+/// How often one whose device computes looks whether a part is complete, and what the others have sent.
+const LOOK: Duration = Duration::from_micros(100);
+
+/// A worker's share of a training.
 pub(super) struct Share {
     pub(super) group: Box<dyn Group>,
     /// Its virtual workers.
     mine: Range<u64>,
-    /// Gradients.
-    gradients: Numbers,
-    /// Running statistics, behind the gradients in what is summed.
-    statistics: Numbers,
-    pieces: Vec<Piece>,
-    sums: TreeSum,
-    /// The sum over all virtual workers.
-    whole: Vec<f32>,
+    /// Running statistics.
+    statistics: Vec<Region>,
+    /// Gradients and running statistics, in the order in which a pass completes them.
+    sums: Vec<Sum>,
+    /// Room for a region as the device has it.
+    bytes: Vec<u8>,
     /// Whether the workers have met: all have worker 0's state.
     pub(super) met: bool,
 }
 
-/// Regions whose numbers are read and written one behind the other.
-struct Numbers {
-    regions: Vec<Region>,
-    elements: usize,
-    /// Room for a region as the device has it.
-    bytes: Vec<u8>,
+/// A part of what is summed.
+struct Sum {
+    part: Part,
+    /// Each with its owner.
+    pieces: Vec<Piece>,
+    /// Over this worker's virtual workers.
+    mine: TreeSum,
+    /// Over all of them.
+    whole: Vec<f32>,
 }
 
-impl Numbers {
-    fn of(loaded: &Loaded, wanted: impl Fn(Role) -> bool) -> Numbers {
-        let regions: Vec<Region> = loaded.resident().iter().filter(|r| wanted(r.role)).cloned().collect();
-        let elements = regions.iter().map(|region| region.elements() as usize).sum();
-        Numbers { regions, elements, bytes: Vec::new() }
-    }
-
-    /// Adds them to the end of what is there.
-    fn read(&mut self, executor: &mut Executor, numbers: &mut Vec<f32>) -> Result<(), RuntimeError> {
-        for region in &self.regions {
-            self.bytes.resize(region.bytes().0 as usize, 0);
-            executor.read_region(region, &mut self.bytes)?;
-            let words = self.bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
-            numbers.extend(words);
-        }
-        Ok(())
-    }
-
-    fn write(&mut self, executor: &mut Executor, numbers: &[f32]) -> Result<(), RuntimeError> {
-        let mut rest = numbers;
-        for region in &self.regions {
-            let (own, others) = rest.split_at(region.elements() as usize);
+impl Sum {
+    /// Divides the sums: gradients by the share of labels that count, statistics by the number of virtual workers.
+    fn divide(&mut self, of_labels: f32, of_workers: f32) {
+        let mut rest = self.whole.as_mut_slice();
+        for region in &self.part.regions {
+            let (own, others) = rest.split_at_mut(region.elements() as usize);
             rest = others;
-            self.bytes.clear();
-            self.bytes.extend(own.iter().flat_map(|number| number.to_le_bytes()));
-            executor.write_region(region, &self.bytes)?;
+            let by = if region.role == Role::Gradient { of_labels } else { of_workers };
+            own.iter_mut().for_each(|number| *number *= by);
         }
-        Ok(())
     }
+}
+
+/// The numbers in a device's bytes.
+fn numbers_of(bytes: &[u8]) -> impl Iterator<Item = f32> {
+    bytes.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word))
+}
+
+/// Writes numbers to regions, one behind the other.
+fn write(
+    executor: &mut Executor,
+    regions: &[Region],
+    numbers: &[f32],
+    bytes: &mut Vec<u8>,
+) -> Result<(), RuntimeError> {
+    let mut rest = numbers;
+    for region in regions {
+        let (own, others) = rest.split_at(region.elements() as usize);
+        rest = others;
+        bytes.clear();
+        bytes.extend(own.iter().flat_map(|number| number.to_le_bytes()));
+        executor.write_region(region, bytes)?;
+    }
+    Ok(())
 }
 
 impl Share {
@@ -102,19 +114,73 @@ impl Share {
             let expected = "one that was loaded in two parts";
             return Err(RuntimeError::mismatch("program of a worker", expected, "one in one part"));
         }
-        let gradients = Numbers::of(train, |role| role == Role::Gradient);
-        let statistics = Numbers::of(train, |role| matches!(role, Role::State(_)));
-        let elements = gradients.elements + statistics.elements;
+        let is_state = |region: &&Region| matches!(region.role, Role::State(_));
+        let statistics = train.resident().iter().filter(is_state).cloned().collect();
+        let mut numbers = 0..;
+        let sums = train.parts().iter().map(|part| {
+            let elements = part.regions.iter().map(|region| region.elements() as usize).sum();
+            let mut pieces = group::equal_pieces(facts, elements);
+            pieces.iter_mut().zip(&mut numbers).for_each(|(piece, number)| piece.number = number);
+            let (mine, whole) = (TreeSum::over(virtual_workers), vec![0.0; elements]);
+            Sum { part: part.clone(), pieces, mine, whole }
+        });
         Ok(Share {
             mine: group::share(facts, virtual_workers),
-            pieces: group::equal_pieces(facts, elements),
-            sums: TreeSum::over(virtual_workers),
-            whole: vec![0.0; elements],
-            met: false,
-            gradients,
+            sums: sums.collect(),
             statistics,
+            bytes: Vec::new(),
+            met: false,
             group,
         })
+    }
+
+    /// The running statistics as they are.
+    fn read_statistics(&mut self, executor: &mut Executor) -> Result<Vec<f32>, RuntimeError> {
+        let mut numbers = Vec::new();
+        for region in &self.statistics {
+            self.bytes.resize(region.bytes().0 as usize, 0);
+            executor.read_region(region, &mut self.bytes)?;
+            numbers.extend(numbers_of(&self.bytes));
+        }
+        Ok(numbers)
+    }
+
+    fn write_statistics(&mut self, executor: &mut Executor, numbers: &[f32]) -> Result<(), RuntimeError> {
+        write(executor, &self.statistics, numbers, &mut self.bytes)
+    }
+
+    /// Takes what a pass leaves for this virtual worker, each part as soon as it is complete; that of the last pass is sent.
+    /// Gradients count by the labels that do.
+    fn take(&mut self, executor: &mut Executor, train: &Loaded, number: u64) -> Result<(), RuntimeError> {
+        let Share { group, sums, bytes, mine, .. } = self;
+        let mut weight = None;
+        for sum in sums {
+            let mut numbers = sum.mine.room();
+            for region in &sum.part.regions {
+                bytes.resize(region.bytes().0 as usize, 0);
+                while !executor.read_of_part(&sum.part, region, bytes)? {
+                    group.advance()?;
+                    std::thread::sleep(LOOK);
+                }
+                if region.role != Role::Gradient {
+                    numbers.extend(numbers_of(bytes));
+                    continue;
+                }
+                if weight.is_none() {
+                    // Where a gradient is complete, the loss is.
+                    let mut words = [0; Metrics::BYTES];
+                    executor.read_of_part(&sum.part, train.metrics(), &mut words)?;
+                    weight = Some(Metrics::of(&words).counted / train.label_count() as f32);
+                }
+                let weight = weight.expect("it was read");
+                numbers.extend(numbers_of(bytes).map(|gradient| gradient * weight));
+            }
+            sum.mine.push(Node::leaf(number), numbers);
+            if number + 1 == mine.end {
+                sum.pieces.iter().try_for_each(|piece| group.start(piece, &sum.mine))?;
+            }
+        }
+        Ok(())
     }
 
     /// The first of its virtual workers.
@@ -161,20 +227,16 @@ impl Share {
         GroupError::OutOfStep { rank, me, there, here }.into()
     }
 
-    /// Sums over all virtual workers, and divides: the gradients by the share of labels that count, the statistics by the
-    /// number of virtual workers.
-    fn exchange(&mut self, labels: u64, counted: f64) -> Result<(), RuntimeError> {
-        for piece in &self.pieces {
-            self.group.start(piece, &self.sums)?;
-        }
-        for piece in &self.pieces {
-            self.group.finish(piece, &mut self.whole[piece.elements.clone()])?;
-        }
+    /// Waits for the sums over all virtual workers, and divides them.
+    fn finish(&mut self, labels: u64, counted: f64) -> Result<(), RuntimeError> {
         let of_labels = (labels as f64 / counted.max(1.0)) as f32;
-        let of_workers = (1.0 / self.sums.leaves() as f64) as f32;
-        let (gradients, statistics) = self.whole.split_at_mut(self.gradients.elements);
-        gradients.iter_mut().for_each(|number| *number *= of_labels);
-        statistics.iter_mut().for_each(|number| *number *= of_workers);
+        for sum in &mut self.sums {
+            for piece in &sum.pieces {
+                self.group.finish(piece, &mut sum.whole[piece.elements.clone()])?;
+            }
+            let of_workers = (1.0 / sum.mine.leaves() as f64) as f32;
+            sum.divide(of_labels, of_workers);
+        }
         Ok(())
     }
 }
@@ -259,17 +321,17 @@ impl Trainer {
         data: &dyn Dataset,
         per_epoch: u64,
     ) -> Result<Option<Vec<Metrics>>, RuntimeError> {
-        let mut before = Vec::with_capacity(share.statistics.elements);
-        share.statistics.read(&mut self.executor, &mut before)?;
+        let before = share.read_statistics(&mut self.executor)?;
         let summed = self.sum(share, feed, data, per_epoch, &before);
         if !matches!(summed, Ok(Some(_))) {
-            let put_back = share.statistics.write(&mut self.executor, &before);
+            share.group.forget();
+            let put_back = share.write_statistics(&mut self.executor, &before);
             // What went wrong first is told.
             return summed.and_then(|left| put_back.map(|()| left));
         }
-        let (gradients, statistics) = share.whole.split_at(share.gradients.elements);
-        share.gradients.write(&mut self.executor, gradients)?;
-        share.statistics.write(&mut self.executor, statistics)?;
+        for Sum { part, whole, .. } in &share.sums {
+            write(&mut self.executor, &part.regions, whole, &mut share.bytes)?;
+        }
         self.executor.run_update(&self.train)?;
         summed
     }
@@ -285,33 +347,26 @@ impl Trainer {
     ) -> Result<Option<Vec<Metrics>>, RuntimeError> {
         let (step, labels) = (self.step, self.train.label_count());
         let mut mine = Vec::new();
-        share.sums.clear();
+        share.sums.iter_mut().for_each(|sum| sum.mine.clear());
         for number in share.mine.clone() {
             if number != share.mine.start {
-                share.statistics.write(&mut self.executor, before)?;
+                share.write_statistics(&mut self.executor, before)?;
             }
-            let metrics = self.pass(share, feed, (step, number), data, per_epoch)?;
-            let mut numbers = share.sums.room();
-            share.gradients.read(&mut self.executor, &mut numbers)?;
-            let weight = metrics.counted / labels as f32;
-            numbers.iter_mut().for_each(|gradient| *gradient *= weight);
-            share.statistics.read(&mut self.executor, &mut numbers)?;
-            share.sums.push(Node::leaf(number), numbers);
-            mine.push(metrics);
+            mine.push(self.pass(share, feed, (step, number), data, per_epoch)?);
         }
         let Some(all) = share.agree(step, GOES_ON, &mine)? else { return Ok(None) };
         let (loss, _, counted) = together(&all);
         if !loss.is_finite() {
             return Err(RuntimeError::Diverged { step, loss });
         }
-        share.exchange(labels, counted)?;
+        share.finish(labels, counted)?;
         Ok(Some(all))
     }
 
-    /// The pass of a virtual worker; the next batch is read beside it.
+    /// The pass of a virtual worker, and what it leaves; the next batch is read beside it.
     fn pass(
         &mut self,
-        share: &Share,
+        share: &mut Share,
         feed: &mut Feed,
         (step, number): (u64, u64),
         data: &dyn Dataset,
@@ -326,7 +381,10 @@ impl Trainer {
         if std::mem::take(&mut self.look) {
             self.seen = self.executor.device().health();
         }
+        let taken = share.take(&mut self.executor, &self.train, number);
+        // What failed on the device is told first.
         self.executor.finish()?;
+        taken?;
         self.metrics()
     }
 }

@@ -350,6 +350,13 @@ fn rounded(call: &Call, args: &[Arg]) -> Vec<Arg> {
     args.iter().zip(call.operands()).map(of).collect()
 }
 
+/// What each gives with feature maps in bf16, to which those of the arguments, in f32, are rounded.
+pub fn outcomes_in_bf16(call: &Call, args: &[Arg]) -> Vec<(&'static str, Vec<Vec<u8>>)> {
+    let args = rounded(call, args);
+    let who = [vec![("the CPU", vec![Kernels::Cpu(1)])], cuda()].concat();
+    who.into_iter().map(|(by, kernels)| (by, execute(call, Float::Bf16, &args, kernels[0]))).collect()
+}
+
 /// Demands of CUDA's kernels on feature maps in bf16 what the CPU's give: the same bits where those in f32 have to give the
 /// same bits; else numbers that are as near as those in f32 before they are rounded, so that some few are rounded to the
 /// other neighbour.
@@ -411,7 +418,7 @@ fn check_in_bf16(call: &Call, args: &[Arg]) {
 const BF16_STEP: f64 = 1.0 / 128.0;
 
 /// The numbers that halves are.
-fn wide_floats(bytes: &[u8]) -> Vec<f32> {
+pub fn wide_floats(bytes: &[u8]) -> Vec<f32> {
     let half = |c: &[u8]| u32::from(u16::from_le_bytes([c[0], c[1]]));
     bytes.chunks_exact(2).map(|c| f32::from_bits(half(c) << 16)).collect()
 }

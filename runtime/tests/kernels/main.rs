@@ -31,8 +31,8 @@ use batch_norm::{
     what_is_no_number_stays_none_behind_a_relu,
 };
 use harness::{
-    Arg, Random, check, check_accumulate, check_in_place, floats, input, labels, outcome, outcomes, output,
-    updated,
+    Arg, Random, check, check_accumulate, check_in_place, floats, input, labels, outcome, outcomes,
+    outcomes_in_bf16, output, updated, wide_floats,
 };
 use layer_norm::{
     large_rows_keep_their_variance, layer_norm, layer_norm_gradients_are_derivatives, rms_norm,
@@ -567,14 +567,14 @@ fn softmax_cross_entropy_of(channels: usize, of_samples: &[i32], seed: u32) {
             logits[(row + 1) * channels - 1] = 9.0;
         }
     }
-    let (probabilities, metrics) = reference::softmax_cross_entropy(channels, &wide(&logits), of_samples);
+    let (differences, metrics) = reference::softmax_cross_entropy(channels, &wide(&logits), of_samples);
     let forward = Call::SoftmaxCrossEntropyForward { shape };
     let args = [input(&logits), labels(of_samples), output(logits.len()), output(3)];
-    check(&forward, &args, &[(2, &probabilities), (3, &metrics)]);
+    check(&forward, &args, &[(2, &differences), (3, &metrics)]);
     check_in_place(&forward, &args, 0, 2);
 
-    let gradient = reference::softmax_cross_entropy_gradient(channels, &probabilities, of_samples);
-    let narrow: Vec<f32> = probabilities.iter().map(|p| *p as f32).collect();
+    let gradient = reference::softmax_cross_entropy_gradient(&differences, of_samples);
+    let narrow: Vec<f32> = differences.iter().map(|d| *d as f32).collect();
     let backward = Call::SoftmaxCrossEntropyBackward { shape };
     let args = [input(&narrow), labels(of_samples), output(logits.len())];
     check(&backward, &args, &[(2, &gradient)]);
@@ -587,8 +587,39 @@ fn huge_logits_stay_finite() {
     let shape = RowShape { rows: 1, channels: 3 };
     let args = [input(&[1e4, -1e4, 0.0]), labels(&[1]), output(3), output(3)];
     for (_, got) in outcomes(&Call::SoftmaxCrossEntropyForward { shape }, &args) {
-        assert_eq!(floats(&got[2]), [1.0, 0.0, 0.0]);
+        assert_eq!(floats(&got[2]), [1.0, -1.0, 0.0]);
         assert_eq!(floats(&got[3]), [2e4, 0.0, 1.0]);
+    }
+}
+
+/// In bf16 a probability above 0.998 is 1: what is kept is the label's difference from it, which bf16 has to eight bits.
+fn a_confident_answer_has_a_gradient_in_bf16() {
+    let channels = 3;
+    let shape = RowShape { rows: 5, channels: channels as u64 };
+    // Probabilities of the labels: 0.9999, 0.9991, 0.5, a padded sample that is no number, and 0.00005.
+    let logits =
+        [10.0, 0.0, 0.0, 0.0, 7.0, -8.0, 1.0, 1.0, -40.0, f32::NAN, f32::INFINITY, 0.0, 10.0, 0.0, 0.0];
+    let of_samples = [0, 1, 0, -1, 1];
+    let mut numbers = wide(&logits);
+    numbers[9..12].fill(0.0);
+    let (differences, metrics) = reference::softmax_cross_entropy(channels, &numbers, &of_samples);
+    let gradient = reference::softmax_cross_entropy_gradient(&differences, &of_samples);
+    let forward = Call::SoftmaxCrossEntropyForward { shape };
+    let args = [input(&logits), labels(&of_samples), output(logits.len()), output(3)];
+    for (by, got) in outcomes_in_bf16(&forward, &args) {
+        let kept = wide_floats(&got[2]);
+        let backward = Call::SoftmaxCrossEntropyBackward { shape };
+        let args = [input(&kept), labels(&of_samples), output(logits.len())];
+        let (_, passed) =
+            outcomes_in_bf16(&backward, &args).into_iter().find(|(who, _)| *who == by).expect("both have it");
+        for (c, (found, expected)) in wide_floats(&passed[2]).into_iter().zip(&gradient).enumerate() {
+            // It is rounded when it is kept, and when it is scaled.
+            let off = (f64::from(found) - expected).abs();
+            assert!(off <= expected.abs() / 128.0, "gradient {c} by {by} is {found}, expected {expected}");
+        }
+        for (found, expected) in floats(&got[3]).into_iter().zip(metrics) {
+            assert!((f64::from(found) - expected).abs() < 1e-5, "{by}: {found} of {metrics:?}");
+        }
     }
 }
 
@@ -665,6 +696,7 @@ plimsoll_ir::tests![
     pooling_gradients_are_derivatives,
     local_response_normalisation,
     softmax_cross_entropy,
+    a_confident_answer_has_a_gradient_in_bf16,
     huge_logits_stay_finite,
     stochastic_gradient_descent,
 ];

@@ -345,13 +345,15 @@ pub fn lrn_gradient(channels: usize, numbers: LrnNumbers, x: &[f64], dy: &[f64])
     dx
 }
 
-/// probabilities, and mean loss, right answers, samples that count.
+/// probabilities - one-hot, 0 for samples that do not count; and mean loss, right answers, samples that count.
 pub fn softmax_cross_entropy(channels: usize, logits: &[f64], labels: &[i32]) -> (Vec<f64>, [f64; 3]) {
-    let mut probabilities = Vec::new();
+    let mut differences = Vec::new();
     let mut metrics = [0.0; 3];
     for (row, label) in logits.chunks(channels).zip(labels) {
         let sum: f64 = row.iter().map(|v| v.exp()).sum();
-        probabilities.extend(row.iter().map(|v| v.exp() / sum));
+        let hot = |c: usize| if *label == c as i32 { 1.0 } else { 0.0 };
+        let counts = if *label < 0 { 0.0 } else { 1.0 };
+        differences.extend(row.iter().enumerate().map(|(c, v)| counts * (v.exp() / sum - hot(c))));
         if *label >= 0 {
             let label = *label as usize;
             metrics[0] -= (row[label].exp() / sum).ln();
@@ -361,16 +363,12 @@ pub fn softmax_cross_entropy(channels: usize, logits: &[f64], labels: &[i32]) ->
         }
     }
     metrics[0] /= f64::max(metrics[2], 1.0);
-    (probabilities, metrics)
+    (differences, metrics)
 }
 
-pub fn softmax_cross_entropy_gradient(channels: usize, probabilities: &[f64], labels: &[i32]) -> Vec<f64> {
+pub fn softmax_cross_entropy_gradient(differences: &[f64], labels: &[i32]) -> Vec<f64> {
     let counted = labels.iter().filter(|l| **l >= 0).count().max(1) as f64;
-    let one = |i: usize, label: i32| {
-        let hot = if label as usize == i % channels { 1.0 } else { 0.0 };
-        if label < 0 { 0.0 } else { (probabilities[i] - hot) / counted }
-    };
-    (0..probabilities.len()).map(|i| one(i, labels[i / channels])).collect()
+    differences.iter().map(|difference| difference / counted).collect()
 }
 
 /// Each row with the bias added.

@@ -27,16 +27,18 @@ fn class(label: i32) -> Option<usize> {
     usize::try_from(label).ok()
 }
 
-/// probabilities = softmax(logits) by rows; metrics = mean of -ln(probability of the label), right answers (ties go to
-/// the first class), samples that count.
+/// differences = softmax(logits) by rows - one-hot, 0 for samples that do not count; metrics = mean of -ln(probability of the
+/// label), right answers (ties go to the first class), samples that count.
+///
+/// The label's difference is taken before it is stored: from a probability close to 1 that was rounded to bf16 it would be 0.
 ///
 /// # Safety
-/// Live operands of the shape; probabilities may be the logits; labels are below the number of channels.
+/// Live operands of the shape; differences may be the logits; labels are below the number of channels.
 pub(super) unsafe fn forward(
     shape: &RowShape,
     logits: Ptr<f32>,
     labels: Ptr<i32>,
-    probabilities: Ptr<f32>,
+    differences: Ptr<f32>,
     metrics: Ptr<f32>,
     scratch: Ptr<f32>,
     threads: &Threads,
@@ -47,11 +49,17 @@ pub(super) unsafe fn forward(
     rows(shape, threads, |row| {
         // SAFETY: rows do not overlap. The one slice is read and written where logits lie, as they may be the same.
         unsafe {
-            let out = probabilities.at(row * channels);
-            if logits.0 != probabilities.0 {
+            let out = differences.at(row * channels);
+            if logits.0 != differences.0 {
                 logits.at(row * channels).0.copy_to_nonoverlapping(out.0, channels);
             }
-            let [loss, right] = softmax(out.slice_mut(channels), class(labels[row]));
+            let [loss, right] = match class(labels[row]) {
+                Some(label) => softmax(out.slice_mut(channels), label),
+                None => {
+                    out.slice_mut(channels).fill(0.0);
+                    [0.0; 2]
+                }
+            };
             scratch.at(2 * row).set(loss);
             scratch.at(2 * row + 1).set(right);
         }
@@ -72,8 +80,8 @@ pub(super) unsafe fn forward(
     }
 }
 
-/// Turns logits into probabilities; gives the loss and 1 if the label is the first of the largest, else 0.
-fn softmax(row: &mut [f32], label: Option<usize>) -> [f32; 2] {
+/// Turns logits into probabilities - one-hot; gives the loss and 1 if the label is the first of the largest, else 0.
+fn softmax(row: &mut [f32], label: usize) -> [f32; 2] {
     let mut best = 0;
     for (c, v) in row.iter().enumerate() {
         if *v > row[best] {
@@ -81,7 +89,7 @@ fn softmax(row: &mut [f32], label: Option<usize>) -> [f32; 2] {
         }
     }
     let largest = row[best];
-    let of_label = label.map_or(largest, |l| row[l]);
+    let of_label = row[label];
     let mut sum = 0.0f64;
     for v in row.iter_mut() {
         *v = (*v - largest).exp();
@@ -89,16 +97,17 @@ fn softmax(row: &mut [f32], label: Option<usize>) -> [f32; 2] {
     }
     let scale = (1.0 / sum) as f32;
     row.iter_mut().for_each(|v| *v *= scale);
-    [(sum.ln() - f64::from(of_label - largest)) as f32, f32::from(u8::from(label == Some(best)))]
+    row[label] -= 1.0;
+    [(sum.ln() - f64::from(of_label - largest)) as f32, f32::from(u8::from(label == best))]
 }
 
-/// dlogits = (probabilities - one-hot) / counted, 0 for samples that do not count.
+/// dlogits = differences / counted.
 ///
 /// # Safety
-/// Live operands of the shape; dlogits may be the probabilities; labels are below the number of channels.
+/// Live operands of the shape; dlogits may be the differences.
 pub(super) unsafe fn backward(
     shape: &RowShape,
-    probabilities: Ptr<f32>,
+    differences: Ptr<f32>,
     labels: Ptr<i32>,
     dlogits: Ptr<f32>,
     threads: &Threads,
@@ -109,13 +118,9 @@ pub(super) unsafe fn backward(
     let counted = labels.iter().filter(|l| class(**l).is_some()).count();
     let scale = 1.0 / counted.max(1) as f32;
     rows(shape, threads, |row| {
-        let label = class(labels[row]);
-        let scale = if label.is_some() { scale } else { 0.0 };
-        for c in 0..channels {
-            let hot = if label == Some(c) { 1.0 } else { 0.0 };
-            let i = row * channels + c;
+        for i in row * channels..(row + 1) * channels {
             // SAFETY: i is in this row, and rows do not overlap.
-            unsafe { dlogits.at(i).set((probabilities.at(i).get() - hot) * scale) };
+            unsafe { dlogits.at(i).set(differences.at(i).get() * scale) };
         }
     });
 }

@@ -300,14 +300,14 @@ unsafe fn run_on(
                     &s,
                     f("logits"),
                     integers("labels"),
-                    f("probabilities"),
+                    f("differences"),
                     f("metrics"),
                     scratch,
                     threads,
                 );
             }
             Call::SoftmaxCrossEntropyBackward { shape: s } => {
-                loss::backward(&s, f("probabilities"), integers("labels"), f("dlogits"), threads);
+                loss::backward(&s, f("differences"), integers("labels"), f("dlogits"), threads);
             }
             Call::Sgd { elements, decay, .. } => {
                 let operands = (f("parameter"), some("gradient"), f("momentum"));

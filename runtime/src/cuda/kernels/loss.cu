@@ -55,23 +55,26 @@ KERNEL(softmax_sums, (const Map *logits, const int *labels, const float *values,
     }
 }
 
-// probabilities = exp(logits - largest) / their sum, each from its own logit, so that they may lie where the logits do;
-// of_rows = [loss, right, counted] of each row.
-KERNEL(softmax_probabilities, (const Map *logits, Map *probabilities, const int *labels, const double *sums,
-                               const float *largest_of, const float *gaps, const float *right, float *of_rows,
-                               unsigned long long rows, unsigned channels, unsigned pieces)) {
+// differences = exp(logits - largest) / their sum - one-hot, 0 for samples that do not count; each from its own logit, so that
+// they may lie where the logits do. of_rows = [loss, right, counted] of each row.
+KERNEL(softmax_differences, (const Map *logits, Map *differences, const int *labels, const double *sums,
+                             const float *largest_of, const float *gaps, const float *right, float *of_rows,
+                             unsigned long long rows, unsigned channels, unsigned pieces)) {
     u64 row = quotient(INDEX, pieces);
     unsigned piece = (unsigned)(INDEX - row * pieces);
     if (row >= rows) return;
     double sum = 0.0;
     for (unsigned p = 0; p < pieces; p++) sum += sums[row * pieces + p];
     float scale = (float)(1.0 / sum), largest = largest_of[row];
+    int label = labels[row];
     for (unsigned c = piece; c < channels; c += pieces) {
         u64 i = row * channels + c;
-        probabilities[i] = stored(expf(number(logits[i]) - largest) * scale);
+        float hot = c == (unsigned)label ? 1.0f : 0.0f;
+        // One minus what is close to it has bits that a Map rounds away from what is close to one.
+        differences[i] = stored(label >= 0 ? expf(number(logits[i]) - largest) * scale - hot : 0.0f);
     }
     if (piece == 0) {
-        unsigned counts = labels[row] >= 0;
+        unsigned counts = label >= 0;
         of_rows[3 * row] = counts ? (float)(log(sum) - (double)gaps[row]) : 0.0f;
         of_rows[3 * row + 1] = counts ? right[row] : 0.0f;
         of_rows[3 * row + 2] = counts ? 1.0f : 0.0f;
@@ -96,14 +99,9 @@ KERNEL(count_labels, (const int *labels, float *counts, unsigned long long rows,
     counts[INDEX] = count;
 }
 
-// dlogits = (probabilities - one-hot) / counted, 0 for samples that do not count.
-KERNEL(softmax_backward, (const Map *probabilities, const int *labels, const float *counted, Map *dlogits,
-                          unsigned long long n, unsigned channels)) {
+// dlogits = differences / counted.
+KERNEL(softmax_backward, (const Map *differences, const float *counted, Map *dlogits, unsigned long long n)) {
     u64 i = INDEX;
     if (i >= n) return;
-    u64 row = quotient(i, channels);
-    int label = labels[row];
-    float scale = label >= 0 ? 1.0f / fmaxf(counted[0], 1.0f) : 0.0f;
-    float hot = label >= 0 && i - row * channels == (u64)label ? 1.0f : 0.0f;
-    dlogits[i] = stored((number(probabilities[i]) - hot) * scale);
+    dlogits[i] = stored(number(differences[i]) * (1.0f / fmaxf(counted[0], 1.0f)));
 }

@@ -454,8 +454,7 @@ fn pooling(p: &mut Plan, call: &Call) {
 
 /// Softmax with cross entropy: a few threads a row, which meet after the largest, after the sum, and in the metrics.
 fn loss(p: &mut Plan, shape: &RowShape) {
-    let [logits, labels, probabilities, metrics] =
-        p.operands(["logits", "labels", "probabilities", "metrics"]);
+    let [logits, labels, differences, metrics] = p.operands(["logits", "labels", "differences", "metrics"]);
     let (rows, channels) = (U64(shape.rows), U32(narrow(shape.channels)));
     let pieces = (shape.channels / LEAST_CHANNELS).clamp(1, PIECES);
     let threads = shape.rows.saturating_mul(pieces);
@@ -468,23 +467,19 @@ fn loss(p: &mut Plan, shape: &RowShape) {
     let found = [sums, largest, gaps, right];
     let arguments = [&[logits, labels, values, channels_of], &found[..], &[rows, channels, pieces]];
     p.launch("softmax_sums", threads, arguments.concat());
-    let arguments = [&[logits, probabilities, labels], &found[..], &[of_rows, rows, channels, pieces]];
-    p.launch("softmax_probabilities", threads, arguments.concat());
+    let arguments = [&[logits, differences, labels], &found[..], &[of_rows, rows, channels, pieces]];
+    p.launch("softmax_differences", threads, arguments.concat());
     p.sum(of_rows, shape.rows, 3, total, false);
     p.launch("loss_metrics", 1, vec![total, metrics]);
 }
 
 fn loss_backward(p: &mut Plan, shape: &RowShape) {
-    let [probabilities, labels, dlogits] = p.operands(["probabilities", "labels", "dlogits"]);
+    let [differences, labels, dlogits] = p.operands(["differences", "labels", "dlogits"]);
     let parts = shape.rows.div_ceil(FAN);
     let counts = p.floats(parts);
     let counted = p.floats(1);
     p.launch("count_labels", parts, vec![labels, counts, U64(shape.rows), U32(FAN as u32)]);
     p.sum(counts, parts, 1, counted, false);
     let n = elements(shape);
-    p.launch(
-        "softmax_backward",
-        n,
-        vec![probabilities, labels, counted, dlogits, U64(n), U32(narrow(shape.channels))],
-    );
+    p.launch("softmax_backward", n, vec![differences, counted, dlogits, U64(n)]);
 }

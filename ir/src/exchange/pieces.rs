@@ -1,0 +1,118 @@
+//! The pieces of an exchange, from the program of an iteration: which bytes are complete when, and who waits.
+//!
+//! A gradient is complete after the last op of the backward pass that writes it. Its sum is needed by the update that reads it;
+//! where the owner of a part updates it for all, the parameters travel instead, and are needed by the first op of the next
+//! forward pass that reads them.
+
+use super::Piece;
+use crate::ids::OpId;
+use crate::program::{Access, Operand, Program, Region, Role};
+use crate::trace::Phase;
+use crate::units::Bytes;
+
+/// About the bytes of the pieces that workers exchange while the backward pass runs: at 10 Gbit/s a message of a piece takes
+/// many times its latency, and the last piece, which nothing hides, is small beside all of them.
+pub const PIECE_BYTES: Bytes = Bytes(1 << 20);
+
+/// When a piece is exchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overlap {
+    /// All of it between the pass and the update, in one piece.
+    Nothing,
+    /// In pieces of about so many bytes, while the backward pass goes on; the updates wait.
+    Backward(Bytes),
+    /// The same; the next forward pass waits, each of its ops for the parameters that it reads.
+    Forward(Bytes),
+}
+
+/// What a program exchanges, in the order of [`summed`]; none where it has no update.
+pub fn pieces(program: &Program, overlap: Overlap) -> Option<Vec<Piece>> {
+    let first_update = op_where(program, Phase::Update, |_| true).next()?;
+    let mut pieces: Vec<Piece> = Vec::new();
+    let mut bytes = 0;
+    let most = match overlap {
+        Overlap::Nothing => u64::MAX,
+        Overlap::Backward(bytes) | Overlap::Forward(bytes) => bytes.0,
+    };
+    for region in summed(program) {
+        let one = Piece {
+            first_byte: Bytes(bytes),
+            bytes: region.bytes(),
+            ready: writes(program, region).last().unwrap_or(OpId(0)),
+            needed: needed(program, region, overlap).unwrap_or(first_update),
+        };
+        bytes += one.bytes.0;
+        match pieces.last_mut() {
+            // What the next forward pass needs goes with what it needs, since one op waits for the whole of a piece.
+            Some(last) if last.bytes.0 + one.bytes.0 <= most && last.carried() == one.carried() => {
+                last.bytes += one.bytes;
+                last.ready = last.ready.max(one.ready);
+                last.needed = last.needed.min(one.needed);
+            }
+            _ => pieces.push(one),
+        }
+    }
+    if overlap == Overlap::Nothing {
+        let last = op_where(program, Phase::Backward, |_| true).last();
+        for piece in &mut pieces {
+            piece.ready = last.unwrap_or(piece.ready);
+            piece.needed = first_update;
+        }
+    }
+    Some(pieces)
+}
+
+/// What is summed over all workers, in this order: the gradients, and the running statistics.
+pub fn summed(program: &Program) -> impl Iterator<Item = &Region> {
+    let gradients = program.resident.iter().filter(|region| region.role == Role::Gradient);
+    let statistics = program.resident.iter().filter(|region| matches!(region.role, Role::State(_)));
+    gradients.chain(statistics).filter(|region| region.bytes() > Bytes::ZERO)
+}
+
+/// The op that waits for a region's sum; none where it is an update of any parameter, such as for running statistics.
+fn needed(program: &Program, region: &Region, overlap: Overlap) -> Option<OpId> {
+    if region.role != Role::Gradient {
+        return None;
+    }
+    match overlap {
+        Overlap::Nothing | Overlap::Backward(_) => reads(program, region, Phase::Update).next(),
+        Overlap::Forward(_) => {
+            let is_its = |r: &&Region| r.name == region.name && matches!(r.role, Role::Parameter(_));
+            let parameter = program.resident.iter().find(is_its)?;
+            reads(program, parameter, Phase::Forward).next()
+        }
+    }
+}
+
+/// The ops before the updates that write a region.
+pub fn writes<'p>(program: &'p Program, region: &'p Region) -> impl Iterator<Item = OpId> + 'p {
+    let written = touching(region, |access| access != Access::Read);
+    (0..program.trace.ops.len())
+        .filter(move |op| program.trace.ops[*op].phase != Phase::Update && written(program, *op))
+        .map(OpId::new)
+}
+
+/// The ops of a phase that read a region.
+fn reads<'p>(program: &'p Program, region: &'p Region, phase: Phase) -> impl Iterator<Item = OpId> + 'p {
+    let read = touching(region, Access::reads);
+    op_where(program, phase, move |op| read(program, op))
+}
+
+/// Whether an op touches a region in a way.
+fn touching(region: &Region, how: impl Fn(Access) -> bool) -> impl Fn(&Program, usize) -> bool {
+    let at = Operand::Resident(region.offset);
+    move |program, op| {
+        program.kernels[op].specified().any(|(operand, spec)| operand == at && how(spec.access))
+    }
+}
+
+/// The ops of a phase with a property.
+fn op_where<'p>(
+    program: &'p Program,
+    phase: Phase,
+    has: impl Fn(usize) -> bool + 'p,
+) -> impl Iterator<Item = OpId> + 'p {
+    (0..program.trace.ops.len())
+        .filter(move |op| program.trace.ops[*op].phase == phase && has(*op))
+        .map(OpId::new)
+}
