@@ -154,7 +154,7 @@ fn residual_networks_with_batch_norm() {
 #[test]
 fn what_batch_norm_takes_over() {
     check(&case("resnet20", 8, 6, ReluStorage::Mask, 2));
-    check(&case("mobilenet_v2", 32, 2, ReluStorage::Auto, 1));
+    check(&case("mobilenet_v2", 32, 8, ReluStorage::Auto, 1));
 }
 
 /// A network whose layers are ops of their own, as on modelled devices.
