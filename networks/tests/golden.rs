@@ -173,7 +173,7 @@ fn a_term_that_has_a_gradient_already_is_added_to() {
 }
 
 /// The kinds of the forward ops that are batch normalisations or could be part of one.
-fn fused(of: impl FnOnce(&mut Builder) -> Result<LayerId, NetworkError>) -> Vec<String> {
+fn fused(of: impl Fn(&mut Builder) -> Result<LayerId, NetworkError>) -> Vec<String> {
     let program = lower(&network(of), 2, &LowerOptions { fuse: true, ..LowerOptions::default() });
     let ops = program.expect("it lowers").trace.ops.into_iter();
     let ops = ops.filter(|op| op.phase == Phase::Forward && op.name.ends_with(".forward"));

@@ -56,7 +56,9 @@ pub fn workspace_bytes(call: &Call, threads: u32) -> Bytes {
         Call::ConvBackwardFilter { shape, .. } => conv::backward_filter_scratch(shape, lanes),
         Call::ConvBackwardData { shape, .. } => conv::backward_data_scratch(shape, lanes),
         Call::BatchNormForward { shape, .. } => norm::scratch(shape),
-        Call::BatchNormBackward { shape, then, .. } => norm::backward_scratch(shape, then, lanes),
+        Call::BatchNormBackward { shape, then, accumulate } => {
+            norm::backward_scratch(shape, then, *accumulate, lanes)
+        }
         Call::LayerNormBackward { shape, .. } => layer_norm::backward_scratch(shape),
         Call::RmsNormBackward { shape, .. } => rms_norm::backward_scratch(shape),
         Call::LrnBackward { shape, .. } => lrn::backward_scratch(shape, lanes),

@@ -63,10 +63,10 @@ pub(super) fn scratch(shape: &RowShape) -> usize {
     2 * chunks.channels * (chunks.count() + 1)
 }
 
-/// [`scratch`] of the backward pass, and where the ReLU's gradient is no operand, a chunk of that for each lane.
-pub(super) fn backward_scratch(shape: &RowShape, then: &After, lanes: usize) -> usize {
-    let gated = then.relu.is_some() && !then.add;
-    scratch(shape) + if gated { lanes * chunk(shape) } else { 0 }
+/// [`scratch`] of the backward pass, and a chunk for each lane of what passes a ReLU, where no operand has room for that.
+pub(super) fn backward_scratch(shape: &RowShape, then: &After, accumulate: bool, lanes: usize) -> usize {
+    let buffers = then.relu.is_some() && !then.add && accumulate;
+    scratch(shape) + if buffers { lanes * chunk(shape) } else { 0 }
 }
 
 /// What a forward pass does with what it has normalised, in this order.
@@ -282,7 +282,8 @@ pub(super) unsafe fn inference(
 
 /// With n rows and xhat = (x - mean) / sqrt(variance + epsilon): dbeta = sum dy, dgamma = sum dy * xhat,
 /// dx = gamma / sqrt(variance + epsilon) * (dy - dbeta / n - xhat * dgamma / n). Of dy there is what passes the gate, which is
-/// also `dr`.
+/// also `dr`. The first pass puts it there, or else where dx will be, for the second to read; where dx is added to, each pass
+/// makes it for itself, chunk by chunk.
 ///
 /// # Safety
 /// Live operands of the shape, and [`backward_scratch`]; dx may be dy, or `dr` may.
@@ -304,20 +305,21 @@ pub(super) unsafe fn backward(
             return dy;
         }
         let to = buffers.at(lane * chunk(shape));
-        // SAFETY: the caller's promise; without `dr` a lane has a buffer.
+        // SAFETY: the caller's promise; where no operand has room, each lane has a buffer.
         unsafe { gate.pass(dy, to, start, len, lane) };
         to
     };
+    let room = dr.or((!accumulate && !matches!(gate, Gate::Open)).then_some(dx));
     chunks.each(threads, |chunk, start, rows, lane| {
         let (sum, product) = (scratch.at(2 * c * chunk), scratch.at(2 * c * chunk + c));
         // SAFETY: the caller's promise; each chunk writes sums of its own.
         unsafe {
             let [x, dy] = [x, dy].map(|map| map.read(start, rows * c, lane));
-            let dy = match dr {
-                Some(dr) => {
-                    let to = dr.place(start, lane);
+            let dy = match room {
+                Some(room) => {
+                    let to = room.place(start, lane);
                     gate.pass(dy, to, start, rows * c, lane);
-                    dr.store(start, rows * c, lane);
+                    room.store(start, rows * c, lane);
                     to
                 }
                 None => passed(gate, dy, start, rows * c, lane),
@@ -343,7 +345,7 @@ pub(super) unsafe fn backward(
         }
     }
     let parameters = [mean, inverse, gamma, slope, slope.at(c)];
-    let (dy, gate) = dr.map_or((dy, gate), |dr| (dr, Gate::Open));
+    let (dy, gate) = room.map_or((dy, gate), |room| (room, Gate::Open));
     chunks.each(threads, |_, start, rows, lane| {
         let gradient = |x: f32, dy: f32, [mean, inverse, gamma, slope, shift]: [f32; 5]| {
             gamma * inverse * (dy - shift - (x - mean) * slope)
