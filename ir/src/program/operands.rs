@@ -663,7 +663,11 @@ mod tests {
             (norm(false, relu(false)), &[120, 12, 12, 120, 24], &[120, 120, 12, 24, 120, 120, 12, 12]),
             (norm(false, relu(true)), &[120, 12, 12, 120, 24, 4], &[120, 120, 12, 24, 4, 120, 12, 12]),
             (norm(true, None), &[120, 12, 12, 120, 120, 24], &[120, 120, 12, 24, 120, 12, 12, 120]),
-            (norm(true, relu(true)), &[120, 12, 12, 120, 120, 24, 4], &[120, 120, 12, 24, 4, 120, 12, 12, 120]),
+            (
+                norm(true, relu(true)),
+                &[120, 12, 12, 120, 120, 24, 4],
+                &[120, 120, 12, 24, 4, 120, 12, 12, 120],
+            ),
         ] {
             check(forward, of_forward);
             check(backward, of_backward);
@@ -750,7 +754,8 @@ mod tests {
             }
         };
         let rows = RowShape { rows: 6, channels: 4 };
-        for (mask, kept) in [(false, &["x", "dy", "kept", "dx", "dr"][..]), (true, &["x", "dy", "dx", "dr"])] {
+        for (mask, kept) in [(false, &["x", "dy", "kept", "dx", "dr"][..]), (true, &["x", "dy", "dx", "dr"])]
+        {
             let then = After { add: true, relu: Some(FusedRelu { ceiling: 6.0, mask }) };
             check(Call::BatchNormForward { shape: rows, epsilon: 1e-5, then }, &["x", "r", "y"]);
             check(Call::BatchNormBackward { shape: rows, then, accumulate: false }, kept);

@@ -15,11 +15,12 @@ const EPSILON: f32 = 1e-2;
 
 /// Everything that can follow.
 fn every_after() -> Vec<After> {
-    let relus = [f32::INFINITY, 0.7].into_iter().flat_map(|ceiling| {
-        [false, true].map(|mask| Some(FusedRelu { ceiling, mask }))
-    });
+    let relus = [f32::INFINITY, 0.7]
+        .into_iter()
+        .flat_map(|ceiling| [false, true].map(|mask| Some(FusedRelu { ceiling, mask })));
     let relus: Vec<Option<FusedRelu>> = relus.chain([None]).collect();
-    let all = [false, true].into_iter().flat_map(|add| relus.iter().map(move |relu| After { add, relu: *relu }));
+    let all =
+        [false, true].into_iter().flat_map(|add| relus.iter().map(move |relu| After { add, relu: *relu }));
     all.filter(|then| *then != After::default()).collect()
 }
 

@@ -407,6 +407,12 @@ impl Case<'_> {
         self.thorough() + (ONLY_ADDRESSES_PER_OP * counted(self.trace.ops.len())).min(ONLY_ADDRESSES)
     }
 
+    /// The pool in which addresses are looked for without alignment: where all sizes are multiples of [`ALIGNMENT`], so is it,
+    /// so that what is put at its end starts at one.
+    pub fn pool_of_sizes(&self) -> u64 {
+        if self.sizes_are_aligned() { self.pool / ALIGNMENT * ALIGNMENT } else { self.pool }
+    }
+
     fn sizes_are_aligned(&self) -> bool {
         let sizes = self.trace.tensors.iter().map(|t| t.bytes.0);
         let mut all = sizes.chain(self.trace.ops.iter().map(|op| op.workspace_bytes.0));

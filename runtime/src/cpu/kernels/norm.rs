@@ -103,9 +103,16 @@ impl Gate {
                 Gate::Open => map_rows([dy], [], to, 1, len, |[dy], []| dy),
                 Gate::Output(y, ceiling) => {
                     let y = y.read(start, len, lane);
-                    map_rows([y, dy], [], to, 1, len, move |[y, dy], []| {
-                        if y > 0.0 && y < ceiling { dy } else { 0.0 }
-                    });
+                    map_rows(
+                        [y, dy],
+                        [],
+                        to,
+                        1,
+                        len,
+                        move |[y, dy], []| {
+                            if y > 0.0 && y < ceiling { dy } else { 0.0 }
+                        },
+                    );
                 }
                 Gate::Mask(mask) => pass_where_set_from(start, mask, dy, to, len),
             }

@@ -202,7 +202,7 @@ impl Case<'_> {
             let items = Items::new(&placement, &gaps.workspace.raw[1..]);
             let addresses: Addresses = assign(
                 &items.items,
-                self.pool,
+                self.pool_of_sizes(),
                 attempt.alignment,
                 self.work(attempt.work),
                 self.request.seed,

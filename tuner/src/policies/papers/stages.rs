@@ -135,7 +135,8 @@ impl Case<'_> {
         let items = Items::new(&placement, &gaps.workspace.raw[1..]);
         let mut lowest = u64::MAX;
         for (alignment, work) in [(ALIGNMENT, LIGHT), (ALIGNMENT, self.thorough()), (1, self.thorough())] {
-            let addresses = assign(&items.items, self.pool, alignment, self.work(work), self.request.seed);
+            let pool = self.pool_of_sizes();
+            let addresses = assign(&items.items, pool, alignment, self.work(work), self.request.seed);
             lowest = lowest.min(addresses.height);
             if addresses.height <= self.pool {
                 return self.finish(&placement, &items, &addresses);
