@@ -73,10 +73,13 @@ pub fn noted(error: Error) -> Error {
 }
 
 /// Whether this process says with what it fails. Else those are told who do, and end it; where none of them lives any longer,
-/// it speaks itself.
+/// it speaks itself. One that was stopped for so long that the others may have given it up waits for them
+/// to end it.
 pub fn says(failure: &Failure) -> bool {
     let Some(world) = WORLD.get() else { return true };
     match (world.facts().rank, LOST.get()) {
+        // They say so, and end it.
+        _ if world.is_given_up() => {}
         (0, _) | (1, Some(0)) => return true,
         (_, Some(_)) => {}
         (_, None) => world.fail(&failure.message),

@@ -106,7 +106,7 @@ impl SavedRegion {
 }
 
 /// The f32 of some bytes.
-fn numbers(data: &[u8]) -> impl Iterator<Item = f32> {
+pub(crate) fn numbers(data: &[u8]) -> impl Iterator<Item = f32> {
     data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
 }
 

@@ -389,8 +389,7 @@ pub trait Device: Send {
 
     /// Reads what an iteration that runs has written for the last time, where an event behind that has happened; false where it
     /// has not yet. A device that cannot tell waits for the end of the iteration.
-    fn read_behind(&mut self, event: EventId, offset: Bytes, data: &mut [u8]) -> Result<bool, DeviceError> {
-        let _ = event;
+    fn read_behind(&mut self, _event: EventId, offset: Bytes, data: &mut [u8]) -> Result<bool, DeviceError> {
         self.synchronise()?;
         self.read(offset, data)?;
         Ok(true)

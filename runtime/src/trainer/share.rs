@@ -14,6 +14,7 @@
 //! What it deliberately does not do: measure anything.
 
 use super::{Feed, Metrics, Observation, Outcome, Trainer};
+use crate::checkpoint::numbers;
 use crate::data::Dataset;
 use crate::error::RuntimeError;
 use crate::executor::{Executor, Loaded, Part};
@@ -76,11 +77,6 @@ impl Sum {
     }
 }
 
-/// The numbers in a device's bytes.
-fn numbers_of(bytes: &[u8]) -> impl Iterator<Item = f32> {
-    bytes.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word))
-}
-
 /// Writes numbers to regions, one behind the other.
 fn write(
     executor: &mut Executor,
@@ -116,11 +112,11 @@ impl Share {
         }
         let is_state = |region: &&Region| matches!(region.role, Role::State(_));
         let statistics = train.resident().iter().filter(is_state).cloned().collect();
-        let mut numbers = 0..;
+        let mut free = 0..;
         let sums = train.parts().iter().map(|part| {
             let elements = part.regions.iter().map(|region| region.elements() as usize).sum();
             let mut pieces = group::equal_pieces(facts, elements);
-            pieces.iter_mut().zip(&mut numbers).for_each(|(piece, number)| piece.number = number);
+            pieces.iter_mut().zip(&mut free).for_each(|(piece, number)| piece.number = number);
             let (mine, whole) = (TreeSum::over(virtual_workers), vec![0.0; elements]);
             Sum { part: part.clone(), pieces, mine, whole }
         });
@@ -136,13 +132,13 @@ impl Share {
 
     /// The running statistics as they are.
     fn read_statistics(&mut self, executor: &mut Executor) -> Result<Vec<f32>, RuntimeError> {
-        let mut numbers = Vec::new();
+        let mut found = Vec::new();
         for region in &self.statistics {
             self.bytes.resize(region.bytes().0 as usize, 0);
             executor.read_region(region, &mut self.bytes)?;
-            numbers.extend(numbers_of(&self.bytes));
+            found.extend(numbers(&self.bytes));
         }
-        Ok(numbers)
+        Ok(found)
     }
 
     fn write_statistics(&mut self, executor: &mut Executor, numbers: &[f32]) -> Result<(), RuntimeError> {
@@ -155,7 +151,7 @@ impl Share {
         let Share { group, sums, bytes, mine, .. } = self;
         let mut weight = None;
         for sum in sums {
-            let mut numbers = sum.mine.room();
+            let mut found = sum.mine.room();
             for region in &sum.part.regions {
                 bytes.resize(region.bytes().0 as usize, 0);
                 while !executor.read_of_part(&sum.part, region, bytes)? {
@@ -163,7 +159,7 @@ impl Share {
                     std::thread::sleep(LOOK);
                 }
                 if region.role != Role::Gradient {
-                    numbers.extend(numbers_of(bytes));
+                    found.extend(numbers(bytes));
                     continue;
                 }
                 if weight.is_none() {
@@ -173,9 +169,9 @@ impl Share {
                     weight = Some(Metrics::of(&words).counted / train.label_count() as f32);
                 }
                 let weight = weight.expect("it was read");
-                numbers.extend(numbers_of(bytes).map(|gradient| gradient * weight));
+                found.extend(numbers(bytes).map(|gradient| gradient * weight));
             }
-            sum.mine.push(Node::leaf(number), numbers);
+            sum.mine.push(Node::leaf(number), found);
             if number + 1 == mine.end {
                 sum.pieces.iter().try_for_each(|piece| group.start(piece, &sum.mine))?;
             }

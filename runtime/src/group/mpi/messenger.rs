@@ -59,6 +59,8 @@ pub(super) struct Heard {
     pub(super) broken: Option<String>,
     /// MPI was ended here.
     pub(super) over: bool,
+    /// This process was stopped for so long that the others may have taken it for lost.
+    pub(super) given_up: bool,
 }
 
 /// What was heard of a worker.
@@ -82,7 +84,12 @@ impl Heard {
             host: "a host that is not known yet".to_owned(),
             failed: None,
         };
-        Heard { workers: (0..workers).map(|_| of_worker()).collect(), broken: None, over: false }
+        Heard {
+            workers: (0..workers).map(|_| of_worker()).collect(),
+            broken: None,
+            over: false,
+            given_up: false,
+        }
     }
 
     /// Why the workers cannot go on together, where they cannot.
@@ -167,7 +174,10 @@ impl Messenger<'_> {
             let away = looked.elapsed();
             looked = Instant::now();
             if away > PAUSE {
-                self.shared.heard().workers.iter_mut().for_each(|worker| worker.last += away);
+                let mut heard = self.shared.heard();
+                heard.workers.iter_mut().for_each(|worker| worker.last += away);
+                // They count from its last sign of life, which came some time before it was stopped.
+                heard.given_up |= away > self.shared.timeout / 2;
             }
             loop {
                 match commands.try_recv() {

@@ -23,6 +23,9 @@ use std::time::{Duration, Instant};
 /// How often one that waits looks whether all the others live.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// A launcher ends a worker that the others have given up within this time, on a busy machine too.
+const ENDING: Duration = Duration::from_secs(10);
+
 /// Why workers cannot be processes here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MpiError {
@@ -119,6 +122,11 @@ impl World {
         &self.shared.library
     }
 
+    /// Whether this process was stopped for so long that the others may have taken it for lost.
+    pub fn is_given_up(&self) -> bool {
+        self.shared.heard().given_up
+    }
+
     /// The workers as a trainer's group.
     pub fn group(&self) -> Box<dyn Group> {
         Box::new(Sharded::new(MpiMessages { shared: Arc::clone(&self.shared) }))
@@ -156,14 +164,17 @@ impl World {
         self.waits_for(|heard| heard.over);
     }
 
-    /// Waits for one of the workers before this one to have saved and to end all, this one among them. Returns where none of
-    /// them lives any longer, or nothing is heard: then it is for this one to end all.
+    /// Waits for one of the workers before this one to have saved and to end all, this one among them; where the others may
+    /// have given this one up, for whichever of them ends all. Returns where none of them lives any longer, or nothing is
+    /// heard: then it is for this one to end all.
     pub fn wait_to_be_ended(&self) {
         let lives = |worker: &OfWorker| worker.last.elapsed() < self.shared.timeout;
+        let begun = Instant::now();
         let mut heard = self.shared.heard();
         while !heard.over
             && heard.broken.is_none()
-            && heard.workers[..self.shared.facts.rank].iter().any(lives)
+            && (heard.workers[..self.shared.facts.rank].iter().any(lives)
+                || heard.given_up && begun.elapsed() < ENDING)
         {
             heard = self.shared.changed.wait_timeout(heard, LOOK).unwrap_or_else(PoisonError::into_inner).0;
         }
