@@ -319,14 +319,16 @@ FUNCTION void gradient_sums(const Map *x, const Map *dy, const float *mean, cons
         for (unsigned l = 0; l < 4; l++) {
             u64 at = row + l * (u64)count, i = at * channels + c.channel;
             unsigned here = at < rows ? c.count : 0;
+            fetch_map(x, i, here, c.aligned, v[l]);
             fetch_map(dy, i, here, c.aligned, g[l]);
-            hold_back(bits[l], gate, g[l]);
-            if (gives && here != 0) put_map(dr, i, here, c.aligned, g[l]);
         }
+        // Behind all loads, which may not pass a store: dr may be dy.
         UNROLL
         for (unsigned l = 0; l < 4; l++) {
-            u64 at = row + l * (u64)count;
-            fetch_map(x, at * channels + c.channel, at < rows ? c.count : 0, c.aligned, v[l]);
+            u64 at = row + l * (u64)count, i = at * channels + c.channel;
+            unsigned here = at < rows ? c.count : 0;
+            hold_back(bits[l], gate, g[l]);
+            if (gives && here != 0) put_map(dr, i, here, c.aligned, g[l]);
         }
         // Rows that are not there have no gradient.
         UNROLL

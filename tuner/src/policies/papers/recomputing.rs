@@ -195,14 +195,15 @@ impl Case<'_> {
         }
         let mut clock = Clock::new(&self.request.link);
         let mut lowest = u64::MAX;
-        for attempt in attempts {
+        let aligned = self.sizes_are_aligned();
+        for attempt in attempts.iter().filter(|a| a.alignment > 1 || !aligned) {
             let pool = Bytes(self.pool).share(attempt.pool).0;
             let mut placement = gaps.placement(&gaps.windows(&mut clock, &swapped, pool, attempt.tighten));
             unrolled.rename(&mut placement);
             let items = Items::new(&placement, &gaps.workspace.raw[1..]);
             let addresses: Addresses = assign(
                 &items.items,
-                self.pool_of_sizes(),
+                self.pool,
                 attempt.alignment,
                 self.work(attempt.work),
                 self.request.seed,
