@@ -7,7 +7,7 @@
 //! What it deliberately does not do: fetch anything, or run what was compiled.
 
 use super::text::{kernels, signatures};
-use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use plimsoll_ir::Float;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -46,11 +46,29 @@ impl Nvrtc {
     pub fn load(folder: &Path) -> Nvrtc {
         let open = |name: &str| {
             // SAFETY: NVIDIA's libraries may be loaded at any time.
-            unsafe { Library::open(Some(folder.join(name)), RTLD_NOW | RTLD_GLOBAL) }.expect("NVRTC loads")
+            unsafe { Library::open(Some(folder.join(name)), RTLD_NOW | RTLD_LOCAL) }.expect("NVRTC loads")
         };
-        // NVRTC asks for it by name alone, and does not look beside itself.
-        std::mem::forget(open("libnvrtc-builtins.so.13.0"));
-        Nvrtc { library: open("libnvrtc.so.13") }
+        let files = std::fs::read_dir(folder).expect("it was fetched");
+        let names = files.map(|file| file.expect("it is there").file_name().into_string().expect("a name"));
+        let mut names: Vec<String> = names.filter(|name| name.starts_with("libnvrtc")).collect();
+        // NVRTC asks for its builtins by name alone, and does not look beside itself.
+        names.sort_unstable();
+        let [builtins, library] = names.try_into().expect("NVRTC and its builtins");
+        std::mem::forget(open(&builtins));
+        Nvrtc { library: open(&library) }
+    }
+
+    /// Whether it knows an architecture, such as `sm_80`.
+    fn knows(&self, architecture: &str) -> bool {
+        type Count = unsafe extern "C" fn(*mut c_int) -> c_int;
+        type List = unsafe extern "C" fn(*mut c_int) -> c_int;
+        let mut count = 0;
+        // SAFETY: one number to write to.
+        assert_eq!(self.call::<Count>("nvrtcGetNumSupportedArchs", |f| unsafe { f(&mut count) }), 0);
+        let mut all = vec![0; count as usize];
+        // SAFETY: as many numbers as it asked for.
+        assert_eq!(self.call::<List>("nvrtcGetSupportedArchs", |f| unsafe { f(all.as_mut_ptr()) }), 0);
+        all.iter().any(|known| architecture.strip_prefix("sm_") == Some(&known.to_string()))
     }
 
     /// Calls a function that gives a status.
@@ -138,6 +156,29 @@ fn the_kernels_compile_for_every_architecture() {
     let nvrtc = Nvrtc::load(&folder);
     for float in [Float::F32, Float::Bf16] {
         compiles(&folder, &nvrtc, &kernels::source(float));
+    }
+}
+
+/// A device compiles for itself where its NVRTC knows it, else to PTX, which the driver compiles further.
+#[test]
+fn the_oldest_and_the_newest_compiler_take_the_kernels() {
+    let Some(folder) = fetched() else { return };
+    for (which, known) in [("oldest", &REAL[..2]), ("newest", &REAL[..])] {
+        let nvrtc = Nvrtc::load(&folder.join(which));
+        let knows: Vec<&str> = REAL.into_iter().filter(|architecture| nvrtc.knows(architecture)).collect();
+        assert_eq!(knows, known, "{which}");
+        let to: Vec<&str> = if known.len() < REAL.len() { [known, &[VIRTUAL]].concat() } else { knows };
+        for (float, architecture) in
+            [Float::F32, Float::Bf16].into_iter().flat_map(|f| to.iter().map(move |to| (f, to)))
+        {
+            let code = nvrtc.compile(&kernels::source(float), architecture);
+            let code = code.unwrap_or_else(|log| panic!("{which}, {architecture}: {log}"));
+            assert_eq!(
+                code.starts_with(b"\x7fELF"),
+                architecture.starts_with("sm_"),
+                "{which}, {architecture}"
+            );
+        }
     }
 }
 
