@@ -341,9 +341,14 @@ class Side:
 
     def free(self):
         self.kept.clear()
+        # What was compiled holds what it was compiled for.
+        if "torch._dynamo" in sys.modules:
+            torch._dynamo.reset()
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+            # Pinned memory is kept, too; what saved tensors took would be missing to the other side.
+            torch._C._host_emptyCache()
 
 
 def cublas_version():

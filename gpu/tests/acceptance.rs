@@ -61,9 +61,9 @@ const EVERY_SECTION: [(&str, usize); 15] = [
     ("pytorch-bf16", 5),
     ("pytorch-tf32", 5),
     ("pytorch-f32", 5),
-    ("compile-bf16", 3),
-    ("compile-tf32", 3),
-    ("compile-f32", 3),
+    ("compile-bf16", 2),
+    ("compile-tf32", 2),
+    ("compile-f32", 2),
     ("deep", 1),
 ];
 

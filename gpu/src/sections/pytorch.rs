@@ -108,13 +108,14 @@ const OURS: &str = "plimsoll";
 
 fn run(ground: &Ground, precision: Precision, ways: &[Way]) -> Result<(), Failure> {
     let mut torch = Torch::start(&ground.options);
+    let compiled = ways.iter().any(|way| way.name == COMPILED.name);
     let names = networks(ground);
     // What most people train comes first.
     let (first, rest): (Vec<&str>, Vec<&str>) = names.into_iter().partition(|name| *name == "resnet50");
     let names = [first, rest].concat();
     for (done, network) in names.iter().enumerate() {
         let until = ground.left() * (1.0 - 1.0 / (names.len() - done) as f64);
-        let race = Race { ground, network, precision, until };
+        let race = Race { ground, network, precision, compiled, until };
         let batches = match race.ours() {
             Ok(batches) => batches,
             Err(failure) => {
@@ -122,7 +123,8 @@ fn run(ground: &Ground, precision: Precision, ways: &[Way]) -> Result<(), Failur
                 continue;
             }
         };
-        let mut format = None;
+        // What is compiled is laid out by the compiler.
+        let mut format = compiled.then_some(FORMATS[1]);
         for way in ways {
             if let Err(failure) = race.theirs(&mut torch, way, &batches, &mut format) {
                 race.note(way.who, &format!("skipped: {}", failure.message));
@@ -137,6 +139,8 @@ struct Race<'a> {
     ground: &'a Ground,
     network: &'a str,
     precision: Precision,
+    /// Whether it is beside `torch.compile`, which takes long and has no use for a budget where everything can be kept.
+    compiled: bool,
     /// Seconds of the section that are for other networks.
     until: f64,
 }
@@ -175,7 +179,10 @@ impl Race<'_> {
         let Fits { within, keep, held: (held, _), .. } = Fits::of(self.ground, &task)?;
         let keep = keep.map(|(batch, _)| batch);
         let model = modelled(self.ground, &task, within, keep.unwrap_or(1), held)?;
-        let batches = batches(task.smallest_batch(), keep, held);
+        let mut batches = batches(task.smallest_batch(), keep, held);
+        if self.compiled && batches.len() > 1 {
+            batches.remove(0);
+        }
         let (warm_up, count) = self.ground.pick((WARM_UP, COUNT), (1, 1));
         for batch in &batches {
             if !self.has(0.0) {
@@ -216,8 +223,7 @@ impl Race<'_> {
                     let begun = Instant::now();
                     let seconds = self.ask(torch, way, *batch, share, format)?;
                     longest = longest.max(begun.elapsed().as_secs_f64());
-                    let kept =
-                        if way.name == "compile" { format!(", keeping {share}") } else { String::new() };
+                    let kept = if self.compiled { format!(", keeping {share}") } else { String::new() };
                     let note = if seconds.is_some() { "" } else { "out of memory" };
                     self.row(&format!("{}{kept}, {format}", way.who), *batch, seconds.map(Seconds), note);
                     best = seconds

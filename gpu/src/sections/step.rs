@@ -40,9 +40,9 @@ pub const SECTION: Section = Section {
     ],
 };
 
-/// Turns, and iterations in each.
-const TURNS: usize = 5;
-const IN_A_TURN: usize = 10;
+/// Steps of PyTorch's that warm up, and iterations that count.
+const WARMING: usize = 10;
+const STEPS: usize = 50;
 
 /// Ours, in the rows.
 const OURS: [&str; 2] = ["plimsoll", "plimsoll, once more"];
@@ -61,7 +61,8 @@ fn run(ground: &Ground) -> Result<(), Failure> {
 
 fn in_precision(ground: &Ground, torch: &mut Torch, precision: Precision) -> Result<(), Failure> {
     let (network, side, batch) = ground.pick(("resnet50", 224, 64), ("resnet20", 8, 2));
-    let (turns, count) = ground.pick((TURNS, IN_A_TURN), (1, 1));
+    let (count, steps) = ground.pick((WARMING, STEPS), (1, 1));
+    let classes = ground.pick(1000, 10);
     let row = |who: &str, seconds: &[Seconds], note: &str| {
         let of = |f: fn((Seconds, f64)) -> f64| (!seconds.is_empty()).then(|| f(middle(seconds)));
         ground.row(&json!({
@@ -77,34 +78,29 @@ fn in_precision(ground: &Ground, torch: &mut Torch, precision: Precision) -> Res
             "note": note,
         }));
     };
-    let task = task(network, side, ground.pick(1000, 10), &cuda(precision))?;
+    let task = task(network, side, classes, &cuda(precision))?;
     // As PyTorch measures cuDNN's algorithms before it uses them.
     let mut trace = task.trace(batch)?;
     let model = Model::fit(&profile(&task, peak(&trace), vec![batch], ground)?).map_err(Failure::usage)?;
     model.fill(&mut trace).map_err(Failure::usage)?;
     let mut runner = Runner::new(&task, &trace, &keeping(&trace)?.schedule)?;
     runner.iterations(WARM_UP)?;
-    row(OURS[0], &runner.iterations(turns * count)?, "");
-    let mut seconds: [Vec<Seconds>; 2] = Default::default();
-    let mut why = [const { String::new() }; 2];
-    // The first turn warms up.
-    for turn in 0..=turns {
-        for (((format, _), seconds), why) in FORMATS.iter().zip(&mut seconds).zip(&mut why) {
-            let question = json!({
-                "do": "step", "network": network, "image": side, "classes": ground.pick(1000, 10), "batch": batch,
-                "precision": precision.name(), "format": format, "steps": count,
-            });
-            match torch.ask(&question) {
-                Ok(answer) => seconds.extend(times(&answer).into_iter().filter(|_| turn > 0)),
-                Err(failure) => *why = format!("skipped: {}", failure.message),
-            }
+    row(OURS[0], &runner.iterations(steps)?, "");
+    for (format, who) in FORMATS {
+        let mut ask = |steps: usize| {
+            torch.ask(&json!({
+                "do": "step", "network": network, "image": side, "classes": classes, "batch": batch,
+                "precision": precision.name(), "format": format, "steps": steps,
+            }))
+        };
+        // The first steps warm up.
+        match ask(count).and_then(|_| ask(steps)) {
+            Ok(answer) => row(who, &times(&answer), ""),
+            Err(failure) => row(who, &[], &format!("skipped: {}", failure.message)),
         }
     }
-    for (((_, who), seconds), why) in FORMATS.iter().zip(&seconds).zip(&why) {
-        row(who, seconds, why);
-    }
     runner.iterations(WARM_UP)?;
-    row(OURS[1], &runner.iterations(turns * count)?, "");
+    row(OURS[1], &runner.iterations(steps)?, "");
     Ok(())
 }
 
