@@ -1,6 +1,7 @@
 //! A plan changes no bit: parameters, momentum and running statistics after 20 iterations are those of keeping everything,
 //! under every policy and under random valid schedules, on 1 and 2 compute threads, with random delays in the streams and
-//! a pool full of NaN before every iteration, in f32 and in bf16.
+//! a pool full of NaN before every iteration, in f32 and in bf16. In f32 they are also those of a program whose batch
+//! normalisations take nothing over.
 
 use plimsoll::ir::check::check as check_schedule;
 use plimsoll::ir::network::{NetworkSpec, Shape};
@@ -23,6 +24,7 @@ struct Case {
     batch: u64,
     relu: ReluStorage,
     feature_maps: Float,
+    fuse: bool,
     /// Random schedules besides those of the policies.
     random: u64,
 }
@@ -33,15 +35,17 @@ fn case(name: &str, side: u32, batch: u64, relu: ReluStorage, random: u64) -> Ca
         batch,
         relu,
         feature_maps: Float::F32,
+        fuse: true,
         random,
     }
 }
 
 fn program(case: &Case, threads: u32) -> Program {
-    let &Case { relu, feature_maps, .. } = case;
+    let &Case { relu, feature_maps, fuse, .. } = case;
     let device = CpuOptions { threads, feature_maps, ..CpuOptions::default() };
     let alternatives = |call: &_| device.alternatives(call);
-    let options = LowerOptions { relu, feature_maps, alternatives: &alternatives, ..LowerOptions::default() };
+    let alternatives = &alternatives;
+    let options = LowerOptions { relu, feature_maps, fuse, alternatives, ..LowerOptions::default() };
     let mut program = lower(&build(&case.spec).expect("a network"), case.batch, &options).expect("it lowers");
     for op in &mut program.trace.ops {
         op.seconds = Seconds(op.flops as f64 / 2e10 + 2e-6);
@@ -120,6 +124,13 @@ fn check_on(case: &Case, threads: u32) {
     let keep = schedule(&program, Policy::Keep).expect("keeping everything fits");
     let kept = bits(&train(case, &program, &keep, threads, None));
     assert!(kept.iter().flat_map(|(_, bits)| bits).all(|b| f32::from_bits(*b).is_finite()));
+    if case.fuse && case.feature_maps == Float::F32 {
+        let unfused = Case { spec: case.spec.clone(), fuse: false, ..*case };
+        let one_by_one = self::program(&unfused, threads);
+        let keep = schedule(&one_by_one, Policy::Keep).expect("keeping everything fits");
+        let found = bits(&train(&unfused, &one_by_one, &keep, threads, None));
+        assert!(kept == found, "{} differs where nothing is fused", case.spec.name);
+    }
     let planned =
         Policy::ALL.into_iter().filter_map(|policy| Some((policy.to_string(), schedule(&program, policy)?)));
     let random =
@@ -137,6 +148,19 @@ fn check_on(case: &Case, threads: u32) {
 #[test]
 fn residual_networks_with_batch_norm() {
     check(&case("resnet20", 8, 6, ReluStorage::Auto, 3));
+}
+
+/// ReLUs that save masks, that have a ceiling, and sums without any.
+#[test]
+fn what_batch_norm_takes_over() {
+    check(&case("resnet20", 8, 6, ReluStorage::Mask, 2));
+    check(&case("mobilenet_v2", 32, 8, ReluStorage::Auto, 1));
+}
+
+/// A network whose layers are ops of their own, as on modelled devices.
+#[test]
+fn batch_norm_that_takes_nothing_over() {
+    check(&Case { fuse: false, ..case("resnet20", 8, 6, ReluStorage::Auto, 2) });
 }
 
 #[test]

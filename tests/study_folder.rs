@@ -238,6 +238,22 @@ fn a_schedule_beyond_the_budget_of_its_config_does_not_run() {
 }
 
 #[test]
+fn a_schedule_of_another_versions_ops_is_refused_with_what_to_do() {
+    let folder = by_hand("resnet20", "100%", |_| {});
+    let folder = folder.path();
+    // Such as those of the versions in which no batch normalisation took anything over, as on modelled devices.
+    let trace = format!("trace resnet20 --image 8 --channels 1 --batch {BATCH} --device k40 -o trace.json");
+    check(folder, &trace, 0, &[]);
+    let plan = "plan trace.json --budget 100% --link 1GB/s --no-recompute -o study/chosen.schedule.json";
+    check(folder, plan, 0, &[]);
+    let says = [
+        "chosen.schedule.json is not valid for the iteration that this version of Plimsoll computes: ",
+        "where another version tuned study, go on with that one, or tune into another folder",
+    ];
+    check(folder, "run study --epochs 1", 6, &says);
+}
+
+#[test]
 fn where_the_state_cannot_be_written_is_said_before_the_first_iteration() {
     let folder = by_hand("resnet20", "100%", |_| {});
     let folder = folder.path();

@@ -13,7 +13,8 @@ mod call;
 mod operands;
 
 pub use call::{
-    AttentionShape, Call, ConvShape, EmbeddingShape, PoolShape, RotaryShape, RowShape, ScaleShape,
+    After, AttentionShape, Call, ConvShape, EmbeddingShape, FusedRelu, PoolShape, RotaryShape, RowShape,
+    ScaleShape,
 };
 pub use operands::{Access, OperandSpec, Operands};
 

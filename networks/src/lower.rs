@@ -6,6 +6,8 @@
 //!   of ReLUs; nothing else of the forward pass outlives its last forward reader.
 //! - Backward is Layrub's coordinated order (§3.1): the parameter gradient of a layer before its neuron gradient, so
 //!   that the layer's input is dead when the gradient of the same size is born.
+//! - With [`LowerOptions::fuse`], the op of a batch normalisation also computes the sum and the ReLU that follow it, at its
+//!   place, and its backward op gives the gradient of the sum's other term; those layers have no ops.
 //! - ReLU, dropout, addition and softmax write over their input where nobody needs it afterwards.
 //! - The gradient of a sum is one tensor, shared by all that were added. Whoever would write over a shared gradient
 //!   writes elsewhere; further gradients of the same feature map are added to the first where it stands.
@@ -94,6 +96,12 @@ fn backward(walk: &mut Walk<'_>) {
         }
         if index == loss {
             rules(&layer.kind).backward(walk, id, walk.value(id));
+        } else if let Some(norm) = walk.facts.differentiated_by(id) {
+            // What a fused ReLU has been given is the normalisation's; a sum before it has been given nothing.
+            if let Some(dy) = walk.gradients.of[index] {
+                walk.gradients.hold(norm, dy);
+                walk.gradients.release(dy);
+            }
         } else {
             let dy = walk.gradients.of[index].expect("every layer leads to the loss");
             rules(&layer.kind).backward(walk, id, dy);

@@ -9,7 +9,7 @@ mod facts;
 mod gradients;
 mod resident;
 
-pub(crate) use facts::Facts;
+pub(crate) use facts::{Facts, Fused};
 pub(crate) use gradients::Gradients;
 pub(crate) use resident::{LayerRegions, Resident, Trained};
 
@@ -55,18 +55,23 @@ pub struct LowerOptions<'a> {
     pub draw: Option<Draw>,
     /// In what feature maps and their gradients are stored.
     pub feature_maps: Float,
+    /// Whether a batch normalisation takes over what follows it, so that one op computes a sum and a ReLU with it. In f32
+    /// the bits are the same either way. Of no meaning in evaluation.
+    pub fuse: bool,
     /// How the device can run a call, the usual alternative first; never empty. The others become the op's alternatives.
     pub alternatives: &'a dyn Fn(&Call) -> Vec<KernelAlternative>,
 }
 
 impl Default for LowerOptions<'_> {
-    /// Training, ReLU masks where they save memory, f32, one alternative for each call, without workspace.
+    /// Training, ReLU masks where they save memory, f32, each layer an op of its own, one alternative for each call, without
+    /// workspace.
     fn default() -> Self {
         LowerOptions {
             mode: Mode::Train,
             relu: ReluStorage::Auto,
             draw: None,
             feature_maps: Float::F32,
+            fuse: false,
             alternatives: &|_| KernelAlternative::sole(Bytes::ZERO),
         }
     }
@@ -356,6 +361,7 @@ fn op_kind(call: &Call, layer: &LayerKind) -> &'static str {
     match (call, layer) {
         (Call::Sgd { .. }, _) => "sgd",
         (Call::Add { .. }, _) => "add",
+        (Call::BatchNormForward { then, .. } | Call::BatchNormBackward { then, .. }, _) => then.kind(),
         _ => layer.name(),
     }
 }

@@ -31,8 +31,11 @@ fn listing(program: &Program) -> String {
 }
 
 fn check(network: &Network, mode: Mode, relu: ReluStorage, expected: &str) {
-    let options = LowerOptions { mode, relu, ..LowerOptions::default() };
-    let found = listing(&lower(network, 2, &options).expect("it lowers"));
+    check_of(network, &LowerOptions { mode, relu, ..LowerOptions::default() }, expected);
+}
+
+fn check_of(network: &Network, options: &LowerOptions<'_>, expected: &str) {
+    let found = listing(&lower(network, 2, options).expect("it lowers"));
     let expected: String = expected.lines().map(|line| format!("{}\n", line.trim())).collect();
     assert!(found == expected, "expected:\n{expected}\nfound:\n{found}");
 }
@@ -116,6 +119,128 @@ fn a_relu_keeps_what_it_is_told_to() {
 }
 
 #[test]
+fn a_normalisation_takes_over_the_sum_and_the_relu_that_follow() {
+    // The ReLU's mask is the normalisation's, whose op gives the gradients of both terms; `first` adds to its own. Tensors
+    // and their lives are those of the block without, but that the sum has no ops.
+    check_of(
+        &residual(),
+        &LowerOptions { fuse: true, ..LowerOptions::default() },
+        "stem.forward: images -> stem.y
+         first.forward: stem.y -> stem.y
+         conv.forward: stem.y -> conv.y
+         bn.forward: conv.y stem.y -> bn.y bn.stats bn.mask
+         bn.running!: bn.stats ->
+         pool.forward: bn.y -> pool.y
+         fc.forward: pool.y -> fc.y
+         loss.forward: fc.y labels -> fc.y
+         loss.backward: fc.y labels -> fc.y
+         fc.backward_filter: pool.y fc.y ->
+         fc.backward_data: fc.y -> pool.dy
+         pool.backward: pool.dy -> relu.dy
+         bn.backward: conv.y relu.dy bn.stats bn.mask -> conv.dy relu.dy
+         conv.backward_filter: stem.y conv.dy ->
+         conv.backward_data: conv.dy relu.dy -> relu.dy
+         first.backward: stem.y relu.dy -> relu.dy
+         stem.backward_filter: images relu.dy ->",
+    );
+}
+
+#[test]
+fn a_term_that_has_a_gradient_already_is_added_to() {
+    let read_later = network(|b| {
+        let stem = b.conv("stem", b.images(), 4, Window::square(3, 1, 1), true)?;
+        let bn = b.batch_norm("bn", stem)?;
+        let other = b.conv("other", b.images(), 4, Window::square(3, 1, 1), true)?;
+        let conv = b.conv("conv", stem, 4, Window::square(3, 1, 1), false)?;
+        let second = b.batch_norm("second", conv)?;
+        let add = b.add("add", LayerKind::Add, &[other, second])?;
+        let relu = b.relu("relu", add)?;
+        let late = b.conv("late", other, 4, Window::square(1, 1, 0), false)?;
+        let sum = b.add("sum", LayerKind::Add, &[relu, bn])?;
+        b.concat("cat", &[sum, late])
+    });
+    let program = lower(&read_later, 2, &LowerOptions { fuse: true, ..LowerOptions::default() });
+    let found = listing(&program.expect("it lowers"));
+    // `sum` gives its gradient to both of its terms, so what passes the ReLU lies elsewhere, and `late` has been there.
+    for line in [
+        "second.forward: conv.y other.y -> second.y second.stats second.mask\n",
+        "second.backward: conv.y sum.dy second.stats second.mask -> conv.dy add.dy\n",
+        "add.sum0.backward: add.dy other.dy -> add.dy\n",
+        "bn.backward: stem.y sum.dy bn.stats stem.dy -> stem.dy\n",
+    ] {
+        assert!(found.contains(line), "{line} is not in\n{found}");
+    }
+}
+
+/// The kinds of the forward ops that are batch normalisations or could be part of one.
+fn fused(of: impl Fn(&mut Builder) -> Result<LayerId, NetworkError>) -> Vec<String> {
+    let program = lower(&network(of), 2, &LowerOptions { fuse: true, ..LowerOptions::default() });
+    let ops = program.expect("it lowers").trace.ops.into_iter();
+    let ops = ops.filter(|op| op.phase == Phase::Forward && op.name.ends_with(".forward"));
+    ops.filter(|op| ["bn", "add", "relu"].iter().any(|kind| op.kind.starts_with(kind)))
+        .map(|op| op.kind)
+        .collect()
+}
+
+#[test]
+fn a_normalisation_takes_over_what_nobody_else_reads() {
+    let square = Window::square(3, 1, 1);
+    let bn_relu = fused(|b| {
+        let bn = b.batch_norm("bn", b.images())?;
+        b.add("relu6", LayerKind::Relu { ceiling: 6.0 }, &[bn])
+    });
+    assert_eq!(bn_relu, ["bn+relu"]);
+    let bn_add = fused(|b| {
+        let conv = b.conv("conv", b.images(), 2, square, false)?;
+        let bn = b.batch_norm("bn", conv)?;
+        let add = b.add("add", LayerKind::Add, &[b.images(), bn])?;
+        b.conv("last", add, 2, square, false)
+    });
+    assert_eq!(bn_add, ["bn+add"]);
+    let the_later_of_two = fused(|b| {
+        let [left, right] = ["left", "right"].map(|name| b.conv(name, b.images(), 2, square, false));
+        let left = b.batch_norm("left bn", left?)?;
+        let right = b.batch_norm("right bn", right?)?;
+        let add = b.add("add", LayerKind::Add, &[left, right])?;
+        b.relu("relu", add)
+    });
+    assert_eq!(the_later_of_two, ["bn", "bn+add+relu"]);
+    let read_twice = fused(|b| {
+        let bn = b.batch_norm("bn", b.images())?;
+        let relu = b.relu("relu", bn)?;
+        b.concat("cat", &[bn, relu])
+    });
+    assert_eq!(read_twice, ["bn", "relu"]);
+    let sum_read_twice = fused(|b| {
+        let conv = b.conv("conv", b.images(), 2, square, false)?;
+        let bn = b.batch_norm("bn", conv)?;
+        let add = b.add("add", LayerKind::Add, &[bn, b.images()])?;
+        let relu = b.relu("relu", add)?;
+        b.concat("cat", &[add, relu])
+    });
+    assert_eq!(sum_read_twice, ["bn+add", "relu"]);
+    let its_own_input = fused(|b| {
+        let conv = b.conv("conv", b.images(), 2, square, false)?;
+        let bn = b.batch_norm("bn", conv)?;
+        let add = b.add("add", LayerKind::Add, &[bn, conv])?;
+        b.relu("relu", add)
+    });
+    assert_eq!(its_own_input, ["bn", "add", "relu"]);
+    let with_itself = fused(|b| {
+        let bn = b.batch_norm("bn", b.images())?;
+        b.add("add", LayerKind::Add, &[bn, bn])
+    });
+    assert_eq!(with_itself, ["bn", "add"]);
+    let something_between = fused(|b| {
+        let bn = b.batch_norm("bn", b.images())?;
+        let other = b.conv("other", b.images(), 2, square, false)?;
+        let add = b.add("add", LayerKind::Add, &[bn, other])?;
+        b.relu("relu", add)
+    });
+    assert_eq!(something_between, ["bn", "add", "relu"]);
+}
+
+#[test]
 fn evaluation_runs_in_few_tensors() {
     let with_dropout = network(|b| {
         let conv = b.conv("conv", b.images(), 4, Window::square(3, 1, 1), false)?;
@@ -133,6 +258,10 @@ fn evaluation_runs_in_few_tensors() {
          fc.forward: conv.y -> fc.y
          loss.forward: fc.y labels -> fc.y",
     );
+    let lowered = |fuse| {
+        lower(&with_dropout, 2, &LowerOptions { mode: Mode::Evaluate, fuse, ..LowerOptions::default() })
+    };
+    assert_eq!(lowered(true).expect("it lowers"), lowered(false).expect("it lowers"));
 }
 
 #[test]

@@ -3,7 +3,9 @@
 //! each op (`--ops`), and of the whole step, with its median. The least: on a shared machine it is what the kernel costs.
 //!
 //! `cargo run --release -p plimsoll-runtime --example kernel_step -- [NETWORK] [IMAGE] [BATCH] [THREADS] [REPEATS] [--ops |
-//! --json]`
+//! --json] [--apart]`
+//!
+//! With `--apart` batch normalisations take nothing over: a sum or a ReLU after one is an op of its own.
 //!
 //! IMAGE is the side of an image, or for a network of tokens the length of a text.
 //!
@@ -103,7 +105,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let network = build(&spec)?;
     let alternatives = |call: &_| KernelAlternative::sole(workspace_bytes(call, count));
-    let options = LowerOptions { alternatives: &alternatives, ..LowerOptions::default() };
+    let fuse = !flags.iter().any(|f| f == "--apart");
+    let options = LowerOptions { fuse, alternatives: &alternatives, ..LowerOptions::default() };
     let program = lower(&network, u64::from(batch), &options)?;
 
     let mut memory = Memory::of(&program);

@@ -417,6 +417,13 @@ pub fn cuda_error(error: &CudaError) -> String {
 
 fn of_training(error: TrainError) -> Failure {
     match error {
+        TrainError::OtherIteration { ref retune, .. } => Failure::new(Exit::Verification, &error).help(
+            format_args!(
+                "where another version tuned {}, go on with that one, or tune into another folder with `plimsoll tune --study \
+                 DIR`",
+                retune.folder.display()
+            ),
+        ),
         TrainError::OverBudget { ref retune, .. } => Failure::new(Exit::Verification, &error).help(
             format_args!("put the schedule back that was chosen with the config, or {}", tune_again(retune)),
         ),

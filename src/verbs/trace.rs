@@ -107,8 +107,8 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
         (None, Some(_)) => KernelAlternative::sole(cuda::workspace_bytes(call, feature_maps)),
         (None, None) => processor.alternatives(call),
     };
-    let (mode, relu) = (Mode::Train, args.relu.into());
-    let options = LowerOptions { mode, relu, draw, feature_maps, alternatives: &alternatives };
+    let (mode, relu, alternatives) = (Mode::Train, args.relu.into(), &alternatives);
+    let options = LowerOptions { mode, relu, draw, feature_maps, fuse: true, alternatives };
     let mut trace = lower(&network, args.batch, &options).map_err(Failure::usage)?.trace;
     if let Some(profile) = profile {
         let model = Model::fit(&profile).map_err(Failure::usage)?;
@@ -153,7 +153,8 @@ fn modelled(
     let device = setup.model().expect("it was just modelled");
     let alternatives = |call: &Call| device.alternatives(call);
     let (mode, relu, feature_maps) = (Mode::Train, args.relu.into(), device.precision.feature_maps());
-    let options = LowerOptions { mode, relu, draw, feature_maps, alternatives: &alternatives };
+    let (fuse, alternatives) = (setup.fuses(), &alternatives);
+    let options = LowerOptions { mode, relu, draw, feature_maps, fuse, alternatives };
     let mut program = lower(network, args.batch, &options).map_err(Failure::usage)?;
     device.fill(&mut program);
     program.trace.name += &format!("{MODELLED}{}{}", sheet.name, said(device.precision));

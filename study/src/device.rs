@@ -143,6 +143,12 @@ impl Setup {
         if let Setup::Cpu(options) = self { options.link } else { None }
     }
 
+    /// Whether batch normalisations take over the sums and ReLUs that follow them ([`plimsoll_networks::LowerOptions`]): on
+    /// devices whose kernels are ours. The modelled ones are those of papers, whose libraries ran each layer by itself.
+    pub fn fuses(&self) -> bool {
+        !matches!(self, Setup::Modelled(_))
+    }
+
     /// How the device can run a call.
     pub fn alternatives(&self, call: &Call) -> Vec<KernelAlternative> {
         match self {

@@ -151,8 +151,9 @@ impl NetworkWorkload {
     pub fn program(&self, batch: u64, mode: Mode) -> Result<Program, Error> {
         let alternatives = |call: &Call| self.setup.alternatives(call);
         let feature_maps = self.setup.precision().feature_maps();
-        let relu = ReluStorage::Auto;
-        let options = LowerOptions { mode, relu, draw: None, feature_maps, alternatives: &alternatives };
+        let (relu, fuse) = (ReluStorage::Auto, self.setup.fuses());
+        let alternatives = &alternatives;
+        let options = LowerOptions { mode, relu, draw: None, feature_maps, fuse, alternatives };
         Ok(lower(&self.network, batch, &options)?)
     }
 

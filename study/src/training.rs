@@ -87,6 +87,7 @@ fn set_up(
     watch: &Watch<'_>,
 ) -> Result<Vec<Trainer>, Error> {
     let program = task.program(config.batch, Mode::Train)?;
+    of_iteration(&program, config, schedule, study)?;
     within_budget(&program, config, schedule, study)?;
     let (evaluate, evaluate_schedule) = task.evaluation(config.batch, config.budget_bytes, watch)?;
     let programs = [(&program, schedule), (&evaluate, &evaluate_schedule)];
@@ -119,6 +120,13 @@ fn set_up(
     let evaluate = loaded.pop();
     let train = loaded.pop().expect("two programs were loaded");
     Ok(vec![Trainer::new(executor, train, evaluate, plan)?])
+}
+
+/// Makes sure that a schedule is one of this program, whatever the version that tuned it made of the network.
+fn of_iteration(program: &Program, config: &Config, schedule: &Schedule, study: &Study) -> Result<(), Error> {
+    let Err(violation) = check(&program.trace, schedule) else { return Ok(()) };
+    let (schedule, retune) = (config.schedule.clone(), study.retune());
+    Err(TrainError::OtherIteration { schedule, violation, retune }.into())
 }
 
 /// Makes sure that a schedule keeps the budget of its config, whatever budget it says itself.

@@ -60,6 +60,47 @@ pub struct RowShape {
     pub channels: u64,
 }
 
+/// What a batch normalisation does, in this order, with what it has normalised: nothing, by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct After {
+    /// Whether it adds the other term of a sum, of the same shape.
+    pub add: bool,
+    /// The ReLU that it goes through, if any.
+    pub relu: Option<FusedRelu>,
+}
+
+/// A ReLU that is part of another call.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FusedRelu {
+    /// The largest output; infinite for a plain ReLU.
+    pub ceiling: f32,
+    /// Whether the forward pass gives a mask, as that of [`Call::ReluMaskForward`], and the backward pass reads it; else
+    /// that reads y.
+    pub mask: bool,
+}
+
+impl After {
+    /// Whether there is a ReLU that saves a mask.
+    pub fn masks(&self) -> bool {
+        self.relu.is_some_and(|relu| relu.mask)
+    }
+
+    /// What it does as kinds of ops are named: such as `bn+add+relu`, or `bn` alone.
+    pub fn kind(&self) -> &'static str {
+        match (self.add, self.relu.is_some()) {
+            (false, false) => "bn",
+            (false, true) => "bn+relu",
+            (true, false) => "bn+add",
+            (true, true) => "bn+add+relu",
+        }
+    }
+
+    /// Floating-point operations for each element.
+    fn flops(&self) -> u64 {
+        u64::from(self.add) + u64::from(self.relu.is_some())
+    }
+}
+
 /// Shape of a product with a scale: what is scaled is `[groups][rows][channels]`, the scale `[groups][channels]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ScaleShape {
@@ -174,16 +215,20 @@ pub enum Call {
     ConvBackwardFilter { shape: ConvShape, accumulate: bool },
     /// dy, weight -> dx.
     ConvBackwardData { shape: ConvShape, accumulate: bool },
-    /// x, gamma, beta -> y, stats: with the batch's mean and biased variance per channel; stats is
-    /// `[mean; channels][1 / sqrt(variance + epsilon); channels]`.
-    BatchNormForward { shape: RowShape, epsilon: f32 },
+    /// x, gamma, beta, \[r\] -> y, stats, \[mask\]: with the batch's mean and biased variance per channel; stats is
+    /// `[mean; channels][1 / sqrt(variance + epsilon); channels]`. r is the term that `then` adds, and y may be r; the mask is
+    /// that of a [`FusedRelu`]. In f32 the bits are those of the calls one by one, [`Call::Add`] and the ReLU's; in bf16 y is
+    /// rounded once, and the mask is that of y.
+    BatchNormForward { shape: RowShape, epsilon: f32, then: After },
     /// stats, running mean, running variance -> running mean, running variance: each moved by `momentum` towards the
     /// batch's (the variance unbiased, rows / (rows - 1)).
     BatchNormRunning { shape: RowShape, epsilon: f32, momentum: f32 },
     /// x, gamma, beta, running mean, running variance -> y. In place allowed. For evaluation.
     BatchNormInference { shape: RowShape, epsilon: f32 },
-    /// x, dy, gamma, stats -> dx, dgamma, dbeta. dx may be dy. Overwrites dgamma and dbeta.
-    BatchNormBackward { shape: RowShape, accumulate: bool },
+    /// x, dy, gamma, stats, \[kept\] -> dx, dgamma, dbeta, \[dr\]: with dr = dy where the ReLU of `then` passes, else 0, and
+    /// all of dy without one; kept is that ReLU's y, or its mask. dr is an operand where `then` adds. dr may be dy, or dx may,
+    /// without dr. Overwrites dgamma, dbeta and dr. The bits are those of the ReLU's call and a plain one.
+    BatchNormBackward { shape: RowShape, then: After, accumulate: bool },
     /// x, gamma, beta -> y, stats: y = (x - mean) / sqrt(variance + epsilon) * gamma + beta with mean and biased variance
     /// of each row, and gamma and beta of each channel; stats is `[mean; rows][1 / sqrt(variance + epsilon); rows]`. y may
     /// be x.
@@ -308,9 +353,13 @@ impl Call {
             Call::ConvForward { shape }
             | Call::ConvBackwardFilter { shape, .. }
             | Call::ConvBackwardData { shape, .. } => conv_flops(shape),
-            Call::BatchNormForward { shape, .. }
-            | Call::BatchNormBackward { shape, .. }
-            | Call::LayerNormForward { shape, .. } => product(&[8, shape.rows, shape.channels]),
+            Call::BatchNormForward { shape, then, .. } => {
+                product(&[8 + then.flops(), shape.rows, shape.channels])
+            }
+            Call::BatchNormBackward { shape, then, .. } => {
+                product(&[8 + u64::from(then.relu.is_some()), shape.rows, shape.channels])
+            }
+            Call::LayerNormForward { shape, .. } => product(&[8, shape.rows, shape.channels]),
             Call::RmsNormForward { shape, .. } => product(&[4, shape.rows, shape.channels]),
             Call::RmsNormBackward { shape, .. } => product(&[11, shape.rows, shape.channels]),
             Call::LayerNormBackward { shape, .. } => product(&[15, shape.rows, shape.channels]),

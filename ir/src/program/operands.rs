@@ -10,7 +10,7 @@
 
 use super::Hyper;
 use super::call::{
-    AttentionShape, Call, ConvShape, EmbeddingShape, PoolShape, RotaryShape, RowShape, ScaleShape,
+    After, AttentionShape, Call, ConvShape, EmbeddingShape, PoolShape, RotaryShape, RowShape, ScaleShape,
 };
 use crate::precision::Float;
 use crate::units::Bytes;
@@ -77,7 +77,7 @@ impl Deref for Operands {
 
 impl Operands {
     /// No call has more operands.
-    const MOST: usize = 7;
+    const MOST: usize = 9;
 
     /// The rows that are there.
     fn of<const N: usize>(rows: [Row; N]) -> Operands {
@@ -116,12 +116,12 @@ impl Call {
             C::ConvForward { shape: s } => conv_forward(&s),
             C::ConvBackwardFilter { shape: s, accumulate } => conv_backward_filter(&s, accumulate),
             C::ConvBackwardData { shape: s, accumulate } => conv_backward_data(&s, accumulate),
-            C::BatchNormForward { shape: s, .. } => norm_forward(&s, s.channels),
+            C::BatchNormForward { shape: s, then, .. } => batch_norm_forward(&s, &then),
             C::BatchNormRunning { shape: s, .. } => batch_norm_running(&s),
             C::BatchNormInference { shape: s, .. } => batch_norm_inference(&s),
-            C::BatchNormBackward { shape: s, accumulate } => norm_backward(&s, s.channels, accumulate),
-            C::LayerNormForward { shape: s, .. } => norm_forward(&s, s.rows),
-            C::LayerNormBackward { shape: s, accumulate } => norm_backward(&s, s.rows, accumulate),
+            C::BatchNormBackward { shape: s, then, accumulate } => batch_norm_backward(&s, &then, accumulate),
+            C::LayerNormForward { shape: s, .. } => layer_norm_forward(&s),
+            C::LayerNormBackward { shape: s, accumulate } => layer_norm_backward(&s, accumulate),
             C::RmsNormForward { shape: s, .. } => rms_norm_forward(&s),
             C::RmsNormBackward { shape: s, accumulate } => rms_norm_backward(&s, accumulate),
             C::ReluForward { elements, .. } | C::ActivationForward { elements, .. } => map(f32s(&[elements])),
@@ -187,8 +187,8 @@ impl IntoIterator for Operands {
 type Row = Option<OperandSpec>;
 
 /// The names of feature maps and of their gradients, in every call that has an operand of the name. A scale is one or a
-/// parameter, which its call's shape says ([`ScaleShape::learned`]).
-const FEATURE_MAPS: [&str; 22] = [
+/// parameter, which its call's shape says ([`ScaleShape::learned`]), and what a ReLU keeps is one or a mask.
+const FEATURE_MAPS: [&str; 24] = [
     "x",
     "y",
     "dx",
@@ -211,6 +211,8 @@ const FEATURE_MAPS: [&str; 22] = [
     "dh",
     "scale",
     "dscale",
+    "r",
+    "dr",
 ];
 
 fn row(name: &'static str, access: Access, bytes: u64) -> Row {
@@ -299,14 +301,48 @@ fn conv_backward_data(s: &ConvShape, accumulate: bool) -> Operands {
     Operands::of([read("dy", y), read("weight", weight), write_or_update(accumulate, "dx", x)])
 }
 
-/// Of a normalisation whose statistics are two numbers for each of `count`: channels, or rows.
-fn norm_forward(s: &RowShape, count: u64) -> Operands {
-    let (x, c, stats) = (all(s), f32s(&[s.channels]), f32s(&[2, count]));
+/// Bytes of a mask of one bit an element of rows.
+fn mask_bytes(s: &RowShape) -> u64 {
+    s.rows.saturating_mul(s.channels).div_ceil(8)
+}
+
+fn batch_norm_forward(s: &RowShape, then: &After) -> Operands {
+    let (x, c, stats) = (all(s), f32s(&[s.channels]), f32s(&[2, s.channels]));
+    Operands::of([
+        read("x", x),
+        read("gamma", c),
+        read("beta", c),
+        only_if(then.add, read("r", x)),
+        write("y", x),
+        write("stats", stats),
+        only_if(then.masks(), write("mask", mask_bytes(s))),
+    ])
+}
+
+fn batch_norm_backward(s: &RowShape, then: &After, accumulate: bool) -> Operands {
+    let (x, c, stats) = (all(s), f32s(&[s.channels]), f32s(&[2, s.channels]));
+    let kept = read("kept", if then.masks() { mask_bytes(s) } else { x });
+    let kept = kept.map(|spec| OperandSpec { feature_map: !then.masks(), ..spec });
+    Operands::of([
+        read("x", x),
+        read("dy", x),
+        read("gamma", c),
+        read("stats", stats),
+        only_if(then.relu.is_some(), kept),
+        write_or_update(accumulate, "dx", x),
+        write("dgamma", c),
+        write("dbeta", c),
+        only_if(then.add, write("dr", x)),
+    ])
+}
+
+fn layer_norm_forward(s: &RowShape) -> Operands {
+    let (x, c, stats) = (all(s), f32s(&[s.channels]), f32s(&[2, s.rows]));
     Operands::of([read("x", x), read("gamma", c), read("beta", c), write("y", x), write("stats", stats)])
 }
 
-fn norm_backward(s: &RowShape, count: u64, accumulate: bool) -> Operands {
-    let (x, c, stats) = (all(s), f32s(&[s.channels]), f32s(&[2, count]));
+fn layer_norm_backward(s: &RowShape, accumulate: bool) -> Operands {
+    let (x, c, stats) = (all(s), f32s(&[s.channels]), f32s(&[2, s.rows]));
     Operands::of([
         read("x", x),
         read("dy", x),
@@ -528,6 +564,7 @@ fn sgd(n: u64, idle: bool) -> Operands {
 mod tests {
     use super::*;
     use crate::network::{Function, Window};
+    use crate::program::FusedRelu;
     use crate::testing::every_call;
 
     fn check(call: Call, expected: &[u64]) {
@@ -615,8 +652,26 @@ mod tests {
         check(Call::MaxPoolBackward { shape: pool, accumulate: false }, &[120, 4 * 120, 4 * 2 * 48 * 5]);
         check(Call::AvgPoolBackward { shape: pool, accumulate: false }, &[4 * 120, 4 * 2 * 48 * 5]);
         let rows = RowShape { rows: 10, channels: 3 };
-        check(Call::BatchNormForward { shape: rows, epsilon: 0.1 }, &[120, 12, 12, 120, 24]);
-        check(Call::BatchNormBackward { shape: rows, accumulate: true }, &[120, 120, 12, 24, 120, 12, 12]);
+        let norm = |add, relu| {
+            let then = After { add, relu };
+            let forward = Call::BatchNormForward { shape: rows, epsilon: 0.1, then };
+            [forward, Call::BatchNormBackward { shape: rows, then, accumulate: true }]
+        };
+        let relu = |mask| Some(FusedRelu { ceiling: 6.0, mask });
+        for ([forward, backward], of_forward, of_backward) in [
+            (norm(false, None), &[120, 12, 12, 120, 24][..], &[120, 120, 12, 24, 120, 12, 12][..]),
+            (norm(false, relu(false)), &[120, 12, 12, 120, 24], &[120, 120, 12, 24, 120, 120, 12, 12]),
+            (norm(false, relu(true)), &[120, 12, 12, 120, 24, 4], &[120, 120, 12, 24, 4, 120, 12, 12]),
+            (norm(true, None), &[120, 12, 12, 120, 120, 24], &[120, 120, 12, 24, 120, 12, 12, 120]),
+            (
+                norm(true, relu(true)),
+                &[120, 12, 12, 120, 120, 24, 4],
+                &[120, 120, 12, 24, 4, 120, 12, 12, 120],
+            ),
+        ] {
+            check(forward, of_forward);
+            check(backward, of_backward);
+        }
         check(Call::BatchNormRunning { shape: rows, epsilon: 0.1, momentum: 0.1 }, &[24, 12, 12]);
         check(Call::BatchNormInference { shape: rows, epsilon: 0.1 }, &[120, 12, 12, 12, 12, 120]);
         check(Call::LayerNormForward { shape: rows, epsilon: 0.1 }, &[120, 12, 12, 120, 80]);
@@ -699,7 +754,12 @@ mod tests {
             }
         };
         let rows = RowShape { rows: 6, channels: 4 };
-        check(Call::BatchNormForward { shape: rows, epsilon: 1e-5 }, &["x", "y"]);
+        for (mask, kept) in [(false, &["x", "dy", "kept", "dx", "dr"][..]), (true, &["x", "dy", "dx", "dr"])]
+        {
+            let then = After { add: true, relu: Some(FusedRelu { ceiling: 6.0, mask }) };
+            check(Call::BatchNormForward { shape: rows, epsilon: 1e-5, then }, &["x", "r", "y"]);
+            check(Call::BatchNormBackward { shape: rows, then, accumulate: false }, kept);
+        }
         check(Call::BatchNormRunning { shape: rows, epsilon: 1e-5, momentum: 0.1 }, &[]);
         check(Call::LayerNormBackward { shape: rows, accumulate: true }, &["x", "dy", "dx"]);
         check(Call::ReluMaskForward { elements: 24, ceiling: 6.0 }, &["x", "y"]);

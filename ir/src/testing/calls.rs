@@ -2,7 +2,8 @@
 
 use crate::network::{Function, Window};
 use crate::program::{
-    AttentionShape, Call, ConvShape, EmbeddingShape, PoolShape, RotaryShape, RowShape, ScaleShape,
+    After, AttentionShape, Call, ConvShape, EmbeddingShape, FusedRelu, PoolShape, RotaryShape, RowShape,
+    ScaleShape,
 };
 
 /// A small call of each kind, with all the operands that it can have.
@@ -26,14 +27,16 @@ pub fn every_call() -> Vec<Call> {
     let scaled = ScaleShape { groups: 2, rows: 9, channels: 5, learned: false };
     let (size, alpha, beta, bias, epsilon, elements) = (5, 1e-4, 0.75, 2.0, 1e-5, 100);
     let (function, accumulate, ceiling) = (Function::Gelu, false, 6.0);
+    // With every operand that it can have.
+    let then = After { add: true, relu: Some(FusedRelu { ceiling, mask: true }) };
     vec![
         Call::ConvForward { shape: conv },
         Call::ConvBackwardFilter { shape: conv, accumulate },
         Call::ConvBackwardData { shape: conv, accumulate },
-        Call::BatchNormForward { shape: rows, epsilon },
+        Call::BatchNormForward { shape: rows, epsilon, then },
         Call::BatchNormRunning { shape: rows, epsilon, momentum: 0.1 },
         Call::BatchNormInference { shape: rows, epsilon },
-        Call::BatchNormBackward { shape: rows, accumulate },
+        Call::BatchNormBackward { shape: rows, then, accumulate },
         Call::LayerNormForward { shape: rows, epsilon },
         Call::LayerNormBackward { shape: rows, accumulate },
         Call::RmsNormForward { shape: rows, epsilon },

@@ -1,11 +1,11 @@
 //! Batch normalisation over batch, rows and columns. Its running statistics are an op of their own, so that the normalisation
-//! itself can be computed again.
+//! itself can be computed again. Its ops may compute the sum and the ReLU that follow it, too (`../lower/analysis.rs`).
 
 use super::{Purpose, Resident, Rules, norm, product};
 use crate::error::NetworkError;
 use crate::walk::{Mode, Walk};
 use plimsoll_ir::network::Shape;
-use plimsoll_ir::program::{Call, Init};
+use plimsoll_ir::program::{After, Call, FusedRelu, Init, Operand};
 use plimsoll_ir::trace::Phase;
 use plimsoll_ir::{Bytes, LayerId, TensorId};
 
@@ -60,16 +60,44 @@ impl Rules for BatchNorm {
             );
         }
         let stats = walk.save(id, "stats", Bytes(8 * shape.channels));
-        let call = Call::BatchNormForward { shape, epsilon };
-        let y = walk.forward_op(id, call, x, &parameters, None, &[stats]);
+        let then = then(walk, id);
+        let mask = then.masks().then(|| walk.save(id, "mask", Bytes(walk.elements(id).div_ceil(8))));
+        let other = walk.facts.fused(id).sum.map(|(_, other)| walk.facts.source(other));
+        parameters.extend(other.map(|other| Operand::Tensor(walk.value(other))));
+        let over = other.filter(|other| walk.facts.may_overwrite(*other, id)).map(|other| walk.value(other));
+        let call = Call::BatchNormForward { shape, epsilon, then };
+        let saved: Vec<Operand> = [stats].into_iter().chain(mask).collect();
+        let y = walk.forward_op(id, call, x, &parameters, over, &saved);
         let operands = [stats].into_iter().chain(states).collect();
         let call = Call::BatchNormRunning { shape, epsilon, momentum };
         walk.push(id, "running", Phase::Forward, call, operands);
         y
     }
 
+    /// A sum without a ReLU hands its own gradient on as ever; with one, this op gives what that lets pass to both terms.
     fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
-        let shape = walk.rows(id);
-        norm::backward(walk, id, dy, |accumulate| Call::BatchNormBackward { shape, accumulate });
+        let (shape, then) = (walk.rows(id), then(walk, id));
+        if then.relu.is_none() {
+            let then = After::default();
+            let call = |accumulate| Call::BatchNormBackward { shape, then, accumulate };
+            return norm::backward(walk, id, dy, None, None, call);
+        }
+        let kept = if then.masks() { walk.saved(id)[1] } else { walk.value(id) };
+        let other = walk.facts.fused(id).sum.filter(|(_, other)| walk.trained(*other));
+        // The sum's gradient. It becomes the other term's, or what that was given before is added to it.
+        let dr = other.map(|(sum, _)| walk.gradient_tensor(sum, dy, true));
+        let then = After { add: dr.is_some(), ..then };
+        let call = |accumulate| Call::BatchNormBackward { shape, then, accumulate };
+        norm::backward(walk, id, dy, Some(kept), dr, call);
+        if let (Some((sum, other)), Some(dr)) = (other, dr) {
+            walk.give(sum, other, dr);
+        }
     }
+}
+
+/// What its ops compute besides it.
+fn then(walk: &Walk<'_>, id: LayerId) -> After {
+    let fused = walk.facts.fused(id);
+    let relu = fused.relu.map(|(_, ceiling)| FusedRelu { ceiling, mask: walk.masked(id) });
+    After { add: fused.sum.is_some(), relu }
 }

@@ -41,6 +41,6 @@ impl Rules for LayerNorm {
 
     fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         let shape = walk.rows(id);
-        norm::backward(walk, id, dy, |accumulate| Call::LayerNormBackward { shape, accumulate });
+        norm::backward(walk, id, dy, None, None, |accumulate| Call::LayerNormBackward { shape, accumulate });
     }
 }

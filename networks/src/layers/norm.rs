@@ -31,22 +31,34 @@ pub(super) fn forward(
     walk.forward_op(id, call, walk.value(inputs[0]), &parameters, over, &[stats])
 }
 
-/// x, dy, gamma, stats -> dx, dgamma, and dbeta where it has a shift. All gradients come from one op, so it runs even where
-/// nobody needs the neuron gradient. `call` takes whether dx is added to.
-pub(super) fn backward(walk: &mut Walk<'_>, id: LayerId, dy: TensorId, call: impl Fn(bool) -> Call) {
+/// x, dy, gamma, stats, `kept` -> dx, dgamma, dbeta where it has a shift, `dr`. All gradients come from one op, so it runs even
+/// where nobody needs the neuron gradient. `call` takes whether dx is added to.
+pub(super) fn backward(
+    walk: &mut Walk<'_>,
+    id: LayerId,
+    dy: TensorId,
+    kept: Option<TensorId>,
+    dr: Option<TensorId>,
+    call: impl Fn(bool) -> Call,
+) {
     let input = walk.network.layer(id).inputs[0];
     let [x, dy_in, stats] = [walk.value(input), dy, walk.saved(id)[0]].map(Operand::Tensor);
     let gamma = walk.parameters(id)[0];
     let own = walk.parameter_gradients(id);
     let op = |accumulate, dx| {
-        let mut operands = vec![x, dy_in, gamma, stats, Operand::Tensor(dx)];
+        let mut operands = vec![x, dy_in, gamma, stats];
+        operands.extend(kept.map(Operand::Tensor));
+        operands.push(Operand::Tensor(dx));
         operands.extend(&own);
+        operands.extend(dr.map(Operand::Tensor));
         (call(accumulate), operands)
     };
+    // Only one of them may be written over dy.
+    let over_dy = dr.is_none();
     if walk.trained(input) {
-        walk.contribute(id, input, dy, true, op);
+        walk.contribute(id, input, dy, over_dy, op);
     } else {
-        let dx = walk.gradient_tensor(input, dy, true);
+        let dx = walk.gradient_tensor(input, dy, over_dy);
         let (call, operands) = op(false, dx);
         walk.push(id, "backward", Phase::Backward, call, operands);
     }

@@ -36,6 +36,6 @@ impl Rules for RmsNorm {
 
     fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         let shape = walk.rows(id);
-        norm::backward(walk, id, dy, |accumulate| Call::RmsNormBackward { shape, accumulate });
+        norm::backward(walk, id, dy, None, None, |accumulate| Call::RmsNormBackward { shape, accumulate });
     }
 }

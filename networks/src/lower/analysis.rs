@@ -2,9 +2,9 @@
 
 use crate::error::NetworkError;
 use crate::layers::rules;
-use crate::walk::{Facts, LowerOptions, Mode, ReluStorage};
+use crate::walk::{Facts, Fused, LowerOptions, Mode, ReluStorage};
 use plimsoll_ir::LayerId;
-use plimsoll_ir::network::{LayerKind, Network};
+use plimsoll_ir::network::{Layer, LayerKind, Network};
 
 /// Works them out for a network.
 pub(super) fn facts(network: &Network, options: &LowerOptions) -> Result<Facts, NetworkError> {
@@ -17,8 +17,10 @@ pub(super) fn facts(network: &Network, options: &LowerOptions) -> Result<Facts, 
         last_reader: vec![None; count],
         kept: vec![false; count],
         masked: vec![false; count],
+        fused: vec![Fused::default(); count],
         adds_up: vec![false; count],
     };
+    let readers = readers(network, &facts.absent);
     for (i, layer) in network.layers.iter().enumerate() {
         if facts.absent[i] {
             continue;
@@ -29,6 +31,10 @@ pub(super) fn facts(network: &Network, options: &LowerOptions) -> Result<Facts, 
             && (layer.parameters > 0
                 || layer.shares.is_some()
                 || inputs.iter().any(|v| facts.trained[v.index()]));
+        // A batch normalisation that comes before has taken it over.
+        if facts.hands_on(LayerId::new(i)) {
+            continue;
+        }
         let rules = rules(&layer.kind);
         if rules.hands_on(inputs.len(), options.mode) {
             facts.source[i] = inputs[0];
@@ -39,9 +45,13 @@ pub(super) fn facts(network: &Network, options: &LowerOptions) -> Result<Facts, 
             let reads_input = rules.backward_reads(at, &|input| facts.trained[inputs[input].index()]);
             facts.kept[input.index()] |= reads_input && !evaluate;
         }
+        if options.fuse && !evaluate && matches!(layer.kind, LayerKind::BatchNorm { .. }) {
+            fuse(network, &mut facts, &readers, LayerId::new(i), inputs[0]);
+        }
     }
     for (i, layer) in network.layers.iter().enumerate() {
-        if facts.trained[i] && rules(&layer.kind).may_mask() {
+        let own = rules(&layer.kind).may_mask() && !facts.hands_on(LayerId::new(i));
+        if facts.trained[i] && (own || facts.fused[i].relu.is_some()) {
             facts.masked[i] = match options.relu {
                 ReluStorage::Mask => true,
                 ReluStorage::Output => false,
@@ -56,6 +66,49 @@ pub(super) fn facts(network: &Network, options: &LowerOptions) -> Result<Facts, 
         facts.adds_up[i] = std::mem::replace(&mut given[owner], true);
     }
     Ok(facts)
+}
+
+/// By layer: how many take its output, of those that are there.
+fn readers(network: &Network, absent: &[bool]) -> Vec<usize> {
+    let mut readers = vec![0; network.layers.len()];
+    for (_, layer) in network.layers.iter().enumerate().filter(|(i, _)| !absent[*i]) {
+        layer.inputs.iter().for_each(|input| readers[input.index()] += 1);
+    }
+    readers
+}
+
+/// Finds what a batch normalisation of `x` takes over: a sum, a ReLU, or both, which follow it one after the other, where
+/// nobody else reads what lies between. They follow at once, so the other term of the sum is there by then (of two
+/// normalisations that are added, the later one takes the sum), and gradients are summed in the order in which they would be
+/// without. A sum whose other term is x itself stays by itself: its gradient would be summed in another order.
+fn fuse(network: &Network, facts: &mut Facts, readers: &[usize], norm: LayerId, x: LayerId) {
+    let mut fused = Fused::default();
+    let mut last = norm;
+    let next = |last: LayerId| {
+        let next = LayerId::new(last.index() + 1);
+        let layer = network.layers.get(next.index())?;
+        let alone = readers[last.index()] == 1 && layer.inputs.contains(&last);
+        (alone && !facts.absent[next.index()]).then_some((next, layer))
+    };
+    if let Some((sum, Layer { kind: LayerKind::Add, inputs, .. })) = next(last)
+        && let Some(other) = inputs.iter().find(|input| **input != norm)
+        && !facts.absent[other.index()]
+        && facts.source(*other) != x
+    {
+        fused.sum = Some((sum, *other));
+        last = sum;
+    }
+    if let Some((relu, Layer { kind: LayerKind::Relu { ceiling }, .. })) = next(last) {
+        fused.relu = Some((relu, *ceiling));
+    }
+    for layer in fused.layers() {
+        facts.source[layer.index()] = norm;
+    }
+    if let Some((_, other)) = fused.sum {
+        let other = facts.source(other);
+        facts.last_reader[other.index()] = Some(norm);
+    }
+    facts.fused[norm.index()] = fused;
 }
 
 /// The layers that a draw leaves out. What is dropped is 0, which only a sum with one other term left can do without.

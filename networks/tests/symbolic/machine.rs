@@ -1,7 +1,7 @@
 //! Runs a program's kernels on terms, and holds each kernel to what its documentation allows.
 
 use crate::symbolic::terms::{TermId, Terms};
-use plimsoll_ir::program::{Call, Operand, Program, Region, Role, ScaleShape};
+use plimsoll_ir::program::{Call, FusedRelu, Operand, Program, Region, Role, ScaleShape};
 use plimsoll_ir::{Bytes, TensorId};
 use std::collections::HashMap;
 
@@ -166,8 +166,16 @@ fn in_place(call: &Call) -> Vec<(usize, usize)> {
         Call::Add { .. }
         | Call::SoftmaxCrossEntropyForward { .. }
         | Call::SoftmaxCrossEntropyBackward { .. } => vec![(0, 2)],
-        Call::BatchNormBackward { accumulate: false, .. }
-        | Call::LayerNormBackward { accumulate: false, .. }
+        Call::BatchNormForward { then, .. } if then.add => vec![(3, 4)],
+        Call::BatchNormBackward { then, accumulate, .. } => {
+            let dx = 4 + usize::from(then.relu.is_some());
+            match (then.add, accumulate) {
+                (true, _) => vec![(1, dx + 3)],
+                (false, false) => vec![(1, dx)],
+                (false, true) => Vec::new(),
+            }
+        }
+        Call::LayerNormBackward { accumulate: false, .. }
         | Call::RmsNormBackward { accumulate: false, .. } => vec![(1, 4)],
         Call::RmsNormForward { .. } => vec![(0, 2)],
         Call::LayerNormForward { .. } => vec![(0, 3)],
@@ -350,10 +358,23 @@ fn evaluate_norm(
     get: &mut dyn FnMut(usize) -> TermId,
 ) -> Vec<(usize, TermId)> {
     match *call {
-        Call::BatchNormForward { epsilon, .. } => {
+        Call::BatchNormForward { epsilon, then, .. } => {
             let (x, gamma, beta) = (get(0), get(1), get(2));
-            let y = terms.apply(&format!("bn {epsilon}"), &[x, gamma, beta]);
-            vec![(3, y), (4, terms.apply(&format!("stats {epsilon}"), &[x]))]
+            let mut y = terms.apply(&format!("bn {epsilon}"), &[x, gamma, beta]);
+            let stats = terms.apply(&format!("stats {epsilon}"), &[x]);
+            let mut at = 3;
+            if then.add {
+                y = terms.sum(y, get(3));
+                at += 1;
+            }
+            let mut written = Vec::new();
+            if let Some(relu) = then.relu {
+                written.extend(
+                    relu.mask.then(|| (at + 2, terms.apply(&format!("passes {}", relu.ceiling), &[y]))),
+                );
+                y = terms.apply(&format!("relu {}", relu.ceiling), &[y]);
+            }
+            [vec![(at, y), (at + 1, stats)], written].concat()
         }
         Call::BatchNormRunning { epsilon, momentum, .. } => {
             let (x, mean, variance) =
@@ -365,13 +386,27 @@ fn evaluate_norm(
             let inputs = [get(0), get(1), get(2), get(3), get(4)];
             vec![(5, terms.apply(&format!("bn inference {epsilon}"), &inputs))]
         }
-        Call::BatchNormBackward { accumulate, .. } | Call::LayerNormBackward { accumulate, .. } => {
-            let of_rows = matches!(call, Call::LayerNormBackward { .. });
-            let [dx, dgamma] = if of_rows { ["ln dx", "ln dgamma"] } else { ["bn dx", "dgamma"] };
+        Call::BatchNormBackward { then, accumulate, .. } => {
+            let (x, mut dy, gamma, stats) = (get(0), get(1), get(2), get(3));
+            let mut at = 4;
+            if let Some(FusedRelu { ceiling, mask }) = then.relu {
+                let of = if mask { "passes" } else { "relu" };
+                let before = terms.argument_of(&format!("{of} {ceiling}"), get(4));
+                dy = terms.apply(&format!("relu dx {ceiling}"), &[before, dy]);
+                at += 1;
+            }
+            let dx = terms.apply("bn dx", &[x, dy, gamma, stats]);
+            let dx = if accumulate { terms.sum(get(at), dx) } else { dx };
+            let dgamma = terms.apply("dgamma", &[x, dy, stats]);
+            let mut written = vec![(at, dx), (at + 1, dgamma), (at + 2, terms.apply("dbeta", &[dy]))];
+            written.extend(then.add.then_some((at + 3, dy)));
+            written
+        }
+        Call::LayerNormBackward { accumulate, .. } => {
             let (x, dy, gamma, stats) = (get(0), get(1), get(2), get(3));
-            let dx = terms.apply(dx, &[x, dy, gamma, stats]);
+            let dx = terms.apply("ln dx", &[x, dy, gamma, stats]);
             let dx = if accumulate { terms.sum(get(4), dx) } else { dx };
-            vec![(4, dx), (5, terms.apply(dgamma, &[x, dy, stats])), (6, terms.apply("dbeta", &[dy]))]
+            vec![(4, dx), (5, terms.apply("ln dgamma", &[x, dy, stats])), (6, terms.apply("dbeta", &[dy]))]
         }
         _ => unreachable!("{} is no normalisation", call.name()),
     }

@@ -5,6 +5,9 @@
 
 use super::{GroupError, GroupFacts};
 
+/// Words of a message before what it carries.
+pub(super) const HEAD: usize = 3;
+
 /// What a message is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Head {
@@ -19,14 +22,19 @@ pub(super) enum Head {
 }
 
 impl Head {
-    /// Its two words.
-    pub(super) fn words(self) -> [u32; 2] {
+    /// Its words, in this round: workers forget all pieces together, and a round ends with that.
+    pub(super) fn words(self, round: u32) -> [u32; HEAD] {
         match self {
-            Head::Nodes(piece) => [1, piece],
-            Head::Sum(piece) => [2, piece],
-            Head::Agreement => [3, 0],
-            Head::Broadcast => [4, 0],
+            Head::Nodes(piece) => [1, piece, round],
+            Head::Sum(piece) => [2, piece, round],
+            Head::Agreement => [3, 0, round],
+            Head::Broadcast => [4, 0, round],
         }
+    }
+
+    /// Whether a message is of a piece that was forgotten before this round.
+    pub(super) fn is_forgotten(message: &[u32], round: u32) -> bool {
+        matches!(message, [1 | 2, _, of, ..] if *of != round)
     }
 
     /// Whether a message is of a piece.
@@ -34,7 +42,7 @@ impl Head {
         matches!(message, [1 | 2, ..])
     }
 
-    /// Of a message's first two words, in words.
+    /// Of a message's first words, in words.
     pub(super) fn in_words(words: &[u32]) -> String {
         match words {
             [1, piece, ..] => format!("the nodes of piece {piece}"),
@@ -57,9 +65,10 @@ pub(super) trait Messages: Send {
     /// Says how many iterations this worker has done.
     fn at(&mut self, _iterations: u64) {}
 
-    /// The next message of a worker, where there is one already. Whether it still lives is told by [`Messages::receive`].
-    fn arrived(&mut self, from: usize) -> Option<Vec<u32>>;
+    /// The next message of any worker, where there is one already, and whose it is. Whether the others still live is told by
+    /// [`Messages::receive`].
+    fn arrived(&mut self) -> Option<(usize, Vec<u32>)>;
 
-    /// Waits for the next message of a worker.
-    fn receive(&mut self, from: usize) -> Result<Vec<u32>, GroupError>;
+    /// Waits for the next message of any worker, as long as the awaited one lives.
+    fn receive(&mut self, awaited: usize) -> Result<(usize, Vec<u32>), GroupError>;
 }

@@ -4,13 +4,10 @@
 //! left to right, and sends the root to all. What is on the wire is (N - 1) / N of the numbers each way for every worker whose
 //! range of virtual workers is one node of the tree.
 
-use super::messages::{Head, Messages};
+use super::messages::{HEAD, Head, Messages};
 use super::tree::{Node, TreeSum};
 use super::{Group, GroupError, GroupFacts, Piece};
 use std::collections::VecDeque;
-
-/// Words of a message before what it carries.
-const HEAD: usize = 2;
 
 /// Words that say which node follows, and of how many numbers.
 const NODE: usize = 5;
@@ -18,8 +15,10 @@ const NODE: usize = 5;
 /// A group on messages.
 pub(super) struct Sharded<M> {
     messages: M,
-    /// By worker: messages of pieces that came before their turn.
+    /// By worker: messages that have come before somebody asked for them.
     early: Vec<VecDeque<Vec<u32>>>,
+    /// How many times pieces were forgotten.
+    round: u32,
     /// The pieces of this worker that are started, in the order in which they were.
     own: VecDeque<Own>,
     /// The sums of those that it has added up, which nobody has asked for yet.
@@ -40,53 +39,58 @@ struct Own {
 impl<M: Messages> Sharded<M> {
     pub(super) fn new(messages: M) -> Sharded<M> {
         let early = (0..messages.facts().workers).map(|_| VecDeque::new()).collect();
-        Sharded { messages, early, own: VecDeque::new(), summed: VecDeque::new() }
+        Sharded { messages, early, round: 0, own: VecDeque::new(), summed: VecDeque::new() }
     }
 
     fn send(&mut self, to: usize, head: Head, words: impl Iterator<Item = u32>) -> Result<(), GroupError> {
-        self.messages.send(to, head.words().into_iter().chain(words).collect())
+        self.messages.send(to, head.words(self.round).into_iter().chain(words).collect())
     }
 
-    /// The message of a worker with this head. Messages of pieces that it sent before are kept for their turn.
+    /// Waits for the message of a worker with this head, and sums meanwhile.
     fn receive(&mut self, from: usize, head: Head) -> Result<Vec<u32>, GroupError> {
-        if let Some(message) = self.kept(from, head) {
-            return Ok(message);
-        }
         loop {
-            let message = self.messages.receive(from)?;
-            if message.starts_with(&head.words()) {
+            self.serve()?;
+            if let Some(message) = self.take(from, head) {
                 return Ok(message);
             }
-            self.keep(from, head, message)?;
+            self.hear(from, head)?;
         }
     }
 
-    /// The same, where it has come already.
-    fn arrived(&mut self, from: usize, head: Head) -> Option<Vec<u32>> {
-        while let Some(message) = self.messages.arrived(from) {
-            self.early[from].push_back(message);
+    /// Waits for a message of any worker, as long as this one may still send what is awaited.
+    fn hear(&mut self, awaited: usize, head: Head) -> Result<(), GroupError> {
+        // What is of pieces comes before what a worker says next, and what it says comes in its turn.
+        if let Some(other) = self.early[awaited].iter().find(|message| !Head::is_of_piece(message)) {
+            return Err(self.out_of_step(awaited, head, other));
         }
-        self.kept(from, head)
+        let (from, message) = self.messages.receive(awaited)?;
+        self.keep(from, message)
     }
 
-    fn kept(&mut self, from: usize, head: Head) -> Option<Vec<u32>> {
-        let place = self.early[from].iter().position(|message| message.starts_with(&head.words()))?;
+    /// The message of a worker with this head, where it has come.
+    fn take(&mut self, from: usize, head: Head) -> Option<Vec<u32>> {
+        let words = head.words(self.round);
+        let place = self.early[from].iter().position(|message| message.starts_with(&words))?;
         self.early[from].remove(place)
     }
 
-    /// Keeps a message that came in place of another. A worker sends what is of its pieces in an order of its own, each once,
-    /// and everything else in its turn.
-    fn keep(&mut self, from: usize, awaited: Head, message: Vec<u32>) -> Result<(), GroupError> {
-        let is_again = self.early[from].iter().any(|kept| kept.get(..HEAD) == message.get(..HEAD));
-        if !Head::is_of_piece(&message) || is_again {
-            return Err(self.out_of_step(from, awaited, &message));
+    /// Keeps a message until it is asked for. A worker sends what is of its pieces in an order of its own, each once.
+    fn keep(&mut self, from: usize, message: Vec<u32>) -> Result<(), GroupError> {
+        if Head::is_forgotten(&message, self.round) {
+            return Ok(());
+        }
+        let is_again = |kept: &Vec<u32>| kept.get(..HEAD) == message.get(..HEAD);
+        if Head::is_of_piece(&message) && self.early[from].iter().any(is_again) {
+            let there = format!("{} again", Head::in_words(&message));
+            let here = "the same iteration".to_owned();
+            return Err(GroupError::OutOfStep { rank: from, me: self.facts().rank, there, here });
         }
         self.early[from].push_back(message);
         Ok(())
     }
 
     fn out_of_step(&self, rank: usize, head: Head, message: &[u32]) -> GroupError {
-        let (there, here) = (Head::in_words(message), Head::in_words(&head.words()));
+        let (there, here) = (Head::in_words(message), Head::in_words(&head.words(self.round)));
         GroupError::OutOfStep { rank, me: self.facts().rank, there, here }
     }
 
@@ -95,9 +99,11 @@ impl<M: Messages> Sharded<M> {
         (0..workers).filter(move |other| *other != rank)
     }
 
-    /// Adds up the pieces of this worker that are started, and sends their sums to all: all of them, or those whose nodes
-    /// have come.
-    fn serve(&mut self, waits: bool) -> Result<(), GroupError> {
+    /// Adds up the pieces of this worker that are started, as far as their nodes have come, and sends their sums to all.
+    fn serve(&mut self) -> Result<(), GroupError> {
+        while let Some((from, message)) = self.messages.arrived() {
+            self.keep(from, message)?;
+        }
         let GroupFacts { rank, workers, .. } = self.facts();
         while let Some(mut own) = self.own.pop_front() {
             let head = Head::Nodes(own.piece.number);
@@ -105,12 +111,7 @@ impl<M: Messages> Sharded<M> {
                 if own.next == rank {
                     own.mine.nodes().for_each(|(node, numbers)| own.all.push(node, numbers.to_vec()));
                 } else {
-                    let message = if waits {
-                        Some(self.receive(own.next, head)?)
-                    } else {
-                        self.arrived(own.next, head)
-                    };
-                    let Some(message) = message else {
+                    let Some(message) = self.take(own.next, head) else {
                         self.own.push_front(own);
                         return Ok(());
                     };
@@ -185,14 +186,20 @@ impl<M: Messages> Group for Sharded<M> {
     }
 
     fn finish(&mut self, piece: &Piece, sum: &mut [f32]) -> Result<(), GroupError> {
-        // The others wait for this worker's pieces as it waits for theirs.
-        self.serve(true)?;
         if piece.owner == self.facts().rank {
-            let (number, own) = self.summed.pop_front().expect("it was started, and served");
-            debug_assert_eq!(
-                number, piece.number,
-                "pieces are finished in the order in which they were started"
-            );
+            let own = loop {
+                self.serve()?;
+                if let Some((number, own)) = self.summed.pop_front() {
+                    debug_assert_eq!(
+                        number, piece.number,
+                        "pieces are finished in the order in which they were started"
+                    );
+                    break own;
+                }
+                let Own { piece, next, .. } = self.own.front().expect("it was started");
+                let (awaited, head) = (*next, Head::Nodes(piece.number));
+                self.hear(awaited, head)?;
+            };
             sum.copy_from_slice(&own);
             return Ok(());
         }
@@ -207,10 +214,11 @@ impl<M: Messages> Group for Sharded<M> {
     }
 
     fn advance(&mut self) -> Result<(), GroupError> {
-        self.serve(false)
+        self.serve()
     }
 
     fn forget(&mut self) {
+        self.round += 1;
         self.own.clear();
         self.summed.clear();
         self.early.iter_mut().for_each(|early| early.retain(|message| !Head::is_of_piece(message)));

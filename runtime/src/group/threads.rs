@@ -1,7 +1,7 @@
-//! The workers of one process, each to be used by a thread of its own: a channel leads from each worker to each other.
+//! The workers of one process, each to be used by a thread of its own: a channel leads to each of them from all others.
 //!
-//! A worker that ends, by an error or a panic, drops its ends of the channels, so that nobody waits for it. What it sent
-//! before still arrives.
+//! A worker that ends, by an error or a panic, says so to all as it drops its ends of the channels, so that nobody waits for
+//! it. What it sent before still arrives.
 
 use super::messages::Messages;
 use super::sharded::Sharded;
@@ -13,27 +13,43 @@ pub fn threads(workers: usize) -> Vec<Box<dyn Group>> {
     if workers == 1 {
         return vec![alone()];
     }
-    let mut all: Vec<Channels> = (0..workers).map(|rank| Channels::new(rank, workers)).collect();
-    for from in 0..workers {
-        for to in (0..workers).filter(|to| *to != from) {
-            let (sender, receiver) = channel();
-            all[from].to[to] = Some(sender);
-            all[to].from[from] = Some(receiver);
-        }
-    }
-    all.into_iter().map(|channels| Box::new(Sharded::new(channels)) as Box<dyn Group>).collect()
+    let (to, from): (Vec<_>, Vec<_>) = (0..workers).map(|_| channel()).unzip();
+    let channels = from.into_iter().enumerate().map(|(rank, from)| Channels {
+        rank,
+        to: to.clone(),
+        from,
+        has_ended: vec![false; workers],
+    });
+    channels.map(|channels| Box::new(Sharded::new(channels)) as Box<dyn Group>).collect()
 }
 
-/// A worker's ends of the channels, by the other's rank.
+/// A worker's ends of the channels.
 struct Channels {
     rank: usize,
-    to: Vec<Option<Sender<Vec<u32>>>>,
-    from: Vec<Option<Receiver<Vec<u32>>>>,
+    /// By worker, this one's own among them.
+    to: Vec<Sender<Sent>>,
+    from: Receiver<Sent>,
+    /// By worker, as far as it was heard.
+    has_ended: Vec<bool>,
 }
 
+/// Whose message it is; none where that worker ends.
+type Sent = (usize, Option<Vec<u32>>);
+
 impl Channels {
-    fn new(rank: usize, workers: usize) -> Channels {
-        Channels { rank, to: vec![None; workers], from: (0..workers).map(|_| None).collect() }
+    /// What it is if it is a message.
+    fn heard(&mut self, (from, message): Sent) -> Option<(usize, Vec<u32>)> {
+        self.has_ended[from] |= message.is_none();
+        Some((from, message?))
+    }
+}
+
+impl Drop for Channels {
+    fn drop(&mut self) {
+        for to in &self.to {
+            // Whoever has ended before hears of it no more.
+            let _ = to.send((self.rank, None));
+        }
     }
 }
 
@@ -43,16 +59,25 @@ impl Messages for Channels {
     }
 
     fn send(&mut self, to: usize, message: Vec<u32>) -> Result<(), GroupError> {
-        let channel = self.to[to].as_ref().expect("no worker sends to itself");
-        channel.send(message).map_err(|_| GroupError::Lost { rank: to })
+        self.to[to].send((self.rank, Some(message))).map_err(|_| GroupError::Lost { rank: to })
     }
 
-    fn arrived(&mut self, from: usize) -> Option<Vec<u32>> {
-        self.from[from].as_ref().expect("no worker sends to itself").try_recv().ok()
+    fn arrived(&mut self) -> Option<(usize, Vec<u32>)> {
+        while let Ok(sent) = self.from.try_recv() {
+            if let Some(message) = self.heard(sent) {
+                return Some(message);
+            }
+        }
+        None
     }
 
-    fn receive(&mut self, from: usize) -> Result<Vec<u32>, GroupError> {
-        let channel = self.from[from].as_ref().expect("no worker sends to itself");
-        channel.recv().map_err(|_| GroupError::Lost { rank: from })
+    fn receive(&mut self, awaited: usize) -> Result<(usize, Vec<u32>), GroupError> {
+        while !self.has_ended[awaited] {
+            let sent = self.from.recv().expect("it holds a sender of its own");
+            if let Some(message) = self.heard(sent) {
+                return Ok(message);
+            }
+        }
+        Err(GroupError::Lost { rank: awaited })
     }
 }

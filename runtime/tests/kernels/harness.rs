@@ -372,6 +372,12 @@ fn check_in_bf16(call: &Call, args: &[Arg]) {
             if !spec.access.writes() || cpu == found {
                 continue;
             }
+            if spec.name == "mask" && !exact(call) {
+                // Of numbers that are rounded to the other neighbour: 0, or the ceiling.
+                let others: u32 = cpu.iter().zip(found).map(|(a, b)| (a ^ b).count_ones()).sum();
+                assert!(others as usize <= 2 + cpu.len() / 20, "{what}: {others} bits are others");
+                continue;
+            }
             assert!(!["places", "mask"].contains(&spec.name), "{what} is not that of the CPU");
             let numbers = if spec.feature_map { wide_floats } else { floats };
             let [cpu, found] = [numbers(cpu), numbers(found)];

@@ -9,6 +9,7 @@
 mod activation;
 mod alternatives;
 mod attention;
+mod batch_norm;
 pub mod device;
 mod harness;
 mod layer_norm;
@@ -25,6 +26,10 @@ use attention::{
     attention_has_no_surprises_far_out, attention_of_large_scores, rotary, rotary_gradients_are_derivatives,
     rotary_products_know_distances,
 };
+use batch_norm::{
+    batch_norm_and_what_follows, gradients_behind_a_relu_are_derivatives,
+    what_is_no_number_stays_none_behind_a_relu,
+};
 use harness::{
     Arg, Random, check, check_accumulate, check_in_place, floats, input, labels, outcome, outcomes,
     outcomes_in_bf16, output, updated, wide_floats,
@@ -36,7 +41,7 @@ use layer_norm::{
 use multiply::{gradients_of_products_are_derivatives, products_with_scales};
 use plimsoll_ir::network::Window;
 use plimsoll_ir::philox::{philox4x32, unit_f32};
-use plimsoll_ir::program::{Call, ConvShape, Hyper, PoolShape, RowShape};
+use plimsoll_ir::program::{After, Call, ConvShape, Hyper, PoolShape, RowShape};
 use reference::wide;
 use sequences::{
     biases, embedding_gradients_are_derivatives, embeddings, lstm_gradients_are_derivatives,
@@ -211,7 +216,8 @@ fn batch_norm_of(rows: usize, channels: usize, seed: u32) {
 
     let [y, mean, inverse] = reference::batch_norm(channels, e, &wx, &wgamma, &wbeta);
     let stats = [mean, inverse].concat();
-    let forward = Call::BatchNormForward { shape, epsilon: EPSILON };
+    let then = After::default();
+    let forward = Call::BatchNormForward { shape, epsilon: EPSILON, then };
     let args = [input(&x), input(&gamma), input(&beta), output(x.len()), output(2 * channels)];
     check(&forward, &args, &[(3, &y), (4, &stats)]);
 
@@ -219,7 +225,7 @@ fn batch_norm_of(rows: usize, channels: usize, seed: u32) {
     let [dx, dgamma, dbeta] = reference::batch_norm_gradient(channels, e, &wx, &wgamma, &wdy);
     let inputs = [input(&x), input(&dy), input(&gamma), input(&stats)];
     let args = [&inputs[..], &[output(x.len()), output(channels), output(channels)]].concat();
-    let backward = |accumulate| Call::BatchNormBackward { shape, accumulate };
+    let backward = |accumulate| Call::BatchNormBackward { shape, then, accumulate };
     check(&backward(false), &args, &[(5, &dgamma), (6, &dbeta)]);
     check_accumulate(backward, &args, 4, &dx);
     check_in_place(&backward(false), &args, 1, 4);
@@ -652,6 +658,9 @@ plimsoll_ir::tests![
     batch_norm,
     batch_norm_running_and_inference,
     batch_norm_gradients_are_derivatives,
+    batch_norm_and_what_follows,
+    gradients_behind_a_relu_are_derivatives,
+    what_is_no_number_stays_none_behind_a_relu,
     layer_norm,
     layer_norm_gradients_are_derivatives,
     large_rows_keep_their_variance,

@@ -14,7 +14,7 @@ use kernels::attention::Step;
 use kernels::{Argument, Grid};
 use plimsoll_ir::Float;
 use plimsoll_ir::network::Window;
-use plimsoll_ir::program::{AttentionShape, Call, ConvShape, RotaryShape, RowShape, ScaleShape};
+use plimsoll_ir::program::{After, AttentionShape, Call, ConvShape, RotaryShape, RowShape, ScaleShape};
 use plimsoll_ir::testing::every_call;
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::c_void;
@@ -190,7 +190,8 @@ fn calls() -> Vec<Call> {
         },
     ));
     all.extend([
-        Call::BatchNormForward { shape: long, epsilon: 1e-5 },
+        Call::BatchNormForward { shape: long, epsilon: 1e-5, then: After::default() },
+        Call::BatchNormBackward { shape: long, then: After::default(), accumulate },
         Call::BiasBackward { shape: long, accumulate },
         Call::MultiplySums {
             shape: ScaleShape { groups: 2, rows: 90, channels: 5, learned: false },
@@ -280,8 +281,8 @@ fn shapes_beyond_all_memory_ask_for_more_than_there_is() {
     let heads = AttentionShape { batch: 1, length: most, heads: 1, kv_heads: 1, width: most, causal: false };
     let turned = RotaryShape { batch: most, length: most, channels: most, width: most };
     for call in [
-        Call::BatchNormForward { shape, epsilon: 0.1 },
-        Call::BatchNormBackward { shape, accumulate: false },
+        Call::BatchNormForward { shape, epsilon: 0.1, then: After::default() },
+        Call::BatchNormBackward { shape, then: After::default(), accumulate: false },
         Call::LayerNormForward { shape, epsilon: 0.1 },
         Call::LayerNormBackward { shape, accumulate: false },
         Call::RmsNormForward { shape, epsilon: 0.1 },

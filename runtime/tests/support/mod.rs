@@ -89,7 +89,8 @@ pub fn evaluation(network: &Network, batch: u64) -> Program {
 
 fn lowered(network: &Network, batch: u64, mode: Mode, feature_maps: Float) -> Program {
     let alternatives = |call: &Call| alternatives_in(feature_maps, call);
-    let options = LowerOptions { mode, feature_maps, alternatives: &alternatives, ..LowerOptions::default() };
+    let alternatives = &alternatives;
+    let options = LowerOptions { mode, feature_maps, fuse: true, alternatives, ..LowerOptions::default() };
     lower(network, batch, &options).expect("a small network can be lowered")
 }
 

@@ -28,7 +28,8 @@ pub fn program(place: &Place, network: &Network) -> Program {
 pub fn program_with(device: &dyn Device, network: &Network) -> Program {
     let alternatives = |call: &Call| device.alternatives(call);
     let feature_maps = device.facts().precision.feature_maps();
-    let options = LowerOptions { alternatives: &alternatives, feature_maps, ..LowerOptions::default() };
+    let alternatives = &alternatives;
+    let options = LowerOptions { alternatives, feature_maps, fuse: true, ..LowerOptions::default() };
     let mut program = lower(network, BATCH, &options).expect("a small network can be lowered");
     for op in &mut program.trace.ops {
         op.seconds = Seconds(op.flops as f64 / 2e10 + 2e-6);

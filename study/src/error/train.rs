@@ -2,6 +2,7 @@
 
 use super::Retune;
 use plimsoll_ir::Bytes;
+use plimsoll_ir::check::Violation;
 use plimsoll_runtime::RuntimeError;
 use std::path::PathBuf;
 use thiserror::Error;
@@ -22,6 +23,16 @@ pub struct Saved {
 /// Why nothing can be trained, or not to its end.
 #[derive(Debug, Error)]
 pub enum TrainError {
+    /// The schedule is of another iteration: another version of Plimsoll computes the network by other ops.
+    #[error("{schedule} is not valid for the iteration that this version of Plimsoll computes: {violation}")]
+    OtherIteration {
+        /// The schedule's file.
+        schedule: String,
+        /// What is wrong with it.
+        violation: Violation,
+        /// How the study comes to a whole choice.
+        retune: Retune,
+    },
     /// The schedule takes more than its config allows.
     #[error("{schedule} takes {takes}, more than the {budget} that its config allows")]
     OverBudget {

@@ -407,7 +407,9 @@ impl Case<'_> {
         self.thorough() + (ONLY_ADDRESSES_PER_OP * counted(self.trace.ops.len())).min(ONLY_ADDRESSES)
     }
 
-    fn sizes_are_aligned(&self) -> bool {
+    /// Whether every size is a multiple of [`ALIGNMENT`]. To look for addresses without alignment gains nothing then, and what
+    /// is put at the end of a pool that is no multiple itself would start at an address that no kernel takes.
+    pub fn sizes_are_aligned(&self) -> bool {
         let sizes = self.trace.tensors.iter().map(|t| t.bytes.0);
         let mut all = sizes.chain(self.trace.ops.iter().map(|op| op.workspace_bytes.0));
         all.all(|bytes| bytes.is_multiple_of(ALIGNMENT))

@@ -33,11 +33,22 @@ pub fn planned(trace: &Trace, request: &PlanRequest<'_>) -> Result<Plan, Witness
     }
 }
 
+/// Whether it is a size or an offset such as those of a network's own tensors.
+fn is_aligned(bytes: Bytes) -> bool {
+    bytes.0.is_multiple_of(256)
+}
+
 fn assert_valid(trace: &Trace, request: &PlanRequest<'_>, plan: &Plan, what: &str) {
     let schedule = &plan.schedule;
     check(trace, schedule).unwrap_or_else(|violation| panic!("{what}: {violation}"));
     assert_eq!(schedule.budget_bytes, request.budget, "{what}");
     assert!(schedule.pool_bytes + trace.resident_bytes <= request.budget, "{what}");
+    let of_alternatives = trace.ops.iter().flat_map(|op| &op.alternatives).map(|a| a.workspace_bytes);
+    let workspaces = trace.ops.iter().map(|op| op.workspace_bytes).chain(of_alternatives);
+    let mut sizes = trace.tensors.iter().map(|t| t.bytes).chain(workspaces);
+    if sizes.all(is_aligned) {
+        assert!(schedule.buffers.iter().all(|buffer| is_aligned(buffer.offset)), "{what}: kernels need that");
+    }
     let (host, limit) = (schedule.host_bytes(trace), request.allow.host);
     assert!(limit.is_none_or(|limit| host <= limit), "{what}: {host} of {limit:?} on the host");
     assert_eq!(simulate(trace, schedule).makespan(), plan.makespan, "{what}");

@@ -23,7 +23,7 @@ use plimsoll_ir::{Bytes, Float};
 const PART: u64 = 1 << 18;
 
 /// No call has more operands.
-const MOST: usize = 8;
+const MOST: usize = 9;
 
 /// How much scratch memory a call takes when it runs on so many threads.
 pub fn workspace_bytes(call: &Call, threads: u32) -> Bytes {
@@ -104,6 +104,11 @@ fn storable(call: &Call) -> Call {
     | Call::ReluMaskForward { ceiling, .. } = &mut call
     {
         *ceiling = Float::Bf16.nearest(*ceiling);
+    }
+    if let Call::BatchNormForward { then, .. } | Call::BatchNormBackward { then, .. } = &mut call
+        && let Some(relu) = &mut then.relu
+    {
+        relu.ceiling = Float::Bf16.nearest(relu.ceiling);
     }
     call
 }

@@ -195,6 +195,47 @@ vectorized! {
     }
 }
 
+vectorized! {
+    /// The mask of where 0 < y < ceiling, for `len` elements from a byte's first bit on.
+    ///
+    /// # Safety
+    /// Live operands of that many elements, which nobody else writes.
+    pub(super) unsafe fn mask_of [](ceiling: f32, y: Ptr<f32>, mask: Ptr<u8>, len: usize) {
+        for start in (0..len).step_by(8) {
+            let mut bits = 0;
+            for l in 0..8.min(len - start) {
+                // SAFETY: start + l < len, and the mask has a byte for every 8 elements begun.
+                let v = unsafe { y.at(start + l).get() };
+                bits |= u8::from(v > 0.0 && v < ceiling) << l;
+            }
+            // SAFETY: as above.
+            unsafe { mask.at(start / 8).set(bits) };
+        }
+    }
+}
+
+/// dx = dy where the bit is set, else 0, for `len` elements of which the first is number `start` of the mask.
+///
+/// # Safety
+/// Live operands of that many elements, which nobody else writes; dx may be dy.
+pub(super) unsafe fn pass_where_set_from(
+    start: usize,
+    mask: Ptr<u8>,
+    dy: Ptr<f32>,
+    dx: Ptr<f32>,
+    len: usize,
+) {
+    let head = (start.next_multiple_of(8) - start).min(len);
+    // SAFETY: the caller's promise; the rest begins with a byte of the mask.
+    unsafe {
+        for i in 0..head {
+            let set = mask.at((start + i) / 8).get() & (1 << ((start + i) % 8)) != 0;
+            dx.at(i).set(0.0 + if set { dy.at(i).get() } else { 0.0 });
+        }
+        pass_where_set(false, mask.at((start + head) / 8), dy.at(head), dx.at(head), len - head);
+    }
+}
+
 /// y = min(max(x, 0), ceiling), and the mask of where 0 < x < ceiling.
 ///
 /// # Safety

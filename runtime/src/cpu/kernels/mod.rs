@@ -55,7 +55,10 @@ pub fn workspace_bytes(call: &Call, threads: u32) -> Bytes {
         Call::ConvForward { shape } => conv::forward_scratch(shape, lanes),
         Call::ConvBackwardFilter { shape, .. } => conv::backward_filter_scratch(shape, lanes),
         Call::ConvBackwardData { shape, .. } => conv::backward_data_scratch(shape, lanes),
-        Call::BatchNormForward { shape, .. } | Call::BatchNormBackward { shape, .. } => norm::scratch(shape),
+        Call::BatchNormForward { shape, .. } => norm::scratch(shape),
+        Call::BatchNormBackward { shape, then, accumulate } => {
+            norm::backward_scratch(shape, then, *accumulate, lanes)
+        }
         Call::LayerNormBackward { shape, .. } => layer_norm::backward_scratch(shape),
         Call::RmsNormBackward { shape, .. } => rms_norm::backward_scratch(shape),
         Call::LrnBackward { shape, .. } => lrn::backward_scratch(shape, lanes),
@@ -142,9 +145,12 @@ unsafe fn run_on(
             Call::ConvBackwardData { shape: s, accumulate } => {
                 conv::backward_data(&s, accumulate, f("dy"), f("weight"), f("dx"), scratch, threads);
             }
-            Call::BatchNormForward { shape: s, epsilon } => {
-                let (maps, parameters) = (["x", "y"].map(m), ["gamma", "beta"].map(f));
-                norm::forward(&s, epsilon, maps, parameters, f("stats"), scratch, threads);
+            Call::BatchNormForward { shape: s, epsilon, then } => {
+                let mask = then.masks().then(|| bytes("mask"));
+                let relu = then.relu.map(|relu| relu.ceiling);
+                let then = norm::Following { r: then.add.then(|| m("r")), relu, mask };
+                let (maps, parameters) = (["x", "y"].map(m), ["gamma", "beta", "stats"].map(f));
+                norm::forward(&s, epsilon, then, maps, parameters, scratch, threads);
             }
             Call::BatchNormRunning { shape: s, epsilon, momentum } => {
                 norm::running(&s, epsilon, momentum, f("stats"), ["running mean", "running variance"].map(f));
@@ -158,9 +164,15 @@ unsafe fn run_on(
                     threads,
                 );
             }
-            Call::BatchNormBackward { shape: s, accumulate } => {
-                let (maps, inputs) = (["x", "dy", "dx"].map(m), ["gamma", "stats"].map(f));
-                norm::backward(&s, accumulate, maps, inputs, ["dgamma", "dbeta"].map(f), scratch, threads);
+            Call::BatchNormBackward { shape: s, then, accumulate } => {
+                let gate = match then.relu {
+                    None => norm::Gate::Open,
+                    Some(relu) if relu.mask => norm::Gate::Mask(bytes("kept")),
+                    Some(relu) => norm::Gate::Output(m("kept"), relu.ceiling),
+                };
+                let gated = (gate, then.add.then(|| m("dr")));
+                let parameters = ["gamma", "stats", "dgamma", "dbeta"].map(f);
+                norm::backward(&s, accumulate, gated, ["x", "dy", "dx"].map(m), parameters, scratch, threads);
             }
             Call::LayerNormForward { shape: s, epsilon } => {
                 let (maps, parameters) = (["x", "y"].map(m), ["gamma", "beta"].map(f));

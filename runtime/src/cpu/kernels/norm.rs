@@ -6,10 +6,11 @@
 //!
 //! What it deliberately does not do: synchronise statistics between workers.
 
+use super::elementwise::{mask_of, pass_where_set_from, relu};
 use super::maps::Map;
 use super::threads::Threads;
 use super::vector::{Ptr, map_rows, sum_rows};
-use plimsoll_ir::program::RowShape;
+use plimsoll_ir::program::{After, RowShape};
 
 /// Elements of a chunk of rows.
 const CHUNK: usize = 1 << 14;
@@ -37,6 +38,11 @@ impl Chunks {
         self.rows_of_chunk.min(self.rows - chunk * self.rows_of_chunk)
     }
 
+    /// Chunks no larger that begin with a byte of a mask.
+    fn of_whole_bytes(self) -> Chunks {
+        Chunks { rows_of_chunk: self.rows_of_chunk / 8 * 8, ..self }
+    }
+
     /// Calls `work(chunk, first element, rows, lane)` for each.
     fn each(self, threads: &Threads, work: impl Fn(usize, usize, usize, usize) + Sync) {
         threads.each(self.count(), |chunk, lane| {
@@ -55,6 +61,63 @@ pub(super) fn chunk(shape: &RowShape) -> usize {
 pub(super) fn scratch(shape: &RowShape) -> usize {
     let chunks = Chunks::of(shape);
     2 * chunks.channels * (chunks.count() + 1)
+}
+
+/// [`scratch`] of the backward pass, and a chunk for each lane of what passes a ReLU, where no operand has room for that.
+pub(super) fn backward_scratch(shape: &RowShape, then: &After, accumulate: bool, lanes: usize) -> usize {
+    let buffers = then.relu.is_some() && !then.add && accumulate;
+    scratch(shape) + if buffers { lanes * chunk(shape) } else { 0 }
+}
+
+/// What a forward pass does with what it has normalised, in this order.
+#[derive(Clone, Copy)]
+pub(super) struct Following {
+    /// What it adds.
+    pub r: Option<Map>,
+    /// The ceiling of the ReLU.
+    pub relu: Option<f32>,
+    /// The mask that the ReLU saves.
+    pub mask: Option<Ptr<u8>>,
+}
+
+/// Where a gradient passes.
+#[derive(Clone, Copy)]
+pub(super) enum Gate {
+    /// Everywhere.
+    Open,
+    /// Where an output of a ReLU is above 0 and below this ceiling.
+    Output(Map, f32),
+    /// Where the bit is set.
+    Mask(Ptr<u8>),
+}
+
+impl Gate {
+    /// `to = dy` where it passes, else 0, for `len` elements of which the first is number `start`; `to` may be dy.
+    ///
+    /// # Safety
+    /// Live memory of that length, which nobody else writes, and the lane is the task's own.
+    unsafe fn pass(self, dy: Ptr<f32>, to: Ptr<f32>, start: usize, len: usize, lane: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Gate::Open => map_rows([dy], [], to, 1, len, |[dy], []| dy),
+                Gate::Output(y, ceiling) => {
+                    let y = y.read(start, len, lane);
+                    map_rows(
+                        [y, dy],
+                        [],
+                        to,
+                        1,
+                        len,
+                        move |[y, dy], []| {
+                            if y > 0.0 && y < ceiling { dy } else { 0.0 }
+                        },
+                    );
+                }
+                Gate::Mask(mask) => pass_where_set_from(start, mask, dy, to, len),
+            }
+        }
+    }
 }
 
 /// `sums = sum over all rows of x` for each channel, or added to `sums`: the gradient of a bias.
@@ -85,16 +148,17 @@ pub(super) unsafe fn channel_sums(
     }
 }
 
-/// y = (x - mean) * gamma / sqrt(variance + epsilon) + beta, with the batch's statistics, which go to `stats`.
+/// y = (x - mean) * gamma / sqrt(variance + epsilon) + beta, with the batch's statistics, which go to `stats`; and what
+/// follows.
 ///
 /// # Safety
-/// Live operands of the shape that do not overlap, and the workspace.
+/// Live operands of the shape that do not overlap, but that y may be what is added; and the workspace.
 pub(super) unsafe fn forward(
     shape: &RowShape,
     epsilon: f32,
+    then: Following,
     [x, y]: [Map; 2],
-    [gamma, beta]: [Ptr<f32>; 2],
-    stats: Ptr<f32>,
+    [gamma, beta, stats]: [Ptr<f32>; 3],
     scratch: Ptr<f32>,
     threads: &Threads,
 ) {
@@ -122,14 +186,27 @@ pub(super) unsafe fn forward(
             scale.at(channel).set((inverse * f64::from(gamma.at(channel).get())) as f32);
         }
     }
-    chunks.each(threads, |_, start, rows, lane| {
-        // SAFETY: the caller's promise; chunks do not overlap.
+    let parameters = [stats, scale, beta];
+    chunks.of_whole_bytes().each(threads, |_, start, rows, lane| {
+        let normal = |x: f32, [mean, scale, beta]: [f32; 3]| (x - mean) * scale + beta;
+        // SAFETY: the caller's promise; chunks share neither elements nor bytes of the mask.
         unsafe {
             let (from, to) = (x.read(start, rows * c, lane), y.place(start, lane));
-            map_rows([from], [stats, scale, beta], to, rows, c, |[x], [mean, scale, beta]| {
-                (x - mean) * scale + beta
-            });
+            match (then.r.map(|r| r.read(start, rows * c, lane)), then.relu) {
+                (None, None) => map_rows([from], parameters, to, rows, c, |[x], p| normal(x, p)),
+                (None, Some(ceiling)) => {
+                    map_rows([from], parameters, to, rows, c, |[x], p| relu(normal(x, p), ceiling));
+                }
+                (Some(r), None) => map_rows([from, r], parameters, to, rows, c, |[x, r], p| normal(x, p) + r),
+                (Some(r), Some(ceiling)) => {
+                    map_rows([from, r], parameters, to, rows, c, |[x, r], p| relu(normal(x, p) + r, ceiling));
+                }
+            }
             y.store(start, rows * c, lane);
+            if let (Some(mask), Some(ceiling)) = (then.mask, then.relu) {
+                // Of y as it is stored.
+                mask_of(ceiling, y.read(start, rows * c, lane), mask.at(start / 8), rows * c);
+            }
         }
     });
 }
@@ -211,27 +288,49 @@ pub(super) unsafe fn inference(
 }
 
 /// With n rows and xhat = (x - mean) / sqrt(variance + epsilon): dbeta = sum dy, dgamma = sum dy * xhat,
-/// dx = gamma / sqrt(variance + epsilon) * (dy - dbeta / n - xhat * dgamma / n).
+/// dx = gamma / sqrt(variance + epsilon) * (dy - dbeta / n - xhat * dgamma / n). Of dy there is what passes the gate, which is
+/// also `dr`. The first pass puts it there, or else where dx will be, for the second to read; where dx is added to, each pass
+/// makes it for itself, chunk by chunk.
 ///
 /// # Safety
-/// Live operands of the shape, and the workspace; dx may be dy.
+/// Live operands of the shape, and [`backward_scratch`]; dx may be dy, or `dr` may.
 pub(super) unsafe fn backward(
     shape: &RowShape,
     accumulate: bool,
+    (gate, dr): (Gate, Option<Map>),
     [x, dy, dx]: [Map; 3],
-    [gamma, stats]: [Ptr<f32>; 2],
-    [dgamma, dbeta]: [Ptr<f32>; 2],
+    [gamma, stats, dgamma, dbeta]: [Ptr<f32>; 4],
     scratch: Ptr<f32>,
     threads: &Threads,
 ) {
     let chunks = Chunks::of(shape);
     let c = chunks.channels;
     let (mean, inverse) = (stats, stats.at(c));
+    let buffers = scratch.at(self::scratch(shape));
+    let passed = |gate: Gate, dy: Ptr<f32>, start: usize, len: usize, lane: usize| {
+        if matches!(gate, Gate::Open) {
+            return dy;
+        }
+        let to = buffers.at(lane * chunk(shape));
+        // SAFETY: the caller's promise; where no operand has room, each lane has a buffer.
+        unsafe { gate.pass(dy, to, start, len, lane) };
+        to
+    };
+    let room = dr.or((!accumulate && !matches!(gate, Gate::Open)).then_some(dx));
     chunks.each(threads, |chunk, start, rows, lane| {
         let (sum, product) = (scratch.at(2 * c * chunk), scratch.at(2 * c * chunk + c));
         // SAFETY: the caller's promise; each chunk writes sums of its own.
         unsafe {
             let [x, dy] = [x, dy].map(|map| map.read(start, rows * c, lane));
+            let dy = match room {
+                Some(room) => {
+                    let to = room.place(start, lane);
+                    gate.pass(dy, to, start, rows * c, lane);
+                    room.store(start, rows * c, lane);
+                    to
+                }
+                None => passed(gate, dy, start, rows * c, lane),
+            };
             sum_rows([dy], [], sum, rows, c, |[dy], []| dy);
             sum_rows([x, dy], [mean], product, rows, c, |[x, dy], [mean]| (x - mean) * dy);
         }
@@ -253,6 +352,7 @@ pub(super) unsafe fn backward(
         }
     }
     let parameters = [mean, inverse, gamma, slope, slope.at(c)];
+    let (dy, gate) = room.map_or((dy, gate), |room| (room, Gate::Open));
     chunks.each(threads, |_, start, rows, lane| {
         let gradient = |x: f32, dy: f32, [mean, inverse, gamma, slope, shift]: [f32; 5]| {
             gamma * inverse * (dy - shift - (x - mean) * slope)
@@ -260,6 +360,7 @@ pub(super) unsafe fn backward(
         // SAFETY: the caller's promise; chunks do not overlap.
         unsafe {
             let [x, dy] = [x, dy].map(|map| map.read(start, rows * c, lane));
+            let dy = passed(gate, dy, start, rows * c, lane);
             let to = dx.read_if(accumulate, start, rows * c, lane);
             if accumulate {
                 map_rows([x, dy, to], parameters, to, rows, c, move |[x, dy, dx], p| dx + gradient(x, dy, p));

@@ -203,6 +203,37 @@ KERNEL(batch_norm_apply, (const Map *x, const float *mean, const float *scale, c
     store_map(y, i, count, v);
 }
 
+// y = (x - mean) * scale + beta, and what follows: r is added, the ReLU clips, and its mask is saved, one bit an element, as
+// relu_mask_forward does of what y holds. A thread has eight elements, a byte of the mask; y may be r.
+KERNEL(batch_norm_apply_then, (const Map *x, const float *mean, const float *scale, const float *beta, const Map *r, Map *y,
+                               unsigned char *mask, unsigned long long n, unsigned channels, unsigned adds,
+                               unsigned clips, float ceiling, unsigned masks)) {
+    u64 byte = INDEX;
+    unsigned bits = 0;
+    UNROLL
+    for (unsigned half = 0; half < 2; half++) {
+        u64 i = 8 * byte + 4 * half;
+        unsigned count = there(n, i, 4);
+        unsigned channel = (unsigned)(i - quotient(i, channels) * channels);
+        float v[4], other[4], middle[4], factor[4], shift[4];
+        load_map(x, i, count, v);
+        if (adds) load_map(r, i, count, other);
+        of_channels(mean, channel, channels, middle);
+        of_channels(scale, channel, channels, factor);
+        of_channels(beta, channel, channels, shift);
+        UNROLL
+        for (unsigned l = 0; l < 4; l++) {
+            v[l] = (v[l] - middle[l]) * factor[l] + shift[l];
+            if (adds) v[l] = v[l] + other[l];
+            if (clips) v[l] = relu(v[l], ceiling);
+            float kept = number(stored(v[l]));
+            bits |= (l < count && kept > 0.0f && kept < ceiling ? 1u : 0u) << (4 * half + l);
+        }
+        store_map(y, i, count, v);
+    }
+    if (masks && 8 * byte < n) mask[byte] = (unsigned char)bits;
+}
+
 // Moves the running mean and variance towards the batch's; the variance unbiased.
 KERNEL(batch_norm_running, (const float *stats, float *mean, float *variance, unsigned long long rows,
                             unsigned channels, float epsilon, float momentum)) {
@@ -233,9 +264,40 @@ KERNEL(batch_norm_inference, (const Map *x, const float *gamma, const float *bet
     store_map(y, i, count, v);
 }
 
-// parts[k] = [sum of dy; channels][sum of (x - mean) * dy; channels] over the rows of part k.
-KERNEL(gradient_parts, (const Map *x, const Map *dy, const float *mean, float *parts, unsigned long long rows,
-                        unsigned channels, unsigned count)) {
+// Which of four gradients from element i on, of which `count` are there, pass a ReLU, one bit each: with a gate of 1 where
+// 0 < y < ceiling, with a gate of 2 where the mask's bit is set; with a gate of 0 all. `aligned` as for fetch.
+FUNCTION unsigned passing(const Map *y, const unsigned char *mask, u64 i, unsigned count, unsigned aligned, unsigned gate,
+                          float ceiling) {
+    unsigned bits = gate == 0 ? 15u : 0u;
+    if (gate == 1) {
+        float out[4];
+        fetch_map(y, i, count, aligned, out);
+        UNROLL
+        for (unsigned l = 0; l < 4; l++) bits |= (out[l] > 0.0f && out[l] < ceiling ? 1u : 0u) << l;
+    } else if (gate == 2 && aligned) {
+        if (count != 0) bits = mask[i / 8] >> (unsigned)(i % 8);
+    } else if (gate == 2) {
+        UNROLL
+        for (unsigned l = 0; l < 4; l++)
+            if (l < count) bits |= (mask[(i + l) / 8] >> (unsigned)((i + l) % 8) & 1u) << l;
+    }
+    return bits;
+}
+
+// Leaves 0 of what does not pass. As relu_mask_backward gives no -0, with a gate of 2 there is none.
+FUNCTION void hold_back(unsigned bits, unsigned gate, float g[4]) {
+    UNROLL
+    for (unsigned l = 0; l < 4; l++) {
+        g[l] = bits >> l & 1 ? g[l] : 0.0f;
+        if (gate == 2) g[l] = 0.0f + g[l];
+    }
+}
+
+// parts[k] = [sum of dy; channels][sum of (x - mean) * dy; channels] over the rows of part k, of what is left of dy behind the
+// gate, which also goes to dr where that is given; dr may be dy.
+FUNCTION void gradient_sums(const Map *x, const Map *dy, const float *mean, const Map *y, const unsigned char *mask, Map *dr,
+                            float *parts, u64 rows, unsigned channels, unsigned count, unsigned gate, float ceiling,
+                            unsigned gives) {
     Columns c = columns_of(INDEX, channels);
     if (c.part >= count) return;
     float middle[4], sum[4][4], product[4][4];
@@ -247,12 +309,26 @@ KERNEL(gradient_parts, (const Map *x, const Map *dy, const float *mean, float *p
     }
     for (u64 row = c.part; row < rows; row += 4 * (u64)count) {
         float v[4][4], g[4][4];
+        unsigned bits[4];
+        UNROLL
+        for (unsigned l = 0; l < 4; l++) {
+            u64 at = row + l * (u64)count;
+            bits[l] = passing(y, mask, at * channels + c.channel, at < rows ? c.count : 0, c.aligned, gate, ceiling);
+        }
         UNROLL
         for (unsigned l = 0; l < 4; l++) {
             u64 at = row + l * (u64)count, i = at * channels + c.channel;
             unsigned here = at < rows ? c.count : 0;
             fetch_map(x, i, here, c.aligned, v[l]);
             fetch_map(dy, i, here, c.aligned, g[l]);
+        }
+        // Behind all loads, which may not pass a store: dr may be dy.
+        UNROLL
+        for (unsigned l = 0; l < 4; l++) {
+            u64 at = row + l * (u64)count, i = at * channels + c.channel;
+            unsigned here = at < rows ? c.count : 0;
+            hold_back(bits[l], gate, g[l]);
+            if (gives && here != 0) put_map(dr, i, here, c.aligned, g[l]);
         }
         // Rows that are not there have no gradient.
         UNROLL
@@ -273,6 +349,20 @@ KERNEL(gradient_parts, (const Map *x, const Map *dy, const float *mean, float *p
     put(parts, (2 * c.part + 1) * channels + c.channel, c.count, c.aligned, product[0]);
 }
 
+KERNEL(gradient_parts, (const Map *x, const Map *dy, const float *mean, float *parts, unsigned long long rows,
+                        unsigned channels, unsigned count)) {
+    gradient_sums(x, dy, mean, x, 0, 0, parts, rows, channels, count, 0, 0.0f, 0);
+}
+
+// The same behind a ReLU. A loop for each gate takes fewer registers than one that asks for it.
+KERNEL(gradient_parts_behind, (const Map *x, const Map *dy, const float *mean, const Map *y, const unsigned char *mask,
+                               Map *dr, float *parts, unsigned long long rows, unsigned channels, unsigned count,
+                               unsigned gate, float ceiling, unsigned gives)) {
+    if (gate == 1) gradient_sums(x, dy, mean, y, mask, dr, parts, rows, channels, count, 1, ceiling, gives);
+    else if (gate == 2) gradient_sums(x, dy, mean, y, mask, dr, parts, rows, channels, count, 2, ceiling, gives);
+    else gradient_sums(x, dy, mean, y, mask, dr, parts, rows, channels, count, 0, ceiling, gives);
+}
+
 // With n rows and xhat = (x - mean) / sqrt(variance + epsilon): dbeta = sum dy, dgamma = sum dy * xhat, and
 // slopes = [dgamma / sqrt(variance + epsilon) / n][dbeta / n].
 KERNEL(batch_norm_slopes, (const float *sums, const float *stats, float *dgamma, float *dbeta, float *slopes,
@@ -287,16 +377,17 @@ KERNEL(batch_norm_slopes, (const float *sums, const float *stats, float *dgamma,
     slopes[channels + channel] = (float)(sum * share);
 }
 
-// dx = gamma / sqrt(variance + epsilon) * (dy - dbeta / n - xhat * dgamma / n).
-KERNEL(batch_norm_backward, (const Map *x, const Map *dy, const float *gamma, const float *stats,
-                             const float *slopes, Map *dx, unsigned long long n, unsigned channels,
-                             unsigned accumulate)) {
+// dx = gamma / sqrt(variance + epsilon) * (dy - dbeta / n - xhat * dgamma / n), of what is left of dy behind the gate.
+KERNEL(batch_norm_backward, (const Map *x, const Map *dy, const Map *y, const unsigned char *mask, const float *gamma,
+                             const float *stats, const float *slopes, Map *dx, unsigned long long n, unsigned channels,
+                             unsigned gate, float ceiling, unsigned accumulate)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
     unsigned c = (unsigned)(i - quotient(i, channels) * channels);
     float v[4], g[4], old[4], middle[4], inverse[4], factor[4], slope[4], shift[4];
     load_map(x, i, count, v);
     load_map(dy, i, count, g);
+    hold_back(passing(y, mask, i, count, 1, gate, ceiling), gate, g);
     if (accumulate) load_map(dx, i, count, old);
     of_channels(stats, c, channels, middle);
     of_channels(stats + channels, c, channels, inverse);

@@ -4,7 +4,7 @@
 
 use super::Argument::{F32, U32, U64};
 use super::{Argument, FAN, PARALLEL, Plan, elements, flag, narrow};
-use plimsoll_ir::program::RowShape;
+use plimsoll_ir::program::{After, RowShape};
 
 /// Rows that a part has at least: with fewer, the parts would be a tensor of their own.
 const LEAST_ROWS: u64 = 16;
@@ -30,8 +30,13 @@ pub(super) fn channel_sums(p: &mut Plan, shape: &RowShape, x: Argument, to: Argu
     p.sum(of_parts, count, width, to, accumulate);
 }
 
-/// x, gamma, beta -> y, stats.
-pub(super) fn forward(p: &mut Plan, shape: &RowShape, epsilon: f32) {
+/// The ceiling of a ReLU that follows, as feature maps are stored: what was clipped is equal to it afterwards.
+fn ceiling(p: &Plan, then: &After) -> Argument {
+    F32(then.relu.map_or(f32::INFINITY, |relu| p.float.nearest(relu.ceiling)))
+}
+
+/// x, gamma, beta, \[r\] -> y, stats, \[mask\].
+pub(super) fn forward(p: &mut Plan, shape: &RowShape, epsilon: f32, then: &After) {
     let [x, gamma, beta, y, stats] = p.operands(["x", "gamma", "beta", "y", "stats"]);
     let (rows, channels) = (U64(shape.rows), U32(narrow(shape.channels)));
     let total = parts(shape);
@@ -52,7 +57,14 @@ pub(super) fn forward(p: &mut Plan, shape: &RowShape, epsilon: f32) {
     let leading = [moments, gamma, stats, scale, rows, channels];
     p.launch("batch_norm_stats", shape.channels, [&leading[..], &numbers[..], &[F32(epsilon)]].concat());
     let n = elements(shape);
-    p.launch("batch_norm_apply", n.div_ceil(4), vec![x, stats, scale, beta, y, U64(n), channels]);
+    if *then == After::default() {
+        p.launch("batch_norm_apply", n.div_ceil(4), vec![x, stats, scale, beta, y, U64(n), channels]);
+        return;
+    }
+    let (r, mask) = (p.operand_or("r", "x"), p.operand_or("mask", "y"));
+    let numbers = [flag(then.add), flag(then.relu.is_some()), ceiling(p, then), flag(then.masks())];
+    let leading = [x, stats, scale, beta, r, y, mask, U64(n), channels];
+    p.launch("batch_norm_apply_then", n.div_ceil(8), [&leading[..], &numbers[..]].concat());
 }
 
 /// stats, running mean, running variance -> running mean, running variance.
@@ -70,8 +82,8 @@ pub(super) fn inference(p: &mut Plan, shape: &RowShape, epsilon: f32) {
     p.launch("batch_norm_inference", n.div_ceil(4), arguments);
 }
 
-/// x, dy, gamma, stats -> dx, dgamma, dbeta.
-pub(super) fn backward(p: &mut Plan, shape: &RowShape, accumulate: bool) {
+/// x, dy, gamma, stats, \[kept\] -> dx, dgamma, dbeta, \[dr\].
+pub(super) fn backward(p: &mut Plan, shape: &RowShape, then: &After, accumulate: bool) {
     let [x, dy, gamma, stats, dx, dgamma, dbeta] =
         p.operands(["x", "dy", "gamma", "stats", "dx", "dgamma", "dbeta"]);
     let (rows, channels) = (U64(shape.rows), U32(narrow(shape.channels)));
@@ -79,14 +91,27 @@ pub(super) fn backward(p: &mut Plan, shape: &RowShape, accumulate: bool) {
     let width = shape.channels.saturating_mul(2);
     let of_parts = p.floats(count.saturating_mul(width));
     let [sums, slopes] = [0, 1].map(|_| p.floats(width));
+    // Where dy passes: everywhere, or as the output or the mask of a ReLU says. Kernels look at one of the two at most.
+    let gate = U32(then.relu.map_or(0, |relu| if relu.mask { 2 } else { 1 }));
+    let (kept, dr, ceiling) = (p.operand_or("kept", "x"), p.operand_or("dr", "dx"), ceiling(p, then));
     // The mean is the first half of stats.
-    let arguments = vec![x, dy, stats, of_parts, rows, channels, U32(narrow(count))];
-    p.launch("gradient_parts", threads(count, shape), arguments);
+    let numbers = [rows, channels, U32(narrow(count))];
+    if *then == After::default() {
+        let arguments = [&[x, dy, stats, of_parts], &numbers[..]].concat();
+        p.launch("gradient_parts", threads(count, shape), arguments);
+    } else {
+        let leading = [x, dy, stats, kept, kept, dr, of_parts];
+        let arguments = [&leading[..], &numbers[..], &[gate, ceiling, flag(then.add)]].concat();
+        p.launch("gradient_parts_behind", threads(count, shape), arguments);
+    }
+    // What has passed is there already.
+    let (dy, gate) = if then.add { (dr, U32(0)) } else { (dy, gate) };
     p.sum(of_parts, count, width, sums, false);
     let arguments = vec![sums, stats, dgamma, dbeta, slopes, rows, channels];
     p.launch("batch_norm_slopes", shape.channels, arguments);
     let n = elements(shape);
-    let arguments = vec![x, dy, gamma, stats, slopes, dx, U64(n), channels, flag(accumulate)];
+    let leading = [x, dy, kept, kept, gamma, stats, slopes, dx, U64(n), channels];
+    let arguments = [&leading[..], &[gate, ceiling, flag(accumulate)]].concat();
     p.launch("batch_norm_backward", n.div_ceil(4), arguments);
 }
 

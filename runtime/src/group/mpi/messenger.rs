@@ -5,15 +5,16 @@
 
 use super::super::GroupError;
 use super::Shared;
-use super::table::{Library, Moving};
+use super::table::{CALL_WORDS, Library, Moving};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
-/// Of heads and bodies.
+/// Of heads, of what messages carry, and of texts, which overtake messages.
 const HEAD: i32 = 1;
 const BODY: i32 = 2;
+const TEXT: i32 = 3;
 
 /// A head: what it is, the words of its body, the iterations done; the numbers in two words each.
 const HEAD_WORDS: usize = 5;
@@ -24,6 +25,9 @@ const MESSAGE: u32 = 2;
 const FAILED: u32 = 3;
 const ENDS: u32 = 4;
 const HOST: u32 = 5;
+
+/// Words under way to others at one time, so that signs of life come through.
+const WINDOW: usize = 1 << 18;
 
 /// Time between two signs of life.
 const BEAT: Duration = Duration::from_millis(200);
@@ -55,6 +59,8 @@ pub(super) struct Begun {
 /// What was heard of all workers.
 pub(super) struct Heard {
     pub(super) workers: Vec<OfWorker>,
+    /// Each with its sender.
+    pub(super) messages: VecDeque<(usize, Vec<u32>)>,
     /// Why the library serves no longer, where it does not.
     pub(super) broken: Option<String>,
     /// MPI was ended here.
@@ -65,7 +71,6 @@ pub(super) struct Heard {
 
 /// What was heard of a worker.
 pub(super) struct OfWorker {
-    pub(super) messages: VecDeque<Vec<u32>>,
     /// Whether it ended as it should.
     pub(super) ended: bool,
     pub(super) last: Instant,
@@ -77,7 +82,6 @@ pub(super) struct OfWorker {
 impl Heard {
     pub(super) fn of(workers: usize) -> Heard {
         let of_worker = || OfWorker {
-            messages: VecDeque::new(),
             ended: false,
             last: Instant::now(),
             iterations: 0,
@@ -86,6 +90,7 @@ impl Heard {
         };
         Heard {
             workers: (0..workers).map(|_| of_worker()).collect(),
+            messages: VecDeque::new(),
             broken: None,
             over: false,
             given_up: false,
@@ -111,6 +116,13 @@ impl Heard {
     }
 }
 
+/// A message that waits, or of which a part is under way.
+#[derive(Clone)]
+struct Outgoing {
+    words: Vec<u32>,
+    sent: usize,
+}
+
 /// A message whose head is here.
 struct Arriving {
     what: u32,
@@ -121,7 +133,10 @@ struct Arriving {
 struct Messenger<'a> {
     library: &'a Library,
     shared: &'a Shared,
-    sent: Vec<Moving>,
+    /// To each worker, in order.
+    waiting: Vec<VecDeque<Outgoing>>,
+    /// What is under way to each worker, in order.
+    sent: Vec<VecDeque<Moving>>,
     /// Of each worker, in the order in which it sent them.
     arriving: Vec<VecDeque<Arriving>>,
     iterations: u64,
@@ -147,9 +162,14 @@ pub(super) fn run(
         std::mem::forget(library);
         return;
     };
-    let arriving = (0..workers).map(|_| VecDeque::new()).collect();
-    let messenger =
-        Messenger { library: &library, shared: &shared, sent: Vec::new(), arriving, iterations: 0 };
+    let messenger = Messenger {
+        library: &library,
+        shared: &shared,
+        waiting: vec![VecDeque::new(); workers],
+        sent: (0..workers).map(|_| VecDeque::new()).collect(),
+        arriving: (0..workers).map(|_| VecDeque::new()).collect(),
+        iterations: 0,
+    };
     let ends = messenger.serve(commands);
     let ended = match ends {
         Ok(()) => library.end(),
@@ -181,7 +201,9 @@ impl Messenger<'_> {
             }
             loop {
                 match commands.try_recv() {
-                    Ok(Command::Send { to, message }) => self.send(to, MESSAGE, message)?,
+                    Ok(Command::Send { to, message }) => {
+                        self.waiting[to].push_back(Outgoing { words: message, sent: 0 });
+                    }
                     Ok(Command::At(iterations)) => self.iterations = iterations,
                     Ok(Command::Fail(why)) => self.tell_all(FAILED, why.as_bytes())?,
                     Ok(Command::Abort(exit)) => self.library.abort(exit),
@@ -197,7 +219,7 @@ impl Messenger<'_> {
                 beat = Instant::now();
                 self.tell_all(LIVES, &[])?;
             }
-            if self.look()? || !self.sent.is_empty() || self.arriving.iter().any(|queue| !queue.is_empty()) {
+            if self.look()? || self.is_sending() || self.arriving.iter().any(|queue| !queue.is_empty()) {
                 lively = Instant::now();
             }
             std::thread::sleep(if lively.elapsed() < LIVELY { SHORT } else { LONG });
@@ -206,11 +228,15 @@ impl Messenger<'_> {
 
     /// Tells all that this worker ends, and sees to it that what was sent is gone.
     fn end(mut self) -> Result<(), String> {
-        self.tell_all(ENDS, &[])?;
         let begun = Instant::now();
-        while !self.sent.is_empty() && begun.elapsed() < self.shared.timeout {
-            self.look()?;
-            std::thread::sleep(SHORT);
+        for ends in [false, true] {
+            if ends {
+                self.tell_all(ENDS, &[])?;
+            }
+            while self.is_sending() && begun.elapsed() < self.shared.timeout {
+                self.look()?;
+                std::thread::sleep(SHORT);
+            }
         }
         // All end at once now; a sign of life that comes after this is received, and the library has nothing left to do.
         self.drain()
@@ -241,26 +267,72 @@ impl Messenger<'_> {
         self.others().try_for_each(|other| self.send(other, what, body.clone()))
     }
 
-    fn send(&mut self, to: usize, what: u32, body: Vec<u32>) -> Result<(), String> {
-        let two = |number: u64| [number as u32, (number >> 32) as u32];
-        let ([length, length_high], [done, done_high]) = (two(body.len() as u64), two(self.iterations));
-        self.sent.push(self.library.send(to, HEAD, vec![what, length, length_high, done, done_high])?);
-        if !body.is_empty() {
-            self.sent.push(self.library.send(to, BODY, body)?);
+    /// Sends something short, past what waits.
+    fn send(&mut self, to: usize, what: u32, text: Vec<u32>) -> Result<(), String> {
+        self.send_head(to, what, text.len())?;
+        if !text.is_empty() {
+            self.sent[to].push_back(self.library.send(to, TEXT, text)?);
         }
         Ok(())
     }
 
-    /// Receives what is there, and forgets what is sent; whether anything happened.
-    fn look(&mut self) -> Result<bool, String> {
-        let mut happened = false;
-        let mut under_way = Vec::new();
-        for mut moving in std::mem::take(&mut self.sent) {
-            if !self.library.is_done(&mut moving)? {
-                under_way.push(moving);
+    fn send_head(&mut self, to: usize, what: u32, length: usize) -> Result<(), String> {
+        let two = |number: u64| [number as u32, (number >> 32) as u32];
+        let ([length, length_high], [done, done_high]) = (two(length as u64), two(self.iterations));
+        let head = vec![what, length, length_high, done, done_high];
+        self.sent[to].push_back(self.library.send(to, HEAD, head)?);
+        Ok(())
+    }
+
+    /// Whether anything is under way to others, or waits for that.
+    fn is_sending(&self) -> bool {
+        self.sent.iter().any(|sent| !sent.is_empty())
+            || self.waiting.iter().any(|waiting| !waiting.is_empty())
+    }
+
+    /// Sends what waits, as far as there is room on the way: a part to each worker in turn.
+    fn send_on(&mut self) -> Result<(), String> {
+        let mut under_way: usize = self.sent.iter().flatten().map(Moving::word_count).sum();
+        while under_way < WINDOW {
+            let before = under_way;
+            for to in self.others() {
+                under_way += self.send_part(to)?;
+            }
+            if under_way == before {
+                break;
             }
         }
-        self.sent = under_way;
+        Ok(())
+    }
+
+    /// Sends the next part of what waits for a worker: so many words.
+    fn send_part(&mut self, to: usize) -> Result<usize, String> {
+        let Some(Outgoing { words, sent }) = self.waiting[to].front_mut() else { return Ok(0) };
+        let (length, begin) = (words.len(), *sent);
+        *sent = length.min(begin + CALL_WORDS);
+        let part = words[begin..*sent].to_vec();
+        if *sent == length {
+            self.waiting[to].pop_front();
+        }
+        if begin == 0 {
+            self.send_head(to, MESSAGE, length)?;
+        }
+        let count = part.len();
+        self.sent[to].push_back(self.library.send(to, BODY, part)?);
+        Ok(count)
+    }
+
+    /// Receives what is there, forgets what is sent, and sends on; whether anything happened.
+    fn look(&mut self) -> Result<bool, String> {
+        let mut happened = false;
+        for sent in &mut self.sent {
+            while let Some(first) = sent.front_mut()
+                && self.library.is_done(first)?
+            {
+                sent.pop_front();
+            }
+        }
+        self.send_on()?;
         for from in self.others() {
             while self.look_at(from)? {
                 happened = true;
@@ -299,7 +371,8 @@ impl Messenger<'_> {
             heard.workers[from].iterations = iterations;
         }
         if what != LIVES {
-            let body = (length > 0).then(|| self.library.receive(from, BODY, length as usize)).transpose()?;
+            let tag = if what == MESSAGE { BODY } else { TEXT };
+            let body = (length > 0).then(|| self.library.receive(from, tag, length as usize)).transpose()?;
             self.arriving[from].push_back(Arriving { what, body });
         }
         Ok(true)
@@ -314,7 +387,7 @@ impl Messenger<'_> {
         let worker = &mut heard.workers[from];
         worker.last = Instant::now();
         match what {
-            MESSAGE => worker.messages.push_back(words),
+            MESSAGE => heard.messages.push_back((from, words)),
             FAILED => worker.failed = Some(text(&words)),
             ENDS => worker.ended = true,
             HOST => worker.host = text(&words),

@@ -204,15 +204,15 @@ impl Messages for MpiMessages {
         Ok(())
     }
 
-    fn arrived(&mut self, from: usize) -> Option<Vec<u32>> {
-        self.shared.heard().workers[from].messages.pop_front()
+    fn arrived(&mut self) -> Option<(usize, Vec<u32>)> {
+        self.shared.heard().messages.pop_front()
     }
 
-    fn receive(&mut self, from: usize) -> Result<Vec<u32>, GroupError> {
+    fn receive(&mut self, awaited: usize) -> Result<(usize, Vec<u32>), GroupError> {
         let mut heard = self.shared.heard();
         let mut was_lost = false;
         loop {
-            if let Some(message) = heard.workers[from].messages.pop_front() {
+            if let Some(message) = heard.messages.pop_front() {
                 return Ok(message);
             }
             // A process that was stopped itself hears of the others before it takes one for silent.
@@ -223,8 +223,8 @@ impl Messages for MpiMessages {
             } else {
                 was_lost = false;
             }
-            if heard.workers[from].ended {
-                return Err(GroupError::Lost { rank: from });
+            if heard.workers[awaited].ended {
+                return Err(GroupError::Lost { rank: awaited });
             }
             let waited = self.shared.changed.wait_timeout(heard, LOOK);
             heard = waited.unwrap_or_else(PoisonError::into_inner).0;

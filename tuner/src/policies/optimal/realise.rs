@@ -43,7 +43,8 @@ pub(super) fn realise(case: &Case<'_>, space: &Space, commands: &[Timed]) -> Res
         }
         let lay = Lay::new(space, &commands, &stays);
         let (placement, items) = (lay.placement(), lay.items());
-        for alignment in [ALIGNMENT, 1] {
+        let closer = (!case.sizes_are_aligned()).then_some(1);
+        for alignment in [ALIGNMENT].into_iter().chain(closer) {
             let addresses = assign(&items.items, case.pool, alignment, case.work(WORK), case.request.seed);
             lowest = lowest.min(addresses.height);
             if addresses.height <= case.pool {

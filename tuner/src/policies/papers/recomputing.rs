@@ -195,7 +195,8 @@ impl Case<'_> {
         }
         let mut clock = Clock::new(&self.request.link);
         let mut lowest = u64::MAX;
-        for attempt in attempts {
+        let aligned = self.sizes_are_aligned();
+        for attempt in attempts.iter().filter(|a| a.alignment > 1 || !aligned) {
             let pool = Bytes(self.pool).share(attempt.pool).0;
             let mut placement = gaps.placement(&gaps.windows(&mut clock, &swapped, pool, attempt.tighten));
             unrolled.rename(&mut placement);

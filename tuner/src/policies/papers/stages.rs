@@ -134,7 +134,9 @@ impl Case<'_> {
         placement.barriers = barriers(gaps, fixed, &placement);
         let items = Items::new(&placement, &gaps.workspace.raw[1..]);
         let mut lowest = u64::MAX;
-        for (alignment, work) in [(ALIGNMENT, LIGHT), (ALIGNMENT, self.thorough()), (1, self.thorough())] {
+        let closer = (!self.sizes_are_aligned()).then_some((1, self.thorough()));
+        for (alignment, work) in [(ALIGNMENT, LIGHT), (ALIGNMENT, self.thorough())].into_iter().chain(closer)
+        {
             let addresses = assign(&items.items, self.pool, alignment, self.work(work), self.request.seed);
             lowest = lowest.min(addresses.height);
             if addresses.height <= self.pool {

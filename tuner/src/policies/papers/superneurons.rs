@@ -5,8 +5,9 @@
 //! - Else the outputs of cheap layers (pooling, activations, normalisations, dropout) are given up when the forward pass
 //!   ends, and recomputed from the checkpoints, the outputs of all other layers. A segment, from one checkpoint to the next,
 //!   is recomputed at once for its first user; but value by value, for each user, where all of it together takes more than
-//!   the largest op does ("cost-aware"). The last segment, with which the backward pass begins, stays. Sums and
-//!   concatenations are checkpoints here: through them, making one segment again would have to recompute all before it.
+//!   the largest op does ("cost-aware"). The last segment, with which the backward pass begins, stays. Sums (those
+//!   that are part of a normalisation, too) and concatenations are checkpoints here: through them, making one segment again
+//!   would have to recompute all before it.
 //! - What then still does not fit is swapped, what was used least recently first, as much as is needed.
 
 use super::keep::keep;
@@ -17,7 +18,7 @@ use crate::request::PlanError;
 use plimsoll_ir::trace::Phase;
 
 /// The layer types that are recomputed.
-const CHEAP_KINDS: [&str; 16] = [
+const CHEAP_KINDS: [&str; 17] = [
     "pool",
     "relu",
     "gelu",
@@ -26,6 +27,7 @@ const CHEAP_KINDS: [&str; 16] = [
     "hardsigmoid",
     "hardswish",
     "bn",
+    "bn+relu",
     "layernorm",
     "rmsnorm",
     "rotary",
