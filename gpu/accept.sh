@@ -21,7 +21,8 @@ bytes=$((64 << 20))
 build() {
     cd "$here/.."
     local target=${CARGO_TARGET_DIR:-$PWD/target}
-    cargo build --release --locked -p plimsoll-gpu
+    # With the workspace, so that what its tests have built serves here, too.
+    cargo build --release --locked --workspace --bin accept
     mkdir -p "$here/dist"
     cp "$target/release/accept" "$binary"
     strip "$binary"

@@ -97,8 +97,8 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    // What fails says so itself; logs are for those who ask for them.
-    let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "error".to_owned());
+    // What fails says so itself; a warning tells of a library's algorithm that is left out, or of memory.
+    let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "warn".to_owned());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let outcome = match Cli::parse().verb {
         Verb::Run { sections, results, seconds, options } => run::run(&sections, &results, seconds, &options),

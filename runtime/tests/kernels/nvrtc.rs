@@ -1,5 +1,5 @@
 //! The CUDA kernels through NVIDIA's own compiler, where `fetch_cuda_compiler.sh` has put it into the target folder: to
-//! PTX, and to machine code for sm_80 and sm_90. No GPU is needed.
+//! PTX, and to machine code for sm_80, sm_90 and sm_120. No GPU is needed.
 //!
 //! What it shows beyond compiling: that each kernel has the parameters that its launches give it, and that none keeps
 //! registers in memory.

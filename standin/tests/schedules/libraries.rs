@@ -496,6 +496,9 @@ fn a_broken_cudnn_is_told_from_a_shape_that_it_does_not_take() {
         let loaded = executor.load(&program, &schedule).expect("our own kernel stands in");
         let error = executor.run(&loaded).expect_err("not in silence").to_string();
         assert!(error.contains(part) && error.contains("cannot work here"), "{code}: {error}");
+        library.answer(c"cudnnCreate", 0, code);
+        let error = CudaDevice::open(&library.options()).err().expect("it does not start").to_string();
+        assert!(error.contains(part) && error.contains("does not start"), "{code}: {error}");
     }
 }
 

@@ -379,12 +379,13 @@ impl Cudnn {
         let cudnn = Cudnn { library, handle: Handle(raw), context: Arc::clone(context) };
         match cudnn.library.check("cudnnCreate", status) {
             Ok(()) => Ok(cudnn),
-            Err(refusal) => Err(CudaError::Library {
-                path: cudnn.library.path.clone(),
-                refusal,
-                what_to_do: "most likely it is for another version of CUDA than the driver: install that for it \
-                             (nvidia-cudnn-cu12, nvidia-cudnn-cu13), or free memory on the device",
-            }),
+            Err(refusal) => {
+                let what_to_do = broken_installation(refusal.code).unwrap_or(
+                    "most likely it is for another version of CUDA than the driver: install that for it \
+                     (nvidia-cudnn-cu12, nvidia-cudnn-cu13), or free memory on the device",
+                );
+                Err(CudaError::Library { path: cudnn.library.path.clone(), refusal, what_to_do })
+            }
         }
     }
 
