@@ -7,7 +7,7 @@
 #
 # `run` needs this script, pytorch.py and dist/accept, in one folder. Options of `accept run` can be given, too (`--small`).
 #   PYTHON                     the Python that has PyTorch (python3)
-#   ACCEPT_RESULTS             where results are written (gpu/results)
+#   OUT                        where results are written (gpu/results), as for python/accept.py
 #   PLIMSOLL_CUDA_LIBRARIES    folders with CUDA's libraries, before those of PyTorch's packages
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -61,7 +61,7 @@ print(":".join(sorted({found for path in sys.path for found in glob.glob(path + 
     local search=$packages${packages:+${LD_LIBRARY_PATH:+:}}${LD_LIBRARY_PATH:-}
     if [ -n "$search" ]; then export LD_LIBRARY_PATH=$search; fi
     exec "$binary" run --python "$python" --pytorch "$here/pytorch.py" \
-        --results "${ACCEPT_RESULTS:-$here/results}" "$@"
+        --results "${OUT:-$here/results}" "$@"
 }
 
 case ${1:-} in

@@ -1,24 +1,27 @@
 """PyTorch's side of the acceptance: answers questions on stdin, one JSON object a line each way, until stdin ends.
 
     {"do": "facts"}
-    {"do": "step", "network": "resnet50", "image": 224, "batch": 64, "precision": "f32", "format": "contiguous", "steps": 10}
-    {"do": "largest", "network": "resnet50", "image": 224, "way": "checkpoint", "budget_bytes": 12884901888, "seconds": 20}
+    {"do": "step", "network": "resnet50", "image": 224, "batch": 64, "precision": "tf32", "format": "channels_last", "steps": 10}
+    {"do": "step", ..., "way": "compile", "share": 0.5, "budget_bytes": 12884901888}
 
-`step` takes training steps (forward, backward, SGD with momentum) on a fixed batch and gives the seconds of each, by events on
-the device without waiting in between. `largest` looks for the largest batch that trains within a share of the device's
-memory, and gives the median seconds of a step there: `eager`, with `torch.utils.checkpoint` around every block, or with
-saved tensors in pinned memory of the host (`save_on_cpu`).
+`step` takes training steps (forward, backward, SGD with momentum) and gives the seconds of each, by events on the device
+without waiting in between. Each step gets its batch from pinned memory of the host, copied on a stream of its own while the
+step before computes. With `budget_bytes` PyTorch's allocator may take no more; `seconds` is null where that is too little.
+
+Precisions: `f32`; `tf32`, which convolutions and matrix products multiply in; `default`, PyTorch's own (convolutions in TF32,
+matrix products in f32); `bf16`, autocast with f32 weights. Ways: `eager`; `checkpoint`, around every block; `save_on_cpu`,
+saved tensors in pinned memory of the host; `compile`, torch.compile, which may keep a `share` of the bytes that it would
+save (activation_memory_budget).
 
 Networks are plain torch, as torchvision builds them; their numbers of parameters are asserted. With --cpu everything runs on the
 CPU, to see that it runs. An answer with `error` says what could not be done; the next question is answered all the same.
 
-What it deliberately does not do: torch.compile, mixed precision, or input: all sides train on a batch that is there.
+What it deliberately does not do: choose a batch, a memory format or a share; whoever asks does.
 """
 
 import contextlib
 import gc
 import json
-import statistics
 import sys
 import time
 
@@ -33,6 +36,7 @@ except ImportError as missing:
 PARAMETERS = {
     "resnet20": 272_474,
     "alexnet": 60_965_224,
+    "googlenet": 6_624_904,
     "vgg16": 138_357_544,
     "resnet18": 11_689_512,
     "resnet34": 21_797_672,
@@ -49,6 +53,26 @@ DEPTHS = {
     "resnet101": (True, (3, 4, 23, 3)),
     "resnet152": (True, (3, 8, 36, 3)),
 }
+
+WAYS = ("eager", "checkpoint", "save_on_cpu", "compile")
+
+FORMATS = {"contiguous": "contiguous_format", "channels_last": "channels_last"}
+
+# GoogLeNet's modules: channels of 1x1, of 3x3 and of "5x5" after their reductions, and of 1x1 after the pooling; a number
+# alone is the window of a pooling between two modules.
+INCEPTION = (
+    (64, (96, 128), (16, 32), 32),
+    (128, (128, 192), (32, 96), 64),
+    3,
+    (192, (96, 208), (16, 48), 64),
+    (160, (112, 224), (24, 64), 64),
+    (128, (128, 256), (24, 64), 64),
+    (112, (144, 288), (32, 64), 64),
+    (256, (160, 320), (32, 128), 128),
+    2,
+    (256, (160, 320), (32, 128), 128),
+    (384, (192, 384), (48, 128), 128),
+)
 
 
 def define():
@@ -118,13 +142,44 @@ def define():
             blocks.append(nn.Sequential(*block))
         return nn.ModuleList([*blocks, head(256 * side**2, classes)])
 
-    return {"vgg16": vgg16, "alexnet": alexnet, **{name: resnet for name in DEPTHS}}
+    def conv(before, after, size, stride=1):
+        layers = [nn.Conv2d(before, after, size, stride, size // 2, bias=False), nn.BatchNorm2d(after, eps=1e-3)]
+        return nn.Sequential(*layers, nn.ReLU(inplace=True))
+
+    class Inception(nn.Module):
+        def __init__(self, before, ones, threes, fives, pooled):
+            super().__init__()
+            branches = [conv(before, ones, 1)]
+            branches += [nn.Sequential(conv(before, a, 1), conv(a, b, 3)) for a, b in (threes, fives)]
+            branches.append(nn.Sequential(nn.MaxPool2d(3, 1, 1, ceil_mode=True), conv(before, pooled, 1)))
+            self.branches = nn.ModuleList(branches)
+            self.channels = ones + threes[1] + fives[1] + pooled
+
+        def forward(self, x):
+            return torch.cat([branch(x) for branch in self.branches], 1)
+
+    def googlenet(_, classes, __):
+        def pool(size):
+            return nn.MaxPool2d(size, 2, ceil_mode=True)
+
+        blocks = [nn.Sequential(conv(3, 64, 7, 2), pool(3)), nn.Sequential(conv(64, 64, 1), conv(64, 192, 3), pool(3))]
+        before = 192
+        for module in INCEPTION:
+            if isinstance(module, int):
+                blocks[-1] = nn.Sequential(blocks[-1], pool(module))
+            else:
+                blocks.append(Inception(before, *module))
+                before = blocks[-1].channels
+        blocks.append(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2), nn.Linear(before, classes)))
+        return nn.ModuleList(blocks)
+
+    return {"vgg16": vgg16, "alexnet": alexnet, "googlenet": googlenet, **{name: resnet for name in DEPTHS}}
 
 
 class Trainer:
-    """A network with its optimizer and a batch."""
+    """A network with its optimizer and its input, in one precision and one way."""
 
-    def __init__(self, device, question, batch):
+    def __init__(self, device, question):
         name, image, classes = question["network"], question["image"], question.get("classes", 1000)
         networks = define()
         if name not in networks:
@@ -135,27 +190,65 @@ class Trainer:
         count = sum(p.numel() for p in self.blocks.parameters())
         if (image, classes) in ((224, 1000), (8, 10)) and count != PARAMETERS[name]:
             raise AssertionError(f"{name} has {count} parameters, not {PARAMETERS[name]}")
-        layout = torch.channels_last if question.get("format") == "channels_last" else torch.contiguous_format
+        layout = getattr(torch, FORMATS[question.get("format", "contiguous")])
         self.blocks = self.blocks.to(device, memory_format=layout).train()
         self.optimizer = torch.optim.SGD(self.blocks.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
-        self.images = torch.randn(batch, 3, image, image, device=device).to(memory_format=layout)
-        self.labels = torch.arange(batch, device=device) % classes
+        self.device, self.way = device, question.get("way", "eager")
+        if self.way not in WAYS:
+            raise ValueError(f"there is no way `{self.way}`; the ways are {', '.join(WAYS)}")
+        self.autocast = question.get("precision") == "bf16"
         self.loss_of = nn.CrossEntropyLoss()
-        self.way = question.get("way", "eager")
-        self.device = device
+        batch = question["batch"]
+        # A few images by turns: drawing thousands takes seconds.
+        images = torch.randn(16, 3, image, image).repeat(-(-batch // 16), 1, 1, 1)[:batch]
+        self.host = [images.contiguous(memory_format=layout), torch.arange(batch) % classes]
+        self.copies = self.ahead = None
+        if device.type == "cuda":
+            self.host = [tensor.pin_memory() for tensor in self.host]
+            self.copies = torch.cuda.Stream()
+            self.bring()
+        self.forward = self.plain
+        if self.way == "compile":
+            import torch._functorch.config as settings
 
-    def forward(self):
-        x = self.images
+            torch._dynamo.reset()
+            # Read when the first step compiles, so it is left as it is set.
+            settings.activation_memory_budget = question["share"]
+            self.forward = torch.compile(self.plain, dynamic=False)
+
+    def bring(self):
+        """Begins to copy a batch to the device."""
+        with torch.cuda.stream(self.copies):
+            self.ahead = [tensor.to(self.device, non_blocking=True) for tensor in self.host]
+
+    def input(self):
+        """The batch that was brought during the step before; the next is on its way."""
+        if self.copies is None:
+            return self.host
+        current = torch.cuda.current_stream()
+        current.wait_stream(self.copies)
+        batch = self.ahead
+        for tensor in batch:
+            tensor.record_stream(current)
+        self.bring()
+        return batch
+
+    def plain(self, x, labels):
         for block in self.blocks:
             x = checkpoint(block, x, use_reentrant=False) if self.way == "checkpoint" else block(x)
-        return self.loss_of(x, self.labels)
+        return self.loss_of(x, labels)
+
+    def saved(self):
+        """Where tensors for the backward pass are kept."""
+        if self.way != "save_on_cpu":
+            return contextlib.nullcontext()
+        return torch.autograd.graph.save_on_cpu(pin_memory=self.device.type == "cuda")
 
     def step(self):
+        x, labels = self.input()
         self.optimizer.zero_grad(set_to_none=True)
-        on_host = self.way == "save_on_cpu"
-        pinned = self.device.type == "cuda"
-        with torch.autograd.graph.save_on_cpu(pin_memory=pinned) if on_host else contextlib.nullcontext():
-            loss = self.forward()
+        with self.saved(), torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+            loss = self.forward(x, labels)
         loss.backward()
         self.optimizer.step()
         return loss
@@ -179,6 +272,16 @@ class Trainer:
         return [a.elapsed_time(b) / 1e3 for a, b in zip(events, events[1:])]
 
 
+def is_out_of_memory(error):
+    """Whether an error, or what it came of, says that memory does not suffice; cuDNN says so in words of its own."""
+    while error is not None:
+        words = str(error)
+        if isinstance(error, torch.OutOfMemoryError) or "CUDNN" in words or "out of memory" in words:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 class Side:
     """What is asked, and answered."""
 
@@ -186,6 +289,7 @@ class Side:
         self.device = torch.device("cpu" if on_cpu else "cuda")
         self.kept = {}
         torch.backends.cudnn.benchmark = True
+        self.usual = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
 
     def facts(self, _):
         answer = {"pytorch": torch.__version__, "pytorch_cuda": torch.version.cuda or "none"}
@@ -196,87 +300,55 @@ class Side:
         answer["python"] = sys.version.split()[0]
         return answer
 
-    def precise(self, question):
-        tf32 = question.get("precision") == "tf32"
-        torch.backends.cuda.matmul.allow_tf32 = tf32
-        torch.backends.cudnn.allow_tf32 = tf32
+    def precise(self, precision):
+        """Sets what f32 numbers multiply in; what autocast rounds to bf16 they do not touch."""
+        switches = {"f32": (False, False), "tf32": (True, True), "default": self.usual, "bf16": self.usual}
+        if precision not in switches:
+            raise ValueError(f"there is no precision `{precision}`; the precisions are {', '.join(switches)}")
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = switches[precision]
 
     def step(self, question):
-        self.precise(question)
+        self.precise(question["precision"])
+        if "budget_bytes" in question:
+            return self.step_within(question)
         key = json.dumps({**question, "steps": 0}, sort_keys=True)
         if key not in self.kept:
-            trainer = Trainer(self.device, question, question["batch"])
-            # cuDNN's measurements are made in the first.
-            trainer.times(3 if self.device.type == "cuda" else 1)
-            self.kept[key] = trainer
+            self.kept[key] = self.warm(question)
         return {"seconds": self.kept[key].times(question["steps"])}
 
-    def free(self):
-        self.kept.clear()
-        gc.collect()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+    def warm(self, question):
+        """A trainer after some steps, in which cuDNN measures its algorithms, momentum is allocated, and the way compiles."""
+        trainer = Trainer(self.device, question)
+        trainer.times(3 if self.device.type == "cuda" else 1)
+        return trainer
 
-    def try_batch(self, question, batch, steps):
-        """Seconds of steps at a batch size; none where memory does not suffice."""
-        trainer = None
-        try:
-            trainer = Trainer(self.device, question, batch)
-            return trainer.times(steps)
-        except RuntimeError as error:
-            # cuDNN says so in words of its own.
-            if isinstance(error, torch.OutOfMemoryError) or "CUDNN" in str(error) or "out of memory" in str(error):
-                return None
-            raise
-        finally:
-            del trainer
-            self.free()
-
-    def largest(self, question):
+    def step_within(self, question):
+        """The same within a budget, with nothing else on the device."""
         self.free()
-        self.precise(question)
-        # Each batch size would be measured anew.
-        torch.backends.cudnn.benchmark = False
         if self.device.type == "cuda":
             total = torch.cuda.get_device_properties(0).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, question["budget_bytes"] / total))
-        until = time.perf_counter() + 0.7 * question["seconds"]
         try:
-            return self.search(question, until)
+            return {"seconds": self.warm(question).times(question["steps"])}
+        except Exception as error:  # Of what type it is depends on who compiles.
+            if not is_out_of_memory(error):
+                raise
         finally:
-            torch.backends.cudnn.benchmark = True
+            self.free()
             if self.device.type == "cuda":
                 torch.cuda.set_per_process_memory_fraction(1.0)
+        return {"seconds": None}
 
-    def search(self, question, until):
-        limit, good, bad, note = question.get("limit", 4096), 0, None, ""
-        while bad is None and good < limit:
-            batch = min(limit, max(16, 2 * good))
-            if self.try_batch(question, batch, 1) is None:
-                bad = batch
-            else:
-                good = batch
-            if time.perf_counter() > until:
-                break
-        # To a sixteenth of what is known to train.
-        while bad is not None and bad - good > max(1, good // 16):
-            if time.perf_counter() > until:
-                note = f"{bad} is known not to train; cut for time"
-                break
-            middle = (good + bad) // 2
-            if self.try_batch(question, middle, 1) is None:
-                bad = middle
-            else:
-                good = middle
-        if bad is None and not note:
-            note = "no larger batch was tried"
-        while good > 0:
-            # What trains once may be short of memory in its second step, which holds momentum.
-            seconds = self.try_batch(question, good, 6 if self.device.type == "cuda" else 2)
-            if seconds is not None:
-                return {"batch": good, "seconds": statistics.median(seconds[1:]), "note": note}
-            good = good * 15 // 16 if good > 15 else good - 1
-        return {"batch": None, "seconds": None, "note": "no batch trains"}
+    def free(self):
+        self.kept.clear()
+        # What was compiled holds what it was compiled for.
+        if "torch._dynamo" in sys.modules:
+            torch._dynamo.reset()
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+            # Pinned memory is kept, too; what saved tensors took would be missing to the other side.
+            torch._C._host_emptyCache()
 
 
 def cublas_version():
@@ -312,7 +384,7 @@ def main():
             if trouble:
                 answer = {"error": trouble}
             else:
-                ask = {"facts": side.facts, "step": side.step, "largest": side.largest}[question["do"]]
+                ask = {"facts": side.facts, "step": side.step}[question["do"]]
                 answer = ask(question)
         except Exception as error:  # Whatever it is, the other side is told, and the next question answered.
             answer = {"error": f"{type(error).__name__}: {error}"}

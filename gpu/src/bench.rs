@@ -1,7 +1,8 @@
 //! What the measuring sections share: a network on the device, plans of it, and runs that are timed.
 //!
-//! An iteration is timed from the call that starts it to the return of the one that waits for its end, with its input in
-//! place, as PyTorch's side times its own. The learning rate is 0, so that every iteration computes on the same plain numbers.
+//! An iteration is timed from the call that starts it to the return of the one that waits for its end. It runs as
+//! `plimsoll run` trains on a GPU: it brings the next input from page-locked memory, which the host fills meanwhile, and copies
+//! the state to the host. The learning rate is 0, so that every iteration computes on the same plain numbers.
 //!
 //! What it deliberately does not do: choose sizes or judge; the sections do.
 
@@ -17,7 +18,7 @@ use plimsoll_ir::profile::{LinkSamples, Profile};
 use plimsoll_ir::program::Program;
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_ir::{Bytes, Precision, Seconds};
 use plimsoll_networks::Mode;
 use plimsoll_profiler::{
     Effort, ProfileRequest, SubjectError, Watch, batch_samples, centre, fractions, machine, schedule_with,
@@ -34,9 +35,9 @@ use std::time::Instant;
 /// Samples of the data, more than any batch: they are made when they are read.
 const SAMPLES: usize = 1 << 20;
 
-/// The device as the product opens it: cuDNN and cuBLAS, in f32, all alternatives to choose from.
-pub fn cuda() -> CudaOptions {
-    CudaOptions::default()
+/// The device as the product opens it: cuDNN and cuBLAS, all alternatives to choose from.
+pub fn cuda(precision: Precision) -> CudaOptions {
+    CudaOptions { precision: Some(precision), ..CudaOptions::default() }
 }
 
 /// A network of the zoo for square images, on the device.
@@ -223,7 +224,7 @@ const SMALL_SCRATCH: u64 = 4 << 20;
 
 /// The link, as it is measured on a network that is small beside the transfers.
 pub fn link(ground: &Ground) -> Result<LinkSamples, Failure> {
-    let task = task("mlp", ground.pick(32, 8), 10, &cuda())?;
+    let task = task("mlp", ground.pick(32, 8), 10, &cuda(Precision::F32))?;
     // Room for the largest transfers, twice.
     let budget = Bytes(ground.pick(512 << 20, 16 << 20));
     Ok(profile(&task, budget, vec![8], ground)?.link)
@@ -235,30 +236,33 @@ pub struct Runner {
     loaded: Loaded,
     images: Vec<u8>,
     labels: Vec<u8>,
+    /// Iterations so far that fed each other; none where the input is written before the clock starts.
+    fed: Option<u64>,
 }
 
 impl Runner {
-    /// Takes the memory and draws parameters.
-    pub fn new(task: &NetworkWorkload, batch: u64, schedule: &Schedule) -> Result<Runner, Failure> {
-        let program = task.program(batch, Mode::Train)?;
-        Runner::on(task, &program, task.executor(&[(&program, schedule)])?)
-    }
-
-    /// The same for a trace with its times; the state is copied to the host beside every iteration, as in training.
-    pub fn keeping_state(
-        task: &NetworkWorkload,
-        trace: &Trace,
-        schedule: &Schedule,
-    ) -> Result<Runner, Failure> {
+    /// Takes the memory and draws parameters, for iterations that are fed and copy the state, as in training; the trace's
+    /// seconds say when that is copied.
+    pub fn new(task: &NetworkWorkload, trace: &Trace, schedule: &Schedule) -> Result<Runner, Failure> {
         let program = task.program(trace.batch, Mode::Train)?;
         let before = place_of_copy(trace, schedule, state_bytes(&program)).and_then(|place| place.before);
-        Runner::on(task, &program, task.executor_keeping_state(&[(&program, schedule)], before)?)
+        let made = task.executor_keeping_state(&[(&program, schedule)], before)?;
+        let mut runner = Runner::on(task, &program, made, Some(0))?;
+        runner.write_input()?;
+        Ok(runner)
+    }
+
+    /// The same for iterations alone: nothing is copied beside them, and their input is in its place when the clock starts.
+    pub fn bare(task: &NetworkWorkload, batch: u64, schedule: &Schedule) -> Result<Runner, Failure> {
+        let program = task.program(batch, Mode::Train)?;
+        Runner::on(task, &program, task.executor(&[(&program, schedule)])?, None)
     }
 
     fn on(
         task: &NetworkWorkload,
         program: &Program,
         (executor, mut loaded): (Executor, Vec<Loaded>),
+        fed: Option<u64>,
     ) -> Result<Runner, Failure> {
         let plan = TrainingPlan {
             network: task.network.spec.clone(),
@@ -270,11 +274,9 @@ impl Runner {
             weight_decay: 0.0,
         };
         let (executor, loaded) = Trainer::new(executor, loaded.remove(0), None, plan)?.into_parts();
-        let numbers = program.trace.tensors[program.images.index()].bytes.0 / 4;
-        // Numbers in [-1, 1) that repeat after a while; nothing here depends on the pictures.
-        let noise = |i: u64| (i.wrapping_mul(2_654_435_761) % 4093) as f32 / 2046.5 - 1.0;
+        let numbers = program.trace.tensors[program.images.index()].bytes.0 / bytes_of_an_input(program);
         let images = match program.vocabulary() {
-            None => (0..numbers).flat_map(|i| noise(i).to_le_bytes()).collect(),
+            None => noise(4 * numbers as usize),
             Some(tokens) => {
                 (0..numbers).flat_map(|i| ((i % u64::from(tokens)) as i32).to_le_bytes()).collect()
             }
@@ -282,7 +284,7 @@ impl Runner {
         let classes = i64::from(task.network.spec.classes);
         let labels =
             (0..program.label_count() as i64).flat_map(|i| ((i % classes) as i32).to_le_bytes()).collect();
-        Ok(Runner { executor, loaded, images, labels })
+        Ok(Runner { executor, loaded, images, labels, fed })
     }
 
     /// What was allocated.
@@ -290,19 +292,23 @@ impl Runner {
         self.executor.layout()
     }
 
-    fn feed(&mut self) -> Result<(), Failure> {
+    fn write_input(&mut self) -> Result<(), Failure> {
         self.executor.write_images(&self.loaded, &self.images)?;
         Ok(self.executor.write_labels(&self.loaded, &self.labels)?)
     }
 
     /// One iteration.
     pub fn iterate(&mut self) -> Result<Seconds, Failure> {
-        self.feed()?;
+        if self.fed.is_none() {
+            self.write_input()?;
+        }
         let start = Instant::now();
-        if self.layout().state > Bytes::ZERO {
-            self.executor.run_copying(&self.loaded)?;
-        } else {
-            self.executor.run(&self.loaded)?;
+        match &mut self.fed {
+            Some(iteration) => {
+                self.executor.run_feeding(&self.loaded, *iteration, &self.images, &self.labels)?;
+                *iteration += 1;
+            }
+            None => self.executor.run(&self.loaded)?,
         }
         Ok(Seconds(start.elapsed().as_secs_f64()))
     }
@@ -323,7 +329,7 @@ impl Runner {
     pub fn timed_trace(&mut self, count: usize) -> Result<Trace, Failure> {
         let mut timelines = Vec::new();
         for _ in 0..count {
-            self.feed()?;
+            self.write_input()?;
             timelines.push(self.executor.run_timed(&self.loaded)?);
         }
         let mut trace = self.loaded.trace().clone();
@@ -334,6 +340,20 @@ impl Runner {
         }
         Ok(trace)
     }
+}
+
+/// What the device stores of a number of an image, or of a token.
+fn bytes_of_an_input(program: &Program) -> u64 {
+    if program.vocabulary().is_some() { 4 } else { program.feature_maps.bytes() }
+}
+
+/// So many bytes of numbers in [-1, 1) that repeat after a while; nothing here depends on the pictures.
+fn noise(bytes: usize) -> Vec<u8> {
+    let number = |i: u64| (i * 2_654_435_761 % 4093) as f32 / 2046.5 - 1.0;
+    let few: Vec<u8> = (0..4093).flat_map(|i| number(i).to_le_bytes()).collect();
+    let mut all = few.repeat(bytes.div_ceil(few.len()));
+    all.truncate(bytes);
+    all
 }
 
 /// Median, and the median absolute deviation as a share of it.
@@ -354,8 +374,9 @@ pub fn in_turn(runners: &mut [Runner], rounds: usize, count: usize) -> Result<Ve
     Ok(seconds)
 }
 
-/// Iterations before any that counts: kernels are loaded in the first, the second is captured, the third replays.
-pub const WARM_UP: usize = 3;
+/// Iterations before any that counts. Two take turns, each with a slot for the input of its own; of each, the first loads
+/// kernels, the second is captured, the third replays.
+pub const WARM_UP: usize = 6;
 
 /// Device memory, as NVML sees it; nothing where it is not there.
 pub struct Meter {

@@ -88,7 +88,11 @@ impl Place {
     }
 
     fn options(&self) -> CudaOptions {
-        CudaOptions { cache: Some(self.cache.path().to_owned()), deterministic: true, ..crate::bench::cuda() }
+        CudaOptions {
+            cache: Some(self.cache.path().to_owned()),
+            deterministic: true,
+            ..CudaOptions::default()
+        }
     }
 
     fn device(&self, graphs: bool) -> CudaDevice {

@@ -166,11 +166,12 @@ pub fn folder(folder: &Path) -> Result<Vec<Results>, Failure> {
     Ok(all)
 }
 
-/// The table of sections: what each asks, and for how long at most.
+/// The table of sections: what each asks, whether it runs by name only, and for how long at most.
 pub fn sections() -> String {
-    let head = ["section", "what it asks", "seconds at most"].map(str::to_owned);
+    let head = ["section", "what it asks", "when", "seconds at most"].map(str::to_owned);
     let row = |section: &Section| {
-        vec![section.name.to_owned(), section.asks.to_owned(), section.seconds.to_string()]
+        let when = if section.by_name_only { "by name" } else { "usually" };
+        [section.name, section.asks, when, &section.seconds.to_string()].map(str::to_owned).to_vec()
     };
     table(&head, SECTIONS.iter().map(row))
 }

@@ -10,6 +10,7 @@ mod bf16;
 mod data_files;
 mod devices;
 mod draws;
+mod feeding;
 mod pytorch;
 mod same_bits;
 mod training;

@@ -8,32 +8,51 @@ use super::{Section, Target};
 use crate::bench::{Runner, WARM_UP, cuda, fitting, largest, middle, peak, plan, profile, task};
 use crate::ground::Ground;
 use crate::row::{Row, Verdict, number, words};
-use plimsoll::failure::Failure;
+use plimsoll::failure::{Exit, Failure};
 use plimsoll::study::{NetworkWorkload, Workload};
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_ir::{Bytes, Precision, Seconds};
 use plimsoll_networks::Mode;
 use plimsoll_runtime::MemoryLayout;
 use plimsoll_tuner::Policy;
 use plimsoll_tuner::model::Model;
 use plimsoll_tuner::search::{Choice, Planned, SearchError, SearchRequest, Sharing, search};
-use serde_json::{Value, json};
+use serde_json::json;
 
-/// The section.
-pub const SECTION: Section = Section {
+/// The section in f32, as AccUDNN's table.
+pub const F32: Section = Section {
     name: "batches",
     asks: "within 12 GiB, which batch is the largest that trains, and which is the most efficient?",
     seconds: 110,
     by_name_only: false,
-    run,
+    run: |ground| run(ground, Precision::F32),
     targets: &[Target {
         what: "12 GiB: largest trainable and efficiency-optimal batch of alexnet, googlenet, vgg16, \
                resnet34/50/101/152 beside AccUDNN's table 1 and keep",
         verifies: false,
         judge,
     }],
+};
+
+/// The section in TF32.
+pub const TF32: Section = Section {
+    name: "batches-tf32",
+    asks: "the same in TF32",
+    by_name_only: true,
+    run: |ground| run(ground, Precision::Tf32),
+    targets: &[Target { what: "the same in TF32", verifies: false, judge }],
+    ..F32
+};
+
+/// The section in bf16.
+pub const BF16: Section = Section {
+    name: "batches-bf16",
+    asks: "the same in bf16",
+    run: |ground| run(ground, Precision::Bf16),
+    targets: &[Target { what: "the same in bf16", verifies: false, judge }],
+    ..TF32
 };
 
 /// The budget of AccUDNN's table 1.
@@ -47,9 +66,9 @@ pub const HOST: Bytes = Bytes(12 << 30);
 
 /// Network; AccUDNN's efficiency-optimal batch and its images a second, Caffe's largest batch and its images a second (table
 /// 1).
-type Paper = (&'static str, [u64; 4]);
+pub type Paper = (&'static str, [u64; 4]);
 
-const PAPER: [Paper; 7] = [
+pub const PAPER: [Paper; 7] = [
     ("alexnet", [1032, 853, 848, 865]),
     ("googlenet", [286, 245, 150, 263]),
     ("vgg16", [192, 50, 80, 51]),
@@ -63,139 +82,160 @@ const PAPER: [Paper; 7] = [
 const SEARCHING: f64 = 0.3;
 const PLANNING: f64 = 3.0;
 
+/// The latter; in tiny sizes as long as one of a search.
+fn planning(ground: &Ground) -> f64 {
+    ground.pick(PLANNING, SEARCHING)
+}
+
 /// Plans of a search.
 const EVALUATIONS: usize = 10;
 
 /// Seconds that are kept for the runs when a search is ended.
 const RUNNING: f64 = 5.0;
 
-fn run(ground: &Ground) -> Result<(), Failure> {
-    let names = PAPER.iter().map(|(name, _)| *name);
-    let names: Vec<&str> = if ground.options.small { vec!["resnet20"] } else { names.collect() };
+fn run(ground: &Ground, precision: Precision) -> Result<(), Failure> {
+    let names = networks(ground);
     for (done, name) in names.iter().enumerate() {
-        let mut row = json!({ "network": name });
-        let found = match ground.left() / (names.len() - done) as f64 {
-            // Less than a plan and a run take.
-            left if left < 5.0 && !ground.options.small => {
-                Batches { why: "no time was left".to_owned(), ..Batches::default() }
-            }
-            left => network(ground, name, left),
-        };
-        let paper = PAPER.iter().find(|(of, _)| of == name).map(|(_, numbers)| *numbers);
-        let paper = |i: usize| paper.map(|numbers| numbers[i]);
-        let fields = row.as_object_mut().expect("an object is written above");
-        fields.extend(found.fields());
-        for (name, number) in [
-            ("caffe_batch", 2),
-            ("caffe_images_per_second", 3),
-            ("accudnn_batch", 0),
-            ("accudnn_images_per_second", 1),
-        ] {
-            fields.insert(name.to_owned(), json!(paper(number)));
+        let rows = Rows { ground, network: name, precision };
+        let left = ground.left() / (names.len() - done) as f64;
+        // Less than a plan and a run take.
+        if left < 5.0 && !ground.options.small {
+            rows.missing("plimsoll", "no time was left");
+        } else if let Err(failure) = network(&rows, ground.left() - left) {
+            rows.missing("plimsoll", &failure.message);
         }
-        fields.insert("note".to_owned(), json!(found.why));
-        ground.row(&row);
     }
     Ok(())
 }
 
-/// A batch size and what came of running it; nothing of either where it has none.
-#[derive(Clone, Copy, Default)]
+/// The networks of AccUDNN's table 1; one for tiny sizes.
+pub fn networks(ground: &Ground) -> Vec<&'static str> {
+    if ground.options.small { vec!["resnet20"] } else { PAPER.iter().map(|(name, _)| *name).collect() }
+}
+
+/// A batch size and what came of running it.
+#[derive(Clone, Copy)]
 pub struct Ran {
     /// The batch size.
-    pub batch: Option<u64>,
+    pub batch: u64,
     /// The median iteration.
-    pub seconds: Option<Seconds>,
+    pub seconds: Seconds,
     /// What the loss was: a number, where it trains.
-    pub loss: Option<f64>,
+    pub loss: f64,
 }
 
-/// What was found for a network.
-#[derive(Default)]
-pub struct Batches {
-    /// Keeping everything.
-    pub keep: Ran,
-    /// The largest that the device could hold, if the host held any amount.
-    device: Option<u64>,
-    /// The largest that was run.
-    pub most: Ran,
-    /// The efficiency-optimal one.
-    pub best: Ran,
-    /// Why something is missing; empty where nothing is.
-    pub why: String,
+/// Where the rows of a network go.
+struct Rows<'a> {
+    ground: &'a Ground,
+    network: &'a str,
+    precision: Precision,
 }
 
-impl Ran {
-    /// Images a second.
-    pub fn rate(self) -> Option<f64> {
-        Option::zip(self.batch, self.seconds).map(|(batch, seconds)| batch as f64 / seconds.0)
+/// Who trains at which batch, in the rows.
+const KEEP: &str = "plimsoll, keeping everything";
+const OPTIMAL: &str = "plimsoll, efficiency-optimal";
+const LARGEST: &str = "plimsoll, largest";
+
+impl Rows<'_> {
+    /// What was run, beside the paper's row; and the largest batch that the device alone could hold, where that is known.
+    fn ran(&self, who: &str, ran: Ran, device_alone: Option<u64>) {
+        // Caffe keeps everything; AccUDNN has no row for the largest.
+        let places = [(KEEP, [2, 3]), (OPTIMAL, [0, 1])];
+        let place = places.iter().find(|(of, _)| *of == who).map(|(_, place)| *place);
+        let paper = PAPER.iter().find(|(of, _)| *of == self.network).map(|(_, numbers)| *numbers);
+        let paper = |i: usize| Option::zip(place, paper).map(|(place, numbers)| numbers[place[i]]);
+        self.ground.row(&json!({
+            "network": self.network,
+            "precision": self.precision.name(),
+            "who": who,
+            "batch": ran.batch,
+            "images_per_second": ran.batch as f64 / ran.seconds.0,
+            "loss": ran.loss,
+            "paper_batch": paper(0),
+            "paper_images_per_second": paper(1),
+            "device_alone_batch": device_alone,
+        }));
+    }
+
+    /// Why something is not there.
+    fn missing(&self, who: &str, why: &str) {
+        let (network, precision) = (self.network, self.precision.name());
+        self.ground.row(&json!({ "network": network, "precision": precision, "who": who, "note": why }));
     }
 }
 
-impl Batches {
-    fn fields(&self) -> Vec<(String, Value)> {
-        let of = |name: &str, ran: Ran| {
-            [
-                (format!("{name}_batch"), json!(ran.batch)),
-                (format!("{name}_images_per_second"), json!(ran.rate())),
-                (format!("{name}_loss"), json!(ran.loss)),
-            ]
-        };
-        let mut all: Vec<(String, Value)> = of("keep", self.keep).into();
-        all.extend(of("optimal", self.best));
-        all.push(("device_alone_batch".to_owned(), json!(self.device)));
-        all.extend(of("largest", self.most));
-        all
-    }
-}
-
-/// Everything about one network, within so many seconds. What it cannot be is said in words, and is no failure of the section.
-fn network(ground: &Ground, name: &str, seconds: f64) -> Batches {
+/// Everything about one network, each row as it is known, until no more than `until` seconds of the section are left.
+fn network(rows: &Rows, until: f64) -> Result<(), Failure> {
+    let ground = rows.ground;
     let (side, classes) = ground.pick((224, 1000), (8, 10));
-    let why = |why: String| Batches { why, ..Batches::default() };
-    let until = ground.left() - seconds;
-    match task(name, side, classes, &cuda()) {
-        Ok(task) => Batches::measure(ground, &task, until),
-        Err(failure) => why(failure.message),
+    let task = &task(rows.network, side, classes, &cuda(rows.precision))?;
+    let Fits { within, keep, device, held } = Fits::of(ground, task)?;
+    let kept = keep.as_ref().map(|(batch, _)| *batch);
+    let model = modelled(ground, task, within, kept.unwrap_or(1), held.0)?;
+    let (warm_up, count) = ground.pick((WARM_UP, 5), (1, 1));
+    if let Some((batch, schedule)) = keep {
+        // With each op in its fastest alternative, as far as their scratch fits.
+        let faster = planned(task, &model, within, batch, planning(ground))?.map(|plan| plan.schedule);
+        let trace = filled(task, &model, batch)?;
+        rows.ran(KEEP, ran(task, &trace, &faster.unwrap_or(schedule), warm_up, count)?, None);
     }
+    let chosen = optimal(ground, task, &model, within, held.0, kept, until)?;
+    rows.ran(OPTIMAL, ran(task, &chosen.trace, &chosen.schedule, warm_up, count)?, None);
+    rows.ran(LARGEST, most(ground, task, &model, within, device, held)?, Some(device));
+    Ok(())
 }
 
-impl Batches {
-    /// Measures until no more than `until` seconds of the section are left.
-    pub fn measure(ground: &Ground, task: &NetworkWorkload, until: f64) -> Batches {
-        let mut found = Batches::default();
-        if let Err(failure) = found.fill(ground, task, until) {
-            found.why = failure.message;
-        }
-        found
-    }
+/// Which batches fit a budget.
+pub struct Fits {
+    /// The budget.
+    pub within: Bytes,
+    /// The largest batch of which everything can be kept, and a schedule that does; none where not even the smallest can.
+    pub keep: Option<(u64, Schedule)>,
+    /// The largest that the device could hold, if the host held any amount.
+    device: u64,
+    /// The largest whose swapped tensors the host holds, too, and a schedule that swaps them all.
+    pub held: (u64, Schedule),
+}
 
-    /// One after the other; what is known before something fails is kept.
-    fn fill(&mut self, ground: &Ground, task: &NetworkWorkload, until: f64) -> Result<(), Failure> {
+impl Fits {
+    /// Of the section's budget.
+    ///
+    /// Errors: the device holds less, or nothing trains within it.
+    pub fn of(ground: &Ground, task: &NetworkWorkload) -> Result<Fits, Failure> {
         let within = ground.pick(BUDGET, SMALL_BUDGET);
+        holding(task, within)?;
         let limit = ground.pick(8192, 8);
         let floor = |trace: &Trace| trace.memory().floor().map_or(Bytes::ZERO, |(_, bytes)| bytes);
-        self.device = largest(task, within, limit, floor)?;
+        let nothing = || Failure::new(Exit::NoPlan, format_args!("no batch trains within {within}"));
+        let device = largest(task, within, limit, floor)?.ok_or_else(nothing)?;
         let keep = largest(task, within, limit, peak)?;
-        let kept = keep.map(|batch| fitting(task, Policy::Keep, within, batch)).transpose()?.flatten();
-        let keep = kept.as_ref().map(|(batch, ..)| *batch);
-        self.keep.batch = keep;
-        let Some(device) = self.device else { return Ok(()) };
-        let Some(held) = held(task, within, device)? else { return Ok(()) };
-        let model = modelled(ground, task, within, keep.unwrap_or(1).max(held.0 / 4).min(held.0))?;
-        if let Some((batch, _, schedule)) = kept {
-            // With each op in its fastest alternative, as far as their scratch fits.
-            let faster = planned(task, &model, within, batch, PLANNING)?.map(|plan| plan.schedule);
-            self.keep = ran(task, batch, &faster.unwrap_or(schedule), WARM_UP, 5)?;
-        }
-        let (batch, chosen) = optimal(ground, task, &model, within, held.0, keep, until)?;
-        self.best = ran(task, batch, &chosen, WARM_UP, 5)?;
-        self.most = most(task, &model, within, device, held)?;
-        Ok(())
+        let keep = keep.map(|batch| fitting(task, Policy::Keep, within, batch)).transpose()?.flatten();
+        let keep = keep.map(|(batch, _, schedule)| (batch, schedule));
+        let held = held(task, within, device)?.ok_or_else(nothing)?;
+        Ok(Fits { within, keep, device, held })
     }
 }
 
-/// The planner's answer at a batch.
+/// Makes sure that the device holds a budget before anything is tried within it.
+pub fn holding(task: &NetworkWorkload, within: Bytes) -> Result<(), Failure> {
+    let holds = task.budget(None)?;
+    if within <= holds {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Exit::Device,
+        format_args!("this device holds {holds}, less than the {within} of the section"),
+    ))
+}
+
+/// The trace at a batch, with the model's seconds.
+fn filled(task: &NetworkWorkload, model: &Model, batch: u64) -> Result<Trace, Failure> {
+    let mut trace = task.trace(batch)?;
+    model.fill(&mut trace).map_err(Failure::usage)?;
+    Ok(trace)
+}
+
+/// The planner's answer at a batch, looked for until so many seconds are over.
 fn planned(
     task: &NetworkWorkload,
     model: &Model,
@@ -203,8 +243,7 @@ fn planned(
     batch: u64,
     seconds: f64,
 ) -> Result<Option<Planned>, Failure> {
-    let mut trace = task.trace(batch)?;
-    model.fill(&mut trace).map_err(Failure::usage)?;
+    let trace = filled(task, model, batch)?;
     let plan = plan(&trace, Policy::Plimsoll, within, model.link(), seconds)?;
     Ok(plan.map(|plan| Planned {
         makespan: plan.makespan,
@@ -213,6 +252,19 @@ fn planned(
         log: SearchLog::default(),
         sharing: Sharing::ALONE,
     }))
+}
+
+/// The same as it is run; none, too, where it swaps more than the host is to hold.
+pub fn runnable(
+    ground: &Ground,
+    task: &NetworkWorkload,
+    model: &Model,
+    within: Bytes,
+    batch: u64,
+) -> Result<Option<Planned>, Failure> {
+    let program = task.program(batch, Mode::Train)?;
+    let plan = planned(task, model, within, batch, planning(ground))?;
+    Ok(plan.filter(|plan| MemoryLayout::of(&program, &plan.schedule).host <= HOST))
 }
 
 /// The largest batch whose swapped tensors the host holds, with its schedule: what is swapped is linear in the batch.
@@ -225,15 +277,22 @@ fn held(task: &NetworkWorkload, within: Bytes, device: u64) -> Result<Option<(u6
     Ok(fitting(task, Policy::Naive, within, most)?.map(|(batch, _, schedule)| (batch, schedule)))
 }
 
-/// The model of a profile up to a batch: a larger one says little more and takes long.
-fn modelled(ground: &Ground, task: &NetworkWorkload, within: Bytes, largest: u64) -> Result<Model, Failure> {
-    let least = task.smallest_batch();
+/// The model of a profile up to a quarter of what the host holds, or what can be kept: a larger batch says little more and
+/// takes long.
+pub fn modelled(
+    ground: &Ground,
+    task: &NetworkWorkload,
+    within: Bytes,
+    keep: u64,
+    held: u64,
+) -> Result<Model, Failure> {
+    let (least, largest) = (task.smallest_batch(), keep.max(held / 4).min(held));
     let mut batches: Vec<u64> = [largest / 4, largest / 2, largest].map(|batch| batch.max(least)).into();
     batches.dedup();
     Model::fit(&profile(task, within, batches, ground)?).map_err(Failure::usage)
 }
 
-/// The batch with the shortest epoch, and its schedule.
+/// The plan of the batch with the shortest epoch.
 fn optimal(
     ground: &Ground,
     task: &NetworkWorkload,
@@ -242,7 +301,7 @@ fn optimal(
     most: u64,
     keep: Option<u64>,
     until: f64,
-) -> Result<(u64, Schedule), Failure> {
+) -> Result<Planned, Failure> {
     let request = SearchRequest {
         dataset: task.samples(),
         least: keep.unwrap_or(1).clamp(task.smallest_batch(), most),
@@ -263,55 +322,58 @@ fn optimal(
     let Choice { candidate, plan, .. } = found.choose(&|_| 0.0, 0.0);
     let batch = candidate.batch;
     // The one that is run is looked for longer.
-    let longer =
-        planned(task, model, within, batch, PLANNING)?.filter(|longer| longer.makespan <= plan.makespan);
-    Ok((batch, longer.unwrap_or(plan).schedule))
+    let longer = planned(task, model, within, batch, planning(ground))?
+        .filter(|longer| longer.makespan <= plan.makespan);
+    Ok(longer.unwrap_or(plan))
 }
 
 /// Runs the largest batch that the device holds, where recomputing leaves no more to swap than the host holds; else the largest
 /// that can be swapped.
 fn most(
+    ground: &Ground,
     task: &NetworkWorkload,
     model: &Model,
     within: Bytes,
     device: u64,
     (held, swapped): (u64, Schedule),
 ) -> Result<Ran, Failure> {
-    if device > held {
-        let program = task.program(device, Mode::Train)?;
-        if let Some(plan) = planned(task, model, within, device, PLANNING)?
-            && MemoryLayout::of(&program, &plan.schedule).host <= HOST
-        {
-            return ran(task, device, &plan.schedule, 1, 1);
-        }
+    if device > held
+        && let Some(plan) = runnable(ground, task, model, within, device)?
+    {
+        return ran(task, &plan.trace, &plan.schedule, 1, 1);
     }
-    ran(task, held, &swapped, 1, 1)
+    ran(task, &filled(task, model, held)?, &swapped, 1, 1)
 }
 
 /// Runs a schedule, some iterations before those that count.
 pub fn ran(
     task: &NetworkWorkload,
-    batch: u64,
+    trace: &Trace,
     schedule: &Schedule,
     warm_up: usize,
     count: usize,
 ) -> Result<Ran, Failure> {
-    let mut runner = Runner::new(task, batch, schedule)?;
+    let mut runner = Runner::new(task, trace, schedule)?;
     runner.iterations(warm_up)?;
     let seconds = runner.iterations(count)?;
-    Ok(Ran { batch: Some(batch), seconds: Some(middle(&seconds).0), loss: Some(runner.loss()?) })
+    Ok(Ran { batch: trace.batch, seconds: middle(&seconds).0, loss: runner.loss()? })
 }
 
 fn judge(rows: &[Row]) -> Option<Verdict> {
-    let of = |row: &Row| {
-        let batch = |name| number(row, name).map_or("-".to_owned(), |batch| batch.to_string());
-        let [keep, optimal, largest, paper] =
-            ["keep_batch", "optimal_batch", "largest_batch", "accudnn_batch"].map(batch);
-        let note = words(row, "note");
-        let note = if note.is_empty() { String::new() } else { format!(": {note}") };
-        format!("{} {keep}/{optimal}/{largest} (AccUDNN {paper}){note}", words(row, "network"))
+    let mut names: Vec<&str> = rows.iter().map(|row| words(row, "network")).collect();
+    names.dedup();
+    let of = |name: &&str| {
+        let find =
+            |who: &str| rows.iter().find(|row| words(row, "network") == *name && words(row, "who") == who);
+        let batch = |row: Option<&Row>, key: &str| {
+            row.and_then(|row| number(row, key)).map_or("-".to_owned(), |batch| batch.to_string())
+        };
+        let [keep, optimal, largest] = [KEEP, OPTIMAL, LARGEST].map(|who| batch(find(who), "batch"));
+        let note = find("plimsoll").map(|row| format!(": {}", words(row, "note"))).unwrap_or_default();
+        let paper = batch(find(OPTIMAL), "paper_batch");
+        format!("{name} {keep}/{optimal}/{largest} (AccUDNN {paper}){note}")
     };
-    let all: Vec<String> = rows.iter().map(of).collect();
+    let all: Vec<String> = names.iter().map(of).collect();
     (!all.is_empty())
         .then(|| Verdict { measured: format!("keep/optimal/largest: {}", all.join(", ")), met: None })
 }

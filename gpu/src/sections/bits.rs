@@ -7,9 +7,9 @@ use crate::ground::Ground;
 use crate::row::{Row, Verdict};
 use plimsoll::failure::Failure;
 use plimsoll::study::NetworkWorkload;
-use plimsoll_ir::Seconds;
 use plimsoll_ir::program::Program;
 use plimsoll_ir::schedule::Schedule;
+use plimsoll_ir::{Precision, Seconds};
 use plimsoll_networks::Mode;
 use plimsoll_runtime::{Checkpoint, CudaOptions, LearningRateSchedule, Trainer, TrainingPlan};
 use plimsoll_tuner::Policy;
@@ -29,6 +29,9 @@ pub const SECTION: Section = Section {
         judge,
     }],
 };
+
+/// What is multiplied and stored in; the tests have the others.
+const PRECISION: Precision = Precision::F32;
 
 /// Iterations of a run, and of one in tiny sizes: the third is the first replay.
 const ITERATIONS: u64 = 20;
@@ -55,7 +58,8 @@ const BUDGETS: [f64; 5] = [0.2, 0.4, 0.7, 1.0, 1.3];
 fn run(ground: &Ground) -> Result<(), Failure> {
     for case in ground.pick(CASES, SMALL) {
         let (network, side, batch, policies) = *case;
-        let on = |graphs| task(network, side, 10, &CudaOptions { graphs, deterministic: true, ..cuda() });
+        let on =
+            |graphs| task(network, side, 10, &CudaOptions { graphs, deterministic: true, ..cuda(PRECISION) });
         let (plain, graphs) = (on(false)?, on(true)?);
         let mut program = plain.program(batch, Mode::Train)?;
         for op in &mut program.trace.ops {
@@ -64,8 +68,18 @@ fn run(ground: &Ground) -> Result<(), Failure> {
         let iterations = ground.pick(ITERATIONS, FEW);
         let kept = train(&plain, &program, &keeping(&program.trace)?.schedule, iterations)?;
         for policy in policies {
+            let row = |plans: usize, differs: &[&str]| {
+                ground.row(&json!({
+                    "network": network,
+                    "precision": PRECISION.name(),
+                    "policy": policy.name(),
+                    "plans": plans,
+                    "equal": plans - differs.len(),
+                    "differs": differs.join(", "),
+                }));
+            };
             let Some(schedule) = planned(&program, *policy)? else {
-                ground.row(&json!({ "network": network, "policy": policy.name(), "plans": 0, "equal": 0, "differs": "" }));
+                row(0, &[]);
                 continue;
             };
             let mut differs = Vec::new();
@@ -74,13 +88,7 @@ fn run(ground: &Ground) -> Result<(), Failure> {
                     differs.push(how);
                 }
             }
-            ground.row(&json!({
-                "network": network,
-                "policy": policy.name(),
-                "plans": 2,
-                "equal": 2 - differs.len(),
-                "differs": differs.join(", "),
-            }));
+            row(2, &differs);
         }
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! Do networks of a thousand layers train within 12 GiB? resnet1517 and vgg516 at batch 32: each op is timed at that very batch
 //! (keeping everything, where the device holds it), the planner plans with that, and the plan is run.
 
-use super::batches::{BUDGET, Ran, ran};
+use super::batches::{BUDGET, Ran, holding, ran};
 use super::{Section, Target};
 use crate::bench::{Runner, budget, cuda, keeping, link, middle, peak, plan, task, unmeasured};
 use crate::ground::Ground;
@@ -9,7 +9,7 @@ use crate::row::{Row, Verdict, number, words};
 use plimsoll::failure::{Exit, Failure};
 use plimsoll::study::{NetworkWorkload, Watch, Workload};
 use plimsoll_ir::schedule::Link;
-use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_ir::{Bytes, Precision, Seconds};
 use plimsoll_networks::Mode;
 use plimsoll_runtime::MemoryLayout;
 use plimsoll_tuner::Policy;
@@ -22,7 +22,7 @@ use std::time::Instant;
 pub const SECTION: Section = Section {
     name: "deep",
     asks: "do networks of a thousand layers train within 12 GiB, and how fast?",
-    seconds: 85,
+    seconds: 560,
     by_name_only: true,
     run,
     targets: &[
@@ -55,6 +55,9 @@ fn of<'a>(rows: &'a [Row], network: &str) -> Option<&'a Row> {
     rows.iter().find(|row| words(row, "network") == network)
 }
 
+/// What is multiplied and stored in.
+const PRECISION: Precision = Precision::F32;
+
 /// Seconds for a plan.
 const PLANNING: f64 = 10.0;
 
@@ -69,9 +72,14 @@ fn run(ground: &Ground) -> Result<(), Failure> {
     let cases: &[(&str, u32, u64)] =
         ground.pick(&[("resnet1517", 224, 32), ("vgg516", 224, 32)], &[("resnet32", 8, 2)]);
     for (network, side, batch) in cases {
-        let task = task(network, *side, ground.pick(1000, 10), &cuda())?;
+        let task = task(network, *side, ground.pick(1000, 10), &cuda(PRECISION))?;
         if let Err(failure) = deep(ground, &task, *batch, link) {
-            ground.row(&json!({ "network": network, "batch": batch, "note": failure.message }));
+            ground.row(&json!({
+                "network": network,
+                "precision": PRECISION.name(),
+                "batch": batch,
+                "note": failure.message,
+            }));
         }
     }
     Ok(())
@@ -94,6 +102,7 @@ fn deep(ground: &Ground, task: &NetworkWorkload, batch: u64, link: Link) -> Resu
     let mut usual = trace.clone();
     usual.ops.iter_mut().for_each(|op| op.alternatives.clear());
     let within = ground.pick(BUDGET, budget(&usual, 0.5));
+    holding(task, within)?;
     let first = if fits {
         keeping(&usual)?.schedule
     } else {
@@ -101,7 +110,7 @@ fn deep(ground: &Ground, task: &NetworkWorkload, batch: u64, link: Link) -> Resu
     };
     // In a block of its own: what it holds is given back before the next one takes.
     let (timed, kept) = {
-        let mut runner = Runner::new(task, batch, &first)?;
+        let mut runner = Runner::new(task, &usual, &first)?;
         runner.iterations(FEW)?;
         let taken = middle(&runner.iterations(FEW)?).0;
         (runner.timed_trace(1)?, fits.then_some(taken))
@@ -110,9 +119,10 @@ fn deep(ground: &Ground, task: &NetworkWorkload, batch: u64, link: Link) -> Resu
     let plan = plan(&timed, Policy::Plimsoll, within, link, PLANNING)?;
     let plan = plan.ok_or_else(|| Failure::new(Exit::NoPlan, format_args!("no plan within {within}")))?;
     let planning = begun.elapsed().as_secs_f64();
-    let Ran { seconds, loss, .. } = ran(task, batch, &plan.schedule, FEW, FEW)?;
+    let Ran { seconds, loss, .. } = ran(task, &timed, &plan.schedule, FEW, FEW)?;
     ground.row(&json!({
         "network": task.network.spec.name,
+        "precision": PRECISION.name(),
         "batch": batch,
         "ops": trace.ops.len(),
         "budget_bytes": within,
@@ -120,7 +130,7 @@ fn deep(ground: &Ground, task: &NetworkWorkload, batch: u64, link: Link) -> Resu
         "keeping_everything_seconds": kept,
         "predicted_iteration_seconds": plan.makespan,
         "iteration_seconds": seconds,
-        "throughput_of_keeping": Option::zip(kept, seconds).map(|(kept, seconds)| kept / seconds),
+        "throughput_of_keeping": kept.map(|kept| kept / seconds),
         "swapped_bytes": moved(trace, &plan.schedule).offloaded,
         "host_bytes": MemoryLayout::of(&program, &plan.schedule).host,
         "planning_seconds": planning,

@@ -24,7 +24,7 @@ pub struct Section {
     pub asks: &'static str,
     /// Seconds after which it is cut.
     pub seconds: u64,
-    /// Whether the section runs only where it is named: it needs more memory than most cards have.
+    /// Whether the section runs only where it is named: it takes long, or needs more memory than most cards have.
     pub by_name_only: bool,
     /// Measures, and gives rows.
     pub run: fn(&Ground) -> Result<(), Failure>,
@@ -42,16 +42,22 @@ pub struct Target {
     pub judge: fn(&[Row]) -> Option<Verdict>,
 }
 
-/// All of them, in the order in which they are run: what must be right, how fast a step is, how far off predictions are, then
-/// the comparisons.
+/// All of them: what must be right, how fast a step is, how far off predictions are, then the comparisons.
 pub const SECTIONS: &[Section] = &[
     tests::SECTION,
     bits::SECTION,
     step::SECTION,
     link::SECTION,
     predict::SECTION,
-    batches::SECTION,
-    pytorch::SECTION,
+    batches::F32,
+    batches::TF32,
+    batches::BF16,
+    pytorch::BF16,
+    pytorch::TF32,
+    pytorch::F32,
+    pytorch::COMPILE_BF16,
+    pytorch::COMPILE_TF32,
+    pytorch::COMPILE_F32,
     deep::SECTION,
 ];
 

@@ -2,7 +2,7 @@
 //! keeping everything does not fit, and the plan is run beside keeping everything: time and memory predicted and measured.
 //!
 //! And what does swapping cost where no stall is predicted? The plan at the tightest budget without one, beside keeping
-//! everything. That plan runs with copies of the state beside it, too, as training has them; nothing else here does.
+//! everything. That plan also runs without copies of the state and with its input in place, which nothing else here does.
 
 use super::{Section, Target, numbers, worst};
 use crate::bench::{
@@ -12,9 +12,9 @@ use crate::ground::Ground;
 use crate::row::{Row, Verdict, number, words};
 use plimsoll::failure::Failure;
 use plimsoll::study::{NetworkWorkload, Workload};
-use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, Precision};
 use plimsoll_tuner::Policy;
 use plimsoll_tuner::model::Model;
 use plimsoll_tuner::search::moved;
@@ -25,7 +25,7 @@ pub const SECTION: Section = Section {
     name: "predict",
     asks: "how far off are predicted time and memory, and what do a plan without predicted stalls and copies of the \
            state cost?",
-    seconds: 85,
+    seconds: 140,
     by_name_only: false,
     run,
     targets: &[
@@ -46,12 +46,15 @@ pub const SECTION: Section = Section {
             judge: judge_memory,
         },
         Target {
-            what: "what copying the state to the host beside every iteration adds to one",
+            what: "what copying the state to the host and an input to the device beside every iteration adds to one",
             verifies: false,
             judge: judge_copies,
         },
     ],
 };
+
+/// What is multiplied and stored in: planning is the same in all of them.
+const PRECISION: Precision = Precision::F32;
 
 /// Network, image side, largest batch that is profiled.
 type Case = (&'static str, u32, u64);
@@ -76,10 +79,11 @@ const BESIDE: f64 = (128u64 << 20) as f64;
 
 /// Seconds for one plan.
 const PLANNING: f64 = 4.0;
+const SMALL_PLANNING: f64 = 0.3;
 
 fn run(ground: &Ground) -> Result<(), Failure> {
     for (network, side, largest) in ground.pick(CASES, SMALL) {
-        let (task, meter) = Meter::around(|| task(network, *side, ground.pick(1000, 10), &cuda()))?;
+        let (task, meter) = Meter::around(|| task(network, *side, ground.pick(1000, 10), &cuda(PRECISION)))?;
         let within = budget(&task.trace(*largest)?, TIGHT);
         let model =
             Model::fit(&profile(&task, within, batches(&task, *largest), ground)?).map_err(Failure::usage)?;
@@ -115,7 +119,8 @@ impl Bench<'_> {
     /// Plans within a budget and runs the plan beside keeping everything. Of those that are to be without a stall, nothing is
     /// run that has one; false says so.
     fn compare(&self, trace: &Trace, what: &str, within: Bytes) -> Result<bool, Failure> {
-        let Some(plan) = plan(trace, Policy::Plimsoll, within, self.link, PLANNING)? else {
+        let planning = self.ground.pick(PLANNING, SMALL_PLANNING);
+        let Some(plan) = plan(trace, Policy::Plimsoll, within, self.link, planning)? else {
             return Ok(false);
         };
         let stall = (plan.makespan.0 - trace.compute_seconds().0) / plan.makespan.0;
@@ -126,15 +131,16 @@ impl Bench<'_> {
         let (rounds, count) = self.ground.pick((3, 4), (1, 1));
         let batch = trace.batch;
         // Alone on the device first, for its memory.
-        let mut runners = vec![Runner::new(self.task, batch, &plan.schedule)?];
+        let mut runners = vec![Runner::new(self.task, trace, &plan.schedule)?];
         runners[0].iterations(crate::bench::WARM_UP)?;
         let managed = self.meter.held();
         let allocated = runners[0].layout().device();
-        runners.push(Runner::new(self.task, batch, &keep)?);
+        runners.push(Runner::new(self.task, trace, &keep)?);
         let seconds = in_turn(&mut runners, rounds, count)?;
         let [(median, spread), (keeping, _)] = [0, 1].map(|n| middle(&seconds[n]));
         self.ground.row(&json!({
             "network": self.task.network.spec.name,
+            "precision": PRECISION.name(),
             "batch": batch,
             "plan": what,
             "budget_bytes": within,
@@ -159,17 +165,18 @@ impl Bench<'_> {
         Ok(true)
     }
 
-    /// Runs a plan with copies of the state beside it, in turn with the same plan without.
+    /// Runs a plan in turn with the same plan without copies of the state and with its input in place.
     fn copies(&self, trace: &Trace, schedule: &Schedule, mut runners: Vec<Runner>) -> Result<(), Failure> {
         let (rounds, count) = self.ground.pick((3, 4), (1, 1));
-        runners.push(Runner::keeping_state(self.task, trace, schedule)?);
+        runners.push(Runner::bare(self.task, trace.batch, schedule)?);
         let seconds = in_turn(&mut runners, rounds, count)?;
-        let [(without, _), (copying, spread)] = [0, 1].map(|n| middle(&seconds[n]));
+        let [(copying, spread), (without, _)] = [0, 1].map(|n| middle(&seconds[n]));
         self.ground.row(&json!({
             "network": self.task.network.spec.name,
+            "precision": PRECISION.name(),
             "batch": trace.batch,
             "plan": "with copies of the state",
-            "state_bytes": Bytes(runners[1].layout().state.0 / 2),
+            "state_bytes": Bytes(runners[0].layout().state.0 / 2),
             "without_copies_seconds": without,
             "measured_iteration_seconds": copying,
             "spread_share": spread,

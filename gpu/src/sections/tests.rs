@@ -14,7 +14,7 @@ use std::time::Instant;
 pub const SECTION: Section = Section {
     name: "tests",
     asks: "do kernels, device and whole schedules do on this GPU what they do elsewhere?",
-    seconds: 65,
+    seconds: 80,
     by_name_only: false,
     run,
     targets: &[Target { what: "all tests pass", verifies: true, judge }],

@@ -93,6 +93,31 @@ impl Executor {
         self.finish()
     }
 
+    /// Runs one iteration as a trainer does, for whoever measures training: a copy of the state is made beside it, it brings
+    /// the input of the next iteration, and meanwhile the host fills the other slot with this one, of the iteration after that.
+    ///
+    /// `iteration` counts from 0. Iteration 0 trains on what [`Executor::write_images`] and [`Executor::write_labels`] wrote,
+    /// and is followed by two on the input that it is given.
+    ///
+    /// Errors: an input that is longer than the program's, a device that fails. Panics where the program was loaded without
+    /// room for inputs ([`Executor::load_keeping_state`]).
+    pub fn run_feeding(
+        &mut self,
+        loaded: &Loaded,
+        iteration: u64,
+        images: &[u8],
+        labels: &[u8],
+    ) -> Result<(), RuntimeError> {
+        let half = Half::BOTH[(iteration % 2) as usize];
+        if iteration == 0 {
+            self.fill_slot(loaded, half, images, labels)?;
+        }
+        self.start_copying(loaded, half);
+        let filled = self.fill_slot(loaded, half.next(), images, labels);
+        self.finish()?;
+        filled
+    }
+
     /// Copies the state to a half, and nothing else.
     pub(crate) fn copy_state(&mut self, loaded: &Loaded, half: Half) -> Result<(), RuntimeError> {
         self.enqueue(loaded, &loaded.keeping().alone[half as usize]);
