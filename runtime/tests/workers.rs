@@ -346,11 +346,11 @@ fn whatever_ends_one_worker_ends_all() {
     }
 }
 
-/// Where worker 0 leaves in the middle, all end with the state after the last update.
+/// Where worker 0 leaves in the middle, all end with the state after the last update, and can go on together from there.
 #[test]
 fn a_worker_that_leaves_takes_the_others_along() {
     let network = everything();
-    let expected = train(&network, 4, &keep, 1, 3, None);
+    let [expected, later] = [3, 5].map(|until| train(&network, 4, &keep, 1, until, None));
     let ended = ends(
         2,
         |_| of(&network, 4),
@@ -362,6 +362,8 @@ fn a_worker_that_leaves_takes_the_others_along() {
                 assert_eq!(outcome, Outcome::Paused);
             }
             assert_eq!(bits(&trainer.checkpoint()?), bits(&expected), "worker {rank}");
+            trainer.train(&*images(), 5, &mut |_| {}, &|| false)?;
+            assert_eq!(bits(&trainer.checkpoint()?), bits(&later), "worker {rank}, later");
             Ok(())
         },
     );

@@ -304,7 +304,12 @@ impl Trainer {
     /// nothing, or where the workers have not met.
     pub fn leave(&mut self) -> Result<(), RuntimeError> {
         match &mut self.share {
-            Some(share) if share.met => share.agree(self.step, LEAVES, &[]).map(|_| ()),
+            Some(share) if share.met => {
+                share.agree(self.step, LEAVES, &[])?;
+                // As the others do.
+                share.group.forget();
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
