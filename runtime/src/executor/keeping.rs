@@ -93,11 +93,12 @@ impl Executor {
         self.finish()
     }
 
-    /// Runs one iteration as a trainer does, for whoever measures training: a copy of the state is made beside it, it brings
-    /// the input of the next iteration, and meanwhile the host fills the other slot with this one, of the iteration after that.
+    /// Runs one iteration as a trainer does, for whoever measures training. Beside it the state is copied, the input of the
+    /// next iteration comes from its slot, and the host fills the other slot with `images` and `labels`: the iteration after
+    /// the next trains on them.
     ///
     /// `iteration` counts from 0. Iteration 0 trains on what [`Executor::write_images`] and [`Executor::write_labels`] wrote,
-    /// and is followed by two on the input that it is given.
+    /// iteration 1 on what is given to iteration 0.
     ///
     /// Errors: an input that is longer than the program's, a device that fails. Panics where the program was loaded without
     /// room for inputs ([`Executor::load_keeping_state`]).

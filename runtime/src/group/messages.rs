@@ -22,7 +22,7 @@ pub(super) enum Head {
 }
 
 impl Head {
-    /// Its words, in this round: workers forget all pieces together, and a round ends with that.
+    /// Its words in a round. A round ends where all workers forget their pieces.
     pub(super) fn words(self, round: u32) -> [u32; HEAD] {
         match self {
             Head::Nodes(piece) => [1, piece, round],
