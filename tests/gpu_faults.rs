@@ -165,6 +165,31 @@ fn a_device_that_others_use_or_that_is_slowed_is_said_so() {
     check(&full, 4, &["of device memory are needed", other, "--budget"]);
 }
 
+#[test]
+fn doctor_starts_every_device_and_says_what_does_not_start() {
+    let Some(libraries) = libraries() else { return };
+    let doctor = |answer: &str, says: &[&str]| {
+        let output = libraries.run("doctor --format json", answer, &[]);
+        check(&output, 0, &[]);
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        for words in says {
+            assert!(told.contains(words), "`{words}` in: {told}");
+        }
+    };
+    doctor(
+        "",
+        &[
+            "machine code for sm_90",
+            "cache/plimsoll/kernels-sm_90-nvrtc",
+            "they start",
+            "the libraries compute all 5",
+        ],
+    );
+    // A cuDNN of which a part is missing: it does not start, or says so when it is first asked to compute.
+    doctor("cudnnCreate:0:3009", &["install all of cuDNN again", "all by our own kernels"]);
+    doctor("cuDevicePrimaryCtxRetain:0:46", &["cuda:0 does not start", "another process has it for itself"]);
+}
+
 /// The iterations in what is kept, as stderr says.
 fn kept_iterations(output: &Output) -> u64 {
     let said = String::from_utf8_lossy(&output.stderr);

@@ -4,10 +4,13 @@ use crate::args::{DoctorArgs, threads_are_sound};
 use crate::failure::{Failure, cuda_error};
 use crate::output::{Cell, Table};
 use plimsoll_ir::health::{Health, PcieLink, Warning};
+use plimsoll_ir::network::NetworkSpec;
+use plimsoll_ir::program::Call;
 use plimsoll_ir::{Bytes, BytesPerSecond};
+use plimsoll_networks::{LowerOptions, build, lower, usual};
 use plimsoll_runtime::cpu::available_bytes;
-use plimsoll_runtime::cuda::{Survey, survey};
-use plimsoll_runtime::{CudaError, DeviceError, MemoryKind};
+use plimsoll_runtime::cuda::{Instead, KernelCode, Survey, survey};
+use plimsoll_runtime::{CudaDevice, CudaError, CudaOptions, Device, DeviceError, Kernels, MemoryKind};
 use plimsoll_study::device::{Setup, cores, cpu_options};
 use plimsoll_study::profile_cache::ProfileCache;
 use plimsoll_study::version;
@@ -112,7 +115,7 @@ fn cuda(survey: Result<Survey, CudaError>, advice: &mut Table) -> Vec<Table> {
             ("processes", "others on it"),
         ],
     );
-    for (ordinal, (gpu, health)) in survey.devices.into_iter().enumerate() {
+    for (ordinal, (gpu, health)) in survey.devices.iter().cloned().enumerate() {
         if health != Health::default() {
             state.rows.push(state_of(ordinal, &health));
         }
@@ -135,7 +138,7 @@ fn cuda(survey: Result<Survey, CudaError>, advice: &mut Table) -> Vec<Table> {
             gpu.bus.into(),
         ]);
     }
-    let mut tables = vec![libraries, devices];
+    let mut tables = vec![libraries, devices, started(survey.devices.len(), advice)];
     tables.extend((!state.rows.is_empty()).then_some(state));
     tables
 }
@@ -172,6 +175,85 @@ fn libraries(survey: &Survey, has_tf32: bool) -> Table {
     ];
     facts.extend(has_tf32.then(|| ("tf32", "multiplied in TF32", tf32.into())));
     Table::facts("cuda", facts)
+}
+
+/// The network whose convolutions are asked for, and the side of its images: all of them are tried in a moment.
+const ASKED: (&str, u32) = ("resnet20", 16);
+
+/// What starts on each device: kernels and libraries, as a training would have them. What does not is advice.
+fn started(devices: usize, advice: &mut Table) -> Table {
+    let mut table = Table::new(
+        "cuda_kernels",
+        &[
+            ("device", "device"),
+            ("code", "own kernels"),
+            ("kept", "kept in"),
+            ("libraries", "cuDNN and cuBLAS"),
+            ("convolutions", "convolutions of resnet20"),
+        ],
+    );
+    for ordinal in 0..u32::try_from(devices).unwrap_or(u32::MAX) {
+        let name = format!("cuda:{ordinal}");
+        let options = CudaOptions { ordinal, precision: None, ..CudaOptions::default() };
+        let (device, libraries) = match CudaDevice::open(&options) {
+            Err(error) if error.instead() == Some(Instead::OwnKernels) => {
+                let without = CudaDevice::open(&CudaOptions { kernels: Kernels::Own, ..options });
+                (without, format!("none: {}", cuda_error(&error)))
+            }
+            opened => (opened, "they start".to_owned()),
+        };
+        let row = match device {
+            Ok(device) => {
+                let KernelCode { target, kept } = device.code().clone();
+                let kind = if target.starts_with("sm_") { "machine code" } else { "PTX" };
+                let kept = kept
+                    .map_or("nowhere: compiled at each start".to_owned(), |file| file.display().to_string());
+                let convolutions = match device.libraries() {
+                    Some(_) => convolutions(&device),
+                    None => "all by our own kernels".to_owned(),
+                };
+                [format!("{kind} for {target}"), kept, libraries, convolutions]
+            }
+            Err(error) => {
+                let what = format!("{name} does not start: {error}");
+                advice.rows.push(vec![Cell::from(what), cuda_error(&error).into()]);
+                ["none".to_owned(), "nowhere".to_owned(), "not started".to_owned(), "not asked".to_owned()]
+            }
+        };
+        table.rows.push([name].into_iter().chain(row).map(Cell::from).collect());
+    }
+    table
+}
+
+/// How many convolutions of [`ASKED`]'s network the libraries compute, and which they leave to our own, slower kernels.
+fn convolutions(device: &CudaDevice) -> String {
+    let (name, side) = ASKED;
+    let spec = NetworkSpec { image: [side; 2], ..usual(name).expect("it is in the zoo") };
+    let network = build(&spec).expect("it can be built");
+    let program = lower(&network, 1, &LowerOptions::default()).expect("it can be lowered");
+    let is_convolution = |call: &Call| {
+        matches!(
+            call,
+            Call::ConvForward { .. } | Call::ConvBackwardData { .. } | Call::ConvBackwardFilter { .. }
+        )
+    };
+    let ops = program.trace.ops.iter().zip(&program.kernels);
+    let all: Vec<_> = ops.filter(|(_, kernel)| is_convolution(&kernel.call)).collect();
+    let has_own_alone = |call: &Call| device.alternatives(call).len() == 1;
+    let own: Vec<&str> = all
+        .iter()
+        .filter(|(_, kernel)| has_own_alone(&kernel.call))
+        .map(|(op, _)| op.name.as_str())
+        .collect();
+    match own.as_slice() {
+        [] => format!("the libraries compute all {}", all.len()),
+        own => format!(
+            "our own, slower kernels alone compute {} of {}: {}",
+            own.len(),
+            all.len(),
+            own.join(", ")
+        ),
+    }
 }
 
 /// How a device is now, as a row.

@@ -43,6 +43,15 @@ impl fmt::Display for Target {
     }
 }
 
+/// What kernels a device runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelCode {
+    /// What they are compiled for, such as `sm_90`; `compute_80` is PTX, from which the driver makes machine code.
+    pub target: String,
+    /// The file that keeps them; none where each start compiles them anew.
+    pub kept: Option<PathBuf>,
+}
+
 /// NVRTC, loaded.
 pub(super) struct Compiler {
     functions: CompilerFunctions,
@@ -173,7 +182,7 @@ impl Compiler {
         source: &str,
         device: (&str, Capability),
         cache: Option<&Path>,
-    ) -> Result<Module, CudaError> {
+    ) -> Result<(Module, KernelCode), CudaError> {
         let target = self.target(device.0, device.1)?;
         if let Target::Virtual(known) = target {
             let (major, minor) = self.version;
@@ -183,10 +192,11 @@ impl Compiler {
                 device.1
             );
         }
+        let code_in = |kept| KernelCode { target: target.to_string(), kept };
         let file = cache.map(|folder| folder.join(self.name(source, target)));
         if let Some(code) = file.as_deref().and_then(kept) {
             match Module::load(context, &code) {
-                Ok(module) => return Ok(module),
+                Ok(module) => return Ok((module, code_in(file))),
                 Err(refusal) => {
                     tracing::debug!("compiling the kernels anew, as those kept are refused: {refusal}");
                 }
@@ -198,12 +208,14 @@ impl Compiler {
             CudaError::Load { refusal, what_to_do }
         };
         let module = Module::load(context, &code).map_err(refused)?;
-        if let Some(file) = file
-            && let Err(error) = keep(&file, &code)
-        {
-            tracing::debug!("the compiled kernels are not kept in {}: {error}", file.display());
-        }
-        Ok(module)
+        let kept = file.filter(|file| {
+            let kept = keep(file, &code);
+            if let Err(error) = &kept {
+                tracing::debug!("the compiled kernels are not kept in {}: {error}", file.display());
+            }
+            kept.is_ok()
+        });
+        Ok((module, code_in(kept)))
     }
 
     /// The name of code in the cache.

@@ -26,7 +26,7 @@ pub mod swaps;
 mod table;
 mod updates;
 
-pub use compile::user_cache;
+pub use compile::{KernelCode, user_cache};
 pub use driver::GpuFacts;
 pub use error::{Capability, CudaError, Instead, Refusal};
 pub use libraries::{Found, Kernels, countable_batch};
@@ -163,6 +163,7 @@ struct Gpu {
     /// NVML's view of it, where there is one.
     watched: Option<Watched>,
     libraries: Option<Libraries>,
+    code: KernelCode,
     module: Module,
     context: Arc<Context>,
 }
@@ -205,7 +206,7 @@ impl CudaDevice {
         let cache = options.cache.clone().or_else(user_cache);
         let device = (gpu.name.as_str(), gpu.capability);
         let source = kernels::source(precision.feature_maps());
-        let module = compiler.module(&context, &source, device, cache.as_deref())?;
+        let (module, code) = compiler.module(&context, &source, device, cache.as_deref())?;
         let libraries = match options.kernels {
             Kernels::Own => None,
             Kernels::Libraries => Some(Libraries::start(
@@ -223,7 +224,8 @@ impl CudaDevice {
         let (name, threads, memory) = (gpu.name, gpu.multiprocessors, Some(gpu.memory));
         let facts = DeviceFacts { name, system, threads, memory, precision };
         let (node, graphs) = (numa::node_of(&gpu.bus), options.graphs);
-        CudaDevice::on(Arc::new(Gpu { ranges, watched, libraries, module, context }), facts, node, graphs)
+        let gpu = Gpu { ranges, watched, libraries, code, module, context };
+        CudaDevice::on(Arc::new(gpu), facts, node, graphs)
     }
 
     /// Another device on the same GPU, with memory, streams and graphs of its own; kernels and libraries are shared.
@@ -252,6 +254,11 @@ impl CudaDevice {
             gpu,
             now: Now::default(),
         })
+    }
+
+    /// Plimsoll's own kernels, as the device runs them.
+    pub fn code(&self) -> &KernelCode {
+        &self.gpu.code
     }
 
     /// The files of cuBLAS and cuDNN, and cuDNN's version; none where only our own kernels run.
@@ -476,7 +483,10 @@ fn refused(what: &str, refusal: &Refusal) -> DeviceError {
 
 /// What a library said no to. It loads kernels when they are first used, and says little of why that fails.
 fn failed(what: &str, refusal: &Refusal) -> DeviceError {
-    let why = format!("{refusal}; if the device is nearly full, lower the budget");
+    let why = match libraries::broken_installation(refusal.code) {
+        Some(_) => refusal.to_string(),
+        None => format!("{refusal}; if the device is nearly full, lower the budget"),
+    };
     DeviceError::Failed { stream: Stream::Compute, what: what.to_owned(), why }
 }
 

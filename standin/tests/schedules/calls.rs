@@ -187,11 +187,18 @@ fn a_refused_call_is_one_message() {
     let schedule = naive(&program.trace);
     let layout = MemoryLayout::of(&program, &schedule);
     let check = |call: &CStr, after: u64, code: u32, parts: &[&str]| {
-        library.answer(call, after, code);
+        // Algorithms are tried when a program is loaded, and what refuses then is left out.
+        let when_loaded = call == c"cudnnConvolutionForward";
+        if !when_loaded {
+            library.answer(call, after, code);
+        }
         let outcome = library.open_device(true).map_err(|error| error.to_string()).and_then(|device| {
             let run = || {
                 let mut executor = Executor::new(Box::new(device), layout)?;
                 let loaded = executor.load(&program, &schedule)?;
+                if when_loaded {
+                    library.answer(call, after, code);
+                }
                 (0..4).try_for_each(|_| executor.run(&loaded))
             };
             run().map_err(|error: RuntimeError| error.to_string())

@@ -461,7 +461,8 @@ fn one_more_way_that_is_refused_oddly_is_left_out() {
     let usual: Vec<String> = all.iter().filter(|name| !name.starts_with("planes_")).cloned().collect();
     assert!(usual.len() < all.len(), "{all:?}");
     for code in [2000, 4000, 5000] {
-        library.answer(c"cudnnGetConvolutionBackwardFilterAlgorithm_v7", 1, code);
+        // Asked before are the usual layout, and a single sample of it.
+        library.answer(c"cudnnGetConvolutionBackwardFilterAlgorithm_v7", 2, code);
         assert_eq!(names_of(&open(&all_alternatives(&library)), &call), usual, "{code}");
     }
 }
@@ -485,21 +486,60 @@ fn a_broken_cudnn_is_told_from_a_shape_that_it_does_not_take() {
         (3008, "cuBLASLt"),
         (3009, "install all of cuDNN again"),
     ] {
-        let network = everything();
-        library.answer(c"cudnnGetConvolutionForwardWorkspaceSize", 0, code);
-        let device = open(&library.options());
-        let mut program = program_with(&device, &network);
-        program.trace.ops.iter_mut().for_each(|op| op.seconds = Seconds(1e-6));
-        let schedule = keep(&program.trace);
-        let layout = MemoryLayout::of(&program, &schedule);
-        let mut executor = Executor::new(Box::new(device), layout).expect("it is small");
-        let loaded = executor.load(&program, &schedule).expect("our own kernel stands in");
-        let error = executor.run(&loaded).expect_err("not in silence").to_string();
-        assert!(error.contains(part) && error.contains("cannot work here"), "{code}: {error}");
+        let run = |answered_before: &dyn Fn(&str)| {
+            let device = open(&library.options());
+            answered_before("lowering");
+            let mut program = program_with(&device, &everything());
+            program.trace.ops.iter_mut().for_each(|op| op.seconds = Seconds(1e-6));
+            let schedule = keep(&program.trace);
+            let layout = MemoryLayout::of(&program, &schedule);
+            let mut executor = Executor::new(Box::new(device), layout).expect("it is small");
+            let loaded = executor.load(&program, &schedule).expect("our own kernel stands in");
+            answered_before("the iteration");
+            executor.run(&loaded).expect_err("not in silence").to_string()
+        };
+        // When it is asked, when it is tried, and when it is to compute.
+        for (call, moment) in [
+            (c"cudnnGetConvolutionForwardWorkspaceSize", "lowering"),
+            (c"cudnnConvolutionForward", "lowering"),
+            (c"cudnnConvolutionForward", "the iteration"),
+        ] {
+            let error = run(&|now| {
+                if now == moment {
+                    library.answer(call, 0, code);
+                }
+            });
+            assert!(error.contains(part) && error.contains("cannot work here"), "{code}, {moment}: {error}");
+            assert!(!error.contains("lower the budget"), "{code}, {moment}: {error}");
+        }
         library.answer(c"cudnnCreate", 0, code);
         let error = CudaDevice::open(&library.options()).err().expect("it does not start").to_string();
         assert!(error.contains(part) && error.contains("does not start"), "{code}: {error}");
     }
+}
+
+/// Whatever the batch size, so that profile, plan and run have the same alternatives.
+#[test]
+fn an_algorithm_that_refuses_to_run_is_left_out() {
+    let Some(library) = StandIn::open() else { return };
+    let call = |batch| Call::ConvForward { shape: convolution(batch, Window::square(3, 1, 1), 6, 1) };
+    let all = names_of(&open(&all_alternatives(&library)), &call(3));
+    for (position, code) in [(0, 2000), (1, 3000), (2, 4000), (0, 5000)] {
+        library.answer(c"cudnnConvolutionForward", position, code);
+        let device = open(&all_alternatives(&library));
+        let mut others = all.clone();
+        others.remove(position as usize);
+        for batch in [3, 4, 1] {
+            assert_eq!(names_of(&device, &call(batch)), others, "{code} at {batch}");
+        }
+    }
+    // What is left trains.
+    let network = everything();
+    library.answer(c"cudnnConvolutionForward", 0, 3000);
+    let device = open(&library.options());
+    let mut program = program_with(&device, &network);
+    program.trace.ops.iter_mut().for_each(|op| op.seconds = Seconds(1e-6));
+    train(&network, &program, &keep(&program.trace), Box::new(device)).expect("it trains");
 }
 
 #[test]

@@ -130,7 +130,7 @@ impl<T> Drop for Descriptor<T> {
 }
 
 /// How a convolution's tensors lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Layout {
     /// NHWC and KRSC.
     Rows,
@@ -230,7 +230,7 @@ fn is_unsupported(refusal: &Refusal) -> bool {
 
 /// What is wrong with an installation of cuDNN that answers so, and what to do; none of an answer about a shape or an
 /// algorithm.
-pub(super) fn broken_installation(code: u32) -> Option<&'static str> {
+pub(in crate::cuda) fn broken_installation(code: u32) -> Option<&'static str> {
     match code {
         1002 | 1008 | 3009 => Some(
             "one of the libraries beside it is missing or of another version: install all of cuDNN again",
@@ -417,19 +417,15 @@ impl Cudnn {
         arithmetic: Arithmetic,
     ) -> Result<Vec<Algorithm>, Refusal> {
         self.offered(pass, shape, layout, arithmetic).or_else(|refusal| {
-            match broken_installation(refusal.code) {
-                Some(why) => {
-                    let text = format!(
-                        "{}; cuDNN `{}` cannot work here: {why}",
-                        refusal.text,
-                        self.library.path.display()
-                    );
-                    Err(Refusal { text, ..refusal })
-                }
-                None if is_unsupported(&refusal) => Ok(Vec::new()),
-                None => Err(refusal),
-            }
+            if is_unsupported(&refusal) { Ok(Vec::new()) } else { Err(self.explained(refusal)) }
         })
+    }
+
+    /// A refusal, with what is wrong with the installation where that is why.
+    pub(super) fn explained(&self, refusal: Refusal) -> Refusal {
+        let Some(why) = broken_installation(refusal.code) else { return refusal };
+        let path = self.library.path.display();
+        Refusal { text: format!("{}; cuDNN `{path}` cannot work here: {why}", refusal.text), ..refusal }
     }
 
     fn offered(

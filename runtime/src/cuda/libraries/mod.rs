@@ -11,7 +11,8 @@
 //! [`MOST_SCRATCH`] is left out unless it is the first. With `deterministic` a call has one alternative alone: the first that
 //! is deterministic.
 //!
-//! What a convolution has is asked once for each shape and kept with its descriptors. The executor asks for every launch that
+//! What a convolution has is asked once for each shape and kept with its descriptors; what refuses to run for a single sample is
+//! left out (`trials.rs`). The executor asks for every launch that
 //! it loads, so no descriptor is made in an iteration. What attention enqueues follows from its shape, and asks nobody.
 //!
 //! Where feature maps are bf16, the libraries multiply bf16 numbers and sum in f32. Weights are rounded to scratch before, and
@@ -24,6 +25,7 @@ mod attention;
 mod columns;
 mod cublas;
 mod cudnn;
+mod trials;
 
 use super::driver::{Context, CudaStream};
 use super::error::{Capability, CudaError, Refusal};
@@ -34,6 +36,7 @@ use crate::device::DeviceError;
 use attention::Attention;
 use columns::{Columns, Step};
 use cublas::{Cublas, Product};
+pub(super) use cudnn::broken_installation;
 use cudnn::{Algorithm, Cudnn, Layout};
 use plimsoll_ir::program::{Access, Call, ConvShape, KernelAlternative, STORAGE_ALIGNMENT};
 use plimsoll_ir::{Bytes, Float, Precision};
@@ -41,6 +44,7 @@ use std::collections::HashMap;
 use std::ffi::c_int;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use trials::Trials;
 
 /// Algorithms that ask for more scratch than this are offered only where they come first.
 const MOST_SCRATCH: Bytes = Bytes(1 << 30);
@@ -221,6 +225,7 @@ pub(super) fn look(search: &Search, driver: (u32, u32)) -> Found {
 /// The libraries of one context.
 pub(super) struct Libraries {
     state: Mutex<LibraryState>,
+    trials: Trials,
     cudnn: Arc<Cudnn>,
     cublas: Cublas,
     precision: Precision,
@@ -254,8 +259,8 @@ impl Libraries {
         let (major, minor, patch) = cudnn.version();
         tracing::debug!("cuBLAS `{}`", cublas.path().display());
         tracing::debug!("cuDNN {major}.{minor}.{patch} `{}`", cudnn.path().display());
-        let (state, context) = (Mutex::default(), Arc::clone(context));
-        Ok(Libraries { state, cudnn, cublas, precision, deterministic, context })
+        let (state, trials, context) = (Mutex::default(), Trials::new(context)?, Arc::clone(context));
+        Ok(Libraries { state, trials, cudnn, cublas, precision, deterministic, context })
     }
 
     /// Their files: cuBLAS, cuDNN.
@@ -396,7 +401,8 @@ impl Libraries {
         let run = |algorithm: &Algorithm, operands: Operands| {
             // SAFETY: passed on to the caller: operands of a call have the shape that it says, and so have their groups, and
             // what our own kernels lay out of them in the scratch that was asked for.
-            unsafe { self.cudnn.enqueue(algorithm, operands, workspace) }.map_err(failed)
+            unsafe { self.cudnn.enqueue(algorithm, operands, workspace) }
+                .map_err(|refusal| failed(self.cudnn.explained(refusal)))
         };
         let multiply = |product: &Product, operands: Operands| {
             let is_map = match pass {
@@ -473,6 +479,8 @@ impl Libraries {
         if let Some(known) = state.known.get(&(pass, shape)) {
             return Arc::clone(known);
         }
+        // Trials turn cuDNN to a stream of their own.
+        state.stream = None;
         let asked = self.context.enter().and_then(|()| self.ask(pass, &shape));
         let methods = Arc::new(asked.unwrap_or_else(|refusal| {
             tracing::warn!("{pass:?} of {shape:?}: {refusal}");
@@ -517,7 +525,10 @@ impl Libraries {
 
     /// cuDNN's algorithms that may be offered.
     fn algorithms(&self, pass: Pass, shape: &ConvShape, layout: Layout) -> Result<Vec<Algorithm>, Refusal> {
-        let mut found = self.cudnn.algorithms(pass, shape, layout, Arithmetic::of(self.precision, shape))?;
+        let arithmetic = Arithmetic::of(self.precision, shape);
+        let listed = self.cudnn.algorithms(pass, shape, layout, arithmetic)?;
+        let of = (pass, shape, layout, arithmetic);
+        let mut found = self.trials.without_refused(&self.cudnn, listed, of)?;
         let mut first = layout == Layout::Rows;
         found.retain(|algorithm| {
             let is_first = std::mem::take(&mut first);
@@ -571,7 +582,7 @@ fn also(
 ) -> Result<Vec<Method>, Refusal> {
     match found {
         Ok(found) => Ok(found.into_iter().collect()),
-        Err(refusal) if cudnn::broken_installation(refusal.code).is_some() => Err(refusal),
+        Err(refusal) if broken_installation(refusal.code).is_some() => Err(refusal),
         Err(refusal) => {
             tracing::warn!("one more way for {pass:?} of {shape:?} is left out: {refusal}");
             Ok(Vec::new())
