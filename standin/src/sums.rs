@@ -4,8 +4,6 @@
 //! two algorithms differ by rounding, as real ones do, and one run in place of another shows. With TF32 factors lose 13 bits
 //! before they are multiplied.
 
-use std::collections::BTreeMap;
-
 /// How sums are added up.
 #[derive(Clone, Copy, Debug)]
 pub struct Order {
@@ -30,7 +28,10 @@ impl Sum {
     fn add(&mut self, a: f32, b: f32) {
         let term = if self.order.tf32 { tf32(a) * tf32(b) } else { a * b };
         self.parts[self.next] += term;
-        self.next = (self.next + 1) % self.order.lanes;
+        self.next += 1;
+        if self.next == self.order.lanes {
+            self.next = 0;
+        }
     }
 
     fn total(&self) -> f32 {
@@ -142,12 +143,8 @@ pub fn forward(s: &Shape, order: Order, x: &[f32], w: &[f32], y: &mut [f32], old
 
 /// dx = what dy makes of it through w, plus `old` times what dx holds.
 pub fn backward_data(s: &Shape, order: Order, dy: &[f32], w: &[f32], dx: &mut [f32], old: f32) {
-    let mut sums: BTreeMap<usize, Sum> = BTreeMap::new();
-    for n in 0..s.batch {
-        for at in pairs([s.input[0], s.input[1]]) {
-            sums.extend((0..s.input[2]).map(|c| (s.x(n, at, c), Sum::new(order))));
-        }
-    }
+    let [elements, ..] = s.elements();
+    let mut sums: Vec<Sum> = (0..elements).map(|_| Sum::new(order)).collect();
     for n in 0..s.batch {
         for at in pairs([s.output[0], s.output[1]]) {
             for tap in pairs(s.window) {
@@ -155,14 +152,20 @@ pub fn backward_data(s: &Shape, order: Order, dy: &[f32], w: &[f32], dx: &mut [f
                 for k in 0..s.output[2] {
                     let (gradient, first) = (dy[s.y(n, at, k)], s.first_of(k));
                     for c in 0..s.depth() {
-                        let sum = sums.get_mut(&s.x(n, to, first + c)).expect("every element has one");
-                        sum.add(gradient, w[s.w(k, tap, c)]);
+                        sums[s.x(n, to, first + c)].add(gradient, w[s.w(k, tap, c)]);
                     }
                 }
             }
         }
     }
-    sums.iter().for_each(|(at, sum)| put(&mut dx[*at], sum.total(), old));
+    // What lies between the channels of a group is not its own.
+    for n in 0..s.batch {
+        for at in pairs([s.input[0], s.input[1]]) {
+            for at in (0..s.input[2]).map(|c| s.x(n, at, c)) {
+                put(&mut dx[at], sums[at].total(), old);
+            }
+        }
+    }
 }
 
 /// dw = what x and dy make of it, plus `old` times what dw holds.
