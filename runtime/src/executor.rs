@@ -18,9 +18,11 @@ use crate::cpu::kernels::rounded;
 use crate::device::{Begun, Device, EventId, IterationId, Launch, MemoryLayout, Room, Transfer};
 use crate::error::RuntimeError;
 use crate::host::{HostSlab, host_slab};
+use crate::state::Half;
 use crate::waits::crossing_waits;
 use apart::Apart;
 pub(crate) use apart::Part;
+use feeding::{Feeding, Slots};
 use keeping::Keeping;
 use plimsoll_ir::check::{Places, locate};
 use plimsoll_ir::health::Health;
@@ -92,7 +94,11 @@ pub struct Loaded {
     hyper: Region,
     metrics: Region,
     inputs: Inputs,
+    /// Where inputs of iterations to come are taken from; none where each is written before its iteration.
+    slots: Option<Slots>,
     plain: Enqueued,
+    /// The same commands, and behind them the next input from each slot.
+    fed: Option<[Enqueued; 2]>,
     timed: Enqueued,
     keeping: Option<Keeping>,
     apart: Option<Apart>,
@@ -197,7 +203,8 @@ impl Executor {
     }
 
     /// Checks a schedule and readies it. Several programs with the same resident regions can be loaded, and then
-    /// run in turn.
+    /// run in turn. Where the program trains and the memory has room for inputs ([`MemoryLayout::feeding`]), the iterations of
+    /// a [`crate::Trainer`] bring each other's.
     ///
     /// Errors: the schedule is not valid for the program's trace; the program's kernels do not fit its trace; the
     /// allocation is too small.
@@ -236,13 +243,16 @@ impl Executor {
         let slab = host_slab(&program.trace, schedule);
         let waits = crossing_waits(schedule);
         let resident = self.layout.resident;
-        let builder = Builder { program, schedule, places: &places, slab: &slab, waits: &waits, resident };
-        let plain = self.enqueued(false, builder.plain_steps());
+        let slots = Slots::within(program, self.layout);
+        let builder =
+            Builder { program, schedule, places: &places, slab: &slab, waits: &waits, resident, slots };
+        let plain = self.enqueued(false, builder.plain_steps(None));
+        let fed = slots.map(|_| Half::BOTH.map(|slot| self.enqueued(false, builder.plain_steps(Some(slot)))));
         self.check_launches(program, &plain)?;
         let timed = self.enqueued(true, builder.timed_steps());
         let (keeping, apart) = more(self, &builder)?;
         let others = keeping.iter().flat_map(Keeping::sequences);
-        let others = others.chain(apart.iter().flat_map(Apart::sequences));
+        let others = others.chain(apart.iter().flat_map(Apart::sequences)).chain(fed.iter().flatten());
         let room =
             [&plain, &timed].into_iter().chain(others).map(Enqueued::room).fold(self.room, Room::union);
         if room != self.room {
@@ -263,7 +273,9 @@ impl Executor {
                 vocabulary: program.vocabulary(),
                 label_count: program.label_count(),
             },
+            slots,
             plain,
+            fed,
             timed,
             keeping,
             apart,
@@ -521,6 +533,11 @@ impl Enqueued {
     }
 }
 
+/// From which number on events are free.
+fn unused(events: &[Option<EventId>]) -> u32 {
+    events.iter().flatten().count() as u32
+}
+
 /// In a timed iteration every command has two events.
 fn begin_event(command: u32) -> EventId {
     EventId(2 * command)
@@ -538,18 +555,21 @@ struct Builder<'a> {
     slab: &'a HostSlab,
     waits: &'a [Vec<CommandId>],
     resident: Bytes,
+    slots: Option<Slots>,
 }
 
 impl Builder<'_> {
-    /// The steps of an iteration with nothing timed inside.
-    fn plain_steps(&self) -> Vec<Step> {
-        self.steps(&self.events(), false, Vec::new(), |_, _, _| {})
+    /// The steps of an iteration with nothing timed inside, which brings the next input from a slot.
+    fn plain_steps(&self, slot: Option<Half>) -> Vec<Step> {
+        let events = self.events();
+        let feeding = self.feeding(slot, unused(&events));
+        self.steps(&events, false, Vec::new(), feeding, |_, _, _| {})
     }
 
     /// The steps of an iteration in which every command is timed.
     fn timed_steps(&self) -> Vec<Step> {
         let events = (0..self.schedule.commands.len() as u32).map(|i| Some(end_event(i))).collect::<Vec<_>>();
-        self.steps(&events, true, Vec::new(), |_, _, _| {})
+        self.steps(&events, true, Vec::new(), None, |_, _, _| {})
     }
 
     /// By command: the event of its end, where another stream waits for that.
@@ -561,12 +581,13 @@ impl Builder<'_> {
     }
 
     /// After the first steps every command with what `before` puts in front of it, with its waits before it and its event,
-    /// where it has one, after it.
+    /// where it has one, after it; behind all the next input.
     fn steps(
         &self,
         events: &[Option<EventId>],
         timed: bool,
         first: Vec<Step>,
+        feeding: Option<Feeding>,
         mut before: impl FnMut(CommandId, &Command, &mut Vec<Step>),
     ) -> Vec<Step> {
         let mut steps = first;
@@ -582,7 +603,9 @@ impl Builder<'_> {
             }
             steps.push(self.step(id, command));
             steps.extend(events[id.index()].map(|event| Step::Record(stream, event)));
+            feeding.iter().for_each(|feeding| feeding.behind(id, &mut steps));
         }
+        feeding.into_iter().for_each(|feeding| feeding.end(&mut steps));
         steps
     }
 

@@ -135,14 +135,17 @@ pub struct Trainer {
     copied: Option<Copied>,
     /// The one that the running iteration makes, and the stamp that it will have.
     copying: Option<(Copied, [u8; Hyper::BYTES])>,
-    /// The iteration whose input lies on the device already, brought by the one before.
-    fed: Option<u64>,
-    /// The slot that was filled last, and the iteration that its input is of.
-    filled: Option<(Half, u64)>,
+    /// Whose input lies on the device already, brought by the iteration or the pass before.
+    fed: Option<Place>,
+    /// The slot that was filled last, and whose input is in it.
+    filled: Option<(Half, Place)>,
     /// Whether the device is looked at in the next iteration, and what was seen last.
     look: bool,
     seen: Option<Health>,
 }
+
+/// Which input: that of an iteration, for a virtual worker.
+type Place = (u64, u64);
 
 /// A copy of the state: where it is, and the iterations done in it.
 #[derive(Clone, Copy)]
@@ -353,10 +356,11 @@ impl Trainer {
     ) -> Result<Outcome, RuntimeError> {
         let per_epoch = self.accept(data)?;
         let mut feed = self.feed.take().unwrap_or_else(|| Feed::new(data, &self.plan));
+        let mut source = Source { feed: &mut feed, data, per_epoch };
         let outcome = match self.share.take() {
-            None => self.train_from(&mut feed, data, per_epoch, until, observe, pause),
+            None => self.train_from(&mut source, until, observe, pause),
             Some(mut share) => {
-                let outcome = self.train_sharing(&mut share, &mut feed, data, until, observe, pause);
+                let outcome = self.train_sharing(&mut share, &mut source, until, observe, pause);
                 self.share = Some(share);
                 outcome
             }
@@ -367,9 +371,7 @@ impl Trainer {
 
     fn train_from(
         &mut self,
-        feed: &mut Feed,
-        data: &dyn Dataset,
-        per_epoch: u64,
+        source: &mut Source<'_>,
         until: u64,
         observe: &mut dyn FnMut(&Observation),
         pause: &dyn Fn() -> bool,
@@ -385,32 +387,18 @@ impl Trainer {
                 break Outcome::Paused;
             }
             let (step, learning_rate) = (self.step, self.plan.rate.at(self.step));
-            let stamp = match self.fed.take() {
-                Some(fed) if fed == step => self.write_hyper(learning_rate, self.plan.seed)?,
-                _ => {
-                    let batch = feed.batch_of((step, 0), data, per_epoch);
-                    self.write_input(batch, learning_rate, self.plan.seed)?
-                }
-            };
-            if ended.is_some() {
-                self.fill(self.next_copy().half, step + 1, feed, data, per_epoch)?;
-            }
+            let stamp = self.write_input(source, (step, 0), learning_rate, self.plan.seed)?;
+            let copied_to = ended.as_ref().map(|_| self.next_copy().half);
+            let slot = self.next_slot(source, (step + 1, 0), copied_to)?;
             let waited = self.executor.device().waited();
             let start = Instant::now();
-            match ended {
-                Some(_) => self.start_copying(stamp),
-                None => self.executor.start(&self.train),
+            match (&ended, slot) {
+                (Some(_), _) => self.start_copying(stamp),
+                (None, Some(slot)) => self.executor.start_feeding(&self.train, slot),
+                (None, None) => self.executor.start(&self.train),
             }
             // Meanwhile the host prepares what it can.
-            let copying = ended.as_ref().and(self.copying);
-            let feeding = copying.map(|(copy, _)| copy.half).filter(|_| self.train.feeds());
-            let prepared = match feeding {
-                Some(half) => self.fill(half.next(), step + 2, feed, data, per_epoch),
-                None => {
-                    feed.batch_of((step + 1, 0), data, per_epoch);
-                    Ok(())
-                }
-            };
+            let prepared = self.read_ahead(source, slot, [(step + 1, 0), (step + 2, 0)]);
             if std::mem::take(&mut self.look) {
                 self.seen = self.executor.device().health();
             }
@@ -418,7 +406,7 @@ impl Trainer {
             let end = Instant::now();
             prepared?;
             self.step += 1;
-            self.fed = feeding.map(|_| self.step);
+            self.fed = slot.map(|_| (self.step, 0));
             if let Some(observation) = ended.take() {
                 self.copied = self.copying.take().map(|(copy, _)| copy);
                 observe(&observation);
@@ -429,7 +417,7 @@ impl Trainer {
             }
             let observation = Observation {
                 step,
-                epoch: step / per_epoch,
+                epoch: step / source.per_epoch,
                 learning_rate,
                 loss,
                 accuracy: correct / counted.max(1.0),
@@ -453,23 +441,51 @@ impl Trainer {
         Ok(outcome)
     }
 
-    /// Puts the input of an iteration into a slot, where there are slots and it is not there yet.
-    fn fill(
-        &mut self,
-        slot: Half,
-        step: u64,
-        feed: &mut Feed,
-        data: &dyn Dataset,
-        per_epoch: u64,
-    ) -> Result<(), RuntimeError> {
-        if !self.train.feeds() || self.filled == Some((slot, step)) {
+    /// Puts an input into a slot, unless it is there already.
+    fn fill(&mut self, source: &mut Source<'_>, slot: Half, place: Place) -> Result<(), RuntimeError> {
+        if self.filled == Some((slot, place)) {
             return Ok(());
         }
-        let batch = feed.batch_of((step, 0), data, per_epoch);
+        let batch = source.batch_of(place);
         self.filled = None;
         self.executor.fill_slot(&self.train, slot, batch.images(), batch.labels())?;
-        self.filled = Some((slot, step));
+        self.filled = Some((slot, place));
         Ok(())
+    }
+
+    /// The slot from which an iteration, or a pass, brings the input of the next one, which is in it from here on: that of the
+    /// half to which the iteration copies the state, or of that to which the next one does. None where each input is written.
+    fn next_slot(
+        &mut self,
+        source: &mut Source<'_>,
+        next: Place,
+        copied_to: Option<Half>,
+    ) -> Result<Option<Half>, RuntimeError> {
+        if !self.train.feeds() {
+            return Ok(None);
+        }
+        let slot = copied_to.unwrap_or_else(|| match self.filled {
+            Some((slot, place)) if place == next => slot,
+            _ => self.next_copy().half.next(),
+        });
+        self.fill(source, slot, next)?;
+        Ok(Some(slot))
+    }
+
+    /// Reads the next input, or, where that comes from a slot, the one after it into the other slot.
+    fn read_ahead(
+        &mut self,
+        source: &mut Source<'_>,
+        slot: Option<Half>,
+        [next, after]: [Place; 2],
+    ) -> Result<(), RuntimeError> {
+        match slot {
+            Some(slot) => self.fill(source, slot.next(), after),
+            None => {
+                source.batch_of(next);
+                Ok(())
+            }
+        }
     }
 
     /// The state as it is now, and where it is copied.
@@ -504,8 +520,8 @@ impl Trainer {
         let mut feed = Feed::new(data, &self.plan);
         self.fed = None;
         let first = self.share.as_ref().map_or(0, |share| share.first());
-        let batch = feed.batch_of((self.step, first), data, per_epoch);
-        self.write_input(batch, self.plan.rate.at(self.step), self.plan.seed)?;
+        let mut source = Source { feed: &mut feed, data, per_epoch };
+        self.write_input(&mut source, (self.step, first), self.plan.rate.at(self.step), self.plan.seed)?;
         let timeline = self.executor.run_timed(&self.train)?;
         self.step += 1;
         Ok(timeline)
@@ -565,15 +581,20 @@ impl Trainer {
         Ok(Some(Evaluation { loss, correct, labels, samples: data.len() as u64 }))
     }
 
-    /// Writes what the next iteration of training reads, with this seed of its dropout; gives its hyperparameters.
+    /// Writes what the next iteration of training, or the next pass, reads, with this seed of its dropout: its input, unless it
+    /// was brought to the device already, and its hyperparameters, which it gives.
     fn write_input(
         &mut self,
-        batch: &Batch,
+        source: &mut Source<'_>,
+        place: Place,
         learning_rate: f64,
         seed: u64,
     ) -> Result<[u8; Hyper::BYTES], RuntimeError> {
-        self.executor.write_images(&self.train, batch.images())?;
-        self.executor.write_labels(&self.train, batch.labels())?;
+        if self.fed.take() != Some(place) {
+            let batch = source.batch_of(place);
+            self.executor.write_images(&self.train, batch.images())?;
+            self.executor.write_labels(&self.train, batch.labels())?;
+        }
         self.write_hyper(learning_rate, seed)
     }
 
@@ -713,7 +734,7 @@ struct Feed {
     virtual_workers: u64,
     batch: Batch,
     /// The iteration and the virtual worker that `batch` is of.
-    place: Option<(u64, u64)>,
+    place: Option<Place>,
     order: Vec<u32>,
     /// The epoch that `order` is of.
     epoch: Option<u64>,
@@ -727,7 +748,7 @@ impl Feed {
     }
 
     /// The batch of an iteration for a virtual worker, read unless it was the last to be.
-    fn batch_of(&mut self, place: (u64, u64), data: &dyn Dataset, per_epoch: u64) -> &Batch {
+    fn batch_of(&mut self, place: Place, data: &dyn Dataset, per_epoch: u64) -> &Batch {
         if self.place.replace(place) != Some(place) {
             let (step, number) = place;
             let epoch = step / per_epoch;
@@ -739,6 +760,20 @@ impl Feed {
             self.batch.fill(data, samples.iter().map(|s| *s as usize));
         }
         &self.batch
+    }
+}
+
+/// Where the inputs of a training come from.
+struct Source<'a> {
+    feed: &'a mut Feed,
+    data: &'a dyn Dataset,
+    /// The iterations of an epoch.
+    per_epoch: u64,
+}
+
+impl Source<'_> {
+    fn batch_of(&mut self, place: Place) -> &Batch {
+        self.feed.batch_of(place, self.data, self.per_epoch)
     }
 }
 

@@ -7,7 +7,10 @@ use super::program;
 use crate::support::{everything, keep, naive, plan};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::Stream;
-use plimsoll_runtime::{DeviceError, Executor, MemoryKind, MemoryLayout, RuntimeError, Trainer};
+use plimsoll_runtime::group::alone;
+use plimsoll_runtime::{
+    DeviceError, Executor, MemoryKind, MemoryLayout, RuntimeError, Trainer, TrainingPlan,
+};
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 
@@ -286,4 +289,65 @@ fn all_parameters_are_updated_by_one_launch() {
         bits(&trainer.checkpoint().expect("it is whole"))
     };
     assert!(trained(true) == trained(false));
+}
+
+/// How a training runs.
+#[derive(Clone, Copy, Debug)]
+enum Training {
+    /// Its state is copied during each iteration.
+    Copied,
+    /// Its state is not copied.
+    Plain,
+    /// Its updates are made of several passes.
+    Shared,
+}
+
+/// Once its graphs are captured, an iteration writes nothing but hyperparameters, and what workers share, however it trains; and
+/// the bits are those of inputs that the host writes.
+#[test]
+fn inputs_are_commands_of_the_iteration_before_in_every_training() {
+    const PASSES: u64 = 3;
+    let Some(library) = StandIn::open() else { return };
+    let network = everything();
+    let program = program(&library, &network);
+    let schedule = naive(&program.trace);
+    let digits = plimsoll_runtime::data::digits();
+    for how in [Training::Copied, Training::Plain, Training::Shared] {
+        let trained = |slots: bool| {
+            let layout = MemoryLayout::of(&program, &schedule);
+            let layout = if slots { layout.feeding(&program) } else { layout };
+            let layout =
+                if matches!(how, Training::Copied) { layout.keeping_state(&program) } else { layout };
+            let mut executor = Executor::new(Box::new(library.device(true)), layout).expect("it is small");
+            let loaded = match how {
+                Training::Copied => executor.load_keeping_state(&program, &schedule, None),
+                Training::Plain => executor.load(&program, &schedule),
+                Training::Shared => executor.load_apart(&program, &schedule, Bytes(1 << 10)),
+            };
+            let (loaded, plan) = (loaded.expect("the schedule is valid"), plan(&network, BATCH));
+            let trainer = match how {
+                Training::Shared => {
+                    let plan = TrainingPlan { virtual_workers: PASSES, ..plan };
+                    Trainer::sharing(executor, loaded, None, plan, alone())
+                }
+                _ => Trainer::new(executor, loaded, None, plan),
+            };
+            let mut trainer = trainer.expect("the plan fits");
+            let mut train = |until| {
+                trainer.train(&*digits.train, until, &mut |_| {}, &|| false).expect("it trains");
+            };
+            // The first iteration of a call copies no state.
+            (1..=8).for_each(|call| train(4 * call));
+            let calls = library.calls_of(|| train(36));
+            (calls["cuMemcpyHtoDAsync_v2"], bits(&trainer.checkpoint().expect("it is whole")))
+        };
+        let ((fed, found), (written, expected)) = (trained(true), trained(false));
+        assert!(found == expected, "{how:?}");
+        let passes = if matches!(how, Training::Shared) { PASSES } else { 1 };
+        // Images and labels.
+        assert_eq!(written - fed, 2 * 4 * passes, "{how:?}");
+        if passes == 1 {
+            assert_eq!(fed, 4, "{how:?}");
+        }
+    }
 }
