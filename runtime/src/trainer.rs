@@ -13,9 +13,10 @@
 
 mod meeting;
 mod share;
+mod source;
 
 use crate::checkpoint::{Checkpoint, DataName, Progress, SavedRegion};
-use crate::data::{Batch, Dataset, epoch_order};
+use crate::data::{Batch, Dataset};
 use crate::device::MemoryLayout;
 use crate::error::RuntimeError;
 use crate::executor::{Executor, Loaded};
@@ -29,6 +30,7 @@ use plimsoll_ir::program::{Hyper, Init, Region, Role};
 use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::{Bytes, Seconds};
 use share::Share;
+use source::{Feed, Place, Source};
 use std::collections::HashMap;
 use std::path::Path;
 use std::time::Instant;
@@ -143,9 +145,6 @@ pub struct Trainer {
     look: bool,
     seen: Option<Health>,
 }
-
-/// Which input: that of an iteration, for a virtual worker.
-type Place = (u64, u64);
 
 /// A copy of the state: where it is, and the iterations done in it.
 #[derive(Clone, Copy)]
@@ -725,56 +724,6 @@ fn normal_pair(first: u32, second: u32) -> [f32; 2] {
     let radius = (-2.0 * (1.0 - f64::from(unit_f32(first))).ln()).sqrt();
     let (sin, cos) = (std::f64::consts::TAU * f64::from(unit_f32(second))).sin_cos();
     [(radius * cos) as f32, (radius * sin) as f32]
-}
-
-/// Brings the batches in the order of their epochs.
-struct Feed {
-    seed: u64,
-    batch_size: u64,
-    virtual_workers: u64,
-    batch: Batch,
-    /// The iteration and the virtual worker that `batch` is of.
-    place: Option<Place>,
-    order: Vec<u32>,
-    /// The epoch that `order` is of.
-    epoch: Option<u64>,
-}
-
-impl Feed {
-    fn new(data: &dyn Dataset, plan: &TrainingPlan) -> Feed {
-        let (batch, order) = (Batch::new(plan.batch, data), Vec::with_capacity(data.len()));
-        let TrainingPlan { seed, batch: batch_size, virtual_workers, .. } = *plan;
-        Feed { seed, batch_size, virtual_workers, batch, place: None, order, epoch: None }
-    }
-
-    /// The batch of an iteration for a virtual worker, read unless it was the last to be.
-    fn batch_of(&mut self, place: Place, data: &dyn Dataset, per_epoch: u64) -> &Batch {
-        if self.place.replace(place) != Some(place) {
-            let (step, number) = place;
-            let epoch = step / per_epoch;
-            if self.epoch.replace(epoch) != Some(epoch) {
-                epoch_order(data.len(), self.seed, epoch, &mut self.order);
-            }
-            let first = ((step % per_epoch * self.virtual_workers + number) * self.batch_size) as usize;
-            let samples = &self.order[first..first + self.batch_size as usize];
-            self.batch.fill(data, samples.iter().map(|s| *s as usize));
-        }
-        &self.batch
-    }
-}
-
-/// Where the inputs of a training come from.
-struct Source<'a> {
-    feed: &'a mut Feed,
-    data: &'a dyn Dataset,
-    /// The iterations of an epoch.
-    per_epoch: u64,
-}
-
-impl Source<'_> {
-    fn batch_of(&mut self, place: Place) -> &Batch {
-        self.feed.batch_of(place, self.data, self.per_epoch)
-    }
 }
 
 #[cfg(test)]
