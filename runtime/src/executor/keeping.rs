@@ -183,7 +183,7 @@ impl Builder<'_> {
         let mut first = Vec::new();
         let mut copy = Inserting::new(beside, unused, &mut first);
         let feeding = self.feeding(Some(beside.half), unused + 2);
-        self.steps(&events, false, first, feeding, |id, command, steps| {
+        self.steps(&events, &|_| false, first, feeding, |id, command, steps| {
             copy.before(self.program, id, command, steps);
         })
     }

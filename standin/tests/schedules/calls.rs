@@ -5,8 +5,12 @@ use super::bodies::{BATCH, bits};
 use super::library::StandIn;
 use super::program;
 use crate::support::{everything, keep, naive, plan};
-use plimsoll_ir::Bytes;
-use plimsoll_ir::schedule::Stream;
+use plimsoll::profiler::batch_samples;
+use plimsoll_ir::program::{Call, Hyper};
+use plimsoll_ir::schedule::{Command, Stream};
+use plimsoll_ir::simulate::Span;
+use plimsoll_ir::trace::Phase;
+use plimsoll_ir::{Bytes, CommandId, Seconds};
 use plimsoll_runtime::group::alone;
 use plimsoll_runtime::{
     DeviceError, Executor, MemoryKind, MemoryLayout, RuntimeError, Trainer, TrainingPlan,
@@ -250,7 +254,7 @@ fn a_device_that_is_not_to_be_seen_is_not_seen() {
     }
 }
 
-/// Where ops are timed one by one, each update is a launch of its own: as many launches more, and the same bits.
+/// Also where ops are timed: as many launches, the time of one for all of them by their bytes, and the same bits.
 #[test]
 fn all_parameters_are_updated_by_one_launch() {
     let Some(library) = StandIn::open() else { return };
@@ -272,7 +276,33 @@ fn all_parameters_are_updated_by_one_launch() {
         });
         calls["cuLaunchKernel"]
     };
-    assert_eq!(launches(true) - launches(false), updates - 1);
+    assert_eq!(launches(true), launches(false));
+    let timeline = executor.run_timed(&loaded).expect("an iteration");
+    let of_updates: Vec<(CommandId, u64)> = schedule
+        .numbered_commands()
+        .filter_map(|(id, command)| {
+            let Command::Compute { op, .. } = command else { return None };
+            let Call::Sgd { elements, .. } = program.kernels[op.index()].call else { return None };
+            Some((id, elements))
+        })
+        .collect();
+    let spans: Vec<Span> = of_updates.iter().map(|(id, _)| timeline.spans[id.index()]).collect();
+    let whole = spans[spans.len() - 1].end.0 - spans[0].start.0;
+    assert!(whole > 0.0);
+    assert!(spans.windows(2).all(|two| two[0].end == two[1].start), "one after the other: {spans:?}");
+    // Hyperparameters, and three numbers for each element.
+    let bytes = |elements: u64| (Hyper::BYTES as u64 + 12 * elements) as f64;
+    let all = of_updates.iter().map(|(_, elements)| bytes(*elements)).sum::<f64>();
+    for ((_, elements), span) in of_updates.iter().zip(&spans) {
+        let share = (span.end.0 - span.start.0) / whole;
+        assert!((share - bytes(*elements) / all).abs() < 1e-6, "{elements} elements have {share}");
+    }
+    // One pair of events is taken off all of them together.
+    let overhead = Seconds(whole / 2.0);
+    let samples = batch_samples(&loaded, &[timeline], overhead);
+    let kept = samples.ops.iter().filter(|op| op.phase == Phase::Update).flat_map(|op| &op.seconds);
+    let kept = kept.copied().sum::<Seconds>();
+    assert!((kept.0 / whole - 0.5).abs() < 1e-6, "{kept} of {whole} s");
     let trained = |timed: bool| {
         let layout = MemoryLayout::of(&program, &schedule);
         let mut executor = Executor::new(Box::new(library.device(false)), layout).expect("it is small");
@@ -302,8 +332,8 @@ enum Training {
     Shared,
 }
 
-/// Once its graphs are captured, an iteration writes nothing but hyperparameters, and what workers share, however it trains; and
-/// the bits are those of inputs that the host writes.
+/// Once its graphs are captured, an iteration writes nothing but hyperparameters, and what workers share, however it trains. The
+/// bits are those of inputs that the host writes.
 #[test]
 fn inputs_are_commands_of_the_iteration_before_in_every_training() {
     const PASSES: u64 = 3;
