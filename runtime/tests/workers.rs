@@ -37,7 +37,7 @@ fn worker(
     let program = training(network, plan.batch);
     let schedule = scheduler(&program.trace);
     check_schedule(&program.trace, &schedule).expect("a valid schedule");
-    let feeds = group.facts().rank % 2 == 0;
+    let feeds = group.facts().rank.is_multiple_of(2);
     let options = CpuOptions { poison: !feeds, delays: Some(3), ..CpuOptions::default() };
     let layout = MemoryLayout::of(&program, &schedule);
     let layout = if feeds { layout.feeding(&program) } else { layout };

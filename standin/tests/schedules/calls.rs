@@ -332,8 +332,8 @@ enum Training {
     Shared,
 }
 
-/// Once its graphs are captured, an iteration writes nothing but hyperparameters, and what workers share, however it trains. The
-/// bits are those of inputs that the host writes.
+/// Once its graphs are captured, an iteration writes nothing but hyperparameters, and what workers share, however it trains.
+/// The bits are those of inputs that the host writes.
 #[test]
 fn inputs_are_commands_of_the_iteration_before_in_every_training() {
     const PASSES: u64 = 3;
