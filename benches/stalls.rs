@@ -62,7 +62,7 @@ fn timed_trace(task: &NetworkWorkload, batch: u64) -> Trace {
     let timelines: Vec<_> =
         (0..TIMED).map(|_| trainer.train_timed(&*task.data.train).expect("a valid schedule runs")).collect();
     let loaded = trainer.loaded();
-    let samples = batch_samples(loaded.trace(), loaded.schedule(), &timelines, Seconds::ZERO);
+    let samples = batch_samples(loaded, &timelines, Seconds::ZERO);
     for (op, samples) in trace.ops.iter_mut().zip(samples.ops) {
         op.seconds = middle(&samples.seconds).0;
     }

@@ -3,7 +3,8 @@
 #
 #   gpu/accept.sh build                 where Rust is: makes gpu/dist/accept, one program that needs no Rust
 #   gpu/accept.sh run [SECTION...]      where the GPU is: runs the usual sections, or those named, and writes gpu/results/
-#   gpu/accept.sh plan [--minutes N]    says what to run in so much time, PyTorch's sections included (25)
+#   gpu/accept.sh plan [--minutes N] [--from DIR]   says what to run in so much time, PyTorch's sections included (25);
+#                                       by what sections took in a folder of results, where there is one
 #
 # `run` needs this script, pytorch.py and dist/accept, in one folder. Options of `accept run` can be given, too (`--small`).
 #   PYTHON                     the Python that has PyTorch (python3)

@@ -333,7 +333,7 @@ impl Runner {
             timelines.push(self.executor.run_timed(&self.loaded)?);
         }
         let mut trace = self.loaded.trace().clone();
-        let samples = batch_samples(&trace, self.loaded.schedule(), &timelines, Seconds::ZERO);
+        let samples = batch_samples(&self.loaded, &timelines, Seconds::ZERO);
         for (op, samples) in trace.ops.iter_mut().zip(samples.ops) {
             op.seconds = middle(&samples.seconds).0;
             op.alternatives.clear();

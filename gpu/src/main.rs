@@ -20,7 +20,8 @@ mod torch;
 
 use clap::{Args, Parser, Subcommand};
 use ground::Ground;
-use std::path::PathBuf;
+use plimsoll::failure::Failure;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Tests and measurements of the device `cuda`, against what it must reach.
@@ -59,6 +60,9 @@ enum Verb {
         /// Minutes that there are for all of them
         #[arg(long, value_name = "N", default_value_t = 25)]
         minutes: u64,
+        /// A folder of results: what a section took there is what it takes, with a tenth to spare
+        #[arg(long, value_name = "DIR")]
+        from: Option<PathBuf>,
     },
     /// Run the tests as `cargo test` would; what follows goes to the harness
     Test {
@@ -96,6 +100,16 @@ struct Options {
     pytorch_cpu: bool,
 }
 
+/// The results of a folder that has some.
+fn measured(folder: &Path) -> Result<Vec<results::Results>, Failure> {
+    let all = results::folder(folder)?;
+    if all.is_empty() {
+        return Err(Failure::usage(format_args!("{} has no results", folder.display()))
+            .help("name a folder that `accept run` has written to, or leave out --from"));
+    }
+    Ok(all)
+}
+
 fn main() -> ExitCode {
     // What fails says so itself; a warning tells of a library's algorithm that is left out, or of memory.
     let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "warn".to_owned());
@@ -107,10 +121,10 @@ fn main() -> ExitCode {
             print!("{}", results::sections());
             Ok(())
         }
-        Verb::Plan { minutes } => {
-            print!("{}", plan::plan(minutes));
-            Ok(())
-        }
+        Verb::Plan { minutes, from } => from
+            .as_deref()
+            .map_or(Ok(Vec::new()), measured)
+            .map(|all| print!("{}", plan::plan(minutes, &all))),
         Verb::Test { arguments } => return bodies::harness(arguments),
         Verb::Section { name, seconds, options } => {
             sections::find(&name).and_then(|section| (section.run)(&Ground::new(seconds, options)))

@@ -1,10 +1,12 @@
 //! What to run in so much time: commands of ten minutes at most, in the order of what matters, of this program and of the
-//! front for PyTorch.
+//! front for PyTorch. How long a section of this program takes is what it took in a folder of results, where it ran to its end
+//! there, and what it may take else.
 //!
 //! What it deliberately does not do: ask the GPU. It prints the same everywhere, so that the time on a borrowed one goes into
 //! what is printed.
 
-use crate::sections::SECTIONS;
+use crate::results::{Results, SectionState};
+use crate::sections::{SECTIONS, Section};
 use std::fmt::Write;
 
 /// No command takes longer, so that each fits where commands are cut after ten minutes.
@@ -24,7 +26,7 @@ enum Program {
 struct Part {
     of: Program,
     section: &'static str,
-    /// Seconds after which it is cut.
+    /// Seconds that it takes at most.
     seconds: u64,
 }
 
@@ -58,12 +60,25 @@ struct Group {
     parts: Vec<Part>,
 }
 
+/// What may pass beyond what a section took before.
+const SPARE: f64 = 1.1;
+
+/// The seconds that a section takes at most: by these results, the longest of them, or those after which it is cut.
+fn seconds_of(section: &Section, measured: &[Results]) -> u64 {
+    let outcomes = measured.iter().flat_map(|results| &results.sections);
+    let whole = outcomes.filter(|outcome| {
+        outcome.section == section.name && outcome.state == SectionState::Done && !outcome.small
+    });
+    let longest = whole.map(|outcome| outcome.seconds).max_by(f64::total_cmp);
+    longest.map_or(section.seconds, |seconds| (seconds * SPARE).ceil() as u64)
+}
+
 /// All sections in the order of what matters.
-fn groups() -> Vec<Group> {
+fn groups(measured: &[Results]) -> Vec<Group> {
     let own = |names: &[&str]| {
         let part = |name: &&str| {
             let section = SECTIONS.iter().find(|section| section.name == *name).expect("it is a section");
-            Part { of: Program::Accept, section: section.name, seconds: section.seconds }
+            Part { of: Program::Accept, section: section.name, seconds: seconds_of(section, measured) }
         };
         names.iter().map(part).collect::<Vec<_>>()
     };
@@ -99,11 +114,11 @@ fn groups() -> Vec<Group> {
 }
 
 /// The commands for so many minutes, each with the seconds that it takes at most, behind what it asks; and what there is no
-/// time for.
-pub fn plan(minutes: u64) -> String {
+/// time for. Of what was measured are the seconds of sections that ran to their ends.
+pub fn plan(minutes: u64, measured: &[Results]) -> String {
     let mut left = minutes.saturating_mul(60);
     let (mut text, mut without) = (String::new(), String::new());
-    for Group { why, parts } in groups() {
+    for Group { why, parts } in groups(measured) {
         let mut commands: Vec<Vec<Part>> = Vec::new();
         for part in parts {
             if part.seconds > left {

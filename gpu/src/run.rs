@@ -71,6 +71,9 @@ pub fn run(named: &[String], folder: &Path, seconds: u64, options: &Options) -> 
     Err(Failure::new(exit, what.join("; ")))
 }
 
+/// What a row took: from the one before it, or from the section's start.
+const TOOK: &str = "took_seconds";
+
 /// How a line begins that says why something failed.
 const FAILURE: &str = "error: ";
 
@@ -109,11 +112,16 @@ fn attempt(
     let (sender, said) = channel();
     listen(child.stdout.take().expect("it is piped"), sender.clone(), Said::Out);
     listen(child.stderr.take().expect("it is piped"), sender, Said::Err);
-    let (mut ends, mut last) = (0, String::new());
+    let (mut ends, mut last, mut last_row) = (0, String::new(), begun);
     while ends < 2 {
         match said.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(Said::Out(line)) => match serde_json::from_str::<Row>(&line) {
-                Ok(row) => {
+                Ok(mut row) => {
+                    let now = Instant::now();
+                    row.insert(
+                        TOOK.to_owned(),
+                        json!((now - std::mem::replace(&mut last_row, now)).as_secs_f64()),
+                    );
                     println!("  {}", brief(&row));
                     outcome.rows.push(row);
                     outcome.seconds = begun.elapsed().as_secs_f64();

@@ -211,6 +211,34 @@ fn what_cannot_run_says_so_with_the_exit_codes_of_the_house() {
     check(&["table", nowhere.path().to_str().expect("a path")], 2, &["other.json", "no results"]);
 }
 
+#[test]
+fn a_test_that_fails_is_a_row_with_its_words_and_each_row_says_what_it_took() {
+    let Some(libraries) = stand_in() else { return };
+    // No device opens without it.
+    std::fs::remove_file(libraries.path().join("libcudnn.so.9")).expect("it is there");
+    let folder = libraries.path().join("results");
+    let at = folder.to_str().expect("a path");
+    let output = accept(&["run", "tests", "--small", "--results", at], libraries.path());
+    if output.status.success() {
+        return println!("skipped: this machine has a cuDNN");
+    }
+    assert_eq!(output.status.code(), Some(6), "{}", said(&output.stderr));
+    let results = results(&folder);
+    let section = &results["sections"][0];
+    let rows = section["rows"].as_array().expect("a list");
+    let of_tests: Vec<&Value> = rows.iter().filter(|row| row["test"].is_string()).collect();
+    assert_eq!(of_tests.len(), 3, "one of each group: {section}");
+    for row in of_tests {
+        let words = row["words"].as_str().unwrap_or_default();
+        assert!(words.contains("panicked") && !words.ends_with("panicked"), "{row}");
+    }
+    let failed: u64 = rows.iter().filter_map(|row| row["failed"].as_u64()).sum();
+    assert_eq!(failed, 3, "{section}");
+    let took = rows.iter().map(|row| row["took_seconds"].as_f64().expect("each says so")).sum::<f64>();
+    let whole = section["seconds"].as_f64().expect("it has");
+    assert!(0.0 < took && took <= whole, "{took} s of {whole} s");
+}
+
 /// What stands between two marks of the README.
 fn marked<'a>(page: &'a str, mark: &str) -> &'a str {
     let (_, rest) = page.split_once(&format!("<!-- {mark} -->\n")).expect("the page has the mark");
@@ -510,6 +538,41 @@ fn twenty_five_minutes_begin_with_what_must_be_right_and_hold_the_comparisons() 
     let text = plan(600);
     assert!(text.contains("of 140 GB, since vgg516 keeps 81.8 GiB"), "{text}");
     assert!(commands(&text).iter().any(|(_, sections, _)| sections == &["deep"]), "{text}");
+}
+
+#[test]
+fn a_plan_from_results_takes_the_seconds_that_sections_took() {
+    let section = |name: &str, state: &str, seconds: f64, small: bool| {
+        json!({
+            "section": name, "state": state, "why": "w", "seconds": seconds, "plimsoll": "x", "small": small, "rows": []
+        })
+    };
+    let folder = tempfile::tempdir().expect("there is a folder for temporary files");
+    let at = folder.path().to_str().expect("a path");
+    let plan = || accept(&["plan", "--minutes", "0", "--from", at], folder.path());
+    let none = plan();
+    assert_eq!(none.status.code(), Some(2));
+    assert!(said(&none.stderr).contains("has no results"), "{}", said(&none.stderr));
+    let write = |device: &str, sections: Value| {
+        let machine = json!({ "device": device, "date": "2026-01-02" });
+        let results = json!({ "kind": "plimsoll-acceptance/1", "machine": machine, "sections": sections });
+        let path = folder.path().join(format!("{device}-2026-01-02.json"));
+        std::fs::write(path, results.to_string()).expect("a file");
+    };
+    write(
+        "a",
+        json!([
+            section("tests", "done", 31.2, false),
+            section("bits", "cut", 5.0, false),
+            section("link", "done", 1.0, true)
+        ]),
+    );
+    write("b", json!([section("tests", "done", 20.0, false)]));
+    let text = said(&plan().stdout);
+    for (name, seconds) in [("tests", 35), ("bits", 40), ("link", 10)] {
+        let line = format!("gpu/accept.sh run {name} --seconds {seconds}  #");
+        assert!(text.contains(&line), "`{line}` in:\n{text}");
+    }
 }
 
 #[test]

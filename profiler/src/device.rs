@@ -215,7 +215,7 @@ impl Bench for DeviceBench<'_, '_> {
         let overhead = self.overhead;
         let (executor, loaded) = self.ready(position, alternative)?;
         let timeline = executor.run_timed(loaded)?;
-        let mut samples = batch_samples(loaded.trace(), loaded.schedule(), &[timeline], overhead);
+        let mut samples = batch_samples(loaded, &[timeline], overhead);
         if let Some(number) = alternative {
             keep_alternative(&mut samples, loaded.trace(), number);
         }
@@ -338,14 +338,10 @@ fn beside(
     }))
 }
 
-/// The samples of one batch size from timed iterations of a schedule: each op's first run (recomputations left out), less the
-/// overhead of timing it, by the alternative that ran.
-pub fn batch_samples(
-    trace: &Trace,
-    schedule: &Schedule,
-    timelines: &[Timeline],
-    overhead: Seconds,
-) -> BatchSamples {
+/// The samples of one batch size from timed iterations of what is loaded: each op's first run (recomputations left out), less
+/// the overhead of timing it, by the alternative that ran. Ops that the device joins share one overhead.
+pub fn batch_samples(loaded: &Loaded, timelines: &[Timeline], overhead: Seconds) -> BatchSamples {
+    let (trace, schedule) = (loaded.trace(), loaded.schedule());
     let mut ops: Vec<OpSamples> = trace
         .ops
         .iter()
@@ -363,7 +359,8 @@ pub fn batch_samples(
         for (id, command) in schedule.numbered_commands() {
             if let Command::Compute { op, again: false, alternative, .. } = command {
                 let span = timeline.spans[id.index()];
-                let seconds = Seconds((span.end.0 - span.start.0 - overhead.0).max(0.0));
+                let overhead = overhead.0 * loaded.share_of_events(id);
+                let seconds = Seconds((span.end.0 - span.start.0 - overhead).max(0.0));
                 let samples = &mut ops[op.index()];
                 match alternative.map(|number| &trace.ops[op.index()].alternatives[number as usize]) {
                     None => samples.seconds.push(seconds),

@@ -362,6 +362,11 @@ pub trait Device: Send {
     /// Enqueues a kernel on the compute stream.
     fn compute(&mut self, launch: &Arc<Launch>);
 
+    /// Whether a launch and the next one on the compute stream run as one kernel, where nothing is between them on that stream.
+    fn joins(&self, _launch: &Launch, _next: &Launch) -> bool {
+        false
+    }
+
     /// Enqueues a transfer on its stream.
     fn copy(&mut self, transfer: Transfer);
 

@@ -6,33 +6,38 @@
 //! allocates nothing. On a half-duplex link a transfer also waits for the transfer before it in list order, as
 //! formats.md asks.
 //!
-//! Iterations that copy a training's state are in `executor/keeping.rs`, those in two parts in `executor/apart.rs`.
+//! Iterations that copy a training's state are in `executor/keeping.rs`, those in two parts in `executor/apart.rs`, and those
+//! that are timed in `executor/timing.rs`.
 //!
 //! What it deliberately does not do: trust a schedule that it has not checked itself, or decide anything.
 
 mod apart;
 mod feeding;
 mod keeping;
+mod timing;
 
 use crate::cpu::kernels::rounded;
 use crate::device::{Begun, Device, EventId, IterationId, Launch, MemoryLayout, Room, Transfer};
 use crate::error::RuntimeError;
 use crate::host::{HostSlab, host_slab};
+use crate::state::Half;
 use crate::waits::crossing_waits;
 use apart::Apart;
 pub(crate) use apart::Part;
+use feeding::{Feeding, Slots};
 use keeping::Keeping;
 use plimsoll_ir::check::{Places, locate};
 use plimsoll_ir::health::Health;
 use plimsoll_ir::program::{Operand, OperandSpec, Program, Region, STORAGE_ALIGNMENT};
 use plimsoll_ir::schedule::{Command, Holds, Schedule, Stream, alternative_of, moved};
-use plimsoll_ir::simulate::{Span, Timeline};
+use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::trace::{Phase, Trace};
 use plimsoll_ir::{Bytes, CommandId, Float, Seconds, TensorId};
 use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
+use timing::Joined;
 
 /// A device with its memory, ready to run what is loaded: one allocation for everything, three streams, and the commands of
 /// schedules with their addresses worked out once.
@@ -92,8 +97,14 @@ pub struct Loaded {
     hyper: Region,
     metrics: Region,
     inputs: Inputs,
+    /// Where inputs of iterations to come are taken from; none where each is written before its iteration.
+    slots: Option<Slots>,
     plain: Enqueued,
+    /// The same commands, and behind them the next input from each slot.
+    fed: Option<[Enqueued; 2]>,
     timed: Enqueued,
+    /// The commands that are timed as one.
+    joined: Vec<Joined>,
     keeping: Option<Keeping>,
     apart: Option<Apart>,
     trace: Arc<Trace>,
@@ -197,7 +208,8 @@ impl Executor {
     }
 
     /// Checks a schedule and readies it. Several programs with the same resident regions can be loaded, and then
-    /// run in turn.
+    /// run in turn. Where the program trains and the memory has room for inputs ([`MemoryLayout::feeding`]), the iterations of
+    /// a [`crate::Trainer`] bring each other's.
     ///
     /// Errors: the schedule is not valid for the program's trace; the program's kernels do not fit its trace; the
     /// allocation is too small.
@@ -236,13 +248,17 @@ impl Executor {
         let slab = host_slab(&program.trace, schedule);
         let waits = crossing_waits(schedule);
         let resident = self.layout.resident;
-        let builder = Builder { program, schedule, places: &places, slab: &slab, waits: &waits, resident };
-        let plain = self.enqueued(false, builder.plain_steps());
+        let slots = Slots::within(program, self.layout);
+        let builder =
+            Builder { program, schedule, places: &places, slab: &slab, waits: &waits, resident, slots };
+        let plain = self.enqueued(false, builder.plain_steps(None));
+        let fed = slots.map(|_| Half::BOTH.map(|slot| self.enqueued(false, builder.plain_steps(Some(slot)))));
         self.check_launches(program, &plain)?;
-        let timed = self.enqueued(true, builder.timed_steps());
+        let joined = builder.joined(&*self.device);
+        let timed = self.enqueued(true, builder.timed_steps(&joined));
         let (keeping, apart) = more(self, &builder)?;
         let others = keeping.iter().flat_map(Keeping::sequences);
-        let others = others.chain(apart.iter().flat_map(Apart::sequences));
+        let others = others.chain(apart.iter().flat_map(Apart::sequences)).chain(fed.iter().flatten());
         let room =
             [&plain, &timed].into_iter().chain(others).map(Enqueued::room).fold(self.room, Room::union);
         if room != self.room {
@@ -263,8 +279,11 @@ impl Executor {
                 vocabulary: program.vocabulary(),
                 label_count: program.label_count(),
             },
+            slots,
             plain,
+            fed,
             timed,
+            joined,
             keeping,
             apart,
             trace: Arc::new(program.trace.clone()),
@@ -346,17 +365,12 @@ impl Executor {
         Ok(self.device.synchronise()?)
     }
 
-    /// Runs one iteration with an event before and after each command; gives the measured times.
+    /// Runs one iteration with an event before and after each command; gives the measured times. Commands that the device joins
+    /// to one kernel are timed as that kernel, and have a share of its time each, by the bytes of their operands.
     pub fn run_timed(&mut self, loaded: &Loaded) -> Result<Timeline, RuntimeError> {
         self.enqueue(loaded, &loaded.timed);
         self.device.synchronise()?;
-        let commands = loaded.schedule.commands.len() as u32;
-        let spans = (0..commands).map(|i| Span {
-            start: self.device.event_seconds(begin_event(i)),
-            end: self.device.event_seconds(end_event(i)),
-        });
-        let spans = spans.collect();
-        Ok(Timeline { spans })
+        Ok(timing::timeline(&mut *self.device, loaded))
     }
 
     fn enqueue(&mut self, loaded: &Loaded, enqueued: &Enqueued) {
@@ -521,13 +535,9 @@ impl Enqueued {
     }
 }
 
-/// In a timed iteration every command has two events.
-fn begin_event(command: u32) -> EventId {
-    EventId(2 * command)
-}
-
-fn end_event(command: u32) -> EventId {
-    EventId(2 * command + 1)
+/// From which number on events are free.
+fn unused(events: &[Option<EventId>]) -> u32 {
+    events.iter().flatten().count() as u32
 }
 
 /// Makes the steps of an iteration.
@@ -538,18 +548,15 @@ struct Builder<'a> {
     slab: &'a HostSlab,
     waits: &'a [Vec<CommandId>],
     resident: Bytes,
+    slots: Option<Slots>,
 }
 
 impl Builder<'_> {
-    /// The steps of an iteration with nothing timed inside.
-    fn plain_steps(&self) -> Vec<Step> {
-        self.steps(&self.events(), false, Vec::new(), |_, _, _| {})
-    }
-
-    /// The steps of an iteration in which every command is timed.
-    fn timed_steps(&self) -> Vec<Step> {
-        let events = (0..self.schedule.commands.len() as u32).map(|i| Some(end_event(i))).collect::<Vec<_>>();
-        self.steps(&events, true, Vec::new(), |_, _, _| {})
+    /// The steps of an iteration with nothing timed inside, which brings the next input from a slot.
+    fn plain_steps(&self, slot: Option<Half>) -> Vec<Step> {
+        let events = self.events();
+        let feeding = self.feeding(slot, unused(&events));
+        self.steps(&events, &|_| false, Vec::new(), feeding, |_, _, _| {})
     }
 
     /// By command: the event of its end, where another stream waits for that.
@@ -560,13 +567,14 @@ impl Builder<'_> {
         events
     }
 
-    /// After the first steps every command with what `before` puts in front of it, with its waits before it and its event,
-    /// where it has one, after it.
+    /// After the first steps every command with what `before` puts in front of it, with its waits before it, where it begins
+    /// what is timed an event, and its event, where it has one, after it; behind all the next input.
     fn steps(
         &self,
         events: &[Option<EventId>],
-        timed: bool,
+        begins: &dyn Fn(CommandId) -> bool,
         first: Vec<Step>,
+        feeding: Option<Feeding>,
         mut before: impl FnMut(CommandId, &Command, &mut Vec<Step>),
     ) -> Vec<Step> {
         let mut steps = first;
@@ -577,12 +585,14 @@ impl Builder<'_> {
                 let event = events[wait.index()].expect("whatever is waited for has an event");
                 steps.push(Step::Wait(stream, event));
             }
-            if timed {
-                steps.push(Step::Record(stream, begin_event(id.0)));
+            if begins(id) {
+                steps.push(Step::Record(stream, timing::begin_event(id.0)));
             }
             steps.push(self.step(id, command));
             steps.extend(events[id.index()].map(|event| Step::Record(stream, event)));
+            feeding.iter().for_each(|feeding| feeding.behind(id, &mut steps));
         }
+        feeding.into_iter().for_each(|feeding| feeding.end(&mut steps));
         steps
     }
 

@@ -13,9 +13,10 @@
 
 mod meeting;
 mod share;
+mod source;
 
 use crate::checkpoint::{Checkpoint, DataName, Progress, SavedRegion};
-use crate::data::{Batch, Dataset, epoch_order};
+use crate::data::{Batch, Dataset};
 use crate::device::MemoryLayout;
 use crate::error::RuntimeError;
 use crate::executor::{Executor, Loaded};
@@ -29,6 +30,7 @@ use plimsoll_ir::program::{Hyper, Init, Region, Role};
 use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::{Bytes, Seconds};
 use share::Share;
+use source::{Feed, Place, Source};
 use std::collections::HashMap;
 use std::path::Path;
 use std::time::Instant;
@@ -135,10 +137,10 @@ pub struct Trainer {
     copied: Option<Copied>,
     /// The one that the running iteration makes, and the stamp that it will have.
     copying: Option<(Copied, [u8; Hyper::BYTES])>,
-    /// The iteration whose input lies on the device already, brought by the one before.
-    fed: Option<u64>,
-    /// The slot that was filled last, and the iteration that its input is of.
-    filled: Option<(Half, u64)>,
+    /// Whose input lies on the device already, brought by the iteration or the pass before.
+    fed: Option<Place>,
+    /// The slot that was filled last, and whose input is in it.
+    filled: Option<(Half, Place)>,
     /// Whether the device is looked at in the next iteration, and what was seen last.
     look: bool,
     seen: Option<Health>,
@@ -353,10 +355,11 @@ impl Trainer {
     ) -> Result<Outcome, RuntimeError> {
         let per_epoch = self.accept(data)?;
         let mut feed = self.feed.take().unwrap_or_else(|| Feed::new(data, &self.plan));
+        let mut source = Source { feed: &mut feed, data, per_epoch };
         let outcome = match self.share.take() {
-            None => self.train_from(&mut feed, data, per_epoch, until, observe, pause),
+            None => self.train_from(&mut source, until, observe, pause),
             Some(mut share) => {
-                let outcome = self.train_sharing(&mut share, &mut feed, data, until, observe, pause);
+                let outcome = self.train_sharing(&mut share, &mut source, until, observe, pause);
                 self.share = Some(share);
                 outcome
             }
@@ -367,9 +370,7 @@ impl Trainer {
 
     fn train_from(
         &mut self,
-        feed: &mut Feed,
-        data: &dyn Dataset,
-        per_epoch: u64,
+        source: &mut Source<'_>,
         until: u64,
         observe: &mut dyn FnMut(&Observation),
         pause: &dyn Fn() -> bool,
@@ -385,32 +386,18 @@ impl Trainer {
                 break Outcome::Paused;
             }
             let (step, learning_rate) = (self.step, self.plan.rate.at(self.step));
-            let stamp = match self.fed.take() {
-                Some(fed) if fed == step => self.write_hyper(learning_rate, self.plan.seed)?,
-                _ => {
-                    let batch = feed.batch_of((step, 0), data, per_epoch);
-                    self.write_input(batch, learning_rate, self.plan.seed)?
-                }
-            };
-            if ended.is_some() {
-                self.fill(self.next_copy().half, step + 1, feed, data, per_epoch)?;
-            }
+            let stamp = self.write_input(source, (step, 0), learning_rate, self.plan.seed)?;
+            let copied_to = ended.as_ref().map(|_| self.next_copy().half);
+            let slot = self.next_slot(source, (step + 1, 0), copied_to)?;
             let waited = self.executor.device().waited();
             let start = Instant::now();
-            match ended {
-                Some(_) => self.start_copying(stamp),
-                None => self.executor.start(&self.train),
+            match (&ended, slot) {
+                (Some(_), _) => self.start_copying(stamp),
+                (None, Some(slot)) => self.executor.start_feeding(&self.train, slot),
+                (None, None) => self.executor.start(&self.train),
             }
             // Meanwhile the host prepares what it can.
-            let copying = ended.as_ref().and(self.copying);
-            let feeding = copying.map(|(copy, _)| copy.half).filter(|_| self.train.feeds());
-            let prepared = match feeding {
-                Some(half) => self.fill(half.next(), step + 2, feed, data, per_epoch),
-                None => {
-                    feed.batch_of((step + 1, 0), data, per_epoch);
-                    Ok(())
-                }
-            };
+            let prepared = self.read_ahead(source, slot, [(step + 1, 0), (step + 2, 0)]);
             if std::mem::take(&mut self.look) {
                 self.seen = self.executor.device().health();
             }
@@ -418,7 +405,7 @@ impl Trainer {
             let end = Instant::now();
             prepared?;
             self.step += 1;
-            self.fed = feeding.map(|_| self.step);
+            self.fed = slot.map(|_| (self.step, 0));
             if let Some(observation) = ended.take() {
                 self.copied = self.copying.take().map(|(copy, _)| copy);
                 observe(&observation);
@@ -429,7 +416,7 @@ impl Trainer {
             }
             let observation = Observation {
                 step,
-                epoch: step / per_epoch,
+                epoch: step / source.per_epoch,
                 learning_rate,
                 loss,
                 accuracy: correct / counted.max(1.0),
@@ -453,23 +440,51 @@ impl Trainer {
         Ok(outcome)
     }
 
-    /// Puts the input of an iteration into a slot, where there are slots and it is not there yet.
-    fn fill(
-        &mut self,
-        slot: Half,
-        step: u64,
-        feed: &mut Feed,
-        data: &dyn Dataset,
-        per_epoch: u64,
-    ) -> Result<(), RuntimeError> {
-        if !self.train.feeds() || self.filled == Some((slot, step)) {
+    /// Puts an input into a slot, unless it is there already.
+    fn fill(&mut self, source: &mut Source<'_>, slot: Half, place: Place) -> Result<(), RuntimeError> {
+        if self.filled == Some((slot, place)) {
             return Ok(());
         }
-        let batch = feed.batch_of((step, 0), data, per_epoch);
+        let batch = source.batch_of(place);
         self.filled = None;
         self.executor.fill_slot(&self.train, slot, batch.images(), batch.labels())?;
-        self.filled = Some((slot, step));
+        self.filled = Some((slot, place));
         Ok(())
+    }
+
+    /// The slot from which an iteration, or a pass, brings the input of the next one, which is in it from here on: that of the
+    /// half to which the iteration copies the state, or of that to which the next one does. None where each input is written.
+    fn next_slot(
+        &mut self,
+        source: &mut Source<'_>,
+        next: Place,
+        copied_to: Option<Half>,
+    ) -> Result<Option<Half>, RuntimeError> {
+        if !self.train.feeds() {
+            return Ok(None);
+        }
+        let slot = copied_to.unwrap_or_else(|| match self.filled {
+            Some((slot, place)) if place == next => slot,
+            _ => self.next_copy().half.next(),
+        });
+        self.fill(source, slot, next)?;
+        Ok(Some(slot))
+    }
+
+    /// Reads the next input, or, where that comes from a slot, the one after it into the other slot.
+    fn read_ahead(
+        &mut self,
+        source: &mut Source<'_>,
+        slot: Option<Half>,
+        [next, after]: [Place; 2],
+    ) -> Result<(), RuntimeError> {
+        match slot {
+            Some(slot) => self.fill(source, slot.next(), after),
+            None => {
+                source.batch_of(next);
+                Ok(())
+            }
+        }
     }
 
     /// The state as it is now, and where it is copied.
@@ -504,8 +519,8 @@ impl Trainer {
         let mut feed = Feed::new(data, &self.plan);
         self.fed = None;
         let first = self.share.as_ref().map_or(0, |share| share.first());
-        let batch = feed.batch_of((self.step, first), data, per_epoch);
-        self.write_input(batch, self.plan.rate.at(self.step), self.plan.seed)?;
+        let mut source = Source { feed: &mut feed, data, per_epoch };
+        self.write_input(&mut source, (self.step, first), self.plan.rate.at(self.step), self.plan.seed)?;
         let timeline = self.executor.run_timed(&self.train)?;
         self.step += 1;
         Ok(timeline)
@@ -565,15 +580,20 @@ impl Trainer {
         Ok(Some(Evaluation { loss, correct, labels, samples: data.len() as u64 }))
     }
 
-    /// Writes what the next iteration of training reads, with this seed of its dropout; gives its hyperparameters.
+    /// Writes what the next iteration of training, or the next pass, reads, with this seed of its dropout: its input, unless it
+    /// was brought to the device already, and its hyperparameters, which it gives.
     fn write_input(
         &mut self,
-        batch: &Batch,
+        source: &mut Source<'_>,
+        place: Place,
         learning_rate: f64,
         seed: u64,
     ) -> Result<[u8; Hyper::BYTES], RuntimeError> {
-        self.executor.write_images(&self.train, batch.images())?;
-        self.executor.write_labels(&self.train, batch.labels())?;
+        if self.fed.take() != Some(place) {
+            let batch = source.batch_of(place);
+            self.executor.write_images(&self.train, batch.images())?;
+            self.executor.write_labels(&self.train, batch.labels())?;
+        }
         self.write_hyper(learning_rate, seed)
     }
 
@@ -704,42 +724,6 @@ fn normal_pair(first: u32, second: u32) -> [f32; 2] {
     let radius = (-2.0 * (1.0 - f64::from(unit_f32(first))).ln()).sqrt();
     let (sin, cos) = (std::f64::consts::TAU * f64::from(unit_f32(second))).sin_cos();
     [(radius * cos) as f32, (radius * sin) as f32]
-}
-
-/// Brings the batches in the order of their epochs.
-struct Feed {
-    seed: u64,
-    batch_size: u64,
-    virtual_workers: u64,
-    batch: Batch,
-    /// The iteration and the virtual worker that `batch` is of.
-    place: Option<(u64, u64)>,
-    order: Vec<u32>,
-    /// The epoch that `order` is of.
-    epoch: Option<u64>,
-}
-
-impl Feed {
-    fn new(data: &dyn Dataset, plan: &TrainingPlan) -> Feed {
-        let (batch, order) = (Batch::new(plan.batch, data), Vec::with_capacity(data.len()));
-        let TrainingPlan { seed, batch: batch_size, virtual_workers, .. } = *plan;
-        Feed { seed, batch_size, virtual_workers, batch, place: None, order, epoch: None }
-    }
-
-    /// The batch of an iteration for a virtual worker, read unless it was the last to be.
-    fn batch_of(&mut self, place: (u64, u64), data: &dyn Dataset, per_epoch: u64) -> &Batch {
-        if self.place.replace(place) != Some(place) {
-            let (step, number) = place;
-            let epoch = step / per_epoch;
-            if self.epoch.replace(epoch) != Some(epoch) {
-                epoch_order(data.len(), self.seed, epoch, &mut self.order);
-            }
-            let first = ((step % per_epoch * self.virtual_workers + number) * self.batch_size) as usize;
-            let samples = &self.order[first..first + self.batch_size as usize];
-            self.batch.fill(data, samples.iter().map(|s| *s as usize));
-        }
-        &self.batch
-    }
 }
 
 #[cfg(test)]

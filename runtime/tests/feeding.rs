@@ -1,7 +1,8 @@
 //! Iterations that are fed as a trainer's are: each trains on the input that it was given two iterations before.
 
-use crate::support::{everything, keep, naive, plan, training_in};
-use plimsoll_ir::Float;
+use crate::support::{evaluation_in, everything, keep, naive, plan, training_in};
+use plimsoll_ir::{Bytes, Float};
+use plimsoll_runtime::data::digits;
 use plimsoll_runtime::{Cpu, CpuOptions, Executor, Loaded, MemoryLayout, Trainer};
 
 const BATCH: u64 = 4;
@@ -71,4 +72,50 @@ fn an_input_that_is_too_long_is_refused_and_the_iteration_ends() {
     let refused = executor.run_feeding(&loaded, 1, &images, &long).expect_err("they are more");
     assert!(refused.to_string().contains("labels"), "{refused}");
     executor.run_feeding(&loaded, 2, &images, &labels).expect("the device goes on");
+}
+
+/// A trainer whose state is not copied, with slots for inputs or without.
+fn trainer(feature_maps: Float, swapped: bool, slots: bool) -> Trainer {
+    let network = everything();
+    let scheduler = if swapped { naive } else { keep };
+    let program = training_in(feature_maps, &network, BATCH);
+    let evaluation = evaluation_in(feature_maps, &network, BATCH);
+    let [schedule, evaluated] = [&program, &evaluation].map(|program| scheduler(&program.trace));
+    let layout = MemoryLayout::of(&program, &schedule).union(MemoryLayout::of(&evaluation, &evaluated));
+    assert_eq!(layout.feeding(&evaluation).input, Bytes::ZERO, "it trains nothing");
+    let layout = if slots { layout.feeding(&program) } else { layout };
+    let device = Box::new(Cpu::new(CpuOptions { feature_maps, ..CpuOptions::default() }));
+    let mut executor = Executor::new(device, layout).expect("it is small");
+    let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
+    let evaluation = executor.load(&evaluation, &evaluated).expect("the schedule is valid");
+    Trainer::new(executor, loaded, Some(evaluation), plan(&network, BATCH)).expect("the plan fits")
+}
+
+/// Epochs end in between, trainings pause, are evaluated and go on from checkpoints.
+#[test]
+fn inputs_from_slots_change_no_bit() {
+    let data = digits().test;
+    let path = std::path::Path::new("a state");
+    for (feature_maps, swapped) in [(Float::F32, false), (Float::F32, true), (Float::Bf16, true)] {
+        let trained = |slots: bool| {
+            let mut trainer = trainer(feature_maps, swapped, slots);
+            let per_epoch = trainer.iterations_per_epoch(data.len());
+            let train = |trainer: &mut Trainer, until: u64| {
+                trainer.train(&*data, until, &mut |_| {}, &|| false).expect("it trains");
+            };
+            train(&mut trainer, 3);
+            train(&mut trainer, 5);
+            let evaluated = trainer.evaluate(&*data).expect("it evaluates");
+            train(&mut trainer, per_epoch - 1);
+            trainer.train_timed(&*data).expect("it trains");
+            let kept = trainer.checkpoint().expect("it can be read");
+            train(&mut trainer, per_epoch + 4);
+            let whole = trainer.checkpoint().expect("it can be read");
+            trainer.resume(&kept, path).expect("it is of this training");
+            train(&mut trainer, per_epoch + 4);
+            assert!(trainer.checkpoint().expect("it can be read") == whole, "slots: {slots}");
+            (evaluated, whole)
+        };
+        assert!(trained(true) == trained(false), "{feature_maps:?}, swapped: {swapped}");
+    }
 }

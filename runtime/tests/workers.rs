@@ -26,7 +26,8 @@ fn images() -> Box<dyn Dataset> {
     synthetic(Shape { height: 8, width: 8, channels: 1 }, 10, 43, 5)
 }
 
-/// A worker's trainer on the device `cpu`.
+/// A worker's trainer on the device `cpu`. Passes of workers of even rank bring each other's input; between those of the others
+/// the pool is poisoned.
 fn worker(
     network: &Network,
     plan: TrainingPlan,
@@ -36,8 +37,10 @@ fn worker(
     let program = training(network, plan.batch);
     let schedule = scheduler(&program.trace);
     check_schedule(&program.trace, &schedule).expect("a valid schedule");
-    let options = CpuOptions { poison: true, delays: Some(3), ..CpuOptions::default() };
+    let feeds = group.facts().rank.is_multiple_of(2);
+    let options = CpuOptions { poison: !feeds, delays: Some(3), ..CpuOptions::default() };
     let layout = MemoryLayout::of(&program, &schedule);
+    let layout = if feeds { layout.feeding(&program) } else { layout };
     let mut executor = Executor::new(Box::new(Cpu::new(options)), layout)?;
     // One worker sums all at once, several in many parts.
     let part = if group.facts().workers == 1 { Bytes(1 << 40) } else { Bytes(1 << 10) };

@@ -46,8 +46,8 @@ impl From<Error> for Failure {
             Error::Export(error) => of_export(&error),
             Error::Runtime(error) => of_runtime(&error),
             Error::NoRoomForState { source, state } => of_runtime(&source).help(format_args!(
-                "{state} of it are for two copies of the state, which a device that fails cannot take along, and for two \
-                 inputs; --save-every 5min writes the state to its file that often, and takes none of it"
+                "{state} of it are for two copies of the state, which a device that fails cannot take along; \
+                 --save-every 5min writes the state to its file that often, and takes none of it"
             )),
             Error::Invalid { .. } => Failure::new(Exit::Verification, error),
             Error::Stopped(stopped) => of_stopped(&stopped),

@@ -29,6 +29,7 @@ const NCHW: u32 = 0;
 const NHWC: u32 = 1;
 const CROSS_CORRELATION: u32 = 1;
 const DEFAULT_MATH: u32 = 0;
+const TENSOR_OP_MATH: u32 = 1;
 const FMA_MATH: u32 = 3;
 
 /// What a handle takes of the device.
@@ -125,7 +126,7 @@ impl Pass {
 
     fn algorithm(self, number: u32, shape: &Shape, math: u32) -> Outcome<Algorithm> {
         let found = self.algorithms().into_iter().find(|a| a.number == number && a.takes(shape));
-        found.filter(|_| [DEFAULT_MATH, FMA_MATH].contains(&math)).ok_or(NOT_SUPPORTED)
+        found.filter(|_| [DEFAULT_MATH, TENSOR_OP_MATH, FMA_MATH].contains(&math)).ok_or(NOT_SUPPORTED)
     }
 }
 
@@ -271,7 +272,12 @@ fn rank(
     results: *mut Perf,
 ) -> Outcome {
     let mut told: Vec<Perf> = Vec::new();
-    let maths = if math == FMA_MATH { vec![FMA_MATH] } else { vec![DEFAULT_MATH, FMA_MATH] };
+    // What tensor cores do is told beside what is done without them.
+    let maths = match math {
+        FMA_MATH => vec![FMA_MATH],
+        TENSOR_OP_MATH => vec![DEFAULT_MATH, TENSOR_OP_MATH, FMA_MATH],
+        _ => vec![DEFAULT_MATH, FMA_MATH],
+    };
     for number in 0..8 {
         let found = pass.algorithm(number, &shape, math);
         for math in &maths {

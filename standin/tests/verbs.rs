@@ -23,6 +23,7 @@ const TASK: &str = "--network lenet --image 12 --channels 1 --classes 10 --data 
 fn a_verb() {
     let Ok(line) = std::env::var(CHILD) else { return };
     let cli = Cli::parse_from(line.split(' '));
+    let library = StandIn::open();
     let outcome = match &cli.verb {
         Verb::Auto(args) => verbs::auto::run(args, cli.format, true),
         Verb::Run(args) => verbs::run::run(args, true),
@@ -34,10 +35,24 @@ fn a_verb() {
         Ok(_) => println!("outcome 0"),
         Err(failure) => println!("outcome {}: {failure}", failure.exit as u8),
     }
+    let counts = library.map(|library| library.counts()).unwrap_or_default();
+    println!("copies to the device: {}", counts.get("cuMemcpyHtoDAsync_v2").unwrap_or(&0));
 }
 
 /// What becomes of a verb whose device finds its libraries in a folder.
 fn outcome(libraries: &Path, line: &str) -> String {
+    said(libraries, line)[0].clone()
+}
+
+/// How often a verb that works copies to the device otherwise than by a graph.
+fn copies(libraries: &Path, line: &str) -> u64 {
+    let [outcome, copies] = said(libraries, line);
+    assert_eq!(outcome, "0", "{line}");
+    copies.parse().expect("a number")
+}
+
+/// What becomes of a verb, and how often it copies to the device.
+fn said(libraries: &Path, line: &str) -> [String; 2] {
     let output = std::process::Command::new(std::env::current_exe().expect("a test has a file"))
         .args(["--exact", "--nocapture", "a_verb"])
         .env(CHILD, format!("plimsoll {line}"))
@@ -46,9 +61,10 @@ fn outcome(libraries: &Path, line: &str) -> String {
         .output()
         .expect("a test can be started");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let found =
-        said.lines().find_map(|line| line.split_once("outcome ")).map(|(_, outcome)| outcome.to_owned());
-    found.unwrap_or_else(|| panic!("`{line}`: {said}\n{}", String::from_utf8_lossy(&output.stderr)))
+    ["outcome ", "copies to the device: "].map(|word| {
+        let found = said.lines().find_map(|line| line.split_once(word)).map(|(_, found)| found.to_owned());
+        found.unwrap_or_else(|| panic!("`{line}`: {said}\n{}", String::from_utf8_lossy(&output.stderr)))
+    })
 }
 
 #[test]
@@ -91,6 +107,16 @@ fn what_is_tuned_runs_with_the_kernels_that_it_was_tuned_for() {
     assert!(profile.contains("cuDNN9.1.0,TF32"), "whose kernels were measured");
     assert!(profile.contains("\"precision\":\"tf32\""), "in what was measured");
     assert_eq!(outcome(folder, &format!("run {study} --data synthetic:96 --fresh")), "0");
+    // An iteration writes its hyperparameters and no input, also where the state is not copied in each.
+    let more = |options: &str| {
+        let run = |epochs: u32| {
+            copies(folder, &format!("run {study} --data synthetic:96 --fresh --epochs {epochs}{options}"))
+        };
+        run(12) - run(8)
+    };
+    let copied = more("");
+    let saved = more(" --save-every 10min");
+    assert!(2 * saved < 3 * copied, "{saved} and {copied}");
     let trace = format!("{study}/trace.json");
     let traced = format!(
         "trace lenet --image 12 --channels 1 --batch 8 -o {trace} --profile {study}/network.profile.json"

@@ -32,8 +32,8 @@ use plimsoll_networks::{LowerOptions, Mode, ReluStorage, build, lower};
 use plimsoll_runtime::cuda::countable_batch;
 use plimsoll_runtime::data::Split;
 use plimsoll_runtime::{
-    DeviceError, Executor, LearningRateSchedule, Loaded, MemoryKind, MemoryLayout, RuntimeError, Trainer,
-    TrainingPlan,
+    Device, DeviceError, Executor, LearningRateSchedule, Loaded, MemoryKind, MemoryLayout, RuntimeError,
+    Trainer, TrainingPlan,
 };
 use plimsoll_tuner::exchange::{Workers, exchange};
 use plimsoll_tuner::{Outcome, Policy};
@@ -264,9 +264,12 @@ impl NetworkWorkload {
         }
     }
 
-    /// An executor whose one allocation serves all of these, each loaded.
+    /// An executor whose one allocation serves all of these, each loaded. Where its host memory is page-locked, iterations that
+    /// train bring each other's input.
     pub fn executor(&self, programs: &[(&Program, &Schedule)]) -> Result<(Executor, Vec<Loaded>), Error> {
-        load(Executor::new(self.setup.device()?, layout_of(programs))?, programs)
+        let device = self.setup.device()?;
+        let layout = layout_of(programs, &*device);
+        load(Executor::new(device, layout)?, programs)
     }
 
     /// The same, the first of them loaded in two parts: its pass, and its update.
@@ -275,23 +278,26 @@ impl NetworkWorkload {
         programs: &[(&Program, &Schedule)],
     ) -> Result<(Executor, Vec<Loaded>), Error> {
         let [(trained, schedule), others @ ..] = programs else { return self.executor(programs) };
-        let mut executor = Executor::new(self.setup.device()?, layout_of(programs))?;
+        let device = self.setup.device()?;
+        let layout = layout_of(programs, &*device);
+        let mut executor = Executor::new(device, layout)?;
         let trained = executor.load_apart(trained, schedule, PIECE_BYTES)?;
         let (executor, others) = load(executor, others)?;
         Ok((executor, [vec![trained], others].concat()))
     }
 
     /// The same; the state that the first of them trains is kept on the host, copied before this offload of its schedule or
-    /// behind all, and its iterations bring each other's input.
+    /// behind all.
     pub fn executor_keeping_state(
         &self,
         programs: &[(&Program, &Schedule)],
         before: Option<CommandId>,
     ) -> Result<(Executor, Vec<Loaded>), Error> {
         let [(trained, schedule), others @ ..] = programs else { return self.executor(programs) };
-        let layout = layout_of(programs).keeping_state(trained).feeding(trained);
-        let state = layout.state + layout.input;
-        let mut executor = Executor::new(self.setup.device()?, layout).map_err(|error| {
+        let device = self.setup.device()?;
+        let layout = layout_of(programs, &*device).keeping_state(trained);
+        let state = layout.state;
+        let mut executor = Executor::new(device, layout).map_err(|error| {
             let of_host = match &error {
                 RuntimeError::Device(DeviceError::OutOfMemory { what, .. }) => *what != MemoryKind::Device,
                 RuntimeError::Device(DeviceError::NotPinned { .. }) => true,
@@ -404,9 +410,12 @@ impl Workload for NetworkWorkload {
     }
 }
 
-/// What some programs need in turn.
-fn layout_of(programs: &[(&Program, &Schedule)]) -> MemoryLayout {
-    let layouts = programs.iter().map(|(program, schedule)| MemoryLayout::of(program, schedule));
+/// What some programs need in turn on a device; with slots for inputs where it page-locks them.
+fn layout_of(programs: &[(&Program, &Schedule)], device: &dyn Device) -> MemoryLayout {
+    let layouts = programs.iter().map(|(program, schedule)| {
+        let layout = MemoryLayout::of(program, schedule);
+        if device.pins() { layout.feeding(program) } else { layout }
+    });
     layouts.fold(MemoryLayout::default(), MemoryLayout::union)
 }
 

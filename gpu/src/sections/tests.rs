@@ -1,4 +1,5 @@
-//! Do all tests pass? Each group in a process of its own, since a device that a kernel has lost is lost for its process.
+//! Do all tests pass? Each group in a process of its own, since a device that a kernel has lost is lost for its process. A test
+//! that fails is a row at once, with its words; a group is one when it has ended.
 
 use super::{Section, Target, numbers};
 use crate::bodies::GROUPS;
@@ -27,15 +28,17 @@ fn run(ground: &Ground) -> Result<(), Failure> {
         let begun = Instant::now();
         let (filter, expected) =
             ground.pick((format!("{}::", group.name), group.len()), (small.to_owned(), 1));
-        let (passed, failures, status) = harness(&filter)?;
+        let failed = |test: &str, words: &str| {
+            ground.row(&json!({ "group": group.name, "test": test, "words": words }));
+        };
+        let Ended { passed, failed, status } = harness(&filter, &failed)?;
         // A process that ended in the middle of a test has told neither of it nor of those after it.
-        let lost = expected.saturating_sub(passed + failures.len());
+        let lost = expected.saturating_sub(passed + failed);
         ground.row(&json!({
             "group": group.name,
             "passed": passed,
-            "failed": failures.len(),
+            "failed": failed,
             "lost": lost,
-            "failures": failures.join(", "),
             "status": status,
             "seconds": begun.elapsed().as_secs_f64(),
         }));
@@ -43,17 +46,24 @@ fn run(ground: &Ground) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs the tests that a filter leaves: how many passed, which failed, and how the process ended.
-fn harness(filter: &str) -> Result<(usize, Vec<String>, String), Failure> {
-    let failed = |error| Failure::new(Exit::Internal, format_args!("cannot start the tests: {error}"));
-    let own = std::env::current_exe().map_err(failed)?;
+/// How a process of tests ended, and how many did.
+struct Ended {
+    passed: usize,
+    failed: usize,
+    status: String,
+}
+
+/// Runs the tests that a filter leaves; `tell` hears of each that fails.
+fn harness(filter: &str, tell: &dyn Fn(&str, &str)) -> Result<Ended, Failure> {
+    let no_start = |error| Failure::new(Exit::Internal, format_args!("cannot start the tests: {error}"));
+    let own = std::env::current_exe().map_err(no_start)?;
     // On two threads at least: one test at a time has the device, the others compute what to expect.
     let mut child = Command::new(own)
         .args(["test", "--format", "json", "--test-threads", "8", filter])
         .stdout(Stdio::piped())
         .spawn()
-        .map_err(failed)?;
-    let (mut passed, mut failures) = (0, Vec::new());
+        .map_err(no_start)?;
+    let (mut passed, mut failed) = (0, 0);
     for line in BufReader::new(child.stdout.take().expect("it is piped")).lines().map_while(Result::ok) {
         let Ok(event) = serde_json::from_str::<Value>(&line) else { continue };
         let name = event["name"].as_str().unwrap_or_default();
@@ -64,22 +74,23 @@ fn harness(filter: &str) -> Result<(usize, Vec<String>, String), Failure> {
             }
             (Some("test"), Some("failed")) => {
                 println!("{name}: FAILED");
-                failures.push(name.to_owned());
+                tell(name, event["stdout"].as_str().unwrap_or("without a word").trim());
+                failed += 1;
             }
             _ => {}
         }
     }
-    let status = child.wait().map_err(failed)?;
-    Ok((passed, failures, status.to_string()))
+    let status = child.wait().map_err(no_start)?.to_string();
+    Ok(Ended { passed, failed, status })
 }
 
 fn judge(rows: &[Row]) -> Option<Verdict> {
     let sum = |name| numbers(rows, name).iter().sum::<f64>();
     let (passed, bad) = (sum("passed"), sum("failed") + sum("lost"));
     // Groups that were not reached have neither failed nor passed.
-    let whole = passed > 0.0 && rows.len() == GROUPS.len();
+    let groups = numbers(rows, "passed").len();
+    let whole = passed > 0.0 && groups == GROUPS.len();
     let met = if bad > 0.0 { Some(false) } else { whole.then_some(true) };
-    let measured =
-        format!("{passed} of {} passed, in {} of {} groups", passed + bad, rows.len(), GROUPS.len());
+    let measured = format!("{passed} of {} passed, in {groups} of {} groups", passed + bad, GROUPS.len());
     (!rows.is_empty()).then_some(Verdict { measured, met })
 }

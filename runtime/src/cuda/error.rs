@@ -228,26 +228,29 @@ fn range(devices: u32) -> String {
     }
 }
 
-/// The driver's numbers that are looked at by name (cuda.h).
+/// The driver's numbers that are looked at by name. Those of the bindings are held against the headers (`headers.rs`).
 pub(super) mod code {
-    pub(crate) const OUT_OF_MEMORY: u32 = 2;
-    pub(crate) const STUB_LIBRARY: u32 = 34;
-    pub(crate) const DEVICE_UNAVAILABLE: u32 = 46;
-    pub(crate) const NO_DEVICE: u32 = 100;
-    pub(crate) const INVALID_DEVICE: u32 = 101;
-    pub(crate) const NO_BINARY_FOR_GPU: u32 = 209;
-    pub(crate) const ECC_UNCORRECTABLE: u32 = 214;
-    pub(crate) const INVALID_PTX: u32 = 218;
-    pub(crate) const JIT_COMPILER_NOT_FOUND: u32 = 221;
-    pub(crate) const UNSUPPORTED_PTX_VERSION: u32 = 222;
-    pub(crate) const OPERATING_SYSTEM: u32 = 304;
-    pub(crate) const ILLEGAL_ADDRESS: u32 = 700;
-    pub(crate) const LAUNCH_TIMEOUT: u32 = 702;
-    pub(crate) const LAUNCH_FAILED: u32 = 719;
-    pub(crate) const SYSTEM_NOT_READY: u32 = 802;
-    pub(crate) const SYSTEM_DRIVER_MISMATCH: u32 = 803;
-    pub(crate) const COMPAT_NOT_SUPPORTED_ON_DEVICE: u32 = 804;
-    pub(crate) const UNKNOWN: u32 = 999;
+    use cudarc::driver::sys::cudaError_enum as Of;
+
+    pub(crate) const OUT_OF_MEMORY: u32 = Of::CUDA_ERROR_OUT_OF_MEMORY as u32;
+    pub(crate) const STUB_LIBRARY: u32 = Of::CUDA_ERROR_STUB_LIBRARY as u32;
+    pub(crate) const DEVICE_UNAVAILABLE: u32 = Of::CUDA_ERROR_DEVICE_UNAVAILABLE as u32;
+    pub(crate) const NO_DEVICE: u32 = Of::CUDA_ERROR_NO_DEVICE as u32;
+    pub(crate) const INVALID_DEVICE: u32 = Of::CUDA_ERROR_INVALID_DEVICE as u32;
+    pub(crate) const NO_BINARY_FOR_GPU: u32 = Of::CUDA_ERROR_NO_BINARY_FOR_GPU as u32;
+    pub(crate) const ECC_UNCORRECTABLE: u32 = Of::CUDA_ERROR_ECC_UNCORRECTABLE as u32;
+    pub(crate) const INVALID_PTX: u32 = Of::CUDA_ERROR_INVALID_PTX as u32;
+    pub(crate) const JIT_COMPILER_NOT_FOUND: u32 = Of::CUDA_ERROR_JIT_COMPILER_NOT_FOUND as u32;
+    pub(crate) const UNSUPPORTED_PTX_VERSION: u32 = Of::CUDA_ERROR_UNSUPPORTED_PTX_VERSION as u32;
+    pub(crate) const OPERATING_SYSTEM: u32 = Of::CUDA_ERROR_OPERATING_SYSTEM as u32;
+    pub(crate) const ILLEGAL_ADDRESS: u32 = Of::CUDA_ERROR_ILLEGAL_ADDRESS as u32;
+    pub(crate) const LAUNCH_TIMEOUT: u32 = Of::CUDA_ERROR_LAUNCH_TIMEOUT as u32;
+    pub(crate) const LAUNCH_FAILED: u32 = Of::CUDA_ERROR_LAUNCH_FAILED as u32;
+    pub(crate) const SYSTEM_NOT_READY: u32 = Of::CUDA_ERROR_SYSTEM_NOT_READY as u32;
+    pub(crate) const SYSTEM_DRIVER_MISMATCH: u32 = Of::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH as u32;
+    pub(crate) const COMPAT_NOT_SUPPORTED_ON_DEVICE: u32 =
+        Of::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE as u32;
+    pub(crate) const UNKNOWN: u32 = Of::CUDA_ERROR_UNKNOWN as u32;
 }
 
 /// What to do about a refusal.

@@ -34,6 +34,14 @@ macro_rules! constants {
 /// Every constant of the libraries that this folder uses, and the statuses that it tells apart by their numbers.
 fn constants() -> BTreeMap<&'static str, i64> {
     constants! {
+        driver::cudaError_enum {
+            CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE CUDA_ERROR_DEVICE_UNAVAILABLE CUDA_ERROR_ECC_UNCORRECTABLE
+            CUDA_ERROR_ILLEGAL_ADDRESS CUDA_ERROR_INVALID_DEVICE CUDA_ERROR_INVALID_PTX
+            CUDA_ERROR_JIT_COMPILER_NOT_FOUND CUDA_ERROR_LAUNCH_FAILED CUDA_ERROR_LAUNCH_TIMEOUT
+            CUDA_ERROR_NO_BINARY_FOR_GPU CUDA_ERROR_NO_DEVICE CUDA_ERROR_OPERATING_SYSTEM CUDA_ERROR_OUT_OF_MEMORY
+            CUDA_ERROR_STUB_LIBRARY CUDA_ERROR_SYSTEM_DRIVER_MISMATCH CUDA_ERROR_SYSTEM_NOT_READY CUDA_ERROR_UNKNOWN
+            CUDA_ERROR_UNSUPPORTED_PTX_VERSION
+        }
         driver::CUstream_flags_enum { CU_STREAM_NON_BLOCKING }
         driver::CUevent_flags_enum { CU_EVENT_DISABLE_TIMING }
         driver::CUevent_record_flags_enum { CU_EVENT_RECORD_EXTERNAL }

@@ -571,6 +571,11 @@ impl Device for CudaDevice {
         self.attempt(|device| device.named(launch.name(), |device| device.launch(launch)));
     }
 
+    fn joins(&self, launch: &Launch, next: &Launch) -> bool {
+        Option::zip(Update::of(launch), Update::of(next))
+            .is_some_and(|(update, next)| update.joined(&next).is_some())
+    }
+
     fn copy(&mut self, transfer: Transfer) {
         let name = if transfer.stream == Stream::Offload { c"offload" } else { c"prefetch" };
         let copy = |device: &mut CudaDevice| {

@@ -123,20 +123,24 @@ impl Search {
         Search { first: vec![folder.to_owned()], loader: false, usual: Vec::new() }
     }
 
-    /// In the packages of a virtual environment, and nowhere else: that of the PyTorch front, or the one that is active.
-    /// None, with a word, where it has none of NVIDIA's packages.
+    /// In NVIDIA's packages, and nowhere else: those that were fetched for the tests, or of a virtual environment, that of the
+    /// PyTorch front or the one that is active. None, with a word, where none has them.
     #[cfg(test)]
-    pub(super) fn of_virtual_environment() -> Option<Search> {
+    pub(super) fn of_packages() -> Option<Search> {
+        let program = std::env::current_exe().expect("a test has a file");
+        let fetched =
+            program.ancestors().nth(3).expect("it lies in the target folder").join("cuda-libraries");
         let front = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("python").join(".venv");
         let active = std::env::var_os("VIRTUAL_ENV").map(PathBuf::from);
-        for prefix in [front].into_iter().chain(active) {
+        for prefix in [fetched, front].into_iter().chain(active) {
             let usual: Vec<PathBuf> = packaged(vec![prefix]).into_iter().filter(|f| f.is_dir()).collect();
             if usual.iter().any(|folder| folder.join("libcudnn.so.9").is_file()) {
                 return Some(Search { first: Vec::new(), loader: false, usual });
             }
         }
         println!(
-            "skipped: neither python/.venv nor $VIRTUAL_ENV has NVIDIA's packages; `bash python/test.sh` makes the first"
+            "skipped: neither python/.venv nor $VIRTUAL_ENV has NVIDIA's packages; `sh runtime/tests/fetch_cuda_libraries.sh` \
+             fetches them"
         );
         None
     }
@@ -385,7 +389,7 @@ mod tests {
     fn the_wheels_of_a_virtual_environment_are_found() {
         use super::super::compile::Compiler;
         use super::super::table::{CublasFunctions, CudnnFunctions};
-        let Some(search) = Search::of_virtual_environment() else { return };
+        let Some(search) = Search::of_packages() else { return };
         let of_wheels = |path: &Path| {
             let inside = path.components().any(|part| part.as_os_str() == "site-packages");
             assert!(inside, "{}", path.display());

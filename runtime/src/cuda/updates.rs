@@ -8,7 +8,7 @@
 //! leaves zeros.
 //!
 //! What it deliberately does not do: join what does not adjoin, what decays otherwise, or idle updates, which have no gradient.
-//! Where ops are timed one by one, an event follows each, and none is joined.
+//! Timed iterations join them, too: the executor asks which launches are joined (`executor/timing.rs`).
 
 use crate::device::Launch;
 use plimsoll_ir::Bytes;

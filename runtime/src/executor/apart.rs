@@ -6,9 +6,10 @@
 //!
 //! What it deliberately does not do: change a schedule, or a plain iteration of it.
 
-use super::{Builder, Enqueued, Executor, Loaded, Step, same_length};
+use super::{Builder, Enqueued, Executor, Loaded, Step, same_length, unused};
 use crate::device::EventId;
 use crate::error::RuntimeError;
+use crate::state::Half;
 use plimsoll_ir::exchange::{Overlap, pieces, summed, writes};
 use plimsoll_ir::program::{Operand, Program, Region};
 use plimsoll_ir::schedule::{Command, Schedule};
@@ -19,6 +20,8 @@ use plimsoll_ir::{Bytes, CommandId, OpId};
 #[derive(Clone, Debug)]
 pub(super) struct Apart {
     pass: Enqueued,
+    /// The same, and behind it the next input from each slot.
+    fed: Option<[Enqueued; 2]>,
     update: Enqueued,
     parts: Vec<Part>,
 }
@@ -35,9 +38,9 @@ pub(crate) struct Part {
 }
 
 impl Apart {
-    /// Both sequences of commands.
+    /// All of its sequences of commands.
     pub(super) fn sequences(&self) -> impl Iterator<Item = &Enqueued> {
-        [&self.pass, &self.update].into_iter()
+        [&self.pass, &self.update].into_iter().chain(self.fed.iter().flatten())
     }
 }
 
@@ -55,15 +58,25 @@ impl Executor {
     ) -> Result<Loaded, RuntimeError> {
         self.load_with(program, schedule, |executor, builder| {
             let parts = builder.parts(part);
-            let [pass, update] = builder.steps_apart(&parts)?;
+            let [pass, update] = builder.steps_apart(&parts, None)?;
             let (pass, update) = (executor.enqueued(false, pass), executor.enqueued(false, update));
-            Ok((None, Some(Apart { pass, update, parts })))
+            let mut fed = |slot| {
+                let [pass, _] = builder.steps_apart(&parts, Some(slot))?;
+                Ok::<_, RuntimeError>(executor.enqueued(false, pass))
+            };
+            let fed = match builder.slots {
+                Some(_) => Some([fed(Half::First)?, fed(Half::Second)?]),
+                None => None,
+            };
+            Ok((None, Some(Apart { pass, fed, update, parts })))
         })
     }
 
-    /// Enqueues a pass; [`Executor::finish`] must follow.
-    pub(crate) fn start_pass(&mut self, loaded: &Loaded) {
-        self.enqueue(loaded, &loaded.apart().pass);
+    /// Enqueues a pass, which brings the next input from a slot where there are slots; [`Executor::finish`] must follow.
+    pub(crate) fn start_pass(&mut self, loaded: &Loaded, slot: Option<Half>) {
+        let Apart { pass, fed, .. } = loaded.apart();
+        let fed = slot.zip(fed.as_ref()).map(|(slot, fed)| &fed[slot as usize]);
+        self.enqueue(loaded, fed.unwrap_or(pass));
     }
 
     /// Reads a region of a part while the pass goes on; false where the part is not complete yet.
@@ -101,9 +114,10 @@ impl Loaded {
 }
 
 impl Builder<'_> {
-    /// The steps of the pass, which completes these parts, and those of the update.
-    fn steps_apart(&self, parts: &[Part]) -> Result<[Vec<Step>; 2], RuntimeError> {
+    /// The steps of the pass, which completes these parts and brings the next input from a slot, and those of the update.
+    fn steps_apart(&self, parts: &[Part], slot: Option<Half>) -> Result<[Vec<Step>; 2], RuntimeError> {
         let (events, program) = (self.events(), self.program);
+        let feeding = self.feeding(slot, unused(&events) + parts.len() as u32);
         let (mut pass, mut update) = (Vec::new(), Vec::new());
         for (id, command) in self.schedule.numbered_commands() {
             if is_update(program, command) {
@@ -127,7 +141,9 @@ impl Builder<'_> {
             pass.extend(events[id.index()].map(|event| Step::Record(stream, event)));
             let completed = parts.iter().filter(|part| part.last == id);
             pass.extend(completed.map(|part| Step::Record(stream, part.complete)));
+            feeding.iter().for_each(|feeding| feeding.behind(id, &mut pass));
         }
+        feeding.into_iter().for_each(|feeding| feeding.end(&mut pass));
         if update.is_empty() {
             return Err(RuntimeError::mismatch("program in two parts", "one that trains", "no update"));
         }
@@ -157,7 +173,7 @@ impl Builder<'_> {
             parts.push(Part { regions: of_piece, last, complete: EventId(0) });
         }
         parts.sort_by_key(|part| part.last);
-        let first = self.events().iter().flatten().count() as u32;
+        let first = unused(&self.events());
         parts.iter_mut().zip(first..).for_each(|(part, event)| part.complete = EventId(event));
         parts
     }

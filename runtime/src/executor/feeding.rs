@@ -13,7 +13,13 @@ use crate::error::RuntimeError;
 use crate::state::Half;
 use plimsoll_ir::program::{Program, STORAGE_ALIGNMENT};
 use plimsoll_ir::schedule::{Command, Stream, alternative_of};
+use plimsoll_ir::trace::Phase;
 use plimsoll_ir::{Bytes, CommandId};
+
+/// Whether a program changes parameters.
+pub(super) fn trains(program: &Program) -> bool {
+    program.trace.ops.iter().any(|op| op.phase == Phase::Update)
+}
 
 /// Where the two slots lie on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,9 +33,11 @@ pub(super) struct Slots {
 }
 
 impl MemoryLayout {
-    /// The same with host memory for two inputs of this program, for [`Executor::load_keeping_state`].
+    /// The same with host memory for two inputs of this program, so that its iterations bring each other's; without for a
+    /// program that trains nothing.
     pub fn feeding(self, program: &Program) -> MemoryLayout {
-        MemoryLayout { input: Bytes(2 * Slots::of(program, Bytes::ZERO).each.0), ..self }
+        let each = if trains(program) { Slots::of(program, Bytes::ZERO).each } else { Bytes::ZERO };
+        MemoryLayout { input: Bytes(2 * each.0), ..self }
     }
 }
 
@@ -40,10 +48,11 @@ impl Slots {
         Slots { start, labels: images, each: images + labels }
     }
 
-    /// The slots of a program; none where the memory has no room for them.
+    /// The slots of a program; none where it trains nothing, or where the memory has no room for them.
     pub(super) fn within(program: &Program, layout: MemoryLayout) -> Option<Slots> {
         let slots = Slots::of(program, layout.host + layout.state);
-        (slots.each > Bytes::ZERO && Bytes(2 * slots.each.0) <= layout.input).then_some(slots)
+        (trains(program) && slots.each > Bytes::ZERO && Bytes(2 * slots.each.0) <= layout.input)
+            .then_some(slots)
     }
 
     /// Where images and labels of a slot start.
@@ -54,6 +63,12 @@ impl Slots {
 }
 
 impl Executor {
+    /// As [`Executor::start`]; the iteration brings the next input from a slot.
+    pub(crate) fn start_feeding(&mut self, loaded: &Loaded, slot: Half) {
+        let fed = loaded.fed.as_ref().expect("it was loaded with slots");
+        self.enqueue(loaded, &fed[slot as usize]);
+    }
+
     /// Puts the input of an iteration to come into a slot, which no command of the running iteration touches.
     pub(crate) fn fill_slot(
         &mut self,
@@ -62,13 +77,20 @@ impl Executor {
         images: &[u8],
         labels: &[u8],
     ) -> Result<(), RuntimeError> {
-        let slots = loaded.slots().expect("it was loaded with slots");
+        let slots = loaded.slots.expect("it was loaded with slots");
         let inputs = [("images", &loaded.inputs.images, images), ("labels", &loaded.inputs.labels, labels)];
         for ((what, input, data), start) in inputs.into_iter().zip(slots.starts(slot)) {
             let bytes = input.fits(what, data)?;
             input.store(data, self.device.host(start, bytes)?);
         }
         Ok(())
+    }
+}
+
+impl Loaded {
+    /// Whether its iterations bring each other's input.
+    pub(crate) fn feeds(&self) -> bool {
+        self.slots.is_some()
     }
 }
 
@@ -86,7 +108,7 @@ const OTHERS: [Stream; 2] = [Stream::Compute, Stream::Offload];
 
 impl Feeding {
     /// Of a slot; events from this number on are free.
-    pub(super) fn new(builder: &Builder, slots: Slots, slot: Half, unused: u32) -> Feeding {
+    fn new(builder: &Builder, slots: Slots, slot: Half, unused: u32) -> Feeding {
         let inputs = [builder.program.images, builder.program.labels].map(|tensor| builder.input(tensor));
         let transfers = inputs.iter().zip(slots.starts(slot)).flat_map(|(input, start)| {
             let pieces = input.pieces.iter().filter(|(_, _, bytes)| *bytes > Bytes::ZERO);
@@ -124,6 +146,11 @@ impl Feeding {
 }
 
 impl Builder<'_> {
+    /// The next input from a slot, where there are slots; events from this number on are free.
+    pub(super) fn feeding(&self, slot: Option<Half>, unused: u32) -> Option<Feeding> {
+        Some(Feeding::new(self, self.slots?, slot?, unused))
+    }
+
     /// Whether a command touches a byte of where an input lies: that of a tensor, as if all of it were there, or of scratch.
     fn touches(&self, id: CommandId, input: &Input) -> bool {
         let trace = &self.program.trace;

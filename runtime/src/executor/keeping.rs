@@ -5,8 +5,8 @@
 //!
 //! What it deliberately does not do: decide when a state is copied, or what becomes of a copy; the trainer does.
 
-use super::feeding::{Feeding, Slots};
-use super::{Builder, Enqueued, Executor, Loaded, Step, same_length};
+use super::feeding::trains;
+use super::{Builder, Enqueued, Executor, Loaded, Step, same_length, unused};
 use crate::device::{EventId, MemoryLayout};
 use crate::error::RuntimeError;
 use crate::state::{Half, StateCopies};
@@ -19,9 +19,7 @@ use plimsoll_ir::trace::Phase;
 #[derive(Clone, Debug)]
 pub(super) struct Keeping {
     copies: StateCopies,
-    /// Where the input of the next iteration is taken from, one slot for each half; none where no iteration brings it.
-    slots: Option<Slots>,
-    /// Beside the schedule's commands.
+    /// Beside the schedule's commands; where there are slots for inputs, with the next input from the slot of that half.
     beside: [Enqueued; 2],
     /// And nothing else.
     alone: [Enqueued; 2],
@@ -35,16 +33,15 @@ impl Keeping {
         copies: StateCopies,
         before: Option<CommandId>,
     ) -> Keeping {
-        let slots = Slots::within(builder.program, executor.layout);
         let beside = Half::BOTH.map(|half| {
-            let steps = builder.steps_beside(Beside { copies: &copies, half, before }, slots);
+            let steps = builder.steps_beside(Beside { copies: &copies, half, before });
             executor.enqueued(false, steps)
         });
         let alone = Half::BOTH.map(|half| {
             let steps = copies.first(half).chain(copies.rest(half)).map(Step::Copy).collect();
             executor.enqueued(false, steps)
         });
-        Keeping { copies, slots, beside, alone }
+        Keeping { copies, beside, alone }
     }
 
     /// All of its sequences of commands.
@@ -55,15 +52,14 @@ impl Keeping {
 
 impl Executor {
     /// As [`Executor::load`], of a program whose state a [`crate::Trainer`] then keeps on the host, where the memory has room
-    /// for that ([`MemoryLayout::keeping_state`]); it is copied before this offload, or behind all. Where the memory has room
-    /// for inputs, too ([`MemoryLayout::feeding`]), each iteration that copies the state brings the input of the next one.
+    /// for that ([`MemoryLayout::keeping_state`]); it is copied before this offload, or behind all.
     pub fn load_keeping_state(
         &mut self,
         program: &Program,
         schedule: &Schedule,
         before: Option<CommandId>,
     ) -> Result<Loaded, RuntimeError> {
-        if program.trace.ops.iter().all(|op| op.phase != Phase::Update) {
+        if !trains(program) {
             return Err(RuntimeError::mismatch(
                 "program whose state is kept",
                 "one that trains",
@@ -101,7 +97,7 @@ impl Executor {
     /// iteration 1 on what is given to iteration 0.
     ///
     /// Errors: an input that is longer than the program's, a device that fails. Panics where the program was loaded without
-    /// room for inputs ([`Executor::load_keeping_state`]).
+    /// room for inputs ([`MemoryLayout::feeding`]).
     pub fn run_feeding(
         &mut self,
         loaded: &Loaded,
@@ -164,16 +160,6 @@ impl Loaded {
         self.keeping.is_some()
     }
 
-    /// Whether iterations that copy the state bring the input of the next one.
-    pub(crate) fn feeds(&self) -> bool {
-        self.slots().is_some()
-    }
-
-    /// Where such an input is taken from.
-    pub(super) fn slots(&self) -> Option<Slots> {
-        self.keeping.as_ref().and_then(|keeping| keeping.slots)
-    }
-
     fn keeping(&self) -> &Keeping {
         self.keeping.as_ref().expect("it was loaded to keep its state")
     }
@@ -191,24 +177,15 @@ struct Beside<'a> {
 impl Builder<'_> {
     /// The steps of an iteration, and a copy of the state beside them, which they wait for before they change it; behind them
     /// the next input from the slot of that half, where there are slots.
-    fn steps_beside(&self, beside: Beside, slots: Option<Slots>) -> Vec<Step> {
+    fn steps_beside(&self, beside: Beside) -> Vec<Step> {
         let events = self.events();
-        let unused = events.iter().flatten().map(|event| event.0 + 1).max().unwrap_or_default();
+        let unused = unused(&events);
         let mut first = Vec::new();
         let mut copy = Inserting::new(beside, unused, &mut first);
-        let feeding = slots.map(|slots| Feeding::new(self, slots, beside.half, unused + 2));
-        let mut last = None;
-        let mut steps = self.steps(&events, false, first, |id, command, steps| {
-            if let (Some(feeding), Some(last)) = (&feeding, last.replace(id)) {
-                feeding.behind(last, steps);
-            }
+        let feeding = self.feeding(Some(beside.half), unused + 2);
+        self.steps(&events, &|_| false, first, feeding, |id, command, steps| {
             copy.before(self.program, id, command, steps);
-        });
-        if let Some(feeding) = feeding {
-            last.inspect(|last| feeding.behind(*last, &mut steps));
-            feeding.end(&mut steps);
-        }
-        steps
+        })
     }
 }
 

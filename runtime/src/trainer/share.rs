@@ -13,9 +13,8 @@
 //!
 //! What it deliberately does not do: measure anything.
 
-use super::{Feed, Metrics, Observation, Outcome, Trainer};
+use super::{Metrics, Observation, Outcome, Place, Source, Trainer};
 use crate::checkpoint::numbers;
-use crate::data::Dataset;
 use crate::error::RuntimeError;
 use crate::executor::{Executor, Loaded, Part};
 use crate::group::{self, Group, GroupError, Node, Piece, TreeSum};
@@ -184,6 +183,11 @@ impl Share {
         self.mine.start
     }
 
+    /// The pass of this worker after a pass.
+    fn after(&self, (step, number): Place) -> Place {
+        if number + 1 < self.mine.end { (step, number + 1) } else { (step + 1, self.mine.start) }
+    }
+
     /// The workers have to meet again.
     pub(super) fn part(&mut self) {
         self.met = false;
@@ -262,15 +266,13 @@ impl Trainer {
     pub(super) fn train_sharing(
         &mut self,
         share: &mut Share,
-        feed: &mut Feed,
-        data: &dyn Dataset,
+        source: &mut Source<'_>,
         until: u64,
         observe: &mut dyn FnMut(&Observation),
         pause: &dyn Fn() -> bool,
     ) -> Result<Outcome, RuntimeError> {
-        self.meet(share, data)?;
+        self.meet(share, source.data)?;
         share.group.at(self.step);
-        let per_epoch = self.iterations_per_epoch(data.len());
         let mut last_end = Instant::now();
         loop {
             if self.step >= until {
@@ -281,14 +283,14 @@ impl Trainer {
             }
             let (step, waited) = (self.step, self.executor.device().waited());
             let start = Instant::now();
-            let Some(all) = self.iterate(share, feed, data, per_epoch)? else { return Ok(Outcome::Paused) };
+            let Some(all) = self.iterate(share, source)? else { return Ok(Outcome::Paused) };
             let end = Instant::now();
             self.step += 1;
             share.group.at(self.step);
             let (loss, correct, counted) = together(&all);
             observe(&Observation {
                 step,
-                epoch: step / per_epoch,
+                epoch: step / source.per_epoch,
                 learning_rate: self.plan.rate.at(step),
                 loss,
                 accuracy: (correct / counted.max(1.0)) as f32,
@@ -318,12 +320,10 @@ impl Trainer {
     fn iterate(
         &mut self,
         share: &mut Share,
-        feed: &mut Feed,
-        data: &dyn Dataset,
-        per_epoch: u64,
+        source: &mut Source<'_>,
     ) -> Result<Option<Vec<Metrics>>, RuntimeError> {
         let before = share.read_statistics(&mut self.executor)?;
-        let summed = self.sum(share, feed, data, per_epoch, &before);
+        let summed = self.sum(share, source, &before);
         if !matches!(summed, Ok(Some(_))) {
             share.group.forget();
             let put_back = share.write_statistics(&mut self.executor, &before);
@@ -341,9 +341,7 @@ impl Trainer {
     fn sum(
         &mut self,
         share: &mut Share,
-        feed: &mut Feed,
-        data: &dyn Dataset,
-        per_epoch: u64,
+        source: &mut Source<'_>,
         before: &[f32],
     ) -> Result<Option<Vec<Metrics>>, RuntimeError> {
         let (step, labels) = (self.step, self.train.label_count());
@@ -353,7 +351,7 @@ impl Trainer {
             if number != share.mine.start {
                 share.write_statistics(&mut self.executor, before)?;
             }
-            mine.push(self.pass(share, feed, (step, number), data, per_epoch)?);
+            mine.push(self.pass(share, source, (step, number))?);
         }
         let Some(all) = share.agree(step, GOES_ON, &mine)? else { return Ok(None) };
         let (loss, _, counted) = together(&all);
@@ -364,21 +362,20 @@ impl Trainer {
         Ok(Some(all))
     }
 
-    /// The pass of a virtual worker, and what it leaves; the next batch is read beside it.
+    /// The pass of a virtual worker, and what it leaves; the next input is read beside it.
     fn pass(
         &mut self,
         share: &mut Share,
-        feed: &mut Feed,
-        (step, number): (u64, u64),
-        data: &dyn Dataset,
-        per_epoch: u64,
+        source: &mut Source<'_>,
+        place: Place,
     ) -> Result<Metrics, RuntimeError> {
+        let (step, number) = place;
         let (rate, seed) = (self.plan.rate.at(step), seed_of(self.plan.seed, number));
-        self.write_input(feed.batch_of((step, number), data, per_epoch), rate, seed)?;
-        self.executor.start_pass(&self.train);
-        let next =
-            if number + 1 < share.mine.end { (step, number + 1) } else { (step + 1, share.mine.start) };
-        feed.batch_of(next, data, per_epoch);
+        self.write_input(source, place, rate, seed)?;
+        let next = share.after(place);
+        let slot = self.next_slot(source, next, None)?;
+        self.executor.start_pass(&self.train, slot);
+        let prepared = self.read_ahead(source, slot, [next, share.after(next)]);
         if std::mem::take(&mut self.look) {
             self.seen = self.executor.device().health();
         }
@@ -386,6 +383,8 @@ impl Trainer {
         // What failed on the device is told first.
         self.executor.finish()?;
         taken?;
+        prepared?;
+        self.fed = slot.map(|_| next);
         self.metrics()
     }
 }

@@ -84,7 +84,12 @@ pub fn training_in(feature_maps: Float, network: &Network, batch: u64) -> Progra
 
 /// One forward pass for evaluation.
 pub fn evaluation(network: &Network, batch: u64) -> Program {
-    lowered(network, batch, Mode::Evaluate, Float::F32)
+    evaluation_in(Float::F32, network, batch)
+}
+
+/// The same with feature maps stored in this.
+pub fn evaluation_in(feature_maps: Float, network: &Network, batch: u64) -> Program {
+    lowered(network, batch, Mode::Evaluate, feature_maps)
 }
 
 fn lowered(network: &Network, batch: u64, mode: Mode, feature_maps: Float) -> Program {

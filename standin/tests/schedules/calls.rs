@@ -5,9 +5,16 @@ use super::bodies::{BATCH, bits};
 use super::library::StandIn;
 use super::program;
 use crate::support::{everything, keep, naive, plan};
-use plimsoll_ir::Bytes;
-use plimsoll_ir::schedule::Stream;
-use plimsoll_runtime::{DeviceError, Executor, MemoryKind, MemoryLayout, RuntimeError, Trainer};
+use plimsoll::profiler::batch_samples;
+use plimsoll_ir::program::{Call, Hyper};
+use plimsoll_ir::schedule::{Command, Stream};
+use plimsoll_ir::simulate::Span;
+use plimsoll_ir::trace::Phase;
+use plimsoll_ir::{Bytes, CommandId, Seconds};
+use plimsoll_runtime::group::alone;
+use plimsoll_runtime::{
+    DeviceError, Executor, MemoryKind, MemoryLayout, RuntimeError, Trainer, TrainingPlan,
+};
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 
@@ -254,7 +261,7 @@ fn a_device_that_is_not_to_be_seen_is_not_seen() {
     }
 }
 
-/// Where ops are timed one by one, each update is a launch of its own: as many launches more, and the same bits.
+/// Also where ops are timed: as many launches, the time of one for all of them by their bytes, and the same bits.
 #[test]
 fn all_parameters_are_updated_by_one_launch() {
     let Some(library) = StandIn::open() else { return };
@@ -276,7 +283,33 @@ fn all_parameters_are_updated_by_one_launch() {
         });
         calls["cuLaunchKernel"]
     };
-    assert_eq!(launches(true) - launches(false), updates - 1);
+    assert_eq!(launches(true), launches(false));
+    let timeline = executor.run_timed(&loaded).expect("an iteration");
+    let of_updates: Vec<(CommandId, u64)> = schedule
+        .numbered_commands()
+        .filter_map(|(id, command)| {
+            let Command::Compute { op, .. } = command else { return None };
+            let Call::Sgd { elements, .. } = program.kernels[op.index()].call else { return None };
+            Some((id, elements))
+        })
+        .collect();
+    let spans: Vec<Span> = of_updates.iter().map(|(id, _)| timeline.spans[id.index()]).collect();
+    let whole = spans[spans.len() - 1].end.0 - spans[0].start.0;
+    assert!(whole > 0.0);
+    assert!(spans.windows(2).all(|two| two[0].end == two[1].start), "one after the other: {spans:?}");
+    // Hyperparameters, and three numbers for each element.
+    let bytes = |elements: u64| (Hyper::BYTES as u64 + 12 * elements) as f64;
+    let all = of_updates.iter().map(|(_, elements)| bytes(*elements)).sum::<f64>();
+    for ((_, elements), span) in of_updates.iter().zip(&spans) {
+        let share = (span.end.0 - span.start.0) / whole;
+        assert!((share - bytes(*elements) / all).abs() < 1e-6, "{elements} elements have {share}");
+    }
+    // One pair of events is taken off all of them together.
+    let overhead = Seconds(whole / 2.0);
+    let samples = batch_samples(&loaded, &[timeline], overhead);
+    let kept = samples.ops.iter().filter(|op| op.phase == Phase::Update).flat_map(|op| &op.seconds);
+    let kept = kept.copied().sum::<Seconds>();
+    assert!((kept.0 / whole - 0.5).abs() < 1e-6, "{kept} of {whole} s");
     let trained = |timed: bool| {
         let layout = MemoryLayout::of(&program, &schedule);
         let mut executor = Executor::new(Box::new(library.device(false)), layout).expect("it is small");
@@ -293,4 +326,65 @@ fn all_parameters_are_updated_by_one_launch() {
         bits(&trainer.checkpoint().expect("it is whole"))
     };
     assert!(trained(true) == trained(false));
+}
+
+/// How a training runs.
+#[derive(Clone, Copy, Debug)]
+enum Training {
+    /// Its state is copied during each iteration.
+    Copied,
+    /// Its state is not copied.
+    Plain,
+    /// Its updates are made of several passes.
+    Shared,
+}
+
+/// Once its graphs are captured, an iteration writes nothing but hyperparameters, and what workers share, however it trains.
+/// The bits are those of inputs that the host writes.
+#[test]
+fn inputs_are_commands_of_the_iteration_before_in_every_training() {
+    const PASSES: u64 = 3;
+    let Some(library) = StandIn::open() else { return };
+    let network = everything();
+    let program = program(&library, &network);
+    let schedule = naive(&program.trace);
+    let digits = plimsoll_runtime::data::digits();
+    for how in [Training::Copied, Training::Plain, Training::Shared] {
+        let trained = |slots: bool| {
+            let layout = MemoryLayout::of(&program, &schedule);
+            let layout = if slots { layout.feeding(&program) } else { layout };
+            let layout =
+                if matches!(how, Training::Copied) { layout.keeping_state(&program) } else { layout };
+            let mut executor = Executor::new(Box::new(library.device(true)), layout).expect("it is small");
+            let loaded = match how {
+                Training::Copied => executor.load_keeping_state(&program, &schedule, None),
+                Training::Plain => executor.load(&program, &schedule),
+                Training::Shared => executor.load_apart(&program, &schedule, Bytes(1 << 10)),
+            };
+            let (loaded, plan) = (loaded.expect("the schedule is valid"), plan(&network, BATCH));
+            let trainer = match how {
+                Training::Shared => {
+                    let plan = TrainingPlan { virtual_workers: PASSES, ..plan };
+                    Trainer::sharing(executor, loaded, None, plan, alone())
+                }
+                _ => Trainer::new(executor, loaded, None, plan),
+            };
+            let mut trainer = trainer.expect("the plan fits");
+            let mut train = |until| {
+                trainer.train(&*digits.train, until, &mut |_| {}, &|| false).expect("it trains");
+            };
+            // The first iteration of a call copies no state.
+            (1..=8).for_each(|call| train(4 * call));
+            let calls = library.calls_of(|| train(36));
+            (calls["cuMemcpyHtoDAsync_v2"], bits(&trainer.checkpoint().expect("it is whole")))
+        };
+        let ((fed, found), (written, expected)) = (trained(true), trained(false));
+        assert!(found == expected, "{how:?}");
+        let passes = if matches!(how, Training::Shared) { PASSES } else { 1 };
+        // Images and labels.
+        assert_eq!(written - fed, 2 * 4 * passes, "{how:?}");
+        if passes == 1 {
+            assert_eq!(fed, 4, "{how:?}");
+        }
+    }
 }

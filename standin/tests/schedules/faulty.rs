@@ -141,6 +141,10 @@ impl<D: Device> Device for Faulty<D> {
         self.inner.compute(launch);
     }
 
+    fn joins(&self, launch: &Launch, next: &Launch) -> bool {
+        self.inner.joins(launch, next)
+    }
+
     fn copy(&mut self, transfer: Transfer) {
         let wrong = self.instead(transfer);
         self.transfers.push(transfer);

@@ -87,12 +87,12 @@ pub enum Error {
     /// The device, its memory, or what runs on it.
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
-    /// The host has no memory for what is swapped with two copies of the state and two inputs.
+    /// The host has no memory for what is swapped with two copies of the state.
     #[error("{source}")]
     NoRoomForState {
         /// What the device says.
         source: RuntimeError,
-        /// What copies and inputs take.
+        /// What the copies take.
         state: Bytes,
     },
     /// A schedule is not valid for its trace.

@@ -91,7 +91,7 @@ pub fn confirm(
         }
     }
     let loaded = trainer.loaded();
-    let samples = batch_samples(loaded.trace(), loaded.schedule(), &timelines, Seconds::ZERO);
+    let samples = batch_samples(loaded, &timelines, Seconds::ZERO);
     timelines.sort_by(|a, b| a.makespan().0.total_cmp(&b.makespan().0));
     let sum = |seconds: &[Seconds]| seconds.iter().copied().sum::<Seconds>();
     let alone = observed.alone();

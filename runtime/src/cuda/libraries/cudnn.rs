@@ -211,13 +211,24 @@ impl Which {
     }
 }
 
+/// The math type to ask the heuristic with. `CUDNN_DEFAULT_MATH` lets tensor cores take f32 numbers as TF32, and no more;
+/// numbers of 16 bits have them by `CUDNN_TENSOR_OP_MATH`, which converts none (cuDNN's API reference, `cudnnMathType_t`).
+fn asked(arithmetic: Arithmetic) -> Math {
+    match arithmetic {
+        Arithmetic::F32 => Math::CUDNN_FMA_MATH,
+        Arithmetic::Tf32 => Math::CUDNN_DEFAULT_MATH,
+        Arithmetic::Bf16 => Math::CUDNN_TENSOR_OP_MATH,
+    }
+}
+
 /// The math type to run an algorithm with, of what the heuristic tells for it; none where it needs one that is not asked
 /// for. In f32 no tensor core takes part, whatever the heuristic calls that; with TF32 and bf16 they do where they can.
 fn math(arithmetic: Arithmetic, told: &[Ranked]) -> Option<(Math, Ranked)> {
     use Math::{CUDNN_DEFAULT_MATH as DEFAULT, CUDNN_FMA_MATH as FMA, CUDNN_TENSOR_OP_MATH as TENSOR};
     let of = |math: Math| told.iter().copied().find(|told| told.math == math as u32).map(|told| (math, told));
     match arithmetic {
-        Arithmetic::Tf32 | Arithmetic::Bf16 => of(DEFAULT).or(of(TENSOR)).or(of(FMA)),
+        Arithmetic::Tf32 => of(DEFAULT).or(of(TENSOR)).or(of(FMA)),
+        Arithmetic::Bf16 => of(TENSOR).or(of(DEFAULT)).or(of(FMA)),
         Arithmetic::F32 => of(FMA).or(of(DEFAULT)).map(|(_, told)| (FMA, told)),
     }
 }
@@ -439,11 +450,8 @@ impl Cudnn {
             return Ok(Vec::new());
         };
         let tensors = Arc::new(tensors);
-        let asked = match arithmetic {
-            Arithmetic::F32 => Math::CUDNN_FMA_MATH,
-            Arithmetic::Tf32 | Arithmetic::Bf16 => Math::CUDNN_DEFAULT_MATH,
-        };
-        let ranked = self.ranked(pass, &tensors, &self.library.convolution(shape, layout, asked)?)?;
+        let asked = self.library.convolution(shape, layout, asked(arithmetic))?;
+        let ranked = self.ranked(pass, &tensors, &asked)?;
         let mut found = Vec::new();
         for (which, name) in Which::all(pass) {
             let told: Vec<Ranked> =
@@ -639,23 +647,28 @@ mod tests {
             check(on_tensor_cores, &[3], Some(Math::CUDNN_FMA_MATH));
             check(on_tensor_cores, &[2], None);
         }
+        check(Arithmetic::Tf32, &[1, 0], Some(Math::CUDNN_DEFAULT_MATH));
+        check(Arithmetic::Bf16, &[0, 1], Some(Math::CUDNN_TENSOR_OP_MATH));
+        for arithmetic in [Arithmetic::F32, Arithmetic::Tf32, Arithmetic::Bf16] {
+            check(arithmetic, &[asked(arithmetic) as u32], Some(asked(arithmetic)));
+        }
     }
 
-    /// The real cuDNN of the PyTorch front's virtual environment takes the descriptors of every convolution of the zoo, in
+    /// The real cuDNN of NVIDIA's packages takes the descriptors of every convolution of the zoo, in
     /// every layout that a way uses; and no tensor of 2^31 elements, which is what `countable_batch` goes by. No device is
     /// needed.
     #[test]
     fn the_real_cudnn_takes_the_descriptors_of_every_convolution_of_the_zoo() {
         use plimsoll_ir::program::Call;
         use plimsoll_networks::{LowerOptions, build, entries, lower, usual};
-        let Some(search) = Search::of_virtual_environment() else { return };
+        let Some(search) = Search::of_packages() else { return };
         let cudnn = Arc::new(find(&search).expect("it has a cuDNN"));
         assert_eq!(cudnn.version().0, 9);
         let take = |shape: &ConvShape, layout: Layout| -> Result<(), Refusal> {
-            for float in [Float::F32, Float::Bf16] {
-                cudnn.tensors(shape, layout, float)?.expect("the lengths are countable");
+            for arithmetic in [Arithmetic::F32, Arithmetic::Tf32, Arithmetic::Bf16] {
+                cudnn.tensors(shape, layout, arithmetic.factors())?.expect("the lengths are countable");
+                cudnn.convolution(shape, layout, asked(arithmetic))?;
             }
-            cudnn.convolution(shape, layout, Math::CUDNN_FMA_MATH)?;
             Ok(())
         };
         let mut shapes = std::collections::HashSet::new();

@@ -1,0 +1,59 @@
+//! The inputs of a training: batches of a data set in the drawn order of each epoch.
+//!
+//! What it deliberately does not do: know where an input goes, or read one before it is asked to.
+
+use crate::data::{Batch, Dataset, epoch_order};
+use crate::training_plan::TrainingPlan;
+
+/// Which input: that of an iteration, for a virtual worker.
+pub(super) type Place = (u64, u64);
+
+/// Brings the batches in the order of their epochs.
+pub(super) struct Feed {
+    seed: u64,
+    batch_size: u64,
+    virtual_workers: u64,
+    batch: Batch,
+    /// The iteration and the virtual worker that `batch` is of.
+    place: Option<Place>,
+    order: Vec<u32>,
+    /// The epoch that `order` is of.
+    epoch: Option<u64>,
+}
+
+impl Feed {
+    pub(super) fn new(data: &dyn Dataset, plan: &TrainingPlan) -> Feed {
+        let (batch, order) = (Batch::new(plan.batch, data), Vec::with_capacity(data.len()));
+        let TrainingPlan { seed, batch: batch_size, virtual_workers, .. } = *plan;
+        Feed { seed, batch_size, virtual_workers, batch, place: None, order, epoch: None }
+    }
+
+    /// The batch of an iteration for a virtual worker, read unless it was the last to be.
+    fn batch_of(&mut self, place: Place, data: &dyn Dataset, per_epoch: u64) -> &Batch {
+        if self.place.replace(place) != Some(place) {
+            let (step, number) = place;
+            let epoch = step / per_epoch;
+            if self.epoch.replace(epoch) != Some(epoch) {
+                epoch_order(data.len(), self.seed, epoch, &mut self.order);
+            }
+            let first = ((step % per_epoch * self.virtual_workers + number) * self.batch_size) as usize;
+            let samples = &self.order[first..first + self.batch_size as usize];
+            self.batch.fill(data, samples.iter().map(|s| *s as usize));
+        }
+        &self.batch
+    }
+}
+
+/// Where the inputs of a training come from.
+pub(super) struct Source<'a> {
+    pub(super) feed: &'a mut Feed,
+    pub(super) data: &'a dyn Dataset,
+    /// The iterations of an epoch.
+    pub(super) per_epoch: u64,
+}
+
+impl Source<'_> {
+    pub(super) fn batch_of(&mut self, place: Place) -> &Batch {
+        self.feed.batch_of(place, self.data, self.per_epoch)
+    }
+}
