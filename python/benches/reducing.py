@@ -58,7 +58,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--runs", type=int, default=15)
-    parser.add_argument("--budget", default="60%")
+    parser.add_argument("--budget", default="90%")
     parser.add_argument("--name", default="loopback", help="what the row calls the link")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import json
 import sys
 
 import torch
@@ -547,7 +548,60 @@ def batch():
     )
 
 
+def exchanged():
+    """What a step is predicted to exchange is in DDP's own buckets, and is part of what is predicted and chosen."""
+    torch.manual_seed(0)
+    task = build("convolutions")
+    model = DistributedDataParallel(task.model, bucket_cap_mb=0.002)
+    trained = list(task.model.parameters())
+
+    def loss(x, y):
+        return F.cross_entropy(model(x), y)
+
+    def tuned(interconnect=None):
+        return plimsoll.tune(
+            loss, model, None, task.batches[0], "100%", "20GB/s", verify=0, interconnect=interconnect
+        )
+
+    steps = {rate: tuned(rate) for rate in ("1Mbit/s,1us", "100Gbit/s", None)}
+    for rate, step in steps.items():
+        exchange = step.exchange
+        said = json.loads(exchange.to_json())
+        assert said["workers"] == dist.get_world_size()
+        assert exchange.bytes == sum(p.numel() * p.element_size() for p in trained)
+        ready = [piece["ready"] for piece in said["pieces"]]
+        assert ready == sorted(ready) and ready[-1] == len(step.trace) - 1 and ready[0] < ready[-1], ready
+        alone = step.program.schedule.makespan_seconds
+        assert step.predicted_seconds == alone + exchange.exposed_seconds
+        assert ("(measured)" in step.explain()) == (rate is None), step.explain()
+        assert " add " in step.explain() and "exchanging" in step.why
+        same = [None] * dist.get_world_size()
+        dist.all_gather_object(same, said["interconnect"])
+        assert all(one == same[0] for one in same), same
+    slow, fast = (steps[rate].exchange.exposed_seconds for rate in ("1Mbit/s,1us", "100Gbit/s"))
+    assert fast < slow and slow > exchange.bytes * 8 / 1e6 / 2, (fast, slow)
+    for _ in range(3):  # it makes its buckets anew in the second, and says so in the third
+        task.model.zero_grad()
+        step(*task.batches[0])
+    sizes = model._get_ddp_logging_data()["rebuilt_bucket_sizes"]
+    assert [piece["bytes"] for piece in said["pieces"]] == [int(size) for size in sizes.split(", ")], sizes
+    # A network that takes a second for each batch makes the largest batch the best.
+    sample = tuple(torch.cat([t] * 8) for t in task.batches[0])
+    budget = (
+        2 * plimsoll.trace(lambda x, y: F.cross_entropy(task.model(x), y), task.model, *sample).peak_bytes
+    )
+    task.model.zero_grad()
+    found = plimsoll.suggest(
+        loss, model, None, sample, budget, "20GB/s", keep_batch=False, interconnect="1Mbit/s"
+    )
+    ran = [one for one in found.tried if one.seconds is not None]
+    assert all(one.exchange_seconds > 0 for one in ran)
+    assert found.batch == max(one.batch for one in ran)
+    assert "between ranks" in str(found)
+
+
 CASES = {
+    "exchanged": exchanged,
     "batch": batch,
     "agreed": agreed,
     "short": short,

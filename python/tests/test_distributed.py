@@ -27,7 +27,7 @@ def run(processes, *cases):
 
 def test_two_processes_leave_the_bits_of_eager_sharded_models_too_and_recommend_one_batch():
     # One start for all: it takes seconds.
-    run(2, "buffers", "accumulated", "refused", "sharded", "agreed", "short", "middle", "batch")
+    run(2, "buffers", "accumulated", "refused", "sharded", "agreed", "short", "middle", "batch", "exchanged")
 
 
 def test_what_ends_a_step_on_one_rank_of_three_ends_it_on_all():
