@@ -86,3 +86,26 @@ def test_an_interconnect_that_means_nothing_is_refused_in_one_process_too():
     )
     assert step.exchange is None
     assert step.predicted_seconds == step.program.schedule.makespan_seconds
+
+
+def test_gradients_are_complete_after_their_last_write_and_after_what_the_host_reads():
+    task = build("gpt")  # whose embedding is added to once more at the end of the backward pass
+
+    def loss(x, y):
+        made = task.loss(x, y)
+        return made if made.item() < 1e9 else 2 * made
+
+    step = plimsoll.tune(loss, task.model, None, task.batches[0], "100%", "20GB/s", verify=0)
+    tape = step.program.tape
+    complete = tape.completions()
+    read = next(number for number, call in enumerate(tape.calls) if call.reads_on_host)
+    assert [number for number, _ in complete] == tape.arrivals
+    assert len(complete) == len(list(task.model.parameters()))
+    places = [place for _, place in complete]
+    assert places == sorted(places)
+    assert read <= places[0] < places[-1]
+    for number, place in complete:
+        storage = tape.gradients[number][1].storage
+        written = [at for at, call in enumerate(tape.calls) if storage in call.writes]
+        assert written[-1] <= place
+    assert [id(p) for p in step.program.handed_over] == [id(tape.gradients[n][0]) for n, _ in complete]
