@@ -1,4 +1,4 @@
-"""Trains in several processes: each plans for itself, and DDP reduces the gradients after the step.
+"""Trains in several processes: each plans for itself, and DDP reduces the gradients meanwhile.
 
 torchrun --nproc-per-node 2 examples/ddp.py
 """

@@ -99,6 +99,7 @@ class Allocator:
             ) from error
         loaded.plimsoll_events.restype = ctypes.c_int64
         loaded.plimsoll_failures.restype = ctypes.c_int64
+        loaded.plimsoll_settle.restype = ctypes.c_int64
         loaded.plimsoll_read_events.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
         loaded.plimsoll_begin.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
         loaded.plimsoll_call.argtypes = [ctypes.c_int64]
@@ -201,6 +202,7 @@ class Plan:
         """Says which call this thread makes next."""
         self.pause = self._library.plimsoll_pause
         """Until the next call this thread allocates on its own account."""
+        self._settle = self._library.plimsoll_settle
         self._events = (ctypes.c_int64 * 0)()
 
     def allocated(self) -> list[list[Event]]:
@@ -213,6 +215,11 @@ class Plan:
             else:
                 calls[-1].append((flat[at], flat[at + 1], flat[at + 2]))
         return calls
+
+    def settled(self) -> int | None:
+        """Ends a call, and pauses. The first call so far that allocated otherwise than planned, or none."""
+        faulty = self._settle()
+        return faulty if faulty >= 0 else None
 
     def begin(self) -> None:
         """Begins a step. The caller has its `turn`."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from . import planning
+from . import _core, planning
 from ._core import show_bytes, show_seconds
 from .devices import Device
+from .interconnect import Interconnect
 from .link import Link
 from .planned import Parts, Planned
 from .smaller import Smaller
 from .tape import Role
 
 
-def in_one_line(planned: Planned, parts: Parts | None, device: Device) -> str:
-    """Batch, peak, what is recomputed and swapped, and the predicted time; of `parts` that the batch runs in, of each."""
+def in_one_line(
+    planned: Planned, parts: Parts | None, device: Device, exchange: _core.Exchange | None = None
+) -> str:
+    """Batch, peak, what is recomputed and swapped, and the predicted time; of `parts` that the batch runs in, of each. What an
+    exchange adds is told beside it."""
     trace, schedule = planned.trace, planned.program.schedule
     peak = trace.resident_bytes + schedule.pool_bytes
     words = [
@@ -30,6 +34,10 @@ def in_one_line(planned: Planned, parts: Parts | None, device: Device) -> str:
     if schedule.makespan_seconds is not None and trace.compute_seconds > 0:
         part = "" if parts is None else "each part "
         words.append(f"{part}{schedule.makespan_seconds / trace.compute_seconds - 1:+.1%}")
+        if exchange is not None:
+            words.append(
+                f"exchanging {show_bytes(exchange.bytes)} {exchange.exposed_seconds / trace.compute_seconds:+.1%}"
+            )
     if device.graphs is not None:
         words.append("call by call" if planned.program.no_graph else "one CUDA graph")
     if planning.logits_decide(trace) and (parts is not None or not all_stays):
@@ -39,12 +47,19 @@ def in_one_line(planned: Planned, parts: Parts | None, device: Device) -> str:
     return ", ".join(words)
 
 
-def line_by_line(planned: Planned, parts: Parts | None, device: Device, link: Link) -> str:
+def line_by_line(
+    planned: Planned,
+    parts: Parts | None,
+    device: Device,
+    link: Link,
+    exchange: _core.Exchange | None = None,
+    interconnect: Interconnect | None = None,
+) -> str:
     """The same, and what the plan consists of."""
     trace, schedule = planned.trace, planned.program.schedule
     constants = sum(s.role is Role.KEPT for s in planned.tape.storages)
     lines = [
-        in_one_line(planned, parts, device),
+        in_one_line(planned, parts, device, exchange),
         f"  ops           {len(trace)}, {show_seconds(trace.compute_seconds)} together",
         f"  eager's peak  {show_bytes(trace.peak_bytes)}",
         f"  floor         {show_bytes(trace.floor_bytes)} ({planning.place_of(trace.floor_layer)})",
@@ -75,4 +90,9 @@ def line_by_line(planned: Planned, parts: Parts | None, device: Device, link: Li
         if planned.alone_seconds is not None:
             predicted += f", from runs of the plan; {show_seconds(planned.alone_seconds)} by ops alone"
         lines.append(f"  predicted     {predicted}; no plan is faster than {bound} ({schedule.status})")
+    if exchange is not None:
+        added, whole = map(show_seconds, (exchange.exposed_seconds, exchange.seconds))
+        buckets = f"{show_bytes(exchange.bytes)} in {len(exchange)} buckets over {interconnect}"
+        whole = f": {whole} a step" if parts is None else ", once for all parts"
+        lines.append(f"  exchange      {buckets} add {added}{whole}")
     return "\n".join(lines)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .buckets import Buckets
 from .errors import BadInput
+from .interconnect import Interconnect
 from .link import Link
 
 
@@ -22,8 +23,10 @@ class Options:
     buckets: Buckets | Sequence[int] | None = None
     graphs: bool = True
     in_pieces: bool | None = None
+    interconnect: Interconnect | str | None = None
 
     def check(self) -> None:
         """Refuses what means nothing."""
         if self.verify < 0:
             raise BadInput(f"{self.verify} steps cannot be verified; give 0 or more")
+        Interconnect.parse(self.interconnect)

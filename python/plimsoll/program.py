@@ -12,7 +12,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -30,6 +30,8 @@ from .torch_private import below_autograd, tree_unflatten
 
 logger = logging.getLogger("plimsoll")
 
+Gradients = list[tuple[torch.nn.Parameter, torch.Tensor]]
+
 Spans = tuple[list[tuple[float, float]], list[tuple[float, float]], list[tuple[float, float]]]
 """Of the compute, the swap-out and the swap-in stream: start and end of each command, in seconds from the start of the step."""
 
@@ -44,6 +46,16 @@ SPARE_BYTES = 1024
 def seconds_of(spans: Spans) -> float:
     """How long the step took, to the end of its last command."""
     return max(end for stream in spans for _, end in stream)
+
+
+class Taker(Protocol):
+    """Takes gradients while a step runs."""
+
+    def take(self, parameter: torch.nn.Parameter, gradient: torch.Tensor) -> None:
+        """Takes a gradient that is complete, or leaves it. In order; what it took is not to be given a second time."""
+
+    def took(self, parameter: torch.nn.Parameter) -> bool:
+        """Whether it took this one's."""
 
 
 class Diverged(Exception):
@@ -203,7 +215,23 @@ class Program:
         ]
         self._saved_gradients = [torch.empty_like(p) for p in self._added_to]
         self._calls = [(compute.op, compute.again) for compute in computes]
+        self._complete = self._completed_after(self._calls)
         self._bound_to = bound_to
+
+    def _completed_after(self, calls: list[tuple[int, bool]]) -> dict[int, Gradients]:
+        """By position: the gradients that are complete after it. A call that runs again writes the same once more."""
+        if self._added_to:
+            return {}
+        position = {op: number for number, (op, again) in enumerate(calls) if not again}
+        complete: dict[int, Gradients] = {}
+        at = 0
+        for number, op in self.tape.completions():
+            parameter, window = self.tape.gradients[number]
+            assert window is not None
+            at = max(at, position[op])
+            gradient = self._windows.at(self._resident[window.storage], window)
+            complete.setdefault(at, []).append((parameter, gradient))
+        return complete
 
     def unbind(self) -> None:
         """Forgets all windows, so that the memory under them can be freed."""
@@ -212,7 +240,7 @@ class Program:
         self._transfers = None
         self._windows = Windows()
         self._resident, self._running = {}, {}
-        self._steps, self._inputs, self._gradients = [], [], []
+        self._steps, self._inputs, self._gradients, self._complete = [], [], [], {}
         self._saved_gradients = []
         self._loss = torch.empty(0)
 
@@ -376,20 +404,21 @@ class Program:
         finally:
             self.runs, self.finished, self.counts, self.spans = before
 
-    def run(self, inputs: list[torch.Tensor], is_timed: bool = False) -> Given:
+    def run(self, inputs: list[torch.Tensor], is_timed: bool = False, taker: Taker | None = None) -> Given:
         """Runs the step: sets gradients or adds to them, gives what the step's function gives. Where it `is_timed`, each
         command is, as in the runs 1, 2, 4, 8, ...
 
-        Where it ends early, all is as it was.
+        A `taker` is given each gradient at its place in the step, call by call; those that it took are not set, and it may
+        have them from an earlier run. Where the step ends early, all else is as it was.
         """
         with allocator.turn:
             try:
                 self._bind_all()
-                return self._in_turn(inputs, is_timed)
+                return self._in_turn(inputs, is_timed, taker)
             finally:
                 self._lend()
 
-    def _in_turn(self, inputs: list[torch.Tensor], is_timed: bool) -> Given:
+    def _in_turn(self, inputs: list[torch.Tensor], is_timed: bool, taker: Taker | None) -> Given:
         self._memory.use_on(self._device.stream())
         random = {id(c.random.generator): c.random.generator for c in self.tape.calls if c.random is not None}
         states = [(generator, generator.get_state()) for generator in random.values()]
@@ -398,7 +427,7 @@ class Program:
             for copy, tensor in saved:
                 copy.copy_(tensor)
             try:
-                self._run(inputs, is_timed)
+                self._run(inputs, is_timed, taker)
             except BaseException:
                 if self._transfers is not None:
                     self._transfers.abort()
@@ -408,7 +437,8 @@ class Program:
                     generator.set_state(state)
                 raise
             for parameter, gradient in self._gradients:
-                parameter.grad = gradient
+                if taker is None or not taker.took(parameter):
+                    parameter.grad = gradient
             return self._given()
 
     def _given(self) -> Given:
@@ -426,7 +456,7 @@ class Program:
         pairs = zip(self._saved_gradients, self._added_to, strict=True)
         return [(copy, p.grad) for copy, p in pairs if p.grad is not None]
 
-    def _run(self, inputs: list[torch.Tensor], is_timed: bool) -> None:
+    def _run(self, inputs: list[torch.Tensor], is_timed: bool, taker: Taker | None) -> None:
         for window, tensor in zip(self._inputs, inputs, strict=True):
             if window is not None:
                 window.copy_(tensor)
@@ -437,7 +467,7 @@ class Program:
             graph.launch()
             self._launches += 1
             return
-        self._call_by_call(is_timed)
+        self._call_by_call(is_timed, taker)
 
     def _captured(self) -> Graph | None:
         """The step as a graph, captured where it is not there yet; none where the step cannot be one."""
@@ -484,26 +514,19 @@ class Program:
             transfers.abort()
         self._check_counts()
 
-    def _call_by_call(self, is_timed: bool) -> None:
-        transfers, call = self._transfers, self._plan.call
+    def _call_by_call(self, is_timed: bool, taker: Taker | None) -> None:
+        transfers = self._transfers
         assert transfers is not None
-        is_told = is_timed or len(transfers) > 0
+        places = [] if taker is None else sorted(self._complete)
         self._plan.begin()
         try:
             transfers.start(is_timed, self._device.stream())
-            with below_autograd():
-                for number, step in enumerate(self._steps):
-                    if step.wait is not None:
-                        transfers.wait(*step.wait)
-                    if is_timed:
-                        transfers.began()
-                    if step.special is not None:
-                        step.special(number)
-                    else:
-                        call(number)
-                        step.func(*step.arguments, **step.keywords)
-                    if is_told:
-                        transfers.computed()
+            begin = 0
+            for place in places:
+                self._calls_of(range(begin, place + 1), is_timed, transfers)
+                self._hand_over(place, taker)
+                begin = place + 1
+            self._calls_of(range(begin, len(self._steps)), is_timed, transfers)
         finally:
             self.counts = self._plan.end()
         transfers.finish()
@@ -513,16 +536,55 @@ class Program:
                 self.spans = spans
         self._check_counts()
 
+    def _calls_of(self, numbers: range, is_timed: bool, transfers: Transfers) -> None:
+        """Some of the calls, one after the other."""
+        call = self._plan.call
+        is_told = is_timed or len(transfers) > 0
+        with below_autograd():
+            for number in numbers:
+                step = self._steps[number]
+                if step.wait is not None:
+                    transfers.wait(*step.wait)
+                if is_timed:
+                    transfers.began()
+                if step.special is not None:
+                    step.special(number)
+                else:
+                    call(number)
+                    step.func(*step.arguments, **step.keywords)
+                if is_told:
+                    transfers.computed()
+
+    def _hand_over(self, place: int, taker: Taker | None) -> None:
+        """Gives the gradients that are complete here, unless a call before has not kept to the plan."""
+        assert taker is not None
+        faulty = self._plan.settled()
+        if faulty is not None:
+            raise self._unplanned(faulty)
+        for parameter, gradient in self._complete[place]:
+            taker.take(parameter, gradient)
+
     def _check_counts(self) -> None:
-        assert self.counts is not None
-        if self.counts.faulty_call is not None:
-            op, _ = self._calls[self.counts.faulty_call]
-            culprit = self.tape.calls[op]
-            raise Unplanned(
-                f"`{culprit.func}` of module `{culprit.layer}` allocated otherwise than when it was recorded "
-                f"({self.counts.unplanned} allocations of {self.counts.unplanned_bytes} B that no plan foresaw)"
+        counts = self.counts
+        assert counts is not None
+        if counts.faulty_call is not None:
+            raise self._unplanned(
+                counts.faulty_call,
+                f" ({counts.unplanned} allocations of {counts.unplanned_bytes} B that no plan foresaw)",
             )
         self.finished += 1
+
+    def _unplanned(self, faulty_call: int, more: str = "") -> Unplanned:
+        op, _ = self._calls[faulty_call]
+        culprit = self.tape.calls[op]
+        return Unplanned(
+            f"`{culprit.func}` of module `{culprit.layer}` allocated otherwise than when it was recorded{more}"
+        )
+
+    @property
+    def handed_over(self) -> list[torch.nn.Parameter]:
+        """Whose gradients a taker is given, in that order: those that the step sets, and none where it adds to gradients."""
+        return [parameter for gradients in self._complete.values() for parameter, _ in gradients]
 
     @property
     def memory(self) -> Memory:
@@ -535,6 +597,11 @@ class Program:
         if self._graphs is None or self.no_graph:
             return "call by call" + (f": {self.no_graph}" if self.no_graph else "")
         return "one CUDA graph" + ("" if self._graph is not None else ", from the second run on")
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether the next runs can give gradients before they end: those call by call that set all gradients."""
+        return not self.tape.adds_to_gradients() and (self._graphs is None or bool(self.no_graph))
 
     @property
     def device(self) -> Device:

@@ -1,8 +1,8 @@
 """Ranks agree: what one rank of a distributed training cannot do ends the step on all of them, with the same words.
 
-Before gradients are reduced, which waits for every rank, the ranks tell each other whether their step ran: one number each, by
-gloo, on the host. Nobody waits for a GPU. Where one failed, all raise its error, which names the rank; where one planned with
-less, the others say so.
+Before anybody waits for reduced gradients, the ranks tell each other whether their step ran: one number each, by gloo, on the
+host. Nobody waits for a GPU. Where one failed, all raise its error, which names the rank; where one planned with less, the
+others say so.
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ class Report:
     words: str
     facts: dict[str, Any]
     """The attributes of its error."""
+    begun: bool
+    """Whether it has begun what all must end."""
+    can_end: bool
+    """Whether it can end that."""
 
 
 class Ranks:
@@ -50,14 +54,23 @@ class Ranks:
         self._group = group
         self._news: list[str] = []
 
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return self._size
+
     def tell(self, words: str) -> None:
         """The other ranks log this when they next agree."""
         self._news.append(words)
 
     def together(self, work: Callable[[], Result]) -> Result:
         """Does some work, which other ranks do as well. Raises on all ranks what it raises on one."""
-        done = self.alone(work)
-        self._agree(None)
+        try:
+            done = work()
+        except Exception as error:
+            self.agree(error)
+            raise
+        self.agree(None)
         return done
 
     def least(self, number: int) -> int:
@@ -66,22 +79,25 @@ class Ranks:
         dist.all_reduce(least, dist.ReduceOp.MIN, self._group)
         return int(least.item())
 
-    def alone(self, work: Callable[[], Result]) -> Result:
-        """The same where the other ranks do not agree afterwards: they learn what it raises when they next do."""
-        try:
-            return work()
-        except Exception as error:
-            self._agree(error)
-            raise
+    def agree(
+        self,
+        error: Exception | None,
+        begun: bool = False,
+        can_end: bool = True,
+        end: Callable[[bool], None] | None = None,
+    ) -> None:
+        """Tells the others whether something failed here. Raises on all ranks what failed on one.
 
-    def _agree(self, error: Exception | None) -> None:
+        A rank may have `begun` what all must end. Where one has and another failed, each calls its `end` first, which is told
+        whether all ranks can.
+        """
         flag = torch.tensor([FAILED if error is not None else TOLD if self._news else RAN], device="cpu")
         reports: list[Report | None] = [None] * self._size
         try:
             dist.all_reduce(flag, dist.ReduceOp.MAX, self._group)
             if flag.item() == RAN:
                 return
-            dist.all_gather_object(reports, self._report(error), self._group)
+            dist.all_gather_object(reports, self._report(error, begun, can_end), self._group)
         except RuntimeError as gone:
             if error is not None:
                 raise error from None
@@ -94,15 +110,19 @@ class Ranks:
             if not report.kind and report.words and report.rank != self._rank:
                 logger.warning("rank %d: %s", report.rank, report.words)
         first = next((report for report in there if report.kind), None)
-        if first is not None:
-            raise self._error(first) from error
+        if first is None:
+            return
+        if end is not None and any(report.begun for report in there):
+            end(all(report.can_end for report in there))
+        raise self._error(first) from error
 
-    def _report(self, error: Exception | None) -> Report:
+    def _report(self, error: Exception | None, begun: bool, can_end: bool) -> Report:
         if error is None:
-            return Report(self._rank, "", "; ".join(self._news), {})
+            return Report(self._rank, "", "; ".join(self._news), {}, begun, can_end)
         plain = (bool, int, float, str)
         facts = {name: value for name, value in vars(error).items() if isinstance(value, plain)}
-        return Report(self._rank, type(error).__name__, str(error) or type(error).__name__, facts)
+        kind = type(error).__name__
+        return Report(self._rank, kind, str(error) or kind, facts, begun, can_end)
 
     def _error(self, report: Report) -> errors.Error:
         """What a rank told, in its own class where that is one of ours."""

@@ -62,6 +62,9 @@ class ShardedStep(Step):
         assert self._ranks is not None
         return self._ranks.together(lambda: self._compared(batch) if self._left > 0 else self._swapped(batch))
 
+    def connect(self) -> None:
+        """Nothing: no prediction depends on the network."""
+
     def verify(self, steps: int = 1) -> None:
         """Compares the next steps with eager without hooks, bit for bit. A difference raises `VerificationError`."""
         if steps < 0:

@@ -23,6 +23,7 @@ from . import (
     calibration,
     devices,
     distributed,
+    exchange,
     explaining,
     outputs,
     planning,
@@ -35,10 +36,11 @@ from ._core import show_bytes
 from .buckets import Buckets
 from .errors import BadInput, NoPlan, PoolInUse, Refused
 from .in_eager import InEager
+from .interconnect import Interconnect
 from .kinds import Kind, addresses_of, kind_of
 from .ops import tensors_in
 from .options import Options
-from .outputs import Given
+from .outputs import Given, Outputs
 from .planned import Parts, Planned
 from .planner import Planner
 from .planning import Recorded
@@ -85,12 +87,16 @@ class Step:
         self.fallback = None
         self._replica = distributed.replica_of(model)
         self._ranks = ranks
+        self._reducing = (
+            None if self._replica is None or ranks is None else distributed.Reducing(self._replica, ranks)
+        )
         self._fn = fn if self._replica is None else distributed.inside(self._replica, fn)
         self._model = model if self._replica is None else self._replica.module
         self._given = (fn, model, optimizer)
         self._optimizer = optimizer
         self.device = devices.of(self._model)
         self._verify = options.verify
+        self._interconnect = Interconnect.parse(options.interconnect)
         self._buckets = Buckets.parse(options.buckets)
         self._kinds: OrderedDict[Kind, Planned | Parts | InEager] = OrderedDict()
         self._watched = Watched(fn, self._replica)
@@ -108,16 +114,11 @@ class Step:
         """Trains one batch: sets the gradients or adds to them, gives the loss, or `Outputs` where the function gives them."""
         allocator.turn.check()
         self._arrived = []
-        if self._replica is None or self._ranks is None:
-            given = self._train(batch)
-            run_accumulate_hooks(self._arrived)
-            return given
-        # Where gradients are not reduced, one rank may call more steps than another.
-        reduces = self._replica.require_backward_grad_sync
-        agreed = self._ranks.together if reduces else self._ranks.alone
-        return distributed.reduced(
-            self._replica, lambda: agreed(lambda: self._train(batch)), lambda: self._arrived
-        )
+        if self._reducing is not None:
+            return self._reducing.run(lambda: self._train(batch), lambda: self._arrived)
+        given = self._train(batch)
+        run_accumulate_hooks(self._arrived)
+        return given
 
     def _train(self, batch: tuple[Any, ...]) -> Given:
         if self._buckets is not None:
@@ -215,7 +216,10 @@ class Step:
                     "this kind of batch is no longer compared with eager: memory is too short for both"
                 )
                 planned.verify, planned.smaller = 0, "memory is too short for both"
-        return planned.program.run(tensors)
+        program, taker = planned.program, None
+        if self._reducing is not None and planned.weight is None:
+            taker = self._reducing.taker(program.handed_over)
+        return program.run(tensors, taker=taker)
 
     def _with_value(self, planned: Planned, diverged: Diverged, batch: tuple[Any, ...]) -> Planned:
         """The same kind of batch, recorded with what the host read in its first run: few samples had another value."""
@@ -285,11 +289,46 @@ class Step:
     @property
     def why(self) -> str:
         """What was chosen for the last kind of batch, in one line."""
-        return explaining.in_one_line(self._current(), self._parts, self.device)
+        return explaining.in_one_line(self._current(), self._parts, self.device, self.exchange)
 
     def explain(self) -> str:
         """What the plan of the last kind of batch does, line by line."""
-        return explaining.line_by_line(self._current(), self._parts, self.device, self._planner.link)
+        return explaining.line_by_line(
+            self._current(),
+            self._parts,
+            self.device,
+            self._planner.link,
+            self.exchange,
+            self._interconnect,
+        )
+
+    def connect(self) -> None:
+        """Has the ranks measure the network between them, unless all were told of one. All call it."""
+        if self._replica is not None and self._ranks is not None and self._ranks.size > 1:
+            self._interconnect = distributed.interconnect(self._replica, self._ranks, self._interconnect)
+            logger.info("%s", self.why)
+
+    @property
+    def exchange(self) -> _core.Exchange | None:
+        """What the ranks exchange in a step of the last kind of batch, with the seconds of the step that are predicted with it;
+        in a step that runs in parts, of its last part. None in one process, and where the network is not known."""
+        return self.exchange_of(self._parts is None)
+
+    def exchange_of(self, is_whole: bool) -> _core.Exchange | None:
+        """The same, of a batch that runs as a whole, or of the last part of one."""
+        if self._replica is None or self._interconnect is None:
+            return None
+        return exchange.of(self._replica, self._current(), self._interconnect, is_whole)
+
+    @property
+    def predicted_seconds(self) -> float | None:
+        """How long a step of the last kind of batch takes: its parts, and what exchanging gradients adds."""
+        alone = self._current().program.schedule.makespan_seconds
+        if alone is None:
+            return None
+        there = self.exchange
+        parts = 1 if self._parts is None else len(self._parts.sizes)
+        return alone * parts + (0.0 if there is None else there.exposed_seconds)
 
     def report(self, path: str | Path, seconds: float = reporting.COMPARING_SECONDS) -> None:
         """Writes Plimsoll's report of the kind of batch that ran most often: one HTML file that a browser opens offline.
@@ -340,6 +379,7 @@ class Step:
                 seconds=batches.PLAN_SECONDS,
                 host_budget=self._planner.host_budget,
                 in_pieces=self._planner.in_pieces or self._is_in_pieces,
+                interconnect=self._interconnect,
             )
             found = find(*self._given, self._sample, options, keep_batch=False, ranks=self._ranks)
             self._choice = found.batch
@@ -508,7 +548,9 @@ class Step:
             return self._eager(batch, weight, arrived)
 
         budget = self._planner.budget
-        if isinstance(budget, int):
+        # Finding out what hooks must swap runs the step a few times, and the reducer has gradients of this one already.
+        has_begun = self._reducing is not None and self._reducing.has_begun
+        if isinstance(budget, int) and not has_begun:
             peak = None if planned is None else planned.trace.peak_bytes
             if (
                 planned is not None
@@ -543,10 +585,25 @@ class Step:
             without_accumulate_hooks(self._model.parameters()),
             arrivals_noted(trained, arrivals),
         ):
-            given = outputs.backward(batches.weighted(self._fn, weight)(*batch))
+            given = batches.weighted(self._fn, weight)(*batch)
+            if self._reducing is not None and self._reducing.has_begun:
+                given = self._gradients_beside(given, trained)
+            else:
+                given = outputs.backward(given)
         if arrived is not None:
             arrived += [trained[number] for number in arrivals]
         return given
+
+    def _gradients_beside(self, given: Given, trained: list[torch.nn.Parameter]) -> Given:
+        """The backward pass of a step that a plan began, some of whose gradients the reducer has: it sees none of these."""
+        assert self._reducing is not None
+        made = outputs.of(given)
+        gradients = torch.autograd.grad(made.loss, trained, allow_unused=True)
+        for parameter, gradient in zip(trained, gradients, strict=True):
+            if not self._reducing.took(parameter):
+                parameter.grad = gradient
+        made.loss = made.loss.detach()
+        return made if isinstance(given, Outputs) else made.loss
 
     def _verified(self, planned: Planned, batch: tuple[Any, ...], tensors: list[torch.Tensor]) -> Given:
         """Runs the batch in eager and by the plan from the same state, and compares all that they leave."""

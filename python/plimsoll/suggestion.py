@@ -22,6 +22,7 @@ from ._core import show_bytes, show_seconds
 from .batches import PLAN_SECONDS, PREDICTED_WITHIN, size_of, taken
 from .devices import Device
 from .errors import BadInput, NoPlan
+from .interconnect import Interconnect
 from .link import Link
 from .options import Options
 from .ranks import Ranks
@@ -63,6 +64,8 @@ class Tried:
     """How many ops run again in one call."""
     why_not: str
     """Why it was not run; empty where it was."""
+    exchange_seconds: float = 0.0
+    """What exchanging the gradients between ranks adds, predicted where it was run; the candidates are judged with it."""
 
     @property
     def samples(self) -> int:
@@ -71,8 +74,8 @@ class Tried:
 
     @property
     def samples_per_second(self) -> float:
-        """As measured, else as predicted."""
-        return self.samples / (self.seconds or self.predicted_seconds)
+        """As measured, else as predicted; with what exchanging gradients adds."""
+        return self.samples / ((self.seconds or self.predicted_seconds) + self.exchange_seconds)
 
     def __str__(self) -> str:
         """Such as `8 x 64`, or `64`."""
@@ -164,6 +167,10 @@ class Suggestion:
             f"batch {batch}, {rate}, {peak}, {moved}",
             f"  measured      {chosen.samples_per_second:.4g} samples/s: {self.certainty}",
         ]
+        if chosen.exchange_seconds > 0:
+            lines.append(
+                f"  exchange      adds {show_seconds(chosen.exchange_seconds)} between ranks, predicted"
+            )
         for other in self.tried[1:]:
             if other.seconds is not None:
                 lines.append(f"  also run      {other}: {other.samples_per_second:.4g} samples/s")
@@ -187,6 +194,7 @@ def suggest(
     keep_batch: bool = True,
     host_budget: int | str | None = None,
     in_pieces: bool | None = None,
+    interconnect: str | None = None,
 ) -> Suggestion:
     """Says which batch to train with in a memory budget, how often to accumulate it, and at which learning rate.
 
@@ -215,9 +223,14 @@ def suggest(
         rates = Link.parse(link, device.measure_link)
         host = planning.host_limit(device, host_budget)
         how = Options(limit, rates, verify=0, seconds=PLAN_SECONDS, host_budget=host, in_pieces=in_pieces)
+        Interconnect.parse(interconnect)
         return batch, how
 
     batch, options = asked() if ranks is None else ranks.together(asked)
+    replica = distributed.replica_of(model)
+    if replica is not None and ranks is not None and ranks.size > 1:
+        between = distributed.interconnect(replica, ranks, Interconnect.parse(interconnect))
+        options = replace(options, interconnect=between)
     return find(fn, model, optimizer, batch, options, keep_batch, ranks)
 
 
@@ -441,8 +454,10 @@ def _run(step: Step, sample: tuple[Any, ...], predicted: Tried, losses: str) -> 
     warm = seconds[1:]
     least = min(warm)
     trace, schedule = step.trace, step.program.schedule
+    there = step.exchange_of(parts == 1)
     return replace(
         predicted,
+        exchange_seconds=0.0 if there is None else there.exposed_seconds,
         seconds=least,
         scatter=statistics.median(warm) / least - 1,
         peak_bytes=trace.resident_bytes + schedule.pool_bytes,

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from .errors import Refused
 from .tape import Random
-from .torch_private import accumulate_hooks, node_number, sequence_number, storage_key
+from .torch_private import accumulate_hooks, gradient_hooks, node_number, sequence_number, storage_key
 
 LEAVES_TORCH = {"numpy", "tolist", "__array__", "__dlpack__"}
 TORCH_FOLDER = str(Path(torch.__file__).parent)
@@ -53,10 +53,19 @@ def replaced(owner: object, name: str, value: object) -> Iterator[None]:
             delattr(owner, name)
 
 
-@contextlib.contextmanager
-def without_accumulate_hooks(parameters: Iterable[torch.Tensor]) -> Iterator[None]:
+def without_accumulate_hooks(parameters: Iterable[torch.Tensor]) -> contextlib.AbstractContextManager[None]:
     """Within it nothing runs as soon as a parameter's gradient is there: that is the user's, and is due after a whole step."""
-    held = [(hooks, dict(hooks)) for parameter in parameters if (hooks := accumulate_hooks(parameter))]
+    return _without([hooks for parameter in parameters if (hooks := accumulate_hooks(parameter))])
+
+
+def without_gradient_hooks(parameter: torch.Tensor) -> contextlib.AbstractContextManager[None]:
+    """Within it a gradient of the parameter stays as it is: the user's hooks have seen it in the step."""
+    return _without([gradient_hooks(parameter)])
+
+
+@contextlib.contextmanager
+def _without(all_hooks: list[dict[int, Any]]) -> Iterator[None]:
+    held = [(hooks, dict(hooks)) for hooks in all_hooks]
     for hooks, _ in held:
         hooks.clear()
     try:

@@ -184,6 +184,24 @@ class Tape:
             and lies_on.count(window.storage) == 1
         }
 
+    def completions(self) -> list[tuple[int, int]]:
+        """The parameters that get a gradient, by number, in the order in which autograd has them; each with the call after
+        which its gradient and those before it are complete.
+
+        No call after that reads on the host: where the host reads another value, no gradient of the step was given away.
+        """
+        last = {storage: number for number, call in enumerate(self.calls) for storage in call.writes}
+        arrived = {number: place for place, number in enumerate(self.arrivals)}
+        order = sorted(range(len(self.gradients)), key=lambda number: arrived.get(number, len(arrived)))
+        complete = max((number for number, call in enumerate(self.calls) if call.reads_on_host), default=0)
+        found = []
+        for number in order:
+            _, window = self.gradients[number]
+            if window is not None:
+                complete = max(complete, last.get(window.storage, len(self.calls) - 1))
+                found.append((number, complete))
+        return found
+
     def adds_to_gradients(self) -> bool:
         """Whether a gradient was there before the step."""
         return any(storage.role is Role.GRADIENT for storage in self.storages)

@@ -33,15 +33,19 @@ __all__ = [
     "StorageWeakRef",
     "TorchDispatchMode",
     "TreeSpec",
+    "abort",
     "accumulate_hooks",
     "below_autograd",
     "broadcast_buffers_next",
+    "buckets_of",
     "children_of",
     "cuda_sleep",
     "end_failed_capture",
+    "expect_gradients",
     "float32_precision",
     "flops_of",
     "global_hooks",
+    "gradient_hooks",
     "has_hooks",
     "held_by",
     "hooks_of",
@@ -104,6 +108,31 @@ def flops_of(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], ou
 def broadcast_buffers_next(wrapper: torch.nn.Module) -> None:
     """Has `DistributedDataParallel` broadcast buffers before its next forward pass, as after a step that reduced gradients."""
     vars(wrapper)["require_forward_param_sync"] = True
+
+
+def abort(group: Any) -> None:
+    """Gives up what a process group has under way: it is of no use afterwards. A torch that cannot do so (2.6) leaves it to the
+    group's time limit."""
+    if hasattr(group, "abort"):
+        group.abort()
+
+
+def buckets_of(wrapper: Any, parameters: list[torch.nn.Parameter]) -> list[list[int]]:
+    """The buckets of a `DistributedDataParallel` whose gradients arrive in the order of these parameters, by number."""
+    cap = wrapper.bucket_bytes_cap
+    first = torch.distributed._DEFAULT_FIRST_BUCKET_BYTES if wrapper.bucket_bytes_cap_default else cap
+    count = len(parameters)
+    assign = torch.distributed._compute_bucket_assignment_by_size
+    buckets, _ = assign([*parameters], [first, cap], [False] * count, list(range(count)))
+    return [list(bucket) for bucket in buckets]
+
+
+def expect_gradients(wrapper: Any, parameters: list[torch.nn.Parameter]) -> None:
+    """Tells the reducer of a `DistributedDataParallel` that a backward pass begins, which gives these parameters gradients."""
+    with torch.enable_grad():
+        # It looks for unused parameters in the graph of what it is given, if it is to look for any.
+        outputs = [p.view_as(p) for p in parameters] if wrapper.find_unused_parameters else []
+        wrapper.reducer.prepare_for_backward(outputs)
 
 
 def below_autograd() -> contextlib.AbstractContextManager[Any]:
@@ -207,6 +236,11 @@ def float32_precision() -> tuple[object, ...]:
 def accumulate_hooks(parameter: torch.Tensor) -> dict[int, Any]:
     """What runs as soon as the parameter's gradient is there. Autograd looks into this dictionary each time."""
     return getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
+
+
+def gradient_hooks(parameter: torch.Tensor) -> dict[int, Any]:
+    """What changes the parameter's gradient before it is there. Autograd looks into this dictionary each time."""
+    return parameter._backward_hooks or {}
 
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

@@ -31,6 +31,7 @@ def tune(
     buckets: Buckets | Sequence[int] | None = None,
     graphs: bool = True,
     in_pieces: bool | None = None,
+    interconnect: str | None = None,
 ) -> Step:
     """Plans a training step for a memory budget.
 
@@ -50,11 +51,15 @@ def tune(
     is recorded within the budget: what it calls on fake tensors, and what each call takes by running it alone. It is then
     compared with eager at the largest batch that fits the budget in eager. With `in_pieces=False` it is never.
 
+    `interconnect` is the network between processes under `torchrun`, such as `"10Gbit/s,30us"` (what one can send, and what a
+    message takes besides); where it is not given, a few all-reduces measure it. What exchanging gradients adds to a step is
+    part of the prediction.
+
     A batch that no plan fits is split into the fewest parts that one fits, where its loss is the mean or the sum of theirs.
     Raises `NoPlan` where nothing fits, `Refused` for a step that cannot be recorded, `BadInput` for arguments
     that mean nothing, `NoCompiler` where the allocator cannot be built.
     """
-    options = Options(budget, link, verify, seconds, host_budget, buckets, graphs, in_pieces)
+    options = Options(budget, link, verify, seconds, host_budget, buckets, graphs, in_pieces, interconnect)
     return make(Step, fn, model, optimizer, sample, options)
 
 
@@ -80,5 +85,6 @@ def make(
         return step
 
     step = made() if ranks is None else ranks.together(made)
+    step.connect()
     scripts.keep(step)
     return step

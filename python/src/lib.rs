@@ -7,6 +7,7 @@
 
 mod batches;
 mod cuda;
+mod exchange;
 mod program;
 mod report;
 mod schedule;
@@ -76,6 +77,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<batches::Candidate>()?;
     module.add_class::<program::Script>()?;
     module.add_class::<trace::Trace>()?;
+    module.add_class::<exchange::Exchange>()?;
     module.add_class::<schedule::Schedule>()?;
     module.add_class::<schedule::Compute>()?;
     module.add_class::<transfers::Transfers>()?;
@@ -88,6 +90,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(program::run_program, module)?)?;
     module.add_function(wrap_pyfunction!(program::script, module)?)?;
     module.add_function(wrap_pyfunction!(report::report_page, module)?)?;
+    module.add_function(wrap_pyfunction!(exchange::parse_interconnect, module)?)?;
+    module.add_function(wrap_pyfunction!(exchange::show_interconnect, module)?)?;
     module.add_function(wrap_pyfunction!(parse_size, module)?)?;
     module.add_function(wrap_pyfunction!(parse_rate, module)?)?;
     module.add_function(wrap_pyfunction!(show_bytes, module)?)?;

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import json
 import sys
 
 import torch
@@ -13,6 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import plimsoll
+from plimsoll.program import Program, Unplanned
 
 
 class Unused(nn.Module):
@@ -36,14 +38,77 @@ def halved(_state, bucket):
     )
 
 
-def train(name, planned, accumulated=1, hook=None, unused=False, **ddp):
-    """All that a few steps leave on this rank."""
+def updating(state, bucket):
+    """A communication hook that updates parameters as soon as their gradients are reduced."""
+
+    def update(done):
+        for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+            with torch.no_grad():
+                parameter.sub_(gradient, alpha=0.1 / dist.get_world_size())
+        return done.value()[0]
+
+    return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(update)
+
+
+def waiting(_state, bucket):
+    """A communication hook that waits for the other ranks."""
+    dist.all_reduce(bucket.buffer())
+    done = torch.futures.Future()
+    done.set_result(bucket.buffer() / dist.get_world_size())
+    return done
+
+
+class Watched:
+    """How many gradients are handed over, and how many of them in the middle of a step."""
+
+    running = False
+
+    def __init__(self, step):
+        self.early = self.all = 0
+        reducing = step._reducing
+        hand_over = reducing._hand_over
+
+        def watched(*arguments):
+            self.early += Watched.running
+            self.all += 1
+            hand_over(*arguments)
+
+        reducing._hand_over = watched
+
+    def take(self):
+        """Since this was last asked."""
+        counts = self.early, self.all
+        self.early = self.all = 0
+        return counts
+
+
+def noted(run):
+    """A run of a program, during which `Watched.running` is true."""
+
+    def running(*arguments):
+        Watched.running = True
+        try:
+            run(*arguments)
+        finally:
+            Watched.running = False
+
+    return running
+
+
+Program._call_by_call = noted(Program._call_by_call)
+
+
+def train(name, planned, accumulated=1, hook=None, unused=False, early=True, doubled=False, **ddp):
+    """All that a few steps leave on this rank. By a plan, gradients are handed over early from the third step on."""
     torch.manual_seed(0)
     task = build(name)
     inner = Unused(task.model) if unused else task.model
     model = DistributedDataParallel(inner, bucket_cap_mb=0.01, **ddp)
     if hook:
         model.register_comm_hook(None, hook)
+    if doubled:
+        for parameter in inner.parameters():
+            parameter.register_hook(lambda gradient: 2 * gradient)
     optimizer = torch.optim.AdamW(inner.parameters(), 1e-2)
     g = torch.Generator().manual_seed(10 + dist.get_rank())
     batches = [
@@ -53,7 +118,7 @@ def train(name, planned, accumulated=1, hook=None, unused=False, **ddp):
             else torch.randint(0, 8, t.shape, generator=g)
             for t in task.batches[0]
         )
-        for _ in range(4)
+        for _ in range(6)
     ]
 
     def loss(x, y):
@@ -77,6 +142,7 @@ def train(name, planned, accumulated=1, hook=None, unused=False, **ddp):
         schedule = step.program.schedule
         assert schedule.recomputed_ops + schedule.offloaded_bytes > 0, schedule
         assert step._current().trace.resident_bytes >= trace.resident_bytes + trained
+        watched = Watched(step)
     torch.manual_seed(20 + dist.get_rank())
     left = []
     for number, batch in enumerate(batches):
@@ -89,6 +155,10 @@ def train(name, planned, accumulated=1, hook=None, unused=False, **ddp):
             optimizer.zero_grad()
         if planned:
             assert step.fallback is None, step.fallback
+            handed, given = watched.take()
+            assert (given > 1) == last, given
+            # The first step shows that reducing leaves the parameters as they are.
+            assert handed == (given - 1 if early and accumulated == 1 and number > 0 else 0), (handed, given)
     return [*left, *(v.clone() for v in inner.state_dict().values())]
 
 
@@ -237,11 +307,11 @@ def sharded():
 class Failing:
     """A replica that is planned, on every rank, and batches of it."""
 
-    def __init__(self, budget="100%", **how):
+    def __init__(self, budget="100%", bucket_cap_mb=25, group=None, **how):
         torch.manual_seed(0)
         task = build("convolutions")  # with buffers, which are broadcast before each step
         self.inner = task.model
-        self.model = DistributedDataParallel(task.model)
+        self.model = DistributedDataParallel(task.model, process_group=group, bucket_cap_mb=bucket_cap_mb)
         self.batch = task.batches[0]
         self.step = plimsoll.tune(self.loss, self.model, None, self.batch, budget, "20GB/s", verify=0, **how)
 
@@ -272,16 +342,16 @@ def last():
     return dist.get_world_size() - 1
 
 
-def stands_in(step, error, times=1):
+def stands_in_for_run(step, error, times=1):
     """The next runs of the step's program raise an error, on the last rank only."""
     program, left = step.program, [times]
     run = type(program).run
 
-    def fails(inputs):
+    def fails(inputs, taker=None):
         if left[0]:
             left[0] -= 1
             raise error
-        return run(program, inputs)
+        return run(program, inputs, taker=taker)
 
     if dist.get_rank() == last():
         program.run = fails
@@ -309,7 +379,7 @@ def agreed():
         (ValueError("of the user's"), plimsoll.OtherRank, "ValueError: of the user's"),
         (plimsoll.VerificationError("other bits"), plimsoll.VerificationError, "other bits"),
     ):
-        stands_in(failing.step, error)
+        stands_in_for_run(failing.step, error)
         failing.fails(kind, name + words)
         assert all(p.grad is None for p in failing.inner.parameters())
         assert all(map(torch.equal, failing.run(), wanted))
@@ -321,7 +391,7 @@ def agreed():
     assert all(map(torch.equal, failing.run(), wanted))
 
     # Without reducing, the others learn of it in the next step that reduces.
-    stands_in(failing.step, plimsoll.DeviceError("within no_sync"))
+    stands_in_for_run(failing.step, plimsoll.DeviceError("within no_sync"))
     if here:
         with failing.model.no_sync():
             failing.fails(plimsoll.DeviceError, name + "within no_sync")
@@ -331,6 +401,76 @@ def agreed():
                 failing.step(*failing.batch)
         failing.fails(plimsoll.DeviceError, name + "within no_sync")
     assert all(map(torch.equal, failing.run(), wanted))
+
+
+def middle(hook=None):
+    """What ends a step on one rank after gradients were handed over ends it on all; what can be put right there leaves the
+    bits of another step."""
+    name = f"rank {last()} of {dist.get_world_size()} ended the step for all: "
+    failing = Failing(bucket_cap_mb=0.001)
+    if hook:
+        failing.model.register_comm_hook(None, hook)
+    wanted = failing.run()
+    watched = Watched(failing.step)
+    assert all(map(torch.equal, failing.run(), wanted))
+    handed, given = watched.take()
+    assert handed == given - 1 > 4, (handed, given)
+    take = failing.step._reducing.take
+
+    def stands_in(error, number):
+        """One gradient of the next step cannot be handed over, on the last rank only."""
+        left = [number]
+
+        def fails(*arguments):
+            left[0] -= 1
+            if left[0] == -1:
+                raise error
+            take(*arguments)
+
+        if dist.get_rank() == last():
+            failing.step._reducing.take = fails
+
+    for number in (0, 1, handed // 2, handed):
+        for error, kind, words in (
+            (plimsoll.DeviceError("the GPU fell off"), plimsoll.DeviceError, "the GPU fell off"),
+            (ValueError("of the user's"), plimsoll.OtherRank, "ValueError: of the user's"),
+        ):
+            stands_in(error, number)
+            failing.fails(kind, name + words)
+            assert all(p.grad is None for p in failing.inner.parameters())
+            assert all(map(torch.equal, failing.run(), wanted))
+        stands_in(torch.OutOfMemoryError("out of memory"), number)
+        assert all(map(torch.equal, failing.run(), wanted))
+        assert failing.step.fallback is None
+        assert all(map(torch.equal, failing.run(), wanted))
+    # Within `no_sync` as well, while the others are in a step that reduces.
+    stands_in_for_run(failing.step, plimsoll.DeviceError("within no_sync"))
+    if dist.get_rank() == last():
+        with failing.model.no_sync():
+            failing.fails(plimsoll.DeviceError, name + "within no_sync")
+    else:
+        failing.fails(plimsoll.DeviceError, name + "within no_sync")
+    assert all(map(torch.equal, failing.run(), wanted))
+    # A plan that is not kept to: the batch goes on in eager.
+    stands_in(Unplanned("of the test"), handed // 2)
+    assert all(map(torch.equal, failing.run(), wanted))
+    if dist.get_rank() == last():
+        assert "of the test" in failing.step.fallback
+    assert all(map(torch.equal, failing.run(), wanted))
+
+
+def gone():
+    """A rank that cannot take part in reducing any more is not waited for."""
+    # In a group of its own, which is of no use afterwards.
+    failing = Failing(bucket_cap_mb=0.001, group=dist.new_group())
+    failing.run()
+
+    def fails(*_):
+        raise plimsoll.DeviceError("the GPU fell off")
+
+    if dist.get_rank() == last():
+        failing.step._reducing._hand_over = fails
+    failing.fails(plimsoll.DeviceError, "the GPU fell off")
 
 
 def short():
@@ -343,7 +483,7 @@ def short():
     logging.getLogger("plimsoll").addHandler(handler)
     failing = Failing("100%")
     wanted = failing.run()
-    stands_in(failing.step, torch.OutOfMemoryError("out of memory"))
+    stands_in_for_run(failing.step, torch.OutOfMemoryError("out of memory"))
     before = failing.step.program.schedule.pool_bytes
     assert all(map(torch.equal, failing.run(), wanted))
     assert all(map(torch.equal, failing.run(), wanted))
@@ -356,7 +496,7 @@ def short():
         ]
         assert len(told) == 1, said
     # Where no plan takes less, it ends on all ranks.
-    stands_in(failing.step, torch.OutOfMemoryError("out of memory"), times=100)
+    stands_in_for_run(failing.step, torch.OutOfMemoryError("out of memory"), times=100)
     failing.step._planner.with_less = lambda planned, error: None
     failing.fails(plimsoll.OtherRank, "OutOfMemoryError: out of memory")
     logging.getLogger("plimsoll").removeHandler(handler)
@@ -408,16 +548,75 @@ def batch():
     )
 
 
+def exchanged():
+    """What a step is predicted to exchange is in DDP's own buckets, and is part of what is predicted and chosen."""
+    torch.manual_seed(0)
+    task = build("convolutions")
+    model = DistributedDataParallel(task.model, bucket_cap_mb=0.002)
+    trained = list(task.model.parameters())
+
+    def loss(x, y):
+        return F.cross_entropy(model(x), y)
+
+    def tuned(interconnect=None):
+        return plimsoll.tune(
+            loss, model, None, task.batches[0], "100%", "20GB/s", verify=0, interconnect=interconnect
+        )
+
+    steps = {rate: tuned(rate) for rate in ("1Mbit/s,1us", "100Gbit/s", None)}
+    for rate, step in steps.items():
+        exchange = step.exchange
+        said = json.loads(exchange.to_json())
+        assert said["workers"] == dist.get_world_size()
+        assert exchange.bytes == sum(p.numel() * p.element_size() for p in trained)
+        ready = [piece["ready"] for piece in said["pieces"]]
+        assert ready == sorted(ready) and ready[-1] == len(step.trace) - 1 and ready[0] < ready[-1], ready
+        alone = step.program.schedule.makespan_seconds
+        assert step.predicted_seconds == alone + exchange.exposed_seconds
+        assert ("(measured)" in step.explain()) == (rate is None), step.explain()
+        assert " add " in step.explain() and "exchanging" in step.why
+        same = [None] * dist.get_world_size()
+        dist.all_gather_object(same, said["interconnect"])
+        assert all(one == same[0] for one in same), same
+    slow, fast = (steps[rate].exchange.exposed_seconds for rate in ("1Mbit/s,1us", "100Gbit/s"))
+    assert fast < slow and slow > exchange.bytes * 8 / 1e6 / 2, (fast, slow)
+    for _ in range(3):  # it makes its buckets anew in the second, and says so in the third
+        task.model.zero_grad()
+        step(*task.batches[0])
+    sizes = model._get_ddp_logging_data()["rebuilt_bucket_sizes"]
+    assert [piece["bytes"] for piece in said["pieces"]] == [int(size) for size in sizes.split(", ")], sizes
+    # A network that takes a second for each batch makes the largest batch the best.
+    sample = tuple(torch.cat([t] * 8) for t in task.batches[0])
+    budget = (
+        2 * plimsoll.trace(lambda x, y: F.cross_entropy(task.model(x), y), task.model, *sample).peak_bytes
+    )
+    task.model.zero_grad()
+    found = plimsoll.suggest(
+        loss, model, None, sample, budget, "20GB/s", keep_batch=False, interconnect="1Mbit/s"
+    )
+    ran = [one for one in found.tried if one.seconds is not None]
+    assert all(one.exchange_seconds > 0 for one in ran)
+    assert found.batch == max(one.batch for one in ran)
+    assert "between ranks" in str(found)
+
+
 CASES = {
+    "exchanged": exchanged,
     "batch": batch,
     "agreed": agreed,
     "short": short,
+    "middle": middle,
+    "gone": gone,
+    "middle, waiting": lambda: middle(waiting),
     "sharded": sharded,
     "buffers": lambda: compare("convolutions"),
     "accumulated": lambda: compare("gpt", accumulated=2),
     "views": lambda: compare("gpt", accumulated=2, gradient_as_bucket_view=True),
     "unused": lambda: compare("gpt", unused=True, find_unused_parameters=True),
     "hook": lambda: compare("convolutions", hook=halved),
+    "doubled": lambda: compare("gpt", doubled=True),
+    "waiting": lambda: compare("gpt", hook=waiting),
+    "updating": lambda: compare("gpt", hook=updating, early=False),
     "refused": refused,
     "trainer": trainer,
 }

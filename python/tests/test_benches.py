@@ -98,3 +98,22 @@ def test_a_network_that_is_not_there_is_told(command):
     )
     assert done.returncode != 0
     assert "no network's name contains `nowhere`" in done.stderr
+
+
+@pytest.mark.slow  # two processes
+def test_the_bench_of_reducing_prints_its_row():
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(
+        [*command, "reducing.py", "--runs", "2", "--batch", "2", "--budget", "100%"],
+        cwd=BENCHES,
+        env=environment,
+        check=True,
+        timeout=300,
+        capture_output=True,
+        text=True,
+    )
+    row = next(line for line in ended.stdout.splitlines() if line.startswith("| loopback |"))
+    cells = row.strip("| ").split(" | ")
+    assert len(cells) == 6, row
+    assert all(" ms (" in cell for cell in cells[1:4]), row

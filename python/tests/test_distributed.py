@@ -27,11 +27,11 @@ def run(processes, *cases):
 
 def test_two_processes_leave_the_bits_of_eager_sharded_models_too_and_recommend_one_batch():
     # One start for all: it takes seconds.
-    run(2, "buffers", "accumulated", "refused", "sharded", "agreed", "short", "batch")
+    run(2, "buffers", "accumulated", "refused", "sharded", "agreed", "short", "middle", "batch", "exchanged")
 
 
 def test_what_ends_a_step_on_one_rank_of_three_ends_it_on_all():
-    run(3, "agreed", "short")
+    run(3, "agreed", "short", "middle", "middle, waiting", "gone")
 
 
 @pytest.mark.slow
@@ -41,7 +41,7 @@ def test_three_processes_swap_a_sharded_model_by_hooks_with_the_bits_of_eager():
 
 @pytest.mark.slow
 def test_views_unused_parameters_and_communication_hooks():
-    run(2, "views", "unused", "hook")
+    run(2, "views", "unused", "hook", "waiting", "updating", "doubled")
 
 
 @pytest.mark.slow

@@ -244,6 +244,15 @@ void plimsoll_spare(int64_t address, int64_t bytes) {
 // What this thread allocates from here on belongs to nobody's call.
 void plimsoll_pause() { plimsoll::mode = plimsoll::Mode::Pass; }
 
+// The call is over, too. The first call so far that allocated otherwise than planned; -1: none.
+int64_t plimsoll_settle() {
+  using namespace plimsoll;
+  end_call();
+  next_slot = end_slot;
+  mode = Mode::Pass;
+  return faulty_call;
+}
+
 void plimsoll_end(int64_t* out) {
   using namespace plimsoll;
   end_call();
