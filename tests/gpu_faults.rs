@@ -185,8 +185,13 @@ fn doctor_starts_every_device_and_says_what_does_not_start() {
             "the libraries compute all 5",
         ],
     );
-    // A cuDNN of which a part is missing: it does not start, or says so when it is first asked to compute.
-    doctor("cudnnCreate:0:3009", &["install all of cuDNN again", "all by our own kernels"]);
+    // A cuDNN of which a part is missing: it does not start, or says so when it is first asked, or is to compute.
+    for call in ["cudnnCreate", "cudnnGetConvolutionForwardWorkspaceSize", "cudnnConvolutionForward"] {
+        doctor(
+            &format!("{call}:0:3009"),
+            &["none: ", "install all of cuDNN again", "all by our own kernels"],
+        );
+    }
     doctor("cuDevicePrimaryCtxRetain:0:46", &["cuda:0 does not start", "another process has it for itself"]);
 }
 

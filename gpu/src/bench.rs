@@ -328,10 +328,12 @@ impl Runner {
     /// The trace with the median seconds of every op, and no alternative but the usual, the only one that is timed.
     pub fn timed_trace(&mut self, count: usize) -> Result<Trace, Failure> {
         let mut timelines = Vec::new();
-        for _ in 0..count {
+        // The first is enqueued command by command, and the others are a graph, as those of training are.
+        for _ in 0..=count {
             self.write_input()?;
             timelines.push(self.executor.run_timed(&self.loaded)?);
         }
+        timelines.remove(0);
         let mut trace = self.loaded.trace().clone();
         let samples = batch_samples(&self.loaded, &timelines, Seconds::ZERO);
         for (op, samples) in trace.ops.iter_mut().zip(samples.ops) {

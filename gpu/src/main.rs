@@ -102,7 +102,7 @@ struct Options {
 
 /// The results of a folder that has some.
 fn measured(folder: &Path) -> Result<Vec<results::Results>, Failure> {
-    let all = results::folder(folder)?;
+    let all = results::every(folder)?;
     if all.is_empty() {
         return Err(Failure::usage(format_args!("{} has no results", folder.display()))
             .help("name a folder that `accept run` has written to, or leave out --from"));

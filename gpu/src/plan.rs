@@ -2,8 +2,8 @@
 //! front for PyTorch. How long a section of this program takes is what it took in a folder of results, where it ran to its end
 //! there, and what it may take else.
 //!
-//! What it deliberately does not do: ask the GPU. It prints the same everywhere, so that the time on a borrowed one goes into
-//! what is printed.
+//! What it deliberately does not do: ask the GPU. It prints the same on any machine, so that the time on a borrowed one goes
+//! into what is printed.
 
 use crate::results::{Results, SectionState};
 use crate::sections::{SECTIONS, Section};
@@ -26,14 +26,16 @@ enum Program {
 struct Part {
     of: Program,
     section: &'static str,
-    /// Seconds that it takes at most.
+    /// Seconds after which it is cut.
+    most: u64,
+    /// Seconds that are planned for it, at most as many.
     seconds: u64,
 }
 
 /// The sections of `python/accept.py` in its order, with the seconds that its table gives all their networks together.
 const PYTORCH: [Part; 15] = {
     const fn part(section: &'static str, seconds: u64) -> Part {
-        Part { of: Program::PyTorch, section, seconds }
+        Part { of: Program::PyTorch, section, most: seconds, seconds }
     }
     [
         part("facts", 60),
@@ -63,14 +65,15 @@ struct Group {
 /// What may pass beyond what a section took before.
 const SPARE: f64 = 1.1;
 
-/// The seconds that a section takes at most: by these results, the longest of them, or those after which it is cut.
+/// The seconds that are planned for a section: a tenth more than in the longest of these results, or those after which it is
+/// cut, if that is less or there are none.
 fn seconds_of(section: &Section, measured: &[Results]) -> u64 {
     let outcomes = measured.iter().flat_map(|results| &results.sections);
     let whole = outcomes.filter(|outcome| {
         outcome.section == section.name && outcome.state == SectionState::Done && !outcome.small
     });
     let longest = whole.map(|outcome| outcome.seconds).max_by(f64::total_cmp);
-    longest.map_or(section.seconds, |seconds| (seconds * SPARE).ceil() as u64)
+    longest.map_or(section.seconds, |seconds| ((seconds * SPARE).ceil() as u64).min(section.seconds))
 }
 
 /// All sections in the order of what matters.
@@ -78,7 +81,8 @@ fn groups(measured: &[Results]) -> Vec<Group> {
     let own = |names: &[&str]| {
         let part = |name: &&str| {
             let section = SECTIONS.iter().find(|section| section.name == *name).expect("it is a section");
-            Part { of: Program::Accept, section: section.name, seconds: seconds_of(section, measured) }
+            let (most, seconds) = (section.seconds, seconds_of(section, measured));
+            Part { of: Program::Accept, section: section.name, most, seconds }
         };
         names.iter().map(part).collect::<Vec<_>>()
     };
@@ -89,7 +93,6 @@ fn groups(measured: &[Results]) -> Vec<Group> {
             "is it right; then how long is a step, in three precisions; then how far off are predictions?",
             own(&["tests", "bits", "step", "link", "predict"]),
         ),
-        group("is it right in PyTorch, and how long does a step take there?", vec![facts, bits]),
         group(
             "who is faster at 12 GiB, in the precisions that most people train in?",
             own(&["pytorch-bf16", "pytorch-tf32"]),
@@ -98,6 +101,7 @@ fn groups(measured: &[Results]) -> Vec<Group> {
             "which batches fit, beside AccUDNN's table, then in other precisions?",
             own(&["batches", "batches-bf16", "batches-tf32"]),
         ),
+        group("is it right in PyTorch, and how long does a step take there?", vec![facts, bits]),
         group("who is faster at equal memory in PyTorch?", vec![curve]),
         group("who is faster at 12 GiB in f32?", own(&["pytorch-f32"])),
         group(
@@ -113,7 +117,7 @@ fn groups(measured: &[Results]) -> Vec<Group> {
     ]
 }
 
-/// The commands for so many minutes, each with the seconds that it takes at most, behind what it asks; and what there is no
+/// The commands for so many minutes, each with the seconds that are planned for it, behind what it asks; and what there is no
 /// time for. Of what was measured are the seconds of sections that ran to their ends.
 pub fn plan(minutes: u64, measured: &[Results]) -> String {
     let mut left = minutes.saturating_mul(60);
@@ -152,9 +156,13 @@ fn seconds(command: &[Part]) -> u64 {
 fn line(command: &[Part]) -> String {
     let sections: Vec<&str> = command.iter().map(|part| part.section).collect();
     let (sections, seconds) = (sections.join(" "), seconds(command));
+    let most = command.iter().map(|part| part.most).sum::<u64>().min(COMMAND_SECONDS);
     let program = match command[0].of {
         Program::Accept => "gpu/accept.sh run",
         Program::PyTorch => "python3 python/accept.py",
     };
-    format!("{program} {sections} --seconds {seconds}  # {seconds} s at most")
+    format!(
+        "{program} {sections} --seconds {most}  # {seconds} s{}",
+        if most == seconds { " at most" } else { "" }
+    )
 }

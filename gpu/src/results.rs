@@ -150,20 +150,24 @@ fn read(path: &Path) -> Result<Results, Failure> {
 
 /// The newest results of each device in a folder, by name; none where there is no folder.
 pub fn folder(folder: &Path) -> Result<Vec<Results>, Failure> {
-    let mut all: Vec<Results> = Vec::new();
-    let Ok(entries) = std::fs::read_dir(folder) else { return Ok(all) };
+    let mut newest: Vec<Results> = Vec::new();
+    for results in every(folder)? {
+        let device = words(&results.machine, "device").to_owned();
+        newest.retain(|known| words(&known.machine, "device") != device);
+        newest.push(results);
+    }
+    Ok(newest)
+}
+
+/// All results in a folder, in the order of their names; none where there is no folder.
+pub fn every(folder: &Path) -> Result<Vec<Results>, Failure> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Ok(Vec::new()) };
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     let small = |path: &Path| path.file_stem().is_some_and(|stem| stem.to_string_lossy().ends_with(SMALL));
     paths.retain(|path| path.extension().is_some_and(|end| end == "json") && !small(path));
     // Names end in the day, so that what comes later in their order is newer.
     paths.sort();
-    for path in paths {
-        let results = read(&path)?;
-        let device = words(&results.machine, "device").to_owned();
-        all.retain(|known| words(&known.machine, "device") != device);
-        all.push(results);
-    }
-    Ok(all)
+    paths.iter().map(|path| read(path)).collect()
 }
 
 /// The table of sections: what each asks, whether it runs by name only, and for how long at most.

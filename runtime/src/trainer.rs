@@ -453,7 +453,8 @@ impl Trainer {
     }
 
     /// The slot from which an iteration, or a pass, brings the input of the next one, which is in it from here on: that of the
-    /// half to which the iteration copies the state, or of that to which the next one does. None where each input is written.
+    /// half to which the iteration copies the state; where it copies none, the slot that holds this input already, else the one
+    /// that the next copy does not take. None where each input is written.
     fn next_slot(
         &mut self,
         source: &mut Source<'_>,

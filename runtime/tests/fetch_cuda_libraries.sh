@@ -14,11 +14,12 @@ if [ "$(cat "$folder/packages" 2>/dev/null)" = "$packages" ]; then
     echo "already there: $folder"
     exit 0
 fi
-rm -rf "$folder"
+rm -rf "$folder" "$folder.part"
 # Word by word: each is one package.
 # shellcheck disable=SC2086
 python3 -m pip install --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
-    --target "$folder/lib/python3/site-packages" $packages
+    --target "$folder.part/lib/python3/site-packages" $packages
 
-# Last, so that what broke off is fetched again.
-printf '%s\n' "$packages" >"$folder/packages"
+# Whole or not at all: tests may look for it meanwhile, and what broke off is fetched again.
+printf '%s\n' "$packages" >"$folder.part/packages"
+mv "$folder.part" "$folder"

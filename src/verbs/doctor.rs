@@ -9,7 +9,7 @@ use plimsoll_ir::program::Call;
 use plimsoll_ir::{Bytes, BytesPerSecond};
 use plimsoll_networks::{LowerOptions, build, lower, usual};
 use plimsoll_runtime::cpu::available_bytes;
-use plimsoll_runtime::cuda::{Instead, KernelCode, Survey, survey};
+use plimsoll_runtime::cuda::{Instead, KernelCode, Refusal, Survey, survey};
 use plimsoll_runtime::{CudaDevice, CudaError, CudaOptions, Device, DeviceError, Kernels, MemoryKind};
 use plimsoll_study::device::{Setup, cores, cpu_options};
 use plimsoll_study::profile_cache::ProfileCache;
@@ -189,7 +189,7 @@ fn started(devices: usize, advice: &mut Table) -> Table {
             ("code", "own kernels"),
             ("kept", "kept in"),
             ("libraries", "cuDNN and cuBLAS"),
-            ("convolutions", "convolutions of resnet20"),
+            ("convolutions", "passes of resnet20's convolutions"),
         ],
     );
     for ordinal in 0..u32::try_from(devices).unwrap_or(u32::MAX) {
@@ -208,9 +208,11 @@ fn started(devices: usize, advice: &mut Table) -> Table {
                 let kind = if target.starts_with("sm_") { "machine code" } else { "PTX" };
                 let kept = kept
                     .map_or("nowhere: compiled at each start".to_owned(), |file| file.display().to_string());
-                let convolutions = match device.libraries() {
-                    Some(_) => convolutions(&device),
-                    None => "all by our own kernels".to_owned(),
+                let own = "all by our own kernels".to_owned();
+                let asked = device.libraries().map_or(Ok(own.clone()), |_| convolutions(&device));
+                let [libraries, convolutions] = match asked {
+                    Ok(convolutions) => [libraries, convolutions],
+                    Err(refusal) => [format!("none: {refusal}"), own],
                 };
                 [format!("{kind} for {target}"), kept, libraries, convolutions]
             }
@@ -225,8 +227,9 @@ fn started(devices: usize, advice: &mut Table) -> Table {
     table
 }
 
-/// How many convolutions of [`ASKED`]'s network the libraries compute, and which they leave to our own, slower kernels.
-fn convolutions(device: &CudaDevice) -> String {
+/// How many passes of convolutions of [`ASKED`]'s network the libraries compute, and which they leave to our own, slower
+/// kernels; or how they failed when they were asked.
+fn convolutions(device: &CudaDevice) -> Result<String, Refusal> {
     let (name, side) = ASKED;
     let spec = NetworkSpec { image: [side; 2], ..usual(name).expect("it is in the zoo") };
     let network = build(&spec).expect("it can be built");
@@ -239,13 +242,16 @@ fn convolutions(device: &CudaDevice) -> String {
     };
     let ops = program.trace.ops.iter().zip(&program.kernels);
     let all: Vec<_> = ops.filter(|(_, kernel)| is_convolution(&kernel.call)).collect();
-    let has_own_alone = |call: &Call| device.alternatives(call).len() == 1;
-    let own: Vec<&str> = all
-        .iter()
-        .filter(|(_, kernel)| has_own_alone(&kernel.call))
-        .map(|(op, _)| op.name.as_str())
-        .collect();
-    match own.as_slice() {
+    let mut own = Vec::new();
+    for (op, kernel) in &all {
+        if device.alternatives(&kernel.call).len() == 1 {
+            own.push(op.name.as_str());
+        }
+        if let Some(refusal) = device.fault() {
+            return Err(refusal);
+        }
+    }
+    Ok(match own.as_slice() {
         [] => format!("the libraries compute all {}", all.len()),
         own => format!(
             "our own, slower kernels alone compute {} of {}: {}",
@@ -253,7 +259,7 @@ fn convolutions(device: &CudaDevice) -> String {
             all.len(),
             own.join(", ")
         ),
-    }
+    })
 }
 
 /// How a device is now, as a row.

@@ -22,10 +22,10 @@ use std::path::Path;
 /// What stands between a trace's name and the modelled device that its seconds are of: trace/1 has no other place for it.
 pub const MODELLED: &str = "-modelled-";
 
-/// The precisions that follow the device's name; none follows where it is f32.
+/// The precisions that end a trace's name, behind the device's where there is one; none does where it is f32.
 const SAID: [Precision; 3] = [Precision::Tf32Convolutions, Precision::Tf32, Precision::Bf16];
 
-/// How they follow it.
+/// How they end it.
 fn said(precision: Precision) -> String {
     if SAID.contains(&precision) { format!("-{}", precision.name()) } else { String::new() }
 }
@@ -110,6 +110,7 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
     let (mode, relu, alternatives) = (Mode::Train, args.relu.into(), &alternatives);
     let options = LowerOptions { mode, relu, draw, feature_maps, fuse: true, alternatives };
     let mut trace = lower(&network, args.batch, &options).map_err(Failure::usage)?.trace;
+    trace.name += &said(precision.unwrap_or_default());
     if let Some(profile) = profile {
         let model = Model::fit(&profile).map_err(Failure::usage)?;
         model.fill(&mut trace).map_err(Failure::usage)?;

@@ -261,6 +261,11 @@ impl CudaDevice {
         &self.gpu.code
     }
 
+    /// What a question to the libraries went wrong with, which the next iteration fails with otherwise; told once.
+    pub fn fault(&self) -> Option<Refusal> {
+        self.gpu.libraries.as_ref().and_then(Libraries::failure)
+    }
+
     /// The files of cuBLAS and cuDNN, and cuDNN's version; none where only our own kernels run.
     pub fn libraries(&self) -> Option<([PathBuf; 2], (u32, u32, u32))> {
         self.gpu.libraries.as_ref().map(|libraries| (libraries.paths(), libraries.cudnn_version()))

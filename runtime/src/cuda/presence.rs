@@ -139,8 +139,8 @@ impl Search {
             }
         }
         println!(
-            "skipped: neither python/.venv nor $VIRTUAL_ENV has NVIDIA's packages; `sh runtime/tests/fetch_cuda_libraries.sh` \
-             fetches them"
+            "skipped: neither the target folder nor python/.venv nor $VIRTUAL_ENV has NVIDIA's packages; `sh \
+             runtime/tests/fetch_cuda_libraries.sh` fetches them"
         );
         None
     }

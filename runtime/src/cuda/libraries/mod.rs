@@ -225,8 +225,8 @@ pub(super) fn look(search: &Search, driver: (u32, u32)) -> Found {
 /// The libraries of one context.
 pub(super) struct Libraries {
     state: Mutex<LibraryState>,
-    trials: Trials,
     cudnn: Arc<Cudnn>,
+    trials: Trials,
     cublas: Cublas,
     precision: Precision,
     deterministic: bool,
@@ -260,7 +260,7 @@ impl Libraries {
         tracing::debug!("cuBLAS `{}`", cublas.path().display());
         tracing::debug!("cuDNN {major}.{minor}.{patch} `{}`", cudnn.path().display());
         let (state, trials, context) = (Mutex::default(), Trials::new(context)?, Arc::clone(context));
-        Ok(Libraries { state, trials, cudnn, cublas, precision, deterministic, context })
+        Ok(Libraries { state, cudnn, trials, cublas, precision, deterministic, context })
     }
 
     /// Their files: cuBLAS, cuDNN.
@@ -479,7 +479,7 @@ impl Libraries {
         if let Some(known) = state.known.get(&(pass, shape)) {
             return Arc::clone(known);
         }
-        // Trials turn cuDNN to a stream of their own.
+        // Trials take cuDNN's stream away.
         state.stream = None;
         let asked = self.context.enter().and_then(|()| self.ask(pass, &shape));
         let methods = Arc::new(asked.unwrap_or_else(|refusal| {

@@ -6,23 +6,29 @@
 //! every batch size alike: the same trial comes before the profile, the plan and the run, so all of them have the same
 //! alternatives. A broken installation shows itself here, too, and not in the middle of an iteration.
 //!
-//! What it deliberately does not do: look at results or times; try what needs more memory than is free, which is offered
-//! untried.
+//! Where memory is too short for a trial, the algorithm is offered untried. So a process that finds less memory free than
+//! another may offer more than that one, and then a schedule of the other is refused as one for other alternatives.
+//!
+//! What it deliberately does not do: look at results or times.
 
 use super::super::driver::{Context, CudaStream, DeviceMemory};
 use super::super::error::Refusal;
 use super::cudnn::{Algorithm, Cudnn, Layout, broken_installation};
 use super::kernels::layout::weights;
 use super::{Arithmetic, MOST_SCRATCH, Operands, Pass};
+use cudarc::cudnn::sys::cudnnStatus_t as Status;
 use plimsoll_ir::Bytes;
 use plimsoll_ir::program::{ConvShape, STORAGE_ALIGNMENT};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+/// What is tried once: a pass, the shape of a single sample, and a layout.
+type Tried = (Pass, ConvShape, Layout);
+
 /// What came of the trials in one context.
 pub(super) struct Trials {
-    /// The names of those that refused, by pass, shape of a single sample and layout.
-    refused: Mutex<HashMap<(Pass, ConvShape, Layout), Vec<&'static str>>>,
+    /// The names of the algorithms that refused.
+    refused: Mutex<HashMap<Tried, Vec<&'static str>>>,
     stream: CudaStream,
     context: Arc<Context>,
 }
@@ -34,7 +40,7 @@ impl Trials {
         Ok(Trials { refused: Mutex::default(), stream, context: Arc::clone(context) })
     }
 
-    /// The algorithms for a pass at a shape, without those that refuse to run. The handle's stream is another afterwards.
+    /// The algorithms for a pass at a shape, without those that refuse to run. The handle has no stream afterwards.
     ///
     /// # Errors
     ///
@@ -106,15 +112,19 @@ impl Trials {
         let [x, w, y, scratch] = [x, w, y, scratch].map(|part| memory.address() + part.0);
         cudnn.set_stream(Some(&self.stream))?;
         let mut refused = Vec::new();
+        let mut broken = None;
         for algorithm in tried() {
             // SAFETY: the operands are of the algorithm's shape, one sample, and lie with the largest scratch that any of them asks
             // for in memory that lives until the stream is idle.
             let ran = unsafe { cudnn.enqueue(algorithm, Operands { x, w, y, accumulate: false }, scratch) };
             match ran {
                 Ok(()) => {}
+                Err(refusal) if is_short_of_memory(refusal.code) => {
+                    tracing::debug!("{} is not tried for {pass:?} of {sample:?}: {refusal}", algorithm.name);
+                }
                 Err(refusal) if broken_installation(refusal.code).is_some() => {
-                    self.stream.synchronise()?;
-                    return Err(cudnn.explained(refusal));
+                    broken = Some(cudnn.explained(refusal));
+                    break;
                 }
                 Err(refusal) => {
                     tracing::warn!("{} is left out for {pass:?} of {sample:?}: {refusal}", algorithm.name);
@@ -122,7 +132,20 @@ impl Trials {
                 }
             }
         }
-        self.stream.synchronise()?;
-        Ok(refused)
+        // The memory is given back behind all that ran, and the handle keeps no stream that may end before it.
+        let ended = self.stream.synchronise();
+        cudnn.set_stream(None)?;
+        ended?;
+        broken.map_or(Ok(refused), Err)
     }
+}
+
+/// Whether cuDNN says that the host or the device has no memory for it.
+fn is_short_of_memory(code: u32) -> bool {
+    [
+        Status::CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED,
+        Status::CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED,
+    ]
+    .iter()
+    .any(|status| *status as u32 == code)
 }
