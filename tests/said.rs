@@ -78,6 +78,26 @@ fn a_plan_without_a_file_is_its_answer() {
 }
 
 #[test]
+fn a_plan_is_made_from_that_of_another_batch() {
+    let folder = traced();
+    let folder = folder.path();
+    printed(folder, &format!("{PLAN} -o s.json"), b"");
+    let trace = String::from_utf8(printed(folder, "trace lenet --batch 72", b"")).expect("text");
+    fs::write(folder.join("u.json"), trace.replace("\"seconds\":0.0", "\"seconds\":0.001")).expect("a file");
+    let plan = "plan u.json --budget 95% --link 50MB/s --from s.json";
+    refused(folder, &format!("{plan} -o v.json"), 2, &["is not valid for its trace", "--from-trace TRACE"]);
+    assert!(!folder.join("v.json").exists(), "nothing is written");
+    let made = printed(folder, &format!("{plan} --from-trace t.json -o v.json --format json"), b"");
+    let made: Value = serde_json::from_slice(&made).expect("JSON");
+    assert_eq!(made["plan"]["batch"], 72);
+    printed(folder, "check u.json v.json", b"");
+    let new = printed(folder, "plan u.json --budget 95% --link 50MB/s --format json", b"");
+    let new: Value = serde_json::from_slice(&new).expect("JSON");
+    let [made, new] = [made, new].map(|answer| answer["plan"]["makespan_seconds"].as_f64().expect("seconds"));
+    assert!(made <= 1.05 * new, "{made} s, and {new} s anew");
+}
+
+#[test]
 fn documents_go_through_pipes() {
     let folder = traced();
     let folder = folder.path();

@@ -42,6 +42,13 @@ fn made() -> &'static Path {
         assert_ne!(timed, text);
         fs::write(at.join("t.json"), &timed).expect("a file");
         run("plan t.json --budget 95% --link 50MB/s --no-recompute -o s.json");
+        let text = fs::read_to_string(at.join("s.json")).expect("a schedule");
+        let mut damaged: Value = serde_json::from_str(&text).expect("JSON");
+        damaged["pool_bytes"] = 256.into();
+        fs::write(at.join("damaged.json"), damaged.to_string()).expect("a file");
+        let stranger =
+            timed.replace("\"name\":\"", "\"name\":\"other.").replace("\"name\": \"", "\"name\": \"other.");
+        fs::write(at.join("stranger.json"), stranger).expect("a file");
         run("plan t.json --budget 100% --link 50MB/s --policy keep -o keep.json");
         run("trace mlp --batch 4 -o other.json");
         fs::create_dir(at.join("study")).expect("a folder");
@@ -217,6 +224,7 @@ const PLANNED: [(&str, &[&str]); 2] = [
             "plan t.json --sweep 3 --link 50MB/s",
             "plan t.json --budget 95% --link 50MB/s -o p.json --host-memory 100KiB",
             "plan t.json --budget 95% --link 50MB/s -o p.json --host-memory 1KiB --no-recompute",
+            "plan t.json --budget 1KiB --link 50MB/s -o x.json --from s.json",
         ],
     ),
     (
@@ -338,6 +346,16 @@ const BAD: [(&str, &[&str]); 17] = [
             "plan t.json --budget 70% --link 1GB/s --policy plimsol -o x.json",
             "plan t.json --budget 70% --link 1GB/s --without margin -o x.json",
             "plan t.json --budget 70% --link 1GB/s --duplex none -o x.json",
+            "plan t.json --budget 70% --link 1GB/s -o x.json --from missing.json",
+            "plan t.json --budget 70% --link 1GB/s -o x.json --from t.json",
+            "plan t.json --budget 70% --link 1GB/s -o x.json --from damaged.json",
+            "plan t.json --budget 70% --link 1GB/s -o s.json --from s.json",
+            "plan t.json --budget 70% --link 1GB/s -o x.json --from s.json --policy naive",
+            "plan t.json --budget 70% --link 1GB/s -o x.json --from-trace t.json",
+            "plan t.json --sweep 2 --link 1GB/s --from s.json",
+            "plan other.json --budget 70% --link 1GB/s -o x.json --from s.json",
+            "plan other.json --budget 70% --link 1GB/s -o x.json --from s.json --from-trace other.json",
+            "plan stranger.json --budget 95% --link 1GB/s -o x.json --from s.json --from-trace t.json",
         ],
     ),
     (

@@ -65,6 +65,13 @@ pub struct PlanArgs {
     /// Who decides
     #[arg(long, value_name = "NAME", default_value = "plimsoll", help = policy_help())]
     pub policy: String,
+    /// Make the plan from this schedule/1 file, which is for another budget, link or batch, or for a trace that differs a
+    /// little, in a part of the time of a new plan. The lower bound is then what the ops alone take
+    #[arg(long, value_name = "SCHEDULE", conflicts_with = "sweep")]
+    pub from: Option<PathBuf>,
+    /// The trace/1 file that --from is for; by default the trace that is planned
+    #[arg(long, value_name = "TRACE", requires = "from")]
+    pub from_trace: Option<PathBuf>,
     /// Where to write the schedule/1 file: a path, or `-` for standard output; with --sweep a folder, for a schedule of every
     /// budget. Without it only the answer is printed
     #[arg(short, long, value_name = "SCHEDULE")]

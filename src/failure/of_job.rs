@@ -312,9 +312,14 @@ pub fn raise_host_memory(witness: &Witness) -> String {
 
 fn of_plan(error: &PlanError) -> Failure {
     let exit = match error {
-        PlanError::Trace(_) | PlanError::Link { .. } | PlanError::Budget(_) | PlanError::TooLarge { .. } => {
-            Exit::Usage
+        PlanError::Unrelated { .. } => {
+            return Failure::new(Exit::Usage, error).help("leave --from out, so that the plan is made anew");
         }
+        PlanError::Trace(_)
+        | PlanError::Link { .. }
+        | PlanError::Budget(_)
+        | PlanError::TooLarge { .. }
+        | PlanError::Earlier { .. } => Exit::Usage,
         PlanError::Lowering { .. } | PlanError::Invalid { .. } => Exit::Internal,
     };
     Failure::new(exit, error)

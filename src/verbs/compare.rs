@@ -49,7 +49,7 @@ pub fn run(args: &CompareArgs, format: Format) -> Result<Vec<Table>, Failure> {
         let limits = Limits { evaluations: None, expired: Some(&interrupt::pressed) };
         let bound = args.planning.bound(&trace, budget, &limits);
         for &policy in &policies {
-            let one = args.planning.plan(&trace, policy, budget, bound)?;
+            let one = args.planning.plan(&trace, policy, budget, bound, None)?;
             if interrupt::pressed() {
                 stopped = Some((policy, budget));
                 break 'all;

@@ -4,6 +4,9 @@
 //! Standard output has the answer, and `--output` the schedule; with `--output -` standard output has the schedule alone, so
 //! that another command can read it from a pipe.
 //!
+//! With `--from` the plan is made from an earlier schedule. One that is for another trace, or damaged, is refused before
+//! anything is planned.
+//!
 //! Of a sweep, more budget never takes longer: a budget for which the search found less than for a smaller one takes the
 //! plan of that ([`plimsoll_tuner::frontier`]).
 
@@ -14,18 +17,23 @@ use crate::settings::nearest;
 use crate::verbs::planning::{PlanRun, carry, recomputed, timeless};
 use crate::verbs::trace::of_a_model;
 use crate::{files, interrupt, progress};
+use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Document};
 use plimsoll_study::error::{Doing, FileError};
 use plimsoll_study::error::{Iteration, WorkloadError};
 use plimsoll_tuner::search::moved;
-use plimsoll_tuner::{Outcome, Plan, Policy, Shortage, Witness};
+use plimsoll_tuner::{Earlier, Outcome, Plan, Policy, Shortage, Witness};
 use std::path::{Path, PathBuf};
 
 /// Runs the verb. An outcome without a plan, and what there is of a sweep when Ctrl-C is pressed, is printed before it ends.
 pub fn run(args: &PlanArgs, format: Format) -> Result<Vec<Table>, Failure> {
     let trace: Trace = files::read(&args.planning.trace)?;
     let policy = parse_policy(&args.policy)?;
+    if args.from.is_some() && policy != Policy::Plimsoll {
+        let message = format!("policy {policy} makes no plan from another one");
+        return Err(Failure::usage(message).help("leave --from out, or --policy"));
+    }
     timeless(&trace).inspect(|words| tracing::warn!("{words}"));
     of_a_model(&trace).inspect(|words| tracing::warn!("{words}"));
     if args.planning.sweep.is_some() {
@@ -40,11 +48,13 @@ fn one(args: &PlanArgs, format: Format, trace: &Trace, policy: Policy) -> Result
     let output = args.output.as_deref();
     let to_stdout = output.is_some_and(files::is_standard);
     if let Some(file) = output.filter(|_| !to_stdout) {
-        files::not_the_same(&args.planning.trace, file)?;
+        let inputs = [Some(&args.planning.trace), args.from.as_ref(), args.from_trace.as_ref()];
+        inputs.into_iter().flatten().try_for_each(|input| files::not_the_same(input, file))?;
         files::can_be_made(file)?;
     }
     let budget = args.planning.budgets(trace, 1)[0];
-    let tried = args.planning.plan(trace, policy, budget, None)?;
+    let from = earlier(args, trace)?;
+    let tried = args.planning.plan(trace, policy, budget, None, from.as_ref())?;
     let answer = |table: Table| if to_stdout { Vec::new() } else { vec![table] };
     match &tried.outcome {
         Outcome::Planned(made) => {
@@ -77,6 +87,21 @@ fn one(args: &PlanArgs, format: Format, trace: &Trace, policy: Policy) -> Result
             Err(no_plan(trace, budget, witness))
         }
     }
+}
+
+/// The plan that the new one is made from, where one is named.
+fn earlier(args: &PlanArgs, trace: &Trace) -> Result<Option<Earlier>, Failure> {
+    let Some(from) = &args.from else { return Ok(None) };
+    let schedule: Schedule = files::read(from)?;
+    let own: Option<Trace> = args.from_trace.as_deref().map(files::read).transpose()?;
+    let earlier = Earlier::new(own.as_ref().unwrap_or(trace), &schedule);
+    earlier.map(Some).map_err(|error| {
+        let failure = Failure::from(error);
+        match &args.from_trace {
+            Some(_) => failure.help("give --from-trace the trace that the schedule was made for"),
+            None => failure.help("name the trace that the schedule was made for: --from-trace TRACE"),
+        }
+    })
 }
 
 /// The policy of this name.
@@ -180,7 +205,7 @@ fn sweep(args: &PlanArgs, format: Format, trace: &Trace, policy: Policy) -> Resu
     let asked = budgets.len();
     let bar = progress::bar("plan", budgets.len() as u64, false);
     for budget in budgets {
-        tried.push(args.planning.plan(trace, policy, budget, None)?);
+        tried.push(args.planning.plan(trace, policy, budget, None, None)?);
         bar.inc(1);
         if interrupt::pressed() {
             // What was cut short is no point of a frontier.

@@ -11,7 +11,9 @@ use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_tuner::bound::lower_bound_within;
 use plimsoll_tuner::frontier::{self, Point};
-use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, Status, Tricks, plan_with_log};
+use plimsoll_tuner::{
+    Allow, Earlier, Limits, Outcome, Plan, PlanRequest, Policy, Status, Tricks, plan_with_log,
+};
 use std::time::{Duration, Instant};
 
 /// A plan's makespan is the bound's when it is this close.
@@ -44,7 +46,7 @@ impl PlanningArgs {
         let allow = Allow { recompute, swap, pieces, host: self.host_memory };
         let without: Tricks = self.without.iter().copied().collect();
         let (limits, anytime) = (Limits::default(), self.time_limit.is_some());
-        PlanRequest { budget, link, policy, allow, limits, seed: self.seed, without, anytime }
+        PlanRequest { budget, link, policy, allow, limits, seed: self.seed, without, anytime, from: None }
     }
 
     /// The one budget that is asked for, or those of the sweep; so many where neither is.
@@ -71,13 +73,14 @@ impl PlanningArgs {
         policy: Policy,
         budget: Bytes,
         known: Option<Seconds>,
+        from: Option<&Earlier>,
     ) -> Result<PlanRun, Failure> {
         let start = Instant::now();
         let limit =
             self.time_limit.map(|limit| Duration::try_from_secs_f64(limit.0).unwrap_or(Duration::MAX));
         let expired = || interrupt::pressed() || limit.is_some_and(|limit| start.elapsed() >= limit);
         let limits = Limits { evaluations: None, expired: Some(&expired) };
-        let request = PlanRequest { limits, ..self.request(policy, budget) };
+        let request = PlanRequest { limits, from, ..self.request(policy, budget) };
         let (outcome, log) = plan_with_log(trace, &request)?;
         progress::searched(&log);
         // A policy of the papers may do less than what is allowed, and its plan's bound is one for that.

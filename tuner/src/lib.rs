@@ -29,6 +29,7 @@ pub mod search;
 pub mod state_copy;
 mod threads;
 
+pub use iteration::earlier::Earlier;
 pub use place::address;
 pub use plan::{plan, plan_by_control, plan_with_log};
 pub use request::{

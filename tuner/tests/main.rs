@@ -8,6 +8,7 @@ mod address;
 mod bounds;
 mod cliffs;
 mod dqn;
+mod earlier;
 mod edges;
 mod exchange;
 mod few_slots;

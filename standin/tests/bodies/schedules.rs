@@ -52,6 +52,7 @@ pub fn planned(program: &Program, policy: Policy) -> Option<Schedule> {
             seed: 1,
             without: Tricks::NONE,
             anytime: false,
+            from: None,
         };
         match plan(&program.trace, &request).expect("a sound trace") {
             Outcome::Planned(plan) => Some(plan.schedule),

@@ -1,5 +1,6 @@
 //! The iteration as the planner sees it: tensors cut into the values that they hold, which ops use them ([`uses`]), and the
 //! gaps between these uses ([`values`]).
 
+pub mod earlier;
 pub mod uses;
 pub mod values;

@@ -23,7 +23,7 @@ use crate::random::Random;
 use crate::request::Trick;
 use crate::request::{PlanError, PlanRequest, Shortage, Witness};
 use crate::threads::{Expired, beside};
-use plimsoll_ir::schedule::{Duplex, Schedule, Stream};
+use plimsoll_ir::schedule::{Command, Duplex, Schedule, Stream, moved};
 use plimsoll_ir::trace::{Op, Trace};
 use plimsoll_ir::{Bytes, OpId, Seconds, TensorId, check, simulate};
 use std::collections::HashMap;
@@ -435,6 +435,31 @@ impl Case<'_> {
         let (op, _) = self.trace.memory().floor().unwrap_or((OpId(0), Bytes::ZERO));
         let witness = self.witness(op, needs, Shortage::HostTried);
         Some(Realised::Short(Witness { short_by: needs - limit, ..witness }))
+    }
+
+    /// A schedule that was made for another budget or link, or a trace of the same tensors and ops, with this budget and link;
+    /// none where it is not valid for the case, or does what is not allowed.
+    pub fn valid(&self, schedule: &Schedule) -> Option<Fitting> {
+        let PlanRequest { budget, link, allow, .. } = *self.request;
+        let Trace { name, batch, .. } = self.trace;
+        let schedule =
+            Schedule { trace: name.clone(), batch: *batch, budget_bytes: budget, link, ..schedule.clone() };
+        check::check(self.trace, &schedule).ok()?;
+        let allowed = |command: &Command| match command {
+            Command::Compute { again, .. } => allow.recompute || !again,
+            Command::Offload { first_byte, bytes, .. } | Command::Prefetch { first_byte, bytes, .. } => {
+                allow.swap && (allow.pieces || (first_byte.is_none() && bytes.is_none()))
+            }
+        };
+        if !schedule.commands.iter().all(allowed) {
+            return None;
+        }
+        let within_host = self.short_of_host(schedule.host_bytes(self.trace)).is_none();
+        let makespan = simulate::simulate(self.trace, &schedule).makespan();
+        let pieces = schedule.commands.iter().filter_map(|command| moved(self.trace, command));
+        let moved = pieces.fold(0, |all: u64, (_, bytes)| all.saturating_add(bytes.end - bytes.start));
+        let (schedule, packings, order) = (Box::new(schedule), Vec::new(), Vec::new());
+        within_host.then_some(Fitting { schedule, makespan, moved, packings, order })
     }
 
     /// Lowers, checks and times.

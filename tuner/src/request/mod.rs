@@ -16,6 +16,7 @@ pub use outcome::{Outcome, Plan, PlanError, Shortage, Status, Witness};
 pub use policy::{Policy, UnknownPolicy};
 pub use tricks::{Trick, Tricks, UnknownTrick};
 
+use crate::iteration::earlier::Earlier;
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::{Link, place_on_host};
 
@@ -40,13 +41,18 @@ pub struct PlanRequest<'a> {
     /// and whole ones on its way, and gives the best of them then. A search that comes to its end takes a little longer, and
     /// gives the same plan, unless the host's memory is short ([`Allow::host`]).
     pub anytime: bool,
+    /// A plan that there is already, for another budget, link or batch size, or for a trace that differs a little: what it
+    /// decided is made to fit and improved, in a small part of the time of a new plan. Only [`Policy::Plimsoll`] does so; none
+    /// for a plan of its own.
+    pub from: Option<&'a Earlier>,
 }
 
 impl<'a> PlanRequest<'a> {
     /// With everything allowed, as long as it takes, with seed 1 and all tricks, for the plan at the end of the search.
     pub fn new(budget: Bytes, link: Link, policy: Policy) -> PlanRequest<'a> {
         let (allow, limits) = (Allow::default(), Limits::default());
-        PlanRequest { budget, link, policy, allow, limits, seed: 1, without: Tricks::NONE, anytime: false }
+        let without = Tricks::NONE;
+        PlanRequest { budget, link, policy, allow, limits, seed: 1, without, anytime: false, from: None }
     }
 
     /// Whether this trick is used.

@@ -191,6 +191,26 @@ pub enum PlanError {
     /// A budget too large to count with.
     #[error("a budget of {0} is more than 2^62 bytes")]
     Budget(Bytes),
+    /// The schedule that a plan was to be made from is not valid for its trace.
+    #[error("the earlier schedule is not valid for its trace, `{trace}` at batch {batch}: {violation}")]
+    Earlier {
+        /// The trace's name.
+        trace: String,
+        /// Its batch size.
+        batch: u64,
+        /// What [`plimsoll_ir::check`] says.
+        violation: String,
+    },
+    /// The trace shares nothing with that of the schedule that its plan was to be made from.
+    #[error(
+        "the earlier schedule is of `{earlier}`, which has no tensor of `{trace}`, so that nothing of it can be taken over"
+    )]
+    Unrelated {
+        /// The name of the schedule's trace.
+        earlier: String,
+        /// The name of the trace that was to be planned.
+        trace: String,
+    },
     /// A policy decided something that cannot be lowered. Report it, with the trace.
     #[error("internal error of policy {policy}: {fault}")]
     Lowering {

@@ -12,6 +12,9 @@
 //!
 //! This is the plan of a request whose time is up at once, and its decisions are one seed of the search of all others.
 //!
+//! Decisions of an earlier plan take the place of 1 and 2: they are mended until they fit, and what there is room for is kept
+//! ([`Pass::mend`]).
+//!
 //! What this file does not do: look at the clock. Its work is bounded by the size of the trace. It swaps whole values only,
 //! recomputes none that the trace itself does not read again, and promises no plan: where it finds none, the others may.
 
@@ -48,6 +51,9 @@ const BESIDE: [usize; 2] = [16, 6];
 /// How often what recomputing needs is worked out and made up for.
 const REPAIRS: usize = 10;
 
+/// Such shares of what is recomputed are swapped instead, or the other way round, where decisions are mended.
+const SHARES: [f64; 5] = [0.05, 0.15, 0.3, 0.5, 0.8];
+
 /// The evaluations of a short search: so many divided by the ops, at least and at most.
 const EVALUATIONS: u64 = 250_000;
 const FEWEST: u64 = 24;
@@ -55,6 +61,9 @@ const MOST: u64 = 1500;
 
 /// What fits already, or was searched before, is given such a part of them.
 const SHORTER: u64 = 6;
+
+/// What was mended is given such a part.
+const MENDED: u64 = 1;
 
 /// What a byte that does not fit costs, beside one that goes over the link.
 const STRICTNESS: f64 = 8.0;
@@ -78,6 +87,34 @@ const SUREST: u64 = 10;
 ///
 /// Those of a schedule that is not valid, which are faults of this crate.
 pub(super) fn plan(case: &Case<'_>, values: &Values) -> Result<Option<Fitting>, PlanError> {
+    Ok(placed(case, values, None)?.map(|placed| placed.fitting))
+}
+
+/// A whole plan, and what a search goes on from.
+pub(super) struct Placed {
+    pub fitting: Fitting,
+    pub decisions: Decisions,
+    /// By op: the bytes that were left free for addresses.
+    pub margins: TiVec<OpId, u64>,
+    /// Where things lie.
+    pub packing: Packing,
+}
+
+/// A whole plan of decisions that were made for something else; none where this pass finds none.
+///
+/// # Errors
+///
+/// Those of [`plan`].
+pub(super) fn mended(
+    case: &Case<'_>,
+    values: &Values,
+    decisions: Decisions,
+) -> Result<Option<Placed>, PlanError> {
+    placed(case, values, Some(decisions))
+}
+
+/// What is chosen, or mended, with addresses.
+fn placed(case: &Case<'_>, values: &Values, mended: Option<Decisions>) -> Result<Option<Placed>, PlanError> {
     let request = unhurried(case);
     let case = Case { request: &request, ..*case };
     let looks = LOOKS + LOOKS_PER_OP * counted(case.trace.ops.len());
@@ -85,13 +122,17 @@ pub(super) fn plan(case: &Case<'_>, values: &Values) -> Result<Option<Fitting>, 
     let mut pass = Pass::new(&problem);
     let mut packing = Packing::default();
     pass.leave(case.pool / FREE[0], TiSlice::from_ref(&[]));
-    let mut decisions = pass.choose();
+    let mut decisions = match mended {
+        Some(decisions) => pass.mend(decisions),
+        None => pass.choose(),
+    };
     for free in FREE.iter().skip(1).map(Some).chain([None]) {
         let Some(found) = pass.improve(decisions.clone()) else { break };
         let (realised, excess) =
             case.realise_decisions(values, &found, &pass.margins, looks, &mut packing)?;
         if let Realised::Fits(fitting) = realised {
-            return Ok(Some(fitting));
+            let margins = pass.margins;
+            return Ok(Some(Placed { fitting, decisions: found, margins, packing }));
         }
         decisions = found;
         let Some(part) = free else { break };
@@ -104,9 +145,10 @@ pub(super) fn plan(case: &Case<'_>, values: &Values) -> Result<Option<Fitting>, 
         return Ok(None);
     }
     let looks = SUREST * looks;
-    let (realised, _) =
-        case.realise_decisions(values, &surest, &pass.margins, looks, &mut Packing::default())?;
-    Ok(if let Realised::Fits(fitting) = realised { Some(fitting) } else { None })
+    let mut packing = Packing::default();
+    let (realised, _) = case.realise_decisions(values, &surest, &pass.margins, looks, &mut packing)?;
+    let Realised::Fits(fitting) = realised else { return Ok(None) };
+    Ok(Some(Placed { fitting, decisions: surest, margins: pass.margins, packing }))
 }
 
 /// What the pass decides, as a seed for a search. It need not fit.
@@ -133,6 +175,8 @@ struct Pass<'a> {
     /// The best split that fits, and its seconds.
     fits: Option<Decisions>,
     fits_in: f64,
+    /// A short search from what fits has such a part of the evaluations.
+    shorter: u64,
     /// For short searches, once there was one.
     annealer: Option<Annealer<'a>>,
 }
@@ -174,6 +218,7 @@ impl<'a> Pass<'a> {
             enough: 0,
             fits: None,
             fits_in: f64::INFINITY,
+            shorter: SHORTER,
             annealer: None,
         }
     }
@@ -203,6 +248,98 @@ impl<'a> Pass<'a> {
         best.decisions
     }
 
+    /// Decisions that were made for something else: more is given up until all fits, then what is needless is kept, and other
+    /// shares of the rest are swapped. Whether ops are recomputed or values swapped less is tried, and whether ops run in the
+    /// alternatives decided or in their fastest.
+    fn mend(&mut self, decisions: Decisions) -> Decisions {
+        self.shorter = MENDED;
+        let keep = self.keep.clone();
+        let over = self.needs(&keep);
+        if !over.is_over() {
+            return keep;
+        }
+        self.find_order(over);
+        let (decisions, _) = self.repair(decisions);
+        let alternatives = [decisions.alternatives.clone(), keep.alternatives];
+        let mut best = (f64::INFINITY, decisions.clone());
+        for alternatives in alternatives {
+            for first in [Choice::Swap, Choice::Recompute] {
+                let mut tried = Decisions { alternatives: alternatives.clone(), ..decisions.clone() };
+                self.keep_more(&mut tried, first);
+                self.try_decisions(&tried, &mut best);
+            }
+        }
+        let kept = best.1.clone();
+        for to in [Choice::Swap, Choice::Recompute] {
+            for share in SHARES {
+                let mut tried = kept.clone();
+                self.turn(&mut tried, to, share);
+                self.try_decisions(&tried, &mut best);
+            }
+        }
+        best.1
+    }
+
+    /// Takes decisions that are better than the best.
+    fn try_decisions(&mut self, decisions: &Decisions, best: &mut (f64, Decisions)) {
+        self.needs(decisions);
+        let cost = self.clock.evaluate(&self.walk.course, self.problem.case.pool);
+        let score = self.score(&cost);
+        if score < best.0 {
+            *best = (score, decisions.clone());
+        }
+    }
+
+    /// Swaps a share of what is recomputed, what begins first first: it has most time to leave and to return. Or recomputes a
+    /// share of what is swapped, what begins last first.
+    fn turn(&self, decisions: &mut Decisions, to: Choice, share: f64) {
+        let turns = |g: &&GapId| {
+            let choice = decisions.choices[**g];
+            choice != Choice::Keep && (choice == Choice::Swap) != (to == Choice::Swap)
+        };
+        let mut turned: Vec<GapId> = self.open.iter().filter(turns).copied().collect();
+        turned.retain(|g| to.is_open(self.problem.gap(*g)));
+        let mut left = turned.iter().map(|g| Bytes(self.problem.bytes(*g))).sum::<Bytes>().share(share).0;
+        if to == Choice::Swap {
+            left = left.min(self.room_on_host(decisions));
+        } else {
+            turned.reverse();
+        }
+        for g in turned {
+            let bytes = self.problem.bytes(g);
+            if bytes <= left {
+                left -= bytes;
+                decisions.choices[g] = to;
+                decisions.set_early(g, None);
+            }
+        }
+    }
+
+    /// Keeps what there is room for: what is decided so before the rest, and of that the dearest for its bytes first.
+    fn keep_more(&mut self, decisions: &mut Decisions, first: Choice) {
+        let mut over = self.needs(decisions);
+        let mut closure = Closure::new(self.problem.values);
+        let mut given_up: Vec<(bool, Reverse<Dear>, GapId)> = Vec::new();
+        for &g in self.open.iter().filter(|g| decisions.choices[**g] != Choice::Keep) {
+            let swapped = decisions.choices[g] == Choice::Swap;
+            let cost = if swapped { Some(0.0) } else { closure.cost(decisions, g) };
+            given_up.push((
+                swapped != (first == Choice::Swap),
+                Reverse(Dear(cost.unwrap_or(f64::INFINITY))),
+                g,
+            ));
+        }
+        given_up.sort_unstable();
+        for (_, _, g) in given_up {
+            let (across, bytes) = (across(self.problem.gap(g)), self.problem.bytes(g));
+            if over.has_room(across.clone(), bytes) {
+                decisions.choices[g] = Choice::Keep;
+                decisions.set_early(g, None);
+                over.add(across, bytes);
+            }
+        }
+    }
+
     fn try_split(&mut self, over: &RangeMax<OpId>, split: Split, best: &mut Best) {
         let decisions = self.split(over.clone(), split);
         self.needs(&decisions);
@@ -220,7 +357,7 @@ impl<'a> Pass<'a> {
     /// apart.
     fn improve(&mut self, decisions: Decisions) -> Option<Decisions> {
         let fits = !self.needs(&decisions).is_over();
-        let shorter = if fits || self.annealer.is_some() { SHORTER } else { 1 };
+        let shorter = if fits || self.annealer.is_some() { self.shorter } else { 1 };
         let evaluations =
             (EVALUATIONS / counted(self.problem.values.alternatives.len())).clamp(FEWEST, MOST) / shorter;
         let annealer = self.annealer.get_or_insert_with(|| Annealer::new(self.problem));

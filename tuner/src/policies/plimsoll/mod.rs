@@ -23,6 +23,7 @@
 //!
 //! Deterministic for a seed; bounded by a number of evaluations, and by the caller's deadline.
 
+mod adapted;
 mod annealer;
 mod anytime;
 mod blocks;
@@ -86,7 +87,10 @@ const FEW: usize = 100;
 /// Where the host is limited, the plan without that limit, if it keeps it; else one within the limit. Where time may be up at
 /// any moment, only that.
 pub(crate) fn decide(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError> {
-    let PlanRequest { allow, anytime, .. } = *case.request;
+    let PlanRequest { allow, anytime, from, .. } = *case.request;
+    if let Some(earlier) = from {
+        return adapted::decide(case, earlier);
+    }
     let Some(limit) = allow.host.filter(|_| allow.swap) else { return decide_within(case) };
     if anytime {
         return decide_within(case);
@@ -177,12 +181,12 @@ fn search(
     case: &Case<'_>,
     candidates: &mut Candidates,
 ) -> Result<(Searched, Answer), PlanError> {
-    let PlanRequest { budget, link, policy, allow, limits, seed, without, anytime } = *case.request;
+    let PlanRequest { budget, link, policy, allow, limits, seed, without, anytime, from } = *case.request;
     let Limits { evaluations, expired: clock } = limits;
     let Case { trace, pool, bound, .. } = *case;
     let ask = move |expired: Expired<'_>| {
         let limits = Limits { evaluations, expired };
-        let request = PlanRequest { budget, link, policy, allow, limits, seed, without, anytime };
+        let request = PlanRequest { budget, link, policy, allow, limits, seed, without, anytime, from };
         let within = Seconds(f64::INFINITY);
         papers::realise(LAST, &Case { trace, request: &request, pool, bound, within })
     };

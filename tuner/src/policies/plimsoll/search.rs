@@ -15,6 +15,8 @@ use super::seeds::{seeds, solutions};
 use crate::bound::joint::Relaxed;
 use crate::iteration::values::Decisions;
 use crate::request::Trick;
+use plimsoll_ir::OpId;
+use typed_index_collections::TiVec;
 
 /// The annealings that begin: from which seed, the best first, at which temperature, in mean seconds of an op.
 const STARTS: [(usize, f64); 5] = [(0, 1.0), (0, 0.1), (1, 0.35), (2, 0.1), (3, 0.35)];
@@ -206,6 +208,17 @@ impl<'a> Search<'a> {
             self.further.extend(seeds);
             self.begin_anew();
         }
+    }
+
+    /// The next run goes on from these decisions, in pieces of so many chunks or in whole values, with so many bytes left free
+    /// by op.
+    pub fn go_on(&mut self, decisions: Decisions, margins: TiVec<OpId, u64>, pieces: Option<u8>) {
+        if let Some(chunks) = pieces {
+            self.allow_pieces(chunks);
+        }
+        self.annealer.judge.margins = margins;
+        self.last = Some(self.annealer.found(decisions));
+        self.fresh = false;
     }
 
     /// The next run begins from the seeds, and from what the last one found.

@@ -17,16 +17,20 @@ use super::glances::{Glances, SMALL};
 use super::problem::{Problem, suggested};
 use super::search::Search;
 use crate::decide::windows::Cost;
-use crate::iteration::values::{Decisions, Values};
+use crate::iteration::values::{Decisions, PARTS, Values};
 use crate::numbers::counted;
 use crate::place::realise::{Case, Fitting, Packing, Realised};
-use crate::request::{Allow, PlanError, Trick};
+use crate::request::{Allow, Limits, PlanError, PlanRequest, Trick};
 use plimsoll_ir::search_log::StepResult;
 use plimsoll_ir::{Bytes, OpId, Seconds};
 use typed_index_collections::TiVec;
 
 /// The rounds of a stage at most.
 const ROUNDS: u64 = 16;
+
+/// The rounds of a search that goes on from a plan, and which part of the usual looks for addresses each has.
+const FEW_ROUNDS: u64 = 4;
+const FEWER_LOOKS: u64 = 4;
 
 /// Where leaving bytes free made what is found so many times slower than it was, the search begins anew, so often at most: it
 /// lost its way rather than its room.
@@ -127,7 +131,7 @@ pub(super) fn search(
             search.allow_pieces(chunks);
         }
         let (packing, effort, lowest) = (Packing::default(), 1, f64::INFINITY);
-        let (problem, search) = (&problem, &mut search);
+        let (problem, search, glances) = (&problem, &mut search, Some(glances));
         Rounds { stage, problem, glances, search, candidates, packing, effort, lowest, needs: None }.go()?;
         if search.is_late() || candidates.settled() {
             break;
@@ -137,11 +141,43 @@ pub(super) fn search(
     fault.map_or(Ok(Searched { late: search.is_late(), early: found }), Err)
 }
 
+/// What a search goes on from: decisions that have addresses, and how they got them.
+pub(super) struct GoOn {
+    pub decisions: Decisions,
+    /// By op: the bytes that are left free for addresses.
+    pub margins: TiVec<OpId, u64>,
+    /// Where things lie.
+    pub packing: Packing,
+}
+
+/// A few rounds that go on from decisions, in whole tensors or in pieces as they are. Tells whether time was up.
+pub(super) fn go_on(
+    case: &Case<'_>,
+    values: &Values,
+    from: GoOn,
+    candidates: &mut Candidates,
+) -> Result<bool, PlanError> {
+    let GoOn { decisions, margins, packing } = from;
+    let usual = case.request.limits.evaluations.unwrap_or_else(|| suggested(values));
+    // Addresses have less work, too.
+    let limits = Limits { evaluations: Some(usual / FEWER_LOOKS), ..case.request.limits };
+    let case = &Case { request: &PlanRequest { limits, ..*case.request }, ..*case };
+    let problem = &Problem::new(case, values);
+    let pieces = decisions.parts.iter().any(|parts| *parts < PARTS).then_some(decisions.chunks);
+    let search = &mut Search::new(problem, usual, 0);
+    search.go_on(decisions, margins, pieces);
+    let stage = Stage { name: "going on", chunks: pieces, rounds: FEW_ROUNDS, only_if_poor: false };
+    let (effort, lowest, glances) = (1, f64::INFINITY, None);
+    Rounds { stage, problem, glances, search, candidates, packing, effort, lowest, needs: None }.rounds()?;
+    Ok(search.is_late())
+}
+
 /// The rounds of a stage.
 struct Rounds<'a, 'p> {
     stage: Stage,
     problem: &'p Problem<'p>,
-    glances: &'a Glances,
+    /// What fewer means find; none where that is not asked for.
+    glances: Option<&'a Glances>,
     search: &'a mut Search<'p>,
     candidates: &'a mut Candidates,
     packing: Packing,
@@ -161,8 +197,13 @@ struct Missed {
 }
 
 impl Rounds<'_, '_> {
-    /// So many rounds at most, until what was found fits.
+    /// Rounds; then, while nothing has addresses, more of them with bytes left free everywhere.
     fn go(mut self) -> Result<(), PlanError> {
+        if self.rounds()? { self.spare() } else { Ok(()) }
+    }
+
+    /// So many rounds at most, until what was found fits. Tells whether all were made.
+    fn rounds(&mut self) -> Result<bool, PlanError> {
         let Problem { case, .. } = *self.problem;
         let Stage { name, rounds, .. } = self.stage;
         // What did not fit last, and how often the search found it anew.
@@ -173,8 +214,9 @@ impl Rounds<'_, '_> {
         for round in 0..rounds {
             let (cost, missed) = self.round(&format!("{name}, round {}", round + 1))?;
             let poor = cost.overflow > 0 || cost.seconds > case.bound.0 * GOOD;
-            if round == 0 && poor && self.problem.uses(Trick::Fewer) {
-                self.search.add_seeds(self.glances.seeds(case, &cost));
+            let glances = self.glances.filter(|_| round == 0 && poor && self.problem.uses(Trick::Fewer));
+            if let Some(glances) = glances {
+                self.search.add_seeds(glances.seeds(case, &cost));
             }
             if cost.overflow > 0 && self.lowest.is_infinite() {
                 misses += 1;
@@ -184,7 +226,7 @@ impl Rounds<'_, '_> {
                     self.search.begin_safely();
                 }
                 if stuck == STUCK {
-                    return Ok(());
+                    return Ok(false);
                 }
             }
             if cost.seconds > self.lowest * LOST && anew < ANEW && self.problem.uses(Trick::Anew) {
@@ -199,13 +241,13 @@ impl Rounds<'_, '_> {
                 judge.widen(&excess, share);
             } else if self.candidates.settled() || (!judge.narrow() && cost.overflow == 0) {
                 // What fits with nothing left free is as good as it gets.
-                return Ok(());
+                return Ok(false);
             }
             if self.search.is_late() {
-                return Ok(());
+                return Ok(false);
             }
         }
-        self.spare()
+        Ok(true)
     }
 
     /// Rounds that leave bytes free at every op, more and more, while nothing as fast as what was found has addresses.

@@ -1,0 +1,180 @@
+//! Plans that are made from earlier ones: valid for whatever they are made for, no worse than the earlier plan where that
+//! still holds, no worse than what was only mended; and errors for what is no earlier plan.
+
+use crate::common::{planned, request};
+use plimsoll_ir::network::NetworkSpec;
+use plimsoll_ir::schedule::{Command, Duplex};
+use plimsoll_ir::testing::random_trace_of;
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_networks::{Draw, LowerOptions, build, lower};
+use plimsoll_tuner::{Allow, Earlier, Limits, Plan, PlanError, PlanRequest, Policy, Witness, plan};
+
+/// Budgets from the floor to the peak, in quarters.
+fn budget(trace: &Trace, quarters: u64) -> Bytes {
+    let memory = trace.memory();
+    let [floor, peak] = [memory.floor(), memory.peak()].map(|most| most.expect("a trace has an op").1);
+    floor + Bytes((peak - floor).0 * quarters / 4)
+}
+
+fn earlier(trace: &Trace, request: &PlanRequest<'_>) -> Option<(Earlier, Plan)> {
+    let plan = planned(trace, request).ok()?;
+    let earlier = Earlier::new(trace, &plan.schedule).expect("a plan is valid for its trace");
+    Some((earlier, plan))
+}
+
+/// What is made of an earlier plan: mended alone, and improved. What is improved is no worse.
+fn adapted(trace: &Trace, request: &PlanRequest<'_>, earlier: &Earlier) -> [Result<Plan, Witness>; 2] {
+    let improved = PlanRequest { from: Some(earlier), ..*request };
+    let expired = || true;
+    let limits = Limits { expired: Some(&expired), ..request.limits };
+    let [mended, improved] =
+        [&PlanRequest { limits, ..improved }, &improved].map(|request| planned(trace, request));
+    if let (Ok(mended), Ok(improved)) = (&mended, &improved) {
+        let (mended, improved) = (mended.makespan, improved.makespan);
+        assert!(improved.0 <= mended.0 * (1.0 + 1e-6), "{}: {improved} after {mended}", trace.name);
+    }
+    assert!(mended.is_err() || improved.is_ok(), "{}", trace.name);
+    [mended, improved]
+}
+
+/// The same ops with other sizes and times, some of them by much.
+fn changed(trace: &Trace, seed: u64) -> Trace {
+    let mut trace = trace.clone();
+    trace.batch += 1;
+    for (at, tensor) in (seed..).zip(&mut trace.tensors) {
+        tensor.bytes = Bytes(tensor.bytes.0 * (4 + at * 7 % 3) / 4);
+    }
+    for (at, op) in (seed..).zip(&mut trace.ops) {
+        op.seconds = op.seconds * (1.0 + 0.1 * (at * 5 % 7) as f64);
+    }
+    trace
+}
+
+#[test]
+fn made_for_what_it_was_made_for_a_plan_is_no_worse() {
+    let mut made = 0;
+    for seed in 0..24 {
+        let trace = random_trace_of(20 + seed as usize, seed);
+        let duplex = if seed % 2 == 0 { Duplex::Full } else { Duplex::Half };
+        let request = request(budget(&trace, seed % 4), 1e3, duplex, Policy::Plimsoll);
+        let Some((earlier, plan)) = earlier(&trace, &request) else { continue };
+        for adapted in adapted(&trace, &request, &earlier) {
+            let adapted = adapted.expect("the earlier plan is one");
+            assert!(adapted.makespan.0 <= plan.makespan.0 * (1.0 + 1e-6), "{}", trace.name);
+            made += 1;
+        }
+        // More memory and a faster link make no plan slower.
+        let wider = PlanRequest { budget: request.budget + Bytes(100), ..request };
+        for adapted in adapted(&trace, &wider, &earlier) {
+            assert!(adapted.expect("it fits").makespan.0 <= plan.makespan.0 * (1.0 + 1e-6), "{}", trace.name);
+        }
+    }
+    assert!(made > 24, "{made}");
+}
+
+#[test]
+fn plans_are_made_for_other_budgets_links_and_traces() {
+    let (mut made, mut missed) = (0, 0);
+    for seed in 0..16 {
+        let trace = random_trace_of(20 + 2 * seed as usize, seed);
+        let first = request(budget(&trace, 2), 1e3, Duplex::Full, Policy::Plimsoll);
+        let Some((earlier, _)) = earlier(&trace, &first) else { continue };
+        let other = changed(&trace, seed);
+        for (trace, budget, rate) in [
+            (&trace, budget(&trace, 1), 1e3),
+            (&trace, budget(&trace, 3), 1e3),
+            (&trace, first.budget, 2e2),
+            (&trace, first.budget, 1e4),
+            (&other, budget(&other, 2), 1e3),
+            (&other, budget(&other, 0), 1e3),
+        ] {
+            let duplex = if seed % 3 == 0 { Duplex::Half } else { Duplex::Full };
+            let request = request(budget, rate, duplex, Policy::Plimsoll);
+            let [mended, improved] = adapted(trace, &request, &earlier);
+            assert_eq!(improved, adapted(trace, &request, &earlier)[1], "the same request, the same plan");
+            made += u32::from(mended.is_ok());
+            missed += u32::from(mended.is_err() && planned(trace, &request).is_ok());
+        }
+    }
+    println!("{made} made, {missed} missed");
+    assert!(made > 40 && missed == 0, "{made} made, {missed} missed");
+}
+
+#[test]
+fn a_plan_does_only_what_is_allowed_whatever_the_earlier_one_did() {
+    let mut made = 0;
+    for seed in 0..24 {
+        let mut trace = random_trace_of(20 + seed as usize, seed);
+        // Large enough for pieces.
+        trace.tensors.iter_mut().for_each(|tensor| tensor.bytes = tensor.bytes * 1000);
+        let whole = request(budget(&trace, 1 + seed % 3), 1e6, Duplex::Full, Policy::Plimsoll);
+        let Some((earlier, _)) = earlier(&trace, &whole) else { continue };
+        for allow in [
+            Allow { recompute: false, ..Allow::ALL },
+            Allow { swap: false, ..Allow::ALL },
+            Allow { pieces: false, ..Allow::ALL },
+        ] {
+            let request = PlanRequest { allow, ..whole };
+            for plan in adapted(&trace, &request, &earlier).into_iter().flatten() {
+                for command in &plan.schedule.commands {
+                    let piece = command
+                        .transfer()
+                        .is_some_and(|(_, first, bytes)| first.is_some() || bytes.is_some());
+                    assert!(allow.swap || command.transfer().is_none(), "{allow:?}: {command:?}");
+                    assert!(allow.pieces || !piece, "{allow:?}: {command:?}");
+                    let again = matches!(command, Command::Compute { again: true, .. });
+                    assert!(allow.recompute || !again, "{allow:?}: {command:?}");
+                }
+                made += 1;
+            }
+        }
+    }
+    assert!(made > 50, "{made}");
+}
+
+fn stochastic_depth(draw: Option<Draw>) -> Trace {
+    let spec = NetworkSpec { name: "resnet-sd20".into(), image: [16, 16], channels: 3, classes: 10 };
+    let network = build(&spec).expect("a network of the zoo");
+    let options = LowerOptions { draw, ..LowerOptions::default() };
+    let mut trace = lower(&network, 8, &options).expect("it lowers").trace;
+    for op in &mut trace.ops {
+        op.seconds = Seconds(1e-5 + op.flops as f64 / 1e12);
+    }
+    trace
+}
+
+#[test]
+fn a_plan_is_cut_to_draws_of_stochastic_depth() {
+    let full = stochastic_depth(None);
+    let whole = request(budget(&full, 1), 5e9, Duplex::Full, Policy::Plimsoll);
+    let (earlier, one) = earlier(&full, &whole).expect("there is a plan");
+    for step in 0..6 {
+        let trace = stochastic_depth(Some(Draw { seed: 3, step }));
+        let new = planned(&trace, &whole).expect("there is less to keep").makespan;
+        for cut in adapted(&trace, &whole, &earlier) {
+            let cut = cut.expect("there is less to keep").makespan;
+            assert!(cut <= one.makespan, "draw {step}: {cut}, and {} with all branches", one.makespan);
+            assert!(cut.0 <= new.0 * 1.1, "draw {step}: {cut}, and {new} anew");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_earlier_plan_is_refused() {
+    let trace = random_trace_of(30, 1);
+    let whole = request(budget(&trace, 2), 1e3, Duplex::Full, Policy::Plimsoll);
+    let (known, made) = earlier(&trace, &whole).expect("there is a plan");
+    let mut damaged = made.schedule.clone();
+    damaged.commands.pop();
+    assert!(matches!(Earlier::new(&trace, &damaged), Err(PlanError::Earlier { .. })));
+    let mut other = trace.clone();
+    other.ops.iter_mut().for_each(|op| op.name.push('x'));
+    other.tensors.iter_mut().for_each(|tensor| tensor.name.push('x'));
+    let asked = PlanRequest { from: Some(&known), ..whole };
+    let refused = plan(&other, &asked).expect_err("it shares no name");
+    assert!(matches!(refused, PlanError::Unrelated { .. }), "{refused}");
+    // Below the floor the answer is that of a new plan.
+    let floor = PlanRequest { budget: budget(&trace, 0) - Bytes(1), ..whole };
+    assert_eq!(plan(&trace, &PlanRequest { from: Some(&known), ..floor }), plan(&trace, &floor));
+}
