@@ -182,7 +182,7 @@ fn doctor_starts_every_device_and_says_what_does_not_start() {
             "machine code for sm_90",
             "cache/plimsoll/kernels-sm_90-nvrtc",
             "they start",
-            "the libraries compute all 5",
+            "the libraries compute all 65",
         ],
     );
     // A cuDNN of which a part is missing: it does not start, or says so when it is first asked, or is to compute.

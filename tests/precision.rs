@@ -53,6 +53,13 @@ fn a_trace_in_bf16_has_half_the_bytes_and_the_default_on_the_cpu_is_f32() {
     assert!(usual == default && usual == f32);
     // Some are rounded up to 256 bytes.
     assert!((f32 / 2..f32 / 2 + 4096).contains(&bf16), "{f32} and {bf16}");
+    let names =
+        |options: &str| told_trace(folder, options)["name"].as_str().map(|name| name.ends_with("-bf16"));
+    assert_eq!(
+        ["", "--precision bf16"].map(names),
+        [Some(false), Some(true)],
+        "trace/1 has a name to say it in"
+    );
     check(folder, "trace resnet20 --precision tf32", 2, &["cpu has no tensor cores for TF32"]);
 }
 

@@ -1,4 +1,5 @@
-//! What the ranks of a distributed training exchange in a step: an `exchange/1` beside a schedule, and what it adds to its time.
+//! What the ranks of a distributed training exchange in a step: an `exchange/1` beside a schedule, and what it adds to its
+//! time.
 //!
 //! A piece is a bucket of gradients, complete after an op of the step; the first op of the next step waits for all of them, as
 //! a step that PyTorch runs has no updates.
@@ -23,8 +24,8 @@ pub struct Exchange {
 
 #[pymethods]
 impl Exchange {
-    /// The buckets beside a schedule: of each its bytes, and the op after which it is complete. `staged` where gradients go over
-    /// the device's link to the host and back.
+    /// The buckets beside a schedule: of each its bytes, and the op after which it is complete. `staged` where gradients go
+    /// over the device's link to the host and back.
     #[new]
     fn new(
         schedule: &Schedule,

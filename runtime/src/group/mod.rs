@@ -282,6 +282,25 @@ mod tests {
         }
     }
 
+    /// All have agreed to end, say, and one is faster than the other, who sums for it meanwhile.
+    #[test]
+    fn a_sum_for_a_worker_that_has_ended_is_no_failure() {
+        let mut all = threads(2);
+        let (mut second, mut first) = (all.pop().expect("two"), all.pop().expect("two"));
+        let piece = Piece { number: 0, owner: 0, elements: 0..1 };
+        let [mut left, mut right] = [TreeSum::over(2), TreeSum::over(2)];
+        left.push(Node::leaf(0), vec![1.0]);
+        right.push(Node::leaf(1), vec![2.0]);
+        second.start(&piece, &right).expect("it waits for nobody");
+        drop(second);
+        first.start(&piece, &left).expect("it waits for nobody");
+        first.advance().expect("nobody is waited for");
+        let mut sum = [0.0];
+        first.finish(&piece, &mut sum).expect("the numbers of the other have come");
+        assert_eq!(sum, [3.0]);
+        assert_eq!(first.agree(&[1]), Err(GroupError::Lost { rank: 1 }));
+    }
+
     #[test]
     fn a_worker_that_makes_another_call_is_named() {
         let mut all = threads(2);

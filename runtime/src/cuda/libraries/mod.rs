@@ -11,9 +11,9 @@
 //! [`MOST_SCRATCH`] is left out unless it is the first. With `deterministic` a call has one alternative alone: the first that
 //! is deterministic.
 //!
-//! What a convolution has is asked once for each shape and kept with its descriptors; what refuses to run for a single sample is
-//! left out (`trials.rs`). The executor asks for every launch that
-//! it loads, so no descriptor is made in an iteration. What attention enqueues follows from its shape, and asks nobody.
+//! What a convolution has is asked once for each shape and kept with its descriptors; what refuses to run for a single sample
+//! is left out (`trials.rs`). The executor asks for every launch that it loads, so no descriptor is made in an iteration. What
+//! attention enqueues follows from its shape, and asks nobody.
 //!
 //! Where feature maps are bf16, the libraries multiply bf16 numbers and sum in f32. Weights are rounded to scratch before, and
 //! cuDNN's gradient of them, which it gives in bf16 alone, is widened from scratch afterwards; cuBLAS gives that in f32.

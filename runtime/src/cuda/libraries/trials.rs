@@ -114,8 +114,8 @@ impl Trials {
         let mut refused = Vec::new();
         let mut broken = None;
         for algorithm in tried() {
-            // SAFETY: the operands are of the algorithm's shape, one sample, and lie with the largest scratch that any of them asks
-            // for in memory that lives until the stream is idle.
+            // SAFETY: the operands are of the algorithm's shape, one sample, and lie with the largest scratch that any of them
+            // asks for in memory that lives until the stream is idle.
             let ran = unsafe { cudnn.enqueue(algorithm, Operands { x, w, y, accumulate: false }, scratch) };
             match ran {
                 Ok(()) => {}
