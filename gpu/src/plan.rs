@@ -62,6 +62,9 @@ struct Group {
     parts: Vec<Part>,
 }
 
+/// Less is not worth beginning a section that is cut at its end.
+const LEAST_SECONDS: u64 = 120;
+
 /// What may pass beyond what a section took before.
 const SPARE: f64 = 1.1;
 
@@ -103,11 +106,11 @@ fn groups(measured: &[Results]) -> Vec<Group> {
         ),
         group("is it right in PyTorch, and how long does a step take there?", vec![facts, bits]),
         group("who is faster at equal memory in PyTorch?", vec![curve]),
-        group("who is faster at 12 GiB in f32?", own(&["pytorch-f32"])),
         group(
             "beside torch.compile with its memory budget, which compiles for most of its time",
             own(&["compile-bf16"]),
         ),
+        group("who is faster at 12 GiB in f32?", own(&["pytorch-f32"])),
         group(
             "a thousand layers, a run of its own: on a GPU of 140 GB, since vgg516 keeps 81.8 GiB at batch 32",
             own(&["deep"]),
@@ -118,15 +121,16 @@ fn groups(measured: &[Results]) -> Vec<Group> {
 }
 
 /// The commands for so many minutes, each with the seconds that are planned for it, behind what it asks; and what there is no
-/// time for. Of what was measured are the seconds of sections that ran to their ends.
+/// time for. What is left goes to the first section of this program that it is too short for, whose rows come one by one. Of
+/// what was measured are the seconds of sections that ran to their ends.
 pub fn plan(minutes: u64, measured: &[Results]) -> String {
     let mut left = minutes.saturating_mul(60);
-    let (mut text, mut without) = (String::new(), String::new());
+    let (mut text, mut without) = (String::new(), Vec::new());
     for Group { why, parts } in groups(measured) {
         let mut commands: Vec<Vec<Part>> = Vec::new();
         for part in parts {
             if part.seconds > left {
-                let _ = writeln!(without, "# no time for: {}", line(&[part]));
+                without.push(part);
                 continue;
             }
             left -= part.seconds;
@@ -145,7 +149,15 @@ pub fn plan(minutes: u64, measured: &[Results]) -> String {
             let _ = writeln!(text, "{}", line(&command));
         }
     }
-    text + &without
+    let cut = without.iter().position(|part| part.of == Program::Accept && left >= LEAST_SECONDS);
+    if let Some(Part { section, .. }) = cut.map(|at| without.remove(at)) {
+        let _ = writeln!(text, "# what is left, as far as it goes");
+        let _ = writeln!(text, "gpu/accept.sh run {section} --seconds {left}  # {left} s at most");
+    }
+    for part in without {
+        let _ = writeln!(text, "# no time for: {}", line(&[part]));
+    }
+    text
 }
 
 fn seconds(command: &[Part]) -> u64 {

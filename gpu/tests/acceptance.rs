@@ -532,6 +532,8 @@ fn twenty_five_minutes_begin_with_what_must_be_right_and_hold_the_comparisons() 
         &["pytorch-bf16", "pytorch-tf32"],
         &["batches", "batches-bf16", "batches-tf32"],
         &["facts"],
+        // For as long as is left.
+        &["compile-bf16"],
     ];
     let found: Vec<Vec<String>> = commands(&text).into_iter().map(|(_, sections, _)| sections).collect();
     assert_eq!(found, expected, "{text}");
