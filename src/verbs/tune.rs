@@ -117,12 +117,18 @@ fn yours(tuned: &Tuned) -> String {
     match (&tuned.yours, note) {
         _ if tuned.tuning.keep_your_settings => format!("batch {batch}: keep it"),
         (Some(yours), _) => {
-            let gain = 1.0 - tuned.chosen.known().epoch_seconds / yours.known().epoch_seconds;
             let known = if yours.figures.is_some() { "measured" } else { "modelled" };
-            format!("batch {batch}: its epoch is {known} to take {:.1} % longer", 100.0 * gain / (1.0 - gain))
+            let how = longer(yours.known().epoch_seconds / tuned.chosen.known().epoch_seconds);
+            format!("batch {batch}: its epoch is {known} to take {how}")
         }
         (None, note) => format!("batch {batch}: {}", note.unwrap_or("it was not run")),
     }
+}
+
+/// So many times as long, in words.
+fn longer(times: f64) -> String {
+    let (percent, way) = if times < 1.0 { (1.0 - times, "shorter") } else { (times - 1.0, "longer") };
+    format!("{:.1} % {way}", 100.0 * percent)
 }
 
 /// Predicted beside measured, the choice beside keeping everything.

@@ -112,9 +112,9 @@ pub struct Setting {
     pub predicted_iteration_seconds: Option<f64>,
     /// The relative error that the prediction states.
     pub predicted_error: Option<f64>,
-    /// The median.
+    /// Measured: the lower quartile, an iteration that nothing disturbs.
     pub iteration_seconds: Option<f64>,
-    /// How far measurements lie apart, relative to the median.
+    /// How far measurements lie apart, relative to it.
     pub relative_error: Option<f64>,
     /// Measured.
     pub samples_per_second: Option<f64>,
@@ -183,9 +183,9 @@ pub struct BatchMeasured {
     pub batch: u64,
     /// What was run, such as `chosen`, `keeping everything`, `yours`, `AccUDNN's search`.
     pub what: String,
-    /// The median.
+    /// The lower quartile: an iteration that nothing disturbs.
     pub iteration_seconds: f64,
-    /// How far measurements lie apart, relative to the median.
+    /// How far measurements lie apart, relative to it.
     pub relative_error: f64,
     /// With what passes between iterations.
     pub epoch_seconds: f64,

@@ -202,7 +202,17 @@ impl Tuned {
         }
         let over = |what: &str, words: &str| match self.gain_over(what) {
             Some(gain) if gain > 0.0 => Some(format!("an epoch takes {} less than {words}", percent(gain))),
-            Some(gain) if gain < 0.0 => Some(format!("an epoch takes {} more than {words}", percent(-gain))),
+            // The batch that it is compared with may be one that was not to be taken.
+            Some(gain) if gain < 0.0 => {
+                let known = self.run(what).map_or(0, |run| run.batch);
+                let least = tuning.asked.least;
+                let limit = if known < least {
+                    format!("; no batch below {least} was to be taken")
+                } else {
+                    String::new()
+                };
+                Some(format!("an epoch takes {} more than {words}{limit}", percent(-gain)))
+            }
             Some(_) => Some(format!("an epoch takes as long as {words}")),
             None => None,
         };
