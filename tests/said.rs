@@ -239,3 +239,56 @@ fn csv_is_one_table_whatever_a_command_prints() {
         assert_eq!(text.lines().count(), 1 + rows, "{line}: {text}");
     }
 }
+
+/// Where messages stand, of the program and of the PyTorch front.
+const SOURCES: [&str; 9] = [
+    "src",
+    "study/src",
+    "profiler/src",
+    "runtime/src",
+    "networks/src",
+    "tuner/src",
+    "ir/src",
+    "python/plimsoll",
+    "python/src",
+];
+
+/// The sources in a folder and below it, without lines of comments. A text that goes on in the next line is one.
+fn sources(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else if path.extension().is_some_and(|ending| ending == "rs" || ending == "py") {
+            let text = fs::read_to_string(&path).expect("a source");
+            let mut joined = String::new();
+            let mut goes_on = false;
+            for line in text.lines().filter(|line| !line.trim_start().starts_with("//")) {
+                let line = if goes_on { line.trim_start() } else { line };
+                let part = line.strip_suffix('\\');
+                goes_on = part.is_some();
+                joined.push_str(part.unwrap_or(line));
+                if !goes_on {
+                    joined.push('\n');
+                }
+            }
+            found.push(joined);
+        }
+    }
+    found
+}
+
+#[test]
+fn messages_that_troubleshooting_quotes_stand_in_the_sources() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let texts: Vec<String> = SOURCES.iter().flat_map(|folder| sources(&root.join(folder))).collect();
+    let page = fs::read_to_string(root.join("docs/troubleshooting.md")).expect("the page");
+    let headings = page.lines().filter_map(|line| line.strip_prefix("### "));
+    // Every second part lies between two backticks.
+    let quoted: Vec<&str> = headings.flat_map(|heading| heading.split('`').skip(1).step_by(2)).collect();
+    assert!(quoted.len() >= 30, "{quoted:?}");
+    let unsaid: Vec<&&str> =
+        quoted.iter().filter(|words| !texts.iter().any(|text| text.contains(**words))).collect();
+    assert!(unsaid.is_empty(), "docs/troubleshooting.md quotes what no source says: {unsaid:?}");
+}
