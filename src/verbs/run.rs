@@ -87,7 +87,7 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
     // What was predicted is an iteration of one batch.
     if trained.iterations > trained.resumed_at && trained.global_batch == config.batch {
         missed(trained.iteration, &config.predicted).inspect(|words| {
-            tracing::warn!("an iteration took {words}; `plimsoll tune --fresh` measures and tunes anew");
+            tracing::warn!("an iteration took {words}; `plimsoll tune --study DIR`, in a new folder, measures and tunes anew");
         });
     }
     if let (Some(path), Some(measured)) = (&args.trace_out, &trained.timeline) {
