@@ -54,7 +54,7 @@ fn changed(trace: &Trace, seed: u64) -> Trace {
 #[test]
 fn made_for_what_it_was_made_for_a_plan_is_no_worse() {
     let mut made = 0;
-    for seed in 0..24 {
+    for seed in 0..12 {
         let trace = random_trace_of(20 + seed as usize, seed);
         let duplex = if seed % 2 == 0 { Duplex::Full } else { Duplex::Half };
         let request = request(budget(&trace, seed % 4), 1e3, duplex, Policy::Plimsoll);
@@ -76,7 +76,7 @@ fn made_for_what_it_was_made_for_a_plan_is_no_worse() {
 #[test]
 fn plans_are_made_for_other_budgets_links_and_traces() {
     let (mut made, mut missed) = (0, 0);
-    for seed in 0..16 {
+    for seed in 0..8 {
         let trace = random_trace_of(20 + 2 * seed as usize, seed);
         let first = request(budget(&trace, 2), 1e3, Duplex::Full, Policy::Plimsoll);
         let Some((earlier, _)) = earlier(&trace, &first) else { continue };
@@ -104,7 +104,7 @@ fn plans_are_made_for_other_budgets_links_and_traces() {
 #[test]
 fn a_plan_does_only_what_is_allowed_whatever_the_earlier_one_did() {
     let mut made = 0;
-    for seed in 0..24 {
+    for seed in 0..12 {
         let mut trace = random_trace_of(20 + seed as usize, seed);
         // Large enough for pieces.
         trace.tensors.iter_mut().for_each(|tensor| tensor.bytes = tensor.bytes * 1000);

@@ -79,8 +79,8 @@ fn constants() -> BTreeMap<&'static str, i64> {
     }
 }
 
-/// Statuses that `libraries/cudnn.rs` tells apart, for which the bindings' names change between releases.
-const STATUSES: [(&str, i64); 7] = [
+/// Statuses that `libraries` tells apart, for which the bindings' names change between releases.
+const STATUSES: [(&str, i64); 9] = [
     ("CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH", 1002),
     ("CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED", 1008),
     ("CUDNN_STATUS_NOT_SUPPORTED_INCOMPATIBLE_CUDA_DRIVER", 3005),
@@ -88,6 +88,8 @@ const STATUSES: [(&str, i64); 7] = [
     ("CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH", 3007),
     ("CUDNN_STATUS_NOT_SUPPORTED_RUNTIME_PREREQUISITE_MISSING", 3008),
     ("CUDNN_STATUS_NOT_SUPPORTED_SUBLIBRARY_UNAVAILABLE", 3009),
+    ("CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED", 4003),
+    ("CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", 4004),
 ];
 
 /// What one release says.
