@@ -109,6 +109,12 @@ impl Shape {
         }
     }
 
+    /// From one channel of the input to the next, and from one channel of the weights to the next.
+    fn steps(&self) -> [usize; 2] {
+        let [rows, columns] = self.window;
+        [self.strides[0][3], if self.planes { rows * columns } else { 1 }]
+    }
+
     fn y(&self, n: usize, at: [usize; 2], k: usize) -> usize {
         dot([n, at[0], at[1], k], self.strides[1])
     }
@@ -126,14 +132,16 @@ fn pairs(bounds: [usize; 2]) -> impl Iterator<Item = [usize; 2]> + Clone {
 
 /// y = the convolution of x with w, plus `old` times what y holds.
 pub fn forward(s: &Shape, order: Order, x: &[f32], w: &[f32], y: &mut [f32], old: f32) {
+    let [of_x, of_w] = s.steps();
     for n in 0..s.batch {
         for at in pairs([s.output[0], s.output[1]]) {
             for k in 0..s.output[2] {
                 let mut sum = Sum::new(order);
                 for tap in pairs(s.window) {
                     let Some(from) = s.tap(at, tap) else { continue };
-                    let first = s.first_of(k);
-                    (0..s.depth()).for_each(|c| sum.add(x[s.x(n, from, first + c)], w[s.w(k, tap, c)]));
+                    let (x, w) = (&x[s.x(n, from, s.first_of(k))..], &w[s.w(k, tap, 0)..]);
+                    let terms = x.iter().step_by(of_x).zip(w.iter().step_by(of_w)).take(s.depth());
+                    terms.for_each(|(x, w)| sum.add(*x, *w));
                 }
                 put(&mut y[s.y(n, at, k)], sum.total(), old);
             }
@@ -143,17 +151,17 @@ pub fn forward(s: &Shape, order: Order, x: &[f32], w: &[f32], y: &mut [f32], old
 
 /// dx = what dy makes of it through w, plus `old` times what dx holds.
 pub fn backward_data(s: &Shape, order: Order, dy: &[f32], w: &[f32], dx: &mut [f32], old: f32) {
-    let [elements, ..] = s.elements();
+    let ([elements, ..], [of_x, of_w]) = (s.elements(), s.steps());
     let mut sums: Vec<Sum> = (0..elements).map(|_| Sum::new(order)).collect();
     for n in 0..s.batch {
         for at in pairs([s.output[0], s.output[1]]) {
             for tap in pairs(s.window) {
                 let Some(to) = s.tap(at, tap) else { continue };
                 for k in 0..s.output[2] {
-                    let (gradient, first) = (dy[s.y(n, at, k)], s.first_of(k));
-                    for c in 0..s.depth() {
-                        sums[s.x(n, to, first + c)].add(gradient, w[s.w(k, tap, c)]);
-                    }
+                    let gradient = dy[s.y(n, at, k)];
+                    let (sums, w) = (&mut sums[s.x(n, to, s.first_of(k))..], &w[s.w(k, tap, 0)..]);
+                    let terms = sums.iter_mut().step_by(of_x).zip(w.iter().step_by(of_w)).take(s.depth());
+                    terms.for_each(|(sum, w)| sum.add(gradient, *w));
                 }
             }
         }
@@ -170,14 +178,15 @@ pub fn backward_data(s: &Shape, order: Order, dy: &[f32], w: &[f32], dx: &mut [f
 
 /// dw = what x and dy make of it, plus `old` times what dw holds.
 pub fn backward_filter(s: &Shape, order: Order, x: &[f32], dy: &[f32], dw: &mut [f32], old: f32) {
+    let [of_x, _] = s.steps();
     for k in 0..s.output[2] {
         for tap in pairs(s.window) {
             let mut sums: Vec<Sum> = (0..s.depth()).map(|_| Sum::new(order)).collect();
             for n in 0..s.batch {
                 for at in pairs([s.output[0], s.output[1]]) {
                     let Some(from) = s.tap(at, tap) else { continue };
-                    let (gradient, first) = (dy[s.y(n, at, k)], s.first_of(k));
-                    (0..s.depth()).for_each(|c| sums[c].add(x[s.x(n, from, first + c)], gradient));
+                    let (gradient, x) = (dy[s.y(n, at, k)], &x[s.x(n, from, s.first_of(k))..]);
+                    sums.iter_mut().zip(x.iter().step_by(of_x)).for_each(|(sum, x)| sum.add(*x, gradient));
                 }
             }
             sums.iter().enumerate().for_each(|(c, sum)| put(&mut dw[s.w(k, tap, c)], sum.total(), old));
