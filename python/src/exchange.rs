@@ -44,7 +44,7 @@ impl Exchange {
         let mut bytes = Bytes::ZERO;
         let mut pieces = Vec::new();
         for (size, op) in buckets {
-            // What an op leaves that runs again was handed over when it first ran. The format has no such piece: it counts as
+            // What a recomputed op leaves was handed over when it first ran. The format has no such piece: it counts as
             // complete after the next op that runs once.
             let ready = (op..trace.ops.len() as u32).map(OpId).find(|op| !again(*op)).unwrap_or(OpId(op));
             pieces.push(Piece { first_byte: bytes, bytes: Bytes(size), ready, needed: OpId(0) });

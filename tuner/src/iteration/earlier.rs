@@ -1,10 +1,10 @@
 //! A plan that there is already, as decisions about another trace, budget or link.
 //!
 //! A schedule shows what was decided about each gap: it is swapped where a prefetch lies in it, recomputed where the op that
-//! makes its value runs again, and else kept ([`Earlier::new`]). Two traces share a tensor or an op where it has the same name
-//! in both, as with another batch size, another draw of stochastic depth, or a network with a layer more. A gap is the same
-//! where its value and the op at its end are, or else the op at its start ([`Earlier::decisions`]). What only the new trace has
-//! is kept; what only the earlier one had is left out.
+//! makes its value runs a second time, and else kept ([`Earlier::new`]). Two traces share a tensor or an op where it has the
+//! same name in both, as with another batch size, another draw of stochastic depth, or a network with a layer more. A gap is
+//! the same where its value and the op at its end are, or else the op at its start ([`Earlier::decisions`]). What only the new
+//! trace has is kept; what only the earlier one had is left out.
 //!
 //! What this file does not do: make the decisions fit (`policies/plimsoll/adapted.rs`).
 

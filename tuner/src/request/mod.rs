@@ -7,10 +7,12 @@
 //! a [`Witness`] for why there is none. That a plan does not fit is an outcome; a [`PlanError`] is a request that means
 //! nothing, or a fault of this crate.
 
+mod allow;
 mod outcome;
 mod policy;
 mod tricks;
 
+pub use allow::Allow;
 pub(crate) use outcome::{LATENCY_MAX, RATE_MIN};
 pub use outcome::{Outcome, Plan, PlanError, Shortage, Status, Witness};
 pub use policy::{Policy, UnknownPolicy};
@@ -18,7 +20,7 @@ pub use tricks::{Trick, Tricks, UnknownTrick};
 
 use crate::iteration::earlier::Earlier;
 use plimsoll_ir::Bytes;
-use plimsoll_ir::schedule::{Link, place_on_host};
+use plimsoll_ir::schedule::Link;
 
 /// What a plan is asked for with.
 #[derive(Clone, Copy)]
@@ -69,39 +71,6 @@ impl<'a> PlanRequest<'a> {
                 Policy::SuperNeurons | Policy::Dqn => swap,
                 _ => false,
             }
-    }
-}
-
-/// What a plan may do besides keeping everything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Allow {
-    /// Run ops again. [`Policy::Plimsoll`], [`Policy::Optimal`], [`Policy::Dqn`], [`Policy::SuperNeurons`] and
-    /// [`Policy::Memonger`] do; without it the last two keep everything.
-    pub recompute: bool,
-    /// Move tensors to the host and back. Without it every policy keeps everything but those that recompute ops without
-    /// swapping, which are the ones above but for [`Policy::SuperNeurons`].
-    pub swap: bool,
-    /// Move pieces of tensors. Only [`Policy::Plimsoll`] does.
-    pub pieces: bool,
-    /// What is swapped may take so much of the host's memory
-    /// ([`Schedule::host_bytes`](plimsoll_ir::schedule::Schedule::host_bytes)); none for any number of bytes. A policy that
-    /// decides without looking at this has no plan where what it decides takes more.
-    pub host: Option<Bytes>,
-}
-
-impl Allow {
-    /// Whatever there is, within any number of bytes of the host.
-    pub const ALL: Allow = Allow { recompute: true, swap: true, pieces: true, host: None };
-
-    /// Whether the host has room for this much of one tensor.
-    pub(crate) fn hosts(self, bytes: u64) -> bool {
-        self.host.is_none_or(|host| place_on_host(bytes) <= host.0)
-    }
-}
-
-impl Default for Allow {
-    fn default() -> Allow {
-        Allow::ALL
     }
 }
 
