@@ -8,13 +8,13 @@ use plimsoll_ir::schedule::place_on_host;
 /// What a plan may do besides keeping everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allow {
-    /// Run ops again. [`Policy::Plimsoll`](crate::Policy::Plimsoll), [`Policy::Optimal`](crate::Policy::Optimal), [`Policy::Dqn`](crate::Policy::Dqn), [`Policy::SuperNeurons`](crate::Policy::SuperNeurons) and
-    /// [`Policy::Memonger`](crate::Policy::Memonger) do; without it the last two keep everything.
+    /// Run ops again. Policies `Plimsoll`, `Optimal`, `Dqn`, `SuperNeurons` and `Memonger` do; without it the last two keep
+    /// everything.
     pub recompute: bool,
     /// Move tensors to the host and back. Without it every policy keeps everything but those that recompute ops without
-    /// swapping, which are the ones above but for [`Policy::SuperNeurons`](crate::Policy::SuperNeurons).
+    /// swapping, which are the ones above but for `SuperNeurons`.
     pub swap: bool,
-    /// Move pieces of tensors. Only [`Policy::Plimsoll`](crate::Policy::Plimsoll) does.
+    /// Move pieces of tensors. Only `Plimsoll` does.
     pub pieces: bool,
     /// What is swapped may take so much of the host's memory
     /// ([`Schedule::host_bytes`](plimsoll_ir::schedule::Schedule::host_bytes)); none for any number of bytes. A policy that
