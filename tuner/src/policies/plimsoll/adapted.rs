@@ -15,7 +15,6 @@
 use super::candidates::{Candidates, planned};
 use super::first::Placed;
 use super::glances::SMALL;
-use super::stages::GoOn;
 use super::{first, stages};
 use crate::iteration::earlier::Earlier;
 use crate::iteration::values::{PARTS, Values};
@@ -47,10 +46,9 @@ pub(super) fn decide(case: &Case<'_>, earlier: &Earlier) -> Result<(Outcome, Sea
         let mended = first::mended(case, &values, decisions)?;
         late = case.request.limits.is_expired();
         if let Some(mended) = mended {
-            let Placed { fitting, decisions, margins, packing } = mended;
+            let Placed { fitting, from } = mended;
             candidates.offer("mended", Realised::Fits(fitting));
             if !late && !candidates.settled() {
-                let from = GoOn { decisions, margins, packing };
                 late = stages::go_on(case, &values, from, &mut candidates)?;
             }
         }

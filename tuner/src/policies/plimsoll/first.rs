@@ -90,14 +90,19 @@ pub(super) fn plan(case: &Case<'_>, values: &Values) -> Result<Option<Fitting>, 
     Ok(placed(case, values, None)?.map(|placed| placed.fitting))
 }
 
-/// A whole plan, and what a search goes on from.
-pub(super) struct Placed {
-    pub fitting: Fitting,
+/// What a search goes on from: decisions that have addresses, and how they got them.
+pub(super) struct GoOn {
     pub decisions: Decisions,
-    /// By op: the bytes that were left free for addresses.
+    /// By op: the bytes that are left free for addresses.
     pub margins: TiVec<OpId, u64>,
     /// Where things lie.
     pub packing: Packing,
+}
+
+/// A whole plan, and what a search goes on from.
+pub(super) struct Placed {
+    pub fitting: Fitting,
+    pub from: GoOn,
 }
 
 /// A whole plan of decisions that were made for something else; none where this pass finds none.
@@ -131,8 +136,8 @@ fn placed(case: &Case<'_>, values: &Values, mended: Option<Decisions>) -> Result
         let (realised, excess) =
             case.realise_decisions(values, &found, &pass.margins, looks, &mut packing)?;
         if let Realised::Fits(fitting) = realised {
-            let margins = pass.margins;
-            return Ok(Some(Placed { fitting, decisions: found, margins, packing }));
+            let from = GoOn { decisions: found, margins: pass.margins, packing };
+            return Ok(Some(Placed { fitting, from }));
         }
         decisions = found;
         let Some(part) = free else { break };
@@ -148,7 +153,8 @@ fn placed(case: &Case<'_>, values: &Values, mended: Option<Decisions>) -> Result
     let mut packing = Packing::default();
     let (realised, _) = case.realise_decisions(values, &surest, &pass.margins, looks, &mut packing)?;
     let Realised::Fits(fitting) = realised else { return Ok(None) };
-    Ok(Some(Placed { fitting, decisions: surest, margins: pass.margins, packing }))
+    let from = GoOn { decisions: surest, margins: pass.margins, packing };
+    Ok(Some(Placed { fitting, from }))
 }
 
 /// What the pass decides, as a seed for a search. It need not fit.

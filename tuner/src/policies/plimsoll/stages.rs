@@ -13,6 +13,7 @@
 
 use super::anytime::Early;
 use super::candidates::Candidates;
+use super::first::GoOn;
 use super::glances::{Glances, SMALL};
 use super::problem::{Problem, suggested};
 use super::search::Search;
@@ -139,15 +140,6 @@ pub(super) fn search(
     }
     let Early { found, fault, .. } = search.early.take().unwrap_or_default();
     fault.map_or(Ok(Searched { late: search.is_late(), early: found }), Err)
-}
-
-/// What a search goes on from: decisions that have addresses, and how they got them.
-pub(super) struct GoOn {
-    pub decisions: Decisions,
-    /// By op: the bytes that are left free for addresses.
-    pub margins: TiVec<OpId, u64>,
-    /// Where things lie.
-    pub packing: Packing,
 }
 
 /// A few rounds that go on from decisions, in whole tensors or in pieces as they are. Tells whether time was up.
