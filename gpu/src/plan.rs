@@ -151,7 +151,7 @@ pub fn plan(minutes: u64, measured: &[Results]) -> String {
     }
     let cut = without.iter().position(|part| part.of == Program::Accept && left >= LEAST_SECONDS);
     if let Some(Part { section, .. }) = cut.map(|at| without.remove(at)) {
-        let _ = writeln!(text, "# what is left, as far as it goes");
+        let _ = writeln!(text, "# the time that is left, at whose end this section is cut");
         let _ = writeln!(text, "gpu/accept.sh run {section} --seconds {left}  # {left} s at most");
     }
     for part in without {

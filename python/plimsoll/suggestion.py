@@ -222,14 +222,21 @@ def suggest(
         limit = planning.budget_bytes(budget, peak)
         rates = Link.parse(link, device.measure_link)
         host = planning.host_limit(device, host_budget)
-        how = Options(limit, rates, verify=0, seconds=PLAN_SECONDS, host_budget=host, in_pieces=in_pieces)
-        Interconnect.parse(interconnect)
+        how = Options(
+            limit,
+            rates,
+            verify=0,
+            seconds=PLAN_SECONDS,
+            host_budget=host,
+            in_pieces=in_pieces,
+            interconnect=Interconnect.parse(interconnect),
+        )
         return batch, how
 
     batch, options = asked() if ranks is None else ranks.together(asked)
     replica = distributed.replica_of(model)
     if replica is not None and ranks is not None and ranks.size > 1:
-        between = distributed.interconnect(replica, ranks, Interconnect.parse(interconnect))
+        between = distributed.interconnect(replica, ranks, Interconnect.parse(options.interconnect))
         options = replace(options, interconnect=between)
     return find(fn, model, optimizer, batch, options, keep_batch, ranks)
 

@@ -261,7 +261,7 @@ impl CudaDevice {
         &self.gpu.code
     }
 
-    /// What a question to the libraries went wrong with, which the next iteration fails with otherwise; told once.
+    /// The refusal of the first query to the libraries that failed, given once. The next iteration fails with it otherwise.
     pub fn fault(&self) -> Option<Refusal> {
         self.gpu.libraries.as_ref().and_then(Libraries::failure)
     }

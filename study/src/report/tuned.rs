@@ -202,7 +202,7 @@ impl Tuned {
         }
         let over = |what: &str, words: &str| match self.gain_over(what) {
             Some(gain) if gain > 0.0 => Some(format!("an epoch takes {} less than {words}", percent(gain))),
-            // The batch that it is compared with may be one that was not to be taken.
+            // The least batch that was asked for may be above the one that this is compared with.
             Some(gain) if gain < 0.0 => {
                 let known = self.run(what).map_or(0, |run| run.batch);
                 let least = tuning.asked.least;
