@@ -1,8 +1,8 @@
 //! The workers of one process, each to be used by a thread of its own: a channel leads to each of them from all others.
 //!
 //! A worker that ends, by an error or a panic, says so to all as it drops its ends of the channels, so that nobody waits for
-//! it. What it sent before still arrives. A message to it is dropped: whoever waits for its answer is told that it has ended. So
-//! a worker that still sends sums when the others have ended gives their reason, not that one of them is lost.
+//! it. What it sent before still arrives. A message to it is dropped: whoever waits for its answer is told that it has ended.
+//! So a worker that still sends sums when the others have ended gives their reason, not that one of them is lost.
 
 use super::messages::Messages;
 use super::sharded::Sharded;
