@@ -22,8 +22,8 @@ bytes=$((64 << 20))
 build() {
     cd "$here/.."
     local target=${CARGO_TARGET_DIR:-$PWD/target}
-    # With the workspace, so that what its tests have built serves here, too.
-    cargo build --release --locked --workspace --bin accept
+    # With the workspace and a test, whose features dependencies have then, so that what tests have built serves here, too.
+    cargo build --release --locked --workspace --bin accept --test acceptance
     mkdir -p "$here/dist"
     cp "$target/release/accept" "$binary"
     strip "$binary"

@@ -308,6 +308,24 @@ fn a_training_that_took_another_time_than_stated_is_warned_of() {
 }
 
 #[test]
+fn a_report_shows_the_training_that_followed() {
+    let copied = copy();
+    let folder = copied.path();
+    let training = |folder| json(folder, "report .")["answer"]["training"].clone();
+    assert_eq!(training(folder), serde_json::json!([]), "it is tuned alone");
+    printed(folder, "run . --epochs 1");
+    let kept = training(folder);
+    assert!(kept.as_array().is_some_and(|rows| rows.len() > 3), "{kept}");
+    printed(folder, "run . --epochs 1");
+    assert_eq!(training(folder), kept, "nothing was left to train");
+    // What is trained is trained, whatever became of the rest of the study.
+    fs::remove_file(folder.join("network.profile.json")).expect("it is there");
+    let output = plimsoll(folder, "run . --epochs 2");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("report will not show this training"), "{said}");
+}
+
+#[test]
 fn a_page_stands_in_the_study_or_where_it_is_asked_for() {
     let copied = copy();
     let folder = copied.path();

@@ -106,7 +106,7 @@ fn a_training_that_takes_another_time_than_stated_is_told() {
         "WARN an iteration took",
         "off the predicted 16.67 min",
         "an error of 10.0 %",
-        "`plimsoll tune --fresh`",
+        "`plimsoll tune --study DIR`, in a new folder,",
     ];
     check(folder.path(), "run study --epochs 1", 0, &says);
     let folder = by_hand("mlp", "100%", |config| config["predicted"]["relative_error"] = 1e9.into());
@@ -195,7 +195,7 @@ fn nothing_is_taken_away_under_another_run() {
     let study = fs::File::open(folder.join("study")).expect("a folder");
     study.lock().expect("nobody works in it");
     let before = contents(&folder.join("study"));
-    for verb in ["profile --fresh", "tune --fresh", "auto --fresh", "profile", "tune"] {
+    for verb in ["profile", "tune --fresh", "auto --fresh"] {
         check(folder, &format!("{verb} {MODELLED}"), 2, &["another run", "take another folder"]);
         assert!(contents(&folder.join("study")) == before, "{verb}");
     }

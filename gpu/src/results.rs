@@ -62,6 +62,9 @@ pub struct Outcome {
     pub small: bool,
     /// What it measured.
     pub rows: Vec<Row>,
+    /// The day, where that is another than that of the results it stands among.
+    #[serde(skip)]
+    pub date: Option<String>,
 }
 
 impl Results {
@@ -87,6 +90,22 @@ impl Results {
         let text = serde_json::to_string_pretty(self).expect("rows are plain");
         write_text(path, &(text + "\n"))?;
         Ok(write_text(&path.with_extension("md"), &self.markdown())?)
+    }
+
+    /// Takes in what earlier results of the same device know of sections that have measured nothing since.
+    fn complete_with(&mut self, earlier: Results) {
+        let date = words(&earlier.machine, "date");
+        for mut outcome in earlier.sections {
+            let known = self.sections.iter().position(|known| known.section == outcome.section);
+            if known.is_some_and(|at| !self.sections[at].rows.is_empty() || outcome.rows.is_empty()) {
+                continue;
+            }
+            outcome.date.get_or_insert_with(|| date.to_owned());
+            match known {
+                Some(at) => self.sections[at] = outcome,
+                None => self.sections.push(outcome),
+            }
+        }
     }
 
     /// What is known of a section.
@@ -148,15 +167,18 @@ fn read(path: &Path) -> Result<Results, Failure> {
     Err(Failure::usage(format_args!("{} holds `{}`, not `{KIND}`", path.display(), results.kind)))
 }
 
-/// The newest results of each device in a folder, by name; none where there is no folder.
+/// What is known of each device in a folder, by name, of each section the newest; none where there is no folder.
 pub fn folder(folder: &Path) -> Result<Vec<Results>, Failure> {
-    let mut newest: Vec<Results> = Vec::new();
-    for results in every(folder)? {
+    let mut devices: Vec<Results> = Vec::new();
+    for mut results in every(folder)? {
         let device = words(&results.machine, "device").to_owned();
-        newest.retain(|known| words(&known.machine, "device") != device);
-        newest.push(results);
+        let known = devices.iter().position(|known| words(&known.machine, "device") == device);
+        if let Some(known) = known {
+            results.complete_with(devices.remove(known));
+        }
+        devices.push(results);
     }
-    Ok(newest)
+    Ok(devices)
 }
 
 /// All results in a folder, in the order of their names; none where there is no folder.
@@ -197,8 +219,9 @@ pub fn targets(all: &[Results]) -> String {
         row.extend(all.iter().map(|results| {
             let outcome = results.of(section).filter(|outcome| !outcome.small);
             let Some(outcome) = outcome else { return NOT_MEASURED.to_owned() };
+            let day = outcome.date.as_ref().map_or(String::new(), |date| format!(", {date}"));
             let Some(verdict) = (target.judge)(&outcome.rows) else {
-                return format!("{NOT_MEASURED}: {}", outcome.line());
+                return format!("{NOT_MEASURED}: {}{day}", outcome.line());
             };
             let met = match (verdict.met, outcome.state) {
                 (None, _) => "",
@@ -206,7 +229,7 @@ pub fn targets(all: &[Results]) -> String {
                 (Some(true), SectionState::Done) => " (met)",
                 (Some(true), _) => " (so far: it did not run to its end)",
             };
-            format!("{}{met}", verdict.measured)
+            format!("{}{met}{day}", verdict.measured)
         }));
         row
     });

@@ -102,6 +102,7 @@ fn attempt(
         plimsoll: version(),
         small: options.small,
         rows: Vec::new(),
+        date: None,
     };
     if seconds == 0 {
         return Ok(outcome);

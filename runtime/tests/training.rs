@@ -225,7 +225,7 @@ fn a_checkpoint_of_an_older_version_is_read_and_numbers_that_are_none_are_not() 
     // A state that overflowed replaces none that did not.
     saved.save(&path).expect("the folder can be written");
     let mut mlp = new_trainer("mlp", 10);
-    spoilt::last_finished(&mut mlp, 5);
+    spoilt::last_finished(&mut mlp, 5).expect("the iteration after it is spoilt");
     fails(mlp.checkpoint().expect("the device can be read").save(&path), "holds a number that is not finite");
     assert_eq!(Checkpoint::load(&path).expect("it is whole"), saved);
     let left: Vec<_> = std::fs::read_dir(folder.path()).expect("it is there").collect();
@@ -309,13 +309,14 @@ fn the_state_of_the_last_finished_iteration_is_kept_beside_the_next() {
         for options in &options {
             for schedule in [keep, naive] {
                 let mut trainer = trainer(&everything(), 4, options.clone(), &schedule).expect("it is small");
-                let found = spoilt::last_finished(&mut trainer, finished);
+                let found = spoilt::last_finished(&mut trainer, finished).expect("the next is spoilt");
                 assert_eq!(found.as_ref(), Some(&expected), "{options:?}");
             }
         }
     }
     // Before the first iteration has finished nothing is kept.
-    assert_eq!(spoilt::last_finished(&mut new_trainer("everything", 4), 0), None);
+    let none = spoilt::last_finished(&mut new_trainer("everything", 4), 0);
+    assert_eq!(none.expect("the first is spoilt"), None);
 }
 
 #[test]

@@ -84,6 +84,16 @@ pub fn after_training(study: &Study, trained: &Trained) -> Result<Option<Table>,
     write(&tuned.report()?, &study.report()).map(Some)
 }
 
+/// Keeps a training of a study's choice for the study's next report; does nothing for what no tuning has left here.
+pub fn keep_training(study: &Study, trained: &Trained) {
+    if !study.tuning().exists() {
+        return;
+    }
+    if let Err(error) = Tuned::read(study).and_then(|mut tuned| tuned.add_training(study, trained)) {
+        tracing::warn!("the study's report will not show this training: {error}");
+    }
+}
+
 /// The report of a schedule: what it does, and what others would.
 pub fn of_schedule(trace: &Path, schedule: &Path) -> Result<Report, Failure> {
     let (trace, schedule) = read_valid(trace, schedule)?;

@@ -6,6 +6,7 @@ use crate::files;
 use crate::output::{Cell, Table};
 use crate::processes;
 use crate::progress::watched;
+use crate::verbs::report;
 use crate::verbs::tune::precision_of;
 use plimsoll_ir::Seconds;
 use plimsoll_ir::config::{Config, GpuKernels};
@@ -89,6 +90,9 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
         missed(trained.iteration, &config.predicted).inspect(|words| {
             tracing::warn!("an iteration took {words}; `plimsoll tune --study DIR`, in a new folder, measures and tunes anew");
         });
+    }
+    if path == study.config() {
+        report::keep_training(&study, &trained);
     }
     if let (Some(path), Some(measured)) = (&args.trace_out, &trained.timeline) {
         events(&task, &config, &schedule, &study.profile(), measured)?.write(path)?;

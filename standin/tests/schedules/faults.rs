@@ -111,12 +111,13 @@ fn a_copy_of_the_state_that_the_iteration_beside_it_meets_shows() {
             let device = Box::new(Faulty::new(library.device(graphs), fault, &planted, busy));
             let kept = last_finished(&network, &program, &schedule, None, device, finished);
             let is_planted = *planted.lock().expect("nobody panics with it") > 0;
-            (kept.map(|state| bits(&state)), is_planted)
+            // Without its wait, an iteration may meet the numbers of the next one's input, and diverge early.
+            (kept.map(|state| state.map(|state| bits(&state))).ok(), is_planted)
         };
         // The iteration beside the copy is enqueued, and replayed.
         for finished in [1, 5] {
             let (right, _) = kept(Fault::None, 0, finished);
-            assert!(right.is_some());
+            assert!(matches!(right, Some(Some(_))));
             for number in 0..2 {
                 let shows = (1..=ORDERS).any(|order| {
                     let (found, planted) = kept(Fault::EarlyFree(number), order, finished);

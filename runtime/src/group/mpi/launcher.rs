@@ -1,6 +1,10 @@
 //! Who started this process, by what it left in the environment.
 
 use std::env;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::time::{Duration, Instant};
 
 /// What the loader is asked for, in this order, where no launcher says more.
 pub(super) const LIBRARIES: [&str; 5] =
@@ -46,9 +50,57 @@ impl Launched {
     }
 }
 
+/// How long a launcher has to read what was said; then it has to pass it on, which has no sign that can be seen from here.
+const READING: Duration = Duration::from_secs(2);
+const PASSING_ON: Duration = Duration::from_millis(100);
+
+/// Waits until whoever reads this process's errors by a pipe has read them. A launcher that is told to end all does not look
+/// for what is left there.
+pub(super) fn what_was_said_is_read() {
+    if is_read(std::io::stderr().as_fd(), READING) {
+        std::thread::sleep(PASSING_ON);
+    }
+}
+
+/// Whether all that was written into a pipe is read, within this time; false of what is no pipe.
+fn is_read(written: BorrowedFd<'_>, within: Duration) -> bool {
+    let begun = Instant::now();
+    let own = written.try_clone_to_owned().map(File::from);
+    let is_pipe = own.and_then(|file| file.metadata()).is_ok_and(|about| about.file_type().is_fifo());
+    while is_pipe && begun.elapsed() < within {
+        let mut unread: libc::c_int = 0;
+        // SAFETY: the descriptor is borrowed, so it is open, and FIONREAD writes one int.
+        let answer = unsafe { libc::ioctl(written.as_raw_fd(), libc::FIONREAD, &mut unread) };
+        if answer == 0 && unread == 0 {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    false
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
+
+    #[test]
+    fn a_pipe_is_read_when_nothing_is_left_in_it() {
+        let (mut reader, mut writer) = std::io::pipe().expect("a pipe");
+        let within = Duration::from_millis(20);
+        assert!(is_read(writer.as_fd(), within));
+        writer.write_all(b"error: ").expect("it has room");
+        assert!(!is_read(writer.as_fd(), within));
+        let read = std::thread::spawn(move || {
+            std::thread::sleep(within);
+            let mut all = [0; 7];
+            reader.read_exact(&mut all).expect("they are there");
+            reader
+        });
+        assert!(is_read(writer.as_fd(), Duration::from_secs(60)));
+        drop(read.join().expect("it reads"));
+        assert!(!is_read(File::open("/dev/null").expect("it is there").as_fd(), within), "no pipe");
+    }
 
     #[test]
     fn a_launcher_is_known_by_what_it_leaves() {
