@@ -89,7 +89,11 @@ pub fn keep_training(study: &Study, trained: &Trained) {
     if !study.tuning().exists() {
         return;
     }
-    if let Err(error) = Tuned::read(study).and_then(|mut tuned| tuned.add_training(study, trained)) {
+    let kept = match Tuned::read(study) {
+        Ok(mut tuned) => tuned.add_training(study, trained),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = kept {
         tracing::warn!("the study's report will not show this training: {error}");
     }
 }
