@@ -22,7 +22,7 @@ bytes=$((64 << 20))
 build() {
     cd "$here/.."
     local target=${CARGO_TARGET_DIR:-$PWD/target}
-    # With the workspace and a test, whose features dependencies have then, so that what tests have built serves here, too.
+    # The workspace and a test give dependencies the features that tests use, so that nothing is compiled twice.
     cargo build --release --locked --workspace --bin accept --test acceptance
     mkdir -p "$here/dist"
     cp "$target/release/accept" "$binary"

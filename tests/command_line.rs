@@ -531,17 +531,14 @@ fn hints_of_run_name_what_run_has() {
     let own = String::from_utf8_lossy(&own.stdout).into_owned();
     let of_run = |option: &str| own.split([' ', ',', '\n']).any(|word| word == option);
     let study = fs::File::open(folder.join("study")).expect("a folder");
-    for (others, options, says) in [
-        (false, "--data digits", "leave --data out for what it was tuned on, or tune again"),
-        (false, "--data text", "texts are for networks such as lstm"),
-        (false, "--device cuda", "tune again with that --device"),
-        (true, "--data synthetic", "or take another folder"),
-        // That another run has the study is said after all that is wrong otherwise.
-        (true, "--data synthetic --trace-out no/x.json", "the folder must exist"),
+    study.lock().expect("nobody else has it");
+    for (options, says) in [
+        ("--data digits", "leave --data out for what it was tuned on, or tune again"),
+        ("--data text", "texts are for networks such as lstm"),
+        ("--device cuda", "tune again with that --device"),
+        ("--data synthetic", "or take another folder"),
+        ("--data synthetic --trace-out no/x.json", "the folder must exist"),
     ] {
-        if others {
-            study.lock().expect("nobody else has it");
-        }
         let output = plimsoll(folder, &format!("run study {options}"));
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         let (_, help) = said.split_once("help: ").unwrap_or_else(|| panic!("{options}: no help: {said}"));

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 /// Runs `auto` in a study; where a marker is given, presses Ctrl-C when a line on stderr holds it. Exit code and stderr.
 fn auto(study: &Path, press_at: Option<&str>) -> (Option<i32>, String) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
-        .args(["auto", "--epochs", "12", "--max-batch", "64", "--study"])
+        .args(["auto", "--epochs", "12", "--study"])
         .arg(study)
         .env("XDG_CACHE_HOME", study.with_file_name("cache"))
         .stdout(Stdio::null())

@@ -195,7 +195,7 @@ fn nothing_is_taken_away_under_another_run() {
     let study = fs::File::open(folder.join("study")).expect("a folder");
     study.lock().expect("nobody works in it");
     let before = contents(&folder.join("study"));
-    for verb in ["profile", "tune --fresh", "auto --fresh"] {
+    for verb in ["profile --fresh", "tune --fresh", "auto --fresh", "profile", "tune"] {
         check(folder, &format!("{verb} {MODELLED}"), 2, &["another run", "take another folder"]);
         assert!(contents(&folder.join("study")) == before, "{verb}");
     }

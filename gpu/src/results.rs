@@ -62,7 +62,7 @@ pub struct Outcome {
     pub small: bool,
     /// What it measured.
     pub rows: Vec<Row>,
-    /// The day, where that is another than that of the results it stands among.
+    /// The day of the measurement, where the results around it are of another day.
     #[serde(skip)]
     pub date: Option<String>,
 }
@@ -92,7 +92,7 @@ impl Results {
         Ok(write_text(&path.with_extension("md"), &self.markdown())?)
     }
 
-    /// Takes in what earlier results of the same device know of sections that have measured nothing since.
+    /// Adds the sections of earlier results of the same device that have no rows here.
     fn complete_with(&mut self, earlier: Results) {
         let date = words(&earlier.machine, "date");
         for mut outcome in earlier.sections {
@@ -167,14 +167,13 @@ fn read(path: &Path) -> Result<Results, Failure> {
     Err(Failure::usage(format_args!("{} holds `{}`, not `{KIND}`", path.display(), results.kind)))
 }
 
-/// What is known of each device in a folder, by name, of each section the newest; none where there is no folder.
+/// The newest measurement of each section for each device of a folder; none where there is no folder.
 pub fn folder(folder: &Path) -> Result<Vec<Results>, Failure> {
     let mut devices: Vec<Results> = Vec::new();
     for mut results in every(folder)? {
         let device = words(&results.machine, "device").to_owned();
-        let known = devices.iter().position(|known| words(&known.machine, "device") == device);
-        if let Some(known) = known {
-            results.complete_with(devices.remove(known));
+        if let Some(at) = devices.iter().position(|known| words(&known.machine, "device") == device) {
+            results.complete_with(devices.remove(at));
         }
         devices.push(results);
     }

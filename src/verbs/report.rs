@@ -84,7 +84,7 @@ pub fn after_training(study: &Study, trained: &Trained) -> Result<Option<Table>,
     write(&tuned.report()?, &study.report()).map(Some)
 }
 
-/// Keeps a training of a study's choice for the study's next report; does nothing for what no tuning has left here.
+/// Keeps a training of a study's choice for the study's next report. A folder without a tuning stays as it is.
 pub fn keep_training(study: &Study, trained: &Trained) {
     if !study.tuning().exists() {
         return;

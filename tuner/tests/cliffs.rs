@@ -65,7 +65,7 @@ const FOUND: [u64; 9] = [157, 351, 502, 621, 654, 815, 900, 957, 988];
 
 /// The seeds of the traces.
 fn asked() -> std::ops::Range<u64> {
-    let asked = std::env::var("CLIFFS").unwrap_or_else(|_| "5".to_owned());
+    let asked = std::env::var("CLIFFS").unwrap_or_else(|_| "8".to_owned());
     let (first, end) = asked.split_once("..").unwrap_or(("0", &asked));
     let number = |text: &str| text.parse().expect("CLIFFS is a number of traces, or seeds from..to");
     number(first)..number(end)

@@ -23,7 +23,7 @@ const MEANS: [Allow; 3] =
 fn with_no_time_at_all_there_is_a_plan_where_the_search_finds_one() {
     let expired = || true;
     let (mut asked, mut found, mut missed) = (0, 0, 0);
-    for seed in 0..80u64 {
+    for seed in 0..150u64 {
         let mut trace =
             if seed % 3 == 0 { random_trace_of(20 + seed as usize, seed) } else { random_trace(seed) };
         if seed % 2 == 1 {

@@ -68,8 +68,8 @@ pub fn doc() -> Outcome {
     all(&output, short_messages(&String::from_utf8_lossy(&output.stderr)))
 }
 
-/// Builds the command line and gives the folder in which it lies, beside xtask itself. With a test beside it, dependencies have
-/// the features that tests give them: what `cargo test` has built is not built again.
+/// Builds the command line and gives the folder in which it lies, beside xtask itself. The test gives dependencies the features
+/// that tests use, so that nothing that `cargo test` has built is compiled again.
 pub fn build_command_line() -> Result<PathBuf, String> {
     let output = cargo(&["build", "--release", "--locked", "--bin", "plimsoll", "--test", "main"])?;
     if !output.status.success() {

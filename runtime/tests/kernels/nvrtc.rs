@@ -207,6 +207,8 @@ fn compiles(folder: &Path, nvrtc: &Nvrtc, source: &str) {
     assert_eq!(compiled, written);
 
     for architecture in REAL {
+        let code = nvrtc.compile(source, architecture).unwrap_or_else(|log| panic!("{log}"));
+        assert!(code.starts_with(b"\x7fELF"), "machine code for {architecture}");
         let output = ptxas(folder, ptx, architecture);
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{said}");

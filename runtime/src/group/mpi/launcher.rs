@@ -50,19 +50,21 @@ impl Launched {
     }
 }
 
-/// How long a launcher has to read what was said; then it has to pass it on, which has no sign that can be seen from here.
+/// How long a launcher may take to read this process's stderr.
 const READING: Duration = Duration::from_secs(2);
+
+/// How long a launcher has to print what it has read: this process cannot see when that is done.
 const PASSING_ON: Duration = Duration::from_millis(100);
 
-/// Waits until whoever reads this process's errors by a pipe has read them. A launcher that is told to end all does not look
-/// for what is left there.
+/// Waits until the launcher has read this process's stderr, where that is a pipe. MPICH's launcher drops what it has not read
+/// when a worker ends all.
 pub(super) fn what_was_said_is_read() {
     if is_read(std::io::stderr().as_fd(), READING) {
         std::thread::sleep(PASSING_ON);
     }
 }
 
-/// Whether all that was written into a pipe is read, within this time; false of what is no pipe.
+/// Whether a pipe is read empty within this time; false for a file that is no pipe.
 fn is_read(written: BorrowedFd<'_>, within: Duration) -> bool {
     let begun = Instant::now();
     let own = written.try_clone_to_owned().map(File::from);

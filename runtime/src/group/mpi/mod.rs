@@ -158,8 +158,8 @@ impl World {
         self.waits_for(|heard| heard.over)
     }
 
-    /// Ends all workers with this exit code, this process among them where the library does as it should, when the launcher has
-    /// read what was said.
+    /// Ends all workers with this exit code, once the launcher has read this process's stderr. This process ends with them
+    /// where the library does as it should.
     pub fn abort(self, exit: u8) {
         launcher::what_was_said_is_read();
         self.shared.command(Command::Abort(exit));
