@@ -32,33 +32,43 @@ interpreter="${PYTHON:-python3}"
 "$interpreter" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2> /dev/null \
   || missing "there is no $interpreter of version 3.10 or newer"
 command -v "${CXX:-c++}" > /dev/null || missing "there is no C++ compiler"
-# Makes a virtual environment with torch, unless it is there: folder, seconds for each of two tries, requirements.
-have_torch() {
-  local folder="$1" limit="$2" pip
-  shift 2
-  if [ -x "$folder/bin/python" ] && "$folder/bin/python" -c 'import torch, torchvision' 2> /dev/null; then return 0; fi
-  "$interpreter" -m venv "$folder" || return 1
-  pip=("$folder/bin/python" -m pip install --quiet)
-  # The build for the CPU is a tenth of PyPI's (200 MB for 2.5 GB); where that index is out of reach, PyPI's does.
-  timeout "$limit" "${pip[@]}" --retries 1 --timeout 15 "$@" --index-url https://download.pytorch.org/whl/cpu 2> /dev/null \
-    || timeout "$limit" "${pip[@]}" "$@"
-}
 venv="${VENV:-.venv}"
+if ! [ -x "$venv/bin/uv" ]; then
+  "$interpreter" -m venv "$venv" || missing "$interpreter makes no virtual environment; install its venv module"
+  "$venv/bin/python" -m pip install --quiet uv==0.9.30 || missing "uv is not to be had from PyPI"
+fi
+bin="$(cd "$venv/bin" && pwd)"
+# uv takes a third of pip's time to install torch, which is gigabytes, and keeps one copy for all environments.
+export UV_DEFAULT_INDEX="${UV_DEFAULT_INDEX:-${PIP_INDEX_URL:-https://pypi.org/simple}}"
+# Installs into a virtual environment: its folder, then what uv takes.
+install() { "$bin/uv" pip install --quiet --python "$1/bin/python" "${@:2}"; }
+# Installs torch into one, unless it is there: folder, seconds for each of two tries, requirements.
+have_torch() {
+  local folder="$1" limit="$2"
+  shift 2
+  if "$folder/bin/python" -c 'import torch, torchvision' 2> /dev/null; then return 0; fi
+  # The build for the CPU is a tenth of PyPI's (200 MB for 2.5 GB); where that index is out of reach, PyPI's does.
+  UV_HTTP_TIMEOUT=15 timeout "$limit" "$bin/uv" pip install --quiet --python "$folder/bin/python" "$@" \
+    --default-index https://download.pytorch.org/whl/cpu 2> /dev/null \
+    || timeout "$limit" "$bin/uv" pip install --quiet --python "$folder/bin/python" "$@"
+}
 read -r -a torch <<< "${TORCH:-torch torchvision}"
 have_torch "$venv" 480 "${torch[@]}" || missing "torch is not to be had from PyPI within 8 minutes"
-bin="$(cd "$venv/bin" && pwd)"
-"$bin/python" -m pip install --quiet numpy maturin==1.16.0 mypy==2.4.1 pytest==9.2.0 pytest-xdist==3.8.0 ruff==0.17.6 \
+install "$venv" numpy maturin==1.16.0 mypy==2.4.1 pytest==9.2.0 pytest-xdist==3.8.0 ruff==0.17.6 \
   || missing "the tools are not to be had from PyPI"
 if [ -z "$ci" ]; then # 300 MB, which CI does without: their tests are skipped there
-  "$bin/python" -m pip install --quiet accelerate lightning peft torchao transformers \
+  install "$venv" accelerate lightning peft torchao transformers \
     || missing "accelerate, lightning, peft, torchao and transformers are not to be had from PyPI"
-  "$bin/python" -m pip install --quiet --no-deps cut-cross-entropy==25.1.1 liger-kernel==0.8.5 \
+  install "$venv" --no-deps cut-cross-entropy==25.1.1 liger-kernel==0.8.5 \
     || missing "cut-cross-entropy and liger-kernel are not to be had from PyPI"
 fi
 # Older versions of torch, with the torchvision of each.
 declare -A vision=([2.6]=0.21 [2.11]=0.26)
 read -r -a older <<< "${OLDER-$([ -n "$ci" ] && echo 2.11 || echo 2.11 2.6)}"
-have_older() { have_torch "$venv-$1" "$2" "torch==$1.*" "torchvision==${vision[$1]}.*"; }
+have_older() {
+  [ -x "$venv-$1/bin/python" ] || "$bin/uv" venv --quiet --python "$bin/python" "$venv-$1" || return 1
+  have_torch "$venv-$1" "$2" "torch==$1.*" "torchvision==${vision[$1]}.*"
+}
 if [ -n "$tools" ]; then exit 0; fi
 step() { echo "python: $1 (after $SECONDS s)"; }
 # What the house has built is not built again: its target folder, in the profile of `.ci/run`.
@@ -76,7 +86,7 @@ if "$bin/python" -c 'import sys; sys.exit("t" not in sys.abiflags)'; then featur
 rm -f dist/plimsoll-*.whl
 PATH="$bin:$PATH" "$bin/maturin" build --release --locked --quiet --out dist --interpreter "$bin/python" \
   ${features[@]+"${features[@]}"}
-"$bin/python" -m pip install --quiet --force-reinstall --no-deps dist/plimsoll-*.whl
+install "$venv" --reinstall --no-deps dist/plimsoll-*.whl
 step "types"
 "$bin/mypy"
 # For the tests of swapping on CUDA, and of whole steps there, which also need a torch that is built with CUDA.
@@ -124,8 +134,8 @@ for version in ${older[@]+"${older[@]}"}; do
     continue
   fi
   python="$(cd .. && cd "$folder/bin" && pwd)/python"
-  "$python" -m pip install --quiet numpy pytest==9.2.0 pytest-xdist==3.8.0
-  (cd .. && "$python" -m pip install --quiet --force-reinstall --no-deps dist/plimsoll-*.whl)
+  (cd .. && install "$folder" numpy pytest==9.2.0 pytest-xdist==3.8.0)
+  (cd .. && install "$folder" --reinstall --no-deps dist/plimsoll-*.whl)
   step "torch $version, the short list"
   limit="$([ -n "$ci" ] && echo $((${LEFT:-900} - SECONDS)) || echo 3600)"
   ended=0
