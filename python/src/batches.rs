@@ -14,7 +14,7 @@ use plimsoll_study::tuning::counts_as_equal;
 use plimsoll_tuner::search::{
     self, Planned, SearchError, SearchRequest, Sharing, frugal, largest, search, search_among,
 };
-use plimsoll_tuner::{Outcome, Plan};
+use plimsoll_tuner::{Earlier, Outcome, Plan};
 use pyo3::prelude::*;
 use std::time::{Duration, Instant};
 
@@ -96,7 +96,7 @@ impl Batches {
         let Some(most) = largest(limit, &mut |batch| Ok::<_, PyErr>(fits(batch)))? else { return Ok(None) };
         let step = (most / 64).max(1);
         for batch in (0..STEPS_DOWN).filter_map(|down| most.checked_sub(down * step)).filter(|b| *b > 0) {
-            if plan(py, &self.trace_at(batch), &limits)?.is_some() {
+            if plan(py, &self.trace_at(batch), &limits, None)?.is_some() {
                 return Ok(Some(batch));
             }
         }
@@ -136,9 +136,12 @@ impl Batches {
             evaluations: EVALUATIONS,
             stop: &|| false,
         };
-        let mut plan_at = |batch| {
+        let error_at = |_| error;
+        let mut plan_at = |batch, near: Option<&Planned>| {
             let trace = self.trace_at(batch);
-            let found = plan(py, &trace, &limits)?;
+            let from = near.map(Planned::earlier).transpose();
+            let from = from.map_err(|error| BadInput::new_err(error.to_string()))?;
+            let found = plan(py, &trace, &limits, from.as_ref())?;
             Ok::<_, PyErr>(found.map(|plan| {
                 let makespan = simulate(&trace, &plan.schedule).makespan();
                 Planned {
@@ -147,18 +150,19 @@ impl Batches {
                     makespan,
                     log: SearchLog::default(),
                     sharing: Sharing::ALONE,
+                    carried: from.is_some(),
                 }
             }))
         };
         let found = if among.is_empty() {
-            search(&request, &mut plan_at)
+            search(request, &error_at, &mut plan_at)
         } else {
             let among: Vec<u64> = among.into_iter().filter(|batch| *batch <= most).collect();
-            search_among(&request, &among, &mut plan_at)
+            search_among(request, &among, &error_at, &mut plan_at)
         };
         match found {
             Ok(found) => {
-                let chosen = found.choose(&|_| error, request.within).candidate;
+                let chosen = found.choose(request.within, &error_at).candidate;
                 let others = found.ranked().into_iter().filter(|other| other.batch != chosen.batch);
                 Ok(std::iter::once(chosen).chain(others).map(|inner| Candidate { inner }).collect())
             }
@@ -240,11 +244,16 @@ fn limits(
     Ok(Limits { budget: Bytes(budget), link, seconds, host: host.map(Bytes) })
 }
 
-/// A plan, where one is found.
-fn plan(py: Python<'_>, trace: &trace::Trace, limits: &Limits) -> PyResult<Option<Plan>> {
-    let deadline = Instant::now().checked_add(limits.seconds);
-    let (outcome, interrupted) =
-        py.detach(|| plan_within(trace, limits.budget, limits.link, limits.host, deadline));
+/// A plan, where one is found: made from an earlier one where there is one.
+fn plan(
+    py: Python<'_>,
+    trace: &trace::Trace,
+    limits: &Limits,
+    from: Option<&Earlier>,
+) -> PyResult<Option<Plan>> {
+    let Limits { budget, link, seconds, host } = *limits;
+    let deadline = Instant::now().checked_add(seconds);
+    let (outcome, interrupted) = py.detach(|| plan_within(trace, budget, link, host, deadline, from));
     if let Some(interrupted) = interrupted {
         return Err(interrupted);
     }

@@ -8,7 +8,7 @@ use crate::schedule::Schedule;
 use crate::signals::Signals;
 use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::{Bytes, BytesPerSecond, Document, OpId, Seconds, trace};
-use plimsoll_tuner::{Outcome, PlanRequest, Policy, Witness};
+use plimsoll_tuner::{Earlier, Outcome, PlanRequest, Policy, Witness};
 use pyo3::prelude::*;
 use std::time::{Duration, Instant};
 
@@ -151,7 +151,7 @@ impl Trace {
             Some(Err(error)) => return Err(BadInput::new_err(format!("the time limit: {error}"))),
         };
         let (outcome, interrupted) =
-            py.detach(|| plan_within(&self.inner, Bytes(budget), link, host.map(Bytes), deadline));
+            py.detach(|| plan_within(&self.inner, Bytes(budget), link, host.map(Bytes), deadline, None));
         if let Some(interrupted) = interrupted {
             return Err(interrupted);
         }
@@ -178,10 +178,11 @@ pub fn plan_within(
     link: Link,
     host: Option<Bytes>,
     deadline: Option<Instant>,
+    from: Option<&Earlier>,
 ) -> (Result<Outcome, plimsoll_tuner::PlanError>, Option<PyErr>) {
     let signals = Signals::default();
     let expired = || signals.came() || deadline.is_some_and(|deadline| Instant::now() >= deadline);
-    let mut request = PlanRequest::new(budget, link, Policy::Plimsoll);
+    let mut request = PlanRequest { from, ..PlanRequest::new(budget, link, Policy::Plimsoll) };
     request.allow.host = host;
     request.limits.expired = Some(&expired);
     request.anytime = deadline.is_some();

@@ -25,7 +25,7 @@ use crate::measure::largest;
 use crate::request::{ClusterRequest, Objective, RateRequest, Searcher};
 use crate::watch::{Notice, Step, Watch};
 use crate::workload::{Confirmed, Workload};
-use journal::PlanJournal;
+use journal::{Noted, PlanJournal};
 use measured::{Ran, Timed, wants_refit};
 use plimsoll_ir::config::{Config, ConfigKind, Figures, LearningRate};
 use plimsoll_ir::exchange::update::simulate_update;
@@ -43,7 +43,8 @@ use plimsoll_tuner::search::{
     Candidate, Planned, Reason, Search, SearchError, SearchRequest, Sharing, accudnn_batch, search,
     search_among,
 };
-use plimsoll_tuner::{Outcome as PlanOutcome, Policy};
+use plimsoll_tuner::{Earlier, Outcome as PlanOutcome, Policy};
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -199,6 +200,8 @@ pub(crate) struct Tuner<'a> {
     pub costs: RefCell<BTreeMap<u64, Cost>>,
     /// The plans of this round.
     journal: RefCell<PlanJournal>,
+    /// By batch size, the plan of the round before: the model's seconds have changed a little since.
+    before: RefCell<BTreeMap<u64, Earlier>>,
     watch: &'a Watch<'a>,
 }
 
@@ -227,8 +230,9 @@ pub(crate) fn tune(
     let planned = |profile: &Profile| {
         PlanJournal::open(&study.plans(), profile, (request.budget, workload.host_limit()))
     };
-    let (costs, journal) = (RefCell::default(), RefCell::new(planned(profile)?));
-    let tuner = Tuner { workload, request, largest, keeps_all, costs, journal, watch };
+    let (costs, before) = (RefCell::default(), RefCell::default());
+    let journal = RefCell::new(planned(profile)?);
+    let tuner = Tuner { workload, request, largest, keeps_all, costs, journal, before, watch };
     tracing::info!("searching batch sizes from {} to {largest}", request.min_batch);
     let step = watch.step("tune", None);
     let mut rounds: Vec<Round> = Vec::new();
@@ -237,9 +241,9 @@ pub(crate) fn tune(
     loop {
         let model = Model::fit(profile)?;
         step.again();
-        let search = tuner.search(&model, &step)?;
+        let mut search = tuner.search(&model, &step)?;
         let theirs = tuner.algorithm_2(&model, &step)?;
-        let (found, chosen) = tuner.choose_and_run(&model, &search, theirs.as_ref(), &step)?;
+        let (found, chosen) = tuner.choose_and_run(&model, &mut search, theirs.as_ref(), &step)?;
         kept = tuner.keeping_everything(&model, &chosen, kept)?;
         let all = [Some(&chosen), kept.as_ref()];
         let off: Vec<&Ran> = all.into_iter().flatten().filter(|ran| wants_refit(ran)).collect();
@@ -248,6 +252,7 @@ pub(crate) fn tune(
         if refit {
             learn(profile, &off, rounds.len());
             *tuner.journal.borrow_mut() = planned(profile)?;
+            *tuner.before.borrow_mut() = earlier_plans(&search)?;
             continue;
         }
         drop(step);
@@ -301,6 +306,11 @@ struct Searched {
     rounds: Vec<Round>,
 }
 
+/// What plans of the next round can be made from.
+fn earlier_plans(search: &Search<'_>) -> Result<BTreeMap<u64, Earlier>, Error> {
+    search.plans().map(|plan| Ok((plan.trace.batch, plan.earlier()?))).collect()
+}
+
 /// A curve on which a candidate stands in place of another one of its batch.
 fn with(mut curve: Vec<Candidate>, candidate: Candidate) -> Vec<Candidate> {
     curve.retain(|other| other.batch != candidate.batch);
@@ -325,28 +335,36 @@ impl Tuner<'_> {
     }
 
     /// Plans at batch sizes over the whole range.
-    fn search(&self, model: &Model, step: &Step<'_>) -> Result<Search, Error> {
-        let mut plans = 0;
-        let mut plan_at = |batch| {
+    fn search(&self, model: &Model, step: &Step<'_>) -> Result<Search<'_>, Error> {
+        let (mut plans, began) = (0, Instant::now());
+        let mut plan_at = |batch, near: Option<&Planned>| {
             step.at(&format!("planning batch {batch}"));
             plans += 1;
             step.done(plans);
-            self.planned(model, batch)
+            self.planned(model, batch, near)
         };
-        let request = self.search_request();
+        let (request, error_at) = (self.search_request(), |batch| model.fit_error(batch));
         let found = match self.request.cluster.and_then(|cluster| cluster.global_batch) {
-            None => search(&request, &mut plan_at),
+            None => search(request, &error_at, &mut plan_at),
             Some(global) => {
                 let range = request.least..=request.most.min(global);
                 let keeper = request.keeps_all.filter(|batch| range.contains(batch));
                 let others = range.rev().filter(|batch| self.request.takes(*batch) && keeper != Some(*batch));
                 let batches: Vec<u64> = keeper.into_iter().chain(others).collect();
-                search_among(&request, &batches, &mut plan_at)
+                search_among(request, &batches, &error_at, &mut plan_at)
             }
         };
         match found {
             _ if self.watch.stops() => Err(Stopped::Searching.into()),
-            Ok(found) => Ok(found),
+            Ok(found) => {
+                let took = Seconds(began.elapsed().as_secs_f64());
+                let (all, carried) =
+                    (found.plans().count(), found.plans().filter(|plan| plan.carried).count());
+                tracing::info!(
+                    "{all} batch sizes were planned in {took}, {carried} of them from a neighbour's plan"
+                );
+                Ok(found)
+            }
             Err(SearchError::Caller(error)) => Err(error),
             Err(SearchError::NoPlan { tried }) => Err(TuneError::NoPlan { tried }.into()),
             Err(error @ (SearchError::Empty { .. } | SearchError::Stopped)) => {
@@ -383,7 +401,7 @@ impl Tuner<'_> {
     fn choose_and_run(
         &self,
         model: &Model,
-        search: &Search,
+        search: &mut Search<'_>,
         theirs: Option<&(Candidate, Planned)>,
         step: &Step<'_>,
     ) -> Result<(Found, Ran), Error> {
@@ -396,6 +414,8 @@ impl Tuner<'_> {
             let scatter = chosen.measured.figures.map_or(0.0, |figures| figures.relative_error);
             if self.request.within(scatter) > within {
                 within = self.request.within(scatter);
+                let error_at = |batch| model.fit_error(batch);
+                search.settle(within, &error_at, &mut |batch, near| self.planned(model, batch, near))?;
                 let wider = self.choose(model, search, theirs, within)?;
                 if wider.answer.0.batch != candidate.batch {
                     choice = wider;
@@ -412,11 +432,11 @@ impl Tuner<'_> {
     fn choose(
         &self,
         model: &Model,
-        search: &Search,
+        search: &Search<'_>,
         theirs: Option<&(Candidate, Planned)>,
         within: f64,
     ) -> Result<Choice, Error> {
-        let ours = search.choose(&|batch| model.fit_error(batch), within);
+        let ours = search.choose(within, &|batch| model.fit_error(batch));
         let why = in_words(&ours.reason, within);
         let ours = (ours.candidate, ours.plan);
         if self.request.search == Searcher::Plimsoll {
@@ -454,30 +474,52 @@ impl Tuner<'_> {
             let repeated = makespan * passes as f64 + exchange - update.seconds;
             sharing = Sharing { iterations, passes, repeated, exchange };
         }
-        Ok(Planned { trace, schedule, makespan, log, sharing })
+        Ok(Planned { trace, schedule, makespan, log, sharing, carried: false })
     }
 
-    /// The planner's answer at one batch size; none where it fits no plan.
-    fn planned(&self, model: &Model, batch: u64) -> Result<Option<Planned>, Error> {
+    /// The planner's answer at one batch size; none where it fits no plan. Where a plan of a nearby batch size is given, it is
+    /// made from that, or from the plan that the round before had for this one.
+    fn planned(&self, model: &Model, batch: u64, near: Option<&Planned>) -> Result<Option<Planned>, Error> {
         let mut trace = self.workload.trace(batch)?;
         model.fill(&mut trace)?;
         let compute = trace.fastest_seconds();
         let mut journal = self.journal.borrow_mut();
-        if let Some((plan, planning)) = journal.known(&trace) {
-            self.costs.borrow_mut().insert(batch, Cost { planning, compute });
-            let fits = plan.filter(|(schedule, _)| self.workload.fits_host(&trace, schedule));
-            return fits.map(|(schedule, log)| self.shared(trace, schedule, log)).transpose();
-        }
-        let start = Instant::now();
-        let (budget, link) = (self.request.budget, model.link());
-        let (outcome, log) = self.workload.outcome(&trace, Policy::Plimsoll, budget, link, self.watch)?;
-        let planning = Seconds(start.elapsed().as_secs_f64());
+        let known = journal.known(&trace).filter(|known| near.is_some() || !known.carried);
+        let Noted { plan, carried, planning } = match known {
+            Some(known) => known,
+            None => {
+                let noted = self.made(model, &trace, near)?;
+                // A search that was cut short found less than there is.
+                if !self.watch.stops() {
+                    journal.note(batch, noted.clone())?;
+                }
+                noted
+            }
+        };
         self.costs.borrow_mut().insert(batch, Cost { planning, compute });
-        // A search that was cut short found less than there is.
-        if !self.watch.stops() {
-            journal.note(batch, planning, outcome.plan().map(|plan| (&plan.schedule, &log)))?;
-        }
-        self.fitting(trace, outcome, log)
+        let fits = plan.filter(|(schedule, _)| self.workload.fits_host(&trace, schedule));
+        let shared = fits.map(|(schedule, log)| self.shared(trace, schedule, log)).transpose()?;
+        Ok(shared.map(|plan| Planned { carried, ..plan }))
+    }
+
+    /// What is made of a trace, and what that took.
+    fn made(&self, model: &Model, trace: &Trace, near: Option<&Planned>) -> Result<Noted, Error> {
+        let start = Instant::now();
+        let before = self.before.borrow();
+        let near = match (near, before.get(&trace.batch)) {
+            (None, _) => None,
+            (Some(_), Some(same)) => Some(Cow::Borrowed(same)),
+            (Some(near), None) => Some(Cow::Owned(near.earlier()?)),
+        };
+        let (budget, link) = (self.request.budget, model.link());
+        let (from, policy) = (near.as_deref(), Policy::Plimsoll);
+        let (outcome, log) = self.workload.outcome_from(from, trace, policy, budget, link, self.watch)?;
+        let plan = match outcome {
+            PlanOutcome::Planned(plan) => Some((plan.schedule, log)),
+            PlanOutcome::Infeasible(_) => None,
+        };
+        let planning = Seconds(start.elapsed().as_secs_f64());
+        Ok(Noted { plan, carried: near.is_some(), planning })
     }
 
     /// Runs a choice for some iterations. On a device that is modelled nothing runs, and nothing is known but the prediction.
@@ -537,7 +579,7 @@ impl Tuner<'_> {
     /// The plan of a batch size at which everything is kept.
     fn kept(&self, model: &Model, batch: u64) -> Result<(Candidate, Planned), Error> {
         let request = self.search_request();
-        if let Some(plan) = self.planned(model, batch)? {
+        if let Some(plan) = self.planned(model, batch, None)? {
             let candidate = request.candidate(batch, &plan);
             if candidate.keeps_everything() {
                 return Ok((candidate, plan));

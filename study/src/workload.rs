@@ -17,7 +17,7 @@ use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, Precision, Seconds};
 use plimsoll_tuner::search::largest;
-use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, plan_with_log};
+use plimsoll_tuner::{Allow, Earlier, Limits, Outcome, Plan, PlanRequest, Policy, plan_with_log};
 
 /// Where a schedule only has to fit it is planned for a link of this rate, before the link was measured; the order of naive
 /// swapping's commands is the same for every rate.
@@ -134,11 +134,24 @@ pub trait Workload {
         link: Link,
         watch: &Watch<'_>,
     ) -> Result<(Outcome, SearchLog), Error> {
+        self.outcome_from(None, trace, policy, budget, link, watch)
+    }
+
+    /// The same, made from an earlier plan where there is one.
+    fn outcome_from(
+        &self,
+        from: Option<&Earlier>,
+        trace: &Trace,
+        policy: Policy,
+        budget: Bytes,
+        link: Link,
+        watch: &Watch<'_>,
+    ) -> Result<(Outcome, SearchLog), Error> {
         // The others take no time worth stopping, and what is stopped early may miss what fits.
         let searches = matches!(policy, Policy::Plimsoll | Policy::Optimal);
         let limits = Limits { evaluations: None, expired: searches.then_some(watch.stop) };
         let allow = Allow { host: self.host_limit(), ..Allow::ALL };
-        let request = PlanRequest { limits, allow, ..PlanRequest::new(budget, link, policy) };
+        let request = PlanRequest { limits, allow, from, ..PlanRequest::new(budget, link, policy) };
         Ok(plan_with_log(trace, &request)?)
     }
 

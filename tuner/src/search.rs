@@ -5,6 +5,10 @@
 //! better until its transfers stall it. [`search`] therefore plans at batch sizes spread over the whole range and then closer
 //! and closer around the best few, and gives the whole curve.
 //!
+//! A plan of its own takes a batch size some ten times as long as one that is made from the plan of its neighbour
+//! ([`crate::PlanRequest::from`]), which is slower by little. So most batch sizes are carried from the nearest, which tells
+//! where the short epochs are, and plans of their own are made where that could change the choice ([`Search::settle`]).
+//!
 //! The shortest epoch alone is the wrong goal where differences are noise: a batch that swaps 20 GiB in each iteration may
 //! promise 0.1 % over one that swaps nothing. So of the batch sizes whose epoch is within a share of the shortest, the one is
 //! taken that swaps and recomputes for the fewest seconds, and of those the smallest ([`Search::choose`]); a share of 0 takes
@@ -19,6 +23,8 @@
 //!
 //! What it deliberately does not do: build traces, plan, or run anything. The caller hands in closures; this is logic.
 
+use crate::iteration::earlier::Earlier;
+use crate::request::PlanError;
 use plimsoll_ir::schedule::{Schedule, Stream};
 use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::simulate::simulate;
@@ -28,6 +34,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 /// What is searched, and how far.
+#[derive(Clone, Copy)]
 pub struct SearchRequest<'a> {
     /// Samples in an epoch, at least 1.
     pub dataset: u64,
@@ -41,7 +48,7 @@ pub struct SearchRequest<'a> {
     /// Epochs that are longer than the shortest by no more than this share count as equal to it; 0 where every difference
     /// counts.
     pub within: f64,
-    /// Plans at most.
+    /// Batch sizes that are planned at most.
     pub evaluations: usize,
     /// True ends the search with what it has: a deadline, or the user's Ctrl-C.
     pub stop: &'a dyn Fn() -> bool,
@@ -60,6 +67,23 @@ pub struct Planned {
     pub log: SearchLog,
     /// How workers share an update of such iterations.
     pub sharing: Sharing,
+    /// Made from the plan of another batch size: a plan of its own may be faster.
+    pub carried: bool,
+}
+
+/// Makes the plan of a batch size; none where no plan fits. Where the plan of a nearby batch size is given, one that is made
+/// from it will do; else a plan of its own is asked for, which is not [`Planned::carried`].
+pub type PlanAt<'a, E> = dyn FnMut(u64, Option<&Planned>) -> Result<Option<Planned>, E> + 'a;
+
+impl Planned {
+    /// What plans of other batch sizes can be made from.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Earlier::new`].
+    pub fn earlier(&self) -> Result<Earlier, PlanError> {
+        Earlier::new(&self.trace, &self.schedule)
+    }
 }
 
 /// How workers share the iterations of an update, and what their exchange adds to it: Δ of AccUDNN eq. (3).
@@ -118,11 +142,10 @@ impl Candidate {
 }
 
 /// What a search found: at least one plan.
-pub struct Search {
+pub struct Search<'a> {
+    request: SearchRequest<'a>,
     /// Every batch size that was tried; none where it has no plan.
     tried: BTreeMap<u64, Option<(Candidate, Planned)>>,
-    /// The largest batch that keeps everything.
-    keeps_all: Option<u64>,
     /// Whether `stop` or the number of evaluations ended the search before it was done.
     pub cut_short: bool,
 }
@@ -208,39 +231,54 @@ const SPREAD: u64 = 12;
 /// How many of the best points the refinement looks around.
 const BEST: usize = 3;
 
-/// Finds the batch size with the shortest epoch. `plan_at` gives none where no plan fits at that batch size. The order of
-/// evaluation, and so the result of a search that is cut short by its number of evaluations, is the same for the same input.
-pub fn search<E>(
-    request: &SearchRequest<'_>,
-    plan_at: &mut dyn FnMut(u64) -> Result<Option<Planned>, E>,
-) -> Result<Search, SearchError<E>> {
+/// A plan is carried from a batch size up to this many times as large, or as small.
+const NEAR: f64 = 1.25;
+
+/// A plan of its own is taken to be faster by at most this share than one that is carried.
+const CARRIED: f64 = 0.01;
+
+/// The relative error of the model at a batch size.
+pub type ErrorAt<'a> = dyn Fn(u64) -> f64 + 'a;
+
+/// Finds the batch size with the shortest epoch. The order of evaluation, and so the result of a search that is cut short by
+/// its number of evaluations, is the same for the same input.
+pub fn search<'a, E>(
+    request: SearchRequest<'a>,
+    error_at: &ErrorAt<'_>,
+    plan_at: &mut PlanAt<'_, E>,
+) -> Result<Search<'a>, SearchError<E>> {
     let most = request.most.min(request.dataset);
     if request.least == 0 || most < request.least || request.evaluations == 0 {
-        let SearchRequest { dataset, least, most, evaluations, .. } = *request;
+        let SearchRequest { dataset, least, most, evaluations, .. } = request;
         return Err(SearchError::Empty { dataset, least, most, evaluations });
     }
-    let mut state = CurveSearch { request, tried: BTreeMap::new(), cut_short: false };
+    let mut found = Search::new(request);
     for batch in first_pass(request.least, most, request.keeps_all) {
-        state.evaluate(batch, plan_at)?;
+        found.evaluate(batch, plan_at)?;
     }
-    while !state.cut_short {
-        let Some(batch) = state.beside_the_best().or_else(|| state.below_the_choice()) else { break };
-        state.evaluate(batch, plan_at)?;
+    loop {
+        while let Some(batch) = found.beside_the_best().or_else(|| found.below_the_choice()) {
+            found.evaluate(batch, plan_at)?;
+        }
+        if !found.settle(request.within, error_at, plan_at)? {
+            return found.finish();
+        }
     }
-    state.finish()
 }
 
 /// The same for these batch sizes alone, such as those that divide a batch which is to be kept.
-pub fn search_among<E>(
-    request: &SearchRequest<'_>,
+pub fn search_among<'a, E>(
+    request: SearchRequest<'a>,
     batches: &[u64],
-    plan_at: &mut dyn FnMut(u64) -> Result<Option<Planned>, E>,
-) -> Result<Search, SearchError<E>> {
-    let mut state = CurveSearch { request, tried: BTreeMap::new(), cut_short: false };
+    error_at: &ErrorAt<'_>,
+    plan_at: &mut PlanAt<'_, E>,
+) -> Result<Search<'a>, SearchError<E>> {
+    let mut found = Search::new(request);
     for batch in batches {
-        state.evaluate(*batch, plan_at)?;
+        found.evaluate(*batch, plan_at)?;
     }
-    state.finish()
+    found.settle(request.within, error_at, plan_at)?;
+    found.finish()
 }
 
 /// The first batch sizes to plan: the two that matter most first, then powers of two and an even spread, largest first.
@@ -277,40 +315,92 @@ pub fn frugal<'c>(
     candidates.filter(|c| c.epoch <= longest).min_by(|a, b| more_frugal(a, b))
 }
 
-/// The batches that were tried so far.
-struct CurveSearch<'a, 'r> {
-    request: &'r SearchRequest<'a>,
-    /// Every batch size that was tried; none where it has no plan.
-    tried: BTreeMap<u64, Option<(Candidate, Planned)>>,
-    cut_short: bool,
-}
+impl<'a> Search<'a> {
+    fn new(request: SearchRequest<'a>) -> Search<'a> {
+        Search { request, tried: BTreeMap::new(), cut_short: false }
+    }
 
-impl CurveSearch<'_, '_> {
-    fn evaluate<E>(
-        &mut self,
-        batch: u64,
-        plan_at: &mut dyn FnMut(u64) -> Result<Option<Planned>, E>,
-    ) -> Result<(), SearchError<E>> {
+    fn evaluate<E>(&mut self, batch: u64, plan_at: &mut PlanAt<'_, E>) -> Result<(), E> {
         if self.cut_short || self.tried.len() >= self.request.evaluations || (self.request.stop)() {
             self.cut_short = true;
             return Ok(());
         }
-        let plan = plan_at(batch)?;
+        let plan = plan_at(batch, self.near(batch))?;
         let point = plan.map(|plan| (self.request.candidate(batch, &plan), plan));
         self.tried.insert(batch, point);
         Ok(())
     }
 
-    fn candidates(&self) -> impl Iterator<Item = &Candidate> + Clone {
-        self.tried.values().flatten().map(|(candidate, _)| candidate)
+    /// The plan of the next larger batch, which gives up more than this one needs to; where there is none, of the next smaller
+    /// one. None where both are far.
+    fn near(&self, batch: u64) -> Option<&Planned> {
+        let above = self.tried.range(batch + 1..).find_map(|(_, point)| point.as_ref());
+        let below = self.tried.range(..batch).rev().find_map(|(_, point)| point.as_ref());
+        let ratio = |other: u64| other.max(batch) as f64 / other.min(batch) as f64;
+        let mut both = [above, below].into_iter().flatten();
+        both.find(|(candidate, _)| ratio(candidate.batch) <= NEAR).map(|(_, plan)| plan)
+    }
+
+    /// Makes plans of their own for the choice, and for each batch size with a carried plan that could change it, where epochs
+    /// within a share of the shortest count as equal. Says whether there was one.
+    ///
+    /// # Errors
+    ///
+    /// Those of `plan_at`.
+    pub fn settle<E>(
+        &mut self,
+        within: f64,
+        error_at: &ErrorAt<'_>,
+        plan_at: &mut PlanAt<'_, E>,
+    ) -> Result<bool, E> {
+        let mut any = false;
+        while let Some(batch) = self.unsettled(within, error_at) {
+            if (self.request.stop)() {
+                self.cut_short = true;
+                break;
+            }
+            any = true;
+            let own = plan_at(batch, None)?.map(|plan| (self.request.candidate(batch, &plan), plan));
+            let Some(point) = self.tried.get_mut(&batch).and_then(Option::as_mut) else { break };
+            if let Some(own) = own.filter(|(candidate, _)| candidate.iteration <= point.0.iteration) {
+                *point = own;
+            }
+            // What takes no longer than a plan of its own stands for one.
+            point.1.carried = false;
+        }
+        Ok(any)
+    }
+
+    /// The choice, where its plan is carried; else the smallest batch size that would make the choice another one if a plan of
+    /// its own were as fast as it may be.
+    fn unsettled(&self, within: f64, error_at: &ErrorAt<'_>) -> Option<u64> {
+        let mut curve: Vec<Candidate> = self.curve().copied().collect();
+        let chosen = self.decide(&curve, within, error_at)?.0.batch;
+        if self.point(chosen).is_some_and(|(_, plan)| plan.carried) {
+            return Some(chosen);
+        }
+        let mut excess: f64 = 0.0;
+        for (at, (candidate, plan)) in self.tried.values().flatten().enumerate() {
+            let fastest = plan.trace.fastest_seconds();
+            if !plan.carried {
+                excess = excess.max(candidate.iteration / fastest - 1.0);
+                continue;
+            }
+            // A larger batch waits and recomputes for no smaller share of its time.
+            let own = (candidate.iteration * (1.0 - CARRIED)).max(fastest * (1.0 + excess));
+            curve[at].epoch = candidate.sharing.epoch(self.request.dataset, candidate.batch, own);
+            if self.decide(&curve, within, error_at)?.0.batch != chosen {
+                return Some(candidate.batch);
+            }
+            curve[at] = *candidate;
+        }
+        None
     }
 
     /// The middle of the widest gap beside one of the best few, the best one's gaps first; none where every gap beside
-    /// them is closed.
+    /// them is closed, or nothing more may be planned.
     fn beside_the_best(&self) -> Option<u64> {
-        let mut ranked: Vec<&Candidate> = self.candidates().collect();
-        ranked.sort_by(|a, b| shorter(a, b));
-        ranked.iter().take(BEST).find_map(|candidate| {
+        self.ranked().iter().take(BEST).find_map(|candidate| {
             let k = candidate.batch;
             let below = self.below(k);
             let above = self.tried.range(k + 1..).next().map_or(k, |(b, _)| *b);
@@ -319,10 +409,10 @@ impl CurveSearch<'_, '_> {
         })
     }
 
-    /// The middle of the gap below what would be chosen now; none where it is closed.
+    /// The middle of the gap below what would be chosen now; none where it is closed, or nothing more may be planned.
     fn below_the_choice(&self) -> Option<u64> {
-        let shortest = self.candidates().map(|c| c.epoch).min_by(|a, b| a.0.total_cmp(&b.0))?;
-        let chosen = frugal(self.candidates(), shortest * (1.0 + self.request.within))?.batch;
+        let shortest = self.curve().min_by(|a, b| shorter(a, b))?;
+        let chosen = frugal(self.curve(), shortest.epoch * (1.0 + self.request.within))?.batch;
         self.middle(self.below(chosen), chosen)
     }
 
@@ -336,28 +426,25 @@ impl CurveSearch<'_, '_> {
     fn middle(&self, low: u64, high: u64) -> Option<u64> {
         let middle = low + (high - low) / 2;
         let closed = (high - low) as f64 <= self.request.within * high as f64;
-        (middle > low && !closed).then_some(middle)
+        (middle > low && !closed && !self.cut_short).then_some(middle)
     }
 
-    fn finish<E>(self) -> Result<Search, SearchError<E>> {
-        let CurveSearch { request, tried, cut_short } = self;
-        if tried.values().all(Option::is_none) {
-            let tried = tried.len();
-            return Err(if cut_short && tried == 0 {
-                SearchError::Stopped
-            } else {
-                SearchError::NoPlan { tried }
-            });
+    fn finish<E>(self) -> Result<Search<'a>, SearchError<E>> {
+        if self.tried.values().any(Option::is_some) {
+            return Ok(self);
         }
-        let keeps_all = request.keeps_all.map(|k| k.min(request.most).min(request.dataset));
-        Ok(Search { tried, keeps_all, cut_short })
+        let tried = self.tried.len();
+        Err(if self.cut_short && tried == 0 { SearchError::Stopped } else { SearchError::NoPlan { tried } })
     }
-}
 
-impl Search {
     /// Every batch size that was planned and fits, by batch size.
     pub fn curve(&self) -> impl Iterator<Item = &Candidate> + Clone {
         self.tried.values().flatten().map(|(candidate, _)| candidate)
+    }
+
+    /// Their plans.
+    pub fn plans(&self) -> impl Iterator<Item = &Planned> {
+        self.tried.values().flatten().map(|(_, plan)| plan)
     }
 
     /// Batch sizes that were tried and have no plan, ascending.
@@ -379,29 +466,43 @@ impl Search {
 
     /// The one to take, where epochs within a share of the shortest count as equal. What promises less over the largest batch
     /// that keeps everything than the model may be wrong is no gain.
-    pub fn choose(&self, relative_error: &dyn Fn(u64) -> f64, within: f64) -> Choice {
-        let shortest = self.shortest();
-        let keeper = self.keeps_all.and_then(|batch| self.point(batch)).map(|(candidate, _)| candidate);
-        let keeper = keeper.filter(|keeper| keeper.keeps_everything());
+    pub fn choose(&self, within: f64, error_at: &ErrorAt<'_>) -> Choice {
+        let curve: Vec<Candidate> = self.curve().copied().collect();
+        let (chosen, reason) =
+            self.decide(&curve, within, error_at).expect("a search that found nothing is an error");
+        let (candidate, plan) = self.point(chosen.batch).expect("it is of the curve");
+        Choice { candidate: *candidate, plan: plan.clone(), reason }
+    }
+
+    /// The one to take of a curve, and why; none of an empty one.
+    fn decide<'c>(
+        &self,
+        curve: &'c [Candidate],
+        within: f64,
+        error_at: &ErrorAt<'_>,
+    ) -> Option<(&'c Candidate, Reason)> {
+        let SearchRequest { keeps_all, most, dataset, .. } = self.request;
+        let shortest = curve.iter().min_by(|a, b| shorter(a, b))?;
+        let keeper = keeps_all.map(|batch| batch.min(most).min(dataset));
+        let keeper = curve.iter().find(|c| Some(c.batch) == keeper && c.keeps_everything());
         let gain = keeper.map(|keeper| 1.0 - shortest.epoch / keeper.epoch);
         let mut reason = Reason::Shortest { gain };
         let mut reference = shortest;
         if let (Some(keeper), Some(gain)) = (keeper, gain)
             && !shortest.keeps_everything()
         {
-            let error = relative_error(shortest.batch).max(relative_error(keeper.batch));
+            let error = error_at(shortest.batch).max(error_at(keeper.batch));
             if gain <= error {
                 reason = Reason::WithinError { batch: shortest.batch, gain, error };
                 reference = keeper;
             }
         }
-        let chosen = frugal(self.curve(), reference.epoch * (1.0 + within)).unwrap_or(reference);
+        let chosen = frugal(curve.iter(), reference.epoch * (1.0 + within)).unwrap_or(reference);
         if chosen.batch != reference.batch {
             let (batch, extra) = (reference.batch, reference.moved.seconds());
             reason = Reason::Near { batch, saves: 1.0 - reference.epoch / chosen.epoch, extra };
         }
-        let (candidate, plan) = self.point(chosen.batch).expect("it is of the curve");
-        Choice { candidate: *candidate, plan: plan.clone(), reason }
+        Some((chosen, reason))
     }
 
     fn point(&self, batch: u64) -> Option<&(Candidate, Planned)> {

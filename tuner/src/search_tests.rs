@@ -40,7 +40,7 @@ fn planned(batch: u64, makespan: f64, swaps: bool) -> Planned {
         buffers: vec![],
     };
     let (makespan, log) = (Seconds(makespan), SearchLog::default());
-    Planned { trace, schedule, makespan, log, sharing: Sharing::ALONE }
+    Planned { trace, schedule, makespan, log, sharing: Sharing::ALONE, carried: false }
 }
 
 struct Case {
@@ -70,7 +70,7 @@ const CASE: Case = Case {
 fn run(
     case: &Case,
     seconds: impl Fn(u64) -> Option<f64>,
-) -> Result<(Search, Choice), SearchError<Infallible>> {
+) -> Result<(Search<'static>, Choice), SearchError<Infallible>> {
     let request = SearchRequest {
         dataset: case.dataset,
         least: case.least,
@@ -82,9 +82,10 @@ fn run(
     };
     let swaps = |k| case.keeps_all.is_none_or(|most| k > most);
     let sharing = Sharing { exchange: Seconds(case.exchange), ..Sharing::ALONE };
-    let found =
-        search(&request, &mut |k| Ok(seconds(k).map(|s| Planned { sharing, ..planned(k, s, swaps(k)) })))?;
-    let choice = found.choose(&|_| case.error, case.within);
+    let found = search(request, &|_| case.error, &mut |k, _| {
+        Ok(seconds(k).map(|s| Planned { sharing, ..planned(k, s, swaps(k)) }))
+    })?;
+    let choice = found.choose(case.within, &|_| case.error);
     Ok((found, choice))
 }
 
@@ -131,7 +132,7 @@ fn of_epochs_that_count_as_equal_the_least_work_and_then_the_smallest_batch_is_t
     let Reason::Near { batch: 400, saves, extra } = choice.reason else { panic!("{:?}", choice.reason) };
     assert!((0.0..=0.01).contains(&saves) && extra > Seconds::ZERO);
     // Where every difference counts, and where a smaller one does not reach, the shortest is taken.
-    assert_eq!(found.choose(&|_| 0.0, 0.0).candidate.batch, 400);
+    assert_eq!(found.choose(0.0, &|_| 0.0).candidate.batch, 400);
     let steep = |k: u64| Some(1.0 + k as f64 / if k > 100 { 1.2 } else { 1.0 });
     assert!(!run(&case, steep).expect("found").1.candidate.keeps_everything());
 }
@@ -186,11 +187,13 @@ fn of_given_batches_no_other_is_planned() {
         within: 0.0,
         stop: &|| false,
     };
-    let mut plan_at = |k: u64| Ok::<_, Infallible>((k != 6).then(|| planned(k, 1.0 + k as f64, false)));
-    let found = search_among(&request, &[12, 6, 4, 3], &mut plan_at).expect("found");
+    let mut plan_at = |k: u64, _: Option<&Planned>| {
+        Ok::<_, Infallible>((k != 6).then(|| planned(k, 1.0 + k as f64, false)))
+    };
+    let found = search_among(request, &[12, 6, 4, 3], &|_| 0.0, &mut plan_at).expect("found");
     let ranked: Vec<u64> = found.ranked().iter().map(|candidate| candidate.batch).collect();
     assert_eq!((ranked, found.no_plan()), (vec![12, 4, 3], vec![6]));
-    assert_eq!(found.choose(&|_| 0.0, 0.2).candidate.batch, 4);
+    assert_eq!(found.choose(0.2, &|_| 0.0).candidate.batch, 4);
 }
 
 #[test]
@@ -211,7 +214,7 @@ fn limits_end_the_search_with_the_best_so_far() {
         within: 0.0,
         stop: &|| true,
     };
-    let got = search::<Infallible>(&stopped, &mut |k| Ok(Some(planned(k, 1.0, false))));
+    let got = search::<Infallible>(stopped, &|_| 0.0, &mut |k, _| Ok(Some(planned(k, 1.0, false))));
     assert!(matches!(got, Err(SearchError::Stopped)));
 }
 
@@ -226,7 +229,10 @@ fn the_callers_error_comes_through() {
         within: 0.0,
         stop: &|| false,
     };
-    assert!(matches!(search(&request, &mut |_| Err("broken")), Err(SearchError::Caller("broken"))));
+    assert!(matches!(
+        search(request, &|_| 0.0, &mut |_, _| Err("broken")),
+        Err(SearchError::Caller("broken"))
+    ));
 }
 
 #[test]
@@ -311,4 +317,105 @@ fn nothing_below_the_least_batch_is_considered() {
     assert_eq!(choice.candidate.batch, 150);
     assert!(found.curve().all(|c| c.batch >= 150), "not even the batch that keeps everything");
     assert_eq!(choice.reason, Reason::Shortest { gain: None });
+}
+
+/// The seconds of a plan of its own, and what a carried one takes beyond that, as a share.
+struct Machine {
+    compute: fn(u64) -> f64,
+    excess: fn(u64) -> f64,
+    slower: fn(u64) -> f64,
+}
+
+impl Machine {
+    fn plan(&self, batch: u64, carried: bool) -> Planned {
+        let compute = (self.compute)(batch);
+        let own = compute * (1.0 + (self.excess)(batch));
+        let makespan = Seconds(own * if carried { 1.0 + (self.slower)(batch) } else { 1.0 });
+        Planned { makespan, carried, ..planned(batch, compute, (self.excess)(batch) > 0.0) }
+    }
+}
+
+#[test]
+fn plans_that_are_carried_lead_to_the_choice_of_plans_of_their_own() {
+    // Beyond 150 a larger batch stalls more; carried plans are slower by up to 1 %, each by another share.
+    let machine = Machine {
+        compute: |k| 1.0 + 0.01 * k as f64,
+        excess: |k| 2e-4 * k.saturating_sub(150) as f64,
+        slower: |k| (k * 37 % 100) as f64 * 1e-4,
+    };
+    let request = SearchRequest {
+        dataset: 1000,
+        least: 8,
+        most: 400,
+        keeps_all: None,
+        evaluations: 60,
+        within: 0.0,
+        stop: &|| false,
+    };
+    for within in [0.0, 0.01, 0.03] {
+        let request = SearchRequest { within, ..request };
+        let (mut own, mut near) = (Vec::new(), Vec::new());
+        let mut plan_at = |k: u64, from: Option<&Planned>| {
+            match from {
+                None => own.push(k),
+                Some(from) => near.push((k, from.schedule.batch)),
+            }
+            Ok::<_, Infallible>(Some(machine.plan(k, from.is_some())))
+        };
+        let found = search(request, &|_| 0.0, &mut plan_at).expect("found");
+        let Choice { candidate, plan, .. } = found.choose(within, &|_| 0.0);
+        assert!(!plan.carried && plan.makespan == candidate.iteration);
+        let batches: Vec<u64> = found.curve().map(|c| c.batch).collect();
+        let alone = search_among(request, &batches, &|_| 0.0, &mut |k, _| {
+            Ok::<_, Infallible>(Some(machine.plan(k, false)))
+        });
+        let alone = alone.expect("found").choose(within, &|_| 0.0).candidate;
+        assert_eq!(candidate, alone, "within {within}");
+        assert!(near.len() > 15 && own.len() * 2 < near.len(), "{within}: {own:?} and {near:?}");
+        // A larger batch's plan where it is near, and none from far away.
+        assert!(near.iter().all(|(k, from)| from.max(k) * 4 <= from.min(k) * 5), "{near:?}");
+        assert!(near.iter().filter(|(k, from)| from > k).count() * 2 > near.len());
+    }
+}
+
+#[test]
+fn a_carried_plan_stays_where_a_plan_of_its_own_is_slower_or_missing() {
+    for own in [None, Some(3.0)] {
+        let mut plan_at = |k: u64, near: Option<&Planned>| {
+            let plan = Planned { carried: near.is_some(), ..planned(k, 1.0, true) };
+            let slower = |seconds| Planned { makespan: Seconds(seconds), ..planned(k, 1.0, true) };
+            Ok::<_, Infallible>(if near.is_some() || k == 10 { Some(plan) } else { own.map(slower) })
+        };
+        let request = SearchRequest {
+            dataset: 100,
+            least: 1,
+            most: 10,
+            keeps_all: None,
+            evaluations: 9,
+            within: 0.0,
+            stop: &|| false,
+        };
+        let found = search_among(request, &[10, 9], &|_| 0.0, &mut plan_at).expect("found");
+        let epochs: Vec<f64> = found.curve().map(|c| c.epoch.0).collect();
+        assert_eq!(epochs, [100.0 / 9.0, 10.0]);
+    }
+    // The one that is chosen is asked for once.
+    let mut asked = Vec::new();
+    let request = SearchRequest {
+        dataset: 100,
+        least: 1,
+        most: 10,
+        keeps_all: None,
+        evaluations: 9,
+        within: 0.2,
+        stop: &|| false,
+    };
+    let mut plan_at = |k: u64, near: Option<&Planned>| {
+        asked.push((k, near.is_some()));
+        let own = planned(k, k as f64, k == 10);
+        Ok::<_, Infallible>((near.is_some() || k == 10).then_some(Planned { carried: near.is_some(), ..own }))
+    };
+    let found = search_among(request, &[10, 9], &|_| 0.0, &mut plan_at).expect("found");
+    assert_eq!(found.choose(0.2, &|_| 0.0).candidate.batch, 9);
+    assert_eq!(asked, [(10, false), (9, true), (9, false)]);
 }

@@ -251,6 +251,7 @@ fn planned(
         trace,
         log: SearchLog::default(),
         sharing: Sharing::ALONE,
+        carried: false,
     }))
 }
 
@@ -312,14 +313,12 @@ fn optimal(
         // What is left then is for the runs.
         stop: &|| ground.left() < until + RUNNING,
     };
-    let found =
-        search(&request, &mut |batch| planned(task, model, within, batch, SEARCHING)).map_err(|error| {
-            match error {
-                SearchError::Caller(failure) => failure,
-                other => Failure::usage(other.to_string()),
-            }
+    let found = search(request, &|_| 0.0, &mut |batch, _| planned(task, model, within, batch, SEARCHING))
+        .map_err(|error| match error {
+            SearchError::Caller(failure) => failure,
+            other => Failure::usage(other.to_string()),
         })?;
-    let Choice { candidate, plan, .. } = found.choose(&|_| 0.0, 0.0);
+    let Choice { candidate, plan, .. } = found.choose(0.0, &|_| 0.0);
     let batch = candidate.batch;
     // The one that is run is looked for longer.
     let longer = planned(task, model, within, batch, planning(ground))?

@@ -26,6 +26,17 @@ pub struct PlanJournal {
     known: BTreeMap<u64, Line>,
 }
 
+/// What was made of a batch size.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Noted {
+    /// The schedule, and how it was searched for; none where no plan fits.
+    pub plan: Option<(Schedule, SearchLog)>,
+    /// Whether it was made from the plan of another batch size.
+    pub carried: bool,
+    /// What that took.
+    pub planning: Seconds,
+}
+
 /// One batch size.
 #[derive(Serialize, Deserialize)]
 struct Line {
@@ -33,6 +44,9 @@ struct Line {
     made_for: String,
     batch: u64,
     planning_seconds: Seconds,
+    /// Whether it was made from the plan of another batch size.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    carried: bool,
     /// None where no plan fits.
     schedule: Option<Schedule>,
     /// How it was searched for.
@@ -76,26 +90,21 @@ impl PlanJournal {
         Ok(journal)
     }
 
-    /// What an earlier search made of this trace: a schedule and how it was searched for, or that there is none, and what that
-    /// took.
-    pub fn known(&self, trace: &Trace) -> Option<(Option<(Schedule, SearchLog)>, Seconds)> {
+    /// What an earlier search made of this trace.
+    pub fn known(&self, trace: &Trace) -> Option<Noted> {
         let line = self.known.get(&trace.batch)?;
         let valid = line.schedule.as_ref().is_none_or(|schedule| check(trace, schedule).is_ok());
         let plan = line.schedule.clone().map(|schedule| (schedule, line.search.clone()));
-        valid.then_some((plan, line.planning_seconds))
+        valid.then_some(Noted { plan, carried: line.carried, planning: line.planning_seconds })
     }
 
-    /// Notes a plan.
-    pub fn note(
-        &mut self,
-        batch: u64,
-        planning: Seconds,
-        plan: Option<(&Schedule, &SearchLog)>,
-    ) -> Result<(), FileError> {
+    /// Notes what was made of a batch size.
+    pub fn note(&mut self, batch: u64, noted: Noted) -> Result<(), FileError> {
         let made_for = self.made_for.clone();
+        let Noted { plan, carried, planning: planning_seconds } = noted;
         let (schedule, search) = plan.unzip();
-        let (schedule, search) = (schedule.cloned(), search.cloned().unwrap_or_default());
-        let line = Line { made_for, batch, planning_seconds: planning, schedule, search };
+        let search = search.unwrap_or_default();
+        let line = Line { made_for, batch, planning_seconds, carried, schedule, search };
         let text = serde_json::to_string(&line).expect("a schedule has finite numbers and string keys");
         self.append(&line_of(&text))
     }
@@ -167,10 +176,12 @@ mod tests {
         assert_eq!(tried.known(&trace), None);
         let mut log = SearchLog::default();
         log.add("whole tensors, round 1", Some(Seconds(1.0)), StepResult::NoFaster);
-        tried.note(1, Seconds(2.0), Some((&made, &log))).expect("it can be written");
-        tried.note(7, Seconds(1.0), None).expect("it can be written");
-        assert_eq!(open(10).known(&trace), Some((Some((made.clone(), log)), Seconds(2.0))));
-        assert_eq!(open(10).known(&Trace { batch: 7, ..trace.clone() }), Some((None, Seconds(1.0))));
+        let plan = Noted { plan: Some((made, log)), carried: true, planning: Seconds(2.0) };
+        let none = Noted { plan: None, carried: false, planning: Seconds(1.0) };
+        tried.note(1, plan.clone()).expect("it can be written");
+        tried.note(7, none.clone()).expect("it can be written");
+        assert_eq!(open(10).known(&trace), Some(plan));
+        assert_eq!(open(10).known(&Trace { batch: 7, ..trace.clone() }), Some(none.clone()));
         // A schedule that is not valid for what is asked counts for nothing.
         let other = Trace { name: "another".into(), ..trace.clone() };
         assert_eq!(open(10).known(&other), None);
@@ -179,7 +190,7 @@ mod tests {
         fs::write(&path, &text[..text.len() - 5]).expect("it can be written");
         let mut tried = open(10);
         assert_eq!(tried.known(&Trace { batch: 7, ..trace.clone() }), None);
-        tried.note(7, Seconds(1.0), None).expect("it can be written");
+        tried.note(7, none).expect("it can be written");
         assert!(open(10).known(&Trace { batch: 7, ..trace.clone() }).is_some());
         assert_eq!(open(11).known(&trace), None);
         assert!(!path.exists(), "what was made for another budget is gone");

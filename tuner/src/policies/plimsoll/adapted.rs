@@ -3,7 +3,8 @@
 //! 1. *Carry.* What was decided is taken over, by the names of tensors and ops ([`Earlier`]).
 //! 2. *Mend* (`first.rs`). More is given up until all fits, then what there is room for is kept, a short search goes over it,
 //!    and it gets addresses. Where time is up, this is the plan.
-//! 3. *Improve* (`stages.rs`). A few rounds of annealing, packing and offering go on from there.
+//! 3. *Improve* (`stages.rs`). A few rounds of annealing, packing and offering go on from there, unless the plan is within a
+//!    thousandth of the bound already.
 //! 4. The earlier schedule itself is a candidate where it is valid for the trace and the budget.
 //!
 //! Where nothing of this fits, the plan is made anew. So is that of a small trace, which takes little time, and the better of
@@ -22,6 +23,9 @@ use crate::place::realise::{Case, Realised};
 use crate::request::{Outcome, PlanError, PlanRequest, Status, Trick};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::search_log::SearchLog;
+
+/// A plan within this share of the bound is not improved.
+const CLOSE: f64 = 1e-3;
 
 /// See the head of this file.
 ///
@@ -48,7 +52,7 @@ pub(super) fn decide(case: &Case<'_>, earlier: &Earlier) -> Result<(Outcome, Sea
         if let Some(mended) = mended {
             let Placed { fitting, from } = mended;
             candidates.offer("mended", Realised::Fits(fitting));
-            if !late && !candidates.settled() {
+            if !late && candidates.fastest() > case.bound.0 * (1.0 + CLOSE) {
                 late = stages::go_on(case, &values, from, &mut candidates)?;
             }
         }
