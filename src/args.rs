@@ -64,6 +64,12 @@ pub enum Verb {
         after_help = "Example: plimsoll auto --network resnet18 --image 64 --data synthetic --budget 400MB"
     )]
     Auto(AutoArgs),
+    /// See on this CPU, in a minute, what a plan gains over what people do where a batch does not fit
+    ///
+    /// A text model is trained within a budget and with a link that are set for it. Measured are a smaller batch, accumulated
+    /// gradients, recomputing alone, and the plan. It is `auto` with options of its own, which it shows.
+    #[command(after_help = "Example: plimsoll demo")]
+    Demo(DemoArgs),
     /// Measure a network's layers and the link, at fractions of the largest batch
     #[command(after_help = "Example: plimsoll profile --network resnet20 --budget 5MB --study digits")]
     Profile(ProfileArgs),
@@ -140,6 +146,7 @@ impl Verb {
     pub fn name(&self) -> &'static str {
         match self {
             Verb::Auto(_) => "auto",
+            Verb::Demo(_) => "demo",
             Verb::Profile(_) => "profile",
             Verb::Tune(_) => "tune",
             Verb::Plan(_) => "plan",
@@ -448,6 +455,17 @@ pub struct AutoArgs {
     pub train: TrainArgs,
     #[command(flatten)]
     pub study: StudyArgs,
+}
+
+/// `demo`
+#[derive(Clone, Debug, Args)]
+pub struct DemoArgs {
+    /// The folder of what it measures and tries; by default studies/demo. A second run shows what is there
+    #[arg(long, value_name = "DIR")]
+    pub study: Option<PathBuf>,
+    /// Throw away what is in the folder, and measure anew
+    #[arg(long)]
+    pub fresh: bool,
 }
 
 /// `profile`

@@ -45,8 +45,8 @@ pub fn published_schema(verb: &str) -> Option<&'static str> {
         };
     }
     schemas!(
-        "auto", "check", "compare", "config", "doctor", "explain", "export", "networks", "plan", "profile",
-        "run", "simulate", "tune", "verify"
+        "auto", "check", "compare", "config", "demo", "doctor", "explain", "export", "networks", "plan",
+        "profile", "run", "simulate", "tune", "verify"
     )
 }
 

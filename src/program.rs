@@ -73,6 +73,7 @@ fn verb(cli: &Cli) -> Result<(), Failure> {
     let working = progress::command(cli.verb.name());
     let tables = match &cli.verb {
         Verb::Auto(args) => verbs::auto::run(args, cli.format, cli.quiet),
+        Verb::Demo(args) => verbs::demo::run(args, cli.format, cli.quiet),
         Verb::Profile(args) => verbs::profile::run(args, cli.quiet),
         Verb::Tune(args) => verbs::tune::run(args, cli.quiet),
         Verb::Plan(args) => verbs::plan::run(args, cli.format),
@@ -104,6 +105,7 @@ fn can_be_stopped(verb: &Verb) -> bool {
     matches!(
         verb,
         Verb::Auto(_)
+            | Verb::Demo(_)
             | Verb::Profile(_)
             | Verb::Tune(_)
             | Verb::Plan(_)

@@ -241,7 +241,7 @@ const PLANNED: [(&str, &[&str]); 2] = [
 ];
 
 /// Those that measure, in the order in which one needs the other.
-const MEASURED: [(&str, &[&str]); 4] = [
+const MEASURED: [(&str, &[&str]); 5] = [
     ("profile", &["profile --network resnet20 --max-batch 32 --study s"]),
     (
         "tune",
@@ -251,6 +251,7 @@ const MEASURED: [(&str, &[&str]); 4] = [
         ],
     ),
     ("run", &["run s --epochs 1"]),
+    ("demo", &["demo --study d", "demo --study d"]),
     (
         "auto",
         &[

@@ -33,7 +33,8 @@ pub struct Tuning {
     pub why: String,
     /// Whether the user gains nothing by changing the batch.
     pub keep_your_settings: bool,
-    /// What was run, or why not: `chosen`, `keeping everything`, `yours`, and the answer of the search that was not asked for:
+    /// What was run, or why not: `chosen`, `keeping everything`, `yours`; where the user's batch does not fit, `yours,
+    /// accumulated` and `yours, recomputing alone`; and the answer of the search that was not asked for:
     /// `AccUDNN's search` or `plimsoll's search`.
     pub runs: Vec<Run>,
     /// A typical iteration of the choice: when each command of its schedule ran. None where the machine is modelled.

@@ -4,6 +4,7 @@ pub mod auto;
 pub mod check;
 pub mod compare;
 pub mod config;
+pub mod demo;
 pub mod doctor;
 pub mod explain;
 pub mod export;

@@ -158,7 +158,10 @@ pub fn figures(tuned: &Tuned) -> Table {
             figures.map(|f| f.iteration_seconds).into(),
             figures.map_or(Cell::None, |f| Cell::Share(f.iteration_seconds / candidate.iteration - 1.0)),
             Cell::Share(measured.predicted_error),
-            Cell::Number(candidate.batch as f64 / whole.0, 0),
+            Cell::Number(
+                (candidate.sharing.passes * candidate.batch) as f64 / candidate.sharing.update(whole).0,
+                0,
+            ),
             known.peak_bytes.into(),
             known.epoch_seconds.into(),
         ]);
@@ -170,6 +173,9 @@ pub fn figures(tuned: &Tuned) -> Table {
             add(what, measured);
             shown.push(measured.candidate.batch);
         }
+    }
+    for way in &tuned.ways {
+        way.measured.iter().for_each(|measured| add(way.what, measured));
     }
     if let Some(other) = &tuned.other {
         add(other_name(tuned.search), other);

@@ -14,10 +14,12 @@ mod choice;
 mod document;
 mod journal;
 mod measured;
+mod plain;
 
 pub use choice::{earlier, keep};
 pub use document::other_name;
 pub use measured::{Measured, missed, run_missed};
+pub use plain::{ACCUMULATED, RECOMPUTED, Way};
 
 use crate::error::{Error, Stopped, TuneError};
 use crate::folder::Study;
@@ -40,10 +42,9 @@ use plimsoll_tuner::model::Model;
 use plimsoll_tuner::policies::papers::accudnn::satisfies;
 use plimsoll_tuner::rate::{learning_rate, warmup_iterations};
 use plimsoll_tuner::search::{
-    Candidate, Planned, Reason, Search, SearchError, SearchRequest, Sharing, accudnn_batch, search,
-    search_among,
+    Candidate, Planned, Search, SearchError, SearchRequest, Sharing, accudnn_batch, search, search_among,
 };
-use plimsoll_tuner::{Earlier, Outcome as PlanOutcome, Policy};
+use plimsoll_tuner::{Earlier, Outcome as PlanOutcome, PlanRequest, Policy, plan_with_log};
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -153,6 +154,8 @@ pub struct Tuned {
     pub keeper: Option<Measured>,
     /// The base batch, keeping everything; none where it does not fit.
     pub yours: Option<Measured>,
+    /// The base batch, as it is trained without a planner where it does not fit.
+    pub ways: Vec<Way>,
     /// Whose search chose, and the answer of the other; none where it has none.
     pub search: Searcher,
     /// See `search`.
@@ -437,7 +440,7 @@ impl Tuner<'_> {
         within: f64,
     ) -> Result<Choice, Error> {
         let ours = search.choose(within, &|batch| model.fit_error(batch));
-        let why = in_words(&ours.reason, within);
+        let why = document::in_words(&ours.reason, within);
         let ours = (ours.candidate, ours.plan);
         if self.request.search == Searcher::Plimsoll {
             return Ok(Choice { answer: ours, other: theirs.cloned(), why });
@@ -512,8 +515,8 @@ impl Tuner<'_> {
             (Some(near), None) => Some(Cow::Owned(near.earlier()?)),
         };
         let (budget, link) = (self.request.budget, model.link());
-        let (from, policy) = (near.as_deref(), Policy::Plimsoll);
-        let (outcome, log) = self.workload.outcome_from(from, trace, policy, budget, link, self.watch)?;
+        let request = self.workload.plan_request(Policy::Plimsoll, budget, link, self.watch);
+        let (outcome, log) = plan_with_log(trace, &PlanRequest { from: near.as_deref(), ..request })?;
         let plan = match outcome {
             PlanOutcome::Planned(plan) => Some((plan.schedule, log)),
             PlanOutcome::Infeasible(_) => None,
@@ -656,11 +659,13 @@ impl Tuner<'_> {
         {
             (why, best) = (words, ran.clone());
         }
+        let ways = self.plain_ways(model, keeper.as_deref())?;
         let config = self.config(model, &best.measured)?;
         let ran = document::Runs {
             best: &best,
             keeper: keeper.as_deref(),
             yours: yours.as_deref(),
+            ways: &ways,
             other: other.as_deref(),
         };
         let tuning = document::tuning(self, profile, &ran, rounds, why)?;
@@ -671,6 +676,7 @@ impl Tuner<'_> {
             chosen: best.measured,
             keeper: keeper.map(|ran| ran.measured),
             yours: yours.map(|ran| ran.measured),
+            ways,
             search: self.request.search,
             other: other.map(|ran| ran.measured),
             curve,
@@ -709,39 +715,6 @@ impl Tuner<'_> {
             predicted: chosen.predicted(),
             measured: chosen.figures,
         })
-    }
-}
-
-/// Why a search chose what it chose, where epochs within a share of the shortest count as equal.
-fn in_words(reason: &Reason, within: f64) -> String {
-    match *reason {
-        Reason::Shortest { gain: Some(0.0) } => {
-            "the shortest epoch predicted, with everything kept".to_owned()
-        }
-        Reason::Shortest { gain: Some(gain) } => {
-            let gain = gain * 100.0;
-            format!(
-                "the shortest epoch predicted, {gain:.1} % less than the largest batch that keeps everything"
-            )
-        }
-        Reason::Shortest { gain: None } => "the shortest epoch predicted".to_owned(),
-        Reason::WithinError { batch, gain, error } => format!(
-            "batch {batch} promises {:.1} % less, within the model's error of {:.1} %: everything is kept",
-            gain * 100.0,
-            error * 100.0
-        ),
-        Reason::Near { batch, saves, extra } => {
-            let [saves, within] = [saves, within].map(|share| share * 100.0);
-            let more = if extra > Seconds::ZERO {
-                format!(" and swaps or recomputes for {extra} of each iteration")
-            } else {
-                String::new()
-            };
-            format!(
-                "batch {batch} has an epoch {saves:.2} % shorter{more}; of all within {within:.1} % this one swaps and \
-                 recomputes least, and is the smallest"
-            )
-        }
     }
 }
 

@@ -17,7 +17,7 @@ use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, Precision, Seconds};
 use plimsoll_tuner::search::largest;
-use plimsoll_tuner::{Allow, Earlier, Limits, Outcome, Plan, PlanRequest, Policy, plan_with_log};
+use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, plan_with_log};
 
 /// Where a schedule only has to fit it is planned for a link of this rate, before the link was measured; the order of naive
 /// swapping's commands is the same for every rate.
@@ -125,6 +125,21 @@ pub trait Workload {
     /// backward pass goes on, as [`crate::training`] does it.
     fn exchange(&self, batch: u64, cluster: &ClusterRequest, passes: u64) -> Result<Exchange, Error>;
 
+    /// What a plan is asked for with.
+    fn plan_request<'r>(
+        &self,
+        policy: Policy,
+        budget: Bytes,
+        link: Link,
+        watch: &Watch<'r>,
+    ) -> PlanRequest<'r> {
+        // The others take no time worth stopping, and what is stopped early may miss what fits.
+        let searches = matches!(policy, Policy::Plimsoll | Policy::Optimal);
+        let limits = Limits { evaluations: None, expired: searches.then_some(watch.stop) };
+        let allow = Allow { host: self.host_limit(), ..Allow::ALL };
+        PlanRequest { limits, allow, ..PlanRequest::new(budget, link, policy) }
+    }
+
     /// What a policy makes of a trace, and how it searched.
     fn outcome(
         &self,
@@ -134,25 +149,7 @@ pub trait Workload {
         link: Link,
         watch: &Watch<'_>,
     ) -> Result<(Outcome, SearchLog), Error> {
-        self.outcome_from(None, trace, policy, budget, link, watch)
-    }
-
-    /// The same, made from an earlier plan where there is one.
-    fn outcome_from(
-        &self,
-        from: Option<&Earlier>,
-        trace: &Trace,
-        policy: Policy,
-        budget: Bytes,
-        link: Link,
-        watch: &Watch<'_>,
-    ) -> Result<(Outcome, SearchLog), Error> {
-        // The others take no time worth stopping, and what is stopped early may miss what fits.
-        let searches = matches!(policy, Policy::Plimsoll | Policy::Optimal);
-        let limits = Limits { evaluations: None, expired: searches.then_some(watch.stop) };
-        let allow = Allow { host: self.host_limit(), ..Allow::ALL };
-        let request = PlanRequest { limits, allow, from, ..PlanRequest::new(budget, link, policy) };
-        Ok(plan_with_log(trace, &request)?)
+        Ok(plan_with_log(trace, &self.plan_request(policy, budget, link, watch))?)
     }
 
     /// The plan of a policy.

@@ -14,7 +14,7 @@ use crate::report::gather::{Names, Subject};
 use crate::report::policies::paper;
 use crate::report::reasons::percent;
 use crate::training::Trained;
-use crate::tuning::{missed, run_missed};
+use crate::tuning::{ACCUMULATED, RECOMPUTED, missed, run_missed};
 use plimsoll_ir::config::{Config, Figures, LearningRate, LearningRateRule};
 use plimsoll_ir::profile::{Profile, Rate, TransferSample};
 use plimsoll_ir::schedule::Schedule;
@@ -218,7 +218,13 @@ impl Tuned {
         };
         let yours = self.run("yours").map_or(0, |run| run.batch);
         let keeper = self.run("keeping everything").map_or(0, |run| run.batch);
-        let words = over("yours", &format!("with your batch of {yours}")).or_else(|| {
+        let ways = [
+            over(ACCUMULATED, &format!("with your batch of {yours} accumulated")),
+            over(RECOMPUTED, "with recomputing alone").map(|words| words.replacen("an epoch takes ", "", 1)),
+        ];
+        let ways: Vec<String> = ways.into_iter().flatten().collect();
+        let ways = (!ways.is_empty()).then(|| ways.join(", and "));
+        let words = over("yours", &format!("with your batch of {yours}")).or(ways).or_else(|| {
             let words = over("keeping everything", &format!("with everything kept at batch {keeper}"));
             words.filter(|_| keeper != batch)
         });

@@ -2,6 +2,7 @@
 //! make of the chosen batch. It is worked out once here, so that a report is quick and needs no device.
 
 use super::measured::{Measured, Ran};
+use super::plain::Way;
 use super::{Found, Tuner};
 use crate::error::{Error, NO_ALGORITHM_2, Stopped};
 use crate::report::policies::{self, TIME_LIMIT};
@@ -11,7 +12,7 @@ use plimsoll_ir::Seconds;
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::tuning::{Asked, Comparison, Made, Planned, PolicyRun, Round, Run, Tuning, TuningKind};
 use plimsoll_tuner::model::Model;
-use plimsoll_tuner::search::Candidate;
+use plimsoll_tuner::search::{Candidate, Reason};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What was run at the end of a tuning.
@@ -22,6 +23,8 @@ pub(crate) struct Runs<'a> {
     pub keeper: Option<&'a Ran>,
     /// The base batch, keeping everything.
     pub yours: Option<&'a Ran>,
+    /// The base batch in other ways.
+    pub ways: &'a [Way],
     /// The answer of the search that was not asked for.
     pub other: Option<&'a Ran>,
 }
@@ -71,7 +74,7 @@ pub(crate) fn tuning(
     rounds: Vec<Round>,
     why: String,
 ) -> Result<Tuning, Error> {
-    let Runs { best, keeper, yours, other } = *runs;
+    let Runs { best, keeper, yours, ways, other } = *runs;
     let policies = comparison(tuner, best)?;
     Ok(Tuning {
         kind: TuningKind,
@@ -87,7 +90,12 @@ pub(crate) fn tuning(
         rounds,
         why,
         keep_your_settings: yours.is_some_and(|yours| std::ptr::eq(yours, best)),
-        runs: vec![run("chosen", best), keeping(keeper), your_own(tuner, yours)?, other_search(tuner, other)],
+        runs: [
+            vec![run("chosen", best), keeping(keeper), your_own(tuner, yours)?],
+            ways.iter().map(Way::run).collect(),
+            vec![other_search(tuner, other)],
+        ]
+        .concat(),
         timeline: best.ran.as_ref().map(|ran| ran.timeline.clone()),
         search: best.plan.log.clone(),
         policies,
@@ -144,6 +152,39 @@ fn your_own(tuner: &Tuner<'_>, yours: Option<&Ran>) -> Result<Run, Error> {
         }
     };
     Ok(Run { what: what.to_owned(), batch, predicted: None, measured: None, note: Some(note) })
+}
+
+/// Why a search chose what it chose, where epochs within a share of the shortest count as equal.
+pub(crate) fn in_words(reason: &Reason, within: f64) -> String {
+    match *reason {
+        Reason::Shortest { gain: Some(0.0) } => {
+            "the shortest epoch predicted, with everything kept".to_owned()
+        }
+        Reason::Shortest { gain: Some(gain) } => {
+            let gain = gain * 100.0;
+            format!(
+                "the shortest epoch predicted, {gain:.1} % less than the largest batch that keeps everything"
+            )
+        }
+        Reason::Shortest { gain: None } => "the shortest epoch predicted".to_owned(),
+        Reason::WithinError { batch, gain, error } => format!(
+            "batch {batch} promises {:.1} % less, within the model's error of {:.1} %: everything is kept",
+            gain * 100.0,
+            error * 100.0
+        ),
+        Reason::Near { batch, saves, extra } => {
+            let [saves, within] = [saves, within].map(|share| share * 100.0);
+            let more = if extra > Seconds::ZERO {
+                format!(" and swaps or recomputes for {extra} of each iteration")
+            } else {
+                String::new()
+            };
+            format!(
+                "batch {batch} has an epoch {saves:.2} % shorter{more}; of all within {within:.1} % this one swaps and \
+                 recomputes least, and is the smallest"
+            )
+        }
+    }
 }
 
 /// All policies at the chosen batch. The planner's own row is the plan that was chosen.
