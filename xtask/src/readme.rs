@@ -8,9 +8,9 @@
 //! compared: times and losses are those of the machine on which the document was written. A plan of an iteration that takes
 //! no time shows nothing, and is found, too.
 //!
-//! What stands under `<!-- file NAME -->` is saved under that name, for commands below it. Lines under `<!-- from FILE -->` must
-//! stand in that file, one after the other: a test of that file is then one of the page. A block under `<!-- makes FILE -->` is
-//! run where the book is built ([`crate::book`]).
+//! What stands under `<!-- file NAME -->` is saved under that name, for commands below it. Lines under `<!-- from FILE -->`
+//! must stand in that file, one after the other: a test of that file is then one of the page. A block under
+//! `<!-- makes FILE -->` is run where the book is built ([`crate::book`]).
 
 use crate::Outcome;
 use crate::book;
