@@ -18,7 +18,9 @@ import plimsoll
 def network() -> nn.Module:
     """Stands for your own: six convolutions with batch norm, and a classifier."""
     blocks = [nn.Sequential(nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU()) for _ in range(6)]
-    return nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 3, padding=1), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)
+    )
 
 
 def batches(count: int) -> list[tuple[Tensor, Tensor]]:
@@ -29,7 +31,9 @@ def batches(count: int) -> list[tuple[Tensor, Tensor]]:
 def main() -> None:
     """Trains for a few steps."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--budget", default="60%", help="a size such as 22GiB, or a share of what eager takes")
+    parser.add_argument(
+        "--budget", default="60%", help="a size such as 22GiB, or a share of what eager takes"
+    )
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     torch.manual_seed(0)

@@ -46,6 +46,9 @@ const COUNT: &str = "count";
 /// What is no check either: it writes `runtime/src/cuda/headers.txt`.
 const HEADERS: &str = "headers";
 
+/// Nor this: it prints the line that installs mdBook, for a shell to run.
+const MDBOOK: &str = "mdbook";
+
 /// The check that, by itself, also builds the book.
 const BOOK: &str = "book";
 
@@ -87,6 +90,10 @@ fn main() -> ExitCode {
     if arguments == [COUNT] {
         return finish(count::table, |table| print!("{table}"));
     }
+    if arguments == [MDBOOK] {
+        println!("{}", book::build::installs());
+        return ExitCode::SUCCESS;
+    }
     if arguments == [HEADERS] {
         return finish(headers::make, |()| ());
     }
@@ -99,6 +106,7 @@ fn main() -> ExitCode {
         eprintln!("usage: cargo xtask <check>\n\n  {:9} all of these", "ci");
         CHECKS.iter().for_each(|check| eprintln!("  {:9} {}", check.name, check.about));
         eprintln!("  {COUNT:9} circles of files, long functions, lines: a table, and no fault");
+        eprintln!("  {MDBOOK:9} prints the line that installs mdBook, with which `book` builds the book");
         eprintln!("  {HEADERS:9} asks NVIDIA's headers, from PyPI, what runtime/src/cuda takes from them");
         return ExitCode::from(2);
     }

@@ -34,9 +34,6 @@ pub fn build(tree: &Tree) -> Result<Built, String> {
     let Some(mdbook) = find(&target) else { return Ok(Built::WithoutMdBook(installs())) };
     let chapters = chapters(tree);
     let staged = stage::stage(tree, &chapters);
-    if !staged.faults.is_empty() {
-        return Err(staged.faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
-    }
     let (source, book) = (target.join("book-pages"), target.join("book"));
     write(&source, &staged).map_err(|error| format!("cannot write {}: {error}", source.display()))?;
     make_report(tree, &chapters, &source)?;

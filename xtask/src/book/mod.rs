@@ -78,7 +78,7 @@ fn heading(text: &str) -> Option<&str> {
     markdown::parse(text).0.into_iter().find_map(|(_, line)| line.strip_prefix("# "))
 }
 
-/// Documents that are not in the book, or twice, and entries of the table that are not there.
+/// Documents that are not in the book, or twice, entries of the table that are not there, and links that the book cannot show.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     if tree.text(SUMMARY).is_none() {
         return vec![Finding::new(SUMMARY, 1, "it is missing: list the pages of the book in it")];
@@ -102,6 +102,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
             found.push(Finding::new(path, 1, format!("it is not in the book: list it in {SUMMARY}")));
         }
     }
+    found.extend(stage::stage(tree, &chapters).faults);
     found
 }
 
@@ -113,7 +114,7 @@ mod tests {
     const TABLE: &str = "# Summary\n\n[Start](start.md)\n\n# Use\n\n- [Python](../python/README.md)\n- [Why](why/README.md)\n";
     const WHY: &str = "# Why\n\n- [A\n  is](a.md), [b](b.md), [again](a.md), [far](../start.md)\n";
 
-    fn house<'a>(table: &'a str) -> Vec<(&'a str, &'a str)> {
+    fn house(table: &str) -> Vec<(&str, &str)> {
         vec![
             (SUMMARY, table),
             ("docs/start.md", "# Start\n"),
@@ -154,6 +155,11 @@ mod tests {
                 "docs/SUMMARY.md:9: `docs/gone.md` is not there: write it, or take it out",
                 "docs/SUMMARY.md:10: `docs/start.md` is in the book twice: take one out",
             ]
+        );
+        let mut unshown = house(TABLE);
+        unshown[1].1 = "# Start\n\n[a](why) [b](../nothing)\n";
+        assert!(
+            said(check, &unshown)[0].starts_with("docs/start.md:3: link to `../nothing`: a book can show")
         );
         assert!(said(check, &[("docs/a.md", "")])[0].contains("docs/SUMMARY.md:1: it is missing"));
     }

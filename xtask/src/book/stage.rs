@@ -39,10 +39,13 @@ pub fn stage(tree: &Tree, chapters: &[Chapter]) -> Staged {
     for chapter in chapters {
         let text = tree.text(&chapter.path).unwrap_or_default();
         let page = page(tree, chapters, &chapter.path, text, &mut staged);
-        if staged.pages.insert(place(&chapter.path).to_owned(), page).is_some() {
-            let what = format!("another page of the book has its place `{}`", place(&chapter.path));
+        let place = place(&chapter.path);
+        let takes_it = |other: &&Chapter| other.path != chapter.path && self::place(&other.path) == place;
+        if let Some(other) = chapters.iter().find(takes_it) {
+            let what = format!("in the book its place is `{place}`, and so is that of {}", other.path);
             staged.faults.push(Finding::new(&chapter.path, 1, what));
         }
+        staged.pages.insert(place.to_owned(), page);
     }
     staged.pages.insert("SUMMARY.md".to_owned(), summary(tree, chapters));
     staged
@@ -206,6 +209,21 @@ mod tests {
             [
                 "docs/use/a.md:2: link to `../../ir/src`: a book can show a file, not a folder without a README"
             ]
+        );
+    }
+
+    #[test]
+    fn two_pages_have_two_places() {
+        let tree = Tree::of(&[
+            ("docs/SUMMARY.md", "[a](a/b.md)\n[b](../a/b.md)\n"),
+            ("docs/a/b.md", ""),
+            ("a/b.md", ""),
+        ]);
+        let faults = stage(&tree, &chapters(&tree)).faults;
+        assert_eq!(faults.len(), 2);
+        assert_eq!(
+            faults[0].to_string(),
+            "docs/a/b.md:1: in the book its place is `a/b.md`, and so is that of a/b.md"
         );
     }
 
