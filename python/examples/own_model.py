@@ -6,7 +6,6 @@ python examples/own_model.py --budget 60%
 from __future__ import annotations
 
 import argparse
-import logging
 
 import torch
 import torch.nn.functional as F
@@ -35,7 +34,6 @@ def main() -> None:
         "--budget", default="60%", help="a size such as 22GiB, or a share of what eager takes"
     )
     arguments = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
     torch.manual_seed(0)
     loader = batches(8)
 
@@ -52,7 +50,6 @@ def main() -> None:
         optimizer.step()
     print(f"loss {loss.item():.4f}")
     print(step.explain())
-    step.report("report.html", seconds=5)
 
 
 if __name__ == "__main__":
