@@ -1,7 +1,8 @@
 //! The commands of the README and of the book work, and print what is shown below them.
 //!
 //! Every `cargo` and `plimsoll` command in a `sh` block must be understood: a command line of ours is run with
-//! `--help` added, so that an option that was renamed is found, and targets and files that a command names must exist. A block
+//! `--help` added, so that an option that was renamed is found, and targets and files that a command names must exist; so is a
+//! call of `plimsoll` in a code span. A block
 //! under `<!-- runs -->` is run for what it does, with all such blocks of a document in one temporary folder that links to what
 //! lies in the root. What stands in a block under `<!-- prints -->` after it must be its standard output, as to the
 //! first two words of each line and numbers left aside; a line `...` stands for any lines. Nothing else is
@@ -42,7 +43,8 @@ pub fn check(tree: &Tree) -> Outcome {
     let pages = book::chapters(tree).into_iter().map(|chapter| chapter.path);
     for path in std::iter::once(README.to_owned()).chain(pages.filter(|path| path != HISTORY)) {
         let Some(text) = tree.text(&path) else { continue };
-        let document = Document { path: &path, blocks: markdown::parse(text).1, room: None };
+        let (prose, blocks) = markdown::parse(text);
+        let document = Document { path: &path, prose, blocks, room: None };
         document.check(tree, &workshop, &mut found)?;
     }
     Ok(found)
@@ -51,6 +53,7 @@ pub fn check(tree: &Tree) -> Outcome {
 /// A document whose commands are tried.
 struct Document<'a> {
     path: &'a str,
+    prose: Vec<(usize, &'a str)>,
     blocks: Vec<Block<'a>>,
     /// The folder in which its commands run, from the first one on.
     room: Option<PathBuf>,
@@ -82,7 +85,17 @@ impl Document<'_> {
                     let text = std::fs::read_to_string(tools::root().join(file)).unwrap_or_default();
                     found.extend(differs(self.path, &block, file, &text));
                 }
-                _ => self.understand_all(tree, workshop, &block, found)?,
+                _ if block.language == "sh" => {
+                    for (line, command) in commands(&block) {
+                        self.understand(tree, workshop, line, &command, found)?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        for (line, prose) in std::mem::take(&mut self.prose) {
+            for span in markdown::spans(prose).filter(|span| is_call(span)) {
+                self.understand(tree, workshop, line, span, found)?;
             }
         }
         Ok(())
@@ -128,24 +141,30 @@ impl Document<'_> {
         Ok(printed)
     }
 
-    /// Asks for the help of every command of ours in a shell block.
-    fn understand_all(
+    /// Asks a command of ours for its help.
+    fn understand(
         &mut self,
         tree: &Tree,
         workshop: &Workshop,
-        block: &Block,
+        line: usize,
+        command: &str,
         found: &mut Vec<Finding>,
     ) -> Result<(), String> {
-        for (line, command) in commands(block).into_iter().filter(|_| block.language == "sh") {
-            let Some(ours) = within(&command) else { continue };
-            let output = workshop.sh(&self.room(tree, workshop)?, &asks_for_help(&ours))?;
-            if !output.status.success() {
-                let what = format!("`{command}` is not understood, {}", tools::last_words(&output));
-                found.push(Finding::new(self.path, line, what.replace('\n', " | ")));
-            }
+        let Some(ours) = within(command) else { return Ok(()) };
+        let output = workshop.sh(&self.room(tree, workshop)?, &asks_for_help(&ours))?;
+        if !output.status.success() {
+            let what = format!("`{command}` is not understood, {}", tools::last_words(&output));
+            found.push(Finding::new(self.path, line, what.replace('\n', " | ")));
         }
         Ok(())
     }
+}
+
+/// Whether a code span is a call of our program; one of any command, or with a hole for the reader, is none.
+fn is_call(span: &str) -> bool {
+    let verb = as_ours(span).and_then(|ours| ours.split_whitespace().nth(1).map(str::to_owned));
+    verb.is_some_and(|verb| verb.starts_with(|c: char| c.is_ascii_lowercase()))
+        && !span.contains(['<', '[', '…'])
 }
 
 /// The first line of a block that does not stand in the file from which it is, after the line before it.
@@ -297,6 +316,21 @@ mod tests {
         );
         shown("network resnet50", printed, Some("README.md:3: the command goes on with `batch #`"));
         shown("...\ngain 1", printed, Some("prints nothing more where `gain #` is shown"));
+    }
+
+    #[test]
+    fn calls_are_told_from_other_spans() {
+        assert!(is_call("plimsoll plan a.json --sweep 8") && is_call("plimsoll report STUDY"));
+        assert!(is_call("cargo run --release -- auto"));
+        for other in [
+            "plimsoll",
+            "plimsoll COMMAND --help",
+            "plimsoll <command> --help",
+            "plimsoll --version",
+            "plan a",
+        ] {
+            assert!(!is_call(other), "{other}");
+        }
     }
 
     #[test]

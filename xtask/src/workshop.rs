@@ -49,9 +49,13 @@ fn simple_part(command: &str) -> String {
 }
 
 /// The command that asks for help with the options of this one: each of them is parsed before help is shown, so that an option
-/// that is not there, or a value that it does not take, is an error. What follows `--` is another program's.
+/// that is not there, or a value that it does not take, is an error. What follows `--` is another program's. `config` takes the
+/// options of other commands, and no help; it only shows what is set.
 pub fn asks_for_help(command: &str) -> String {
     let command = simple_part(command);
+    if command.starts_with("plimsoll config ") {
+        return command;
+    }
     format!("{} --help", command.split_once(" -- ").map_or(&*command, |(ours, _)| ours))
 }
 
@@ -145,6 +149,7 @@ mod tests {
             asks_for_help("plimsoll auto a.py --budget 60% -- --epochs 3"),
             "plimsoll auto a.py --budget 60% --help"
         );
+        assert_eq!(asks_for_help("plimsoll config show tune"), "plimsoll config show tune");
         assert_eq!(asks_for_help("plimsoll doctor # of this machine"), "plimsoll doctor --help");
     }
 }
