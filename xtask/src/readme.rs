@@ -167,11 +167,18 @@ fn is_call(span: &str) -> bool {
         && !span.contains(['<', '[', '…'])
 }
 
-/// The first line of a block that does not stand in the file from which it is, after the line before it.
+/// The first line of a block that does not stand in the file from which it is, after the line before it. The file may have all
+/// of them further to the right.
 fn differs(path: &str, block: &Block, file: &str, text: &str) -> Option<Finding> {
     let lines: Vec<&str> = text.lines().collect();
-    let equal =
-        |at: usize| block.lines.iter().zip(&lines[at..]).take_while(|(ours, theirs)| ours == theirs).count();
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let equal = |at: usize| {
+        let further =
+            " ".repeat(indent(lines[at]).saturating_sub(indent(block.lines.first().unwrap_or(&""))));
+        let stands =
+            |(ours, theirs): &(&&str, &&str)| theirs.trim_end() == format!("{further}{ours}").trim_end();
+        block.lines.iter().zip(&lines[at..]).take_while(stands).count()
+    };
     let best = (0..lines.len()).map(equal).max().unwrap_or(0);
     let line = block.lines.get(best)?;
     Some(Finding::new(path, block.line + 1 + best, format!("`{line}` does not follow so in {file}")))
@@ -286,6 +293,8 @@ mod tests {
             say("b\nd", "a\nb\nc\nd\n").as_deref(),
             Some("README.md:3: `d` does not follow so in a.py")
         );
+        assert_eq!(say("b\n  c\n\nd", "a\n    b\n      c\n\n    d\n"), None);
+        assert!(say("b\nc", "    b\n      c\n").is_some());
         assert_eq!(say("b", "").as_deref(), Some("README.md:2: `b` does not follow so in a.py"));
     }
 
