@@ -19,6 +19,7 @@ SHOWN = {
     "lightning_module": ["8 steps, loss "],
     "limits": ["step 3: loss ", "in pieces: "],
     "fits": ["batch 256 fits in 24 GiB", "batch 256 does not fit in 1 GiB", "largest batch "],
+    "own_model": ["loss ", "batch 64, lr unchanged, peak ", "eager's peak ", "floor "],
     "sequences": ["length 20: loss ", "length 127: loss "],
     "suggest": ["measured ", "plimsoll.tune("],
 }

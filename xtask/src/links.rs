@@ -22,7 +22,8 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
                 }
             }
             for span in markdown::spans(prose).filter(|span| is_path(tree, span)) {
-                if resolve(path, span).is_none_or(|whole| !tree.has(&whole)) && !tree.has_tail(span) {
+                if markdown::resolve(path, span).is_none_or(|whole| !tree.has(&whole)) && !tree.has_tail(span)
+                {
                     report(format!("`{span}` is not in the house: name what took its place"));
                 }
             }
@@ -37,7 +38,8 @@ fn dead_link(tree: &Tree, path: &str, target: &str) -> Option<String> {
         return None;
     }
     let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
-    let Some(whole) = (if file.is_empty() { Some(path.to_owned()) } else { resolve(path, file) }) else {
+    let Some(whole) = (if file.is_empty() { Some(path.to_owned()) } else { markdown::resolve(path, file) })
+    else {
         return Some("it leaves the repository; link to what a clone holds".to_owned());
     };
     if !tree.has(&whole) {
@@ -54,20 +56,6 @@ fn is_path(tree: &Tree, span: &str) -> bool {
     let under_the_root = span.split_once('/').is_some_and(|(top, _)| !top.is_empty() && tree.has(top));
     let named = SOURCE_ENDINGS.iter().any(|end| span != *end && span.ends_with(end));
     plain && !span.starts_with(['/', '.']) && (under_the_root || named)
-}
-
-/// The path from the root of what a document calls `target`; none where that leaves the root.
-fn resolve(document: &str, target: &str) -> Option<String> {
-    let mut parts: Vec<&str> = document.split('/').collect();
-    parts.pop();
-    for part in target.split('/') {
-        match part {
-            "" | "." => {}
-            ".." => drop(parts.pop()?),
-            name => parts.push(name),
-        }
-    }
-    Some(parts.join("/"))
 }
 
 #[cfg(test)]

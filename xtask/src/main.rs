@@ -2,12 +2,13 @@
 //!
 //! Every fault is one line `path:line: what is wrong and what to do`, and all faults are listed before the exit
 //! code says 1. The rules that read text ([`tidy`], [`arrows`], [`circles`], [`links`], [`decisions`], [`glossary`],
-//! [`limits`]) are functions from a
+//! [`limits`], [`mod@book`]) are functions from a
 //! [`tree::Tree`] of texts to faults, so that each is tested on a few small strings. [`count`] is no
 //! check: it prints numbers. [`headers`] is none either: it asks NVIDIA's headers for what tests compare the code with.
 //! Nothing here runs the tests: `cargo test` does.
 
 mod arrows;
+mod book;
 mod circles;
 mod count;
 mod decisions;
@@ -22,7 +23,9 @@ mod syntax;
 mod tidy;
 mod tools;
 mod tree;
+mod workshop;
 
+use book::build::Built;
 use std::process::ExitCode;
 use std::time::Instant;
 use tree::{Finding, Tree};
@@ -43,6 +46,12 @@ const COUNT: &str = "count";
 /// What is no check either: it writes `runtime/src/cuda/headers.txt`.
 const HEADERS: &str = "headers";
 
+/// Nor this: it prints the line that installs mdBook, for a shell to run.
+const MDBOOK: &str = "mdbook";
+
+/// The check that, by itself, also builds the book.
+const BOOK: &str = "book";
+
 /// In the order in which `ci` runs them: what answers at once comes first.
 const CHECKS: &[Check] = &[
     Check {
@@ -60,17 +69,30 @@ const CHECKS: &[Check] = &[
     },
     Check { name: "glossary", about: "one word an idea", run: |tree| Ok(glossary::check(tree)) },
     Check { name: "limits", about: "lengths of documents", run: |tree| Ok(limits::check(tree)) },
+    Check {
+        name: BOOK,
+        about: "every document is in the book; alone, it builds the book",
+        run: |tree| Ok(book::check(tree)),
+    },
     Check { name: "locks", about: "lock files of fuzz and python", run: tools::locks },
     Check { name: "fmt", about: "formatting", run: |_| tools::fmt() },
     Check { name: "clippy", about: "lints, without a warning", run: |_| tools::clippy() },
     Check { name: "doc", about: "links inside the code's documentation", run: |_| tools::doc() },
-    Check { name: "readme", about: "the README's commands and what they print", run: readme::check },
+    Check {
+        name: "readme",
+        about: "commands of the README and the book, and what they print",
+        run: readme::check,
+    },
 ];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments == [COUNT] {
         return finish(count::table, |table| print!("{table}"));
+    }
+    if arguments == [MDBOOK] {
+        println!("{}", book::build::installs());
+        return ExitCode::SUCCESS;
     }
     if arguments == [HEADERS] {
         return finish(headers::make, |()| ());
@@ -84,11 +106,15 @@ fn main() -> ExitCode {
         eprintln!("usage: cargo xtask <check>\n\n  {:9} all of these", "ci");
         CHECKS.iter().for_each(|check| eprintln!("  {:9} {}", check.name, check.about));
         eprintln!("  {COUNT:9} circles of files, long functions, lines: a table, and no fault");
+        eprintln!("  {MDBOOK:9} prints the line that installs mdBook, with which `book` builds the book");
         eprintln!("  {HEADERS:9} asks NVIDIA's headers, from PyPI, what runtime/src/cuda takes from them");
         return ExitCode::from(2);
     }
     match Tree::read(&tools::root()) {
-        Ok(tree) => report(&tree, &chosen),
+        Ok(tree) => {
+            let checked = report(&tree, &chosen);
+            if arguments == [BOOK] && checked == ExitCode::SUCCESS { build_book(&tree) } else { checked }
+        }
         Err(error) => {
             eprintln!("xtask: cannot read the working tree: {error}");
             ExitCode::FAILURE
@@ -106,6 +132,27 @@ fn finish<T>(work: fn(&Tree) -> Result<T, String>, show: fn(T)) -> ExitCode {
         }
         Err(fault) => {
             eprintln!("xtask: {fault}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Builds the book, and says where it is.
+fn build_book(tree: &Tree) -> ExitCode {
+    let start = Instant::now();
+    match book::build::build(tree) {
+        Ok(Built::At(path)) => {
+            eprintln!("xtask book: built ({:.1} s)", start.elapsed().as_secs_f64());
+            println!("{}", path.display());
+            ExitCode::SUCCESS
+        }
+        Ok(Built::WithoutMdBook(installs)) => {
+            eprintln!("xtask book: not built, since mdBook is not here; this installs it:\n  {installs}");
+            ExitCode::SUCCESS
+        }
+        Err(fault) => {
+            println!("{fault}");
+            eprintln!("xtask book: cannot be built");
             ExitCode::FAILURE
         }
     }

@@ -58,6 +58,41 @@ pub fn links(line: &str) -> Vec<&str> {
     targets
 }
 
+/// A line whose links lead elsewhere: each target that `turn` answers gives way to the answer.
+pub fn turned(line: &str, mut turn: impl FnMut(&str) -> Option<String>) -> String {
+    if let Some((name, rest)) = line.strip_prefix('[').and_then(|rest| rest.split_once("]: ")) {
+        let target = rest.split_whitespace().next().unwrap_or_default();
+        let turned = turn(target).unwrap_or_else(|| target.to_owned());
+        return format!("[{name}]: {turned}{}", &rest[target.len()..]);
+    }
+    let mut parts: Vec<String> = Vec::new();
+    for (index, part) in line.split('`').enumerate() {
+        let mut pieces = part.split("](");
+        let mut text = pieces.next().unwrap_or_default().to_owned();
+        for piece in pieces {
+            let target = piece.split([')', ' ']).next().unwrap_or_default();
+            let turned = if index % 2 == 0 { turn(target) } else { None };
+            text = format!("{text}]({}{}", turned.as_deref().unwrap_or(target), &piece[target.len()..]);
+        }
+        parts.push(text);
+    }
+    parts.join("`")
+}
+
+/// The path from the root of what a document calls `target`; none where that leaves the root.
+pub fn resolve(document: &str, target: &str) -> Option<String> {
+    let mut parts: Vec<&str> = document.split('/').collect();
+    parts.pop();
+    for part in target.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()?),
+            name => parts.push(name),
+        }
+    }
+    Some(parts.join("/"))
+}
+
 /// The code spans in a line.
 pub fn spans(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
@@ -104,6 +139,24 @@ mod tests {
         assert_eq!(links("[a](b.md#c) and ![d](e.png \"t\") `[f](g)`"), ["b.md#c", "e.png"]);
         assert_eq!(links("[a]: b.md"), ["b.md"]);
         assert_eq!(spans("`a` b `c`").collect::<Vec<_>>(), ["a", "c"]);
+    }
+
+    #[test]
+    fn links_are_turned_outside_code() {
+        let turn = |target: &str| target.strip_suffix(".md").map(|name| format!("{name}.html"));
+        assert_eq!(
+            turned("[a](b.md) `[c](d.md)` [`e`](f.md \"t\") [g](h.rs)", turn),
+            "[a](b.html) `[c](d.md)` [`e`](f.html \"t\") [g](h.rs)"
+        );
+        assert_eq!(turned("[a]: b.md", turn), "[a]: b.html");
+        assert_eq!(turned("no link", turn), "no link");
+    }
+
+    #[test]
+    fn targets_are_seen_from_the_root() {
+        assert_eq!(resolve("docs/a/b.md", "../c.md").as_deref(), Some("docs/c.md"));
+        assert_eq!(resolve("README.md", "./docs/").as_deref(), Some("docs"));
+        assert_eq!(resolve("README.md", "../x"), None);
     }
 
     #[test]

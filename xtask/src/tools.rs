@@ -79,6 +79,12 @@ pub fn build_command_line() -> Result<PathBuf, String> {
     own.parent().map(Path::to_path_buf).ok_or_else(|| "xtask lies in no folder".to_owned())
 }
 
+/// Cargo's target folder, in which xtask itself lies.
+pub fn target() -> Option<PathBuf> {
+    let own = std::env::current_exe().ok()?;
+    own.ancestors().find(|folder| folder.join("CACHEDIR.TAG").is_file()).map(Path::to_path_buf)
+}
+
 fn cargo(arguments: &[&str]) -> Result<Output, String> {
     run(Command::new(env!("CARGO")).args(arguments))
 }
