@@ -49,15 +49,19 @@ fn budget(scale: &Scale, subject: &Subject) -> Bytes {
 /// What AccUDNN's Algorithm 2 chooses, and its schedule: from the largest batch whose layer-wise memory fits, down until eq.
 /// (6) holds.
 fn algorithm_2(subject: &Subject, budget: Bytes) -> Option<(Trace, Made)> {
-    let most = subject.largest(MOST, &mut |trace| floor(trace) <= budget);
-    let link = subject.link();
-    let Ok(found) = accudnn_batch(1, most, &|| false, &mut |batch| {
-        let trace = subject.trace(batch);
-        let holds = satisfies(&trace, budget, &link);
-        let made = holds.then(|| subject.plan(&trace, Policy::Accudnn, budget)).flatten();
-        Ok::<_, Infallible>(made.map(|made| (trace, made)))
-    });
-    found.map(|(_, found)| found)
+    let plan = |trace: &Trace| subject.plan(trace, Policy::Accudnn, budget);
+    let batch = subject.batch_once(budget, || {
+        let most = subject.largest(MOST, &mut |trace| floor(trace) <= budget);
+        let link = subject.link();
+        let Ok(found) = accudnn_batch(1, most, &|| false, &mut |batch| {
+            let trace = subject.trace(batch);
+            let holds = satisfies(&trace, budget, &link);
+            Ok::<_, Infallible>(holds.then(|| plan(&trace)).flatten())
+        });
+        found.map(|(batch, _)| batch)
+    })?;
+    let trace = subject.trace(batch);
+    plan(&trace).map(|made| (trace, made))
 }
 
 /// The largest batch, from one on, at which plimsoll trains no slower than this many images a second, and its rate there.

@@ -31,7 +31,7 @@ use table::{Table, or_dash};
 type Make = fn(&Scale) -> Table;
 
 /// All tables: name, what it shows, how it is made.
-const TABLES: [(&str, &str, Make); 24] = [
+const TABLES: [(&str, &str, Make); 31] = [
     ("vdnn-fig9", "vDNN: maximum memory of its policies on a K40", vdnn::memory),
     ("vdnn-fig12", "vDNN: performance of its policies on a K40", vdnn::performance),
     ("vdnn-fig13", "vDNN: VGG-16 to VGG-516 at batch 32", vdnn::very_deep),
@@ -62,6 +62,15 @@ const TABLES: [(&str, &str, Make); 24] = [
     ("europar-fig10", "Euro-Par'20: DenseNet, 500x500", |scale| europar::figure(scale, 10)),
     ("europar-fig11", "Euro-Par'20: DenseNet, 1000x1000", |scale| europar::figure(scale, 11)),
     ("europar-fig12", "Euro-Par'20: Inception", |scale| europar::figure(scale, 12)),
+    ("europar-fig13", "Euro-Par'20: images a second, ResNet, 224x224", |scale| europar::figure(scale, 13)),
+    ("europar-fig14", "Euro-Par'20: images a second, ResNet, 500x500", |scale| europar::figure(scale, 14)),
+    ("europar-fig15", "Euro-Par'20: images a second, ResNet, 1000x1000", |scale| europar::figure(scale, 15)),
+    ("europar-fig16", "Euro-Par'20: images a second, DenseNet, 224x224", |scale| europar::figure(scale, 16)),
+    ("europar-fig17", "Euro-Par'20: images a second, DenseNet, 500x500", |scale| europar::figure(scale, 17)),
+    ("europar-fig18", "Euro-Par'20: images a second, DenseNet, 1000x1000", |scale| {
+        europar::figure(scale, 18)
+    }),
+    ("europar-fig19", "Euro-Par'20: images a second, Inception", |scale| europar::figure(scale, 19)),
 ];
 
 /// DQN's one figure stands apart: its policy trains for seconds, and has controls.
@@ -102,7 +111,7 @@ fn main() -> ExitCode {
         all().for_each(|(name, about, _)| println!("{name:16} {about}"));
         return ExitCode::SUCCESS;
     }
-    let scale = Scale { small: options.small };
+    let scale = Scale::new(options.small);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/papers");
     let (mut worse, mut lines) = (Vec::new(), Vec::new());
     for (name, about, make) in all() {
