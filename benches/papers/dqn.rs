@@ -163,7 +163,7 @@ pub fn overheads(scale: &Scale) -> Table {
             cells.extend(theirs.iter().map(cell));
             cells.extend([&row.best, &row.last, &row.random, &row.annealing].map(|runs| runs.cell(compute)));
             cells.extend([cell(&ours), format!("{:.1}", row.seconds)]);
-            table.row(cells);
+            table.alone(cells);
             tally.count(&row, &theirs);
             if let (Some(dqn), Some(ours)) = (row.best.median(), &ours) {
                 table

@@ -12,6 +12,7 @@
 //! is worse than the paper's own system in a row. `cargo test` makes a small version of each and writes nothing.
 
 mod accudnn;
+mod claims;
 mod dqn;
 mod europar;
 mod layrub;
@@ -21,6 +22,7 @@ mod subjects;
 mod table;
 mod vdnn;
 
+use claims::Claims;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -113,7 +115,7 @@ fn main() -> ExitCode {
     }
     let scale = Scale::new(options.small);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/papers");
-    let (mut worse, mut lines) = (Vec::new(), Vec::new());
+    let (mut worse, mut index) = (Vec::new(), Index::default());
     for (name, about, make) in all() {
         if !options.names.is_empty() && !options.names.iter().any(|wanted| wanted == name) {
             continue;
@@ -124,9 +126,7 @@ fn main() -> ExitCode {
         let text = made.markdown(name, about);
         let took = start.elapsed().as_secs_f64();
         println!("{text}\n{name}: {took:.1} s\n");
-        let mean = or_dash(made.mean(), |mean| format!("{mean:.3}"));
-        let least = or_dash(made.least(), |least| format!("{:.3}", least.times));
-        lines.push(format!("| [{name}]({name}.md) | {about} | {mean} | {least} | {took:.1} |"));
+        index.add(name, about, &made, took);
         let svg = plot::svg(&made.plot);
         if options.write {
             std::fs::write(folder.join(format!("{name}.md")), &text)
@@ -135,8 +135,12 @@ fn main() -> ExitCode {
         }
         worse.extend(made.worse().map(|what| format!("{name}: {what}")));
     }
-    if options.write && options.names.is_empty() {
-        std::fs::write(folder.join("README.md"), index(&lines)).expect("the index can be written");
+    let all = options.names.is_empty();
+    if all {
+        println!("{}", index.markdown());
+    }
+    if options.write && all {
+        std::fs::write(folder.join("README.md"), index.markdown()).expect("the index can be written");
     }
     // A small table plans with next to no search: that plimsoll leads everywhere is for the full one.
     if worse.is_empty() || options.small {
@@ -147,16 +151,59 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// The index of all tables.
-fn index(lines: &[String]) -> String {
-    let version = plimsoll::study::version();
-    format!(
-        "# The papers' tables\n\n`cargo bench --bench papers` makes all of them, `cargo bench --bench papers -- NAME` one. \
-         Each shows plimsoll beside our implementation of the paper's policy, on the same model of the paper's device, \
-         beside what was published; nothing was measured. The advantage is plimsoll's over the paper's own system, over all \
-         rows: shorter times, less memory, larger batches, more layers; above 1 is better, and what differs by at most 0.1 % \
-         counts as equal. Made by plimsoll {version}.\n\n| table | what | advantage, geometric mean | least | seconds to \
-         make |\n| --- | --- | --- | --- | --- |\n{}\n",
-        lines.join("\n")
-    )
+/// The index of all tables, and what contradicts the papers in them.
+#[derive(Default)]
+struct Index {
+    lines: Vec<String>,
+    /// By paper.
+    claims: Vec<(&'static str, Claims)>,
+    published: usize,
+    rows: usize,
+    seconds: f64,
+}
+
+impl Index {
+    fn add(&mut self, name: &str, about: &'static str, made: &Table, took: f64) {
+        let mean = or_dash(made.mean(), |mean| format!("{mean:.3}"));
+        let least = or_dash(made.least(), |least| format!("{:.3}", least.times));
+        let (published, rows) = made.published_rows();
+        let line = format!(
+            "| [{name}]({name}.md) | {about} | {published} of {rows} | {mean} | {least} | {took:.1} |"
+        );
+        self.lines.push(line);
+        self.published += published;
+        self.rows += rows;
+        self.seconds += took;
+        let paper = about.split(':').next().expect("there is a first part");
+        if self.claims.last().is_none_or(|(last, _)| *last != paper) {
+            self.claims.push((paper, Claims::default()));
+        }
+        self.claims.last_mut().expect("one was added").1.join(&made.claims);
+    }
+
+    fn markdown(&self) -> String {
+        let version = plimsoll::study::version();
+        let mut text = format!(
+            "# The papers' tables\n\n`cargo bench --bench papers` makes all of them, `cargo bench --bench papers -- NAME` \
+             one. Each shows plimsoll beside our implementation of the paper's policy, on the same model of the paper's \
+             device, beside what was published; nothing was measured. Of the {} rows, {} have a number in the paper's text; \
+             the others are ours alone. The advantage is plimsoll's over the paper's own system, over all rows: shorter \
+             times, less memory, larger batches, more layers; above 1 is better, and what differs by at most 0.1 % counts \
+             as equal. No plan is made twice in one run: the seconds are those of the first table that shows it. All took \
+             {:.0} s. Made by plimsoll {version}.\n\n| table | what | rows in the text | advantage, geometric mean | least | \
+             seconds to make |\n| --- | --- | --- | --- | --- | --- |\n{}\n",
+            self.rows,
+            self.published,
+            self.seconds,
+            self.lines.join("\n")
+        );
+        text += "\n## Claims\n\nWhat the papers claim, held against the rows of all their tables, each row once; the pages \
+                 name the rows.\n";
+        for (paper, claims) in &self.claims {
+            for words in claims.words(false) {
+                text += &format!("\n- {paper}: {words}");
+            }
+        }
+        text + "\n"
+    }
 }

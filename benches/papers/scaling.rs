@@ -71,7 +71,7 @@ pub fn workers(scale: &Scale) -> Table {
                     let form = if form == Form::Tree { "tree" } else { "shards" };
                     let x = table.plot.at(&count.to_string());
                     table.plot.add(&format!("{name}, {interconnect}, {form}"), x, made.makespan / forward);
-                    table.row(vec![
+                    table.alone(vec![
                         (*name).to_owned(),
                         interconnect.to_string(),
                         count.to_string(),
