@@ -17,6 +17,7 @@ mod dqn;
 mod europar;
 mod layrub;
 mod plot;
+mod rates;
 mod scaling;
 mod subjects;
 mod table;
@@ -33,7 +34,7 @@ use table::{Table, or_dash};
 type Make = fn(&Scale) -> Table;
 
 /// All tables: name, what it shows, how it is made.
-const TABLES: [(&str, &str, Make); 31] = [
+const TABLES: [(&str, &str, Make); 32] = [
     ("vdnn-fig9", "vDNN: maximum memory of its policies on a K40", vdnn::memory),
     ("vdnn-fig12", "vDNN: performance of its policies on a K40", vdnn::performance),
     ("vdnn-fig13", "vDNN: VGG-16 to VGG-516 at batch 32", vdnn::very_deep),
@@ -53,6 +54,7 @@ const TABLES: [(&str, &str, Make); 31] = [
     ("accudnn-table3", "AccUDNN: beside SuperNeurons", accudnn::super_neurons),
     ("accudnn-fig9", "AccUDNN: memory of naive and dynamic swapping", accudnn::footprints),
     ("accudnn-fig10", "AccUDNN: eight workers", accudnn::workers),
+    ("accudnn-eq9", "AccUDNN: the learning rate of eq. (9)", rates::rates),
     ("workers-scaling", "Ours alone: 8 to 4,096 workers, and what limits them", scaling::workers),
     ("europar-fig5", "Euro-Par'20: ratio to the lower bound, 224x224, batch 32", |scale| {
         europar::figure(scale, 5)

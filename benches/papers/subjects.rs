@@ -10,7 +10,7 @@ use plimsoll::ir::schedule::{Link, Schedule};
 use plimsoll::ir::simulate::simulate;
 use plimsoll::ir::trace::Trace;
 use plimsoll::ir::{Bytes, Seconds};
-use plimsoll::networks::{LowerOptions, build, lower, usual};
+use plimsoll::networks::{Draw, LowerOptions, build, lower, usual};
 use plimsoll::tuner::model::devices::{Modelled, sheet};
 use plimsoll::tuner::{Allow, Limits, Outcome, PlanRequest, Policy, plan};
 use std::cell::RefCell;
@@ -40,6 +40,8 @@ struct Kept {
 pub struct Subject {
     pub network: Network,
     pub device: Modelled,
+    /// Of stochastic depth; none for ops that serve every draw.
+    draw: Option<Draw>,
     small: bool,
     /// Tells it apart from all others.
     key: String,
@@ -80,7 +82,7 @@ impl Scale {
         let image = side.filter(|_| !self.small).map_or(spec.image, |side| [side; 2]);
         let network = build(&NetworkSpec { image, ..spec }).ok()?;
         let key = format!("{named} {image:?} {device:?}");
-        Some(Subject { network, device, small: self.small, key, kept: Rc::clone(&self.kept) })
+        Some(Subject { network, device, draw: None, small: self.small, key, kept: Rc::clone(&self.kept) })
     }
 }
 
@@ -90,6 +92,13 @@ fn small_of(name: &str) -> &'static str {
 }
 
 impl Subject {
+    /// The same in an iteration of which it is known what stochastic depth drops.
+    pub fn drawn(mut self, draw: Draw) -> Subject {
+        self.key = format!("{} {draw:?}", self.key);
+        self.draw = Some(draw);
+        self
+    }
+
     /// One iteration with the device's seconds.
     pub fn trace(&self, batch: u64) -> Trace {
         self.program(batch).trace
@@ -98,7 +107,8 @@ impl Subject {
     /// The same, with what each op computes.
     pub fn program(&self, batch: u64) -> Program {
         let alternatives = |call: &Call| self.device.alternatives(call);
-        let options = LowerOptions { alternatives: &alternatives, ..LowerOptions::default() };
+        let options =
+            LowerOptions { draw: self.draw, alternatives: &alternatives, ..LowerOptions::default() };
         let mut program = lower(&self.network, batch, &options).expect("a batch that can be counted with");
         self.device.fill(&mut program);
         program

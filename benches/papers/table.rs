@@ -29,7 +29,7 @@ pub struct Table {
     pub claims: Claims,
     /// What explains the differences.
     pub notes: Vec<String>,
-    /// Whether its times are published ones and what follows from them, and no model's.
+    /// Whether its numbers are published ones and what follows from them, and no model's.
     pub published: bool,
     pub plot: Plot,
 }
@@ -115,7 +115,7 @@ impl Table {
         }
         let version = plimsoll::study::version();
         let times = match self.published {
-            true => "All times are the paper's, or follow from those.".to_owned(),
+            true => "All numbers are the paper's, or follow from those.".to_owned(),
             false => format!(
                 "All times are those of a model of the device; nothing was measured. plimsoll's search is cut to {} \
                  evaluations a plan.",
