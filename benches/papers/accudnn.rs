@@ -3,7 +3,7 @@
 
 use crate::plot::Plot;
 use crate::subjects::{Made, Scale, Subject, TWELVE_GB, device, floor, peak};
-use crate::table::{Table, at_most, gb, in_gb, or_dash, percent};
+use crate::table::{SAME, Table, at_most, gb, in_gb, or_dash, percent};
 use plimsoll::ir::trace::Trace;
 use plimsoll::ir::{Bytes, Seconds};
 use plimsoll::tuner::Policy;
@@ -50,7 +50,7 @@ fn budget(scale: &Scale, subject: &Subject) -> Bytes {
 /// (6) holds.
 fn algorithm_2(subject: &Subject, budget: Bytes) -> Option<(Trace, Made)> {
     let plan = |trace: &Trace| subject.plan(trace, Policy::Accudnn, budget);
-    let batch = subject.batch_once(budget, || {
+    let batch = subject.batch_once("algorithm 2", budget, || {
         let most = subject.largest(MOST, &mut |trace| floor(trace) <= budget);
         let link = subject.link();
         let Ok(found) = accudnn_batch(1, most, &|| false, &mut |batch| {
@@ -64,7 +64,8 @@ fn algorithm_2(subject: &Subject, budget: Bytes) -> Option<(Trace, Made)> {
     plan(&trace).map(|made| (trace, made))
 }
 
-/// The largest batch, from one on, at which plimsoll trains no slower than this many images a second, and its rate there.
+/// The largest batch, from one on and to a part in twenty, at which plimsoll trains no slower than this many images a second,
+/// and its rate there.
 fn no_slower(subject: &Subject, budget: Bytes, from: u64, rate: f64) -> (u64, f64) {
     let at = |batch: u64| {
         let trace = subject.trace(batch);
@@ -72,27 +73,22 @@ fn no_slower(subject: &Subject, budget: Bytes, from: u64, rate: f64) -> (u64, f6
             (floor(&trace) <= budget).then(|| subject.plan(&trace, Policy::Plimsoll, budget)).flatten()?;
         Some(subject.rate(&trace, made.makespan))
     };
-    let good = |found: Option<f64>| found.filter(|found| *found >= rate * (1.0 - 1e-3));
-    let mut best = (from, at(from).unwrap_or(0.0));
-    let (mut low, mut high) = (from, from);
-    // A small table looks no farther.
-    let limit = if subject.is_small() { from + 1 } else { MOST };
-    loop {
-        high = high + high / 2 + 1;
-        match good(at(high)) {
-            Some(found) if high < limit => (low, best) = (high, (high, found)),
-            _ => break,
+    let found = subject.batch_once(&format!("no slower than {rate} from {from}"), budget, || {
+        let good = |batch: u64| at(batch).is_some_and(|found| found >= rate * (1.0 - SAME));
+        let (mut low, mut high) = (from, from + from / 2 + 1);
+        // A small table looks no farther.
+        let limit = if subject.is_small() { from + 1 } else { MOST };
+        while high < limit && good(high) {
+            (low, high) = (high, high + high / 2 + 1);
         }
-    }
-    // To a part in twenty.
-    while high - low > 1 + low / 20 {
-        let middle = low.midpoint(high);
-        match good(at(middle)) {
-            Some(found) => (low, best) = (middle, (middle, found)),
-            None => high = middle,
+        while high - low > 1 + low / 20 {
+            let middle = low.midpoint(high);
+            if good(middle) { low = middle } else { high = middle }
         }
-    }
-    best
+        Some(low)
+    });
+    let batch = found.unwrap_or(from);
+    (batch, at(batch).unwrap_or(0.0))
 }
 
 /// What is said below the table of batches.

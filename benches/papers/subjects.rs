@@ -164,9 +164,9 @@ impl Subject {
         }
     }
 
-    /// A batch of this subject within a budget that was searched for, or what `search` finds.
-    pub fn batch_once(&self, budget: Bytes, search: impl FnOnce() -> Option<u64>) -> Option<u64> {
-        let key = format!("{} {budget:?}", self.key);
+    /// A batch of this subject within a budget that was looked for before, or what `search` finds.
+    pub fn batch_once(&self, what: &str, budget: Bytes, search: impl FnOnce() -> Option<u64>) -> Option<u64> {
+        let key = format!("{what} {} {budget:?}", self.key);
         let known = self.kept.batches.borrow().get(&key).copied();
         known.unwrap_or_else(|| {
             let found = search();
