@@ -25,7 +25,9 @@ impl Claims {
             self.0.push(Claim { words: words.to_owned(), rows: BTreeMap::new() });
             self.0.len() - 1
         });
-        self.0[at].rows.insert(row.into(), !as_claimed);
+        let row = row.into();
+        let before = self.0[at].rows.insert(row.clone(), !as_claimed);
+        assert_ne!(before, Some(as_claimed), "{words}: {row} has two verdicts");
     }
 
     /// Adds those of a page.
