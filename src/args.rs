@@ -5,12 +5,14 @@
 mod planning;
 mod requests;
 mod research;
+mod tuning;
 mod values;
 
 use planning::policy_help;
 pub use planning::{CheckArgs, CompareArgs, PlanArgs, PlanningArgs, SimulateArgs};
 pub use requests::{gpu, processor, study_of, threads_are_sound, tune_request};
 pub use research::{HELP_ALL, program, with_research};
+pub use tuning::{AutoArgs, DemoArgs, ProfileArgs, TuneArgs};
 pub use values::{
     DecayArg, DeviceChoice, DuplexArg, HostPlace, Image, KernelsArg, ObjectiveArg, OptimizerArg,
     PrecisionArg, ReluArg, RuleArg, SearchArg, ToolArg,
@@ -431,79 +433,6 @@ const OF_NETWORKS: [&str; 33] = [
     "save_every",
     "fresh",
 ];
-
-/// `auto`
-#[derive(Clone, Debug, Args)]
-#[allow(missing_docs, reason = "the groups are documented where they are defined")]
-pub struct AutoArgs {
-    /// Instead of a network: a Python script that calls plimsoll.tune. --budget and --link stand for those of its calls, and a
-    /// report of each planned step is written where it ends. Needs the Python package
-    #[arg(value_name = "SCRIPT", conflicts_with_all = OF_NETWORKS)]
-    pub script: Option<PathBuf>,
-    /// What the script is given, after `--`
-    #[arg(last = true, value_name = "ARGUMENTS", requires = "script")]
-    pub script_arguments: Vec<OsString>,
-    #[command(flatten)]
-    pub workload: WorkloadArgs,
-    #[command(flatten)]
-    pub search: SearchArgs,
-    #[command(flatten)]
-    pub cluster: ClusterArgs,
-    #[command(flatten)]
-    pub rate: RateArgs,
-    #[command(flatten)]
-    pub train: TrainArgs,
-    #[command(flatten)]
-    pub study: StudyArgs,
-}
-
-/// `demo`
-#[derive(Clone, Debug, Args)]
-pub struct DemoArgs {
-    /// The folder of what it measures and tries; by default studies/demo. A second run shows what is there
-    #[arg(long, value_name = "DIR")]
-    pub study: Option<PathBuf>,
-    /// Throw away what is in the folder, and measure anew
-    #[arg(long)]
-    pub fresh: bool,
-}
-
-/// `profile`
-#[derive(Clone, Debug, Args)]
-#[allow(missing_docs, reason = "the groups are documented where they are defined")]
-pub struct ProfileArgs {
-    #[command(flatten)]
-    pub workload: WorkloadArgs,
-    /// What the device may hold, such as 22GiB, 500MB, or 90% of the device's memory; by default what the study was begun
-    /// with; else, with cpu, what keeping everything takes at a batch of 16 (or at 32, where less does not train it), as if
-    /// the device were just that small; with cuda, what is free less 512 MiB, in steps of 256 MiB
-    #[arg(long, value_name = "SIZE")]
-    pub budget: Option<Size>,
-    /// No batch larger than this
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub max_batch: Option<u64>,
-    #[command(flatten)]
-    pub study: StudyArgs,
-}
-
-/// `tune`
-#[derive(Clone, Debug, Args)]
-#[allow(missing_docs, reason = "the groups are documented where they are defined")]
-pub struct TuneArgs {
-    #[command(flatten)]
-    pub workload: WorkloadArgs,
-    #[command(flatten)]
-    pub search: SearchArgs,
-    #[command(flatten)]
-    pub cluster: ClusterArgs,
-    #[command(flatten)]
-    pub rate: RateArgs,
-    /// Passes over the data that will be trained; the warm-up takes at most a tenth of them
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
-    pub epochs: u64,
-    #[command(flatten)]
-    pub study: StudyArgs,
-}
 
 /// `run`
 #[derive(Clone, Debug, Args)]

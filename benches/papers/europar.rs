@@ -1,12 +1,14 @@
-//! Euro-Par'20 (Beaumont, Eyraud-Dubois, Shilova) on a V100: makespan over the paper's lower bound, over memory limits.
+//! Euro-Par'20 (Beaumont, Eyraud-Dubois, Shilova) on a V100, over memory limits: makespan over the paper's lower bound (Fig. 5
+//! to 12), and images a second of the same rows (Fig. 13 to 19).
 //!
-//! The paper measured its chains with PyTorch; here our lowering gives the ops, the device's model their times, and the
-//! policies that need a chain group the trace into one (`tuner/src/policies/chain.rs`). The link carries one transfer at a
-//! time (assumption B).
+//! The paper measured its chains with PyTorch and simulated the schedules; here our lowering gives the ops, the device's model
+//! their times, and the policies that need a chain group the trace into one (`tuner/src/policies/papers/chain.rs`). The link
+//! carries one transfer at a time (assumption B).
 
+use crate::claims::Claims;
 use crate::plot::Plot;
 use crate::subjects::{ALL, MOVING, Scale, Subject, device, floor, peak};
-use crate::table::{Table, or_dash};
+use crate::table::{SAME, Table, at_most, gb, in_gb, or_dash, percent};
 use plimsoll::ir::schedule::{Duplex, Link};
 use plimsoll::ir::trace::Trace;
 use plimsoll::ir::{Bytes, Seconds};
@@ -70,40 +72,38 @@ fn cases(figure: u32) -> (&'static str, &'static [Case]) {
     }
 }
 
+/// The first figure that shows images a second.
+const THROUGHPUT: u32 = 13;
+
+/// The figure with the ratios of the rows of which this one shows images a second.
+fn ratios_of(figure: u32) -> u32 {
+    figure - 7
+}
+
 /// LB of Proposition 3: max(all ops, 2 (M_peak - M) / β).
 fn lower_bound(trace: &Trace, budget: Bytes, link: &Link) -> Seconds {
     let moving = least_moved(trace, budget).0 as f64 / link.offload_bytes_per_second.0;
     Seconds(moving).max(trace.fastest_seconds())
 }
 
-pub fn figure(scale: &Scale, figure: u32) -> Table {
-    let (what, cases) = cases(figure);
-    let plot = Plot::new(
-        &format!("Euro-Par'20, Fig. {figure}: {what}, V100"),
-        "memory limit between floor (0) and peak (1)",
-        "makespan over lower bound, geometric mean",
-    );
-    let mut table = Table::new(
-        format!(
-            "Euro-Par'20 §6, Fig. {figure}: {what}; NVIDIA V100 PCIe, 12.2 GB/s, one transfer at a time. Makespan over the \
-             paper's lower bound (Proposition 3) at memory limits f: 0 is the least that any plan needs, 1 is M_peak. \
-             `plimsoll, moving` may not run ops again, which the bound supposes; with it, plimsoll may go below the bound."
-        ),
-        &[
-            "network, side (batch)",
-            "f",
-            "greedy",
-            "dynprog",
-            "vdnn-ratio",
-            "tflms",
-            "autoswap",
-            "plimsoll, moving",
-            "plimsoll",
-        ],
-        plot,
-    );
-    let limits = scale.pick(&LIMITS, 2);
-    let mut ratios: Vec<Vec<Vec<f64>>> = vec![vec![Vec::new(); limits.len()]; POLICIES.len() + 2];
+/// A network at one limit.
+struct Row {
+    /// Network, side, batch.
+    of: String,
+    /// Images of an iteration.
+    batch: u64,
+    f: f64,
+    budget: Bytes,
+    bound: Seconds,
+    /// What an iteration takes where nothing waits for a transfer.
+    compute: Seconds,
+    /// Of each of `POLICIES`, of plimsoll that only moves, and of plimsoll; none where there is no plan.
+    makespans: Vec<Option<Seconds>>,
+}
+
+/// The rows of a figure with ratios.
+fn rows(scale: &Scale, cases: &[Case], table: &mut Table) -> Vec<Row> {
+    let mut rows = Vec::new();
     for (name, side, batch) in scale.pick(cases, 1) {
         let Some(subject) = scale.subject(name, Some(*side), device("v100", false)) else {
             table.note(format!("{name}: not in the zoo."));
@@ -111,53 +111,183 @@ pub fn figure(scale: &Scale, figure: u32) -> Table {
         };
         let trace = subject.trace(*batch);
         let link = Link { duplex: Duplex::Half, ..subject.link() };
-        for (at, f) in limits.iter().enumerate() {
-            let (floor, peak) = (floor(&trace), peak(&trace));
+        let (floor, peak) = (floor(&trace), peak(&trace));
+        for f in scale.pick(&LIMITS, 2).iter().copied() {
             let budget = floor + Bytes((f * (peak - floor).0 as f64) as u64);
-            let bound = lower_bound(&trace, budget, &link);
-            let ratio = |request: PlanRequest<'static>| {
-                over(&subject, &trace, PlanRequest { link, ..request }, bound)
-            };
-            let mut all: Vec<Option<f64>> =
-                POLICIES.iter().map(|policy| ratio(subject.request(*policy, budget))).collect();
+            let seconds =
+                |request: PlanRequest<'static>| seconds(&subject, &trace, PlanRequest { link, ..request });
+            let mut makespans: Vec<Option<Seconds>> =
+                POLICIES.iter().map(|policy| seconds(subject.request(*policy, budget))).collect();
             let ours = subject.request(Policy::Plimsoll, budget);
-            all.push(ratio(PlanRequest { allow: MOVING, ..ours }));
-            all.push(ratio(ours));
-            let cells = all.iter().map(|ratio| or_dash(*ratio, |ratio| format!("{ratio:.3}")));
-            table
-                .row([format!("{name}, {side} ({batch})"), f.to_string()].into_iter().chain(cells).collect());
-            for (ratio, kept) in all.iter().zip(&mut ratios) {
-                kept[at].extend(*ratio);
-            }
-            let best = all[..2].iter().flatten().copied().reduce(f64::min);
-            if let (Some(best), Some(moving), Some(both)) =
-                (best, all[POLICIES.len()], all[POLICIES.len() + 1])
-            {
-                let of = format!("{name}, {side}, f = {f}");
-                table.advantage(format!("{of}, moving"), best / moving);
-                table.advantage(of, best / both);
-            }
+            makespans.push(seconds(PlanRequest { allow: MOVING, ..ours }));
+            makespans.push(seconds(ours));
+            rows.push(Row {
+                of: format!("{name}, {side} ({batch})"),
+                batch: *batch,
+                f,
+                budget,
+                bound: lower_bound(&trace, budget, &link),
+                compute: trace.fastest_seconds(),
+                makespans,
+            });
         }
     }
-    let names = POLICIES.iter().map(|policy| policy.name()).chain(["plimsoll, moving", "plimsoll"]);
-    for (name, by_limit) in names.zip(&ratios) {
-        for (f, found) in limits.iter().zip(by_limit).filter(|(_, found)| !found.is_empty()) {
-            let mean = (found.iter().map(|ratio| ratio.ln()).sum::<f64>() / found.len() as f64).exp();
-            table.plot.add(name, *f, mean);
+    rows
+}
+
+/// The columns' names, in the order of a row's makespans.
+fn names() -> impl Iterator<Item = &'static str> {
+    POLICIES.iter().map(|policy| policy.name()).chain(["plimsoll, moving", "plimsoll"])
+}
+
+pub fn figure(scale: &Scale, figure: u32) -> Table {
+    if figure < THROUGHPUT { ratios(scale, figure) } else { throughput(scale, figure) }
+}
+
+fn ratios(scale: &Scale, figure: u32) -> Table {
+    let (what, cases) = cases(figure);
+    let plot = Plot::new(
+        &format!("Euro-Par'20, Fig. {figure}: {what}, V100"),
+        "memory limit between floor (0) and peak (1)",
+        "makespan over lower bound, geometric mean",
+    );
+    let heading: Vec<&str> = ["network, side (batch)", "f"].into_iter().chain(names()).collect();
+    let mut table = Table::new(
+        format!(
+            "Euro-Par'20 §6, Fig. {figure}: {what}; NVIDIA V100 PCIe, 12.2 GB/s, one transfer at a time. Makespan over the \
+             paper's lower bound (Proposition 3) at memory limits f: 0 is the least that any plan needs, 1 is M_peak. \
+             `plimsoll, moving` may not run ops again, which the bound supposes; with it, plimsoll may go below the bound."
+        ),
+        &heading,
+        plot,
+    );
+    let rows = rows(scale, cases, &mut table);
+    for row in &rows {
+        let all: Vec<Option<f64>> =
+            row.makespans.iter().map(|made| made.map(|made| made / row.bound)).collect();
+        let cells = all.iter().map(|ratio| or_dash(*ratio, |ratio| format!("{ratio:.3}")));
+        table.alone([row.of.clone(), row.f.to_string()].into_iter().chain(cells).collect());
+        claims(row, &all, &mut table.claims);
+        let best = all[..2].iter().flatten().copied().reduce(f64::min);
+        if let (Some(best), [.., Some(moving), Some(both)]) = (best, &all[..]) {
+            let of = format!("{}, f = {}", row.of, row.f);
+            table.advantage(format!("{of}, moving"), best / moving);
+            table.advantage(of, best / both);
+        }
+    }
+    for (at, name) in names().enumerate() {
+        for f in LIMITS {
+            let at_limit = rows.iter().filter(|row| row.f == f);
+            let found: Vec<f64> =
+                at_limit.filter_map(|row| row.makespans[at].map(|made| (made / row.bound).ln())).collect();
+            if !found.is_empty() {
+                table.plot.add(name, f, (found.iter().sum::<f64>() / found.len() as f64).exp());
+            }
         }
     }
     table.note(
-        "Published: the figures are not legible in the text; it says that DynProg is \"consistently\" below 1.2 of the \
-         bound, Greedy and DynProg are below VDNN everywhere, TFLMS reaches the bound at the highest limits only, and \
-         DynProg is almost optimal on DenseNet (§6.2).",
+        "Published: the figures are not legible in the text, so that no number of them stands here; what the text says of \
+         them is below.",
     );
     table.note("The plot has, of each policy, the geometric mean over the networks for which it has a plan at that limit.");
     table.note("`-`: no plan within the limit; the paper's 0 % is what the chain needs, which is more than the floor here.");
     table
 }
 
-/// The makespan of a plan over a bound; none where there is no plan.
-fn over(subject: &Subject, trace: &Trace, request: PlanRequest<'static>, bound: Seconds) -> Option<f64> {
+/// What the paper says of its ratios (§6.2), held against one row's. Two policies are compared where both have a plan.
+fn claims(row: &Row, ratios: &[Option<f64>], claims: &mut Claims) {
+    let of = format!("{}, f = {}", row.of, row.f);
+    let at =
+        |policy: Policy| ratios[POLICIES.iter().position(|known| *known == policy).expect("it is shown")];
+    let mut no_slower = |words: &str, one: Policy, other: Policy| {
+        if let (Some(one), Some(other)) = (at(one), at(other)) {
+            claims.hold(words, format!("{of} ({one:.3} over {other:.3})"), at_most(one, other));
+        }
+    };
+    no_slower("Greedy outperforms VDNN in all cases (§6.2)", Policy::Greedy, Policy::VdnnRatio);
+    no_slower("DynProg outperforms VDNN in all cases (§6.2)", Policy::DynProg, Policy::VdnnRatio);
+    no_slower("DynProg performs better than Greedy (§6.2)", Policy::DynProg, Policy::Greedy);
+    no_slower(
+        "DynProg performs better than AutoSwap, which is \"very inconsistent\" (§6.2)",
+        Policy::DynProg,
+        Policy::AutoSwap,
+    );
+    if let Some(ratio) = at(Policy::DynProg) {
+        let named = format!("{of} ({ratio:.3})");
+        claims.hold("DynProg is \"consistently\" below 1.2 of the bound (§6.2)", named.as_str(), ratio < 1.2);
+        if row.of.starts_with("densenet") {
+            let words =
+                "DynProg is \"almost optimal\" on DenseNet, which is taken as 5 % over the bound (§6.2)";
+            claims.hold(words, named, ratio < 1.05);
+        }
+    }
+    if row.f == LIMITS[LIMITS.len() - 1] {
+        let tflms = at(Policy::Tflms);
+        claims.hold(
+            "TFLMS is optimal at the highest limits, of which one is here (§6.2)",
+            format!("{of} ({})", or_dash(tflms, |ratio| format!("{ratio:.3}"))),
+            tflms.is_some_and(|ratio| ratio <= 1.0 + SAME),
+        );
+    }
+}
+
+/// T = batch / makespan (§6.4).
+fn throughput(scale: &Scale, figure: u32) -> Table {
+    let beside = ratios_of(figure);
+    let (what, cases) = cases(beside);
+    let plot = Plot::new(
+        &format!("Euro-Par'20, Fig. {figure}: throughput, the last network of the table, V100"),
+        "memory limit, GB",
+        "images/s",
+    );
+    let heading: Vec<&str> = ["network, side (batch)", "f", "limit: GB"]
+        .into_iter()
+        .chain(names())
+        .chain(["no limit", "lower bound"])
+        .collect();
+    let mut table = Table::new(
+        format!(
+            "Euro-Par'20 §6.4, Fig. {figure}: {what}; NVIDIA V100 PCIe, 12.2 GB/s, one transfer at a time. Images a second of \
+             the plans of [Fig. {beside}](europar-fig{beside}.md), which has their advantages; with all memory (`no limit`); \
+             and at the paper's lower bound of the makespan (Proposition 3), which supposes that nothing is recomputed."
+        ),
+        &heading,
+        plot,
+    );
+    let rows = rows(scale, cases, &mut table);
+    let last = rows.last().map(|row| row.of.clone());
+    for row in rows {
+        let rate = |seconds: Seconds| row.batch as f64 / seconds.0;
+        let cell = |seconds: Option<Seconds>| or_dash(seconds.map(rate), |rate| format!("{rate:.1}"));
+        let all = row.makespans.iter().copied().chain([Some(row.compute), Some(row.bound)]);
+        let cells = [row.of.clone(), row.f.to_string(), gb(row.budget)].into_iter().chain(all.map(cell));
+        table.alone(cells.collect());
+        if let Some(dynprog) = row.makespans[1] {
+            let share = row.bound / dynprog;
+            table.claims.hold(
+                "DynProg's throughput is at least 83 % of the highest possible (§6.2)",
+                format!("{}, f = {} ({})", row.of, row.f, percent(share)),
+                share >= 0.83,
+            );
+        }
+        if last.as_ref() == Some(&row.of) {
+            for (name, seconds) in names().zip(&row.makespans) {
+                seconds.iter().for_each(|seconds| table.plot.add(name, in_gb(row.budget), rate(*seconds)));
+            }
+            table.plot.add("lower bound", in_gb(row.budget), rate(row.bound));
+        }
+    }
+    table.note("Published: the figures are not legible in the text, so that no number of them stands here.");
+    table.note(
+        "The paper draws these curves for several batches of each network, powers of two; here each has one, the batch of the \
+         ratios.",
+    );
+    table.note("`-`: no plan within the limit; the paper's 0 % is what the chain needs, which is more than the floor here.");
+    table
+}
+
+/// The makespan of a plan; none where there is no plan.
+fn seconds(subject: &Subject, trace: &Trace, request: PlanRequest<'static>) -> Option<Seconds> {
     assert!(request.budget < ALL);
-    subject.outcome(trace, &request).ok().map(|made| made.makespan / bound)
+    subject.outcome(trace, &request).ok().map(|made| made.makespan)
 }

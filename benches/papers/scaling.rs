@@ -45,7 +45,8 @@ pub fn workers(scale: &Scale) -> Table {
     for (name, batch) in scale.pick(&NETWORKS, 1) {
         let Some(subject) = scale.subject(name, None, device("m40", true)) else { continue };
         let program = subject.program(*batch);
-        let Some(made) = subject.plan(&program.trace, Policy::Plimsoll, TWELVE_GB) else { continue };
+        let request = subject.request(Policy::Plimsoll, TWELVE_GB);
+        let Ok((made, schedule)) = subject.scheduled(&program.trace, &request) else { continue };
         for interconnect in scale.pick(&INTERCONNECTS, 1) {
             for count in scale.pick(&WORKERS, 2).iter().copied() {
                 for form in [Form::Sharded, Form::Tree] {
@@ -53,11 +54,11 @@ pub fn workers(scale: &Scale) -> Table {
                     let of = |overlap| {
                         let workers = Workers { count, interconnect, form, staged: true, passes: 1, overlap };
                         let exchange = exchange(&program, &workers).expect("it trains");
-                        exchange.check(&program.trace, &made.schedule).expect("the plan can run with it");
-                        let update = simulate_update(&program.trace, &made.schedule, &exchange).seconds;
-                        let least = bound(&program.trace, &made.schedule, &exchange);
+                        exchange.check(&program.trace, &schedule).expect("the plan can run with it");
+                        let update = simulate_update(&program.trace, &schedule, &exchange).seconds;
+                        let least = bound(&program.trace, &schedule, &exchange);
                         assert!(least.0 <= update.0 * (1.0 + 1e-9), "{least} bounds {update}");
-                        (update, least, busy(&program.trace, &made.schedule, &exchange))
+                        (update, least, busy(&program.trace, &schedule, &exchange))
                     };
                     let best = |overlap: fn(Bytes) -> Overlap| {
                         let all = PIECES.map(|bytes| of(overlap(Bytes(bytes))));
@@ -70,7 +71,7 @@ pub fn workers(scale: &Scale) -> Table {
                     let form = if form == Form::Tree { "tree" } else { "shards" };
                     let x = table.plot.at(&count.to_string());
                     table.plot.add(&format!("{name}, {interconnect}, {form}"), x, made.makespan / forward);
-                    table.row(vec![
+                    table.alone(vec![
                         (*name).to_owned(),
                         interconnect.to_string(),
                         count.to_string(),

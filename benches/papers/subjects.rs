@@ -1,6 +1,7 @@
 //! What the tables are made on: networks of the zoo, lowered at a batch and timed by a modelled device, and plans of them.
 //!
-//! Every plan is judged by `check` here, and its makespan worked out by `simulate`, whoever made it.
+//! Every plan is judged by `check` here, and its makespan worked out by `simulate`, whoever made it. No plan is made twice in
+//! one run: several figures of a paper show the same rows.
 
 use plimsoll::ir::check::check;
 use plimsoll::ir::network::{Network, NetworkSpec};
@@ -9,9 +10,12 @@ use plimsoll::ir::schedule::{Link, Schedule};
 use plimsoll::ir::simulate::simulate;
 use plimsoll::ir::trace::Trace;
 use plimsoll::ir::{Bytes, Seconds};
-use plimsoll::networks::{LowerOptions, build, lower, usual};
+use plimsoll::networks::{Draw, LowerOptions, build, lower, usual};
 use plimsoll::tuner::model::devices::{Modelled, sheet};
 use plimsoll::tuner::{Allow, Limits, Outcome, PlanRequest, Policy, plan};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
 
 /// A fifth or less of what plimsoll takes by itself, so that all tables take minutes: its plans are a little longer for that.
 pub const EVALUATIONS: u64 = 6000;
@@ -22,23 +26,36 @@ pub const TWELVE_GB: Bytes = Bytes(12 << 30);
 pub struct Scale {
     /// For `cargo test`: one small network a table, and hardly a search.
     pub small: bool,
+    kept: Rc<Kept>,
+}
+
+/// What this run has worked out, by what it was worked out for.
+#[derive(Default)]
+struct Kept {
+    plans: RefCell<HashMap<String, Result<Made, Bytes>>>,
+    batches: RefCell<HashMap<String, Option<u64>>>,
 }
 
 /// A network on a device.
 pub struct Subject {
     pub network: Network,
     pub device: Modelled,
+    /// Of stochastic depth; none for ops that serve every draw.
+    draw: Option<Draw>,
     small: bool,
+    /// Tells it apart from all others.
+    key: String,
+    kept: Rc<Kept>,
 }
 
 /// A plan that was judged.
+#[derive(Clone, Copy)]
 pub struct Made {
     pub makespan: Seconds,
     /// Resident bytes and pool. Of a plan that was made with memory to spare, the pool is spread out.
     pub memory: Bytes,
     /// Resident bytes and the most that is alive at once: what the plan would take, were addresses no matter.
     pub alive: Bytes,
-    pub schedule: Schedule,
 }
 
 /// A device of the papers: with the fast alternatives of convolutions, or with the usual one alone.
@@ -47,6 +64,10 @@ pub fn device(name: &str, fast_alternatives: bool) -> Modelled {
 }
 
 impl Scale {
+    pub fn new(small: bool) -> Scale {
+        Scale { small, kept: Rc::default() }
+    }
+
     /// The full list, or the small one.
     pub fn pick<'l, T>(&self, full: &'l [T], small: usize) -> &'l [T] {
         if self.small { &full[..small.min(full.len())] } else { full }
@@ -60,7 +81,8 @@ impl Scale {
         let spec = usual(named)?;
         let image = side.filter(|_| !self.small).map_or(spec.image, |side| [side; 2]);
         let network = build(&NetworkSpec { image, ..spec }).ok()?;
-        Some(Subject { network, device, small: self.small })
+        let key = format!("{named} {image:?} {device:?}");
+        Some(Subject { network, device, draw: None, small: self.small, key, kept: Rc::clone(&self.kept) })
     }
 }
 
@@ -70,6 +92,13 @@ fn small_of(name: &str) -> &'static str {
 }
 
 impl Subject {
+    /// The same in an iteration of which it is known what stochastic depth drops.
+    pub fn drawn(mut self, draw: Draw) -> Subject {
+        self.key = format!("{} {draw:?}", self.key);
+        self.draw = Some(draw);
+        self
+    }
+
     /// One iteration with the device's seconds.
     pub fn trace(&self, batch: u64) -> Trace {
         self.program(batch).trace
@@ -78,7 +107,8 @@ impl Subject {
     /// The same, with what each op computes.
     pub fn program(&self, batch: u64) -> Program {
         let alternatives = |call: &Call| self.device.alternatives(call);
-        let options = LowerOptions { alternatives: &alternatives, ..LowerOptions::default() };
+        let options =
+            LowerOptions { draw: self.draw, alternatives: &alternatives, ..LowerOptions::default() };
         let mut program = lower(&self.network, batch, &options).expect("a batch that can be counted with");
         self.device.fill(&mut program);
         program
@@ -104,8 +134,22 @@ impl Subject {
         PlanRequest { limits, ..PlanRequest::new(budget, self.link(), policy) }
     }
 
-    /// A plan, or what it lacks: the bytes that would be needed.
+    /// A plan for one of this subject's traces, or what it lacks: the bytes that would be needed.
     pub fn outcome(&self, trace: &Trace, request: &PlanRequest<'_>) -> Result<Made, Bytes> {
+        assert!(request.from.is_none() && request.limits.expired.is_none(), "the key would not tell");
+        let PlanRequest { budget, link, policy, allow, seed, limits, .. } = request;
+        let search = (seed, limits.evaluations);
+        let key = format!("{} {} {budget:?} {link:?} {policy:?} {allow:?} {search:?}", self.key, trace.batch);
+        let known = self.kept.plans.borrow().get(&key).copied();
+        known.unwrap_or_else(|| {
+            let made = self.scheduled(trace, request).map(|(made, _)| made);
+            self.kept.plans.borrow_mut().insert(key, made);
+            made
+        })
+    }
+
+    /// The same, with the schedule; always planned.
+    pub fn scheduled(&self, trace: &Trace, request: &PlanRequest<'_>) -> Result<(Made, Schedule), Bytes> {
         match plan(trace, request).expect("a sound request") {
             Outcome::Infeasible(witness) => Err(witness.needs),
             Outcome::Planned(plan) => {
@@ -115,9 +159,20 @@ impl Subject {
                 let alive = trace.resident_bytes + alive;
                 let memory = trace.resident_bytes + plan.schedule.pool_bytes;
                 assert!(memory <= request.budget, "{memory} of {}", request.budget);
-                Ok(Made { makespan, memory, alive, schedule: plan.schedule })
+                Ok((Made { makespan, memory, alive }, plan.schedule))
             }
         }
+    }
+
+    /// A batch of this subject within a budget that was looked for before, or what `search` finds.
+    pub fn batch_once(&self, what: &str, budget: Bytes, search: impl FnOnce() -> Option<u64>) -> Option<u64> {
+        let key = format!("{what} {} {budget:?}", self.key);
+        let known = self.kept.batches.borrow().get(&key).copied();
+        known.unwrap_or_else(|| {
+            let found = search();
+            self.kept.batches.borrow_mut().insert(key, found);
+            found
+        })
     }
 
     /// The least memory within which a policy has a plan, as its own witnesses say, and that plan.

@@ -1,5 +1,6 @@
 //! A table: its rows, how much better `plimsoll` is in each, and what a reader must know.
 
+use crate::claims::Claims;
 use crate::plot::Plot;
 use plimsoll::ir::Bytes;
 
@@ -11,17 +12,24 @@ pub struct Advantage {
 }
 
 /// Times that differ by no more than this share are equal.
-const SAME: f64 = 1e-3;
+pub const SAME: f64 = 1e-3;
+
+/// A row's cells, and whether it is ours alone: the paper's text has no number of it.
+struct Row {
+    cells: Vec<String>,
+    alone: bool,
+}
 
 pub struct Table {
     /// Which table of which paper, and the device and link that it was made for.
     pub from: String,
     pub heading: Vec<&'static str>,
-    pub rows: Vec<Vec<String>>,
+    rows: Vec<Row>,
     pub advantages: Vec<Advantage>,
+    pub claims: Claims,
     /// What explains the differences.
     pub notes: Vec<String>,
-    /// Whether its times are published ones and what follows from them, and no model's.
+    /// Whether its numbers are published ones and what follows from them, and no model's.
     pub published: bool,
     pub plot: Plot,
 }
@@ -29,20 +37,33 @@ pub struct Table {
 impl Table {
     pub fn new(from: impl Into<String>, heading: &[&'static str], plot: Plot) -> Table {
         let (rows, advantages, notes) = (Vec::new(), Vec::new(), Vec::new());
+        let claims = Claims::default();
         Table {
             from: from.into(),
             heading: heading.to_vec(),
             rows,
             advantages,
+            claims,
             notes,
             published: false,
             plot,
         }
     }
 
+    /// A row of which the paper's text has a number.
     pub fn row(&mut self, cells: Vec<String>) {
+        self.add(cells, false);
+    }
+
+    /// A row that is ours alone.
+    pub fn alone(&mut self, cells: Vec<String>) {
+        self.add(cells, true);
+    }
+
+    /// A row, which is ours alone or is not.
+    pub fn add(&mut self, cells: Vec<String>, alone: bool) {
         assert_eq!(cells.len(), self.heading.len(), "a row has a cell for each heading: {cells:?}");
-        self.rows.push(cells);
+        self.rows.push(Row { cells, alone });
     }
 
     pub fn note(&mut self, words: impl Into<String>) {
@@ -72,11 +93,7 @@ impl Table {
     }
 
     pub fn markdown(&self, name: &str, about: &str) -> String {
-        let mut text = format!("# {about}\n\n{}\n\n", self.from);
-        let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
-        text += &line(&self.heading.iter().map(|cell| (*cell).to_owned()).collect::<Vec<_>>());
-        text += &line(&vec!["---".to_owned(); self.heading.len()]);
-        self.rows.iter().for_each(|row| text += &line(row));
+        let mut text = format!("# {about}\n\n{}\n\n{}", self.from, self.grid());
         if let (Some(mean), Some(least)) = (self.mean(), self.least()) {
             let count = self.advantages.len();
             text += &format!(
@@ -90,9 +107,15 @@ impl Table {
             text += &format!("\nWorse than the paper's own system: {}.\n", worse.join("; "));
         }
         self.notes.iter().for_each(|note| text += &format!("\n- {note}"));
+        let claims = self.claims.words(true);
+        if !claims.is_empty() {
+            text += "\n\n## Claims\n\nThe paper's claims, held against the rows above; what differs by at most 0.1 % is \
+                     equal.\n";
+            claims.iter().for_each(|claim| text += &format!("\n- {claim}"));
+        }
         let version = plimsoll::study::version();
         let times = match self.published {
-            true => "All times are the paper's, or follow from those.".to_owned(),
+            true => "All numbers are the paper's, or follow from those.".to_owned(),
             false => format!(
                 "All times are those of a model of the device; nothing was measured. plimsoll's search is cut to {} \
                  evaluations a plan.",
@@ -103,6 +126,37 @@ impl Table {
             "\n\n{times} `cargo bench --bench papers -- {name}`, plimsoll {version}; plot: `{name}.svg`.\n"
         )
     }
+
+    /// The rows, and how many of them have a number in the paper's text. Where only some have, a column says which.
+    fn grid(&self) -> String {
+        let line = |cells: &[&str]| format!("| {} |\n", cells.join(" | "));
+        let alone = self.rows.iter().filter(|row| row.alone).count();
+        let mixed = 0 < alone && alone < self.rows.len();
+        let heading: Vec<&str> = self.heading.iter().copied().chain(mixed.then_some("in the text")).collect();
+        let mut text = line(&heading) + &line(&vec!["---"; heading.len()]);
+        for row in &self.rows {
+            let mark = mixed.then_some(if row.alone { "ours alone" } else { "published" });
+            text += &line(&row.cells.iter().map(String::as_str).chain(mark).collect::<Vec<_>>());
+        }
+        let (published, all) = (self.rows.len() - alone, self.rows.len());
+        text + &match published {
+            0 => "\nOurs alone: no row has a number in the paper's text.\n".to_owned(),
+            _ if alone == 0 => format!("\nRows with a number in the paper's text: all {all}.\n"),
+            _ => format!(
+                "\nRows with a number in the paper's text: {published} of {all}; the others are ours alone.\n"
+            ),
+        }
+    }
+
+    /// How many rows have a number in the paper's text, and how many there are.
+    pub fn published_rows(&self) -> (usize, usize) {
+        (self.rows.iter().filter(|row| !row.alone).count(), self.rows.len())
+    }
+}
+
+/// Whether one time, or size, is at most another, but for what counts as equal.
+pub fn at_most(one: f64, other: f64) -> bool {
+    one <= other * (1.0 + SAME)
 }
 
 /// A share in percent.

@@ -1,8 +1,9 @@
 //! vDNN (Rhu et al., arXiv 1602.08124) on a K40: memory and performance of its policies, and VGG of up to 516 layers.
 
+use crate::claims::Claims;
 use crate::plot::Plot;
 use crate::subjects::{ALL, Made, Scale, Subject, TWELVE_GB, device, peak};
-use crate::table::{Table, gb, in_gb, or_dash, percent};
+use crate::table::{SAME, Table, at_most, gb, in_gb, or_dash, percent};
 use plimsoll::ir::trace::Trace;
 use plimsoll::ir::{Bytes, Seconds};
 use plimsoll::tuner::Policy;
@@ -74,6 +75,40 @@ impl Pair {
 
 const FITS_NOT: &str = "(*)";
 
+/// The network that is not the paper's.
+const OURS: &str = "vgg16 (384)";
+
+/// Published means, by variant; none where the text does not say one.
+type Means = [Option<f64>; VARIANTS.len()];
+
+/// Holds the mean of each variant against the published one.
+fn hold_means(claims: &mut Claims, words: &str, ours: &[f64], published: Means) {
+    for (((name, ..), ours), published) in VARIANTS.iter().zip(ours).zip(published) {
+        if let Some(published) = published {
+            let row = format!("{name} ({} for {})", percent(*ours), percent(published));
+            claims.hold(words, row, (ours - published).abs() <= 0.05);
+        }
+    }
+}
+
+fn mean(all: &[f64]) -> f64 {
+    all.iter().sum::<f64>() / all.len().max(1) as f64
+}
+
+/// What §5.1 says of each network's memory; by variant, bytes and whether they fit.
+fn claims_of_memory(claims: &mut Claims, name: &str, made: &[(Option<Made>, bool)]) {
+    let bytes: Vec<f64> = made.iter().flat_map(|(made, _)| made).map(|made| made.alive.0 as f64).collect();
+    if bytes.len() < VARIANTS.len() || name == OURS {
+        return;
+    }
+    let (lean, dynamic) = (bytes[0], bytes[VARIANTS.len() - 1]);
+    let words = "vdnn-all (m) takes the least memory of the policies (§5.1)";
+    claims.hold(words, name, bytes.iter().all(|bytes| at_most(lean, *bytes)));
+    let words = "vdnn-dyn takes the most memory of the policies (§5.1)";
+    claims.hold(words, name, bytes.iter().all(|bytes| at_most(*bytes, dynamic)));
+    claims.hold("vdnn-dyn trains the network within 12 GB (§5.1)", name, made[VARIANTS.len() - 1].1);
+}
+
 pub fn memory(scale: &Scale) -> Table {
     let plot = Plot::new("Maximum memory of vDNN's policies, K40", "network (batch)", "GB").log_y();
     let mut table = Table::new(
@@ -98,7 +133,7 @@ pub fn memory(scale: &Scale) -> Table {
         let x = table.plot.at(&pair.name);
         let mut row = vec![pair.name.clone(), gb(pair.oracle_bytes)];
         table.plot.add("base (p)", x, in_gb(pair.oracle_bytes));
-        let mut dynamic = None;
+        let mut all = Vec::new();
         for ((name, policy, fast), saved) in VARIANTS.iter().zip(&mut saved) {
             let (made, fits) = pair.made(*policy, *fast);
             row.push(or_dash(made.as_ref(), |made| {
@@ -106,8 +141,10 @@ pub fn memory(scale: &Scale) -> Table {
                 saved.push(1.0 - made.alive.0 as f64 / pair.oracle_bytes.0 as f64);
                 format!("{}{}", gb(made.alive), if fits { "" } else { FITS_NOT })
             }));
-            dynamic = made;
+            all.push((made, fits));
         }
+        claims_of_memory(&mut table.claims, &pair.name, &all);
+        let dynamic = all[VARIANTS.len() - 1].0;
         let ours = dynamic.as_ref().and_then(|dynamic| least(scale, &pair, dynamic));
         row.push(or_dash(ours, gb));
         row.push(or_dash(pair.lean.leanest(&pair.lean_trace, Policy::Plimsoll), |made| gb(made.memory)));
@@ -118,16 +155,24 @@ pub fn memory(scale: &Scale) -> Table {
                 dynamic.alive.0 as f64 / ours.0 as f64,
             );
         }
-        table.row(row);
+        // Of these the text says what base (p) takes, 15 and 28 GB (§5.3).
+        table.add(row, !["vgg16 (128)", "vgg16 (256)"].contains(&&*pair.name));
     }
-    let published = ["69 %", "50 %", "not said", "39 %", "37 %"];
-    for (((name, ..), saved), published) in VARIANTS.iter().zip(saved).zip(published) {
-        let mean = saved.iter().sum::<f64>() / saved.len().max(1) as f64;
+    let published: Means = [Some(0.69), Some(0.50), None, Some(0.39), Some(0.37)];
+    let means: Vec<f64> = saved.iter().map(|saved| mean(saved)).collect();
+    for (((name, ..), mean), published) in VARIANTS.iter().zip(&means).zip(published) {
+        let published = published.map_or_else(|| "not said".to_owned(), percent);
         table.note(format!(
             "{name}: saves {} of base (p) on average; published: {published} (§5.1).",
-            percent(mean)
+            percent(*mean)
         ));
     }
+    hold_means(
+        &mut table.claims,
+        "What each policy saves of base (p) on average, to 5 points (§5.1)",
+        &means,
+        published,
+    );
     table.note(
         "Memory of vDNN's policies is the most that is alive at once; of plimsoll it is what is allocated, \
          addresses included.",
@@ -185,12 +230,14 @@ pub fn performance(scale: &Scale) -> Table {
         let mut row = vec![pair.name.clone()];
         let mut dynamic = None;
         let mut dynamic_fits = false;
+        let mut shares = Vec::new();
         for ((name, policy, fast), lost) in VARIANTS.iter().zip(&mut lost) {
             let (made, fits) = pair.made(*policy, *fast);
             row.push(or_dash(made.as_ref(), |made| {
                 let share = pair.oracle / made.makespan;
                 table.plot.add(name, x, share);
                 lost.push(1.0 - share);
+                shares.push(share);
                 format!("{}{}", percent(share), if fits { "" } else { FITS_NOT })
             }));
             (dynamic, dynamic_fits) = (made, fits);
@@ -205,7 +252,8 @@ pub fn performance(scale: &Scale) -> Table {
         tight
             .iter()
             .for_each(|made| table.plot.add("plimsoll in vdnn-dyn's memory", x, pair.oracle / made.makespan));
-        table.row(row);
+        table.add(row, published.is_none());
+        claims_of_performance(&mut table.claims, &pair, &shares);
         if let Some(dynamic) = dynamic {
             let times = |made: Option<Made>| made.map_or(0.0, |made| dynamic.makespan / made.makespan);
             table.advantage(format!("{}, in vdnn-dyn's memory", pair.name), times(tight));
@@ -215,20 +263,44 @@ pub fn performance(scale: &Scale) -> Table {
         }
     }
     let published = ["46 % (worst 59 %)", "not said", "43 % (worst 56 %)", "not said", "5 % (worst 22 %)"];
-    for (((name, ..), lost), published) in VARIANTS.iter().zip(lost).zip(published) {
-        let mean = lost.iter().sum::<f64>() / lost.len().max(1) as f64;
+    for (((name, ..), lost), published) in VARIANTS.iter().zip(&lost).zip(published) {
         let worst = lost.iter().copied().fold(0.0, f64::max);
-        let (mean, worst) = (percent(mean), percent(worst));
+        let (mean, worst) = (percent(mean(lost)), percent(worst));
         table.note(format!(
             "{name}: loses {mean} on average, {worst} at worst; published: {published} (§5.3)."
         ));
     }
+    let means: Vec<f64> = lost.iter().map(|lost| mean(lost)).collect();
+    hold_means(
+        &mut table.claims,
+        "What each policy loses to the oracle on average, to 5 points (§5.3)",
+        &means,
+        [Some(0.46), None, Some(0.43), None, Some(0.05)],
+    );
     table.note("The paper compares the feature extraction layers only; here the classifier and the update count too.");
     table.note(
         "VGG-16 (256) takes 28 GB in the paper and 12.2 here, where what is dead is freed at once and masks take a bit: it \
          nearly fits. At 384 none of vDNN's policies fits, and plimsoll does.",
     );
     table
+}
+
+/// What §5.3 says of each network's performance; by variant, the share of the oracle's.
+fn claims_of_performance(claims: &mut Claims, pair: &Pair, shares: &[f64]) {
+    let &[all, _, conv, _, dynamic] = shares else { return };
+    if pair.name == OURS {
+        return;
+    }
+    claims.hold(
+        "vdnn-dyn is faster than the policies with the leanest algorithms (§5.3)",
+        pair.name.as_str(),
+        at_most(all.max(conv), dynamic),
+    );
+    claims.hold(
+        "vdnn-dyn reaches 78 % of the oracle at worst (§5.3)",
+        format!("{} ({})", pair.name, percent(dynamic)),
+        dynamic >= 0.78 * (1.0 - SAME),
+    );
 }
 
 /// Fig. 13: convolutional layers, and the baseline's memory in GB where the text says it.
@@ -289,6 +361,19 @@ pub fn very_deep(scale: &Scale) -> Table {
             or_dash(least.as_ref(), |made| gb(made.memory)),
             or_dash(least.as_ref(), share),
         ]);
+        if let Some(dynamic) = dynamic {
+            let share = kept.makespan / dynamic.makespan;
+            table.claims.hold(
+                "vdnn-dyn has 99 % of the throughput of the baseline (§5.4)",
+                format!("{name} ({})", percent(share)),
+                share >= 0.99 * (1.0 - SAME),
+            );
+            table.claims.hold(
+                "vdnn-dyn takes 5.8 GB at most (§5.4)",
+                format!("{name} ({} GB)", gb(dynamic.alive)),
+                in_gb(dynamic.alive) <= 5.85,
+            );
+        }
         if let (Some(dynamic), Some(ours), Some(least)) = (dynamic, ours, least) {
             table.advantage(format!("{name}, time in vdnn-dyn's memory"), dynamic.makespan / ours.makespan);
             table.advantage(format!("{name}, least memory"), dynamic.alive.0 as f64 / least.memory.0 as f64);

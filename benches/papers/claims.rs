@@ -1,0 +1,63 @@
+//! What a paper claims, held against rows: which of them contradict it, by name.
+//!
+//! A page counts its own rows; the index counts those of all pages, each row once, as several figures share rows. Nothing here
+//! is typed in but the claim: what contradicts it is worked out from the rows.
+
+use std::collections::BTreeMap;
+
+/// A claim of a paper, and the rows that it was held against.
+pub struct Claim {
+    /// In the paper's sense, with the place.
+    pub words: String,
+    /// By name: whether the row contradicts it. A name has the numbers that say so.
+    pub rows: BTreeMap<String, bool>,
+}
+
+/// The claims of a page or of all, in the order in which they came up.
+#[derive(Default)]
+pub struct Claims(Vec<Claim>);
+
+impl Claims {
+    /// Notes whether one row is as claimed.
+    pub fn hold(&mut self, words: &str, row: impl Into<String>, as_claimed: bool) {
+        let known = self.0.iter().position(|claim| claim.words == words);
+        let at = known.unwrap_or_else(|| {
+            self.0.push(Claim { words: words.to_owned(), rows: BTreeMap::new() });
+            self.0.len() - 1
+        });
+        let row = row.into();
+        let before = self.0[at].rows.insert(row.clone(), !as_claimed);
+        assert_ne!(before, Some(as_claimed), "{words}: {row} has two verdicts");
+    }
+
+    /// Adds those of a page.
+    pub fn join(&mut self, page: &Claims) {
+        for claim in &page.0 {
+            for (row, contradicts) in &claim.rows {
+                self.hold(&claim.words, row.as_str(), !contradicts);
+            }
+        }
+    }
+
+    /// In words, an item for each claim; with the rows' names, or only how many they are.
+    pub fn words(&self, named: bool) -> Vec<String> {
+        self.0.iter().map(|claim| claim.words(named)).collect()
+    }
+}
+
+impl Claim {
+    fn words(&self, named: bool) -> String {
+        let against: Vec<&str> =
+            self.rows.iter().filter(|(_, against)| **against).map(|(row, _)| row.as_str()).collect();
+        let rows = |count: usize| if count == 1 { "1 row".to_owned() } else { format!("{count} rows") };
+        let verdict = match (against.len(), self.rows.len()) {
+            (0, 1) => "the one row agrees".to_owned(),
+            (0, all) => format!("all {} agree", rows(all)),
+            (1, all) => format!("1 of {} contradicts it", rows(all)),
+            (some, all) => format!("{some} of {} contradict it", rows(all)),
+        };
+        let names =
+            if named && !against.is_empty() { format!(": {}", against.join("; ")) } else { String::new() };
+        format!("{}: {verdict}{names}.", self.words)
+    }
+}
