@@ -17,8 +17,8 @@ use std::ffi::OsString;
 use std::path::Path;
 
 /// The options of `auto`.
-pub const OPTIONS: &str =
-    "--network lstm --data text --image 32x1 --budget 20MiB --link 500MB/s --threads 1 --epochs 1";
+pub const OPTIONS: &str = "--network lstm --data text --image 32x1 --max-batch 32 --budget 20MiB \
+                           --link 500MB/s --threads 1 --epochs 1";
 
 /// Where it works, unless another folder is named.
 const FOLDER: &str = "studies/demo";

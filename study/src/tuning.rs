@@ -361,11 +361,9 @@ impl Tuner<'_> {
             _ if self.watch.stops() => Err(Stopped::Searching.into()),
             Ok(found) => {
                 let took = Seconds(began.elapsed().as_secs_f64());
-                let (all, carried) =
-                    (found.plans().count(), found.plans().filter(|plan| plan.carried).count());
-                tracing::info!(
-                    "{all} batch sizes were planned in {took}, {carried} of them from a neighbour's plan"
-                );
+                let all = found.plans().count();
+                let carried = found.plans().filter(|plan| plan.carried).count();
+                tracing::info!("planning took {took}: batch sizes {all}, from a neighbour's plan {carried}");
                 Ok(found)
             }
             Err(SearchError::Caller(error)) => Err(error),
