@@ -95,7 +95,7 @@ fn shells_and_man_know_every_command() {
     }
     assert!(texts[0].contains("--no-recompute"));
     assert!(printed("man plan").contains(".TH plimsoll-plan 1"));
-    check(folder, "man plans", 2, &["no command `plans`", "auto, profile, tune, plan"]);
+    check(folder, "man plans", 2, &["no command `plans`", "auto, demo, profile, tune, plan"]);
     check(folder, "completions csh", 2, &["bash", "zsh", "fish"]);
 }
 

@@ -98,6 +98,8 @@ class Suggestion:
     `one` where that was not asked."""
     tried: list[Tried]
     """The suggested way first, then the others that were run, the fastest first, then those that were not run."""
+    reduces: bool = False
+    """Whether the model reduces its gradients between ranks (DDP): where they are accumulated, once for each update."""
 
     @property
     def peak_bytes(self) -> int:
@@ -131,7 +133,8 @@ class Suggestion:
         is_mean = self.accumulation > 1 and self.losses == "mean"
         step = f"lambda *batch: loss(*batch) / {self.accumulation}" if is_mean else "loss"
         rate = "" if self.learning_rate is None else f"; the optimizer's lr is {self.learning_rate:.6g}"
-        lines = [
+        lines = ["import contextlib"] if self.reduces and self.accumulation > 1 else []
+        lines += [
             f"# sample: a batch of {self.batch}, as the loader gives it{rate}",
             f"loader = DataLoader(dataset, batch_size={self.batch}, shuffle=True, drop_last=True)",
             f"step = plimsoll.tune({step}, model, optimizer, sample, {self.budget_bytes})",
@@ -144,13 +147,16 @@ class Suggestion:
                 "    optimizer.step()",
             ]
         else:
-            lines += [
-                "for number, batch in enumerate(loader, 1):",
-                "    step(*batch)",
-                f"    if number % {self.accumulation} == 0:",
-                "        optimizer.step()",
-                "        optimizer.zero_grad()",
-            ]
+            lines += ["for number, batch in enumerate(loader, 1):"]
+            lines += [f"    is_last = number % {self.accumulation} == 0"]
+            if self.reduces:
+                lines += [
+                    "    with contextlib.nullcontext() if is_last else model.no_sync():",
+                    "        step(*batch)",
+                ]
+            else:
+                lines += ["    step(*batch)"]
+            lines += ["    if is_last:", "        optimizer.step()", "        optimizer.zero_grad()"]
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -327,7 +333,8 @@ def _found(
             key=lambda one: (one.batch != batch, one.seconds is None, -one.samples_per_second),
         )
         rate = _rate(optimizer, size, size if keep_batch else batch)
-        return Suggestion(batch, ranked[0].accumulation, rate, budget, losses, ranked)
+        reduces = distributed.replica_of(model) is not None
+        return Suggestion(batch, ranked[0].accumulation, rate, budget, losses, ranked, reduces)
 
 
 @contextlib.contextmanager

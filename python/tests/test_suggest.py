@@ -1,5 +1,8 @@
 """`plimsoll.suggest`: a batch, an accumulation and a rate that were run, and nothing changed for it."""
 
+import contextlib
+from dataclasses import replace
+
 import pytest
 import torch
 from networks import budget_at, build, optimizer_of
@@ -83,6 +86,49 @@ def test_the_lines_to_paste_train_with_the_bits_of_the_whole_batch_in_parts():
         (task.loss(*part) / found.accumulation).backward()
     eager.step()
     assert all(map(torch.equal, planned, task.model.parameters()))
+
+
+def test_the_lines_to_paste_reduce_gradients_between_ranks_once_an_update(monkeypatch):
+    """Of a wrapper whose gradients are reduced in each call that is not within `no_sync`."""
+    calls = []
+
+    class Wrapper:
+        held = False
+
+        @contextlib.contextmanager
+        def no_sync(self):
+            self.held = True
+            yield
+            self.held = False
+
+    class Optimizer:
+        def step(self):
+            calls.append("update")
+
+        def zero_grad(self):
+            pass
+
+    model = Wrapper()
+
+    def tune(loss, model, optimizer, sample, budget):
+        assert loss(6) == 2
+        return lambda *batch: calls.append("added" if model.held else "reduced")
+
+    monkeypatch.setattr(plimsoll, "tune", tune)
+    found = suggestion.Suggestion(2, 3, None, 1 << 20, "mean", [], reduces=True)
+    names = {
+        "plimsoll": plimsoll,
+        "DataLoader": lambda *_, **__: [(k,) for k in range(6)],
+        "dataset": None,
+        "loss": lambda k: k,
+        "model": model,
+        "optimizer": Optimizer(),
+        "sample": None,
+    }
+    exec(found.code, names)
+    assert calls == ["added", "added", "reduced", "update"] * 2
+    assert "no_sync" not in replace(found, reduces=False).code
+    assert "no_sync" not in replace(found, accumulation=1).code
 
 
 def test_where_the_whole_batch_fits_best_it_is_not_split():

@@ -253,10 +253,13 @@ impl Tuned {
             n => format!("; the model was refitted {} times with what was measured", n - 1),
         };
         let words = capitalised(why);
-        format!(
-            "{words}. {tried} plans were made for batches from {} to {}{refits}.",
-            asked.least, asked.largest
-        )
+        let plans = if tried == 1 { "1 plan was".to_owned() } else { format!("{tried} plans were") };
+        let batches = if asked.least == asked.largest {
+            format!("batch {}", asked.largest)
+        } else {
+            format!("batches from {} to {}", asked.least, asked.largest)
+        };
+        format!("{words}. {plans} made for {batches}{refits}.")
     }
 
     /// What stays, what is swapped and what is recomputed, in one sentence.

@@ -53,16 +53,14 @@ impl Tuner<'_> {
     pub(super) fn plain_ways(&self, model: &Model, keeper: Option<&Ran>) -> Result<Vec<Way>, Error> {
         let base = self.request.rate.base_batch;
         let range = self.workload.smallest_batch()..=self.workload.samples();
-        let fits = self.keeps_all_memory(base);
-        if self.request.cluster.is_some() || !range.contains(&base) || fits? {
+        if self.request.cluster.is_some() || !range.contains(&base) {
+            return Ok(Vec::new());
+        }
+        let needs = self.workload.trace(base)?.memory().peak().map_or(Bytes::ZERO, |(_, bytes)| bytes);
+        if needs <= self.request.budget {
             return Ok(Vec::new());
         }
         Ok(vec![self.accumulated(model, keeper, base)?, self.recomputed(model, base)?])
-    }
-
-    fn keeps_all_memory(&self, batch: u64) -> Result<bool, Error> {
-        let peak = self.workload.trace(batch)?.memory().peak().map_or(Bytes::ZERO, |(_, bytes)| bytes);
-        Ok(peak <= self.request.budget)
     }
 
     fn accumulated(&self, model: &Model, keeper: Option<&Ran>, base: u64) -> Result<Way, Error> {

@@ -24,7 +24,7 @@ function answer() {
     "section",
     { id: "answer", class: "answer", "aria-label": "The answer" },
     aboutLine(),
-    element("h1", {}, answer.headline),
+    element("h1", {}, answer.headline.replace(/(\d) %/g, "$1\u00a0%")),
     element("p", { class: "lead" }, keep && !/keep your settings/i.test(answer.headline) ? [element("span", { class: "badge" }, "Keep your settings"), " "] : null, answer.why),
     warnings(),
     facts([
@@ -59,7 +59,7 @@ function settings(all) {
   const off = (s) => offBy(s.iteration_seconds, s.predicted_iteration_seconds);
   const with_error = (value, error, words) => (known(value) ? [seconds(value), known(error) ? element("small", {}, `± ${percent(error)} ${words}`) : null] : MISSING);
   const rows = [
-    ["batch", (s) => count(s.batch), (s) => s.batch],
+    ["batch", (s) => (s.batch ? count(s.batch) : MISSING), (s) => s.batch || null],
     ["iteration, predicted", (s) => with_error(s.predicted_iteration_seconds, s.predicted_error, "stated"), (s) => s.predicted_iteration_seconds],
     ["iteration, measured", (s) => with_error(s.iteration_seconds, s.relative_error, "spread"), (s) => s.iteration_seconds],
     ["off by", (s) => percent(off(s), true), off],
