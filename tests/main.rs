@@ -11,6 +11,7 @@ mod interrupts;
 mod modelled;
 mod mpi;
 mod onnx;
+mod pictures;
 mod precision;
 mod report;
 mod report_page;

@@ -4,7 +4,8 @@
 //! code says 1. The rules that read text ([`tidy`], [`arrows`], [`circles`], [`links`], [`decisions`], [`glossary`],
 //! [`limits`], [`mod@book`]) are functions from a
 //! [`tree::Tree`] of texts to faults, so that each is tested on a few small strings. [`count`] is no
-//! check: it prints numbers. [`headers`] is none either: it asks NVIDIA's headers for what tests compare the code with.
+//! check: it prints numbers. [`headers`] is none either: it asks NVIDIA's headers for what tests compare the code with. Nor is
+//! [`pictures`], which makes those of the README.
 //! Nothing here runs the tests: `cargo test` does.
 
 mod arrows;
@@ -17,6 +18,7 @@ mod headers;
 mod limits;
 mod links;
 mod markdown;
+mod pictures;
 mod readme;
 mod rust;
 mod syntax;
@@ -48,6 +50,9 @@ const HEADERS: &str = "headers";
 
 /// Nor this: it prints the line that installs mdBook, for a shell to run.
 const MDBOOK: &str = "mdbook";
+
+/// Nor this: it makes the README's pictures.
+const PICTURES: &str = "pictures";
 
 /// The check that, by itself, also builds the book.
 const BOOK: &str = "book";
@@ -97,6 +102,9 @@ fn main() -> ExitCode {
     if arguments == [HEADERS] {
         return finish(headers::make, |()| ());
     }
+    if arguments == [PICTURES] {
+        return finish(pictures::make, |folder| println!("{}", folder.display()));
+    }
     let chosen: Vec<&Check> = match arguments.as_slice() {
         [name] if name == "ci" => CHECKS.iter().collect(),
         [name] => CHECKS.iter().filter(|check| check.name == name).collect(),
@@ -108,6 +116,7 @@ fn main() -> ExitCode {
         eprintln!("  {COUNT:9} circles of files, long functions, lines: a table, and no fault");
         eprintln!("  {MDBOOK:9} prints the line that installs mdBook, with which `book` builds the book");
         eprintln!("  {HEADERS:9} asks NVIDIA's headers, from PyPI, what runtime/src/cuda takes from them");
+        eprintln!("  {PICTURES:9} makes the README's pictures; a test of the root holds them fresh");
         return ExitCode::from(2);
     }
     match Tree::read(&tools::root()) {

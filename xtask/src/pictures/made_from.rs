@@ -1,0 +1,122 @@
+//! What the README's pictures are made from, as a text of which it can be told later whether it has changed.
+//!
+//! The text has the commands, a checksum of the page without its report, a checksum of the photograph, and, value by value,
+//! what the report's first screen shows. Left out is what differs between machines and days: versions, times, the commit.
+//! Numbers are rounded to four digits, since libraries of mathematics differ in a last bit. The picture of memory is compared by
+//! itself: it is text. This is built into xtask, which writes the text, and into a test of the root, which compares.
+
+use serde_json::Value;
+
+/// What makes the report, on a modelled device: on every machine it is the same.
+pub const COMMANDS: [&str; 2] = [
+    "plimsoll tune --network resnet50 --image 224 --data synthetic --device v100 --budget 8GiB --max-batch 128 \
+     --objective fastest --study pictures",
+    "plimsoll report pictures",
+];
+
+/// Where they put it.
+pub const PAGE: &str = "pictures/report.html";
+
+/// The folder of the pictures, from the root, and its files.
+pub const FOLDER: &str = "docs/pictures";
+/// The report's first screen.
+pub const PHOTOGRAPH: &str = "report.png";
+/// Memory over time.
+pub const MEMORY: &str = "memory.svg";
+/// The text that [`made_from`] gives.
+pub const MADE_FROM: &str = "made-from.txt";
+
+/// What the first screen shows of a report.
+const SHOWN: [&str; 2] = ["/about", "/answer"];
+
+/// What differs between machines and days, and what the commands say already.
+const LEFT_OUT: [&str; 4] = ["plimsoll", "commit", "command", "unix_seconds"];
+
+/// The row of the machine that names the version.
+const VERSION: &str = "modelled with";
+
+/// A report's page, in two: the report, and the page around it.
+pub fn taken_apart(page: &str) -> Result<(Value, String), String> {
+    let begins = "<script type=\"application/json\" id=\"report\">";
+    let (before, rest) = page.split_once(begins).ok_or("the page holds no report")?;
+    let (report, after) = rest.split_once("</script>").ok_or("the report in the page has no end")?;
+    let report = serde_json::from_str(report).map_err(|error| format!("the report in the page: {error}"))?;
+    Ok((report, format!("{before}{after}")))
+}
+
+/// The text for a page and its photograph.
+pub fn made_from(page: &str, photograph: &[u8]) -> Result<String, String> {
+    let (report, around) = taken_apart(page)?;
+    let version = report["about"]["plimsoll"].as_str().ok_or("the report names no version")?;
+    let around = around.replace(&format!("Plimsoll {version}"), "Plimsoll");
+    let mut lines = vec!["Written by `cargo xtask pictures`, with the pictures beside it.".to_owned()];
+    lines.extend(COMMANDS.map(str::to_owned));
+    lines.push(format!("the page, without the report: {:016x}", checksum(around.as_bytes())));
+    lines.push(format!("{PHOTOGRAPH}: {:016x}", checksum(photograph)));
+    for shown in SHOWN {
+        let value = report.pointer(shown).ok_or_else(|| format!("the report has no {shown}"))?;
+        values(shown, value, &mut lines);
+    }
+    Ok(lines.join("\n") + "\n")
+}
+
+/// Every value below a place of the report, in a line each.
+fn values(place: &str, value: &Value, lines: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            let stays = |name: &String| !LEFT_OUT.contains(&name.as_str());
+            fields.iter().filter(|(name, _)| stays(name)).for_each(|(name, value)| {
+                values(&format!("{place}/{name}"), value, lines);
+            });
+        }
+        Value::Null => {}
+        Value::Array(list) if list.first().is_some_and(|name| name == VERSION) => {}
+        Value::Array(list) => list.iter().enumerate().for_each(|(at, value)| {
+            values(&format!("{place}/{at}"), value, lines);
+        }),
+        Value::Number(number) if number.is_f64() => {
+            lines.push(format!("{place}: {:.3e}", number.as_f64().unwrap_or(f64::NAN)));
+        }
+        Value::String(text) => lines.push(format!("{place}: {text}")),
+        other => lines.push(format!("{place}: {other}")),
+    }
+}
+
+/// FNV-1a of 64 bits: against change, not against forgery.
+fn checksum(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(version: &str, seconds: &str, style: &str) -> String {
+        format!(
+            "<meta content=\"Plimsoll {version}\">{style}<script type=\"application/json\" id=\"report\">\
+             {{\"about\": {{\"plimsoll\": \"{version}\", \"unix_seconds\": 1, \"machine\": [[\"modelled with\", \
+             \"Plimsoll {version}\"], [\"precision\", \"f32\"]]}}, \"answer\": {{\"note\": null, \
+             \"epoch_seconds\": {seconds}}}}}</script>"
+        )
+    }
+
+    #[test]
+    fn versions_and_last_digits_are_left_out_and_nothing_else() {
+        let text = made_from(&page("1", "1.50000001", ""), b"png").expect("a page");
+        assert!(text.contains("/about/machine/1/1: f32\n/answer/epoch_seconds: 1.500e0\n"), "{text}");
+        assert_eq!(made_from(&page("2", "1.5", ""), b"png").as_ref(), Ok(&text));
+        for (page, png) in
+            [(page("1", "1.6", ""), b"png"), (page("1", "1.5", "b"), b"png"), (page("1", "1.5", ""), b"pnG")]
+        {
+            assert_ne!(made_from(&page, png).as_ref(), Ok(&text));
+        }
+        assert_eq!(made_from("<html>", b""), Err("the page holds no report".to_owned()));
+    }
+
+    #[test]
+    fn the_checksum_is_fnv_1a() {
+        assert_eq!([checksum(b""), checksum(b"a")], [0xcbf2_9ce4_8422_2325, 0xaf63_dc4c_8601_ec8c]);
+    }
+}
