@@ -2,8 +2,8 @@
 //!
 //! The text has the commands, a checksum of the page without its report, a checksum of the photograph, and, value by value,
 //! what the report's first screen shows. Left out is what differs between machines and days: versions, times, the commit.
-//! Numbers are rounded to four digits, since libraries of mathematics differ in a last bit. The picture of memory is compared by
-//! itself: it is text. This is built into xtask, which writes the text, and into a test of the root, which compares.
+//! Numbers are rounded to four digits, since libraries of mathematics differ in a last bit. The picture of memory is text, and
+//! compared by itself. This is built into xtask, which writes the text, and into a test of the root, which compares.
 
 use serde_json::Value;
 
