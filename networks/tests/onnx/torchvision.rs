@@ -1,5 +1,5 @@
 //! Torchvision's classifiers, one of each family: which are read as `torch.onnx.export(model.train(), ..., dynamo=True,
-//! optimize=False)` writes them, and what of the others is not. README.md has the table, which is held to this list.
+//! optimize=False)` writes them, and what of the others is not. docs/command-line.md has the table, which is held to this list.
 
 use crate::onnx::export;
 use crate::onnx::judge::{judge_bytes, read_bytes};
@@ -8,7 +8,7 @@ use plimsoll_ir::network::LayerKind;
 use plimsoll_networks::{LowerOptions, lower};
 use std::path::Path;
 
-/// A network that is read: its family in README.md, itself, PyTorch's count of parameters, and the kinds of layers without
+/// A network that is read: its family in docs/command-line.md, itself, PyTorch's count of parameters, and the kinds of layers without
 /// which it would be another.
 const READ: [(&str, &str, u64, &[&str]); 14] = [
     ("AlexNet", "alexnet", 61_100_840, &["dropout"]),
@@ -90,19 +90,19 @@ fn what_is_not_read_says_what_stands_in_its_way() {
 }
 
 #[test]
-fn the_readme_says_what_is_read() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
-    let readme = std::fs::read_to_string(path).expect("the README is there");
+fn the_documentation_says_what_is_read() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/command-line.md");
+    let page = std::fs::read_to_string(path).expect("the page is there");
     let row = |start: &str| {
-        let found = readme.lines().find(|line| line.starts_with(&format!("| {start} |")));
-        found.unwrap_or_else(|| panic!("README.md has no row `{start}`")).to_owned()
+        let found = page.lines().find(|line| line.starts_with(&format!("| {start} |")));
+        found.unwrap_or_else(|| panic!("docs/command-line.md has no row `{start}`")).to_owned()
     };
     let (read, refused) = (row("read"), row("refused"));
     for (family, ..) in READ {
-        assert!(read.contains(family), "README.md does not say that {family} is read");
+        assert!(read.contains(family), "docs/command-line.md does not say that {family} is read");
     }
     for (family, ..) in REFUSED {
-        assert!(refused.contains(family), "README.md does not say that {family} is refused");
+        assert!(refused.contains(family), "docs/command-line.md does not say that {family} is refused");
         assert!(!read.contains(family), "{family}");
     }
 }

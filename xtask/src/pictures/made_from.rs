@@ -9,8 +9,8 @@ use serde_json::Value;
 
 /// What makes the report, on a modelled device: on every machine it is the same.
 pub const COMMANDS: [&str; 2] = [
-    "plimsoll tune --network resnet50 --image 224 --data synthetic --device v100 --budget 8GiB --max-batch 128 \
-     --objective fastest --study pictures",
+    "plimsoll tune --network densenet121 --image 224 --data synthetic --device h100 --budget 4GiB --base-batch 64 \
+     --max-batch 64 --study pictures",
     "plimsoll report pictures",
 ];
 
