@@ -79,8 +79,8 @@ pub fn build_command_line() -> Result<PathBuf, String> {
     own.parent().map(Path::to_path_buf).ok_or_else(|| "xtask lies in no folder".to_owned())
 }
 
-/// Cargo's target folder, in which xtask itself lies: cargo keeps there what it knows of the compiler. A `CACHEDIR.TAG` is there
-/// only where cargo made the folder.
+/// Cargo's target folder, in which xtask itself lies: cargo keeps there what it knows of the compiler. A `CACHEDIR.TAG`
+/// is there only where cargo made the folder.
 pub fn target() -> Option<PathBuf> {
     let own = std::env::current_exe().ok()?;
     own.ancestors().find(|folder| folder.join(".rustc_info.json").is_file()).map(Path::to_path_buf)

@@ -170,8 +170,7 @@ fn what_is_turned_or_shared_another_way_is_refused() {
 fn llama_is_read_as_hugging_face_exports_it() {
     let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/command-line.md");
     let page = std::fs::read_to_string(page).expect("the page is there");
-    let row =
-        page.lines().find(|line| line.starts_with("| read |")).expect("it has a table of what is read");
+    let row = page.lines().find(|line| line.starts_with("| read |")).expect("it has a table of what is read");
     assert!(row.contains("`LlamaForCausalLM`"), "docs/command-line.md does not say that Llama is read");
     for (file, parameters, kv_heads) in [
         ("llama.dynamo.train", 27_360, 2),

@@ -8,8 +8,8 @@ use plimsoll_ir::network::LayerKind;
 use plimsoll_networks::{LowerOptions, lower};
 use std::path::Path;
 
-/// A network that is read: its family in docs/command-line.md, itself, PyTorch's count of parameters, and the kinds of layers without
-/// which it would be another.
+/// A network that is read: its family in docs/command-line.md, itself, PyTorch's count of parameters, and the kinds of layers
+/// without which it would be another.
 const READ: [(&str, &str, u64, &[&str]); 14] = [
     ("AlexNet", "alexnet", 61_100_840, &["dropout"]),
     ("VGG", "vgg11_bn", 132_868_840, &["bn", "dropout"]),
