@@ -363,7 +363,9 @@ impl Tuner<'_> {
                 let took = Seconds(began.elapsed().as_secs_f64());
                 let all = found.plans().count();
                 let carried = found.plans().filter(|plan| plan.carried).count();
-                tracing::info!("planning took {took}: batch sizes {all}, from a neighbour's plan {carried}");
+                tracing::info!(
+                    "planned in {took} (batch sizes: {all}; of these, from a neighbour's plan: {carried})"
+                );
                 Ok(found)
             }
             Err(SearchError::Caller(error)) => Err(error),

@@ -43,6 +43,17 @@ fn planned(batch: u64, makespan: f64, swaps: bool) -> Planned {
     Planned { trace, schedule, makespan, log, sharing: Sharing::ALONE, carried: false }
 }
 
+/// What a test does not say of a search.
+const REQUEST: SearchRequest<'static> = SearchRequest {
+    dataset: 10,
+    least: 1,
+    most: 10,
+    keeps_all: None,
+    evaluations: 9,
+    within: 0.0,
+    stop: &|| false,
+};
+
 struct Case {
     dataset: u64,
     least: u64,
@@ -178,15 +189,7 @@ fn batches_without_a_plan_are_named_and_passed_by() {
 
 #[test]
 fn of_given_batches_no_other_is_planned() {
-    let request = SearchRequest {
-        dataset: 12,
-        least: 1,
-        most: 12,
-        keeps_all: None,
-        evaluations: 9,
-        within: 0.0,
-        stop: &|| false,
-    };
+    let request = SearchRequest { dataset: 12, most: 12, ..REQUEST };
     let mut plan_at = |k: u64, _: Option<&Planned>| {
         Ok::<_, Infallible>((k != 6).then(|| planned(k, 1.0 + k as f64, false)))
     };
@@ -220,15 +223,7 @@ fn limits_end_the_search_with_the_best_so_far() {
 
 #[test]
 fn the_callers_error_comes_through() {
-    let request = SearchRequest {
-        dataset: 10,
-        least: 1,
-        most: 10,
-        keeps_all: None,
-        evaluations: 9,
-        within: 0.0,
-        stop: &|| false,
-    };
+    let request = REQUEST;
     assert!(matches!(
         search(request, &|_| 0.0, &mut |_, _| Err("broken")),
         Err(SearchError::Caller("broken"))
@@ -343,15 +338,7 @@ fn plans_that_are_carried_lead_to_the_choice_of_plans_of_their_own() {
         excess: |k| 2e-4 * k.saturating_sub(150) as f64,
         slower: |k| (k * 37 % 100) as f64 * 1e-4,
     };
-    let request = SearchRequest {
-        dataset: 1000,
-        least: 8,
-        most: 400,
-        keeps_all: None,
-        evaluations: 60,
-        within: 0.0,
-        stop: &|| false,
-    };
+    let request = SearchRequest { dataset: 1000, least: 8, most: 400, evaluations: 60, ..REQUEST };
     for within in [0.0, 0.01, 0.03] {
         let request = SearchRequest { within, ..request };
         let (mut own, mut near) = (Vec::new(), Vec::new());
@@ -386,30 +373,14 @@ fn a_carried_plan_stays_where_a_plan_of_its_own_is_slower_or_missing() {
             let slower = |seconds| Planned { makespan: Seconds(seconds), ..planned(k, 1.0, true) };
             Ok::<_, Infallible>(if near.is_some() || k == 10 { Some(plan) } else { own.map(slower) })
         };
-        let request = SearchRequest {
-            dataset: 100,
-            least: 1,
-            most: 10,
-            keeps_all: None,
-            evaluations: 9,
-            within: 0.0,
-            stop: &|| false,
-        };
+        let request = SearchRequest { dataset: 100, ..REQUEST };
         let found = search_among(request, &[10, 9], &|_| 0.0, &mut plan_at).expect("found");
         let epochs: Vec<f64> = found.curve().map(|c| c.epoch.0).collect();
         assert_eq!(epochs, [100.0 / 9.0, 10.0]);
     }
     // The one that is chosen is asked for once.
     let mut asked = Vec::new();
-    let request = SearchRequest {
-        dataset: 100,
-        least: 1,
-        most: 10,
-        keeps_all: None,
-        evaluations: 9,
-        within: 0.2,
-        stop: &|| false,
-    };
+    let request = SearchRequest { dataset: 100, within: 0.2, ..REQUEST };
     let mut plan_at = |k: u64, near: Option<&Planned>| {
         asked.push((k, near.is_some()));
         let own = planned(k, k as f64, k == 10);
