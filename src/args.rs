@@ -66,10 +66,10 @@ pub enum Verb {
         after_help = "Example: plimsoll auto --network resnet18 --image 64 --data synthetic --budget 400MB"
     )]
     Auto(AutoArgs),
-    /// See on this CPU, in a minute, what a plan gains over what people do where a batch does not fit
+    /// Show on this CPU, in a minute, what a plan gains over a smaller batch, accumulation and recomputing
     ///
-    /// A text model is trained within a budget and with a link that are set for it. Measured are a smaller batch, accumulated
-    /// gradients, recomputing alone, and the plan. It is `auto` with options of its own, which it shows.
+    /// Trains a text model whose batch of 32 does not fit the budget: with a smaller batch, with accumulated gradients, by
+    /// recomputing alone, and by a plan that also swaps. The same as `auto` with certain options; `demo` prints them.
     #[command(after_help = "Example: plimsoll demo")]
     Demo(DemoArgs),
     /// Measure a network's layers and the link, at fractions of the largest batch

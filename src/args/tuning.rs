@@ -34,10 +34,10 @@ pub struct AutoArgs {
 /// `demo`
 #[derive(Clone, Debug, Args)]
 pub struct DemoArgs {
-    /// The folder of what it measures and tries; by default studies/demo. A second run shows what is there
+    /// The study's folder; by default studies/demo. A second run shows what the first one measured
     #[arg(long, value_name = "DIR")]
     pub study: Option<PathBuf>,
-    /// Throw away what is in the folder, and measure anew
+    /// Throw away the study in that folder, and measure anew
     #[arg(long)]
     pub fresh: bool,
 }

@@ -1,9 +1,9 @@
 //! `demo`: what a plan gains, seen on this machine's processor in less than a minute.
 //!
-//! It is `auto` with options that show it: a text model whose batch does not fit the budget, and a link that is as slow beside
-//! the processor as PCIe is beside a GPU, so that neither swapping nor recomputing alone is enough. The network is an LSTM,
-//! since each step of it reads all its weights: a small batch wastes most of them, as small batches do on a GPU. What people
-//! do about such a batch without a planner is measured in the same run.
+//! It is `auto` with options that show it: a text model whose batch does not fit the budget, and a paced link, so that neither
+//! swapping nor recomputing alone is as fast as both together. The network is an LSTM, which reads all its weights at every
+//! step of the text: a small batch computes little with each read. Small batches waste a GPU in the same way. A smaller batch,
+//! accumulated gradients and recomputing alone are measured in the same run.
 
 use crate::args::{Cli, DemoArgs, Verb};
 use crate::failure::Failure;

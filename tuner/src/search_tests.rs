@@ -208,15 +208,7 @@ fn limits_end_the_search_with_the_best_so_far() {
     assert!(matches!(run(&Case { evaluations: 0, ..CASE }, |_| Some(1.0)), Err(SearchError::Empty { .. })));
     assert!(matches!(run(&Case { least: 0, ..CASE }, |_| Some(1.0)), Err(SearchError::Empty { .. })));
     assert!(matches!(run(&Case { least: 401, ..CASE }, |_| Some(1.0)), Err(SearchError::Empty { .. })));
-    let stopped = SearchRequest {
-        dataset: 10,
-        least: 1,
-        most: 10,
-        keeps_all: None,
-        evaluations: 9,
-        within: 0.0,
-        stop: &|| true,
-    };
+    let stopped = SearchRequest { stop: &|| true, ..REQUEST };
     let got = search::<Infallible>(stopped, &|_| 0.0, &mut |k, _| Ok(Some(planned(k, 1.0, false))));
     assert!(matches!(got, Err(SearchError::Stopped)));
 }
