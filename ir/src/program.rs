@@ -13,8 +13,8 @@ mod call;
 mod operands;
 
 pub use call::{
-    After, AttentionShape, Call, ConvShape, EmbeddingShape, FusedRelu, PoolShape, RotaryShape, RowShape,
-    ScaleShape,
+    After, AttentionShape, Branch, Call, ConvShape, EmbeddingShape, FusedRelu, PoolShape, RotaryShape,
+    RowShape, ScaleShape,
 };
 pub use operands::{Access, OperandSpec, Operands};
 

@@ -2,7 +2,7 @@
 
 use plimsoll_ir::LayerId;
 use plimsoll_ir::network::{DropUnit, LayerKind};
-use plimsoll_ir::philox::{philox4x32, unit_f32};
+use plimsoll_ir::program::Branch;
 
 /// Which branches an iteration drops: what a dropout of whole batches draws in its kernel, known beforehand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,7 +16,12 @@ pub struct Draw {
 impl Draw {
     /// Whether the layer is a branch that is dropped.
     pub fn drops(self, layer: LayerId, kind: &LayerKind) -> bool {
-        let LayerKind::Dropout { probability, unit: DropUnit::Batch } = *kind else { return false };
-        unit_f32(philox4x32(self.seed, [0, 0, self.step, layer.0])[0]) < probability
+        branch_before(layer, kind).is_some_and(|branch| branch.is_dropped(self.seed, self.step))
     }
+}
+
+/// The branch that a layer ends, where it is a dropout of whole batches.
+pub(crate) fn branch_before(layer: LayerId, kind: &LayerKind) -> Option<Branch> {
+    let LayerKind::Dropout { probability, unit: DropUnit::Batch } = *kind else { return None };
+    Some(Branch { probability, stream: layer.0 })
 }

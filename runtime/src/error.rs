@@ -61,6 +61,14 @@ pub enum RuntimeError {
         /// What was read.
         loss: f32,
     },
+    /// The iteration of a draw of stochastic depth could not be made.
+    #[error("the draw of iteration {step} has no iteration of its own: {why}")]
+    Draw {
+        /// The iteration, from 0.
+        step: u64,
+        /// What went wrong.
+        why: String,
+    },
 }
 
 impl RuntimeError {

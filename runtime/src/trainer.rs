@@ -11,6 +11,7 @@
 //!
 //! What it deliberately does not do: choose a batch size, a rate or a schedule.
 
+mod draws;
 mod meeting;
 mod share;
 mod source;
@@ -23,6 +24,8 @@ use crate::executor::{Executor, Loaded};
 use crate::group::Group;
 use crate::state::{Half, saved_name};
 use crate::training_plan::TrainingPlan;
+use draws::PerDraw;
+pub use draws::{Drawn, Draws};
 use plimsoll_ir::health::Health;
 use plimsoll_ir::network::{NetworkSpec, Shape};
 use plimsoll_ir::philox::{philox4x32, unit_f32};
@@ -129,6 +132,9 @@ pub struct Trainer {
     plan: TrainingPlan,
     /// What it shares with other workers, or accumulates; none in a plain training.
     share: Option<Box<Share>>,
+    /// Where iterations of single draws come from, and the one that runs; none in most trainings.
+    per_draw: Option<PerDraw>,
+    drawn: Option<Loaded>,
     step: u64,
     /// What it was trained on so far, and the iterations of an epoch.
     data: Option<(DataName, u64)>,
@@ -230,6 +236,8 @@ impl Trainer {
             evaluate,
             plan,
             share,
+            per_draw: None,
+            drawn: None,
             step: 0,
             data: None,
             feed: None,
@@ -386,6 +394,9 @@ impl Trainer {
                 break Outcome::Paused;
             }
             let (step, learning_rate) = (self.step, self.plan.rate.at(self.step));
+            if let Some(per_draw) = &mut self.per_draw {
+                self.drawn = per_draw.load(step, &mut self.executor, &self.train)?;
+            }
             let stamp = self.write_input(source, (step, 0), learning_rate, self.plan.seed)?;
             let copied_to = ended.as_ref().map(|_| self.next_copy().half);
             let slot = self.next_slot(source, (step + 1, 0), copied_to)?;
@@ -394,15 +405,19 @@ impl Trainer {
             match (&ended, slot) {
                 (Some(_), _) => self.start_copying(stamp),
                 (None, Some(slot)) => self.executor.start_feeding(&self.train, slot),
-                (None, None) => self.executor.start(&self.train),
+                (None, None) => self.executor.start(self.drawn.as_ref().unwrap_or(&self.train)),
             }
             // Meanwhile the host prepares what it can.
-            let prepared = self.read_ahead(source, slot, [(step + 1, 0), (step + 2, 0)]);
+            let prepared = self.read_ahead(source, slot, [(step + 1, 0), (step + 2, 0)]).and_then(|()| {
+                let Some(per_draw) = &mut self.per_draw else { return Ok(()) };
+                if step + 1 < until { per_draw.prepare(step + 1, self.executor.device()) } else { Ok(()) }
+            });
             if std::mem::take(&mut self.look) {
                 self.seen = self.executor.device().health();
             }
             self.executor.finish()?;
             let end = Instant::now();
+            self.drawn = None;
             prepared?;
             self.step += 1;
             self.fed = slot.map(|_| (self.step, 0));
@@ -461,7 +476,8 @@ impl Trainer {
         next: Place,
         copied_to: Option<Half>,
     ) -> Result<Option<Half>, RuntimeError> {
-        if !self.train.feeds() {
+        // An iteration of a draw has its input elsewhere.
+        if !self.train.feeds() || self.per_draw.is_some() {
             return Ok(None);
         }
         let slot = copied_to.unwrap_or_else(|| match self.filled {
@@ -518,7 +534,7 @@ impl Trainer {
     pub fn train_timed(&mut self, data: &dyn Dataset) -> Result<Timeline, RuntimeError> {
         let per_epoch = self.accept(data)?;
         let mut feed = Feed::new(data, &self.plan);
-        self.fed = None;
+        (self.fed, self.drawn) = (None, None);
         let first = self.share.as_ref().map_or(0, |share| share.first());
         let mut source = Source { feed: &mut feed, data, per_epoch };
         self.write_input(&mut source, (self.step, first), self.plan.rate.at(self.step), self.plan.seed)?;
@@ -592,8 +608,9 @@ impl Trainer {
     ) -> Result<[u8; Hyper::BYTES], RuntimeError> {
         if self.fed.take() != Some(place) {
             let batch = source.batch_of(place);
-            self.executor.write_images(&self.train, batch.images())?;
-            self.executor.write_labels(&self.train, batch.labels())?;
+            let loaded = self.drawn.as_ref().unwrap_or(&self.train);
+            self.executor.write_images(loaded, batch.images())?;
+            self.executor.write_labels(loaded, batch.labels())?;
         }
         self.write_hyper(learning_rate, seed)
     }

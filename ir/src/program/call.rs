@@ -4,6 +4,7 @@
 //! computes it.
 
 use crate::network::{Function, Window};
+use crate::philox::{philox4x32, unit_f32};
 
 /// Shape of a convolution over a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -202,6 +203,23 @@ impl RotaryShape {
     }
 }
 
+/// A branch of stochastic depth (Huang et al. 2016). An iteration drops all of it where the dropout that ends it, a
+/// [`Call::DropoutForward`] of one run, drops its run 0.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Branch {
+    /// Of its being dropped.
+    pub probability: f32,
+    /// The dropout's.
+    pub stream: u32,
+}
+
+impl Branch {
+    /// Whether an iteration drops it.
+    pub fn is_dropped(self, seed: u64, step: u32) -> bool {
+        unit_f32(philox4x32(seed, [0, 0, step, self.stream])[0]) < self.probability
+    }
+}
+
 /// What a kernel computes. `x -> y` names operands: those read, then those written; a name that stands on both sides is
 /// one operand, at its place among those read. Where `accumulate` is set, the gradient is added to what the operand
 /// holds, and the op reads it too ([`Call::operands`] says all this as data). Computed in place, two operands are the
@@ -220,9 +238,9 @@ pub enum Call {
     /// that of a [`FusedRelu`]. In f32 the bits are those of the calls one by one, [`Call::Add`] and the ReLU's; in bf16 y is
     /// rounded once, and the mask is that of y.
     BatchNormForward { shape: RowShape, epsilon: f32, then: After },
-    /// stats, running mean, running variance -> running mean, running variance: each moved by `momentum` towards the
-    /// batch's (the variance unbiased, rows / (rows - 1)).
-    BatchNormRunning { shape: RowShape, epsilon: f32, momentum: f32 },
+    /// \[hyper\], stats, running mean, running variance -> running mean, running variance: each moved by `momentum` towards
+    /// the batch's (the variance unbiased, rows / (rows - 1)). In an iteration that drops `branch` both stay.
+    BatchNormRunning { shape: RowShape, epsilon: f32, momentum: f32, branch: Option<Branch> },
     /// x, gamma, beta, running mean, running variance -> y. In place allowed. For evaluation.
     BatchNormInference { shape: RowShape, epsilon: f32 },
     /// x, dy, gamma, stats, \[kept\] -> dx, dgamma, dbeta, \[dr\]: with dr = dy where the ReLU of `then` passes, else 0, and

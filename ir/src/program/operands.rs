@@ -117,7 +117,7 @@ impl Call {
             C::ConvBackwardFilter { shape: s, accumulate } => conv_backward_filter(&s, accumulate),
             C::ConvBackwardData { shape: s, accumulate } => conv_backward_data(&s, accumulate),
             C::BatchNormForward { shape: s, then, .. } => batch_norm_forward(&s, &then),
-            C::BatchNormRunning { shape: s, .. } => batch_norm_running(&s),
+            C::BatchNormRunning { shape: s, branch, .. } => batch_norm_running(&s, branch.is_some()),
             C::BatchNormInference { shape: s, .. } => batch_norm_inference(&s),
             C::BatchNormBackward { shape: s, then, accumulate } => batch_norm_backward(&s, &then, accumulate),
             C::LayerNormForward { shape: s, .. } => layer_norm_forward(&s),
@@ -354,9 +354,10 @@ fn layer_norm_backward(s: &RowShape, accumulate: bool) -> Operands {
     ])
 }
 
-fn batch_norm_running(s: &RowShape) -> Operands {
+fn batch_norm_running(s: &RowShape, of_branch: bool) -> Operands {
     let (c, stats) = (f32s(&[s.channels]), f32s(&[2, s.channels]));
-    Operands::of([read("stats", stats), update("running mean", c), update("running variance", c)])
+    let [mean, variance] = ["running mean", "running variance"].map(|name| update(name, c));
+    Operands::of([only_if(of_branch, hyper()), read("stats", stats), mean, variance])
 }
 
 fn batch_norm_inference(s: &RowShape) -> Operands {
@@ -564,7 +565,7 @@ fn sgd(n: u64, idle: bool) -> Operands {
 mod tests {
     use super::*;
     use crate::network::{Function, Window};
-    use crate::program::FusedRelu;
+    use crate::program::{Branch, FusedRelu};
     use crate::testing::every_call;
 
     fn check(call: Call, expected: &[u64]) {
@@ -672,7 +673,9 @@ mod tests {
             check(forward, of_forward);
             check(backward, of_backward);
         }
-        check(Call::BatchNormRunning { shape: rows, epsilon: 0.1, momentum: 0.1 }, &[24, 12, 12]);
+        let running = |branch| Call::BatchNormRunning { shape: rows, epsilon: 0.1, momentum: 0.1, branch };
+        check(running(None), &[24, 12, 12]);
+        check(running(Some(Branch { probability: 0.5, stream: 1 })), &[24, 24, 12, 12]);
         check(Call::BatchNormInference { shape: rows, epsilon: 0.1 }, &[120, 12, 12, 12, 12, 120]);
         check(Call::LayerNormForward { shape: rows, epsilon: 0.1 }, &[120, 12, 12, 120, 80]);
         check(Call::LayerNormBackward { shape: rows, accumulate: true }, &[120, 120, 12, 80, 120, 12, 12]);
@@ -760,7 +763,7 @@ mod tests {
             check(Call::BatchNormForward { shape: rows, epsilon: 1e-5, then }, &["x", "r", "y"]);
             check(Call::BatchNormBackward { shape: rows, then, accumulate: false }, kept);
         }
-        check(Call::BatchNormRunning { shape: rows, epsilon: 1e-5, momentum: 0.1 }, &[]);
+        check(Call::BatchNormRunning { shape: rows, epsilon: 1e-5, momentum: 0.1, branch: None }, &[]);
         check(Call::LayerNormBackward { shape: rows, accumulate: true }, &["x", "dy", "dx"]);
         check(Call::ReluMaskForward { elements: 24, ceiling: 6.0 }, &["x", "y"]);
         check(Call::SoftmaxCrossEntropyForward { shape: rows }, &["logits", "differences"]);

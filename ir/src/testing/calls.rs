@@ -2,8 +2,8 @@
 
 use crate::network::{Function, Window};
 use crate::program::{
-    After, AttentionShape, Call, ConvShape, EmbeddingShape, FusedRelu, PoolShape, RotaryShape, RowShape,
-    ScaleShape,
+    After, AttentionShape, Branch, Call, ConvShape, EmbeddingShape, FusedRelu, PoolShape, RotaryShape,
+    RowShape, ScaleShape,
 };
 
 /// A small call of each kind, with all the operands that it can have.
@@ -28,13 +28,14 @@ pub fn every_call() -> Vec<Call> {
     let (size, alpha, beta, bias, epsilon, elements) = (5, 1e-4, 0.75, 2.0, 1e-5, 100);
     let (function, accumulate, ceiling) = (Function::Gelu, false, 6.0);
     // With every operand that it can have.
+    let branch = Some(Branch { probability: 0.5, stream: 1 });
     let then = After { add: true, relu: Some(FusedRelu { ceiling, mask: true }) };
     vec![
         Call::ConvForward { shape: conv },
         Call::ConvBackwardFilter { shape: conv, accumulate },
         Call::ConvBackwardData { shape: conv, accumulate },
         Call::BatchNormForward { shape: rows, epsilon, then },
-        Call::BatchNormRunning { shape: rows, epsilon, momentum: 0.1 },
+        Call::BatchNormRunning { shape: rows, epsilon, momentum: 0.1, branch },
         Call::BatchNormInference { shape: rows, epsilon },
         Call::BatchNormBackward { shape: rows, then, accumulate },
         Call::LayerNormForward { shape: rows, epsilon },

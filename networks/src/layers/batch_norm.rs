@@ -68,8 +68,10 @@ impl Rules for BatchNorm {
         let call = Call::BatchNormForward { shape, epsilon, then };
         let saved: Vec<Operand> = [stats].into_iter().chain(mask).collect();
         let y = walk.forward_op(id, call, x, &parameters, over, &saved);
-        let operands = [stats].into_iter().chain(states).collect();
-        let call = Call::BatchNormRunning { shape, epsilon, momentum };
+        let branch = walk.facts.branch[id.index()];
+        let hyper = branch.map(|_| walk.hyper());
+        let operands = hyper.into_iter().chain([stats]).chain(states).collect();
+        let call = Call::BatchNormRunning { shape, epsilon, momentum, branch };
         walk.push(id, "running", Phase::Forward, call, operands);
         y
     }

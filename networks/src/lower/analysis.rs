@@ -1,18 +1,22 @@
 //! Works out what the walk must know of each layer, as its kind tells (`../layers`).
 
+use crate::draw::branch_before;
 use crate::error::NetworkError;
 use crate::layers::rules;
 use crate::walk::{Facts, Fused, LowerOptions, Mode, ReluStorage};
 use plimsoll_ir::LayerId;
 use plimsoll_ir::network::{Layer, LayerKind, Network};
+use plimsoll_ir::program::Branch;
 
 /// Works them out for a network.
 pub(super) fn facts(network: &Network, options: &LowerOptions) -> Result<Facts, NetworkError> {
     let count = network.layers.len();
     let evaluate = options.mode == Mode::Evaluate;
+    let branch = branches(network);
     let mut facts = Facts {
         source: (0..count).map(LayerId::new).collect(),
-        absent: absent(network, options)?,
+        absent: absent(network, options, &branch)?,
+        branch,
         trained: vec![false; count],
         last_reader: vec![None; count],
         kept: vec![false; count],
@@ -111,8 +115,35 @@ fn fuse(network: &Network, facts: &mut Facts, readers: &[usize], norm: LayerId, 
     facts.fused[norm.index()] = fused;
 }
 
+/// By layer: the branch of stochastic depth that all ways from it to the loss pass the end of; the first such on the way.
+fn branches(network: &Network) -> Vec<Option<Branch>> {
+    let mut all: Vec<Option<Vec<LayerId>>> = vec![None; network.layers.len()];
+    for (i, layer) in network.layers.iter().enumerate().rev() {
+        let (id, mut behind) = (LayerId::new(i), all[i].clone().unwrap_or_default());
+        if branch_before(id, &layer.kind).is_some() {
+            behind.insert(0, id);
+        }
+        for input in &layer.inputs {
+            let on_all = &mut all[input.index()];
+            match on_all {
+                Some(known) => known.retain(|end| behind.contains(end)),
+                None => *on_all = Some(behind.clone()),
+            }
+        }
+    }
+    let first = |ends: Option<Vec<LayerId>>| {
+        let end = *ends?.first()?;
+        branch_before(end, &network.layer(end).kind)
+    };
+    all.into_iter().map(first).collect()
+}
+
 /// The layers that a draw leaves out. What is dropped is 0, which only a sum with one other term left can do without.
-fn absent(network: &Network, options: &LowerOptions) -> Result<Vec<bool>, NetworkError> {
+fn absent(
+    network: &Network,
+    options: &LowerOptions,
+    branch: &[Option<Branch>],
+) -> Result<Vec<bool>, NetworkError> {
     let mut absent = vec![false; network.layers.len()];
     let Some(draw) = options.draw.filter(|_| options.mode == Mode::Train) else {
         return Ok(absent);
@@ -135,6 +166,17 @@ fn absent(network: &Network, options: &LowerOptions) -> Result<Vec<bool>, Networ
             );
             return Err(NetworkError::BadLayer { layer: network.layers[i].name.clone(), why });
         }
+    }
+    // What serves every draw leaves running statistics as they are where one branch is dropped, and knows of one only.
+    let stays = |i: usize| branch[i].is_some_and(|branch| branch.is_dropped(draw.seed, draw.step));
+    let moves =
+        |(i, layer): &(usize, &Layer)| absent[*i] && rules(&layer.kind).needs_variance() && !stays(*i);
+    if let Some((_, layer)) = network.layers.iter().enumerate().find(moves) {
+        let why = format!(
+            "the draw of iteration {} drops more than the branch that its running statistics are of, so lower for all draws",
+            draw.step
+        );
+        return Err(NetworkError::BadLayer { layer: layer.name.clone(), why });
     }
     Ok(absent)
 }

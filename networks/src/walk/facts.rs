@@ -1,6 +1,7 @@
 //! What is known of each layer before the walk: who reads its output last, and whether the backward pass needs it.
 
 use plimsoll_ir::LayerId;
+use plimsoll_ir::program::Branch;
 
 /// Facts of each layer, by its position.
 pub(crate) struct Facts {
@@ -9,6 +10,8 @@ pub(crate) struct Facts {
     pub source: Vec<LayerId>,
     /// Whether a draw of stochastic depth leaves it out: a dropped branch, and what only leads to it.
     pub absent: Vec<bool>,
+    /// The branch of stochastic depth that it lies on, and only on; the innermost of several.
+    pub branch: Vec<Option<Branch>>,
     /// Whether a parameter is trained at or above it, so that the gradient of its output is needed.
     pub trained: Vec<bool>,
     /// The last layer that reads its output forward.

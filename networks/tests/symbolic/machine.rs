@@ -376,11 +376,12 @@ fn evaluate_norm(
             }
             [vec![(at, y), (at + 1, stats)], written].concat()
         }
-        Call::BatchNormRunning { epsilon, momentum, .. } => {
-            let (x, mean, variance) =
-                (terms.argument_of(&format!("stats {epsilon}"), get(0)), get(1), get(2));
-            let mean = terms.apply(&format!("running mean {momentum}"), &[x, mean]);
-            vec![(1, mean), (2, terms.apply(&format!("running variance {momentum}"), &[x, variance]))]
+        Call::BatchNormRunning { epsilon, momentum, branch, .. } => {
+            let at = usize::from(branch.is_some());
+            let x = terms.argument_of(&format!("stats {epsilon}"), get(at));
+            let moved = ["running mean", "running variance"].map(|name| format!("{name} {momentum}"));
+            let moved = moved.iter().zip([at + 1, at + 2]);
+            moved.map(|(name, at)| (at, terms.apply(name, &[x, get(at)]))).collect()
         }
         Call::BatchNormInference { epsilon, .. } => {
             let inputs = [get(0), get(1), get(2), get(3), get(4)];

@@ -41,7 +41,7 @@ use layer_norm::{
 use multiply::{gradients_of_products_are_derivatives, products_with_scales};
 use plimsoll_ir::network::Window;
 use plimsoll_ir::philox::{philox4x32, unit_f32};
-use plimsoll_ir::program::{After, Call, ConvShape, Hyper, PoolShape, RowShape};
+use plimsoll_ir::program::{After, Branch, Call, ConvShape, Hyper, PoolShape, RowShape};
 use reference::wide;
 use sequences::{
     biases, embedding_gradients_are_derivatives, embeddings, lstm_gradients_are_derivatives,
@@ -248,11 +248,22 @@ fn batch_norm_after_training_of(rows: u64, channels: usize, seed: u32) {
     let moved = |old: &[f32], now: &[f32], factor: f64| -> Vec<f64> {
         old.iter().zip(now).map(|(o, n)| f64::from(*o) * 0.9 + 0.1 * factor * f64::from(*n)).collect()
     };
-    let running = Call::BatchNormRunning { shape, epsilon: EPSILON, momentum: 0.1 };
+    let running = |branch| Call::BatchNormRunning { shape, epsilon: EPSILON, momentum: 0.1, branch };
     let stats = input(&[mean.clone(), inverse].concat());
     let args = [stats, updated(&old[0]), updated(&old[1])];
     let expected = [moved(&old[0], &mean, 1.0), moved(&old[1], &variance, unbias)];
-    check(&running, &args, &[(1, &expected[0]), (2, &expected[1])]);
+    check(&running(None), &args, &[(1, &expected[0]), (2, &expected[1])]);
+    let branch = Branch { probability: 0.5, stream: 4 };
+    let kept = [0, 1].map(|i| wide(&old[i]));
+    let mut drawn = [false; 2];
+    for step in 0..8 {
+        let is_dropped = branch.is_dropped(6 << 32 | 5, step);
+        drawn[usize::from(is_dropped)] = true;
+        let [mean, variance] = if is_dropped { &kept } else { &expected };
+        let args = [&[hyper(5, 6, step)][..], &args].concat();
+        check(&running(Some(branch)), &args, &[(2, mean), (3, variance)]);
+    }
+    assert_eq!(drawn, [true; 2]);
 
     let x = random.floats(rows as usize * channels);
     let [gamma, beta] = [0, 1].map(|_| random.floats(channels));
@@ -364,9 +375,14 @@ fn dropout() {
     }
 }
 
-fn dropout_of(n: usize, probability: f32, run: u64, [seed_low, seed_high, step, stream]: [u32; 4]) {
+/// What a kernel draws from.
+fn hyper(seed_low: u32, seed_high: u32, step: u32) -> Arg {
     let hyper = Hyper { learning_rate: 0.0, momentum: 0.0, weight_decay: 0.0, seed_low, seed_high, step };
-    let hyper = Arg::In(hyper.to_bytes().to_vec());
+    Arg::In(hyper.to_bytes().to_vec())
+}
+
+fn dropout_of(n: usize, probability: f32, run: u64, [seed_low, seed_high, step, stream]: [u32; 4]) {
+    let hyper = hyper(seed_low, seed_high, step);
     let x = Random::new(1).floats(n);
     let elements = n as u64;
     let seed = u64::from(seed_high) << 32 | u64::from(seed_low);

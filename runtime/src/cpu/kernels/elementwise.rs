@@ -8,7 +8,7 @@ use super::maps::Map;
 use super::threads::Threads;
 use super::vector::{Ptr, map_rows, vectorized};
 use plimsoll_ir::philox::{philox4x32, unit_f32};
-use plimsoll_ir::program::RowShape;
+use plimsoll_ir::program::{Branch, RowShape};
 
 /// Elements of a task; a multiple of 8, so that no two tasks share a byte of a mask.
 pub(super) const PIECE: usize = 1 << 14;
@@ -272,6 +272,26 @@ pub(super) unsafe fn relu_mask_backward(
     });
 }
 
+/// The seed of an iteration's draws, and its number.
+///
+/// # Safety
+/// `hyper` holds [`plimsoll_ir::program::Hyper`].
+unsafe fn seed_and_step(hyper: Ptr<u32>) -> (u64, u32) {
+    // SAFETY: the caller's promise; seed low, seed high and step are words 3, 4 and 5.
+    let [low, high, step] = unsafe { [3, 4, 5].map(|word| hyper.at(word).get()) };
+    (u64::from(high) << 32 | u64::from(low), step)
+}
+
+/// Whether the iteration drops a branch of stochastic depth.
+///
+/// # Safety
+/// As [`seed_and_step`].
+pub(super) unsafe fn drops(hyper: Ptr<u32>, branch: Branch) -> bool {
+    // SAFETY: the caller's promise.
+    let (seed, step) = unsafe { seed_and_step(hyper) };
+    branch.is_dropped(seed, step)
+}
+
 /// What is dropped, and how it is drawn.
 pub(super) struct Dropout {
     /// Elements.
@@ -296,9 +316,8 @@ pub(super) unsafe fn dropout(
     y: Map,
     threads: &Threads,
 ) {
-    // SAFETY: the caller's promise; seed low, seed high and step are words 3, 4 and 5.
-    let [low, high, step] = unsafe { [hyper.at(3).get(), hyper.at(4).get(), hyper.at(5).get()] };
-    let seed = u64::from(high) << 32 | u64::from(low);
+    // SAFETY: the caller's promise.
+    let (seed, step) = unsafe { seed_and_step(hyper) };
     let &Dropout { elements, probability, stream, run } = drop;
     let scale = 1.0 / (1.0 - probability);
     let words = move |block: u64| philox4x32(seed, [block as u32, (block >> 32) as u32, step, stream]);

@@ -152,7 +152,10 @@ unsafe fn run_on(
                 let (maps, parameters) = (["x", "y"].map(m), ["gamma", "beta", "stats"].map(f));
                 norm::forward(&s, epsilon, then, maps, parameters, scratch, threads);
             }
-            Call::BatchNormRunning { shape: s, epsilon, momentum } => {
+            Call::BatchNormRunning { shape: s, epsilon, momentum, branch } => {
+                if branch.is_some_and(|branch| elementwise::drops(words("hyper"), branch)) {
+                    return;
+                }
                 norm::running(&s, epsilon, momentum, f("stats"), ["running mean", "running variance"].map(f));
             }
             Call::BatchNormInference { shape: s, epsilon } => {

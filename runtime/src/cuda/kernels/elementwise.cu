@@ -112,6 +112,9 @@ FUNCTION void philox(unsigned key_low, unsigned key_high, unsigned c[4]) {
     }
 }
 
+// A random word as a number in [0, 1).
+FUNCTION float unit(unsigned word) { return (float)(word >> 8) / 16777216.0f; }
+
 // Forward and backward are the same map, drawn from one counter. hyper's words 3 to 5 are seed low, seed high and step.
 // Elements of a run share a draw.
 KERNEL(dropout, (const unsigned *hyper, const Map *x, Map *y, unsigned long long n, float probability, float scale,
@@ -139,8 +142,7 @@ KERNEL(dropout, (const unsigned *hyper, const Map *x, Map *y, unsigned long long
     if (accumulate) load_map(y, i, count, old);
     UNROLL
     for (unsigned l = 0; l < 4; l++) {
-        float drawn = (float)(words[l] >> 8) / 16777216.0f;
-        float kept = drawn < probability ? 0.0f : v[l] * scale;
+        float kept = unit(words[l]) < probability ? 0.0f : v[l] * scale;
         v[l] = accumulate ? old[l] + kept : kept;
     }
     store_map(y, i, count, v);

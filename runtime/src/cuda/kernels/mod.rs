@@ -288,7 +288,9 @@ fn plan(call: &Call, float: Float) -> Plan {
         Call::ConvBackwardFilter { shape, accumulate } => conv::backward_filter(p, &shape, accumulate),
         Call::ConvBackwardData { shape, accumulate } => conv::backward_data(p, &shape, accumulate),
         Call::BatchNormForward { shape, epsilon, then } => norm::forward(p, &shape, epsilon, &then),
-        Call::BatchNormRunning { shape, epsilon, momentum } => norm::running(p, &shape, epsilon, momentum),
+        Call::BatchNormRunning { shape, epsilon, momentum, branch } => {
+            norm::running(p, &shape, [epsilon, momentum], branch);
+        }
         Call::BatchNormInference { shape, epsilon } => norm::inference(p, &shape, epsilon),
         Call::BatchNormBackward { shape, then, accumulate } => norm::backward(p, &shape, &then, accumulate),
         Call::LayerNormForward { shape, epsilon } => layer_norm::forward(p, &shape, epsilon),

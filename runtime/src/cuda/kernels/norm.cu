@@ -234,11 +234,17 @@ KERNEL(batch_norm_apply_then, (const Map *x, const float *mean, const float *sca
     if (masks && 8 * byte < n) mask[byte] = (unsigned char)bits;
 }
 
-// Moves the running mean and variance towards the batch's; the variance unbiased.
+// Moves the running mean and variance towards the batch's; the variance unbiased. Where the branch is dropped both stay.
 KERNEL(batch_norm_running, (const float *stats, float *mean, float *variance, unsigned long long rows,
-                            unsigned channels, float epsilon, float momentum)) {
+                            unsigned channels, float epsilon, float momentum, const unsigned *hyper,
+                            float probability, unsigned stream)) {
     u64 channel = INDEX;
     if (channel >= channels) return;
+    if (probability > 0.0f) {
+        unsigned drawn[4] = {0, 0, hyper[5], stream};
+        philox(hyper[3], hyper[4], drawn);
+        if (unit(drawn[0]) < probability) return;
+    }
     double unbias = (double)rows / fmax((double)rows - 1.0, 1.0);
     double inverse = (double)stats[channels + channel];
     float now = (float)(fmax(1.0 / (inverse * inverse) - (double)epsilon, 0.0) * unbias);
