@@ -464,6 +464,10 @@ pub struct RunArgs {
     /// for each worker
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub global_batch: Option<u64>,
+    /// With stochastic depth: run each iteration by the plan cut to its own draw, made while the one before runs. What a draw
+    /// drops is then not computed, and the numbers stay the same
+    #[arg(long, conflicts_with_all = ["trace_out", "memory_snapshot"])]
+    pub per_draw: bool,
     /// Under mpirun: a worker that shows no sign of life for so long ends the run
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = values::timeout)]
     pub timeout: Seconds,

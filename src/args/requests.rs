@@ -216,8 +216,19 @@ impl TrainArgs {
     /// How to train.
     pub fn request(&self, fresh: bool, timed: bool) -> TrainRequest {
         let TrainArgs { epochs, decay, momentum, weight_decay, seed, save_every } = *self;
-        let (decay, workers) = (decay.into(), Workers::default());
-        TrainRequest { epochs, decay, momentum, weight_decay, seed, save_every, fresh, workers, timed }
+        let (decay, workers, per_draw) = (decay.into(), Workers::default(), false);
+        TrainRequest {
+            epochs,
+            decay,
+            momentum,
+            weight_decay,
+            seed,
+            save_every,
+            per_draw,
+            fresh,
+            workers,
+            timed,
+        }
     }
 }
 

@@ -385,7 +385,7 @@ fn of_export(error: &ExportError) -> Failure {
 fn of_runtime(error: &RuntimeError) -> Failure {
     let exit = match error {
         RuntimeError::Schedule(_) => Exit::Verification,
-        RuntimeError::Device(DeviceError::OutOfRange { .. }) => Exit::Internal,
+        RuntimeError::Device(DeviceError::OutOfRange { .. }) | RuntimeError::Draw { .. } => Exit::Internal,
         RuntimeError::Group(GroupError::Different { .. }) => Exit::Usage,
         RuntimeError::Device(_) | RuntimeError::Group(_) => Exit::Device,
         RuntimeError::Mismatch { .. }
@@ -432,6 +432,11 @@ fn of_training(error: TrainError) -> Failure {
         TrainError::OverBudget { ref retune, .. } => Failure::new(Exit::Verification, &error).help(
             format_args!("put the schedule back that was chosen with the config, or {}", tune_again(retune)),
         ),
+        TrainError::NoDraws { .. } => Failure::usage(error)
+            .help("leave --per-draw out, or tune a network with stochastic depth such as resnet-sd110"),
+        TrainError::DrawsOfUpdate { .. } => {
+            Failure::usage(error).help("leave --per-draw out, or --workers and --global-batch")
+        }
         TrainError::TooFewSamples { .. } => Failure::usage(error)
             .help("choose other --data, lower --global-batch or --workers, or tune anew for these data"),
         TrainError::NotShared { global, batch } => {

@@ -72,7 +72,8 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
     let timed = args.trace_out.is_some() || args.memory_snapshot.is_some();
     let count = world.map_or(args.workers as usize, |world| world.facts().workers);
     let workers = Workers { count, global_batch: args.global_batch };
-    let request = TrainRequest { workers, ..args.train.request(args.fresh, timed) };
+    let per_draw = args.per_draw;
+    let request = TrainRequest { workers, per_draw, ..args.train.request(args.fresh, timed) };
     let choice = (&config, &schedule);
     let of_job = |error| of_trained(processes::noted(error), false);
     let Some(held) = held.transpose()? else {
@@ -85,8 +86,9 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
         Some(world) => study.train_together(&task, choice, &request, world.group(), &held, watch),
     };
     let trained = trained.map_err(of_job)?;
-    // What was predicted is an iteration of one batch.
-    if trained.iterations > trained.resumed_at && trained.global_batch == config.batch {
+    // What was predicted is an iteration of one batch, for all draws.
+    let as_predicted = trained.global_batch == config.batch && trained.drawn.is_none();
+    if trained.iterations > trained.resumed_at && as_predicted {
         missed(trained.iteration, &config.predicted).inspect(|words| {
             tracing::warn!("an iteration took {words}; `plimsoll tune --study DIR`, in a new folder, measures and tunes anew");
         });
@@ -207,9 +209,9 @@ fn table(task: &NetworkWorkload, config: &Config, trained: &Trained) -> Table {
     };
     let measured = trained.iterations > trained.resumed_at;
     let only_measured = |seconds: Seconds| if measured { seconds.into() } else { Cell::None };
-    // What was predicted is an iteration of one batch.
-    let alone = trained.global_batch == config.batch;
-    let predicted = if alone { config.predicted.iteration_seconds.into() } else { Cell::None };
+    // What was predicted is an iteration of one batch, for all draws.
+    let as_predicted = trained.global_batch == config.batch && trained.drawn.is_none();
+    let predicted = if as_predicted { config.predicted.iteration_seconds.into() } else { Cell::None };
     let mut facts: Vec<(_, _, Cell)> = vec![
         ("network", "network", config.network.in_words().into()),
         ("precision", "precision", precision_of(config).into()),
@@ -222,6 +224,9 @@ fn table(task: &NetworkWorkload, config: &Config, trained: &Trained) -> Table {
     facts.extend([
         ("iterations", "iterations", trained.iterations.into()),
         ("resumed_at", "of them before this run", trained.resumed_at.into()),
+    ]);
+    facts.extend(trained.drawn.map(|drawn| ("drawn", "of them by a plan of their draw", drawn.into())));
+    facts.extend([
         ("predicted_iteration_seconds", "iteration, predicted", predicted),
         ("iteration_seconds", "iteration, measured", only_measured(trained.iteration)),
         ("epoch_seconds", "epoch, measured", only_measured(epoch(trained.iteration, trained.between))),

@@ -107,8 +107,17 @@ fn options(request: &Decides) -> Vec<String> {
         request;
     let RateRequest { base_batch, base_rate, rule } = rate;
     // The workers are no option of what is tuned and trained in one.
-    let TrainRequest { epochs: _, save_every: _, fresh: _, timed: _, workers: _, decay, momentum, .. } =
-        train;
+    let TrainRequest {
+        epochs: _,
+        save_every: _,
+        fresh: _,
+        timed: _,
+        workers: _,
+        per_draw: _,
+        decay,
+        momentum,
+        ..
+    } = train;
     let TrainRequest { weight_decay, seed, .. } = train;
     vec![
         format!("host memory {host_memory:?}"),

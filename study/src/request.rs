@@ -135,6 +135,8 @@ pub struct TrainRequest {
     pub seed: u64,
     /// How often the state is saved to its file; none for as often as takes a hundredth of the time.
     pub save_every: Option<Seconds>,
+    /// Each iteration runs by the study's plan cut to its own draw of stochastic depth.
+    pub per_draw: bool,
     /// An earlier training is forgotten, once it is sure that this one can begin.
     pub fresh: bool,
     /// Who trains it.

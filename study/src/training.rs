@@ -3,6 +3,7 @@
 //!
 //! What it deliberately does not do: choose anything. Batch, placement and rate stand in the config.
 
+mod draws;
 mod saving;
 mod workers;
 
@@ -52,6 +53,9 @@ pub struct Trained {
     pub test: Evaluation,
     /// An iteration of this run that nothing disturbs: `undisturbed`.
     pub iteration: Seconds,
+    /// Iterations of this run under the plan of their own draw of stochastic depth; none where one plan serves all draws. Of
+    /// such a run `iteration` is the mean.
+    pub drawn: Option<u64>,
     /// The median time between two iterations.
     pub between: Seconds,
     /// Resident bytes and pool that were allocated, for each worker.
@@ -100,6 +104,9 @@ fn set_up(
         momentum: request.momentum,
         weight_decay: request.weight_decay,
     };
+    if request.per_draw && update.virtual_workers > 1 {
+        return Err(TrainError::DrawsOfUpdate { virtual_workers: update.virtual_workers }.into());
+    }
     if update.virtual_workers > 1 {
         // Worker 0 tests, too.
         let trainer = |group: Box<dyn Group>| {
@@ -111,7 +118,7 @@ fn set_up(
         return groups.into_iter().map(trainer).collect();
     }
     let (executor, mut loaded) = match request.save_every {
-        None if task.setup.can_be_lost() => {
+        None if task.setup.can_be_lost() && !request.per_draw => {
             task.executor_keeping_state(&programs, place_copies(study, &program, schedule, watch)?)?
         }
         // What computes in the host's memory has the state there, and who says how often it is saved has it in its file.
@@ -119,7 +126,11 @@ fn set_up(
     };
     let evaluate = loaded.pop();
     let train = loaded.pop().expect("two programs were loaded");
-    Ok(vec![Trainer::new(executor, train, evaluate, plan)?])
+    let mut trainer = Trainer::new(executor, train, evaluate, plan)?;
+    if request.per_draw {
+        trainer.per_draw(draws::draws(task, (config, schedule), request.seed, study)?)?;
+    }
+    Ok(vec![trainer])
 }
 
 /// Makes sure that a schedule is one of this program, whatever the version that tuned it made of the network.
@@ -269,7 +280,7 @@ fn train_from(
     // A disk that is full by now takes neither the test nor its result along.
     let written = saving.write(&mut trainer);
     drop(training);
-    let iterations = trainer.step();
+    let (iterations, drawn) = (trainer.step(), trainer.drawn().map(|(drawn, _)| drawn));
     let test = test(task, &mut trainer, &mut saving, request.timed, watch);
     written?;
     let (test, timeline) = test?;
@@ -284,7 +295,12 @@ fn train_from(
         resumed_at,
         loss: seen.last().0,
         test,
-        iteration: undisturbed(seen.seconds).unwrap_or(Seconds::ZERO),
+        iteration: match drawn {
+            // They differ, and the shorter ones are not those that nothing disturbed.
+            Some(_) => mean(&seen.seconds),
+            None => undisturbed(seen.seconds).unwrap_or(Seconds::ZERO),
+        },
+        drawn,
         between: median(&mut seen.between),
         peak,
         workers: request.workers.count,
@@ -405,6 +421,11 @@ fn resume(
         _ => TrainError::OtherTraining(error).into(),
     })?;
     Ok(saved.progress.plan.rate)
+}
+
+/// The mean of some times; 0 of none.
+fn mean(seconds: &[Seconds]) -> Seconds {
+    seconds.iter().copied().sum::<Seconds>() * (1.0 / seconds.len().max(1) as f64)
 }
 
 /// What this run observed.

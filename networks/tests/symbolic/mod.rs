@@ -16,7 +16,7 @@ use plimsoll_ir::document::Document;
 use plimsoll_ir::network::{
     Axis, DropUnit, Extent, Function, Layer, LayerKind, Network, NetworkSpec, Shape, Window,
 };
-use plimsoll_ir::program::{Kernel, KernelAlternative, Operand, Program, Role, STORAGE_ALIGNMENT};
+use plimsoll_ir::program::{Call, Kernel, KernelAlternative, Operand, Program, Role, STORAGE_ALIGNMENT};
 use plimsoll_ir::trace::{Op, Phase, TensorKind};
 use plimsoll_ir::{Bytes, Float, LayerId};
 use plimsoll_networks::{Builder, Draw, LowerOptions, Mode, NetworkError, ReluStorage, build, lower};
@@ -293,6 +293,49 @@ fn a_dropped_layer_that_no_sum_can_do_without_is_refused() {
     let errors: Vec<String> = (0..20).filter_map(|step| lowered(step).err()).map(|e| e.to_string()).collect();
     assert!((1..20).contains(&errors.len()), "{errors:?}");
     assert!(errors.iter().all(|e| e.contains("`logits`") && e.contains("lower for all draws")), "{errors:?}");
+}
+
+/// Running statistics know the innermost branch that they are of, which serves every draw but those that drop only more.
+#[test]
+fn running_statistics_are_of_the_branch_that_they_lie_on() {
+    let spec = NetworkSpec { name: "nested".to_owned(), image: [4, 4], channels: 2, classes: 3 };
+    let mut b = Builder::new(&spec).expect("a sound spec");
+    let drop = LayerKind::Dropout { probability: 0.5, unit: DropUnit::Batch };
+    let mut made = || {
+        let x = b.batch_norm("stem", b.images())?;
+        let y = b.batch_norm("outer", x)?;
+        let inner = b.batch_norm("inner", y)?;
+        let inner_end = b.add("inner end", drop.clone(), &[inner])?;
+        let y = b.add("inner sum", LayerKind::Add, &[inner_end, y])?;
+        let outer_end = b.add("outer end", drop.clone(), &[y])?;
+        let x = b.add("outer sum", LayerKind::Add, &[outer_end, x])?;
+        Ok::<_, NetworkError>((b.fully_connected("logits", x, 3)?, inner_end, outer_end))
+    };
+    let (logits, inner_end, outer_end) = made().expect("the shapes agree");
+    let network = b.finish(logits).expect("every layer is used");
+    let all = lower(&network, 2, &LowerOptions::default()).expect("it lowers");
+    let of = |call: &Call| match call {
+        Call::BatchNormRunning { branch, .. } => Some(branch.map(|branch| LayerId(branch.stream))),
+        _ => None,
+    };
+    let found: Vec<Option<LayerId>> = all.kernels.iter().filter_map(|kernel| of(&kernel.call)).collect();
+    assert_eq!(found, [None, Some(outer_end), Some(inner_end)]);
+    let mut seen = std::collections::HashSet::new();
+    for step in 0..30 {
+        let draw = Draw { seed: 7, step };
+        let [inner, outer] = [inner_end, outer_end].map(|end| draw.drops(end, &drop));
+        let options = LowerOptions { draw: Some(draw), ..LowerOptions::default() };
+        match lower(&network, 2, &options) {
+            Ok(_) => assert!(inner || !outer, "iteration {step}"),
+            Err(error) => {
+                assert!(outer && !inner, "iteration {step}");
+                let words = error.to_string();
+                assert!(words.contains("`inner`") && words.contains("running statistics"), "{words}");
+            }
+        }
+        seen.insert((inner, outer));
+    }
+    assert_eq!(seen.len(), 4);
 }
 
 #[test]

@@ -45,6 +45,20 @@ pub enum TrainError {
         /// How the study comes to a whole choice.
         retune: Retune,
     },
+    /// Each draw was to have an iteration of its own, and nothing is drawn.
+    #[error("`{network}` drops no branches, so it has no draws of stochastic depth")]
+    NoDraws {
+        /// The network's name.
+        network: String,
+    },
+    /// Each draw was to have an iteration of its own, and an update has several.
+    #[error(
+        "an update of {virtual_workers} batches has as many draws of stochastic depth, which all run by one plan"
+    )]
+    DrawsOfUpdate {
+        /// Batches in an update.
+        virtual_workers: u64,
+    },
     /// The data have fewer samples than a batch.
     #[error("{data} has {samples} samples, fewer than the batch of {batch}")]
     TooFewSamples {

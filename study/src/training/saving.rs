@@ -325,6 +325,7 @@ mod tests {
     /// A training of 10 iterations that begins.
     fn begun(path: &Path, fresh: bool, save_every: Option<Seconds>) -> Saving<'_> {
         let request = TrainRequest {
+            per_draw: false,
             epochs: 1,
             decay: DecayShape::Constant,
             momentum: 0.9,

@@ -1,0 +1,51 @@
+//! `run --per-draw`: each iteration by the plan of its own draw of stochastic depth, and the training is the same file.
+
+use crate::study_folder::{by_hand, check, command};
+use std::fs;
+use std::path::Path;
+
+/// A study of a network with stochastic depth, within less than keeps everything.
+fn study(network: &str, budget: &str) -> tempfile::TempDir {
+    let folder = by_hand(network, budget, |_| {});
+    let at = folder.path();
+    fs::copy(at.join("trace.json"), at.join("study/chosen.trace.json")).expect("a file");
+    folder
+}
+
+fn table(folder: &Path, line: &str) -> serde_json::Value {
+    let output = command(folder, &format!("{line} --format json")).output().expect("the program starts");
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("JSON")["run"].clone()
+}
+
+#[test]
+fn plans_of_single_draws_train_to_the_same_file() {
+    let [all, single] = [(); 2].map(|()| study("resnet-sd20", "60%"));
+    let line = "run study --epochs 1 --decay constant";
+    assert!(table(all.path(), line).get("drawn").is_none());
+    let told = table(single.path(), &format!("{line} --per-draw"));
+    assert_eq!(told["drawn"], told["iterations"], "{told}");
+    let state = |of: &tempfile::TempDir| fs::read(of.path().join("study/training.safetensors"));
+    assert!(state(&all).expect("it was saved") == state(&single).expect("it was saved"));
+    // Either goes on from the other's.
+    let more = "run study --epochs 2 --decay constant";
+    let told = table(all.path(), &format!("{more} --per-draw"));
+    assert_eq!(told["drawn"].as_u64(), told["resumed_at"].as_u64(), "{told}");
+    table(single.path(), more);
+    assert!(state(&all).expect("it was saved") == state(&single).expect("it was saved"));
+}
+
+#[test]
+fn draws_that_are_none_are_refused() {
+    let folder = study("mlp", "100%");
+    let line = "run study --epochs 1 --per-draw";
+    check(folder.path(), line, 2, &["`mlp` drops no branches", "leave --per-draw out"]);
+    let folder = study("resnet-sd20", "60%");
+    let says = ["an update of 2 batches has as many draws", "leave --per-draw out, or --workers"];
+    check(folder.path(), &format!("{line} --global-batch 128"), 2, &says);
+    let says = ["--per-draw", "--trace-out"];
+    check(folder.path(), &format!("{line} --trace-out out.json"), 2, &says);
+    fs::remove_file(folder.path().join("study/chosen.trace.json")).expect("it was there");
+    check(folder.path(), line, 2, &["chosen.trace.json"]);
+    assert!(!folder.path().join("study/training.safetensors").exists());
+}
