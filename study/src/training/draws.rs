@@ -3,7 +3,7 @@
 //! A draw's plan has the memory of the study's: its pool, and as much of the host. Where a draw cannot be lowered by itself, or
 //! has no plan within that, its iteration runs by the study's plan, which serves every draw.
 //!
-//! What it deliberately does not do: search. A cut takes milliseconds, and an iteration has to be made while the one before runs.
+//! What it deliberately does not do: search. A cut takes milliseconds, and it has to be made while the iteration before runs.
 
 use crate::documents;
 use crate::error::{Error, TrainError};
