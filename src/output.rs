@@ -6,7 +6,9 @@
 use crate::failure::Failure;
 use crate::progress::aside;
 use clap::ValueEnum;
-use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table as TextTable, Width, presets};
+use comfy_table::{
+    CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, Table as TextTable, Width, presets,
+};
 use console::{Term, measure_text_width};
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_study::error::{Doing, FileError};
@@ -193,19 +195,38 @@ pub struct Table {
     pub rows: Vec<Vec<Cell>>,
     /// One row that is shown as lines of heading and value.
     facts: bool,
+    /// The row that answers what was asked.
+    chosen: Option<usize>,
 }
+
+/// Where lines for people go.
+#[derive(Clone, Copy, Debug, Default)]
+struct Shown {
+    /// Columns of the terminal; none where lines are as long as they are.
+    width: Option<u16>,
+    /// Headings and the chosen row are bold.
+    bold: bool,
+}
+
+/// Stands between the rows of a table while it is made. Nothing that is shown has it in it.
+const BETWEEN: char = '\u{1f}';
 
 impl Table {
     /// An empty table.
     pub fn new(key: &'static str, columns: &[(&'static str, &'static str)]) -> Table {
-        Table { key, columns: columns.to_vec(), rows: Vec::new(), facts: false }
+        Table { key, columns: columns.to_vec(), rows: Vec::new(), facts: false, chosen: None }
     }
 
     /// One thing's values, shown one a line.
     pub fn facts(key: &'static str, facts: Facts) -> Table {
         let columns = facts.iter().map(|(key, heading, _)| (*key, *heading)).collect();
         let row = facts.into_iter().map(|(_, _, cell)| cell).collect();
-        Table { key, columns, rows: vec![row], facts: true }
+        Table { key, columns, rows: vec![row], facts: true, chosen: None }
+    }
+
+    /// The same, with one row as the one that answers what was asked; people see it in bold.
+    pub fn chosen(self, row: Option<usize>) -> Table {
+        Table { chosen: row, ..self }
     }
 
     fn objects(&self) -> Value {
@@ -239,16 +260,16 @@ impl Table {
         if self.facts { object } else { json!({"type": "array", "items": object}) }
     }
 
-    /// For a terminal of so many columns: lines end between words, and each row is shown as lines of heading and value where
-    /// the table is too wide all the same, or longer so. Without a width lines are as long as they are.
-    fn shown(&self, width: Option<u16>) -> String {
-        let table = self.text(false, width);
-        let Some(width) = width.filter(|_| !self.facts) else { return table };
-        let row = |row: &Vec<Cell>| {
-            let alone = Table { rows: vec![row.clone()], facts: true, ..self.clone() };
-            alone.text(false, Some(width))
+    /// For people: where there is a width, lines end between words, and each row is shown as lines of heading and value where
+    /// the table is too wide all the same, or longer so.
+    fn shown(&self, how: Shown) -> String {
+        let table = self.text(false, how);
+        let Some(width) = how.width.filter(|_| !self.facts) else { return table };
+        let row = |(number, row): (usize, &Vec<Cell>)| {
+            let (rows, chosen) = (vec![row.clone()], (self.chosen == Some(number)).then_some(0));
+            Table { rows, chosen, facts: true, ..self.clone() }.text(false, how)
         };
-        let rows = self.rows.iter().map(row).collect::<Vec<_>>().join("\n\n");
+        let rows = self.rows.iter().enumerate().map(row).collect::<Vec<_>>().join("\n\n");
         let least: usize = self.longest_words().iter().map(|word| word + PADDING).sum();
         let fits = least <= usize::from(width);
         if fits && table.lines().count() <= rows.lines().count() { table } else { rows }
@@ -264,9 +285,11 @@ impl Table {
         self.rows.iter().map(|row| longest_word(&row[column].shown())).max().unwrap_or(0)
     }
 
-    fn text(&self, markdown: bool, width: Option<u16>) -> String {
+    fn text(&self, markdown: bool, Shown { width, bold }: Shown) -> String {
         let mut text = TextTable::new();
-        text.load_style(if markdown { presets::ASCII_MARKDOWN } else { presets::NOTHING });
+        let between = LineStyle::none().fill(BETWEEN);
+        let rows_apart = presets::NOTHING.header_separator(between).row_separator(between);
+        text.load_style(if markdown { presets::ASCII_MARKDOWN } else { rows_apart });
         // A bar would end a cell of a Markdown table.
         let shown = |cell: &Cell| if markdown { cell.shown().replace('|', "\\|") } else { cell.shown() };
         if self.facts {
@@ -299,7 +322,24 @@ impl Table {
                 column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least)));
             }
         }
-        text.trim_fmt()
+        if markdown { text.trim_fmt() } else { self.lines(&text.trim_fmt(), bold) }
+    }
+
+    /// The lines of rows that stand apart, what is bold so that a terminal shows it.
+    fn lines(&self, apart: &str, bold: bool) -> String {
+        let headings = usize::from(!self.facts);
+        let mut row = 0;
+        let mut lines = Vec::new();
+        for line in apart.lines() {
+            if line.contains(BETWEEN) {
+                row += 1;
+                continue;
+            }
+            let is_chosen = self.chosen.is_some_and(|chosen| self.facts || row == chosen + headings);
+            let stands_out = bold && (is_chosen || row < headings);
+            lines.push(if stands_out { format!("\u{1b}[1m{line}\u{1b}[0m") } else { line.to_owned() });
+        }
+        lines.join("\n")
     }
 }
 
@@ -348,6 +388,13 @@ pub fn write_stdout(bytes: &[u8]) -> Result<(), Failure> {
     }
 }
 
+/// Whether what is printed is shown with styles: on a terminal that knows them, unless `NO_COLOR` says otherwise.
+fn has_styles() -> bool {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let is_dumb = std::env::var_os("TERM").is_none_or(|terminal| terminal == "dumb");
+    Term::stdout().is_term() && !is_dumb && !is_set("NO_COLOR")
+}
+
 /// Prints tables on stdout in the chosen format; nothing where there are none.
 pub fn print(format: Format, tables: &[Table]) -> Result<(), Failure> {
     if tables.is_empty() {
@@ -376,10 +423,14 @@ pub fn print(format: Format, tables: &[Table]) -> Result<(), Failure> {
         Format::Csv => out = csv(tables),
         Format::Table | Format::Md => {
             let width = Term::stdout().size_checked().map(|(_, columns)| columns);
+            let how = Shown { width, bold: has_styles() };
             // Headings over nothing tell a reader nothing; programs get the empty list.
             for (i, table) in tables.iter().filter(|table| !table.rows.is_empty()).enumerate() {
                 out.extend_from_slice(if i > 0 { b"\n" } else { b"" });
-                let text = if format == Format::Md { table.text(true, None) } else { table.shown(width) };
+                let text = match format {
+                    Format::Md => table.text(true, Shown::default()),
+                    _ => table.shown(how),
+                };
                 out.extend_from_slice(text.as_bytes());
                 out.push(b'\n');
             }
@@ -393,14 +444,40 @@ mod tests {
     use super::*;
     use plimsoll_study::words::is_obeyed;
 
+    fn of_width(width: u16) -> Shown {
+        Shown { width: Some(width), bold: false }
+    }
+
+    #[test]
+    fn headings_and_the_chosen_row_stand_out_and_nothing_moves() {
+        let mut table = Table::new("runs", &[("run", "run"), ("why", "why it is so")]);
+        table.rows = ["first", "second", "third"]
+            .map(|run| vec![run.into(), "for a reason of some length".into()])
+            .to_vec();
+        let table = table.chosen(Some(1));
+        for width in [None, Some(30), Some(20)] {
+            let [plain, bold] = [false, true].map(|bold| table.shown(Shown { width, bold }));
+            let marks = ["\u{1b}[1m", "\u{1b}[0m"];
+            assert_eq!(marks.iter().fold(bold.clone(), |text, mark| text.replace(mark, "")), plain);
+            let is_bold = |word: &str| {
+                let mut of_word = bold.lines().filter(|line| line.contains(word)).peekable();
+                assert!(of_word.peek().is_some(), "{bold}");
+                of_word.all(|line| line.starts_with(marks[0]) && line.ends_with(marks[1]))
+            };
+            assert!(is_bold("second") && !is_bold("first") && !is_bold("third"), "{bold}");
+            // Beside a value of its own row a heading is as bold as that.
+            assert!(width == Some(20) || is_bold("why it"), "{bold}");
+        }
+    }
+
     #[test]
     fn small_learning_rates_keep_their_digits() {
         for (rate, shown) in [(0.05, "0.0500"), (2.0, "2.0000"), (0.000_243, "0.000243"), (0.0, "0.0000")] {
             let table = Table::facts("run", vec![("rate", "rate", Cell::learning_rate(rate))]);
             assert!(
-                table.text(false, None).trim_end().ends_with(shown),
+                table.text(false, Shown::default()).trim_end().ends_with(shown),
                 "{rate}: {}",
-                table.text(false, None)
+                table.text(false, Shown::default())
             );
         }
     }
@@ -418,7 +495,13 @@ mod tests {
             let cell = csv.lines().nth(1).expect("one row").trim_start_matches('"');
             assert!(!cell.starts_with(['=', '+', '-', '@', '\t', '\r']), "{cell}");
             assert!(csv.trim_end().ends_with(",-1.0"), "numbers stay: {csv}");
-            for text in [json, csv, table.text(false, None), table.text(true, None), table.shown(Some(20))] {
+            for text in [
+                json,
+                csv,
+                table.text(false, Shown::default()),
+                table.text(true, Shown::default()),
+                table.shown(of_width(20)),
+            ] {
                 assert!(!text.chars().any(|c| c != '\n' && is_obeyed(c)), "{text:?}");
             }
         }
@@ -431,7 +514,7 @@ mod tests {
             vec![("pool_bytes", "pool", Bytes(1536).into()), ("gap", "gap", Cell::Share(0.015))],
         );
         assert_eq!(table.objects(), json!({"pool_bytes": 1536, "gap": 0.015}));
-        assert!(table.text(false, None).contains("1.5 KiB"));
+        assert!(table.text(false, Shown::default()).contains("1.5 KiB"));
         assert_eq!(String::from_utf8(csv(&[table])).unwrap(), "pool_bytes,gap\n1536,0.015\n");
     }
 
@@ -465,8 +548,8 @@ mod tests {
             words
         };
         for table in [facts, narrow, wide] {
-            let whole = table.shown(None);
-            let wrapped = table.shown(Some(60));
+            let whole = table.shown(Shown::default());
+            let wrapped = table.shown(of_width(60));
             assert!(whole.lines().any(|line| line.len() > 60), "{whole}");
             assert!(wrapped.lines().all(|line| line.len() <= 60), "{wrapped}");
             let mut known = words(&whole);
@@ -476,6 +559,6 @@ mod tests {
         // What is wider than the terminal in itself stays whole, so that it can be copied.
         let path = "/a/folder/with/a/very/long/name/that/no/terminal/is/wide/enough/for/schedule.json";
         let kept = Table::facts("t", vec![("kept", "kept in", path.into())]);
-        assert!(kept.shown(Some(40)).contains(path), "{}", kept.shown(Some(40)));
+        assert!(kept.shown(of_width(40)).contains(path), "{}", kept.shown(of_width(40)));
     }
 }

@@ -93,7 +93,9 @@ fn ways(tuned: &Tuned) -> Table {
             plan.map_or(Cell::None, |plan| Cell::Number(epoch / plan, 2)),
         ]);
     }
-    table
+    // The plan's comes last.
+    let plan = table.rows.len() - 1;
+    table.chosen(Some(plan))
 }
 
 #[cfg(test)]

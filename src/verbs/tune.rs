@@ -180,7 +180,7 @@ pub fn figures(tuned: &Tuned) -> Table {
     if let Some(other) = &tuned.other {
         add(other_name(tuned.search), other);
     }
-    table
+    table.chosen(Some(0))
 }
 
 /// The whole curve, as predicted.
@@ -208,5 +208,6 @@ fn curve(tuned: &Tuned) -> Table {
             candidate.moved.recomputing.into(),
         ]);
     }
-    table
+    let batch = tuned.chosen.candidate.batch;
+    table.chosen(tuned.curve.iter().position(|candidate| candidate.batch == batch))
 }
