@@ -211,6 +211,9 @@ pub struct Training {
     /// Samples of an iteration, where that was an update of several batches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub global_batch: Option<u64>,
+    /// Iterations of the last run under the plan of their own draw of stochastic depth, where it had such plans.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drawn: Option<u64>,
 }
 
 impl Document for Tuning {

@@ -85,6 +85,7 @@ impl Tuned {
             test_samples: trained.test.samples,
             peak_bytes: trained.peak,
             global_batch: (trained.global_batch != self.config.batch).then_some(trained.global_batch),
+            drawn: trained.drawn,
         });
         Ok(study.put(&[(study.tuning(), self.tuning.to_json().into_bytes())])?)
     }
@@ -134,8 +135,9 @@ impl Tuned {
         let mut warnings: Vec<String> = health.iter().flatten().map(ToString::to_string).collect();
         warnings
             .extend(self.tuning.runs.iter().filter_map(run_missed).map(|words| format!("{words}; {ANEW}.")));
-        // What was predicted is an iteration of one batch.
-        let trained = self.tuning.training.as_ref().filter(|training| training.global_batch.is_none());
+        // What was predicted is an iteration of one batch, for all draws.
+        let as_predicted = |training: &&Training| training.global_batch.is_none() && training.drawn.is_none();
+        let trained = self.tuning.training.as_ref().filter(as_predicted);
         let trained = trained.map(|training| training.iteration_seconds);
         let beyond = trained.and_then(|iteration| missed(iteration, &self.config.predicted));
         warnings.extend(beyond.map(|words| format!("In training an iteration took {words}; {ANEW}.")));
@@ -281,7 +283,9 @@ impl Tuned {
             ("test loss", format!("{:.4}", training.test_loss)),
             ("test accuracy", format!("{accuracy:.1} % of {} held-out samples", training.test_samples)),
         ];
-        facts.map(|(name, value)| (name.to_owned(), value)).to_vec()
+        let drawn =
+            training.drawn.map(|drawn| ("of the last run, by a plan of their draw", drawn.to_string()));
+        facts.into_iter().chain(drawn).map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
     fn batches(&self) -> Batches {
