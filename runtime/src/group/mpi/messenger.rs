@@ -77,6 +77,8 @@ pub(super) struct OfWorker {
     iterations: u64,
     host: String,
     failed: Option<String>,
+    /// What the library says of its death.
+    pub(super) died: Option<String>,
 }
 
 impl Heard {
@@ -87,6 +89,7 @@ impl Heard {
             iterations: 0,
             host: "a host that is not known yet".to_owned(),
             failed: None,
+            died: None,
         };
         Heard {
             workers: (0..workers).map(|_| of_worker()).collect(),
@@ -107,7 +110,13 @@ impl Heard {
             let why = worker.failed.clone()?;
             Some(GroupError::Failed { rank, host: worker.host.clone(), iterations: worker.iterations, why })
         });
-        failed.or_else(|| {
+        let died = || {
+            others().find_map(|(rank, worker)| {
+                let why = worker.died.clone()?;
+                Some(GroupError::Died { rank, host: worker.host.clone(), iterations: worker.iterations, why })
+            })
+        };
+        failed.or_else(died).or_else(|| {
             let (rank, worker) =
                 others().find(|(_, worker)| !worker.ended && worker.last.elapsed() > timeout)?;
             let (host, iterations) = (worker.host.clone(), worker.iterations);
@@ -140,6 +149,8 @@ struct Messenger<'a> {
     /// Of each worker, in the order in which it sent them.
     arriving: Vec<VecDeque<Arriving>>,
     iterations: u64,
+    /// Of each worker, whether it has died.
+    dead: Vec<bool>,
 }
 
 /// Begins the first library that can be, says so, and serves until it is told to end.
@@ -169,6 +180,7 @@ pub(super) fn run(
         sent: (0..workers).map(|_| VecDeque::new()).collect(),
         arriving: (0..workers).map(|_| VecDeque::new()).collect(),
         iterations: 0,
+        dead: vec![false; workers],
     };
     let ends = messenger.serve(commands);
     let ended = match ends {
@@ -247,7 +259,8 @@ impl Messenger<'_> {
         let (me, begun) = (self.shared.facts.rank, Instant::now());
         let all_end = |shared: &Shared| {
             let heard = shared.heard();
-            heard.workers.iter().enumerate().all(|(rank, worker)| rank == me || worker.ended)
+            let is_over = |worker: &OfWorker| worker.ended || worker.died.is_some();
+            heard.workers.iter().enumerate().all(|(rank, worker)| rank == me || is_over(worker))
         };
         while !all_end(self.shared) && begun.elapsed() < self.shared.timeout {
             self.look()?;
@@ -256,15 +269,39 @@ impl Messenger<'_> {
         Ok(())
     }
 
-    fn others(&self) -> impl Iterator<Item = usize> + use<> {
-        let (me, workers) = (self.shared.facts.rank, self.shared.facts.workers);
-        (0..workers).filter(move |other| *other != me)
+    /// The other workers that live.
+    fn others(&self) -> Vec<usize> {
+        let others = 0..self.shared.facts.workers;
+        others.filter(|other| *other != self.shared.facts.rank && !self.dead[*other]).collect()
+    }
+
+    /// What came of a call that was about a worker; none where it has died and the library goes on without it.
+    fn of_worker<T>(&mut self, worker: usize, outcome: Result<T, String>) -> Result<Option<T>, String> {
+        let Err(why) = outcome else { return outcome.map(Some) };
+        if !self.library.outlives {
+            return Err(why);
+        }
+        self.dead[worker] = true;
+        self.waiting[worker].clear();
+        self.sent[worker].clear();
+        self.arriving[worker].clear();
+        let mut heard = self.shared.heard();
+        // One that has said that it ends may be gone.
+        if !heard.workers[worker].ended {
+            heard.workers[worker].died = Some(why);
+        }
+        self.shared.changed.notify_all();
+        Ok(None)
     }
 
     fn tell_all(&mut self, what: u32, text: &[u8]) -> Result<(), String> {
         let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
         let body: Vec<u32> = text.chunks(4).map(word).collect();
-        self.others().try_for_each(|other| self.send(other, what, body.clone()))
+        for other in self.others() {
+            let sent = self.send(other, what, body.clone());
+            self.of_worker(other, sent)?;
+        }
+        Ok(())
     }
 
     /// Sends something short, past what waits.
@@ -296,7 +333,8 @@ impl Messenger<'_> {
         while under_way < WINDOW {
             let before = under_way;
             for to in self.others() {
-                under_way += self.send_part(to)?;
+                let sent = self.send_part(to);
+                under_way += self.of_worker(to, sent)?.unwrap_or(0);
             }
             if under_way == before {
                 break;
@@ -325,20 +363,31 @@ impl Messenger<'_> {
     /// Receives what is there, forgets what is sent, and sends on; whether anything happened.
     fn look(&mut self) -> Result<bool, String> {
         let mut happened = false;
-        for sent in &mut self.sent {
-            while let Some(first) = sent.front_mut()
-                && self.library.is_done(first)?
-            {
-                sent.pop_front();
-            }
+        for to in self.others() {
+            let forgotten = self.forget_sent(to);
+            self.of_worker(to, forgotten)?;
         }
         self.send_on()?;
         for from in self.others() {
-            while self.look_at(from)? {
+            loop {
+                let looked = self.look_at(from);
+                if self.of_worker(from, looked)? != Some(true) {
+                    break;
+                }
                 happened = true;
             }
         }
         Ok(happened)
+    }
+
+    /// Forgets what has been sent to a worker.
+    fn forget_sent(&mut self, to: usize) -> Result<(), String> {
+        while let Some(first) = self.sent[to].front_mut()
+            && self.library.is_done(first)?
+        {
+            self.sent[to].pop_front();
+        }
+        Ok(())
     }
 
     /// Takes a step with what a worker sends, where there is one.

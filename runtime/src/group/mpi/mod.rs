@@ -147,7 +147,9 @@ impl World {
             // Worker 0 tests and saves, which takes as long as it takes.
             let mut heard = shared.heard();
             while !heard.workers[0].ended {
-                if heard.broken.is_some() || heard.workers[0].last.elapsed() > shared.timeout {
+                let is_lost =
+                    heard.workers[0].died.is_some() || heard.workers[0].last.elapsed() > shared.timeout;
+                if heard.broken.is_some() || is_lost {
                     return false;
                 }
                 heard = shared.changed.wait_timeout(heard, LOOK).unwrap_or_else(PoisonError::into_inner).0;
@@ -170,7 +172,7 @@ impl World {
     /// have given this one up, for whichever of them ends all. Returns where none of them lives any longer, or nothing is
     /// heard: then it is for this one to end all.
     pub fn wait_to_be_ended(&self) {
-        let lives = |worker: &OfWorker| worker.last.elapsed() < self.shared.timeout;
+        let lives = |worker: &OfWorker| worker.died.is_none() && worker.last.elapsed() < self.shared.timeout;
         let begun = Instant::now();
         let mut heard = self.shared.heard();
         while !heard.over

@@ -107,6 +107,8 @@ pub(super) struct Library {
     constants: Constants,
     /// Its first line about itself, and its file.
     pub(super) name: String,
+    /// Whether it can go on where a process has died, by user-level failure mitigation (ULFM). The launcher has to let it.
+    pub(super) outlives: bool,
     pub(super) rank: usize,
     pub(super) workers: usize,
     /// Unloaded last.
@@ -192,7 +194,10 @@ impl Library {
     pub(super) fn begin(file: &str) -> Result<Library, String> {
         let (loaded, functions, constants) = load(file, RTLD_GLOBAL)?;
         let name = version(&functions, file);
-        let mut library = Library { functions, constants, name, rank: 0, workers: 0, _loaded: loaded };
+        // SAFETY: it is not called.
+        let outlives = unsafe { loaded.get::<*mut c_void>(b"MPIX_Comm_revoke\0") }.is_ok();
+        let (rank, workers) = (0, 0);
+        let mut library = Library { functions, constants, name, outlives, rank, workers, _loaded: loaded };
         let mut given = 0;
         let wanted = constants.thread_funneled;
         // SAFETY: MPI takes no arguments of the program, and is begun once, by the thread that calls it.
