@@ -17,6 +17,7 @@ pub mod frontier;
 mod iteration;
 mod levels;
 pub mod model;
+pub mod modules;
 mod numbers;
 mod place;
 pub mod plan;
