@@ -10,7 +10,7 @@ mod values;
 
 use planning::policy_help;
 pub use planning::{CheckArgs, CompareArgs, PlanArgs, PlanningArgs, SimulateArgs};
-pub use requests::{gpu, processor, study_of, threads_are_sound, tune_request};
+pub use requests::{Exported, gpu, processor, study_of, threads_are_sound, tune_request};
 pub use research::{HELP_ALL, program, with_research};
 pub use tuning::{AutoArgs, DemoArgs, ProfileArgs, TuneArgs};
 pub use values::{
@@ -628,6 +628,9 @@ pub struct DoctorArgs {
     pub threads: Option<u32>,
 }
 
+/// Passes over the data of a training elsewhere, where nothing else is said.
+pub(crate) const EXPORTED_EPOCHS: u64 = 20;
+
 /// `export`
 #[derive(Clone, Debug, Args)]
 pub struct ExportArgs {
@@ -643,7 +646,7 @@ pub struct ExportArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub global_batch: Option<u64>,
     /// Passes over the data that will be trained; the warm-up of an update of more than one batch takes at most a tenth of them
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = EXPORTED_EPOCHS, value_parser = clap::value_parser!(u64).range(1..))]
     pub epochs: u64,
     /// How the learning rate falls after the warm-up
     #[arg(long, value_enum, value_name = "SHAPE", default_value_t)]

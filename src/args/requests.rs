@@ -7,8 +7,8 @@ use super::values::{
     SearchArg, ToolArg,
 };
 use super::{
-    ClusterArgs, DeviceArgs, ExportArgs, KernelArgs, KernelsArg, NetworkArgs, RateArgs, SearchArgs,
-    StudyArgs, TrainArgs, WorkloadArgs, defaults,
+    ClusterArgs, DeviceArgs, EXPORTED_EPOCHS, ExportArgs, KernelArgs, KernelsArg, NetworkArgs, RateArgs,
+    SearchArgs, StudyArgs, TrainArgs, WorkloadArgs, defaults,
 };
 use crate::failure::Failure;
 use crate::interrupt;
@@ -19,6 +19,7 @@ use plimsoll_runtime::{CpuOptions, HostMemory};
 use plimsoll_study::device::{as_many_cores, cpu_options, of_processor};
 use plimsoll_study::error::DataError;
 use plimsoll_study::error::SetupError;
+use plimsoll_study::export::modules::Wrapper;
 use plimsoll_study::export::{Optimizer, Tool, Wanted};
 use plimsoll_study::naming::{self, Decides};
 use plimsoll_study::request::{
@@ -239,6 +240,21 @@ impl ExportArgs {
         let (global, decay, optimizer) = (self.global_batch, self.decay.into(), self.optimizer.into());
         Wanted { workers, global, epochs, decay, optimizer, momentum, weight_decay, as_planned }
     }
+
+    /// An option of those that say how a training elsewhere is to go, where one is given that is not the default.
+    pub fn setting(&self) -> Option<&'static str> {
+        let settings = [
+            ("--workers", self.workers != 1),
+            ("--global-batch", self.global_batch.is_some()),
+            ("--epochs", self.epochs != EXPORTED_EPOCHS),
+            ("--decay", self.decay != DecayArg::default()),
+            ("--optimizer", self.optimizer != OptimizerArg::default()),
+            ("--momentum", self.momentum.is_some()),
+            ("--weight-decay", self.weight_decay.is_some()),
+            ("--as-planned", self.as_planned),
+        ];
+        settings.into_iter().find_map(|(option, given)| given.then_some(option))
+    }
 }
 
 /// What is tuned for, within a budget.
@@ -340,13 +356,24 @@ impl From<DecayArg> for DecayShape {
     }
 }
 
-impl From<ToolArg> for Tool {
-    fn from(arg: ToolArg) -> Tool {
+/// What is exported for a tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exported {
+    /// How a training there is to go.
+    Settings(Tool),
+    /// Which modules to wrap there.
+    Modules(Wrapper),
+}
+
+impl From<ToolArg> for Exported {
+    fn from(arg: ToolArg) -> Exported {
         match arg {
-            ToolArg::Torchrun => Tool::Torchrun,
-            ToolArg::Accelerate => Tool::Accelerate,
-            ToolArg::Lightning => Tool::Lightning,
-            ToolArg::Deepspeed => Tool::Deepspeed,
+            ToolArg::Torchrun => Exported::Settings(Tool::Torchrun),
+            ToolArg::Accelerate => Exported::Settings(Tool::Accelerate),
+            ToolArg::Lightning => Exported::Settings(Tool::Lightning),
+            ToolArg::Deepspeed => Exported::Settings(Tool::Deepspeed),
+            ToolArg::TorchCheckpoint => Exported::Modules(Wrapper::Checkpoint),
+            ToolArg::TorchOffload => Exported::Modules(Wrapper::Offload),
         }
     }
 }

@@ -209,6 +209,10 @@ pub enum ToolArg {
     Lightning,
     /// DeepSpeed's configuration, in JSON
     Deepspeed,
+    /// Which modules to wrap in torch.utils.checkpoint so that the tuned batch fits, as Python
+    TorchCheckpoint,
+    /// Which modules to wrap in hooks that keep on the host what they save for the backward pass, as Python
+    TorchOffload,
 }
 
 /// Optimizers that the user may train with there.

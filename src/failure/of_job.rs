@@ -18,6 +18,7 @@ use plimsoll_study::error::{Saved, TrainError};
 use plimsoll_study::network_workload::unbudgeted;
 use plimsoll_study::{Error, Stopped};
 use plimsoll_tuner::model::{FitError, UnknownOp};
+use plimsoll_tuner::modules::WrapError;
 use plimsoll_tuner::rate::RateError;
 use plimsoll_tuner::{PlanError, Witness};
 use std::io;
@@ -379,6 +380,14 @@ fn of_export(error: &ExportError) -> Failure {
             failure.help(format_args!("the nearest that are: {below}{above}; or choose other --workers"))
         }
         ExportError::TooLarge { .. } => failure.help("lower --global-batch or --workers"),
+        ExportError::Wrap(WrapError::NoModules(_)) => failure.help(
+            "tune a network whose layers are named by modules, as in `layer1.0.conv1` (--onnx takes your own), or have \
+             `plimsoll.tune` plan your PyTorch model, whatever its names",
+        ),
+        ExportError::Wrap(WrapError::TooLarge { fits, .. }) => failure.help(format_args!(
+            "tune with --max-batch {}, or run the plan itself: `plimsoll run`, or `plimsoll.tune` in PyTorch",
+            (*fits).max(1)
+        )),
     }
 }
 

@@ -1,17 +1,27 @@
 //! `export`: what was tuned, as lines for other tools.
 
-use crate::args::ExportArgs;
+use crate::args::{ExportArgs, Exported};
 use crate::failure::Failure;
 use crate::output::{self, Cell, Format, Table};
+use plimsoll_ir::trace::Trace;
 use plimsoll_study::Study;
+use plimsoll_study::export::modules::{Modules, Wrapper};
 use plimsoll_study::export::{Export, Tool};
+use plimsoll_study::folder::check_valid;
 
 /// Runs the verb. As a table of people's it is the lines themselves; else the numbers, too.
 pub fn run(args: &ExportArgs, format: Format) -> Result<Vec<Table>, Failure> {
+    match args.to.into() {
+        Exported::Settings(tool) => settings(args, tool, format),
+        Exported::Modules(wrapper) => modules(args, wrapper, format),
+    }
+}
+
+/// How a training elsewhere is to go.
+fn settings(args: &ExportArgs, tool: Tool, format: Format) -> Result<Vec<Table>, Failure> {
     let (_, path, config, schedule) = Study::choice_of(&args.config)?;
     let mut export = Export::new(&config, &schedule, &args.wanted())?;
     export.tell(&config, &schedule, &path.display().to_string());
-    let tool = args.to.into();
     let lines = export.lines(tool)?;
     if format == Format::Table {
         if tool == Tool::Deepspeed {
@@ -31,6 +41,44 @@ pub fn run(args: &ExportArgs, format: Format) -> Result<Vec<Table>, Failure> {
             ("warmup_updates", "updates of warm-up", export.warmup.into()),
             ("updates", "updates in all", export.updates.into()),
             ("notes", "notes", export.notes.join(" ").into()),
+            ("lines", "lines", lines.into()),
+        ],
+    )])
+}
+
+/// Which modules to wrap so that the tuned batch fits.
+fn modules(args: &ExportArgs, wrapper: Wrapper, format: Format) -> Result<Vec<Table>, Failure> {
+    if let Some(option) = args.setting() {
+        return Err(Failure::usage(format_args!(
+            "{option} is for tools that train, and this names modules alone"
+        ))
+        .help("leave it out, or export the settings of the training with another --to"));
+    }
+    let (study, path, config, schedule) = Study::choice_of(&args.config)?;
+    study.holds(&study.trace())?;
+    let trace: Trace = study.document(&study.trace())?;
+    check_valid(&study.folder().join(&config.schedule), &trace, &schedule)?;
+    let mut modules = Modules::new(&config, &trace, &schedule, wrapper)?;
+    modules.tell(&config, &path.display().to_string());
+    let lines = modules.lines();
+    if format == Format::Table {
+        output::write_stdout(lines.as_bytes())?;
+        return Ok(Vec::new());
+    }
+    let Modules { kept, wrapped, planned, .. } = modules;
+    Ok(vec![Table::facts(
+        "modules",
+        vec![
+            ("batch", "batch", modules.batch.into()),
+            ("modules", "modules to wrap", modules.names.join(" ").into()),
+            ("budget_bytes", "budget", config.budget_bytes.into()),
+            ("kept_peak_bytes", "peak with everything kept", kept.peak.into()),
+            ("kept_seconds", "iteration with everything kept", kept.seconds.into()),
+            ("peak_bytes", "peak with them wrapped", wrapped.peak.into()),
+            ("seconds", "iteration with them wrapped", wrapped.seconds.into()),
+            ("plan_peak_bytes", "peak of the plan", planned.peak.into()),
+            ("plan_seconds", "iteration of the plan", planned.seconds.into()),
+            ("notes", "notes", modules.notes.join(" ").into()),
             ("lines", "lines", lines.into()),
         ],
     )])

@@ -6,7 +6,10 @@
 //! repeats its first rate once and `WarmupCosineLR` is one update ahead.
 //!
 //! What it deliberately does not do: export the plan inside an iteration, which none of these tools can follow. So what is
-//! exported is a batch that keeps everything, unless the plan's own is asked for.
+//! exported is a batch that keeps everything, unless the plan's own is asked for; or which modules to wrap instead of the plan,
+//! in a file of its own ([`modules`]).
+
+pub mod modules;
 
 use crate::error::ExportError;
 use crate::measure::may_be_off;

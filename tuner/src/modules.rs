@@ -78,9 +78,9 @@ impl Wrapping {
         peak(&self.trace)
     }
 
-    /// How long the iteration takes: its ops one after the other, copies among them.
+    /// How long the iteration takes: its ops one after the other, each in its fastest alternative, and copies among them.
     pub fn seconds(&self) -> Seconds {
-        self.trace.compute_seconds()
+        self.trace.fastest_seconds()
     }
 }
 
@@ -179,6 +179,8 @@ struct Candidate {
     layers: Range<usize>,
     /// What layers behind it have more.
     frees: Bytes,
+    /// What they and its own layers have more besides, where the module that ends in front of it is wrapped.
+    shares: Bytes,
     /// The most in use while it runs, with nothing else wrapped.
     needs: Bytes,
     /// What wrapping it takes.
@@ -190,10 +192,12 @@ impl Candidate {
         let layers = module.layers.clone();
         let alone = saved.rewritten(std::slice::from_ref(&layers), means);
         let needs = most_in_use(&alone, &saved.layers)[layers.clone()].iter().copied().max();
+        let [frees, shares] = saved.freed_by(&layers, means);
         Candidate {
-            frees: saved.freed_by(&layers, means),
+            frees,
+            shares,
             needs: needs.expect("a module has layers"),
-            seconds: alone.compute_seconds() - saved.trace.compute_seconds(),
+            seconds: alone.fastest_seconds() - saved.trace.fastest_seconds(),
             layers,
         }
     }
@@ -215,17 +219,25 @@ fn choose(candidates: &[Candidate], needs: &[Bytes], room: Bytes) -> Option<Vec<
     let layers = needs.len();
     let grain = ((most.to_f64() * GRAIN) as u64).max(1);
     let mut taken: Vec<(usize, Option<usize>)> = Vec::new();
-    let mut choices: Vec<Vec<Choice>> = vec![Vec::new(); layers + 1];
-    choices[0].push(Choice { freed: Bytes::ZERO, seconds: Seconds::ZERO, last: None });
+    // At each layer: those whose last module ends elsewhere, and those of which it ends in front of the layer.
+    let mut choices: Vec<[Vec<Choice>; 2]> = vec![[Vec::new(), Vec::new()]; layers + 1];
+    choices[0][0].push(Choice { freed: Bytes::ZERO, seconds: Seconds::ZERO, last: None });
     let mut next = 0;
     for layer in 0..layers {
-        let here = best(std::mem::take(&mut choices[layer]), grain);
-        choices[layer + 1].extend(here.iter().filter(fits(needs[layer])));
+        let [apart, behind] = std::mem::take(&mut choices[layer]).map(|choices| best(choices, grain));
+        let both = || apart.iter().chain(&behind);
+        choices[layer + 1][0].extend(both().filter(fits(needs[layer])));
         while let Some(candidate) = candidates.get(next).filter(|c| c.layers.start == layer) {
-            for choice in here.iter().filter(fits(candidate.needs)) {
+            let with = |shares: Bytes| move |choice: &Choice| (*choice, shares);
+            let shared = behind.iter().map(with(candidate.shares));
+            for (choice, shares) in apart.iter().map(with(Bytes::ZERO)).chain(shared) {
+                let freed = choice.freed + shares;
+                if candidate.needs > room + freed {
+                    continue;
+                }
                 taken.push((next, choice.last));
-                choices[candidate.layers.end].push(Choice {
-                    freed: (choice.freed + candidate.frees).min(most),
+                choices[candidate.layers.end][1].push(Choice {
+                    freed: (freed + candidate.frees).min(most),
                     seconds: choice.seconds + candidate.seconds,
                     last: Some(taken.len() - 1),
                 });
@@ -233,7 +245,8 @@ fn choose(candidates: &[Candidate], needs: &[Bytes], room: Bytes) -> Option<Vec<
             next += 1;
         }
     }
-    let shortest = best(choices.pop()?, grain).first().copied()?;
+    let ended = choices.pop()?.into_iter().flatten().collect();
+    let shortest = best(ended, grain).first().copied()?;
     let mut chosen = Vec::new();
     let mut last = shortest.last;
     while let Some(at) = last {

@@ -1,6 +1,7 @@
 //! Why nothing can be exported.
 
 use plimsoll_ir::Bytes;
+use plimsoll_tuner::modules::WrapError;
 use plimsoll_tuner::rate::RateError;
 use thiserror::Error;
 
@@ -40,6 +41,9 @@ pub enum ExportError {
         /// Samples of the data.
         samples: u64,
     },
+    /// No modules can be wrapped so that the batch fits.
+    #[error(transparent)]
+    Wrap(#[from] WrapError),
     /// There is no learning rate.
     #[error(transparent)]
     Rate(#[from] RateError),

@@ -21,8 +21,8 @@ pub(super) struct Saved<'a> {
     by: Vec<Vec<TensorId>>,
     /// The layer that wrote each tensor last in the forward pass.
     writer: Vec<Option<usize>>,
-    /// The first and the last layer that saves each tensor.
-    savers: Vec<Option<(usize, usize)>>,
+    /// The layers that save each tensor.
+    savers: Vec<Vec<usize>>,
 }
 
 /// How long a tensor's copies take, to the host and from there.
@@ -45,7 +45,7 @@ impl<'a> Saved<'a> {
         }
         let mut by = vec![Vec::new(); layers.len()];
         let mut writer = vec![None; trace.tensors.len()];
-        let mut savers: Vec<Option<(usize, usize)>> = vec![None; trace.tensors.len()];
+        let mut savers = vec![Vec::new(); trace.tensors.len()];
         let mut is_gradient: Vec<bool> =
             trace.tensors.iter().map(|tensor| tensor.kind == TensorKind::Gradient).collect();
         for (op, layer) in trace.ops.iter().zip(layer_of.iter().copied()) {
@@ -56,9 +56,8 @@ impl<'a> Saved<'a> {
                         let saved: &mut Vec<TensorId> = &mut by[layer];
                         if !saved.contains(t) {
                             saved.push(*t);
+                            savers[t.index()].push(layer);
                         }
-                        let (first, last) = savers[t.index()].get_or_insert((layer, layer));
-                        (*first, *last) = ((*first).min(layer), (*last).max(layer));
                     }
                     op.writes.iter().for_each(|t| is_gradient[t.index()] = true);
                 }
@@ -67,17 +66,27 @@ impl<'a> Saved<'a> {
         Saved { trace, layers, layer_of, by, writer, savers }
     }
 
-    /// What wrapping these layers frees while those behind them run. By recomputing: what they write and no other layer saves. By
-    /// copies: what no layer behind them saves, too, for the last that saves a tensor frees it.
-    pub fn freed_by(&self, layers: &Range<usize>, means: Means) -> Bytes {
-        let is_here = |layer: usize| layers.contains(&layer);
-        let is_freed = |t: usize| {
-            let Some((first, last)) = self.savers[t] else { return false };
-            let is_own = is_here(first) && self.writer[t].is_some_and(is_here);
-            is_here(last) && (is_own || means != Means::Recompute)
-        };
-        let tensors = self.trace.tensors.iter().enumerate();
-        tensors.filter(|(t, _)| is_freed(*t)).map(|(_, tensor)| tensor.bytes).sum()
+    /// What wrapping these layers frees while those behind them run: what no other layer saves. Copies also free what besides them
+    /// the layer saves that wrote it, in front of them; but only where that layer is wrapped, too. Both are given, one by one.
+    pub fn freed_by(&self, layers: &Range<usize>, means: Means) -> [Bytes; 2] {
+        let is_here = |layer: &usize| layers.contains(layer);
+        let mut freed = [Bytes::ZERO; 2];
+        for (t, tensor) in self.trace.tensors.iter().enumerate() {
+            let (savers, writer) = (&self.savers[t], self.writer[t]);
+            let is_saved_in_front =
+                |saver: &usize| is_here(saver) || (*saver < layers.start && Some(*saver) == writer);
+            let is_written_here = writer.as_ref().is_some_and(is_here);
+            if !savers.iter().any(is_here) {
+                continue;
+            }
+            match means {
+                Means::Recompute if is_written_here && savers.iter().all(is_here) => freed[0] += tensor.bytes,
+                Means::Offload(_) if savers.iter().all(is_here) => freed[0] += tensor.bytes,
+                Means::Offload(_) if savers.iter().all(is_saved_in_front) => freed[1] += tensor.bytes,
+                _ => {}
+            }
+        }
+        freed
     }
 
     /// The ops of these layers that run again: forward ops, up to the last that writes anything that the layers save. One that
