@@ -61,6 +61,9 @@ if [ -z "$ci" ]; then # 300 MB, which CI does without: their tests are skipped t
     || missing "accelerate, lightning, peft, torchao and transformers are not to be had from PyPI"
   install "$venv" --no-deps cut-cross-entropy==25.1.1 liger-kernel==0.8.5 \
     || missing "cut-cross-entropy and liger-kernel are not to be had from PyPI"
+  # It asks for torch while it is built. Without it the test of its export is skipped.
+  install "$venv" setuptools wheel
+  install "$venv" --no-build-isolation deepspeed || echo "python: deepspeed is not to be had from PyPI, and its export is not run"
 fi
 # Older versions of torch, with the torchvision of each.
 declare -A vision=([2.6]=0.21 [2.11]=0.26)

@@ -360,12 +360,13 @@ impl Export {
             }
             DecayShape::Constant => {}
             DecayShape::Cosine => {
+                // It refuses 0 steps; from a ratio of 1 to 1, a step of warm-up is none.
                 config["scheduler"] = json!({
                     "type": "WarmupCosineLR",
                     "params": {
                         "total_num_steps": updates,
                         "warmup_min_ratio": 1.0 / (*warmup).max(1) as f64,
-                        "warmup_num_steps": warmup.saturating_sub(1),
+                        "warmup_num_steps": warmup.saturating_sub(1).max(1),
                         "cos_min_ratio": 0.0,
                         "warmup_type": "linear",
                     },

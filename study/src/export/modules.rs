@@ -107,8 +107,8 @@ impl Modules {
             format!("An iteration of {batch} that keeps everything takes {} and {}.", kept.peak, kept.seconds),
             format!("With these modules wrapped ({count}) it is predicted to take {}.", more(wrapped)),
             format!("Plimsoll's own plan, which is not exported: {}.", more(planned)),
-            "All of it is of Plimsoll's ops, each by its usual kernel. PyTorch's allocator and CUDA's context take memory \
-             besides."
+            "The seconds are those of Plimsoll's ops, each in its fastest alternative. PyTorch's allocator and CUDA's context \
+             take memory besides."
                 .to_owned(),
             "`model` is yours, or the part of it in which modules have these names: they are those of the tuned network."
                 .to_owned(),
