@@ -1,5 +1,5 @@
-//! Which modules of a PyTorch model to wrap so that the tuned batch fits without the plan, as Python to paste, with what that is
-//! predicted to take beside what the plan takes.
+//! Which modules of a PyTorch model to wrap so that the tuned batch fits without the plan, as Python to paste, with what that
+//! is predicted to take beside what the plan takes.
 //!
 //! What it deliberately does not do: follow the plan. A plan decides about every tensor, moves tensors while ops run, and stops
 //! recomputing where it has what it needs; what can be wrapped is whole modules ([`plimsoll_tuner::modules`]).
@@ -54,9 +54,9 @@ pub struct Modules {
 }
 
 impl Modules {
-    /// For the batch and the budget of a config, of which these are the iteration and its valid schedule. Of all sets of modules
-    /// that fit the batch into the budget it is the one that takes the least time. Fails where none does, or where the names
-    /// of the layers name no modules.
+    /// For the batch and the budget of a config, of which these are the iteration and its valid schedule. Of all sets of
+    /// modules that fit the batch into the budget it is the one that takes the least time. Fails where none does, or where the
+    /// names of the layers name no modules.
     pub fn new(
         config: &Config,
         trace: &Trace,

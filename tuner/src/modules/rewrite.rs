@@ -66,8 +66,8 @@ impl<'a> Saved<'a> {
         Saved { trace, layers, layer_of, by, writer, savers }
     }
 
-    /// What wrapping these layers frees while those behind them run: what no other layer saves. Copies also free what besides them
-    /// the layer saves that wrote it, in front of them; but only where that layer is wrapped, too. Both are given, one by one.
+    /// What wrapping these layers frees while those behind them run: what no other layer saves. Copies also free what is saved
+    /// besides by the layer in front of them that wrote it, but only where that one is wrapped, too: the second number.
     pub fn freed_by(&self, layers: &Range<usize>, means: Means) -> [Bytes; 2] {
         let is_here = |layer: &usize| layers.contains(layer);
         let mut freed = [Bytes::ZERO; 2];
