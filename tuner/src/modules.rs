@@ -113,7 +113,7 @@ pub fn wrap(trace: &Trace, budget: Bytes, means: Means) -> Result<Wrapping, Wrap
         if over >= room {
             break;
         }
-        room = room - over;
+        room -= over;
     }
     // Between a room for which nothing can be chosen and one for which all may stay.
     let (mut below, mut above, mut least) = (Bytes::ZERO, whole, whole);

@@ -7,6 +7,7 @@ use super::Means;
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, Trace};
 use plimsoll_ir::{Bytes, Seconds, TensorId};
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
@@ -220,7 +221,7 @@ impl Rewriter<'_> {
                 }
                 continue;
             }
-            if !back.contains_key(&layer) {
+            if let Entry::Vacant(entry) = back.entry(layer) {
                 let mut own = Twins::new();
                 for t in copied {
                     let copy = self.like(*t);
@@ -228,7 +229,7 @@ impl Rewriter<'_> {
                     self.push_copy(op, "prefetch", seconds, Vec::new(), vec![copy]);
                     own.insert(*t, copy);
                 }
-                back.insert(layer, own);
+                entry.insert(own);
             }
             self.push_backward(op, back.get(&layer));
         }
