@@ -6,7 +6,8 @@
 //! layer is in its backward pass, there is as much less in use as the wrapped modules before it have freed. Going through the
 //! layers in order, [`choose`] keeps every set of modules so far that frees more than all that take less time: a dynamic
 //! program, exact up to [`GRAIN`]. What the chosen set takes is then read off the iteration as the tool would run it
-//! (`modules/rewrite.rs`). Where that is more than the budget, since modules far apart share tensors, it is chosen again, for less.
+//! (`modules/rewrite.rs`). Where that is more than the budget, since modules far apart share tensors, it is chosen again, for
+//! less.
 //!
 //! What it deliberately does not do: overlap copies with ops, free a part of what a module saves, or move what is in the
 //! backward pass itself, which these tools cannot.

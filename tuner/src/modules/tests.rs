@@ -1,3 +1,7 @@
+//! The choice of modules against all sets of them, on chains small enough to try every set.
+//!
+//! What PyTorch makes of the lines that name them is tested beside PyTorch, in `python/tests/test_exports.py`.
+
 use super::*;
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, TraceKind};
