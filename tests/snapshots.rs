@@ -271,7 +271,7 @@ const MEASURED: [(&str, &[&str]); 5] = [
             "tune --network mlp --device k40 --workers 4 --interconnect 1Gbit/s,30us --global-batch 512 --study w",
         ],
     ),
-    ("run", &["run s --epochs 1"]),
+    ("run", &["run s --epochs 1 --fresh", "run s --epochs 4 --workers 2 --fresh"]),
     ("demo", &["demo --study d", "demo --study d"]),
     (
         "auto",

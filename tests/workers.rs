@@ -40,9 +40,16 @@ fn a_training_is_the_same_file_on_any_number_of_workers() {
             assert_eq!(table[fact], expected, "{fact} of {workers}: {table}");
         }
         assert_eq!(table["learning_rate"], 0.04, "{table}");
-        folder
+        (
+            folder,
+            [&table["noise_scale"], &table["noise_scale_error"]]
+                .map(|number| number.as_f64().expect("a number")),
+        )
     });
+    let (all, noise): (Vec<_>, Vec<_>) = all.into_iter().unzip();
     all.iter().for_each(|folder| assert!(state(folder) == state(&all[0])));
+    let noise_of_one = noise[0];
+    noise.iter().for_each(|noise| assert_eq!(*noise, noise_of_one));
     let accuracy = table(all[0].path(), line)["test_accuracy"].clone();
     assert!(accuracy.as_f64().expect("a share") > 0.3, "{accuracy}");
 }

@@ -214,6 +214,23 @@ pub struct Training {
     /// Iterations of the last run under the plan of their own draw of stochastic depth, where it had such plans.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drawn: Option<u64>,
+    /// The gradient noise scale at the end, where it could be told: such an update shows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub noise_scale: Option<NoiseScale>,
+}
+
+/// A gradient noise scale that was measured: in about so many samples, the noise of an update's gradient is as large as the
+/// gradient.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NoiseScale {
+    /// In samples.
+    pub samples: f64,
+    /// Its standard error, as a share of it.
+    pub relative_error: f64,
+    /// Samples over which batch norm normalised, where the network has it: with other batches it is another noise scale.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch_norm_over: Option<u64>,
 }
 
 impl Document for Tuning {
@@ -252,6 +269,10 @@ impl Document for Tuning {
         }
         if !self.machine.modelled && self.timeline.is_none() {
             return fault("timeline".into(), "what was chosen was run");
+        }
+        let noise = self.training.and_then(|training| training.noise_scale);
+        if noise.is_some_and(|noise| !(noise.samples > 0.0 && noise.relative_error >= 0.0)) {
+            return fault("training.noise_scale".into(), "it is above 0, and its error no less than 0");
         }
         let ordered = |span: &crate::simulate::Span| {
             span.start.0.is_finite()

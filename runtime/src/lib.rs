@@ -16,6 +16,7 @@ mod executor;
 pub mod group;
 mod host;
 pub mod limits;
+pub mod noise;
 mod null;
 mod rate;
 mod state;

@@ -22,6 +22,7 @@ use crate::device::MemoryLayout;
 use crate::error::RuntimeError;
 use crate::executor::{Executor, Loaded};
 use crate::group::Group;
+use crate::noise::GradientNorms;
 use crate::state::{Half, saved_name};
 use crate::training_plan::TrainingPlan;
 use draws::PerDraw;
@@ -62,6 +63,8 @@ pub struct Observation {
     /// How long of `seconds` the threads that compute were ready to run while others had their processors; 0 where nobody
     /// counts it.
     pub waited: Seconds,
+    /// The square norms of its gradients; none where its update is that of one virtual worker.
+    pub norms: Option<GradientNorms>,
 }
 
 /// How training ended.
@@ -160,6 +163,7 @@ struct Copied {
 }
 
 /// Metrics as the device leaves them.
+#[derive(Clone, Copy, Debug, PartialEq)]
 struct Metrics {
     loss: f32,
     correct: f32,
@@ -438,6 +442,7 @@ impl Trainer {
                 seconds: Seconds((end - start).as_secs_f64()),
                 between: Seconds((start - last_end).as_secs_f64()),
                 waited: self.executor.waited_since(waited),
+                norms: None,
             };
             if self.train.keeps_state() {
                 ended = Some(observation);

@@ -9,6 +9,7 @@ use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_runtime::data::{Dataset, Input, epoch_order, synthetic};
 use plimsoll_runtime::group::{Group, GroupError, alone, threads};
+use plimsoll_runtime::noise::GradientNorms;
 use plimsoll_runtime::{
     Checkpoint, Cpu, CpuOptions, Executor, LearningRateSchedule, MemoryLayout, Outcome, RuntimeError,
     Trainer, TrainingPlan,
@@ -229,12 +230,90 @@ fn an_update_is_that_of_one_large_batch_also_where_labels_are_missing() {
     }
 }
 
-/// What virtual worker 1 would read comes first.
-struct Second(Box<dyn Dataset>, Vec<u32>);
+/// The norms of the gradients of each update.
+fn norms(
+    network: &Network,
+    virtual_workers: u64,
+    workers: usize,
+    data: &(dyn Dataset + Sync),
+) -> Vec<GradientNorms> {
+    let all: Vec<Vec<GradientNorms>> = std::thread::scope(|scope| {
+        let begin = |group: Box<dyn Group>| {
+            scope.spawn(move || {
+                let mut found = Vec::new();
+                let mut trainer =
+                    worker(network, of(network, virtual_workers), &keep, group).expect("it is small");
+                trainer.train(data, 5, &mut |seen| found.extend(seen.norms), &|| false).expect("it trains");
+                found
+            })
+        };
+        let all: Vec<_> = threads(workers).into_iter().map(begin).collect();
+        all.into_iter().map(|worker| worker.join().expect("it works")).collect()
+    });
+    all.iter().for_each(|found| assert_eq!(*found, all[0], "all workers see the same"));
+    all.into_iter().next().expect("there is a worker")
+}
 
-impl Dataset for Second {
+#[test]
+fn norms_of_gradients_are_the_same_bits_on_any_number_of_workers() {
+    let network = everything();
+    let expected = norms(&network, 6, 1, &*images());
+    assert_eq!(expected.len(), 5);
+    for found in &expected {
+        assert_eq!((found.own_samples, found.samples), (BATCH as f64, 6.0 * BATCH as f64));
+        assert!(found.mean > 0.0 && found.own > found.mean, "gradients differ: {found:?}");
+    }
+    for workers in [2, 3, 4, 6] {
+        assert_eq!(norms(&network, 6, workers, &*images()), expected, "on {workers} workers");
+    }
+    assert_eq!(norms(&network, 1, 1, &*images()), [], "one pass by itself shows no noise");
+}
+
+/// The first momenta are the first gradients, where weights do not decay.
+#[test]
+fn norms_are_those_of_the_gradients_also_where_labels_are_missing() {
+    let network = zoo("mlp");
+    let data = Unlabelled(images());
+    let square = |first: u64, batch: u64| {
+        let shifted = Later(Box::new(Unlabelled(images())), order(&network), first as usize);
+        let plan = TrainingPlan { weight_decay: 0.0, ..plan(&network, batch) };
+        let mut trainer = worker(&network, plan, &keep, alone()).expect("it is small");
+        trainer.train(&shifted, 1, &mut |_| {}, &|| false).expect("it trains");
+        let state = trainer.checkpoint().expect("it can be read");
+        let momenta = state.names().filter(|name| name.starts_with("momentum/"));
+        momenta
+            .flat_map(|name| state.region(name).expect("it has it"))
+            .map(|m| f64::from(m).powi(2))
+            .sum::<f64>()
+    };
+    let found = norms(&network, 4, 2, &data)[0];
+    let labelled = |first: u64| {
+        let samples = order(&network)[first as usize..][..BATCH as usize].to_vec();
+        samples.into_iter().filter(|sample| sample % 3 != 1).count() as f64
+    };
+    let firsts = || (0..4).map(|worker| worker * BATCH);
+    let counted: f64 = firsts().map(labelled).sum();
+    assert!(counted < 4.0 * BATCH as f64, "all have labels");
+    let own = firsts().map(|first| labelled(first) * square(first, BATCH)).sum::<f64>() / counted;
+    let near = |found: f64, expected: f64| (found / expected - 1.0).abs() < 1e-4;
+    assert!(near(found.own, own), "{found:?}, own {own}");
+    let mean = square(0, 4 * BATCH);
+    assert!(near(found.mean, mean), "{found:?}, mean {mean}");
+}
+
+/// The order of the first epoch.
+fn order(network: &Network) -> Vec<u32> {
+    let mut order = Vec::new();
+    epoch_order(images().len(), plan(network, BATCH).seed, 0, &mut order);
+    order
+}
+
+/// What comes this many samples later in an order is read first.
+struct Later(Box<dyn Dataset>, Vec<u32>, usize);
+
+impl Dataset for Later {
     fn name(&self) -> &'static str {
-        "second"
+        "later"
     }
     fn len(&self) -> usize {
         self.0.len()
@@ -247,7 +326,7 @@ impl Dataset for Second {
     }
     fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) {
         let place = self.1.iter().position(|sample| *sample as usize == index).expect("all are in it");
-        self.0.read(self.1[(place + BATCH as usize) % self.1.len()] as usize, input, labels);
+        self.0.read(self.1[(place + self.2) % self.1.len()] as usize, input, labels);
     }
 }
 
@@ -259,9 +338,9 @@ fn running_statistics_are_the_mean_of_those_of_the_virtual_workers() {
         plain.train(data, 1, &mut |_| {}, &|| false).expect("it trains");
         plain.checkpoint().expect("it can be read")
     };
-    let mut order = Vec::new();
-    epoch_order(images().len(), plan(&network, BATCH).seed, 0, &mut order);
-    let (first, second) = (after_one(&*images()), after_one(&Second(images(), order)));
+    // What virtual worker 1 would read comes first.
+    let second = Later(images(), order(&network), BATCH as usize);
+    let (first, second) = (after_one(&*images()), after_one(&second));
     let both = train(&network, 2, &keep, 2, 1, None);
     let names: Vec<&str> = both.names().filter(|name| name.starts_with("state/")).collect();
     assert!(!names.is_empty());

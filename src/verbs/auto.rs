@@ -3,9 +3,10 @@
 
 use crate::args::{AutoArgs, study_of, tune_request};
 use crate::failure::{Failure, of_trained};
-use crate::output::{Cell, Format, Table};
+use crate::output::{Cell, Facts, Format, Table};
 use crate::progress::watched;
 use crate::verbs::report;
+use crate::verbs::run::noise_scale;
 use crate::verbs::script::Script;
 use crate::verbs::tune::{choice, cluster, figures, head};
 use plimsoll_ir::Seconds;
@@ -81,27 +82,24 @@ fn outcome(task: &NetworkWorkload, config: &Config, trained: &Trained, study: &S
     let epoch = (trained.iteration + trained.between) * (task.samples() as f64 / trained.global_batch as f64);
     let predicted = &config.predicted;
     let off = |measured: Seconds, predicted: Seconds| Cell::Share(measured / predicted - 1.0);
-    Table::facts(
-        "training",
-        vec![
-            ("iterations", "iterations", trained.iterations.into()),
-            ("global_batch", "global batch", trained.global_batch.into()),
-            (
-                "predicted_iteration_seconds",
-                "iteration, predicted",
-                alone(predicted.iteration_seconds.into()),
-            ),
-            ("iteration_seconds", "iteration, measured in training", measured(trained.iteration.into())),
-            ("iteration_off", "off", alone(measured(off(trained.iteration, predicted.iteration_seconds)))),
-            ("predicted_epoch_seconds", "epoch, predicted", alone(predicted.epoch_seconds.into())),
-            ("epoch_seconds", "epoch, measured in training", measured(epoch.into())),
-            ("predicted_peak_bytes", "peak, predicted", predicted.peak_bytes.into()),
-            ("peak_bytes", "peak, allocated", trained.peak.into()),
-            ("loss", "loss of the last epoch", measured(Cell::Number(f64::from(trained.loss), 4))),
-            ("test_loss", "test loss", Cell::Number(trained.test.loss, 4)),
-            ("test_accuracy", "test accuracy", Cell::Share(trained.test.accuracy())),
-            ("test_samples", "on held-out samples", trained.test.samples.into()),
-            ("study", "kept in", study.folder().display().to_string().into()),
-        ],
-    )
+    let mut facts: Facts = vec![
+        ("iterations", "iterations", trained.iterations.into()),
+        ("global_batch", "global batch", trained.global_batch.into()),
+        ("predicted_iteration_seconds", "iteration, predicted", alone(predicted.iteration_seconds.into())),
+        ("iteration_seconds", "iteration, measured in training", measured(trained.iteration.into())),
+        ("iteration_off", "off", alone(measured(off(trained.iteration, predicted.iteration_seconds)))),
+        ("predicted_epoch_seconds", "epoch, predicted", alone(predicted.epoch_seconds.into())),
+        ("epoch_seconds", "epoch, measured in training", measured(epoch.into())),
+        ("predicted_peak_bytes", "peak, predicted", predicted.peak_bytes.into()),
+        ("peak_bytes", "peak, allocated", trained.peak.into()),
+        ("loss", "loss of the last epoch", measured(Cell::Number(f64::from(trained.loss), 4))),
+        ("test_loss", "test loss", Cell::Number(trained.test.loss, 4)),
+        ("test_accuracy", "test accuracy", Cell::Share(trained.test.accuracy())),
+        ("test_samples", "on held-out samples", trained.test.samples.into()),
+        ("study", "kept in", study.folder().display().to_string().into()),
+    ];
+    if trained.global_batch != config.batch {
+        facts.extend(noise_scale(trained));
+    }
+    Table::facts("training", facts)
 }

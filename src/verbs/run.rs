@@ -3,7 +3,7 @@
 use crate::args::{DeviceChoice, HostPlace, RunArgs, gpu, processor};
 use crate::failure::{Failure, of_trained};
 use crate::files;
-use crate::output::{Cell, Table};
+use crate::output::{Cell, Facts, Table};
 use crate::processes;
 use crate::progress::watched;
 use crate::verbs::report;
@@ -212,7 +212,7 @@ fn table(task: &NetworkWorkload, config: &Config, trained: &Trained) -> Table {
     // What was predicted is an iteration of one batch, for all draws.
     let as_predicted = trained.global_batch == config.batch && trained.drawn.is_none();
     let predicted = if as_predicted { config.predicted.iteration_seconds.into() } else { Cell::None };
-    let mut facts: Vec<(_, _, Cell)> = vec![
+    let mut facts: Facts = vec![
         ("network", "network", config.network.in_words().into()),
         ("precision", "precision", precision_of(config).into()),
         ("batch", "batch", config.batch.into()),
@@ -240,5 +240,20 @@ fn table(task: &NetworkWorkload, config: &Config, trained: &Trained) -> Table {
         ("test_loss", "test loss", Cell::Number(trained.test.loss, 4)),
         ("test_accuracy", "test accuracy", Cell::Share(trained.test.accuracy())),
     ]);
+    if trained.global_batch != config.batch {
+        facts.extend(noise_scale(trained));
+    }
     Table::facts("run", facts)
+}
+
+/// The gradient noise scale of a training, for a table.
+pub fn noise_scale(trained: &Trained) -> Facts {
+    let noise = trained.noise_scale;
+    let number = |number: Option<f64>| number.map_or(Cell::None, |number| Cell::Number(number, 0));
+    let share = |share: Option<f64>| share.map_or(Cell::None, Cell::Share);
+    vec![
+        ("noise_scale", "noise scale, in samples", number(noise.map(|noise| noise.samples))),
+        ("noise_scale_error", "within", share(noise.map(|noise| noise.relative_error))),
+        ("noise_scale_batch", "with batch norm over", noise.and_then(|noise| noise.batch_norm_over).into()),
+    ]
 }

@@ -17,12 +17,14 @@ use plimsoll_ir::check::check;
 use plimsoll_ir::config::Config;
 use plimsoll_ir::health::Health;
 use plimsoll_ir::profile::{alone, undisturbed};
-use plimsoll_ir::program::Program;
+use plimsoll_ir::program::{Program, Role};
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::simulate::{Timeline, simulate};
 use plimsoll_ir::trace::Trace;
+use plimsoll_ir::tuning::NoiseScale;
 use plimsoll_ir::{Bytes, CommandId, Seconds};
 use plimsoll_networks::Mode;
+use plimsoll_runtime::noise::NoiseAverages;
 use plimsoll_runtime::{
     Checkpoint, Decay, Evaluation, Group, LearningRateSchedule, Observation, Outcome, RuntimeError, Trainer,
     TrainingPlan, state_bytes,
@@ -66,6 +68,9 @@ pub struct Trained {
     pub global_batch: u64,
     /// The learning rate of such an update, before its decay.
     pub rate: f64,
+    /// The gradient noise scale over the last updates of this run; none where an update is of one batch, or where the gradient
+    /// could not be told from its noise.
+    pub noise_scale: Option<NoiseScale>,
     /// When every command of one more iteration ran, where that was asked for.
     pub timeline: Option<Timeline>,
 }
@@ -306,8 +311,15 @@ fn train_from(
         workers: request.workers.count,
         global_batch: trainer.plan().samples_of_update(),
         rate: update.rate,
+        noise_scale: seen.noise.scale(batch_norm_over(&trainer)),
         timeline,
     })
+}
+
+/// Samples over which batch norm normalises, where the network has it: nothing else has running statistics.
+fn batch_norm_over(trainer: &Trainer) -> Option<u64> {
+    let mut resident = trainer.loaded().resident().iter();
+    resident.any(|region| matches!(region.role, Role::State(_))).then_some(trainer.plan().batch)
 }
 
 /// Goes on from the study's checkpoint where there is one and it is not to be forgotten, once it is sure that the state can
@@ -439,11 +451,13 @@ struct Seen {
     /// What others took, of all iterations, and what these took by the clock.
     waited: f64,
     by_the_clock: f64,
+    noise: NoiseAverages,
 }
 
 impl Seen {
     fn take(&mut self, observation: &Observation, timed: bool) {
         self.losses.push((observation.loss, observation.accuracy));
+        observation.norms.iter().for_each(|norms| self.noise.take(norms));
         if !timed {
             return;
         }

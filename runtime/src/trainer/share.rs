@@ -11,16 +11,20 @@
 //! The last pass of a worker completes its sums part by part, from the end of the network to its beginning. Each part is sent
 //! as soon as it is complete, while the pass goes on; then workers say how it went, and all parts are finished.
 //!
-//! What it deliberately does not do: measure anything.
+//! Each pass also leaves the square norm of its gradient, and so does the update: from both follows how much a gradient of so
+//! many samples is noise (`noise.rs`). They change nothing.
+//!
+//! What it deliberately does not do: measure times.
 
 use super::{Metrics, Observation, Outcome, Place, Source, Trainer};
 use crate::checkpoint::numbers;
 use crate::error::RuntimeError;
 use crate::executor::{Executor, Loaded, Part};
 use crate::group::{self, Group, GroupError, Node, Piece, TreeSum};
-use plimsoll_ir::Seconds;
+use crate::noise::{GradientNorms, square_norm};
 use plimsoll_ir::philox::philox4x32;
 use plimsoll_ir::program::{Region, Role};
+use plimsoll_ir::{Bytes, Seconds};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -64,16 +68,69 @@ struct Sum {
 }
 
 impl Sum {
-    /// Divides the sums: gradients by the share of labels that count, statistics by the number of virtual workers.
-    fn divide(&mut self, of_labels: f32, of_workers: f32) {
+    /// Divides the sums: gradients by the share of labels that count, statistics by the number of virtual workers. Notes the
+    /// squares of the gradients.
+    fn divide(&mut self, of_labels: f32, of_workers: f32, squares: &mut Squares) {
         let mut rest = self.whole.as_mut_slice();
         for region in &self.part.regions {
             let (own, others) = rest.split_at_mut(region.elements() as usize);
             rest = others;
-            let by = if region.role == Role::Gradient { of_labels } else { of_workers };
+            let is_gradient = region.role == Role::Gradient;
+            let by = if is_gradient { of_labels } else { of_workers };
             own.iter_mut().for_each(|number| *number *= by);
+            if is_gradient {
+                squares.note(region, own);
+            }
         }
     }
+}
+
+/// The square norms of regions, with where these are.
+#[derive(Default)]
+struct Squares(Vec<(Bytes, f64)>);
+
+impl Squares {
+    fn note(&mut self, region: &Region, numbers: &[f32]) {
+        self.0.push((region.offset, square_norm(numbers)));
+    }
+
+    /// Their sum, which does not depend on the order in which parts are complete.
+    fn sum(mut self) -> f64 {
+        self.0.sort_unstable_by_key(|(offset, _)| *offset);
+        self.0.iter().map(|(_, square)| square).sum()
+    }
+}
+
+/// What a pass leaves besides what is summed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Passed {
+    metrics: Metrics,
+    /// The square norm of its gradient, a mean over its labels that count.
+    square: f64,
+}
+
+impl Passed {
+    /// Words of an agreement for each.
+    const WORDS: usize = 5;
+
+    fn words(&self) -> [u32; Passed::WORDS] {
+        let (Metrics { loss, correct, counted }, square) = (self.metrics, self.square.to_bits());
+        let [loss, correct, counted] = [loss, correct, counted].map(f32::to_bits);
+        [loss, correct, counted, square as u32, (square >> 32) as u32]
+    }
+
+    fn of([loss, correct, counted, low, high]: [u32; Passed::WORDS]) -> Passed {
+        let [loss, correct, counted] = [loss, correct, counted].map(f32::from_bits);
+        let square = f64::from_bits(u64::from(high) << 32 | u64::from(low));
+        Passed { metrics: Metrics { loss, correct, counted }, square }
+    }
+}
+
+/// An update, as it is told.
+struct Updated {
+    loss: f32,
+    accuracy: f32,
+    norms: Option<GradientNorms>,
 }
 
 /// Writes numbers to regions, one behind the other.
@@ -145,10 +202,10 @@ impl Share {
     }
 
     /// Takes what a pass leaves for this virtual worker, each part as soon as it is complete; that of the last pass is sent.
-    /// Gradients count by the labels that do.
-    fn take(&mut self, executor: &mut Executor, train: &Loaded, number: u64) -> Result<(), RuntimeError> {
+    /// Gradients count by the labels that do. Gives the square norm of the gradient by itself.
+    fn take(&mut self, executor: &mut Executor, train: &Loaded, number: u64) -> Result<f64, RuntimeError> {
         let Share { group, sums, bytes, mine, .. } = self;
-        let mut weight = None;
+        let (mut weight, mut squares) = (None, Squares::default());
         for sum in sums {
             let mut found = sum.mine.room();
             for region in &sum.part.regions {
@@ -168,14 +225,17 @@ impl Share {
                     weight = Some(Metrics::of(&words).counted / train.label_count() as f32);
                 }
                 let weight = weight.expect("it was read");
+                let before = found.len();
                 found.extend(numbers(bytes).map(|gradient| gradient * weight));
+                squares.note(region, &found[before..]);
             }
             sum.mine.push(Node::leaf(number), found);
             if number + 1 == mine.end {
                 sum.pieces.iter().try_for_each(|piece| group.start(piece, &sum.mine))?;
             }
         }
-        Ok(())
+        let weight = weight.map_or(0.0, f64::from);
+        Ok(if weight > 0.0 { squares.sum() / (weight * weight) } else { 0.0 })
     }
 
     /// The first of its virtual workers.
@@ -193,16 +253,11 @@ impl Share {
         self.met = false;
     }
 
-    /// Tells all how an iteration went here, and hears how it went elsewhere: the metrics of all virtual workers in their
-    /// order, or none where a worker leaves.
-    fn agree(
-        &mut self,
-        step: u64,
-        word: u32,
-        mine: &[Metrics],
-    ) -> Result<Option<Vec<Metrics>>, RuntimeError> {
+    /// Tells all how an iteration went here, and hears how it went elsewhere: what the passes of all virtual workers left, in
+    /// their order, or none where a worker leaves.
+    fn agree(&mut self, step: u64, word: u32, mine: &[Passed]) -> Result<Option<Vec<Passed>>, RuntimeError> {
         let mut words = vec![word, step as u32, (step >> 32) as u32];
-        words.extend(mine.iter().flat_map(|m| [m.loss, m.correct, m.counted]).map(f32::to_bits));
+        words.extend(mine.iter().flat_map(Passed::words));
         let said = self.group.agree(&words)?;
         let mut all = Vec::new();
         for (rank, said) in said.iter().enumerate() {
@@ -214,10 +269,7 @@ impl Share {
             if there != step {
                 return Err(self.elsewhere(rank, format!("iteration {there}"), step));
             }
-            all.extend(said[SAID..].chunks_exact(3).map(|words| {
-                let [loss, correct, counted] = [words[0], words[1], words[2]].map(f32::from_bits);
-                Metrics { loss, correct, counted }
-            }));
+            all.extend(said[SAID..].as_chunks().0.iter().copied().map(Passed::of));
         }
         Ok(Some(all))
     }
@@ -227,29 +279,41 @@ impl Share {
         GroupError::OutOfStep { rank, me, there, here }.into()
     }
 
-    /// Waits for the sums over all virtual workers, and divides them.
-    fn finish(&mut self, labels: u64, counted: f64) -> Result<(), RuntimeError> {
+    /// Waits for the sums over all virtual workers, and divides them. Gives the square norm of the gradient.
+    fn finish(&mut self, labels: u64, counted: f64) -> Result<f64, RuntimeError> {
         let of_labels = (labels as f64 / counted.max(1.0)) as f32;
+        let mut squares = Squares::default();
         for sum in &mut self.sums {
             for piece in &sum.pieces {
                 self.group.finish(piece, &mut sum.whole[piece.elements.clone()])?;
             }
             let of_workers = (1.0 / sum.mine.leaves() as f64) as f32;
-            sum.divide(of_labels, of_workers);
+            sum.divide(of_labels, of_workers, &mut squares);
         }
-        Ok(())
+        Ok(squares.sum())
     }
 }
 
 /// The metrics of an update: means over all labels that count, in the order of the virtual workers.
-fn together(all: &[Metrics]) -> (f32, f64, f64) {
+fn together(all: &[Passed]) -> (f32, f64, f64) {
     let (mut loss, mut correct, mut counted) = (0.0, 0.0, 0.0);
-    for metrics in all {
+    for Passed { metrics, .. } in all {
         loss += f64::from(metrics.loss) * f64::from(metrics.counted);
         correct += f64::from(metrics.correct);
         counted += f64::from(metrics.counted);
     }
     ((loss / counted.max(1.0)) as f32, correct, counted)
+}
+
+/// The norms of an update of so many samples, whose gradient has this square norm; none where no two passes can be compared.
+/// Those with more labels that count have less noise and count more, so that the mean is what passes of equal labels would
+/// show.
+fn norms(all: &[Passed], samples: f64, mean: f64) -> Option<GradientNorms> {
+    let counted: f64 = all.iter().map(|passed| f64::from(passed.metrics.counted)).sum();
+    let own: f64 = all.iter().map(|passed| f64::from(passed.metrics.counted) * passed.square).sum();
+    let compared = all.iter().filter(|passed| passed.metrics.counted > 0.0).count();
+    let own_samples = samples / compared as f64;
+    (compared > 1).then_some(GradientNorms { own_samples, samples, own: own / counted, mean })
 }
 
 /// The seed of a virtual worker's dropout: that of the first is the training's own.
@@ -283,17 +347,17 @@ impl Trainer {
             }
             let (step, waited) = (self.step, self.executor.device().waited());
             let start = Instant::now();
-            let Some(all) = self.iterate(share, source)? else { return Ok(Outcome::Paused) };
+            let Some(updated) = self.iterate(share, source)? else { return Ok(Outcome::Paused) };
             let end = Instant::now();
             self.step += 1;
             share.group.at(self.step);
-            let (loss, correct, counted) = together(&all);
             observe(&Observation {
                 step,
                 epoch: step / source.per_epoch,
                 learning_rate: self.plan.rate.at(step),
-                loss,
-                accuracy: (correct / counted.max(1.0)) as f32,
+                loss: updated.loss,
+                accuracy: updated.accuracy,
+                norms: updated.norms,
                 seconds: Seconds((end - start).as_secs_f64()),
                 between: Seconds((start - last_end).as_secs_f64()),
                 waited: self.executor.waited_since(waited),
@@ -321,7 +385,7 @@ impl Trainer {
         &mut self,
         share: &mut Share,
         source: &mut Source<'_>,
-    ) -> Result<Option<Vec<Metrics>>, RuntimeError> {
+    ) -> Result<Option<Updated>, RuntimeError> {
         let before = share.read_statistics(&mut self.executor)?;
         let summed = self.sum(share, source, &before);
         if !matches!(summed, Ok(Some(_))) {
@@ -343,7 +407,7 @@ impl Trainer {
         share: &mut Share,
         source: &mut Source<'_>,
         before: &[f32],
-    ) -> Result<Option<Vec<Metrics>>, RuntimeError> {
+    ) -> Result<Option<Updated>, RuntimeError> {
         let (step, labels) = (self.step, self.train.label_count());
         let mut mine = Vec::new();
         share.sums.iter_mut().for_each(|sum| sum.mine.clear());
@@ -354,12 +418,13 @@ impl Trainer {
             mine.push(self.pass(share, source, (step, number))?);
         }
         let Some(all) = share.agree(step, GOES_ON, &mine)? else { return Ok(None) };
-        let (loss, _, counted) = together(&all);
+        let (loss, correct, counted) = together(&all);
         if !loss.is_finite() {
             return Err(RuntimeError::Diverged { step, loss });
         }
-        share.finish(labels, counted)?;
-        Ok(Some(all))
+        let square = share.finish(labels, counted)?;
+        let norms = norms(&all, self.plan.samples_of_update() as f64, square);
+        Ok(Some(Updated { loss, accuracy: (correct / counted.max(1.0)) as f32, norms }))
     }
 
     /// The pass of a virtual worker, and what it leaves; the next input is read beside it.
@@ -368,7 +433,7 @@ impl Trainer {
         share: &mut Share,
         source: &mut Source<'_>,
         place: Place,
-    ) -> Result<Metrics, RuntimeError> {
+    ) -> Result<Passed, RuntimeError> {
         let (step, number) = place;
         let (rate, seed) = (self.plan.rate.at(step), seed_of(self.plan.seed, number));
         self.write_input(source, place, rate, seed)?;
@@ -382,10 +447,10 @@ impl Trainer {
         let taken = share.take(&mut self.executor, &self.train, number);
         // What failed on the device is told first.
         self.executor.finish()?;
-        taken?;
+        let square = taken?;
         prepared?;
         self.fed = slot.map(|_| next);
-        self.metrics()
+        Ok(Passed { metrics: self.metrics()?, square })
     }
 }
 
@@ -405,10 +470,29 @@ mod tests {
 
     #[test]
     fn a_loss_is_the_mean_over_the_labels_that_count() {
-        let metrics = |loss, correct, counted| Metrics { loss, correct, counted };
-        let all = [metrics(1.0, 2.0, 2.0), metrics(4.0, 0.0, 1.0), metrics(0.0, 0.0, 0.0)];
+        let passed = |loss, correct, counted| passed([loss, correct, counted], 0.0);
+        let all = [passed(1.0, 2.0, 2.0), passed(4.0, 0.0, 1.0), passed(0.0, 0.0, 0.0)];
         assert_eq!(together(&all), (2.0, 2.0, 3.0));
-        assert_eq!(together(&[metrics(0.1, 1.0, 3.0)]).0, 0.1, "of one it is its own");
-        assert_eq!(together(&[metrics(0.0, 0.0, 0.0)]), (0.0, 0.0, 0.0));
+        assert_eq!(together(&[passed(0.1, 1.0, 3.0)]).0, 0.1, "of one it is its own");
+        assert_eq!(together(&[passed(0.0, 0.0, 0.0)]), (0.0, 0.0, 0.0));
+    }
+
+    fn passed([loss, correct, counted]: [f32; 3], square: f64) -> Passed {
+        Passed { metrics: Metrics { loss, correct, counted }, square }
+    }
+
+    #[test]
+    fn what_a_pass_left_is_heard_as_it_was_told() {
+        let told = passed([0.25, 7.0, 9.0], 1.0 + f64::EPSILON);
+        assert_eq!(Passed::of(told.words()), told);
+    }
+
+    #[test]
+    fn norms_count_by_labels_and_need_two_passes() {
+        let of = |counted, square| passed([0.0, 0.0, counted], square);
+        let found = norms(&[of(1.0, 8.0), of(3.0, 4.0), of(0.0, 0.0)], 12.0, 2.0);
+        assert_eq!(found, Some(GradientNorms { own_samples: 6.0, samples: 12.0, own: 5.0, mean: 2.0 }));
+        assert_eq!(norms(&[of(4.0, 8.0)], 4.0, 8.0), None);
+        assert_eq!(norms(&[of(4.0, 8.0), of(0.0, 0.0)], 8.0, 8.0), None);
     }
 }

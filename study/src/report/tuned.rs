@@ -20,7 +20,7 @@ use plimsoll_ir::profile::{Profile, Rate, TransferSample};
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::trace::{Op, Phase, Trace, TraceKind};
-use plimsoll_ir::tuning::{Run, Training, Tuning};
+use plimsoll_ir::tuning::{NoiseScale, Run, Training, Tuning};
 use plimsoll_ir::{Bytes, Document, Seconds};
 use plimsoll_tuner::model::{FittedRate, LinkModel, Model};
 use plimsoll_tuner::rate::caution;
@@ -86,6 +86,7 @@ impl Tuned {
             peak_bytes: trained.peak,
             global_batch: (trained.global_batch != self.config.batch).then_some(trained.global_batch),
             drawn: trained.drawn,
+            noise_scale: trained.noise_scale,
         });
         Ok(study.put(&[(study.tuning(), self.tuning.to_json().into_bytes())])?)
     }
@@ -274,6 +275,7 @@ impl Tuned {
         let batch = training.global_batch.unwrap_or(self.config.batch);
         let epoch = (training.iteration_seconds + training.between_seconds) * (samples / batch as f64);
         let accuracy = training.test_accuracy * 100.0;
+        let noise = training.noise_scale.map(|noise| ("noise scale", noise_in_words(&noise)));
         let facts = [
             ("iterations", training.iterations.to_string()),
             ("iteration, measured in training", training.iteration_seconds.to_string()),
@@ -285,7 +287,7 @@ impl Tuned {
         ];
         let drawn =
             training.drawn.map(|drawn| ("of the last run, by a plan of their draw", drawn.to_string()));
-        facts.into_iter().chain(drawn).map(|(name, value)| (name.to_owned(), value)).collect()
+        facts.into_iter().chain(drawn).chain(noise).map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
     fn batches(&self) -> Batches {
@@ -360,6 +362,14 @@ pub fn rule_in_words(rate: &LearningRate) -> String {
         LearningRateRule::Accudnn { convexity } => format!("AccUDNN eq. (9), c = {convexity:.4}"),
     };
     format!("{rule}, from {} at batch {}", rate.base_rate, rate.base_batch)
+}
+
+/// A noise scale, with its error and, where it depends on that, the batch of batch norm.
+fn noise_in_words(noise: &NoiseScale) -> String {
+    let NoiseScale { samples, relative_error, batch_norm_over } = *noise;
+    let error = relative_error * 100.0;
+    let over = batch_norm_over.map_or(String::new(), |batch| format!(", with batch norm over {batch}"));
+    format!("{samples:.0} samples, within {error:.0} %{over}")
 }
 
 /// What stays, what is swapped and what is recomputed in an iteration, in words.
