@@ -14,7 +14,7 @@ pub use requests::{Exported, gpu, processor, study_of, threads_are_sound, tune_r
 pub use research::{HELP_ALL, program, with_research};
 pub use tuning::{AutoArgs, DemoArgs, ProfileArgs, TuneArgs};
 pub use values::{
-    DecayArg, DeviceChoice, DuplexArg, HostPlace, Image, KernelsArg, ObjectiveArg, OptimizerArg,
+    DecayArg, DeviceChoice, DuplexArg, HostPlace, Image, KernelsArg, NoiseArg, ObjectiveArg, OptimizerArg,
     PrecisionArg, ReluArg, RuleArg, SearchArg, ToolArg,
 };
 
@@ -299,8 +299,13 @@ pub struct SearchArgs {
     /// What the batch is chosen for
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     pub objective: ObjectiveArg,
+    /// Choose the samples of an update by goodput: throughput by what a sample is worth, which falls where an update is larger
+    /// than the gradient's noise asks for. NOISE is the gradient noise scale in samples, or the folder of a study whose training
+    /// measured it (see `run`). With --workers, also the passes of each in an update
+    #[arg(long, value_name = "NOISE")]
+    pub goodput: Option<NoiseArg>,
     /// No batch smaller than this; by default the base batch, below which your learning rate is untried; with --workers the
-    /// base batch divided by them, with --global-batch 1
+    /// base batch divided by them, with --global-batch or --goodput 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub min_batch: Option<u64>,
     /// No batch larger than this
@@ -398,7 +403,7 @@ pub fn defaults<T: Args>() -> T {
 }
 
 /// The options of `auto` that a script decides for itself.
-const OF_NETWORKS: [&str; 33] = [
+const OF_NETWORKS: [&str; 34] = [
     "network",
     "onnx",
     "image",
@@ -416,6 +421,7 @@ const OF_NETWORKS: [&str; 33] = [
     "host_memory",
     "search",
     "objective",
+    "goodput",
     "min_batch",
     "max_batch",
     "workers",

@@ -6,7 +6,7 @@
 //!
 //! What it deliberately does not do: positional arguments, which say what a command works on, are given on the line only.
 
-use crate::args::{Cli, HELP_ALL, Image, program, with_research};
+use crate::args::{Cli, HELP_ALL, Image, NoiseArg, program, with_research};
 use crate::failure::Failure;
 use clap::builder::Resettable;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -252,6 +252,7 @@ impl Kind {
             TypeId::of::<Bytes>(),
             TypeId::of::<Seconds>(),
             TypeId::of::<Image>(),
+            TypeId::of::<NoiseArg>(),
         ]) {
             Kind::Measure
         } else if is(&[TypeId::of::<BytesPerSecond>()]) {

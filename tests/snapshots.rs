@@ -269,6 +269,7 @@ const MEASURED: [(&str, &[&str]); 5] = [
         &[
             "tune --network resnet20 --max-batch 32 --study s",
             "tune --network mlp --device k40 --workers 4 --interconnect 1Gbit/s,30us --global-batch 512 --study w",
+            "tune --network mlp --device k40 --workers 4 --interconnect 1Gbit/s,30us --goodput 300 --study g",
         ],
     ),
     ("run", &["run s --epochs 1 --fresh", "run s --epochs 4 --workers 2 --fresh"]),

@@ -65,6 +65,9 @@ pub struct Config {
     /// The workers that it was chosen for; none for one alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<Cluster>,
+    /// By which noise scale an update was chosen; none where each of its samples counted the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub goodput: Option<Goodput>,
     /// The learning rate, and where it comes from.
     pub learning_rate: LearningRate,
     /// What the model says of an iteration.
@@ -90,6 +93,19 @@ pub struct Cluster {
     pub exchange_seconds: Seconds,
     /// An update.
     pub update_seconds: Seconds,
+}
+
+/// By which noise scale an update was chosen, and what came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Goodput {
+    /// The gradient noise scale, in samples.
+    pub noise_scale: f64,
+    /// The samples over which batch norm normalised when it was measured, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch_norm_over: Option<u64>,
+    /// What a sample of an update is worth, beside one of the base batch.
+    pub efficiency: f64,
 }
 
 /// Whose kernels run on a GPU.
@@ -201,6 +217,10 @@ impl Document for Config {
                 return fault("cluster", "an update has at least 1 pass, and takes time");
             }
             interconnect.validate("cluster.interconnect")?;
+        }
+        let above_zero = |number: f64| number.is_finite() && number > 0.0;
+        if self.goodput.is_some_and(|g| !above_zero(g.noise_scale) || !above_zero(g.efficiency)) {
+            return fault("goodput", "noise scale and efficiency are above 0");
         }
         if !is_rate(self.learning_rate.rate) {
             return fault("learning_rate.rate", NO_RATE);

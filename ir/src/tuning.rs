@@ -129,6 +129,12 @@ pub struct Planned {
     pub recomputed_ops: u64,
     /// Seconds that this takes.
     pub recomputing_seconds: Seconds,
+    /// Samples of an update, where what they are worth was asked about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub global_batch: Option<u64>,
+    /// What a sample of such an update is worth, beside one of the base batch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub efficiency: Option<f64>,
     /// One pass over the data, of all workers; none where an older version wrote this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch_seconds: Option<Seconds>,

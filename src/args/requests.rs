@@ -3,17 +3,19 @@
 //! What only options can contradict (one for another device, two that exclude each other) is refused here.
 
 use super::values::{
-    DecayArg, DeviceChoice, DuplexArg, HostPlace, ObjectiveArg, OptimizerArg, PrecisionArg, RuleArg,
-    SearchArg, ToolArg,
+    DecayArg, DeviceChoice, DuplexArg, HostPlace, NoiseArg, ObjectiveArg, OptimizerArg, PrecisionArg,
+    RuleArg, SearchArg, ToolArg,
 };
 use super::{
     ClusterArgs, DeviceArgs, EXPORTED_EPOCHS, ExportArgs, KernelArgs, KernelsArg, NetworkArgs, RateArgs,
     SearchArgs, StudyArgs, TrainArgs, WorkloadArgs, defaults,
 };
 use crate::failure::Failure;
+use crate::files;
 use crate::interrupt;
 use plimsoll_ir::config::{GpuKernels, LearningRateRule};
 use plimsoll_ir::schedule::{Duplex, Link};
+use plimsoll_ir::tuning::{NoiseScale, Tuning};
 use plimsoll_ir::{Bytes, Float, Precision};
 use plimsoll_runtime::{CpuOptions, HostMemory};
 use plimsoll_study::device::{as_many_cores, cpu_options, of_processor};
@@ -23,8 +25,8 @@ use plimsoll_study::export::modules::Wrapper;
 use plimsoll_study::export::{Optimizer, Tool, Wanted};
 use plimsoll_study::naming::{self, Decides};
 use plimsoll_study::request::{
-    ClusterRequest, DecayShape, NetworkRequest, NetworkSource, Objective, RateRequest, Searcher,
-    TrainRequest, Workers,
+    ClusterRequest, DecayShape, GoodputRequest, NetworkRequest, NetworkSource, Objective, RateRequest,
+    Searcher, TrainRequest, Workers,
 };
 use plimsoll_study::tuning::TuneRequest;
 use plimsoll_study::{Error, NetworkWorkload, Setup, Study, Watch};
@@ -165,11 +167,49 @@ impl SearchArgs {
     pub fn least(&self, rate: &RateArgs, cluster: Option<&ClusterRequest>) -> u64 {
         // What has a good learning rate is an update, of all workers.
         let usual = match cluster {
+            _ if self.goodput.is_some() => 1,
             None => rate.base_batch,
             Some(ClusterRequest { global_batch: Some(_), .. }) => 1,
             Some(cluster) => rate.base_batch.div_ceil(cluster.workers),
         };
         self.min_batch.unwrap_or(usual)
+    }
+}
+
+impl SearchArgs {
+    /// By which noise scale samples of an update count; none where each counts the same.
+    pub fn goodput(&self, cluster: Option<&ClusterRequest>) -> Result<Option<GoodputRequest>, Failure> {
+        let Some(noise) = &self.goodput else { return Ok(None) };
+        if cluster.is_some_and(|cluster| cluster.global_batch.is_some()) {
+            return Err(Failure::usage(
+                "--goodput chooses the samples of an update, and --global-batch says how many",
+            )
+            .help("leave one of the two out"));
+        }
+        if self.search == SearchArg::Accudnn {
+            return Err(Failure::usage(
+                "--goodput is for --search plimsoll: AccUDNN's asks for the largest batch",
+            )
+            .help("leave one of the two out"));
+        }
+        let folder = match noise {
+            NoiseArg::Samples(noise_scale) => {
+                return Ok(Some(GoodputRequest { noise_scale: *noise_scale, batch_norm_over: None }));
+            }
+            NoiseArg::Study(folder) => folder,
+        };
+        let tuning = Study::existing(folder)?.tuning();
+        let training = if tuning.exists() { files::read::<Tuning>(&tuning)?.training } else { None };
+        let NoiseScale { samples, batch_norm_over, .. } =
+            training.and_then(|training| training.noise_scale).ok_or_else(|| {
+                let folder = folder.display();
+                Failure::usage(format_args!("no training of {folder} has measured a noise scale"))
+                    .help(format!(
+                        "updates of several batches show it, as with `plimsoll run {folder} --workers 2 --fresh`; or give a \
+                         number of samples"
+                    ))
+            })?;
+        Ok(Some(GoodputRequest { noise_scale: samples, batch_norm_over }))
     }
 }
 
@@ -268,6 +308,7 @@ pub fn tune_request(
 ) -> Result<TuneRequest, Failure> {
     rate.are_sound()?;
     let cluster = cluster.request()?;
+    let goodput = search.goodput(cluster.as_ref())?;
     Ok(TuneRequest {
         budget,
         search: search.search.into(),
@@ -275,6 +316,7 @@ pub fn tune_request(
         min_batch: search.least(rate, cluster.as_ref()),
         max_batch: search.max_batch,
         cluster,
+        goodput,
         rate: rate.request(),
         epochs,
         command: super::command_line(),
@@ -290,6 +332,7 @@ pub fn decides(
     train: &TrainArgs,
 ) -> Result<Decides, Failure> {
     let cluster = cluster.request()?;
+    let goodput = search.goodput(cluster.as_ref())?;
     Ok(Decides {
         budget: search.budget,
         host_memory: search.host_memory,
@@ -298,6 +341,7 @@ pub fn decides(
         min_batch: search.least(rate, cluster.as_ref()),
         max_batch: search.max_batch,
         cluster,
+        goodput,
         rate: rate.request(),
         train: train.request(false, false),
     })
@@ -434,6 +478,8 @@ mod tests {
             "--host-memory 1GiB",
             "--search accudnn",
             "--objective fastest",
+            "--goodput 300",
+            "--goodput 400",
             "--min-batch 8",
             "--max-batch 64",
             "--base-batch 64",

@@ -6,10 +6,11 @@ use crate::failure::Failure;
 use crate::output::{Cell, Facts, Table};
 use crate::progress::watched;
 use crate::verbs::profile::how_known;
-use plimsoll_ir::config::{Cluster, Config, LearningRate};
+use plimsoll_ir::config::{Cluster, Config, Goodput, LearningRate};
 use plimsoll_study::report::{placement_in_words, rule_in_words};
 use plimsoll_study::tuning::{Measured, Tuned, other_name};
 use plimsoll_tuner::rate;
+use plimsoll_tuner::search::Candidate;
 
 /// Runs the verb.
 pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
@@ -65,9 +66,23 @@ pub fn choice(tuned: &Tuned) -> Table {
         ("learning_rate_rule", "by", rule_in_words(rate).into()),
         ("learning_rate_caution", "caution", caution(rate, config.batch).into()),
         ("warmup_iterations", "warm-up iterations", rate.warmup_iterations.into()),
-        ("refits", "refits of the model", tuned.refits().into()),
     ]);
+    facts.extend(goodput(tuned));
+    facts.extend([("refits", "refits of the model", tuned.refits().into())]);
     Table::facts("choice", facts)
+}
+
+/// By which noise scale an update was chosen, and what came of it; nothing where each sample counted the same.
+fn goodput(tuned: &Tuned) -> Facts {
+    let Some(Goodput { noise_scale, batch_norm_over, efficiency }) = tuned.config.goodput else {
+        return Facts::new();
+    };
+    vec![
+        ("noise_scale", "noise scale, in samples", Cell::Number(noise_scale, 0)),
+        ("noise_scale_batch", "with batch norm over", batch_norm_over.into()),
+        ("efficiency", "efficiency of samples", Cell::Share(efficiency)),
+        ("goodput", "goodput, samples/s", Cell::Number(tuned.chosen.goodput(), 0)),
+    ]
 }
 
 /// An update of the workers that the batch was chosen for; none for one alone.
@@ -118,8 +133,9 @@ fn yours(tuned: &Tuned) -> String {
         _ if tuned.tuning.keep_your_settings => format!("batch {batch}: keep it"),
         (Some(yours), _) => {
             let known = if yours.figures.is_some() { "measured" } else { "modelled" };
-            let how = longer(yours.known().epoch_seconds / tuned.chosen.known().epoch_seconds);
-            format!("batch {batch}: its epoch is {known} to take {how}")
+            let how = longer(yours.progress() / tuned.chosen.progress());
+            let what = if tuned.config.goodput.is_some() { "the same progress" } else { "its epoch" };
+            format!("batch {batch}: {what} is {known} to take {how}")
         }
         (None, note) => format!("batch {batch}: {}", note.unwrap_or("it was not run")),
     }
@@ -183,30 +199,45 @@ pub fn figures(tuned: &Tuned) -> Table {
     table.chosen(Some(0))
 }
 
-/// The whole curve, as predicted.
+/// The whole curve, as predicted; by goodput with what the samples of an update are worth.
 fn curve(tuned: &Tuned) -> Table {
-    let mut table = Table::new(
-        "curve",
-        &[
-            ("batch", "batch"),
-            ("iteration_seconds", "iteration"),
-            ("epoch_seconds", "epoch"),
-            ("peak_bytes", "peak"),
-            ("at_peak_bytes", "feature maps at peak"),
-            ("offloaded_bytes", "swapped"),
-            ("recomputing_seconds", "recomputed"),
-        ],
-    );
+    let by_goodput = tuned.config.goodput.is_some();
+    let mut columns =
+        vec![("batch", "batch"), ("iteration_seconds", "iteration"), ("epoch_seconds", "epoch")];
+    if by_goodput {
+        columns.extend([
+            ("global_batch", "global batch"),
+            ("samples_per_second", "samples/s"),
+            ("efficiency", "efficiency"),
+            ("goodput", "goodput"),
+        ]);
+    }
+    columns.extend([
+        ("peak_bytes", "peak"),
+        ("at_peak_bytes", "feature maps at peak"),
+        ("offloaded_bytes", "swapped"),
+        ("recomputing_seconds", "recomputed"),
+    ]);
+    let mut table = Table::new("curve", &columns);
     for candidate in &tuned.curve {
-        table.rows.push(vec![
-            candidate.batch.into(),
-            candidate.iteration.into(),
-            candidate.epoch.into(),
+        let Candidate { batch, iteration, between, sharing, .. } = *candidate;
+        let mut row: Vec<Cell> = vec![batch.into(), iteration.into(), candidate.epoch.into()];
+        if by_goodput {
+            let goodput = sharing.goodput(batch, iteration + between);
+            row.extend([
+                (sharing.iterations * batch).into(),
+                Cell::Number(goodput / sharing.efficiency, 0),
+                Cell::Share(sharing.efficiency),
+                Cell::Number(goodput, 0),
+            ]);
+        }
+        row.extend([
             candidate.peak.into(),
             candidate.moved.at_peak.into(),
             candidate.moved.offloaded.into(),
             candidate.moved.recomputing.into(),
         ]);
+        table.rows.push(row);
     }
     let batch = tuned.chosen.candidate.batch;
     table.chosen(tuned.curve.iter().position(|candidate| candidate.batch == batch))

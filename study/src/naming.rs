@@ -12,7 +12,7 @@ use crate::device::Setup;
 use crate::error::Error;
 use crate::measure::in_words;
 use crate::network_workload::NetworkWorkload;
-use crate::request::{ClusterRequest, Objective, RateRequest, Searcher, TrainRequest};
+use crate::request::{ClusterRequest, GoodputRequest, Objective, RateRequest, Searcher, TrainRequest};
 use plimsoll_ir::checksum::Checksum;
 use plimsoll_ir::units::Size;
 use plimsoll_ir::{Bytes, Precision};
@@ -42,6 +42,8 @@ pub struct Decides {
     pub max_batch: Option<u64>,
     /// The workers that the batch is for; none for one alone.
     pub cluster: Option<ClusterRequest>,
+    /// The noise scale by which samples of an update count.
+    pub goodput: Option<GoodputRequest>,
     /// How the learning rate follows the batch.
     pub rate: RateRequest,
     /// How to train.
@@ -103,8 +105,18 @@ fn device(setup: &Setup) -> Result<Vec<String>, Error> {
 
 /// What decides, each with its value. A new field of a request has to be taken in or left out here.
 fn options(request: &Decides) -> Vec<String> {
-    let Decides { budget: _, host_memory, search, objective, min_batch, max_batch, cluster, rate, train } =
-        request;
+    let Decides {
+        budget: _,
+        host_memory,
+        search,
+        objective,
+        min_batch,
+        max_batch,
+        cluster,
+        goodput,
+        rate,
+        train,
+    } = request;
     let RateRequest { base_batch, base_rate, rule } = rate;
     // The workers are no option of what is tuned and trained in one.
     let TrainRequest {
@@ -126,6 +138,7 @@ fn options(request: &Decides) -> Vec<String> {
         format!("least batch {min_batch}"),
         format!("largest batch {max_batch:?}"),
         format!("cluster {cluster:?}"),
+        format!("goodput {goodput:?}"),
         format!("base batch {base_batch}"),
         format!("base rate {base_rate}"),
         format!("rate rule {rule:?}"),

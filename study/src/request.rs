@@ -91,6 +91,15 @@ impl ClusterRequest {
     }
 }
 
+/// That an update is chosen by what its samples are worth, too.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GoodputRequest {
+    /// The gradient noise scale, in samples; above 0.
+    pub noise_scale: f64,
+    /// The samples over which batch norm normalised when it was measured, where that is known.
+    pub batch_norm_over: Option<u64>,
+}
+
 /// How the rate changes during training.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DecayShape {

@@ -15,6 +15,7 @@ mod document;
 mod journal;
 mod measured;
 mod plain;
+mod sharing;
 
 pub use choice::{earlier, keep};
 pub use document::other_name;
@@ -24,25 +25,24 @@ pub use plain::{ACCUMULATED, RECOMPUTED, Way};
 use crate::error::{Error, Stopped, TuneError};
 use crate::folder::Study;
 use crate::measure::largest;
-use crate::request::{ClusterRequest, Objective, RateRequest, Searcher};
+use crate::request::{ClusterRequest, GoodputRequest, Objective, RateRequest, Searcher};
 use crate::watch::{Notice, Step, Watch};
 use crate::workload::{Confirmed, Workload};
 use journal::{Noted, PlanJournal};
 use measured::{Ran, Timed, wants_refit};
-use plimsoll_ir::config::{Config, ConfigKind, Figures, LearningRate};
-use plimsoll_ir::exchange::update::simulate_update;
+use plimsoll_ir::config::{Config, ConfigKind, Figures, Goodput, LearningRate};
 use plimsoll_ir::profile::{BatchSamples, Profile};
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::search_log::SearchLog;
-use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::tuning::{Round, Tuning};
 use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_tuner::goodput::efficiency;
 use plimsoll_tuner::model::Model;
 use plimsoll_tuner::policies::papers::accudnn::satisfies;
 use plimsoll_tuner::rate::{learning_rate, warmup_iterations};
 use plimsoll_tuner::search::{
-    Candidate, Planned, Search, SearchError, SearchRequest, Sharing, accudnn_batch, search, search_among,
+    Candidate, Planned, Search, SearchError, SearchRequest, accudnn_batch, search, search_among,
 };
 use plimsoll_tuner::{Earlier, Outcome as PlanOutcome, PlanRequest, Policy, plan_with_log};
 use std::borrow::Cow;
@@ -66,6 +66,9 @@ pub struct TuneRequest {
     pub max_batch: Option<u64>,
     /// The workers that the batch is for; none for one alone.
     pub cluster: Option<ClusterRequest>,
+    /// The noise scale by which samples of an update count; none where each counts the same. What is searched for is then the
+    /// highest goodput, with as many passes of each worker in an update as that takes.
+    pub goodput: Option<GoodputRequest>,
     /// The base point and the rule of the learning rate.
     pub rate: RateRequest,
     /// Epochs that will be trained; the warm-up takes at most a tenth of them.
@@ -129,6 +132,11 @@ impl TuneRequest {
             }
             _ => Ok(()),
         }
+    }
+
+    /// What a sample of an update of so many is worth.
+    fn efficiency(&self, global: u64) -> f64 {
+        self.goodput.map_or(1.0, |goodput| efficiency(goodput.noise_scale, self.rate.base_batch, global))
     }
 
     /// Who plans the batch that is chosen.
@@ -440,7 +448,7 @@ impl Tuner<'_> {
         within: f64,
     ) -> Result<Choice, Error> {
         let ours = search.choose(within, &|batch| model.fit_error(batch));
-        let why = document::in_words(&ours.reason, within);
+        let why = document::in_words(&ours.reason, within, self.request.goodput.is_some());
         let ours = (ours.candidate, ours.plan);
         if self.request.search == Searcher::Plimsoll {
             return Ok(Choice { answer: ours, other: theirs.cloned(), why });
@@ -460,24 +468,6 @@ impl Tuner<'_> {
             }
             PlanOutcome::Planned(_) | PlanOutcome::Infeasible(_) => Ok(None),
         }
-    }
-
-    /// A plan, with what workers exchange beside it.
-    fn shared(&self, trace: Trace, schedule: Schedule, log: SearchLog) -> Result<Planned, Error> {
-        let makespan = simulate(&trace, &schedule).makespan();
-        let mut sharing = Sharing::ALONE;
-        if let Some(cluster) = &self.request.cluster {
-            let iterations = (cluster.update_of(trace.batch) / trace.batch).max(1);
-            let passes = iterations.div_ceil(cluster.workers);
-            let exchange = self.workload.exchange(trace.batch, cluster, passes)?;
-            let checked = exchange.check(&trace, &schedule);
-            checked.map_err(|unfit| TuneError::Unexpected(unfit.to_string()))?;
-            let update = simulate_update(&trace, &schedule, &exchange);
-            let exchange = update.exposed;
-            let repeated = makespan * passes as f64 + exchange - update.seconds;
-            sharing = Sharing { iterations, passes, repeated, exchange };
-        }
-        Ok(Planned { trace, schedule, makespan, log, sharing, carried: false })
     }
 
     /// The planner's answer at one batch size; none where it fits no plan. Where a plan of a nearby batch size is given, it is
@@ -571,9 +561,11 @@ impl Tuner<'_> {
             return self.measure(model, candidate, plan).map(Some);
         };
         let between = figures.between_seconds;
-        let iteration = candidate.iteration + between;
-        let epoch = candidate.sharing.epoch(self.workload.samples(), batch, iteration);
-        let candidate = Candidate { between, epoch, ..candidate };
+        let epoch_of =
+            |iteration| candidate.sharing.epoch(self.workload.samples(), batch, iteration + between);
+        // How workers share an update follows the model.
+        let figures = Figures { epoch_seconds: epoch_of(figures.iteration_seconds), ..figures };
+        let candidate = Candidate { between, epoch: epoch_of(candidate.iteration), ..candidate };
         let predicted_error = model.iteration_error(batch);
         let measured = Measured { candidate, figures: Some(figures), predicted_error };
         Ok(Some(Ran { measured, plan, ran }))
@@ -709,6 +701,11 @@ impl Tuner<'_> {
             batch,
             keeps_all: self.keeps_all,
             cluster: request.cluster.map(|cluster| chosen.update(&cluster)),
+            goodput: request.goodput.map(|GoodputRequest { noise_scale, batch_norm_over }| Goodput {
+                noise_scale,
+                batch_norm_over,
+                efficiency: chosen.candidate.sharing.efficiency,
+            }),
             policy: request.policy().to_string(),
             schedule: "chosen.schedule.json".to_owned(),
             learning_rate: LearningRate { rate, rule, base_batch, base_rate, warmup_iterations: warmup },

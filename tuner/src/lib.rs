@@ -14,6 +14,7 @@ mod compact;
 mod decide;
 pub mod exchange;
 pub mod frontier;
+pub mod goodput;
 mod iteration;
 mod levels;
 pub mod model;

@@ -14,6 +14,9 @@
 //! taken that swaps and recomputes for the fewest seconds, and of those the smallest ([`Search::choose`]); a share of 0 takes
 //! the shortest.
 //!
+//! Where what samples are worth depends on the size of an update ([`crate::goodput`]), epochs count by that: by the time that the
+//! same progress takes.
+//!
 //! The quotient is a real number, as in the paper, although a last batch that is not full is
 //! dropped and an epoch really runs floor(dataset / k) iterations: with the floor in the objective, the batch that throws
 //! the most samples away would win.
@@ -86,7 +89,8 @@ impl Planned {
     }
 }
 
-/// How workers share the iterations of an update, and what their exchange adds to it: Δ of AccUDNN eq. (3).
+/// How workers share the iterations of an update, what their exchange adds to it (Δ of AccUDNN eq. (3)), and what its samples
+/// are worth.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sharing {
     /// Iterations of all workers together, at least 1.
@@ -97,12 +101,19 @@ pub struct Sharing {
     pub repeated: Seconds,
     /// What an update takes beside its passes.
     pub exchange: Seconds,
+    /// What a sample of such an update is worth ([`crate::goodput::efficiency`]); 1 where that is not asked about.
+    pub efficiency: f64,
 }
 
 impl Sharing {
     /// One worker, which updates in each iteration.
-    pub const ALONE: Sharing =
-        Sharing { iterations: 1, passes: 1, repeated: Seconds::ZERO, exchange: Seconds::ZERO };
+    pub const ALONE: Sharing = Sharing {
+        iterations: 1,
+        passes: 1,
+        repeated: Seconds::ZERO,
+        exchange: Seconds::ZERO,
+        efficiency: 1.0,
+    };
 
     /// What an update takes where an iteration, with what passes before the next, takes so long.
     pub fn update(&self, iteration: Seconds) -> Seconds {
@@ -112,6 +123,11 @@ impl Sharing {
     /// One pass over so many samples.
     pub fn epoch(&self, samples: u64, batch: u64, iteration: Seconds) -> Seconds {
         self.update(iteration) * (samples as f64 / (self.iterations as f64 * batch as f64))
+    }
+
+    /// Samples a second of all workers, by what they are worth.
+    pub fn goodput(&self, batch: u64, iteration: Seconds) -> f64 {
+        self.iterations as f64 * batch as f64 / self.update(iteration).0 * self.efficiency
     }
 }
 
@@ -135,6 +151,11 @@ pub struct Candidate {
 }
 
 impl Candidate {
+    /// What as much progress takes as one pass over the data makes with updates whose samples are worth 1.
+    pub fn progress(&self) -> Seconds {
+        self.epoch * (1.0 / self.sharing.efficiency)
+    }
+
     /// Whether nothing is swapped and nothing recomputed.
     pub fn keeps_everything(&self) -> bool {
         self.moved.offloaded == Bytes::ZERO && self.moved.recomputed_ops == 0
@@ -296,9 +317,9 @@ fn first_pass(least: u64, most: u64, keeps_all: Option<u64>) -> Vec<u64> {
     order
 }
 
-/// Shorter epochs first; of equal ones less swapped and recomputed, then the smaller batch.
+/// Faster progress first; of equal ones less swapped and recomputed, then the smaller batch.
 fn shorter(a: &Candidate, b: &Candidate) -> Ordering {
-    a.epoch.0.total_cmp(&b.epoch.0).then(more_frugal(a, b))
+    a.progress().0.total_cmp(&b.progress().0).then(more_frugal(a, b))
 }
 
 /// Less swapped and recomputed first, then the smaller batch.
@@ -306,13 +327,13 @@ fn more_frugal(a: &Candidate, b: &Candidate) -> Ordering {
     a.moved.seconds().0.total_cmp(&b.moved.seconds().0).then(a.batch.cmp(&b.batch))
 }
 
-/// Of candidates whose epoch is no longer than a limit the one that swaps and recomputes for the fewest seconds, then the
-/// smallest batch; none where all epochs are longer.
+/// Of candidates whose progress takes no longer than a limit the one that swaps and recomputes for the fewest seconds, then the
+/// smallest batch; none where all take longer.
 pub fn frugal<'c>(
     candidates: impl Iterator<Item = &'c Candidate>,
     longest: Seconds,
 ) -> Option<&'c Candidate> {
-    candidates.filter(|c| c.epoch <= longest).min_by(|a, b| more_frugal(a, b))
+    candidates.filter(|c| c.progress() <= longest).min_by(|a, b| more_frugal(a, b))
 }
 
 impl<'a> Search<'a> {
@@ -412,7 +433,7 @@ impl<'a> Search<'a> {
     /// The middle of the gap below what would be chosen now; none where it is closed, or nothing more may be planned.
     fn below_the_choice(&self) -> Option<u64> {
         let shortest = self.curve().min_by(|a, b| shorter(a, b))?;
-        let chosen = frugal(self.curve(), shortest.epoch * (1.0 + self.request.within))?.batch;
+        let chosen = frugal(self.curve(), shortest.progress() * (1.0 + self.request.within))?.batch;
         self.middle(self.below(chosen), chosen)
     }
 
@@ -485,7 +506,7 @@ impl<'a> Search<'a> {
         let shortest = curve.iter().min_by(|a, b| shorter(a, b))?;
         let keeper = keeps_all.map(|batch| batch.min(most).min(dataset));
         let keeper = curve.iter().find(|c| Some(c.batch) == keeper && c.keeps_everything());
-        let gain = keeper.map(|keeper| 1.0 - shortest.epoch / keeper.epoch);
+        let gain = keeper.map(|keeper| 1.0 - shortest.progress() / keeper.progress());
         let mut reason = Reason::Shortest { gain };
         let mut reference = shortest;
         if let (Some(keeper), Some(gain)) = (keeper, gain)
@@ -497,10 +518,10 @@ impl<'a> Search<'a> {
                 reference = keeper;
             }
         }
-        let chosen = frugal(curve.iter(), reference.epoch * (1.0 + within)).unwrap_or(reference);
+        let chosen = frugal(curve.iter(), reference.progress() * (1.0 + within)).unwrap_or(reference);
         if chosen.batch != reference.batch {
             let (batch, extra) = (reference.batch, reference.moved.seconds());
-            reason = Reason::Near { batch, saves: 1.0 - reference.epoch / chosen.epoch, extra };
+            reason = Reason::Near { batch, saves: 1.0 - reference.progress() / chosen.progress(), extra };
         }
         Some((chosen, reason))
     }

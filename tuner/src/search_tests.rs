@@ -172,7 +172,13 @@ fn time_between_iterations_favours_large_batches() {
 fn an_epoch_of_workers_is_so_many_updates() {
     // 1000 samples in updates of 4 x 25: two workers make two passes each of 3 s, and exchange for 1 s.
     // The update's own half second is in both.
-    let sharing = Sharing { iterations: 4, passes: 2, repeated: Seconds(0.5), exchange: Seconds(1.0) };
+    let sharing = Sharing {
+        iterations: 4,
+        passes: 2,
+        repeated: Seconds(0.5),
+        exchange: Seconds(1.0),
+        ..Sharing::ALONE
+    };
     assert_eq!(sharing.update(Seconds(3.0)), Seconds(6.5));
     assert_eq!(sharing.epoch(1000, 25, Seconds(3.0)), Seconds(65.0));
     assert_eq!(Sharing::ALONE.epoch(1000, 25, Seconds(3.0)), Seconds(120.0));

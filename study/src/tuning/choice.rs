@@ -4,6 +4,7 @@ use super::{TuneRequest, Tuned};
 use crate::error::Error;
 use crate::folder::{Held, Study};
 use crate::measure::{exact, in_words};
+use crate::request::ClusterRequest;
 use crate::workload::Workload;
 use plimsoll_ir::Document;
 use plimsoll_ir::config::{Config, GpuKernels, LearningRateRule};
@@ -76,7 +77,14 @@ pub fn earlier(
         })
     };
     let chosen_for = config.cluster.map(|c| (c.workers, c.interconnect, c.global_batch));
-    let asked_for = request.cluster.map(|c| (c.workers, c.interconnect, c.update_of(batch)));
+    // By goodput, how large an update is was chosen.
+    let chosen_update = config.cluster.filter(|_| request.goodput.is_some()).map(|c| c.global_batch);
+    let update_of = |cluster: ClusterRequest| chosen_update.unwrap_or(cluster.update_of(batch));
+    let asked_for = request.cluster.map(|c| (c.workers, c.interconnect, update_of(c)));
+    let goodput = |noise: Option<f64>| {
+        noise
+            .map_or("the time of an epoch".to_owned(), |noise| format!("goodput at a noise scale of {noise}"))
+    };
     let compared = [
         ("network", in_words(&config.network), in_words(&about.network)),
         // A config of an older version does not say.
@@ -95,6 +103,11 @@ pub fn earlier(
         ),
         ("search", config.policy.clone(), request.policy().to_string()),
         ("workers", workers(chosen_for), workers(asked_for)),
+        (
+            "goal",
+            goodput(config.goodput.map(|goodput| goodput.noise_scale)),
+            goodput(request.goodput.map(|goodput| goodput.noise_scale)),
+        ),
         ("batch", batch.to_string(), batches),
         (
             "learning rate",

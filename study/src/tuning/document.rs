@@ -37,7 +37,7 @@ pub(crate) fn round(
     chosen: &Measured,
     refit: bool,
 ) -> Round {
-    let costs = tuner.costs.borrow();
+    let (costs, by_goodput) = (tuner.costs.borrow(), tuner.request.goodput.is_some());
     let planned = |candidate: &Candidate| Planned {
         batch: candidate.batch,
         iteration_seconds: candidate.iteration,
@@ -49,6 +49,8 @@ pub(crate) fn round(
         swapping_seconds: candidate.moved.swapping,
         recomputed_ops: candidate.moved.recomputed_ops,
         recomputing_seconds: candidate.moved.recomputing,
+        global_batch: by_goodput.then_some(candidate.sharing.iterations * candidate.batch),
+        efficiency: by_goodput.then_some(candidate.sharing.efficiency),
         epoch_seconds: Some(candidate.sharing.epoch(
             tuner.workload.samples(),
             candidate.batch,
@@ -154,19 +156,19 @@ fn your_own(tuner: &Tuner<'_>, yours: Option<&Ran>) -> Result<Run, Error> {
     Ok(Run { what: what.to_owned(), batch, predicted: None, measured: None, note: Some(note) })
 }
 
-/// Why a search chose what it chose, where epochs within a share of the shortest count as equal.
-pub(crate) fn in_words(reason: &Reason, within: f64) -> String {
+/// Why a search chose what it chose, where epochs within a share of the shortest count as equal; or by goodput.
+pub(crate) fn in_words(reason: &Reason, within: f64, by_goodput: bool) -> String {
+    let best = if by_goodput { "the highest goodput" } else { "the shortest epoch" };
     match *reason {
         Reason::Shortest { gain: Some(0.0) } => {
-            "the shortest epoch predicted, with everything kept".to_owned()
+            format!("{best} predicted, with everything kept")
         }
         Reason::Shortest { gain: Some(gain) } => {
             let gain = gain * 100.0;
-            format!(
-                "the shortest epoch predicted, {gain:.1} % less than the largest batch that keeps everything"
-            )
+            let of = if by_goodput { ": the same progress takes" } else { "," };
+            format!("{best} predicted{of} {gain:.1} % less than the largest batch that keeps everything")
         }
-        Reason::Shortest { gain: None } => "the shortest epoch predicted".to_owned(),
+        Reason::Shortest { gain: None } => format!("{best} predicted"),
         Reason::WithinError { batch, gain, error } => format!(
             "batch {batch} promises {:.1} % less, within the model's error of {:.1} %: everything is kept",
             gain * 100.0,
@@ -179,9 +181,13 @@ pub(crate) fn in_words(reason: &Reason, within: f64) -> String {
             } else {
                 String::new()
             };
+            let has = if by_goodput {
+                format!("makes the same progress in {saves:.2} % less time")
+            } else {
+                format!("has an epoch {saves:.2} % shorter")
+            };
             format!(
-                "batch {batch} has an epoch {saves:.2} % shorter{more}; of all within {within:.1} % this one swaps and \
-                 recomputes least, and is the smallest"
+                "batch {batch} {has}{more}; of all within {within:.1} % this one swaps and recomputes least, and is the smallest"
             )
         }
     }

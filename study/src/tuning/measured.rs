@@ -32,6 +32,18 @@ impl Measured {
         }
     }
 
+    /// What as much progress takes as a pass over the data makes with samples that are worth 1.
+    pub fn progress(&self) -> Seconds {
+        self.known().epoch_seconds * (1.0 / self.candidate.sharing.efficiency)
+    }
+
+    /// Samples a second of all workers, by what they are worth.
+    pub fn goodput(&self) -> f64 {
+        let Candidate { batch, sharing, .. } = self.candidate;
+        let known = self.known();
+        sharing.goodput(batch, known.iteration_seconds + known.between_seconds)
+    }
+
     /// An update of workers: its passes as measured where they were, and its exchange as predicted.
     pub(crate) fn update(&self, asked: &ClusterRequest) -> Cluster {
         let Candidate { batch, sharing, .. } = self.candidate;
@@ -73,8 +85,9 @@ impl Ran {
         self.measured.candidate.batch
     }
 
-    pub fn epoch(&self) -> Seconds {
-        self.measured.known().epoch_seconds
+    /// See [`Measured::progress`].
+    pub fn progress(&self) -> Seconds {
+        self.measured.progress()
     }
 
     /// How its figures are known.
@@ -95,9 +108,9 @@ impl Ran {
     /// counts as equal, or equal to that of one that swaps or recomputes.
     pub fn better_than(&self, other: &Ran, within: f64) -> Option<String> {
         let (batch, known) = (self.batch(), self.how_known());
-        if self.epoch() * (1.0 + within) <= other.epoch() {
+        if self.progress() * (1.0 + within) <= other.progress() {
             Some(format!("keeping everything at batch {batch} is {known} to be faster"))
-        } else if !other.keeps_everything() && self.epoch() <= other.epoch() * (1.0 + within) {
+        } else if !other.keeps_everything() && self.progress() <= other.progress() * (1.0 + within) {
             Some(format!("keeping everything at batch {batch} is {known} to be no slower"))
         } else {
             None
@@ -107,7 +120,7 @@ impl Ran {
     /// Says that another gains nothing over this one, where that is so: it is faster by no more than both scatter, or than
     /// counts as equal.
     pub fn no_slower(&self, other: &Ran, within: f64) -> Option<String> {
-        let gain = 1.0 - other.epoch() / self.epoch();
+        let gain = 1.0 - other.progress() / self.progress();
         let equal = self.scatter().hypot(other.scatter()).max(within);
         let (own, batch, known) = (self.batch(), other.batch(), self.how_known());
         if gain <= 0.0 {

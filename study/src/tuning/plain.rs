@@ -76,7 +76,7 @@ impl Tuner<'_> {
         let updates = plan.trace.ops.iter().filter(|op| op.phase == Phase::Update);
         let update: Seconds = updates.map(|op| op.seconds).sum();
         let repeated = update * (passes - 1) as f64;
-        let sharing = Sharing { iterations: passes, passes, repeated, exchange: Seconds::ZERO };
+        let sharing = Sharing { iterations: passes, passes, repeated, ..Sharing::ALONE };
         let epoch = |iteration| sharing.epoch(self.workload.samples(), part, iteration);
         let candidate = Candidate { sharing, epoch: epoch(candidate.iteration), ..candidate };
         let known = keeper.filter(|keeper| keeper.batch() == part).map(|keeper| keeper.measured);

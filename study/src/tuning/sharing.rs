@@ -1,0 +1,57 @@
+//! How the iterations of a plan make an update: those of all workers, and what their exchange adds. Where samples count by a noise
+//! scale, each worker makes as many passes in an update as give the highest goodput; one worker alone makes one.
+
+use super::Tuner;
+use crate::error::{Error, TuneError};
+use crate::request::ClusterRequest;
+use plimsoll_ir::exchange::update::simulate_update;
+use plimsoll_ir::schedule::Schedule;
+use plimsoll_ir::search_log::SearchLog;
+use plimsoll_ir::simulate::simulate;
+use plimsoll_ir::trace::Trace;
+use plimsoll_tuner::goodput::best_passes;
+use plimsoll_tuner::search::{Planned, Sharing};
+
+impl Tuner<'_> {
+    /// A plan, with what workers exchange beside it, and what samples of its updates are worth.
+    pub(super) fn shared(&self, trace: Trace, schedule: Schedule, log: SearchLog) -> Result<Planned, Error> {
+        let makespan = simulate(&trace, &schedule).makespan();
+        let (batch, request) = (trace.batch, self.request);
+        let sharing = match (&request.cluster, request.goodput) {
+            (None, _) => Sharing::ALONE,
+            (Some(cluster), None) => {
+                let iterations = (cluster.update_of(batch) / batch).max(1);
+                self.update(cluster, iterations, &trace, &schedule)?
+            }
+            (Some(cluster), Some(goodput)) => {
+                let of_pass = cluster.workers * batch;
+                let update = |passes: u64| self.update(cluster, cluster.workers * passes, &trace, &schedule);
+                let first = update(1)?.update(makespan);
+                let more = update(2)?.update(makespan) - first;
+                let most = self.workload.samples() / of_pass;
+                update(best_passes(goodput.noise_scale, of_pass, first, more, most))?
+            }
+        };
+        let efficiency = request.efficiency(sharing.iterations * batch);
+        let sharing = Sharing { efficiency, ..sharing };
+        Ok(Planned { trace, schedule, makespan, log, sharing, carried: false })
+    }
+
+    /// An update of so many iterations of workers.
+    fn update(
+        &self,
+        cluster: &ClusterRequest,
+        iterations: u64,
+        trace: &Trace,
+        schedule: &Schedule,
+    ) -> Result<Sharing, Error> {
+        let passes = iterations.div_ceil(cluster.workers);
+        let exchange = self.workload.exchange(trace.batch, cluster, passes)?;
+        let checked = exchange.check(trace, schedule);
+        checked.map_err(|unfit| TuneError::Unexpected(unfit.to_string()))?;
+        let update = simulate_update(trace, schedule, &exchange);
+        let (makespan, exchange) = (simulate(trace, schedule).makespan(), update.exposed);
+        let repeated = makespan * passes as f64 + exchange - update.seconds;
+        Ok(Sharing { iterations, passes, repeated, exchange, ..Sharing::ALONE })
+    }
+}

@@ -1,0 +1,104 @@
+//! Goodput: throughput by statistical efficiency (Pollux, Qiao et al. 2021, section 3).
+//!
+//! A larger update makes more of a device, and less of its samples. With a gradient noise scale phi (McCandlish et al. 2018) and
+//! a base batch B0, what a sample of an update of B samples is worth beside one of the base batch is
+//!
+//! ```text
+//! efficiency(B) = (phi + B0) / (phi + B)
+//! ```
+//!
+//! provided that the learning rate follows the batch. Throughput by efficiency is the rate of progress, in samples of the base
+//! batch. It has a maximum: what an update costs besides its samples is paid less often with a larger one, and beyond the noise
+//! scale that gains little.
+//!
+//! What it deliberately does not do: measure a noise scale, or follow one that changes while a network learns.
+
+use plimsoll_ir::Seconds;
+
+/// What a sample of an update of so many is worth, beside one of an update of the base batch.
+pub fn efficiency(noise_scale: f64, base_batch: u64, global_batch: u64) -> f64 {
+    (noise_scale + base_batch as f64) / (noise_scale + global_batch as f64)
+}
+
+/// The passes of each worker in an update, at most so many, for which throughput by efficiency is highest. An update of one pass
+/// takes `first`, and each further pass `more`; a pass of all workers has so many samples.
+pub fn best_passes(noise_scale: f64, samples: u64, first: Seconds, more: Seconds, most: u64) -> u64 {
+    let (samples, fixed, most) = (samples as f64, (first - more).0.max(0.0), most.max(1));
+    let rate = |passes: u64| {
+        let passes = passes as f64;
+        passes / (fixed + passes * more.0) / (noise_scale + passes * samples)
+    };
+    // The rate is highest where passes^2 x more x samples = fixed x noise scale.
+    let highest = (fixed * noise_scale / (more.0 * samples)).sqrt();
+    let below = (highest as u64).clamp(1, most);
+    let above = (below + 1).min(most);
+    if rate(above) > rate(below) { above } else { below }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_of_the_base_batch_is_worth_one() {
+        assert_eq!(efficiency(300.0, 256, 256), 1.0);
+        assert_eq!(efficiency(300.0, 100, 500), 0.5);
+        assert_eq!(efficiency(300.0, 500, 100), 2.0);
+        assert!(efficiency(1e12, 256, 4096) > 0.999_999, "noise alone: every sample counts");
+    }
+
+    /// ResNet-152 on the cluster of AccUDNN's table 2: eight workers; an iteration of 13 samples at 19 images/s and of 54 at 24, a
+    /// line through both, and 0.687 s between iterations.
+    fn pass(batch: u64) -> f64 {
+        let slope = (54.0 / 24.0 - 13.0 / 19.0) / (54.0 - 13.0);
+        13.0 / 19.0 + slope * (batch as f64 - 13.0)
+    }
+
+    const BETWEEN: f64 = 0.687;
+
+    fn images_per_second(batch: u64, passes: u64) -> f64 {
+        8.0 * (batch * passes) as f64 / (passes as f64 * pass(batch) + BETWEEN)
+    }
+
+    fn goodput(noise_scale: f64, (batch, passes): (u64, u64)) -> f64 {
+        images_per_second(batch, passes) * efficiency(noise_scale, 256, 8 * batch * passes)
+    }
+
+    #[test]
+    fn on_the_cluster_of_accudnn_the_largest_batch_has_not_the_highest_goodput() {
+        let of_noise = |noise_scale| {
+            let passes = |batch| {
+                let pass = Seconds(pass(batch));
+                (batch, best_passes(noise_scale, 8 * batch, pass + Seconds(BETWEEN), pass, 64))
+            };
+            let better = |a: &(u64, u64), b: &(u64, u64)| {
+                goodput(noise_scale, *a).total_cmp(&goodput(noise_scale, *b))
+            };
+            (2..=54).map(passes).max_by(better).expect("there are batches")
+        };
+        assert_eq!(of_noise(300.0), (29, 1));
+        let loses = 1.0 - goodput(300.0, (54, 1)) / goodput(300.0, (29, 1));
+        assert!((loses - 0.09).abs() < 0.005, "AccUDNN's batch of 54 loses {loses}");
+        assert!((images_per_second(54, 1) / 147.0 - 1.0).abs() < 0.01, "the paper's own number");
+        // Where each sample counts, throughput alone does.
+        let (batch, passes) = of_noise(10_000.0);
+        assert!(batch == 54 && passes > 1, "{batch} x {passes}");
+    }
+
+    #[test]
+    fn the_best_number_of_passes_is_better_than_its_neighbours() {
+        for noise_scale in [1.0, 30.0, 300.0, 3e4, 3e6] {
+            for batch in [1, 8, 54] {
+                let pass = Seconds(pass(batch));
+                let best = best_passes(noise_scale, 8 * batch, pass + Seconds(BETWEEN), pass, 1000);
+                let of = |passes| goodput(noise_scale, (batch, passes));
+                assert!(best == 1 || of(best) > of(best - 1), "{noise_scale} {batch}: {best}");
+                assert!(best == 1000 || of(best) >= of(best + 1), "{noise_scale} {batch}: {best}");
+            }
+        }
+        let second = Seconds(1.0);
+        assert_eq!(best_passes(1e9, 8, second, second, 5), 1, "nothing is saved by a second pass");
+        assert_eq!(best_passes(1e9, 8, Seconds(100.0), second, 5), 5);
+        assert_eq!(best_passes(1e9, 8, Seconds(100.0), second, 0), 1);
+    }
+}
