@@ -300,8 +300,8 @@ pub struct SearchArgs {
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     pub objective: ObjectiveArg,
     /// Choose the samples of an update by goodput: throughput by what a sample is worth, which falls where an update is larger
-    /// than the gradient's noise asks for. NOISE is the gradient noise scale in samples, or the folder of a study whose training
-    /// measured it (see `run`). With --workers, also the passes of each in an update
+    /// than the gradient's noise asks for. NOISE is the gradient noise scale in samples, or the folder of a study whose
+    /// training measured it (see `run`). With --workers, also the passes of each in an update
     #[arg(long, value_name = "NOISE")]
     pub goodput: Option<NoiseArg>,
     /// No batch smaller than this; by default the base batch, below which your learning rate is untried; with --workers the

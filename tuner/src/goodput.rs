@@ -1,7 +1,7 @@
 //! Goodput: throughput by statistical efficiency (Pollux, Qiao et al. 2021, section 3).
 //!
-//! A larger update makes more of a device, and less of its samples. With a gradient noise scale phi (McCandlish et al. 2018) and
-//! a base batch B0, what a sample of an update of B samples is worth beside one of the base batch is
+//! A larger update makes more of a device, and less of its samples. With a gradient noise scale phi (McCandlish et al. 2018)
+//! and a base batch B0, what a sample of an update of B samples is worth beside one of the base batch is
 //!
 //! ```text
 //! efficiency(B) = (phi + B0) / (phi + B)
@@ -20,8 +20,8 @@ pub fn efficiency(noise_scale: f64, base_batch: u64, global_batch: u64) -> f64 {
     (noise_scale + base_batch as f64) / (noise_scale + global_batch as f64)
 }
 
-/// The passes of each worker in an update, at most so many, for which throughput by efficiency is highest. An update of one pass
-/// takes `first`, and each further pass `more`; a pass of all workers has so many samples.
+/// The passes of each worker in an update, at most so many, for which throughput by efficiency is highest. An update of one
+/// pass takes `first`, and each further pass `more`; a pass of all workers has so many samples.
 pub fn best_passes(noise_scale: f64, samples: u64, first: Seconds, more: Seconds, most: u64) -> u64 {
     let (samples, fixed, most) = (samples as f64, (first - more).0.max(0.0), most.max(1));
     let rate = |passes: u64| {
@@ -47,8 +47,8 @@ mod tests {
         assert!(efficiency(1e12, 256, 4096) > 0.999_999, "noise alone: every sample counts");
     }
 
-    /// ResNet-152 on the cluster of AccUDNN's table 2: eight workers; an iteration of 13 samples at 19 images/s and of 54 at 24, a
-    /// line through both, and 0.687 s between iterations.
+    /// ResNet-152 on the cluster of AccUDNN's table 2: eight workers; an iteration of 13 samples at 19 images/s, of 54 at 24,
+    /// a line through both, and 0.687 s between iterations.
     fn pass(batch: u64) -> f64 {
         let slope = (54.0 / 24.0 - 13.0 / 19.0) / (54.0 - 13.0);
         13.0 / 19.0 + slope * (batch as f64 - 13.0)

@@ -14,8 +14,8 @@
 //! taken that swaps and recomputes for the fewest seconds, and of those the smallest ([`Search::choose`]); a share of 0 takes
 //! the shortest.
 //!
-//! Where what samples are worth depends on the size of an update ([`crate::goodput`]), epochs count by that: by the time that the
-//! same progress takes.
+//! Where what samples are worth depends on the size of an update ([`crate::goodput`]), epochs count by that: by the time that
+//! the same progress takes.
 //!
 //! The quotient is a real number, as in the paper, although a last batch that is not full is
 //! dropped and an epoch really runs floor(dataset / k) iterations: with the floor in the objective, the batch that throws

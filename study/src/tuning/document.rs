@@ -187,7 +187,8 @@ pub(crate) fn in_words(reason: &Reason, within: f64, by_goodput: bool) -> String
                 format!("has an epoch {saves:.2} % shorter")
             };
             format!(
-                "batch {batch} {has}{more}; of all within {within:.1} % this one swaps and recomputes least, and is the smallest"
+                "batch {batch} {has}{more}; of all within {within:.1} % this one swaps and recomputes least, and is the \
+                 smallest"
             )
         }
     }

@@ -1,5 +1,5 @@
-//! How the iterations of a plan make an update: those of all workers, and what their exchange adds. Where samples count by a noise
-//! scale, each worker makes as many passes in an update as give the highest goodput; one worker alone makes one.
+//! How the iterations of a plan make an update: those of all workers, and what their exchange adds. Where samples count by a
+//! noise scale, each worker makes as many passes in an update as give the highest goodput; one worker alone makes one.
 
 use super::Tuner;
 use crate::error::{Error, TuneError};
