@@ -105,7 +105,7 @@ fn a_trainer_of_single_draws_gives_what_one_for_all_draws_gives() {
         for trainer in [&mut all, &mut single] {
             advance(trainer, until).expect("iterations run");
         }
-        let [all, single] = [&mut all, &mut single].map(|trainer| trainer.checkpoint());
+        let [all, single] = [&mut all, &mut single].map(Trainer::checkpoint);
         assert_eq!(single.expect("it can be read"), all.expect("it can be read"), "{until} iterations");
     }
     assert_eq!(single.drawn(), Some((ITERATIONS - 2, 2)));
