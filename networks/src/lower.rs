@@ -5,7 +5,8 @@
 //! - The backward pass reads the input of convolutions, of batch and response normalisation, and the output or the mask
 //!   of ReLUs; nothing else of the forward pass outlives its last forward reader.
 //! - Backward is Layrub's coordinated order (§3.1): the parameter gradient of a layer before its neuron gradient, so
-//!   that the layer's input is dead when the gradient of the same size is born.
+//!   that the layer's input is dead when the gradient of the same size is born. To compare with what it saves,
+//!   [`LowerOptions::intra_layer_reuse`] leaves it out.
 //! - With [`LowerOptions::fuse`], the op of a batch normalisation also computes the sum and the ReLU that follow it, at its
 //!   place, and its backward op gives the gradient of the sum's other term; those layers have no ops.
 //! - ReLU, dropout, addition and softmax write over their input where nobody needs it afterwards.

@@ -58,13 +58,19 @@ pub struct LowerOptions<'a> {
     /// Whether a batch normalisation takes over what follows it, so that one op computes a sum and a ReLU with it. In f32
     /// the bits are the same either way. Of no meaning in evaluation.
     pub fuse: bool,
+    /// Whether a layer's gradients take the places of its own data (Layrub §3.1 and §3.2). Then the parameter gradient of a
+    /// convolution or a fully connected layer comes before its neuron gradient, so that the layer's input is dead when the
+    /// gradient of the same size is born, and a normalisation writes the gradient of its input over that of its output.
+    /// Without, the neuron gradient comes first, and a normalisation's has a tensor of its own, as in Caffe. The bits are the
+    /// same either way.
+    pub intra_layer_reuse: bool,
     /// How the device can run a call, the usual alternative first; never empty. The others become the op's alternatives.
     pub alternatives: &'a dyn Fn(&Call) -> Vec<KernelAlternative>,
 }
 
 impl Default for LowerOptions<'_> {
-    /// Training, ReLU masks where they save memory, f32, each layer an op of its own, one alternative for each call, without
-    /// workspace.
+    /// Training, ReLU masks where they save memory, f32, each layer an op of its own, gradients in the places of data, one
+    /// alternative for each call, without workspace.
     fn default() -> Self {
         LowerOptions {
             mode: Mode::Train,
@@ -72,6 +78,7 @@ impl Default for LowerOptions<'_> {
             draw: None,
             feature_maps: Float::F32,
             fuse: false,
+            intra_layer_reuse: true,
             alternatives: &|_| KernelAlternative::sole(Bytes::ZERO),
         }
     }

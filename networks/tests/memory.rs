@@ -111,6 +111,32 @@ fn a_transformers_block_keeps_inputs_and_two_numbers_a_position() {
     assert_eq!(kept, by_hand);
 }
 
+/// Where the first group of vgg16 is differentiated, the gradient of the second convolution's input is born: with reuse beside
+/// the gradient of its output alone, without beside the input itself, a map of 224x224x64, too.
+#[test]
+fn without_intra_layer_reuse_a_layers_input_outlives_the_birth_of_its_gradient() {
+    let spec = NetworkSpec { name: "vgg16".to_owned(), image: [224; 2], channels: 3, classes: 1000 };
+    let network = build(&spec).expect("it fits");
+    let alive = |intra_layer_reuse| {
+        // Else its ReLU needs it still.
+        let relu = ReluStorage::Mask;
+        let options = LowerOptions { relu, intra_layer_reuse, ..LowerOptions::default() };
+        let trace = lower(&network, 8, &options).expect("it lowers").trace;
+        let at = trace.ops.iter().position(|op| op.name == "conv1_2.backward_data").expect("it is trained");
+        let input = trace.tensors.iter().position(|tensor| tensor.name == "conv1_1.y").expect("it is there");
+        let dies = trace.lives()[input].expect("it is used").dies.index();
+        let ops: Vec<String> = trace.ops.into_iter().map(|op| op.name).collect();
+        (dies > at, ops)
+    };
+    let ((with, mut ordered), (without, mut other)) = (alive(true), alive(false));
+    assert_eq!((with, without), (false, true));
+    assert_ne!(ordered, other);
+    // The same ops, in another order.
+    ordered.sort();
+    other.sort();
+    assert_eq!(ordered, other);
+}
+
 #[test]
 fn residual_networks_copy_no_gradient() {
     for name in ["resnet18", "resnet50", "resnet20"] {

@@ -153,7 +153,8 @@ impl NetworkWorkload {
         let feature_maps = self.setup.precision().feature_maps();
         let (relu, fuse) = (ReluStorage::Auto, self.setup.fuses());
         let alternatives = &alternatives;
-        let options = LowerOptions { mode, relu, draw: None, feature_maps, fuse, alternatives };
+        let options =
+            LowerOptions { mode, relu, feature_maps, fuse, alternatives, ..LowerOptions::default() };
         Ok(lower(&self.network, batch, &options)?)
     }
 

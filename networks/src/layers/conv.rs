@@ -88,13 +88,28 @@ pub(super) fn forward(walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId], shap
     walk.forward_op(id, Call::ConvForward { shape }, walk.value(inputs[0]), &parameters, None, &[])
 }
 
-/// Parameter gradient first, neuron gradient second and only where something above is trained.
+/// Parameter gradient first, neuron gradient second and only where something above is trained; without intra-layer reuse, in
+/// the other order.
 pub(super) fn backward(walk: &mut Walk<'_>, id: LayerId, dy: TensorId, shape: ConvShape) {
+    if walk.options.intra_layer_reuse {
+        backward_filter(walk, id, dy, shape);
+        backward_data(walk, id, dy, shape);
+    } else {
+        backward_data(walk, id, dy, shape);
+        backward_filter(walk, id, dy, shape);
+    }
+}
+
+fn backward_filter(walk: &mut Walk<'_>, id: LayerId, dy: TensorId, shape: ConvShape) {
     let input = walk.network.layer(id).inputs[0];
     let mut operands = vec![Operand::Tensor(walk.value(input)), Operand::Tensor(dy)];
     operands.extend(walk.parameter_gradients(id));
     let call = Call::ConvBackwardFilter { shape, accumulate: walk.adds_up(id) };
     walk.push(id, "backward_filter", Phase::Backward, call, operands);
+}
+
+fn backward_data(walk: &mut Walk<'_>, id: LayerId, dy: TensorId, shape: ConvShape) {
+    let input = walk.network.layer(id).inputs[0];
     let weight = walk.parameters(id)[0];
     walk.contribute_as("backward_data", id, input, dy, false, |accumulate, dx| {
         let operands = vec![Operand::Tensor(dy), weight, Operand::Tensor(dx)];

@@ -73,12 +73,28 @@ impl Rules for ConvTranspose {
     /// What it takes is the output of the convolution that it is the transpose of. The forward pass of that cannot add, so the
     /// gradient of an input that has one already is added to it.
     fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
-        let layer = walk.network.layer(id);
-        let (shape, input) = (self.call_shape(walk, id), layer.inputs[0]);
+        if walk.options.intra_layer_reuse {
+            self.backward_filter(walk, id, dy);
+            self.backward_data(walk, id, dy);
+        } else {
+            self.backward_data(walk, id, dy);
+            self.backward_filter(walk, id, dy);
+        }
+    }
+}
+
+impl ConvTranspose {
+    fn backward_filter(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
+        let (shape, input) = (self.call_shape(walk, id), walk.network.layer(id).inputs[0]);
         let mut operands = vec![Operand::Tensor(dy), Operand::Tensor(walk.value(input))];
         operands.extend(walk.parameter_gradients(id));
         let call = Call::ConvBackwardFilter { shape, accumulate: false };
         walk.push(id, "backward_filter", Phase::Backward, call, operands);
+    }
+
+    fn backward_data(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
+        let layer = walk.network.layer(id);
+        let (shape, input) = (self.call_shape(walk, id), layer.inputs[0]);
         if !walk.trained(input) {
             return;
         }

@@ -56,7 +56,7 @@ pub(super) fn backward(
     // Only one of them may be written over dy.
     let over_dy = dr.is_none();
     if walk.trained(input) {
-        walk.contribute(id, input, dy, over_dy, op);
+        walk.contribute(id, input, dy, over_dy && walk.options.intra_layer_reuse, op);
     } else {
         let dx = walk.gradient_tensor(input, dy, over_dy);
         let (call, operands) = op(false, dx);

@@ -24,18 +24,26 @@ use proptest::prelude::*;
 
 const RELU: [ReluStorage; 3] = [ReluStorage::Auto, ReluStorage::Output, ReluStorage::Mask];
 
+/// What ReLUs keep, whether normalisations take over what follows them, and whether gradients take the places of data: all
+/// that go together, but that what is fused has no order of its own to try twice.
+fn ways() -> impl Iterator<Item = (ReluStorage, bool, bool)> {
+    RELU.into_iter().flat_map(|relu| [(relu, false, true), (relu, true, true), (relu, false, false)])
+}
+
 /// Lowers in every way and proves each.
 fn check(network: &Network, batch: u64) {
     let mut layouts = Vec::new();
-    for (relu, fuse) in RELU.into_iter().flat_map(|relu| [(relu, false), (relu, true)]) {
+    for (relu, fuse, intra_layer_reuse) in ways() {
         for mode in [Mode::Train, Mode::Evaluate] {
             let other = KernelAlternative { name: "other".into(), workspace: Bytes(300) };
             let alternatives = |_: &_| [KernelAlternative::sole(Bytes(100)), vec![other.clone()]].concat();
             let alternatives = &alternatives;
-            let options = LowerOptions { mode, relu, fuse, alternatives, ..LowerOptions::default() };
+            let defaults = LowerOptions::default();
+            let options = LowerOptions { mode, relu, fuse, intra_layer_reuse, alternatives, ..defaults };
             let program = lower(network, batch, &options).expect("it lowers");
             program.trace.validate().expect("the trace is sound");
             check_form(&program);
+            check_order(&program, intra_layer_reuse);
             let options = LowerOptions { feature_maps: Float::Bf16, ..options };
             check_stored_in_half(&program, &lower(network, batch, &options).expect("it lowers"));
             prove(network, batch, mode, &program, &[]);
@@ -107,10 +115,20 @@ fn check_form(program: &Program) {
         end += region.bytes().round_up(256);
     }
     assert_eq!(trace.resident_bytes, end);
-    for (i, op) in trace.ops.iter().enumerate() {
+}
+
+/// The parameter gradient comes before the neuron gradient; without intra-layer reuse, after it and what that is added to.
+fn check_order(program: &Program, intra_layer_reuse: bool) {
+    let ops = &program.trace.ops;
+    for (i, op) in ops.iter().enumerate() {
         let Some(layer) = op.name.strip_suffix(".backward_data") else { continue };
         let filter = format!("{layer}.backward_filter");
-        assert_eq!(trace.ops[i - 1].name, filter, "the parameter gradient comes before the neuron gradient");
+        if intra_layer_reuse {
+            assert_eq!(ops[i - 1].name, filter);
+        } else {
+            let later = ops[i + 1..].iter().take_while(|later| later.layer == op.layer);
+            assert!(later.into_iter().any(|later| later.name == filter), "{filter} comes after {}", op.name);
+        }
     }
 }
 

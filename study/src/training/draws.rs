@@ -46,7 +46,8 @@ pub(super) fn draws(
         let draw = Some(Draw { seed, step: step as u32 });
         let alternatives = |call: &Call| device.alternatives(call);
         let (mode, relu, alternatives) = (Mode::Train, ReluStorage::Auto, &alternatives);
-        let options = LowerOptions { mode, relu, draw, feature_maps, fuse, alternatives };
+        let options =
+            LowerOptions { mode, relu, draw, feature_maps, fuse, alternatives, ..LowerOptions::default() };
         let mut program = match lower(&network, batch, &options) {
             Ok(program) => program,
             Err(error) => {
