@@ -122,6 +122,31 @@ fn vdnn_dyn_takes_the_first_pass_that_fits() {
 }
 
 #[test]
+fn vdnn_takes_the_fastest_algorithms_or_the_leanest() {
+    let mut trace = chain(&["conv", "pool", "pool", "conv"]);
+    // The op of layer 0 by itself: 1 s with a workspace; or 5 s without.
+    trace.ops[0].workspace_bytes = Bytes(500);
+    trace.ops[0].alternatives =
+        vec![Alternative { name: "lean".into(), seconds: Seconds(5.0), workspace_bytes: Bytes::ZERO }];
+    let of = |policy, budget| {
+        let found = plimsoll_tuner::plan(&trace, &request(budget, RATE, Duplex::Full, policy));
+        found.expect("a sound request").plan().map(|plan| plan.makespan.0)
+    };
+    // The fastest as in `vdnn_synchronises_at_the_end_of_every_layer`; of layer 0 the transfer hides 2 s of the 5.
+    let wide = Bytes(700);
+    for (policy, fastest, leanest) in [
+        (Policy::VdnnAllFastest, Some(14.0), None),
+        (Policy::VdnnAllLeanest, Some(17.0), Some(17.0)),
+        (Policy::VdnnAll, Some(14.0), Some(17.0)),
+        (Policy::VdnnConvFastest, Some(10.0), None),
+        (Policy::VdnnConvLeanest, Some(13.0), Some(13.0)),
+        (Policy::VdnnConv, Some(10.0), Some(13.0)),
+    ] {
+        assert_eq!((of(policy, wide), of(policy, wide - Bytes(1))), (fastest, leanest), "{policy}");
+    }
+}
+
+#[test]
 fn layrub_offloads_all_that_no_layer_refers_to_any_more() {
     let mut trace = chain(&["conv", "pool", "pool", "conv"]);
     check(&trace, Policy::LayrubInter, 14.0, &[0, 1, 2]);

@@ -106,7 +106,13 @@ pub fn paper(policy: Policy) -> &'static str {
         Policy::Keep => "",
         Policy::Naive | Policy::Accudnn => "AccUDNN",
         Policy::AccudnnAsPrinted => "AccUDNN, by its listings",
-        Policy::VdnnAll | Policy::VdnnConv | Policy::VdnnDyn => "vDNN",
+        Policy::VdnnAll
+        | Policy::VdnnAllLeanest
+        | Policy::VdnnAllFastest
+        | Policy::VdnnConv
+        | Policy::VdnnConvLeanest
+        | Policy::VdnnConvFastest
+        | Policy::VdnnDyn => "vDNN",
         Policy::LayrubIntra | Policy::LayrubInter | Policy::LayrubHybrid => "Layrub",
         Policy::Greedy | Policy::DynProg => "Euro-Par'20",
         Policy::VdnnRatio => "Euro-Par'20, after vDNN",

@@ -15,10 +15,20 @@ pub enum Policy {
     Accudnn,
     /// The same by the letter of AccUDNN's Algorithms 1 and 2.
     AccudnnAsPrinted,
-    /// Every layer's inputs are offloaded (vDNN §3.3).
+    /// Every layer's inputs are offloaded (vDNN §3.3): [`Policy::VdnnAllFastest`] where that fits, else
+    /// [`Policy::VdnnAllLeanest`].
     VdnnAll,
-    /// The inputs of convolution layers are offloaded (vDNN §3.3).
+    /// The same with the leanest algorithm of every op alone, vDNN's (m).
+    VdnnAllLeanest,
+    /// The same with the fastest algorithm of every op alone, vDNN's (p).
+    VdnnAllFastest,
+    /// The inputs of convolution layers are offloaded (vDNN §3.3): [`Policy::VdnnConvFastest`] where that fits, else
+    /// [`Policy::VdnnConvLeanest`].
     VdnnConv,
+    /// The same with the leanest algorithms alone.
+    VdnnConvLeanest,
+    /// The same with the fastest algorithms alone.
+    VdnnConvFastest,
     /// The first of vDNN's profiling passes that fits (vDNN §3.3, "Dynamic vDNN").
     VdnnDyn,
     /// A gradient takes its activation's place, as far as the trace lets it; nothing moves (Layrub §3.2).
@@ -52,8 +62,9 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// All that take traces of any size and plan them in a moment: all but [`Policy::Dqn`], which trains for seconds, and
-    /// [`Policy::Optimal`]. None of their plans is better than that of [`Policy::Plimsoll`], whose candidates they are.
+    /// All that take traces of any size, plan them in a moment and have a rule of their own: all but [`Policy::Dqn`], which
+    /// trains for seconds, [`Policy::Optimal`], and vDNN's with one kind of algorithms. None of their plans is better than that
+    /// of [`Policy::Plimsoll`], whose candidates they are.
     pub const ALL: [Policy; 18] = [
         Policy::Keep,
         Policy::Naive,
@@ -76,7 +87,13 @@ impl Policy {
     ];
 
     fn every() -> impl Iterator<Item = Policy> {
-        Policy::ALL.into_iter().chain([Policy::Dqn, Policy::Optimal])
+        let of_one_kind = [
+            Policy::VdnnAllLeanest,
+            Policy::VdnnAllFastest,
+            Policy::VdnnConvLeanest,
+            Policy::VdnnConvFastest,
+        ];
+        Policy::ALL.into_iter().chain(of_one_kind).chain([Policy::Dqn, Policy::Optimal])
     }
 
     /// The names of all of them, as a sentence lists them.
@@ -98,7 +115,11 @@ impl Policy {
             Policy::Accudnn => "accudnn",
             Policy::AccudnnAsPrinted => "accudnn-as-printed",
             Policy::VdnnAll => "vdnn-all",
+            Policy::VdnnAllLeanest => "vdnn-all-m",
+            Policy::VdnnAllFastest => "vdnn-all-p",
             Policy::VdnnConv => "vdnn-conv",
+            Policy::VdnnConvLeanest => "vdnn-conv-m",
+            Policy::VdnnConvFastest => "vdnn-conv-p",
             Policy::VdnnDyn => "vdnn-dyn",
             Policy::LayrubIntra => "layrub-intra",
             Policy::LayrubInter => "layrub-inter",

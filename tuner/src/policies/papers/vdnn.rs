@@ -8,9 +8,9 @@
 //! - *Prefetch* (§3.2, Figure 8): launched with a layer's backward computation, for the nearest layer before it whose X is
 //!   away, but no farther than the next convolution layer; the next layer's backward waits for its end. What this window
 //!   never reached is fetched when a layer needs it, which stalls: §3.1 says no more than that it must be there.
-//! - *Convolution algorithms* (§3.3, §5): the static policies are measured with the fastest (p) and with the leanest (m);
-//!   here they take (p) where it fits, else (m). They stand in a trace as an op's alternatives; where there are none, the
-//!   two are one.
+//! - *Convolution algorithms* (§3.3, §5): the static policies are measured with the fastest (p) and with the leanest (m):
+//!   `vdnn-all-p`, `vdnn-all-m`, `vdnn-conv-p`, `vdnn-conv-m`. `vdnn-all` and `vdnn-conv` take (p) where it fits, else (m).
+//!   Algorithms stand in a trace as an op's alternatives; where there are none, (m) and (p) are one.
 //! - `vdnn-dyn` (§3.3): the passes of "Dynamic vDNN", see `dynamic`.
 //!
 //! The paper leaves classifier layers alone because they are small; "the intuitions can also be applied" to them, and here
@@ -36,11 +36,21 @@ pub(crate) enum Layers {
 
 /// `vdnn-all` and `vdnn-conv`.
 pub(crate) fn realise(case: &Case<'_>, which: Layers) -> Result<Realised, PlanError> {
-    let fast = attempt(case, which, Alternatives::Fastest)?;
+    let fast = fastest(case, which)?;
     if matches!(fast, Realised::Fits { .. }) || case.trace.ops.iter().all(|op| op.alternatives.is_empty()) {
         return Ok(fast);
     }
+    leanest(case, which)
+}
+
+/// The same with the leanest algorithms, (m).
+pub(crate) fn leanest(case: &Case<'_>, which: Layers) -> Result<Realised, PlanError> {
     attempt(case, which, Alternatives::Leanest)
+}
+
+/// The same with the fastest algorithms, (p).
+pub(crate) fn fastest(case: &Case<'_>, which: Layers) -> Result<Realised, PlanError> {
+    attempt(case, which, Alternatives::Fastest)
 }
 
 /// `vdnn-dyn`: the first of the paper's profiling passes that fits.
@@ -50,7 +60,7 @@ pub(crate) fn realise(case: &Case<'_>, which: Layers) -> Result<Realised, PlanEr
 /// 3. Greedily, layer by layer, each algorithm downgraded just as far as its layer needs: `vdnn-conv`, then `vdnn-all`.
 /// 4. The very first.
 pub(crate) fn dynamic(case: &Case<'_>) -> Result<Realised, PlanError> {
-    let leanest = attempt(case, Layers::All, Alternatives::Leanest)?;
+    let leanest = leanest(case, Layers::All)?;
     if matches!(leanest, Realised::Short(_)) {
         return Ok(leanest);
     }
