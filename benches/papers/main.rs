@@ -15,6 +15,7 @@ mod accudnn;
 mod claims;
 mod dqn;
 mod europar;
+mod frameworks;
 mod layrub;
 mod plot;
 mod rates;
@@ -22,6 +23,7 @@ mod scaling;
 mod subjects;
 mod table;
 mod vdnn;
+mod vdnn_memory;
 
 use claims::Claims;
 use std::path::Path;
@@ -34,8 +36,11 @@ use table::{Table, or_dash};
 type Make = fn(&Scale) -> Table;
 
 /// All tables: name, what it shows, how it is made.
-const TABLES: [(&str, &str, Make); 32] = [
-    ("vdnn-fig9", "vDNN: maximum memory of its policies on a K40", vdnn::memory),
+const TABLES: [(&str, &str, Make); 35] = [
+    ("vdnn-fig9", "vDNN: maximum memory of its policies on a K40", vdnn_memory::most),
+    ("vdnn-fig9-average", "vDNN: average memory of its policies on a K40", vdnn_memory::average),
+    ("vdnn-fig10", "vDNN: what its policies offload", vdnn_memory::offloaded),
+    ("vdnn-fig11", "vDNN: memory bandwidth of convolutions", vdnn_memory::bandwidth),
     ("vdnn-fig12", "vDNN: performance of its policies on a K40", vdnn::performance),
     ("vdnn-fig13", "vDNN: VGG-16 to VGG-516 at batch 32", vdnn::very_deep),
     ("layrub-fig9", "Layrub: memory of its strategies, deep networks", layrub::deep),

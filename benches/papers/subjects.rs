@@ -6,11 +6,11 @@
 use plimsoll::ir::check::check;
 use plimsoll::ir::network::{Network, NetworkSpec};
 use plimsoll::ir::program::{Call, Program};
-use plimsoll::ir::schedule::{Link, Schedule};
-use plimsoll::ir::simulate::simulate;
-use plimsoll::ir::trace::Trace;
+use plimsoll::ir::schedule::{Command, Link, Schedule};
+use plimsoll::ir::simulate::{Timeline, simulate};
+use plimsoll::ir::trace::{Phase, Trace};
 use plimsoll::ir::{Bytes, Seconds};
-use plimsoll::networks::{Draw, LowerOptions, build, lower, usual};
+use plimsoll::networks::{Draw, LowerOptions, ReluStorage, build, lower, usual};
 use plimsoll::tuner::model::devices::{Modelled, sheet};
 use plimsoll::tuner::{Allow, Limits, Outcome, PlanRequest, Policy, plan};
 use std::cell::RefCell;
@@ -42,6 +42,8 @@ pub struct Subject {
     pub device: Modelled,
     /// Of stochastic depth; none for ops that serve every draw.
     draw: Option<Draw>,
+    /// Whether gradients take the places of feature maps.
+    reuse: bool,
     small: bool,
     /// Tells it apart from all others.
     key: String,
@@ -56,6 +58,10 @@ pub struct Made {
     pub memory: Bytes,
     /// Resident bytes and the most that is alive at once: what the plan would take, were addresses no matter.
     pub alive: Bytes,
+    /// The same on average over the forward and the backward pass.
+    pub average: Bytes,
+    /// What lies on the host.
+    pub offloaded: Bytes,
 }
 
 /// A device of the papers: with the fast alternatives of convolutions, or with the usual one alone.
@@ -82,7 +88,15 @@ impl Scale {
         let image = side.filter(|_| !self.small).map_or(spec.image, |side| [side; 2]);
         let network = build(&NetworkSpec { image, ..spec }).ok()?;
         let key = format!("{named} {image:?} {device:?}");
-        Some(Subject { network, device, draw: None, small: self.small, key, kept: Rc::clone(&self.kept) })
+        Some(Subject {
+            network,
+            device,
+            draw: None,
+            reuse: true,
+            small: self.small,
+            key,
+            kept: Rc::clone(&self.kept),
+        })
     }
 }
 
@@ -99,6 +113,14 @@ impl Subject {
         self
     }
 
+    /// The same as the papers' frameworks train it, where no gradient takes the place of a feature map: ReLUs keep their outputs,
+    /// neuron gradients come before parameter gradients, and those of normalisations have tensors of their own.
+    pub fn without_reuse(mut self) -> Subject {
+        self.key = format!("{} without reuse", self.key);
+        self.reuse = false;
+        self
+    }
+
     /// One iteration with the device's seconds.
     pub fn trace(&self, batch: u64) -> Trace {
         self.program(batch).trace
@@ -107,8 +129,14 @@ impl Subject {
     /// The same, with what each op computes.
     pub fn program(&self, batch: u64) -> Program {
         let alternatives = |call: &Call| self.device.alternatives(call);
-        let options =
-            LowerOptions { draw: self.draw, alternatives: &alternatives, ..LowerOptions::default() };
+        let relu = if self.reuse { ReluStorage::Auto } else { ReluStorage::Output };
+        let options = LowerOptions {
+            draw: self.draw,
+            relu,
+            intra_layer_reuse: self.reuse,
+            alternatives: &alternatives,
+            ..LowerOptions::default()
+        };
         let mut program = lower(&self.network, batch, &options).expect("a batch that can be counted with");
         self.device.fill(&mut program);
         program
@@ -157,9 +185,11 @@ impl Subject {
                 let timeline = simulate(trace, &plan.schedule);
                 let (makespan, alive) = (timeline.makespan(), timeline.peak(trace, &plan.schedule));
                 let alive = trace.resident_bytes + alive;
+                let average = trace.resident_bytes + average(trace, &plan.schedule, &timeline);
+                let offloaded = plan.schedule.host_bytes(trace);
                 let memory = trace.resident_bytes + plan.schedule.pool_bytes;
                 assert!(memory <= request.budget, "{memory} of {}", request.budget);
-                Ok((Made { makespan, memory, alive }, plan.schedule))
+                Ok((Made { makespan, memory, alive, average, offloaded }, plan.schedule))
             }
         }
     }
@@ -202,6 +232,23 @@ impl Subject {
     pub fn rate(&self, trace: &Trace, makespan: Seconds) -> f64 {
         trace.batch as f64 / makespan.0
     }
+}
+
+/// The pool's bytes that are alive, on average over time until the last op of the backward pass ends.
+fn average(trace: &Trace, schedule: &Schedule, timeline: &Timeline) -> Bytes {
+    let differentiates = |command: &Command| match command {
+        Command::Compute { op, .. } => trace.ops[op.index()].phase == Phase::Backward,
+        _ => false,
+    };
+    let last = schedule.commands.iter().rposition(differentiates);
+    let Some(until) = last.map(|last| timeline.spans[last].end) else { return Bytes::ZERO };
+    let steps = timeline.pool_bytes_over_time(trace, schedule);
+    let ends = steps.iter().skip(1).map(|step| step.from).chain([until]);
+    let areas = steps
+        .iter()
+        .zip(ends)
+        .map(|(step, end)| step.bytes.to_f64() * (end.0.min(until.0) - step.from.0.min(until.0)).max(0.0));
+    Bytes((areas.sum::<f64>() / until.0) as u64)
 }
 
 /// What no plan fits below.

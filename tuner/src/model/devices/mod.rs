@@ -182,33 +182,49 @@ impl Modelled {
         convolution(call).filter(|_| fast).and_then(Transformed::new)
     }
 
-    /// The seconds of an op in each of its ways.
-    fn seconds(&self, program: &Program, regions: &HashMap<Bytes, Bytes>, kernel: &Kernel) -> Vec<Seconds> {
+    /// What an op takes in each of its ways.
+    fn ways(&self, program: &Program, regions: &HashMap<Bytes, Bytes>, kernel: &Kernel) -> Vec<Way> {
         let memory = self.sheet.bandwidth * self.reach.memory;
-        let streaming = touched(&program.trace, regions, program.feature_maps, kernel) / memory;
-        let usual = self.computing(&kernel.call).max(streaming);
+        let bytes = touched(&program.trace, regions, program.feature_maps, kernel);
+        let streaming = bytes / memory;
+        let usual = (bytes, self.computing(&kernel.call).max(streaming));
         let fast = self.transformed(&kernel.call).map(|fast| {
             let transforming = fast.transforms / memory;
             // Libraries transform in f32 only.
             let products = (fast.flops / self.f32_products() + RAMP.0).max(transforming);
-            products + transforming + streaming
+            // What is transformed is written and read once.
+            (bytes + 2.0 * fast.transforms, products + transforming + streaming)
         });
-        [Some(usual), fast].into_iter().flatten().map(|seconds| LAUNCH + Seconds(seconds)).collect()
+        let way = |(bytes, seconds)| Way { bytes, seconds: LAUNCH + Seconds(seconds) };
+        [Some(usual), fast].into_iter().flatten().map(way).collect()
+    }
+
+    /// By op of a program, what each of its ways takes.
+    fn all_ways(&self, program: &Program) -> Vec<Vec<Way>> {
+        let sizes = program.resident.iter().map(|region| (region.offset, Bytes(4 * region.elements())));
+        let regions: HashMap<Bytes, Bytes> = sizes.collect();
+        program.kernels.iter().map(|kernel| self.ways(program, &regions, kernel)).collect()
+    }
+
+    /// By op of a program that it has filled: bytes per second between processors and memory, on average, in its fastest way.
+    pub fn bandwidths(&self, program: &Program) -> Vec<f64> {
+        let fastest = |ways: Vec<Way>| {
+            let fastest = ways.into_iter().min_by(|a, b| a.seconds.0.total_cmp(&b.seconds.0));
+            fastest.map_or(0.0, |way| way.bytes / way.seconds.0)
+        };
+        self.all_ways(program).into_iter().map(fastest).collect()
     }
 
     /// Writes the seconds of every op and of its alternatives into a program's trace. The program was lowered with
     /// [`Modelled::alternatives`].
     pub fn fill(&self, program: &mut Program) {
-        let sizes = program.resident.iter().map(|region| (region.offset, Bytes(4 * region.elements())));
-        let regions: HashMap<Bytes, Bytes> = sizes.collect();
-        let all: Vec<Vec<Seconds>> =
-            program.kernels.iter().map(|kernel| self.seconds(program, &regions, kernel)).collect();
-        for (op, seconds) in program.trace.ops.iter_mut().zip(all) {
-            op.seconds = seconds[0];
+        let all = self.all_ways(program);
+        for (op, ways) in program.trace.ops.iter_mut().zip(all) {
+            op.seconds = ways[0].seconds;
             op.alternatives
                 .iter_mut()
-                .zip(&seconds[1..])
-                .for_each(|(alternative, seconds)| alternative.seconds = *seconds);
+                .zip(&ways[1..])
+                .for_each(|(alternative, way)| alternative.seconds = way.seconds);
         }
     }
 
@@ -265,6 +281,13 @@ impl Modelled {
         };
         (16..=28).step_by(2).map(sample).collect()
     }
+}
+
+/// What one way of an op takes.
+struct Way {
+    /// Between processors and memory.
+    bytes: f64,
+    seconds: Seconds,
 }
 
 /// One sample of every op.

@@ -1,0 +1,366 @@
+//! vDNN (Rhu et al., arXiv 1602.08124) on a K40: what its policies take on the device, at most and on average (Fig. 9), and on
+//! the host (Fig. 10), and what convolutions leave of the device's bandwidth (Fig. 11).
+//!
+//! Memory is counted in two ways. *The paper's*: a network as its frameworks train it, without gradients in the places of
+//! feature maps; the baseline allocates for the whole network before it runs (`frameworks.rs`), vDNN's policies have what is
+//! alive; both count the feature extraction layers, weights with gradients included. *Ours*: our own lowering, in which what is
+//! dead is anybody's, everything counted, and so for the baseline.
+
+use crate::claims::Claims;
+use crate::frameworks::vdnn_baseline;
+use crate::plot::Plot;
+use crate::subjects::{Made, Scale, device};
+use crate::table::{Table, at_most, gb, in_gb, or_dash, percent};
+use crate::vdnn::{Case, DYNAMIC, FITS_NOT, Means, OURS, VARIANTS, cases, hold_means, mean};
+use plimsoll::ir::Bytes;
+use plimsoll::ir::trace::Phase;
+use plimsoll::tuner::Policy;
+
+/// How memory is counted.
+#[derive(Clone, Copy, PartialEq)]
+enum Counting {
+    Papers,
+    Ours,
+}
+
+/// What of a plan's memory a table shows.
+struct Measure {
+    of: fn(&Made) -> Bytes,
+    /// What plimsoll is compared by.
+    of_plimsoll: fn(&Made) -> Bytes,
+    /// What each variant saves of the baseline, published (§5.1).
+    means: Means,
+    words: &'static str,
+}
+
+const MOST: Measure = Measure {
+    of: |made| made.alive,
+    of_plimsoll: |made| made.memory,
+    means: [Some(0.69), Some(0.50), None, Some(0.39), Some(0.37)],
+    words: "What each policy saves of base (p) at most, mean of six, to 5 points (§5.1)",
+};
+
+const AVERAGE: Measure = Measure {
+    of: |made| made.average,
+    of_plimsoll: |made| made.average,
+    means: [Some(0.92), Some(0.85), None, Some(0.72), Some(0.64)],
+    words: "What each policy saves of base (p) on average, mean of six, to 5 points (§5.1)",
+};
+
+impl Counting {
+    fn name(self) -> &'static str {
+        match self {
+            Counting::Papers => "the paper's",
+            Counting::Ours => "ours",
+        }
+    }
+
+    /// Of bytes that include all that stays on the device.
+    fn count(self, case: &Case, bytes: Bytes) -> Bytes {
+        match self {
+            Counting::Papers => bytes.saturating_sub(case.trace.resident_bytes) + case.blobs.weights * 2,
+            Counting::Ours => bytes,
+        }
+    }
+
+    fn baseline(self, case: &Case, measure: &Measure) -> Bytes {
+        match self {
+            // The same at all times.
+            Counting::Papers => vdnn_baseline(&case.blobs, &case.trace),
+            Counting::Ours => (measure.of)(&case.oracle),
+        }
+    }
+}
+
+pub fn most(scale: &Scale) -> Table {
+    let plot = Plot::new("Maximum memory as the paper counts, K40", "network (batch)", "GB").log_y();
+    let from = "vDNN §5.1, Fig. 9: NVIDIA K40, 12 GB, maximum memory in GB. `base (p)` keeps everything with the fastest \
+                algorithms, (m) is with the leanest; (*) does not fit the device.";
+    let mut table = memory(scale, &MOST, from, plot);
+    table.note(
+        "Published for single networks: VGG-16 (128) with vdnn-all (m) 4.8 GB, base 15 GB; VGG-16 (256) base 28 GB (§5.1, \
+         §5.3).",
+    );
+    table
+}
+
+pub fn average(scale: &Scale) -> Table {
+    let plot = Plot::new("Average memory as the paper counts, K40", "network (batch)", "GB").log_y();
+    let from = "vDNN §5.1, Fig. 9: NVIDIA K40, 12 GB, memory in GB on average over the forward and the backward pass. \
+                `base (p)` keeps everything with the fastest algorithms, (m) is with the leanest; (*) does not fit the device.";
+    memory(scale, &AVERAGE, from, plot)
+}
+
+/// One half of figure 9.
+fn memory(scale: &Scale, measure: &Measure, from: &str, plot: Plot) -> Table {
+    let mut table = Table::new(
+        format!(
+            "{from} Counting: the paper's is of networks as its frameworks train them, a baseline that allocates for the \
+             whole network, and feature extraction layers alone; ours is of our own lowering, where what is dead is anybody's \
+             in the baseline as well, and of everything. `plimsoll` is its least memory at which it takes no longer than \
+             vdnn-dyn."
+        ),
+        &[
+            "network (batch)",
+            "counting",
+            "base (p)",
+            "vdnn-all (m)",
+            "vdnn-all (p)",
+            "vdnn-conv (m)",
+            "vdnn-conv (p)",
+            "vdnn-dyn",
+            "plimsoll",
+            "plimsoll, least",
+        ],
+        plot,
+    );
+    for counting in [Counting::Papers, Counting::Ours] {
+        let mut saved: Vec<Vec<f64>> = vec![Vec::new(); VARIANTS.len()];
+        for case in cases(scale, counting == Counting::Ours) {
+            add_row(scale, &mut table, measure, counting, &case, &mut saved);
+        }
+        let means: Vec<f64> = saved.iter().map(|saved| mean(saved)).collect();
+        let papers = counting == Counting::Papers;
+        let cell = |(mean, published): (&f64, Option<f64>)| match published.filter(|_| papers) {
+            Some(published) => format!("{} for {}", percent(*mean), percent(published)),
+            None => percent(*mean),
+        };
+        let cells = means.iter().zip(measure.means).map(cell);
+        let first = ["saved of base (p), mean of the paper's", counting.name(), "-"].map(str::to_owned);
+        let last = ["-", "-"].map(str::to_owned);
+        table.add(first.into_iter().chain(cells).chain(last).collect(), !papers);
+        if papers {
+            hold_means(&mut table.claims, measure.words, &means, measure.means);
+        }
+    }
+    table.note(
+        "Memory of vDNN's policies is the most that is alive at once; of plimsoll it is what is allocated, addresses included.",
+    );
+    table
+}
+
+fn add_row(
+    scale: &Scale,
+    table: &mut Table,
+    measure: &Measure,
+    counting: Counting,
+    case: &Case,
+    saved: &mut [Vec<f64>],
+) {
+    let papers = counting == Counting::Papers;
+    let base = counting.baseline(case, measure);
+    let counted = |made: &Made| counting.count(case, (measure.of)(made));
+    let all: Vec<(Option<Made>, bool)> = VARIANTS.iter().map(|(_, policy)| case.made(*policy)).collect();
+    let mut row = vec![case.name.clone(), counting.name().to_owned(), gb(base)];
+    for (((made, fits), (name, _)), saved) in all.iter().zip(VARIANTS).zip(saved.iter_mut()) {
+        row.push(or_dash(made.as_ref(), |made| {
+            if papers {
+                let x = table.plot.at(&case.name);
+                table.plot.add(name, x, in_gb(counted(made)));
+            }
+            if case.name != OURS {
+                saved.push(1.0 - counted(made).0 as f64 / base.0 as f64);
+            }
+            format!("{}{}", gb(counted(made)), if *fits { "" } else { FITS_NOT })
+        }));
+    }
+    let dynamic = all[DYNAMIC].0;
+    let ours = dynamic.as_ref().and_then(|dynamic| least(scale, case, dynamic));
+    let leanest = case.subject.leanest(&case.trace, Policy::Plimsoll);
+    let of_plimsoll = |made: &Made| counting.count(case, (measure.of_plimsoll)(made));
+    for made in [ours, leanest] {
+        row.push(or_dash(made, |made| gb(of_plimsoll(&made))));
+    }
+    if let (Some(ours), Some(dynamic)) = (&ours, &dynamic) {
+        let times = counted(dynamic).0 as f64 / of_plimsoll(ours).0 as f64;
+        // Its plan is the leanest at its most, which on average may be more.
+        if measure.words == MOST.words {
+            table.advantage(format!("{}, memory at vdnn-dyn's time, {}", case.name, counting.name()), times);
+        }
+        if papers {
+            let x = table.plot.at(&case.name);
+            table.plot.add("plimsoll", x, in_gb(of_plimsoll(ours)));
+        }
+    }
+    if papers {
+        let x = table.plot.at(&case.name);
+        table.plot.add("base (p)", x, in_gb(base));
+        let known =
+            all.iter().flat_map(|(made, _)| made).map(|made| counted(made).0 as f64).collect::<Vec<_>>();
+        claims(&mut table.claims, measure, &case.name, base, &known, all[DYNAMIC].1);
+    }
+    let said = SAID.iter().any(|said| said.network == case.name && said.average == is_average(measure));
+    table.add(row, !(papers && said));
+}
+
+fn is_average(measure: &Measure) -> bool {
+    measure.words == AVERAGE.words
+}
+
+/// What the text says of a single network.
+struct Said {
+    network: &'static str,
+    average: bool,
+    /// A variant by its place; none for the baseline.
+    of: Option<usize>,
+    /// GB, or the share that is saved of the baseline on average.
+    value: f64,
+}
+
+const fn said(network: &'static str, average: bool, of: Option<usize>, value: f64) -> Said {
+    Said { network, average, of, value }
+}
+
+/// §5.1, §5.3; and the abstract, whose three shares have the mean that §5.1 says for the dynamic policy.
+const SAID: [Said; 5] = [
+    said("vgg19 (128)", false, None, 15.0),
+    said("vgg19 (128)", false, Some(0), 4.8),
+    said("vgg19 (256)", false, None, 28.0),
+    said("alexnet (128)", true, Some(DYNAMIC), 0.61),
+    said("overfeat (128)", true, Some(DYNAMIC), 0.83),
+];
+
+/// What the paper says of a network's memory, as it counts; by variant, bytes.
+fn claims(claims: &mut Claims, measure: &Measure, name: &str, base: Bytes, all: &[f64], fits: bool) {
+    if all.len() < VARIANTS.len() || name == OURS {
+        return;
+    }
+    let what = if is_average(measure) { "on average" } else { "at most" };
+    let words = format!("vdnn-all (m) takes the least memory of the policies {what} (§5.1)");
+    claims.hold(&words, name, all.iter().all(|bytes| at_most(all[0], *bytes)));
+    let words = format!("vdnn-dyn takes the most memory of the policies {what} (§5.1)");
+    claims.hold(&words, name, all.iter().all(|bytes| at_most(*bytes, all[DYNAMIC])));
+    claims.hold("vdnn-dyn trains the network within 12 GB (§5.1)", name, fits);
+    for said in SAID.iter().filter(|said| said.network == name && said.average == is_average(measure)) {
+        let of = said.of.map_or("base (p)", |at| VARIANTS[at].0);
+        if said.average {
+            let ours = 1.0 - all[DYNAMIC] / base.0 as f64;
+            let row = format!("{of}, {name} ({} for {})", percent(ours), percent(said.value));
+            let words = "What vdnn-dyn saves of a network's base (p) on average, to 5 points (abstract)";
+            claims.hold(words, row, (ours - said.value).abs() <= 0.05);
+        } else {
+            let ours = said.of.map_or(in_gb(base), |at| in_gb(Bytes(all[at] as u64)));
+            let row = format!("{of}, {name} ({ours:.1} GB for {})", said.value);
+            let words = "Memory of VGG-16 at most, to 10 % (§5.1, §5.3)";
+            claims.hold(words, row, (ours / said.value - 1.0).abs() <= 0.1);
+        }
+    }
+}
+
+/// The plan of the least memory at which plimsoll takes no longer than another plan.
+fn least(scale: &Scale, case: &Case, made: &Made) -> Option<Made> {
+    let no_longer =
+        |budget: Bytes| case.plimsoll(budget).filter(|ours| ours.makespan <= made.makespan * 1.001);
+    let mut best = no_longer(made.alive)?;
+    let (mut low, mut high) = (0u64, made.alive.0);
+    for _ in 0..if scale.small { 1 } else { 6 } {
+        let middle = low.midpoint(high);
+        match no_longer(Bytes(middle)) {
+            Some(ours) => {
+                high = middle;
+                best = if ours.memory < best.memory { ours } else { best };
+            }
+            None => low = middle,
+        }
+    }
+    Some(best)
+}
+
+/// §5.1: what vdnn-all offloads of VGG-16 (256), "up to 16 GB".
+const OFFLOADED: (&str, f64) = ("vgg19 (256)", 16.0);
+
+pub fn offloaded(scale: &Scale) -> Table {
+    let plot = Plot::new("Memory on the host, K40", "network (batch)", "GB");
+    let mut table = Table::new(
+        "vDNN §5.1, Fig. 10: NVIDIA K40, 12 GB, networks as the paper's frameworks train them. Gigabytes that are offloaded to \
+         page-locked memory of the host. `plimsoll` within 12 GB.",
+        &["network (batch)", "vdnn-all", "vdnn-conv", "vdnn-dyn", "published", "plimsoll"],
+        plot,
+    );
+    for case in cases(scale, false) {
+        let x = table.plot.at(&case.name);
+        let policies = [
+            ("vdnn-all", Policy::VdnnAllLeanest),
+            ("vdnn-conv", Policy::VdnnConvLeanest),
+            ("vdnn-dyn", Policy::VdnnDyn),
+        ];
+        let of = policies.map(|(name, policy)| (name, case.made(policy).0.map(|made| made.offloaded)));
+        let ours = case.plimsoll(case.budget).map(|made| made.offloaded);
+        for (name, bytes) in of.into_iter().chain([("plimsoll", ours)]) {
+            bytes.into_iter().for_each(|bytes| table.plot.add(name, x, in_gb(bytes)));
+        }
+        let published = (case.name == OFFLOADED.0).then_some(OFFLOADED.1);
+        if let (Some(published), Some(all)) = (published, of[0].1) {
+            table.plot.published("vdnn-all", x, published);
+            table.claims.hold(
+                "vdnn-all offloads 16 GB of VGG-16 (256), to 5 % (§5.1)",
+                format!("{} ({} GB)", case.name, gb(all)),
+                (in_gb(all) / published - 1.0).abs() <= 0.05,
+            );
+        }
+        let cells = of.map(|(_, bytes)| or_dash(bytes, gb));
+        let published_cell = or_dash(published, |gb| format!("vdnn-all {gb}"));
+        let last = [published_cell, or_dash(ours, gb)];
+        table.add([case.name.clone()].into_iter().chain(cells).chain(last).collect(), published.is_none());
+    }
+    table.note(
+        "What is offloaded depends on the layers, and not on the algorithms: (m) and (p) are the same.",
+    );
+    table
+}
+
+/// What PCIe moves at the most, GB a second (§5.2).
+const PCIE: f64 = 16.0;
+
+pub fn bandwidth(scale: &Scale) -> Table {
+    let plot = Plot::new("Memory bandwidth of VGG-16's convolutions at batch 128, K40", "layer", "GB/s");
+    let device = device("k40", true);
+    let peak = device.sheet.bandwidth / 1e9;
+    let mut table = Table::new(
+        format!(
+            "vDNN §5.2, Fig. 11: NVIDIA K40, VGG-16 (our vgg19), batch 128, fastest algorithms. Gigabytes a second between \
+             processors and memory, of a peak of {peak:.0} GB/s: an average over each op, where the paper measured the \
+             highest; of two backward ops, the higher."
+        ),
+        &["layer", "forward", "backward", "higher of the two, of the peak", "with transfers at 16 GB/s"],
+        plot,
+    );
+    let Some(subject) = scale.subject("vgg19", None, device) else { return table };
+    let subject = subject.without_reuse();
+    let program = subject.program(if scale.small { 2 } else { 128 });
+    let all: Vec<(&str, Phase, f64)> = program
+        .trace
+        .ops
+        .iter()
+        .zip(subject.device.bandwidths(&program))
+        .filter(|(op, _)| op.kind == "conv")
+        .map(|(op, rate)| (op.layer.as_str(), op.phase, rate / 1e9))
+        .collect();
+    for (layer, _, forward) in all.iter().filter(|(_, phase, _)| *phase == Phase::Forward) {
+        let backward = all.iter().filter(|(of, phase, _)| of == layer && *phase == Phase::Backward);
+        let backward = backward.map(|(.., rate)| *rate).fold(0.0, f64::max);
+        let most = forward.max(backward);
+        let x = table.plot.at(layer);
+        table.plot.add("forward", x, *forward);
+        table.plot.add("backward", x, backward);
+        table.alone(vec![
+            (*layer).to_owned(),
+            format!("{forward:.0}"),
+            format!("{backward:.0}"),
+            percent(most / peak),
+            percent((most + PCIE) / peak),
+        ]);
+        table.claims.hold(
+            "Convolutions leave the bandwidth that offloading and prefetching take (§5.2)",
+            format!("{layer} ({most:.0} GB/s)"),
+            most + PCIE <= peak,
+        );
+    }
+    table.note(format!(
+        "Were convolutions to take all of it, transfers would cost {} (§5.2: 5.5 %, {PCIE:.0} of {peak:.0} GB/s). The model \
+         lets no op have more than {} of the peak.",
+        percent(PCIE / peak),
+        percent(subject.device.reach.memory)
+    ));
+    table
+}
