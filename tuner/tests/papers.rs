@@ -180,6 +180,22 @@ fn greedy_offloads_the_first_and_dynprog_what_fits_best() {
     }
 }
 
+/// As in U-Net, x_1 to x_4 of 12 layers are read again by layers 10 to 7, so that they are last read by late stages, and first
+/// used by the backward parts of early ones.
+#[test]
+fn dynprog_chooses_where_a_chain_has_long_skips() {
+    let mut trace = chain(&["conv"; 12]);
+    for skipped in 1..5 {
+        trace.ops[11 - skipped].reads.push(TensorId::new(skipped));
+    }
+    for budget in [900, 1000, 1100].map(Bytes) {
+        let [dynprog, greedy] = [Policy::DynProg, Policy::Greedy].map(|policy| plan(&trace, budget, policy));
+        let count = offloads(&dynprog).len();
+        assert!(count < 11, "{budget}: all is offloaded");
+        assert!(dynprog.makespan.0 <= 1.01 * greedy.makespan.0, "{budget}: {}", dynprog.makespan);
+    }
+}
+
 #[test]
 fn the_baselines_choose_by_their_scores() {
     let mut trace = chain(&CONVS);

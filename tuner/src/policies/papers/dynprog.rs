@@ -14,6 +14,10 @@
 //!
 //! β is one rate in the paper; here offloads and prefetches have each their own. The decisions become the no-wait,
 //! ordered schedule (§5.3.1). The paper has no addresses: where none fit, the program is run for less memory.
+//!
+//! Of a network that is no chain, such as U-Net, a late stage reads last what an early stage's backward part still needs: there
+//! the program counts it as a temporary, which cannot leave, and finds nothing where there are schedules. Then it is run for
+//! more memory than there is, and what it decides is taken where that fits exactly.
 
 use super::chain::{Stage, chain, swapped};
 use crate::decide::gaps::{Alternatives, Gaps};
@@ -35,12 +39,16 @@ const MOVES: f64 = 1e12;
 /// The shares of the pool that are planned for, until addresses fit.
 const SHARES: [f64; 6] = [1.0, 0.99, 0.97, 0.94, 0.9, 0.8];
 
+/// Where nothing fits by the program's count: the shares that are planned for, until the decisions fit exactly. What keeps most
+/// comes first.
+const WIDER: [f64; 10] = [3.0, 2.5, 2.0, 1.8, 1.6, 1.45, 1.3, 1.2, 1.1, 1.05];
+
 pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
     let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
     let stages = chain(case.trace, &gaps);
     for share in SHARES {
         let pool = Bytes(case.pool).share(share).0;
-        let Some(offloaded) = decide(case, &gaps, &stages, pool) else { break };
+        let Some(offloaded) = decide(case, &gaps, &stages, pool, pool) else { break };
         // A schedule that gives up a pool's worth for addresses is the last resort.
         let attempts = if share > SHARES[SHARES.len() - 1] { &CHEAP[..] } else { &GIVEN[..] };
         let found = case.realise(&gaps, &swapped(&gaps, &stages, &offloaded), attempts)?;
@@ -49,15 +57,23 @@ pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
             return Ok(found);
         }
     }
+    for share in WIDER {
+        let planned = Bytes(case.pool).share(share).0;
+        let Some(offloaded) = decide(case, &gaps, &stages, case.pool, planned) else { continue };
+        let found = case.realise(&gaps, &swapped(&gaps, &stages, &offloaded), &CHEAP)?;
+        if !matches!(found, Realised::Short(_)) {
+            return Ok(found);
+        }
+    }
     // Nothing that the program allows: all that can be offloaded is.
     case.realise(&gaps, &swapped(&gaps, &stages, &vec![true; stages.len()]), &GIVEN)
 }
 
-/// By stage: whether it is offloaded; none where nothing fits.
-fn decide(case: &Case<'_>, gaps: &Gaps, stages: &[Stage], pool: u64) -> Option<Vec<bool>> {
+/// By stage: whether it is offloaded, by a program for so many `planned` bytes; none where nothing fits into the pool.
+fn decide(case: &Case<'_>, gaps: &Gaps, stages: &[Stage], pool: u64, planned: u64) -> Option<Vec<bool>> {
     let link = &case.request.link;
     let rates = [link.offload_bytes_per_second.0, link.prefetch_bytes_per_second.0];
-    let unit = (Bytes(pool).to_f64() / slots(SLOTS)).max(1.0);
+    let unit = (Bytes(planned).to_f64() / slots(SLOTS)).max(1.0);
     let exact: Vec<f64> = stages.iter().map(|stage| Bytes(stage.bytes).to_f64() / unit).collect();
     let mut x = differences(exact.iter().copied(), f64::ceil);
     loop {
@@ -68,7 +84,8 @@ fn decide(case: &Case<'_>, gaps: &Gaps, stages: &[Stage], pool: u64) -> Option<V
             return Some(offloaded);
         }
         let mut below: Vec<usize> = (0..x.len()).filter(|i| slots(x[*i]) < exact[*i]).collect();
-        if below.is_empty() || case.request.limits.is_expired() {
+        // Rounding makes up for slots, and not for bytes that are not there.
+        if planned > pool || below.is_empty() || case.request.limits.is_expired() {
             return None;
         }
         let short = |i: &usize| exact[*i] - slots(x[*i]);
