@@ -15,6 +15,8 @@ pub struct Blobs {
     /// Of the images.
     pub images: Bytes,
     pub largest: Bytes,
+    /// A byte for each element of a ReLU's output: what Layrub's ReLUs keep of it (§4.2).
+    pub masks: Bytes,
     /// Of layers that have any, without gradients.
     pub weights: Bytes,
 }
@@ -40,6 +42,11 @@ fn of(layers: &[Layer], batch: u64) -> Blobs {
     Blobs {
         data: own.clone().map(bytes).sum(),
         images: bytes(&layers[0]),
+        masks: layers
+            .iter()
+            .filter(|layer| matches!(layer.kind, LayerKind::Relu { .. }))
+            .map(|layer| Bytes(batch * layer.output.elements()))
+            .sum(),
         largest: own.map(bytes).max().unwrap_or_default(),
         weights: Bytes(layers.iter().map(|layer| 4 * layer.parameters).sum()),
     }

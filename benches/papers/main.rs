@@ -12,11 +12,13 @@
 //! is worse than the paper's own system in a row. `cargo test` makes a small version of each and writes nothing.
 
 mod accudnn;
+mod accudnn_model;
 mod claims;
 mod dqn;
 mod europar;
 mod frameworks;
 mod layrub;
+mod layrub_time;
 mod plot;
 mod rates;
 mod scaling;
@@ -36,7 +38,7 @@ use table::{Table, or_dash};
 type Make = fn(&Scale) -> Table;
 
 /// All tables: name, what it shows, how it is made.
-const TABLES: [(&str, &str, Make); 35] = [
+const TABLES: [(&str, &str, Make); 42] = [
     ("vdnn-fig9", "vDNN: maximum memory of its policies on a K40", vdnn_memory::most),
     ("vdnn-fig9-average", "vDNN: average memory of its policies on a K40", vdnn_memory::average),
     ("vdnn-fig10", "vDNN: what its policies offload", vdnn_memory::offloaded),
@@ -54,9 +56,16 @@ const TABLES: [(&str, &str, Make); 35] = [
         layrub::extreme_depth,
     ),
     ("layrub-table7", "Layrub: the largest batches in a K40", layrub::largest_batches),
+    ("layrub-fig13", "Layrub: performance beside vDNN", layrub_time::performance),
+    ("layrub-fig14", "Layrub: what of its transfers is not hidden", layrub_time::unhidden),
+    ("layrub-fig15", "Layrub: training to the same accuracy at a larger batch", layrub_time::end_to_end),
+    ("layrub-table8", "Layrub: two nodes", layrub_time::nodes),
     ("accudnn-table1", "AccUDNN: efficiency-optimal batches in 12 GB", accudnn::batches),
     ("accudnn-table2", "AccUDNN: eight workers from the Δ of Caffe's rows", accudnn::synchronisation),
     ("accudnn-table3", "AccUDNN: beside SuperNeurons", accudnn::super_neurons),
+    ("accudnn-fig6", "AccUDNN: computing efficiency over the batch", accudnn_model::efficiency),
+    ("accudnn-fig7", "AccUDNN: estimated and observed timelines", accudnn_model::timelines),
+    ("accudnn-fig8", "AccUDNN: memory over one iteration", accudnn_model::iteration),
     ("accudnn-fig9", "AccUDNN: memory of naive and dynamic swapping", accudnn::footprints),
     ("accudnn-fig10", "AccUDNN: eight workers", accudnn::workers),
     ("accudnn-eq9", "AccUDNN: the learning rate of eq. (9)", rates::rates),

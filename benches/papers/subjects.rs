@@ -58,7 +58,7 @@ pub struct Made {
     pub memory: Bytes,
     /// Resident bytes and the most that is alive at once: what the plan would take, were addresses no matter.
     pub alive: Bytes,
-    /// The same on average over the forward and the backward pass.
+    /// The same on average over the ops of the forward and the backward pass.
     pub average: Bytes,
     /// What lies on the host.
     pub offloaded: Bytes,
@@ -113,8 +113,8 @@ impl Subject {
         self
     }
 
-    /// The same as the papers' frameworks train it, where no gradient takes the place of a feature map: ReLUs keep their outputs,
-    /// neuron gradients come before parameter gradients, and those of normalisations have tensors of their own.
+    /// The same as the papers' frameworks train it, where no gradient takes the place of a feature map: ReLUs keep their
+    /// outputs, neuron gradients come before parameter gradients, and those of normalisations have tensors of their own.
     pub fn without_reuse(mut self) -> Subject {
         self.key = format!("{} without reuse", self.key);
         self.reuse = false;
@@ -234,21 +234,24 @@ impl Subject {
     }
 }
 
-/// The pool's bytes that are alive, on average over time until the last op of the backward pass ends.
+/// The most bytes of the pool that are alive during an op, on average over the ops of the forward and the backward pass.
 fn average(trace: &Trace, schedule: &Schedule, timeline: &Timeline) -> Bytes {
-    let differentiates = |command: &Command| match command {
-        Command::Compute { op, .. } => trace.ops[op.index()].phase == Phase::Backward,
-        _ => false,
-    };
-    let last = schedule.commands.iter().rposition(differentiates);
-    let Some(until) = last.map(|last| timeline.spans[last].end) else { return Bytes::ZERO };
     let steps = timeline.pool_bytes_over_time(trace, schedule);
-    let ends = steps.iter().skip(1).map(|step| step.from).chain([until]);
-    let areas = steps
-        .iter()
-        .zip(ends)
-        .map(|(step, end)| step.bytes.to_f64() * (end.0.min(until.0) - step.from.0.min(until.0)).max(0.0));
-    Bytes((areas.sum::<f64>() / until.0) as u64)
+    let (mut at, mut sum, mut count) = (0, 0.0, 0.0);
+    for (command, span) in schedule.commands.iter().zip(&timeline.spans) {
+        let Command::Compute { op, .. } = command else { continue };
+        if trace.ops[op.index()].phase == Phase::Update {
+            continue;
+        }
+        // What is open when it starts, and what opens before it ends.
+        while steps.get(at + 1).is_some_and(|next| next.from.0 <= span.start.0) {
+            at += 1;
+        }
+        let during = steps[at..].iter().take_while(|step| step.from.0 < span.end.0);
+        sum += during.map(|step| step.bytes.to_f64()).fold(0.0, f64::max);
+        count += 1.0;
+    }
+    Bytes((sum / f64::max(count, 1.0)) as u64)
 }
 
 /// What no plan fits below.

@@ -6,12 +6,12 @@ use crate::frameworks::{Blobs, of_features};
 use crate::plot::Plot;
 use crate::subjects::{ALL, Made, Scale, Subject, TWELVE_GB, device, peak};
 use crate::table::{SAME, Table, at_most, gb, in_gb, or_dash, percent};
+use plimsoll::ir::Bytes;
 use plimsoll::ir::trace::Trace;
-use plimsoll::ir::{Bytes, Seconds};
 use plimsoll::tuner::Policy;
 
-/// §4.3: networks and batches. The paper names VGG E, our vgg19, after its 16 convolutions. At 384 it fits with everything kept
-/// in no counting.
+/// §4.3: networks and batches. The paper names VGG E, our vgg19, after its 16 convolutions. At 384, which is ours alone, none
+/// of vDNN's policies fits.
 const NETWORKS: [(&str, u64); 7] = [
     ("alexnet", 128),
     ("overfeat", 128),
