@@ -206,7 +206,8 @@ impl Modelled {
         program.kernels.iter().map(|kernel| self.ways(program, &regions, kernel)).collect()
     }
 
-    /// By op of a program that it has filled: bytes per second between processors and memory, on average, in its fastest way.
+    /// By op of a program that it has filled: average bytes per second between processors and memory, by its fastest
+    /// alternative.
     pub fn bandwidths(&self, program: &Program) -> Vec<f64> {
         let fastest = |ways: Vec<Way>| {
             let fastest = ways.into_iter().min_by(|a, b| a.seconds.0.total_cmp(&b.seconds.0));
