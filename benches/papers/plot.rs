@@ -94,30 +94,32 @@ pub fn svg(plot: &Plot) -> String {
         let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
         area.fill(&WHITE).expect("a string can be written");
         let margin = if plot.names.is_empty() { 0.03 * (right - left).max(1e-9) } else { 0.5 };
+        let lengths = [right - left, high - low].map(|length| length.max(1e-9));
         // The legend stands at the right.
         let x = left - margin..right + margin + 0.4 * (right - left + 2.0 * margin);
         if plot.log_y {
-            draw(&area, plot, x, (low / 1.2..high * 1.2).log_scale());
+            draw(&area, plot, (x, (low / 1.2..high * 1.2).log_scale()), lengths);
         } else {
             let low = if low > 0.0 && low > 0.7 * high { low - 0.2 * (high - low) } else { low.min(0.0) };
-            draw(&area, plot, x, low..high + 0.06 * (high - low).max(1e-9));
+            draw(&area, plot, (x, low..high + 0.06 * (high - low).max(1e-9)), lengths);
         }
         area.present().expect("a string can be written");
     }
     text
 }
 
-/// A number on an axis.
-fn short(value: &f64) -> String {
-    let digits = if value.abs() >= 10.0 || value.fract() == 0.0 { 0 } else { 2 };
+/// A number on an axis of this length, with as many digits as tell a tenth of the axis from the next.
+fn short(value: f64, length: f64) -> String {
+    let fine = (1.0 - length.log10().floor()).clamp(2.0, 6.0) as usize;
+    let digits = if value.abs() >= 10.0 || value.fract() == 0.0 { 0 } else { fine };
     format!("{value:.digits$}")
 }
 
 fn draw<Y>(
     area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
     plot: &Plot,
-    x: std::ops::Range<f64>,
-    y: Y,
+    (x, y): (std::ops::Range<f64>, Y),
+    [x_length, y_length]: [f64; 2],
 ) where
     Y: AsRangedCoord<Value = f64>,
     Y::CoordDescType: ValueFormatter<f64>,
@@ -135,14 +137,14 @@ fn draw<Y>(
         let name = plot.names.get(at.round() as usize).filter(|_| whole);
         name.map(|name| name.replace("-imagenet", "")).unwrap_or_default()
     };
-    let label = |at: &f64| if plot.names.is_empty() { short(at) } else { name(at) };
+    let label = |at: &f64| if plot.names.is_empty() { short(*at, x_length) } else { name(at) };
     chart
         .configure_mesh()
         .x_desc(&plot.x)
         .y_desc(&plot.y)
         .x_labels(if plot.names.is_empty() { 10 } else { 2 * plot.names.len() + 2 })
         .x_label_formatter(&label)
-        .y_label_formatter(&short)
+        .y_label_formatter(&|at: &f64| short(*at, y_length))
         .light_line_style(RGBColor(245, 245, 245))
         .bold_line_style(RGBColor(225, 225, 225))
         .label_style(("sans-serif", if slanted { 11 } else { 13 }))

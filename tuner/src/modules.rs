@@ -4,8 +4,8 @@
 //! A module is what layers' names have in common before a dot: `layer1.0` is one, of `layer1.0.conv1` and others. PyTorch frees
 //! in two ways what a module saves for its backward pass ([`Means`]), and both give it back when that pass begins. So while a
 //! layer is in its backward pass, there is as much less in use as the wrapped modules before it have freed. Going through the
-//! layers in order, [`choose`] keeps every set of modules so far that frees more than all that take less time: a dynamic
-//! program, exact up to [`GRAIN`]. What the chosen set takes is then read off the iteration as the tool would run it
+//! layers in order, `choose` keeps every set of modules so far that frees more than all that take less time: a dynamic
+//! program, exact up to `GRAIN`. What the chosen set takes is then read off the iteration as the tool would run it
 //! (`modules/rewrite.rs`). Where that is more than the budget, since modules far apart share tensors, it is chosen again, for
 //! less.
 //!
