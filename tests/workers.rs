@@ -1,6 +1,6 @@
 //! `run --workers`: whatever their number, one training; and what cannot be shared out is said before anything is trained.
 
-use crate::study_folder::{by_hand, check, command};
+use crate::study_folder::{by_hand, check, command, state, table};
 use plimsoll::runtime::Checkpoint;
 use std::fs;
 use std::path::Path;
@@ -14,17 +14,6 @@ fn study() -> tempfile::TempDir {
             "warmup_iterations": 0});
         config["learning_rate"] = rate;
     })
-}
-
-fn state(of: &tempfile::TempDir) -> Vec<u8> {
-    fs::read(of.path().join("study/training.safetensors")).expect("it was saved")
-}
-
-/// The table of a run.
-fn table(folder: &Path, line: &str) -> serde_json::Value {
-    let output = command(folder, &format!("{line} --format json")).output().expect("the program starts");
-    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("JSON")["run"].clone()
 }
 
 #[test]

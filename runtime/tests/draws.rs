@@ -108,7 +108,7 @@ fn a_trainer_of_single_draws_gives_what_one_for_all_draws_gives() {
         let [all, single] = [&mut all, &mut single].map(Trainer::checkpoint);
         assert_eq!(single.expect("it can be read"), all.expect("it can be read"), "{until} iterations");
     }
-    assert_eq!(single.drawn(), Some((ITERATIONS - 2, 2)));
+    assert_eq!(single.drawn(), Some(ITERATIONS - 2));
     assert_eq!(all.drawn(), None);
 }
 

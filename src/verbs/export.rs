@@ -50,9 +50,9 @@ fn settings(args: &ExportArgs, tool: Tool, format: Format) -> Result<Vec<Table>,
 fn modules(args: &ExportArgs, wrapper: Wrapper, format: Format) -> Result<Vec<Table>, Failure> {
     if let Some(option) = args.setting() {
         return Err(Failure::usage(format_args!(
-            "{option} is for tools that train, and this names modules alone"
+            "{option} says how to train, and torch-checkpoint and torch-offload only name modules"
         ))
-        .help("leave it out, or export the settings of the training with another --to"));
+        .help(format_args!("leave {option} out, or export the settings of a training with another --to")));
     }
     let (study, path, config, schedule) = Study::choice_of(&args.config)?;
     study.holds(&study.trace())?;

@@ -3,7 +3,7 @@
 //!
 //! The rate goes as in `run`, whatever the tool: update s, from 0, of W has (s + 1) / W of it, then comes the decay. In
 //! Python that is a function, which PyTorch's `LambdaLR` asks; DeepSpeed has schedules of its own, of which `WarmupLR`
-//! repeats its first rate once and `WarmupCosineLR` is one update ahead.
+//! repeats its first rate once, and `WarmupCosineLR` makes its first update with a rate of 0 (DeepSpeed 0.19.8).
 //!
 //! What it deliberately does not do: export the plan inside an iteration, which none of these tools can follow. So what is
 //! exported is a batch that keeps everything, unless the plan's own is asked for; or which modules to wrap instead of the plan,

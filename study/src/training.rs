@@ -285,7 +285,7 @@ fn train_from(
     // A disk that is full by now takes neither the test nor its result along.
     let written = saving.write(&mut trainer);
     drop(training);
-    let (iterations, drawn) = (trainer.step(), trainer.drawn().map(|(drawn, _)| drawn));
+    let (iterations, drawn) = (trainer.step(), trainer.drawn());
     let test = test(task, &mut trainer, &mut saving, request.timed, watch);
     written?;
     let (test, timeline) = test?;

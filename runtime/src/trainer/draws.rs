@@ -20,9 +20,8 @@ pub(super) struct PerDraw {
     draws: Draws,
     /// The next one, with its number.
     ahead: Option<(u64, Drawn)>,
-    /// How many were run, and how many iterations there were besides.
+    /// How many were run.
     run: u64,
-    others: u64,
 }
 
 impl PerDraw {
@@ -47,7 +46,6 @@ impl PerDraw {
     ) -> Result<Option<Loaded>, RuntimeError> {
         self.prepare(step, executor.device())?;
         let Some((_, Some((program, schedule)))) = self.ahead.take() else {
-            self.others += 1;
             return Ok(None);
         };
         let loaded = executor.load(&program, &schedule)?;
@@ -71,12 +69,12 @@ impl Trainer {
             let found = if self.share.is_some() { "several virtual workers" } else { "copies of the state" };
             return Err(RuntimeError::mismatch("trainer of single draws", "a plain one", found));
         }
-        self.per_draw = Some(PerDraw { draws, ahead: None, run: 0, others: 0 });
+        self.per_draw = Some(PerDraw { draws, ahead: None, run: 0 });
         Ok(())
     }
 
-    /// How many iterations of single draws were run, and how many for all draws besides; none of a trainer without.
-    pub fn drawn(&self) -> Option<(u64, u64)> {
-        self.per_draw.as_ref().map(|per_draw| (per_draw.run, per_draw.others))
+    /// How many iterations of single draws were run; none of a trainer without.
+    pub fn drawn(&self) -> Option<u64> {
+        self.per_draw.as_ref().map(|per_draw| per_draw.run)
     }
 }
