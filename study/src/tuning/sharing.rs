@@ -4,6 +4,7 @@
 use super::Tuner;
 use crate::error::{Error, TuneError};
 use crate::request::ClusterRequest;
+use plimsoll_ir::Seconds;
 use plimsoll_ir::exchange::update::simulate_update;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::search_log::SearchLog;
@@ -21,11 +22,12 @@ impl Tuner<'_> {
             (None, _) => Sharing::ALONE,
             (Some(cluster), None) => {
                 let iterations = (cluster.update_of(batch) / batch).max(1);
-                self.update(cluster, iterations, &trace, &schedule)?
+                self.update(cluster, iterations, &trace, &schedule, makespan)?
             }
             (Some(cluster), Some(goodput)) => {
                 let of_pass = cluster.workers * batch;
-                let update = |passes: u64| self.update(cluster, cluster.workers * passes, &trace, &schedule);
+                let update =
+                    |passes: u64| self.update(cluster, cluster.workers * passes, &trace, &schedule, makespan);
                 let first = update(1)?.update(makespan);
                 let more = update(2)?.update(makespan) - first;
                 let most = self.workload.samples() / of_pass;
@@ -37,20 +39,21 @@ impl Tuner<'_> {
         Ok(Planned { trace, schedule, makespan, log, sharing, carried: false })
     }
 
-    /// An update of so many iterations of workers.
+    /// An update of so many iterations of workers, each of which takes `makespan` without exchange.
     fn update(
         &self,
         cluster: &ClusterRequest,
         iterations: u64,
         trace: &Trace,
         schedule: &Schedule,
+        makespan: Seconds,
     ) -> Result<Sharing, Error> {
         let passes = iterations.div_ceil(cluster.workers);
         let exchange = self.workload.exchange(trace.batch, cluster, passes)?;
         let checked = exchange.check(trace, schedule);
         checked.map_err(|unfit| TuneError::Unexpected(unfit.to_string()))?;
         let update = simulate_update(trace, schedule, &exchange);
-        let (makespan, exchange) = (simulate(trace, schedule).makespan(), update.exposed);
+        let exchange = update.exposed;
         let repeated = makespan * passes as f64 + exchange - update.seconds;
         Ok(Sharing { iterations, passes, repeated, exchange, ..Sharing::ALONE })
     }
