@@ -6,6 +6,7 @@
 #   bash python/test.sh --ci       without the tests marked `slow`, the short list with torch 2.11 alone; skips, and says so,
 #                                  where Python, a compiler or torch is missing, and the second torch where time is short
 #   bash python/test.sh --ci --tools   only installs what that needs, which takes a minute or two of downloads
+#   bash python/test.sh --ci --short   only the wheel and the short list, with the newest torch
 #
 # Further arguments go to pytest. Needs python3 (3.10 or newer), cargo and a C++ compiler. TORCH names another version of torch
 # than the newest for all of it (`TORCH='torch==2.11.* torchvision==0.26.*'`), and PYTHON another interpreter than python3
@@ -18,9 +19,10 @@ ci=""
 case "${1:-}" in
   --ci) ci=1 && shift ;;
 esac
-tools=""
+tools="" short_list=""
 case "${1:-}" in
   --tools) tools=1 && shift ;;
+  --short) short_list=1 && shift ;;
 esac
 # Without the tools nothing can be tested: in CI that is said and skipped, elsewhere it is an error.
 missing() {
@@ -77,11 +79,13 @@ step() { echo "python: $1 (after $SECONDS s)"; }
 # What the house has built is not built again: its target folder, in the profile of `.ci/run`.
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$PWD/../target}" CARGO_PROFILE_RELEASE_DEBUG=false
 
-step "formats and lints"
-"$bin/ruff" format --check .
-"$bin/ruff" check .
-cargo fmt --check
-cargo clippy --release --locked --quiet -- -D warnings
+if [ -z "$short_list" ]; then
+  step "formats and lints"
+  "$bin/ruff" format --check .
+  "$bin/ruff" check .
+  cargo fmt --check
+  cargo clippy --release --locked --quiet -- -D warnings
+fi
 step "wheel"
 # A free-threaded interpreter has no stable interface.
 features=()
@@ -90,8 +94,10 @@ rm -f dist/plimsoll-*.whl
 PATH="$bin:$PATH" "$bin/maturin" build --release --locked --quiet --out dist --interpreter "$bin/python" \
   ${features[@]+"${features[@]}"}
 install "$venv" --reinstall --no-deps dist/plimsoll-*.whl
-step "types"
-"$bin/mypy"
+if [ -z "$short_list" ]; then
+  step "types"
+  "$bin/mypy"
+fi
 # For the tests of swapping on CUDA, and of whole steps there, which also need a torch that is built with CUDA.
 if [ -z "${PLIMSOLL_STANDIN:-}" ]; then
   # What `cargo test` has built is taken as it is, unless it is older than its source.
@@ -104,6 +110,18 @@ if [ -z "${PLIMSOLL_STANDIN:-}" ]; then
 fi
 # Threads of a kernel that wait for each other give the core away, to whatever else runs.
 export OMP_WAIT_POLICY=passive
+# The short list: bits at one budget, the life of a step, planted faults, recording in pieces.
+short=(test_bits.py test_step.py test_faults.py test_pieces.py)
+short_names="test_step or test_faults or (test_bits and sgd and 20GB) or is_the_recording"
+# Two files at a time (pytest-xdist), which takes half as long.
+beside=(-n 2 --dist loadfile)
+if [ -n "$short_list" ]; then
+  step "the short list"
+  cd tests
+  PLIMSOLL_TEST_THREADS=1 "$bin/python" -m pytest -q "${beside[@]}" "${short[@]}" -m "not slow" -k "$short_names" "$@"
+  step "done"
+  exit 0
+fi
 # The older versions of torch are fetched meanwhile.
 declare -A fetching
 for version in ${older[@]+"${older[@]}"}; do
@@ -114,16 +132,11 @@ done
 cd tests
 some=()
 if [ -n "$ci" ]; then some=(-m "not slow"); fi
-# Two files at a time (pytest-xdist), which takes half as long.
-beside=(-n 2 --dist loadfile)
 step "tests with one thread"
 PLIMSOLL_TEST_THREADS=1 "$bin/python" -m pytest -q "${beside[@]}" --durations 5 ${some[@]+"${some[@]}"} "$@"
 step "tests with two threads"
 PLIMSOLL_TEST_THREADS=2 "$bin/python" -m pytest -q test_bits.py -k "sgd and 0.1 and 20GB or everything" ${some[@]+"${some[@]}"}
 
-# The short list, with older versions of torch: bits at one budget, the life of a step, planted faults, recording in pieces.
-short=(test_bits.py test_step.py test_faults.py test_pieces.py)
-short_names="test_step or test_faults or (test_bits and sgd and 20GB) or is_the_recording"
 for version in ${older[@]+"${older[@]}"}; do
   left=$((${LEFT:-900} - SECONDS))
   if [ -n "$ci" ] && [ "$left" -lt 100 ]; then
