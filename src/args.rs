@@ -114,7 +114,7 @@ pub enum Verb {
     /// Print one training iteration of a network as a trace
     #[command(after_help = "Example: plimsoll trace resnet50 --batch 32 -o resnet50.trace.json")]
     Trace(TraceArgs),
-    /// Say what this machine offers and what is missing
+    /// Say what this machine offers, what is missing, and under mpirun how fast the network between the processes is
     #[command(after_help = "Example: plimsoll doctor")]
     Doctor(DoctorArgs),
     /// Print what was tuned as lines for torchrun, Accelerate, Lightning or DeepSpeed

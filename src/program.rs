@@ -52,7 +52,7 @@ fn execute(line: &[OsString]) -> u8 {
         Err(stop) => return refuse(line, stop),
     };
     let cli = &settings.cli;
-    let spoken_for = matches!(cli.verb, Verb::Run(_)) && processes::is_spoken_for();
+    let spoken_for = is_spoken_for(&cli.verb);
     progress::start(cli.message_format, cli.quiet || spoken_for, cli.verbose);
     let exit = match verb(cli) {
         Ok(()) => 0,
@@ -93,10 +93,15 @@ fn verb(cli: &Cli) -> Result<(), Failure> {
         Verb::Man(args) => verbs::shell::man(args),
     }?;
     drop(working);
-    if matches!(cli.verb, Verb::Run(_)) && processes::is_spoken_for() {
+    if is_spoken_for(&cli.verb) {
         return Ok(());
     }
     print(cli.format, &tables)
+}
+
+/// Whether another process speaks for this one. The other commands know of no processes beside them.
+fn is_spoken_for(verb: &Verb) -> bool {
+    matches!(verb, Verb::Run(_) | Verb::Doctor(_)) && processes::is_spoken_for()
 }
 
 /// Whether a command looks at Ctrl-C itself. The others are over at once, or wait for input; they end as any program does,

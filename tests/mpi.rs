@@ -70,6 +70,27 @@ fn ended(output: &Output, code: i32, says: &[&str]) -> String {
     said
 }
 
+/// Once, by worker 0, and as an option takes it.
+#[test]
+fn doctor_measures_the_network_between_processes() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (launcher, _) in launchers() {
+        let output =
+            mpirun(launcher, folder.path(), &[(2, "doctor --format json")]).output().expect("it runs");
+        ended(&output, 0, &[]);
+        let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one document");
+        let workers = &told["workers"];
+        assert_eq!(workers["workers"], 2, "{told}");
+        let interconnect = workers["interconnect"].as_str().expect("it was measured");
+        assert!(workers["measured_to_predicted"].as_f64().is_some_and(|ratio| ratio > 0.0), "{told}");
+        let line = format!(
+            "tune --network mlp --device v100 --workers 2 --interconnect {interconnect} --study {}",
+            launcher.replace('.', "-")
+        );
+        check(folder.path(), &line, 0, &[]);
+    }
+}
+
 #[test]
 fn processes_leave_the_file_of_threads() {
     let line = "run study --epochs 2 --global-batch 256 --format json";

@@ -3,6 +3,7 @@
 use crate::args::{DoctorArgs, threads_are_sound};
 use crate::failure::{Failure, cuda_error};
 use crate::output::{Cell, Table};
+use crate::processes;
 use plimsoll_ir::health::{Health, PcieLink, Warning};
 use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::program::Call;
@@ -10,11 +11,14 @@ use plimsoll_ir::{Bytes, BytesPerSecond};
 use plimsoll_networks::{LowerOptions, build, lower, usual};
 use plimsoll_runtime::cpu::available_bytes;
 use plimsoll_runtime::cuda::{Instead, KernelCode, Refusal, Survey, survey};
-use plimsoll_runtime::{CudaDevice, CudaError, CudaOptions, Device, DeviceError, Kernels, MemoryKind};
+use plimsoll_runtime::group::measure;
+use plimsoll_runtime::{
+    CudaDevice, CudaError, CudaOptions, Device, DeviceError, Kernels, MemoryKind, RuntimeError,
+};
 use plimsoll_study::device::{Setup, cores, cpu_options};
 use plimsoll_study::profile_cache::ProfileCache;
-use plimsoll_study::version;
-use std::time::Instant;
+use plimsoll_study::{Error, version};
+use std::time::{Duration, Instant};
 
 /// Bytes of one copy; larger than the caches of most machines.
 const COPY: usize = 256 << 20;
@@ -22,9 +26,16 @@ const COPY: usize = 256 << 20;
 /// Copies, of which the fastest counts.
 const COPIES: usize = 5;
 
-/// Runs the verb.
+/// A process that a launcher started is given up where nothing is heard of it for so long.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// Runs the verb. Of the processes that a launcher started, the first one tells what its machine and the network offer.
 pub fn run(args: &DoctorArgs) -> Result<Vec<Table>, Failure> {
     threads_are_sound(args.threads)?;
+    let workers = workers()?;
+    if processes::is_spoken_for() {
+        return Ok(Vec::new());
+    }
     let facts = Setup::Cpu(cpu_options(args.threads, None)).device()?.facts();
     let cores = u64::from(cores());
     let machine = Table::facts(
@@ -57,8 +68,34 @@ pub fn run(args: &DoctorArgs) -> Result<Vec<Table>, Failure> {
     let mut tables = vec![machine];
     tables.extend(cuda(survey(), &mut advice));
     tables.push(mpi());
+    if let Some((table, todo)) = workers {
+        tables.push(table);
+        advice.rows.push(vec!["the network between these workers".into(), todo.into()]);
+    }
     tables.extend((!advice.rows.is_empty()).then_some(advice));
     Ok(tables)
+}
+
+/// The network between the processes that a launcher started, measured, and how to plan for it; none for one process.
+fn workers() -> Result<Option<(Table, String)>, Failure> {
+    let Some(world) = processes::join(SILENCE)? else { return Ok(None) };
+    let lost = |error| Failure::from(processes::noted(Error::Runtime(RuntimeError::Group(error))));
+    let Some(measured) = measure(&mut *world.group()).map_err(lost)? else { return Ok(None) };
+    let (count, interconnect) = (world.facts().workers as u64, measured.interconnect.to_string());
+    let table = Table::facts(
+        "workers",
+        vec![
+            ("workers", "workers", count.into()),
+            ("library", "MPI library", world.library().into()),
+            ("interconnect", "interconnect, measured", interconnect.as_str().into()),
+            (
+                "measured_to_predicted",
+                "pieces of another size, measured / predicted",
+                Cell::Number(measured.measured_to_predicted, 3),
+            ),
+        ],
+    );
+    Ok(Some((table, format!("plan for it: `plimsoll tune --workers {count} --interconnect {interconnect}`"))))
 }
 
 /// The MPI libraries that workers could use.
@@ -302,7 +339,7 @@ fn copy_rate() -> Result<BytesPerSecond, Failure> {
     if let Some(available) = available_bytes().filter(|available| *available < needed) {
         let (what, held_by) = (MemoryKind::Host, Vec::new());
         let error = DeviceError::OutOfMemory { what, needed, available, held_by };
-        return Err(plimsoll_runtime::RuntimeError::from(error).into());
+        return Err(RuntimeError::from(error).into());
     }
     let (from, mut to) = (vec![1u8; COPY], vec![2u8; COPY]);
     let mut best = f64::INFINITY;

@@ -7,6 +7,7 @@
 //! What it deliberately does not do: know of devices, gradients or iterations, or decide who has which virtual workers.
 
 mod alone;
+mod measure;
 mod messages;
 pub mod mpi;
 mod sharded;
@@ -14,6 +15,7 @@ mod threads;
 mod tree;
 
 pub use alone::alone;
+pub use measure::{Measured, measure};
 pub use threads::threads;
 pub use tree::{Node, TreeSum};
 

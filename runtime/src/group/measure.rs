@@ -1,0 +1,173 @@
+//! The network between workers, measured in the rhythm of an iteration: pieces one behind the other, each summed for all where
+//! it is owned and sent back, as at the end of a backward pass.
+//!
+//! What such an exchange takes is a line over the bytes of its pieces, as [`Exchange::round_seconds`] has it for
+//! [`Form::Sharded`]: N workers exchange a piece of b bytes in 2 (N - 1) (latency + b / N / rate). Two sizes give latency and
+//! rate, and a third says how far the line is off.
+//!
+//! What it deliberately does not do: compute meanwhile, or copy anything to and from a device.
+//!
+//! [`Exchange::round_seconds`]: plimsoll_ir::exchange::Exchange::round_seconds
+//! [`Form::Sharded`]: plimsoll_ir::exchange::Form::Sharded
+
+use super::{Group, GroupError, Node, Piece, TreeSum, equal_pieces};
+use plimsoll_ir::exchange::{Interconnect, PIECE_BYTES};
+use plimsoll_ir::{BytesPerSecond, Seconds};
+use std::time::Instant;
+
+/// Numbers in a piece: where messages count, where bytes do, and between.
+const FEW: usize = 1 << 10;
+const MANY: usize = PIECE_BYTES.0 as usize / size_of::<f32>();
+const BETWEEN: usize = MANY / 4;
+
+/// Few numbers are exchanged in so many pieces.
+const PIECES: usize = 64;
+
+/// Many are exchanged in as many pieces as take so long, at least and at most so many.
+const SECONDS: f64 = 0.25;
+const LEAST: usize = 4;
+
+/// How often, of which the median counts.
+const TIMES: usize = 5;
+
+/// What was measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// The network as predictions take it.
+    pub interconnect: Interconnect,
+    /// What pieces of a size between took, over what the line says.
+    pub measured_to_predicted: f64,
+}
+
+/// Measures the network between all workers, which call this together; none for one that is alone. Takes some seconds.
+///
+/// # Errors
+///
+/// Those of a worker that is lost.
+pub fn measure(group: &mut dyn Group) -> Result<Option<Measured>, GroupError> {
+    let workers = group.facts().workers;
+    if workers == 1 {
+        return Ok(None);
+    }
+    // The first also connects them.
+    exchange(group, MANY, 1)?;
+    let pieces = (SECONDS / exchange(group, MANY, 1)?) as usize;
+    let pieces = pieces.clamp(LEAST, PIECES);
+    let few = median(group, FEW, PIECES)?;
+    let many = median(group, MANY, pieces)?;
+    let between = median(group, BETWEEN, pieces)?;
+    let line = Line::through(workers, few, many);
+    let measured_to_predicted = between / line.seconds(BETWEEN);
+    let interconnect = Interconnect {
+        bytes_per_second: BytesPerSecond(line.bytes_per_second),
+        latency_seconds: Seconds(line.latency),
+    };
+    Ok(Some(Measured { interconnect, measured_to_predicted }))
+}
+
+/// What a piece takes, over its numbers.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    workers: f64,
+    bytes_per_second: f64,
+    latency: f64,
+}
+
+impl Line {
+    /// The line for which a piece of few numbers and one of many take these seconds; at least the latter keeps to it where
+    /// noise would have a latency below 0.
+    fn through(workers: usize, few: f64, many: f64) -> Line {
+        let workers = workers as f64;
+        // What a worker sends for a piece of so many numbers.
+        let sent = |numbers: usize| 2.0 * (workers - 1.0) / workers * (numbers * size_of::<f32>()) as f64;
+        let messages = 2.0 * (workers - 1.0);
+        let slope = (many - few) / (sent(MANY) - sent(FEW));
+        let latency = (few - sent(FEW) * slope) / messages;
+        if slope > 0.0 && latency >= 0.0 {
+            return Line { workers, bytes_per_second: 1.0 / slope, latency };
+        }
+        Line { workers, bytes_per_second: sent(MANY) / many, latency: 0.0 }
+    }
+
+    fn seconds(self, numbers: usize) -> f64 {
+        let bytes = (numbers * size_of::<f32>()) as f64;
+        2.0 * (self.workers - 1.0) * (self.latency + bytes / self.workers / self.bytes_per_second)
+    }
+}
+
+/// The median of the seconds of a piece, the same for all workers.
+fn median(group: &mut dyn Group, numbers: usize, pieces: usize) -> Result<f64, GroupError> {
+    let mut times: Vec<f64> =
+        (0..TIMES).map(|_| exchange(group, numbers, pieces)).collect::<Result<_, _>>()?;
+    times.sort_by(f64::total_cmp);
+    Ok(times[TIMES / 2])
+}
+
+/// The seconds of a piece, where so many are exchanged one behind the other; those of the slowest worker.
+fn exchange(group: &mut dyn Group, numbers: usize, pieces: usize) -> Result<f64, GroupError> {
+    let facts = group.facts();
+    let mut mine = TreeSum::over(facts.workers as u64);
+    mine.push(Node::leaf(facts.rank as u64), vec![1.0; numbers * pieces]);
+    let piece = |number: usize| {
+        let at = number * numbers;
+        let shifted = move |share: Piece| Piece {
+            number: share.number + (number * facts.workers) as u32,
+            elements: at + share.elements.start..at + share.elements.end,
+            ..share
+        };
+        equal_pieces(facts, numbers).into_iter().map(shifted)
+    };
+    let all: Vec<Piece> = (0..pieces).flat_map(piece).collect();
+    let mut sums = vec![0.0; numbers * pieces];
+    // All begin together.
+    group.agree(&[])?;
+    let begun = Instant::now();
+    for share in &all {
+        group.start(share, &mine)?;
+        group.advance()?;
+    }
+    for share in &all {
+        group.finish(share, &mut sums[share.elements.clone()])?;
+    }
+    let seconds = begun.elapsed().as_secs_f64() as f32;
+    let said = group.agree(&[seconds.to_bits()])?;
+    let slowest = said.iter().flatten().map(|word| f32::from_bits(*word)).fold(0.0, f32::max);
+    Ok(f64::from(slowest) / pieces as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{alone, threads};
+    use super::*;
+
+    #[test]
+    fn a_line_is_found_again() {
+        for (workers, rate, latency) in [(2, 1.25e8, 1e-4), (8, 1.25e9, 3e-5), (3, 2.5e7, 0.0)] {
+            let line = Line { workers: f64::from(workers), bytes_per_second: rate, latency };
+            let found = Line::through(workers as usize, line.seconds(FEW), line.seconds(MANY));
+            assert!((found.bytes_per_second / rate - 1.0).abs() < 1e-9, "{found:?}");
+            assert!((found.latency - latency).abs() < 1e-12, "{found:?}");
+        }
+        // Pieces of many numbers are kept to where few took less than nothing.
+        let found = Line::through(2, 0.0, 1e-3);
+        assert_eq!((found.latency, found.seconds(MANY)), (0.0, 1e-3));
+    }
+
+    #[test]
+    fn all_workers_measure_the_same_and_one_alone_nothing() {
+        assert_eq!(measure(&mut *alone()), Ok(None));
+        let all: Vec<Measured> = std::thread::scope(|scope| {
+            let measured = |mut group: Box<dyn Group>| measure(&mut *group);
+            let all: Vec<_> =
+                threads(2).into_iter().map(|group| scope.spawn(move || measured(group))).collect();
+            let found = |worker: std::thread::ScopedJoinHandle<'_, _>| worker.join().expect("it measures");
+            all.into_iter()
+                .map(|worker| found(worker).expect("none is lost").expect("there are two"))
+                .collect()
+        });
+        assert_eq!(all[0], all[1]);
+        let Measured { interconnect, measured_to_predicted } = all[0];
+        assert!(interconnect.to_string().parse::<Interconnect>().is_ok(), "{interconnect}");
+        assert!(interconnect.bytes_per_second.0 > 1e6 && measured_to_predicted > 0.0, "{:?}", all[0]);
+    }
+}
