@@ -157,7 +157,7 @@ impl<'t> Gaps<'t> {
         self.value(value).touches.last().is_some_and(|last| *last >= op)
     }
 
-    /// Of every crowded gap whether its value can be made anew.
+    /// Of every crowded gap whether its value can be recomputed.
     pub fn recomputable(&self) -> Vec<bool> {
         self.crowded().map(|gap| self.closure(gap, false).is_some()).collect()
     }
@@ -166,7 +166,7 @@ impl<'t> Gaps<'t> {
         self.trace.tensors[self.value(value).tensor.index()].bytes.0 as f64
     }
 
-    /// The op that can be run again for a value.
+    /// The op that recomputes a value.
     fn again(&self, value: ValueId) -> Option<OpId> {
         self.value(value).maker.filter(|op| self.trace.ops[op.index()].recomputable)
     }

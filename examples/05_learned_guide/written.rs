@@ -134,7 +134,7 @@ impl Writer<'_> {
             self.open(value, Some(id));
             return;
         }
-        let maker = gaps.value(value).maker.expect("only what can be made again is given up");
+        let maker = gaps.value(value).maker.expect("only what can be recomputed is given up");
         gaps.reads(maker).iter().for_each(|read| self.bring(*read, before, made));
         made.extend(self.compute(maker, true));
     }
