@@ -28,6 +28,8 @@ const STATES_OF_LESS: u64 = 20_000;
 
 /// What a search may do, and in how many bytes.
 struct Fewer {
+    /// How the log calls a search that may do no more.
+    name: String,
     allow: Allow,
     pool: u64,
 }
@@ -45,27 +47,23 @@ enum Searched {
 /// Swapping alone and recomputing alone ([`alone`]), and on small traces less memory, the most first.
 fn all_fewer(case: &Case<'_>) -> Vec<Fewer> {
     let (allow, pool) = (case.request.allow, case.pool);
-    let mut all: Vec<Fewer> = alone(allow).map(|allow| Fewer { allow, pool }).collect();
+    let means = alone(allow).map(|allow| Fewer { name: name(allow).to_owned(), allow, pool });
+    let mut all: Vec<Fewer> = means.collect();
     let memory = case.trace.memory();
     if let (Some((_, floor)), Some((_, peak))) = (memory.floor(), memory.peak())
         && case.trace.ops.len() <= SMALL
     {
         let resident = case.trace.resident_bytes;
         let share = |part: u64| (floor + Bytes((peak - floor).0 / SHARES * part) - resident).0;
-        all.extend(
-            (0..SHARES).rev().map(share).filter(|less| *less < pool).map(|pool| Fewer { allow, pool }),
-        );
+        let less = |pool| Fewer { name: format!("within a pool of {}", Bytes(pool)), allow, pool };
+        all.extend((0..SHARES).rev().map(share).filter(|less| *less < pool).map(less));
     }
     all
 }
 
-/// How the log calls a search that may do no more.
-fn name(allow: Allow) -> &'static str {
-    match (allow.swap, allow.recompute) {
-        (true, false) => "swapping alone",
-        (false, true) => "recomputing alone",
-        _ => "less memory",
-    }
+/// How the log calls a search among one of the two means.
+fn name(alone: Allow) -> &'static str {
+    if alone.swap { "swapping alone" } else { "recomputing alone" }
 }
 
 /// Offers what is found so. Tells whether time is up.
@@ -86,7 +84,7 @@ pub(super) fn offer(
         },
     };
     let small = trace.ops.len() <= SMALL;
-    for Fewer { allow, pool } in all_fewer(case) {
+    for Fewer { name, allow, pool } in all_fewer(case) {
         if limits.is_expired() || candidates.settled() || !case.request.uses(Trick::Fewer) {
             break;
         }
@@ -101,13 +99,13 @@ pub(super) fn offer(
         if small && pool == case.pool {
             // All that a request for fewer means comes to, so that it is never better.
             let Chosen { realised, log, .. } = choose(None, &fewer)?;
-            candidates.log.add_all(name(allow), log);
+            candidates.log.add_all(&name, log);
             if let Realised::Fits(fitting) = realised {
                 candidates.found.push(fitting);
             }
             continue;
         }
-        search_alone(name(allow), &fewer, candidates)?;
+        search_alone(&name, &fewer, candidates)?;
         if let Some(states) = less {
             search_completely(&fewer, states, candidates)?;
         }
