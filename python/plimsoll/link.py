@@ -1,4 +1,4 @@
-"""How fast bytes go to the host and come back, and whether they can do both at once."""
+"""How fast bytes go to the host and back, and whether they can do both at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAMPLES = 5
 
 @dataclass(frozen=True)
 class Link:
-    """How fast bytes go to the host and come back, in bytes per second."""
+    """How fast bytes go to the host and back, in bytes per second."""
 
     offload: float
     prefetch: float

@@ -227,7 +227,7 @@ class _Bench:
                     self._run(call, storages),
                 )  # the first run of a kernel may keep something
             if (first.allocations, first.sizes) != (taken.allocations, taken.sizes):
-                raise Refused("it allocates otherwise when it runs again", *call.place)
+                raise Refused("it allocates otherwise in a second run", *call.place)
             seconds = taken.seconds
             for _ in range(RUNS - 1 if seconds < LONG_SECONDS else 0):
                 seconds = min(seconds, self._run(call, storages).seconds)

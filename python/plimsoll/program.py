@@ -219,7 +219,7 @@ class Program:
         self._bound_to = bound_to
 
     def _completed_after(self, calls: list[tuple[int, bool]]) -> dict[int, Gradients]:
-        """By position: the gradients that are complete after it. A call that runs again writes the same once more."""
+        """By position: the gradients that are complete after it. A recomputed call writes the same once more."""
         if self._added_to:
             return {}
         position = {op: number for number, (op, again) in enumerate(calls) if not again}

@@ -387,16 +387,16 @@ def _compare(first: Tape, second: Tape) -> None:
         if one.signature() != other.signature():
             if one.func is other.func:
                 raise Refused(
-                    f"`{one.func}` had other arguments when the step ran again. A value from Python (`random`, a counter) "
+                    f"`{one.func}` had other arguments in a second run of the step. A value from Python (`random`, a counter) "
                     "cannot change between runs: pass it as a tensor",
                     *other.place,
                 )
-            why = "the step does something else when it runs again"
+            why = "the step does something else in a second run"
             raise Refused(f"{why}: it called `{one.func}`, then `{other.func}` here", *other.place)
         if one.reads_on_host and not same_value(one.value, other.value):
-            raise Refused("the host reads a value that is another when the same step runs again", *one.place)
+            raise Refused("the host reads a value that is another in a second run of the step", *one.place)
     if len(first.calls) != len(second.calls):
-        raise Refused(f"the step made {len(first.calls)} calls, then {len(second.calls)} when it ran again")
+        raise Refused(f"the step made {len(first.calls)} calls, then {len(second.calls)} in a second run")
     for number, (one_, other_) in enumerate(zip(first.storages, second.storages, strict=True)):
         if one_.role is not Role.KEPT or one_.tensor is None or other_.tensor is None:
             continue

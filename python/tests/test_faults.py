@@ -55,7 +55,7 @@ def test_a_plan_is_judged_against_the_spread_of_eager_with_itself(caplog):
     def left(value):
         return {"the loss": torch.tensor(value), "the buffer b": torch.ones(3)}
 
-    assert verification.is_same(left(1.0), left(1.0), lambda: pytest.fail("eager ran again"))
+    assert verification.is_same(left(1.0), left(1.0), lambda: pytest.fail("eager ran a second time"))
     with caplog.at_level(logging.WARNING, "plimsoll"):
         assert not verification.is_same(left(1.0), left(1.25), lambda: left(1.5))
     assert "two runs differ by up to 0.5" in caplog.text

@@ -1,4 +1,4 @@
-"""Swapping on CUDA's streams, on the house's stand-in of the driver: what Python hands to Rust, and what comes back.
+"""Swapping on CUDA's streams, on the house's stand-in of the driver: what Python hands to Rust, and what it gets.
 
 The orders of waits are tested in Rust (`standin/tests/swaps.rs`). Needs no CUDA in torch; `test.sh` builds the stand-in and
 names it in the environment variable PLIMSOLL_STANDIN.

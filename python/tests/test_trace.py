@@ -214,7 +214,7 @@ def bypass(x):
         (numpy, "`Tensor.numpy` takes values out of PyTorch"),
         (lambda net, y: y * y.tolist()[0][0], "`Tensor.tolist` takes values out of PyTorch"),
         (counts, "with another value, in every step"),
-        (branches, "does something else when it runs again"),
+        (branches, "does something else in a second run"),
     ],
 )
 def test_what_cannot_be_recorded_is_refused(rule, words):

@@ -15,6 +15,9 @@ const HEADS: [&str; 3] = ["say", "never", "nor, in this sense"];
 /// What tells of the past, in the words of its time.
 const HISTORY: [&str; 2] = ["CHANGELOG.md", GLOSSARY];
 
+/// Libraries that others wrote.
+const OF_OTHERS: &str = ".min.js";
+
 /// A phrase that is not to be used, and the word for it.
 struct Rule<'a> {
     say: &'a str,
@@ -36,8 +39,9 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         look(path, &source.comments, &rules, &mut found);
         look(path, &source.literals, &rules, &mut found);
     }
-    for end in [".md", ".py", ".pyi"] {
-        for (path, text) in tree.ending(end).filter(|(path, _)| !HISTORY.contains(path)) {
+    for end in [".md", ".py", ".pyi", ".js"] {
+        let own = |(path, _): &(&str, &str)| !HISTORY.contains(path) && !path.ends_with(OF_OTHERS);
+        for (path, text) in tree.ending(end).filter(own) {
             look(path, text, &rules, &mut found);
         }
     }
@@ -93,7 +97,9 @@ mod tests {
             (GLOSSARY, TABLE),
             ("a.rs", "// Made anew.\nfn redone() { print(\"redone\") }\n"),
             ("b.md", "It was\nmade anew.\n"),
-            ("c.py", "# a rerun-if line, and unmade anew\n"),
+            ("c.py", "# a rerun-if line, and unmade anew\nraise Refused(\"redone\")\n"),
+            ("d.js", "const words = `made anew`;\n"),
+            ("e.min.js", "made anew\n"),
             ("CHANGELOG.md", "It was made anew.\n"),
         ];
         assert_eq!(
@@ -102,6 +108,8 @@ mod tests {
                 "a.rs:1: `made anew`: say recompute, as docs/glossary.md does",
                 "a.rs:2: `redone`: say recompute, as docs/glossary.md does",
                 "b.md:2: `made anew`: say recompute, as docs/glossary.md does",
+                "c.py:2: `redone`: say recompute, as docs/glossary.md does",
+                "d.js:1: `made anew`: say recompute, as docs/glossary.md does",
             ]
         );
     }

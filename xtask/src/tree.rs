@@ -28,6 +28,9 @@ impl fmt::Display for Finding {
     }
 }
 
+/// How the names of files end whose texts are read.
+const READ: [&str; 6] = [".rs", ".md", ".toml", ".py", ".pyi", ".js"];
+
 /// Paths from the root, with `/`, each with its text.
 pub struct Tree {
     files: BTreeMap<String, String>,
@@ -51,7 +54,7 @@ impl Tree {
                 if entry.file_type()?.is_dir() {
                     folders.push(path);
                 } else {
-                    let kept = [".rs", ".md", ".toml"].iter().any(|end| name.ends_with(end));
+                    let kept = READ.iter().any(|end| name.ends_with(end));
                     files.insert(
                         path,
                         if kept { std::fs::read_to_string(entry.path())? } else { String::new() },
@@ -137,13 +140,17 @@ mod tests {
             (".git/b.rs", "b"),
             ("ir/src/c.rs", "c"),
             ("ir/d.bin", "d"),
+            ("ir/e.py", "e"),
         ] {
             std::fs::write(root.join(path), text)?;
         }
         let tree = Tree::read(&root)?;
         std::fs::remove_dir_all(&root)?;
-        assert_eq!(tree.paths().collect::<Vec<_>>(), ["ir/d.bin", "ir/src/c.rs"]);
-        assert_eq!((tree.text("ir/src/c.rs"), tree.text("ir/d.bin")), (Some("c"), Some("")));
+        assert_eq!(tree.paths().collect::<Vec<_>>(), ["ir/d.bin", "ir/e.py", "ir/src/c.rs"]);
+        assert_eq!(
+            ["ir/src/c.rs", "ir/d.bin", "ir/e.py"].map(|path| tree.text(path)),
+            [Some("c"), Some(""), Some("e")]
+        );
         Ok(())
     }
 }

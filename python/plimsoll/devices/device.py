@@ -106,7 +106,7 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def measure_link(self) -> Link:
-        """Measures how fast bytes go to the host and come back."""
+        """Measures how fast bytes go to the host and back."""
 
     @abc.abstractmethod
     def host_limit(self) -> int | None:

@@ -287,7 +287,7 @@ def lent():
     assert run_register(model, step, 31, count) == [] and program._graph is not graph
     del held, graph
 
-    # PyTorch's own limit: code with gradients gets it, too. Where the pool cannot come back, one error says why.
+    # PyTorch's own limit: code with gradients gets it, too. Where there is no room for the pool any more, one error says why.
     torch.cuda.empty_cache()
     everything = torch.cuda.get_device_properties(0).total_memory
     room = torch.cuda.memory_reserved() + (2 << 20)
@@ -398,7 +398,7 @@ def asked():
 
 
 def hooks():
-    """Saved tensors that hooks swap come back whole, whatever is late."""
+    """Saved tensors that hooks swap are whole when they are read, whatever is late."""
     from plimsoll.saved import SavedSwaps
 
     driver = StandIn()
