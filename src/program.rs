@@ -10,6 +10,8 @@ use crate::output::{Format, print, published_schema, write_stdout};
 use crate::progress::{self, MessageFormat};
 use crate::settings::{self, Stop};
 use crate::{interrupt, processes, verbs};
+use clap::error::ErrorKind;
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::thread;
 
@@ -49,7 +51,14 @@ pub fn script(line: &[OsString]) -> Option<Script> {
 fn execute(line: &[OsString]) -> u8 {
     let settings = match settings::read(line) {
         Ok(settings) => settings,
-        Err(stop) => return refuse(line, stop),
+        Err(stop) => {
+            let schema = schema_asked(&line, &stop).map(|schema| write_stdout(schema.as_bytes()));
+            return match schema {
+                Some(Ok(())) => 0,
+                Some(Err(failure)) => end(MessageFormat::Human, &failure),
+                None => refuse(line, stop),
+            };
+        }
     };
     let cli = &settings.cli;
     let spoken_for = is_spoken_for(&cli.verb);
@@ -62,12 +71,34 @@ fn execute(line: &[OsString]) -> u8 {
     processes::end(exit)
 }
 
+/// The schema of what a command prints as JSON.
+fn schema_of(verb: &str) -> Option<Cow<'static, str>> {
+    if verb == "report" {
+        Some(verbs::report::schema().into())
+    } else {
+        published_schema(verb).map(Cow::Borrowed)
+    }
+}
+
+/// The schema that a line asks for that names nothing to work on: a schema needs none of it.
+fn schema_asked(line: &[OsString], stop: &Stop) -> Option<Cow<'static, str>> {
+    let Stop::Line(error) = stop else { return None };
+    let is_asked = settings::early(line, "format").as_deref() == Some("schema");
+    if error.kind() != ErrorKind::MissingRequiredArgument || !is_asked {
+        return None;
+    }
+    let matches = args::program().ignore_errors(true).try_get_matches_from(line).ok()?;
+    schema_of(matches.subcommand_name()?)
+}
+
 fn verb(cli: &Cli) -> Result<(), Failure> {
     if can_be_stopped(&cli.verb) {
         interrupt::listen().map_err(|error| Failure::new(Exit::Internal, error))?;
     }
-    let schema = published_schema(cli.verb.name()).filter(|_| cli.format == Format::Schema);
-    if let Some(schema) = schema.filter(|_| !matches!(cli.verb, Verb::Config(_))) {
+    if cli.format == Format::Schema
+        && !matches!(cli.verb, Verb::Config(_))
+        && let Some(schema) = schema_of(cli.verb.name())
+    {
         return write_stdout(schema.as_bytes());
     }
     let working = progress::command(cli.verb.name());

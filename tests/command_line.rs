@@ -662,3 +662,30 @@ fn what_was_measured_in_one_study_is_used_in_another() {
     let third = plimsoll(folder, &format!("{profile} third --fresh"));
     assert!(String::from_utf8_lossy(&third.stderr).contains("measuring mlp"));
 }
+
+#[test]
+fn a_schema_needs_nothing_to_work_on() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for verb in ["check", "compare", "explain", "export", "plan", "report", "run", "simulate"] {
+        for line in [format!("{verb} --format schema"), format!("--format=schema {verb}")] {
+            let output = plimsoll(folder.path(), &line);
+            assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+            let schema: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON on stdout");
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("schemas/{verb}.schema.json"));
+            let published = fs::read_to_string(path).expect("the schema is published");
+            assert_eq!(
+                schema,
+                serde_json::from_str::<serde_json::Value>(&published).expect("JSON"),
+                "{line}"
+            );
+        }
+        check(folder.path(), &format!("{verb} --format json"), 2, &["required"]);
+        check(
+            folder.path(),
+            &format!("{verb} --format schema --no-such-option"),
+            2,
+            &["unexpected argument"],
+        );
+    }
+    check(folder.path(), "trace --format schema", 2, &["required"]);
+}
