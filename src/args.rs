@@ -100,9 +100,10 @@ pub enum Verb {
     /// Train a few iterations twice, planned and keeping everything, and compare every bit
     #[command(after_help = "Example: plimsoll verify --network resnet20 --batch 32 --budget 70%")]
     Verify(VerifyArgs),
-    /// Make a report that a browser opens offline: of a study, or of a trace and its schedule
+    /// Make a page that a browser opens offline: of a study, of two beside each other, or of a trace and its schedule
     ///
-    /// With --format json it is printed as JSON instead (report/1, whose schema is schemas/report.schema.json).
+    /// With --format json it is printed as JSON instead (report/1, of two studies comparison/1; schemas/report.schema.json has
+    /// both).
     #[command(after_help = "Example: plimsoll report digits --out digits.html")]
     Report(ReportArgs),
     /// Say in words why a study's tuning chose what it chose, what limits it, and what becomes of a layer
@@ -533,7 +534,10 @@ pub struct ReportArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub reported: ReportedArgs,
-    /// Where to write it; by default report.html in the study's folder, or here
+    /// Another study's folder, to compare the first with: which of them trains faster, and what differs
+    #[arg(value_name = "OTHER", requires = "study", conflicts_with = "trace")]
+    pub other: Option<PathBuf>,
+    /// Where to write it; by default report.html in the study's folder, or here; of two studies comparison.html here
     #[arg(short, long, value_name = "FILE")]
     pub out: Option<PathBuf>,
 }

@@ -193,6 +193,8 @@ pub struct Table {
     pub columns: Vec<(&'static str, &'static str)>,
     /// As many cells as columns, each.
     pub rows: Vec<Vec<Cell>>,
+    /// What people read over the last columns in place of their headings, such as names that a user gave.
+    names: Vec<String>,
     /// One row that is shown as lines of heading and value.
     facts: bool,
     /// The row that answers what was asked.
@@ -214,19 +216,37 @@ const BETWEEN: char = '\u{1f}';
 impl Table {
     /// An empty table.
     pub fn new(key: &'static str, columns: &[(&'static str, &'static str)]) -> Table {
-        Table { key, columns: columns.to_vec(), rows: Vec::new(), facts: false, chosen: None }
+        Table {
+            key,
+            columns: columns.to_vec(),
+            rows: Vec::new(),
+            names: Vec::new(),
+            facts: false,
+            chosen: None,
+        }
     }
 
     /// One thing's values, shown one a line.
     pub fn facts(key: &'static str, facts: Facts) -> Table {
         let columns = facts.iter().map(|(key, heading, _)| (*key, *heading)).collect();
         let row = facts.into_iter().map(|(_, _, cell)| cell).collect();
-        Table { key, columns, rows: vec![row], facts: true, chosen: None }
+        Table { key, columns, rows: vec![row], names: Vec::new(), facts: true, chosen: None }
     }
 
     /// The same, with one row as the one that answers what was asked; people see it in bold.
     pub fn chosen(self, row: Option<usize>) -> Table {
         Table { chosen: row, ..self }
+    }
+
+    /// The same, with these names over its last columns, for people.
+    pub fn named(self, names: &[&str]) -> Table {
+        Table { names: names.iter().map(|name| visible(name)).collect(), ..self }
+    }
+
+    /// What people read over each column.
+    fn headings(&self) -> impl Iterator<Item = &str> {
+        let own = self.columns.iter().map(|(_, heading)| *heading);
+        own.take(self.columns.len() - self.names.len()).chain(self.names.iter().map(String::as_str))
     }
 
     fn objects(&self) -> Value {
@@ -277,8 +297,8 @@ impl Table {
 
     /// The longest word of each column.
     fn longest_words(&self) -> Vec<usize> {
-        let columns = self.columns.iter().enumerate();
-        columns.map(|(at, (_, heading))| self.longest_value(at).max(longest_word(heading))).collect()
+        let headings = self.headings().enumerate();
+        headings.map(|(at, heading)| self.longest_value(at).max(longest_word(heading))).collect()
     }
 
     fn longest_value(&self, column: usize) -> usize {
@@ -296,11 +316,12 @@ impl Table {
             if markdown {
                 text.set_header(["", ""]);
             }
-            for ((_, heading), cell) in self.columns.iter().zip(&self.rows[0]) {
-                text.add_row([(*heading).to_owned(), shown(cell)]);
+            for (heading, cell) in self.headings().zip(&self.rows[0]) {
+                text.add_row([heading.to_owned(), shown(cell)]);
             }
         } else {
-            text.set_header(self.columns.iter().map(|(_, heading)| *heading));
+            let bar = if markdown { "\\|" } else { "|" };
+            text.set_header(self.headings().map(|heading| heading.replace('|', bar)));
             for row in &self.rows {
                 text.add_row(row.iter().map(shown));
             }
@@ -312,8 +333,7 @@ impl Table {
         }
         if let Some(width) = width {
             text.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
-            let headings =
-                || self.columns.iter().map(|(_, heading)| longest_word(heading)).max().unwrap_or(0);
+            let headings = || self.headings().map(longest_word).max().unwrap_or(0);
             let values = || (0..self.columns.len()).map(|at| self.longest_value(at)).max().unwrap_or(0);
             let least: Vec<usize> =
                 if self.facts { vec![headings(), values()] } else { self.longest_words() };

@@ -4,6 +4,7 @@
 
 mod chains;
 mod command_line;
+mod comparison;
 mod draws;
 mod examples;
 mod export;

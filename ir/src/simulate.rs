@@ -77,6 +77,9 @@ pub struct Totals {
     /// How many commands those are.
     #[serde(default)]
     pub recomputed_ops: u64,
+    /// Bytes of the tensors that those commands write.
+    #[serde(default)]
+    pub recomputed_bytes: Bytes,
 }
 
 /// A buffer of the pool opens or closes.
@@ -221,9 +224,10 @@ impl Timeline {
             totals.busy[stream.index()] += span.seconds();
             ended[stream.index()] = ended[stream.index()].max(span.end);
             match command {
-                Command::Compute { again: true, .. } => {
+                Command::Compute { op, again: true, .. } => {
                     totals.recomputed += span.seconds();
                     totals.recomputed_ops += 1;
+                    add(&mut totals.recomputed_bytes, trace.written_bytes(&trace.ops[op.index()]));
                 }
                 Command::Compute { .. } => {}
                 Command::Offload { .. } => add(&mut totals.offloaded, moved_bytes(trace, command)),

@@ -191,6 +191,11 @@ impl Trace {
         self.ops.iter().map(|op| op.seconds).sum()
     }
 
+    /// The bytes of the tensors that an op writes.
+    pub fn written_bytes(&self, op: &Op) -> Bytes {
+        op.writes.iter().map(|t| self.tensors[t.index()].bytes).sum()
+    }
+
     /// The bytes of the tensors that an op reads or writes.
     pub fn touched_bytes(&self, op: &Op) -> Bytes {
         op.touches().map(|t| self.tensors[t.index()].bytes).sum()

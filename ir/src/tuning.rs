@@ -127,6 +127,9 @@ pub struct Planned {
     pub swapping_seconds: Seconds,
     /// Ops that are recomputed.
     pub recomputed_ops: u64,
+    /// Bytes of the tensors that they write; none where an older version wrote this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recomputed_bytes: Option<Bytes>,
     /// Seconds that this takes.
     pub recomputing_seconds: Seconds,
     /// Samples of an update, where what they are worth was asked about.
@@ -181,6 +184,9 @@ pub struct PolicyRun {
     pub offloaded_bytes: Bytes,
     /// Bytes that are prefetched.
     pub prefetched_bytes: Bytes,
+    /// Bytes of the tensors that recomputed ops write; none where an older version wrote this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recomputed_bytes: Option<Bytes>,
     /// Seconds of ops that are recomputed.
     pub recomputed_seconds: Seconds,
     /// Seconds that compute waits.

@@ -8,20 +8,21 @@ use crate::args::CompareArgs;
 use crate::failure::{Exit, Failure, raise_host_memory};
 use crate::output::{Format, Table, print};
 use crate::verbs::plan::parse_policy;
-use crate::verbs::planning::{PlanRun, carry, recomputed, timeless};
+use crate::verbs::planning::{PlanRun, carry, timeless, totals};
 use crate::verbs::trace::of_a_model;
 use crate::{files, interrupt, progress};
 use plimsoll_ir::trace::Trace;
 use plimsoll_tuner::{Limits, Outcome, Policy, Shortage, Witness};
 
-const COLUMNS: [(&str, &str); 12] = [
+const COLUMNS: [(&str, &str); 13] = [
     ("budget_bytes", "budget"),
     ("policy", "policy"),
     ("makespan_seconds", "makespan"),
     ("ratio_to_bound", "/ bound"),
     ("ratio_to_compute", "/ compute"),
     ("moved_bytes", "moved"),
-    ("recomputed_seconds", "recomputed"),
+    ("recomputed_bytes", "recomputed"),
+    ("recomputed_seconds", "recomputing"),
     ("host_bytes", "host"),
     ("pool_bytes", "pool"),
     ("bound_seconds", "bound"),
@@ -115,7 +116,8 @@ fn row(trace: &Trace, one: &PlanRun) -> Vec<crate::output::Cell> {
         one.ratio(one.bound),
         one.ratio(Some(trace.fastest_seconds())),
         one.of_plan(|made| made.moved),
-        one.of_plan(|made| recomputed(trace, made)),
+        one.of_plan(|made| totals(trace, made).recomputed_bytes),
+        one.of_plan(|made| totals(trace, made).recomputed),
         one.of_plan(|made| made.schedule.host_bytes(trace)),
         one.of_plan(|made| made.schedule.pool_bytes),
         one.bound.into(),

@@ -132,7 +132,7 @@ fn listed(explanation: &Explanation<'_>) -> Table {
         ("kind", "kind"),
         ("feature_map_bytes", "feature maps"),
         ("decision", "decision"),
-        ("cost_seconds", "moving, again, waiting"),
+        ("cost_seconds", "moving, recomputing, waiting"),
         ("reason", "why"),
     ];
     let mut table = Table::new("layers", &columns);
@@ -164,7 +164,9 @@ fn of_layer(layer: &Layer) -> Table {
             ("reason", "why", layer.reason.clone().into()),
             ("transfer_seconds", "moving all of them, out and back", Seconds(layer.transfer_seconds).into()),
             ("slack_seconds", "slack", Seconds(layer.slack_seconds).into()),
-            ("recomputed_seconds", "recomputed", Seconds(layer.recomputed_seconds).into()),
+            ("offloaded_bytes", "swapped", Bytes(layer.offloaded_bytes).into()),
+            ("recomputed_bytes", "recomputed", Bytes(layer.recomputed_bytes).into()),
+            ("recomputed_seconds", "recomputing", Seconds(layer.recomputed_seconds).into()),
         ],
     )
 }
@@ -180,7 +182,7 @@ fn of_ops(ops: Vec<OpRun>) -> Table {
     let mut table = Table::new("ops", &columns);
     for OpRun { op, phase, start, predicted, measured } in ops {
         let phase = match phase {
-            None => "again",
+            None => "recomputed",
             Some(Phase::Forward) => "forward",
             Some(Phase::Backward) => "backward",
             Some(Phase::Update) => "update",

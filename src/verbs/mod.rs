@@ -1,8 +1,10 @@
-//! The verbs of the command line, one file each: options in, tables out. `planning` is what `plan` and `compare` share.
+//! The verbs of the command line, one file each: options in, tables out. `planning` is what `plan` and `compare` share,
+//! `comparison` is `report` of two studies.
 
 pub mod auto;
 pub mod check;
 pub mod compare;
+pub mod comparison;
 pub mod config;
 pub mod demo;
 pub mod doctor;

@@ -14,7 +14,7 @@ use crate::args::PlanArgs;
 use crate::failure::{Exit, Failure};
 use crate::output::{Cell, Facts, Format, Table, print};
 use crate::settings::nearest;
-use crate::verbs::planning::{PlanRun, carry, recomputed, timeless};
+use crate::verbs::planning::{PlanRun, carry, timeless, totals};
 use crate::verbs::trace::of_a_model;
 use crate::{files, interrupt, progress};
 use plimsoll_ir::schedule::Schedule;
@@ -141,8 +141,10 @@ fn planned(trace: &Trace, made: &Plan, tried: &PlanRun, output: Option<&Path>) -
         ("gap", "gap", tried.gap().map_or(Cell::None, Cell::Share)),
         ("ratio_to_bound", "makespan / bound", tried.ratio(tried.bound)),
         ("ratio_to_compute", "makespan / compute", tried.ratio(Some(trace.fastest_seconds()))),
-        ("offloaded_bytes", "offloaded", moves.offloaded.into()),
-        ("recomputed_seconds", "recomputed", recomputed(trace, made).into()),
+        ("offloaded_bytes", "swapped", moves.offloaded.into()),
+        ("swapping_seconds", "swapping", moves.swapping.into()),
+        ("recomputed_bytes", "recomputed", moves.recomputed.into()),
+        ("recomputed_seconds", "recomputing", moves.recomputing.into()),
         ("at_peak_bytes", "feature maps at the peak", moves.at_peak.into()),
         ("host_bytes", "host memory", schedule.host_bytes(trace).into()),
         ("pool_bytes", "pool", schedule.pool_bytes.into()),
@@ -179,7 +181,7 @@ fn infeasible(trace: &Trace, witness: &Witness, tried: &PlanRun) -> Table {
     Table::facts("plan", facts)
 }
 
-const COLUMNS: [(&str, &str); 12] = [
+const COLUMNS: [(&str, &str); 13] = [
     ("budget_bytes", "budget"),
     ("status", "status"),
     ("makespan_seconds", "makespan"),
@@ -187,7 +189,8 @@ const COLUMNS: [(&str, &str); 12] = [
     ("gap", "gap"),
     ("ratio_to_compute", "/ compute"),
     ("moved_bytes", "moved"),
-    ("recomputed_seconds", "recomputed"),
+    ("recomputed_bytes", "recomputed"),
+    ("recomputed_seconds", "recomputing"),
     ("host_bytes", "host"),
     ("pool_bytes", "pool"),
     ("planning_seconds", "planning"),
@@ -245,7 +248,8 @@ fn frontier(trace: &Trace, tried: &[PlanRun]) -> Table {
             one.gap().map_or(Cell::None, Cell::Share),
             one.ratio(Some(compute)),
             one.of_plan(|made| made.moved),
-            one.of_plan(|made| recomputed(trace, made)),
+            one.of_plan(|made| totals(trace, made).recomputed_bytes),
+            one.of_plan(|made| totals(trace, made).recomputed),
             one.of_plan(|made| made.schedule.host_bytes(trace)),
             one.of_plan(|made| made.schedule.pool_bytes),
             one.planning.into(),

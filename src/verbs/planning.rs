@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::output::Cell;
 use crate::{interrupt, progress};
 use plimsoll_ir::schedule::Link;
-use plimsoll_ir::simulate::simulate;
+use plimsoll_ir::simulate::{Totals, simulate};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_tuner::bound::lower_bound_within;
@@ -143,9 +143,9 @@ pub fn timeless(trace: &Trace) -> Option<&'static str> {
     )
 }
 
-/// The compute time that is spent on recomputing ops.
-pub fn recomputed(trace: &Trace, made: &Plan) -> Seconds {
-    simulate(trace, &made.schedule).totals(trace, &made.schedule).recomputed
+/// What an iteration of a plan comes to.
+pub fn totals(trace: &Trace, made: &Plan) -> Totals {
+    simulate(trace, &made.schedule).totals(trace, &made.schedule)
 }
 
 /// Gives each of these, which are of one policy, the best of all plans that fit its budget, so that none with more budget

@@ -1,4 +1,4 @@
-//! `report`: what a tuning found, or what a schedule does, as one HTML file or as JSON.
+//! `report`: what a tuning found, or what a schedule does, as one HTML file or as JSON; of two studies, in `comparison`.
 
 use crate::args::{ReportArgs, ReportedArgs, command_line};
 use crate::failure::Failure;
@@ -6,9 +6,11 @@ use crate::files;
 use crate::files::read_valid;
 use crate::interrupt;
 use crate::output::{self, Format, Table};
+use crate::verbs::comparison;
 use crate::verbs::planning::timeless;
 use crate::verbs::trace::of_a_model;
 use plimsoll_study::Study;
+use plimsoll_study::report::comparison::Comparison;
 use plimsoll_study::report::policies::TIME_LIMIT;
 use plimsoll_study::report::scheduled::{self, Known};
 use plimsoll_study::report::{Report, Tuned};
@@ -17,9 +19,8 @@ use std::path::{Path, PathBuf};
 
 /// Runs the verb.
 pub fn run(args: &ReportArgs, format: Format) -> Result<Vec<Table>, Failure> {
-    if matches!(format, Format::Schema | Format::SchemaOfRun) {
-        output::write_stdout(schema().as_bytes())?;
-        return Ok(Vec::new());
+    if let (Some(first), Some(second)) = (&args.reported.study, &args.other) {
+        return comparison::run([first, second], args.out.as_deref(), format);
     }
     let (report, place) = match &args.reported {
         ReportedArgs { trace: Some(trace), schedule: Some(schedule), .. } => {
@@ -35,39 +36,75 @@ pub fn run(args: &ReportArgs, format: Format) -> Result<Vec<Table>, Failure> {
     let study = args.reported.study.as_deref().map(|folder| Study::of_config(folder).0);
     let kept =
         study.iter().flat_map(|study| study.files().into_iter().filter(|file| *file != study.report()));
-    args.out.iter().try_for_each(|out| files::can_be_made(out))?;
-    for (input, out) in inputs.chain(kept).flat_map(|input| args.out.as_ref().map(|out| (input, out))) {
-        files::not_the_same(&input, out)?;
-    }
+    is_no_input(args.out.as_deref(), inputs.chain(kept))?;
     if format == Format::Json {
-        let text = report.json() + "\n";
-        match &args.out {
-            Some(path) => files::write_text(path, &text)?,
-            None => output::write_stdout(text.as_bytes())?,
-        }
-        return Ok(Vec::new());
+        return printed(report.json(), args.out.as_deref());
     }
-    if args.out.is_none() {
+    let place = written(args.out.as_deref(), place, || report.html())?;
+    Ok(vec![table(&place)])
+}
+
+/// Makes sure that the output can be written, and is none of the files that are read.
+pub fn is_no_input(out: Option<&Path>, inputs: impl IntoIterator<Item = PathBuf>) -> Result<(), Failure> {
+    let Some(out) = out else { return Ok(()) };
+    files::can_be_made(out)?;
+    inputs.into_iter().try_for_each(|input| Ok(files::not_the_same(&input, out)?))
+}
+
+/// Prints JSON, or writes it where it was asked for.
+pub fn printed(json: String, out: Option<&Path>) -> Result<Vec<Table>, Failure> {
+    let text = json + "\n";
+    match out {
+        Some(path) => files::write_text(path, &text)?,
+        None => output::write_stdout(text.as_bytes())?,
+    }
+    Ok(Vec::new())
+}
+
+/// Writes a page where it was asked for, or to this place if nobody else's file stands there; gives where it is.
+pub fn written(
+    out: Option<&Path>,
+    place: PathBuf,
+    page: impl FnOnce() -> String,
+) -> Result<PathBuf, Failure> {
+    if out.is_none() {
         let other = "move it elsewhere, or name another file with --out";
         Study::of_config(&place)
             .0
             .are_ours(std::slice::from_ref(&place))
             .map_err(|error| Failure::from(error).help(other))?;
     }
-    let place = args.out.clone().unwrap_or(place);
-    Ok(vec![write(&report, &place)?])
+    let place = out.map_or(place, Path::to_owned);
+    files::write_text(&place, &page())?;
+    Ok(place)
 }
 
-/// The JSON schema of report/1.
+/// What `report --format json` prints: of one study or schedule, or of two studies.
+#[derive(schemars::JsonSchema)]
+#[schemars(title = "What `plimsoll report --format json` prints")]
+#[serde(untagged)]
+#[allow(dead_code, reason = "only its schema is asked for")]
+enum Printed {
+    /// Of one.
+    Report(Report),
+    /// Of two studies.
+    Comparison(Comparison),
+}
+
+/// The JSON schema of report/1 and comparison/1.
 pub fn schema() -> String {
-    let schema = schemars::schema_for!(Report);
+    let schema = schemars::schema_for!(Printed);
     serde_json::to_string_pretty(&schema).expect("a schema is plain JSON") + "\n"
 }
 
-/// Writes a report as a page; gives where it is.
+/// Writes a report as a page; says where it is.
 pub fn write(report: &Report, place: &Path) -> Result<Table, Failure> {
     files::write_text(place, &report.html())?;
-    Ok(Table::facts("report", vec![("report", "report, for a browser", place.display().to_string().into())]))
+    Ok(table(place))
+}
+
+fn table(place: &Path) -> Table {
+    Table::facts("report", vec![("report", "report, for a browser", place.display().to_string().into())])
 }
 
 /// Adds a training to its study and makes the study's report; none of a study that was tuned before there were reports.

@@ -67,6 +67,7 @@ fn totals(trace: &Trace, schedule: &Schedule, timeline: &Timeline) -> Table {
             ("prefetch_seconds", "prefetching", totals.busy[prefetch].into()),
             ("offloaded_bytes", "offloaded", totals.offloaded.into()),
             ("prefetched_bytes", "prefetched", totals.prefetched.into()),
+            ("recomputed_bytes", "recomputed", totals.recomputed_bytes.into()),
             ("pool_bytes", "pool", schedule.pool_bytes.into()),
             ("open_bytes", "most bytes in open buffers", peak.into()),
             (

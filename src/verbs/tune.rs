@@ -216,7 +216,9 @@ fn curve(tuned: &Tuned) -> Table {
         ("peak_bytes", "peak"),
         ("at_peak_bytes", "feature maps at peak"),
         ("offloaded_bytes", "swapped"),
-        ("recomputing_seconds", "recomputed"),
+        ("swapping_seconds", "swapping"),
+        ("recomputed_bytes", "recomputed"),
+        ("recomputing_seconds", "recomputing"),
     ]);
     let mut table = Table::new("curve", &columns);
     for candidate in &tuned.curve {
@@ -235,6 +237,8 @@ fn curve(tuned: &Tuned) -> Table {
             candidate.peak.into(),
             candidate.moved.at_peak.into(),
             candidate.moved.offloaded.into(),
+            candidate.moved.swapping.into(),
+            candidate.moved.recomputed.into(),
             candidate.moved.recomputing.into(),
         ]);
         table.rows.push(row);

@@ -68,7 +68,8 @@ fn run_watched(args: &VerifyArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failu
             ("regions", "regions compared", (kept.names().count() as u64).into()),
             ("keep_bytes", "keeping everything takes", peak.into()),
             ("peak_bytes", "planned", (trace.resident_bytes + plan.schedule.pool_bytes).into()),
-            ("offloaded_bytes", "offloaded in an iteration", moves.offloaded.into()),
+            ("offloaded_bytes", "swapped in an iteration", moves.offloaded.into()),
+            ("recomputed_bytes", "recomputed in an iteration", moves.recomputed.into()),
             ("recomputed_ops", "recomputed ops", Cell::Count(moves.recomputed_ops)),
         ],
     )])

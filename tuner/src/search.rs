@@ -558,6 +558,8 @@ pub struct Moved {
     pub swapping: Seconds,
     /// Ops that are recomputed.
     pub recomputed_ops: u64,
+    /// Bytes of the tensors that they write.
+    pub recomputed: Bytes,
     /// Seconds that this takes.
     pub recomputing: Seconds,
 }
@@ -579,6 +581,7 @@ pub fn moved(trace: &Trace, schedule: &Schedule) -> Moved {
         offloaded: totals.offloaded,
         swapping: busy(Stream::Offload) + busy(Stream::Prefetch),
         recomputed_ops: totals.recomputed_ops,
+        recomputed: totals.recomputed_bytes,
         recomputing: totals.recomputed,
     }
 }

@@ -116,11 +116,11 @@ pub struct Setting {
     pub iteration_seconds: Option<f64>,
     /// How far measurements lie apart, relative to it.
     pub relative_error: Option<f64>,
-    /// Measured.
+    /// Measured; of a modelled device, the model's.
     pub samples_per_second: Option<f64>,
-    /// What the device held.
+    /// What the device held; of a modelled device, what it would hold.
     pub peak_bytes: Option<u64>,
-    /// Measured iterations and what passes between them, over one epoch.
+    /// Measured iterations and what passes between them, over one epoch; of a modelled device, the model's.
     pub epoch_seconds: Option<f64>,
     /// Why numbers are missing, where they are.
     pub note: Option<String>,
@@ -172,8 +172,14 @@ pub struct BatchPoint {
     pub swapping_seconds: f64,
     /// Ops that are recomputed.
     pub recomputed_ops: u64,
+    /// Bytes of the tensors that they write; none where an older version tuned.
+    #[serde(default)]
+    pub recomputed_bytes: Option<u64>,
     /// Seconds that this takes.
     pub recomputing_seconds: f64,
+    /// What a sample of an update is worth beside one of the base batch, where that was asked.
+    #[serde(default)]
+    pub efficiency: Option<f64>,
 }
 
 /// One measured batch size.
@@ -189,6 +195,9 @@ pub struct BatchMeasured {
     pub relative_error: f64,
     /// With what passes between iterations.
     pub epoch_seconds: f64,
+    /// What a sample of an update is worth beside one of the base batch, where that was asked.
+    #[serde(default)]
+    pub efficiency: Option<f64>,
 }
 
 /// One iteration on three lanes.
@@ -321,6 +330,9 @@ pub struct Layer {
     pub reason: String,
     /// Bytes that leave.
     pub offloaded_bytes: u64,
+    /// Bytes of the tensors that its recomputed ops write.
+    #[serde(default)]
+    pub recomputed_bytes: u64,
     /// Seconds of its ops that are recomputed.
     pub recomputed_seconds: f64,
     /// What moving all its feature maps out and back takes on the link.
@@ -417,6 +429,9 @@ pub struct PolicyRow {
     pub offloaded_bytes: u64,
     /// Bytes that are prefetched.
     pub prefetched_bytes: u64,
+    /// Bytes of the tensors that recomputed ops write; none where an older version tuned.
+    #[serde(default)]
+    pub recomputed_bytes: Option<u64>,
     /// Seconds of ops that are recomputed.
     pub recomputed_seconds: f64,
     /// Seconds that compute waits.

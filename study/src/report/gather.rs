@@ -38,7 +38,7 @@ impl Subject<'_> {
         let mut timelines = vec![lane_view("predicted", trace, schedule, &predicted, &mut names)];
         timelines
             .extend(measured.map(|measured| lane_view("measured", trace, schedule, measured, &mut names)));
-        let memory = memory(trace, schedule, &predicted, &mut names);
+        let memory = self.memory(&predicted, &mut names);
         Report {
             kind: ReportKind::Report1,
             about,
@@ -55,6 +55,29 @@ impl Subject<'_> {
             layers: layers(trace, schedule, &predicted, measured),
             fit: None,
             policies,
+        }
+    }
+
+    /// Memory over the predicted iteration.
+    pub(super) fn memory(&self, predicted: &Timeline, names: &mut Names) -> Memory {
+        let Subject { trace, schedule, .. } = *self;
+        let pool = predicted.pool_bytes_over_time(trace, schedule);
+        Memory {
+            budget_bytes: schedule.budget_bytes.0,
+            resident_bytes: trace.resident_bytes.0,
+            pool_bytes: schedule.pool_bytes.0,
+            alive_bytes: predicted.peak(trace, schedule).0,
+            host_bytes: host_slab(trace, schedule).bytes().0,
+            pool: steps(pool.iter().map(|step| (step.from, step.bytes.0))),
+            keeping_everything_bytes: trace
+                .memory()
+                .peak()
+                .map_or(trace.resident_bytes, |(_, bytes)| bytes)
+                .0,
+            keeping_everything: steps(keeping_everything(trace)),
+            host: steps(host_bytes_over_time(trace, schedule, predicted)),
+            in_flight: steps(bytes_in_flight_over_time(trace, schedule, predicted)),
+            addresses: residencies(trace, schedule, predicted, names),
         }
     }
 }
@@ -146,23 +169,6 @@ fn name_of<'t>(trace: &'t Trace, command: &Command) -> &'t str {
         Command::Offload { tensor, .. } | Command::Prefetch { tensor, .. } => {
             &trace.tensors[tensor.index()].name
         }
-    }
-}
-
-fn memory(trace: &Trace, schedule: &Schedule, predicted: &Timeline, names: &mut Names) -> Memory {
-    let pool = predicted.pool_bytes_over_time(trace, schedule);
-    Memory {
-        budget_bytes: schedule.budget_bytes.0,
-        resident_bytes: trace.resident_bytes.0,
-        pool_bytes: schedule.pool_bytes.0,
-        alive_bytes: predicted.peak(trace, schedule).0,
-        host_bytes: host_slab(trace, schedule).bytes().0,
-        pool: steps(pool.iter().map(|step| (step.from, step.bytes.0))),
-        keeping_everything_bytes: trace.memory().peak().map_or(trace.resident_bytes, |(_, bytes)| bytes).0,
-        keeping_everything: steps(keeping_everything(trace)),
-        host: steps(host_bytes_over_time(trace, schedule, predicted)),
-        in_flight: steps(bytes_in_flight_over_time(trace, schedule, predicted)),
-        addresses: residencies(trace, schedule, predicted, names),
     }
 }
 
@@ -265,7 +271,10 @@ pub fn layers(
         let layer = &mut layers[places[op.layer.as_str()]];
         let seconds = predicted.spans[id.index()].seconds().0;
         match op.phase {
-            _ if *again => layer.recomputed_seconds += seconds,
+            _ if *again => {
+                layer.recomputed_bytes += trace.written_bytes(op).0;
+                layer.recomputed_seconds += seconds;
+            }
             Phase::Forward => layer.forward_seconds += seconds,
             Phase::Backward => layer.backward_seconds += seconds,
             Phase::Update => {}
@@ -291,6 +300,7 @@ fn empty_layer(name: &str, kind: &str) -> Layer {
         decision: String::new(),
         reason: String::new(),
         offloaded_bytes: 0,
+        recomputed_bytes: 0,
         recomputed_seconds: 0.0,
         transfer_seconds: 0.0,
         slack_seconds: 0.0,

@@ -20,7 +20,7 @@ use plimsoll_ir::profile::{Profile, Rate, TransferSample};
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::trace::{Op, Phase, Trace, TraceKind};
-use plimsoll_ir::tuning::{NoiseScale, Run, Training, Tuning};
+use plimsoll_ir::tuning::{NoiseScale, Round, Run, Training, Tuning};
 use plimsoll_ir::{Bytes, Document, Seconds};
 use plimsoll_tuner::model::{FittedRate, LinkModel, Model};
 use plimsoll_tuner::rate::caution;
@@ -96,7 +96,7 @@ impl Tuned {
         Explanation::of(self.iteration())
     }
 
-    fn iteration(&self) -> Subject<'_> {
+    pub(super) fn iteration(&self) -> Subject<'_> {
         let Tuned { tuning, trace, schedule, .. } = self;
         Subject { trace, schedule, measured: tuning.timeline.as_ref() }
     }
@@ -114,7 +114,7 @@ impl Tuned {
         Ok(report)
     }
 
-    fn about(&self) -> About {
+    pub(super) fn about(&self) -> About {
         let Tuning { made, machine, asked, .. } = &self.tuning;
         let with = if machine.modelled { "modelled with" } else { "measured with" };
         let mut facts = vec![
@@ -189,7 +189,7 @@ impl Tuned {
             learning_rate_rule: rule_in_words(&config.learning_rate),
             learning_rate_caution: caution(&config.learning_rate, config.batch),
             warmup_iterations: config.learning_rate.warmup_iterations,
-            settings: tuning.runs.iter().map(setting).collect(),
+            settings: tuning.runs.iter().map(|run| setting(run, tuning.machine.modelled)).collect(),
             training: tuning.training.as_ref().map(|training| self.training(training)).unwrap_or_default(),
         }
     }
@@ -233,7 +233,7 @@ impl Tuned {
         });
         match words {
             Some(words) if tuning.machine.modelled => {
-                format!("Train with batch {batch}: modelled, not measured, {words}")
+                format!("Train with batch {batch}: by the model of the device, {words}")
             }
             Some(words) => format!("Train with batch {batch}: measured, {words}"),
             None if keeper == batch => {
@@ -290,7 +290,7 @@ impl Tuned {
         facts.into_iter().chain(drawn).chain(noise).map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
-    fn batches(&self) -> Batches {
+    pub(super) fn batches(&self) -> Batches {
         let Tuning { asked, rounds, runs, .. } = &self.tuning;
         let last = rounds.last().expect("a tuning that was read has a round");
         let samples = asked.samples as f64;
@@ -314,10 +314,12 @@ impl Tuned {
             offloaded_bytes: c.offloaded_bytes.0,
             swapping_seconds: c.swapping_seconds.0,
             recomputed_ops: c.recomputed_ops,
+            recomputed_bytes: c.recomputed_bytes.map(|b| b.0),
             recomputing_seconds: c.recomputing_seconds.0,
+            efficiency: c.efficiency,
         };
         let mut measured: Vec<BatchMeasured> =
-            runs.iter().filter_map(|run| Some(ran(run, run.measured?))).collect();
+            runs.iter().filter_map(|run| Some(ran(run, run.measured?, last))).collect();
         measured.sort_by_key(|one| one.batch);
         Batches {
             points: last.candidates.iter().map(point).collect(),
@@ -340,6 +342,7 @@ impl Tuned {
             makespan_seconds: row.makespan_seconds.map(|s| s.0),
             offloaded_bytes: row.offloaded_bytes.0,
             prefetched_bytes: row.prefetched_bytes.0,
+            recomputed_bytes: row.recomputed_bytes.map(|b| b.0),
             recomputed_seconds: row.recomputed_seconds.0,
             stalled_seconds: row.stalled_seconds.0,
             device_bytes: row.device_bytes.map(|b| b.0),
@@ -374,7 +377,7 @@ fn noise_in_words(noise: &NoiseScale) -> String {
 
 /// What stays, what is swapped and what is recomputed in an iteration, in words.
 pub fn placement_in_words(moved: &Moved) -> String {
-    let Moved { at_peak, offloaded, swapping, recomputed_ops, recomputing } = *moved;
+    let Moved { at_peak, offloaded, swapping, recomputed_ops, recomputed, recomputing } = *moved;
     if offloaded == Bytes::ZERO && recomputed_ops == 0 {
         return format!("everything is kept ({at_peak} of feature maps at the peak)");
     }
@@ -384,7 +387,7 @@ pub fn placement_in_words(moved: &Moved) -> String {
     }
     if recomputed_ops > 0 {
         let ops = if recomputed_ops == 1 { "op" } else { "ops" };
-        parts.push(format!("{recomputed_ops} {ops} recomputed ({recomputing})"));
+        parts.push(format!("{recomputed} recomputed by {recomputed_ops} {ops} ({recomputing})"));
     }
     parts.join(", ")
 }
@@ -402,8 +405,10 @@ const MODELLED: &str = "Nothing here was measured: the device is not here, and a
                         its data sheet. Stated errors are how far nine of ten published throughputs of its generation are \
                         off that model.";
 
-fn setting(run: &Run) -> Setting {
+/// What is known of a run; where nothing is measured, as the model of the device has it.
+fn setting(run: &Run, modelled: bool) -> Setting {
     let Run { what, batch, predicted, measured, note } = run;
+    let known = if modelled { predicted } else { measured };
     let rate = |figures: &Figures| *batch as f64 / (figures.iteration_seconds + figures.between_seconds).0;
     Setting {
         what: what.clone(),
@@ -412,9 +417,9 @@ fn setting(run: &Run) -> Setting {
         predicted_error: predicted.map(|f| f.relative_error),
         iteration_seconds: measured.map(|f| f.iteration_seconds.0),
         relative_error: measured.map(|f| f.relative_error),
-        samples_per_second: measured.as_ref().map(rate),
-        peak_bytes: measured.map(|f| f.peak_bytes.0),
-        epoch_seconds: measured.map(|f| f.epoch_seconds.0),
+        samples_per_second: known.as_ref().map(rate),
+        peak_bytes: known.map(|f| f.peak_bytes.0),
+        epoch_seconds: known.map(|f| f.epoch_seconds.0),
         note: note.clone(),
     }
 }
@@ -422,13 +427,15 @@ fn setting(run: &Run) -> Setting {
 /// What a report says to do where a prediction missed.
 const ANEW: &str = "tuning anew on a calm machine measures it again";
 
-fn ran(run: &Run, figures: Figures) -> BatchMeasured {
+fn ran(run: &Run, figures: Figures, round: &Round) -> BatchMeasured {
+    let planned = round.candidates.iter().find(|planned| planned.batch == run.batch);
     BatchMeasured {
         batch: run.batch,
         what: run.what.clone(),
         iteration_seconds: figures.iteration_seconds.0,
         relative_error: figures.relative_error,
         epoch_seconds: figures.epoch_seconds.0,
+        efficiency: planned.and_then(|planned| planned.efficiency),
     }
 }
 

@@ -6,12 +6,6 @@ function aboutLine() {
   return element("p", { class: "about" }, parts.flatMap((part, at) => (at ? [" · ", part] : [part])));
 }
 
-function warnings() {
-  const { warnings } = report.about;
-  if (!warnings.length) return null;
-  return element("div", { class: "warnings" }, element("h2", {}, "Before you rely on the numbers"), element("ul", {}, warnings.map((w) => element("li", {}, w))));
-}
-
 function answer() {
   const { answer, about } = report;
   if (!answer) return schedule();
@@ -26,7 +20,7 @@ function answer() {
     aboutLine(),
     element("h1", {}, answer.headline.replace(/(\d) %/g, "$1\u00a0%")),
     element("p", { class: "lead" }, keep && !/keep your settings/i.test(answer.headline) ? [element("span", { class: "badge" }, "Keep your settings"), " "] : null, answer.why),
-    warnings(),
+    warningsBox(about.warnings),
     facts([
       ["Batch", count(answer.batch), yours && yours.batch !== answer.batch ? `yours: ${count(yours.batch)}` : "samples of one iteration"],
       ["Learning rate", digits(answer.learning_rate), answer.warmup_iterations ? `reached after ${counted(answer.warmup_iterations, "iteration")}` : "from the first iteration on"],
@@ -39,7 +33,7 @@ function answer() {
       ["Learning rate", answer.learning_rate_rule],
       ["Caution", answer.learning_rate_caution && `The batch is ${answer.learning_rate_caution}.`],
     ]),
-    element("h2", {}, "What each setting gives"),
+    element("h2", {}, about.modelled ? "What each setting gives, by the model" : "What each setting gives"),
     settings(answer.settings),
     answer.training.length ? [element("h2", { style: "margin-top:2rem" }, "The training that followed"), pairs(answer.training)] : null,
   );
@@ -48,20 +42,20 @@ function answer() {
 const otherWords = (other) => (other.what === "yours" ? "yours" : `${other.what} at batch ${count(other.batch)}`);
 
 function throughputWords(chosen, other) {
-  const measured = known(chosen.samples_per_second) ? "samples, measured" : "samples, predicted";
+  const how = report.about.modelled ? "modelled" : known(chosen.samples_per_second) ? "measured" : "predicted";
+  const measured = `samples, ${how}`;
   const gain = other && chosen.samples_per_second / other.samples_per_second;
   if (!gain || !known(gain)) return measured;
   return Math.abs(gain - 1) < 0.005 ? `${measured}; as ${otherWords(other)}` : `${measured}; ${digits(gain, 3)} times ${otherWords(other)}`;
 }
 
-/** Settings as columns, quantities as rows: one compares along a line. */
+/** What each way to train gives; the first is what is chosen. */
 function settings(all) {
   const off = (s) => offBy(s.iteration_seconds, s.predicted_iteration_seconds);
-  const with_error = (value, error, words) => (known(value) ? [seconds(value), known(error) ? element("small", {}, `± ${percent(error)} ${words}`) : null] : MISSING);
   const rows = [
     ["batch", (s) => (s.batch ? count(s.batch) : MISSING), (s) => s.batch || null],
-    ["iteration, predicted", (s) => with_error(s.predicted_iteration_seconds, s.predicted_error, "stated"), (s) => s.predicted_iteration_seconds],
-    ["iteration, measured", (s) => with_error(s.iteration_seconds, s.relative_error, "spread"), (s) => s.iteration_seconds],
+    ["iteration, predicted", (s) => withError(s.predicted_iteration_seconds, s.predicted_error, "stated"), (s) => s.predicted_iteration_seconds],
+    ["iteration, measured", (s) => withError(s.iteration_seconds, s.relative_error, "spread"), (s) => s.iteration_seconds],
     ["off by", (s) => percent(off(s), true), off],
     ["samples per second", (s) => digits(s.samples_per_second), (s) => s.samples_per_second],
     ["peak of device memory", (s) => bytes(s.peak_bytes), (s) => s.peak_bytes],
@@ -71,14 +65,8 @@ function settings(all) {
     { title: "", csv: "quantity", value: (row) => row[0] },
     ...all.map((s) => ({ title: s.what, value: (row) => row[2](s) })),
   ];
-  const made = element(
-    "table",
-    { class: "settings" },
-    element("thead", {}, element("tr", {}, element("th", { scope: "col" }, element("span", { class: "aside" }, "quantity")), all.map((s) => element("th", { scope: "col" }, s.what)))),
-    element("tbody", {}, rows.map(([name, show]) => element("tr", {}, element("th", { scope: "row" }, name), all.map((s, at) => element("td", { class: at ? "" : "chosen" }, show(s)))))),
-  );
   const notes = all.filter((s) => s.note).map((s) => element("p", { class: "note" }, `${capital(s.what)}: ${s.note}.`));
-  return element("div", { class: "table-block settings-block" }, element("div", { class: "table-frame", tabindex: 0, role: "region", "aria-label": "Settings side by side" }, made), notes, element("div", { class: "tools", style: "margin-top:.5rem" }, copyButton(columns, () => rows)));
+  return sideBySide("Settings side by side", { heads: all.map((s) => s.what), things: all, rows, columns, notes, chosen: 0 });
 }
 
 /** On top where there was no tuning: what the schedule does. */
@@ -92,7 +80,7 @@ function schedule() {
     { id: "answer", class: "answer", "aria-label": "The schedule" },
     aboutLine(),
     element("h1", {}, `${about.network}, batch ${count(about.batch)}: ${view ? `an iteration takes ${seconds(view.makespan_seconds)}` : "one iteration"}`),
-    warnings(),
+    warningsBox(about.warnings),
     facts([
       ["Batch", count(about.batch), "samples of one iteration"],
       view && ["Iteration", seconds(view.makespan_seconds), `${view.name}; ${percent(over)} above the lower bound`],

@@ -26,7 +26,7 @@ function batches() {
     id: "throughput", b, marks, title: "Throughput over batch size", value: (p) => p.batch / p.iteration_seconds,
     low: (p) => p.batch / (p.iteration_seconds * (1 + p.relative_error)), high: (p) => p.batch / (p.iteration_seconds * Math.max(1e-3, 1 - p.relative_error)),
     limit: (p) => p.batch / p.compute_seconds, measured: (m) => m.batch / m.iteration_seconds, axis: "samples per second", text: (v) => `${digits(v)} samples/s`,
-    caption: "Higher is better. The dashed line is the limit that the ops alone set: it has no transfers, no waiting and nothing computed again.",
+    caption: "Higher is better. The dashed line is the limit that the ops alone set: it has no transfers, no stalls and no recomputing.",
   });
   const epoch = batchPlot({
     id: "epoch", b, marks, title: "Epoch time over batch size", value: (p) => p.epoch_seconds, low: (p) => p.epoch_seconds * (1 - p.relative_error),
@@ -48,8 +48,6 @@ function batchPlot(of) {
   const scale = of.time ? unit(TIMES, Math.max(...points.map(of.value))) : { size: 1, name: null };
   const rows = points.map((p) => [p.batch, ...[of.value(p), of.low(p), of.high(p), of.limit(p)].map((v) => v / scale.size)]);
   const xs = [...points.map((p) => p.batch), ...b.measured.map((m) => m.batch), b.yours];
-  const [least, most] = [Math.min(...xs), Math.max(...xs)];
-  const wide = most / least > 12;
   return plot({
     id: of.id,
     title: of.title,
@@ -61,10 +59,10 @@ function batchPlot(of) {
       { name: "predicted", colour: "blue", mark: "line" },
       { name: "its stated error", colour: "blue", mark: "band" },
       { name: of.time ? "floor" : "limit", colour: "grey", mark: "dash" },
-      { name: "measured", colour: "red", mark: "diamond" },
-    ],
+      b.measured.length ? { name: "measured", colour: "red", mark: "diamond" } : null,
+    ].filter(Boolean),
     tooltip: { trigger: "item" },
-    option: (colours, width) => batchOption(of, { rows, scale, least, most, wide }, colours, width),
+    option: (colours, width) => batchOption(of, { rows, scale, xs }, colours, width),
     numbers: () => ({
       columns: [
         { title: "batch", value: (p) => p.batch, text: count },
@@ -77,8 +75,9 @@ function batchPlot(of) {
         { title: "feature maps at peak", csv: "at_peak_bytes", value: (p) => p.at_peak_bytes, text: (v) => bytes(v) },
         { title: "swapped", csv: "offloaded_bytes", value: (p) => p.offloaded_bytes, text: (v) => bytes(v) },
         { title: "swapping", csv: "swapping_seconds", value: (p) => p.swapping_seconds, text: (v) => seconds(v) },
-        { title: "ops recomputed", csv: "recomputed_ops", value: (p) => p.recomputed_ops, text: count },
+        { title: "recomputed", csv: "recomputed_bytes", value: (p) => p.recomputed_bytes, text: (v) => bytes(v) },
         { title: "recomputing", csv: "recomputing_seconds", value: (p) => p.recomputing_seconds, text: (v) => seconds(v) },
+        { title: "ops recomputed", csv: "recomputed_ops", value: (p) => p.recomputed_ops, text: count },
         { title: "measured iteration", csv: "measured_iteration_seconds", value: (p) => measuredAt(b, p, "iteration_seconds"), text: (v) => seconds(v) },
         { title: "measured epoch", csv: "measured_epoch_seconds", value: (p) => measuredAt(b, p, "epoch_seconds"), text: (v) => seconds(v) },
       ],
@@ -92,13 +91,12 @@ function measuredAt(b, point, what) {
   return found ? found[what] : null;
 }
 
-function batchOption(of, { rows, scale, least, most, wide }, colours, width) {
+function batchOption(of, { rows, scale, xs }, colours, width) {
   const { b } = of;
   const frame = { left: 62, right: 18, top: 62, bottom: 50 };
-  // A logarithmic axis lives in powers of its base; a plain one starts at 0.
-  const [min, max] = wide ? [2 ** Math.floor(Math.log2(least)), 2 ** Math.ceil(Math.log2(most * 1.02))] : [0, most * 1.06];
-  const within = width - frame.left - frame.right;
-  const place = (x) => frame.left + within * (wide ? Math.log(x / min) / Math.log(max / min) : (x - min) / (max - min));
+  const { place, axis: xAxis } = batchAxis(colours, xs, frame, width);
+  const ran = b.measured.map((m) => of.measured(m) / scale.size);
+  const room = roomFor([...rows.map((r) => r[1]), ...ran], [...rows.map((r) => r[3]), ...rows.map((r) => r[4]), ...ran]);
   const line = (name, at, style) => ({ type: "line", name, showSymbol: rows.length < 40, symbol: "circle", symbolSize: 5, data: rows.map((r) => [r[0], r[at]]), ...style });
   const at = new Map();
   for (const [x, words, colour, type] of b.keeps_all === b.chosen ? of.marks.slice(0, 4) : of.marks) {
@@ -109,9 +107,9 @@ function batchOption(of, { rows, scale, least, most, wide }, colours, width) {
   const lines = [...at.values()].map((m) => ({ ...m, words: `${m.words} ${count(m.x)}` }));
   return {
     grid: frame,
-    xAxis: axis(colours, { type: wide ? "log" : "value", logBase: 2, min, max, name: "batch (samples of one iteration)", nameGap: 28, splitLine: { show: false }, axisLabel: { formatter: count, showMaxLabel: wide } }),
+    xAxis,
     yAxis: axis(colours, {
-      name: of.time ? `${of.axis} (${scale.name})` : of.axis, nameGap: 44, min: 0,
+      name: of.time ? `${of.axis} (${scale.name})` : of.axis, nameGap: 44, ...room,
       axisLabel: { formatter: (v) => digits(v) },
     }),
     tooltip: { ...tooltip(colours), formatter: (item) => batchTip(of, item) },
@@ -122,7 +120,7 @@ function batchOption(of, { rows, scale, least, most, wide }, colours, width) {
         lineStyle: { color: colours.blue, width: 2.5 }, itemStyle: { color: colours.blue },
         markLine: { silent: true, symbol: "none", data: [...uprights(colours, lines, place, width), ...level(of, scale, colours)] },
       }),
-      errorBars(of, scale, colours),
+      spreads("measured", b.measured.map((m) => spread(m.batch, of.measured(m) / scale.size, m.relative_error)), colours.red),
       {
         type: "scatter", name: "measured", symbol: "diamond", symbolSize: 13, z: 5,
         data: b.measured.map((m, at) => ({ value: [m.batch, of.measured(m) / scale.size], at })), itemStyle: { color: colours.red, borderColor: colours.card, borderWidth: 1.5 },
@@ -136,21 +134,6 @@ function level(of, scale, colours) {
   if (!of.equal) return [];
   const label = { formatter: `within ${percent(of.b.within)}`, position: "insideEndTop", color: colours.blue };
   return [{ yAxis: of.equal / scale.size, label, lineStyle: { color: colours.blue, type: "dotted", width: 1.5 } }];
-}
-
-/** The spread of what was measured, as upright lines through the points. */
-function errorBars(of, scale, colours) {
-  const value = (m) => of.measured(m) / scale.size;
-  return {
-    type: "custom", name: "measured", silent: true, z: 4,
-    data: of.b.measured.map((m) => [m.batch, value(m) * (1 - m.relative_error), value(m) * (1 + m.relative_error)]),
-    encode: { x: 0, y: [1, 2] },
-    renderItem: (_, api) => {
-      const [x, low] = api.coord([api.value(0), api.value(1)]);
-      const [, high] = api.coord([api.value(0), api.value(2)]);
-      return { type: "line", shape: { x1: x, y1: low, x2: x, y2: high }, style: { stroke: colours.red, lineWidth: 2 } };
-    },
-  };
 }
 
 function batchTip(of, item) {
@@ -172,6 +155,6 @@ function batchTip(of, item) {
     ["peak", bytes(p.peak_bytes)],
     ["feature maps at peak", bytes(p.at_peak_bytes)],
     ["swapped", `${bytes(p.offloaded_bytes)}, ${seconds(p.swapping_seconds)} of the link`],
-    ["recomputed", `${count(p.recomputed_ops)} ops, ${seconds(p.recomputing_seconds)}`],
+    ["recomputed", `${bytes(p.recomputed_bytes)} by ${counted(p.recomputed_ops, "op")}, ${seconds(p.recomputing_seconds)}`],
   ]);
 }

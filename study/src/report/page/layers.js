@@ -41,8 +41,9 @@ function layers() {
     inTime("measured, both", "measured_seconds"),
     inTime("transfer both ways", "transfer_seconds"),
     inTime("slack", "slack_seconds"),
-    inBytes("offloaded", "offloaded_bytes"),
-    inTime("recomputed", "recomputed_seconds"),
+    inBytes("swapped", "offloaded_bytes"),
+    inBytes("recomputed", "recomputed_bytes"),
+    inTime("recomputing", "recomputed_seconds"),
   ].filter(Boolean);
   const total = rows.reduce((sum, r) => sum + r.feature_map_bytes, 0);
   const sums = new Map();

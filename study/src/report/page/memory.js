@@ -61,7 +61,7 @@ function bytesPlot(m, device, without) {
         tooltip: { ...tooltip(colours), trigger: "axis", axisPointer: { type: "line", lineStyle: { color: colours.soft } }, formatter: (items) => bytesTip(lines, items) },
         series: [
           ...lines.map((l) => ({
-            type: "line", name: l.name, step: "end", showSymbol: false, data: stepPoints(l.series, l.plus), itemStyle: { color: colours[l.colour] },
+            type: "line", name: l.name, step: "end", showSymbol: false, data: stepPoints(l.series, l.plus, endOf(l.series)), itemStyle: { color: colours[l.colour] },
             lineStyle: { color: colours[l.colour], ...l.style }, areaStyle: l.area ? { color: colours[l.colour], opacity: 0.2 } : undefined, emphasis: { disabled: true },
           })),
           flat("budget", m.budget_bytes, { color: colours.ink, width: 2.2 }),
@@ -86,26 +86,9 @@ function endOf(series) {
   return series === report.memory.keeping_everything ? last : Math.max(last, (report.iteration.timelines[0]?.makespan_seconds || 0) * 1e9);
 }
 
-function stepPoints(series, plus) {
-  const points = series.at.map((at, i) => [at, series.bytes[i] + plus]);
-  const last = points[points.length - 1];
-  return last && endOf(series) > last[0] ? [...points, [endOf(series), last[1]]] : points;
-}
-
-/** The value of a step function at a time; null before its first and after its last step. */
-function stepAt(series, time) {
-  let [low, high] = [0, series.at.length];
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (series.at[middle] <= time) low = middle + 1;
-    else high = middle;
-  }
-  return low && time <= endOf(series) ? series.bytes[low - 1] : null;
-}
-
 function bytesTip(lines, items) {
   const time = items[0].axisValue;
-  const rows = lines.map((l) => [l.name, stepAt(l.series, time), l.plus]).filter(([, value]) => value !== null);
+  const rows = lines.map((l) => [l.name, stepAt(l.series, time, endOf(l.series)), l.plus]).filter(([, value]) => value !== null);
   return tip(nanoseconds(time, 6), rows.map(([name, value, plus]) => [name, bytes(value + plus)]));
 }
 

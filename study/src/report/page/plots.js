@@ -230,6 +230,15 @@ function byteAxis(largest) {
   return { name, interval, max: Math.ceil((largest * 1.02) / interval) * interval, label: (value) => digits(value / size) };
 }
 
+/** Round steps for an axis from 0 that holds bands as well, as far as they do not dwarf what they are about. */
+function roomFor(values, highs) {
+  const [value, high] = [values, highs].map((all) => Math.max(...all.filter(known)));
+  const largest = Math.min(high, 2 * value) || 1;
+  const power = 10 ** Math.floor(Math.log10(largest / 6));
+  const interval = [1, 2, 2.5, 5, 10].map((n) => n * power).find((n) => n >= largest / 6);
+  return { min: 0, interval, max: Math.ceil((largest * 1.02) / interval) * interval };
+}
+
 /** An axis of times in nanoseconds, from 0. */
 function timeAxis(colours, end, more) {
   const { size, name } = unit(TIMES, end / 1e9);
@@ -284,6 +293,50 @@ function band(name, points, colour) {
       style: { fill: colour, opacity: 0.22 },
     }),
   };
+}
+
+const spread = (x, value, share) => [x, value * (1 - share), value * (1 + share)];
+
+/** What lies between two values at a place, as upright lines through [x, low, high]. */
+function spreads(name, points, colour) {
+  return {
+    type: "custom", name, silent: true, z: 4, data: points, encode: { x: 0, y: [1, 2] },
+    renderItem: (_, api) => {
+      const [x, low] = api.coord([api.value(0), api.value(1)]);
+      const [, high] = api.coord([api.value(0), api.value(2)]);
+      return { type: "line", shape: { x1: x, y1: low, x2: x, y2: high }, style: { stroke: colour, lineWidth: 2 } };
+    },
+  };
+}
+
+/** The points of a step function up to its end, with what comes on top of it. */
+function stepPoints(series, plus, end) {
+  const points = series.at.map((at, i) => [at, series.bytes[i] + plus]);
+  const last = points[points.length - 1];
+  return last && end > last[0] ? [...points, [end, last[1]]] : points;
+}
+
+/** The value of a step function at a time; null before its first step and after its end. */
+function stepAt(series, time, end) {
+  let [low, high] = [0, series.at.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (series.at[middle] <= time) low = middle + 1;
+    else high = middle;
+  }
+  return low && time <= end ? series.bytes[low - 1] : null;
+}
+
+/** An axis of batch sizes that holds all of them, and the pixel of each; logarithmic where they lie far apart. */
+function batchAxis(colours, batches, frame, width) {
+  const [least, most] = [Math.min(...batches), Math.max(...batches)];
+  const wide = most / least > 12;
+  // A logarithmic axis lives in powers of its base; a plain one starts at 0.
+  const [min, max] = wide ? [2 ** Math.floor(Math.log2(least)), 2 ** Math.ceil(Math.log2(most * 1.02))] : [0, most * 1.06];
+  const within = width - frame.left - frame.right;
+  const place = (x) => frame.left + within * (wide ? Math.log(x / min) / Math.log(max / min) : (x - min) / (max - min));
+  const shown = { type: wide ? "log" : "value", logBase: 2, min, max, name: "batch (samples of one iteration)", nameGap: 28, splitLine: { show: false }, axisLabel: { formatter: count, showMaxLabel: wide } };
+  return { place, axis: axis(colours, shown) };
 }
 
 /** Vertical lines with words on top, in rows so that words do not run into each other. `place(x)` is its pixel. */

@@ -11,9 +11,10 @@ function policies() {
     { title: "iteration", csv: "makespan_seconds", value: (r) => r.makespan_seconds, text: (v) => (known(v) ? seconds(v) : "no plan") },
     { title: "above the bound", csv: "above_bound", value: (r) => (known(r.makespan_seconds) ? r.makespan_seconds / p.bound_seconds - 1 : null), text: (v) => percent(v) },
     { title: "compute waits", csv: "stalled_seconds", value: (r) => ofPlan(r, r.stalled_seconds), text: (v) => seconds(v) },
-    { title: "recomputed", csv: "recomputed_seconds", value: (r) => ofPlan(r, r.recomputed_seconds), text: (v) => seconds(v) },
-    { title: "leaves", csv: "offloaded_bytes", value: (r) => ofPlan(r, r.offloaded_bytes), text: (v) => bytes(v) },
+    { title: "offloaded", csv: "offloaded_bytes", value: (r) => ofPlan(r, r.offloaded_bytes), text: (v) => bytes(v) },
     { title: "prefetched", csv: "prefetched_bytes", value: (r) => ofPlan(r, r.prefetched_bytes), text: (v) => bytes(v) },
+    { title: "recomputed", csv: "recomputed_bytes", value: (r) => ofPlan(r, r.recomputed_bytes), text: (v) => bytes(v) },
+    { title: "recomputing", csv: "recomputed_seconds", value: (r) => ofPlan(r, r.recomputed_seconds), text: (v) => seconds(v) },
     { title: "device memory", csv: "device_bytes", value: (r) => r.device_bytes, text: (v) => bytes(v) },
     { title: "planned in", csv: "planning_seconds", value: (r) => r.planning_seconds, text: (v) => seconds(v, 3) },
     { title: "note", value: (r) => r.note, hidden: true },
@@ -37,12 +38,12 @@ function policyPlot(p, planned) {
   return plot({
     id: "policy-times",
     title: "Time of an iteration under every policy",
-    caption: "Shorter is better. A bar is made of what the ops take once, what is recomputed, and what compute waits.",
+    caption: "Shorter is better. A bar is what the ops take once, recomputing, and stalls.",
     about: planned.map((r) => `${r.policy} ${seconds(r.makespan_seconds)}`).join(", "),
     height: () => 92 + planned.length * 34,
     legend: [
       { name: "ops, once", colour: "blue", mark: "box" },
-      { name: "recomputed", colour: "red", mark: "striped" },
+      { name: "recomputing", colour: "red", mark: "striped" },
       { name: "compute waits", colour: "grey", mark: "hatch" },
     ],
     option: (colours, width) => {
@@ -59,7 +60,7 @@ function policyPlot(p, planned) {
           bar("ops, once", once, { color: colours.blue }, {
             markLine: { silent: true, symbol: "none", precision: 12, label: { position: "start" }, data: uprights(colours, [{ x: p.bound_seconds, words: `lower bound ${seconds(p.bound_seconds)}`, colour: "ink", type: "dashed", strong: true }], place, width) },
           }),
-          bar("recomputed", (r) => r.recomputed_seconds, { color: colours.red, decal: stripes(colours) }),
+          bar("recomputing", (r) => r.recomputed_seconds, { color: colours.red, decal: stripes(colours) }),
           bar("compute waits", (r) => r.stalled_seconds, { color: colours.card, borderColor: colours.grey, borderWidth: 1, decal: hatching(colours.grey) }, { label: total }),
         ],
       };
@@ -72,29 +73,11 @@ function policyTip(p, r) {
     ["iteration", seconds(r.makespan_seconds)],
     ["above the bound", percent(r.makespan_seconds / p.bound_seconds - 1)],
     ["compute waits", seconds(r.stalled_seconds)],
-    ["recomputed", seconds(r.recomputed_seconds)],
-    ["leaves", bytes(r.offloaded_bytes)],
+    ["offloaded", bytes(r.offloaded_bytes)],
     ["prefetched", bytes(r.prefetched_bytes)],
+    ["recomputed", bytes(r.recomputed_bytes)],
+    ["recomputing", seconds(r.recomputed_seconds)],
   ]);
 }
 
-function origin() {
-  const { about } = report;
-  const when = known(about.unix_seconds) ? new Date(about.unix_seconds * 1000).toISOString().replace("T", " ").slice(0, 16) : null;
-  const code = (text) => (text ? element("code", {}, text) : null);
-  return section(
-    "origin",
-    "Where this comes from",
-    "Origin",
-    pairs([
-      ["network", about.network],
-      ["data", about.data],
-      ["device", about.device],
-      ...about.machine,
-      ["measured", when ? `${when} UTC` : null],
-      ["Plimsoll", about.commit ? `${about.plimsoll}, commit ${about.commit}` : about.plimsoll],
-      ["command", code(about.command)],
-      ["seed", known(about.seed) ? String(about.seed) : null],
-    ]),
-  );
-}
+const origin = () => section("origin", "Where this comes from", "Origin", originOf(report.about));
