@@ -52,7 +52,7 @@ fn execute(line: &[OsString]) -> u8 {
     let settings = match settings::read(line) {
         Ok(settings) => settings,
         Err(stop) => {
-            let schema = schema_asked(&line, &stop).map(|schema| write_stdout(schema.as_bytes()));
+            let schema = schema_asked(line, &stop).map(|schema| write_stdout(schema.as_bytes()));
             return match schema {
                 Some(Ok(())) => 0,
                 Some(Err(failure)) => end(MessageFormat::Human, &failure),

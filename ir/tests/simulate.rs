@@ -80,6 +80,7 @@ fn full_duplex() {
         prefetched: Bytes(100),
         recomputed: Seconds(0.0),
         recomputed_ops: 0,
+        recomputed_bytes: Bytes::ZERO,
     };
     assert_eq!(timeline.totals(&trace, &schedule), totals);
     let pool = steps(&[(0.0, 100), (3.0, 0), (3.0, 50), (3.0, 150), (5.0, 100), (6.0, 0)]);
@@ -130,7 +131,9 @@ fn latency_and_alternatives_and_recomputation_count() {
     trace.ops[1].alternatives = serde_json::from_value(lean).expect("valid");
     let timeline = simulate(&trace, &schedule);
     assert_eq!(timeline.makespan(), Seconds(5.5));
-    assert_eq!(timeline.totals(&trace, &schedule).recomputed, Seconds(1.0));
+    let Totals { recomputed, recomputed_ops, recomputed_bytes, .. } = timeline.totals(&trace, &schedule);
+    let written = trace.tensors[0].bytes;
+    assert_eq!((recomputed, recomputed_ops, recomputed_bytes), (Seconds(1.0), 1, written), "op 0 writes `a`");
     assert_eq!(timeline.stalls(&schedule), []);
 }
 

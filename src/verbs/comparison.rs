@@ -3,7 +3,7 @@
 
 use crate::failure::Failure;
 use crate::output::{Cell, Format, Table};
-use crate::verbs::report::{is_no_input, printed, written};
+use crate::verbs::pages::{is_no_input, printed, written};
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_study::Study;
 use plimsoll_study::report::Tuned;

@@ -1,5 +1,5 @@
 //! The verbs of the command line, one file each: options in, tables out. `planning` is what `plan` and `compare` share,
-//! `comparison` is `report` of two studies.
+//! `comparison` is `report` of two studies, and `pages` is what `report` writes of one and of two.
 
 pub mod auto;
 pub mod check;
@@ -11,6 +11,7 @@ pub mod doctor;
 pub mod explain;
 pub mod export;
 pub mod networks;
+pub mod pages;
 pub mod plan;
 pub mod planning;
 pub mod profile;

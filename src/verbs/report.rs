@@ -5,8 +5,9 @@ use crate::failure::Failure;
 use crate::files;
 use crate::files::read_valid;
 use crate::interrupt;
-use crate::output::{self, Format, Table};
+use crate::output::{Format, Table};
 use crate::verbs::comparison;
+use crate::verbs::pages::{is_no_input, printed, written};
 use crate::verbs::planning::timeless;
 use crate::verbs::trace::of_a_model;
 use plimsoll_study::Study;
@@ -44,41 +45,6 @@ pub fn run(args: &ReportArgs, format: Format) -> Result<Vec<Table>, Failure> {
     Ok(vec![table(&place)])
 }
 
-/// Makes sure that the output can be written, and is none of the files that are read.
-pub fn is_no_input(out: Option<&Path>, inputs: impl IntoIterator<Item = PathBuf>) -> Result<(), Failure> {
-    let Some(out) = out else { return Ok(()) };
-    files::can_be_made(out)?;
-    inputs.into_iter().try_for_each(|input| Ok(files::not_the_same(&input, out)?))
-}
-
-/// Prints JSON, or writes it where it was asked for.
-pub fn printed(json: String, out: Option<&Path>) -> Result<Vec<Table>, Failure> {
-    let text = json + "\n";
-    match out {
-        Some(path) => files::write_text(path, &text)?,
-        None => output::write_stdout(text.as_bytes())?,
-    }
-    Ok(Vec::new())
-}
-
-/// Writes a page where it was asked for, or to this place if nobody else's file stands there; gives where it is.
-pub fn written(
-    out: Option<&Path>,
-    place: PathBuf,
-    page: impl FnOnce() -> String,
-) -> Result<PathBuf, Failure> {
-    if out.is_none() {
-        let other = "move it elsewhere, or name another file with --out";
-        Study::of_config(&place)
-            .0
-            .are_ours(std::slice::from_ref(&place))
-            .map_err(|error| Failure::from(error).help(other))?;
-    }
-    let place = out.map_or(place, Path::to_owned);
-    files::write_text(&place, &page())?;
-    Ok(place)
-}
-
 /// What `report --format json` prints: of one study or schedule, or of two studies.
 #[derive(schemars::JsonSchema)]
 #[schemars(title = "What `plimsoll report --format json` prints")]
@@ -86,9 +52,9 @@ pub fn written(
 #[allow(dead_code, reason = "only its schema is asked for")]
 enum Printed {
     /// Of one.
-    Report(Report),
+    Report(Box<Report>),
     /// Of two studies.
-    Comparison(Comparison),
+    Comparison(Box<Comparison>),
 }
 
 /// The JSON schema of report/1 and comparison/1.

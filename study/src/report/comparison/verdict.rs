@@ -1,7 +1,8 @@
 //! Which of two studies trains faster, in words and numbers.
 //!
-//! Two measured times differ where they lie further apart than their spreads come to together, as a tuning tells its own batch
-//! from another. Two times of one modelled device differ as the model has it: what the model is off by is mostly common to both.
+//! Two measured times differ where they lie further apart than their spreads come to together, as a tuning tells a batch from
+//! another. Two times of one modelled device differ as the model has it: an error of the model that both have in common changes
+//! neither their order nor the share.
 //! What this file does not do: say which of two networks learns more from an epoch.
 
 use super::data::{Compared, Measure, Verdict};
