@@ -233,7 +233,7 @@ impl Tuned {
         });
         match words {
             Some(words) if tuning.machine.modelled => {
-                format!("Train with batch {batch}: by the model of the device, {words}")
+                format!("Train with batch {batch}: by the model, {words}")
             }
             Some(words) => format!("Train with batch {batch}: measured, {words}"),
             None if keeper == batch => {
