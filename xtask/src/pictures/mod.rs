@@ -21,7 +21,7 @@ const BROWSER: &str = "CHROME";
 const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
 
 /// The first screen, in pixels: it ends below the table of settings.
-const SCREEN: (u32, u32) = (1400, 1010);
+const SCREEN: (u32, u32) = (1400, 994);
 
 /// Makes the pictures, and gives their folder.
 pub fn make(tree: &Tree) -> Result<PathBuf, String> {
