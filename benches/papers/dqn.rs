@@ -1,26 +1,30 @@
 //! DQN (Chen, "GPU memory management for neural networks using deep Q-network") on a GTX 1080 Ti: overhead over memory
 //! reduction.
 //!
-//! Beside the paper's policy stand those that it compares itself with, and two controls: searches over the policy's own
-//! actions that learn nothing, with as many evaluations. Policy and controls run with three seeds; with stochastic depth each
-//! seed has a draw of its own. What the notes say of the rows is worked out from them (`reading.rs`).
+//! Beside the paper's policy stand those that it compares itself with, SuperNeurons in its three modes, and two controls:
+//! searches over the policy's own actions that learn nothing, with as many evaluations. Policy and controls run with three
+//! seeds; with stochastic depth each seed has a draw of its own. K-means is no network (`kmeans.rs`). What the notes say of the
+//! rows is worked out from them (`reading.rs`).
 
+mod kmeans;
 mod reading;
 
 use crate::plot::Plot;
-use crate::subjects::{Scale, Subject, device, peak};
+use crate::subjects::{EVALUATIONS as OURS, Scale, device, peak};
 use crate::table::{Table, or_dash, percent};
 use plimsoll::ir::check::check;
 use plimsoll::ir::search_log::SearchLog;
 use plimsoll::ir::trace::Trace;
 use plimsoll::ir::{Bytes, Seconds};
 use plimsoll::networks::Draw;
+use plimsoll::tuner::model::devices::Modelled;
 use plimsoll::tuner::policies::papers::dqn::Control;
-use plimsoll::tuner::{Limits, Outcome, PlanRequest, Policy, plan_by_control, plan_with_log};
+use plimsoll::tuner::{Allow, Limits, Outcome, PlanRequest, Policy, plan, plan_by_control, plan_with_log};
 use std::time::Instant;
 
-/// Network on CIFAR-10's images, batch. The paper names ResNet and VGG of two depths each, and no batch.
-const NETWORKS: [(&str, u64); 7] = [
+/// Workload and batch: networks on CIFAR-10's images, and points of K-means. The paper names ResNet and VGG of two depths
+/// each, and no batch.
+const WORKLOADS: [(&str, u64); 8] = [
     ("resnet56", 256),
     ("resnet110", 256),
     ("vgg16", 1024),
@@ -28,10 +32,14 @@ const NETWORKS: [(&str, u64); 7] = [
     ("unet", 8),
     ("lstm", 64),
     (STOCHASTIC, 256),
+    (KMEANS, 1 << 23),
 ];
 
 /// The network with stochastic depth.
 const STOCHASTIC: &str = "resnet-sd110";
+
+/// The workload that is no network.
+const KMEANS: &str = "kmeans";
 
 /// What of the memory of keeping everything is saved, parameters and what belongs to them aside.
 const REDUCTIONS: [f64; 6] = [0.2, 0.3, 0.4, 0.5, 0.6, 0.7];
@@ -39,7 +47,14 @@ const REDUCTIONS: [f64; 6] = [0.2, 0.3, 0.4, 0.5, 0.6, 0.7];
 /// The network of the plot.
 const PLOTTED: &str = "resnet110";
 
-const POLICIES: [Policy; 3] = [Policy::Memonger, Policy::SuperNeurons, Policy::Tflms];
+/// What the paper compares itself with: name, policy, and what it may do.
+const SYSTEMS: [(&str, Policy, Allow); 5] = [
+    ("memonger", Policy::MemongerSearch, Allow::ALL),
+    ("superneurons, recomputing", Policy::SuperNeurons, Allow { swap: false, ..Allow::ALL }),
+    ("superneurons, swapping", Policy::SuperNeurons, Allow { recompute: false, ..Allow::ALL }),
+    ("superneurons, both", Policy::SuperNeurons, Allow::ALL),
+    ("tflms", Policy::Tflms, Allow::ALL),
+];
 
 /// Evaluations of the policy, and of each control: fewer than it takes by itself, as each row has nine such searches.
 const EVALUATIONS: u64 = 2000;
@@ -70,13 +85,13 @@ impl Runs {
     }
 }
 
-/// A network at one reduction. All overheads are shares of the time of keeping everything; none where there is no plan.
+/// A workload at one reduction. All overheads are shares of the time of keeping everything; none where there is no plan.
 struct Row {
-    /// Network and batch.
+    /// Workload and batch.
     of: String,
     saved: f64,
-    /// Of each of `POLICIES`, and of plimsoll; of several draws the mean.
-    theirs: [Option<f64>; POLICIES.len()],
+    /// Of each of `SYSTEMS`, and of plimsoll; of several draws the mean.
+    theirs: [Option<f64>; SYSTEMS.len()],
     plimsoll: Option<f64>,
     best: Runs,
     last: Runs,
@@ -86,20 +101,26 @@ struct Row {
     seconds: f64,
 }
 
-/// A subject's trace, and what there is for it in memory.
+/// A trace, and what there is for it in memory.
 struct Case {
-    subject: Subject,
     trace: Trace,
+    device: Modelled,
     budget: Bytes,
+    small: bool,
 }
 
 impl Case {
-    fn new(subject: Subject, batch: u64, saved: f64) -> Case {
-        let trace = subject.trace(batch);
+    fn new(trace: Trace, device: Modelled, saved: f64, small: bool) -> Case {
         let resident = trace.resident_bytes;
         let moving = (peak(&trace) - resident).0 as f64;
         let budget = resident + Bytes((moving * (1.0 - saved)) as u64);
-        Case { subject, trace, budget }
+        Case { trace, device, budget, small }
+    }
+
+    fn request(&self, policy: Policy, evaluations: u64) -> PlanRequest<'static> {
+        let evaluations = Some(if self.small { evaluations / 10 } else { evaluations });
+        let limits = Limits { evaluations, expired: None };
+        PlanRequest { limits, ..PlanRequest::new(self.budget, self.device.link(), policy) }
     }
 
     /// What this takes over keeping everything.
@@ -107,9 +128,9 @@ impl Case {
         makespan / self.trace.fastest_seconds() - 1.0
     }
 
-    fn policy(&self, policy: Policy) -> Option<f64> {
-        let made = self.subject.plan(&self.trace, policy, self.budget)?;
-        Some(self.longer(made.makespan))
+    fn policy(&self, policy: Policy, allow: Allow) -> Option<f64> {
+        let request = PlanRequest { allow, ..self.request(policy, OURS) };
+        self.planned(&plan(&self.trace, &request).expect("a sound request"))
     }
 
     /// That of a plan that is valid.
@@ -121,8 +142,8 @@ impl Case {
 }
 
 /// The mean over draws, where there is a plan for each.
-fn mean(cases: &[Case], policy: Policy) -> Option<f64> {
-    let all: Option<Vec<f64>> = cases.iter().map(|case| case.policy(policy)).collect();
+fn mean(cases: &[Case], policy: Policy, allow: Allow) -> Option<f64> {
+    let all: Option<Vec<f64>> = cases.iter().map(|case| case.policy(policy, allow)).collect();
     all.map(|all| all.iter().sum::<f64>() / all.len() as f64)
 }
 
@@ -131,9 +152,7 @@ fn row(of: String, saved: f64, cases: &[Case]) -> Row {
     let (mut best, mut last, mut seconds) = (Vec::new(), Vec::new(), 0.0);
     let mut controls = [Vec::new(), Vec::new()];
     for (seed, case) in SEEDS.into_iter().zip(cases.iter().cycle()) {
-        let evaluations = Some(if case.subject.is_small() { 200 } else { EVALUATIONS });
-        let limits = Limits { evaluations, expired: None };
-        let request = PlanRequest { limits, seed, ..case.subject.request(Policy::Dqn, case.budget) };
+        let request = PlanRequest { seed, ..case.request(Policy::Dqn, EVALUATIONS) };
         let start = Instant::now();
         let (outcome, log) = plan_with_log(&case.trace, &request).expect("a sound request");
         seconds += start.elapsed().as_secs_f64() / SEEDS.len() as f64;
@@ -148,8 +167,8 @@ fn row(of: String, saved: f64, cases: &[Case]) -> Row {
     Row {
         of,
         saved,
-        theirs: POLICIES.map(|policy| mean(cases, policy)),
-        plimsoll: mean(cases, Policy::Plimsoll),
+        theirs: SYSTEMS.map(|(_, policy, allow)| mean(cases, policy, allow)),
+        plimsoll: mean(cases, Policy::Plimsoll, Allow::ALL),
         best: Runs::new(best),
         last: Runs::new(last),
         random,
@@ -171,66 +190,46 @@ fn empty_table() -> Table {
         "memory saved of what is not resident, %",
         "% longer than keeping everything",
     );
+    let own = ["dqn, best plan", "dqn, last policy", "random", "annealing", "plimsoll", "dqn, seconds"];
+    let heading = ["workload (batch)", "saved"].into_iter().chain(SYSTEMS.map(|system| system.0)).chain(own);
     Table::new(
         "DQN §5.1, Fig. 5: NVIDIA GTX 1080 Ti, CIFAR-10's images. Time over keeping everything, within the peak less what is \
          saved of what is not resident: none of these moves parameters. Medians of three seeds, and from where to where they \
          reach; with stochastic depth each seed has a draw of its own, and the others have the mean of the three.",
-        &[
-            "network (batch)",
-            "saved",
-            "memonger",
-            "superneurons",
-            "tflms",
-            "dqn, best plan",
-            "dqn, last policy",
-            "random",
-            "annealing",
-            "plimsoll",
-            "dqn, seconds",
-        ],
+        &heading.collect::<Vec<_>>(),
         plot,
     )
 }
 
-/// A network's subjects: one, or one for each seed's draw of stochastic depth.
-fn subjects(scale: &Scale, name: &str) -> Option<Vec<Subject>> {
-    let side = (name.starts_with("resnet") || name.starts_with("vgg")).then_some(32);
-    let one = || scale.subject(name, side, device("gtx1080ti", false));
-    if name == STOCHASTIC {
-        return SEEDS.iter().map(|seed| Some(one()?.drawn(Draw { seed: *seed, step: 0 }))).collect();
+/// A workload's cases: one, or one for each seed's draw of stochastic depth; none where the zoo has no such network.
+fn cases(scale: &Scale, name: &str, batch: u64, saved: f64) -> Option<Vec<Case>> {
+    let device = device("gtx1080ti", false);
+    let case = |trace| Case::new(trace, device, saved, scale.small);
+    if name == KMEANS {
+        let points = if scale.small { kmeans::FEW } else { batch };
+        return Some(vec![case(kmeans::trace(points, &device))]);
     }
-    Some(vec![one()?])
+    let side = (name.starts_with("resnet") || name.starts_with("vgg")).then_some(32);
+    let subject = || scale.subject(name, side, device);
+    if name == STOCHASTIC {
+        let draw = |seed: &u64| Some(case(subject()?.drawn(Draw { seed: *seed, step: 0 }).trace(batch)));
+        return SEEDS.iter().map(draw).collect();
+    }
+    Some(vec![case(subject()?.trace(batch))])
 }
 
 pub fn overheads(scale: &Scale) -> Table {
     let mut table = empty_table();
     let mut rows = Vec::new();
-    for (name, batch) in scale.pick(&NETWORKS, 1) {
+    let workloads = if scale.small { &[WORKLOADS[0], WORKLOADS[7]] } else { &WORKLOADS[..] };
+    for (name, batch) in workloads {
         for saved in scale.pick(&REDUCTIONS, 2) {
-            let Some(subjects) = subjects(scale, name) else {
+            let Some(cases) = cases(scale, name, *batch, *saved) else {
                 table.note(format!("{name}: not in the zoo."));
                 break;
             };
-            let cases: Vec<Case> =
-                subjects.into_iter().map(|subject| Case::new(subject, *batch, *saved)).collect();
             let row = row(format!("{name} ({batch})"), *saved, &cases);
-            if scale.small || *name == PLOTTED {
-                let names = POLICIES.iter().map(|policy| policy.name()).chain(["plimsoll", "dqn"]);
-                let all = row.theirs.iter().copied().chain([row.plimsoll, row.best.median()]);
-                for (name, longer) in names.zip(all) {
-                    longer.iter().for_each(|longer| table.plot.add(name, 100.0 * saved, 100.0 * longer));
-                }
-            }
-            let cell = |longer: &Option<f64>| or_dash(*longer, percent);
-            let mut cells = vec![row.of.clone(), percent(*saved)];
-            cells.extend(row.theirs.iter().map(cell));
-            cells.extend([&row.best, &row.last, &row.random, &row.annealing].map(Runs::cell));
-            cells.extend([cell(&row.plimsoll), format!("{:.1}", row.seconds)]);
-            table.alone(cells);
-            if let (Some(dqn), Some(ours)) = (row.best.median(), row.plimsoll) {
-                let of = format!("{name}, {} saved, over dqn", percent(*saved));
-                table.advantage(of, (1.0 + dqn) / (1.0 + ours));
-            }
+            add(&mut table, &row, scale.small || *name == PLOTTED);
             rows.push(row);
         }
     }
@@ -243,7 +242,32 @@ pub fn overheads(scale: &Scale) -> Table {
          (`random`, `annealing`) choose among the actions of dqn, offloading and recomputing whole tensors, and \
          all three have {EVALUATIONS} evaluations."
     ));
-    table.note("Not here: K-means, SuperNeurons' three modes apart, memonger with other layers.");
+    table.note(
+        "memonger is the fastest plan that fits of its search over budgets: segments of up to b bytes, for every b of a grid in \
+         steps of the square root of 2. superneurons has the three modes in which the paper runs it; the paper could not run the \
+         recomputing one on ResNet.",
+    );
+    table.note(kmeans::words(WORKLOADS[WORKLOADS.len() - 1].1));
     table.note("`-`: the policy has no plan in that memory.");
     table
+}
+
+/// Adds a row, and what the plot shows of it.
+fn add(table: &mut Table, row: &Row, plotted: bool) {
+    if plotted {
+        let names = SYSTEMS.iter().map(|system| system.0).chain(["plimsoll", "dqn"]);
+        let all = row.theirs.iter().copied().chain([row.plimsoll, row.best.median()]);
+        for (name, longer) in names.zip(all) {
+            longer.iter().for_each(|longer| table.plot.add(name, 100.0 * row.saved, 100.0 * longer));
+        }
+    }
+    let cell = |longer: &Option<f64>| or_dash(*longer, percent);
+    let mut cells = vec![row.of.clone(), percent(row.saved)];
+    cells.extend(row.theirs.iter().map(cell));
+    cells.extend([&row.best, &row.last, &row.random, &row.annealing].map(Runs::cell));
+    cells.extend([cell(&row.plimsoll), format!("{:.1}", row.seconds)]);
+    table.alone(cells);
+    if let (Some(dqn), Some(ours)) = (row.best.median(), row.plimsoll) {
+        table.advantage(format!("{}, over dqn", row.name()), (1.0 + dqn) / (1.0 + ours));
+    }
 }

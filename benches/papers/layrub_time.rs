@@ -5,9 +5,10 @@ use crate::frameworks::of_all;
 use crate::layrub::{K40M, NOT_LEGIBLE, OVERHEADS};
 use crate::plot::Plot;
 use crate::subjects::{ALL, Made, Scale, device, peak};
-use crate::table::{Table, at_most, in_gb, or_dash, percent};
+use crate::table::{Table, at_most, gb, in_gb, or_dash, percent};
 use plimsoll::ir::exchange::update::simulate_update;
 use plimsoll::ir::exchange::{Form, Interconnect, Overlap};
+use plimsoll::ir::trace::Trace;
 use plimsoll::ir::{Bytes, Seconds};
 use plimsoll::tuner::Policy;
 use plimsoll::tuner::exchange::{Workers, exchange};
@@ -46,7 +47,8 @@ pub fn performance(scale: &Scale) -> Table {
         let [lean, fast] = [Policy::VdnnAllLeanest, Policy::VdnnAllFastest]
             .map(|policy| vdnn.plan(&of, policy, ALL).map(|made| of.fastest_seconds() / made.makespan));
         let share = |made: &Made| kept / made.makespan;
-        let (layrub, ours) = (layrub.as_ref().map(share), ours.as_ref().map(share));
+        let made_by_layrub = layrub;
+        let (layrub, ours) = (made_by_layrub.as_ref().map(share), ours.as_ref().map(share));
         let row = format!("{name} ({batch})");
         let x = table.plot.at(&row);
         let all = [("layrub-hybrid", layrub), ("vdnn-all (m)", lean), ("vdnn-all (p)", fast)];
@@ -82,6 +84,7 @@ pub fn performance(scale: &Scale) -> Table {
                     format!("{row} ({} and {})", percent(layrub), percent(lean)),
                     as_said,
                 );
+                table.note(geeps(&row, &trace, made_by_layrub.as_ref()));
                 let rate = subject.link().offload_bytes_per_second.0;
                 let blobs = of_all(&subject.network, *batch).data;
                 table.note(format!(
@@ -97,8 +100,19 @@ pub fn performance(scale: &Scale) -> Table {
             table.advantage(row, ours / layrub);
         }
     }
-    table.note("GeePS, which the figure shows as well, is none of our policies.");
     table
+}
+
+/// Why the figure's third system is not here, and what follows for a network of what the text says of its memory.
+fn geeps(row: &str, trace: &Trace, layrub: Option<&Made>) -> String {
+    let resident = trace.resident_bytes;
+    let doubled = layrub.map(|made| resident + (made.memory - resident) * 2);
+    format!(
+        "GeePS, which the figure shows as well, is not here: the text gives neither its times nor what it moves when, but only \
+         that its pool is twice as large as the activation data's place (§5.3.1); twice that of layrub-hybrid would be {} of \
+         {row}, which fits the device here, where the paper's GeePS ran out of memory.",
+        or_dash(doubled, |bytes| format!("{} GB", gb(bytes)))
+    )
 }
 
 pub fn unhidden(scale: &Scale) -> Table {
@@ -208,7 +222,10 @@ pub fn end_to_end(scale: &Scale) -> Table {
             );
         }
     }
-    table.note("ResNet-56, the figure's other network, has no epochs in the text.");
+    table.note(
+        "ResNet-56, the figure's other network, has neither batches nor epochs in the text, which says that its results are \
+         similar; what an epoch of it takes at the usual and at the largest batch is in [Table 7](layrub-table7.md).",
+    );
     table
 }
 

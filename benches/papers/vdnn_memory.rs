@@ -7,7 +7,6 @@
 //! dead is anybody's, everything counted, and so for the baseline.
 
 use crate::claims::Claims;
-use crate::frameworks::vdnn_baseline;
 use crate::plot::Plot;
 use crate::subjects::{Made, Scale, device};
 use crate::table::{Table, at_most, gb, in_gb, or_dash, percent};
@@ -59,7 +58,7 @@ impl Counting {
     /// Of bytes that include all that stays on the device.
     fn count(self, case: &Case, bytes: Bytes) -> Bytes {
         match self {
-            Counting::Papers => bytes.saturating_sub(case.trace.resident_bytes) + case.blobs.weights * 2,
+            Counting::Papers => case.counted(bytes),
             Counting::Ours => bytes,
         }
     }
@@ -67,7 +66,7 @@ impl Counting {
     fn baseline(self, case: &Case, measure: &Measure) -> Bytes {
         match self {
             // The same at all times.
-            Counting::Papers => vdnn_baseline(&case.blobs, &case.trace),
+            Counting::Papers => case.baseline(),
             Counting::Ours => (measure.of)(&case.oracle),
         }
     }
@@ -88,7 +87,7 @@ pub fn most(scale: &Scale) -> Table {
     let said = |case: &Case| SAID.iter().find(|said| said.network == case.name && said.of.is_none());
     for case in cases(scale, false) {
         let (Some(said), Some(lean)) = (said(&case), case.made(VARIANTS[0].1).0) else { continue };
-        let base = in_gb(vdnn_baseline(&case.blobs, &case.trace));
+        let base = in_gb(case.baseline());
         let all = in_gb(Counting::Papers.count(&case, lean.alive));
         table.note(format!(
             "Why {} saves less here: the published base is {:.1} GB above ours, which is workspace, of which the model gives \

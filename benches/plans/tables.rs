@@ -299,7 +299,8 @@ pub fn best(runs: &mut Runs) {
         let recomputes = matches!(policy, Policy::SuperNeurons | Policy::Memonger);
         let mut cells = Vec::new();
         for (means, half, name, _) in MODES {
-            // Without its means such a policy keeps everything; a policy that has no use for them is the same with them.
+            // Without its means such a policy is none: it keeps everything, or only swaps. A policy that has no use for them is
+            // the same with them.
             if recomputes && means == Means::OffloadOnly {
                 cells.push(String::new());
                 continue;

@@ -104,6 +104,9 @@ fn enlarged_networks_have_the_layers_that_their_papers_say() {
         ("vgg16", 16),
         ("vgg116", 116),
         ("vgg416", 416),
+        // vDNN's VGG-116 and VGG-516 (§4.3), which count the 16 + 100k convolutions.
+        ("vgg119", 119),
+        ("vgg519", 519),
         ("resnet35", 35),
         ("resnet50", 50),
         ("resnet302", 302),
@@ -234,6 +237,7 @@ fn specs_that_make_no_sense_are_refused_with_what_to_do() {
     check("resnet99999999999999", 32, 3, 10, &["resnet9998"]);
     check("resnet0", 32, 3, 10, &["no network is called", "resnet20"]);
     check("vgg17", 64, 3, 10, &["vgg16", "vgg19"]);
+    check("vgg22", 64, 3, 10, &["vgg21", "vgg24"]);
     check("resnet51-imagenet", 224, 3, 10, &["resnet50-imagenet", "resnet53-imagenet", "3n + 2"]);
     check("resnet51-cifar", 32, 3, 10, &["resnet50-cifar", "resnet56-cifar", "6n + 2"]);
     check("wrn-9-4", 32, 3, 10, &["wrn-8-4", "wrn-10-4", "6n + 4"]);

@@ -233,6 +233,23 @@ fn memonger_makes_segments_of_sqrt_n_layers_again() {
 }
 
 #[test]
+fn memonger_search_takes_the_fastest_segments_that_fit() {
+    let mut trace = chain(&["conv"; 9]);
+    assert!(run_again(&plan(&trace, peak(&trace), Policy::MemongerSearch)).is_empty());
+    // For b of half of all outputs: segments 0 to 4, and 5 to 8, which stays.
+    let halved = plan(&trace, peak(&trace) - Bytes(1), Policy::MemongerSearch);
+    assert_eq!((run_again(&halved), offloads(&halved)), (vec![0, 1, 2, 3], vec![]));
+    // x_3 is large: as a boundary of even segments it stays, while 0 to 3 in one segment give it up.
+    trace.tensors[3].bytes = Bytes(1000);
+    let of = |policy, budget| planned(&trace, &request(budget, RATE, Duplex::Full, policy));
+    assert!(of(Policy::Memonger, Bytes(1599)).is_err() && of(Policy::Memonger, Bytes(1600)).is_ok());
+    let searched = of(Policy::MemongerSearch, Bytes(1500)).expect("it fits");
+    assert_eq!(run_again(&searched), [0, 1, 2]);
+    let short = of(Policy::MemongerSearch, Bytes(1499)).expect_err("no division needs less");
+    assert_eq!(short.needs, Bytes(1500));
+}
+
+#[test]
 fn superneurons_makes_cheap_layers_again_and_swaps_the_rest() {
     let mut trace = chain(&["conv", "relu", "conv", "relu", "conv", "relu"]);
     let kept = plan(&trace, peak(&trace), Policy::SuperNeurons);
@@ -242,6 +259,15 @@ fn superneurons_makes_cheap_layers_again_and_swaps_the_rest() {
     // Two fewer than the 8 that the peak has: for 500 bytes one of the checkpoints leaves, the first.
     let swapped = plan(&trace, Bytes(500), Policy::SuperNeurons);
     assert_eq!((run_again(&swapped), offloads(&swapped)), (vec![3, 1], vec![0]));
+    // Either alone: recomputing needs 600 bytes, and swapping takes all that recomputing would have given up besides.
+    let alone = |budget, swap, recompute| {
+        let allow = Allow { swap, recompute, ..Allow::ALL };
+        let request = request(Bytes(budget), RATE, Duplex::Full, Policy::SuperNeurons);
+        planned(&trace, &PlanRequest { allow, ..request }).map(|plan| (run_again(&plan), offloads(&plan)))
+    };
+    assert_eq!(alone(600, false, true), Ok((vec![3, 1], vec![])));
+    assert_eq!(alone(599, false, true).expect_err("too little").needs, Bytes(600));
+    assert_eq!(alone(500, true, false), Ok((vec![], vec![0, 1, 2])));
     // What cannot be recomputed stays.
     trace.ops[1].recomputable = false;
     let again = plan(&trace, peak(&trace) - Bytes(1), Policy::SuperNeurons);

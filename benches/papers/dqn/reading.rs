@@ -1,7 +1,7 @@
 //! What the rows of DQN's figure 5 show, in words, and what of the paper's claims they contradict. Every number, and who is
 //! ahead, is worked out from the rows.
 
-use super::{Row, STOCHASTIC};
+use super::{KMEANS, Row, STOCHASTIC, SYSTEMS};
 use crate::claims::Claims;
 use crate::table::{Table, at_most, percent};
 
@@ -10,8 +10,8 @@ type Column = fn(&Row) -> Option<f64>;
 
 const OTHERS: [(&str, Column); 5] = [
     ("memonger", |row| row.theirs[0]),
-    ("superneurons", |row| row.theirs[1]),
-    ("tflms", |row| row.theirs[2]),
+    ("superneurons", |row| row.theirs[1..4].iter().flatten().copied().reduce(f64::min)),
+    ("tflms", |row| row.theirs[4]),
     ("random", |row| row.random.median()),
     ("annealing", |row| row.annealing.median()),
 ];
@@ -22,7 +22,7 @@ fn no_longer(one: f64, other: f64) -> bool {
 }
 
 impl Row {
-    fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         format!("{} at {:.0} % saved", self.of, 100.0 * self.saved)
     }
 
@@ -47,18 +47,14 @@ pub(super) fn read(table: &mut Table, rows: &[Row]) {
     let all: Vec<String> =
         OTHERS.iter().map(|(name, of)| format!("{name} {}", shorter(&both(rows, Row::dqn, *of)))).collect();
     table.note(format!(
-        "Rows in which dqn is as fast (to 0.1 %) or faster, where both have a plan: {}.",
+        "Rows in which dqn is as fast (to 0.1 %) or faster, where both have a plan (superneurons in its fastest mode): {}.",
         all.join(", ")
     ));
-    let [(_, memonger), (_, superneurons), ..] = OTHERS;
-    table.note(format!(
-        "The paper's order is dqn, superneurons, memonger. superneurons is as fast as memonger or faster {} rows in which both \
-         have a plan; all three are in that order {} rows in which all have one.",
-        shorter(&both(rows, superneurons, memonger)),
-        ordered(rows, superneurons, memonger),
-    ));
+    let [memonger, superneurons, ..] = OTHERS;
+    table.note(order(rows, superneurons, memonger));
     table.note(weakest(rows));
-    behind(table, rows, superneurons);
+    behind(table, rows, superneurons, memonger);
+    table.note(modes(rows));
     let late = both(rows, |row| row.last.median(), Row::dqn);
     let far = late.iter().filter(|(_, last, best)| last - best > 0.05).count();
     table.note(format!(
@@ -69,28 +65,69 @@ pub(super) fn read(table: &mut Table, rows: &[Row]) {
     claims(&mut table.claims, rows);
 }
 
-/// "in x of y", of the rows in which dqn, the first and the second follow one another.
-fn ordered(rows: &[Row], first: Column, second: Column) -> String {
-    let all: Vec<(f64, f64, f64)> =
-        rows.iter().filter_map(|row| Some((row.dqn()?, first(row)?, second(row)?))).collect();
-    let ordered = all.iter().filter(|(a, b, c)| no_longer(*a, *b) && no_longer(*b, *c)).count();
-    format!("in {ordered} of {}", all.len())
+/// The workloads, in the order of their rows.
+fn workloads(rows: &[Row]) -> Vec<&str> {
+    let mut names: Vec<&str> = rows.iter().map(|row| &*row.of).collect();
+    names.dedup();
+    names
 }
 
-/// The networks by what dqn costs there, the most first.
-fn weakest(rows: &[Row]) -> String {
-    let mut names: Vec<&str> = Vec::new();
-    rows.iter().for_each(|row| {
-        if !names.contains(&&*row.of) {
-            names.push(&row.of);
+/// The paper's order by workload: in how many rows it holds, and where it fails by how much.
+fn order(rows: &[Row], first: (&str, Column), second: (&str, Column)) -> String {
+    let all_three = |row: &Row| Some((row.dqn()?, first.1(row)?, second.1(row)?));
+    let (mut ordered, mut count, mut words) = (0, 0, Vec::new());
+    for name in workloads(rows) {
+        let found: Vec<(f64, f64, f64)> =
+            rows.iter().filter(|row| row.of == name).filter_map(all_three).collect();
+        if found.is_empty() {
+            continue;
         }
-    });
+        let holds = found.iter().filter(|(a, b, c)| no_longer(*a, *b) && no_longer(*b, *c)).count();
+        let most = |behind: &dyn Fn(&(f64, f64, f64)) -> f64| found.iter().map(behind).fold(0.0, f64::max);
+        let fails =
+            [("dqn", first.0, most(&|row| row.0 - row.1)), (first.0, second.0, most(&|row| row.1 - row.2))];
+        let fails: Vec<String> = fails
+            .into_iter()
+            .filter(|(_, _, points)| !no_longer(*points, 0.0))
+            .map(|(one, other, points)| format!("{one} up to {:.1} points behind {other}", 100.0 * points))
+            .collect();
+        let fails = if fails.is_empty() { String::new() } else { format!(" ({})", fails.join(", ")) };
+        words.push(format!("{name} {holds} of {}{fails}", found.len()));
+        (ordered, count) = (ordered + holds, count + found.len());
+    }
+    format!(
+        "The paper's order is dqn, {}, {}. It holds in {ordered} of {count} rows in which all three have a plan: {}.",
+        first.0,
+        second.0,
+        words.join("; ")
+    )
+}
+
+/// In how many rows each mode of superneurons has a plan, and in how many it is the fastest of them.
+fn modes(rows: &[Row]) -> String {
+    let [_, (_, fastest), ..] = OTHERS;
+    let of = |at: usize| {
+        let there = both(rows, fastest, fastest).len();
+        let made = rows.iter().filter_map(|row| Some((row.theirs[at]?, fastest(row)?)));
+        let (count, best) = made.fold((0, 0), |(count, best), (one, fastest)| {
+            (count + 1, best + usize::from(no_longer(one, fastest)))
+        });
+        format!("{} has a plan in {count} of {there} rows and is the fastest in {best}", SYSTEMS[at].0)
+    };
+    format!("Modes of superneurons, where any has a plan: {}.", [1, 2, 3].map(of).join("; "))
+}
+
+/// The workloads by what dqn costs there, the most first.
+fn weakest(rows: &[Row]) -> String {
     let of = |name: &str| {
         let found: Vec<f64> = rows.iter().filter(|row| row.of == name).filter_map(Row::dqn).collect();
         (found.iter().sum::<f64>() / found.len().max(1) as f64, found.len())
     };
-    let mut means: Vec<(&str, f64, usize)> =
-        names.into_iter().map(|name| (name, of(name).0, of(name).1)).filter(|mean| mean.2 > 0).collect();
+    let mut means: Vec<(&str, f64, usize)> = workloads(rows)
+        .into_iter()
+        .map(|name| (name, of(name).0, of(name).1))
+        .filter(|mean| mean.2 > 0)
+        .collect();
     means.sort_by(|a, b| b.1.total_cmp(&a.1));
     let list: Vec<String> =
         means.iter().map(|(name, mean, count)| format!("{name} {} ({count} rows)", percent(*mean))).collect();
@@ -98,7 +135,7 @@ fn weakest(rows: &[Row]) -> String {
     let stochastic = match place {
         Some(0) => "stochastic depth is the weakest, as in the paper".to_owned(),
         Some(place) => format!(
-            "stochastic depth, the paper's weakest, is number {} of {} here: each draw has a plan of its own",
+            "stochastic depth, the paper's weakest, is number {} of {} here, since each draw has a plan of its own",
             place + 1,
             means.len()
         ),
@@ -110,19 +147,26 @@ fn weakest(rows: &[Row]) -> String {
     )
 }
 
-/// Where superneurons is ahead, by how much at most, and why.
-fn behind(table: &mut Table, rows: &[Row], superneurons: Column) {
-    let both = both(rows, Row::dqn, superneurons);
-    let ahead = || both.iter().filter(|(_, dqn, other)| !no_longer(*dqn, *other));
-    let Some((row, dqn, other)) = ahead().max_by(|a, b| (a.1 - a.2).total_cmp(&(b.1 - b.2))) else { return };
-    table.note(format!(
-        "superneurons is ahead of dqn in {} rows, by {:.0} points at most ({}). What is cheap to recompute is a rule of \
-         superneurons' from the start; dqn must learn it in its episodes, and so that swapping no longer pays once the link is \
-         full. Equation (3) cannot say that: the graph's state adds the same to the value of every action.",
-        ahead().count(),
-        100.0 * (dqn - other),
-        row.name(),
-    ));
+/// Where others are ahead, by how much at most, and why.
+fn behind(table: &mut Table, rows: &[Row], superneurons: (&str, Column), memonger: (&str, Column)) {
+    let ahead: Vec<String> = [superneurons, memonger]
+        .into_iter()
+        .filter_map(|(name, of)| {
+            let mut ahead = both(rows, Row::dqn, of);
+            ahead.retain(|(_, dqn, other)| !no_longer(*dqn, *other));
+            let (row, dqn, other) = ahead.iter().max_by(|a, b| (a.1 - a.2).total_cmp(&(b.1 - b.2)))?;
+            let most = 100.0 * (dqn - other);
+            Some(format!("{name} in {} rows, by {most:.0} points at most ({})", ahead.len(), row.name()))
+        })
+        .collect();
+    if !ahead.is_empty() {
+        table.note(format!(
+            "Ahead of dqn are {}. What is cheap to recompute is a rule of theirs from the start; dqn must learn it in its \
+             episodes, and so that swapping no longer pays once the link is full. Equation (3) cannot say that: the graph's \
+             state adds the same to the value of every action.",
+            ahead.join("; ")
+        ));
+    }
 }
 
 /// What §5.1 and §5.2 say, held against the rows.
@@ -133,14 +177,19 @@ fn claims(claims: &mut Claims, rows: &[Row]) {
             claims.hold(&format!("DQN takes less time than {name} (§5.1)"), numbers, no_longer(dqn, other));
         }
     }
+    for row in rows.iter().filter(|row| row.of.starts_with(KMEANS) && row.dqn().is_some()) {
+        let words = "Of these four only DQN supports K-means (§5.1)";
+        claims.hold(words, row.name(), row.theirs.iter().all(Option::is_none));
+    }
     for row in rows.iter().filter(|row| row.theirs.iter().any(Option::is_some)) {
         let words = "DQN saves as much memory as any of the other three (§5.1)";
         claims.hold(words, row.name(), row.dqn().is_some());
     }
     let weak = ["unet", "lstm", STOCHASTIC];
     let is_weak = |row: &Row| weak.iter().any(|name| row.of.starts_with(name));
+    let is_strong = |row: &Row| !is_weak(row) && !row.of.starts_with(KMEANS);
     for row in rows.iter().filter(|row| is_weak(row)) {
-        let strong = rows.iter().filter(|other| !is_weak(other) && other.saved == row.saved);
+        let strong = rows.iter().filter(|other| is_strong(other) && other.saved == row.saved);
         let strong: Vec<f64> = strong.filter_map(Row::dqn).collect();
         if let (Some(dqn), false) = (row.dqn(), strong.is_empty()) {
             let mean = strong.iter().sum::<f64>() / strong.len() as f64;

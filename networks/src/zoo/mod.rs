@@ -66,7 +66,7 @@ const ENTRIES: &[Entry] = &[
     imagenet("vgg19", "VGG E"),
     imagenet(
         "vgg<N>",
-        "vgg16 with (N - 16) / 5 more convolutions in each group (vDNN §4.3); N = 21, 26, ...",
+        "vgg16 or vgg19 with k more convolutions in each group (vDNN §4.3); N = 16 + 5k or 19 + 5k",
     ),
     imagenet(
         "googlenet",

@@ -1,4 +1,6 @@
-//! VGG (Simonyan and Zisserman 2015), and its configuration D enlarged as vDNN §4.3 does.
+//! VGG (Simonyan and Zisserman 2015), and its configurations D and E enlarged as vDNN §4.3 does. What vDNN calls VGG-16 is E,
+//! named after its 16 convolutions, so that its VGG-116 to VGG-516 are `vgg119` to `vgg519` here; a depth counts the three
+//! fully connected layers too.
 
 use super::alexnet::classifier;
 use super::{impossible, numbers};
@@ -7,17 +9,18 @@ use crate::error::NetworkError;
 use plimsoll_ir::network::{Network, NetworkSpec, Window};
 
 /// Which depths VGG networks have.
-const RULE: &str = "VGG networks have the depths 11, 13, 16 and 19, and 16 + 5k up to 9996 (k more convolutions in \
-                        each of the five groups)";
+const RULE: &str = "VGG networks have the depths 11 and 13, and 16 + 5k and 19 + 5k up to 9999 (k more convolutions in \
+                        each of the five groups of VGG D and E)";
 
-/// Convolutions of each of the five groups: configurations A, B, D and E of Simonyan and Zisserman 2015, and D
+/// Convolutions of each of the five groups: configurations A, B, D and E of Simonyan and Zisserman 2015, and the last two
 /// enlarged evenly.
 fn groups(depth: u32) -> Option<[u32; 5]> {
+    let enlarged = |groups: [u32; 5], by: u32| groups.map(|n| n + by / 5);
     match depth {
         11 => Some([1, 1, 2, 2, 2]),
         13 => Some([2; 5]),
-        19 => Some([2, 2, 4, 4, 4]),
-        16..10_000 if (depth - 16).is_multiple_of(5) => Some([2, 2, 3, 3, 3].map(|n| n + (depth - 16) / 5)),
+        16..10_000 if depth % 5 == 1 => Some(enlarged([2, 2, 3, 3, 3], depth - 16)),
+        19..10_000 if depth % 5 == 4 => Some(enlarged([2, 2, 4, 4, 4], depth - 19)),
         _ => None,
     }
 }

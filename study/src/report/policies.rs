@@ -123,7 +123,7 @@ pub fn paper(policy: Policy) -> &'static str {
         Policy::Tflms => "Euro-Par'20, after TFLMS",
         Policy::AutoSwap => "Euro-Par'20, after AutoSwap",
         Policy::SuperNeurons => "SuperNeurons",
-        Policy::Memonger => "Memonger",
+        Policy::Memonger | Policy::MemongerSearch => "Memonger",
         Policy::Dqn => "DQN",
         Policy::Optimal | Policy::Plimsoll => "Plimsoll",
     }

@@ -52,16 +52,14 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>) -> Result<(Outcom
     let host = request.allow.host.filter(|_| swap);
     let request = &PlanRequest { allow: Allow { swap, host, ..request.allow }, ..*request };
     let allowed = match request.policy {
-        Policy::Memonger => recompute,
-        Policy::SuperNeurons => recompute && swap,
-        Policy::Plimsoll => recompute || swap,
-        Policy::Optimal => recompute || swap,
+        Policy::Memonger | Policy::MemongerSearch => recompute,
+        Policy::SuperNeurons | Policy::Plimsoll | Policy::Optimal => recompute || swap,
         _ => swap,
     };
     let policy = if allowed { request.policy } else { Policy::Keep };
     let bound = match policy {
         Policy::Plimsoll if recompute || !swap => trace.fastest_seconds(),
-        Policy::Memonger | Policy::SuperNeurons | Policy::Dqn | Policy::Optimal => {
+        Policy::Memonger | Policy::MemongerSearch | Policy::SuperNeurons | Policy::Dqn | Policy::Optimal => {
             lower_bound_within(trace, request.budget, &request.link, request.allow, &request.limits)
         }
         _ => quick_offload_bound(trace, request.budget, &request.link, &request.limits),

@@ -8,11 +8,11 @@ use plimsoll_ir::schedule::place_on_host;
 /// What a plan may do besides keeping everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allow {
-    /// Run ops again. Policies `Plimsoll`, `Optimal`, `Dqn`, `SuperNeurons` and `Memonger` do; without it the last two keep
-    /// everything.
+    /// Run ops again. Policies `Plimsoll`, `Optimal`, `Dqn`, `SuperNeurons`, `Memonger` and `MemongerSearch` do; without it
+    /// the last two keep everything.
     pub recompute: bool,
     /// Move tensors to the host and back. Without it every policy keeps everything but those that recompute ops without
-    /// swapping, which are the ones above but for `SuperNeurons`.
+    /// swapping, which are the ones above but for `Dqn`.
     pub swap: bool,
     /// Move pieces of tensors. Only `Plimsoll` does.
     pub pieces: bool,

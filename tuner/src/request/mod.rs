@@ -67,8 +67,12 @@ impl<'a> PlanRequest<'a> {
         let Allow { recompute, swap, .. } = self.allow;
         recompute
             && match self.policy {
-                Policy::Plimsoll | Policy::Optimal | Policy::Memonger => true,
-                Policy::SuperNeurons | Policy::Dqn => swap,
+                Policy::Plimsoll
+                | Policy::Optimal
+                | Policy::Memonger
+                | Policy::MemongerSearch
+                | Policy::SuperNeurons => true,
+                Policy::Dqn => swap,
                 _ => false,
             }
     }

@@ -51,6 +51,8 @@ pub enum Policy {
     SuperNeurons,
     /// The outputs of every sqrt(n)-th layer are kept, the rest is recomputed (Memonger).
     Memonger,
+    /// The same with the segments that are fastest within the memory, of those that Memonger's search over budgets tries.
+    MemongerSearch,
     /// What a deep Q-network chooses that is trained on the iteration itself, offloading and recomputing (DQN): see
     /// [`crate::policies::papers::dqn`].
     Dqn,
@@ -63,8 +65,8 @@ pub enum Policy {
 
 impl Policy {
     /// All that take traces of any size, plan them in a moment and have a rule of their own: all but [`Policy::Dqn`], which
-    /// trains for seconds, [`Policy::Optimal`], and vDNN's with one kind of algorithms. None of their plans is better than that
-    /// of [`Policy::Plimsoll`], whose candidates they are.
+    /// trains for seconds, [`Policy::Optimal`], vDNN's with one kind of algorithms and [`Policy::MemongerSearch`]. None of their
+    /// plans is better than that of [`Policy::Plimsoll`], whose candidates they are.
     pub const ALL: [Policy; 18] = [
         Policy::Keep,
         Policy::Naive,
@@ -87,13 +89,14 @@ impl Policy {
     ];
 
     fn every() -> impl Iterator<Item = Policy> {
-        let of_one_kind = [
+        let variants = [
             Policy::VdnnAllLeanest,
             Policy::VdnnAllFastest,
             Policy::VdnnConvLeanest,
             Policy::VdnnConvFastest,
+            Policy::MemongerSearch,
         ];
-        Policy::ALL.into_iter().chain(of_one_kind).chain([Policy::Dqn, Policy::Optimal])
+        Policy::ALL.into_iter().chain(variants).chain([Policy::Dqn, Policy::Optimal])
     }
 
     /// The names of all of them, as a sentence lists them.
@@ -104,7 +107,7 @@ impl Policy {
 
     /// Whether it ever moves anything to the host.
     pub(crate) fn swaps(self) -> bool {
-        !matches!(self, Policy::Keep | Policy::LayrubIntra | Policy::Memonger)
+        !matches!(self, Policy::Keep | Policy::LayrubIntra | Policy::Memonger | Policy::MemongerSearch)
     }
 
     /// The name on the command line and in documents.
@@ -131,6 +134,7 @@ impl Policy {
             Policy::AutoSwap => "autoswap",
             Policy::SuperNeurons => "superneurons",
             Policy::Memonger => "memonger",
+            Policy::MemongerSearch => "memonger-search",
             Policy::Dqn => "dqn",
             Policy::Optimal => "optimal",
             Policy::Plimsoll => "plimsoll",

@@ -1,50 +1,122 @@
-//! Memonger (Chen et al., "Training deep nets with sublinear memory cost", arXiv 1604.06174), as the papers of this house
-//! compare with it: of n layers, what every sqrt(n)-th leaves is kept, and the rest of a segment is recomputed, at once,
-//! when the backward pass comes to it. Nothing is swapped.
+//! Memonger (Chen et al., "Training deep nets with sublinear memory cost", arXiv 1604.06174): of n layers, what the last layer
+//! of each segment leaves is kept, and the rest of the segment is recomputed, at once, when the backward pass comes to it.
+//! Nothing is swapped.
 //!
-//! Layers are the stages of `chain.rs`, evenly divided. A segment's boundary is what a later segment's forward ops
-//! read; where such an op updates it in place, what it makes of it. What cannot be recomputed, such as the mask of a
-//! dropout, stays, and so does the last segment, with which the backward pass begins. The paper's search for a division
-//! that fits a budget (its Algorithm 3) is not here: sqrt(n) is what it is known and compared for.
+//! - `memonger`, as the papers of this house compare with it: sqrt(n) segments, evenly divided.
+//! - `memonger-search`: the paper's search over budgets. Its Algorithm 3 ends a segment with the layer that makes the
+//!   segment's outputs exceed b bytes. It is run for every b of a grid in steps of sqrt(2), the step by which the paper
+//!   brackets the best b, from all outputs together (nothing is recomputed) down to the smallest output. The paper takes the division that needs least memory; here it is the fastest that fits.
+//!
+//! Layers are the stages of `chain.rs`, and an output is what a stage keeps for the backward pass. A segment's boundary is
+//! what a later segment's forward ops read; where such an op updates it in place, what it makes of it. What cannot be
+//! recomputed, such as the mask of a dropout, stays, and so does the last segment, with which the backward pass begins.
 
-use super::chain::chain;
+use super::chain::{Stage, chain};
 use super::keep::keep;
 use super::recomputing::{GivenUp, Unrolled, keep_in_stead, restrict};
 use crate::decide::gaps::{Alternatives, Gaps};
 use crate::decide::placement::Slot;
 use crate::iteration::uses::Uses;
 use crate::numbers::real;
-use crate::place::realise::{Case, GIVEN, Realised};
-use crate::request::PlanError;
-use plimsoll_ir::Bytes;
+use crate::place::realise::{Attempt, Case, GIVEN, Realised};
+use crate::request::{PlanError, Witness};
+use plimsoll_ir::{Bytes, Seconds};
+use std::f64::consts::SQRT_2;
 
+/// Nothing is swapped, so that pool and windows are no matter.
+const ATTEMPTS: [Attempt; 2] = [GIVEN[1], GIVEN[9]];
+
+/// `memonger`.
 pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
-    let uses = Uses::of(case.trace);
-    let mut given_up = segments(case, &uses);
-    restrict(case.trace, &uses, &mut given_up);
-    let Some(unrolled) = Unrolled::new(case.trace, &uses, &given_up) else {
-        return keep(case, case.thorough());
-    };
-    case.realise_unrolled(&unrolled, false, &[GIVEN[1], GIVEN[9]])
+    let layers = Layers::of(case);
+    let count = layers.stages.len();
+    let segments = real(count).sqrt().round().max(1.0) as usize;
+    let evenly: Vec<usize> = (0..count).map(|layer| layer * segments / count).collect();
+    match layers.unrolled(&evenly) {
+        Some(unrolled) => case.realise_unrolled(&unrolled, false, &ATTEMPTS),
+        None => keep(case, case.thorough()),
+    }
 }
 
-/// By value: the segment with which it is recomputed.
-fn segments(case: &Case<'_>, uses: &Uses) -> GivenUp {
-    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
-    let stages = chain(case.trace, &gaps);
-    let count = real(stages.len()).sqrt().round().max(1.0) as usize;
-    let mut segment_of = Vec::new();
-    for (i, stage) in stages.iter().enumerate() {
-        let segment = i * count / stages.len();
-        segment_of.extend(Slot::each(stage.forward_slots.clone()).map(|_| segment));
+/// `memonger-search`.
+pub(crate) fn searched(case: &Case<'_>) -> Result<Realised, PlanError> {
+    let layers = Layers::of(case);
+    let unrolled = layers.divisions().into_iter().filter_map(|division| layers.unrolled(&division));
+    let mut found: Vec<(Seconds, Unrolled)> =
+        unrolled.map(|unrolled| (unrolled.trace.fastest_seconds(), unrolled)).collect();
+    found.sort_by(|a, b| a.0.0.total_cmp(&b.0.0));
+    let mut nearest: Option<Witness> = None;
+    for (_, unrolled) in &found {
+        match case.realise_unrolled(unrolled, false, &ATTEMPTS)? {
+            Realised::Short(short) => {
+                if nearest.as_ref().is_none_or(|than| short.distance() < than.distance()) {
+                    nearest = Some(short);
+                }
+            }
+            found => return Ok(found),
+        }
     }
-    let mut given_up: GivenUp = vec![None; uses.tensor.len()].into();
-    for (made, segment) in uses.writes.iter().zip(&segment_of) {
-        made.iter().for_each(|v| given_up[*v] = Some(*segment).filter(|s| *s + 1 < count));
+    match nearest {
+        Some(short) => Ok(Realised::Short(short)),
+        None => keep(case, case.thorough()),
     }
-    for (read, segment) in uses.reads.iter().zip(&segment_of) {
-        read.iter().for_each(|v| given_up[*v] = given_up[*v].filter(|of| of == segment));
+}
+
+/// What is divided into segments.
+struct Layers<'a> {
+    case: &'a Case<'a>,
+    uses: Uses,
+    stages: Vec<Stage>,
+}
+
+impl<'a> Layers<'a> {
+    fn of(case: &'a Case<'a>) -> Layers<'a> {
+        let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
+        Layers { case, uses: Uses::of(case.trace), stages: chain(case.trace, &gaps) }
     }
-    keep_in_stead(uses, segment_of.len(), &mut given_up);
-    given_up
+
+    /// By layer its segment: Algorithm 3 for all budgets of the grid, each division once.
+    fn divisions(&self) -> Vec<Vec<usize>> {
+        let outputs = || self.stages.iter().map(|stage| Bytes(stage.bytes).to_f64());
+        let least = outputs().filter(|bytes| *bytes > 0.0).fold(f64::INFINITY, f64::min);
+        let mut divisions: Vec<Vec<usize>> = Vec::new();
+        let mut budget = outputs().sum::<f64>();
+        while budget >= least {
+            let (mut segment, mut sum) = (0, 0.0);
+            let division = outputs().map(|bytes| {
+                let here = segment;
+                sum += bytes;
+                if sum > budget {
+                    (segment, sum) = (segment + 1, 0.0);
+                }
+                here
+            });
+            let division = division.collect();
+            if divisions.last() != Some(&division) {
+                divisions.push(division);
+            }
+            budget /= SQRT_2;
+        }
+        divisions
+    }
+
+    /// The iteration with these segments; none where it could not be counted with.
+    fn unrolled(&self, segment_of: &[usize]) -> Option<Unrolled> {
+        let Layers { case, uses, stages } = self;
+        let last = segment_of.last().copied().unwrap_or(0);
+        let mut by_op = Vec::new();
+        for (stage, segment) in stages.iter().zip(segment_of) {
+            by_op.extend(Slot::each(stage.forward_slots.clone()).map(|_| *segment));
+        }
+        let mut given_up: GivenUp = vec![None; uses.tensor.len()].into();
+        for (made, segment) in uses.writes.iter().zip(&by_op) {
+            made.iter().for_each(|v| given_up[*v] = Some(*segment).filter(|segment| *segment < last));
+        }
+        for (read, segment) in uses.reads.iter().zip(&by_op) {
+            read.iter().for_each(|v| given_up[*v] = given_up[*v].filter(|of| of == segment));
+        }
+        keep_in_stead(uses, by_op.len(), &mut given_up);
+        restrict(case.trace, uses, &mut given_up);
+        Unrolled::new(case.trace, uses, &given_up)
+    }
 }

@@ -40,6 +40,7 @@ pub(crate) fn realise(policy: Policy, case: &Case<'_>) -> Result<Realised, PlanE
         Policy::AutoSwap => baselines::autoswap(case),
         Policy::SuperNeurons => superneurons::realise(case),
         Policy::Memonger => memonger::realise(case),
+        Policy::MemongerSearch => memonger::searched(case),
         Policy::Dqn | Policy::Optimal | Policy::Plimsoll => {
             unreachable!("{policy} gives more than a schedule, and was asked before")
         }

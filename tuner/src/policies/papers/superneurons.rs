@@ -9,12 +9,15 @@
 //!   that are part of a normalisation, too) and concatenations are checkpoints here: through them, making one segment again
 //!   would have to recompute all before it.
 //! - What then still does not fit is swapped, what was used least recently first, as much as is needed.
+//!
+//! Where a request allows only one of them ([`Allow`]), it is SuperNeurons with recomputation alone, or with swapping alone:
+//! the modes in which DQN §5.1 has it run.
 
 use super::keep::keep;
 use super::recomputing::{GivenUp, Unrolled, keep_in_stead, restrict};
 use crate::iteration::uses::{Uses, ValueId};
 use crate::place::realise::{Case, GIVEN, Realised};
-use crate::request::PlanError;
+use crate::request::{Allow, PlanError};
 use plimsoll_ir::trace::Phase;
 
 /// The layer types that are recomputed.
@@ -43,14 +46,18 @@ pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
     if matches!(kept, Realised::Fits { .. }) {
         return Ok(kept);
     }
+    let Allow { recompute, swap, .. } = case.request.allow;
     let uses = Uses::of(case.trace);
     let unrolled = |one_by_one| {
-        let mut given_up = cheap(case, &uses, one_by_one);
+        let mut given_up = match recompute {
+            true => cheap(case, &uses, one_by_one),
+            false => vec![None; uses.tensor.len()].into(),
+        };
         restrict(case.trace, &uses, &mut given_up);
         Unrolled::new(case.trace, &uses, &given_up)
     };
     match unrolled(true).or_else(|| unrolled(false)) {
-        Some(unrolled) => case.realise_unrolled(&unrolled, true, &GIVEN),
+        Some(unrolled) => case.realise_unrolled(&unrolled, swap, &GIVEN),
         None => Ok(kept),
     }
 }

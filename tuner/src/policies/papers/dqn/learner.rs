@@ -57,7 +57,7 @@ pub(super) struct Learner {
     network: Network,
     random: Random,
     replay: Vec<Episode>,
-    /// The weights changed since the states were worked out, or the episode went on.
+    /// Those that were worked out last.
     states: States,
     valid: Vec<bool>,
     gradient: Vec<f32>,

@@ -1,7 +1,8 @@
 //! The network of the paper, by hand: equations (1) to (3), their gradients, and steps of gradient descent.
 //!
 //! Rows are of [`P`] numbers. A matrix is kept column by column, so that products with it are sums of columns. Everything
-//! is summed in one order, so that the same seed gives the same weights on every machine.
+//! is summed in one order, so that the same seed gives the same weights on every machine. States that are worked out again with
+//! the same weights change only within T - 1 edges of nodes of which validity changed: only there they are worked out.
 //!
 //! Where the paper leaves something open:
 //! - p is 8: a row fits two registers, and a graph of some thousand nodes takes a fraction of a millisecond.
@@ -41,16 +42,26 @@ const DEGREE: f64 = 5.0;
 const LONGEST: f32 = 1.0;
 
 pub(super) struct Network {
-    pub weights: Vec<f32>,
+    weights: Vec<f32>,
+    /// How often the weights have changed.
+    changes: u64,
 }
 
 /// The states of all nodes, S^1 to S^T, with the sums of neighbours between them.
 #[derive(Default)]
 pub(super) struct States {
+    /// What of S^(t+1) is the same for all t.
+    bases: Vec<Row>,
     states: [Vec<Row>; T],
     sums: [Vec<Row>; T - 1],
     mean: Row,
+    /// What they were worked out for: the validity of nodes, and after how many changes of the weights.
+    valid: Vec<bool>,
+    changes: u64,
 }
+
+/// Fewer than one of so many nodes of another validity are worth following.
+const FEW: usize = 40;
 
 /// The parts of [g, W8 s_a] before ReLU.
 struct Head([Row; 3]);
@@ -61,6 +72,10 @@ fn product(matrix: &[f32], row: &[f32]) -> Row {
         out.iter_mut().zip(column).for_each(|(out, w)| *out += w * x);
     }
     out
+}
+
+fn transposed(matrix: &[f32]) -> [f32; P * P] {
+    std::array::from_fn(|at| matrix[at % P * P + at / P])
 }
 
 /// The product with the transposed matrix.
@@ -94,6 +109,14 @@ fn passed(gradient: &Row, out: &Row) -> Row {
     passed
 }
 
+impl States {
+    fn average(&mut self) {
+        let mut total = [0.0; P];
+        self.states[T - 1].iter().for_each(|state| add(&mut total, state));
+        self.mean = total.map(|x| x / self.valid.len() as f32);
+    }
+}
+
 impl Network {
     pub fn new(random: &mut Random) -> Network {
         let widths = [
@@ -109,7 +132,14 @@ impl Network {
             let width = (3.0 / inputs).sqrt();
             weights.extend((0..count).map(|_| (width * (2.0 * random.unit() - 1.0)) as f32));
         }
-        Network { weights }
+        Network { weights, changes: 1 }
+    }
+
+    /// Sets a weight, and gives the old one.
+    #[cfg(test)]
+    pub fn set(&mut self, weight: usize, value: f32) -> f32 {
+        self.changes += 1;
+        std::mem::replace(&mut self.weights[weight], value)
     }
 
     fn matrix(&self, at: usize) -> &[f32] {
@@ -126,44 +156,78 @@ impl Network {
     /// Equation (1), T times. `valid` says of each node whether its action can be taken.
     pub fn embed(&self, graph: &Graph, valid: &[bool], states: &mut States) {
         let count = graph.len();
+        let known = states.changes == self.changes && states.valid.len() == count;
+        if known {
+            let other = |node: &usize| states.valid[*node] != valid[*node];
+            let changed: Vec<usize> = (0..count).filter(other).collect();
+            if changed.len() * FEW < count {
+                self.follow(graph, valid, &changed, states);
+                return;
+            }
+        }
+        states.bases.resize(count, [0.0; P]);
+        states.states.iter_mut().for_each(|rows| rows.resize(count, [0.0; P]));
+        states.sums.iter_mut().for_each(|rows| rows.resize(count, [0.0; P]));
+        states.valid = valid.to_vec();
+        states.changes = self.changes;
+        self.base(graph, 0..count, states);
+        for t in 1..T {
+            self.step(graph, t, 0..count, states);
+        }
+        states.average();
+    }
+
+    /// Works out again what these nodes of another validity change.
+    fn follow(&self, graph: &Graph, valid: &[bool], changed: &[usize], states: &mut States) {
+        if changed.is_empty() {
+            return;
+        }
+        changed.iter().for_each(|node| states.valid[*node] = valid[*node]);
+        self.base(graph, changed.iter().copied(), states);
+        let mut near = changed.to_vec();
+        for t in 1..T {
+            let others: Vec<usize> =
+                near.iter().flat_map(|node| graph.neighbours(*node)).map(|other| *other as usize).collect();
+            near.extend(others);
+            near.sort_unstable();
+            near.dedup();
+            self.step(graph, t, near.iter().copied(), states);
+        }
+        states.average();
+    }
+
+    /// The bases and the first states of nodes.
+    fn base(&self, graph: &Graph, nodes: impl Iterator<Item = usize>, states: &mut States) {
         let edge = product(self.matrix(W3), &self.edge());
         let validity = &self.weights[W1 + P * FIXED..W2];
-        let States { states, sums, mean } = states;
-        states.iter_mut().for_each(|rows| rows.resize(count, [0.0; P]));
-        sums.iter_mut().for_each(|rows| rows.resize(count, [0.0; P]));
-        // What does not change from one time to the next lies in the last states until these are worked out.
-        let mut bases = std::mem::take(&mut states[T - 1]);
-        for (node, base) in bases.iter_mut().enumerate() {
-            *base = product(&self.weights[W1..], &graph.features[node]);
+        for node in nodes {
+            let mut base = product(&self.weights[W1..], &graph.features[node]);
             let lag = graph.lags[node];
             base.iter_mut().zip(edge).for_each(|(base, edge)| *base += lag * edge);
-            if valid[node] {
+            if states.valid[node] {
                 base.iter_mut().zip(validity).for_each(|(base, w)| *base += w);
             }
-            states[0][node] = relu(*base);
+            states.bases[node] = base;
+            states.states[0][node] = relu(base);
         }
+    }
+
+    /// The states of nodes at time t, from those of the time before.
+    fn step(&self, graph: &Graph, t: usize, nodes: impl Iterator<Item = usize>, states: &mut States) {
         let w2 = self.matrix(W2);
-        let mut total = [0.0; P];
-        for t in 1..T {
-            for node in 0..count {
-                let mut sum = states[t - 1][node];
-                for other in graph.neighbours(node) {
-                    add(&mut sum, &states[t - 1][*other as usize]);
-                }
-                sums[t - 1][node] = sum;
-                let mut state = product(w2, &sum);
-                add(&mut state, &bases[node]);
-                let state = relu(state);
-                if t == T - 1 {
-                    bases[node] = state;
-                    add(&mut total, &state);
-                } else {
-                    states[t][node] = state;
-                }
+        let States { bases, states, sums, .. } = states;
+        let (before, after) = states.split_at_mut(t);
+        let (before, after) = (&before[t - 1], &mut after[0]);
+        for node in nodes {
+            let mut sum = before[node];
+            for other in graph.neighbours(node) {
+                add(&mut sum, &before[*other as usize]);
             }
+            sums[t - 1][node] = sum;
+            let mut state = product(w2, &sum);
+            add(&mut state, &bases[node]);
+            after[node] = relu(state);
         }
-        states[T - 1] = bases;
-        *mean = total.map(|x| x / count as f32);
     }
 
     fn head(&self, states: &States, current: u32, action: u32) -> Head {
@@ -211,6 +275,7 @@ impl Network {
         add(&mut slopes[action as usize], &behind[2]);
         let mut lagged = [0.0; P];
         let mut of_sums = vec![[0.0; P]; count];
+        let back = transposed(self.matrix(W2));
         for t in (0..T).rev() {
             for node in 0..count {
                 let slope = passed(&slopes[node], &states.states[t][node]);
@@ -222,7 +287,7 @@ impl Network {
                 lagged.iter_mut().zip(slope).for_each(|(sum, d)| *sum += lag * d);
                 if t > 0 {
                     add_outer(&mut gradient[W2..W3], &slope, &states.sums[t - 1][node]);
-                    of_sums[node] = product_back(self.matrix(W2), &slope);
+                    of_sums[node] = product(&back, &slope);
                 }
             }
             if t > 0 {
@@ -244,6 +309,7 @@ impl Network {
 
     /// One step down a gradient, which is cleared.
     pub fn descend(&mut self, gradient: &mut [f32], rate: f32) {
+        self.changes += 1;
         let length = gradient.iter().map(|g| g * g).sum::<f32>().sqrt();
         let rate = rate * (LONGEST / length.max(LONGEST));
         for (weight, slope) in self.weights.iter_mut().zip(gradient) {

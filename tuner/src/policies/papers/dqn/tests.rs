@@ -66,14 +66,13 @@ fn gradients_are_those_of_finite_differences() {
             network.backward(graph, &valid, &states, at, 1.0, &mut gradient);
             let length = gradient.iter().map(|g| g * g).sum::<f32>().sqrt();
             for (weight, told) in gradient.iter().enumerate() {
-                let old = network.weights[weight];
+                let old = network.set(weight, 0.0);
                 let mut value = |moved: f32| {
-                    network.weights[weight] = moved;
+                    network.set(weight, moved);
                     network.embed(graph, &valid, &mut states);
                     network.value(&states, at.0, at.1)
                 };
-                let (above, here, below) = (value(old + STEP), value(old), value(old - STEP));
-                network.weights[weight] = old;
+                let (above, below, here) = (value(old + STEP), value(old - STEP), value(old));
                 let (right, left) = ((above - here) / STEP, (here - below) / STEP);
                 // At a kink of ReLU there is no gradient to compare with.
                 if (right - left).abs() < 2e-2 * length {
@@ -86,6 +85,35 @@ fn gradients_are_those_of_finite_differences() {
         });
     }
     assert!(compared > 4 * WEIGHTS, "{compared} compared");
+}
+
+#[test]
+fn states_are_the_same_whether_all_nodes_are_worked_out_or_the_changed_ones() {
+    let mut followed = 0;
+    for seed in 0..6 {
+        with_game(&random_trace_of(120, seed), |_, graph| {
+            let Some(of) = graph.gaps.first() else { return };
+            let mut random = Random::new(seed);
+            let network = Network::new(&mut random);
+            let mut valid = vec![true; graph.len()];
+            let mut states = States::default();
+            network.embed(graph, &valid, &mut states);
+            for _ in 0..20 {
+                let node = random.below(graph.len());
+                valid[node] = !valid[node];
+                network.embed(graph, &valid, &mut states);
+                let mut anew = States::default();
+                network.embed(graph, &valid, &mut anew);
+                for other in 0..graph.len() as u32 {
+                    let [one, other] =
+                        [&states, &anew].map(|states| network.value(states, of.offload, other));
+                    assert_eq!(one.to_bits(), other.to_bits(), "seed {seed}");
+                }
+                followed += 1;
+            }
+        });
+    }
+    assert!(followed > 60, "{followed} changes");
 }
 
 #[test]
