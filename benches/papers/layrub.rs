@@ -12,7 +12,7 @@ use crate::subjects::{Made, Scale, Subject, device, floor, peak};
 use crate::table::{Table, at_most, gb, in_gb, mb, or_dash, percent};
 use plimsoll::ir::Bytes;
 use plimsoll::ir::trace::Trace;
-use plimsoll::tuner::{Limits, PlanRequest, Policy};
+use plimsoll::tuner::Policy;
 
 /// Table 4: what the K40M has.
 pub const K40M: Bytes = Bytes(11580 << 20);
@@ -289,7 +289,7 @@ fn runtime_memory(scale: &Scale, title: &str, from: &str, rows: Vec<(&str, u64, 
             continue;
         };
         let trace = subject.trace(batch);
-        let of = |policy| subject.leanest(&trace, policy).map(|made| made.memory);
+        let of = |policy| subject.least_memory(&trace, policy);
         let (memonger, layrub, ours) = (of(Policy::Memonger), of(Policy::LayrubHybrid), of(Policy::Plimsoll));
         let x = table.plot.at(name);
         table.plot.add("keep", x, in_gb(peak(&trace)));
@@ -324,6 +324,7 @@ fn runtime_memory(scale: &Scale, title: &str, from: &str, rows: Vec<(&str, u64, 
         "Published memory has what the driver and cuDNN take besides; of a network as deep as these, \
          parameters are most of it.",
     );
+    table.note("Only memory is shown, so that plans are looked for with 50 evaluations here.");
     table
 }
 
@@ -384,11 +385,8 @@ fn deepest(scale: &Scale, policy: Policy) -> u32 {
         let trace = subject.trace(32);
         Some((subject, trace))
     };
-    let planned = |(subject, trace): &(Subject, Trace)| {
-        // Whether there is a plan, not how good it is.
-        let limits = Limits { evaluations: Some(50), expired: None };
-        subject.outcome(trace, &PlanRequest { limits, ..subject.request(policy, K40M) }).is_ok()
-    };
+    let planned =
+        |(subject, trace): &(Subject, Trace)| subject.outcome(trace, &subject.glance(policy, K40M)).is_ok();
     // No plan fits below the floor, and plimsoll finds one hardly above it.
     let fits = |at: &(Subject, Trace)| floor(&at.1) <= K40M && (policy == Policy::Plimsoll || planned(at));
     let (mut low, mut high) = (0u32, 1200);

@@ -207,9 +207,24 @@ impl Subject {
 
     /// The least memory within which a policy has a plan, as its own witnesses say, and that plan.
     pub fn leanest(&self, trace: &Trace, policy: Policy) -> Option<Made> {
+        self.leanest_of(trace, |budget| self.request(policy, budget))
+    }
+
+    /// The least memory alone: whether there is a plan, not how good it is, takes hardly a search.
+    pub fn least_memory(&self, trace: &Trace, policy: Policy) -> Option<Bytes> {
+        self.leanest_of(trace, |budget| self.glance(policy, budget)).map(|made| made.memory)
+    }
+
+    /// A request that tells whether there is a plan, and not how good it is.
+    pub fn glance(&self, policy: Policy, budget: Bytes) -> PlanRequest<'static> {
+        let limits = Limits { evaluations: Some(50), expired: None };
+        PlanRequest { limits, ..self.request(policy, budget) }
+    }
+
+    fn leanest_of(&self, trace: &Trace, request: impl Fn(Bytes) -> PlanRequest<'static>) -> Option<Made> {
         let mut budget = floor(trace);
         for _ in 0..40 {
-            match self.outcome(trace, &self.request(policy, budget)) {
+            match self.outcome(trace, &request(budget)) {
                 Ok(made) => return Some(made),
                 // A little more each time: addresses may need it.
                 Err(needs) => budget = Bytes(needs.0.max(budget.0 + budget.0 / 500)),

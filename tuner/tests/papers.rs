@@ -245,8 +245,11 @@ fn memonger_search_takes_the_fastest_segments_that_fit() {
     assert!(of(Policy::Memonger, Bytes(1599)).is_err() && of(Policy::Memonger, Bytes(1600)).is_ok());
     let searched = of(Policy::MemongerSearch, Bytes(1500)).expect("it fits");
     assert_eq!(run_again(&searched), [0, 1, 2]);
-    let short = of(Policy::MemongerSearch, Bytes(1499)).expect_err("no division needs less");
-    assert_eq!(short.needs, Bytes(1500));
+    // With less, pairs: x_0, x_2, x_3 and two gradients at the backward op of layer 3.
+    let pairs = of(Policy::MemongerSearch, Bytes(1400)).expect("it fits");
+    assert_eq!(run_again(&pairs), [6, 4, 2, 0]);
+    let short = of(Policy::MemongerSearch, Bytes(1399)).expect_err("no segments need less");
+    assert_eq!(short.needs, Bytes(1400));
 }
 
 #[test]

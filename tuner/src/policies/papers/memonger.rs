@@ -21,7 +21,6 @@ use crate::numbers::real;
 use crate::place::realise::{Attempt, Case, GIVEN, Realised};
 use crate::request::{PlanError, Witness};
 use plimsoll_ir::{Bytes, Seconds};
-use std::f64::consts::SQRT_2;
 
 /// Nothing is swapped, so that pool and windows are no matter.
 const ATTEMPTS: [Attempt; 2] = [GIVEN[1], GIVEN[9]];
@@ -80,8 +79,10 @@ impl<'a> Layers<'a> {
         let outputs = || self.stages.iter().map(|stage| Bytes(stage.bytes).to_f64());
         let least = outputs().filter(|bytes| *bytes > 0.0).fold(f64::INFINITY, f64::min);
         let mut divisions: Vec<Vec<usize>> = Vec::new();
-        let mut budget = outputs().sum::<f64>();
-        while budget >= least {
+        let all = outputs().sum::<f64>();
+        // Every other step halves b, and to the bit.
+        let budgets = (0..).map(|step| all / (f64::from(step) / 2.0).exp2());
+        for budget in budgets.take_while(|budget| *budget >= least) {
             let (mut segment, mut sum) = (0, 0.0);
             let division = outputs().map(|bytes| {
                 let here = segment;
@@ -95,7 +96,6 @@ impl<'a> Layers<'a> {
             if divisions.last() != Some(&division) {
                 divisions.push(division);
             }
-            budget /= SQRT_2;
         }
         divisions
     }
