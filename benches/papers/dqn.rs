@@ -9,6 +9,7 @@
 mod kmeans;
 mod reading;
 
+use crate::Clock;
 use crate::plot::Plot;
 use crate::subjects::{EVALUATIONS as OURS, Scale, device, peak};
 use crate::table::{Table, or_dash, percent};
@@ -20,7 +21,6 @@ use plimsoll::networks::Draw;
 use plimsoll::tuner::model::devices::Modelled;
 use plimsoll::tuner::policies::papers::dqn::Control;
 use plimsoll::tuner::{Allow, Limits, Outcome, PlanRequest, Policy, plan, plan_by_control, plan_with_log};
-use std::time::Instant;
 
 /// Workload and batch: networks on CIFAR-10's images, and points of K-means. The paper names ResNet and VGG of two depths
 /// each, and no batch.
@@ -97,7 +97,7 @@ struct Row {
     last: Runs,
     random: Runs,
     annealing: Runs,
-    /// Of planning with the policy, training included: the mean of the seeds.
+    /// Of processor time, of planning with the policy, training included: the mean of the seeds.
     seconds: f64,
 }
 
@@ -153,9 +153,9 @@ fn row(of: String, saved: f64, cases: &[Case]) -> Row {
     let mut controls = [Vec::new(), Vec::new()];
     for (seed, case) in SEEDS.into_iter().zip(cases.iter().cycle()) {
         let request = PlanRequest { seed, ..case.request(Policy::Dqn, EVALUATIONS) };
-        let start = Instant::now();
+        let start = Clock::now();
         let (outcome, log) = plan_with_log(&case.trace, &request).expect("a sound request");
-        seconds += start.elapsed().as_secs_f64() / SEEDS.len() as f64;
+        seconds += start.seconds() / SEEDS.len() as f64;
         best.extend(case.planned(&outcome));
         last.extend(last_policy(&log).map(|made| case.longer(made)).or(case.planned(&outcome)));
         for (made, control) in controls.iter_mut().zip([Control::Random, Control::Annealing]) {
@@ -240,7 +240,7 @@ pub fn overheads(scale: &Scale) -> Table {
     table.note(format!(
         "`dqn, last policy` is what its last episode, without chance, decided, before addresses. The controls \
          (`random`, `annealing`) choose among the actions of dqn, offloading and recomputing whole tensors, and \
-         all three have {EVALUATIONS} evaluations."
+         all three have {EVALUATIONS} evaluations. `dqn, seconds` are of processor time, training included."
     ));
     table.note(
         "memonger is the fastest plan that fits of its search over budgets: segments of up to b bytes, for every b of a grid in \
