@@ -243,9 +243,9 @@ pub fn overheads(scale: &Scale) -> Table {
          all three have {EVALUATIONS} evaluations. `dqn, seconds` are of processor time, training included."
     ));
     table.note(
-        "memonger is the fastest plan that fits of its search over budgets: segments of up to b bytes, for every b of a grid in \
-         steps of the square root of 2. superneurons has the three modes in which the paper runs it; the paper could not run the \
-         recomputing one on ResNet.",
+        "memonger is the fastest plan that fits of its search over budgets: segments of up to b bytes, for every b of a grid \
+         in steps of the square root of 2. superneurons has the three modes in which the paper runs it; the paper could not \
+         run the recomputing one on ResNet.",
     );
     table.note(kmeans::words(WORKLOADS[WORKLOADS.len() - 1].1));
     table.note("`-`: the policy has no plan in that memory.");

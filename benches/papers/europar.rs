@@ -148,7 +148,8 @@ fn rows(scale: &Scale, cases: &[Case], table: &mut Table) -> Vec<Row> {
     rows
 }
 
-/// The rows of a network with the makespans of some policies and, on demand, plimsoll's; none where the zoo has no such network.
+/// The rows of a network with the makespans of some policies and, on demand, plimsoll's; none where the zoo has no such
+/// network.
 fn rows_of(
     scale: &Scale,
     (name, side, batch): Case,
@@ -242,8 +243,8 @@ fn ratios(scale: &Scale, figure: u32) -> Table {
     table
 }
 
-/// What is left out of a figure's batches and limits, and how much ratios depend on the batch: those of the paper's own policies
-/// for the first network at half and at double its batch.
+/// What is left out of a figure's batches and limits, and how much ratios depend on the batch: those of the paper's own
+/// policies for the first network at half and at double its batch.
 fn other_batches(scale: &Scale, cases: &[Case], rows: &[Row]) -> Option<String> {
     let (name, side, batch) = cases[0];
     let mut apart: Vec<f64> = Vec::new();
@@ -352,8 +353,8 @@ fn throughput(scale: &Scale, figure: u32) -> Table {
     }
     table.note("Published: the figures are not legible in the text, so that no number of them stands here.");
     table.note(
-        "The paper draws these curves for several batches of each network, powers of two that the text does not give; here each \
-         has one, the batch of the ratios, whose page says how much those depend on it.",
+        "The paper draws these curves for several batches of each network, powers of two that the text does not give; here \
+         each has one, the batch of the ratios, whose page says how much those depend on it.",
     );
     table.note("`-`: no plan within the limit; the paper's 0 % is what the chain needs, which is more than the floor here.");
     table

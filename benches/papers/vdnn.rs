@@ -207,10 +207,10 @@ fn why_nothing_is_downgraded(case: &Case) -> String {
     let of = |policy| case.subject.scheduled(&trace, &case.subject.request(policy, case.budget)).ok();
     let fits = |policy| if of(policy).is_some() { "fits" } else { "does not fit" };
     format!(
-        "Why vdnn-dyn loses next to nothing of {} here: within 12 GB the model's workspace of at most {workspace:.1} GB lets all \
-         convolutions have their fastest algorithms, where the published base leaves the paper's {papers:.1} GB; with workspaces \
-         that much larger vdnn-conv (p) {} and vdnn-all (p) {}, so that algorithms are downgraded, and vdnn-dyn has {} of the \
-         oracle, as the model has none between the fastest and the leanest.",
+        "Why vdnn-dyn loses next to nothing of {} here: within 12 GB the model's workspace of at most {workspace:.1} GB lets \
+         all convolutions have their fastest algorithms, where the published base leaves the paper's {papers:.1} GB; with \
+         workspaces that much larger vdnn-conv (p) {} and vdnn-all (p) {}, so that algorithms are downgraded, and vdnn-dyn \
+         has {} of the oracle, as the model has none between the fastest and the leanest.",
         case.name,
         fits(Policy::VdnnConvFastest),
         fits(Policy::VdnnAllFastest),
@@ -262,9 +262,11 @@ fn claims_of_performance(claims: &mut Claims, name: &str, shares: &[Option<f64>]
     );
 }
 
-/// Fig. 13: the paper's name, our network, convolutions, and the memory in GB of the baseline and of vdnn-dyn where the text
-/// says it.
-const DEEP: [(&str, &str, u32, Option<f64>, Option<f64>); 6] = [
+/// The paper's name, our network, convolutions, and the memory in GB of the baseline and of vdnn-dyn where the text says it.
+type Deep = (&'static str, &'static str, u32, Option<f64>, Option<f64>);
+
+/// The networks of Fig. 13.
+const DEEP: [Deep; 6] = [
     ("VGG-16", "vgg19", 16, Some(4.9), None),
     ("VGG-116", "vgg119", 116, None, None),
     ("VGG-216", "vgg219", 216, None, None),
@@ -276,10 +278,10 @@ const DEEP: [(&str, &str, u32, Option<f64>, Option<f64>); 6] = [
 pub fn very_deep(scale: &Scale) -> Table {
     let plot = Plot::new("Very deep VGG at batch 32, K40", "convolutions", "maximum memory, GB").log_y();
     let mut table = Table::new(
-        "vDNN §5.4, Fig. 13: NVIDIA K40, 12 GB, batch 32, networks as the paper's frameworks train them. Memory is as the paper \
-         counts: a baseline that allocates for the whole network, with the fastest algorithms, and of all systems feature \
-         extraction layers alone, without momenta; and, for vdnn-dyn, with everything. Throughput is over the baseline's in \
-         memory without end.",
+        "vDNN §5.4, Fig. 13: NVIDIA K40, 12 GB, batch 32, networks as the paper's frameworks train them. Memory is as the \
+         paper counts: a baseline that allocates for the whole network, with the fastest algorithms, and of all systems \
+         feature extraction layers alone, without momenta; and, for vdnn-dyn, with everything. Throughput is over the \
+         baseline's in memory without end.",
         &[
             "network (convolutions)",
             "baseline: GB",

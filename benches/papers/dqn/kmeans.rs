@@ -67,8 +67,8 @@ pub fn trace(points: u64, device: &Modelled) -> Trace {
 pub fn words(points: u64) -> String {
     format!(
         "K-means: {points} points of {DIMENSIONS} numbers, {CENTROIDS} centroids, {ITERATIONS} iterations, each over {} blocks \
-         of points of {} MiB that are offloaded or not; all sizes are ours. Points cannot be recomputed. memonger, superneurons \
-         and tflms move or recompute only what a forward pass leaves to a backward pass, and have no plan.",
+         of points of {} MiB that are offloaded or not; all sizes are ours. Points cannot be recomputed. memonger, \
+         superneurons and tflms move or recompute only what a forward pass leaves to a backward pass, and have no plan.",
         points / BLOCK,
         (4 * BLOCK * DIMENSIONS) >> 20,
     )

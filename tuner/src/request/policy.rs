@@ -65,8 +65,8 @@ pub enum Policy {
 
 impl Policy {
     /// All that take traces of any size, plan them in a moment and have a rule of their own: all but [`Policy::Dqn`], which
-    /// trains for seconds, [`Policy::Optimal`], vDNN's with one kind of algorithms and [`Policy::MemongerSearch`]. None of their
-    /// plans is better than that of [`Policy::Plimsoll`], whose candidates they are.
+    /// trains for seconds, [`Policy::Optimal`], vDNN's with one kind of algorithms and [`Policy::MemongerSearch`]. None of
+    /// their plans is better than that of [`Policy::Plimsoll`], whose candidates they are.
     pub const ALL: [Policy; 18] = [
         Policy::Keep,
         Policy::Naive,

@@ -5,7 +5,8 @@
 //! - `memonger`, as the papers of this house compare with it: sqrt(n) segments, evenly divided.
 //! - `memonger-search`: the paper's search over budgets. Its Algorithm 3 ends a segment with the layer that makes the
 //!   segment's outputs exceed b bytes. It is run for every b of a grid in steps of sqrt(2), the step by which the paper
-//!   brackets the best b, from all outputs together (nothing is recomputed) down to the smallest output. The paper takes the division that needs least memory; here it is the fastest that fits.
+//!   brackets the best b, from all outputs together (nothing is recomputed) down to the smallest output. The paper takes
+//!   the division that needs least memory; here it is the fastest that fits.
 //!
 //! Layers are the stages of `chain.rs`, and an output is what a stage keeps for the backward pass. A segment's boundary is
 //! what a later segment's forward ops read; where such an op updates it in place, what it makes of it. What cannot be
