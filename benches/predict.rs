@@ -11,7 +11,7 @@ mod support;
 
 use plimsoll::ir::profile::{Profile, undisturbed};
 use plimsoll::ir::schedule::Schedule;
-use plimsoll::ir::{Bytes, Seconds};
+use plimsoll::ir::{Bytes, Seconds, UpdateRule};
 use plimsoll::runtime::{LearningRateSchedule, Trainer, TrainingPlan};
 use plimsoll::study::data::DataSource;
 use plimsoll::study::device::cpu_options;
@@ -206,8 +206,7 @@ impl Case<'_> {
             virtual_workers: 1,
             seed: 1,
             rate,
-            momentum: 0.9,
-            weight_decay: 0.0,
+            update: UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.0 },
         };
         let learns = Trainer::new(executor, loaded, None, plan).expect("the plan has the program's batch");
         let rounds = if in_full() { self.rounds.max((LASTING / iteration) as u64) } else { self.rounds };

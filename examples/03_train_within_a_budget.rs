@@ -2,7 +2,7 @@
 
 use plimsoll::ir::program::KernelAlternative;
 use plimsoll::ir::schedule::{Link, Schedule};
-use plimsoll::ir::{Bytes, BytesPerSecond, network::NetworkSpec};
+use plimsoll::ir::{Bytes, BytesPerSecond, Optimizer, UpdateRule, network::NetworkSpec};
 use plimsoll::networks::{LowerOptions, build, lower};
 use plimsoll::runtime::cpu::kernels::workspace_bytes;
 use plimsoll::runtime::data::digits;
@@ -44,8 +44,7 @@ pub fn main() -> Result<(), Error> {
             virtual_workers: 1,
             seed: 1,
             rate,
-            momentum: 0.9,
-            weight_decay: 5e-4,
+            update: UpdateRule::usual(Optimizer::Sgd),
         };
         let mut trainer = Trainer::new(executor, loaded, None, how)?;
         let mut last = f32::NAN;

@@ -15,7 +15,7 @@ pub use research::{HELP_ALL, program, with_research};
 pub use tuning::{AutoArgs, DemoArgs, ProfileArgs, TuneArgs};
 pub use values::{
     DecayArg, DeviceChoice, DuplexArg, HostPlace, Image, KernelsArg, NoiseArg, ObjectiveArg, OptimizerArg,
-    PrecisionArg, ReluArg, RuleArg, SearchArg, ToolArg,
+    PrecisionArg, ReluArg, RuleArg, SearchArg, ToolArg, ToolOptimizerArg,
 };
 
 use crate::output::Format;
@@ -259,6 +259,16 @@ pub struct WorkloadArgs {
     pub data: DataArgs,
     #[command(flatten)]
     pub device: DeviceArgs,
+    #[command(flatten)]
+    pub optimizer: OptimizerArgs,
+}
+
+/// The optimizer's option.
+#[derive(Clone, Debug, Args)]
+pub struct OptimizerArgs {
+    /// Who updates the parameters; what it keeps for each of them stays on the device
+    #[arg(long, value_enum, value_name = "NAME", default_value_t)]
+    pub optimizer: OptimizerArg,
 }
 
 /// What was done is kept in this folder.
@@ -337,12 +347,12 @@ pub struct RateArgs {
     /// A batch that you know a good learning rate for
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..))]
     pub base_batch: u64,
-    /// That learning rate
-    #[arg(long, value_name = "RATE", default_value_t = 0.05)]
-    pub base_rate: f64,
-    /// How the rate follows from the batch, with q = batch / base batch
-    #[arg(long, value_enum, default_value_t)]
-    pub rate_rule: RuleArg,
+    /// That learning rate; by default 0.05 with sgd and 0.001 with adamw
+    #[arg(long, value_name = "RATE")]
+    pub base_rate: Option<f64>,
+    /// How the rate follows from the batch, with q = batch / base batch; by default accudnn with sgd and square-root with adamw
+    #[arg(long, value_enum)]
+    pub rate_rule: Option<RuleArg>,
     /// c of AccUDNN eq. (9): no batch gets a rate above 1 / c; by default 32 base rates
     #[arg(long, value_name = "C", hide_short_help = true, hide_long_help = true)]
     pub convexity: Option<f64>,
@@ -357,12 +367,21 @@ pub struct TrainArgs {
     /// How the learning rate changes during training
     #[arg(long, value_enum, default_value_t)]
     pub decay: DecayArg,
-    /// Momentum of SGD
-    #[arg(long, value_name = "M", default_value_t = 0.9, value_parser = values::momentum)]
-    pub momentum: f32,
-    /// Weight decay (L2 penalty)
-    #[arg(long, value_name = "W", default_value_t = 5e-4, value_parser = values::weight_decay)]
-    pub weight_decay: f32,
+    /// The share of the old momentum to keep, of sgd; by default 0.9
+    #[arg(long, value_name = "M", value_parser = values::momentum)]
+    pub momentum: Option<f32>,
+    /// The share of the old first moment to keep, of adamw; by default 0.9
+    #[arg(long, value_name = "B", value_parser = values::beta, hide_short_help = true, hide_long_help = true)]
+    pub beta1: Option<f64>,
+    /// The share of the old second moment to keep, of adamw; by default 0.999
+    #[arg(long, value_name = "B", value_parser = values::beta, hide_short_help = true, hide_long_help = true)]
+    pub beta2: Option<f64>,
+    /// What is added to the root of the second moment, of adamw; by default 1e-8
+    #[arg(long, value_name = "E", value_parser = values::epsilon, hide_short_help = true, hide_long_help = true)]
+    pub epsilon: Option<f64>,
+    /// Weight decay: with sgd a penalty in the gradient (L2), by default 5e-4; with adamw decoupled from it, by default 1e-2
+    #[arg(long, value_name = "W", value_parser = values::weight_decay)]
+    pub weight_decay: Option<f32>,
     /// Seed of initial parameters, order of the data and dropout
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
@@ -404,7 +423,7 @@ pub fn defaults<T: Args>() -> T {
 }
 
 /// The options of `auto` that a script decides for itself.
-const OF_NETWORKS: [&str; 34] = [
+const OF_NETWORKS: [&str; 38] = [
     "network",
     "onnx",
     "image",
@@ -414,6 +433,7 @@ const OF_NETWORKS: [&str; 34] = [
     "device",
     "no_graph",
     "kernels",
+    "optimizer",
     "precision",
     "deterministic",
     "threads",
@@ -435,6 +455,9 @@ const OF_NETWORKS: [&str; 34] = [
     "epochs",
     "decay",
     "momentum",
+    "beta1",
+    "beta2",
+    "epsilon",
     "weight_decay",
     "seed",
     "save_every",
@@ -460,6 +483,9 @@ pub struct RunArgs {
     /// Where swapped tensors go: memory, or with cpu file:PATH
     #[arg(long, value_name = "PLACE", default_value = "memory")]
     pub host: HostPlace,
+    /// Who updates the parameters: the one that it was tuned for, which is the default
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub optimizer: Option<OptimizerArg>,
     #[command(flatten)]
     pub train: TrainArgs,
     /// Workers that train together, as threads of this process, each with the budget for itself; for the same global batch the
@@ -598,6 +624,9 @@ pub struct TraceArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub shape: ShapeArgs,
+    #[command(flatten)]
+    #[allow(missing_docs, reason = "the group is documented where it is defined")]
+    pub optimizer: OptimizerArgs,
     /// What ReLU keeps for its backward pass
     #[arg(long, value_enum, default_value_t, hide_short_help = true, hide_long_help = true)]
     pub relu: ReluArg,
@@ -661,9 +690,9 @@ pub struct ExportArgs {
     /// How the learning rate falls after the warm-up
     #[arg(long, value_enum, value_name = "SHAPE", default_value_t)]
     pub decay: DecayArg,
-    /// Who updates the parameters there
-    #[arg(long, value_enum, value_name = "NAME", default_value_t)]
-    pub optimizer: OptimizerArg,
+    /// Who updates the parameters there; by default the one that was tuned for
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub optimizer: Option<ToolOptimizerArg>,
     /// The share of the old momentum to keep, of SGD; by default 0.9
     #[arg(long, value_name = "M", value_parser = values::momentum)]
     pub momentum: Option<f32>,

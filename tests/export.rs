@@ -30,7 +30,7 @@ const WANTED: Wanted = Wanted {
     global: None,
     epochs: 20,
     decay: DecayShape::Constant,
-    optimizer: Optimizer::Sgd,
+    optimizer: None,
     momentum: None,
     weight_decay: None,
     as_planned: false,
@@ -134,7 +134,7 @@ fn what_does_not_divide_is_refused_with_the_nearest_that_do() {
 
 #[test]
 fn the_rate_falls_elsewhere_as_it_does_here_and_the_users_optimizer_is_named() {
-    let wanted = Wanted { decay: DecayShape::Cosine, optimizer: Optimizer::Adamw, ..WANTED };
+    let wanted = Wanted { decay: DecayShape::Cosine, optimizer: Some(Optimizer::Adamw), ..WANTED };
     let export = made(&wanted).expect("it can");
     let lines = export.lines(Tool::Lightning).expect("PyTorch has every schedule");
     assert!(lines.contains("torch.optim.AdamW(self.parameters(), lr=LEARNING_RATE)"), "{lines}");

@@ -1,14 +1,14 @@
-//! A plan changes no bit: parameters, momentum and running statistics after 20 iterations are those of keeping everything,
-//! under every policy and under random valid schedules, on 1 and 2 compute threads, with random delays in the streams and
-//! a pool full of NaN before every iteration, in f32 and in bf16. In f32 they are also those of a program whose batch
-//! normalisations take nothing over.
+//! A plan changes no bit: parameters, the optimizer's states and running statistics after 20 iterations are those of keeping
+//! everything, under every policy and under random valid schedules, on 1 and 2 compute threads, with random delays in the
+//! streams and a pool full of NaN before every iteration, in f32 and in bf16. In f32 they are also those of a program whose
+//! batch normalisations take nothing over.
 
 use plimsoll::ir::check::check as check_schedule;
 use plimsoll::ir::network::{NetworkSpec, Shape};
 use plimsoll::ir::program::Program;
 use plimsoll::ir::schedule::{Link, Schedule};
 use plimsoll::ir::testing::random_schedule;
-use plimsoll::ir::{Bytes, BytesPerSecond, Float, Seconds};
+use plimsoll::ir::{Bytes, BytesPerSecond, Float, Optimizer, Seconds, UpdateRule};
 use plimsoll::networks::{LowerOptions, ReluStorage, build, lower};
 use plimsoll::runtime::data::synthetic;
 use plimsoll::runtime::{
@@ -24,6 +24,7 @@ struct Case {
     batch: u64,
     relu: ReluStorage,
     feature_maps: Float,
+    optimizer: Optimizer,
     fuse: bool,
     /// Random schedules besides those of the policies.
     random: u64,
@@ -35,17 +36,19 @@ fn case(name: &str, side: u32, batch: u64, relu: ReluStorage, random: u64) -> Ca
         batch,
         relu,
         feature_maps: Float::F32,
+        optimizer: Optimizer::Sgd,
         fuse: true,
         random,
     }
 }
 
 fn program(case: &Case, threads: u32) -> Program {
-    let &Case { relu, feature_maps, fuse, .. } = case;
+    let &Case { relu, feature_maps, optimizer, fuse, .. } = case;
     let device = CpuOptions { threads, feature_maps, ..CpuOptions::default() };
     let alternatives = |call: &_| device.alternatives(call);
     let alternatives = &alternatives;
-    let options = LowerOptions { relu, feature_maps, fuse, alternatives, ..LowerOptions::default() };
+    let more = LowerOptions::default();
+    let options = LowerOptions { relu, optimizer, feature_maps, fuse, alternatives, ..more };
     let mut program = lower(&build(&case.spec).expect("a network"), case.batch, &options).expect("it lowers");
     for op in &mut program.trace.ops {
         op.seconds = Seconds(op.flops as f64 / 2e10 + 2e-6);
@@ -86,7 +89,11 @@ fn train(
     let layout = MemoryLayout::of(program, schedule);
     let mut executor = Executor::new(Box::new(Cpu::new(options)), layout).expect("memory");
     let loaded = executor.load(program, schedule).expect("it loads");
-    let rate = LearningRateSchedule::constant(0.02);
+    let rate = match case.optimizer {
+        Optimizer::Sgd => 0.02,
+        Optimizer::Adamw => 1e-3,
+    };
+    let rate = LearningRateSchedule::constant(rate);
     let network = case.spec.clone();
     let how = TrainingPlan {
         network,
@@ -94,8 +101,7 @@ fn train(
         virtual_workers: 1,
         seed: 3,
         rate,
-        momentum: 0.9,
-        weight_decay: 5e-4,
+        update: UpdateRule::usual(case.optimizer),
     };
     let mut trainer = Trainer::new(executor, loaded, None, how).expect("the plan fits the program");
     let NetworkSpec { image: [height, width], channels, classes, .. } = case.spec;
@@ -172,6 +178,13 @@ fn plain_convolutions_and_masks() {
 fn feature_maps_in_bf16() {
     for case in [case("resnet20", 8, 6, ReluStorage::Auto, 2), case("lenet", 16, 8, ReluStorage::Mask, 2)] {
         check(&Case { feature_maps: Float::Bf16, ..case });
+    }
+}
+
+#[test]
+fn both_moments_of_adamw() {
+    for case in [case("resnet20", 8, 6, ReluStorage::Auto, 2), case("lenet", 16, 8, ReluStorage::Mask, 2)] {
+        check(&Case { optimizer: Optimizer::Adamw, ..case });
     }
 }
 

@@ -1,5 +1,6 @@
 //! What is benched: a network on synthetic data, and a trainer of it that learns nothing.
 
+use plimsoll::ir::UpdateRule;
 use plimsoll::ir::schedule::Schedule;
 use plimsoll::networks::Mode;
 use plimsoll::runtime::{LearningRateSchedule, Trainer, TrainingPlan};
@@ -20,7 +21,13 @@ pub fn trainer(task: &NetworkWorkload, batch: u64, schedule: &Schedule) -> Train
     let (executor, mut loaded) = task.executor(&[(&program, schedule)]).expect("the machine has the memory");
     let rate = LearningRateSchedule::constant(0.0);
     let network = task.network.spec.clone();
-    let plan =
-        TrainingPlan { network, batch, virtual_workers: 1, seed: 1, rate, momentum: 0.9, weight_decay: 0.0 };
+    let plan = TrainingPlan {
+        network,
+        batch,
+        virtual_workers: 1,
+        seed: 1,
+        rate,
+        update: UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.0 },
+    };
     Trainer::new(executor, loaded.remove(0), None, plan).expect("the plan has the program's batch")
 }

@@ -18,7 +18,7 @@ use plimsoll_ir::profile::{LinkSamples, Profile};
 use plimsoll_ir::program::Program;
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, Precision, Seconds};
+use plimsoll_ir::{Bytes, Precision, Seconds, UpdateRule};
 use plimsoll_networks::Mode;
 use plimsoll_profiler::{
     Effort, ProfileRequest, SubjectError, Watch, batch_samples, centre, fractions, machine, schedule_with,
@@ -187,6 +187,7 @@ pub fn profile(
     let middle = batches.get(batches.len() / 2).copied();
     let request = ProfileRequest {
         network: task.network.spec.clone(),
+        optimizer: task.optimizer,
         machine: machine(&*device, None, &version()),
         budget: within,
         batches,
@@ -270,8 +271,7 @@ impl Runner {
             virtual_workers: 1,
             seed: 1,
             rate: LearningRateSchedule::constant(0.0),
-            momentum: 0.0,
-            weight_decay: 0.0,
+            update: UpdateRule::Sgd { momentum: 0.0, weight_decay: 0.0 },
         };
         let (executor, loaded) = Trainer::new(executor, loaded.remove(0), None, plan)?.into_parts();
         let numbers = program.trace.tensors[program.images.index()].bytes.0 / bytes_of_an_input(program);

@@ -6,6 +6,7 @@
 use crate::document::{Document, Fault, define_kind};
 use crate::exchange::Interconnect;
 use crate::network::NetworkSpec;
+use crate::optimizer::Optimizer;
 use crate::precision::Precision;
 use crate::schedule::Link;
 use crate::units::{Bytes, Seconds};
@@ -51,6 +52,9 @@ pub struct Config {
     /// Of a modelled device: how far the times may be off a real one's, as a share; nine of ten are off by no more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modelled_error: Option<f64>,
+    /// Who updates the parameters; SGD where nothing is said.
+    #[serde(default, skip_serializing_if = "Optimizer::is_usual")]
+    pub optimizer: Optimizer,
     /// What the device may hold.
     pub budget_bytes: Bytes,
     /// The chosen samples in an iteration.

@@ -18,6 +18,7 @@ pub mod exchange;
 pub mod health;
 pub mod ids;
 pub mod network;
+pub mod optimizer;
 pub mod philox;
 pub mod precision;
 pub mod profile;
@@ -32,5 +33,6 @@ pub mod units;
 
 pub use document::{Document, Fault};
 pub use ids::{BufferId, CommandId, LayerId, OpId, TensorId};
+pub use optimizer::{Optimizer, UpdateNumbers, UpdateRule};
 pub use precision::{Float, Precision};
 pub use units::{Bytes, BytesPerSecond, Seconds};

@@ -19,6 +19,7 @@ pub use call::{
 pub use operands::{Access, OperandSpec, Operands};
 
 use crate::ids::TensorId;
+use crate::optimizer::{Optimizer, UpdateNumbers};
 use crate::precision::Float;
 use crate::trace::Trace;
 use crate::units::Bytes;
@@ -94,8 +95,12 @@ pub enum Role {
     Parameter(Init),
     /// The gradient of the parameter of the same name.
     Gradient,
-    /// The momentum of the parameter of the same name; starts at 0.
+    /// SGD's momentum of the parameter of the same name; starts at 0.
     Momentum,
+    /// AdamW's first moment of the parameter of the same name (PyTorch's `exp_avg`); starts at 0.
+    FirstMoment,
+    /// Its second moment (PyTorch's `exp_avg_sq`); starts at 0.
+    SecondMoment,
     /// Updated by kernels and not trained (running statistics); starts at this value.
     State(f32),
     /// [`Hyper`], written by the host before each iteration. There is one.
@@ -116,40 +121,33 @@ pub enum Init {
 }
 
 /// What changes from iteration to iteration without a new schedule; it lies on the device so that a captured graph
-/// replays with new values. Each field is 4 bytes, in this order, little-endian.
+/// replays with new values. Each number is 4 bytes, in this order, little-endian.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hyper {
-    /// Step length of SGD.
-    pub learning_rate: f32,
-    /// Share of the old momentum kept.
-    pub momentum: f32,
-    /// L2 penalty, added to the gradient.
-    pub weight_decay: f32,
     /// Seed of dropout, low half.
     pub seed_low: u32,
     /// Seed of dropout, high half.
     pub seed_high: u32,
     /// Number of the iteration from the start of training.
     pub step: u32,
+    /// What the optimizer's update reads; the words from [`Hyper::UPDATE`] on.
+    pub update: UpdateNumbers,
 }
 
 impl Hyper {
+    /// The first word of what the optimizer's update reads.
+    pub const UPDATE: usize = 3;
+
     /// How many f32-sized words it takes.
-    pub const WORDS: u64 = 6;
+    pub const WORDS: u64 = (Hyper::UPDATE + UpdateNumbers::WORDS) as u64;
 
     /// How many bytes.
     pub const BYTES: usize = 4 * Hyper::WORDS as usize;
 
     /// As it lies on the device.
     pub fn to_bytes(self) -> [u8; Hyper::BYTES] {
-        let words = [
-            self.learning_rate.to_bits(),
-            self.momentum.to_bits(),
-            self.weight_decay.to_bits(),
-            self.seed_low,
-            self.seed_high,
-            self.step,
-        ];
+        let own = [self.seed_low, self.seed_high, self.step];
+        let words = own.into_iter().chain(self.update.words().map(f32::to_bits));
         let mut bytes = [0; Hyper::BYTES];
         for (chunk, word) in bytes.chunks_exact_mut(4).zip(words) {
             chunk.copy_from_slice(&word.to_le_bytes());
@@ -185,6 +183,12 @@ impl Region {
     /// How many f32 it holds.
     pub fn elements(&self) -> u64 {
         self.shape.iter().product()
+    }
+
+    /// Who trains a program that has these regions: each optimizer keeps states of its own.
+    pub fn optimizer_of(resident: &[Region]) -> Optimizer {
+        let has_moments = resident.iter().any(|region| region.role == Role::SecondMoment);
+        if has_moments { Optimizer::Adamw } else { Optimizer::Sgd }
     }
 
     /// What it takes of the resident bytes, without the rounding to [`STORAGE_ALIGNMENT`].

@@ -14,9 +14,10 @@
 //!   writes elsewhere; further gradients of the same feature map are added to the first where it stands.
 //!
 //! A draw of stochastic depth (Huang et al. 2016) may be known beforehand. Then what it drops has no ops, and its parameters
-//! move by momentum and decay alone, as where its gradients are 0; the running statistics of its normalisations stay.
+//! move by the optimizer's states and decay alone, as where its gradients are 0; the running statistics of its normalisations
+//! stay.
 //!
-//! Weight decay holds for every parameter, as PyTorch's SGD has it by default. What it deliberately does not do: choose
+//! Weight decay holds for every parameter, as PyTorch's optimizers have it by default. What it deliberately does not do: choose
 //! addresses, reorder ops, or say how long anything takes (seconds are 0 until a model fills them in).
 
 mod analysis;
@@ -26,10 +27,10 @@ use crate::builder::BYTES_LIMIT;
 use crate::error::NetworkError;
 use crate::layers::rules;
 use crate::walk::{IMAGES, LowerOptions, Mode, Walk};
-use plimsoll_ir::LayerId;
 use plimsoll_ir::network::Network;
 use plimsoll_ir::program::{Call, Operand, Program};
 use plimsoll_ir::trace::Phase;
+use plimsoll_ir::{LayerId, Optimizer};
 use resident::resident;
 
 /// Lowers a network to one iteration at a batch size, at least 1.
@@ -38,7 +39,7 @@ use resident::resident;
 pub fn lower(network: &Network, batch: u64, options: &LowerOptions) -> Result<Program, NetworkError> {
     check_sizes(network, batch, options.mode)?;
     let facts = analysis::facts(network, options)?;
-    let mut walk = Walk::new(network, batch, options, facts, resident(network)?);
+    let mut walk = Walk::new(network, batch, options, facts, resident(network, options.optimizer)?);
     forward(&mut walk);
     if options.mode == Mode::Train {
         backward(&mut walk);
@@ -111,7 +112,7 @@ fn backward(walk: &mut Walk<'_>) {
     }
 }
 
-/// One SGD step for every parameter, in layer order.
+/// One step of the optimizer for every parameter, in layer order.
 fn update(walk: &mut Walk<'_>) {
     let hyper = walk.hyper();
     for index in 0..walk.network.layers.len() {
@@ -121,9 +122,13 @@ fn update(walk: &mut Walk<'_>) {
         for trained in walk.resident.layers[index].parameters.clone() {
             let idle = walk.facts.absent[index];
             let gradient = (!idle).then_some(trained.gradient);
-            let own = [trained.parameter].into_iter().chain(gradient).chain([trained.momentum]);
+            let own = [trained.parameter].into_iter().chain(gradient).chain(trained.states);
             let operands = [hyper].into_iter().chain(own.map(Operand::Resident)).collect();
-            let call = Call::Sgd { elements: trained.elements, decay: true, idle };
+            let elements = trained.elements;
+            let call = match walk.options.optimizer {
+                Optimizer::Sgd => Call::Sgd { elements, decay: true, idle },
+                Optimizer::Adamw => Call::Adamw { elements, idle },
+            };
             let part = trained.name.rsplit('.').next().unwrap_or_default();
             walk.push(LayerId::new(index), &format!("{part}.update"), Phase::Update, call, operands);
         }

@@ -19,7 +19,7 @@ use plimsoll_ir::program::{
     Call, Kernel, KernelAlternative, Operand, OperandSpec, PoolShape, Program, RowShape, STORAGE_ALIGNMENT,
 };
 use plimsoll_ir::trace::{Alternative, Op, Phase, Tensor, TensorKind, Trace, TraceKind};
-use plimsoll_ir::{Bytes, Float, LayerId, Seconds, TensorId};
+use plimsoll_ir::{Bytes, Float, LayerId, Optimizer, Seconds, TensorId};
 
 /// What an iteration is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -53,6 +53,8 @@ pub struct LowerOptions<'a> {
     pub relu: ReluStorage,
     /// The draw of stochastic depth to lower for; none for ops that serve every draw. Of no meaning in evaluation.
     pub draw: Option<Draw>,
+    /// Who updates the parameters; it decides what stays on the device, in evaluation, too.
+    pub optimizer: Optimizer,
     /// In what feature maps and their gradients are stored.
     pub feature_maps: Float,
     /// Whether a batch normalisation takes over what follows it, so that one op computes a sum and a ReLU with it. In f32
@@ -69,13 +71,14 @@ pub struct LowerOptions<'a> {
 }
 
 impl Default for LowerOptions<'_> {
-    /// Training, ReLU masks where they save memory, f32, each layer an op of its own, gradients in the places of data, one
-    /// alternative for each call, without workspace.
+    /// Training by SGD, ReLU masks where they save memory, f32, each layer an op of its own, gradients in the places of data,
+    /// one alternative for each call, without workspace.
     fn default() -> Self {
         LowerOptions {
             mode: Mode::Train,
             relu: ReluStorage::Auto,
             draw: None,
+            optimizer: Optimizer::Sgd,
             feature_maps: Float::F32,
             fuse: false,
             intra_layer_reuse: true,
@@ -367,6 +370,7 @@ impl Walk<'_> {
 fn op_kind(call: &Call, layer: &LayerKind) -> &'static str {
     match (call, layer) {
         (Call::Sgd { .. }, _) => "sgd",
+        (Call::Adamw { .. }, _) => "adamw",
         (Call::Add { .. }, _) => "add",
         (Call::BatchNormForward { then, .. } | Call::BatchNormBackward { then, .. }, _) => then.kind(),
         _ => layer.name(),

@@ -1,9 +1,9 @@
 //! What a lowered network keeps, against sums made by hand from the network's published table.
 
 use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Window};
-use plimsoll_ir::program::Program;
+use plimsoll_ir::program::{Program, Region};
 use plimsoll_ir::trace::{Phase, TensorKind};
-use plimsoll_ir::{Bytes, Float};
+use plimsoll_ir::{Bytes, Float, Optimizer};
 use plimsoll_networks::{Builder, LowerOptions, Mode, NetworkError, ReluStorage, build, lower};
 
 fn lowered(name: &str, image: u32, batch: u64, mode: Mode, relu: ReluStorage) -> Program {
@@ -46,6 +46,25 @@ fn resnet50_peaks_where_the_hand_says() {
     let most = by_hand + 3 * 32 * 4 * 7 * 7 * 2048 + 2_000_000;
     let found = peak(&program).0;
     assert!((by_hand..most).contains(&found), "{found} is not from {by_hand} to {most}");
+}
+
+/// Four numbers for each parameter, where SGD has three; evaluation has the same layout.
+#[test]
+fn both_moments_of_adamw_are_resident() {
+    let spec = NetworkSpec { name: "resnet50".to_owned(), image: [224, 224], channels: 3, classes: 1000 };
+    let network = build(&spec).expect("it fits");
+    let lowered = |mode, batch| {
+        let options = LowerOptions { mode, optimizer: Optimizer::Adamw, ..LowerOptions::default() };
+        lower(&network, batch, &options).expect("it lowers")
+    };
+    let (train, evaluate) = (lowered(Mode::Train, 2), lowered(Mode::Evaluate, 1));
+    let exact = 16 * 25_557_032 + 8 * 26_560;
+    let found = train.trace.resident_bytes.0;
+    assert!((exact..exact + 256 * (4 * 161 + 106 + 2)).contains(&found), "{found} is not about {exact}");
+    assert_eq!(train.resident, evaluate.resident);
+    assert_eq!(Region::optimizer_of(&train.resident), Optimizer::Adamw);
+    let updates = train.trace.ops.iter().filter(|op| op.phase == Phase::Update);
+    assert_eq!(updates.filter(|op| op.kind == "adamw").count(), 161);
 }
 
 #[test]

@@ -16,11 +16,11 @@ use plimsoll_ir::philox::{philox4x32, unit_f32};
 use plimsoll_ir::profile::{
     AlternativeSamples, BatchSamples, BesideSamples, LinkSamples, OpSamples, PageableSamples, TransferSample,
 };
-use plimsoll_ir::program::{Hyper, Init, Program, Role};
+use plimsoll_ir::program::{Hyper, Init, Program, Region, Role};
 use plimsoll_ir::schedule::{Command, Link, Schedule, Stream, moved};
 use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
+use plimsoll_ir::{Bytes, BytesPerSecond, Seconds, UpdateRule};
 use plimsoll_runtime::{Begun, Device, EventId, Executor, IterationId, Loaded, MemoryLayout, Room, Whole};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -468,8 +468,8 @@ fn uniform(stream: u32) -> impl Iterator<Item = f32> {
 
 /// Draws parameters of the right size, sets statistics to their start, and the learning rate to 0.
 pub(crate) fn initialise(executor: &mut Executor, loaded: &Loaded) -> Result<(), ProfileError> {
-    let hyper =
-        Hyper { learning_rate: 0.0, momentum: 0.9, weight_decay: 0.0, seed_low: 1, seed_high: 0, step: 0 };
+    let rule = UpdateRule::usual(Region::optimizer_of(loaded.resident()));
+    let hyper = Hyper { seed_low: 1, seed_high: 0, step: 0, update: rule.numbers(0.0, 0) };
     for (number, region) in (0..).zip(loaded.resident()) {
         let count = region.elements() as usize;
         let scaled = |scale: f32| uniform(number).take(count).map(|v| v * scale).collect::<Vec<f32>>();
@@ -478,7 +478,8 @@ pub(crate) fn initialise(executor: &mut Executor, loaded: &Loaded) -> Result<(),
             Role::Parameter(Init::Uniform(bound)) => scaled(bound),
             // A uniform distribution has the same deviation within sqrt(3) times it.
             Role::Parameter(Init::Normal(deviation)) => scaled(deviation * 3f32.sqrt()),
-            Role::Gradient | Role::Momentum | Role::Hyper | Role::Metrics => continue,
+            Role::Momentum | Role::FirstMoment | Role::SecondMoment => continue,
+            Role::Gradient | Role::Hyper | Role::Metrics => continue,
         };
         let bytes: Vec<u8> = values.into_iter().flat_map(f32::to_le_bytes).collect();
         executor.write_region(region, &bytes)?;

@@ -14,7 +14,7 @@ use plimsoll_ir::health::Health;
 use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::profile::{BatchSamples, LinkSamples};
 use plimsoll_ir::schedule::Link;
-use plimsoll_ir::{Bytes, Precision, Seconds};
+use plimsoll_ir::{Bytes, Optimizer, Precision, Seconds};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -29,6 +29,9 @@ pub struct Header {
     pub plimsoll: String,
     /// What is measured.
     pub network: NetworkSpec,
+    /// Who updates the parameters; SGD where nothing is said.
+    #[serde(default, skip_serializing_if = "Optimizer::is_usual")]
+    pub optimizer: Optimizer,
     /// The device's name.
     pub device: String,
     /// Compute threads.
@@ -78,6 +81,7 @@ impl Header {
         Header {
             plimsoll: KIND.to_owned(),
             network: request.network.clone(),
+            optimizer: request.optimizer,
             device: machine.device.clone(),
             threads: machine.threads,
             paced: machine.paced,
@@ -119,6 +123,7 @@ impl Header {
         let fields = [
             ("the kind", has.plimsoll.clone(), wants.plimsoll.clone()),
             ("the network", spec(&has.network), spec(&wants.network)),
+            ("the optimizer", has.optimizer.to_string(), wants.optimizer.to_string()),
             ("the device", has.device.clone(), wants.device.clone()),
             ("the number of threads", has.threads.to_string(), wants.threads.to_string()),
             ("the link's pace", pace(&has.paced), pace(&wants.paced)),

@@ -49,7 +49,7 @@ use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::profile::{Machine, Profile, ProfileKind};
 use plimsoll_ir::program::Program;
 use plimsoll_ir::schedule::{Link, Schedule};
-use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_ir::{Bytes, Optimizer, Seconds};
 use plimsoll_runtime::Device;
 use rounds::Measured;
 use std::path::PathBuf;
@@ -60,6 +60,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub struct ProfileRequest {
     /// What the programs are of.
     pub network: NetworkSpec,
+    /// Who updates the parameters in them.
+    pub optimizer: Optimizer,
     /// On what; [`machine`] makes it from a device.
     pub machine: Machine,
     /// What the device may hold.

@@ -1,6 +1,7 @@
 //! Measuring on a made-up machine: rounds, the journal, interruption, noise.
 
 use super::*;
+use plimsoll_ir::Optimizer;
 use plimsoll_ir::health::{Health, OtherProcess};
 use plimsoll_ir::profile::{AlternativeSamples, BatchSamples, LinkSamples, OpSamples, TransferSample};
 use plimsoll_ir::trace::Phase;
@@ -145,6 +146,7 @@ impl Bench for Fake {
 fn request(folder: &TempDir) -> ProfileRequest {
     ProfileRequest {
         network: NetworkSpec { name: "mlp".into(), image: [8, 8], channels: 1, classes: 10 },
+        optimizer: Optimizer::Sgd,
         machine: Machine {
             device: "made-up".into(),
             threads: 1,

@@ -15,6 +15,7 @@
 
 use plimsoll_ir::network::{Network, NetworkSpec};
 use plimsoll_ir::program::{Hyper, KernelAlternative, Operand, Program};
+use plimsoll_ir::{Optimizer, UpdateRule};
 use plimsoll_networks::{LowerOptions, build, lower, usual};
 use plimsoll_runtime::cpu::kernels::{Threads, run, workspace_bytes};
 use std::collections::BTreeMap;
@@ -86,8 +87,8 @@ fn fill(memory: &mut Memory, program: &Program, network: &Network, batch: u32) {
     let token = |i: u64| f32::from_bits((i * 7919 % u64::from(network.spec.classes)) as u32);
     memory.fill(images, (0..elements).map(|i| if network.takes_tokens() { token(i) } else { pixel(i) }));
     memory.fill(labels, (0..batch).map(f32::from_bits));
-    let hyper =
-        Hyper { learning_rate: 0.0, momentum: 0.9, weight_decay: 1e-4, seed_low: 1, seed_high: 2, step: 3 };
+    let update = UpdateRule::usual(Optimizer::Sgd).numbers(0.0, 3);
+    let hyper = Hyper { seed_low: 1, seed_high: 2, step: 3, update };
     let words: Vec<f32> =
         hyper.to_bytes().chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect();
     memory.fill(program.hyper().offset.0, words.into_iter());

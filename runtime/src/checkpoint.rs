@@ -1,9 +1,9 @@
 //! A checkpoint: everything that the next iteration depends on, as a safetensors file.
 //!
-//! Parameters are saved as `parameter/<name>`, their momentum as `momentum/<name>`, running statistics as
-//! `state/<name>`; what else there is to know (step, place in the epoch, the training plan) is JSON under the
-//! metadata key `plimsoll`, behind the checksum of all of that and a space. A file is written beside its place and
-//! then moved there, so that an interruption leaves the old one or the new one, whole.
+//! Parameters are saved as `parameter/<name>`, running statistics as `state/<name>`, and what the optimizer keeps as
+//! `momentum/<name>` (SGD) or `first-moment/<name>` and `second-moment/<name>` (AdamW); what else there is to know (step, place
+//! in the epoch, the training plan) is JSON under the metadata key `plimsoll`, behind the checksum of all of that and a space.
+//! A file is written beside its place and then moved there, so that an interruption leaves the old one or the new one, whole.
 //!
 //! A file of `checkpoint/1`, from before there were checksums, is read, too. No file holds a number that is not finite: such a
 //! state cannot be trained any further, and would replace one that can.

@@ -1,9 +1,9 @@
 //! Where the state of a training lies on the host, out of reach of a device that fails.
 //!
-//! The state is all that the next iteration depends on: parameters, momenta, running statistics. It is copied out beside that
-//! iteration, on the swap-out stream, where the tuner found room for it: most of it changes only in the update. What changes
-//! sooner (running statistics, a few kilobytes) is copied first. A copy that a failing iteration cuts off is no loss of the one
-//! before: there is room for two, written in turn.
+//! The state is all that the next iteration depends on: parameters, the optimizer's states, running statistics. It is copied
+//! out beside that iteration, on the swap-out stream, where the tuner found room for it: most of it changes only in the update.
+//! What changes sooner (running statistics, a few kilobytes) is copied first. A copy that a failing iteration cuts off is no
+//! loss of the one before: there is room for two, written in turn.
 //!
 //! Behind a copy follows its stamp, the iteration's own [`Hyper`] with its number. It is the last transfer of the copy on one
 //! stream, so where it has arrived the copy is whole, whatever became of the device after that.
@@ -51,6 +51,8 @@ pub(crate) fn saved_name(region: &Region) -> Option<String> {
     let role = match region.role {
         Role::Parameter(_) => "parameter",
         Role::Momentum => "momentum",
+        Role::FirstMoment => "first-moment",
+        Role::SecondMoment => "second-moment",
         Role::State(_) => "state",
         Role::Gradient | Role::Hyper | Role::Metrics => return None,
     };

@@ -103,7 +103,7 @@ impl Evaluation {
 /// use plimsoll_ir::network::NetworkSpec;
 /// use plimsoll_ir::program::KernelAlternative;
 /// use plimsoll_ir::schedule::Link;
-/// use plimsoll_ir::{Bytes, BytesPerSecond};
+/// use plimsoll_ir::{Bytes, BytesPerSecond, Optimizer, UpdateRule};
 /// use plimsoll_networks::{LowerOptions, build, lower};
 /// use plimsoll_runtime::cpu::kernels::workspace_bytes;
 /// use plimsoll_runtime::data::digits;
@@ -121,7 +121,8 @@ impl Evaluation {
 /// let mut executor = Executor::new(Box::new(Cpu::new(CpuOptions::default())), layout)?;
 /// let loaded = executor.load(&program, schedule)?;
 /// let rate = LearningRateSchedule::constant(0.05);
-/// let how = TrainingPlan { network: spec, batch: 8, virtual_workers: 1, seed: 1, rate, momentum: 0.9, weight_decay: 5e-4 };
+/// let update = UpdateRule::usual(Optimizer::Sgd);
+/// let how = TrainingPlan { network: spec, batch: 8, virtual_workers: 1, seed: 1, rate, update };
 /// let mut trainer = Trainer::new(executor, loaded, None, how)?;
 /// // Ten iterations; the last function is asked between them whether to pause.
 /// trainer.train(&*digits().train, 10, &mut |seen| println!("loss {}", seen.loss), &|| false)?;
@@ -198,7 +199,8 @@ impl Trainer {
     }
 
     /// As [`Trainer::new`], of one worker of a group: each update is made of the gradients of all virtual workers of the plan,
-    /// of which this worker has a part. Parameters, momenta and running statistics after it are the same bits in every group.
+    /// of which this worker has a part. All that it leaves (parameters, the optimizer's states, running statistics) is the same
+    /// bits in every group.
     ///
     /// All workers make the same calls of [`Trainer::train`], but that worker 0 may pause and go on; worker 0's state is
     /// sent to all at the first of them.
@@ -225,6 +227,10 @@ impl Trainer {
     ) -> Result<Trainer, RuntimeError> {
         if plan.batch != train.batch() {
             return Err(RuntimeError::mismatch("batch of the training plan", train.batch(), plan.batch));
+        }
+        let (states, planned) = (Region::optimizer_of(train.resident()), plan.update.optimizer());
+        if states != planned {
+            return Err(RuntimeError::mismatch("optimizer of the training plan", states, planned));
         }
         if let Some(evaluate) = evaluate.as_ref().filter(|e| e.resident() != train.resident()) {
             let found = format!("{} regions of another network", evaluate.resident().len());
@@ -300,7 +306,8 @@ impl Trainer {
             match region.role {
                 Role::Parameter(init) => draw(init, self.plan.seed, number, &mut values),
                 Role::State(value) => values.fill(value),
-                Role::Gradient | Role::Momentum | Role::Hyper | Role::Metrics => {}
+                Role::Momentum | Role::FirstMoment | Role::SecondMoment => {}
+                Role::Gradient | Role::Hyper | Role::Metrics => {}
             }
             let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
             self.executor.write_region(region, &bytes)?;
@@ -622,14 +629,11 @@ impl Trainer {
 
     /// Writes the hyperparameters of the next iteration of training, with this seed of its dropout, and gives them.
     fn write_hyper(&mut self, learning_rate: f64, seed: u64) -> Result<[u8; Hyper::BYTES], RuntimeError> {
-        let TrainingPlan { momentum, weight_decay, .. } = self.plan;
         let hyper = Hyper {
-            learning_rate: learning_rate as f32,
-            momentum,
-            weight_decay,
             seed_low: seed as u32,
             seed_high: (seed >> 32) as u32,
             step: self.step as u32,
+            update: self.plan.update.numbers(learning_rate, self.step),
         };
         let bytes = hyper.to_bytes();
         self.executor.write_region(self.train.hyper(), &bytes)?;

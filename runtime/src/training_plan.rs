@@ -2,12 +2,12 @@
 //! checkpoint keeps it.
 
 use crate::rate::LearningRateSchedule;
+use plimsoll_ir::UpdateRule;
 use plimsoll_ir::network::NetworkSpec;
 use serde::{Deserialize, Serialize};
 
 /// What is trained, and how: all that the numbers depend on besides the data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct TrainingPlan {
     /// The network.
     pub network: NetworkSpec,
@@ -20,10 +20,10 @@ pub struct TrainingPlan {
     pub seed: u64,
     /// The learning rate of every iteration.
     pub rate: LearningRateSchedule,
-    /// Share of the old momentum kept.
-    pub momentum: f32,
-    /// L2 penalty, added to the gradient.
-    pub weight_decay: f32,
+    /// The optimizer and its settings, whose names stand beside the others where a plan is saved. It refuses names that are
+    /// none of these.
+    #[serde(flatten)]
+    pub update: UpdateRule,
 }
 
 fn one() -> u64 {
@@ -56,6 +56,8 @@ impl TrainingPlan {
             let NetworkSpec { name, image: [height, width], channels, classes } = &plan.network;
             format!("{name} for images of {height}x{width}x{channels} in {classes} classes")
         };
+        let settings = self.update.in_words().into_iter().zip(other.update.in_words());
+        let settings = settings.map(|((what, here), (_, there))| (what, here, there));
         let all = [
             ("network", network(self), network(other)),
             ("batch", self.batch.to_string(), other.batch.to_string()),
@@ -65,10 +67,54 @@ impl TrainingPlan {
                 other.virtual_workers.to_string(),
             ),
             ("seed", self.seed.to_string(), other.seed.to_string()),
-            ("learning rate", self.rate.to_string(), other.rate.to_string()),
-            ("momentum", self.momentum.to_string(), other.momentum.to_string()),
-            ("weight decay", self.weight_decay.to_string(), other.weight_decay.to_string()),
         ];
-        all.into_iter().find(|(_, here, there)| here != there)
+        let rate = ("learning rate", self.rate.to_string(), other.rate.to_string());
+        all.into_iter().chain(settings).chain([rate]).find(|(_, here, there)| here != there)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_ir::Optimizer;
+
+    fn plan(optimizer: Optimizer) -> TrainingPlan {
+        let network = NetworkSpec { name: "mlp".into(), image: [8; 2], channels: 1, classes: 10 };
+        let (rate, update) = (LearningRateSchedule::constant(0.05), UpdateRule::usual(optimizer));
+        TrainingPlan { network, batch: 8, virtual_workers: 1, seed: 1, rate, update }
+    }
+
+    /// Plans were saved with these names before there was another optimizer.
+    #[test]
+    fn a_plan_of_sgd_is_saved_as_it_always_was() {
+        let saved = serde_json::to_value(plan(Optimizer::Sgd)).expect("finite numbers");
+        let names: Vec<&str> = saved.as_object().expect("names").keys().map(String::as_str).collect();
+        for name in ["network", "batch", "seed", "rate", "momentum", "weight_decay"] {
+            assert!(names.contains(&name), "{name} is not among {names:?}");
+        }
+        assert_eq!(names.len(), 6, "{names:?}");
+    }
+
+    #[test]
+    fn a_saved_plan_is_read_as_it_was_and_no_other_name_is() {
+        for optimizer in [Optimizer::Sgd, Optimizer::Adamw] {
+            let plan = plan(optimizer);
+            let text = serde_json::to_string(&plan).expect("finite numbers");
+            assert_eq!(serde_json::from_str::<TrainingPlan>(&text).expect("its own"), plan);
+            let more = text.replacen('{', r#"{"more":1,"#, 1);
+            assert!(serde_json::from_str::<TrainingPlan>(&more).is_err(), "{more}");
+        }
+    }
+
+    #[test]
+    fn plans_of_two_optimizers_differ_in_that() {
+        let [sgd, adamw] = [Optimizer::Sgd, Optimizer::Adamw].map(plan);
+        let expected = Some(("optimizer", "sgd".to_owned(), "adamw".to_owned()));
+        assert_eq!(sgd.differs(&adamw), expected);
+        let UpdateRule::Adamw { beta1, epsilon, weight_decay, .. } = adamw.update else { unreachable!() };
+        let update = UpdateRule::Adamw { beta1, beta2: 0.95, epsilon, weight_decay };
+        let said = adamw.difference(&TrainingPlan { update, ..adamw.clone() });
+        assert_eq!(said, Some("the beta2 is 0.999 in it and 0.95 now".to_owned()));
+        assert_eq!(adamw.difference(&adamw), None);
     }
 }

@@ -3,6 +3,7 @@
 //! `pytorch/references.py` says what the reference files hold and how they were made. Their truth is PyTorch in f64; how
 //! far PyTorch's own f32 is from it is in them as well, and printed beside how far Plimsoll is.
 
+use plimsoll_ir::UpdateRule;
 use plimsoll_ir::network::{LayerKind, Network, NetworkSpec};
 use plimsoll_ir::philox::{philox4x32, unit_f32};
 use plimsoll_ir::program::{Hyper, Role};
@@ -34,7 +35,6 @@ const INPUT: u32 = 1;
 const LABELS: u32 = 2;
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Reference {
     pytorch: String,
     network: NetworkSpec,
@@ -43,9 +43,10 @@ struct Reference {
     onnx: bool,
     batch: u64,
     seed: u64,
-    rate: f32,
-    momentum: f32,
-    weight_decay: f32,
+    rate: f64,
+    /// Refuses names that are neither its own nor any of these.
+    #[serde(flatten)]
+    update: UpdateRule,
     off_in_f32: BTreeMap<String, f64>,
     /// Before each step.
     losses: Vec<f64>,
@@ -108,7 +109,7 @@ fn prepare(reference: &Reference) -> (Network, Executor, Loaded) {
             *probability = 0.0;
         }
     }
-    let program = crate::support::training(&network, reference.batch);
+    let program = crate::support::training_by(reference.update.optimizer(), &network, reference.batch);
     let schedule = crate::support::keep(&program.trace);
     let device = Box::new(Cpu::new(CpuOptions::default()));
     let mut executor =
@@ -119,11 +120,10 @@ fn prepare(reference: &Reference) -> (Network, Executor, Loaded) {
         batch: reference.batch,
         virtual_workers: 1,
         seed: 0,
-        rate: LearningRateSchedule::constant(f64::from(reference.rate)),
-        momentum: reference.momentum,
-        weight_decay: reference.weight_decay,
+        rate: LearningRateSchedule::constant(reference.rate),
+        update: reference.update,
     };
-    // It sets momenta and running statistics to their start; the parameters that it draws are written over.
+    // It sets the optimizer's states and running statistics to their start; the parameters that it draws are written over.
     let trainer = Trainer::new(executor, loaded, None, plan).expect("the plan fits the program");
     let (executor, loaded) = trainer.into_parts();
     (network, executor, loaded)
@@ -194,7 +194,7 @@ fn check(text: &str) {
             }
         }
     }
-    let name = &reference.network.name;
+    let name = format!("{} by {}", reference.network.name, reference.update.optimizer());
     let beyond = updates.iter().filter(|off| **off > UPDATE).count();
     println!("{name}: {beyond} of {} changes are off by more than {UPDATE:e}", updates.len());
     assert!(beyond as f64 <= FLIPPED * updates.len() as f64, "{name}: {beyond} of {} changes", updates.len());
@@ -229,14 +229,8 @@ fn run_step(
         bytes(&uniform(&drawn, 0.0, 3f64.sqrt() as f32), |v| v.to_le_bytes())
     };
     let labels = words(*seed, (*batch * network.labels()) as usize, step, LABELS);
-    let hyper = Hyper {
-        learning_rate: reference.rate,
-        momentum: reference.momentum,
-        weight_decay: reference.weight_decay,
-        seed_low: 0,
-        seed_high: 0,
-        step: step as u32,
-    };
+    let update = reference.update.numbers(reference.rate, step as u64);
+    let hyper = Hyper { seed_low: 0, seed_high: 0, step: step as u32, update };
     executor.write_images(loaded, &input).expect("it is as large");
     executor.write_labels(loaded, &below(&labels, spec.classes)).expect("it is as large");
     executor.write_region(loaded.hyper(), &hyper.to_bytes()).expect("it is as large");
@@ -272,6 +266,11 @@ fn three_steps_of_unet_are_those_of_pytorch() {
 }
 
 #[test]
+fn three_steps_of_unet_by_adamw_are_those_of_pytorch() {
+    check(include_str!("pytorch/unet-adamw.json"));
+}
+
+#[test]
 fn three_steps_of_an_exported_mobilenet_v3_are_those_of_pytorch() {
     check(include_str!("pytorch/mobilenet-v3.json"));
 }
@@ -299,6 +298,11 @@ fn three_steps_of_a_transformer_are_those_of_pytorch() {
 #[test]
 fn three_steps_of_a_llama_are_those_of_pytorch() {
     check(include_str!("pytorch/llama-tiny.json"));
+}
+
+#[test]
+fn three_steps_of_a_llama_by_adamw_are_those_of_pytorch() {
+    check(include_str!("pytorch/llama-tiny-adamw.json"));
 }
 
 #[test]

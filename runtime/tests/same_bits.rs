@@ -1,12 +1,12 @@
 //! Whatever is swapped and recomputed, on however many threads, however late a stream is: after 20 iterations the
 //! parameters, the momentum and the running statistics are bit for bit those of keeping everything, in f32 and in bf16.
 
-use crate::support::{advance, drawn, everything, keep, naive, trainer, training_in, zoo};
-use plimsoll_ir::Float;
+use crate::support::{advance, drawn, everything, keep, naive, trainer, trainer_by, training_in, zoo};
 use plimsoll_ir::network::Network;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::testing::random_schedule;
 use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Float, Optimizer};
 use plimsoll_runtime::{Checkpoint, Cpu, CpuOptions};
 
 const ITERATIONS: u64 = 20;
@@ -46,6 +46,29 @@ fn a_network_of_every_kind_of_layer_trains_to_the_same_bits() {
             ("random 4", &|t| random_schedule(t, 4)),
         ],
     );
+}
+
+/// Both moments of every parameter, too.
+#[test]
+fn a_network_of_every_kind_of_layer_trains_to_the_same_bits_by_adamw() {
+    let network = everything();
+    let outcome = |options: CpuOptions, scheduler: Scheduler| {
+        let trainer = trainer_by(Optimizer::Adamw, &network, 8, options, scheduler);
+        let mut trainer = trainer.expect("the schedule is valid");
+        advance(&mut trainer, ITERATIONS).expect("20 iterations run");
+        trainer.checkpoint().expect("the device can be read")
+    };
+    for (feature_maps, threads) in [(Float::F32, 1), (Float::F32, 2), (Float::Bf16, 2)] {
+        let plain = CpuOptions { threads, feature_maps, ..CpuOptions::default() };
+        let expected = outcome(plain.clone(), &keep);
+        let states = expected.names().filter(|name| name.contains("-moment/")).count();
+        assert_eq!(states, 2 * expected.names().filter(|name| name.starts_with("parameter/")).count());
+        let schedulers: [Scheduler; 3] = [&naive, &|t| random_schedule(t, 1), &|t| random_schedule(t, 2)];
+        for scheduler in schedulers {
+            let late = CpuOptions { poison: true, delays: Some(17), ..plain.clone() };
+            assert_eq!(outcome(late, scheduler), expected, "{threads} threads, {feature_maps:?}");
+        }
+    }
 }
 
 #[test]

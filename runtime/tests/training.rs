@@ -1,14 +1,18 @@
 //! Training: it learns, it resumes bit for bit, it stops when told, and it says what does not fit.
 
-use crate::support::{advance, everything, keep, naive, plan, spoilt, trainer, training, training_in, zoo};
+use crate::support::{
+    advance, everything, keep, naive, plan, spoilt, trainer, trainer_by, training, training_by, training_in,
+    zoo,
+};
 use plimsoll_ir::network::{NetworkSpec, Shape, Window};
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, BytesPerSecond, Float};
+use plimsoll_ir::{Bytes, BytesPerSecond, Float, Optimizer, UpdateRule};
 use plimsoll_networks::Builder;
 use plimsoll_runtime::data::{Dataset, digits, synthetic, synthetic_like, text};
 use plimsoll_runtime::{
     Checkpoint, Cpu, CpuOptions, Executor, MemoryLayout, Observation, Outcome, RuntimeError, Trainer,
+    TrainingPlan,
 };
 use std::cell::Cell;
 use std::path::Path;
@@ -149,6 +153,61 @@ fn an_interrupted_run_goes_on_with_the_same_numbers() {
     assert_eq!(second.checkpoint().expect("the device can be read"), expected);
     let left: Vec<_> = std::fs::read_dir(folder.path()).expect("it is there").collect();
     assert_eq!(left.len(), 1, "no temporary file is left");
+}
+
+/// Both moments, and the corrections, which depend on the iteration, go on where they were.
+#[test]
+fn a_run_by_adamw_learns_and_goes_on_with_the_same_numbers() {
+    let (folder, split) = (tempfile::tempdir().expect("there is a temporary folder"), digits());
+    let path = folder.path().join("run.safetensors");
+    let network = everything();
+    let by = |optimizer, scheduler: &dyn Fn(&Trace) -> Schedule| {
+        trainer_by(optimizer, &network, 32, CpuOptions::default(), scheduler).expect("it is small")
+    };
+    let mut whole = by(Optimizer::Adamw, &keep);
+    advance(&mut whole, 19).expect("it trains");
+    let half = whole.checkpoint().expect("the device can be read");
+    half.save(&path).expect("the folder can be written");
+    advance(&mut whole, 6 * 45).expect("it trains");
+    let after = whole.evaluate(&*split.test).expect("it evaluates");
+    println!("accuracy {:.4}, loss {:.4}", after.accuracy(), after.loss);
+    assert!(after.accuracy() > 0.9, "{after:?}");
+
+    let saved = Checkpoint::load(&path).expect("it was saved whole");
+    assert_eq!(saved, half);
+    let mut second = by(Optimizer::Adamw, &naive);
+    second.resume(&saved, &path).expect("it is of the same run");
+    advance(&mut second, 6 * 45).expect("it trains");
+    let [expected, found] = [&mut whole, &mut second].map(|trainer| trainer.checkpoint().expect("it works"));
+    assert!(expected == found);
+    let expected = "is of another training run: the optimizer is adamw in it and sgd now";
+    fails(by(Optimizer::Sgd, &keep).resume(&saved, &path), expected);
+}
+
+#[test]
+fn a_plan_and_a_checkpoint_of_another_optimizer_are_refused() {
+    let network = zoo("mlp");
+    let program = training_by(Optimizer::Adamw, &network, 8);
+    let schedule = keep(&program.trace);
+    let load = || {
+        let layout = MemoryLayout::of(&program, &schedule);
+        let device = Box::new(Cpu::new(CpuOptions::default()));
+        let mut executor = Executor::new(device, layout).expect("it is small");
+        let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
+        (executor, loaded)
+    };
+    let (executor, loaded) = load();
+    let expected = "optimizer of the training plan: expected adamw, found sgd";
+    fails(Trainer::new(executor, loaded, None, plan(&network, 8)), expected);
+    // The same but for the optimizer.
+    let mut sgd = trainer(&network, 8, CpuOptions::default(), &keep).expect("it is small");
+    let saved = sgd.checkpoint().expect("the device can be read");
+    let (executor, loaded) = load();
+    let update = UpdateRule::usual(Optimizer::Adamw);
+    let how = TrainingPlan { update, ..plan(&network, 8) };
+    let mut adamw = Trainer::new(executor, loaded, None, how).expect("the plan fits");
+    let expected = "is of another training run: the optimizer is sgd in it and adamw now";
+    fails(adamw.resume(&saved, Path::new("a state")), expected);
 }
 
 fn fails(outcome: Result<impl Sized, RuntimeError>, expected: &str) {

@@ -1,12 +1,12 @@
 //! Workers: an update is the same bits however its virtual workers are split, and whatever ends one worker ends all.
 
-use crate::support::{advance, everything, keep, naive, plan, trainer, training, zoo};
+use crate::support::{advance, everything, keep, naive, plan, plan_by, trainer, training, training_by, zoo};
 use plimsoll_ir::check::check as check_schedule;
 use plimsoll_ir::network::{Network, Shape};
 use plimsoll_ir::philox::philox4x32;
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
+use plimsoll_ir::{Bytes, BytesPerSecond, Optimizer, Seconds, UpdateRule};
 use plimsoll_runtime::data::{Dataset, Input, epoch_order, synthetic};
 use plimsoll_runtime::group::{Group, GroupError, alone, threads};
 use plimsoll_runtime::noise::GradientNorms;
@@ -35,7 +35,7 @@ fn worker(
     scheduler: Scheduler,
     group: Box<dyn Group>,
 ) -> Result<Trainer, RuntimeError> {
-    let program = training(network, plan.batch);
+    let program = training_by(plan.update.optimizer(), network, plan.batch);
     let schedule = scheduler(&program.trace);
     check_schedule(&program.trace, &schedule).expect("a valid schedule");
     let feeds = group.facts().rank.is_multiple_of(2);
@@ -78,12 +78,23 @@ fn train(
     until: u64,
     from: Option<&Checkpoint>,
 ) -> Checkpoint {
+    train_as(network, &of(network, virtual_workers), scheduler, workers, until, from)
+}
+
+/// The same by this plan.
+fn train_as(
+    network: &Network,
+    plan: &TrainingPlan,
+    scheduler: Scheduler,
+    workers: usize,
+    until: u64,
+    from: Option<&Checkpoint>,
+) -> Checkpoint {
     let states: Vec<Checkpoint> = std::thread::scope(|scope| {
         let begin = |group: Box<dyn Group>| {
             scope.spawn(move || {
                 let first = group.facts().rank == 0;
-                let mut trainer =
-                    worker(network, of(network, virtual_workers), scheduler, group).expect("it is small");
+                let mut trainer = worker(network, plan.clone(), scheduler, group).expect("it is small");
                 if let Some(checkpoint) = from.filter(|_| first) {
                     trainer.resume(checkpoint, Path::new("a state")).expect("it is of the same training");
                 }
@@ -230,6 +241,23 @@ fn an_update_is_that_of_one_large_batch_also_where_labels_are_missing() {
     }
 }
 
+/// By AdamW, too, and also where they go on from a checkpoint.
+#[test]
+fn every_split_gives_the_same_bits_by_adamw() {
+    let network = everything();
+    let plan = TrainingPlan { virtual_workers: 4, ..plan_by(Optimizer::Adamw, &network, BATCH) };
+    let [half, expected] = [3, 7].map(|until| train_as(&network, &plan, &keep, 1, until, None));
+    let moments = expected.region("second-moment/a.weight").expect("a convolution");
+    assert!(moments.iter().all(|number| number.is_finite()) && moments.iter().any(|number| *number > 0.0));
+    let plimsoll = |trace: &Trace| planned(trace, Policy::Plimsoll);
+    for (scheduler, workers) in [(&naive as Scheduler, 2), (&plimsoll, 3), (&keep, 4)] {
+        for from in [None, Some(&half)] {
+            let found = train_as(&network, &plan, scheduler, workers, 7, from);
+            assert!(bits(&found) == bits(&expected), "{workers} workers differ from one");
+        }
+    }
+}
+
 /// The norms of the gradients of each update.
 fn norms(
     network: &Network,
@@ -276,7 +304,8 @@ fn norms_are_those_of_the_gradients_also_where_labels_are_missing() {
     let data = Unlabelled(images());
     let square = |first: u64, batch: u64| {
         let shifted = Later(Box::new(Unlabelled(images())), order(&network), first as usize);
-        let plan = TrainingPlan { weight_decay: 0.0, ..plan(&network, batch) };
+        let update = UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.0 };
+        let plan = TrainingPlan { update, ..plan(&network, batch) };
         let mut trainer = worker(&network, plan, &keep, alone()).expect("it is small");
         trainer.train(&shifted, 1, &mut |_| {}, &|| false).expect("it trains");
         let state = trainer.checkpoint().expect("it can be read");
@@ -386,6 +415,14 @@ fn workers_that_train_something_else_are_named_before_the_first_update() {
     for ended in ends(3, plans, train) {
         let words = ended.expect_err("they differ").to_string();
         assert!(words.starts_with("worker 2 has another learning rate than worker 0: 0.5, "), "{words}");
+    }
+    let beta = |rank| match rank {
+        1 => UpdateRule::Adamw { beta1: 0.8, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 },
+        _ => UpdateRule::usual(Optimizer::Adamw),
+    };
+    for ended in ends(2, |rank| TrainingPlan { update: beta(rank), ..of(&network, 4) }, train) {
+        let words = ended.expect_err("they differ").to_string();
+        assert_eq!(words, "worker 1 has another beta1 than worker 0: 0.8, not 0.9");
     }
     let data = |rank, mut trainer: Trainer| {
         let other = synthetic(Shape { height: 8, width: 8, channels: 1 }, 10, 43, 6);

@@ -4,7 +4,7 @@
 
 use super::values::{
     DecayArg, DeviceChoice, DuplexArg, HostPlace, NoiseArg, ObjectiveArg, OptimizerArg, PrecisionArg,
-    RuleArg, SearchArg, ToolArg,
+    RuleArg, SearchArg, ToolArg, ToolOptimizerArg,
 };
 use super::{
     ClusterArgs, DeviceArgs, EXPORTED_EPOCHS, ExportArgs, KernelArgs, KernelsArg, NetworkArgs, RateArgs,
@@ -16,13 +16,13 @@ use crate::interrupt;
 use plimsoll_ir::config::{GpuKernels, LearningRateRule};
 use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::tuning::{NoiseScale, Tuning};
-use plimsoll_ir::{Bytes, Float, Precision};
+use plimsoll_ir::{Bytes, Float, Optimizer, Precision, UpdateRule};
 use plimsoll_runtime::{CpuOptions, HostMemory};
 use plimsoll_study::device::{as_many_cores, cpu_options, of_processor};
 use plimsoll_study::error::DataError;
 use plimsoll_study::error::SetupError;
 use plimsoll_study::export::modules::Wrapper;
-use plimsoll_study::export::{Optimizer, Tool, Wanted};
+use plimsoll_study::export::{Optimizer as ToolOptimizer, Tool, Wanted};
 use plimsoll_study::naming::{self, Decides};
 use plimsoll_study::request::{
     ClusterRequest, DecayShape, GoodputRequest, NetworkRequest, NetworkSource, Objective, RateRequest,
@@ -48,7 +48,9 @@ impl WorkloadArgs {
     /// The network, with its data, on the device.
     pub fn task(&self, watch: &Watch<'_>) -> Result<NetworkWorkload, Failure> {
         let setup = self.device.setup(watch)?;
-        NetworkWorkload::new(&self.network.request(), &self.data.data, setup).map_err(|error| match error {
+        let task = NetworkWorkload::new(&self.network.request(), &self.data.data, setup);
+        let task = task.map(|task| task.trained_by(self.optimizer.optimizer.into()));
+        task.map_err(|error| match error {
             Error::Data(DataError::TextWidth { length, width }) => {
                 let message = format!("texts have no width, and --image says {length}x{width}");
                 Failure { message, ..DataError::TextWidth { length, width }.into() }
@@ -231,10 +233,11 @@ impl ClusterArgs {
 }
 
 impl RateArgs {
-    /// How the learning rate follows the batch.
-    pub fn request(&self) -> RateRequest {
-        let RateArgs { base_batch, base_rate, rate_rule, convexity } = *self;
-        let rule = match rate_rule {
+    /// How the learning rate follows the batch, for this optimizer.
+    pub fn request(&self, optimizer: Optimizer) -> RateRequest {
+        let RateArgs { base_batch, base_rate, convexity, .. } = *self;
+        let base_rate = base_rate.unwrap_or_else(|| usual_rate(optimizer));
+        let rule = match self.rule(optimizer) {
             RuleArg::Linear => LearningRateRule::Linear,
             RuleArg::SquareRoot => LearningRateRule::SquareRoot,
             RuleArg::Accudnn => {
@@ -245,31 +248,62 @@ impl RateArgs {
         RateRequest { base_batch, base_rate, rule }
     }
 
-    fn are_sound(&self) -> Result<(), Failure> {
-        if self.convexity.is_none() || self.rate_rule == RuleArg::Accudnn {
+    fn rule(&self, optimizer: Optimizer) -> RuleArg {
+        self.rate_rule.unwrap_or(match optimizer {
+            Optimizer::Sgd => RuleArg::Accudnn,
+            Optimizer::Adamw => RuleArg::SquareRoot,
+        })
+    }
+
+    fn are_sound(&self, optimizer: Optimizer) -> Result<(), Failure> {
+        if self.convexity.is_none() || self.rule(optimizer) == RuleArg::Accudnn {
             return Ok(());
         }
         Err(Failure::usage("--convexity is for --rate-rule accudnn").help("leave one of the two out"))
     }
 }
 
+/// The base rate where none is given.
+fn usual_rate(optimizer: Optimizer) -> f64 {
+    match optimizer {
+        Optimizer::Sgd => 0.05,
+        Optimizer::Adamw => 1e-3,
+    }
+}
+
 impl TrainArgs {
-    /// How to train.
-    pub fn request(&self, fresh: bool, timed: bool) -> TrainRequest {
-        let TrainArgs { epochs, decay, momentum, weight_decay, seed, save_every } = *self;
-        let (decay, workers, per_draw) = (decay.into(), Workers::default(), false);
-        TrainRequest {
-            epochs,
-            decay,
-            momentum,
-            weight_decay,
-            seed,
-            save_every,
-            per_draw,
-            fresh,
-            workers,
-            timed,
+    /// How to train with this optimizer.
+    pub fn request(&self, optimizer: Optimizer, fresh: bool, timed: bool) -> Result<TrainRequest, Failure> {
+        let TrainArgs { epochs, decay, seed, save_every, .. } = *self;
+        let (decay, update) = (decay.into(), self.update(optimizer)?);
+        let (workers, per_draw) = (Workers::default(), false);
+        Ok(TrainRequest { epochs, decay, update, seed, save_every, per_draw, fresh, workers, timed })
+    }
+
+    /// The optimizer with its settings.
+    fn update(&self, optimizer: Optimizer) -> Result<UpdateRule, Failure> {
+        let of_moments = [("--beta1", self.beta1), ("--beta2", self.beta2), ("--epsilon", self.epsilon)];
+        let of_moments = of_moments.iter().find(|(_, given)| given.is_some());
+        let foreign = match optimizer {
+            Optimizer::Sgd => of_moments.map(|(option, _)| (*option, Optimizer::Adamw)),
+            Optimizer::Adamw => self.momentum.map(|_| ("--momentum", Optimizer::Sgd)),
+        };
+        if let Some((option, other)) = foreign {
+            return Err(Failure::usage(format_args!("{option} is for --optimizer {other}"))
+                .help("leave it out, or choose that optimizer"));
         }
+        Ok(match UpdateRule::usual(optimizer) {
+            UpdateRule::Sgd { momentum, weight_decay } => UpdateRule::Sgd {
+                momentum: self.momentum.unwrap_or(momentum),
+                weight_decay: self.weight_decay.unwrap_or(weight_decay),
+            },
+            UpdateRule::Adamw { beta1, beta2, epsilon, weight_decay } => UpdateRule::Adamw {
+                beta1: self.beta1.unwrap_or(beta1),
+                beta2: self.beta2.unwrap_or(beta2),
+                epsilon: self.epsilon.unwrap_or(epsilon),
+                weight_decay: self.weight_decay.unwrap_or(weight_decay),
+            },
+        })
     }
 }
 
@@ -277,7 +311,8 @@ impl ExportArgs {
     /// What a training elsewhere is to be.
     pub fn wanted(&self) -> Wanted {
         let ExportArgs { workers, epochs, momentum, weight_decay, as_planned, .. } = *self;
-        let (global, decay, optimizer) = (self.global_batch, self.decay.into(), self.optimizer.into());
+        let (global, decay) = (self.global_batch, self.decay.into());
+        let optimizer = self.optimizer.map(Into::into);
         Wanted { workers, global, epochs, decay, optimizer, momentum, weight_decay, as_planned }
     }
 
@@ -288,7 +323,7 @@ impl ExportArgs {
             ("--global-batch", self.global_batch.is_some()),
             ("--epochs", self.epochs != EXPORTED_EPOCHS),
             ("--decay", self.decay != DecayArg::default()),
-            ("--optimizer", self.optimizer != OptimizerArg::default()),
+            ("--optimizer", self.optimizer.is_some()),
             ("--momentum", self.momentum.is_some()),
             ("--weight-decay", self.weight_decay.is_some()),
             ("--as-planned", self.as_planned),
@@ -302,11 +337,11 @@ pub fn tune_request(
     budget: Bytes,
     search: &SearchArgs,
     cluster: &ClusterArgs,
-    rate: &RateArgs,
+    (rate, optimizer): (&RateArgs, Optimizer),
     epochs: u64,
     fresh: bool,
 ) -> Result<TuneRequest, Failure> {
-    rate.are_sound()?;
+    rate.are_sound(optimizer)?;
     let cluster = cluster.request()?;
     let goodput = search.goodput(cluster.as_ref())?;
     Ok(TuneRequest {
@@ -317,7 +352,7 @@ pub fn tune_request(
         max_batch: search.max_batch,
         cluster,
         goodput,
-        rate: rate.request(),
+        rate: rate.request(optimizer),
         epochs,
         command: super::command_line(),
         fresh,
@@ -330,6 +365,7 @@ pub fn decides(
     cluster: &ClusterArgs,
     rate: &RateArgs,
     train: &TrainArgs,
+    optimizer: Optimizer,
 ) -> Result<Decides, Failure> {
     let cluster = cluster.request()?;
     let goodput = search.goodput(cluster.as_ref())?;
@@ -342,8 +378,8 @@ pub fn decides(
         max_batch: search.max_batch,
         cluster,
         goodput,
-        rate: rate.request(),
-        train: train.request(false, false),
+        rate: rate.request(optimizer),
+        train: train.request(optimizer, false, false)?,
     })
 }
 
@@ -359,8 +395,9 @@ pub fn study_of(
     if let Some(folder) = &study.study {
         return Ok(Study::at(folder));
     }
-    let usual = decides(&defaults(), &defaults(), &defaults(), &defaults())?;
-    Ok(Study::at(&naming::folder(task, &decides(search, cluster, rate, train)?, &usual)?))
+    let usual = decides(&defaults(), &defaults(), &defaults(), &defaults(), Optimizer::default())?;
+    let asked = decides(search, cluster, rate, train, task.optimizer)?;
+    Ok(Study::at(&naming::folder(task, &asked, &usual)?))
 }
 
 impl From<DuplexArg> for Duplex {
@@ -426,8 +463,17 @@ impl From<OptimizerArg> for Optimizer {
     fn from(arg: OptimizerArg) -> Optimizer {
         match arg {
             OptimizerArg::Sgd => Optimizer::Sgd,
-            OptimizerArg::Adam => Optimizer::Adam,
             OptimizerArg::Adamw => Optimizer::Adamw,
+        }
+    }
+}
+
+impl From<ToolOptimizerArg> for ToolOptimizer {
+    fn from(arg: ToolOptimizerArg) -> ToolOptimizer {
+        match arg {
+            ToolOptimizerArg::Sgd => ToolOptimizer::Sgd,
+            ToolOptimizerArg::Adam => ToolOptimizer::Adam,
+            ToolOptimizerArg::Adamw => ToolOptimizer::Adamw,
         }
     }
 }
@@ -489,6 +535,13 @@ mod tests {
             "--decay constant",
             "--momentum 0.8",
             "--weight-decay 0",
+            "--optimizer adamw",
+            "--optimizer adamw --beta1 0.8",
+            "--optimizer adamw --beta2 0.99",
+            "--optimizer adamw --epsilon 1e-6",
+            "--optimizer adamw --weight-decay 0.1",
+            "--optimizer adamw --base-rate 0.05",
+            "--optimizer adamw --rate-rule linear",
             "--seed 2",
         ];
         let mut names: Vec<String> = all.iter().map(|more| named(&format!("{usual} {more}"))).collect();
@@ -511,7 +564,7 @@ mod tests {
             ("--save-every 5min", 0),
             ("--fresh", 0),
             ("--min-batch 32", 0),
-            ("--rate-rule accudnn", 0),
+            ("--rate-rule accudnn --base-rate 0.05 --optimizer sgd --momentum 0.9", 0),
             ("--seed 1 --decay cosine --data digits", 0),
             ("--budget 41943040B", 1),
             ("--link 12000MB/s", 3),

@@ -92,6 +92,19 @@ pub fn weight_decay(text: &str) -> Result<f32, String> {
     penalty.ok_or_else(|| "weight decay is a number from 0 to 1, such as 5e-4".to_owned())
 }
 
+/// A share of an old moment to keep.
+pub fn beta(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share: &f64| (0.0..1.0).contains(share));
+    share.ok_or_else(|| "a beta is a number from 0 to below 1, such as 0.9".to_owned())
+}
+
+/// What keeps a division from one by 0, in f32.
+pub fn epsilon(text: &str) -> Result<f64, String> {
+    let number =
+        text.parse().ok().filter(|number: &f64| (f64::from(f32::MIN_POSITIVE)..=1.0).contains(number));
+    number.ok_or_else(|| "epsilon is a number above 0, which f32 holds, up to 1, such as 1e-8".to_owned())
+}
+
 /// Where the host side of the swapped tensors lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostPlace {
@@ -234,11 +247,20 @@ pub enum ToolArg {
     TorchOffload,
 }
 
-/// Optimizers that the user may train with there.
+/// Who updates the parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum OptimizerArg {
-    /// Stochastic gradient descent with momentum, as `run` trains
+    /// Stochastic gradient descent with momentum: one state for each parameter
     #[default]
+    Sgd,
+    /// Adam with decoupled weight decay: two states for each parameter
+    Adamw,
+}
+
+/// Optimizers that the user may train with in another tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ToolOptimizerArg {
+    /// Stochastic gradient descent with momentum
     Sgd,
     /// Adam
     Adam,

@@ -438,6 +438,9 @@ fn of_training(error: TrainError) -> Failure {
                 retune.folder.display()
             ),
         ),
+        TrainError::OtherOptimizer { asked, .. } => Failure::usage(&error).help(format_args!(
+            "leave --optimizer out, or tune into another folder with `plimsoll tune --study DIR --optimizer {asked}`"
+        )),
         TrainError::OverBudget { ref retune, .. } => Failure::new(Exit::Verification, &error).help(
             format_args!("put the schedule back that was chosen with the config, or {}", tune_again(retune)),
         ),

@@ -31,7 +31,8 @@ fn run_watched(args: &AutoArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failure
     let study = study_of(&task, &args.study, &args.search, &args.cluster, &args.rate, &args.train)?;
     let least = args.search.least(&args.rate, args.cluster.request()?.as_ref());
     let budget = task.budget_in(&study, fresh, args.search.budget, least, watch)?;
-    let request = tune_request(budget, &args.search, &args.cluster, &args.rate, args.train.epochs, fresh)?;
+    let (rate, epochs) = ((&args.rate, task.optimizer), args.train.epochs);
+    let request = tune_request(budget, &args.search, &args.cluster, rate, epochs, fresh)?;
     let (chosen, held) = study.choose(&task, &request, watch)?;
     let mut tables = match &chosen {
         Chosen::Now(tuned) => vec![choice(tuned), figures(tuned)],
@@ -44,7 +45,7 @@ fn run_watched(args: &AutoArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failure
         tables.push(report::write(&Tuned::read(&study)?.report()?, &study.report())?);
         return Ok(tables);
     }
-    let training = args.train.request(fresh, false);
+    let training = args.train.request(task.optimizer, fresh, false)?;
     let trained = study.train(&task, (config, schedule), &training, &held, watch);
     let trained = trained.map_err(|error| of_trained(error, true))?;
     let alone = trained.global_batch == config.batch;

@@ -7,18 +7,18 @@ use crate::output::{Cell, Facts, Table};
 use crate::processes;
 use crate::progress::watched;
 use crate::verbs::report;
-use crate::verbs::tune::precision_of;
-use plimsoll_ir::Seconds;
+use crate::verbs::tune::{optimizer_of, precision_of};
 use plimsoll_ir::config::{Config, GpuKernels};
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::simulate::{Timeline, simulate};
+use plimsoll_ir::{Optimizer, Seconds};
 use plimsoll_networks::Mode;
 use plimsoll_runtime::group::mpi::{Launched, World};
 use plimsoll_study::data::{DataSource, of_network};
 use plimsoll_study::device::{cores, is_cpu, of_processor};
-use plimsoll_study::error::SetupError;
 use plimsoll_study::error::{Doing, FileError};
+use plimsoll_study::error::{SetupError, TrainError};
 use plimsoll_study::memory_snapshot::MemorySnapshot;
 use plimsoll_study::onnx;
 use plimsoll_study::request::{TrainRequest, Workers};
@@ -54,6 +54,10 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
     if config.modelled {
         return Err(SetupError::NothingRuns { device: config.device }.into());
     }
+    let (tuned, asked) = (config.optimizer, args.optimizer.map(Optimizer::from));
+    if let Some(asked) = asked.filter(|asked| *asked != tuned) {
+        return Err(TrainError::OtherOptimizer { tuned, asked }.into());
+    }
     let spec = &config.network;
     let network = onnx::rebuilt(spec, study.folder())?;
     let setup = setup_of(&config, args, watch)?;
@@ -63,6 +67,7 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
         Failure::from(error)
             .help("leave --data out for what it was tuned on, or tune again with other --data")
     })?;
+    let task = task.trained_by(tuned);
     for out in args.trace_out.iter().chain(&args.memory_snapshot) {
         study.is_not(out)?;
         for input in [&path, &study.folder().join(&config.schedule)] {
@@ -73,7 +78,7 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
     let count = world.map_or(args.workers as usize, |world| world.facts().workers);
     let workers = Workers { count, global_batch: args.global_batch };
     let per_draw = args.per_draw;
-    let request = TrainRequest { workers, per_draw, ..args.train.request(args.fresh, timed) };
+    let request = TrainRequest { workers, per_draw, ..args.train.request(tuned, args.fresh, timed)? };
     let choice = (&config, &schedule);
     let of_job = |error| of_trained(processes::noted(error), false);
     let Some(held) = held.transpose()? else {
@@ -215,8 +220,9 @@ fn table(task: &NetworkWorkload, config: &Config, trained: &Trained) -> Table {
     let mut facts: Facts = vec![
         ("network", "network", config.network.in_words().into()),
         ("precision", "precision", precision_of(config).into()),
-        ("batch", "batch", config.batch.into()),
     ];
+    facts.extend(optimizer_of(config));
+    facts.push(("batch", "batch", config.batch.into()));
     if trained.global_batch != config.batch {
         facts.push(("workers", "workers", (trained.workers as u64).into()));
         facts.push(("global_batch", "global batch", trained.global_batch.into()));

@@ -108,8 +108,8 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
         (None, None) => processor.alternatives(call),
     };
     let (mode, relu, alternatives) = (Mode::Train, args.relu.into(), &alternatives);
-    let options =
-        LowerOptions { mode, relu, draw, feature_maps, fuse: true, alternatives, ..LowerOptions::default() };
+    let (optimizer, fuse, more) = (args.optimizer.optimizer.into(), true, LowerOptions::default());
+    let options = LowerOptions { mode, relu, draw, optimizer, feature_maps, fuse, alternatives, ..more };
     let mut trace = lower(&network, args.batch, &options).map_err(Failure::usage)?.trace;
     trace.name += &said(precision.unwrap_or_default());
     if let Some(profile) = profile {
@@ -156,8 +156,8 @@ fn modelled(
     let alternatives = |call: &Call| device.alternatives(call);
     let (mode, relu, feature_maps) = (Mode::Train, args.relu.into(), device.precision.feature_maps());
     let (fuse, alternatives) = (setup.fuses(), &alternatives);
-    let options =
-        LowerOptions { mode, relu, draw, feature_maps, fuse, alternatives, ..LowerOptions::default() };
+    let (optimizer, more) = (args.optimizer.optimizer.into(), LowerOptions::default());
+    let options = LowerOptions { mode, relu, draw, optimizer, feature_maps, fuse, alternatives, ..more };
     let mut program = lower(network, args.batch, &options).map_err(Failure::usage)?;
     device.fill(&mut program);
     program.trace.name += &format!("{MODELLED}{}{}", sheet.name, said(device.precision));

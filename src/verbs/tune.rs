@@ -21,7 +21,8 @@ pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
         let (least, fresh) =
             (args.search.least(&args.rate, args.cluster.request()?.as_ref()), args.study.fresh);
         let budget = task.budget_in(&study, fresh, args.search.budget, least, watch)?;
-        let request = tune_request(budget, &args.search, &args.cluster, &args.rate, args.epochs, fresh)?;
+        let rate = (&args.rate, task.optimizer);
+        let request = tune_request(budget, &args.search, &args.cluster, rate, args.epochs, fresh)?;
         Ok::<_, Failure>((study.tune(&task, &request, watch)?, study))
     })?;
     let folder = study.folder().display();
@@ -33,13 +34,23 @@ pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
 
 /// What every table of a choice begins with.
 pub fn head(config: &Config) -> Facts {
-    vec![
+    let mut facts: Facts = vec![
         ("network", "network", config.network.in_words().into()),
         ("times", "times", how_known(config.modelled, config.modelled_error).into()),
         ("precision", "precision", precision_of(config).into()),
+    ];
+    facts.extend(optimizer_of(config));
+    facts.extend([
         ("budget_bytes", "budget", config.budget_bytes.into()),
         ("batch", "batch", config.batch.into()),
-    ]
+    ]);
+    facts
+}
+
+/// Who updates the parameters, for a table; nothing where it is the usual one.
+pub fn optimizer_of(config: &Config) -> Option<(&'static str, &'static str, Cell)> {
+    let optimizer = config.optimizer;
+    (!optimizer.is_usual()).then(|| ("optimizer", "optimizer", optimizer.to_string().into()))
 }
 
 /// In what convolutions and matrix products multiply, for a table.

@@ -1,13 +1,13 @@
-//! `verify`: trains the same iterations twice, under a plan and keeping everything, and compares every parameter, momentum
-//! and running statistic bit for bit. Exit 6 where one differs.
+//! `verify`: trains the same iterations twice, under a plan and keeping everything, and compares every parameter, every state
+//! of the optimizer and every running statistic bit for bit. Exit 6 where one differs.
 
 use crate::args::{DeviceChoice, VerifyArgs};
 use crate::failure::{Exit, Failure};
 use crate::output::{Cell, Table};
 use crate::progress::watched;
 use crate::verbs::plan::parse_policy;
-use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::{Link, Schedule};
+use plimsoll_ir::{Bytes, UpdateRule};
 use plimsoll_networks::Mode;
 use plimsoll_runtime::{Checkpoint, LearningRateSchedule, Observation, Outcome, Trainer, TrainingPlan};
 use plimsoll_study::error::SetupError;
@@ -61,6 +61,7 @@ fn run_watched(args: &VerifyArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failu
             ("verdict", "verdict", "equal, bit for bit".into()),
             ("network", "network", trace.name.clone().into()),
             ("precision", "precision", task.setup.precision().to_string().into()),
+            ("optimizer", "optimizer", task.optimizer.to_string().into()),
             ("batch", "batch", args.batch.into()),
             ("policy", "policy", policy.to_string().into()),
             ("iterations", "iterations", args.iterations.into()),
@@ -90,8 +91,7 @@ fn train(
         virtual_workers: 1,
         seed: args.seed,
         rate: LearningRateSchedule::constant(RATE),
-        momentum: 0.9,
-        weight_decay: 5e-4,
+        update: UpdateRule::usual(task.optimizer),
     };
     let mut trainer = Trainer::new(executor, loaded.remove(0), None, plan)?;
     let mut observe = |observation: &Observation| step.done(done + observation.step + 1);

@@ -34,10 +34,9 @@ pub enum Tool {
 }
 
 /// Optimizers that the user may train with there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Optimizer {
-    /// Stochastic gradient descent with momentum, as `run` trains
-    #[default]
+    /// Stochastic gradient descent with momentum
     Sgd,
     /// Adam
     Adam,
@@ -52,6 +51,15 @@ impl Optimizer {
             Optimizer::Sgd => "SGD",
             Optimizer::Adam => "Adam",
             Optimizer::Adamw => "AdamW",
+        }
+    }
+}
+
+impl From<plimsoll_ir::Optimizer> for Optimizer {
+    fn from(tuned_for: plimsoll_ir::Optimizer) -> Optimizer {
+        match tuned_for {
+            plimsoll_ir::Optimizer::Sgd => Optimizer::Sgd,
+            plimsoll_ir::Optimizer::Adamw => Optimizer::Adamw,
         }
     }
 }
@@ -71,8 +79,8 @@ pub struct Wanted {
     pub epochs: u64,
     /// How the rate falls after the warm-up.
     pub decay: DecayShape,
-    /// Who updates the parameters.
-    pub optimizer: Optimizer,
+    /// Who updates the parameters; by default the one that was tuned for.
+    pub optimizer: Option<Optimizer>,
     /// Of SGD; by default what `run` has.
     pub momentum: Option<f32>,
     /// By default what `run` has for SGD, and what the tool has for others.
@@ -124,6 +132,7 @@ impl Export {
         if config.batch.checked_mul(workers).is_none_or(|samples| samples == 0) {
             return Err(ExportError::Workers(workers));
         }
+        let optimizer = optimizer.unwrap_or(config.optimizer.into());
         if momentum.is_some() && optimizer != Optimizer::Sgd {
             return Err(ExportError::Momentum);
         }
@@ -190,10 +199,16 @@ impl Export {
         if let Some(words) = caution(learning_rate, global) {
             self.notes.push(format!("The update is {words}."));
         }
-        if self.optimizer != Optimizer::Sgd {
+        if self.optimizer != config.optimizer.into() {
             let name = self.optimizer.name();
             self.notes.push(format!(
-                "{base_rate} at {base_batch} is taken to be a rate for {name}; the square-root rule is what is used with it."
+                "{base_rate} at {base_batch} is taken to be a rate for {name}, and it was tuned for {}{}.",
+                Optimizer::from(config.optimizer).name(),
+                if self.optimizer == Optimizer::Sgd {
+                    ""
+                } else {
+                    "; the square-root rule is what is used with it"
+                }
             ));
         }
         if config.modelled {

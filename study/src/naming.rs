@@ -127,11 +127,11 @@ fn options(request: &Decides) -> Vec<String> {
         workers: _,
         per_draw: _,
         decay,
-        momentum,
-        ..
+        update,
+        seed,
     } = train;
-    let TrainRequest { weight_decay, seed, .. } = train;
-    vec![
+    let settings = update.in_words().into_iter().map(|(what, value)| format!("{what} {value}"));
+    let of_choice = [
         format!("host memory {host_memory:?}"),
         format!("search {search:?}"),
         format!("objective {objective:?}"),
@@ -143,10 +143,8 @@ fn options(request: &Decides) -> Vec<String> {
         format!("base rate {base_rate}"),
         format!("rate rule {rule:?}"),
         format!("decay {decay:?}"),
-        format!("momentum {momentum}"),
-        format!("weight decay {weight_decay}"),
-        format!("seed {seed}"),
-    ]
+    ];
+    of_choice.into_iter().chain(settings).chain([format!("seed {seed}")]).collect()
 }
 
 /// A name that is fit for a folder.

@@ -26,7 +26,7 @@ use plimsoll_ir::program::{Call, Program};
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::units::Size;
-use plimsoll_ir::{Bytes, CommandId, Seconds};
+use plimsoll_ir::{Bytes, CommandId, Optimizer, Seconds, UpdateRule};
 use plimsoll_networks::onnx::OnnxNetwork;
 use plimsoll_networks::{LowerOptions, Mode, ReluStorage, build, lower};
 use plimsoll_runtime::cuda::countable_batch;
@@ -67,6 +67,8 @@ pub struct NetworkWorkload {
     pub source: Option<DataSource>,
     /// What swapped tensors may take of the host's memory, where that was said.
     pub host_memory: Option<Bytes>,
+    /// Who updates the parameters; what it keeps for each is resident.
+    pub optimizer: Optimizer,
 }
 
 impl NetworkWorkload {
@@ -144,7 +146,13 @@ impl NetworkWorkload {
         if wanted != has {
             return Err(DataError::Labels { network: name, wanted, data: set, has }.into());
         }
-        Ok(NetworkWorkload { network, data, setup, architecture: None, source: None, host_memory: None })
+        let (architecture, source, host_memory, optimizer) = (None, None, None, Optimizer::Sgd);
+        Ok(NetworkWorkload { network, data, setup, architecture, source, host_memory, optimizer })
+    }
+
+    /// The same task, trained by this optimizer.
+    pub fn trained_by(self, optimizer: Optimizer) -> NetworkWorkload {
+        NetworkWorkload { optimizer, ..self }
     }
 
     /// The network's iteration at a batch size, for this device.
@@ -152,9 +160,9 @@ impl NetworkWorkload {
         let alternatives = |call: &Call| self.setup.alternatives(call);
         let feature_maps = self.setup.precision().feature_maps();
         let (relu, fuse) = (ReluStorage::Auto, self.setup.fuses());
-        let alternatives = &alternatives;
-        let options =
-            LowerOptions { mode, relu, feature_maps, fuse, alternatives, ..LowerOptions::default() };
+        let (optimizer, alternatives) = (self.optimizer, &alternatives);
+        let more = LowerOptions::default();
+        let options = LowerOptions { mode, relu, optimizer, feature_maps, fuse, alternatives, ..more };
         Ok(lower(&self.network, batch, &options)?)
     }
 
@@ -324,6 +332,7 @@ impl Workload for NetworkWorkload {
             paced: setup.link(),
             kernels: setup.kernels(),
             precision: setup.precision(),
+            optimizer: self.optimizer,
             modelled_error: setup.model().map(|device| device.error()),
         })
     }
@@ -399,8 +408,7 @@ impl Workload for NetworkWorkload {
             virtual_workers: 1,
             seed: SEED,
             rate: LearningRateSchedule::constant(0.0),
-            momentum: 0.0,
-            weight_decay: 0.0,
+            update: UpdateRule::usual(self.optimizer),
         };
         let mut trainer = Trainer::new(executor, loaded.remove(0), None, training)?;
         confirm(&mut trainer, &*self.data.train, watch.stop).map(Some)

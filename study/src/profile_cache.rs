@@ -1,7 +1,7 @@
 //! What was measured earlier, in whatever study: journals that are complete, under the user's cache folder.
 //!
-//! A measurement is known by its journal's header: network, device, driver and libraries, threads, pace of the link, budget,
-//! batch sizes, version and commit. The same measurement in another study begins with a copy of the journal, and so is
+//! A measurement is known by its journal's header: network, optimizer, device, driver and libraries, threads, pace of the link,
+//! budget, batch sizes, version and commit. The same measurement in another study begins with a copy of the journal, and so is
 //! done at once; a journal whose header differs is refused where it is opened, so that no wrong one can be taken.
 //!
 //! What this file does not do: keep what a build with uncommitted changes measured, since its name does not tell one
@@ -74,9 +74,9 @@ impl ProfileCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use plimsoll_ir::Bytes;
     use plimsoll_ir::network::NetworkSpec;
     use plimsoll_ir::profile::Machine;
+    use plimsoll_ir::{Bytes, Optimizer};
     use plimsoll_profiler::Effort;
     use std::fs;
 
@@ -96,6 +96,7 @@ mod tests {
         let network = NetworkSpec { name: "net".to_owned(), image: [8, 8], channels: 1, classes: 2 };
         ProfileRequest {
             network,
+            optimizer: Optimizer::Sgd,
             machine,
             budget: Bytes(budget),
             batches: vec![1, 2],
@@ -126,6 +127,8 @@ mod tests {
         assert_eq!(copied, "what was measured");
         let mut other = request(&second, 100);
         other.machine.system = "another driver".to_owned();
+        assert_eq!(cache.find(&other).expect("it can be asked"), None);
+        let other = ProfileRequest { optimizer: Optimizer::Adamw, ..request(&second, 100) };
         assert_eq!(cache.find(&other).expect("it can be asked"), None);
     }
 }

@@ -1,8 +1,8 @@
 //! What is asked of a job, as plain values.
 
-use plimsoll_ir::Seconds;
 use plimsoll_ir::config::LearningRateRule;
 use plimsoll_ir::exchange::Interconnect;
+use plimsoll_ir::{Seconds, UpdateRule};
 use std::path::PathBuf;
 
 /// Which network, for which images.
@@ -136,10 +136,8 @@ pub struct TrainRequest {
     pub epochs: u64,
     /// How the learning rate changes during training.
     pub decay: DecayShape,
-    /// The share of the old momentum that SGD keeps, from 0 to below 1.
-    pub momentum: f32,
-    /// The penalty on the size of weights (L2), from 0 to 1.
-    pub weight_decay: f32,
+    /// The optimizer, which is the one that was tuned for, and its settings.
+    pub update: UpdateRule,
     /// Of initial parameters, order of the data and dropout.
     pub seed: u64,
     /// How often the state is saved to its file; none for as often as takes a hundredth of the time.

@@ -22,7 +22,7 @@ use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::simulate::{Timeline, simulate};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::tuning::NoiseScale;
-use plimsoll_ir::{Bytes, CommandId, Seconds};
+use plimsoll_ir::{Bytes, CommandId, Optimizer, Seconds};
 use plimsoll_networks::Mode;
 use plimsoll_runtime::noise::NoiseAverages;
 use plimsoll_runtime::{
@@ -95,6 +95,8 @@ fn set_up(
     study: &Study,
     watch: &Watch<'_>,
 ) -> Result<Vec<Trainer>, Error> {
+    of_optimizer(config.optimizer, task.optimizer)?;
+    of_optimizer(config.optimizer, request.update.optimizer())?;
     let program = task.program(config.batch, Mode::Train)?;
     of_iteration(&program, config, schedule, study)?;
     within_budget(&program, config, schedule, study)?;
@@ -106,8 +108,7 @@ fn set_up(
         virtual_workers: update.virtual_workers,
         seed: request.seed,
         rate: rate_schedule(update, request, update.per_epoch * request.epochs),
-        momentum: request.momentum,
-        weight_decay: request.weight_decay,
+        update: request.update,
     };
     if request.per_draw && update.virtual_workers > 1 {
         return Err(TrainError::DrawsOfUpdate { virtual_workers: update.virtual_workers }.into());
@@ -136,6 +137,11 @@ fn set_up(
         trainer.per_draw(draws::draws(task, (config, schedule), request.seed, study)?)?;
     }
     Ok(vec![trainer])
+}
+
+/// Makes sure that a training is by the optimizer for which its schedule was chosen.
+fn of_optimizer(tuned: Optimizer, asked: Optimizer) -> Result<(), Error> {
+    if tuned == asked { Ok(()) } else { Err(TrainError::OtherOptimizer { tuned, asked }.into()) }
 }
 
 /// Makes sure that a schedule is one of this program, whatever the version that tuned it made of the network.

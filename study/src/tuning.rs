@@ -697,6 +697,7 @@ impl Tuner<'_> {
             precision: Some(about.precision),
             modelled: about.modelled_error.is_some(),
             modelled_error: about.modelled_error,
+            optimizer: about.optimizer,
             budget_bytes: request.budget,
             batch,
             keeps_all: self.keeps_all,

@@ -9,7 +9,7 @@ use plimsoll::failure::Failure;
 use plimsoll::study::NetworkWorkload;
 use plimsoll_ir::program::Program;
 use plimsoll_ir::schedule::Schedule;
-use plimsoll_ir::{Precision, Seconds};
+use plimsoll_ir::{Precision, Seconds, UpdateRule};
 use plimsoll_networks::Mode;
 use plimsoll_runtime::{Checkpoint, CudaOptions, LearningRateSchedule, Trainer, TrainingPlan};
 use plimsoll_tuner::Policy;
@@ -119,8 +119,7 @@ fn train(
         virtual_workers: 1,
         seed: 7,
         rate: LearningRateSchedule::constant(1e-3),
-        momentum: 0.9,
-        weight_decay: 1e-4,
+        update: UpdateRule::Sgd { momentum: 0.9, weight_decay: 1e-4 },
     };
     let mut trainer = Trainer::new(executor, loaded.remove(0), None, plan)?;
     trainer.train(&*task.data.train, iterations, &mut |_| {}, &|| false)?;

@@ -347,6 +347,10 @@ pub enum Call {
     /// is set, m = momentum * m + g, parameter -= learning rate * m. Where `idle` is set there is no gradient, and it counts
     /// as 0: the layer was dropped from this iteration.
     Sgd { elements: u64, decay: bool, idle: bool },
+    /// hyper, parameter, \[gradient\], first moment, second moment -> parameter, first moment, second moment: with the names of
+    /// [`crate::optimizer::UpdateNumbers::Adamw`], m = beta1 * m + (1 - beta1) * gradient, v = beta2 * v + (1 - beta2) *
+    /// gradient^2, parameter = keep * parameter - length * m / (root * sqrt(v) + epsilon). `idle` is as above.
+    Adamw { elements: u64, idle: bool },
 }
 
 /// A product that saturates at the largest number.
@@ -443,6 +447,7 @@ impl Call {
             Call::SoftmaxCrossEntropyForward { shape } => product(&[5, shape.rows, shape.channels]),
             Call::SoftmaxCrossEntropyBackward { shape } => product(&[2, shape.rows, shape.channels]),
             Call::Sgd { elements, .. } => product(&[6, *elements]),
+            Call::Adamw { elements, .. } => product(&[14, *elements]),
         }
     }
 
@@ -494,6 +499,7 @@ impl Call {
             Call::SoftmaxCrossEntropyForward { .. } => "softmax_cross_entropy_forward",
             Call::SoftmaxCrossEntropyBackward { .. } => "softmax_cross_entropy_backward",
             Call::Sgd { .. } => "sgd",
+            Call::Adamw { .. } => "adamw",
         }
     }
 }

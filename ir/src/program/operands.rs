@@ -170,6 +170,7 @@ impl Call {
             C::SoftmaxCrossEntropyForward { shape: s } => loss_forward(&s),
             C::SoftmaxCrossEntropyBackward { shape: s } => loss_backward(&s),
             C::Sgd { elements, idle, .. } => sgd(f32s(&[elements]), idle),
+            C::Adamw { elements, idle } => adamw(f32s(&[elements]), idle),
         }
     }
 }
@@ -561,6 +562,12 @@ fn sgd(n: u64, idle: bool) -> Operands {
     Operands::of([hyper(), update("parameter", n), gradient, update("momentum", n)])
 }
 
+fn adamw(n: u64, idle: bool) -> Operands {
+    let gradient = only_if(!idle, read("gradient", n));
+    let [first, second] = ["first moment", "second moment"].map(|name| update(name, n));
+    Operands::of([hyper(), update("parameter", n), gradient, first, second])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -675,7 +682,7 @@ mod tests {
         }
         let running = |branch| Call::BatchNormRunning { shape: rows, epsilon: 0.1, momentum: 0.1, branch };
         check(running(None), &[24, 12, 12]);
-        check(running(Some(Branch { probability: 0.5, stream: 1 })), &[24, 24, 12, 12]);
+        check(running(Some(Branch { probability: 0.5, stream: 1 })), &[44, 24, 12, 12]);
         check(Call::BatchNormInference { shape: rows, epsilon: 0.1 }, &[120, 12, 12, 12, 12, 120]);
         check(Call::LayerNormForward { shape: rows, epsilon: 0.1 }, &[120, 12, 12, 120, 80]);
         check(Call::LayerNormBackward { shape: rows, accumulate: true }, &[120, 120, 12, 80, 120, 12, 12]);
@@ -694,11 +701,13 @@ mod tests {
         check(Call::Repeat { shape: rows }, &[12, 120]);
         check(Call::SoftmaxCrossEntropyForward { shape: rows }, &[120, 40, 120, 12]);
         check(Call::SoftmaxCrossEntropyBackward { shape: rows }, &[120, 40, 120]);
-        check(Call::Sgd { elements: 7, decay: true, idle: false }, &[24, 28, 28, 28]);
-        check(Call::Sgd { elements: 7, decay: true, idle: true }, &[24, 28, 28]);
+        check(Call::Sgd { elements: 7, decay: true, idle: false }, &[44, 28, 28, 28]);
+        check(Call::Sgd { elements: 7, decay: true, idle: true }, &[44, 28, 28]);
+        check(Call::Adamw { elements: 7, idle: false }, &[44, 28, 28, 28, 28]);
+        check(Call::Adamw { elements: 7, idle: true }, &[44, 28, 28, 28]);
         check(
             Call::DropoutForward { elements: u64::MAX, probability: 0.1, stream: 0, run: 1 },
-            &[24, u64::MAX, u64::MAX],
+            &[44, u64::MAX, u64::MAX],
         );
     }
 
@@ -771,6 +780,7 @@ mod tests {
         check(Call::Repeat { shape: rows }, &["y"]);
         check(Call::BiasBackward { shape: rows, accumulate: false }, &["dy"]);
         check(Call::Sgd { elements: 24, decay: true, idle: false }, &[]);
+        check(Call::Adamw { elements: 24, idle: false }, &[]);
         check(
             Call::LstmBackward { shape: rows, first: false, last: false },
             &["activated", "previous", "cell", "dh", "dcell", "dgates", "dprevious"],

@@ -76,5 +76,6 @@ pub fn every_call() -> Vec<Call> {
         Call::SoftmaxCrossEntropyForward { shape: rows },
         Call::SoftmaxCrossEntropyBackward { shape: rows },
         Call::Sgd { elements, decay: true, idle: false },
+        Call::Adamw { elements, idle: false },
     ]
 }

@@ -37,6 +37,6 @@ pub(crate) struct Trained {
     pub parameter: Bytes,
     /// Where its gradient lies.
     pub gradient: Bytes,
-    /// Where its momentum lies.
-    pub momentum: Bytes,
+    /// Where the optimizer's states of it lie, in the order in which its update takes them.
+    pub states: Vec<Bytes>,
 }

@@ -30,6 +30,8 @@ impl<'a> Machine<'a> {
             let start = match region.role {
                 Role::Parameter(_) | Role::State(_) => region.name.clone(),
                 Role::Momentum => format!("momentum of {}", region.name),
+                Role::FirstMoment => format!("first moment of {}", region.name),
+                Role::SecondMoment => format!("second moment of {}", region.name),
                 Role::Hyper => "hyper".to_owned(),
                 // Nothing may be read from these before it is written.
                 Role::Gradient | Role::Metrics => continue,
@@ -321,6 +323,13 @@ fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId
             let inputs = [get(0), get(1), gradient, get(momentum)];
             let parameter = terms.apply(&format!("sgd {decay}"), &inputs);
             vec![(1, parameter), (momentum, terms.apply(&format!("sgd momentum {decay}"), &inputs))]
+        }
+        Call::Adamw { idle, .. } => {
+            let first = if idle { 2 } else { 3 };
+            let gradient = if idle { terms.atom("nothing") } else { get(2) };
+            let inputs = [get(0), get(1), gradient, get(first), get(first + 1)];
+            let outputs = [(1, "adamw"), (first, "adamw first moment"), (first + 1, "adamw second moment")];
+            outputs.map(|(at, function)| (at, terms.apply(function, &inputs))).into()
         }
         _ => {
             let (accumulate, function, arguments) = input_gradient(terms, call, get);

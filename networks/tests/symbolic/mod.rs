@@ -16,9 +16,11 @@ use plimsoll_ir::document::Document;
 use plimsoll_ir::network::{
     Axis, DropUnit, Extent, Function, Layer, LayerKind, Network, NetworkSpec, Shape, Window,
 };
-use plimsoll_ir::program::{Call, Kernel, KernelAlternative, Operand, Program, Role, STORAGE_ALIGNMENT};
+use plimsoll_ir::program::{
+    Call, Kernel, KernelAlternative, Operand, Program, Region, Role, STORAGE_ALIGNMENT,
+};
 use plimsoll_ir::trace::{Op, Phase, TensorKind};
-use plimsoll_ir::{Bytes, Float, LayerId};
+use plimsoll_ir::{Bytes, Float, LayerId, Optimizer};
 use plimsoll_networks::{Builder, Draw, LowerOptions, Mode, NetworkError, ReluStorage, build, lower};
 use proptest::prelude::*;
 
@@ -47,6 +49,13 @@ fn check(network: &Network, batch: u64) {
             let options = LowerOptions { feature_maps: Float::Bf16, ..options };
             check_stored_in_half(&program, &lower(network, batch, &options).expect("it lowers"));
             prove(network, batch, mode, &program, &[]);
+            if !fuse && intra_layer_reuse {
+                let options =
+                    LowerOptions { optimizer: Optimizer::Adamw, feature_maps: Float::F32, ..options };
+                let adamw = lower(network, batch, &options).expect("it lowers");
+                check_form(&adamw);
+                prove(network, batch, mode, &adamw, &[]);
+            }
             layouts.push(program.resident);
         }
     }
@@ -54,7 +63,7 @@ fn check(network: &Network, batch: u64) {
     layouts.push(small.resident);
     assert!(
         layouts.windows(2).all(|pair| pair[0] == pair[1]),
-        "the resident layout depends on the network only"
+        "the resident layout depends on network and optimizer only"
     );
 }
 
@@ -148,13 +157,16 @@ fn prove(network: &Network, batch: u64, mode: Mode, program: &Program, dropped: 
     for op in forward_and_backward..program.trace.ops.len() {
         machine.run(&mut terms, op);
     }
+    let optimizer = Region::optimizer_of(&program.resident);
     for region in &program.resident {
         let found = machine.resident(region.offset);
         let name = &region.name;
         let same = |wanted| assert_eq!(found, wanted, "{name}: {:?}", region.role);
         match region.role {
-            Role::Parameter(_) => same(expected.parameter(&mut terms, name)),
+            Role::Parameter(_) => same(expected.parameter(&mut terms, name, optimizer)),
             Role::Momentum => same(expected.momentum(&mut terms, name)),
+            Role::FirstMoment => same(expected.moment(&mut terms, name, "first")),
+            Role::SecondMoment => same(expected.moment(&mut terms, name, "second")),
             Role::Gradient => same(expected.gradient(name)),
             // What is dropped leaves no statistics.
             Role::State(_) if found == Some(terms.atom(name)) && !dropped.is_empty() => {}
@@ -287,6 +299,8 @@ fn draws_leave_out_what_they_drop() {
             let program = lower(&network, 2, &options).expect("it lowers");
             program.trace.validate().expect("the trace is sound");
             prove(&network, 2, Mode::Train, &program, &dropped);
+            let adamw = LowerOptions { optimizer: Optimizer::Adamw, ..options };
+            prove(&network, 2, Mode::Train, &lower(&network, 2, &adamw).expect("it lowers"), &dropped);
             assert_eq!(program.resident, all.resident);
             assert!(fuse || (program.trace.ops.len() < all.trace.ops.len()) != dropped.is_empty());
         }

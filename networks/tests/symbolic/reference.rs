@@ -1,9 +1,9 @@
 //! What a network computes and what its gradients are, straight from its layers by the chain rule.
 
 use crate::symbolic::terms::{TermId, Terms};
-use plimsoll_ir::LayerId;
 use plimsoll_ir::network::{Axis, DropUnit, Extent, Layer, LayerKind, Network, Window};
 use plimsoll_ir::program::{AttentionShape, ConvShape, EmbeddingShape, PoolShape, RotaryShape};
+use plimsoll_ir::{LayerId, Optimizer};
 use std::collections::HashMap;
 
 pub struct Reference<'a> {
@@ -56,16 +56,33 @@ impl<'a> Reference<'a> {
         self.gradients.get(name).copied()
     }
 
-    pub fn parameter(&self, terms: &mut Terms, name: &str) -> Option<TermId> {
-        self.stepped(terms, name, "sgd true", name)
+    pub fn parameter(&self, terms: &mut Terms, name: &str, optimizer: Optimizer) -> Option<TermId> {
+        let function = match optimizer {
+            Optimizer::Sgd => "sgd true",
+            Optimizer::Adamw => "adamw",
+        };
+        self.stepped(terms, name, optimizer, function, name)
     }
 
     pub fn momentum(&self, terms: &mut Terms, name: &str) -> Option<TermId> {
-        self.stepped(terms, name, "sgd momentum true", &format!("momentum of {name}"))
+        self.stepped(terms, name, Optimizer::Sgd, "sgd momentum true", &format!("momentum of {name}"))
     }
 
-    /// What one step makes of a parameter or its momentum; in evaluation it stays as it is.
-    fn stepped(&self, terms: &mut Terms, name: &str, function: &str, otherwise: &str) -> Option<TermId> {
+    /// The first or the second moment.
+    pub fn moment(&self, terms: &mut Terms, name: &str, which: &str) -> Option<TermId> {
+        let (function, otherwise) = (format!("adamw {which} moment"), format!("{which} moment of {name}"));
+        self.stepped(terms, name, Optimizer::Adamw, &function, &otherwise)
+    }
+
+    /// What one step makes of a parameter or a state of its optimizer; in evaluation it stays as it is.
+    fn stepped(
+        &self,
+        terms: &mut Terms,
+        name: &str,
+        optimizer: Optimizer,
+        function: &str,
+        otherwise: &str,
+    ) -> Option<TermId> {
         if !self.train {
             return Some(terms.atom(otherwise));
         }
@@ -73,9 +90,13 @@ impl<'a> Reference<'a> {
             assert!(!self.dropped.is_empty(), "{name}: every parameter has a gradient");
             terms.atom("nothing")
         });
-        let momentum = terms.atom(&format!("momentum of {name}"));
-        let (hyper, parameter) = (terms.atom("hyper"), terms.atom(name));
-        Some(terms.apply(function, &[hyper, parameter, gradient, momentum]))
+        let states: &[&str] = match optimizer {
+            Optimizer::Sgd => &["momentum"],
+            Optimizer::Adamw => &["first moment", "second moment"],
+        };
+        let mut inputs = vec![terms.atom("hyper"), terms.atom(name), gradient];
+        inputs.extend(states.iter().map(|state| terms.atom(&format!("{state} of {name}"))));
+        Some(terms.apply(function, &inputs))
     }
 
     pub fn state(&self, terms: &mut Terms, name: &str) -> Option<TermId> {

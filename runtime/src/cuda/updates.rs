@@ -1,14 +1,14 @@
 //! One launch that updates all parameters.
 //!
 //! A network has an update for each parameter, most of them of a few numbers, and each launch takes longer than that work.
-//! Their parameters lie side by side, and so do the gradients and the momenta, in the same order
+//! Their parameters lie side by side, and so do the gradients and each of the optimizer's states, in the same order
 //! (`networks/src/lower/resident.rs`). So the updates that follow one another on the compute stream are held back and joined
 //! into one, over the whole range; the device launches it before anything else happens on that stream. Every number is
 //! computed as by an update of its own: the same bits. The few bytes between two regions are zeros, and an update of zeros
-//! leaves zeros.
+//! leaves zeros (AdamW divides by epsilon, which is above 0).
 //!
-//! What it deliberately does not do: join what does not adjoin, what decays otherwise, or idle updates, which have no gradient.
-//! Timed iterations join them, too: the executor asks which launches are joined (`executor/timing.rs`).
+//! What it deliberately does not do: join what does not adjoin, what is updated otherwise, or idle updates, which have no
+//! gradient. Timed iterations join them, too: the executor asks which launches are joined (`executor/timing.rs`).
 
 use crate::device::Launch;
 use plimsoll_ir::Bytes;
@@ -17,43 +17,66 @@ use plimsoll_ir::program::{Call, STORAGE_ALIGNMENT};
 /// An update of adjoining parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Update {
-    /// Where hyper-parameters, parameters, gradients and momenta start, in the order of the call's operands.
-    offsets: [Bytes; 4],
+    kind: Kind,
+    /// Where hyper-parameters, parameters, gradients and states start, in the order of the call's operands; those that it has
+    /// not are 0.
+    offsets: [Bytes; MOST],
     elements: u64,
-    decay: bool,
 }
+
+/// How it updates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Sgd { decay: bool },
+    Adamw,
+}
+
+/// No update has more operands.
+const MOST: usize = 5;
 
 impl Update {
     /// The update that a launch is; none where it is another call, or one without a gradient.
     pub(super) fn of(launch: &Launch) -> Option<Update> {
-        match *launch.call() {
-            Call::Sgd { elements, decay, idle: false } => {
-                let offsets = launch.offsets().try_into().ok()?;
-                Some(Update { offsets, elements, decay })
-            }
-            _ => None,
-        }
+        let (kind, elements) = match *launch.call() {
+            Call::Sgd { elements, decay, idle: false } => (Kind::Sgd { decay }, elements),
+            Call::Adamw { elements, idle: false } => (Kind::Adamw, elements),
+            _ => return None,
+        };
+        let mut offsets = [Bytes::ZERO; MOST];
+        offsets.get_mut(..launch.offsets().len())?.copy_from_slice(launch.offsets());
+        Some(Update { kind, offsets, elements })
     }
 
     /// Both as one; none where the next does not adjoin.
     pub(super) fn joined(self, next: &Update) -> Option<Update> {
-        let [hyper, regions @ ..] = self.offsets;
-        let [next_hyper, next_regions @ ..] = next.offsets;
+        let (&[hyper, ref regions @ ..], &[next_hyper, ref next_regions @ ..]) =
+            (self.offsets(), next.offsets())
+        else {
+            return None;
+        };
         // From the start of a region to that of the next.
         let step = Bytes(self.elements.checked_mul(4)?).round_up(STORAGE_ALIGNMENT);
-        let adjoins = regions.into_iter().zip(next_regions).all(|(region, next)| region + step == next);
+        let adjoins = regions.iter().zip(next_regions).all(|(region, next)| *region + step == *next);
         let elements = (step.0 / 4).checked_add(next.elements)?;
-        (adjoins && hyper == next_hyper && self.decay == next.decay).then_some(Update { elements, ..self })
+        (adjoins && hyper == next_hyper && self.kind == next.kind).then_some(Update { elements, ..self })
     }
 
     /// The call that it is.
     pub(super) fn call(&self) -> Call {
-        Call::Sgd { elements: self.elements, decay: self.decay, idle: false }
+        let elements = self.elements;
+        match self.kind {
+            Kind::Sgd { decay } => Call::Sgd { elements, decay, idle: false },
+            Kind::Adamw => Call::Adamw { elements, idle: false },
+        }
     }
 
     /// Where the call's operands lie.
     pub(super) fn offsets(&self) -> &[Bytes] {
-        &self.offsets
+        let count = match self.kind {
+            Kind::Sgd { .. } => 4,
+            Kind::Adamw => 5,
+        };
+        &self.offsets[..count]
     }
 }
 
@@ -61,34 +84,48 @@ impl Update {
 mod tests {
     use super::*;
 
-    /// An update of so many numbers from here on, with gradients and momenta 10 and 20 KiB behind.
-    fn update(parameter: u64, elements: u64) -> Update {
-        let offsets = [0, parameter, parameter + 10_240, parameter + 20_480].map(Bytes);
-        Update { offsets, elements, decay: true }
+    const SGD: Kind = Kind::Sgd { decay: true };
+
+    /// An update of so many numbers from here on, with gradients and states 10, 20 and 30 KiB behind.
+    fn update(kind: Kind, parameter: u64, elements: u64) -> Update {
+        let offsets = match kind {
+            Kind::Sgd { .. } => [0, parameter, parameter + 10_240, parameter + 20_480, 0],
+            Kind::Adamw => [0, 1, 2, 3, 4].map(|n| if n == 0 { 0 } else { parameter + (n - 1) * 10_240 }),
+        };
+        Update { kind, offsets: offsets.map(Bytes), elements }
     }
 
     #[test]
     fn what_adjoins_is_one_update_with_the_gap_between() {
-        let all = [update(256, 3), update(512, 65), update(1024, 64), update(1280, 1)];
-        let joined = all[1..].iter().try_fold(all[0], Update::joined);
-        assert_eq!(joined, Some(update(256, (1280 - 256) / 4 + 1)));
-        let call = joined.expect("they adjoin").call();
-        assert_eq!(call, Call::Sgd { elements: 257, decay: true, idle: false });
-        assert_eq!(call.operands().len(), 4);
+        for (kind, expected) in [
+            (SGD, Call::Sgd { elements: 257, decay: true, idle: false }),
+            (Kind::Adamw, Call::Adamw { elements: 257, idle: false }),
+        ] {
+            let all = [(256, 3), (512, 65), (1024, 64), (1280, 1)].map(|(start, n)| update(kind, start, n));
+            let joined = all[1..].iter().try_fold(all[0], Update::joined);
+            assert_eq!(joined, Some(update(kind, 256, (1280 - 256) / 4 + 1)));
+            let joined = joined.expect("they adjoin");
+            assert_eq!(joined.call(), expected);
+            assert_eq!(joined.offsets().len(), expected.operands().len());
+        }
     }
 
     #[test]
     fn what_does_not_adjoin_is_not_joined() {
-        let first = update(256, 64);
-        assert!(first.joined(&update(512, 1)).is_some());
-        assert_eq!(first.joined(&update(768, 1)), None, "a gap");
-        assert_eq!(first.joined(&update(256, 64)), None, "the same once more");
-        assert_eq!(update(512, 1).joined(&first), None, "the other way round");
-        assert_eq!(first.joined(&Update { decay: false, ..update(512, 1) }), None);
-        for operand in [0, 2, 3] {
-            let mut elsewhere = update(512, 1);
-            elsewhere.offsets[operand] += Bytes(256);
-            assert_eq!(first.joined(&elsewhere), None, "operand {operand}");
+        for kind in [SGD, Kind::Adamw] {
+            let update = |parameter, elements| update(kind, parameter, elements);
+            let first = update(256, 64);
+            assert!(first.joined(&update(512, 1)).is_some());
+            assert_eq!(first.joined(&update(768, 1)), None, "a gap");
+            assert_eq!(first.joined(&update(256, 64)), None, "the same once more");
+            assert_eq!(update(512, 1).joined(&first), None, "the other way round");
+            let other = Kind::Sgd { decay: false };
+            assert_eq!(first.joined(&Update { kind: other, ..update(512, 1) }), None);
+            for operand in (0..first.offsets().len()).filter(|operand| *operand != 1) {
+                let mut elsewhere = update(512, 1);
+                elsewhere.offsets[operand] += Bytes(256);
+                assert_eq!(first.joined(&elsewhere), None, "operand {operand}");
+            }
         }
     }
 }

@@ -42,6 +42,7 @@ use multiply::{gradients_of_products_are_derivatives, products_with_scales};
 use plimsoll_ir::network::Window;
 use plimsoll_ir::philox::{philox4x32, unit_f32};
 use plimsoll_ir::program::{After, Branch, Call, ConvShape, Hyper, PoolShape, RowShape};
+use plimsoll_ir::{Optimizer, UpdateRule};
 use reference::wide;
 use sequences::{
     biases, embedding_gradients_are_derivatives, embeddings, lstm_gradients_are_derivatives,
@@ -377,7 +378,8 @@ fn dropout() {
 
 /// What a kernel draws from.
 fn hyper(seed_low: u32, seed_high: u32, step: u32) -> Arg {
-    let hyper = Hyper { learning_rate: 0.0, momentum: 0.0, weight_decay: 0.0, seed_low, seed_high, step };
+    let update = UpdateRule::usual(Optimizer::Sgd).numbers(0.0, 0);
+    let hyper = Hyper { seed_low, seed_high, step, update };
     Arg::In(hyper.to_bytes().to_vec())
 }
 
@@ -646,8 +648,8 @@ fn stochastic_gradient_descent() {
 }
 
 fn descent_of(n: usize, seed: u32) {
-    let hyper =
-        Hyper { learning_rate: 0.1, momentum: 0.9, weight_decay: 0.01, seed_low: 0, seed_high: 0, step: 0 };
+    let update = UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.01 }.numbers(0.1, 0);
+    let hyper = Hyper { seed_low: 0, seed_high: 0, step: 0, update };
     let random = &mut Random::new(seed);
     let [p, g, m] = [0, 1, 2].map(|_| random.floats(n));
     for (decay, idle) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -665,6 +667,59 @@ fn descent_of(n: usize, seed: u32) {
             args.remove(2);
         }
         check(&call, &args, &[(1, &stepped), (args.len() - 1, &moved)]);
+    }
+}
+
+/// In f64, by the paper's own formulas.
+fn adam_with_decoupled_decay() {
+    let (beta1, beta2, epsilon, rate, decay) = (0.8, 0.99, 1e-3, 0.1, 0.25);
+    let rule = UpdateRule::Adamw { beta1, beta2, epsilon, weight_decay: decay as f32 };
+    for (n, step) in LENGTHS.into_iter().zip([0, 1, 9, 1000, u32::MAX].into_iter().cycle()) {
+        let update = rule.numbers(rate, u64::from(step));
+        let hyper = Hyper { seed_low: 1, seed_high: 2, step, update };
+        let random = &mut Random::new(12);
+        let [p, g, m] = [0, 1, 2].map(|_| random.floats(n));
+        let v: Vec<f32> = random.floats(n).into_iter().map(f32::abs).collect();
+        for idle in [false, true] {
+            let gradient = |i: usize| if idle { 0.0 } else { f64::from(g[i]) };
+            let mean = |beta: f64, old: f32, new: f64| beta * f64::from(old) + (1.0 - beta) * new;
+            let first: Vec<f64> = (0..n).map(|i| mean(beta1, m[i], gradient(i))).collect();
+            let second: Vec<f64> = (0..n).map(|i| mean(beta2, v[i], gradient(i).powi(2))).collect();
+            let t = f64::from(step) + 1.0;
+            let corrected = |beta: f64, moment: f64| moment / (1.0 - beta.powf(t));
+            let stepped = |i: usize| {
+                let step = corrected(beta1, first[i]) / (corrected(beta2, second[i]).sqrt() + epsilon);
+                f64::from(p[i]) * (1.0 - rate * decay) - rate * step
+            };
+            let stepped: Vec<f64> = (0..n).map(stepped).collect();
+            let call = Call::Adamw { elements: n as u64, idle };
+            let hyper = Arg::In(hyper.to_bytes().to_vec());
+            let mut args = vec![hyper, updated(&p), input(&g), updated(&m), updated(&v)];
+            if idle {
+                args.remove(2);
+            }
+            let last = args.len() - 1;
+            check(&call, &args, &[(1, &stepped), (last - 1, &first), (last, &second)]);
+        }
+    }
+}
+
+/// What lies between adjoining parameters is 0 and stays so, and nothing that was never learnt from moves by itself.
+fn nothing_comes_of_nothing_by_adamw() {
+    let update = UpdateRule::usual(Optimizer::Adamw).numbers(1e-3, 0);
+    let hyper = Hyper { seed_low: 0, seed_high: 0, step: 0, update };
+    let zeros = [0.0; 5];
+    let args = [
+        Arg::In(hyper.to_bytes().to_vec()),
+        updated(&zeros),
+        input(&zeros),
+        updated(&zeros),
+        updated(&zeros),
+    ];
+    for (by, got) in outcomes(&Call::Adamw { elements: 5, idle: false }, &args) {
+        for operand in [1, 3, 4] {
+            assert_eq!(floats(&got[operand]), zeros, "{by}");
+        }
     }
 }
 
@@ -715,4 +770,6 @@ plimsoll_ir::tests![
     a_confident_answer_has_a_gradient_in_bf16,
     huge_logits_stay_finite,
     stochastic_gradient_descent,
+    adam_with_decoupled_decay,
+    nothing_comes_of_nothing_by_adamw,
 ];

@@ -198,6 +198,7 @@ fn calls() -> Vec<Call> {
             accumulate,
         },
         Call::Sgd { elements: 100, decay: true, idle: true },
+        Call::Adamw { elements: 100, idle: true },
     ]);
     all
 }

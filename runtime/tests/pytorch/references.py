@@ -5,7 +5,7 @@
 
 Each network is torchvision's, or is put together here from PyTorch's own layers. Parameters, inputs and labels come from a
 counter-based generator (Philox4x32-10) that `../pytorch.rs` has as well, so no weights are stored. The network makes three
-steps of SGD in f64, which is the truth, and in f32, which says how much rounding alone can do. A file holds, for each
+steps of SGD, or of AdamW in the files that say so, in f64, which is the truth, and in f32, which says how much rounding alone can do. A file holds, for each
 parameter and running statistic after the steps, its norm, its largest element and a dozen others, in the order in which
 Plimsoll stores them (convolutions [out][rows][columns][in], everything else as PyTorch has it).
 
@@ -30,7 +30,7 @@ import torch
 import torchvision
 
 SEED = 2
-STEPS, RATE, MOMENTUM, DECAY = 3, 0.05, 0.9, 1e-3
+STEPS = 3
 SAMPLES = 12
 # The last word of the counter keeps the draws apart.
 PARAMETERS, INPUT, LABELS = 0, 1, 2
@@ -147,7 +147,29 @@ class Text:
         return 0.0, 0.3 if name.startswith("w") else math.sqrt(3 / math.prod(shape[1:]))
 
 
-def train(case, kind):
+class Rule:
+    """An optimizer of PyTorch's with a learning rate and its settings, and what Plimsoll calls these."""
+
+    def __init__(self, name, optimizer, rate, theirs, ours=None):
+        self.name, self.optimizer, self.rate, self.theirs, self.ours = name, optimizer, rate, theirs, ours or theirs
+
+    def of(self, parameters):
+        return self.optimizer(parameters, lr=self.rate, **self.theirs)
+
+
+SGD = Rule("", torch.optim.SGD, 0.05, {"momentum": 0.9, "weight_decay": 1e-3})
+# Decay so strong that a wrong one shows, and betas that are not the defaults. AdamW makes as much of a small gradient as of a large
+# one, and of one that is nothing but rounding, too: epsilon is above rounding, and below most gradients.
+ADAMW = Rule(
+    "-adamw",
+    torch.optim.AdamW,
+    2e-3,
+    {"betas": (0.8, 0.99), "eps": 1e-4, "weight_decay": 1.0},
+    {"beta1": 0.8, "beta2": 0.99, "epsilon": 1e-4, "weight_decay": 1.0},
+)
+
+
+def train(case, rule, kind):
     """The model after the steps, and the losses before them."""
     torch.manual_seed(0)
     model = case.model().to(kind).train()
@@ -159,22 +181,22 @@ def train(case, kind):
         for number, (name, p) in enumerate(trained):
             values = uniform(p.numel(), number, PARAMETERS, *case.start(name, p.shape))
             p.copy_(torch.from_numpy(theirs(values, p.shape).copy()))
-    optimiser = torch.optim.SGD([p for _, p in trained], lr=RATE, momentum=MOMENTUM, weight_decay=DECAY)
+    optimizer = rule.of([p for _, p in trained])
     losses = []
     for step in range(STEPS):
         logits = model(case.input(step, kind))
         logits = logits.flatten(0, 1) if logits.dim() == 3 else logits
         loss = torch.nn.functional.cross_entropy(logits, case.labels(step))
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(loss.item())
     return model, dict(trained), losses
 
 
-def reference(case):
+def reference(case, rule):
     """The content of the file."""
-    (model, trained, losses), (single, _, _) = train(case, torch.float64), train(case, torch.float32)
+    (model, trained, losses), (single, _, _) = train(case, rule, torch.float64), train(case, rule, torch.float32)
     other = single.state_dict()
     states = {name: b for name, b in model.named_buffers() if b.dim() > 0 and name in other}
     regions, worst = [], {"parameter": 0.0, "update": 0.0, "state": 0.0}
@@ -200,9 +222,8 @@ def reference(case):
         "network": {"name": case.name, "image": case.image, "channels": case.channels, "classes": case.classes},
         "batch": case.batch,
         "seed": SEED,
-        "rate": RATE,
-        "momentum": MOMENTUM,
-        "weight_decay": DECAY,
+        "rate": rule.rate,
+        **rule.ours,
         "off_in_f32": {key: float(f"{value:.2e}") for key, value in worst.items()},
         "losses": [figure(loss) for loss in losses],
     }
@@ -516,19 +537,23 @@ CASES = [
 ]
 
 
+BY_ADAMW = ["unet", "llama-tiny"]
+
+
 def main():
     here = pathlib.Path(__file__).parent
-    for case in CASES:
-        if sys.argv[1:] and case.name not in sys.argv[1:]:
+    for case, rule in [*((case, SGD) for case in CASES), *((case, ADAMW) for case in CASES if case.name in BY_ADAMW)]:
+        name = case.name + rule.name
+        if sys.argv[1:] and name not in sys.argv[1:]:
             continue
-        head, regions = reference(case)
+        head, regions = reference(case, rule)
         if isinstance(case, (Exported, ExportedText)):
             head["onnx"] = True
             case.export(here / f"{case.name}.onnx")
         lines = ",\n".join(json.dumps(region) for region in regions)
         text = json.dumps(head)[:-1] + ', "regions": [\n' + lines + "\n]}\n"
-        (here / f"{case.name}.json").write_text(text)
-        print(f"{case.name}: {len(text)} bytes; losses {head['losses']}; f32 is off by {head['off_in_f32']}")
+        (here / f"{name}.json").write_text(text)
+        print(f"{name}: {len(text)} bytes; losses {head['losses']}; f32 is off by {head['off_in_f32']}")
 
 
 if __name__ == "__main__":

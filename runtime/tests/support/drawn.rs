@@ -6,6 +6,7 @@ use plimsoll_ir::network::{Axis, DropUnit, Extent, LayerKind, Network, NetworkSp
 use plimsoll_ir::program::{Hyper, Init, Program, Region, Role};
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::testing::Random;
+use plimsoll_ir::{Optimizer, UpdateRule};
 use plimsoll_networks::{Builder, NetworkError};
 use plimsoll_runtime::{Device, Executor, MemoryLayout, RuntimeError};
 use std::collections::BTreeMap;
@@ -111,7 +112,7 @@ fn start(region: &Region, random: &mut Random) -> Vec<u8> {
             Role::Parameter(Init::Constant(value)) | Role::State(value) => value,
             Role::Parameter(_) => 0.5 * number(random),
             Role::Gradient | Role::Metrics => f32::NAN,
-            Role::Momentum | Role::Hyper => 0.0,
+            Role::Momentum | Role::FirstMoment | Role::SecondMoment | Role::Hyper => 0.0,
         };
         value.to_bits()
     }))
@@ -146,6 +147,10 @@ fn trained(
     }
     let (batch, tokens) = (program.trace.batch, network.takes_tokens());
     let elements = batch * network.layers[0].output.elements();
+    let (rule, rate) = match Region::optimizer_of(&program.resident) {
+        Optimizer::Sgd => (UpdateRule::Sgd { momentum: 0.9, weight_decay: 1e-3 }, 0.05),
+        adamw => (UpdateRule::usual(adamw), 2e-3),
+    };
     for step in 0..iterations {
         let classes = u64::from(network.spec.classes);
 
@@ -155,8 +160,8 @@ fn trained(
             (0..elements)
                 .map(|_| if tokens { random.below(classes) as u32 } else { number(&mut random).to_bits() }),
         );
-        let hyper =
-            Hyper { learning_rate: 0.05, momentum: 0.9, weight_decay: 1e-3, seed_low: 7, seed_high: 8, step };
+        let update = rule.numbers(rate, u64::from(step));
+        let hyper = Hyper { seed_low: 7, seed_high: 8, step, update };
         executor.write_region(program.hyper(), &hyper.to_bytes())?;
         executor.write_images(&loaded, &images)?;
         executor.write_labels(&loaded, &labels)?;

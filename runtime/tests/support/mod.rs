@@ -9,10 +9,10 @@ pub mod drawn;
 pub mod spoilt;
 
 use plimsoll_ir::network::{Axis, DropUnit, Function, LayerKind, Network, NetworkSpec, Window};
-use plimsoll_ir::program::{Call, KernelAlternative, Program};
+use plimsoll_ir::program::{Call, KernelAlternative, Program, Region};
 use plimsoll_ir::schedule::{Buffer, Command, Holds, Link, Schedule, ScheduleKind};
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Float, TensorId};
+use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Float, Optimizer, TensorId, UpdateRule};
 use plimsoll_networks::{Builder, LowerOptions, Mode, build, lower};
 use plimsoll_runtime::{
     Cpu, CpuOptions, Executor, LearningRateSchedule, MemoryLayout, RuntimeError, Trainer, TrainingPlan,
@@ -92,10 +92,26 @@ pub fn evaluation_in(feature_maps: Float, network: &Network, batch: u64) -> Prog
     lowered(network, batch, Mode::Evaluate, feature_maps)
 }
 
+/// One training iteration by this optimizer.
+pub fn training_by(optimizer: Optimizer, network: &Network, batch: u64) -> Program {
+    lowered_by(optimizer, network, batch, Mode::Train, Float::F32)
+}
+
 fn lowered(network: &Network, batch: u64, mode: Mode, feature_maps: Float) -> Program {
+    lowered_by(Optimizer::Sgd, network, batch, mode, feature_maps)
+}
+
+fn lowered_by(
+    optimizer: Optimizer,
+    network: &Network,
+    batch: u64,
+    mode: Mode,
+    feature_maps: Float,
+) -> Program {
     let alternatives = |call: &Call| alternatives_in(feature_maps, call);
-    let alternatives = &alternatives;
-    let options = LowerOptions { mode, feature_maps, fuse: true, alternatives, ..LowerOptions::default() };
+    let (fuse, alternatives) = (true, &alternatives);
+    let more = LowerOptions::default();
+    let options = LowerOptions { mode, optimizer, feature_maps, fuse, alternatives, ..more };
     lower(network, batch, &options).expect("a small network can be lowered")
 }
 
@@ -226,6 +242,18 @@ fn prefetch(tensor: TensorId, waits: Vec<CommandId>) -> Command {
     Command::Prefetch { tensor, first_byte: None, bytes: None, waits }
 }
 
+/// The same by this optimizer, with a rate that goes with it.
+pub fn plan_by(optimizer: Optimizer, network: &Network, batch: u64) -> TrainingPlan {
+    let sgd = plan(network, batch);
+    match optimizer {
+        Optimizer::Sgd => sgd,
+        Optimizer::Adamw => {
+            let rate = LearningRateSchedule { base: 2e-3, ..sgd.rate };
+            TrainingPlan { rate, update: UpdateRule::usual(optimizer), ..sgd }
+        }
+    }
+}
+
 /// A plan with everything in it that the numbers depend on.
 pub fn plan(network: &Network, batch: u64) -> TrainingPlan {
     TrainingPlan {
@@ -234,8 +262,7 @@ pub fn plan(network: &Network, batch: u64) -> TrainingPlan {
         virtual_workers: 1,
         seed: 11,
         rate: LearningRateSchedule { warmup_iterations: 5, ..LearningRateSchedule::constant(0.02) },
-        momentum: 0.9,
-        weight_decay: 1e-4,
+        update: UpdateRule::Sgd { momentum: 0.9, weight_decay: 1e-4 },
     }
 }
 
@@ -246,7 +273,18 @@ pub fn trainer(
     options: CpuOptions,
     scheduler: &dyn Fn(&Trace) -> Schedule,
 ) -> Result<Trainer, RuntimeError> {
-    let train = training_in(options.feature_maps, network, batch);
+    trainer_by(Optimizer::Sgd, network, batch, options, scheduler)
+}
+
+/// A trainer on the device `cpu` by this optimizer, with the same kind of schedule for training and evaluation.
+pub fn trainer_by(
+    optimizer: Optimizer,
+    network: &Network,
+    batch: u64,
+    options: CpuOptions,
+    scheduler: &dyn Fn(&Trace) -> Schedule,
+) -> Result<Trainer, RuntimeError> {
+    let train = lowered_by(optimizer, network, batch, Mode::Train, options.feature_maps);
     let schedule = scheduler(&train.trace);
     trainer_of(network, options, &train, &schedule, scheduler)
 }
@@ -260,7 +298,8 @@ pub fn trainer_of(
     scheduler: &dyn Fn(&Trace) -> Schedule,
 ) -> Result<Trainer, RuntimeError> {
     let batch = train.trace.batch;
-    let evaluate = lowered(network, batch, Mode::Evaluate, train.feature_maps);
+    let optimizer = Region::optimizer_of(&train.resident);
+    let evaluate = lowered_by(optimizer, network, batch, Mode::Evaluate, train.feature_maps);
     let evaluate_schedule = scheduler(&evaluate.trace);
     let layout =
         MemoryLayout::of(train, train_schedule).union(MemoryLayout::of(&evaluate, &evaluate_schedule));
@@ -270,7 +309,7 @@ pub fn trainer_of(
     let mut executor = Executor::new(Box::new(Cpu::new(options)), layout)?;
     let train = executor.load_keeping_state(train, train_schedule, None)?;
     let evaluate = executor.load(&evaluate, &evaluate_schedule)?;
-    Trainer::new(executor, train, Some(evaluate), plan(network, batch))
+    Trainer::new(executor, train, Some(evaluate), plan_by(optimizer, network, batch))
 }
 
 /// Trains until so many iterations are done.

@@ -7,10 +7,10 @@
 use super::Place;
 use super::support::{self, advance, drawn, everything, keep, naive, spoilt, zoo};
 use plimsoll_ir::network::Network;
-use plimsoll_ir::program::{Call, Program};
+use plimsoll_ir::program::{Call, Program, Region};
 use plimsoll_ir::schedule::{Link, Schedule, Stream};
 use plimsoll_ir::testing::random_schedule;
-use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Float, Precision, Seconds};
+use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Float, Optimizer, Precision, Seconds};
 use plimsoll_networks::{LowerOptions, lower};
 use plimsoll_runtime::{Checkpoint, Cpu, CpuOptions, Device, Executor, MemoryLayout, RuntimeError, Trainer};
 use plimsoll_tuner::{Allow, Limits, Outcome, PlanRequest, Policy, Tricks, plan};
@@ -26,10 +26,15 @@ pub fn program(place: &Place, network: &Network) -> Program {
 
 /// The same for a device that is open, in its precision.
 pub fn program_with(device: &dyn Device, network: &Network) -> Program {
+    program_by(Optimizer::Sgd, device, network)
+}
+
+/// The same by this optimizer.
+pub fn program_by(optimizer: Optimizer, device: &dyn Device, network: &Network) -> Program {
     let alternatives = |call: &Call| device.alternatives(call);
     let feature_maps = device.facts().precision.feature_maps();
-    let alternatives = &alternatives;
-    let options = LowerOptions { alternatives, feature_maps, fuse: true, ..LowerOptions::default() };
+    let (alternatives, fuse, more) = (&alternatives, true, LowerOptions::default());
+    let options = LowerOptions { alternatives, optimizer, feature_maps, fuse, ..more };
     let mut program = lower(network, BATCH, &options).expect("a small network can be lowered");
     for op in &mut program.trace.ops {
         op.seconds = Seconds(op.flops as f64 / 2e10 + 2e-6);
@@ -71,7 +76,8 @@ pub fn train(
 ) -> Result<Checkpoint, RuntimeError> {
     let mut executor = Executor::new(device, MemoryLayout::of(program, schedule))?;
     let loaded = executor.load(program, schedule)?;
-    let mut trainer = Trainer::new(executor, loaded, None, support::plan(network, BATCH))?;
+    let optimizer = Region::optimizer_of(&program.resident);
+    let mut trainer = Trainer::new(executor, loaded, None, support::plan_by(optimizer, network, BATCH))?;
     advance(&mut trainer, ITERATIONS)?;
     trainer.checkpoint()
 }

@@ -1,19 +1,19 @@
 //! Which calls an iteration makes: nothing is allocated, nothing waits but the end, and the default stream is not used;
 //! and what the device says when a call is refused.
 
-use super::bodies::{BATCH, bits};
+use super::bodies::{BATCH, bits, program_by, train};
 use super::library::StandIn;
 use super::program;
-use crate::support::{everything, keep, naive, plan};
+use crate::support::{everything, keep, naive, plan, plan_by, training_by};
 use plimsoll::profiler::batch_samples;
-use plimsoll_ir::program::{Call, Hyper};
-use plimsoll_ir::schedule::{Command, Stream};
+use plimsoll_ir::program::{Call, Hyper, Kernel};
+use plimsoll_ir::schedule::{Command, Schedule, Stream};
 use plimsoll_ir::simulate::Span;
 use plimsoll_ir::trace::Phase;
-use plimsoll_ir::{Bytes, CommandId, Seconds};
+use plimsoll_ir::{Bytes, CommandId, Optimizer, Seconds};
 use plimsoll_runtime::group::alone;
 use plimsoll_runtime::{
-    DeviceError, Executor, MemoryKind, MemoryLayout, RuntimeError, Trainer, TrainingPlan,
+    Cpu, CpuOptions, DeviceError, Executor, MemoryKind, MemoryLayout, RuntimeError, Trainer, TrainingPlan,
 };
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -265,10 +265,17 @@ fn a_device_that_is_not_to_be_seen_is_not_seen() {
 #[test]
 fn all_parameters_are_updated_by_one_launch() {
     let Some(library) = StandIn::open() else { return };
+    for optimizer in [Optimizer::Sgd, Optimizer::Adamw] {
+        are_updated_by_one_launch(&library, optimizer);
+    }
+}
+
+fn are_updated_by_one_launch(library: &StandIn, optimizer: Optimizer) {
     let network = everything();
-    let program = program(&library, &network);
+    let program = program_by(optimizer, &library.device(false), &network);
     let schedule = keep(&program.trace);
-    let updates = program.kernels.iter().filter(|kernel| kernel.call.name() == "sgd").count() as u64;
+    let is_update = |kernel: &&Kernel| kernel.call.name() == optimizer.to_string();
+    let updates = program.kernels.iter().filter(is_update).count() as u64;
     assert!(updates > 10, "{updates}");
     let layout = MemoryLayout::of(&program, &schedule);
     let mut executor = Executor::new(Box::new(library.device(false)), layout).expect("it is small");
@@ -283,22 +290,27 @@ fn all_parameters_are_updated_by_one_launch() {
         });
         calls["cuLaunchKernel"]
     };
-    assert_eq!(launches(true), launches(false));
+    let plain = launches(false);
+    assert_eq!(launches(true), plain);
+    assert!(plain < program.kernels.len() as u64, "{plain} launches");
     let timeline = executor.run_timed(&loaded).expect("an iteration");
     let of_updates: Vec<(CommandId, u64)> = schedule
         .numbered_commands()
         .filter_map(|(id, command)| {
             let Command::Compute { op, .. } = command else { return None };
-            let Call::Sgd { elements, .. } = program.kernels[op.index()].call else { return None };
-            Some((id, elements))
+            match program.kernels[op.index()].call {
+                Call::Sgd { elements, .. } | Call::Adamw { elements, .. } => Some((id, elements)),
+                _ => None,
+            }
         })
         .collect();
     let spans: Vec<Span> = of_updates.iter().map(|(id, _)| timeline.spans[id.index()]).collect();
     let whole = spans[spans.len() - 1].end.0 - spans[0].start.0;
     assert!(whole > 0.0);
     assert!(spans.windows(2).all(|two| two[0].end == two[1].start), "one after the other: {spans:?}");
-    // Hyperparameters, and three numbers for each element.
-    let bytes = |elements: u64| (Hyper::BYTES as u64 + 12 * elements) as f64;
+    // Hyperparameters, parameter and gradient, and what the optimizer keeps.
+    let numbers = if optimizer == Optimizer::Sgd { 3 } else { 4 };
+    let bytes = |elements: u64| (Hyper::BYTES as u64 + 4 * numbers * elements) as f64;
     let all = of_updates.iter().map(|(_, elements)| bytes(*elements)).sum::<f64>();
     for ((_, elements), span) in of_updates.iter().zip(&spans) {
         let share = (span.end.0 - span.start.0) / whole;
@@ -314,7 +326,8 @@ fn all_parameters_are_updated_by_one_launch() {
         let layout = MemoryLayout::of(&program, &schedule);
         let mut executor = Executor::new(Box::new(library.device(false)), layout).expect("it is small");
         let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
-        let mut trainer = Trainer::new(executor, loaded, None, plan(&network, BATCH)).expect("the plan fits");
+        let plan = plan_by(optimizer, &network, BATCH);
+        let mut trainer = Trainer::new(executor, loaded, None, plan).expect("the plan fits");
         let digits = plimsoll_runtime::data::digits();
         for step in 0..3 {
             if timed {
@@ -326,6 +339,29 @@ fn all_parameters_are_updated_by_one_launch() {
         bits(&trainer.checkpoint().expect("it is whole"))
     };
     assert!(trained(true) == trained(false));
+}
+
+/// Swapped or kept, as one graph or one by one: the same bits after some iterations of AdamW.
+#[test]
+fn a_plan_changes_no_bit_of_a_training_by_adamw() {
+    let Some(library) = StandIn::open() else { return };
+    let network = everything();
+    let program = program_by(Optimizer::Adamw, &library.device(false), &network);
+    let trained = |schedule: &Schedule, graphs| {
+        bits(&train(&network, &program, schedule, Box::new(library.device(graphs))).expect("it trains"))
+    };
+    let kept = trained(&keep(&program.trace), false);
+    for graphs in [false, true] {
+        assert!(trained(&naive(&program.trace), graphs) == kept, "graphs {graphs}");
+    }
+    let on_cpu = training_by(Optimizer::Adamw, &network, BATCH);
+    let device = Box::new(Cpu::new(CpuOptions::default()));
+    let on_cpu = bits(&train(&network, &on_cpu, &keep(&on_cpu.trace), device).expect("it trains"));
+    // A gradient that is nothing but rounding has another sign where sums are in another order, and moves as far as any.
+    let all = kept.iter().flat_map(|(name, found)| found.iter().zip(&on_cpu[name]));
+    let (near, far): (Vec<f32>, Vec<f32>) =
+        all.map(|(a, b)| (f32::from_bits(*a) - f32::from_bits(*b)).abs()).partition(|off| *off < 1e-4);
+    assert!(100 * far.len() < near.len(), "{} of {} numbers are far off", far.len(), near.len() + far.len());
 }
 
 /// How a training runs.

@@ -1,8 +1,8 @@
 //! Why nothing can be trained, or not to its end.
 
 use super::Retune;
-use plimsoll_ir::Bytes;
 use plimsoll_ir::check::Violation;
+use plimsoll_ir::{Bytes, Optimizer};
 use plimsoll_runtime::RuntimeError;
 use std::path::PathBuf;
 use thiserror::Error;
@@ -32,6 +32,14 @@ pub enum TrainError {
         violation: Violation,
         /// How the study comes to a whole choice.
         retune: Retune,
+    },
+    /// The choice was made for another optimizer, which keeps other states on the device.
+    #[error("the study was tuned for {tuned}, and {asked} is asked for")]
+    OtherOptimizer {
+        /// The config's.
+        tuned: Optimizer,
+        /// The training's.
+        asked: Optimizer,
     },
     /// The schedule takes more than its config allows.
     #[error("{schedule} takes {takes}, more than the {budget} that its config allows")]

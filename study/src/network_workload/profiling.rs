@@ -39,6 +39,7 @@ pub(super) fn profile(
     let device = task.setup.device()?;
     let request = ProfileRequest {
         network: task.network.spec.clone(),
+        optimizer: task.optimizer,
         machine: machine(&*device, task.setup.link(), &crate::version()),
         budget,
         batches: batches.to_vec(),

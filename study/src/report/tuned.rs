@@ -132,6 +132,10 @@ impl Tuned {
         }
         let precision = self.config.arithmetic();
         facts.extend(precision.map(|precision| ("precision".to_owned(), precision.to_string())));
+        let optimizer = self.config.optimizer;
+        if !optimizer.is_usual() {
+            facts.push(("optimizer".to_owned(), optimizer.to_string()));
+        }
         let health = machine.health.as_ref().map(|health| health.warnings(&Default::default()));
         let mut warnings: Vec<String> = health.iter().flatten().map(ToString::to_string).collect();
         warnings

@@ -42,12 +42,21 @@ pub(super) fn draws(
     let allow = Allow { host: Some(schedule.host_bytes(&known)), ..Allow::ALL };
     let (network, batch, link) = (task.network.clone(), config.batch, schedule.link);
     let (feature_maps, fuse) = (task.setup.precision().feature_maps(), task.setup.fuses());
+    let optimizer = task.optimizer;
     let make = move |step: u64, device: &dyn Device| -> Result<Drawn, String> {
         let draw = Some(Draw { seed, step: step as u32 });
         let alternatives = |call: &Call| device.alternatives(call);
         let (mode, relu, alternatives) = (Mode::Train, ReluStorage::Auto, &alternatives);
-        let options =
-            LowerOptions { mode, relu, draw, feature_maps, fuse, alternatives, ..LowerOptions::default() };
+        let options = LowerOptions {
+            mode,
+            relu,
+            draw,
+            optimizer,
+            feature_maps,
+            fuse,
+            alternatives,
+            ..LowerOptions::default()
+        };
         let mut program = match lower(&network, batch, &options) {
             Ok(program) => program,
             Err(error) => {

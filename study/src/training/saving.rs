@@ -260,7 +260,7 @@ mod tests {
     use plimsoll_ir::network::NetworkSpec;
     use plimsoll_ir::program::KernelAlternative;
     use plimsoll_ir::schedule::Link;
-    use plimsoll_ir::{Bytes, BytesPerSecond};
+    use plimsoll_ir::{Bytes, BytesPerSecond, UpdateRule};
     use plimsoll_networks::{LowerOptions, build, lower};
     use plimsoll_runtime::cpu::kernels::workspace_bytes;
     use plimsoll_runtime::data::digits;
@@ -299,8 +299,7 @@ mod tests {
             virtual_workers: 1,
             seed: 1,
             rate,
-            momentum: 0.9,
-            weight_decay: 0.0,
+            update: UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.0 },
         };
         Trainer::new(executor, loaded, None, how).expect("the plan fits the program")
     }
@@ -329,8 +328,7 @@ mod tests {
             per_draw: false,
             epochs: 1,
             decay: DecayShape::Constant,
-            momentum: 0.9,
-            weight_decay: 0.0,
+            update: UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.0 },
             seed: 1,
             save_every,
             fresh,

@@ -101,6 +101,7 @@ pub fn earlier(
             config.arithmetic().unwrap_or(about.precision).to_string(),
             about.precision.to_string(),
         ),
+        ("optimizer", config.optimizer.to_string(), about.optimizer.to_string()),
         ("search", config.policy.clone(), request.policy().to_string()),
         ("workers", workers(chosen_for), workers(asked_for)),
         (

@@ -232,7 +232,8 @@ fn units(call: &Call) -> (u64, u64) {
         | Call::ActivationForward { .. }
         | Call::ActivationBackward { .. }
         | Call::Add { .. }
-        | Call::Sgd { .. } => (1, 1),
+        | Call::Sgd { .. }
+        | Call::Adamw { .. } => (1, 1),
     }
 }
 

@@ -12,6 +12,7 @@
 //! algorithms by measuring, or check operands: `run` is unsafe, and its caller is the executor.
 
 mod activation;
+mod adamw;
 mod attention;
 pub mod bf16;
 mod bias;
@@ -317,6 +318,10 @@ unsafe fn run_on(
             Call::Sgd { elements, decay, .. } => {
                 let operands = (f("parameter"), some("gradient"), f("momentum"));
                 sgd::step(elements, decay, f("hyper"), operands, threads);
+            }
+            Call::Adamw { elements, .. } => {
+                let operands = ["parameter", "first moment", "second moment"].map(f);
+                adamw::step(elements, f("hyper"), operands, some("gradient"), threads);
             }
         }
     }

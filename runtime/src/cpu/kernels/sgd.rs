@@ -5,6 +5,7 @@
 use super::elementwise::pieces;
 use super::threads::Threads;
 use super::vector::{Ptr, vectorized};
+use plimsoll_ir::program::Hyper;
 
 vectorized! {
     /// m = momentum * m + gradient + decay * parameter; parameter -= rate * m.
@@ -44,7 +45,7 @@ vectorized! {
 /// One step. `operands` is parameter, gradient (where there is one), momentum.
 ///
 /// # Safety
-/// `hyper` holds [`plimsoll_ir::program::Hyper`]; live operands of that many elements that do not overlap.
+/// `hyper` holds [`Hyper`]; live operands of that many elements that do not overlap.
 pub(super) unsafe fn step(
     elements: u64,
     decay: bool,
@@ -53,8 +54,9 @@ pub(super) unsafe fn step(
     threads: &Threads,
 ) {
     let (parameter, gradient, old) = operands;
-    // SAFETY: the caller's promise; rate, momentum and decay are the first words.
-    let [rate, momentum, weight_decay] = unsafe { [hyper.get(), hyper.at(1).get(), hyper.at(2).get()] };
+    // SAFETY: the caller's promise; rate, momentum and decay are the first words of the update's.
+    let [rate, momentum, weight_decay] =
+        [0, 1, 2].map(|word| unsafe { hyper.at(Hyper::UPDATE + word).get() });
     let rates = [rate, momentum, if decay { weight_decay } else { 0.0 }];
     pieces(elements, threads, |start, len| {
         // SAFETY: the caller's promise; pieces do not overlap.

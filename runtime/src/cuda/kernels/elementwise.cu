@@ -115,7 +115,7 @@ FUNCTION void philox(unsigned key_low, unsigned key_high, unsigned c[4]) {
 // A random word as a number in [0, 1).
 FUNCTION float unit(unsigned word) { return (float)(word >> 8) / 16777216.0f; }
 
-// Forward and backward are the same map, drawn from one counter. hyper's words 3 to 5 are seed low, seed high and step.
+// Forward and backward are the same map, drawn from one counter. hyper's words 0 to 2 are seed low, seed high and step.
 // Elements of a run share a draw.
 KERNEL(dropout, (const unsigned *hyper, const Map *x, Map *y, unsigned long long n, float probability, float scale,
                  unsigned stream, unsigned long long run, unsigned accumulate)) {
@@ -128,8 +128,8 @@ KERNEL(dropout, (const unsigned *hyper, const Map *x, Map *y, unsigned long long
         // Of runs of one element, a block of words is for these four.
         u64 number = run == 1 ? i + l : (i + l) / run;
         if (l == 0 || run > 1) {
-            unsigned drawn[4] = {(unsigned)(number / 4), (unsigned)(number / 4 >> 32), hyper[5], stream};
-            philox(hyper[3], hyper[4], drawn);
+            unsigned drawn[4] = {(unsigned)(number / 4), (unsigned)(number / 4 >> 32), hyper[2], stream};
+            philox(hyper[0], hyper[1], drawn);
             UNROLL
             for (unsigned k = 0; k < 4; k++) {
                 if (run == 1) words[k] = drawn[k];
@@ -182,11 +182,11 @@ KERNEL(repeat, (const float *x, Map *y, unsigned long long n, unsigned long long
     if (i < n) y[i] = stored(x[i % channels]);
 }
 
-// hyper's words 0 to 2 are learning rate, momentum and weight decay.
+// hyper's words 3 to 5 are learning rate, momentum and weight decay.
 KERNEL(sgd, (const float *hyper, float *parameter, const float *gradient, float *momentum, unsigned long long n, unsigned decay, unsigned idle)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
-    float rate = hyper[0], keep = hyper[1], penalty = decay ? hyper[2] : 0.0f;
+    float rate = hyper[3], keep = hyper[4], penalty = decay ? hyper[5] : 0.0f;
     float p[4], g[4], m[4];
     load(parameter, i, count, p);
     // Idle, there is no gradient, and something else stands in its place.
@@ -198,5 +198,30 @@ KERNEL(sgd, (const float *hyper, float *parameter, const float *gradient, float 
         p[l] -= rate * m[l];
     }
     store(momentum, i, count, m);
+    store(parameter, i, count, p);
+}
+
+// hyper's words 3 to 10 are the share of the parameter kept, beta1, 1 - beta1, beta2, 1 - beta2, the correction of the root, epsilon
+// and the step length.
+KERNEL(adamw, (const float *hyper, float *parameter, const float *gradient, float *first, float *second, unsigned long long n, unsigned idle)) {
+    u64 i = 4 * INDEX;
+    unsigned count = there(n, i, 4);
+    float keep = hyper[3], beta1 = hyper[4], rest1 = hyper[5], beta2 = hyper[6], rest2 = hyper[7];
+    float root = hyper[8], epsilon = hyper[9], length = hyper[10];
+    float p[4], g[4], m[4], v[4];
+    load(parameter, i, count, p);
+    // Idle, there is no gradient, and something else stands in its place.
+    load(gradient, i, count, g);
+    load(first, i, count, m);
+    load(second, i, count, v);
+    UNROLL
+    for (unsigned l = 0; l < 4; l++) {
+        float now = idle ? 0.0f : g[l];
+        m[l] = beta1 * m[l] + rest1 * now;
+        v[l] = beta2 * v[l] + rest2 * now * now;
+        p[l] = keep * p[l] - length * m[l] / (root * sqrtf(v[l]) + epsilon);
+    }
+    store(first, i, count, m);
+    store(second, i, count, v);
     store(parameter, i, count, p);
 }

@@ -387,6 +387,12 @@ fn elementwise(p: &mut Plan, call: &Call) {
             let arguments = vec![hyper, parameter, gradient, momentum, U64(n), flag(decay), flag(idle)];
             p.launch("sgd", fours(n), arguments);
         }
+        Call::Adamw { elements: n, idle } => {
+            let [hyper, parameter] = p.operands(["hyper", "parameter"]);
+            let gradient = p.operand_or("gradient", "parameter");
+            let [first, second] = p.operands(["first moment", "second moment"]);
+            p.launch("adamw", fours(n), vec![hyper, parameter, gradient, first, second, U64(n), flag(idle)]);
+        }
         _ => unreachable!("every other call has an arm of its own in `plan`"),
     }
 }

@@ -241,8 +241,8 @@ KERNEL(batch_norm_running, (const float *stats, float *mean, float *variance, un
     u64 channel = INDEX;
     if (channel >= channels) return;
     if (probability > 0.0f) {
-        unsigned drawn[4] = {0, 0, hyper[5], stream};
-        philox(hyper[3], hyper[4], drawn);
+        unsigned drawn[4] = {0, 0, hyper[2], stream};
+        philox(hyper[0], hyper[1], drawn);
         if (unit(drawn[0]) < probability) return;
     }
     double unbias = (double)rows / fmax((double)rows - 1.0, 1.0);
