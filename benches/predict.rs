@@ -207,6 +207,7 @@ impl Case<'_> {
             seed: 1,
             rate,
             update: UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.0 },
+            weights: None,
         };
         let learns = Trainer::new(executor, loaded, None, plan).expect("the plan has the program's batch");
         let rounds = if in_full() { self.rounds.max((LASTING / iteration) as u64) } else { self.rounds };

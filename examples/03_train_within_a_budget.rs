@@ -45,6 +45,7 @@ pub fn main() -> Result<(), Error> {
             seed: 1,
             rate,
             update: UpdateRule::usual(Optimizer::Sgd),
+            weights: None,
         };
         let mut trainer = Trainer::new(executor, loaded, None, how)?;
         let mut last = f32::NAN;

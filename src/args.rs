@@ -118,7 +118,7 @@ pub enum Verb {
     /// Say what this machine offers, what is missing, and under mpirun how fast the network between the processes is
     #[command(after_help = "Example: plimsoll doctor")]
     Doctor(DoctorArgs),
-    /// Print what was tuned as lines for torchrun, Accelerate, Lightning or DeepSpeed
+    /// Print what was tuned as lines for torchrun, Accelerate, Lightning or DeepSpeed, or write what was trained
     ///
     /// Batch size of each worker, gradient accumulation, learning rate and warm-up. What Plimsoll plans inside an iteration
     /// (swapping, recomputing ops) stays behind: none of these tools can follow it.
@@ -382,6 +382,10 @@ pub struct TrainArgs {
     /// Weight decay: with sgd a penalty in the gradient (L2), by default 5e-4; with adamw decoupled from it, by default 1e-2
     #[arg(long, value_name = "W", value_parser = values::weight_decay)]
     pub weight_decay: Option<f32>,
+    /// Start from the weights in this safetensors file, whose tensors have the names of the network's layers and PyTorch's
+    /// shapes (`export --to safetensors` writes such files); by default they are drawn
+    #[arg(long, value_name = "FILE")]
+    pub weights: Option<PathBuf>,
     /// Seed of initial parameters, order of the data and dropout
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
@@ -423,7 +427,7 @@ pub fn defaults<T: Args>() -> T {
 }
 
 /// The options of `auto` that a script decides for itself.
-const OF_NETWORKS: [&str; 38] = [
+const OF_NETWORKS: [&str; 39] = [
     "network",
     "onnx",
     "image",
@@ -459,6 +463,7 @@ const OF_NETWORKS: [&str; 38] = [
     "beta2",
     "epsilon",
     "weight_decay",
+    "weights",
     "seed",
     "save_every",
     "fresh",
@@ -703,6 +708,9 @@ pub struct ExportArgs {
     /// shares the update out
     #[arg(long)]
     pub as_planned: bool,
+    /// With --to safetensors: the file to write
+    #[arg(short, long, value_name = "FILE", required_if_eq("to", "safetensors"))]
+    pub output: Option<PathBuf>,
 }
 
 /// `config`

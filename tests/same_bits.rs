@@ -102,6 +102,7 @@ fn train(
         seed: 3,
         rate,
         update: UpdateRule::usual(case.optimizer),
+        weights: None,
     };
     let mut trainer = Trainer::new(executor, loaded, None, how).expect("the plan fits the program");
     let NetworkSpec { image: [height, width], channels, classes, .. } = case.spec;

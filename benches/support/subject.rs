@@ -28,6 +28,7 @@ pub fn trainer(task: &NetworkWorkload, batch: u64, schedule: &Schedule) -> Train
         seed: 1,
         rate,
         update: UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.0 },
+        weights: None,
     };
     Trainer::new(executor, loaded.remove(0), None, plan).expect("the plan has the program's batch")
 }

@@ -272,6 +272,7 @@ impl Runner {
             seed: 1,
             rate: LearningRateSchedule::constant(0.0),
             update: UpdateRule::Sgd { momentum: 0.0, weight_decay: 0.0 },
+            weights: None,
         };
         let (executor, loaded) = Trainer::new(executor, loaded.remove(0), None, plan)?.into_parts();
         let numbers = program.trace.tensors[program.images.index()].bytes.0 / bytes_of_an_input(program);

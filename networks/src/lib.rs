@@ -26,6 +26,7 @@ mod layers;
 mod lower;
 pub mod onnx;
 mod walk;
+mod weights;
 mod zoo;
 
 pub use builder::Builder;
@@ -33,4 +34,5 @@ pub use draw::Draw;
 pub use error::NetworkError;
 pub use lower::lower;
 pub use walk::{LowerOptions, Mode, ReluStorage};
+pub use weights::{FileTensor, file_tensors};
 pub use zoo::{Entry, build, entries, nearest, usual};

@@ -38,5 +38,5 @@ pub use host::{HostSlab, host_slab};
 pub use null::Null;
 pub use rate::{Decay, LearningRateSchedule};
 pub use state::state_bytes;
-pub use trainer::{Drawn, Draws, Evaluation, Observation, Outcome, Trainer};
+pub use trainer::{Drawn, Draws, Evaluation, Observation, Outcome, Trainer, Weights};
 pub use training_plan::TrainingPlan;

@@ -15,6 +15,7 @@ mod draws;
 mod meeting;
 mod share;
 mod source;
+mod weights;
 
 use crate::checkpoint::{Checkpoint, DataName, Progress, SavedRegion};
 use crate::data::{Batch, Dataset};
@@ -38,6 +39,7 @@ use source::{Feed, Place, Source};
 use std::collections::HashMap;
 use std::path::Path;
 use std::time::Instant;
+pub use weights::Weights;
 
 /// Keeps the draws of parameters apart from those of orders and dropout.
 const INIT_STREAM: u32 = 0x494e_4954;
@@ -122,7 +124,7 @@ impl Evaluation {
 /// let loaded = executor.load(&program, schedule)?;
 /// let rate = LearningRateSchedule::constant(0.05);
 /// let update = UpdateRule::usual(Optimizer::Sgd);
-/// let how = TrainingPlan { network: spec, batch: 8, virtual_workers: 1, seed: 1, rate, update };
+/// let how = TrainingPlan { network: spec, batch: 8, virtual_workers: 1, seed: 1, rate, update, weights: None };
 /// let mut trainer = Trainer::new(executor, loaded, None, how)?;
 /// // Ten iterations; the last function is asked between them whether to pause.
 /// trainer.train(&*digits().train, 10, &mut |seen| println!("loss {}", seen.loss), &|| false)?;

@@ -24,6 +24,9 @@ pub struct TrainingPlan {
     /// none of these.
     #[serde(flatten)]
     pub update: UpdateRule,
+    /// The checksum of the weights that it starts from; none where they are drawn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<String>,
 }
 
 fn one() -> u64 {
@@ -68,8 +71,10 @@ impl TrainingPlan {
             ),
             ("seed", self.seed.to_string(), other.seed.to_string()),
         ];
+        let weights = |plan: &TrainingPlan| plan.weights.clone().unwrap_or_else(|| "drawn".to_owned());
+        let weights = ("checksum of the weights to start from", weights(self), weights(other));
         let rate = ("learning rate", self.rate.to_string(), other.rate.to_string());
-        all.into_iter().chain(settings).chain([rate]).find(|(_, here, there)| here != there)
+        all.into_iter().chain(settings).chain([weights, rate]).find(|(_, here, there)| here != there)
     }
 }
 
@@ -81,7 +86,7 @@ mod tests {
     fn plan(optimizer: Optimizer) -> TrainingPlan {
         let network = NetworkSpec { name: "mlp".into(), image: [8; 2], channels: 1, classes: 10 };
         let (rate, update) = (LearningRateSchedule::constant(0.05), UpdateRule::usual(optimizer));
-        TrainingPlan { network, batch: 8, virtual_workers: 1, seed: 1, rate, update }
+        TrainingPlan { network, batch: 8, virtual_workers: 1, seed: 1, rate, update, weights: None }
     }
 
     /// Plans were saved with these names before there was another optimizer.

@@ -122,6 +122,7 @@ fn prepare(reference: &Reference) -> (Network, Executor, Loaded) {
         seed: 0,
         rate: LearningRateSchedule::constant(reference.rate),
         update: reference.update,
+        weights: None,
     };
     // It sets the optimizer's states and running statistics to their start; the parameters that it draws are written over.
     let trainer = Trainer::new(executor, loaded, None, plan).expect("the plan fits the program");

@@ -277,7 +277,9 @@ impl TrainArgs {
         let TrainArgs { epochs, decay, seed, save_every, .. } = *self;
         let (decay, update) = (decay.into(), self.update(optimizer)?);
         let (workers, per_draw) = (Workers::default(), false);
-        Ok(TrainRequest { epochs, decay, update, seed, save_every, per_draw, fresh, workers, timed })
+        let weights =
+            self.weights.as_ref().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()));
+        Ok(TrainRequest { epochs, decay, update, weights, seed, save_every, per_draw, fresh, workers, timed })
     }
 
     /// The optimizer with its settings.
@@ -444,6 +446,8 @@ pub enum Exported {
     Settings(Tool),
     /// Which modules to wrap there.
     Modules(Wrapper),
+    /// What was trained.
+    Weights,
 }
 
 impl From<ToolArg> for Exported {
@@ -455,6 +459,7 @@ impl From<ToolArg> for Exported {
             ToolArg::Deepspeed => Exported::Settings(Tool::Deepspeed),
             ToolArg::TorchCheckpoint => Exported::Modules(Wrapper::Checkpoint),
             ToolArg::TorchOffload => Exported::Modules(Wrapper::Offload),
+            ToolArg::Safetensors => Exported::Weights,
         }
     }
 }
@@ -534,6 +539,8 @@ mod tests {
             "--convexity 0.5",
             "--decay constant",
             "--momentum 0.8",
+            "--weights a.safetensors",
+            "--weights b.safetensors",
             "--weight-decay 0",
             "--optimizer adamw",
             "--optimizer adamw --beta1 0.8",

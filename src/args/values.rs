@@ -245,6 +245,8 @@ pub enum ToolArg {
     TorchCheckpoint,
     /// Which modules to wrap in hooks that keep on the host what they save for the backward pass, as Python
     TorchOffload,
+    /// The trained weights, to --output, as PyTorch's load_state_dict takes them
+    Safetensors,
 }
 
 /// Who updates the parameters.

@@ -11,6 +11,7 @@ use plimsoll_study::error::ExportError;
 use plimsoll_study::error::OnnxFileError;
 use plimsoll_study::error::SetupError;
 use plimsoll_study::error::TuneError;
+use plimsoll_study::error::WeightsError;
 use plimsoll_study::error::{Doing, FileError};
 use plimsoll_study::error::{Iteration, WorkloadError};
 use plimsoll_study::error::{Retune, StudyError};
@@ -44,6 +45,7 @@ impl From<Error> for Failure {
             Error::Rate(error) => Failure::usage(error),
             Error::Tune(error) => of_tuning(&error),
             Error::Train(error) => of_training(*error),
+            Error::Weights(error) => of_weights(&error),
             Error::Export(error) => of_export(&error),
             Error::Runtime(error) => of_runtime(&error),
             Error::NoRoomForState { source, state } => of_runtime(&source).help(format_args!(
@@ -81,6 +83,7 @@ through_error!(
     RuntimeError,
     SetupError,
     StudyError,
+    WeightsError,
     WorkloadError,
     TrainError,
     TuneError,
@@ -340,6 +343,22 @@ fn of_profile(error: &ProfileError) -> Failure {
         }
     };
     Failure::new(exit, error)
+}
+
+fn of_weights(error: &WeightsError) -> Failure {
+    match error {
+        WeightsError::File(error) => of_file(error),
+        WeightsError::Foreign { .. } => Failure::usage(error)
+            .help("save the weights with safetensors.torch.save_file, or with `plimsoll export --to safetensors`"),
+        WeightsError::Other { .. } => Failure::usage(error).help(
+            "tensors have the names of the network's layers, which `plimsoll networks NAME` lists, and PyTorch's shapes, in \
+             f32; rename or convert them in the file",
+        ),
+        WeightsError::NotFinite { .. } => Failure::usage(error).help("a training cannot start from it; take other weights"),
+        WeightsError::OtherNetwork { .. } => {
+            Failure::usage(error).help("export the study that the training was made in")
+        }
+    }
 }
 
 fn of_tuning(error: &TuneError) -> Failure {

@@ -1,20 +1,62 @@
-//! `export`: what was tuned, as lines for other tools.
+//! `export`: what was tuned, as lines for other tools; what was trained, as a file of weights.
 
-use crate::args::{ExportArgs, Exported};
+use crate::args::{ExportArgs, Exported, ToolArg};
 use crate::failure::Failure;
 use crate::output::{self, Cell, Format, Table};
 use plimsoll_ir::trace::Trace;
+use plimsoll_runtime::Checkpoint;
 use plimsoll_study::Study;
 use plimsoll_study::export::modules::{Modules, Wrapper};
 use plimsoll_study::export::{Export, Tool};
 use plimsoll_study::folder::check_valid;
+use plimsoll_study::onnx;
 
 /// Runs the verb. As a table of people's it is the lines themselves; else the numbers, too.
 pub fn run(args: &ExportArgs, format: Format) -> Result<Vec<Table>, Failure> {
+    if args.output.is_some() && args.to != ToolArg::Safetensors {
+        return Err(Failure::usage(
+            "--output is for --to safetensors; lines for a tool go to standard output",
+        )
+        .help("leave it out, and send standard output to a file"));
+    }
     match args.to.into() {
         Exported::Settings(tool) => settings(args, tool, format),
         Exported::Modules(wrapper) => modules(args, wrapper, format),
+        Exported::Weights => weights(args),
     }
+}
+
+/// What was trained, as a file of weights.
+fn weights(args: &ExportArgs) -> Result<Vec<Table>, Failure> {
+    refuse_settings(args, "safetensors holds what was trained")?;
+    let (study, _, config, _) = Study::choice_of(&args.config)?;
+    let output = args.output.as_ref().expect("the parser asks for it");
+    study.is_not(output)?;
+    let state = study.checkpoint();
+    if !state.exists() {
+        let folder = study.folder().display();
+        return Err(Failure::usage(format_args!("{folder} holds no training"))
+            .help(format_args!("train it first: `plimsoll run {folder}`")));
+    }
+    let network = onnx::rebuilt(&config.network, study.folder())?;
+    let state = Checkpoint::load(&state)?;
+    let tensors = plimsoll_study::weights::write(output, &network, &state)?;
+    Ok(vec![Table::facts(
+        "weights",
+        vec![
+            ("network", "network", config.network.in_words().into()),
+            ("iterations", "iterations trained", state.progress.step.into()),
+            ("tensors", "tensors", (tensors as u64).into()),
+            ("file", "written to", output.display().to_string().into()),
+        ],
+    )])
+}
+
+/// Refuses options that say how a training elsewhere is to go.
+fn refuse_settings(args: &ExportArgs, what: &str) -> Result<(), Failure> {
+    let Some(option) = args.setting() else { return Ok(()) };
+    Err(Failure::usage(format_args!("{option} says how to train, and {what}"))
+        .help(format_args!("leave {option} out, or export the settings of a training with another --to")))
 }
 
 /// How a training elsewhere is to go.
@@ -48,12 +90,7 @@ fn settings(args: &ExportArgs, tool: Tool, format: Format) -> Result<Vec<Table>,
 
 /// Which modules to wrap so that the tuned batch fits.
 fn modules(args: &ExportArgs, wrapper: Wrapper, format: Format) -> Result<Vec<Table>, Failure> {
-    if let Some(option) = args.setting() {
-        return Err(Failure::usage(format_args!(
-            "{option} says how to train, and torch-checkpoint and torch-offload only name modules"
-        ))
-        .help(format_args!("leave {option} out, or export the settings of a training with another --to")));
-    }
+    refuse_settings(args, "torch-checkpoint and torch-offload only name modules")?;
     let (study, path, config, schedule) = Study::choice_of(&args.config)?;
     study.holds(&study.trace())?;
     let trace: Trace = study.document(&study.trace())?;

@@ -92,6 +92,7 @@ fn train(
         seed: args.seed,
         rate: LearningRateSchedule::constant(RATE),
         update: UpdateRule::usual(task.optimizer),
+        weights: None,
     };
     let mut trainer = Trainer::new(executor, loaded.remove(0), None, plan)?;
     let mut observe = |observation: &Observation| step.done(done + observation.step + 1);

@@ -28,6 +28,7 @@ pub mod trace_events;
 pub mod training;
 pub mod tuning;
 pub mod watch;
+pub mod weights;
 pub mod words;
 pub mod workload;
 

@@ -128,6 +128,7 @@ fn options(request: &Decides) -> Vec<String> {
         per_draw: _,
         decay,
         update,
+        weights,
         seed,
     } = train;
     let settings = update.in_words().into_iter().map(|(what, value)| format!("{what} {value}"));
@@ -144,7 +145,11 @@ fn options(request: &Decides) -> Vec<String> {
         format!("rate rule {rule:?}"),
         format!("decay {decay:?}"),
     ];
-    of_choice.into_iter().chain(settings).chain([format!("seed {seed}")]).collect()
+    of_choice
+        .into_iter()
+        .chain(settings)
+        .chain([format!("seed {seed}"), format!("weights {weights:?}")])
+        .collect()
 }
 
 /// A name that is fit for a folder.

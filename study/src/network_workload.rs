@@ -409,6 +409,7 @@ impl Workload for NetworkWorkload {
             seed: SEED,
             rate: LearningRateSchedule::constant(0.0),
             update: UpdateRule::usual(self.optimizer),
+            weights: None,
         };
         let mut trainer = Trainer::new(executor, loaded.remove(0), None, training)?;
         confirm(&mut trainer, &*self.data.train, watch.stop).map(Some)

@@ -22,7 +22,7 @@ pub fn network(path: &Path, image: Option<[u32; 2]>) -> Result<OnnxNetwork, Onnx
     for note in &found.notes {
         tracing::info!("{}: {note}", path.display());
     }
-    tracing::info!("{}: its weights are not read; training begins with fresh ones", path.display());
+    tracing::info!("{}: its weights are not read", path.display());
     Ok(found)
 }
 

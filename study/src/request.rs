@@ -138,6 +138,8 @@ pub struct TrainRequest {
     pub decay: DecayShape,
     /// The optimizer, which is the one that was tuned for, and its settings.
     pub update: UpdateRule,
+    /// The file of the weights to start from; none for drawn ones.
+    pub weights: Option<PathBuf>,
     /// Of initial parameters, order of the data and dropout.
     pub seed: u64,
     /// How often the state is saved to its file; none for as often as takes a hundredth of the time.

@@ -27,7 +27,7 @@ use plimsoll_networks::Mode;
 use plimsoll_runtime::noise::NoiseAverages;
 use plimsoll_runtime::{
     Checkpoint, Decay, Evaluation, Group, LearningRateSchedule, Observation, Outcome, RuntimeError, Trainer,
-    TrainingPlan, state_bytes,
+    TrainingPlan, Weights, state_bytes,
 };
 use plimsoll_tuner::state_copy::{CopyPlace, place_of_copy};
 use saving::Saving;
@@ -90,7 +90,7 @@ fn set_up(
     task: &NetworkWorkload,
     config: &Config,
     schedule: &Schedule,
-    (request, update): (&TrainRequest, &Update),
+    (request, update, weights): (&TrainRequest, &Update, Option<&Weights>),
     groups: Vec<Box<dyn Group>>,
     study: &Study,
     watch: &Watch<'_>,
@@ -109,6 +109,7 @@ fn set_up(
         seed: request.seed,
         rate: rate_schedule(update, request, update.per_epoch * request.epochs),
         update: request.update,
+        weights: weights.map(|weights| weights.checksum.clone()),
     };
     if request.per_draw && update.virtual_workers > 1 {
         return Err(TrainError::DrawsOfUpdate { virtual_workers: update.virtual_workers }.into());
@@ -137,6 +138,12 @@ fn set_up(
         trainer.per_draw(draws::draws(task, (config, schedule), request.seed, study)?)?;
     }
     Ok(vec![trainer])
+}
+
+/// The weights that a training starts from.
+fn weights_of(task: &NetworkWorkload, request: &TrainRequest) -> Result<Option<Weights>, Error> {
+    let weights = request.weights.as_ref().map(|path| crate::weights::read(path, &task.network));
+    Ok(weights.transpose()?)
 }
 
 /// Makes sure that a training is by the optimizer for which its schedule was chosen.
@@ -211,10 +218,12 @@ pub fn train(
     if groups.len() < request.workers.count {
         update.tell(&mut *groups[0])?;
     }
-    let mut trainers = set_up(task, config, schedule, (request, &update), groups, study, watch)?;
+    let weights = weights_of(task, request)?;
+    let training = (request, &update, weights.as_ref());
+    let mut trainers = set_up(task, config, schedule, training, groups, study, watch)?;
     drop(loading);
     let mut trainer = trainers.remove(0);
-    begin(&mut trainer, saved, study, (request, &update), watch)?;
+    begin(&mut trainer, (saved, weights), study, (request, &update), watch)?;
     let total = update.per_epoch * request.epochs;
     beside(trainers, &*task.data.train, total, || {
         train_from(trainer, task, (config, request, &update), study, watch)
@@ -231,7 +240,10 @@ pub fn work(
 ) -> Result<(), Error> {
     let update = Update::told(&mut *group)?;
     let watch = Watch::silent();
-    let trainers = set_up(task, config, schedule, (request, &update), vec![group], study, &watch)?;
+    // Worker 0 begins with them; here they only tell whether it is the same training.
+    let weights = weights_of(task, request)?;
+    let training = (request, &update, weights.as_ref());
+    let trainers = set_up(task, config, schedule, training, vec![group], study, &watch)?;
     let total = update.per_epoch * request.epochs;
     for mut trainer in trainers {
         trainer.train(&*task.data.train, total, &mut |_| {}, &|| false)?;
@@ -328,11 +340,11 @@ fn batch_norm_over(trainer: &Trainer) -> Option<u64> {
     resident.any(|region| matches!(region.role, Role::State(_))).then_some(trainer.plan().batch)
 }
 
-/// Goes on from the study's checkpoint where there is one and it is not to be forgotten, once it is sure that the state can
-/// be saving.
+/// Goes on from the study's checkpoint where there is one and it is not to be forgotten, else from the weights where some are
+/// given, once it is sure that the state can be saved.
 fn begin(
     trainer: &mut Trainer,
-    saved: Option<Checkpoint>,
+    (saved, weights): (Option<Checkpoint>, Option<Weights>),
     study: &Study,
     (request, update): (&TrainRequest, &Update),
     watch: &Watch<'_>,
@@ -351,6 +363,8 @@ fn begin(
                 watch.notice(other_length((trained, asked), before, now, step));
             }
         }
+    } else if let Some(weights) = weights {
+        trainer.start_from(&weights)?;
     }
     if trainer.step() < total {
         Checkpoint::make_sure(checkpoint, trainer.saved_bytes()).map_err(TrainError::CannotKeep)?;

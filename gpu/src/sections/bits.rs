@@ -120,6 +120,7 @@ fn train(
         seed: 7,
         rate: LearningRateSchedule::constant(1e-3),
         update: UpdateRule::Sgd { momentum: 0.9, weight_decay: 1e-4 },
+        weights: None,
     };
     let mut trainer = Trainer::new(executor, loaded.remove(0), None, plan)?;
     trainer.train(&*task.data.train, iterations, &mut |_| {}, &|| false)?;

@@ -263,6 +263,7 @@ pub fn plan(network: &Network, batch: u64) -> TrainingPlan {
         seed: 11,
         rate: LearningRateSchedule { warmup_iterations: 5, ..LearningRateSchedule::constant(0.02) },
         update: UpdateRule::Sgd { momentum: 0.9, weight_decay: 1e-4 },
+        weights: None,
     }
 }
 

@@ -10,6 +10,7 @@ mod setup;
 mod study;
 mod train;
 mod tune;
+mod weights;
 mod workload;
 
 pub use data::DataError;
@@ -21,6 +22,7 @@ pub use study::{OfAnother, Retune, StudyError};
 pub use train::{Saved, TrainError};
 pub(crate) use tune::NO_ALGORITHM_2;
 pub use tune::TuneError;
+pub use weights::{OtherTensors, WeightsError};
 pub use workload::{Iteration, WorkloadError};
 
 use plimsoll_ir::Bytes;
@@ -81,6 +83,9 @@ pub enum Error {
     /// Nothing can be trained.
     #[error(transparent)]
     Train(Box<TrainError>),
+    /// Weights cannot be read or written.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
     /// Nothing can be exported.
     #[error(transparent)]
     Export(#[from] ExportError),

@@ -300,6 +300,7 @@ mod tests {
             seed: 1,
             rate,
             update: UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.0 },
+            weights: None,
         };
         Trainer::new(executor, loaded, None, how).expect("the plan fits the program")
     }
@@ -329,6 +330,7 @@ mod tests {
             epochs: 1,
             decay: DecayShape::Constant,
             update: UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.0 },
+            weights: None,
             seed: 1,
             save_every,
             fresh,

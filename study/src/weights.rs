@@ -1,0 +1,123 @@
+//! Weights in safetensors files: those that a training starts from, and those that came of one.
+//!
+//! A file has the tensors that [`plimsoll_networks::file_tensors`] names, in f32, as PyTorch's `state_dict` of a network with
+//! the same names. Counters of batches that PyTorch's batch normalisations keep (`num_batches_tracked`) may be there and are
+//! not read.
+//!
+//! What it deliberately does not do: read a part of the tensors, or other types: what a training starts from would be a guess.
+
+use crate::error::{Doing, FileError, OtherTensors, WeightsError};
+use crate::files;
+use plimsoll_ir::checksum::Summing;
+use plimsoll_ir::network::Network;
+use plimsoll_networks::{FileTensor, file_tensors};
+use plimsoll_runtime::{Checkpoint, Weights};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
+
+/// What PyTorch counts in each of its batch normalisations, of no use here.
+const COUNTER: &str = "num_batches_tracked";
+
+/// Reads the weights that a training starts from, which must be those of this network.
+///
+/// # Errors
+///
+/// The file cannot be read, is of another kind, or has other tensors than the network.
+pub fn read(path: &Path, network: &Network) -> Result<Weights, WeightsError> {
+    let bytes = std::fs::read(path).map_err(|error| FileError::io(path, Doing::Read, error))?;
+    let foreign = |error: safetensors::SafeTensorError| WeightsError::Foreign {
+        path: path.to_owned(),
+        why: error.to_string(),
+    };
+    let found = SafeTensors::deserialize(&bytes).map_err(foreign)?;
+    let wanted = file_tensors(network);
+    let differ = OtherTensors::between(&wanted, &found);
+    if !differ.is_empty() {
+        return Err(WeightsError::Other { path: path.to_owned(), differ });
+    }
+    let (mut regions, mut sum) = (BTreeMap::new(), Summing::default());
+    for tensor in &wanted {
+        let view = found.tensor(&tensor.name).map_err(foreign)?;
+        if !numbers(view.data()).all(f32::is_finite) {
+            let name = tensor.name.clone();
+            return Err(WeightsError::NotFinite { path: path.to_owned(), name });
+        }
+        sum.add(tensor.name.as_bytes());
+        sum.add(view.data());
+        regions.insert(saved_name(tensor), tensor.on_device(view.data()));
+    }
+    Ok(Weights { regions, checksum: sum.sum().to_string() })
+}
+
+/// Writes the weights of a training's state; gives how many tensors there are.
+///
+/// # Errors
+///
+/// The state is of another network, or the file cannot be written.
+pub fn write(path: &Path, network: &Network, state: &Checkpoint) -> Result<usize, WeightsError> {
+    let tensors = file_tensors(network);
+    let mut all = Vec::new();
+    for tensor in &tensors {
+        let saved = state.region(&saved_name(tensor)).ok_or_else(|| {
+            let (path, name) = (path.to_owned(), tensor.name.clone());
+            WeightsError::OtherNetwork { path, name }
+        })?;
+        let on_device: Vec<u8> = saved.into_iter().flat_map(f32::to_le_bytes).collect();
+        let shape = tensor.shape.iter().map(|length| *length as usize).collect::<Vec<_>>();
+        all.push((tensor.name.clone(), shape, tensor.in_file(&on_device)));
+    }
+    let views = all.iter().map(|(name, shape, data)| {
+        let view = TensorView::new(Dtype::F32, shape.clone(), data);
+        (name, view.expect("the bytes of its shape"))
+    });
+    // Other tools ask for this.
+    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    let bytes = serialize(views, Some(metadata)).expect("names are distinct, and data are there");
+    files::write_bytes(path, &bytes)?;
+    Ok(tensors.len())
+}
+
+/// The name of a tensor's region in a training's state.
+fn saved_name(tensor: &FileTensor) -> String {
+    format!("{}/{}", if tensor.trained { "parameter" } else { "state" }, tensor.name)
+}
+
+fn numbers(data: &[u8]) -> impl Iterator<Item = f32> {
+    data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+}
+
+impl OtherTensors {
+    /// All in which a file's tensors differ from those of a network.
+    fn between(wanted: &[FileTensor], found: &SafeTensors<'_>) -> OtherTensors {
+        let names: HashSet<&str> = wanted.iter().map(|tensor| tensor.name.as_str()).collect();
+        let counts = |name: &str| name.rsplit('.').next() == Some(COUNTER);
+        let mut differ = OtherTensors {
+            superfluous: found
+                .names()
+                .into_iter()
+                .filter(|name| !names.contains(name) && !counts(name))
+                .map(str::to_owned)
+                .collect(),
+            ..OtherTensors::default()
+        };
+        differ.superfluous.sort_unstable();
+        for tensor in wanted {
+            let Ok(view) = found.tensor(&tensor.name) else {
+                differ.missing.push(tensor.name.clone());
+                continue;
+            };
+            let shape: Vec<u64> = view.shape().iter().map(|length| *length as u64).collect();
+            if !tensor.fits(&shape) {
+                differ.shapes.push(format!("{} {shape:?} instead of {:?}", tensor.name, tensor.shape));
+            } else if view.dtype() != Dtype::F32 {
+                differ.types.push(format!("{} {:?}", tensor.name, view.dtype()));
+            }
+        }
+        differ
+    }
+
+    fn is_empty(&self) -> bool {
+        self == &OtherTensors::default()
+    }
+}
