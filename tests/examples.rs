@@ -10,6 +10,7 @@ mod train_within_a_budget;
 #[path = "../examples/04_tune_and_report.rs"]
 mod tune_and_report;
 
+#[expect(dead_code, reason = "its main does more of the same, for minutes")]
 #[path = "../examples/05_learned_guide/main.rs"]
 mod learned_guide;
 

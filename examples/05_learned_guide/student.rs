@@ -4,7 +4,7 @@ use super::gaps::{Choice, FACTS};
 use plimsoll::ir::network::{Network, NetworkSpec, Shape};
 use plimsoll::ir::program::KernelAlternative;
 use plimsoll::ir::schedule::{Link, Schedule};
-use plimsoll::ir::{Bytes, BytesPerSecond};
+use plimsoll::ir::{Bytes, BytesPerSecond, UpdateRule};
 use plimsoll::networks::{Builder, LowerOptions, NetworkError, lower};
 use plimsoll::runtime::cpu::kernels::workspace_bytes;
 use plimsoll::runtime::data::{Dataset, Input};
@@ -103,8 +103,8 @@ impl Guide {
             virtual_workers: 1,
             seed: 1,
             rate,
-            momentum: 0.9,
-            weight_decay: 1e-5,
+            update: UpdateRule::Sgd { momentum: 0.9, weight_decay: 1e-5 },
+            weights: None,
         };
         let mut trainer = Trainer::new(executor, loaded, None, how)?;
         let mut losses = Vec::new();
