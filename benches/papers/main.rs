@@ -7,7 +7,7 @@
 //! are typed in from the papers' text, with the place; what stands only in a figure is not legible in that text, and said so.
 //! Nothing here is a measurement.
 //!
-//! `all`, or no name, makes all tables, in less than ten minutes on one core of a server. Each is printed and written to
+//! `all`, or no name, makes all tables, in ten to thirteen minutes on one core of a server. Each is printed and written to
 //! `benches/papers/NAME.md`, its plot to `NAME.svg`; with `--print` nothing is written. The exit code is 1 where `plimsoll`
 //! is worse than the paper's own system in a row. `cargo test` makes a small version of each and writes nothing.
 
