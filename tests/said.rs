@@ -58,7 +58,7 @@ fn a_plan_without_a_file_is_its_answer() {
     let output = plimsoll(folder, PLAN, b"");
     assert!(output.status.success());
     let answer = String::from_utf8(output.stdout).expect("text");
-    for words in ["makespan / compute", "lower bound", "offloaded", "recomputed", "pool"] {
+    for words in ["makespan / compute", "lower bound", "swapped", "recomputed", "pool"] {
         assert!(answer.contains(words), "{words}: {answer}");
     }
     let said = String::from_utf8(output.stderr).expect("text");
