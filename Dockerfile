@@ -1,6 +1,6 @@
 # The command line of Plimsoll in a container:
 #
-#   docker build -t plimsoll .
+#   docker build --tag=plimsoll .
 #   docker run --rm plimsoll demo
 #   docker run --rm -v "$PWD:/work" plimsoll tune --network resnet20 --data digits --study digits
 #

@@ -19,7 +19,7 @@ pub struct FileTensor {
     pub shape: Vec<u64>,
     /// Whether it is trained; a running statistic is not.
     pub trained: bool,
-    /// Rows of [channels][positions] numbers, which are [positions][channels] on the device.
+    /// Rows of `[channels][positions]` numbers, which are `[positions][channels]` on the device.
     positions: u64,
     channels: u64,
 }
