@@ -11,8 +11,7 @@ mod support;
 
 use plimsoll::ir::profile::{Profile, undisturbed};
 use plimsoll::ir::schedule::Schedule;
-use plimsoll::ir::{Bytes, Seconds, UpdateRule};
-use plimsoll::runtime::{LearningRateSchedule, Trainer, TrainingPlan};
+use plimsoll::ir::{Bytes, Seconds};
 use plimsoll::study::data::DataSource;
 use plimsoll::study::device::cpu_options;
 use plimsoll::study::network_workload::confirm;
@@ -20,6 +19,7 @@ use plimsoll::study::request::NetworkRequest;
 use plimsoll::study::{MeasureRequest, NetworkWorkload, Setup, Study, Watch, Workload};
 use plimsoll::tuner::model::Model;
 use plimsoll::tuner::{Plan, Policy};
+use support::subject::trainer_at;
 use support::{budget, in_full, in_turn, machine, middle, task, trainer, wanted};
 
 /// Network, image side (0 for a text), largest batch.
@@ -197,19 +197,7 @@ impl Case<'_> {
 
     /// What an iteration takes in a training that learns, as `train` tells it, and the median.
     fn trained(&self, batch: u64, schedule: &Schedule, iteration: Seconds) -> [Seconds; 2] {
-        let (executor, loaded) = trainer(self.task, batch, schedule).into_parts();
-        let rate = LearningRateSchedule::constant(0.01);
-        let network = self.task.network.spec.clone();
-        let plan = TrainingPlan {
-            network,
-            batch,
-            virtual_workers: 1,
-            seed: 1,
-            rate,
-            update: UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.0 },
-            weights: None,
-        };
-        let learns = Trainer::new(executor, loaded, None, plan).expect("the plan has the program's batch");
+        let learns = trainer_at(self.task, batch, schedule, 0.01);
         let rounds = if in_full() { self.rounds.max((LASTING / iteration) as u64) } else { self.rounds };
         let iterations = in_turn(self.task, &mut [learns], rounds).remove(0);
         let median = middle(&iterations).0;

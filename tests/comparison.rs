@@ -1,30 +1,10 @@
 //! Two studies side by side as a user meets them: which trains faster, which settings differ, and what is no comparison.
 
+use crate::report::{printed, refused};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 use std::sync::OnceLock;
-
-fn plimsoll(folder: &Path, arguments: &str) -> Output {
-    let program = env!("CARGO_BIN_EXE_plimsoll");
-    let mut command = Command::new(program);
-    command.args(arguments.split_whitespace()).current_dir(folder);
-    command.env("XDG_CACHE_HOME", folder.join("cache"));
-    command.env("XDG_CONFIG_HOME", folder).output().expect("the program starts")
-}
-
-/// The command succeeds, and this is on stdout.
-#[track_caller]
-fn printed(folder: &Path, arguments: &str) -> String {
-    // Tests share the machine: what was too noisy to decide is measured on.
-    let mut outputs = (0..8).map(|_| plimsoll(folder, arguments));
-    let output =
-        outputs.find(|output| output.status.code() != Some(5)).expect("the machine is calm at times");
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments}\n{stderr}");
-    String::from_utf8(output.stdout).expect("text")
-}
 
 #[track_caller]
 fn compared(both: &str) -> Value {
@@ -37,16 +17,6 @@ fn compared(both: &str) -> Value {
     assert!(validator.is_valid(&comparison), "{both} is not as the schema says");
     assert_eq!(comparison["kind"], "comparison/1");
     comparison
-}
-
-#[track_caller]
-fn refused(folder: &Path, arguments: &str, code: i32, says: &[&str]) {
-    let output = plimsoll(folder, arguments);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{arguments}\n{stderr}");
-    for words in says {
-        assert!(stderr.contains(words), "`{arguments}` does not say `{words}`:\n{stderr}");
-    }
 }
 
 /// Studies that differ in one thing each from `plain`, most of them of devices that are modelled.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-fn plimsoll(folder: &Path, arguments: &str) -> Output {
+pub(crate) fn plimsoll(folder: &Path, arguments: &str) -> Output {
     let program = env!("CARGO_BIN_EXE_plimsoll");
     let mut command = Command::new(program);
     command.args(arguments.split_whitespace()).current_dir(folder);
@@ -16,7 +16,7 @@ fn plimsoll(folder: &Path, arguments: &str) -> Output {
 
 /// The command succeeds, and this is on stdout.
 #[track_caller]
-fn printed(folder: &Path, arguments: &str) -> String {
+pub(crate) fn printed(folder: &Path, arguments: &str) -> String {
     // Tests share the machine: what was too noisy to decide is measured on.
     let mut outputs = (0..8).map(|_| plimsoll(folder, arguments));
     let output =
@@ -33,7 +33,7 @@ fn json(folder: &Path, arguments: &str) -> Value {
 
 /// The command exits with this code, and stderr holds all of these.
 #[track_caller]
-fn refused(folder: &Path, arguments: &str, code: i32, says: &[&str]) {
+pub(crate) fn refused(folder: &Path, arguments: &str, code: i32, says: &[&str]) {
     let output = plimsoll(folder, arguments);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{arguments}\n{stderr}");

@@ -1,6 +1,6 @@
 //! What the benches share: a size that fits `cargo test`, a task on synthetic data, schedules run in turn, medians.
 
-mod subject;
+pub mod subject;
 pub use subject::{task, trainer};
 
 use plimsoll::ir::profile::alone;

@@ -17,16 +17,19 @@ pub fn task(network: &str, side: u32, setup: Setup) -> NetworkWorkload {
 
 /// A trainer of one schedule that learns nothing: its rate is 0.
 pub fn trainer(task: &NetworkWorkload, batch: u64, schedule: &Schedule) -> Trainer {
+    trainer_at(task, batch, schedule, 0.0)
+}
+
+/// A trainer of one schedule at a constant learning rate.
+pub fn trainer_at(task: &NetworkWorkload, batch: u64, schedule: &Schedule, rate: f64) -> Trainer {
     let program = task.program(batch, Mode::Train).expect("the network lowers");
     let (executor, mut loaded) = task.executor(&[(&program, schedule)]).expect("the machine has the memory");
-    let rate = LearningRateSchedule::constant(0.0);
-    let network = task.network.spec.clone();
     let plan = TrainingPlan {
-        network,
+        network: task.network.spec.clone(),
         batch,
         virtual_workers: 1,
         seed: 1,
-        rate,
+        rate: LearningRateSchedule::constant(rate),
         update: UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.0 },
         weights: None,
     };
