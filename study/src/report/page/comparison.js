@@ -204,13 +204,12 @@ function memoryPlot() {
     const { memory, look, name } = side;
     const hasHost = memory.host.bytes.some((b) => b > 0);
     return [
-      { name: `${name}, in use on the device`, series: memory.pool, plus: memory.resident_bytes, end: memory.end, colour: look.colour, mark: look.mark, style: { width: 2, type: look.type }, area: true },
+      { name: `${name}, in use on the device`, series: memory.pool, plus: memory.resident_bytes, end: memory.end, colour: look.colour, mark: look.mark, style: { width: 2, type: look.type }, opacity: 0.14 },
       hasHost ? { name: `${name}, copies on the host`, series: memory.host, plus: 0, end: memory.end, colour: look.colour, mark: "dot", style: { width: 1.6, type: "dotted" } } : null,
     ].filter(Boolean);
   });
-  const [first, second] = sides.map((side) => ({ name: `${side.name}, budget`, bytes: side.memory.budget_bytes, colour: side.look.colour, mark: side.look.mark, type: side.look.type }));
+  const [first, second] = sides.map((side) => ({ name: `${side.name}, budget`, bytes: side.memory.budget_bytes, colour: side.look.colour, mark: side.look.mark, style: { width: 2.2, type: side.look.type } }));
   const budgets = first.bytes === second.bytes ? [{ ...first, name: "budget of both", colour: "black" }] : [first, second];
-  const highest = Math.max(...budgets.map((b) => b.bytes), ...lines.map((l) => l.plus + l.series.bytes.reduce((a, b) => Math.max(a, b), 0)));
   return plot({
     id: "bytes",
     title: "Memory over time",
@@ -222,35 +221,9 @@ function memoryPlot() {
     height: (width) => (width < 480 ? 350 : 420),
     paperHeight: 300,
     legend: [...lines, ...budgets],
-    option: (colours) => {
-      const y = byteAxis(highest);
-      const level = ({ name, bytes: value, colour, type }) => ({ type: "line", name, showSymbol: false, silent: true, data: [[0, value], [endOfBoth(), value]], lineStyle: { color: colours[colour], width: 2.2, type }, itemStyle: { color: colours[colour] } });
-      const line = (l) => ({
-        type: "line", name: l.name, step: "end", showSymbol: false, data: stepPoints(l.series, l.plus, l.end), itemStyle: { color: colours[l.colour] },
-        lineStyle: { color: colours[l.colour], ...l.style }, areaStyle: l.area ? { color: colours[l.colour], opacity: 0.14 } : undefined, emphasis: { disabled: true },
-      });
-      return {
-        grid: { left: 62, right: 18, top: 20, bottom: 76 },
-        xAxis: timeAxis(colours, endOfBoth()),
-        yAxis: axis(colours, { name: `memory (${y.name})`, nameGap: 44, min: 0, max: y.max, interval: y.interval, axisLabel: { formatter: y.label } }),
-        tooltip: { ...tooltip(colours), trigger: "axis", axisPointer: { type: "line", lineStyle: { color: colours.soft } }, formatter: (items) => memoryTip(lines, items[0].axisValue) },
-        series: [...lines.map(line), ...budgets.map(level)],
-      };
-    },
-    numbers: () => ({
-      columns: [
-        { title: "what", value: (r) => r.line.name },
-        { title: "from", csv: "at_ns", value: (r) => r.line.series.at[r.at], text: (v) => nanoseconds(v, 6) },
-        { title: "bytes", csv: "bytes", value: (r) => r.line.plus + r.line.series.bytes[r.at], text: (v) => bytes(v, 5) },
-      ],
-      rows: lines.flatMap((line) => line.series.at.map((_, at) => ({ line, at }))),
-    }),
+    option: (colours) => memoryOption(colours, lines, budgets, endOfBoth()),
+    numbers: () => memoryNumbers(lines),
   });
-}
-
-function memoryTip(lines, time) {
-  const rows = lines.map((l) => [l.name, stepAt(l.series, time, l.end), l.plus]).filter(([, value]) => value !== null);
-  return tip(nanoseconds(time, 6), rows.map(([name, value, plus]) => [name, bytes(value + plus)]));
 }
 
 const origins = () => section("origin", "Where this comes from", "Origin", sides.map((side) => [element("h3", {}, side.name), originOf(side.about)]).flat());

@@ -23,24 +23,27 @@ function memory() {
       ["Pool", bytes(m.pool_bytes), `${bytes(m.alive_bytes)} at most in use at one time`],
       ["Host memory", bytes(m.host_bytes), "for what is swapped"],
     ]),
-    ...(endOfMemory() > 1 ? [bytesPlot(m, device, without), m.addresses.start.length ? addressPlot(m) : null] : [element("p", {}, "No command takes any time here, so that nothing can be drawn over time.")]),
+    ...(endOfMemory() > 1 ? [bytesPlot(m), m.addresses.start.length ? addressPlot(m) : null] : [element("p", {}, "No command takes any time here, so that nothing can be drawn over time.")]),
   );
 }
 
 /** The end of what is shown of memory, in nanoseconds; all of it is predicted. */
 const endOfMemory = () => Math.max(1, ...[report.memory.pool, report.memory.keeping_everything, report.memory.host, report.memory.in_flight].map(endOf));
 
-function bytesPlot(m, device, without) {
+function bytesPlot(m) {
   const hasHost = m.host.bytes.some((b) => b > 0);
   const drawn = endOf(m.keeping_everything) > 0;
   const moves = m.in_flight.bytes.some((b) => b > 0);
   const lines = [
-    { name: "in use on the device", series: m.pool, plus: m.resident_bytes, colour: "blue", mark: "area", style: { width: 2 }, area: true },
+    { name: "in use on the device", series: m.pool, plus: m.resident_bytes, colour: "blue", mark: "area", style: { width: 2 }, opacity: 0.2 },
     drawn ? { name: "were everything kept", series: m.keeping_everything, plus: m.resident_bytes, colour: "red", mark: "dash", style: { width: 1.8, type: "dashed" } } : null,
     hasHost ? { name: "copies on the host", series: m.host, plus: 0, colour: "green", mark: "line", style: { width: 1.8 } } : null,
     moves ? { name: "on their way", series: m.in_flight, plus: 0, colour: "purple", mark: "dot", style: { width: 1.5, type: "dotted" } } : null,
-  ].filter(Boolean);
-  const highest = Math.max(m.budget_bytes, device, without, ...lines.map((l) => l.plus + l.series.bytes.reduce((a, b) => Math.max(a, b), 0)));
+  ].filter(Boolean).map((line) => ({ ...line, end: endOf(line.series) }));
+  const levels = [
+    { name: "budget", bytes: m.budget_bytes, colour: "black", mark: "line", style: { width: 2.2 } },
+    { name: "always there", bytes: m.resident_bytes, colour: "grey", mark: "dash", style: { width: 1.5, type: "dashed" } },
+  ];
   return plot({
     id: "bytes",
     title: "Memory over one iteration",
@@ -50,33 +53,9 @@ function bytesPlot(m, device, without) {
     end: endOfMemory,
     height: (width) => (width < 480 ? 330 : 380),
     paperHeight: 300,
-    legend: [...lines, { name: "budget", colour: "black", mark: "line" }, { name: "always there", colour: "grey", mark: "dash" }],
-    option: (colours) => {
-      const y = byteAxis(highest);
-      const flat = (name, value, style) => ({ type: "line", name, showSymbol: false, silent: true, data: [[0, value], [endOfMemory(), value]], lineStyle: style, itemStyle: { color: style.color } });
-      return {
-        grid: { left: 62, right: 18, top: 20, bottom: 76 },
-        xAxis: timeAxis(colours, endOfMemory()),
-        yAxis: axis(colours, { name: `memory (${y.name})`, nameGap: 44, min: 0, max: y.max, interval: y.interval, axisLabel: { formatter: y.label } }),
-        tooltip: { ...tooltip(colours), trigger: "axis", axisPointer: { type: "line", lineStyle: { color: colours.soft } }, formatter: (items) => bytesTip(lines, items) },
-        series: [
-          ...lines.map((l) => ({
-            type: "line", name: l.name, step: "end", showSymbol: false, data: stepPoints(l.series, l.plus, endOf(l.series)), itemStyle: { color: colours[l.colour] },
-            lineStyle: { color: colours[l.colour], ...l.style }, areaStyle: l.area ? { color: colours[l.colour], opacity: 0.2 } : undefined, emphasis: { disabled: true },
-          })),
-          flat("budget", m.budget_bytes, { color: colours.ink, width: 2.2 }),
-          flat("always there", m.resident_bytes, { color: colours.grey, width: 1.5, type: "dashed" }),
-        ],
-      };
-    },
-    numbers: () => ({
-      columns: [
-        { title: "what", value: (r) => r.line.name },
-        { title: "from", csv: "at_ns", value: (r) => r.line.series.at[r.at], text: (v) => nanoseconds(v, 6) },
-        { title: "bytes", csv: "bytes", value: (r) => r.line.plus + r.line.series.bytes[r.at], text: (v) => bytes(v, 5) },
-      ],
-      rows: lines.flatMap((line) => line.series.at.map((_, at) => ({ line, at }))),
-    }),
+    legend: [...lines, ...levels],
+    option: (colours) => memoryOption(colours, lines, levels, endOfMemory()),
+    numbers: () => memoryNumbers(lines),
   });
 }
 
@@ -84,12 +63,6 @@ function bytesPlot(m, device, without) {
 function endOf(series) {
   const last = series.at[series.at.length - 1] || 0;
   return series === report.memory.keeping_everything ? last : Math.max(last, (report.iteration.timelines[0]?.makespan_seconds || 0) * 1e9);
-}
-
-function bytesTip(lines, items) {
-  const time = items[0].axisValue;
-  const rows = lines.map((l) => [l.name, stepAt(l.series, time, endOf(l.series)), l.plus]).filter(([, value]) => value !== null);
-  return tip(nanoseconds(time, 6), rows.map(([name, value, plus]) => [name, bytes(value + plus)]));
 }
 
 function addressPlot(m) {

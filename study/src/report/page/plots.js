@@ -327,6 +327,43 @@ function stepAt(series, time, end) {
   return low && time <= end ? series.bytes[low - 1] : null;
 }
 
+/**
+ * What a plot of memory over time draws, up to `end`: of `lines` the steps ({ name, series, plus, end, colour, style, opacity under
+ * it }), and `levels` ({ name, bytes, colour, style }).
+ */
+function memoryOption(colours, lines, levels, end) {
+  const peak = (l) => l.plus + l.series.bytes.reduce((a, b) => Math.max(a, b), 0);
+  const y = byteAxis(Math.max(...levels.map((l) => l.bytes), ...lines.map(peak)));
+  const style = (l) => ({ itemStyle: { color: colours[l.colour] }, lineStyle: { color: colours[l.colour], ...l.style } });
+  const step = (l) => ({
+    type: "line", name: l.name, step: "end", showSymbol: false, data: stepPoints(l.series, l.plus, l.end), ...style(l),
+    areaStyle: l.opacity ? { color: colours[l.colour], opacity: l.opacity } : undefined, emphasis: { disabled: true },
+  });
+  const level = (l) => ({ type: "line", name: l.name, showSymbol: false, silent: true, data: [[0, l.bytes], [end, l.bytes]], ...style(l) });
+  return {
+    grid: { left: 62, right: 18, top: 20, bottom: 76 },
+    xAxis: timeAxis(colours, end),
+    yAxis: axis(colours, { name: `memory (${y.name})`, nameGap: 44, min: 0, max: y.max, interval: y.interval, axisLabel: { formatter: y.label } }),
+    tooltip: { ...tooltip(colours), trigger: "axis", axisPointer: { type: "line", lineStyle: { color: colours.soft } }, formatter: (items) => memoryTip(lines, items[0].axisValue) },
+    series: [...lines.map(step), ...levels.map(level)],
+  };
+}
+
+function memoryTip(lines, time) {
+  const rows = lines.map((l) => [l.name, stepAt(l.series, time, l.end), l.plus]).filter(([, value]) => value !== null);
+  return tip(nanoseconds(time, 6), rows.map(([name, value, plus]) => [name, bytes(value + plus)]));
+}
+
+/** The numbers of such lines. */
+const memoryNumbers = (lines) => ({
+  columns: [
+    { title: "what", value: (r) => r.line.name },
+    { title: "from", csv: "at_ns", value: (r) => r.line.series.at[r.at], text: (v) => nanoseconds(v, 6) },
+    { title: "bytes", csv: "bytes", value: (r) => r.line.plus + r.line.series.bytes[r.at], text: (v) => bytes(v, 5) },
+  ],
+  rows: lines.flatMap((line) => line.series.at.map((_, at) => ({ line, at }))),
+});
+
 /** An axis of batch sizes that holds all of them, and the pixel of each; logarithmic where they lie far apart. */
 function batchAxis(colours, batches, frame, width) {
   const [least, most] = [Math.min(...batches), Math.max(...batches)];
