@@ -82,6 +82,8 @@ fn what_is_tuned_for_adamw_says_so() {
     assert!(words.iter().all(|word| said.contains(word)), "{said}");
     check(at, "export adamw --to torchrun", 0, &[]);
     let lines = command(at, "export adamw --to torchrun").output().expect("the program starts").stdout;
-    assert!(String::from_utf8_lossy(&lines).contains("--optimizer adamw"));
+    let lines = String::from_utf8_lossy(&lines).into_owned();
+    let settings = ["--optimizer adamw", "--weight-decay 0.01"];
+    assert!(settings.iter().all(|setting| lines.contains(setting)), "{lines}");
     check(at, "verify --network mlp --optimizer adamw --iterations 3", 0, &[]);
 }

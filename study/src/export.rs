@@ -15,6 +15,7 @@ use crate::error::ExportError;
 use crate::measure::may_be_off;
 use crate::request::DecayShape;
 use crate::words::visible;
+use plimsoll_ir::UpdateRule;
 use plimsoll_ir::config::{Config, Figures, LearningRate};
 use plimsoll_ir::schedule::{Command, Schedule};
 use plimsoll_tuner::rate::{caution, learning_rate, warmup_iterations};
@@ -64,10 +65,6 @@ impl From<plimsoll_ir::Optimizer> for Optimizer {
     }
 }
 
-/// Momentum and weight decay that `run` has by default.
-const MOMENTUM: f32 = 0.9;
-const WEIGHT_DECAY: f32 = 5e-4;
-
 /// What a training elsewhere is to be.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
@@ -83,7 +80,7 @@ pub struct Wanted {
     pub optimizer: Option<Optimizer>,
     /// Of SGD; by default what `run` has.
     pub momentum: Option<f32>,
-    /// By default what `run` has for SGD, and what the tool has for others.
+    /// By default what `run` has, where the optimizer is SGD or the one that was tuned for; else what the tool has.
     pub weight_decay: Option<f32>,
     /// The batch of the plan, which only a runtime that follows the plan can hold.
     pub as_planned: bool,
@@ -112,6 +109,28 @@ pub struct Export {
     pub settings: Vec<(&'static str, f32)>,
     /// Where the numbers come from and what is left out, a line each.
     pub notes: Vec<String>,
+}
+
+/// The optimizer's settings besides the rate, by PyTorch's names. Of an optimizer that was not tuned for the tool has its own,
+/// but for SGD.
+fn settings(
+    config: &Config,
+    optimizer: Optimizer,
+    momentum: Option<f32>,
+    weight_decay: Option<f32>,
+) -> Vec<(&'static str, f32)> {
+    let is_tuned = optimizer == config.optimizer.into();
+    let usual = UpdateRule::usual(if is_tuned { config.optimizer } else { plimsoll_ir::Optimizer::Sgd });
+    match usual {
+        UpdateRule::Sgd { momentum: kept, weight_decay: usual } if optimizer == Optimizer::Sgd => {
+            vec![("momentum", momentum.unwrap_or(kept)), ("weight_decay", weight_decay.unwrap_or(usual))]
+        }
+        // The tools disagree on what is usual: PyTorch's AdamW has 1e-2, DeepSpeed's 0.
+        UpdateRule::Adamw { weight_decay: usual, .. } => {
+            vec![("weight_decay", weight_decay.unwrap_or(usual))]
+        }
+        UpdateRule::Sgd { .. } => weight_decay.map(|decay| ("weight_decay", decay)).into_iter().collect(),
+    }
 }
 
 /// One update's samples shared out: batches of so many samples, and how many of them each worker takes.
@@ -146,14 +165,7 @@ impl Export {
         };
         let global = batch * workers * accumulation;
         let (rate, warmup, each) = rate_at(config, global, epochs)?;
-        let settings = match (optimizer, weight_decay) {
-            (Optimizer::Sgd, decay) => vec![
-                ("momentum", momentum.unwrap_or(MOMENTUM)),
-                ("weight_decay", decay.unwrap_or(WEIGHT_DECAY)),
-            ],
-            (_, Some(decay)) => vec![("weight_decay", decay)],
-            (_, None) => Vec::new(),
-        };
+        let settings = settings(config, optimizer, momentum, weight_decay);
         Ok(Export {
             batch,
             workers,
@@ -202,12 +214,12 @@ impl Export {
         if self.optimizer != config.optimizer.into() {
             let name = self.optimizer.name();
             self.notes.push(format!(
-                "{base_rate} at {base_batch} is taken to be a rate for {name}, and it was tuned for {}{}.",
+                "The study was tuned for {}: {base_rate} at {base_batch} is taken as a rate for {name}{}.",
                 Optimizer::from(config.optimizer).name(),
                 if self.optimizer == Optimizer::Sgd {
                     ""
                 } else {
-                    "; the square-root rule is what is used with it"
+                    ", for which the square-root rule is usual"
                 }
             ));
         }
