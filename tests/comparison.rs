@@ -1,6 +1,6 @@
 //! Two studies side by side as a user meets them: which trains faster, which settings differ, and what is no comparison.
 
-use crate::report::{printed, refused};
+use crate::report::{fits_the_schema, printed, refused};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,7 @@ use std::sync::OnceLock;
 fn compared(both: &str) -> Value {
     let text = printed(studies(), &format!("report {both} --format json"));
     let comparison: Value = serde_json::from_str(&text).expect("JSON on stdout");
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("schemas/report.schema.json");
-    let schema = fs::read_to_string(path).expect("the schema is published");
-    let schema: Value = serde_json::from_str(&schema).expect("JSON");
-    let validator = jsonschema::validator_for(&schema).expect("a schema");
-    assert!(validator.is_valid(&comparison), "{both} is not as the schema says");
+    fits_the_schema(&comparison);
     assert_eq!(comparison["kind"], "comparison/1");
     comparison
 }

@@ -44,7 +44,7 @@ pub(crate) fn refused(folder: &Path, arguments: &str, code: i32, says: &[&str]) 
 
 /// A report is what the published schema says that it is.
 #[track_caller]
-fn fits_the_schema(report: &Value) {
+pub(crate) fn fits_the_schema(report: &Value) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("schemas/report.schema.json");
     let schema: Value =
         serde_json::from_str(&fs::read_to_string(path).expect("the schema is published")).expect("JSON");
@@ -87,13 +87,20 @@ fn planned() -> tempfile::TempDir {
     folder
 }
 
+/// The file holds this schema; with `UPDATE_SCHEMAS` it is first written anew.
+pub(crate) fn is_published(path: &Path, schema: &str) {
+    if std::env::var_os("UPDATE_SCHEMAS").is_some() {
+        fs::write(path, schema).expect("a file");
+    }
+    let published = fs::read_to_string(path).expect("the schema is published");
+    assert!(published == schema, "{}: UPDATE_SCHEMAS=1 writes it anew", path.display());
+}
+
 #[test]
 fn the_published_schema_is_that_of_the_program() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("schemas/report.schema.json");
-    let published = fs::read_to_string(&path).expect("the schema is published");
     let empty = tempfile::tempdir().expect("a temporary folder");
-    let current = printed(empty.path(), "report --format schema");
-    assert!(published == current, "write it anew: plimsoll report --format schema > {}", path.display());
+    is_published(&path, &printed(empty.path(), "report --format schema"));
 }
 
 #[test]

@@ -185,7 +185,7 @@ impl Tuned {
 const REFITS: usize = 3;
 
 /// Epochs within this share of the shortest count as equal to it, and within what measurements scatter by up to the other.
-const WITHIN_LEAST: f64 = 0.01;
+pub(crate) const WITHIN_LEAST: f64 = 0.01;
 const WITHIN_MOST: f64 = 0.03;
 
 /// The share by which an epoch may be longer than the shortest and count as equal to it, where measurements scatter by so much.

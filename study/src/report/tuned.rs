@@ -397,7 +397,7 @@ pub fn placement_in_words(moved: &Moved) -> String {
 }
 
 /// Words as a sentence begins.
-fn capitalised(words: &str) -> String {
+pub(super) fn capitalised(words: &str) -> String {
     match words.get(..1) {
         Some(first) => first.to_uppercase() + &words[1..],
         None => words.to_owned(),

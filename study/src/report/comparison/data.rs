@@ -41,7 +41,7 @@ pub struct Verdict {
     pub by: Measure,
     /// The name of the faster one; none where they differ by no more than counts as equal.
     pub faster: Option<String>,
-    /// The share of the time that the one that takes less needs less.
+    /// By which share of the slower one's time the faster one is shorter.
     pub less: f64,
     /// Up to this share a difference counts as none.
     pub equal: f64,

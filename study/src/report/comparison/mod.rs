@@ -17,7 +17,7 @@ use crate::words::visible_json;
 use plimsoll_ir::Bytes;
 use plimsoll_ir::config::{Config, GpuKernels, LearningRate};
 use plimsoll_ir::schedule::Stream;
-use plimsoll_ir::simulate::simulate;
+use plimsoll_ir::simulate::{Timeline, simulate};
 use plimsoll_tuner::goodput::efficiency;
 use plimsoll_tuner::rate;
 use plimsoll_tuner::search::moved;
@@ -71,14 +71,19 @@ fn measure(first: &Tuned, second: &Tuned, noise: Option<f64>) -> (Measure, Vec<S
     let mut notes = Vec::new();
     if first.config.network != second.config.network {
         notes.push(
-            "The networks differ: which of them learns more from an epoch is another question.".to_owned(),
+            "The networks differ: times do not tell which of them learns more from an epoch.".to_owned(),
+        );
+    }
+    if first.config.optimizer != second.config.optimizer {
+        notes.push(
+            "The optimizers differ: times do not tell which of them learns more from an epoch.".to_owned(),
         );
     }
     let samples = [first, second].map(|tuned| tuned.tuning.asked.samples);
     let by = if let Some(noise) = noise {
         let base = first.config.learning_rate.base_batch;
         notes.push(format!(
-            "Samples count by what they are worth at a noise scale of {noise:.0}, beside those of updates of {base}."
+            "A sample counts by its efficiency at a noise scale of {noise:.0}; in an update of {base} it counts 1."
         ));
         Measure::Goodput
     } else if samples[0] != samples[1] {
@@ -122,7 +127,7 @@ fn compared(name: &str, tuned: &Tuned, worth: Option<&impl Fn(u64) -> f64>) -> C
             (false, None) => "measured".to_owned(),
             (false, Some(_)) => "measured; the exchange of the workers is predicted".to_owned(),
         },
-        choice: choice(tuned, worth),
+        choice: choice(tuned, &timeline, worth),
         batches: batches(tuned, worth),
         memory: MemoryOverTime {
             end: nanoseconds(timeline.makespan()),
@@ -134,10 +139,10 @@ fn compared(name: &str, tuned: &Tuned, worth: Option<&impl Fn(u64) -> f64>) -> C
     }
 }
 
-fn choice(tuned: &Tuned, worth: Option<&impl Fn(u64) -> f64>) -> Choice {
+fn choice(tuned: &Tuned, timeline: &Timeline, worth: Option<&impl Fn(u64) -> f64>) -> Choice {
     let Tuned { config, tuning, trace, schedule, .. } = tuned;
     let moves = moved(trace, schedule);
-    let totals = simulate(trace, schedule).totals(trace, schedule);
+    let totals = timeline.totals(trace, schedule);
     let LearningRate { rule, base_batch, base_rate, rate, warmup_iterations } = config.learning_rate;
     let global_batch = update_of(config);
     let (predicted, measured) = (config.predicted, config.measured);
@@ -203,7 +208,7 @@ fn differences(first: &Tuned, second: &Tuned) -> Vec<Difference> {
 }
 
 /// What was set or given for a tuning, in words; the same settings in the same order for each.
-fn settings(tuned: &Tuned, size: fn(Bytes) -> String) -> [(&'static str, String); 16] {
+fn settings(tuned: &Tuned, size: fn(Bytes) -> String) -> [(&'static str, String); 17] {
     let Tuned { config, tuning, .. } = tuned;
     let machine = &tuning.machine;
     let kernels = |kernels: GpuKernels| {
@@ -220,7 +225,6 @@ fn settings(tuned: &Tuned, size: fn(Bytes) -> String) -> [(&'static str, String)
         None if within == 0.0 => "the shortest epoch".to_owned(),
         None => "a short epoch that swaps and recomputes little".to_owned(),
     };
-    let LearningRate { base_batch, base_rate, .. } = config.learning_rate;
     let workers = config.cluster.map_or("1".to_owned(), |cluster| cluster.workers.to_string());
     let interconnect = config.cluster.map_or("none".to_owned(), |cluster| cluster.interconnect.to_string());
     let version = match &tuning.made.commit {
@@ -235,11 +239,12 @@ fn settings(tuned: &Tuned, size: fn(Bytes) -> String) -> [(&'static str, String)
         ("system", if machine.modelled { "none".to_owned() } else { machine.system.clone() }),
         ("threads or multiprocessors", config.threads.to_string()),
         ("precision", config.arithmetic().map_or("not known".to_owned(), |precision| precision.to_string())),
+        ("optimizer", config.optimizer.to_string()),
         ("kernels", config.kernels.map_or("those of the device".to_owned(), kernels)),
         ("pace of the link", pace),
         ("budget", size(config.budget_bytes)),
         ("smallest batch", tuning.asked.least.to_string()),
-        ("base point", format!("a rate of {base_rate} at batch {base_batch}")),
+        ("learning rate", rule_in_words(&config.learning_rate)),
         ("goal", goal),
         ("search", config.policy.clone()),
         ("workers", format!("{workers}; interconnect: {interconnect}")),

@@ -7,10 +7,12 @@
 
 use super::data::{Compared, Measure, Verdict};
 use crate::report::reasons::percent;
+use crate::report::tuned::capitalised;
+use crate::tuning::WITHIN_LEAST;
 use plimsoll_ir::Seconds;
 
 /// Two times of one modelled device that differ by no more count as equal: what a tuning takes for equal.
-const SAME_MODEL: f64 = 0.01;
+const SAME_MODEL: f64 = WITHIN_LEAST;
 
 /// The verdict, by a measure that both have.
 pub(super) fn verdict(by: Measure, studies: &[Compared; 2], notes: &[String]) -> Verdict {
@@ -91,6 +93,8 @@ fn sureness(studies: &[Compared; 2], equal: f64) -> String {
     let [a, b] = studies;
     let error = |study: &Compared| percent(study.choice.epoch_error);
     let share = percent(equal);
+    let together =
+        format!("A difference of up to {share} counts as none: the root of the sum of their squares.");
     match (a.about.modelled, b.about.modelled) {
         (true, true) if is_of_one_model(studies) => {
             let within = if a.choice.epoch_error == b.choice.epoch_error {
@@ -104,16 +108,14 @@ fn sureness(studies: &[Compared; 2], equal: f64) -> String {
             )
         }
         (true, true) => format!(
-            "Both are modelled: the time of {} may be off by {}, that of {} by {}. Together they come to {share}, and up to \
-             that counts as equal.",
+            "Both are modelled: the time of {} may be off by {}, that of {} by {}. {together}",
             a.name,
             error(a),
             b.name,
             error(b)
         ),
         (false, false) => format!(
-            "Both were measured, with spreads of {} ({}) and {} ({}). Together they come to {share}, and up to that counts as \
-             equal.",
+            "Both were measured, with spreads of {} ({}) and {} ({}). {together}",
             error(a),
             a.name,
             error(b),
@@ -122,8 +124,7 @@ fn sureness(studies: &[Compared; 2], equal: f64) -> String {
         (modelled, _) => {
             let (model, measured) = if modelled { (a, b) } else { (b, a) };
             format!(
-                "{} was measured, with a spread of {}; {} is modelled, and may be off by {}. Together they come to {share}, \
-                 and up to that counts as equal.",
+                "{} was measured, with a spread of {}; {} is modelled, and may be off by {}. {together}",
                 measured.name,
                 error(measured),
                 model.name,
@@ -137,10 +138,4 @@ fn sureness(studies: &[Compared; 2], equal: f64) -> String {
 pub(super) fn digits(rate: f64) -> String {
     let places = if rate > 0.0 { (3.0 - rate.log10().floor()).clamp(0.0, 6.0) as usize } else { 0 };
     format!("{rate:.places$}")
-}
-
-/// Words as a sentence begins.
-fn capitalised(words: &str) -> String {
-    let mut characters = words.chars();
-    characters.next().map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
 }
