@@ -118,16 +118,21 @@ pub struct Round {
     pub bytes: Bytes,
 }
 
+impl Round {
+    /// Of a piece that is summed in as many shares as there are workers, at least 2: a worker sends the shares of all others.
+    pub fn sharded(bytes: Bytes, workers: u64) -> Round {
+        let others = workers - 1;
+        let sent = (u128::from(bytes.0) * u128::from(others)).div_ceil(u128::from(workers));
+        Round { messages: others, bytes: Bytes(sent as u64) }
+    }
+}
+
 impl Exchange {
     /// What a worker sends to reduce a piece, and as much again to gather it.
     pub fn round(&self, piece: &Piece) -> Round {
         let (bytes, workers) = (piece.bytes.0, self.workers);
         match self.form {
-            Form::Sharded => {
-                let others = workers - 1;
-                let sent = (u128::from(bytes) * u128::from(others)).div_ceil(u128::from(workers));
-                Round { messages: others, bytes: Bytes(sent as u64) }
-            }
+            Form::Sharded => Round::sharded(piece.bytes, workers),
             Form::Tree => {
                 let levels = u64::from(workers.next_power_of_two().trailing_zeros());
                 Round { messages: levels, bytes: Bytes(bytes.saturating_mul(levels)) }
@@ -137,8 +142,7 @@ impl Exchange {
 
     /// Seconds of the interconnect for one round of a piece.
     pub fn round_seconds(&self, piece: &Piece) -> Seconds {
-        let Round { messages, bytes } = self.round(piece);
-        self.interconnect.latency_seconds * messages as f64 + bytes / self.interconnect.bytes_per_second
+        self.interconnect.seconds(self.round(piece))
     }
 
     /// Makes sure that a schedule that passed [`crate::check`] can run with it: that it is for this trace, that what is
@@ -314,6 +318,11 @@ impl Document for Exchange {
 }
 
 impl Interconnect {
+    /// How long a round takes.
+    pub fn seconds(&self, round: Round) -> Seconds {
+        self.latency_seconds * round.messages as f64 + round.bytes / self.bytes_per_second
+    }
+
     /// Makes sure that the rate is above zero and finite, and the latency 0 or more; `place` is where it stands.
     pub(crate) fn validate(&self, place: &str) -> Result<(), Fault> {
         let fault = |key: &str, why: String| Err(Fault::Meaning { place: format!("{place}.{key}"), why });

@@ -1,18 +1,14 @@
 //! The network between workers, measured in the rhythm of an iteration: pieces one behind the other, each summed for all where
 //! it is owned and sent back, as at the end of a backward pass.
 //!
-//! What such an exchange takes is a line over the bytes of its pieces, as [`Exchange::round_seconds`] has it for
-//! [`Form::Sharded`]: N workers exchange a piece of b bytes in 2 (N - 1) (latency + b / N / rate). Two sizes give latency and
-//! rate, and a third says how far the line is off.
+//! An exchange of a piece is two rounds of messages ([`Round::sharded`]), whose time is a line over the bytes. Pieces of two
+//! sizes give latency and rate, and pieces of a third size say how far that line is off.
 //!
 //! What it deliberately does not do: compute meanwhile, or copy anything to and from a device.
-//!
-//! [`Exchange::round_seconds`]: plimsoll_ir::exchange::Exchange::round_seconds
-//! [`Form::Sharded`]: plimsoll_ir::exchange::Form::Sharded
 
 use super::{Group, GroupError, Node, Piece, TreeSum, equal_pieces};
-use plimsoll_ir::exchange::{Interconnect, PIECE_BYTES};
-use plimsoll_ir::{BytesPerSecond, Seconds};
+use plimsoll_ir::exchange::{Interconnect, PIECE_BYTES, Round};
+use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use std::time::Instant;
 
 /// Numbers in a piece: where messages count, where bytes do, and between.
@@ -56,43 +52,33 @@ pub fn measure(group: &mut dyn Group) -> Result<Option<Measured>, GroupError> {
     let few = median(group, FEW, PIECES)?;
     let many = median(group, MANY, pieces)?;
     let between = median(group, BETWEEN, pieces)?;
-    let line = Line::through(workers, few, many);
-    let measured_to_predicted = between / line.seconds(BETWEEN);
-    let interconnect = Interconnect {
-        bytes_per_second: BytesPerSecond(line.bytes_per_second),
-        latency_seconds: Seconds(line.latency),
-    };
+    let interconnect = through(workers, few, many);
+    let measured_to_predicted = between / predicted(&interconnect, workers, BETWEEN);
     Ok(Some(Measured { interconnect, measured_to_predicted }))
 }
 
-/// What a piece takes, over its numbers.
-#[derive(Clone, Copy, Debug)]
-struct Line {
-    workers: f64,
-    bytes_per_second: f64,
-    latency: f64,
+/// What a worker sends to reduce a piece of so many numbers, and as much again to gather it.
+fn round(workers: usize, numbers: usize) -> Round {
+    Round::sharded(Bytes((numbers * size_of::<f32>()) as u64), workers as u64)
 }
 
-impl Line {
-    /// The line for which a piece of few numbers and one of many take these seconds; at least the latter keeps to it where
-    /// noise would have a latency below 0.
-    fn through(workers: usize, few: f64, many: f64) -> Line {
-        let workers = workers as f64;
-        // What a worker sends for a piece of so many numbers.
-        let sent = |numbers: usize| 2.0 * (workers - 1.0) / workers * (numbers * size_of::<f32>()) as f64;
-        let messages = 2.0 * (workers - 1.0);
-        let slope = (many - few) / (sent(MANY) - sent(FEW));
-        let latency = (few - sent(FEW) * slope) / messages;
-        if slope > 0.0 && latency >= 0.0 {
-            return Line { workers, bytes_per_second: 1.0 / slope, latency };
-        }
-        Line { workers, bytes_per_second: sent(MANY) / many, latency: 0.0 }
-    }
+/// The seconds of a piece.
+fn predicted(interconnect: &Interconnect, workers: usize, numbers: usize) -> f64 {
+    2.0 * interconnect.seconds(round(workers, numbers)).0
+}
 
-    fn seconds(self, numbers: usize) -> f64 {
-        let bytes = (numbers * size_of::<f32>()) as f64;
-        2.0 * (self.workers - 1.0) * (self.latency + bytes / self.workers / self.bytes_per_second)
-    }
+/// The network by which a piece of few numbers and one of many take these seconds. Where noise would have a latency below 0,
+/// it has none, and the piece of many numbers gives the rate.
+fn through(workers: usize, few: f64, many: f64) -> Interconnect {
+    let [of_few, of_many] = [FEW, MANY].map(|numbers| round(workers, numbers));
+    let slope = (many - few) / (2.0 * (of_many.bytes.to_f64() - of_few.bytes.to_f64()));
+    let latency = (few / 2.0 - of_few.bytes.to_f64() * slope) / of_few.messages as f64;
+    let (rate, latency) = if slope > 0.0 && latency >= 0.0 {
+        (1.0 / slope, latency)
+    } else {
+        (2.0 * of_many.bytes.to_f64() / many, 0.0)
+    };
+    Interconnect { bytes_per_second: BytesPerSecond(rate), latency_seconds: Seconds(latency) }
 }
 
 /// The median of the seconds of a piece, the same for all workers.
@@ -141,16 +127,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_found_again() {
+    fn a_network_is_found_again() {
         for (workers, rate, latency) in [(2, 1.25e8, 1e-4), (8, 1.25e9, 3e-5), (3, 2.5e7, 0.0)] {
-            let line = Line { workers: f64::from(workers), bytes_per_second: rate, latency };
-            let found = Line::through(workers as usize, line.seconds(FEW), line.seconds(MANY));
-            assert!((found.bytes_per_second / rate - 1.0).abs() < 1e-9, "{found:?}");
-            assert!((found.latency - latency).abs() < 1e-12, "{found:?}");
+            let interconnect =
+                Interconnect { bytes_per_second: BytesPerSecond(rate), latency_seconds: Seconds(latency) };
+            let [few, many] = [FEW, MANY].map(|numbers| predicted(&interconnect, workers, numbers));
+            let found = through(workers, few, many);
+            assert!((found.bytes_per_second.0 / rate - 1.0).abs() < 1e-9, "{found:?}");
+            assert!((found.latency_seconds.0 - latency).abs() < 1e-12, "{found:?}");
         }
         // Pieces of many numbers are kept to where few took less than nothing.
-        let found = Line::through(2, 0.0, 1e-3);
-        assert_eq!((found.latency, found.seconds(MANY)), (0.0, 1e-3));
+        let found = through(2, 0.0, 1e-3);
+        assert_eq!(found.latency_seconds, Seconds::ZERO);
+        assert!((predicted(&found, 2, MANY) / 1e-3 - 1.0).abs() < 1e-12, "{found:?}");
     }
 
     #[test]
