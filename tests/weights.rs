@@ -100,6 +100,6 @@ fn all_tensors_that_are_not_the_networks_are_named() {
     write(&at.join("d.safetensors"), &header, &spoilt);
     check(at, &format!("{run} d.safetensors"), 2, &["that is not finite"]);
     fs::write(at.join("e.safetensors"), "no such file").expect("the folder can be written");
-    check(at, &format!("{run} e.safetensors"), 2, &["is no whole safetensors file"]);
+    check(at, &format!("{run} e.safetensors"), 2, &["is not a safetensors file, or is truncated"]);
     check(at, &format!("{run} f.safetensors"), 2, &["cannot read ", "f.safetensors: "]);
 }

@@ -44,6 +44,9 @@ impl FileTensor {
 
 /// Matrices of so many rows and columns, one behind the other, each turned.
 fn transposed(numbers: &[u8], rows: u64, columns: u64) -> Vec<u8> {
+    if rows == 1 || columns == 1 {
+        return numbers.to_vec();
+    }
     let (rows, columns) = (rows as usize, columns as usize);
     let mut turned = Vec::with_capacity(numbers.len());
     for matrix in numbers.chunks_exact(4 * rows * columns) {

@@ -224,8 +224,12 @@ impl Checkpoint {
 
     /// The f32 of a saved region, such as `parameter/conv1.weight`; none where there is no such region.
     pub fn region(&self, name: &str) -> Option<Vec<f32>> {
-        let region = self.regions.iter().find(|r| r.name == name)?;
-        Some(numbers(&region.data).collect())
+        Some(numbers(self.region_bytes(name)?).collect())
+    }
+
+    /// The bytes of a saved region: f32, little-endian.
+    pub fn region_bytes(&self, name: &str) -> Option<&[u8]> {
+        self.regions.iter().find(|r| r.name == name).map(|region| &region.data[..])
     }
 
     /// The names of all saved regions.

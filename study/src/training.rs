@@ -90,7 +90,7 @@ fn set_up(
     task: &NetworkWorkload,
     config: &Config,
     schedule: &Schedule,
-    (request, update, weights): (&TrainRequest, &Update, Option<&Weights>),
+    (request, update, weights): (&TrainRequest, &Update, Option<String>),
     groups: Vec<Box<dyn Group>>,
     study: &Study,
     watch: &Watch<'_>,
@@ -109,7 +109,7 @@ fn set_up(
         seed: request.seed,
         rate: rate_schedule(update, request, update.per_epoch * request.epochs),
         update: request.update,
-        weights: weights.map(|weights| weights.checksum.clone()),
+        weights,
     };
     if request.per_draw && update.virtual_workers > 1 {
         return Err(TrainError::DrawsOfUpdate { virtual_workers: update.virtual_workers }.into());
@@ -219,7 +219,8 @@ pub fn train(
         update.tell(&mut *groups[0])?;
     }
     let weights = weights_of(task, request)?;
-    let training = (request, &update, weights.as_ref());
+    let checksum = weights.as_ref().map(|weights| weights.checksum.clone());
+    let training = (request, &update, checksum);
     let mut trainers = set_up(task, config, schedule, training, groups, study, watch)?;
     drop(loading);
     let mut trainer = trainers.remove(0);
@@ -241,8 +242,8 @@ pub fn work(
     let update = Update::told(&mut *group)?;
     let watch = Watch::silent();
     // Worker 0 begins with them; here they only tell whether it is the same training.
-    let weights = weights_of(task, request)?;
-    let training = (request, &update, weights.as_ref());
+    let checksum = weights_of(task, request)?.map(|weights| weights.checksum);
+    let training = (request, &update, checksum);
     let trainers = set_up(task, config, schedule, training, vec![group], study, &watch)?;
     let total = update.per_epoch * request.epochs;
     for mut trainer in trainers {

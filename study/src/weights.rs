@@ -39,7 +39,8 @@ pub fn read(path: &Path, network: &Network) -> Result<Weights, WeightsError> {
     let (mut regions, mut sum) = (BTreeMap::new(), Summing::default());
     for tensor in &wanted {
         let view = found.tensor(&tensor.name).map_err(foreign)?;
-        if !numbers(view.data()).all(f32::is_finite) {
+        let mut numbers = view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        if !numbers.all(f32::is_finite) {
             let name = tensor.name.clone();
             return Err(WeightsError::NotFinite { path: path.to_owned(), name });
         }
@@ -59,13 +60,14 @@ pub fn write(path: &Path, network: &Network, state: &Checkpoint) -> Result<usize
     let tensors = file_tensors(network);
     let mut all = Vec::new();
     for tensor in &tensors {
-        let saved = state.region(&saved_name(tensor)).ok_or_else(|| {
+        let bytes = tensor.shape.iter().product::<u64>() as usize * size_of::<f32>();
+        let saved = state.region_bytes(&saved_name(tensor)).filter(|saved| saved.len() == bytes);
+        let saved = saved.ok_or_else(|| {
             let (path, name) = (path.to_owned(), tensor.name.clone());
             WeightsError::OtherNetwork { path, name }
         })?;
-        let on_device: Vec<u8> = saved.into_iter().flat_map(f32::to_le_bytes).collect();
         let shape = tensor.shape.iter().map(|length| *length as usize).collect::<Vec<_>>();
-        all.push((tensor.name.clone(), shape, tensor.in_file(&on_device)));
+        all.push((tensor.name.clone(), shape, tensor.in_file(saved)));
     }
     let views = all.iter().map(|(name, shape, data)| {
         let view = TensorView::new(Dtype::F32, shape.clone(), data);
@@ -81,10 +83,6 @@ pub fn write(path: &Path, network: &Network, state: &Checkpoint) -> Result<usize
 /// The name of a tensor's region in a training's state.
 fn saved_name(tensor: &FileTensor) -> String {
     format!("{}/{}", if tensor.trained { "parameter" } else { "state" }, tensor.name)
-}
-
-fn numbers(data: &[u8]) -> impl Iterator<Item = f32> {
-    data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
 }
 
 impl OtherTensors {

@@ -12,7 +12,7 @@ pub enum WeightsError {
     #[error(transparent)]
     File(#[from] FileError),
     /// It is no safetensors file.
-    #[error("{} is no whole safetensors file ({why}); it is cut short or of another kind", path.display())]
+    #[error("{} is not a safetensors file, or is truncated ({why})", path.display())]
     Foreign {
         /// Which.
         path: PathBuf,
@@ -27,7 +27,7 @@ pub enum WeightsError {
         /// In what they differ.
         differ: OtherTensors,
     },
-    /// A number of it is none.
+    /// It holds a NaN or an infinity.
     #[error("{} holds a number in `{name}` that is not finite", path.display())]
     NotFinite {
         /// Which.
@@ -36,7 +36,7 @@ pub enum WeightsError {
         name: String,
     },
     /// The state that was to be written to it is of another network.
-    #[error("the training's state has no `{name}`, so nothing is written to {}", path.display())]
+    #[error("the training's state has no `{name}` of the network's size, so nothing is written to {}", path.display())]
     OtherNetwork {
         /// Which.
         path: PathBuf,
