@@ -4,8 +4,8 @@
 #   docker run --rm plimsoll demo
 #   docker run --rm -v "$PWD:/work" plimsoll tune --network resnet20 --data digits --study digits
 #
-# With `--gpus all`, NVIDIA's container toolkit adds the driver; NVIDIA's libraries are found where the loader finds them (docs/cuda.md).
-# The PyTorch front is a package for Python, `pip install ./python`, and not in here.
+# With `--gpus all`, NVIDIA's container toolkit adds the driver. NVIDIA's other libraries (docs/cuda.md) are not in the image, and
+# neither is the PyTorch front, a package for Python (`pip install ./python`).
 FROM rust:1.95-slim-bookworm AS build
 WORKDIR /source
 COPY . .

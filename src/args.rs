@@ -266,7 +266,7 @@ pub struct WorkloadArgs {
 /// The optimizer's option.
 #[derive(Clone, Debug, Args)]
 pub struct OptimizerArgs {
-    /// Who updates the parameters; what it keeps for each of them stays on the device
+    /// The optimizer; what it keeps for each parameter (sgd one number, adamw two) stays on the device
     #[arg(long, value_enum, value_name = "NAME", default_value_t)]
     pub optimizer: OptimizerArg,
 }
@@ -367,16 +367,16 @@ pub struct TrainArgs {
     /// How the learning rate changes during training
     #[arg(long, value_enum, default_value_t)]
     pub decay: DecayArg,
-    /// The share of the old momentum to keep, of sgd; by default 0.9
+    /// Momentum of sgd: the share of the old momentum that is kept; by default 0.9
     #[arg(long, value_name = "M", value_parser = values::momentum)]
     pub momentum: Option<f32>,
-    /// The share of the old first moment to keep, of adamw; by default 0.9
+    /// beta1 of adamw: the share of the first moment that is kept; by default 0.9
     #[arg(long, value_name = "B", value_parser = values::beta, hide_short_help = true, hide_long_help = true)]
     pub beta1: Option<f64>,
-    /// The share of the old second moment to keep, of adamw; by default 0.999
+    /// beta2 of adamw: the share of the second moment that is kept; by default 0.999
     #[arg(long, value_name = "B", value_parser = values::beta, hide_short_help = true, hide_long_help = true)]
     pub beta2: Option<f64>,
-    /// What is added to the root of the second moment, of adamw; by default 1e-8
+    /// epsilon of adamw, added to the square root of the second moment; by default 1e-8
     #[arg(long, value_name = "E", value_parser = values::epsilon, hide_short_help = true, hide_long_help = true)]
     pub epsilon: Option<f64>,
     /// Weight decay: with sgd a penalty in the gradient (L2), by default 5e-4; with adamw decoupled from it, by default 1e-2
@@ -488,7 +488,7 @@ pub struct RunArgs {
     /// Where swapped tensors go: memory, or with cpu file:PATH
     #[arg(long, value_name = "PLACE", default_value = "memory")]
     pub host: HostPlace,
-    /// Who updates the parameters: the one that it was tuned for, which is the default
+    /// The optimizer; only the one that the study was tuned for, which is the default
     #[arg(long, value_enum, value_name = "NAME")]
     pub optimizer: Option<OptimizerArg>,
     #[command(flatten)]
@@ -695,13 +695,13 @@ pub struct ExportArgs {
     /// How the learning rate falls after the warm-up
     #[arg(long, value_enum, value_name = "SHAPE", default_value_t)]
     pub decay: DecayArg,
-    /// Who updates the parameters there; by default the one that was tuned for
+    /// The optimizer there; by default the one that was tuned for
     #[arg(long, value_enum, value_name = "NAME")]
     pub optimizer: Option<ToolOptimizerArg>,
-    /// The share of the old momentum to keep, of SGD; by default 0.9
+    /// Momentum of SGD: the share of the old momentum that is kept; by default 0.9
     #[arg(long, value_name = "M", value_parser = values::momentum)]
     pub momentum: Option<f32>,
-    /// Weight decay; by default 5e-4 with SGD, and what the tool has with others
+    /// Weight decay; by default 5e-4 with SGD, 1e-2 with AdamW where it was tuned for, and else the tool's own
     #[arg(long, value_name = "W", value_parser = values::weight_decay)]
     pub weight_decay: Option<f32>,
     /// The batch of the plan, for a runtime that follows the plan; by default the largest batch that keeps everything and

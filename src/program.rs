@@ -80,7 +80,7 @@ fn schema_of(verb: &str) -> Option<Cow<'static, str>> {
     }
 }
 
-/// The schema that a line asks for that names nothing to work on: a schema needs none of it.
+/// The schema that a line asks for although arguments are missing: printing a schema needs none of them.
 fn schema_asked(line: &[OsString], stop: &Stop) -> Option<Cow<'static, str>> {
     let Stop::Line(error) = stop else { return None };
     let is_asked = settings::early(line, "format").as_deref() == Some("schema");

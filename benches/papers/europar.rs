@@ -9,6 +9,7 @@ use crate::claims::Claims;
 use crate::plot::Plot;
 use crate::subjects::{ALL, MOVING, Scale, Subject, device, floor, peak};
 use crate::table::{SAME, Table, at_most, gb, in_gb, or_dash, percent};
+use crate::vdnn::mean;
 use plimsoll::ir::schedule::{Duplex, Link};
 use plimsoll::ir::trace::Trace;
 use plimsoll::ir::{Bytes, Seconds};
@@ -257,13 +258,12 @@ fn other_batches(scale: &Scale, cases: &[Case], rows: &[Row]) -> Option<String> 
         }
     }
     let most = apart.iter().copied().fold(0.0, f64::max);
-    let mean = apart.iter().sum::<f64>() / apart.len().max(1) as f64;
     Some(format!(
         "The paper has these curves at all limits and for several batches, powers of two that the text does not give; here are \
          {} limits and one batch, to stay within minutes: at half and at double the batch the ratios of greedy and dynprog for \
          {name} are {} apart on average, {} at most.",
         LIMITS.len(),
-        percent(mean),
+        percent(mean(&apart)),
         percent(most)
     ))
 }

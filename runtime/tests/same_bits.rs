@@ -1,5 +1,6 @@
 //! Whatever is swapped and recomputed, on however many threads, however late a stream is: after 20 iterations the
-//! parameters, the momentum and the running statistics are bit for bit those of keeping everything, in f32 and in bf16.
+//! parameters, the optimizer's states and the running statistics are bit for bit those of keeping everything, in f32 and
+//! in bf16.
 
 use crate::support::{advance, drawn, everything, keep, naive, trainer, trainer_by, training_in, zoo};
 use plimsoll_ir::network::Network;

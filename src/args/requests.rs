@@ -259,7 +259,8 @@ impl RateArgs {
         if self.convexity.is_none() || self.rule(optimizer) == RuleArg::Accudnn {
             return Ok(());
         }
-        Err(Failure::usage("--convexity is for --rate-rule accudnn").help("leave one of the two out"))
+        Err(Failure::usage("--convexity is for --rate-rule accudnn")
+            .help("leave --convexity out, or add --rate-rule accudnn"))
     }
 }
 

@@ -95,14 +95,14 @@ pub fn weight_decay(text: &str) -> Result<f32, String> {
 /// A share of an old moment to keep.
 pub fn beta(text: &str) -> Result<f64, String> {
     let share = text.parse().ok().filter(|share: &f64| (0.0..1.0).contains(share));
-    share.ok_or_else(|| "a beta is a number from 0 to below 1, such as 0.9".to_owned())
+    share.ok_or_else(|| "a beta is at least 0 and below 1, such as 0.9".to_owned())
 }
 
 /// What keeps a division from one by 0, in f32.
 pub fn epsilon(text: &str) -> Result<f64, String> {
     let number =
         text.parse().ok().filter(|number: &f64| (f64::from(f32::MIN_POSITIVE)..=1.0).contains(number));
-    number.ok_or_else(|| "epsilon is a number above 0, which f32 holds, up to 1, such as 1e-8".to_owned())
+    number.ok_or_else(|| "epsilon is a number from 1.2e-38 to 1, such as 1e-8".to_owned())
 }
 
 /// Where the host side of the swapped tensors lies.

@@ -387,7 +387,8 @@ fn of_export(error: &ExportError) -> Failure {
     match error {
         ExportError::Workers(_) | ExportError::Rate(_) => failure,
         ExportError::Momentum => {
-            Failure::usage("--momentum is for --optimizer sgd").help("leave one of the two out")
+            Failure::usage("--momentum is for --optimizer sgd")
+                .help("leave --momentum out, or add --optimizer sgd")
         }
         ExportError::Steps => failure.help("ask for --decay cosine or --decay constant"),
         ExportError::NothingKept { .. } => failure.help(

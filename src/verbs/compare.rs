@@ -6,7 +6,7 @@
 
 use crate::args::CompareArgs;
 use crate::failure::{Exit, Failure, raise_host_memory};
-use crate::output::{Format, Table, print};
+use crate::output::{Cell, Format, Table, print};
 use crate::verbs::plan::parse_policy;
 use crate::verbs::planning::{PlanRun, carry, timeless, totals};
 use crate::verbs::trace::of_a_model;
@@ -108,7 +108,8 @@ fn closest(tried: &[PlanRun]) -> Option<(Policy, &Witness)> {
     short.collect::<Option<Vec<_>>>()?.into_iter().min_by_key(|(_, witness)| witness.distance())
 }
 
-fn row(trace: &Trace, one: &PlanRun) -> Vec<crate::output::Cell> {
+fn row(trace: &Trace, one: &PlanRun) -> Vec<Cell> {
+    let all = one.outcome.plan().map(|made| totals(trace, made));
     vec![
         one.budget.into(),
         one.policy.name().into(),
@@ -116,8 +117,8 @@ fn row(trace: &Trace, one: &PlanRun) -> Vec<crate::output::Cell> {
         one.ratio(one.bound),
         one.ratio(Some(trace.fastest_seconds())),
         one.of_plan(|made| made.moved),
-        one.of_plan(|made| totals(trace, made).recomputed_bytes),
-        one.of_plan(|made| totals(trace, made).recomputed),
+        all.as_ref().map_or(Cell::None, |all| all.recomputed_bytes.into()),
+        all.as_ref().map_or(Cell::None, |all| all.recomputed.into()),
         one.of_plan(|made| made.schedule.host_bytes(trace)),
         one.of_plan(|made| made.schedule.pool_bytes),
         one.bound.into(),

@@ -240,6 +240,7 @@ fn frontier(trace: &Trace, tried: &[PlanRun]) -> Table {
     let mut table = Table::new("frontier", &COLUMNS);
     let compute = trace.fastest_seconds();
     let row = |one: &PlanRun| {
+        let all = one.outcome.plan().map(|made| totals(trace, made));
         vec![
             one.budget.into(),
             one.status().into(),
@@ -248,8 +249,8 @@ fn frontier(trace: &Trace, tried: &[PlanRun]) -> Table {
             one.gap().map_or(Cell::None, Cell::Share),
             one.ratio(Some(compute)),
             one.of_plan(|made| made.moved),
-            one.of_plan(|made| totals(trace, made).recomputed_bytes),
-            one.of_plan(|made| totals(trace, made).recomputed),
+            all.as_ref().map_or(Cell::None, |all| all.recomputed_bytes.into()),
+            all.as_ref().map_or(Cell::None, |all| all.recomputed.into()),
             one.of_plan(|made| made.schedule.host_bytes(trace)),
             one.of_plan(|made| made.schedule.pool_bytes),
             one.planning.into(),

@@ -8,11 +8,10 @@ use plimsoll_ir::schedule::place_on_host;
 /// What a plan may do besides keeping everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allow {
-    /// Run ops again. Policies `Plimsoll`, `Optimal`, `Dqn`, `SuperNeurons`, `Memonger` and `MemongerSearch` do; without it
-    /// the last two keep everything.
+    /// Run ops again. Only `Plimsoll`, `Optimal`, `Dqn`, `SuperNeurons`, `Memonger` and `MemongerSearch` do. Without it,
+    /// `Memonger` and `MemongerSearch` keep everything.
     pub recompute: bool,
-    /// Move tensors to the host and back. Without it every policy keeps everything but those that recompute ops without
-    /// swapping, which are the ones above but for `Dqn`.
+    /// Move tensors to the host and back. Without it, `Dqn` and all policies that never recompute keep everything.
     pub swap: bool,
     /// Move pieces of tensors. Only `Plimsoll` does.
     pub pieces: bool,

@@ -51,7 +51,7 @@ pub enum Policy {
     SuperNeurons,
     /// The outputs of every sqrt(n)-th layer are kept, the rest is recomputed (Memonger).
     Memonger,
-    /// The same with the segments that are fastest within the memory, of those that Memonger's search over budgets tries.
+    /// The same with the fastest segments that fit, of those that Memonger's search over budgets tries.
     MemongerSearch,
     /// What a deep Q-network chooses that is trained on the iteration itself, offloading and recomputing (DQN): see
     /// [`crate::policies::papers::dqn`].

@@ -277,7 +277,7 @@ pub(super) unsafe fn relu_mask_backward(
 /// # Safety
 /// `hyper` holds [`plimsoll_ir::program::Hyper`].
 unsafe fn seed_and_step(hyper: Ptr<u32>) -> (u64, u32) {
-    // SAFETY: the caller's promise; seed low, seed high and step are words 3, 4 and 5.
+    // SAFETY: the caller's promise; seed low, seed high and step are the first three words.
     let [low, high, step] = unsafe { [0, 1, 2].map(|word| hyper.at(word).get()) };
     (u64::from(high) << 32 | u64::from(low), step)
 }

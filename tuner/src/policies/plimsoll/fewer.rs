@@ -28,8 +28,6 @@ const STATES_OF_LESS: u64 = 20_000;
 
 /// What a search may do, and in how many bytes.
 struct Fewer {
-    /// How the log calls a search that may do no more.
-    name: String,
     allow: Allow,
     pool: u64,
 }
@@ -47,23 +45,26 @@ enum Searched {
 /// Swapping alone and recomputing alone ([`alone`]), and on small traces less memory, the most first.
 fn all_fewer(case: &Case<'_>) -> Vec<Fewer> {
     let (allow, pool) = (case.request.allow, case.pool);
-    let means = alone(allow).map(|allow| Fewer { name: name(allow).to_owned(), allow, pool });
-    let mut all: Vec<Fewer> = means.collect();
+    let mut all: Vec<Fewer> = alone(allow).map(|allow| Fewer { allow, pool }).collect();
     let memory = case.trace.memory();
     if let (Some((_, floor)), Some((_, peak))) = (memory.floor(), memory.peak())
         && case.trace.ops.len() <= SMALL
     {
         let resident = case.trace.resident_bytes;
         let share = |part: u64| (floor + Bytes((peak - floor).0 / SHARES * part) - resident).0;
-        let less = |pool| Fewer { name: format!("within a pool of {}", Bytes(pool)), allow, pool };
-        all.extend((0..SHARES).rev().map(share).filter(|less| *less < pool).map(less));
+        let less = (0..SHARES).rev().map(share).filter(|less| *less < pool);
+        all.extend(less.map(|pool| Fewer { allow, pool }));
     }
     all
 }
 
-/// How the log calls a search among one of the two means.
-fn name(alone: Allow) -> &'static str {
-    if alone.swap { "swapping alone" } else { "recomputing alone" }
+/// How the log calls a search that may do no more, within less memory where that is what is less.
+fn name(allow: Allow, less: Option<u64>) -> String {
+    match less {
+        Some(pool) => format!("within a pool of {}", Bytes(pool)),
+        None if allow.swap => "swapping alone".to_owned(),
+        None => "recomputing alone".to_owned(),
+    }
 }
 
 /// Offers what is found so. Tells whether time is up.
@@ -84,13 +85,14 @@ pub(super) fn offer(
         },
     };
     let small = trace.ops.len() <= SMALL;
-    for Fewer { name, allow, pool } in all_fewer(case) {
+    for Fewer { allow, pool } in all_fewer(case) {
         if limits.is_expired() || candidates.settled() || !case.request.uses(Trick::Fewer) {
             break;
         }
         let bound = lower_bound_within(trace, budget - Bytes(case.pool - pool), &link, allow, &limits);
         let request = PlanRequest { allow, anytime: false, ..*case.request };
         let fewer = Case { request: &request, bound, pool, ..*case };
+        let name = name(allow, (pool != case.pool).then_some(pool));
         if bound.0 >= candidates.fastest() * (1.0 - SAME)
             || !(small || glances.are_near(case, allow, candidates))
         {

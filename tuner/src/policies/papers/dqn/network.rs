@@ -47,7 +47,7 @@ pub(super) struct Network {
     changes: u64,
 }
 
-/// The states of all nodes, S^1 to S^T, with the sums of neighbours between them.
+/// The states of all nodes of one graph, S^1 to S^T, with the sums of neighbours between them.
 #[derive(Default)]
 pub(super) struct States {
     /// What of S^(t+1) is the same for all t.
@@ -60,7 +60,7 @@ pub(super) struct States {
     changes: u64,
 }
 
-/// Fewer than one of so many nodes of another validity are worth following.
+/// Changed nodes are followed where they are fewer than one in this many.
 const FEW: usize = 40;
 
 /// The parts of [g, W8 s_a] before ReLU.
