@@ -9,7 +9,8 @@ use crate::graph::Mode;
 use crate::kernels::{self, Launch};
 use crate::memory::{self, Host};
 use crate::state::{
-    DriverState, Event, Recorded, end_context, exchange_interaction, finish, state, wait_for_all,
+    DriverState, Event, Recorded, end_context, exchange_interaction, finish, state, wait_a_little,
+    wait_for_all,
 };
 use crate::status::{self, Outcome, sticky};
 use crate::stream::{Copy, Direction, Work};
@@ -19,7 +20,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::mem::MaybeUninit;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 /// A place for a result, where the caller gives one.
 type Place<'a, T> = Option<&'a mut MaybeUninit<T>>;
@@ -81,10 +82,28 @@ pub fn is_held() -> bool {
     *lock(&HOLDERS) > 0
 }
 
-/// The only device is number 0.
-fn only(device: c_int) -> Outcome {
+/// The devices that this process sees, from number 0. They have one memory and one context.
+static VISIBLE: AtomicI32 = AtomicI32::new(0);
+
+/// One of them.
+fn seen(device: c_int) -> Outcome {
     initialised()?;
-    if device == 0 { Ok(()) } else { Err(status::INVALID_DEVICE) }
+    if (0..VISIBLE.load(Ordering::Relaxed)).contains(&device) { Ok(()) } else { Err(status::INVALID_DEVICE) }
+}
+
+/// How many of the machine's GPUs are seen, as the driver reads it: everything from the first name on that is no device is not
+/// seen. A GPU's own name may be cut short.
+fn visible() -> c_int {
+    let machine = std::env::var("PLIMSOLL_STANDIN_GPUS").ok().and_then(|gpus| gpus.parse().ok()).unwrap_or(1);
+    let Ok(visible) = std::env::var("CUDA_VISIBLE_DEVICES") else { return machine };
+    let is_device = |name: &&str| {
+        let name = name.trim();
+        let is_gpu = name.len() > "GPU-".len() && GPU.starts_with(name);
+        is_gpu
+            || name == memory::SLICE
+            || name.parse().is_ok_and(|number: c_int| (0..machine).contains(&number))
+    };
+    visible.split(',').take_while(is_device).count() as c_int
 }
 
 /// The text that the caller gives.
@@ -158,14 +177,11 @@ calls! {
         if flags != 0 {
             return Err(status::INVALID_VALUE);
         }
-        let visible = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_else(|_| "0".into());
-        // As the driver reads it: everything from the first name on that is no device is not seen. A GPU's own name may be
-        // cut short.
-        let first = visible.split(',').next().unwrap_or_default().trim();
-        let is_gpu = first.len() > "GPU-".len() && GPU.starts_with(first);
-        if first != "0" && !is_gpu && first != memory::SLICE {
+        let visible = visible();
+        if visible == 0 {
             return Err(status::NO_DEVICE);
         }
+        VISIBLE.store(visible, Ordering::Relaxed);
         INITIALISED.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -184,44 +200,44 @@ calls! {
 
     fn cuDeviceGetCount(count: Place<c_int>) {
         initialised()?;
-        put(count, 1)
+        put(count, VISIBLE.load(Ordering::Relaxed))
     }
 
     fn cuDeviceGet(device: Place<c_int>, ordinal: c_int) {
-        only(ordinal)?;
+        seen(ordinal)?;
         put(device, ordinal)
     }
 
     fn cuDeviceGetName(room: *mut c_char, length: c_int, device: c_int) {
-        only(device)?;
+        seen(device)?;
         copy_out(if memory::is_slice() { c"Plimsoll stand-in MIG 1g.1gb" } else { c"Plimsoll stand-in" }, room, length)
     }
 
     fn cuDeviceGetPCIBusId(room: *mut c_char, length: c_int, device: c_int) {
-        only(device)?;
+        seen(device)?;
         copy_out(c"0000:00:00.0", room, length)
     }
 
     fn cuDeviceTotalMem_v2(bytes: Place<usize>, device: c_int) {
-        only(device)?;
+        seen(device)?;
         put(bytes, memory::info().1 as usize)
     }
 
     fn cuDeviceGetAttribute(value: Place<c_int>, attribute: c_int, device: c_int) {
-        only(device)?;
+        seen(device)?;
         // Multiprocessors; compute capability, major and minor.
         let known = BTreeMap::from([(16, 2), (75, 9), (76, 0)]);
         put(value, *known.get(&attribute).ok_or(status::INVALID_VALUE)?)
     }
 
     fn cuDevicePrimaryCtxRetain(context: Place<usize>, device: c_int) {
-        only(device)?;
+        seen(device)?;
         *lock(&HOLDERS) += 1;
         put(context, CONTEXT)
     }
 
     fn cuDevicePrimaryCtxRelease_v2(device: c_int) {
-        only(device)?;
+        seen(device)?;
         let mut holders = lock(&HOLDERS);
         *holders = holders.checked_sub(1).ok_or(status::INVALID_CONTEXT)?;
         if *holders == 0 {
@@ -405,6 +421,15 @@ calls! {
             0 => state().record(event, stream),
             1 => state().record_external(event, stream),
             _ => Err(status::INVALID_VALUE),
+        }
+    }
+
+    fn cuEventQuery(event: usize) {
+        here()?;
+        wait_a_little();
+        match state().moment(event)? {
+            Some(moment) if moment.at().is_none() => Err(status::NOT_READY),
+            _ => sticky(),
         }
     }
 

@@ -289,13 +289,28 @@ pub fn finish(stream: &Stream) {
     }
     let mut streams = state().all_streams();
     while !stream.is_idle() {
-        streams.sort_by_key(|stream| turns::rank(stream.number));
-        let Some(work) = streams.iter().find_map(|stream| stream.take_ready()) else {
+        if !turn(&mut streams) && !stream.is_idle() {
             return status::fail(status::LAUNCH_TIMEOUT, "streams wait for what nobody does");
-        };
-        work.run();
-        turns::step();
+        }
     }
+}
+
+/// Who asks for an event again and again waits, too: where streams take turns, one does its next piece of work.
+pub fn wait_a_little() {
+    if turns::on() {
+        turn(&mut state().all_streams());
+    }
+}
+
+/// The next piece of work of these streams; false where none can go on. One thread's at a time, whoever waits.
+fn turn(streams: &mut [Arc<Stream>]) -> bool {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = lock(&ALONE);
+    streams.sort_by_key(|stream| turns::rank(stream.number));
+    let Some(work) = streams.iter().find_map(|stream| stream.take_ready()) else { return false };
+    work.run();
+    turns::step();
+    true
 }
 
 /// Waits until every stream has done everything.

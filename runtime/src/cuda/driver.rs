@@ -325,6 +325,16 @@ impl Event {
         Ok(Event { context: Arc::clone(context), raw: Handle(raw) })
     }
 
+    /// Whether its last recording has happened, which is not one of a capture; what failed before it comes out here.
+    pub(super) fn has_happened(&self) -> Result<bool, Refusal> {
+        // SAFETY: the event lives.
+        let status = unsafe { (self.context.functions().cuEventQuery)(self.raw.0) };
+        if status == code::NOT_READY {
+            return Ok(false);
+        }
+        self.context.check("cuEventQuery", status).map(|()| true)
+    }
+
     /// Seconds since an earlier event; both timed and both over.
     pub(super) fn seconds_since(&self, earlier: &Event) -> Result<f64, Refusal> {
         let mut milliseconds = 0.0f32;

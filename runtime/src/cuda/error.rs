@@ -237,6 +237,7 @@ pub(super) mod code {
     pub(crate) const DEVICE_UNAVAILABLE: u32 = Of::CUDA_ERROR_DEVICE_UNAVAILABLE as u32;
     pub(crate) const NO_DEVICE: u32 = Of::CUDA_ERROR_NO_DEVICE as u32;
     pub(crate) const INVALID_DEVICE: u32 = Of::CUDA_ERROR_INVALID_DEVICE as u32;
+    pub(crate) const NOT_READY: u32 = Of::CUDA_ERROR_NOT_READY as u32;
     pub(crate) const NO_BINARY_FOR_GPU: u32 = Of::CUDA_ERROR_NO_BINARY_FOR_GPU as u32;
     pub(crate) const ECC_UNCORRECTABLE: u32 = Of::CUDA_ERROR_ECC_UNCORRECTABLE as u32;
     pub(crate) const INVALID_PTX: u32 = Of::CUDA_ERROR_INVALID_PTX as u32;

@@ -128,6 +128,11 @@ pub fn survey() -> Result<Survey, CudaError> {
     Ok(Survey { driver: driver.path().to_owned(), version, driver_version, devices, compiler, libraries })
 }
 
+/// How many devices this process sees.
+pub fn visible() -> Result<u32, CudaError> {
+    Ok(Driver::start(&Search::new(&[]))?.devices()?)
+}
+
 /// The scratch that our own kernels need for a call on feature maps that are stored so; asks no device.
 pub fn workspace_bytes(call: &Call, float: Float) -> Bytes {
     kernels::workspace_bytes(call, float)
@@ -151,6 +156,8 @@ pub struct CudaDevice {
     /// The addresses of the launch that is enqueued.
     addresses: Vec<u64>,
     memory: Memory,
+    /// For what is read beside an iteration; none before something is.
+    reads: Option<CudaStream>,
     streams: Streams,
     gpu: Arc<Gpu>,
     now: Now,
@@ -234,6 +241,12 @@ impl CudaDevice {
         CudaDevice::on(Arc::clone(&self.gpu), self.facts.clone(), self.node, self.iterations.graphs())
     }
 
+    /// The same; its iterations are never graphs, so that what they complete can be read before they end.
+    pub fn without_graphs(mut self) -> CudaDevice {
+        self.iterations = Iterations::new(false);
+        self
+    }
+
     fn on(
         gpu: Arc<Gpu>,
         facts: DeviceFacts,
@@ -250,6 +263,7 @@ impl CudaDevice {
             functions: HashMap::new(),
             addresses: Vec::new(),
             memory: Memory::empty(),
+            reads: None,
             streams: Streams::new(&gpu.context)?,
             gpu,
             now: Now::default(),
@@ -678,6 +692,28 @@ impl Device for CudaDevice {
         // SAFETY: as in `write`.
         unsafe { stream.copy_to_host(data.as_mut_ptr(), address, data.len()) }?;
         Ok(stream.synchronise()?)
+    }
+
+    /// An event of a graph says nothing while the graph runs: there the end of the iteration is waited for.
+    fn read_behind(&mut self, event: EventId, offset: Bytes, data: &mut [u8]) -> Result<bool, DeviceError> {
+        if self.iterations.graphs() || self.now.failure.is_some() {
+            self.synchronise()?;
+            return self.read(offset, data).map(|()| true);
+        }
+        in_range(offset, Bytes(data.len() as u64), self.memory.layout().device())?;
+        self.gpu.context.enter()?;
+        if !self.event(event).has_happened()? {
+            return Ok(false);
+        }
+        let stream = match &mut self.reads {
+            Some(stream) => stream,
+            none => none.insert(CudaStream::new(&self.gpu.context)?),
+        };
+        let address = self.memory.device(offset);
+        // SAFETY: the range was checked, no command behind the event writes it, and `data` is borrowed until the copy is over.
+        unsafe { stream.copy_to_host(data.as_mut_ptr(), address, data.len()) }?;
+        stream.synchronise()?;
+        Ok(true)
     }
 
     fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], DeviceError> {

@@ -128,6 +128,7 @@ functions! {
         cuEventDestroy_v2(CUevent);
         cuEventRecord(CUevent, CUstream);
         cuEventRecordWithFlags(CUevent, CUstream, c_uint);
+        cuEventQuery(CUevent);
         cuEventElapsedTime as cuEventElapsedTime_v2 (*mut f32, CUevent, CUevent);
         cuModuleLoadData(*mut CUmodule, *const c_void);
         cuModuleUnload(CUmodule);

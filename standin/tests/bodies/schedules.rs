@@ -12,7 +12,11 @@ use plimsoll_ir::schedule::{Link, Schedule, Stream};
 use plimsoll_ir::testing::random_schedule;
 use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Float, Optimizer, Precision, Seconds};
 use plimsoll_networks::{LowerOptions, lower};
-use plimsoll_runtime::{Checkpoint, Cpu, CpuOptions, Device, Executor, MemoryLayout, RuntimeError, Trainer};
+use plimsoll_runtime::group::{alone, threads};
+use plimsoll_runtime::{
+    Checkpoint, Cpu, CpuOptions, CudaDevice, Device, Executor, Group, MemoryLayout, RuntimeError, Trainer,
+    TrainingPlan,
+};
 use plimsoll_tuner::{Allow, Limits, Outcome, PlanRequest, Policy, Tricks, plan};
 use std::collections::BTreeMap;
 
@@ -225,6 +229,64 @@ fn the_state_of_the_last_finished_iteration_is_kept_beside_the_next() {
     }
 }
 
+/// What the first of some workers has after some updates of three passes each: of one that accumulates, whose passes may be
+/// graphs, or of several, each with a device of its own.
+fn shared(
+    network: &Network,
+    program: &Program,
+    schedule: &Schedule,
+    groups: Vec<Box<dyn Group>>,
+    device: impl Fn() -> CudaDevice,
+) -> Checkpoint {
+    let digits = plimsoll_runtime::data::digits();
+    let trainer = |group| {
+        let layout = MemoryLayout::of(program, schedule);
+        let mut executor = Executor::new(Box::new(device()), layout).expect("it is small");
+        let loaded = executor.load_apart(program, schedule, Bytes(1 << 10)).expect("the schedule is valid");
+        let plan = TrainingPlan { virtual_workers: 3, ..support::plan(network, BATCH) };
+        Trainer::sharing(executor, loaded, None, plan, group).expect("the plan fits")
+    };
+    let work = |mut trainer: Trainer| {
+        trainer.train(&*digits.train, ITERATIONS, &mut |_| {}, &|| false).expect("it trains");
+        trainer
+    };
+    let trainers: Vec<Trainer> = groups.into_iter().map(trainer).collect();
+    let mut trained: Vec<Trainer> = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            trainers.into_iter().map(|trainer| scope.spawn(move || work(trainer))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("it trains")).collect()
+    });
+    trained[0].checkpoint().expect("it works")
+}
+
+/// What a worker's pass has completed is read while the pass goes on.
+fn workers_train_to_the_bits_of_one() {
+    let Some(place) = Place::open() else { return };
+    let network = everything();
+    let program = program(&place, &network);
+    for (n, (name, schedule)) in (0..).zip(schedules(&program, &[Policy::Plimsoll], 0)) {
+        let one = |graphs| shared(&network, &program, &schedule, vec![alone()], || place.device(graphs));
+        let expected = bits(&one(true));
+        for pace in place.paces(n) {
+            place.set(&pace);
+            let device = || place.device(true).without_graphs();
+            let several = || shared(&network, &program, &schedule, threads(2), device);
+            let mut found = BTreeMap::new();
+            let calls = place.counted(|| found = bits(&several()));
+            assert!(found == expected, "{name}, {pace:?}");
+            if let Some(calls) = calls {
+                assert_eq!(
+                    calls.get("cuGraphLaunch"),
+                    None,
+                    "{name}: a graph's events say nothing while it runs"
+                );
+                assert!(calls.contains_key("cuEventQuery"), "{name}: {calls:?}");
+            }
+        }
+        assert!(bits(&one(false)) == expected, "{name}");
+    }
+}
+
 /// Networks of tokens and of maps, on drawn inputs.
 fn networks_of_tokens_and_maps_train_to_the_same_bits() {
     let Some(place) = Place::open() else { return };
@@ -283,6 +345,7 @@ plimsoll_ir::tests![
     the_state_of_the_last_finished_iteration_is_kept_beside_the_next,
     networks_of_tokens_and_maps_train_to_the_same_bits,
     networks_in_bf16_train_to_the_same_bits,
+    workers_train_to_the_bits_of_one,
     a_network_of_every_kind_of_layer_trains_to_the_same_bits,
     resnet20_trains_to_the_same_bits,
 ];

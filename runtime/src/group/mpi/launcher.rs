@@ -19,12 +19,14 @@ pub struct Launched {
     pub rank: usize,
     /// The workers that it started.
     pub workers: usize,
+    /// This worker's number among those on its machine, from 0, where the launcher says it.
+    pub on_machine: Option<u32>,
 }
 
-/// A launcher, and where it leaves number and rank.
-const LAUNCHERS: [(&str, &str, &str); 2] = [
-    ("Open MPI's mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
-    ("MPICH's mpirun", "PMI_SIZE", "PMI_RANK"),
+/// A launcher, and where it leaves how many workers there are, a worker's number, and that on its machine.
+const LAUNCHERS: [(&str, [&str; 3]); 2] = [
+    ("Open MPI's mpirun", ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"]),
+    ("MPICH's mpirun", ["PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID"]),
 ];
 
 /// How this process was started, where a launcher did.
@@ -33,10 +35,10 @@ pub fn launched() -> Option<Launched> {
 }
 
 fn launched_by(variable: &dyn Fn(&str) -> Option<String>) -> Option<Launched> {
-    LAUNCHERS.iter().find_map(|(launcher, size, rank)| {
-        let number = |name| variable(name)?.parse().ok();
-        let (workers, rank) = (number(size)?, number(rank)?);
-        (rank < workers).then_some(Launched { launcher, rank, workers })
+    LAUNCHERS.iter().find_map(|(launcher, names)| {
+        let [workers, rank, on_machine] = names.map(|name| variable(name)?.parse::<u32>().ok());
+        let (workers, rank) = (workers? as usize, rank? as usize);
+        (rank < workers).then_some(Launched { launcher, rank, workers, on_machine })
     })
 }
 
@@ -108,16 +110,21 @@ mod tests {
     fn a_launcher_is_known_by_what_it_leaves() {
         let check = |variables: &[(&str, &str)], expected: Option<(&'static str, usize, usize)>| {
             let of = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
-            let expected = expected.map(|(launcher, rank, workers)| Launched { launcher, rank, workers });
-            assert_eq!(launched_by(&of), expected, "{variables:?}");
+            let found = launched_by(&of);
+            let words = found.map(|found| (found.launcher, found.rank, found.workers));
+            assert_eq!(words, expected, "{variables:?}");
+            found.and_then(|found| found.on_machine)
         };
         check(&[], None);
         let open = [("OMPI_COMM_WORLD_SIZE", "4"), ("OMPI_COMM_WORLD_RANK", "3"), ("PMIX_RANK", "3")];
-        check(&open, Some(("Open MPI's mpirun", 3, 4)));
-        check(&[("PMI_SIZE", "2"), ("PMI_RANK", "0")], Some(("MPICH's mpirun", 0, 2)));
+        assert_eq!(check(&open, Some(("Open MPI's mpirun", 3, 4))), None);
+        let open = [&open[..], &[("OMPI_COMM_WORLD_LOCAL_RANK", "1")]].concat();
+        assert_eq!(check(&open, Some(("Open MPI's mpirun", 3, 4))), Some(1));
+        let mpich = [("PMI_SIZE", "2"), ("PMI_RANK", "0"), ("MPI_LOCALRANKID", "0")];
+        assert_eq!(check(&mpich, Some(("MPICH's mpirun", 0, 2))), Some(0));
         check(&[("PMI_SIZE", "2")], None);
         check(&[("PMI_SIZE", "2"), ("PMI_RANK", "2")], None);
-        let of = |launcher| Launched { launcher, rank: 0, workers: 2 }.libraries()[0];
+        let of = |launcher| Launched { launcher, rank: 0, workers: 2, on_machine: None }.libraries()[0];
         assert_eq!([of("Open MPI's mpirun"), of("MPICH's mpirun")], ["libmpi.so.40", "libmpich.so.12"]);
     }
 }
