@@ -7,12 +7,12 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 /// Folders: that of CUDA's libraries, and that of compiled kernels, which all tests share.
-struct Libraries {
+pub(crate) struct Libraries {
     folder: tempfile::TempDir,
 }
 
 /// None, with a word, where there is no C compiler for the kernels.
-fn libraries() -> Option<&'static Libraries> {
+pub(crate) fn libraries() -> Option<&'static Libraries> {
     static LIBRARIES: OnceLock<Option<Libraries>> = OnceLock::new();
     LIBRARIES.get_or_init(make).as_ref()
 }
@@ -33,12 +33,16 @@ fn make() -> Option<Libraries> {
 }
 
 impl Libraries {
-    /// Runs the program; `answer` is what the driver answers to one call.
-    fn run(&self, arguments: &str, answer: &str, more: &[(&str, &str)]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
-        command.args(arguments.split_whitespace());
+    /// Lets a program find them.
+    pub(crate) fn given_to<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command.env("PLIMSOLL_CUDA_LIBRARIES", self.folder.path());
-        command.env("XDG_CACHE_HOME", self.folder.path().join("cache")).env_remove("CUDA_VISIBLE_DEVICES");
+        command.env("XDG_CACHE_HOME", self.folder.path().join("cache")).env_remove("CUDA_VISIBLE_DEVICES")
+    }
+
+    /// Runs the program; `answer` is what the driver answers to one call.
+    pub(crate) fn run(&self, arguments: &str, answer: &str, more: &[(&str, &str)]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+        self.given_to(command.args(arguments.split_whitespace()));
         if !answer.is_empty() {
             command.env("PLIMSOLL_STANDIN_ANSWER", answer);
         }
@@ -64,7 +68,7 @@ fn patiently(run: impl Fn() -> Output) -> Output {
 
 /// The exit code, and stderr, which must say all of these.
 #[track_caller]
-fn check(output: &Output, code: i32, says: &[&str]) {
+pub(crate) fn check(output: &Output, code: i32, says: &[&str]) {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{said}");
     for words in says {
@@ -76,10 +80,20 @@ fn check(output: &Output, code: i32, says: &[&str]) {
 /// Options of a small task, with few batch sizes to plan for.
 const SMALL: &str = "--network mlp --device cuda --budget 16MiB --max-batch 34";
 
-fn tuned(libraries: &Libraries, study: &Path) {
-    let tune = format!("tune {SMALL} --study {}", study.display());
-    let output = patiently(|| libraries.run(&tune, "", &[]));
-    check(&output, 0, &[]);
+/// A study of its own of that task; it is tuned once.
+pub(crate) fn tuned(libraries: &Libraries, study: &Path) {
+    static TUNED: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let tuned = TUNED.get_or_init(|| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let tune = format!("tune {SMALL} --study {}", folder.path().join("study").display());
+        check(&patiently(|| libraries.run(&tune, "", &[])), 0, &[]);
+        folder
+    });
+    std::fs::create_dir(study).expect("a folder");
+    for file in std::fs::read_dir(tuned.path().join("study")).expect("it was tuned") {
+        let file = file.expect("a file").path();
+        std::fs::copy(&file, study.join(file.file_name().expect("a name"))).expect("a copy");
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod draws;
 mod examples;
 mod export;
 mod gpu_faults;
+mod gpu_workers;
 mod interrupts;
 mod modelled;
 mod mpi;

@@ -14,7 +14,7 @@ const LAUNCHERS: [(&str, &str); 2] =
     [("mpirun.openmpi", "OMPI_COMM_WORLD_RANK"), ("mpirun.mpich", "PMI_RANK")];
 
 /// The launchers that are here.
-fn launchers() -> Vec<(&'static str, &'static str)> {
+pub(crate) fn launchers() -> Vec<(&'static str, &'static str)> {
     let here = |(launcher, _): &(&str, &str)| {
         let found =
             Command::new(launcher).arg("--version").output().is_ok_and(|output| output.status.success());
@@ -35,7 +35,7 @@ fn study() -> tempfile::TempDir {
 }
 
 /// The program started so many times, with these arguments after the first's own.
-fn mpirun(launcher: &str, folder: &Path, programs: &[(usize, &str)]) -> Command {
+pub(crate) fn mpirun(launcher: &str, folder: &Path, programs: &[(usize, &str)]) -> Command {
     // What hangs is ended.
     let mut run = Command::new("timeout");
     run.args(["-k", "5", "120", launcher]);
@@ -59,7 +59,7 @@ fn mpirun(launcher: &str, folder: &Path, programs: &[(usize, &str)]) -> Command 
 
 /// The exit code and stderr, which has one line that begins so, and all of these words.
 #[track_caller]
-fn ended(output: &Output, code: i32, says: &[&str]) -> String {
+pub(crate) fn ended(output: &Output, code: i32, says: &[&str]) -> String {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(code), "{said}");
     says.iter().for_each(|words| assert!(said.contains(words), "`{words}` in: {said}"));

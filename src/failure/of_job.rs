@@ -250,6 +250,12 @@ fn of_setup(error: &SetupError) -> Failure {
             failure.help(format_args!("give at most {cores} with --threads, or leave --threads out"))
         }
         SetupError::Precision { .. } => failure.help("leave --precision out: its default is f32 there"),
+        SetupError::TooFewGpus { .. } => Failure::new(Exit::Device, error).help(
+            "start at most as many workers on a machine as it has GPUs; --global-batch N gives an update of N samples on any \
+             number of them",
+        ),
+        SetupError::OtherGpu { .. } => Failure::new(Exit::Device, error)
+            .help("let the workers see GPUs of one kind only, by CUDA_VISIBLE_DEVICES"),
         SetupError::NothingRuns { .. } => Failure::new(Exit::Device, error).help(
             "`profile`, `tune`, `auto` and `trace` say what it would take; to train, tune with --device cpu or cuda",
         ),
@@ -482,8 +488,6 @@ fn of_training(error: TrainError) -> Failure {
         } else {
             "lower --workers, or raise --global-batch"
         }),
-        TrainError::OnGpu { .. } => Failure::usage(&error)
-            .help("leave --workers out; --global-batch N gives an update of N samples by accumulation"),
         TrainError::NoThread { .. } => Failure::new(Exit::Device, &error).help("lower --workers"),
         TrainError::Worker { rank, source, saved, lost } => {
             let lost = lost.map_or(String::new(), |why| format!("; the newest state was lost: {why}"));

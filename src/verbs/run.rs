@@ -16,7 +16,7 @@ use plimsoll_ir::{Optimizer, Seconds};
 use plimsoll_networks::Mode;
 use plimsoll_runtime::group::mpi::{Launched, World};
 use plimsoll_study::data::{DataSource, of_network};
-use plimsoll_study::device::{cores, is_cpu, of_processor};
+use plimsoll_study::device::{cores, gpu_of_worker, is_cpu, of_processor};
 use plimsoll_study::error::{Doing, FileError};
 use plimsoll_study::error::{SetupError, TrainError};
 use plimsoll_study::memory_snapshot::MemorySnapshot;
@@ -192,7 +192,7 @@ fn setup_of(config: &Config, args: &RunArgs, watch: &Watch<'_>) -> Result<Setup,
         DeviceChoice::Cuda(ordinal) if !on_cpu => {
             // A config from before there were libraries was tuned with our own kernels.
             let kernels = config.kernels.unwrap_or(GpuKernels::OWN);
-            let opened = gpu(ordinal, !args.no_graph, &args.host, kernels, config.arithmetic());
+            let opened = gpu(of_process(ordinal)?, !args.no_graph, &args.host, kernels, config.arithmetic());
             opened.map_err(|failure| {
                 let tuned = format!("the config was tuned on `{}`", config.device);
                 failure.help(match args.host {
@@ -206,6 +206,14 @@ fn setup_of(config: &Config, args: &RunArgs, watch: &Watch<'_>) -> Result<Setup,
         _ => Err(Failure::usage(format_args!("the config was tuned on `{}`", config.device))
             .help("leave --device and --no-graph out, or tune again with that --device")),
     }
+}
+
+/// The GPU of this process, where worker 0 of its machine has the first: each its own. A launcher that shows a process one GPU
+/// alone has said which.
+fn of_process(first: u32) -> Result<u32, Failure> {
+    let number = processes::several().and_then(|launched| launched.on_machine).unwrap_or(0);
+    let shows_one = std::env::var("CUDA_VISIBLE_DEVICES").is_ok_and(|shown| !shown.contains(','));
+    if number == 0 || shows_one { Ok(first) } else { Ok(gpu_of_worker(first, number)?) }
 }
 
 fn table(task: &NetworkWorkload, config: &Config, trained: &Trained) -> Table {

@@ -6,6 +6,7 @@ use plimsoll_ir::config::GpuKernels;
 use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::{Bytes, BytesPerSecond, Float, Precision};
+use plimsoll_runtime::cuda;
 use plimsoll_runtime::{Cpu, CpuOptions, CudaDevice, CudaOptions, Device, DeviceFacts, Kernels};
 use plimsoll_tuner::model::devices::{Modelled, Sheet};
 use std::rc::Rc;
@@ -37,6 +38,15 @@ impl Gpu {
     pub fn open(options: CudaOptions) -> Result<Gpu, Error> {
         let open = Rc::new(CudaDevice::open(&options)?);
         Ok(Gpu { options, open })
+    }
+
+    /// The GPU of the worker with this number, where worker 0 has this one: set up alike.
+    fn of_worker(&self, number: u32) -> Result<Gpu, Error> {
+        if number == 0 {
+            return Ok(self.clone());
+        }
+        let ordinal = gpu_of_worker(self.options.ordinal, number)?;
+        Gpu::open(CudaOptions { ordinal, ..self.options.clone() })
     }
 
     /// Whether it replays iterations as graphs.
@@ -181,6 +191,39 @@ impl Setup {
                 return Err(SetupError::NothingRuns { device: device.to_string() }.into());
             }
         })
+    }
+}
+
+impl Setup {
+    /// The device of one of several workers, with this number among those of this process, with nothing allocated: the
+    /// processor for all, or each its own of the GPUs from the first worker's on. A GPU's iterations are no graphs, so that
+    /// what they complete can be sent while they go on.
+    ///
+    /// # Errors
+    ///
+    /// There are fewer GPUs than workers, or another is of another kind: the schedule was chosen for the first.
+    pub fn device_of_worker(&self, number: u32) -> Result<Box<dyn Device>, Error> {
+        let Setup::Cuda(first) = self else { return self.device() };
+        let gpu = first.of_worker(number)?;
+        let [wanted, found] = [&first.open, &gpu.open].map(|gpu| gpu.facts().name);
+        if found != wanted {
+            return Err(SetupError::OtherGpu { number, found, wanted }.into());
+        }
+        Ok(Box::new(gpu.open.another()?.without_graphs()))
+    }
+}
+
+/// The GPU of the worker with this number on its machine, where worker 0 has the first.
+///
+/// # Errors
+///
+/// There are fewer.
+pub fn gpu_of_worker(first: u32, number: u32) -> Result<u32, Error> {
+    let (ordinal, devices) = (first.saturating_add(number), cuda::visible()?);
+    if ordinal < devices {
+        Ok(ordinal)
+    } else {
+        Err(SetupError::TooFewGpus { number, ordinal, devices }.into())
     }
 }
 

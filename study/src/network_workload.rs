@@ -281,13 +281,13 @@ impl NetworkWorkload {
         load(Executor::new(device, layout)?, programs)
     }
 
-    /// The same, the first of them loaded in two parts: its pass, and its update.
+    /// The same on this device, the first of them loaded in two parts: its pass, and its update.
     pub fn executor_apart(
         &self,
+        device: Box<dyn Device>,
         programs: &[(&Program, &Schedule)],
     ) -> Result<(Executor, Vec<Loaded>), Error> {
         let [(trained, schedule), others @ ..] = programs else { return self.executor(programs) };
-        let device = self.setup.device()?;
         let layout = layout_of(programs, &*device);
         let mut executor = Executor::new(device, layout)?;
         let trained = executor.load_apart(trained, schedule, PIECE_BYTES)?;

@@ -116,13 +116,16 @@ fn set_up(
     }
     if update.virtual_workers > 1 {
         // Worker 0 tests, too.
-        let trainer = |group: Box<dyn Group>| {
+        let several = request.workers.count > 1;
+        let trainer = |(number, group): (u32, Box<dyn Group>)| {
             let programs = if group.facts().rank == 0 { &programs[..] } else { &programs[..1] };
-            let (executor, loaded) = task.executor_apart(programs)?;
+            let setup = &task.setup;
+            let device = if several { setup.device_of_worker(number)? } else { setup.device()? };
+            let (executor, loaded) = task.executor_apart(device, programs)?;
             let [train, rest @ ..] = loaded.as_slice() else { unreachable!("a program was loaded") };
             Ok(Trainer::sharing(executor, train.clone(), rest.first().cloned(), plan.clone(), group)?)
         };
-        return groups.into_iter().map(trainer).collect();
+        return (0..).zip(groups).map(trainer).collect();
     }
     let (executor, mut loaded) = match request.save_every {
         None if task.setup.can_be_lost() && !request.per_draw => {

@@ -22,6 +22,29 @@ pub enum SetupError {
         /// What was asked for.
         precision: Precision,
     },
+    /// Each worker has a GPU of its own, and there are too few.
+    #[error(
+        "worker {number} of this machine would train on cuda:{ordinal}, and there {}",
+        if *devices == 1 { "is one GPU".to_owned() } else { format!("are {devices} GPUs") }
+    )]
+    TooFewGpus {
+        /// The worker, of those on this machine.
+        number: u32,
+        /// The GPU that it would have.
+        ordinal: u32,
+        /// How many there are.
+        devices: u32,
+    },
+    /// A worker's GPU is not like that of the first.
+    #[error("worker {number} of this machine would train on {found}, and the first on {wanted}")]
+    OtherGpu {
+        /// The worker, of those on this machine.
+        number: u32,
+        /// Its GPU.
+        found: String,
+        /// That of the first.
+        wanted: String,
+    },
     /// Something is to run on a device that is modelled.
     #[error("nothing can run on a device that is not here ({device})")]
     NothingRuns {

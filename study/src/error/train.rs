@@ -100,14 +100,6 @@ pub enum TrainError {
         /// Whether an earlier training, which goes on, has updates of that size.
         earlier: bool,
     },
-    /// Workers on GPUs, which nobody has tried.
-    #[error("{workers} workers train on processors only, not on {device}")]
-    OnGpu {
-        /// Workers.
-        workers: usize,
-        /// The device.
-        device: String,
-    },
     /// There is no thread for a worker.
     #[error("there is no thread for worker {rank}: {why}")]
     NoThread {

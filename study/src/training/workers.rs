@@ -8,7 +8,7 @@
 //!
 //! What it deliberately does not do: choose how many workers there are, or start processes.
 
-use crate::device::{Setup, cores};
+use crate::device::cores;
 use crate::error::{Error, TrainError};
 use crate::network_workload::NetworkWorkload;
 use crate::request::{TrainRequest, Workers};
@@ -42,12 +42,6 @@ impl Update {
         watch: &Watch<'_>,
     ) -> Result<Update, Error> {
         let workers = request.workers;
-        if let Setup::Cuda(_) = task.setup
-            && workers.count > 1
-        {
-            let device = task.setup.facts()?.name;
-            return Err(TrainError::OnGpu { workers: workers.count, device }.into());
-        }
         let plan = saved.map(|saved| &saved.progress.plan).filter(|plan| plan.batch == config.batch);
         let earlier = plan.map(|plan| plan.virtual_workers).or_else(|| tuned_for(config, workers.count));
         let virtual_workers = virtual_workers(workers, config.batch, earlier)?;

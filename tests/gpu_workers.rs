@@ -1,0 +1,48 @@
+//! Workers that have a GPU each, with the stand-in for its driver: the file of a training on one, and what is said where there
+//! are too few.
+#![cfg(unix)]
+
+use crate::gpu_faults::{check, libraries, tuned};
+use crate::mpi::{ended, launchers, mpirun};
+use std::fs;
+
+/// How many GPUs a machine has, as the stand-in is told.
+const GPUS: &str = "PLIMSOLL_STANDIN_GPUS";
+
+#[test]
+fn workers_on_gpus_leave_the_file_of_one_and_each_needs_its_own() {
+    let Some(libraries) = libraries() else { return };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let study = folder.path().join("study");
+    tuned(libraries, &study);
+    let batch: serde_json::Value =
+        serde_json::from_slice(&fs::read(study.join("chosen.config.json")).expect("it was tuned"))
+            .expect("JSON");
+    let global = 2 * batch["batch"].as_u64().expect("a batch");
+    let line =
+        format!("run {} --data synthetic:300 --epochs 1 --global-batch {global} --fresh", study.display());
+    let state = || fs::read(study.join("training.safetensors")).expect("it was trained");
+    check(&libraries.run(&line, "", &[]), 0, &[]);
+    let expected = state();
+    let threads = format!("{line} --workers 2");
+    check(&libraries.run(&threads, "", &[(GPUS, "2")]), 0, &[]);
+    assert!(state() == expected, "threads");
+    let too_few = "worker 1 of this machine would train on cuda:1, and there is one GPU";
+    check(&libraries.run(&threads, "", &[]), 4, &[too_few, "as it has GPUs"]);
+    let from_the_second = format!("{threads} --device cuda:1");
+    let too_few_behind = "worker 1 of this machine would train on cuda:2, and there are 2 GPUs";
+    check(&libraries.run(&from_the_second, "", &[(GPUS, "2")]), 4, &[too_few_behind]);
+    check(&libraries.run(&from_the_second, "", &[(GPUS, "3")]), 0, &[]);
+    for (launcher, _) in launchers() {
+        let processes = |gpus: &[(&str, &str)]| {
+            let mut command = mpirun(launcher, folder.path(), &[(2, &line)]);
+            libraries.given_to(&mut command).envs(gpus.iter().copied()).output().expect("it starts")
+        };
+        ended(&processes(&[(GPUS, "2")]), 0, &["2 workers by "]);
+        assert!(state() == expected, "{launcher}");
+        ended(&processes(&[(GPUS, "1")]), 4, &[too_few]);
+        // Who starts them shows each its own.
+        ended(&processes(&[(GPUS, "2"), ("CUDA_VISIBLE_DEVICES", "1")]), 0, &[]);
+        assert!(state() == expected, "{launcher}");
+    }
+}
