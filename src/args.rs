@@ -177,7 +177,7 @@ pub struct NetworkArgs {
     /// A network of the zoo, such as resnet18, vgg16, alexnet; see `plimsoll networks`
     #[arg(long, value_name = "NAME", default_value = "resnet20")]
     pub network: String,
-    /// Instead of --network: an ONNX file, as torch.onnx.export writes it; its weights are not read
+    /// Instead of --network: an ONNX file, as torch.onnx.export writes it; its weights are read by --weights alone
     #[arg(long, value_name = "FILE", conflicts_with_all = ["network", "channels", "classes"])]
     pub onnx: Option<PathBuf>,
     /// Image height and width in pixels, such as 64 or 48x64; by default the data's
@@ -383,7 +383,8 @@ pub struct TrainArgs {
     #[arg(long, value_name = "W", value_parser = values::weight_decay)]
     pub weight_decay: Option<f32>,
     /// Start from the weights in this safetensors file, whose tensors have the names of the network's layers and PyTorch's
-    /// shapes (`export --to safetensors` writes such files); by default they are drawn
+    /// shapes (`export --to safetensors` writes such files), or in this ONNX file, of a network from --onnx; by default they
+    /// are drawn
     #[arg(long, value_name = "FILE")]
     pub weights: Option<PathBuf>,
     /// Seed of initial parameters, order of the data and dropout

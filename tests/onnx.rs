@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "the tests of the import need more of it")]
 mod writer;
 
+use crate::study_folder::check;
 use plimsoll::failure::Failure;
 use plimsoll::ir::network::NetworkSpec;
 use plimsoll::study::data::DataSource;
@@ -62,7 +63,7 @@ fn a_file_takes_the_place_of_a_name() {
         for part in expected {
             assert!(out.contains(part), "`{part}` is not in: {out}");
         }
-        assert!(err.contains("its weights are not read"), "{err}");
+        assert!(err.contains("its weights with --weights"), "{err}");
     };
     check(&["networks", "--onnx", path], &["GlobalAveragePool", "8x8x4", "76", "digits4.onnx-"]);
     check(&["trace", "--onnx", path, "--batch", "2"], &["\"trace/1\"", "c.forward", "f.backward_filter"]);
@@ -105,6 +106,70 @@ fn files_that_cannot_be_read_are_explained() {
             .expect("a link");
         check(&["networks", "--onnx", path], &["it is a link to outside the folder"]);
     }
+}
+
+/// The network with weights, and their bytes.
+fn weighted(folder: &Path, filters: i64, first: f32) -> (PathBuf, Vec<u8>) {
+    let path = digits(folder, filters);
+    let mut all = parts(filters);
+    let numbers = |count: i64| (0..count).map(|at| first + at as f32 / 64.0).collect::<Vec<f32>>();
+    all[1] = writer::floats("c.weight", &[filters, 1, 3, 3], &numbers(9 * filters));
+    all[2] = writer::floats("f.weight", &[10, filters], &numbers(10 * filters));
+    fs::write(&path, file(&all)).expect("a file");
+    let all = [numbers(9 * filters), numbers(10 * filters)].concat();
+    (path, all.into_iter().flat_map(f32::to_le_bytes).collect())
+}
+
+#[test]
+fn a_training_starts_from_the_weights_of_its_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path();
+    let (_, bytes) = weighted(at, 4, 0.25);
+    check(at, "trace --onnx digits4.onnx --batch 16 -o trace.json", 0, &[]);
+    fs::create_dir(at.join("study")).expect("a folder");
+    let plan = "plan trace.json --budget 100% --link 1GB/s --no-recompute -o study/chosen.schedule.json";
+    check(at, plan, 0, &[]);
+    let source = NetworkSource::Onnx(at.join("digits4.onnx"));
+    let request = NetworkRequest { source, image: None, channels: None, classes: None };
+    let setup = Setup::Cpu(cpu_options(Some(1), None));
+    let task = NetworkWorkload::new(&request, &DataSource::Digits, setup).expect("it can be read");
+    task.keep(&Study::at(&at.join("study")), false).expect("it is new");
+    let config = |network: serde_json::Value| {
+        let rate = serde_json::json!({"rate": 1e-30, "rule": "linear", "base_batch": 16, "base_rate": 1e-30,
+            "warmup_iterations": 0});
+        let config = serde_json::json!({
+            "plimsoll": "config/1", "network": network, "data": "digits", "device": "cpu", "threads": 1,
+            "link": {"offload_bytes_per_second": 1e9, "prefetch_bytes_per_second": 1e9},
+            "budget_bytes": 1u64 << 30, "batch": 16, "policy": "plimsoll", "schedule": "chosen.schedule.json",
+            "learning_rate": rate,
+            "predicted": {"iteration_seconds": 0.01, "relative_error": 0.1, "between_seconds": 0.001,
+                "epoch_seconds": 1.0, "peak_bytes": 1000},
+        });
+        fs::write(at.join("study/chosen.config.json"), config.to_string()).expect("a file");
+    };
+    let name = &task.network.spec.name;
+    config(serde_json::json!({"name": name, "image": [8, 8], "channels": 1, "classes": 10}));
+    let run = "run study --fresh --epochs 1 --decay constant --weights";
+    check(at, &format!("{run} digits4.onnx"), 0, &[]);
+    check(at, "export study --to safetensors -o same.safetensors", 0, &[]);
+    let saved = fs::read(at.join("same.safetensors")).expect("it was written");
+    // No step of this rate moves a weight: the bits are the file's, which has them in the same order.
+    assert!(saved.ends_with(&bytes), "other bits than the file's");
+    weighted(at, 5, 0.25);
+    check(
+        at,
+        &format!("{run} digits5.onnx"),
+        2,
+        &["has other layers than `digits4.onnx-", "the same architecture"],
+    );
+    check(at, &format!("{run} study/network.onnx"), 2, &["`c.weight`", "does not hold its numbers"]);
+    weighted(at, 4, f32::NAN);
+    check(at, &format!("{run} digits4.onnx"), 2, &["`c.weight`", "not finite"]);
+    check(at, &format!("{run} gone.onnx"), 2, &["cannot read", "gone.onnx"]);
+    config(serde_json::json!({"name": "mlp", "image": [8, 8], "channels": 1, "classes": 10}));
+    check(at, "trace mlp --image 8 --channels 1 --batch 16 -o trace.json", 0, &[]);
+    check(at, plan, 0, &[]);
+    check(at, &format!("{run} digits4.onnx"), 2, &["`mlp` is a network of the zoo", "--onnx FILE"]);
 }
 
 #[test]

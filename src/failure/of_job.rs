@@ -45,7 +45,7 @@ impl From<Error> for Failure {
             Error::Rate(error) => Failure::usage(error),
             Error::Tune(error) => of_tuning(&error),
             Error::Train(error) => of_training(*error),
-            Error::Weights(error) => of_weights(&error),
+            Error::Weights(error) => of_weights(error),
             Error::Export(error) => of_export(&error),
             Error::Runtime(error) => of_runtime(&error),
             Error::NoRoomForState { source, state } => of_runtime(&source).help(format_args!(
@@ -351,18 +351,23 @@ fn of_profile(error: &ProfileError) -> Failure {
     Failure::new(exit, error)
 }
 
-fn of_weights(error: &WeightsError) -> Failure {
+fn of_weights(error: WeightsError) -> Failure {
     match error {
-        WeightsError::File(error) => of_file(error),
-        WeightsError::Foreign { .. } => Failure::usage(error)
+        WeightsError::File(error) => of_file(&error),
+        WeightsError::Onnx(error) => of_onnx(error),
+        WeightsError::OfZoo { .. } => Failure::usage(&error)
+            .help("give a safetensors file, or tune with --onnx FILE, which trains the file's own network"),
+        WeightsError::OtherLayers { .. } => Failure::usage(&error)
+            .help("give the file that the study was tuned with, or one that was exported of the same architecture in the same way"),
+        WeightsError::Foreign { .. } => Failure::usage(&error)
             .help("save the weights with safetensors.torch.save_file, or with `plimsoll export --to safetensors`"),
-        WeightsError::Other { .. } => Failure::usage(error).help(
+        WeightsError::Other { .. } => Failure::usage(&error).help(
             "tensors have the names of the network's layers, which `plimsoll networks NAME` lists, and PyTorch's shapes, in \
              f32; rename or convert them in the file",
         ),
-        WeightsError::NotFinite { .. } => Failure::usage(error).help("a training cannot start from it; take other weights"),
+        WeightsError::NotFinite { .. } => Failure::usage(&error).help("a training cannot start from it; take other weights"),
         WeightsError::OtherNetwork { .. } => {
-            Failure::usage(error).help("export the study that the training was made in")
+            Failure::usage(&error).help("export the study that the training was made in")
         }
     }
 }

@@ -1,13 +1,14 @@
 //! Networks from ONNX files, as far as files go: reading one, with what it keeps beside it, and the copy in a study.
 //!
 //! A study keeps the architecture, so that `run` and a second `auto` need the file no more, and know whether it is still the
-//! one that was measured: the network's name ends with a hash of it. Weights are not read; that is said each time.
+//! one that was measured: the network's name ends with a hash of it. Weights are read for a training alone ([`weights`]).
 
 use crate::error::{Doing, FileError, OnnxFileError};
 use crate::files;
 use crate::folder::Study;
 use plimsoll_ir::network::{Network, NetworkSpec};
-use plimsoll_networks::onnx::{External, OnnxNetwork, OnnxSource, name_in_file, read};
+use plimsoll_networks::onnx::{External, OnnxError, OnnxNetwork, OnnxSource, name_in_file, read};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
@@ -22,7 +23,7 @@ pub fn network(path: &Path, image: Option<[u32; 2]>) -> Result<OnnxNetwork, Onnx
     for note in &found.notes {
         tracing::info!("{}: {note}", path.display());
     }
-    tracing::info!("{}: its weights are not read", path.display());
+    tracing::info!("{}: the architecture is read; its weights with --weights", path.display());
     Ok(found)
 }
 
@@ -40,6 +41,12 @@ pub fn rebuilt(spec: &NetworkSpec, folder: &Path) -> Result<Network, OnnxFileErr
     Ok(found.network)
 }
 
+/// The weights that a file has for a network, by layer and part, as they lie on the device; none where the file is of another
+/// network.
+pub fn weights(path: &Path, network: &Network) -> Result<Option<BTreeMap<String, Vec<f32>>>, OnnxFileError> {
+    opened(path, "", Some(network.spec.image), |source| plimsoll_networks::onnx::weights(source, network))
+}
+
 /// Keeps the architecture in a study's folder; where another is kept there only if all is to be `fresh`, and nothing was
 /// trained with that one.
 pub fn keep(study: &Study, architecture: &[u8], fresh: bool) -> Result<(), OnnxFileError> {
@@ -54,6 +61,16 @@ pub fn keep(study: &Study, architecture: &[u8], fresh: bool) -> Result<(), OnnxF
 }
 
 fn read_as(path: &Path, name: &str, image: Option<[u32; 2]>) -> Result<OnnxNetwork, OnnxFileError> {
+    opened(path, name, image, read)
+}
+
+/// What is read of a file, with the files beside it.
+fn opened<T>(
+    path: &Path,
+    name: &str,
+    image: Option<[u32; 2]>,
+    read: impl FnOnce(OnnxSource<'_>) -> Result<T, OnnxError>,
+) -> Result<T, OnnxFileError> {
     let failed = |error: std::io::Error| FileError::io(path, Doing::Read, error);
     let metadata = fs::metadata(path).map_err(failed)?;
     if metadata.is_dir() {

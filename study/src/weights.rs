@@ -1,15 +1,17 @@
-//! Weights in safetensors files: those that a training starts from, and those that came of one.
+//! Weights in files: those that a training starts from, of a safetensors or an ONNX file, and those that came of one.
 //!
-//! A file has the tensors that [`plimsoll_networks::file_tensors`] names, in f32, as PyTorch's `state_dict` of a network with
+//! A safetensors file has the tensors that [`plimsoll_networks::file_tensors`] names, in f32, as PyTorch's `state_dict` of a network with
 //! the same names. Counters of batches that PyTorch's batch normalisations keep (`num_batches_tracked`) may be there and are
-//! not read.
+//! not read. An ONNX file is one of the same layers as that from which the network was read; what it lacks, such as the shift
+//! of a normalisation without one, starts fresh, and each such tensor is named.
 //!
 //! What it deliberately does not do: read a part of the tensors, or other types: what a training starts from would be a guess.
 
 use crate::error::{Doing, FileError, OtherTensors, WeightsError};
-use crate::files;
+use crate::{files, onnx};
 use plimsoll_ir::checksum::Summing;
 use plimsoll_ir::network::Network;
+use plimsoll_networks::onnx::name_in_file;
 use plimsoll_networks::{FileTensor, file_tensors};
 use plimsoll_runtime::{Checkpoint, Weights};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
@@ -25,6 +27,9 @@ const COUNTER: &str = "num_batches_tracked";
 ///
 /// The file cannot be read, is of another kind, or has other tensors than the network.
 pub fn read(path: &Path, network: &Network) -> Result<Weights, WeightsError> {
+    if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("onnx")) {
+        return read_onnx(path, network);
+    }
     let bytes = std::fs::read(path).map_err(|error| FileError::io(path, Doing::Read, error))?;
     let foreign = |error: safetensors::SafeTensorError| WeightsError::Foreign {
         path: path.to_owned(),
@@ -47,6 +52,29 @@ pub fn read(path: &Path, network: &Network) -> Result<Weights, WeightsError> {
         sum.add(tensor.name.as_bytes());
         sum.add(view.data());
         regions.insert(saved_name(tensor), tensor.on_device(view.data()));
+    }
+    Ok(Weights { regions, checksum: sum.sum().to_string() })
+}
+
+/// The same of an ONNX file.
+fn read_onnx(path: &Path, network: &Network) -> Result<Weights, WeightsError> {
+    let (file, name) = (path.to_owned(), network.spec.name.clone());
+    if name_in_file(&name).is_none() {
+        return Err(WeightsError::OfZoo { path: file, network: name });
+    }
+    let Some(mut found) = onnx::weights(path, network)? else {
+        return Err(WeightsError::OtherLayers { path: file, network: name });
+    };
+    let (mut regions, mut sum) = (BTreeMap::new(), Summing::default());
+    for tensor in file_tensors(network) {
+        let Some(numbers) = found.remove(&tensor.name) else {
+            tracing::info!("{} has no `{}`, which starts fresh", path.display(), tensor.name);
+            continue;
+        };
+        let bytes: Vec<u8> = numbers.into_iter().flat_map(f32::to_le_bytes).collect();
+        sum.add(tensor.name.as_bytes());
+        sum.add(&bytes);
+        regions.insert(saved_name(&tensor), bytes);
     }
     Ok(Weights { regions, checksum: sum.sum().to_string() })
 }

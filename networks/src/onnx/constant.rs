@@ -259,25 +259,51 @@ impl<'g> Numbers<'g> {
             return broken(place, why);
         }
         self.spend(place, tensor::elements(&tensor::dims(tensor)).unwrap_or(u64::MAX))?;
-        let mut bytes = None;
-        if tensor.data_location == 1 {
-            let wanted = tensor::external(tensor)?;
-            let found = (self.external)(&wanted).or_else(|why| {
-                broken(
-                    tensor::initialiser(tensor),
-                    format!("cannot read `{}`: {why}", shown(&wanted.location)),
-                )
-            })?;
-            if found.len() as u64 != wanted.length {
-                let why =
-                    format!("`{}` gave {} bytes of {}", shown(&wanted.location), found.len(), wanted.length);
-                return broken(tensor::initialiser(tensor), why);
-            }
-            bytes = Some(found);
-        }
+        let bytes = self.bytes(at)?;
         let numbers = tensor::numbers(tensor, bytes.as_deref()).into();
         self.read.borrow_mut().insert(at, bytes);
         Ok(numbers)
+    }
+
+    /// The bytes of an initialiser that lie in another file.
+    fn bytes(&self, at: usize) -> Result<Option<Vec<u8>>, OnnxError> {
+        let tensor = &self.graph.initialisers[at];
+        if tensor.data_location != 1 {
+            return Ok(None);
+        }
+        let wanted = tensor::external(tensor)?;
+        let found = (self.external)(&wanted).or_else(|why| {
+            broken(tensor::initialiser(tensor), format!("cannot read `{}`: {why}", shown(&wanted.location)))
+        })?;
+        if found.len() as u64 != wanted.length {
+            let why =
+                format!("`{}` gave {} bytes of {}", shown(&wanted.location), found.len(), wanted.length);
+            return broken(tensor::initialiser(tensor), why);
+        }
+        Ok(Some(found))
+    }
+
+    /// The numbers of a weight in 32 bits. Where it is a part of one initialiser, or that in another layout, they have the
+    /// bits of the file; else they are computed.
+    pub fn floats(&self, place: &str, weight: &Constant) -> Result<Vec<f32>, OnnxError> {
+        let Some((at, first, strides)) = strided(weight) else {
+            return Ok(self.of(place, weight)?.iter().map(|number| *number as f32).collect());
+        };
+        let tensor = &self.graph.initialisers[at];
+        if !tensor::has_data(tensor) {
+            let why =
+                "the file does not hold its numbers; take the file as it was exported, with its weights";
+            return broken(tensor::initialiser(tensor), why);
+        }
+        if !tensor::is_float(tensor.data_type) {
+            let kind = tensor::type_name(i64::from(tensor.data_type));
+            let why = format!("its elements are {kind}, and weights are floats; export in float32");
+            return broken(tensor::initialiser(tensor), why);
+        }
+        let held = tensor::floats(tensor, self.bytes(at)?.as_deref());
+        let mut all = Vec::with_capacity(held.len());
+        place_each(&weight.dims, first, &strides, |at| all.push(held.get(at).copied().unwrap_or(f32::NAN)));
+        Ok(all)
     }
 }
 
@@ -295,6 +321,21 @@ pub fn strides(dims: &[u64]) -> Vec<i64> {
     all
 }
 
+/// The initialiser of which a constant has elements at even distances in each dimension, the first of them, and the distances;
+/// none where it is computed.
+fn strided(constant: &Constant) -> Option<(usize, i64, Vec<i64>)> {
+    match &constant.data {
+        Data::Known(_) => None,
+        Data::File(at) => Some((*at, 0, strides(&constant.dims))),
+        Data::Made(made) => {
+            let Step::Strided { first, strides: steps } = &made.step else { return None };
+            let input = made.inputs.first()?;
+            let (at, start, own) = strided(input)?;
+            (start == 0 && own == strides(&input.dims)).then(|| (at, *first, steps.clone()))
+        }
+    }
+}
+
 /// The strides with which an input of these dimensions is read for a result of those: 0 where it is repeated.
 pub fn broadcast(from: &[u64], to: &[u64]) -> Vec<i64> {
     let lead = to.len() - from.len();
@@ -303,7 +344,7 @@ pub fn broadcast(from: &[u64], to: &[u64]) -> Vec<i64> {
 }
 
 /// Calls `each` with where every element of a result of these dimensions is read from.
-fn walk(dims: &[u64], first: i64, strides: &[i64], mut each: impl FnMut(usize)) {
+pub fn place_each(dims: &[u64], first: i64, strides: &[i64], mut each: impl FnMut(usize)) {
     let mut index = vec![0_u64; dims.len()];
     let mut at = first;
     for _ in 0..tensor::elements(dims).unwrap_or(0) {
@@ -331,7 +372,7 @@ fn compute(step: &Step, dims: &[u64], inputs: &[(&[u64], Rc<[f64]>)]) -> Vec<f64
     let get = |numbers: &Rc<[f64]>, at: usize| numbers.get(at).copied().unwrap_or(f64::NAN);
     match step {
         Step::Strided { first, strides } => {
-            walk(dims, *first, strides, |at| result.push(get(&inputs[0].1, at)));
+            place_each(dims, *first, strides, |at| result.push(get(&inputs[0].1, at)));
         }
         Step::Take { axis, positions } => {
             let (from, numbers) = &inputs[0];
@@ -366,7 +407,7 @@ fn compute(step: &Step, dims: &[u64], inputs: &[(&[u64], Rc<[f64]>)]) -> Vec<f64
         Step::Both(function) => {
             let [first, second] = [0, 1].map(|i| {
                 let mut all = Vec::new();
-                walk(dims, 0, &broadcast(inputs[i].0, dims), |at| all.push(get(&inputs[i].1, at)));
+                place_each(dims, 0, &broadcast(inputs[i].0, dims), |at| all.push(get(&inputs[i].1, at)));
                 all
             });
             result.extend(first.iter().zip(&second).map(|(a, b)| function(*a, *b)));
@@ -374,7 +415,7 @@ fn compute(step: &Step, dims: &[u64], inputs: &[(&[u64], Rc<[f64]>)]) -> Vec<f64
         Step::Choose => {
             let [which, yes, no] = [0, 1, 2].map(|i| {
                 let mut all = Vec::new();
-                walk(dims, 0, &broadcast(inputs[i].0, dims), |at| all.push(get(&inputs[i].1, at)));
+                place_each(dims, 0, &broadcast(inputs[i].0, dims), |at| all.push(get(&inputs[i].1, at)));
                 all
             });
             let chosen = which.iter().zip(yes.iter().zip(&no));

@@ -10,6 +10,7 @@ use super::fold::{cast, fold, integers};
 use super::graph::{Graph, attribute, int, label};
 use super::layout::{Layout, axis, layout};
 use super::proto::NodeProto;
+use super::source::Source;
 use super::survey;
 use super::tensor;
 use super::value::{Flow, Stage, Value};
@@ -62,6 +63,8 @@ pub struct Import<'g> {
     pub biases: HashSet<usize>,
     /// Convolutions with a bias, which may have a normalisation folded into them.
     pub biased: Vec<LayerId>,
+    /// Where the layers' tensors come from.
+    pub sources: Vec<Source>,
     /// The layers that give a part of another, by what they are a part of: rows and channels from one on, so many.
     pub parts: HashMap<(LayerId, [u64; 4]), LayerId>,
     values: HashMap<&'g str, Value>,
@@ -69,17 +72,23 @@ pub struct Import<'g> {
 }
 
 /// A network that was read, and the initialisers whose numbers were needed for it.
-pub struct Read {
+pub struct Read<'g> {
     /// The network; its spec has no name yet.
     pub network: Network,
     /// What the user should know.
     pub notes: Vec<String>,
-    /// The initialisers, with their bytes where these lay in another file.
-    pub numbers: std::collections::BTreeMap<usize, Option<Vec<u8>>>,
+    /// What was read of the file's numbers.
+    pub numbers: Numbers<'g>,
+    /// Where the layers' tensors come from.
+    pub sources: Vec<Source>,
 }
 
 /// Makes the network of a graph, for images of this size where the graph leaves it open.
-pub fn import(graph: &Graph, image: Option<[u32; 2]>, numbers: Numbers<'_>) -> Result<Read, OnnxError> {
+pub fn import<'g>(
+    graph: &'g Graph,
+    image: Option<[u32; 2]>,
+    numbers: Numbers<'g>,
+) -> Result<Read<'g>, OnnxError> {
     let (spec, batch, dims) = input(graph, image)?;
     let builder = Builder::new(&spec)?;
     let mut import = Import {
@@ -90,6 +99,7 @@ pub fn import(graph: &Graph, image: Option<[u32; 2]>, numbers: Numbers<'_>) -> R
         weights: Weights::default(),
         biases: HashSet::new(),
         biased: Vec::new(),
+        sources: Vec::new(),
         parts: HashMap::new(),
         values: HashMap::new(),
         names: HashMap::from([("images".to_owned(), 1), ("loss".to_owned(), 1)]),
@@ -419,7 +429,7 @@ impl<'g> Import<'g> {
     }
 
     /// Gives the network, where the output of the graph is the whole output of a layer, with the classes as channels.
-    fn finish(mut self) -> Result<Read, OnnxError> {
+    fn finish(mut self) -> Result<Read<'g>, OnnxError> {
         let place = format!("output `{}`", shown(&self.graph.output));
         let Some(Value::Flow(flow)) = self.values.get(self.graph.output.as_str()) else {
             return broken(place, "it does not depend on the input; export a network that does");
@@ -443,7 +453,7 @@ impl<'g> Import<'g> {
         self.builder.set_classes(shape.channels);
         let network = self.builder.finish(layer)?;
         self.notes.extend(folded(&network, &self.biased));
-        Ok(Read { network, notes: self.notes, numbers: self.numbers.read() })
+        Ok(Read { network, notes: self.notes, numbers: self.numbers, sources: self.sources })
     }
 }
 

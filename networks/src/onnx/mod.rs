@@ -2,8 +2,7 @@
 //! lowering derives the training iteration from it, as for the networks of the zoo.
 //!
 //! ONNX has images as (batch, channels, rows, columns), we have channels innermost. The layers are the same; only what a
-//! weight's position means differs, and weights are not read: training begins with fresh ones. So a file needs no data for
-//! its weights, only for the numbers from which it computes shapes and masks; those may lie in other files of its folder.
+//! weight's position means differs. [`read`] does not read weights: a file needs no data for them, only for the numbers from which it computes shapes and masks; those may lie in other files of its folder.
 //!
 //! ```text
 //! bytes ─weigh, Graph::open─▶ Graph ─survey─▶ all that is not read, at once
@@ -26,7 +25,7 @@
 //! exported for training or not. Constants that are added are biases, tensors of the file that are multiplied by are scales;
 //! both are trained. Convolutions without a normalisation before their activation are noted, since exporters fold it away.
 //!
-//! What this folder deliberately does not do: open files, read weights, or run anything.
+//! What this folder deliberately does not do: open files, or run anything.
 
 mod constant;
 mod drawn;
@@ -38,6 +37,7 @@ mod layout;
 mod operators;
 mod proto;
 mod rotary;
+mod source;
 mod survey;
 mod tensor;
 mod transformer;
@@ -51,7 +51,8 @@ pub use tensor::External;
 
 use constant::Numbers;
 use graph::Graph;
-use plimsoll_ir::network::Network;
+use plimsoll_ir::network::{Network, NetworkSpec};
+use std::collections::BTreeMap;
 
 /// What stands in the name of every network from a file, between the file's name and the hash of its architecture.
 const MARK: &str = ".onnx-";
@@ -64,8 +65,8 @@ pub struct OnnxSource<'a> {
     pub name: &'a str,
     /// The image size, or the number of positions and 1, where the file leaves it open.
     pub image: Option<[u32; 2]>,
-    /// Reads data that lie in another file of the folder. It is asked only for numbers from which shapes and masks are
-    /// computed, and must refuse what is outside the folder by way of a link; other paths never come to it.
+    /// Reads data that lie in another file of the folder. For an architecture it is asked only for numbers from which shapes
+    /// and masks are computed; it must refuse what is outside the folder by way of a link; other paths never come to it.
     pub external: ReadExternal<'a>,
 }
 
@@ -90,10 +91,31 @@ pub fn read(source: OnnxSource<'_>) -> Result<OnnxNetwork, OnnxError> {
     let graph = Graph::open(file)?;
     survey::survey(&graph)?;
     let read = import::import(&graph, image, Numbers::new(&graph, external))?;
-    let architecture = graph.architecture(&read.numbers);
+    let architecture = graph.architecture(&read.numbers.read());
     let mut network = read.network;
     network.spec.name = full_name(name, &architecture);
     Ok(OnnxNetwork { network, notes: read.notes, architecture })
+}
+
+/// Reads the weights that a file has for a network: by layer and part, such as `conv1.weight`, in the order in which they lie
+/// on the device. None where the file's layers are not the network's. Tensors that the file does not have are left out.
+///
+/// # Errors
+///
+/// The file cannot be read as a network, or lacks the numbers of a weight, or has them in a type or size of no use.
+pub fn weights(
+    source: OnnxSource<'_>,
+    network: &Network,
+) -> Result<Option<BTreeMap<String, Vec<f32>>>, OnnxError> {
+    let OnnxSource { file, image, external, .. } = source;
+    let graph = Graph::open(file)?;
+    survey::survey(&graph)?;
+    let read = import::import(&graph, image, Numbers::new(&graph, external))?;
+    let sizes = |spec: &NetworkSpec| (spec.image, spec.channels, spec.classes);
+    if read.network.layers != network.layers || sizes(&read.network.spec) != sizes(&network.spec) {
+        return Ok(None);
+    }
+    source::numbers(network, &read.sources, &read.numbers).map(Some)
 }
 
 /// Whether a network's name is that of one from a file; the name that it was read by.

@@ -9,6 +9,7 @@ use super::graph::{attribute, float, int, ints, label};
 use super::import::{Import, Owner, picked, unsupported};
 use super::layout::{axes, axis};
 use super::proto::NodeProto;
+use super::source::{Source, runs};
 use super::value::{Flow, Stage, Value};
 use super::view::{Atom, Axis, View, size, whole};
 use plimsoll_ir::LayerId;
@@ -203,6 +204,16 @@ impl Import<'_> {
         let bias = self.bias(node, tensor, out)?;
         let kind = LayerKind::Conv { out_channels, window, groups, bias };
         let layer = self.weighted(node, kind, layer, weight, (false, initialiser(tensor)))?;
+        let runs = vec![
+            (out, in_group * rows * columns),
+            (in_group, 1),
+            (rows, columns * in_group),
+            (columns, in_group),
+        ];
+        self.sources.push(Source { layer, part: "weight", constant: weight.clone(), runs });
+        if let (true, Some(Value::Constant(bias))) = (bias, tensor) {
+            self.sources.push(Source::in_order(layer, "bias", bias));
+        }
         self.biased.extend(bias.then_some(layer));
         Ok(self.images(layer))
     }
@@ -257,6 +268,8 @@ impl Import<'_> {
         }
         let own_bias = self.bias(node, bias, outputs)?;
         let next = if bias.is_none() { self.followed_by_bias(at, node, outputs) } else { None };
+        let given = if let Some(Value::Constant(bias)) = bias { Some(bias) } else { next.as_ref() };
+        let given = given.cloned();
         let tensor = initialiser(bias).or(next.as_ref().and_then(|bias| bias.initialiser));
         let bias = own_bias || next.is_some();
         let outputs = small(&place, "its number of outputs", i64::try_from(outputs).unwrap_or(-1))?;
@@ -270,6 +283,10 @@ impl Import<'_> {
             return Err(unsupported(node, "a product over something else than channels or whole samples"));
         };
         let layer = self.weighted(node, kind, view.layer, weight, (!turned, tensor))?;
+        let (rows, columns) = (vec![(u64::from(outputs), inputs)], runs(last, shape));
+        let runs = if turned { [rows, columns] } else { [columns, rows] }.concat();
+        self.sources.push(Source { layer, part: "weight", constant: weight.clone(), runs });
+        self.sources.extend(given.filter(|_| bias).map(|bias| Source::in_order(layer, "bias", &bias)));
         let mut dims = view.dims;
         if let Some(last) = dims.last_mut() {
             *last = whole(Axis::Channel, u64::from(outputs));
@@ -378,12 +395,19 @@ impl Import<'_> {
         let Some(scale) = given(1, "scale")? else {
             return Err(unsupported(node, format!("{} without a scale", node.op_type)));
         };
-        if given(2, "shift")?.is_none() {
+        let shift = given(2, "shift")?;
+        if shift.is_none() {
             self.note("a normalisation without a shift is trained with one, which begins at 0");
         }
         self.take(scale);
         let name = self.name(node, Some(scale));
+        let mut parts = vec![("weight", Some(scale)), ("bias", shift)];
+        if matches!(kind, LayerKind::BatchNorm { .. }) {
+            parts.extend([("running_mean", given(3, "mean")?), ("running_var", given(4, "variance")?)]);
+        }
         let layer = self.layer(&name, kind, &[view.layer], None)?;
+        let parts = parts.into_iter().filter_map(|(part, constant)| Some((part, constant?)));
+        self.sources.extend(parts.map(|(part, constant)| Source::in_order(layer, part, constant)));
         Ok(Flow::output(view.with_layer(layer)))
     }
 
@@ -569,6 +593,13 @@ impl Import<'_> {
         let name = self.name(node, Some(&Constant::initialiser(self.graph, at)));
         let [rows, channels] = [rows, channels].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
         let layer = self.layer(&name, LayerKind::Learned { rows, channels }, &[], None)?;
+        let of = |dim: usize| match dim == along {
+            true => (u64::from(rows), u64::from(channels)),
+            false => (constant.dims[dim], 1),
+        };
+        let runs = (1..constant.dims.len()).map(of).collect();
+        let constant = Constant::initialiser(self.graph, at);
+        self.sources.push(Source { layer, part: "weight", constant, runs });
         let mut dims = other.dims.clone();
         dims[along] = whole(Axis::Row, u64::from(rows));
         Ok(View::of(layer, dims))
@@ -655,12 +686,14 @@ impl Import<'_> {
         let Some(lead) = lead else {
             return Err(unsupported(node, format!("{} of a weight with more dimensions", node.op_type)));
         };
-        let (mut channels, mut positions) = (false, 1);
+        let (mut channels, mut positions, mut order) = (false, 1, Vec::new());
         for (dim, wanted) in view.dims[lead..].iter().zip(&constant.dims) {
             let over_positions = dim.iter().all(|atom| matches!(atom.axis, Axis::Row | Axis::Column));
             if *wanted == 1 {
                 continue;
-            } else if size(dim) != *wanted {
+            }
+            order.extend(runs(dim, shape));
+            if size(dim) != *wanted {
                 let why =
                     format!("{:?} and {:?} do not match; export the file again", view.sizes(), constant.dims);
                 return broken(label(node), why);
@@ -688,7 +721,9 @@ impl Import<'_> {
         };
         self.take(constant);
         let name = self.name(node, Some(constant));
+        let part = if add { "bias" } else { "weight" };
         let layer = self.layer(&name, kind, &[view.layer], None)?;
+        self.sources.push(Source { layer, part, constant: constant.clone(), runs: order });
         Ok(Flow::output(view.with_layer(layer)))
     }
 }

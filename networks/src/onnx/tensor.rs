@@ -224,6 +224,15 @@ pub fn numbers(tensor: &TensorProto, raw: Option<&[u8]>) -> Vec<f64> {
     bytes.chunks_exact(width).map(|chunk| number(tensor.data_type, chunk)).collect()
 }
 
+/// The same of a tensor of floats, in 32 bits: those of 64 bits are rounded.
+pub fn floats(tensor: &TensorProto, raw: Option<&[u8]>) -> Vec<f32> {
+    let bytes = raw.unwrap_or(&tensor.raw_data);
+    if tensor.data_type == FLOAT && !bytes.is_empty() {
+        return bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+    }
+    numbers(tensor, raw).into_iter().map(|number| number as f32).collect()
+}
+
 /// One element, which lies with its least byte first.
 fn number(data_type: i32, chunk: &[u8]) -> f64 {
     let mut eight = [0; 8];

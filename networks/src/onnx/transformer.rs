@@ -13,6 +13,7 @@ use super::import::{Import, unsupported};
 use super::layout::{axis, common};
 use super::operators::small;
 use super::proto::NodeProto;
+use super::source::Source;
 use super::value::{Flow, Root, Scores, Stage, Value};
 use super::view::{Atom, Axis, View, size, whole};
 use plimsoll_ir::LayerId;
@@ -59,6 +60,7 @@ impl Import<'_> {
             length: u32::try_from(length.min(u64::from(shape.height))).unwrap_or(u32::MAX),
         };
         let layer = self.weighted(node, kind, images, table, (false, None))?;
+        self.sources.push(Source::in_order(layer, "weight", table));
         let mut dims = view.dims.clone();
         dims.push(whole(Axis::Channel, width));
         Ok(Flow::output(View::of(layer, dims)))
@@ -213,6 +215,7 @@ impl Import<'_> {
         let name = self.name(node, Some(scale));
         let kind = LayerKind::RmsNorm { epsilon: epsilon as f32 };
         let layer = self.layer(&name, kind, &[view.layer], None)?;
+        self.sources.push(Source::in_order(layer, "weight", scale));
         Ok(Flow::output(view.with_layer(layer)))
     }
 
@@ -228,6 +231,7 @@ impl Import<'_> {
         let name = self.name(node, Some(scale));
         let kind = LayerKind::RmsNorm { epsilon: float(node, "epsilon", 1e-5)? };
         let layer = self.layer(&name, kind, &[view.layer], None)?;
+        self.sources.push(Source::in_order(layer, "weight", scale));
         Ok(Flow::output(view.with_layer(layer)))
     }
 

@@ -12,6 +12,7 @@ mod patterns;
 
 mod torchvision;
 mod vision;
+mod weights;
 mod writer;
 
 use self::judge::{judge_bytes, read_bytes};

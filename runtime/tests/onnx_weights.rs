@@ -1,0 +1,77 @@
+//! Networks of ONNX files with the files' weights: the loss is PyTorch's.
+//!
+//! `onnx_weights/references.py` makes the files and says what PyTorch computes, in f64.
+
+use plimsoll_networks::onnx::{self, External, OnnxSource};
+use plimsoll_runtime::{Cpu, CpuOptions, Executor, MemoryLayout};
+
+/// Of the loss.
+const TOLERANCE: f64 = 1e-5;
+
+fn check(file: &[u8], input: &[u8], expected: f64) {
+    let external = |_: &External| Err("there is no other file".to_owned());
+    let source = || OnnxSource { file: file.to_vec(), name: "net", image: None, external: &external };
+    let network = onnx::read(source()).expect("it is as PyTorch exports").network;
+    let mut weights = onnx::weights(source(), &network).expect("it has weights").expect("of this network");
+    let program = crate::support::evaluation(&network, 2);
+    let schedule = crate::support::keep(&program.trace);
+    let device = Box::new(Cpu::new(CpuOptions::default()));
+    let mut executor = Executor::new(device, MemoryLayout::of(&program, &schedule)).expect("it fits");
+    let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
+    for region in loaded.resident() {
+        if let Some(numbers) = weights.remove(&region.name) {
+            let bytes: Vec<u8> = numbers.into_iter().flat_map(f32::to_le_bytes).collect();
+            executor.write_region(region, &bytes).expect("it is as large");
+        }
+    }
+    assert!(weights.is_empty(), "{:?} are no regions", weights.keys());
+    let classes = network.spec.classes as i32;
+    let labels: Vec<u8> =
+        (0..2 * network.labels() as i32).flat_map(|at| (at % classes).to_le_bytes()).collect();
+    executor.write_images(&loaded, input).expect("it is as large");
+    executor.write_labels(&loaded, &labels).expect("it is as large");
+    executor.run(&loaded).expect("the device runs");
+    let mut metrics = [0; 12];
+    executor.read_region(loaded.metrics(), &mut metrics).expect("it is as large");
+    let loss = f64::from(f32::from_le_bytes([metrics[0], metrics[1], metrics[2], metrics[3]]));
+    assert!((loss - expected).abs() <= TOLERANCE * expected, "{loss}, and PyTorch has {expected}");
+}
+
+#[test]
+fn a_convolution_with_batch_norm_before_a_flattened_image_has_pytorchs_loss() {
+    let input: [f32; 24] = [
+        -0.076644294,
+        1.6205508,
+        0.35988152,
+        -1.596708,
+        -0.7820168,
+        0.40460715,
+        0.071527734,
+        0.61129963,
+        0.6648394,
+        0.7603904,
+        -0.2867803,
+        -0.03364326,
+        -0.34484532,
+        0.3384282,
+        0.49365357,
+        1.352754,
+        -0.07758075,
+        0.37363538,
+        -1.8053645,
+        0.013416479,
+        0.485114,
+        0.7736732,
+        0.20523438,
+        -0.10924352,
+    ];
+    let input: Vec<u8> = input.iter().flat_map(|value| value.to_le_bytes()).collect();
+    check(include_bytes!("onnx_weights/conv.onnx"), &input, 2.4039765359140093);
+}
+
+#[test]
+fn a_block_with_attention_has_pytorchs_loss() {
+    let tokens: [i32; 12] = [4, 2, 1, 4, 0, 5, 6, 6, 1, 2, 4, 3];
+    let tokens: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
+    check(include_bytes!("onnx_weights/block.onnx"), &tokens, 3.1820471279788727);
+}
