@@ -354,7 +354,7 @@ fn of_profile(error: &ProfileError) -> Failure {
 fn of_weights(error: WeightsError) -> Failure {
     match error {
         WeightsError::File(error) => of_file(&error),
-        WeightsError::Onnx(error) => of_onnx(error),
+        WeightsError::Onnx(error) => of_onnx(*error),
         WeightsError::OfZoo { .. } => Failure::usage(&error)
             .help("give a safetensors file, or tune with --onnx FILE, which trains the file's own network"),
         WeightsError::OtherLayers { .. } => Failure::usage(&error)

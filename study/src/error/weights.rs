@@ -13,7 +13,7 @@ pub enum WeightsError {
     File(#[from] FileError),
     /// It cannot be read as an ONNX file with weights.
     #[error(transparent)]
-    Onnx(#[from] OnnxFileError),
+    Onnx(Box<OnnxFileError>),
     /// It is an ONNX file, and the network is none of a file.
     #[error("{} is an ONNX file, and `{network}` is a network of the zoo", path.display())]
     OfZoo {
@@ -62,6 +62,12 @@ pub enum WeightsError {
         /// The tensor.
         name: String,
     },
+}
+
+impl From<OnnxFileError> for WeightsError {
+    fn from(error: OnnxFileError) -> WeightsError {
+        WeightsError::Onnx(Box::new(error))
+    }
 }
 
 /// In what the tensors of a file differ from those of a network: the names of each kind.
