@@ -180,10 +180,10 @@ pub struct NetworkArgs {
     /// Instead of --network: an ONNX file, as torch.onnx.export writes it; its weights are read by --weights alone
     #[arg(long, value_name = "FILE", conflicts_with_all = ["network", "channels", "classes"])]
     pub onnx: Option<PathBuf>,
-    /// Image height and width in pixels, such as 64 or 48x64; by default the data's
+    /// Image height and width in pixels, such as 64 or 48x64; by default the data's, or with images:FOLDER the network's
     #[arg(long, value_name = "PIXELS")]
     pub image: Option<Image>,
-    /// Image channels; by default the data's
+    /// Image channels; by default the data's, or with images:FOLDER the network's
     #[arg(long, value_name = "N")]
     pub channels: Option<u32>,
     /// Classes to tell apart; by default the data's
@@ -194,7 +194,8 @@ pub struct NetworkArgs {
 /// The data's option.
 #[derive(Clone, Debug, Args)]
 pub struct DataArgs {
-    /// What to train on: digits, text, synthetic, synthetic:SAMPLES, mnist:FOLDER, cifar10:FOLDER or text:FILE
+    /// What to train on: digits, text, synthetic, synthetic:SAMPLES, images:FOLDER (a folder of JPEG or PNG files for each class),
+    /// text:FILE, tokens:FILE (16-bit tokens, or a folder with train.bin), mnist:FOLDER or cifar10:FOLDER
     #[arg(long, value_name = "SOURCE", default_value = "digits")]
     pub data: DataSource,
 }
@@ -476,8 +477,8 @@ const OF_NETWORKS: [&str; 39] = [
 pub struct RunArgs {
     /// A config/1 file that `tune` or `auto` wrote, or the study's folder that holds it
     pub config: PathBuf,
-    /// What to train on: digits, text, synthetic, synthetic:SAMPLES, mnist:FOLDER, cifar10:FOLDER or text:FILE; by default what
-    /// the study was tuned on
+    /// What to train on: digits, text, synthetic, synthetic:SAMPLES, images:FOLDER, text:FILE, tokens:FILE, mnist:FOLDER or
+    /// cifar10:FOLDER; by default what the study was tuned on
     #[arg(long, value_name = "SOURCE")]
     pub data: Option<DataSource>,
     /// Which device of the kind that it was tuned for: cpu, cuda or cuda:N; by default the first. With several workers, that of

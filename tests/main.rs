@@ -15,6 +15,7 @@ mod modelled;
 mod mpi;
 mod onnx;
 mod optimizers;
+mod own_data;
 mod pictures;
 mod precision;
 mod report;

@@ -9,7 +9,7 @@ use plimsoll::networks::{Builder, LowerOptions, NetworkError, lower};
 use plimsoll::runtime::cpu::kernels::workspace_bytes;
 use plimsoll::runtime::data::{Dataset, Input};
 use plimsoll::runtime::{
-    Cpu, CpuOptions, Executor, LearningRateSchedule, MemoryLayout, Trainer, TrainingPlan,
+    Cpu, CpuOptions, Executor, LearningRateSchedule, MemoryLayout, RuntimeError, Trainer, TrainingPlan,
 };
 use plimsoll::tuner::{Outcome, PlanRequest, Policy, plan};
 
@@ -44,9 +44,10 @@ impl Dataset for Lessons {
         Choice::ALL.len() as u32
     }
 
-    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) {
+    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) -> Result<(), RuntimeError> {
         input.pixels().copy_from_slice(&self.facts[index]);
         labels[0] = self.choices[index] as i32;
+        Ok(())
     }
 }
 

@@ -474,7 +474,7 @@ impl Trainer {
         if self.filled == Some((slot, place)) {
             return Ok(());
         }
-        let batch = source.batch_of(place);
+        let batch = source.batch_of(place)?;
         self.filled = None;
         self.executor.fill_slot(&self.train, slot, batch.images(), batch.labels())?;
         self.filled = Some((slot, place));
@@ -502,19 +502,21 @@ impl Trainer {
         Ok(Some(slot))
     }
 
-    /// Reads the next input, or, where that comes from a slot, the one after it into the other slot.
+    /// Reads the next input, or, where that comes from a slot, the one after it into the other slot. One that cannot be read is
+    /// read again, and told, when it is needed: the iteration that runs has nothing to do with it.
     fn read_ahead(
         &mut self,
         source: &mut Source<'_>,
         slot: Option<Half>,
         [next, after]: [Place; 2],
     ) -> Result<(), RuntimeError> {
-        match slot {
+        let read = match slot {
             Some(slot) => self.fill(source, slot.next(), after),
-            None => {
-                source.batch_of(next);
-                Ok(())
-            }
+            None => source.batch_of(next).map(drop),
+        };
+        match read {
+            Err(RuntimeError::Data { .. }) => Ok(()),
+            other => other,
         }
     }
 
@@ -594,7 +596,7 @@ impl Trainer {
                 return Ok(None);
             }
             let evaluate = self.evaluate.as_ref().expect("it was there just now");
-            batch.fill(data, first..(first + samples).min(data.len()));
+            batch.fill(data, first..(first + samples).min(data.len()))?;
             self.executor.write_images(evaluate, batch.images())?;
             self.executor.write_labels(evaluate, batch.labels())?;
             self.executor.run(evaluate)?;
@@ -621,7 +623,7 @@ impl Trainer {
         seed: u64,
     ) -> Result<[u8; Hyper::BYTES], RuntimeError> {
         if self.fed.take() != Some(place) {
-            let batch = source.batch_of(place);
+            let batch = source.batch_of(place)?;
             let loaded = self.drawn.as_ref().unwrap_or(&self.train);
             self.executor.write_images(loaded, batch.images())?;
             self.executor.write_labels(loaded, batch.labels())?;

@@ -1,8 +1,9 @@
 //! Data sets read from files: what whole ones give, and what is said of those that are not.
 
+use image::{ColorType, ImageFormat, save_buffer_with_format};
 use plimsoll_ir::network::Shape;
 use plimsoll_runtime::RuntimeError;
-use plimsoll_runtime::data::{Input, Split, cifar10, mnist, text_file};
+use plimsoll_runtime::data::{Dataset, Input, Split, cifar10, image_folder, mnist, text_file, token_file};
 use std::path::Path;
 
 fn idx(dimensions: &[u32], data: &[u8]) -> Vec<u8> {
@@ -44,7 +45,7 @@ fn mnist_files_are_read_whole_or_not_at_all() {
     assert_eq!(split.train.image(), Shape { height: 2, width: 4, channels: 1 });
     let mut pixels = [0.0; 8];
     let mut label = [-1];
-    split.test.read(1, Input::Pixels(&mut pixels), &mut label);
+    split.test.read(1, Input::Pixels(&mut pixels), &mut label).expect("it is in memory");
     assert_eq!(label, [8]);
     // The training pixels are 0 to 23: mean 11.5, variance (24^2 - 1) / 12.
     let expected = (8.0 - 11.5) / f32::sqrt(575.0 / 12.0);
@@ -88,7 +89,7 @@ fn cifar_files_are_read_whole_or_not_at_all() {
     assert_eq!(split.train.image(), Shape { height: 32, width: 32, channels: 3 });
     let mut pixels = [0.0; 3072];
     let mut label = [-1];
-    split.train.read(9, Input::Pixels(&mut pixels), &mut label);
+    split.train.read(9, Input::Pixels(&mut pixels), &mut label).expect("it is in memory");
     assert_eq!(label, [7]);
     // Each channel alternates around its own mean by half, which is its deviation.
     assert_eq!(pixels[..6], [-1.0, -1.0, -1.0, 1.0, 1.0, 1.0]);
@@ -121,4 +122,211 @@ fn a_text_file_is_read_whole_or_not_at_all() {
     fails(of(1), &["no text in UTF-8", "byte 2"]);
     write(path, "text", b"");
     fails(of(1), &["is empty"]);
+}
+
+/// A picture of one colour.
+fn picture(file: &Path, [width, height]: [u32; 2], colour: [u8; 3]) {
+    std::fs::create_dir_all(file.parent().expect("it lies in a folder")).expect("a folder can be made");
+    let bytes = colour.repeat((width * height) as usize);
+    let format = if file.extension().is_some_and(|e| e.eq_ignore_ascii_case("png")) {
+        ImageFormat::Png
+    } else {
+        ImageFormat::Jpeg
+    };
+    save_buffer_with_format(file, &bytes, width, height, ColorType::Rgb8, format).expect("it can be written");
+}
+
+fn sample(data: &dyn Dataset, index: usize) -> (Vec<f32>, i32) {
+    let (mut pixels, mut label) = (vec![0.0; data.image().elements() as usize], [-1]);
+    data.read(index, Input::Pixels(&mut pixels), &mut label).expect("it is whole");
+    (pixels, label[0])
+}
+
+const COLOUR: Shape = Shape { height: 2, width: 2, channels: 3 };
+
+#[test]
+fn a_folder_of_images_holds_every_tenth_of_each_class_out() {
+    let folder = tempfile::tempdir().expect("there is a temporary folder");
+    let path = folder.path();
+    for number in 0..20u8 {
+        picture(&path.join(format!("ant/{number:02}.png")), [2, 2], [number, 100, 0]);
+    }
+    for number in 0..5u8 {
+        picture(&path.join(format!("bee/deep/{number}.PNG")), [2, 2], [200, 100, number]);
+    }
+    write(path, ".hidden", b"is not looked at");
+    let split = image_folder(path, COLOUR).expect("it is whole");
+    assert_eq!((split.train.len(), split.test.len(), split.train.classes()), (23, 2, 2));
+    let labels: Vec<i32> = (0..23).map(|i| sample(&*split.train, i).1).collect();
+    assert_eq!(labels, [vec![0; 18], vec![1; 5]].concat(), "classes in the order of their names");
+    // The tenth and the twentieth; the second channel never changes.
+    let [tenth, twentieth] = [0, 1].map(|i| sample(&*split.test, i).0);
+    assert_eq!((tenth[1], twentieth[1]), (0.0, 0.0));
+    let reds: Vec<f64> = (0..20).filter(|n| n % 10 != 9).map(f64::from).chain([200.0; 5]).collect();
+    let mean = reds.iter().sum::<f64>() / 23.0;
+    let deviation = (reds.iter().map(|r| r * r).sum::<f64>() / 23.0 - mean * mean).sqrt();
+    let expected = |red: f32| (red - mean as f32) * (1.0 / deviation) as f32;
+    assert_eq!((tenth[0], twentieth[0]), (expected(9.0), expected(19.0)), "to the bit");
+    // All together are the same as one by one.
+    let (mut pixels, mut labels) = (vec![0.0; 23 * 12], vec![-1; 23]);
+    let order: Vec<usize> = (0..23).rev().collect();
+    split.train.read_all(&order, Input::Pixels(&mut pixels), &mut labels).expect("they are whole");
+    for (place, index) in order.iter().enumerate() {
+        let one = (pixels[place * 12..(place + 1) * 12].to_vec(), labels[place]);
+        assert_eq!(one, sample(&*split.train, *index));
+    }
+}
+
+#[test]
+fn an_image_becomes_the_size_and_the_channels_of_the_network() {
+    let folder = tempfile::tempdir().expect("there is a temporary folder");
+    let path = folder.path();
+    for part in ["train", "val"] {
+        picture(&path.join(part).join("black/0.png"), [2, 2], [0; 3]);
+        picture(&path.join(part).join("white/0.png"), [2, 2], [255; 3]);
+    }
+    write(path, "words.txt", b"is not looked at beside the parts");
+    let save = |name: &str, [width, height]: [u32; 2], kind: ColorType, bytes: &[u8]| {
+        let file = path.join("val/white").join(name);
+        save_buffer_with_format(file, bytes, width, height, kind, ImageFormat::Png)
+            .expect("it can be written");
+    };
+    // Of 8x4 pixels the middle 4x4 stays; each new pixel is of four old ones and those around.
+    let row = [[9u8; 2], [255; 2], [0; 2], [9; 2]].concat();
+    save("1.png", [8, 4], ColorType::L8, &row.repeat(4));
+    save("2.png", [2, 2], ColorType::Rgba8, &[255, 0, 0, 7].repeat(4));
+    let sixteen: Vec<u8> = [0xffffu16, 0x8000, 0, 0xffff].into_iter().flat_map(u16::to_ne_bytes).collect();
+    save("3.png", [2, 2], ColorType::L16, &sixteen);
+    picture(&path.join("val/white/4.jpg"), [2, 2], [255; 3]);
+    let split = image_folder(path, COLOUR).expect("it is whole");
+    assert_eq!((split.train.len(), split.test.len()), (2, 6));
+    // Half of the training pixels are 0, half 255: mean and deviation are 127.5.
+    let bytes = |index: usize| -> Vec<f32> {
+        sample(&*split.test, index).0.iter().map(|p| (p * 127.5 + 127.5).round()).collect()
+    };
+    assert_eq!(bytes(1), [255.0; 12]);
+    let scaled = bytes(2);
+    assert!(scaled[0] > 180.0 && scaled[3] < 75.0 && scaled[..6] == scaled[6..], "{scaled:?}");
+    assert_eq!(bytes(3), [255.0, 0.0, 0.0].repeat(4), "what is transparent is left out");
+    assert_eq!(bytes(4), [[255.0; 3], [128.0; 3], [0.0; 3], [255.0; 3]].concat());
+    assert_eq!(bytes(5), [255.0; 12]);
+    let grey = image_folder(path, Shape { channels: 1, ..COLOUR }).expect("it is whole");
+    let red = sample(&*grey.test, 3).0[0] * 127.5 + 127.5;
+    assert_eq!(red.round(), 54.0, "0.2126 of 255");
+    fails(image_folder(path, Shape { channels: 4, ..COLOUR }), &["1 (grey) or 3", "found 4"]);
+}
+
+#[test]
+fn a_folder_of_images_that_is_not_whole_is_refused_by_name() {
+    let folder = tempfile::tempdir().expect("there is a temporary folder");
+    let path = folder.path();
+    let of = || image_folder(path, COLOUR);
+    fails(
+        image_folder(&path.join("none"), COLOUR),
+        &["none`", "a folder of JPEG or PNG files for each class"],
+    );
+    fails(of(), &["is empty", "for each class"]);
+    for number in 0..10 {
+        picture(&path.join(format!("ant/{number}.jpg")), [40, 40], [number * 20, 50, 90]);
+    }
+    fails(of(), &["single class `ant`"]);
+    std::fs::create_dir(path.join("bee")).expect("a folder can be made");
+    fails(of(), &["bee`: is a class without images"]);
+    picture(&path.join("bee/0.png"), [40, 40], [1, 2, 3]);
+    let named = |split: Split| (split.train.name().to_owned(), split.test.name().to_owned());
+    let whole = named(of().expect("it is whole"));
+    assert!(whole.0.starts_with("images-train-") && whole.1.starts_with("images-test-"), "{whole:?}");
+
+    write(path, "stray.png", b"x");
+    fails(of(), &["stray.png`", "beside the class folders"]);
+    std::fs::remove_file(path.join("stray.png")).expect("it was written");
+    let spoilt = |name: &str, bytes: &[u8], expected: &[&str]| {
+        write(path, name, bytes);
+        fails(of(), expected);
+        std::fs::remove_file(path.join(name)).expect("it was written");
+    };
+    spoilt("bee/1.webp", b"x", &["1.webp`", "convert it"]);
+    spoilt("bee/1.png", b"", &["1.png`", "the file is empty"]);
+    spoilt("bee/1.png", b"no image", &["1.png`", "cannot be decoded"]);
+    let jpeg = std::fs::read(path.join("ant/3.jpg")).expect("it was written");
+    spoilt("bee/1.jpg", &jpeg[..jpeg.len() - 20], &["1.jpg`", "cut short", "take it out"]);
+    spoilt("bee/1.jpg", &jpeg[..30], &["1.jpg`", "cannot be decoded"]);
+    let png = std::fs::read(path.join("bee/0.png")).expect("it was written");
+    spoilt("bee/1.png", &png[..png.len() - 20], &["1.png`", "cannot be decoded"]);
+    std::os::unix::fs::symlink(path, path.join("bee/loop")).expect("a link can be made");
+    fails(of(), &["loop/bee`", "a folder that it lies in"]);
+    std::fs::remove_file(path.join("bee/loop")).expect("it was made");
+    std::os::unix::fs::symlink("nowhere", path.join("bee/2.png")).expect("a link can be made");
+    fails(of(), &["2.png`", "it is a link"]);
+    std::fs::remove_file(path.join("bee/2.png")).expect("it was made");
+    assert_eq!(named(of().expect("it is whole")), whole);
+    picture(&path.join("bee/1.png"), [40, 40], [1, 2, 3]);
+    assert_ne!(named(of().expect("it is whole")), whole, "the name tells one set from another");
+
+    let parts = tempfile::tempdir().expect("there is a temporary folder");
+    let of = || image_folder(parts.path(), COLOUR);
+    picture(&parts.path().join("train/ant/0.png"), [2, 2], [0; 3]);
+    picture(&parts.path().join("train/bee/0.png"), [2, 2], [9; 3]);
+    fails(of(), &["neither `val` nor `test`", "every tenth"]);
+    fails(image_folder(&parts.path().join("train"), COLOUR), &["no class of 10 images"]);
+    picture(&parts.path().join("test/cow/0.png"), [2, 2], [9; 3]);
+    fails(of(), &["test/cow`", "is a class that", "train` does not have"]);
+}
+
+#[test]
+fn an_image_that_is_spoilt_later_is_told_where_it_is_read() {
+    let folder = tempfile::tempdir().expect("there is a temporary folder");
+    let path = folder.path();
+    (0..12).for_each(|i| picture(&path.join(format!("{}/{i:02}.png", ["a", "b"][i % 2])), [2, 2], [9; 3]));
+    (0..10).for_each(|i| picture(&path.join(format!("a/x{i}.png")), [2, 2], [7; 3]));
+    let split = image_folder(path, COLOUR).expect("it is whole");
+    write(path, "a/02.png", b"spoilt");
+    write(path, "a/04.png", b"spoilt");
+    let (mut pixels, mut labels) = (vec![0.0; 48], vec![-1; 4]);
+    let read = split.train.read_all(&[0, 1, 2, 3], Input::Pixels(&mut pixels), &mut labels);
+    let error = read.expect_err("two are spoilt").to_string();
+    assert!(error.contains("a/02.png`: cannot be decoded"), "{error}");
+}
+
+#[test]
+fn tokens_are_read_piece_by_piece() {
+    let folder = tempfile::tempdir().expect("there is a temporary folder");
+    let path = folder.path();
+    let bytes =
+        |tokens: &mut dyn Iterator<Item = u16>| tokens.flat_map(u16::to_le_bytes).collect::<Vec<u8>>();
+    let of = |name: &str, length, vocabulary| token_file(&path.join(name), length, vocabulary);
+    fails(of("text.bin", 4, None), &["text.bin`", "expected tokens"]);
+    write(path, "text.bin", &bytes(&mut (0..100).map(|i| 500 + i)));
+    let split = of("text.bin", 4, None).expect("it is long enough");
+    assert_eq!((split.train.len(), split.test.len(), split.train.classes()), (22, 2, 600));
+    let piece = |data: &dyn Dataset, index| {
+        let (mut tokens, mut labels) = ([-1; 4], [-1; 4]);
+        data.read(index, Input::Tokens(&mut tokens), &mut labels).map(|()| (tokens, labels))
+    };
+    assert_eq!(piece(&*split.train, 1).expect("it is there"), ([504, 505, 506, 507], [505, 506, 507, 508]));
+    assert_eq!(piece(&*split.test, 1).expect("it is there"), ([594, 595, 596, 597], [595, 596, 597, 598]));
+    let small = of("text.bin", 4, Some(506)).expect("tokens are looked at when they are read");
+    assert_eq!((small.train.classes(), small.train.holds_tokens()), (506, true));
+    assert!(piece(&*small.train, 0).is_ok());
+    let error = piece(&*small.train, 1).expect_err("506 is beyond it").to_string();
+    assert!(error.contains("token 506 at place 6 is beyond the vocabulary of 506"), "{error}");
+
+    write(path, "train.bin", &bytes(&mut (0..50)));
+    write(path, "val.bin", &bytes(&mut (70..80)));
+    for name in ["", "train.bin"] {
+        let split = of(name, 4, None).expect("both are there");
+        assert_eq!((split.train.len(), split.test.len(), split.train.classes()), (12, 2, 80));
+        assert_eq!(piece(&*split.test, 0).expect("it is there"), ([70, 71, 72, 73], [71, 72, 73, 74]));
+    }
+    fails(of("", 12, None), &["val.bin`", "pieces of 1 to 9"]);
+    fails(of("text.bin", 0, None), &["pieces of 1 to"]);
+    let before = of("text.bin", 4, None).expect("it is there").train.name().to_owned();
+    write(path, "text.bin", &bytes(&mut (0..100).map(|i| 501 + i)));
+    assert_ne!(of("text.bin", 4, None).expect("it is there").train.name(), before);
+    write(path, "text.bin", &[1, 2, 3]);
+    fails(of("text.bin", 1, None), &["has 3 bytes, an odd number"]);
+    write(path, "text.bin", &[]);
+    fails(of("text.bin", 1, None), &["is empty"]);
+    write(path, "text.npy", b"\x93NUMPY");
+    fails(of("text.npy", 1, None), &["array of NumPy", "tofile('train.bin')"]);
 }

@@ -200,11 +200,12 @@ impl Dataset for Unlabelled {
     fn classes(&self) -> u32 {
         self.0.classes()
     }
-    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) {
-        self.0.read(index, input, labels);
+    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) -> Result<(), RuntimeError> {
+        self.0.read(index, input, labels)?;
         if index % 3 == 1 {
             labels[0] = -1;
         }
+        Ok(())
     }
 }
 
@@ -353,9 +354,9 @@ impl Dataset for Later {
     fn classes(&self) -> u32 {
         self.0.classes()
     }
-    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) {
+    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) -> Result<(), RuntimeError> {
         let place = self.1.iter().position(|sample| *sample as usize == index).expect("all are in it");
-        self.0.read(self.1[(place + self.2) % self.1.len()] as usize, input, labels);
+        self.0.read(self.1[(place + self.2) % self.1.len()] as usize, input, labels)
     }
 }
 

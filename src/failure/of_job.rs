@@ -225,7 +225,7 @@ fn of_network(error: &NetworkError) -> Failure {
 fn of_data(error: &DataError) -> Failure {
     let failure = Failure::usage(error);
     match error {
-        DataError::Images { .. } => failure.help("choose --data text, text:FILE or synthetic"),
+        DataError::Images { .. } => failure.help("choose --data text, text:FILE, tokens:FILE or synthetic"),
         DataError::Texts { .. } => {
             failure.help("choose other --data; texts are for networks such as lstm or gpt-tiny")
         }

@@ -3,7 +3,7 @@
 use crate::error::{DataError, Error};
 use crate::request::NetworkRequest;
 use plimsoll_ir::Bytes;
-use plimsoll_ir::network::{Network, NetworkSpec, Shape};
+use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Shape};
 use plimsoll_networks::onnx::name_in_file;
 use plimsoll_networks::{build, usual};
 use plimsoll_runtime::cpu;
@@ -14,6 +14,10 @@ use std::str::FromStr;
 
 /// Characters of a text, where neither the network nor the request says.
 const USUAL_LENGTH: u32 = 128;
+
+/// Images, where neither the network nor the request says.
+const USUAL_IMAGES: NetworkSpec =
+    NetworkSpec { name: String::new(), image: [32; 2], channels: 3, classes: 10 };
 
 /// What to train on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +32,10 @@ pub enum DataSource {
     Cifar10(PathBuf),
     /// A text file of the user's, or the text that comes with Plimsoll: what character comes next.
     Text(Option<PathBuf>),
+    /// A folder with a folder of images for each class.
+    Images(PathBuf),
+    /// A file of tokens, or a folder with `train.bin`: what token comes next.
+    Tokens(PathBuf),
 }
 
 /// Samples of `synthetic` without a number.
@@ -42,13 +50,19 @@ impl DataSource {
             DataSource::Mnist(_) => "mnist",
             DataSource::Cifar10(_) => "cifar10",
             DataSource::Text(_) => "text",
+            DataSource::Images(_) => "images",
+            DataSource::Tokens(_) => "tokens",
         }
     }
 
     /// The file or folder of the user's that it is read from.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            DataSource::Mnist(path) | DataSource::Cifar10(path) | DataSource::Text(Some(path)) => Some(path),
+            DataSource::Mnist(path)
+            | DataSource::Cifar10(path)
+            | DataSource::Text(Some(path))
+            | DataSource::Images(path)
+            | DataSource::Tokens(path) => Some(path),
             DataSource::Digits | DataSource::Synthetic(_) | DataSource::Text(None) => None,
         }
     }
@@ -60,6 +74,8 @@ impl DataSource {
             DataSource::Mnist(path) => DataSource::Mnist(whole(path)),
             DataSource::Cifar10(path) => DataSource::Cifar10(whole(path)),
             DataSource::Text(Some(path)) => DataSource::Text(Some(whole(path))),
+            DataSource::Images(path) => DataSource::Images(whole(path)),
+            DataSource::Tokens(path) => DataSource::Tokens(whole(path)),
             other => other.clone(),
         }
     }
@@ -80,8 +96,8 @@ impl fmt::Display for DataSource {
 impl FromStr for DataSource {
     type Err = String;
     fn from_str(text: &str) -> Result<DataSource, String> {
-        let wanted = "data is `digits`, `text`, `synthetic`, `synthetic:SAMPLES`, `mnist:FOLDER`, `cifar10:FOLDER` or \
-                      `text:FILE`";
+        let wanted = "data is `digits`, `text`, `synthetic`, `synthetic:SAMPLES`, `images:FOLDER`, `text:FILE`, \
+                      `tokens:FILE`, `mnist:FOLDER` or `cifar10:FOLDER`";
         match text.split_once(':') {
             None if text == "digits" => Ok(DataSource::Digits),
             None if text == "text" => Ok(DataSource::Text(None)),
@@ -93,12 +109,14 @@ impl FromStr for DataSource {
                     format!("`{count}` is no number of samples from 1 to {}; {wanted}", u32::MAX)
                 })
             }
-            Some((kind @ ("text" | "mnist" | "cifar10"), "")) => {
+            Some((kind @ ("text" | "mnist" | "cifar10" | "images" | "tokens"), "")) => {
                 Err(format!("`{kind}:` names no file or folder; {wanted}"))
             }
             Some(("text", file)) => Ok(DataSource::Text(Some(file.into()))),
             Some(("mnist", folder)) => Ok(DataSource::Mnist(folder.into())),
             Some(("cifar10", folder)) => Ok(DataSource::Cifar10(folder.into())),
+            Some(("images", folder)) => Ok(DataSource::Images(folder.into())),
+            Some(("tokens", file)) => Ok(DataSource::Tokens(file.into())),
             _ => Err(wanted.into()),
         }
     }
@@ -107,18 +125,23 @@ impl FromStr for DataSource {
 /// Reads or makes the data for a network of the zoo, by its name and what was asked for.
 pub(crate) fn open(source: &DataSource, name: &str, request: &NetworkRequest) -> Result<Split, Error> {
     match source {
-        DataSource::Text(file) => {
-            let usual = usual_text(name).map_or(USUAL_LENGTH, |spec| spec.image[0]);
-            text(file.as_deref(), request.image.unwrap_or([usual, 1]))
+        DataSource::Text(file) => text(file.as_deref(), request.image.unwrap_or_else(|| usual_length(name))),
+        DataSource::Tokens(file) => {
+            tokens(file, request.image.unwrap_or_else(|| usual_length(name)), request.classes)
+        }
+        DataSource::Images(folder) => {
+            let usual = usual(name).filter(|spec| spec.image[1] != 1).unwrap_or(USUAL_IMAGES);
+            let [height, width] = request.image.unwrap_or(usual.image);
+            let channels = request.channels.unwrap_or(usual.channels);
+            Ok(data::image_folder(folder, Shape { height, width, channels })?)
         }
         DataSource::Synthetic(_) => {
-            let images = NetworkSpec { name: name.to_owned(), image: [32; 2], channels: 3, classes: 10 };
-            let usual = usual_text(name).unwrap_or(images);
+            let usual = usual_text(name).unwrap_or(USUAL_IMAGES);
             let network = build(&NetworkSpec {
                 image: request.image.unwrap_or(usual.image),
                 channels: request.channels.unwrap_or(usual.channels),
                 classes: request.classes.unwrap_or(usual.classes),
-                ..usual
+                name: name.to_owned(),
             })?;
             of_network(source, &network)
         }
@@ -129,11 +152,26 @@ pub(crate) fn open(source: &DataSource, name: &str, request: &NetworkRequest) ->
 /// Reads or makes the data for a network.
 pub fn of_network(source: &DataSource, network: &Network) -> Result<Split, Error> {
     match source {
-        DataSource::Text(_) if !network.takes_tokens() => {
+        DataSource::Text(_) | DataSource::Tokens(_) if !network.takes_tokens() => {
             let network = network.spec.name.clone();
             Err(DataError::Texts { network, data: format!("data `{source}`") }.into())
         }
+        DataSource::Images(_) if network.takes_tokens() => {
+            let network = network.spec.name.clone();
+            Err(DataError::Images { network, data: format!("data `{source}`") }.into())
+        }
         DataSource::Text(file) => text(file.as_deref(), network.spec.image),
+        DataSource::Tokens(file) => {
+            let vocabularies = network.layers.iter().filter_map(|layer| match layer.kind {
+                LayerKind::Embedding { vocabulary, .. } => Some(vocabulary),
+                _ => None,
+            });
+            tokens(file, network.spec.image, vocabularies.chain([network.spec.classes]).min())
+        }
+        DataSource::Images(folder) => {
+            let NetworkSpec { image: [height, width], channels, .. } = network.spec;
+            Ok(data::image_folder(folder, Shape { height, width, channels })?)
+        }
         DataSource::Synthetic(samples) => {
             // Samples are made when they are read; only their order in an epoch is held, four bytes each.
             let order = Bytes(samples.saturating_mul(4));
@@ -167,6 +205,19 @@ fn text(file: Option<&Path>, [length, width]: [u32; 2]) -> Result<Split, Error> 
     })
 }
 
+/// Opens a file of tokens, cut to so many by 1.
+fn tokens(file: &Path, [length, width]: [u32; 2], vocabulary: Option<u32>) -> Result<Split, Error> {
+    if width != 1 {
+        return Err(DataError::TextWidth { length, width }.into());
+    }
+    Ok(data::token_file(file, length, vocabulary)?)
+}
+
+/// Of texts, where the request does not say.
+fn usual_length(name: &str) -> [u32; 2] {
+    [usual_text(name).map_or(USUAL_LENGTH, |spec| spec.image[0]), 1]
+}
+
 /// What a network for texts was made for; none for other networks.
 pub(crate) fn usual_text(name: &str) -> Option<NetworkSpec> {
     usual(name).filter(|spec| spec.image[1] == 1)
@@ -194,7 +245,16 @@ mod tests {
 
     #[test]
     fn a_data_source_is_written_as_it_is_read() {
-        for text in ["digits", "text", "synthetic:12", "mnist:a/b", "cifar10:c", "text:a:b.txt"] {
+        for text in [
+            "digits",
+            "text",
+            "synthetic:12",
+            "mnist:a/b",
+            "cifar10:c",
+            "text:a:b.txt",
+            "images:a/b",
+            "tokens:a.bin",
+        ] {
             let source: DataSource = text.parse().expect("it is one");
             assert_eq!(source.to_string(), text);
             assert!(text.starts_with(source.kind()));

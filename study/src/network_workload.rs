@@ -110,7 +110,8 @@ impl NetworkWorkload {
         setup: Setup,
     ) -> Result<NetworkWorkload, Error> {
         let own = match source {
-            DataSource::Synthetic(_) => None,
+            // Images are scaled to what the network takes.
+            DataSource::Synthetic(_) | DataSource::Images(_) => None,
             _ => {
                 let image = data::open(source, "", request)?.train.image();
                 Some([image.height, image.width])

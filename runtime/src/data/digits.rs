@@ -40,7 +40,7 @@ mod tests {
         for (count, set) in counts.iter_mut().zip([&train, &test]) {
             for i in 0..set.len() {
                 let mut label = [-1];
-                set.read(i, Input::Pixels(&mut pixels), &mut label);
+                set.read(i, Input::Pixels(&mut pixels), &mut label).expect("it is in memory");
                 count[label[0] as usize] += 1;
             }
         }

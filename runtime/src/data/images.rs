@@ -1,6 +1,7 @@
 //! A set of images in memory, one byte a pixel and channel.
 
 use super::{Dataset, Input, Split};
+use crate::error::RuntimeError;
 use plimsoll_ir::network::Shape;
 
 /// Images in memory, normalised as they are read: (pixel - mean) / standard deviation, per channel.
@@ -22,7 +23,9 @@ pub(super) type Samples = (Vec<u8>, Vec<u8>);
 impl Images {
     /// A training and a test set, both normalised with mean and deviation of the training set.
     pub(super) fn split(name: &str, image: Shape, classes: u32, train: Samples, test: Samples) -> Split {
-        let scales = scales(&train.0, image.channels as usize);
+        let mut sums = Sums::new(image.channels);
+        sums.add(&train.0);
+        let scales = sums.scales();
         let of = |part: &str, (pixels, labels): Samples| {
             let name = format!("{name}-{part}");
             Box::new(Images { name, image, classes, pixels, labels, scales: scales.clone() })
@@ -31,23 +34,56 @@ impl Images {
     }
 }
 
-/// From exact integer sums, so that no order of adding can matter.
-fn scales(pixels: &[u8], channels: usize) -> Vec<(f32, f32)> {
-    let mut sums = vec![(0u64, 0u64); channels];
-    for position in pixels.chunks_exact(channels) {
-        for (sum, pixel) in sums.iter_mut().zip(position) {
-            sum.0 += u64::from(*pixel);
-            sum.1 += u64::from(*pixel) * u64::from(*pixel);
+/// Sums of pixels and of their squares, of each channel: exact integers, so that no order of adding can matter.
+pub(super) struct Sums {
+    channels: Vec<(u64, u64)>,
+    positions: u64,
+}
+
+impl Sums {
+    pub(super) fn new(channels: u32) -> Sums {
+        Sums { channels: vec![(0, 0); channels as usize], positions: 0 }
+    }
+
+    pub(super) fn add(&mut self, pixels: &[u8]) {
+        for position in pixels.chunks_exact(self.channels.len()) {
+            for (sum, pixel) in self.channels.iter_mut().zip(position) {
+                sum.0 += u64::from(*pixel);
+                sum.1 += u64::from(*pixel) * u64::from(*pixel);
+            }
+            self.positions += 1;
         }
     }
-    let count = (pixels.len() / channels).max(1) as f64;
-    let scale = |(sum, squares): (u64, u64)| {
-        let mean = sum as f64 / count;
-        let variance = squares as f64 / count - mean * mean;
-        // A channel that never changes carries nothing; it becomes zeros.
-        (mean as f32, if variance > 0.0 { (1.0 / variance.sqrt()) as f32 } else { 0.0 })
-    };
-    sums.into_iter().map(scale).collect()
+
+    /// Those of others, too.
+    pub(super) fn join(&mut self, others: &Sums) {
+        for (sum, other) in self.channels.iter_mut().zip(&others.channels) {
+            *sum = (sum.0 + other.0, sum.1 + other.1);
+        }
+        self.positions += others.positions;
+    }
+
+    /// Mean and 1 / standard deviation of each channel.
+    pub(super) fn scales(&self) -> Vec<(f32, f32)> {
+        let count = self.positions.max(1) as f64;
+        let scale = |(sum, squares): &(u64, u64)| {
+            let mean = *sum as f64 / count;
+            let variance = *squares as f64 / count - mean * mean;
+            // A channel that never changes carries nothing; it becomes zeros.
+            (mean as f32, if variance > 0.0 { (1.0 / variance.sqrt()) as f32 } else { 0.0 })
+        };
+        self.channels.iter().map(scale).collect()
+    }
+}
+
+/// Pixels as a network takes them: (pixel - mean) / standard deviation, per channel.
+pub(super) fn normalise(raw: &[u8], scales: &[(f32, f32)], pixels: &mut [f32]) {
+    let channels = scales.len();
+    for (to, from) in pixels.chunks_exact_mut(channels).zip(raw.chunks_exact(channels)) {
+        for ((value, byte), (mean, scale)) in to.iter_mut().zip(from).zip(scales) {
+            *value = (f32::from(*byte) - mean) * scale;
+        }
+    }
 }
 
 impl Dataset for Images {
@@ -67,16 +103,12 @@ impl Dataset for Images {
         self.classes
     }
 
-    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) {
+    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) -> Result<(), RuntimeError> {
         let size = self.image.elements() as usize;
         let raw = &self.pixels[index * size..(index + 1) * size];
-        let channels = self.scales.len();
-        for (to, from) in input.pixels().chunks_exact_mut(channels).zip(raw.chunks_exact(channels)) {
-            for ((value, byte), (mean, scale)) in to.iter_mut().zip(from).zip(&self.scales) {
-                *value = (f32::from(*byte) - mean) * scale;
-            }
-        }
+        normalise(raw, &self.scales, input.pixels());
         labels[0] = i32::from(self.labels[index]);
+        Ok(())
     }
 }
 
@@ -91,8 +123,8 @@ mod tests {
         let split = Images::split("tiny", image, 2, train.clone(), train);
         let mut pixels = [[0.0; 4]; 2];
         let mut labels = [-1; 2];
-        split.train.read(0, Input::Pixels(&mut pixels[0]), &mut labels[..1]);
-        split.test.read(1, Input::Pixels(&mut pixels[1]), &mut labels[1..]);
+        split.train.read(0, Input::Pixels(&mut pixels[0]), &mut labels[..1]).expect("it is in memory");
+        split.test.read(1, Input::Pixels(&mut pixels[1]), &mut labels[1..]).expect("it is in memory");
         assert_eq!(labels, [0, 1]);
         let first: Vec<f32> = pixels.iter().flat_map(|p| [p[0], p[2]]).collect();
         assert!(first.iter().sum::<f32>().abs() < 1e-6);

@@ -2,24 +2,28 @@
 //!
 //! A set gives any sample as normalised f32 pixels, `[height][width][channels]`, or as tokens, and its labels: one class, or
 //! one for each pixel or token. Two sets are in the binary ([`digits()`], [`text()`]); others are read from files that the
-//! user has ([`mnist()`], [`cifar10()`], [`text_file()`]); [`synthetic()`] makes one of any shape. Every order and every
+//! user has ([`mnist()`], [`cifar10()`], [`text_file()`], and sample by sample [`image_folder()`] and [`token_file()`]); [`synthetic()`] makes one of any shape. Every order and every
 //! synthetic pixel is drawn from a seed by counter, so a run can be repeated and resumed.
 //!
-//! What it deliberately does not do: download, decompress, resize or augment.
+//! What it deliberately does not do: download, decompress archives or augment.
 
 mod cifar;
 mod digits;
+mod image_folder;
 mod images;
 mod mnist;
 mod synthetic;
 mod text;
+mod tokens;
 
 pub use cifar::cifar10;
 pub use digits::digits;
+pub use image_folder::image_folder;
 pub use images::Images;
 pub use mnist::mnist;
 pub use synthetic::{synthetic, synthetic_like};
 pub use text::{text, text_file};
+pub use tokens::token_file;
 
 use crate::error::RuntimeError;
 use plimsoll_ir::network::Shape;
@@ -41,6 +45,14 @@ impl<'a> Input<'a> {
         match self {
             Input::Pixels(pixels) => pixels,
             Input::Tokens(_) => panic!("a set of images was asked for tokens"),
+        }
+    }
+
+    /// The places of samples of so many elements.
+    fn split(self, elements: usize) -> Box<dyn Iterator<Item = Input<'a>> + 'a> {
+        match self {
+            Input::Pixels(all) => Box::new(all.chunks_exact_mut(elements).map(Input::Pixels)),
+            Input::Tokens(all) => Box::new(all.chunks_exact_mut(elements).map(Input::Tokens)),
         }
     }
 
@@ -84,7 +96,16 @@ pub trait Dataset: Send + Sync {
 
     /// Gives sample `index` and its labels, as many as [`Dataset::labels`]. Panics where there is no such sample, or where
     /// `input` is of the other kind.
-    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]);
+    /// Errors: its file cannot be read, or is not whole.
+    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) -> Result<(), RuntimeError>;
+
+    /// Gives some samples one behind the other, each as [`Dataset::read`] gives it. A set whose samples take long shares them
+    /// among threads.
+    fn read_all(&self, samples: &[usize], input: Input<'_>, labels: &mut [i32]) -> Result<(), RuntimeError> {
+        let places =
+            input.split(self.image().elements() as usize).zip(labels.chunks_exact_mut(self.labels()));
+        samples.iter().zip(places).try_for_each(|(sample, (input, labels))| self.read(*sample, input, labels))
+    }
 }
 
 /// A set to train on and one to test with.
@@ -135,23 +156,27 @@ impl Batch {
     }
 
     /// Reads these samples, at most as many as the batch has; the rest becomes zeros with the label -1.
-    pub(crate) fn fill(&mut self, data: &dyn Dataset, samples: impl Iterator<Item = usize>) {
-        let (n, each) = (self.elements, self.labels_each);
-        let places = self.labels.len() / each;
-        let mut filled = 0;
-        for sample in samples.take(places) {
-            let input = match &mut self.input {
-                Words::Pixels(all) => Input::Pixels(&mut all[filled * n..(filled + 1) * n]),
-                Words::Tokens(all) => Input::Tokens(&mut all[filled * n..(filled + 1) * n]),
-            };
-            data.read(sample, input, &mut self.labels[filled * each..(filled + 1) * each]);
-            filled += 1;
-        }
-        match &mut self.input {
-            Words::Pixels(all) => all[filled * n..].fill(0.0),
-            Words::Tokens(all) => all[filled * n..].fill(0),
-        }
-        self.labels[filled * each..].fill(-1);
+    pub(crate) fn fill(
+        &mut self,
+        data: &dyn Dataset,
+        samples: impl Iterator<Item = usize>,
+    ) -> Result<(), RuntimeError> {
+        let places = self.labels.len() / self.labels_each;
+        let samples: Vec<usize> = samples.take(places).collect();
+        let (labels, rest) = self.labels.split_at_mut(samples.len() * self.labels_each);
+        rest.fill(-1);
+        let end = samples.len() * self.elements;
+        let input = match &mut self.input {
+            Words::Pixels(all) => {
+                all[end..].fill(0.0);
+                Input::Pixels(&mut all[..end])
+            }
+            Words::Tokens(all) => {
+                all[end..].fill(0);
+                Input::Tokens(&mut all[..end])
+            }
+        };
+        data.read_all(&samples, input, labels)
     }
 
     pub(crate) fn images(&self) -> &[u8] {
@@ -216,8 +241,8 @@ mod tests {
     fn a_batch_that_is_not_full_ends_with_samples_that_do_not_count() {
         let split = digits();
         let mut batch = Batch::new(4, &*split.train);
-        batch.fill(&*split.train, 0..4);
-        batch.fill(&*split.train, 10..12);
+        batch.fill(&*split.train, 0..4).expect("they are in memory");
+        batch.fill(&*split.train, 10..12).expect("they are in memory");
         assert!(batch.labels[..2].iter().all(|l| *l >= 0));
         assert_eq!(batch.labels[2..], [-1, -1]);
         let Words::Pixels(pixels) = &batch.input else { panic!("the digits are images") };
@@ -229,7 +254,7 @@ mod tests {
     fn a_batch_of_texts_has_a_label_for_every_token() {
         let split = text(10).expect("the text is longer");
         let mut batch = Batch::new(3, &*split.train);
-        batch.fill(&*split.train, 4..6);
+        batch.fill(&*split.train, 4..6).expect("it is in memory");
         assert_eq!((batch.images().len(), batch.labels.len()), (3 * 10 * 4, 30));
         let Words::Tokens(tokens) = &batch.input else { panic!("a text is tokens") };
         assert_eq!(tokens[1..20], batch.labels[..19], "the pieces lie end to end");

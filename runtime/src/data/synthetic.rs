@@ -6,6 +6,7 @@
 //! What it deliberately does not do: look like anything.
 
 use super::{Dataset, Input};
+use crate::error::RuntimeError;
 use plimsoll_ir::network::{LayerKind, Network, Shape};
 use plimsoll_ir::philox::{philox4x32, unit_f32};
 
@@ -133,7 +134,7 @@ impl Dataset for Synthetic {
         self.vocabulary.is_some()
     }
 
-    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) {
+    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) -> Result<(), RuntimeError> {
         assert!(index < self.samples, "sample {index} of {}", self.samples);
         match self.vocabulary {
             Some(vocabulary) => self.read_text(index, vocabulary, input.tokens(), labels),
@@ -144,6 +145,7 @@ impl Dataset for Synthetic {
             }
             None => self.read_map(index, input.pixels(), labels),
         }
+        Ok(())
     }
 }
 
@@ -156,7 +158,9 @@ mod tests {
         let image = Shape { height: 5, width: 3, channels: 2 };
         let read = |seed: u64, index: usize| {
             let (mut pixels, mut label) = (vec![0.0; 30], [-1]);
-            synthetic(image, 3, 9, seed).read(index, Input::Pixels(&mut pixels), &mut label);
+            synthetic(image, 3, 9, seed)
+                .read(index, Input::Pixels(&mut pixels), &mut label)
+                .expect("it is made");
             (label[0], pixels)
         };
         assert_eq!(read(1, 4), read(1, 4));
@@ -170,14 +174,14 @@ mod tests {
         let image = Shape { height: 16, width: 4, channels: 3 };
         let map = Synthetic { image, classes: 5, samples: 2, seed: 1, labels: 64, vocabulary: None };
         let (mut pixels, mut labels) = (vec![0.0; 192], vec![-1; 64]);
-        map.read(1, Input::Pixels(&mut pixels), &mut labels);
+        map.read(1, Input::Pixels(&mut pixels), &mut labels).expect("it is made");
         assert!(labels.chunks(RUN).all(|run| run.iter().all(|l| *l == run[0] && (0..5).contains(l))));
         assert!(labels.iter().any(|l| *l != labels[0]));
 
         let image = Shape { height: 1000, width: 1, channels: 1 };
         let text = Synthetic { image, classes: 7, samples: 2, seed: 1, labels: 1000, vocabulary: Some(7) };
         let (mut tokens, mut labels) = (vec![-1; 1000], vec![-1; 1000]);
-        text.read(1, Input::Tokens(&mut tokens), &mut labels);
+        text.read(1, Input::Tokens(&mut tokens), &mut labels).expect("it is made");
         assert_eq!(tokens[1..], labels[..999], "what comes next");
         let follows = tokens.iter().zip(&labels).filter(|(t, l)| (5 * **t + 3) % 7 == **l).count();
         assert!((720..860).contains(&follows), "{follows}");

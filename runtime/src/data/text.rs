@@ -100,12 +100,13 @@ impl Dataset for Text {
         true
     }
 
-    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) {
+    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) -> Result<(), RuntimeError> {
         assert!(index < self.pieces, "piece {index} of {}", self.pieces);
         let length = self.length as usize;
         let first = self.first + index * length;
         input.tokens().copy_from_slice(&self.tokens[first..first + length]);
         labels.copy_from_slice(&self.tokens[first + 1..first + 1 + length]);
+        Ok(())
     }
 }
 
@@ -115,7 +116,7 @@ mod tests {
 
     fn piece(data: &dyn Dataset, index: usize) -> (Vec<i32>, Vec<i32>) {
         let (mut tokens, mut labels) = (vec![-1; data.labels()], vec![-1; data.labels()]);
-        data.read(index, Input::Tokens(&mut tokens), &mut labels);
+        data.read(index, Input::Tokens(&mut tokens), &mut labels).expect("it is in memory");
         (tokens, labels)
     }
 

@@ -56,7 +56,7 @@ impl Trainer {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             plan: self.plan.clone(),
             data: DataName { name: data.name().to_owned(), samples: data.len() as u64 },
-            samples: checksum(data),
+            samples: checksum(data)?,
         };
         let text = serde_json::to_string(&mine).expect("names and finite numbers can be written");
         let mut words = packed(&text);
@@ -111,13 +111,13 @@ impl Trainer {
 }
 
 /// Of a few samples from all over a set.
-fn checksum(data: &dyn Dataset) -> String {
+fn checksum(data: &dyn Dataset) -> Result<String, RuntimeError> {
     let mut batch = crate::data::Batch::new(COMPARED as u64, data);
-    batch.fill(data, (0..COMPARED.min(data.len())).map(|i| i * data.len() / COMPARED.min(data.len())));
+    batch.fill(data, (0..COMPARED.min(data.len())).map(|i| i * data.len() / COMPARED.min(data.len())))?;
     let mut sum = Summing::default();
     sum.add(batch.images());
     sum.add(batch.labels());
-    sum.sum().to_string()
+    Ok(sum.sum().to_string())
 }
 
 /// A text as words: its length, and four bytes in each.

@@ -3,6 +3,7 @@
 //! What it deliberately does not do: know where an input goes, or read one before it is asked to.
 
 use crate::data::{Batch, Dataset, epoch_order};
+use crate::error::RuntimeError;
 use crate::training_plan::TrainingPlan;
 
 /// Which input: that of an iteration, for a virtual worker.
@@ -29,8 +30,8 @@ impl Feed {
     }
 
     /// The batch of an iteration for a virtual worker, read unless it was the last to be.
-    fn batch_of(&mut self, place: Place, data: &dyn Dataset, per_epoch: u64) -> &Batch {
-        if self.place.replace(place) != Some(place) {
+    fn batch_of(&mut self, place: Place, data: &dyn Dataset, per_epoch: u64) -> Result<&Batch, RuntimeError> {
+        if self.place != Some(place) {
             let (step, number) = place;
             let epoch = step / per_epoch;
             if self.epoch.replace(epoch) != Some(epoch) {
@@ -38,9 +39,11 @@ impl Feed {
             }
             let first = ((step % per_epoch * self.virtual_workers + number) * self.batch_size) as usize;
             let samples = &self.order[first..first + self.batch_size as usize];
-            self.batch.fill(data, samples.iter().map(|s| *s as usize));
+            self.place = None;
+            self.batch.fill(data, samples.iter().map(|s| *s as usize))?;
+            self.place = Some(place);
         }
-        &self.batch
+        Ok(&self.batch)
     }
 }
 
@@ -53,7 +56,7 @@ pub(super) struct Source<'a> {
 }
 
 impl Source<'_> {
-    pub(super) fn batch_of(&mut self, place: Place) -> &Batch {
+    pub(super) fn batch_of(&mut self, place: Place) -> Result<&Batch, RuntimeError> {
         self.feed.batch_of(place, self.data, self.per_epoch)
     }
 }

@@ -29,12 +29,13 @@ impl Dataset for Spoilt {
         self.digits.classes()
     }
 
-    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) {
+    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) -> Result<(), RuntimeError> {
         let pixels = input.pixels();
-        self.digits.read(index, Input::Pixels(&mut *pixels), labels);
+        self.digits.read(index, Input::Pixels(&mut *pixels), labels)?;
         if self.read.fetch_add(1, Ordering::Relaxed) >= self.from {
             pixels.fill(f32::NAN);
         }
+        Ok(())
     }
 }
 
