@@ -358,7 +358,8 @@ fn of_weights(error: WeightsError) -> Failure {
         WeightsError::OfZoo { .. } => Failure::usage(&error)
             .help("give a safetensors file, or tune with --onnx FILE, which trains the file's own network"),
         WeightsError::OtherLayers { .. } => Failure::usage(&error)
-            .help("give the file that the study was tuned with, or one that was exported of the same architecture in the same way"),
+            .help("give the file that the study was tuned with, or one that was exported of the same architecture in \
+             the same way"),
         WeightsError::Foreign { .. } => Failure::usage(&error)
             .help("save the weights with safetensors.torch.save_file, or with `plimsoll export --to safetensors`"),
         WeightsError::Other { .. } => Failure::usage(&error).help(

@@ -23,7 +23,7 @@ pub fn network(path: &Path, image: Option<[u32; 2]>) -> Result<OnnxNetwork, Onnx
     for note in &found.notes {
         tracing::info!("{}: {note}", path.display());
     }
-    tracing::info!("{}: the architecture is read; its weights with --weights", path.display());
+    tracing::info!("{}: the architecture is read, and no weights yet", path.display());
     Ok(found)
 }
 

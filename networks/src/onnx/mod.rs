@@ -2,7 +2,8 @@
 //! lowering derives the training iteration from it, as for the networks of the zoo.
 //!
 //! ONNX has images as (batch, channels, rows, columns), we have channels innermost. The layers are the same; only what a
-//! weight's position means differs. [`read`] does not read weights: a file needs no data for them, only for the numbers from which it computes shapes and masks; those may lie in other files of its folder.
+//! weight's position means differs. [`read`] does not read weights: a file needs no data for them, only for the numbers
+//! from which it computes shapes and masks; those may lie in other files of its folder.
 //!
 //! ```text
 //! bytes ─weigh, Graph::open─▶ Graph ─survey─▶ all that is not read, at once
