@@ -9,12 +9,13 @@ use std::path::Path;
 fn picture(folder: &Path, class: usize, number: usize) {
     let folder = folder.join(["columns", "rows"][class]);
     fs::create_dir_all(&folder).expect("a folder");
-    let bytes: Vec<u8> = (0..64).map(|i| ([i % 8, i / 8][class] * 20 + number % 97) as u8).collect();
+    let along = |i: usize| [i % 8, i / 8][class];
+    let bytes: Vec<u8> = (0..64).map(|i| (along(i) * 20 + number % 97) as u8).collect();
     let file = folder.join(format!("{number:03}.png"));
     save_buffer_with_format(file, &bytes, 8, 8, ColorType::L8, ImageFormat::Png).expect("a file");
 }
 
-/// A study of images that lie in it, with a rate that needs no warm-up: 144 in each of two classes, of which 260 are trained on.
+/// A study of images that lie in it, with a rate that needs no warm-up: 144 in each of two classes; 260 are trained on.
 fn study() -> tempfile::TempDir {
     let folder = by_hand("mlp", "100%", |config| {
         config["data"] = "images:pictures".into();

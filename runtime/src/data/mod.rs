@@ -2,8 +2,9 @@
 //!
 //! A set gives any sample as normalised f32 pixels, `[height][width][channels]`, or as tokens, and its labels: one class, or
 //! one for each pixel or token. Two sets are in the binary ([`digits()`], [`text()`]); others are read from files that the
-//! user has ([`mnist()`], [`cifar10()`], [`text_file()`], and sample by sample [`image_folder()`] and [`token_file()`]); [`synthetic()`] makes one of any shape. Every order and every
-//! synthetic pixel is drawn from a seed by counter, so a run can be repeated and resumed.
+//! user has ([`mnist()`], [`cifar10()`], [`text_file()`], and sample by sample [`image_folder()`] and [`token_file()`]);
+//! [`synthetic()`] makes one of any shape. Every order and every synthetic pixel is drawn from a seed by counter, so a run
+//! can be repeated and resumed.
 //!
 //! What it deliberately does not do: download, decompress archives or augment.
 
