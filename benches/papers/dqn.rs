@@ -240,7 +240,8 @@ pub fn overheads(scale: &Scale) -> Table {
     table.note(format!(
         "`dqn, last policy` is what its last episode, without chance, decided, before addresses. The controls \
          (`random`, `annealing`) choose among the actions of dqn, offloading and recomputing whole tensors, and \
-         all three have {EVALUATIONS} evaluations. `dqn, seconds` are of processor time, training included."
+         all three have {EVALUATIONS} evaluations. `dqn, seconds` are of the policy's thread, processor time, training \
+         included."
     ));
     table.note(
         "memonger is the fastest plan that fits of its search over budgets: segments of up to b bytes, for every b of a grid \

@@ -24,7 +24,10 @@ const POLICIES: [Policy; 5] =
     [Policy::Greedy, Policy::DynProg, Policy::VdnnRatio, Policy::Tflms, Policy::AutoSwap];
 
 /// Memory limits between the least that any plan needs (0) and keeping everything (1).
-const LIMITS: [f64; 3] = [0.25, 0.5, 0.75];
+const LIMITS: [f64; 8] = [0.25, 0.5, 0.75, 0.125, 0.375, 0.625, 0.875, 1.0];
+
+/// Those of the first limits at which plimsoll plans as well, and other batches are looked at.
+const FEWER: usize = 3;
 
 fn cases(figure: u32) -> (&'static str, &'static [Case]) {
     match figure {
@@ -117,6 +120,8 @@ fn lower_bound(trace: &Trace, budget: Bytes, link: &Link) -> Seconds {
 
 /// A network at one limit.
 struct Row {
+    /// Network and side.
+    network: (&'static str, u32),
     /// Network, side, batch.
     of: String,
     /// Images of an iteration.
@@ -126,7 +131,10 @@ struct Row {
     bound: Seconds,
     /// What an iteration takes where nothing waits for a transfer.
     compute: Seconds,
-    /// Of each policy, of plimsoll that only moves, and of plimsoll; none where there is no plan.
+    /// Whether its batch is the figure's own, and not half or double of it.
+    own_batch: bool,
+    /// Of each policy; and of plimsoll that only moves and of plimsoll, unless the row is the policies' alone. None where there
+    /// is no plan.
     makespans: Vec<Option<Seconds>>,
 }
 
@@ -137,26 +145,25 @@ impl Row {
     }
 }
 
-/// The rows of a figure with ratios.
-fn rows(scale: &Scale, cases: &[Case], table: &mut Table) -> Vec<Row> {
+/// The rows of a figure with ratios. The paper's figure 5 is of one batch.
+fn rows(scale: &Scale, figure: u32, cases: &[Case], table: &mut Table) -> Vec<Row> {
+    let all_batches = figure > 5 && !scale.small;
     let mut rows = Vec::new();
     for case in scale.pick(cases, 1) {
-        match rows_of(scale, *case, &POLICIES, true) {
-            Some(of) => rows.extend(of),
-            None => table.note(format!("{}: not in the zoo.", case.0)),
+        let (name, side, batch) = *case;
+        let batches = if all_batches { vec![batch / 2, batch, batch * 2] } else { vec![batch] };
+        for at in batches {
+            match rows_of(scale, (name, side, at), at == batch) {
+                Some(of) => rows.extend(of),
+                None => table.note(format!("{name}: not in the zoo.")),
+            }
         }
     }
     rows
 }
 
-/// The rows of a network with the makespans of some policies and, on demand, plimsoll's; none where the zoo has no such
-/// network.
-fn rows_of(
-    scale: &Scale,
-    (name, side, batch): Case,
-    policies: &[Policy],
-    plimsoll: bool,
-) -> Option<Vec<Row>> {
+/// The rows of a network at one batch; none where the zoo has no such network.
+fn rows_of(scale: &Scale, (name, side, batch): Case, own_batch: bool) -> Option<Vec<Row>> {
     let subject = scale.subject(name, Some(side), device("v100", false))?;
     let trace = subject.trace(batch);
     let link = Link { duplex: Duplex::Half, ..subject.link() };
@@ -166,23 +173,27 @@ fn rows_of(
         let seconds =
             |request: PlanRequest<'static>| seconds(&subject, &trace, PlanRequest { link, ..request });
         let mut makespans: Vec<Option<Seconds>> =
-            policies.iter().map(|policy| seconds(subject.request(*policy, budget))).collect();
-        if plimsoll {
+            POLICIES.iter().map(|policy| seconds(subject.request(*policy, budget))).collect();
+        if own_batch && LIMITS[..FEWER].contains(f) {
             let ours = subject.request(Policy::Plimsoll, budget);
             makespans.push(seconds(PlanRequest { allow: MOVING, ..ours }));
             makespans.push(seconds(ours));
         }
         Row {
+            network: (name, side),
             of: format!("{name}, {side} ({batch})"),
             batch,
             f: *f,
             budget,
             bound: lower_bound(&trace, budget, &link),
             compute: trace.fastest_seconds(),
+            own_batch,
             makespans,
         }
     };
-    Some(scale.pick(&LIMITS, 2).iter().map(row).collect())
+    let mut limits = scale.pick(if own_batch { &LIMITS } else { &LIMITS[..FEWER] }, FEWER + 1).to_vec();
+    limits.sort_by(f64::total_cmp);
+    Some(limits.iter().map(row).collect())
 }
 
 /// The columns' names, in the order of a row's makespans.
@@ -211,24 +222,27 @@ fn ratios(scale: &Scale, figure: u32) -> Table {
         &heading,
         plot,
     );
-    let rows = rows(scale, cases, &mut table);
+    let rows = rows(scale, figure, cases, &mut table);
     for row in &rows {
         let all: Vec<Option<f64>> = row.ratios().collect();
         let cells = all.iter().map(|ratio| or_dash(*ratio, |ratio| format!("{ratio:.3}")));
+        let cells = filled(cells);
         table.alone([row.of.clone(), row.f.to_string()].into_iter().chain(cells).collect());
         claims(row, &all, &mut table.claims);
         let best = all[..2].iter().flatten().copied().reduce(f64::min);
-        if let (Some(best), [.., Some(moving), Some(both)]) = (best, &all[..]) {
+        if let (Some(best), Some([Some(moving), Some(both)])) = (best, all.get(POLICIES.len()..)) {
             let of = format!("{}, f = {}", row.of, row.f);
             table.advantage(format!("{of}, moving"), best / moving);
             table.advantage(of, best / both);
         }
     }
     for (at, name) in names().enumerate() {
-        for f in LIMITS {
-            let at_limit = rows.iter().filter(|row| row.f == f);
-            let found: Vec<f64> =
-                at_limit.filter_map(|row| row.makespans[at].map(|made| (made / row.bound).ln())).collect();
+        let mut limits = LIMITS;
+        limits.sort_by(f64::total_cmp);
+        for f in limits {
+            let at_limit = rows.iter().filter(|row| row.f == f && row.own_batch);
+            let made = |row: &Row| (*row.makespans.get(at)?).map(|made| (made / row.bound).ln());
+            let found: Vec<f64> = at_limit.filter_map(made).collect();
             if !found.is_empty() {
                 table.plot.add(name, f, (found.iter().sum::<f64>() / found.len() as f64).exp());
             }
@@ -238,31 +252,49 @@ fn ratios(scale: &Scale, figure: u32) -> Table {
         "Published: the figures are not legible in the text, so that no number of them stands here; what the text says of \
          them is below.",
     );
-    table.note("The plot has, of each policy, the geometric mean over the networks for which it has a plan at that limit.");
-    other_batches(scale, cases, &rows).into_iter().for_each(|words| table.note(words));
+    table.note(
+        "The plot has, of each policy, the geometric mean over the networks for which it has a plan at that limit, at the \
+         middle batch; plimsoll has three points.",
+    );
+    table.note(limits_shown());
+    other_batches(&rows).into_iter().for_each(|words| table.note(words));
     table.note("`-`: no plan within the limit; the paper's 0 % is what the chain needs, which is more than the floor here.");
     table
 }
 
-/// What is left out of a figure's batches and limits, and how much ratios depend on the batch: those of the paper's own
-/// policies for the first network at half and at double its batch.
-fn other_batches(scale: &Scale, cases: &[Case], rows: &[Row]) -> Option<String> {
-    let (name, side, batch) = cases[0];
+/// The cells of a row, with empty ones for plimsoll where the row is the policies' alone.
+fn filled(cells: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
+    cells.chain(std::iter::repeat(String::new())).take(names().count())
+}
+
+/// What a figure shows of the paper's limits.
+fn limits_shown() -> String {
+    format!(
+        "The paper has curves over all limits. Here its policies have {} limits; plimsoll has {FEWER} of them at the batch of \
+         the title, to stay within minutes: an empty cell was not planned.",
+        LIMITS.len()
+    )
+}
+
+/// What a figure shows of the paper's batches, and how much ratios depend on the batch: those of the paper's own policies at
+/// half and at double a network's batch. None where it has one batch.
+fn other_batches(rows: &[Row]) -> Option<String> {
     let mut apart: Vec<f64> = Vec::new();
-    for other in [batch / 2, batch * 2] {
-        let of = rows_of(scale, (name, side, other), &POLICIES[..2], false)?;
-        for (here, there) in rows.iter().zip(&of) {
-            for (here, there) in here.ratios().zip(there.ratios()) {
-                apart.extend(here.zip(there).map(|(here, there)| (there / here - 1.0).abs()));
-            }
+    for there in rows.iter().filter(|row| !row.own_batch) {
+        let same = |row: &&Row| row.own_batch && row.f == there.f && row.network == there.network;
+        let here = rows.iter().find(same)?;
+        for (here, there) in here.ratios().zip(there.ratios()).take(2) {
+            apart.extend(here.zip(there).map(|(here, there)| (there / here - 1.0).abs()));
         }
+    }
+    if apart.is_empty() {
+        return None;
     }
     let most = apart.iter().copied().fold(0.0, f64::max);
     Some(format!(
-        "The paper has these curves at all limits and for several batches, powers of two that the text does not give; here are \
-         {} limits and one batch, to stay within minutes: at half and at double the batch the ratios of greedy and dynprog for \
-         {name} are {} apart on average, {} at most.",
-        LIMITS.len(),
+        "The paper has these curves for several batches, powers of two that the text does not give. Here are half and double \
+         of each network's batch at {FEWER} limits, where the ratios of greedy and dynprog are {} apart from those at that \
+         batch on average, {} at most.",
         percent(mean(&apart)),
         percent(most)
     ))
@@ -295,10 +327,10 @@ fn claims(row: &Row, ratios: &[Option<f64>], claims: &mut Claims) {
             claims.hold(words, named, ratio < 1.05);
         }
     }
-    if row.f == LIMITS[LIMITS.len() - 1] {
+    if row.f >= LIMITS[FEWER - 1] {
         let tflms = at(Policy::Tflms);
         claims.hold(
-            "TFLMS is optimal at the highest limits, of which one is here (§6.2)",
+            "TFLMS is optimal at the highest limits, which are taken as from 0.75 on (§6.2)",
             format!("{of} ({})", or_dash(tflms, |ratio| format!("{ratio:.3}"))),
             tflms.is_some_and(|ratio| ratio <= 1.0 + SAME),
         );
@@ -328,13 +360,14 @@ fn throughput(scale: &Scale, figure: u32) -> Table {
         &heading,
         plot,
     );
-    let rows = rows(scale, cases, &mut table);
-    let last = rows.last().map(|row| row.of.clone());
+    let rows = rows(scale, beside, cases, &mut table);
+    let last = rows.iter().rfind(|row| row.own_batch).map(|row| row.of.clone());
     for row in rows {
         let rate = |seconds: Seconds| row.batch as f64 / seconds.0;
         let cell = |seconds: Option<Seconds>| or_dash(seconds.map(rate), |rate| format!("{rate:.1}"));
-        let all = row.makespans.iter().copied().chain([Some(row.compute), Some(row.bound)]);
-        let cells = [row.of.clone(), row.f.to_string(), gb(row.budget)].into_iter().chain(all.map(cell));
+        let made = filled(row.makespans.iter().copied().map(cell));
+        let ends = [row.compute, row.bound].map(|seconds| cell(Some(seconds)));
+        let cells = [row.of.clone(), row.f.to_string(), gb(row.budget)].into_iter().chain(made).chain(ends);
         table.alone(cells.collect());
         if let Some(dynprog) = row.makespans[1] {
             let share = row.bound / dynprog;
@@ -354,8 +387,9 @@ fn throughput(scale: &Scale, figure: u32) -> Table {
     table.note("Published: the figures are not legible in the text, so that no number of them stands here.");
     table.note(
         "The paper draws these curves for several batches of each network, powers of two that the text does not give; here \
-         each has one, the batch of the ratios, whose page says how much those depend on it.",
+         each has three, of which the plot shows the middle one.",
     );
+    table.note(limits_shown());
     table.note("`-`: no plan within the limit; the paper's 0 % is what the chain needs, which is more than the floor here.");
     table
 }

@@ -70,7 +70,7 @@ fn strategies(
         let pool = |bytes: Bytes| bytes.saturating_sub(trace.resident_bytes);
         let layrub = subject.leanest(&trace, Policy::LayrubHybrid);
         let ours = layrub.as_ref().and_then(|made| subject.plan(&trace, Policy::Plimsoll, made.memory));
-        let least = subject.leanest(&trace, Policy::Plimsoll);
+        let least = subject.least_memory(&trace, Policy::Plimsoll);
         let blobs = of_all(&subject.network, *batch);
         let apart = subject.without_reuse();
         let inter = apart.leanest(&apart.trace(*batch), Policy::LayrubInter);
@@ -88,7 +88,7 @@ fn strategies(
             let Saving { baseline, intra, inter, hybrid, .. } = *saving;
             [("Caffe", baseline), ("intra", intra), ("inter", inter), ("hybrid", hybrid)]
         });
-        let least_pool = least.as_ref().map(|made| ("plimsoll, least", pool(made.memory)));
+        let least_pool = least.map(|memory| ("plimsoll, least", pool(memory)));
         for (what, bytes) in of.chain(least_pool) {
             table.plot.add(what, x, bytes.0 as f64 / (1u64 << 20) as f64);
         }
@@ -104,7 +104,7 @@ fn strategies(
                 [saving.intra, saving.inter, saving.hybrid].map(|left| percent(saving.saved(left))).join(", ")
             }),
             (*published).to_owned(),
-            or_dash(least.as_ref(), |made| mb(pool(made.memory))),
+            or_dash(least, |memory| mb(pool(memory))),
             or_dash(ours.as_ref().zip(layrub.as_ref()), over),
         ];
         table.add(cells, *published == NOT_LEGIBLE);
@@ -117,7 +117,7 @@ fn strategies(
         }
         savings.extend(saving);
         if let (Some(layrub), Some(ours), Some(least)) = (layrub, ours, least) {
-            let times = pool(layrub.memory).0 as f64 / pool(least.memory).0.max(1) as f64;
+            let times = pool(layrub.memory).0 as f64 / pool(least).0.max(1) as f64;
             table.advantage(format!("{name}, memory"), times);
             table.advantage(format!("{name}, time in layrub's memory"), layrub.makespan / ours.makespan);
         }

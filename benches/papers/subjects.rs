@@ -13,9 +13,8 @@ use plimsoll::ir::{Bytes, Seconds};
 use plimsoll::networks::{Draw, LowerOptions, ReluStorage, build, lower, usual};
 use plimsoll::tuner::model::devices::{Modelled, sheet};
 use plimsoll::tuner::{Allow, Limits, Outcome, PlanRequest, Policy, plan};
-use std::cell::RefCell;
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// A fifth or less of what plimsoll takes by itself, so that all tables take minutes: its plans are a little longer for that.
 pub const EVALUATIONS: u64 = 6000;
@@ -26,14 +25,32 @@ pub const TWELVE_GB: Bytes = Bytes(12 << 30);
 pub struct Scale {
     /// For `cargo test`: one small network a table, and hardly a search.
     pub small: bool,
-    kept: Rc<Kept>,
+    kept: Arc<Kept>,
 }
 
 /// What this run has worked out, by what it was worked out for.
 #[derive(Default)]
 struct Kept {
-    plans: RefCell<HashMap<String, Result<Made, Bytes>>>,
-    batches: RefCell<HashMap<String, Option<u64>>>,
+    plans: Once<Result<Made, Bytes>>,
+    batches: Once<Option<u64>>,
+}
+
+/// Values that are worked out once each, whichever of two threads asks first: the other waits.
+struct Once<T>(Mutex<HashMap<String, Arc<OnceLock<T>>>>);
+
+impl<T> Default for Once<T> {
+    fn default() -> Once<T> {
+        Once(Mutex::default())
+    }
+}
+
+impl<T: Copy> Once<T> {
+    fn get(&self, key: String, make: impl FnOnce() -> T) -> T {
+        let mut known = self.0.lock().expect("no thread panics while it looks here");
+        let cell = Arc::clone(known.entry(key).or_default());
+        drop(known);
+        *cell.get_or_init(make)
+    }
 }
 
 /// A network on a device.
@@ -47,7 +64,7 @@ pub struct Subject {
     small: bool,
     /// Tells it apart from all others.
     key: String,
-    kept: Rc<Kept>,
+    kept: Arc<Kept>,
 }
 
 /// A plan that was judged.
@@ -71,7 +88,7 @@ pub fn device(name: &str, fast_alternatives: bool) -> Modelled {
 
 impl Scale {
     pub fn new(small: bool) -> Scale {
-        Scale { small, kept: Rc::default() }
+        Scale { small, kept: Arc::default() }
     }
 
     /// The full list, or the small one.
@@ -95,7 +112,7 @@ impl Scale {
             reuse: true,
             small: self.small,
             key,
-            kept: Rc::clone(&self.kept),
+            kept: Arc::clone(&self.kept),
         })
     }
 }
@@ -168,12 +185,7 @@ impl Subject {
         let PlanRequest { budget, link, policy, allow, seed, limits, .. } = request;
         let search = (seed, limits.evaluations);
         let key = format!("{} {} {budget:?} {link:?} {policy:?} {allow:?} {search:?}", self.key, trace.batch);
-        let known = self.kept.plans.borrow().get(&key).copied();
-        known.unwrap_or_else(|| {
-            let made = self.scheduled(trace, request).map(|(made, _)| made);
-            self.kept.plans.borrow_mut().insert(key, made);
-            made
-        })
+        self.kept.plans.get(key, || self.scheduled(trace, request).map(|(made, _)| made))
     }
 
     /// The same, with the schedule; always planned.
@@ -197,12 +209,7 @@ impl Subject {
     /// A batch of this subject within a budget that was looked for before, or what `search` finds.
     pub fn batch_once(&self, what: &str, budget: Bytes, search: impl FnOnce() -> Option<u64>) -> Option<u64> {
         let key = format!("{what} {} {budget:?}", self.key);
-        let known = self.kept.batches.borrow().get(&key).copied();
-        known.unwrap_or_else(|| {
-            let found = search();
-            self.kept.batches.borrow_mut().insert(key, found);
-            found
-        })
+        self.kept.batches.get(key, search)
     }
 
     /// The least memory within which a policy has a plan, as its own witnesses say, and that plan.
