@@ -259,7 +259,8 @@ impl Index {
              times, less memory, larger batches, more layers; above 1 is better, and what differs by at most 0.1 % counts \
              as equal. Tables are made two at a time, and no plan is made twice in one run: the seconds are the processor time \
              of the table's thread, of the first table that shows the plan. All took {wall:.0} s on a machine that lends {} \
-             cores, and {} s of processor time with all helpers. Made by plimsoll {version}.\n\n| table | what | rows in the text | advantage, \
+             cores, and {} s of processor time with all helpers. Made by plimsoll {version}.\n\n| table | what | rows in \
+             the text | advantage, \
              geometric mean | least | seconds to make |\n| --- | --- | --- | --- | --- | --- |\n{}\n",
             self.rows,
             self.published,
