@@ -481,8 +481,7 @@ pub struct RunArgs {
     /// cifar10:FOLDER; by default what the study was tuned on
     #[arg(long, value_name = "SOURCE")]
     pub data: Option<DataSource>,
-    /// Which device of the kind that it was tuned for: cpu, cuda or cuda:N; by default the first. With several workers, that of
-    /// the first on this machine; the others have the GPUs after it
+    /// Which device of the kind that it was tuned for: cpu, cuda or cuda:N; by default the first. Other workers have the next ones
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<DeviceChoice>,
     /// With cuda: enqueue the commands of every iteration one by one instead of replaying them as one CUDA graph
