@@ -481,7 +481,7 @@ pub struct RunArgs {
     /// cifar10:FOLDER; by default what the study was tuned on
     #[arg(long, value_name = "SOURCE")]
     pub data: Option<DataSource>,
-    /// Which device of the kind that it was tuned for: cpu, cuda or cuda:N; by default the first. Other workers have the next ones
+    /// Which device of the kind that it was tuned for: cpu, cuda or cuda:N; by default the first. Other workers take the next
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<DeviceChoice>,
     /// With cuda: enqueue the commands of every iteration one by one instead of replaying them as one CUDA graph
