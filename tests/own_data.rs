@@ -15,21 +15,22 @@ fn picture(folder: &Path, class: usize, number: usize) {
     save_buffer_with_format(file, &bytes, 8, 8, ColorType::L8, ImageFormat::Png).expect("a file");
 }
 
-/// A study of images that lie in it, with a rate that needs no warm-up: 144 in each of two classes; 260 are trained on.
-fn study() -> tempfile::TempDir {
+/// A study of so many images that lie in it, in two classes, with a rate that needs no warm-up.
+fn study(images: usize) -> tempfile::TempDir {
     let folder = by_hand("mlp", "100%", |config| {
         config["data"] = "images:pictures".into();
         // A warm-up would depend on the number of epochs.
         config["learning_rate"] = serde_json::json!({"rate": 0.01, "rule": "linear", "base_batch": 256,
             "base_rate": 0.04, "warmup_iterations": 0});
     });
-    (0..288).for_each(|number| picture(&folder.path().join("pictures"), number % 2, number / 2));
+    (0..images).for_each(|number| picture(&folder.path().join("pictures"), number % 2, number / 2));
     folder
 }
 
 #[test]
 fn a_folder_of_images_trains_alike_on_any_workers_and_goes_on() {
-    let [whole, parts] = [(); 2].map(|()| study());
+    // Of these 260 are trained on.
+    let [whole, parts] = [(); 2].map(|()| study(288));
     let line = "--decay constant --global-batch 128";
     let of_whole = table(whole.path(), &format!("run study --epochs 8 {line}"));
     assert_eq!((&of_whole["iterations"], &of_whole["global_batch"]), (&16.into(), &128.into()), "{of_whole}");
@@ -53,6 +54,26 @@ fn a_folder_of_images_trains_alike_on_any_workers_and_goes_on() {
     fs::write(&rows, bytes).expect("a file");
     picture(&parts.path().join("pictures"), 1, 144);
     check(parts.path(), more, 2, &["data set to go on with", "images-train-"]);
+}
+
+/// Of more images than mean and deviation are taken of, one that is spoilt is found when it is its turn.
+#[test]
+fn a_spoilt_image_ends_training_with_its_state_kept() {
+    let [whole, spoilt] = [(); 2].map(|()| study(1400));
+    let line = "run study --epochs 1";
+    check(whole.path(), line, 0, &[]);
+    let path = spoilt.path().join("pictures/columns/005.png");
+    let bytes = fs::read(&path).expect("it is there");
+    fs::write(&path, vec![0; bytes.len()]).expect("a file");
+    check(
+        spoilt.path(),
+        line,
+        2,
+        &["columns/005.png", "cannot be decoded", "is kept in", "goes on from there"],
+    );
+    fs::write(&path, bytes).expect("a file");
+    check(spoilt.path(), line, 0, &["going on from iteration"]);
+    assert!(state(&whole) == state(&spoilt));
 }
 
 #[test]

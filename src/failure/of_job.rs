@@ -505,6 +505,10 @@ fn of_training(error: TrainError) -> Failure {
             };
             Failure::new(exit, message).help(holds(&saved) + &lost)
         }
+        TrainError::Data { source, saved, lost } => {
+            let lost = lost.map_or(String::new(), |why| format!("; the newest state was lost: {why}"));
+            of_runtime(&source).help(holds(&saved) + &lost)
+        }
         TrainError::CannotKeep(source) => {
             of_runtime(&source).help("nothing was trained: the training's state could not be kept")
         }

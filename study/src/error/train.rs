@@ -120,6 +120,16 @@ pub enum TrainError {
         /// Why the newest state was lost, where it was.
         lost: Option<String>,
     },
+    /// A sample cannot be read.
+    #[error("{source}")]
+    Data {
+        /// Which, and why.
+        source: RuntimeError,
+        /// What is kept.
+        saved: Saved,
+        /// Why the newest state was lost, where it was.
+        lost: Option<String>,
+    },
     /// The state could not be kept: nothing was trained.
     #[error("{0}")]
     CannotKeep(RuntimeError),

@@ -206,7 +206,8 @@ impl<'a> Saving<'a> {
         }
     }
 
-    /// An error in the middle of training. Where it is the device's, the state of the last finished iteration is written.
+    /// An error in the middle of training. Where it is the device's, the data's or another worker's, the state of the last
+    /// finished iteration is written.
     pub(crate) fn failed(&mut self, source: RuntimeError, trainer: &mut Trainer) -> Error {
         match source {
             RuntimeError::Diverged { .. } | RuntimeError::Overflowed { .. } => self.diverged(source),
@@ -215,6 +216,11 @@ impl<'a> Saving<'a> {
             RuntimeError::Device(_) => {
                 let lost = self.write_copy(trainer).err();
                 TrainError::Device { source, saved: self.saved(), lost }.into()
+            }
+            // A sample that cannot be read is missing before an iteration begins.
+            RuntimeError::Data { .. } => {
+                let lost = self.write(trainer).err().map(|error| error.to_string());
+                TrainError::Data { source, saved: self.saved(), lost }.into()
             }
             // This worker's state is that of its last update, whatever became of another.
             RuntimeError::Group(
