@@ -24,10 +24,13 @@ const POLICIES: [Policy; 5] =
     [Policy::Greedy, Policy::DynProg, Policy::VdnnRatio, Policy::Tflms, Policy::AutoSwap];
 
 /// Memory limits between the least that any plan needs (0) and keeping everything (1).
-const LIMITS: [f64; 8] = [0.25, 0.5, 0.75, 0.125, 0.375, 0.625, 0.875, 1.0];
+const LIMITS: [f64; 8] = [0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0];
 
-/// Those of the first limits at which plimsoll plans as well, and other batches are looked at.
-const FEWER: usize = 3;
+/// Those at which other batches than a figure's own are looked at.
+const OF_OTHER_BATCHES: [f64; 3] = [0.25, 0.5, 0.75];
+
+/// The highest limits, at which the paper finds TFLMS optimal, begin here.
+const HIGHEST: f64 = 0.75;
 
 fn cases(figure: u32) -> (&'static str, &'static [Case]) {
     match figure {
@@ -174,7 +177,7 @@ fn rows_of(scale: &Scale, (name, side, batch): Case, own_batch: bool) -> Option<
             |request: PlanRequest<'static>| seconds(&subject, &trace, PlanRequest { link, ..request });
         let mut makespans: Vec<Option<Seconds>> =
             POLICIES.iter().map(|policy| seconds(subject.request(*policy, budget))).collect();
-        if own_batch && LIMITS[..FEWER].contains(f) {
+        if own_batch {
             let ours = subject.request(Policy::Plimsoll, budget);
             makespans.push(seconds(PlanRequest { allow: MOVING, ..ours }));
             makespans.push(seconds(ours));
@@ -191,9 +194,8 @@ fn rows_of(scale: &Scale, (name, side, batch): Case, own_batch: bool) -> Option<
             makespans,
         }
     };
-    let mut limits = scale.pick(if own_batch { &LIMITS } else { &LIMITS[..FEWER] }, FEWER + 1).to_vec();
-    limits.sort_by(f64::total_cmp);
-    Some(limits.iter().map(row).collect())
+    let limits = if own_batch { &LIMITS[..] } else { &OF_OTHER_BATCHES };
+    Some(scale.pick(limits, 3).iter().map(row).collect())
 }
 
 /// The columns' names, in the order of a row's makespans.
@@ -237,9 +239,7 @@ fn ratios(scale: &Scale, figure: u32) -> Table {
         }
     }
     for (at, name) in names().enumerate() {
-        let mut limits = LIMITS;
-        limits.sort_by(f64::total_cmp);
-        for f in limits {
+        for f in LIMITS {
             let at_limit = rows.iter().filter(|row| row.f == f && row.own_batch);
             let made = |row: &Row| (*row.makespans.get(at)?).map(|made| (made / row.bound).ln());
             let found: Vec<f64> = at_limit.filter_map(made).collect();
@@ -254,9 +254,9 @@ fn ratios(scale: &Scale, figure: u32) -> Table {
     );
     table.note(
         "The plot has, of each policy, the geometric mean over the networks for which it has a plan at that limit, at the \
-         middle batch; plimsoll has three points.",
+         middle batch.",
     );
-    table.note(limits_shown());
+    table.note(limits_shown(&rows));
     other_batches(&rows).into_iter().for_each(|words| table.note(words));
     table.note("`-`: no plan within the limit; the paper's 0 % is what the chain needs, which is more than the floor here.");
     table
@@ -268,11 +268,15 @@ fn filled(cells: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
 }
 
 /// What a figure shows of the paper's limits.
-fn limits_shown() -> String {
+fn limits_shown(rows: &[Row]) -> String {
+    let here = format!("The paper has curves over all limits; here are {}", LIMITS.len());
+    if rows.iter().all(|row| row.own_batch) {
+        return here + ".";
+    }
     format!(
-        "The paper has curves over all limits. Here its policies have {} limits; plimsoll has {FEWER} of them at the batch of \
-         the title, to stay within minutes: an empty cell was not planned.",
-        LIMITS.len()
+        "{here} at the batch of the title and {} at other batches, where plimsoll's cells are empty: it plans at the batch of \
+         the title alone, to stay within minutes.",
+        OF_OTHER_BATCHES.len()
     )
 }
 
@@ -293,8 +297,9 @@ fn other_batches(rows: &[Row]) -> Option<String> {
     let most = apart.iter().copied().fold(0.0, f64::max);
     Some(format!(
         "The paper has these curves for several batches, powers of two that the text does not give. Here are half and double \
-         of each network's batch at {FEWER} limits, where the ratios of greedy and dynprog are {} apart from those at that \
+         of each network's batch at {} limits, where the ratios of greedy and dynprog are {} apart from those at that \
          batch on average, {} at most.",
+        OF_OTHER_BATCHES.len(),
         percent(mean(&apart)),
         percent(most)
     ))
@@ -327,7 +332,7 @@ fn claims(row: &Row, ratios: &[Option<f64>], claims: &mut Claims) {
             claims.hold(words, named, ratio < 1.05);
         }
     }
-    if row.f >= LIMITS[FEWER - 1] {
+    if row.f >= HIGHEST {
         let tflms = at(Policy::Tflms);
         claims.hold(
             "TFLMS is optimal at the highest limits, which are taken as from 0.75 on (§6.2)",
@@ -362,7 +367,7 @@ fn throughput(scale: &Scale, figure: u32) -> Table {
     );
     let rows = rows(scale, beside, cases, &mut table);
     let last = rows.iter().rfind(|row| row.own_batch).map(|row| row.of.clone());
-    for row in rows {
+    for row in &rows {
         let rate = |seconds: Seconds| row.batch as f64 / seconds.0;
         let cell = |seconds: Option<Seconds>| or_dash(seconds.map(rate), |rate| format!("{rate:.1}"));
         let made = filled(row.makespans.iter().copied().map(cell));
@@ -389,7 +394,7 @@ fn throughput(scale: &Scale, figure: u32) -> Table {
         "The paper draws these curves for several batches of each network, powers of two that the text does not give; here \
          each has three, of which the plot shows the middle one.",
     );
-    table.note(limits_shown());
+    table.note(limits_shown(&rows));
     table.note("`-`: no plan within the limit; the paper's 0 % is what the chain needs, which is more than the floor here.");
     table
 }
