@@ -13,6 +13,7 @@ mod digits;
 mod image_folder;
 mod images;
 mod mnist;
+mod pieces;
 mod synthetic;
 mod text;
 mod tokens;
@@ -96,8 +97,7 @@ pub trait Dataset: Send + Sync {
     }
 
     /// Gives sample `index` and its labels, as many as [`Dataset::labels`]. Panics where there is no such sample, or where
-    /// `input` is of the other kind.
-    /// Errors: its file cannot be read, or is not whole.
+    /// `input` is of the other kind. Errors: its file cannot be read, or is not whole.
     fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) -> Result<(), RuntimeError>;
 
     /// Gives some samples one behind the other, each as [`Dataset::read`] gives it. A set whose samples take long shares them

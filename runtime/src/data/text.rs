@@ -1,14 +1,13 @@
 //! Texts, for models that say what comes next: the one that the binary carries (see `runtime/data/text/README.md`) or a
 //! file of the user's.
 //!
-//! A token is a character, numbered in the order of those that occur in the whole text. A sample is a piece of the text;
-//! its labels are the same characters one further. Pieces lie end to end, so that an epoch takes every character once.
+//! A token is a character, numbered in the order of those that occur in the whole text. Samples are its pieces (`pieces.rs`).
 //!
 //! What it deliberately does not do: build larger tokens, or hide characters that a model is to guess.
 
-use super::{Dataset, Input, Split};
+use super::Split;
+use super::pieces::{Pieces, Tokens, longest};
 use crate::error::RuntimeError;
-use plimsoll_ir::network::Shape;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,18 +15,6 @@ use std::sync::Arc;
 static SHIPPED: &str = include_str!("../../data/text/coriolanus.txt");
 /// One character in so many is held out, at the end of the text.
 const HELD_OUT: usize = 10;
-
-/// Pieces of a part of a text.
-struct Text {
-    name: String,
-    /// The text and what follows it, so that the last character of a piece has a label.
-    tokens: Arc<[i32]>,
-    /// Where the part starts.
-    first: usize,
-    pieces: usize,
-    length: u32,
-    vocabulary: u32,
-}
 
 /// The text that comes with Plimsoll, in pieces of so many characters. Errors: the pieces are longer than what is held out.
 pub fn text(length: u32) -> Result<Split, RuntimeError> {
@@ -58,54 +45,23 @@ fn split(text: &str, length: u32) -> Result<Split, usize> {
     characters.sort_unstable();
     characters.dedup();
     let number = |c: char| characters.binary_search(&c).expect("it was collected") as i32;
-    let tokens: Arc<[i32]> = text.chars().map(number).collect();
+    let tokens: Arc<Vec<i32>> = Arc::new(text.chars().map(number).collect());
     let vocabulary = characters.len() as u32;
     let held_out = tokens.len() / HELD_OUT;
-    // The shorter part, less the character that is only a label.
-    let most = held_out.saturating_sub(1);
+    // Of the shorter part.
+    let most = longest(held_out);
     if length == 0 || length as usize > most {
         return Err(most);
     }
-    let part = |name: &str, range: std::ops::Range<usize>| {
-        let pieces = (range.len() - 1) / length as usize;
-        let name = format!("text-{name}");
-        Box::new(Text { name, tokens: tokens.clone(), first: range.start, pieces, length, vocabulary })
-    };
+    let part =
+        |name: &str, range| Box::new(Pieces::of(format!("text-{name}"), &tokens, range, length, vocabulary));
     let border = tokens.len() - held_out;
     Ok(Split { train: part("train", 0..border), test: part("test", border..tokens.len()) })
 }
 
-impl Dataset for Text {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn len(&self) -> usize {
-        self.pieces
-    }
-
-    fn image(&self) -> Shape {
-        Shape { height: self.length, width: 1, channels: 1 }
-    }
-
-    fn classes(&self) -> u32 {
-        self.vocabulary
-    }
-
-    fn labels(&self) -> usize {
-        self.length as usize
-    }
-
-    fn holds_tokens(&self) -> bool {
-        true
-    }
-
-    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) -> Result<(), RuntimeError> {
-        assert!(index < self.pieces, "piece {index} of {}", self.pieces);
-        let length = self.length as usize;
-        let first = self.first + index * length;
-        input.tokens().copy_from_slice(&self.tokens[first..first + length]);
-        labels.copy_from_slice(&self.tokens[first + 1..first + 1 + length]);
+impl Tokens for Vec<i32> {
+    fn read(&self, first: usize, tokens: &mut [i32], _: u32) -> Result<(), RuntimeError> {
+        tokens.copy_from_slice(&self[first..first + tokens.len()]);
         Ok(())
     }
 }
@@ -113,6 +69,7 @@ impl Dataset for Text {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::{Dataset, Input};
 
     fn piece(data: &dyn Dataset, index: usize) -> (Vec<i32>, Vec<i32>) {
         let (mut tokens, mut labels) = (vec![-1; data.labels()], vec![-1; data.labels()]);

@@ -1,14 +1,14 @@
 //! A text that is tokenised already: 16-bit numbers, little-endian, one behind the other, as nanoGPT writes `train.bin`.
 //!
-//! Pieces and labels are those of `text.rs`. A piece is read from the file when it is asked for, so that a text may be larger
-//! than memory. The digits in the name of a set are a checksum of the sizes and of a few blocks of the files.
+//! A piece (`pieces.rs`) is read from the file when it is asked for, so that a text may be larger than memory. The digits in
+//! the name of a set are a checksum of the sizes and of a few blocks of the files.
 //!
 //! What it deliberately does not do: tokenise, or read other numbers.
 
-use super::{Dataset, Input, Split};
+use super::Split;
+use super::pieces::{Pieces, Tokens, longest};
 use crate::error::RuntimeError;
 use plimsoll_ir::checksum::{Checksum, Summing};
-use plimsoll_ir::network::Shape;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
@@ -30,19 +30,8 @@ struct TokenFile {
     tokens: u64,
 }
 
-/// Pieces of a part of a file.
-struct Tokens {
-    name: String,
-    file: Arc<TokenFile>,
-    /// Where the part starts.
-    first: u64,
-    pieces: usize,
-    length: u32,
-    vocabulary: u32,
-}
-
 /// A file of tokens, or the `train.bin` of a folder, in pieces of so many. `val.bin` beside a `train.bin` is held out, else the
-/// last tenth. Where no vocabulary is given it is the largest token and 1, for which the files are read once; a token beyond
+/// last tenth. Where no vocabulary is given it is the largest token plus 1, for which the files are read once; a token beyond
 /// one that is given is an error where it is read.
 ///
 /// # Errors
@@ -55,12 +44,13 @@ pub fn token_file(path: &Path, length: u32, vocabulary: Option<u32>) -> Result<S
     let held_out = path.file_name().is_some_and(|name| name == "train.bin") && beside.exists();
     let (test, border) = match held_out {
         true => (Arc::new(TokenFile::open(&beside)?), None),
-        false => (train.clone(), Some(train.tokens - train.tokens / HELD_OUT)),
+        false => (train.clone(), Some((train.tokens - train.tokens / HELD_OUT) as usize)),
     };
-    let (train_range, test_range) = (0..border.unwrap_or(train.tokens), border.unwrap_or(0)..test.tokens);
+    let [all, held_out_all] = [&train, &test].map(|file| file.tokens as usize);
+    let (train_range, test_range) = (0..border.unwrap_or(all), border.unwrap_or(0)..held_out_all);
     for (file, range) in [(&train, &train_range), (&test, &test_range)] {
-        let (tokens, most) = (range.end - range.start, (range.end - range.start).saturating_sub(1));
-        if length == 0 || u64::from(length) > most {
+        let (tokens, most) = (range.len(), longest(range.len()));
+        if length == 0 || length as usize > most {
             return Err(file.fault(format!(
                 "gives {tokens} tokens to one of training and test, too few for a piece of {length} and the token behind \
                  it; give a longer text, or pieces of 1 to {most}"
@@ -72,12 +62,10 @@ pub fn token_file(path: &Path, length: u32, vocabulary: Option<u32>) -> Result<S
         None => train.largest()?.max(if held_out { test.largest()? } else { 0 }) + 1,
     };
     let digits = digest([&train, &test])?;
-    let part = |name: &str, file: Arc<TokenFile>, range: std::ops::Range<u64>| {
-        let pieces = ((range.end - range.start - 1) / u64::from(length)) as usize;
-        let name = format!("tokens-{name}-{digits}");
-        Box::new(Tokens { name, file, first: range.start, pieces, length, vocabulary })
+    let part = |name: &str, file, range| {
+        Box::new(Pieces::of(format!("tokens-{name}-{digits}"), file, range, length, vocabulary))
     };
-    Ok(Split { train: part("train", train, train_range), test: part("test", test, test_range) })
+    Ok(Split { train: part("train", &train, train_range), test: part("test", &test, test_range) })
 }
 
 impl TokenFile {
@@ -129,7 +117,7 @@ impl TokenFile {
     }
 
     /// Reads what begins at a token.
-    fn read(&self, first: u64, bytes: &mut [u8]) -> Result<(), RuntimeError> {
+    fn read_at(&self, first: u64, bytes: &mut [u8]) -> Result<(), RuntimeError> {
         self.file.read_exact_at(bytes, first * EACH as u64).map_err(|error| self.failed(&error))
     }
 }
@@ -146,55 +134,26 @@ fn digest(files: [&TokenFile; 2]) -> Result<Checksum, RuntimeError> {
         let mut block = vec![0; tokens as usize * EACH];
         sum.add(&file.tokens.to_le_bytes());
         for number in 0..SUMMED {
-            file.read((file.tokens - tokens) / (SUMMED - 1) * number, &mut block)?;
+            file.read_at((file.tokens - tokens) / (SUMMED - 1) * number, &mut block)?;
             sum.add(&block);
         }
     }
     Ok(sum.sum())
 }
 
-impl Dataset for Tokens {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn len(&self) -> usize {
-        self.pieces
-    }
-
-    fn image(&self) -> Shape {
-        Shape { height: self.length, width: 1, channels: 1 }
-    }
-
-    fn classes(&self) -> u32 {
-        self.vocabulary
-    }
-
-    fn labels(&self) -> usize {
-        self.length as usize
-    }
-
-    fn holds_tokens(&self) -> bool {
-        true
-    }
-
-    fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) -> Result<(), RuntimeError> {
-        assert!(index < self.pieces, "piece {index} of {}", self.pieces);
-        let (length, tokens) = (self.length as usize, input.tokens());
-        let first = self.first + (index * length) as u64;
-        let mut bytes = vec![0; (length + 1) * EACH];
-        self.file.read(first, &mut bytes)?;
-        if let Some((place, token)) =
-            (first..).zip(numbers(&bytes)).find(|(_, t)| u32::from(*t) >= self.vocabulary)
-        {
-            return Err(self.file.fault(format!(
-                "token {token} at place {place} is beyond the vocabulary of {} tokens; choose a network with a larger \
-                 vocabulary",
-                self.vocabulary
-            )));
+impl Tokens for TokenFile {
+    fn read(&self, first: usize, tokens: &mut [i32], vocabulary: u32) -> Result<(), RuntimeError> {
+        let mut bytes = vec![0; tokens.len() * EACH];
+        self.read_at(first as u64, &mut bytes)?;
+        for ((at, place), token) in (first..).zip(tokens).zip(numbers(&bytes)) {
+            if u32::from(token) >= vocabulary {
+                return Err(self.fault(format!(
+                    "token {token} at place {at} is beyond the vocabulary of {vocabulary} tokens; choose a network with a \
+                     larger vocabulary"
+                )));
+            }
+            *place = token.into();
         }
-        tokens.iter_mut().zip(numbers(&bytes)).for_each(|(place, token)| *place = token.into());
-        labels.iter_mut().zip(numbers(&bytes).skip(1)).for_each(|(place, token)| *place = token.into());
         Ok(())
     }
 }
