@@ -481,7 +481,8 @@ pub struct RunArgs {
     /// cifar10:FOLDER; by default what the study was tuned on
     #[arg(long, value_name = "SOURCE")]
     pub data: Option<DataSource>,
-    /// Which device of the kind that it was tuned for: cpu, cuda or cuda:N; by default the first. Other workers take the next
+    /// Which device of the kind that it was tuned for: cpu, cuda or cuda:N; by default the first. With several
+    /// workers, that of the first on this machine; each other one has the next GPU
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<DeviceChoice>,
     /// With cuda: enqueue the commands of every iteration one by one instead of replaying them as one CUDA graph
@@ -495,9 +496,8 @@ pub struct RunArgs {
     pub optimizer: Option<OptimizerArg>,
     #[command(flatten)]
     pub train: TrainArgs,
-    /// Workers that train together, as threads of this process, each with the budget for itself, and of a study for cuda each
-    /// with a GPU for itself; for the same global batch the numbers are the same for any number of workers. `mpirun -n N
-    /// plimsoll run STUDY` has processes instead
+    /// Workers that train together, as threads of this process, each with the budget (and with cuda a GPU) for itself. How many
+    /// there are changes no number of the same global batch. `mpirun -n N plimsoll run STUDY` has processes instead
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub workers: u64,
     /// Samples in an update, of all workers together: a multiple of the tuned batch, by which the learning rate follows; fewer

@@ -15,10 +15,10 @@ fn workers_on_gpus_leave_the_file_of_one_and_each_needs_its_own() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let study = folder.path().join("study");
     tuned(libraries, &study);
-    let batch: serde_json::Value =
+    let config: serde_json::Value =
         serde_json::from_slice(&fs::read(study.join("chosen.config.json")).expect("it was tuned"))
             .expect("JSON");
-    let global = 2 * batch["batch"].as_u64().expect("a batch");
+    let global = 2 * config["batch"].as_u64().expect("a batch");
     let line =
         format!("run {} --data synthetic:300 --epochs 1 --global-batch {global} --fresh", study.display());
     let state = || fs::read(study.join("training.safetensors")).expect("it was trained");

@@ -496,19 +496,15 @@ fn of_training(error: TrainError) -> Failure {
         }),
         TrainError::NoThread { .. } => Failure::new(Exit::Device, &error).help("lower --workers"),
         TrainError::Worker { rank, source, saved, lost } => {
-            let lost = lost.map_or(String::new(), |why| format!("; the newest state was lost: {why}"));
             let Failure { exit, .. } = of_runtime(&source);
             // What the others say of a worker names it.
             let message = match &source {
                 RuntimeError::Group(error) => error.to_string(),
                 own => format!("worker {rank}: {own}"),
             };
-            Failure::new(exit, message).help(holds(&saved) + &lost)
+            Failure::new(exit, message).help(kept(&saved, lost.as_ref()))
         }
-        TrainError::Data { source, saved, lost } => {
-            let lost = lost.map_or(String::new(), |why| format!("; the newest state was lost: {why}"));
-            of_runtime(&source).help(holds(&saved) + &lost)
-        }
+        TrainError::Data { source, saved, lost } => of_runtime(&source).help(kept(&saved, lost.as_ref())),
         TrainError::CannotKeep(source) => {
             of_runtime(&source).help("nothing was trained: the training's state could not be kept")
         }
@@ -518,10 +514,7 @@ fn of_training(error: TrainError) -> Failure {
         TrainError::OtherTraining(source) => {
             of_runtime(&source).help("train with the same options, or start anew with --fresh")
         }
-        TrainError::Device { source, saved, lost } => {
-            let lost = lost.map_or(String::new(), |why| format!("; the newest state was lost: {why}"));
-            of_runtime(&source).help(holds(&saved) + &lost)
-        }
+        TrainError::Device { source, saved, lost } => of_runtime(&source).help(kept(&saved, lost.as_ref())),
         TrainError::NotSaved { source, step, saved } => of_runtime(&source)
             .help(format_args!("the state after {step} iterations is not kept: {}", holds(&saved))),
         TrainError::Diverged { .. } => of_diverged(error, false),
@@ -567,6 +560,12 @@ fn holds(saved: &Saved) -> String {
         }
         None => "nothing was saved yet; the same command begins anew".to_owned(),
     }
+}
+
+/// The same, and why the newest state is not in it, where that was lost.
+fn kept(saved: &Saved, lost: Option<&impl std::fmt::Display>) -> String {
+    let lost = lost.map_or(String::new(), |why| format!("; the newest state was lost: {why}"));
+    holds(saved) + &lost
 }
 
 /// How to go on from what is kept.

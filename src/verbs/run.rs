@@ -208,12 +208,19 @@ fn setup_of(config: &Config, args: &RunArgs, watch: &Watch<'_>) -> Result<Setup,
     }
 }
 
-/// The GPU of this process, where worker 0 of its machine has the first: each its own. A launcher that shows a process one GPU
-/// alone has said which.
+/// The GPU of this process: the workers of a machine take its GPUs in order, from the first that is named. A process that is
+/// shown one GPU alone takes that one.
 fn of_process(first: u32) -> Result<u32, Failure> {
-    let number = processes::several().and_then(|launched| launched.on_machine).unwrap_or(0);
     let shows_one = std::env::var("CUDA_VISIBLE_DEVICES").is_ok_and(|shown| !shown.contains(','));
-    if number == 0 || shows_one { Ok(first) } else { Ok(gpu_of_worker(first, number)?) }
+    let Some(launched) = processes::several().filter(|_| !shows_one) else { return Ok(first) };
+    let number = launched.on_machine.ok_or_else(|| {
+        let launcher = launched.launcher;
+        Failure::usage(format_args!(
+            "{launcher} does not number the workers of a machine, so none knows its GPU"
+        ))
+        .help("show each worker its own GPU by CUDA_VISIBLE_DEVICES")
+    })?;
+    if number == 0 { Ok(first) } else { Ok(gpu_of_worker(first, number)?) }
 }
 
 fn table(task: &NetworkWorkload, config: &Config, trained: &Trained) -> Table {

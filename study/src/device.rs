@@ -192,9 +192,7 @@ impl Setup {
             }
         })
     }
-}
 
-impl Setup {
     /// The device of one of several workers, with this number among those of this process, with nothing allocated: the
     /// processor for all, or each its own of the GPUs from the first worker's on. A GPU's iterations are no graphs, so that
     /// what they complete can be sent while they go on.

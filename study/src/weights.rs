@@ -1,10 +1,9 @@
 //! Weights in files: those that a training starts from, of a safetensors or an ONNX file, and those that came of one.
 //!
-//! A safetensors file has the tensors that [`plimsoll_networks::file_tensors`] names, in f32, as PyTorch's `state_dict`
-//! of a network with
-//! the same names. Counters of batches that PyTorch's batch normalisations keep (`num_batches_tracked`) may be there and are
-//! not read. An ONNX file is one of the same layers as that from which the network was read; what it lacks, such as the shift
-//! of a normalisation without one, starts fresh, and each such tensor is named.
+//! A safetensors file has the tensors that [`plimsoll_networks::file_tensors`] names, in f32, as PyTorch's `state_dict` of a
+//! network with the same names. Counters of batches that PyTorch's batch normalisations keep (`num_batches_tracked`) may be
+//! there and are not read. An ONNX file has the same layers as the file from which the network was read. A tensor that it
+//! lacks, such as the shift of a normalisation without one, starts fresh and is named.
 //!
 //! What it deliberately does not do: read a part of the tensors, or other types: what a training starts from would be a guess.
 
