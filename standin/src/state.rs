@@ -288,8 +288,13 @@ pub fn finish(stream: &Stream) {
         return stream.wait_until_idle();
     }
     let mut streams = state().all_streams();
-    while !stream.is_idle() {
-        if !turn(&mut streams) && !stream.is_idle() {
+    loop {
+        // The last piece of work of a stream without more may be another thread's turn.
+        let turn = lock(&TURN);
+        if stream.is_idle() {
+            return;
+        }
+        if !take_turn(&turn, &mut streams) {
             return status::fail(status::LAUNCH_TIMEOUT, "streams wait for what nobody does");
         }
     }
@@ -298,14 +303,15 @@ pub fn finish(stream: &Stream) {
 /// Who asks for an event again and again waits, too: where streams take turns, one does its next piece of work.
 pub fn wait_a_little() {
     if turns::on() {
-        turn(&mut state().all_streams());
+        take_turn(&lock(&TURN), &mut state().all_streams());
     }
 }
 
-/// The next piece of work of these streams; false where none can go on. One thread's at a time, whoever waits.
-fn turn(streams: &mut [Arc<Stream>]) -> bool {
-    static ALONE: Mutex<()> = Mutex::new(());
-    let _alone = lock(&ALONE);
+/// Held by the thread whose turn it is.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Does the next piece of work of these streams; false where none can go on.
+fn take_turn(_: &MutexGuard<'_, ()>, streams: &mut [Arc<Stream>]) -> bool {
     streams.sort_by_key(|stream| turns::rank(stream.number));
     let Some(work) = streams.iter().find_map(|stream| stream.take_ready()) else { return false };
     work.run();
