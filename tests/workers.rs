@@ -221,6 +221,24 @@ fn goodput_chooses_how_large_an_update_is() {
     };
     let (small, large) = (cluster("few", 30.0), cluster("many", 1e6));
     assert!(small < 256.0 && large > 256.0, "{small} and {large}: only accumulation goes beyond 4 x 64");
+    for study in ["small", "large", "few", "many"] {
+        progress_is_compared(folder.path(), study);
+    }
+}
+
+/// That a report compares settings by what their samples are worth.
+#[track_caller]
+fn progress_is_compared(folder: &Path, study: &str) {
+    let output = command(folder, &format!("report {study} --format json")).output().expect("it starts");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let settings = report["answer"]["settings"].as_array().expect("settings");
+    let of = |what: &str| settings.iter().find(|setting| setting["what"] == what).expect("a setting");
+    let goodput = |what: &str| number(of(what), "samples_per_second") * number(of(what), "efficiency");
+    let less = 100.0 * (1.0 - goodput("yours") / goodput("chosen"));
+    let headline = report["answer"]["headline"].as_str().expect("words");
+    let (way, percent) = if less >= 0.0 { ("less", less) } else { ("more", -less) };
+    let words = format!("the same progress takes {percent:.1} % {way} than with your batch of 32");
+    assert!(headline.contains(&words), "{study}: {words}: {headline}");
 }
 
 /// A noise scale is taken from the training of a study.

@@ -155,6 +155,9 @@ pub struct Run {
     pub predicted: Option<Figures>,
     /// What was measured.
     pub measured: Option<Figures>,
+    /// What a sample of its updates is worth, beside one of the base batch; none where that was not asked about, or as much.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub efficiency: Option<f64>,
     /// Why it was not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,

@@ -12,6 +12,18 @@ from .smaller import Smaller
 from .tape import Role
 
 
+def moved(recomputed_ops: int, recomputed_bytes: int, swapped_bytes: int) -> str:
+    """What is recomputed and swapped in an iteration: ops, the bytes that they write once more, and the bytes that leave the
+    device."""
+    if recomputed_ops == 0 and swapped_bytes == 0:
+        return "everything stays"
+    return f"{_ops(recomputed_ops, recomputed_bytes)} recomputed, {show_bytes(swapped_bytes)} swapped out"
+
+
+def _ops(count: int, written: int) -> str:
+    return f"{count} ops ({show_bytes(written)})" if count > 0 else "0 ops"
+
+
 def in_one_line(
     planned: Planned, parts: Parts | None, device: Device, exchange: _core.Exchange | None = None
 ) -> str:
@@ -24,13 +36,8 @@ def in_one_line(
         "lr unchanged",
         f"peak {show_bytes(peak)} of {show_bytes(schedule.budget_bytes)}",
     ]
+    words.append(moved(schedule.recomputed_ops, schedule.recomputed_bytes, schedule.offloaded_bytes))
     all_stays = schedule.recomputed_ops == 0 and schedule.offloaded_bytes == 0
-    if all_stays:
-        words.append("everything stays")
-    else:
-        words.append(
-            f"{schedule.recomputed_ops} ops recomputed, {show_bytes(schedule.offloaded_bytes)} swapped out"
-        )
     if schedule.makespan_seconds is not None and trace.compute_seconds > 0:
         part = "" if parts is None else "each part "
         words.append(f"{part}{schedule.makespan_seconds / trace.compute_seconds - 1:+.1%}")
@@ -67,7 +74,7 @@ def line_by_line(
         "gradients; the optimizer's state",
         f"  pool          {show_bytes(schedule.pool_bytes)}",
         f"  host          {show_bytes(schedule.host_bytes)}",
-        f"  recomputed    {schedule.recomputed_ops} ops",
+        f"  recomputed    {_ops(schedule.recomputed_ops, schedule.recomputed_bytes)}",
         f"  swapped       {show_bytes(schedule.offloaded_bytes)} out, {show_bytes(schedule.prefetched_bytes)} in",
         f"  link          {link}",
         f"  runs          {planned.program.runs_as}",

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from . import _core, batches, devices, distributed, planning
+from . import _core, batches, devices, distributed, explaining, planning
 from ._core import show_bytes, show_seconds
 from .batches import PLAN_SECONDS, PREDICTED_WITHIN, size_of, taken
 from .devices import Device
@@ -62,6 +62,8 @@ class Tried:
     """What leaves the device in one call."""
     recomputed_ops: int
     """How many ops run again in one call."""
+    recomputed_bytes: int
+    """Bytes of the tensors that they write once more."""
     why_not: str
     """Why it was not run; empty where it was."""
     exchange_seconds: float = 0.0
@@ -163,10 +165,7 @@ class Suggestion:
         """The answer in a few lines."""
         chosen = self.tried[0]
         rate = "lr: yours" if self.learning_rate is None else f"lr {self.learning_rate:.6g}"
-        if chosen.swapped_bytes or chosen.recomputed_ops:
-            moved = f"{chosen.recomputed_ops} ops recomputed, {show_bytes(chosen.swapped_bytes)} swapped out"
-        else:
-            moved = "everything stays"
+        moved = explaining.moved(chosen.recomputed_ops, chosen.recomputed_bytes, chosen.swapped_bytes)
         peak = f"peak {show_bytes(chosen.peak_bytes)} of {show_bytes(self.budget_bytes)}"
         batch = str(chosen) if chosen.accumulation == 1 else f"{chosen.samples} = {chosen}"
         lines = [
@@ -441,6 +440,7 @@ def _predicted(candidate: _Candidate, why_not: str) -> Tried:
         peak_bytes=plan.peak_bytes,
         swapped_bytes=plan.offloaded_bytes,
         recomputed_ops=plan.recomputed_ops,
+        recomputed_bytes=plan.recomputed_bytes,
         why_not=why_not,
     )
 
@@ -477,4 +477,5 @@ def _run(step: Step, sample: tuple[Any, ...], predicted: Tried, losses: str) -> 
         peak_bytes=trace.resident_bytes + schedule.pool_bytes,
         swapped_bytes=schedule.offloaded_bytes,
         recomputed_ops=schedule.recomputed_ops,
+        recomputed_bytes=schedule.recomputed_bytes,
     )

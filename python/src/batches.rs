@@ -210,6 +210,12 @@ impl Candidate {
     fn recomputed_ops(&self) -> u64 {
         self.inner.moved.recomputed_ops
     }
+
+    /// Bytes of the tensors that they write once more.
+    #[getter]
+    fn recomputed_bytes(&self) -> u64 {
+        self.inner.moved.recomputed.0
+    }
 }
 
 /// Which of these to take, by what one sample of each took when it was run, and by how far such times scatter, relative to

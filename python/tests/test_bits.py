@@ -1,12 +1,14 @@
 """A planned step leaves eager's bits: losses, parameters, buffers, generator, over three optimizer steps."""
 
 import itertools
+import json
 
 import pytest
 import torch
 from networks import ALL, budget_at, build, eager, of_torchvision, optimizer_of, train
 
 import plimsoll
+from plimsoll._core import show_bytes
 
 SLOW, FAST = "200KB/s", "20GB/s"
 """On a slow link the plan recomputes, on a fast one it swaps."""
@@ -91,7 +93,12 @@ def test_networks_of_torchvision_run_unchanged(name):
     step = plimsoll.tune(
         task.loss, task.model, optimizer, task.batches[0], budget, "1KB/s", verify=0, seconds=0.5
     )
-    assert step.program.schedule.recomputed_ops > 0
+    schedule = step.program.schedule
+    again = [compute.op for compute in schedule.computes() if compute.again]
+    ops, sizes = json.loads(step.trace.to_json())["ops"], step.trace.tensor_bytes()
+    written = sum(sizes[tensor] for op in again for tensor in ops[op]["writes"])
+    assert written == schedule.recomputed_bytes > 0
+    assert f"{len(again)} ops ({show_bytes(written)}) recomputed" in step.why
     planned = train(task, optimizer, step)
     assert step.fallback is None
     assert [loss.item() for loss in planned] == [loss.item() for loss in losses]

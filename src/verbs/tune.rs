@@ -185,10 +185,7 @@ pub fn figures(tuned: &Tuned) -> Table {
             figures.map(|f| f.iteration_seconds).into(),
             figures.map_or(Cell::None, |f| Cell::Share(f.iteration_seconds / candidate.iteration - 1.0)),
             Cell::Share(measured.predicted_error),
-            Cell::Number(
-                (candidate.sharing.passes * candidate.batch) as f64 / candidate.sharing.update(whole).0,
-                0,
-            ),
+            Cell::Number(candidate.sharing.samples_per_second(candidate.batch, whole), 0),
             known.peak_bytes.into(),
             known.epoch_seconds.into(),
         ]);
@@ -236,12 +233,12 @@ fn curve(tuned: &Tuned) -> Table {
         let Candidate { batch, iteration, between, sharing, .. } = *candidate;
         let mut row: Vec<Cell> = vec![batch.into(), iteration.into(), candidate.epoch.into()];
         if by_goodput {
-            let goodput = sharing.goodput(batch, iteration + between);
+            let whole = iteration + between;
             row.extend([
                 (sharing.iterations * batch).into(),
-                Cell::Number(goodput / sharing.efficiency, 0),
+                Cell::Number(sharing.samples_per_second(batch, whole), 0),
                 Cell::Share(sharing.efficiency),
-                Cell::Number(goodput, 0),
+                Cell::Number(sharing.goodput(batch, whole), 0),
             ]);
         }
         row.extend([

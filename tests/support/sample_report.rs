@@ -400,6 +400,7 @@ fn answer(sample: &Sample, batches: &Batches, memory: &Memory) -> Answer {
             peak_bytes: measured
                 .then_some(memory.resident_bytes + memory.pool_bytes * batch / batches.chosen),
             epoch_seconds: measured.then_some(point.epoch_seconds * 1.02),
+            efficiency: None,
             note: (!measured).then(|| "it was not run".to_owned()),
         }
     };
@@ -546,6 +547,7 @@ fn beside_eager(memory: &Memory, batch: u64, makespan: f64) -> Vec<Setting> {
         samples_per_second: Some(batch as f64 / iteration / 1.03),
         peak_bytes: Some(peak_bytes),
         epoch_seconds: None,
+        efficiency: None,
         note: note.map(str::to_owned),
     };
     let above = Some("its peak is above the budget");

@@ -125,9 +125,14 @@ impl Sharing {
         self.update(iteration) * (samples as f64 / (self.iterations as f64 * batch as f64))
     }
 
-    /// Samples a second of all workers, by what they are worth.
+    /// Samples a second of all workers.
+    pub fn samples_per_second(&self, batch: u64, iteration: Seconds) -> f64 {
+        self.iterations as f64 * batch as f64 / self.update(iteration).0
+    }
+
+    /// The same by what samples are worth.
     pub fn goodput(&self, batch: u64, iteration: Seconds) -> f64 {
-        self.iterations as f64 * batch as f64 / self.update(iteration).0 * self.efficiency
+        self.samples_per_second(batch, iteration) * self.efficiency
     }
 }
 

@@ -79,6 +79,18 @@ impl Schedule {
         self.inner.commands.iter().filter(|c| matches!(c, Command::Compute { again: true, .. })).count()
     }
 
+    /// Bytes of the tensors that they write once more.
+    #[getter]
+    fn recomputed_bytes(&self) -> u64 {
+        let written = |command: &Command| match command {
+            Command::Compute { op, again: true, .. } => {
+                self.trace.written_bytes(&self.trace.ops[op.index()]).0
+            }
+            _ => 0,
+        };
+        self.inner.commands.iter().map(written).sum()
+    }
+
     /// One iteration, predicted; none for a schedule that was read from text.
     #[getter]
     fn makespan_seconds(&self) -> Option<f64> {

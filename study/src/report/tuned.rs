@@ -175,10 +175,13 @@ impl Tuned {
     }
 
     /// What an epoch gains over the user's own setting, and over keeping everything, as measured (or modelled): shares of their
-    /// epochs.
+    /// epochs. By goodput, epochs of the same progress.
     pub fn gain_over(&self, what: &str) -> Option<f64> {
-        let epoch = |what: &str| Some(self.known(what)?.epoch_seconds);
-        Some(1.0 - epoch("chosen")? / epoch(what)?)
+        let progress = |what: &str| {
+            let efficiency = self.run(what)?.efficiency.unwrap_or(1.0);
+            Some(self.known(what)?.epoch_seconds.0 / efficiency)
+        };
+        Some(1.0 - progress("chosen")? / progress(what)?)
     }
 
     fn answer(&self) -> Answer {
@@ -193,8 +196,27 @@ impl Tuned {
             learning_rate_rule: rule_in_words(&config.learning_rate),
             learning_rate_caution: caution(&config.learning_rate, config.batch),
             warmup_iterations: config.learning_rate.warmup_iterations,
-            settings: tuning.runs.iter().map(|run| setting(run, tuning.machine.modelled)).collect(),
+            settings: tuning.runs.iter().map(|run| self.setting(run)).collect(),
             training: tuning.training.as_ref().map(|training| self.training(training)).unwrap_or_default(),
+        }
+    }
+
+    fn setting(&self, run: &Run) -> Setting {
+        let Run { what, batch, predicted, measured, efficiency, note } = run;
+        let known = self.known(what);
+        let samples = self.tuning.asked.samples as f64;
+        Setting {
+            what: what.clone(),
+            batch: *batch,
+            predicted_iteration_seconds: predicted.map(|f| f.iteration_seconds.0),
+            predicted_error: predicted.map(|f| f.relative_error),
+            iteration_seconds: measured.map(|f| f.iteration_seconds.0),
+            relative_error: measured.map(|f| f.relative_error),
+            samples_per_second: known.map(|f| samples / f.epoch_seconds.0),
+            peak_bytes: known.map(|f| f.peak_bytes.0),
+            epoch_seconds: known.map(|f| f.epoch_seconds.0),
+            efficiency: (self.config.goodput.is_some() && known.is_some()).then(|| efficiency.unwrap_or(1.0)),
+            note: note.clone(),
         }
     }
 
@@ -207,8 +229,9 @@ impl Tuned {
                 "Keep your settings: batch {batch}, with everything kept on the device, gains as much as any"
             );
         }
+        let takes = if config.goodput.is_some() { "the same progress takes" } else { "an epoch takes" };
         let over = |what: &str, words: &str| match self.gain_over(what) {
-            Some(gain) if gain > 0.0 => Some(format!("an epoch takes {} less than {words}", percent(gain))),
+            Some(gain) if gain > 0.0 => Some(format!("{takes} {} less than {words}", percent(gain))),
             // The least batch that was asked for may be above the one that this is compared with.
             Some(gain) if gain < 0.0 => {
                 let known = self.run(what).map_or(0, |run| run.batch);
@@ -218,16 +241,17 @@ impl Tuned {
                 } else {
                     String::new()
                 };
-                Some(format!("an epoch takes {} more than {words}{limit}", percent(-gain)))
+                Some(format!("{takes} {} more than {words}{limit}", percent(-gain)))
             }
-            Some(_) => Some(format!("an epoch takes as long as {words}")),
+            Some(_) => Some(format!("{takes} as long as {words}")),
             None => None,
         };
         let yours = self.run("yours").map_or(0, |run| run.batch);
         let keeper = self.run("keeping everything").map_or(0, |run| run.batch);
         let ways = [
             over(ACCUMULATED, &format!("with your batch of {yours} accumulated")),
-            over(RECOMPUTED, "with recomputing alone").map(|words| words.replacen("an epoch takes ", "", 1)),
+            over(RECOMPUTED, "with recomputing alone")
+                .map(|words| words.replacen(&format!("{takes} "), "", 1)),
         ];
         let ways: Vec<String> = ways.into_iter().flatten().collect();
         let ways = (!ways.is_empty()).then(|| ways.join(", and "));
@@ -410,24 +434,6 @@ const MODELLED: &str = "Nothing here was measured: the device is not here, and a
                         off that model.";
 
 /// What is known of a run; where nothing is measured, as the model of the device has it.
-fn setting(run: &Run, modelled: bool) -> Setting {
-    let Run { what, batch, predicted, measured, note } = run;
-    let known = if modelled { predicted } else { measured };
-    let rate = |figures: &Figures| *batch as f64 / (figures.iteration_seconds + figures.between_seconds).0;
-    Setting {
-        what: what.clone(),
-        batch: *batch,
-        predicted_iteration_seconds: predicted.map(|f| f.iteration_seconds.0),
-        predicted_error: predicted.map(|f| f.relative_error),
-        iteration_seconds: measured.map(|f| f.iteration_seconds.0),
-        relative_error: measured.map(|f| f.relative_error),
-        samples_per_second: known.as_ref().map(rate),
-        peak_bytes: known.map(|f| f.peak_bytes.0),
-        epoch_seconds: known.map(|f| f.epoch_seconds.0),
-        note: note.clone(),
-    }
-}
-
 /// What a report says to do where a prediction missed.
 const ANEW: &str = "tuning anew on a calm machine measures it again";
 

@@ -1,7 +1,7 @@
 //! What of a tuning is kept in its study as `tuning/2`: everything that was tried and measured, and what the other policies
 //! make of the chosen batch. It is worked out once here, so that a report is quick and needs no device.
 
-use super::measured::{Measured, Ran};
+use super::measured::{Measured, Ran, no_run};
 use super::plain::Way;
 use super::{Found, Tuner};
 use crate::error::{Error, NO_ALGORITHM_2, Stopped};
@@ -94,7 +94,7 @@ pub(crate) fn tuning(
         why,
         keep_your_settings: yours.is_some_and(|yours| std::ptr::eq(yours, best)),
         runs: [
-            vec![run("chosen", best), keeping(keeper), your_own(tuner, yours)?],
+            vec![best.measured.run("chosen"), keeping(keeper), your_own(tuner, yours)?],
             ways.iter().map(Way::run).collect(),
             vec![other_search(tuner, other)],
         ]
@@ -106,16 +106,10 @@ pub(crate) fn tuning(
     })
 }
 
-fn run(what: &str, ran: &Ran) -> Run {
-    let (predicted, measured) = (Some(ran.measured.predicted()), ran.measured.figures);
-    Run { what: what.to_owned(), batch: ran.batch(), predicted, measured, note: None }
-}
-
 fn keeping(keeper: Option<&Ran>) -> Run {
     let what = "keeping everything";
     let note = Some("no batch size keeps everything within the budget".to_owned());
-    let none = Run { what: what.to_owned(), batch: 0, predicted: None, measured: None, note };
-    keeper.map_or(none, |ran| run(what, ran))
+    keeper.map_or(no_run(what, note), |ran| ran.measured.run(what))
 }
 
 /// What the answer of the search that was not asked for is called.
@@ -130,15 +124,14 @@ fn other_search(tuner: &Tuner<'_>, other: Option<&Ran>) -> Run {
     let what = other_name(tuner.request.search);
     let (least, most) = (tuner.request.min_batch, tuner.largest);
     let note = Some(format!("{NO_ALGORITHM_2} from {least} to {most}"));
-    let none = Run { what: what.to_owned(), batch: 0, predicted: None, measured: None, note };
-    other.map_or(none, |ran| run(what, ran))
+    other.map_or(no_run(what, note), |ran| ran.measured.run(what))
 }
 
 /// The user's own setting is the base batch with everything kept.
 fn your_own(tuner: &Tuner<'_>, yours: Option<&Ran>) -> Result<Run, Error> {
     let what = "yours";
     if let Some(ran) = yours {
-        return Ok(run(what, ran));
+        return Ok(ran.measured.run(what));
     }
     let (batch, samples, budget) =
         (tuner.request.rate.base_batch, tuner.workload.samples(), tuner.request.budget);
@@ -154,7 +147,7 @@ fn your_own(tuner: &Tuner<'_>, yours: Option<&Ran>) -> Result<Run, Error> {
             format!("it was not run: batches of at most {} were considered", tuner.largest)
         }
     };
-    Ok(Run { what: what.to_owned(), batch, predicted: None, measured: None, note: Some(note) })
+    Ok(Run { batch, ..no_run(what, Some(note)) })
 }
 
 /// Why a search chose what it chose, where epochs within a share of the shortest count as equal; or by goodput.

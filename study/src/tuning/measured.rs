@@ -32,6 +32,19 @@ impl Measured {
         }
     }
 
+    /// For the record.
+    pub(crate) fn run(&self, what: &str) -> Run {
+        let Candidate { batch, sharing, .. } = self.candidate;
+        Run {
+            what: what.to_owned(),
+            batch,
+            predicted: Some(self.predicted()),
+            measured: self.figures,
+            efficiency: (sharing.efficiency != 1.0).then_some(sharing.efficiency),
+            note: None,
+        }
+    }
+
     /// What as much progress takes as a pass over the data makes with samples that are worth 1.
     pub fn progress(&self) -> Seconds {
         self.known().epoch_seconds * (1.0 / self.candidate.sharing.efficiency)
@@ -62,6 +75,11 @@ impl Measured {
     pub fn known(&self) -> Figures {
         self.figures.unwrap_or_else(|| self.predicted())
     }
+}
+
+/// A way to train that was not run, and why.
+pub(crate) fn no_run(what: &str, note: Option<String>) -> Run {
+    Run { what: what.to_owned(), batch: 0, predicted: None, measured: None, efficiency: None, note }
 }
 
 /// A plan that was run, or would have been on a device that is here.

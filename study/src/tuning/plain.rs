@@ -10,7 +10,7 @@
 //! does, and a batch below the user's own is another recipe.
 
 use super::Tuner;
-use super::measured::{Measured, Ran};
+use super::measured::{Measured, Ran, no_run};
 use crate::error::Error;
 use plimsoll_ir::config::Figures;
 use plimsoll_ir::trace::Phase;
@@ -41,10 +41,9 @@ pub struct Way {
 impl Way {
     /// For the record.
     pub(super) fn run(&self) -> Run {
-        let (predicted, measured) =
-            (self.measured.map(|m| m.predicted()), self.measured.and_then(|m| m.figures));
-        let (what, note) = (self.what.to_owned(), Some(self.note.clone()));
-        Run { what, batch: self.batch, predicted, measured, note }
+        let note = Some(self.note.clone());
+        let none = Run { batch: self.batch, ..no_run(self.what, note.clone()) };
+        self.measured.map_or(none, |measured| Run { note, ..measured.run(self.what) })
     }
 }
 
