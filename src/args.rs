@@ -383,9 +383,8 @@ pub struct TrainArgs {
     /// Weight decay: with sgd a penalty in the gradient (L2), by default 5e-4; with adamw decoupled from it, by default 1e-2
     #[arg(long, value_name = "W", value_parser = values::weight_decay)]
     pub weight_decay: Option<f32>,
-    /// Start from the weights in this safetensors file, whose tensors have the names of the network's layers and PyTorch's
-    /// shapes (`export --to safetensors` writes such files), or in this ONNX file, of a network from --onnx; by default they
-    /// are drawn
+    /// Start from the weights in this safetensors file, which has the names and shapes that `export --to safetensors` writes,
+    /// or in this ONNX file, of a network from --onnx; by default they are drawn
     #[arg(long, value_name = "FILE")]
     pub weights: Option<PathBuf>,
     /// Seed of initial parameters, order of the data and dropout

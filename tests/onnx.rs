@@ -4,17 +4,19 @@
 #[allow(dead_code, reason = "the tests of the import need more of it")]
 mod writer;
 
-use crate::study_folder::check;
+use crate::study_folder::{check, command};
+use crate::weights;
 use plimsoll::failure::Failure;
 use plimsoll::ir::network::NetworkSpec;
 use plimsoll::study::data::DataSource;
 use plimsoll::study::device::cpu_options;
 use plimsoll::study::request::{NetworkRequest, NetworkSource};
 use plimsoll::study::{NetworkWorkload, Setup, Study, Workload, onnx};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use writer::{file, input, int, ints, node, output, tensor, weight};
+use writer::{file, input, ints, node, output, tensor, weight};
 
 /// A network for the shipped digits: a convolution with `filters` filters, ReLU, a mean, a product; the shape between is read
 /// from another file.
@@ -25,13 +27,13 @@ fn parts(filters: i64) -> Vec<Vec<u8>> {
     vec![
         input("x", 1, &[-2, 1, 8, 8]),
         weight("c.weight", &[filters, 1, 3, 3]),
-        weight("f.weight", &[10, filters]),
+        weight("onnx::head", &[filters, 10]),
         tensor("shape", &[2], 7, &[entries.concat(), writer::number(14, 1)].concat()),
         node("Conv", &["x", "c.weight"], &["a"], &[ints("pads", &[1, 1, 1, 1])]),
         node("Relu", &["a"], &["r"], &[]),
         node("GlobalAveragePool", &["r"], &["b"], &[]),
         node("Reshape", &["b", "shape"], &["c"], &[]),
-        node("Gemm", &["c", "f.weight"], &["y"], &[int("transB", 1)]),
+        node("Gemm", &["c", "onnx::head"], &["y"], &[]),
         output("y"),
     ]
 }
@@ -66,7 +68,7 @@ fn a_file_takes_the_place_of_a_name() {
         assert!(err.contains("the architecture is read"), "{err}");
     };
     check(&["networks", "--onnx", path], &["GlobalAveragePool", "8x8x4", "76", "digits4.onnx-"]);
-    check(&["trace", "--onnx", path, "--batch", "2"], &["\"trace/1\"", "c.forward", "f.backward_filter"]);
+    check(&["trace", "--onnx", path, "--batch", "2"], &["\"trace/1\"", "c.forward", "Gemm.backward_filter"]);
     check(&["verify", "--onnx", path, "--batch", "8", "--iterations", "2"], &["equal, bit for bit"]);
 }
 
@@ -108,16 +110,41 @@ fn files_that_cannot_be_read_are_explained() {
     }
 }
 
+/// Counted numbers, the first of which is this one.
+fn counted(count: i64, first: f32) -> Vec<f32> {
+    (0..count).map(|at| first + at as f32 / 64.0).collect()
+}
+
+/// The bytes of numbers.
+fn bytes_of(numbers: &[f32]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
 /// The network with weights, and their bytes.
 fn weighted(folder: &Path, filters: i64, first: f32) -> (PathBuf, Vec<u8>) {
     let path = digits(folder, filters);
     let mut all = parts(filters);
-    let numbers = |count: i64| (0..count).map(|at| first + at as f32 / 64.0).collect::<Vec<f32>>();
-    all[1] = writer::floats("c.weight", &[filters, 1, 3, 3], &numbers(9 * filters));
-    all[2] = writer::floats("f.weight", &[10, filters], &numbers(10 * filters));
+    let [conv, head] = [9 * filters, 10 * filters].map(|count| counted(count, first));
+    all[1] = writer::floats("c.weight", &[filters, 1, 3, 3], &conv);
+    all[2] = writer::floats("onnx::head", &[filters, 10], &head);
     fs::write(&path, file(&all)).expect("a file");
-    let all = [numbers(9 * filters), numbers(10 * filters)].concat();
-    (path, all.into_iter().flat_map(f32::to_le_bytes).collect())
+    (path, bytes_of(&[conv, head].concat()))
+}
+
+/// A file of weights: the shape of each tensor by its name, and all numbers.
+fn tensors(path: &Path) -> (BTreeMap<String, Vec<u64>>, Vec<u8>) {
+    let (header, numbers) = weights::parts(path);
+    let mut all = header.as_object().expect("names").clone();
+    all.remove("__metadata__");
+    let shape = |value: &serde_json::Value| serde_json::from_value(value["shape"].clone()).expect("lengths");
+    (all.iter().map(|(name, value)| (name.clone(), shape(value))).collect(), numbers)
+}
+
+/// The initialisers of the network that are trained, as its file has them.
+fn initialisers() -> BTreeMap<String, Vec<u64>> {
+    [("c.weight", vec![4, 1, 3, 3]), ("onnx::head", vec![4, 10])]
+        .map(|(name, shape)| (name.to_owned(), shape))
+        .into()
 }
 
 #[test]
@@ -152,9 +179,33 @@ fn a_training_starts_from_the_weights_of_its_file() {
     let run = "run study --fresh --epochs 1 --decay constant --weights";
     check(at, &format!("{run} digits4.onnx"), 0, &[]);
     check(at, "export study --to safetensors -o same.safetensors", 0, &[]);
-    let saved = fs::read(at.join("same.safetensors")).expect("it was written");
-    // No step of this rate moves a weight: the bits are the file's, which has them in the same order.
-    assert!(saved.ends_with(&bytes), "other bits than the file's");
+    // No step of this rate moves a weight: the bits are the file's, under its names, in its shapes.
+    let same = tensors(&at.join("same.safetensors"));
+    assert_eq!(same, (initialisers(), bytes.clone()));
+    // Such a file is read again; so is one with the names and shapes of layers.
+    check(at, &format!("{run} same.safetensors"), 0, &[]);
+    check(at, "export study --to safetensors -o again.safetensors", 0, &[]);
+    assert_eq!(tensors(&at.join("again.safetensors")), same);
+    let turned: Vec<f32> = (0..40).map(|at| counted(40, 0.25)[at % 4 * 10 + at / 4]).collect();
+    let of_layers = serde_json::json!({
+        "Gemm.weight": {"dtype": "F32", "shape": [10, 4], "data_offsets": [144, 304]},
+        "c.weight": {"dtype": "F32", "shape": [4, 1, 3, 3], "data_offsets": [0, 144]},
+    });
+    let numbers = bytes_of(&[counted(36, 0.25), turned].concat());
+    weights::write(&at.join("layers.safetensors"), &of_layers, &numbers);
+    check(at, &format!("{run} layers.safetensors"), 0, &[]);
+    check(at, "export study --to safetensors -o again.safetensors", 0, &[]);
+    assert_eq!(tensors(&at.join("again.safetensors")), same);
+    let mut renamed = of_layers.clone();
+    let moved = renamed.as_object_mut().expect("names").remove("Gemm.weight").expect("it is there");
+    renamed["onnx::tail"] = moved;
+    weights::write(&at.join("renamed.safetensors"), &renamed, &numbers);
+    check(
+        at,
+        &format!("{run} renamed.safetensors"),
+        2,
+        &["1 missing: onnx::head", "1 superfluous: onnx::tail"],
+    );
     weighted(at, 5, 0.25);
     check(
         at,
@@ -170,6 +221,68 @@ fn a_training_starts_from_the_weights_of_its_file() {
     check(at, "trace mlp --image 8 --channels 1 --batch 16 -o trace.json", 0, &[]);
     check(at, plan, 0, &[]);
     check(at, &format!("{run} digits4.onnx"), 2, &["`mlp` is a network of the zoo", "--onnx FILE"]);
+}
+
+#[test]
+fn auto_trains_a_file_from_its_weights_and_export_gives_its_tensors_back() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = folder.path();
+    let (_, bytes) = weighted(at, 4, 0.25);
+    // What is measured may be too noisy; it goes on from what it has.
+    let auto = |name: &str, more: &str| {
+        let line = format!(
+            "auto --onnx {name}.onnx --weights {name}.onnx --data digits --epochs 2 --decay constant --max-batch 64 {more}"
+        );
+        let mut runs = (0..8).map(|_| command(at, &line).output().expect("the program starts"));
+        let output =
+            runs.find(|output| output.status.code() != Some(5)).expect("the machine is calm at times");
+        assert_eq!(output.status.code(), Some(0), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    let export = |study: &str, name: &str| {
+        check(at, &format!("export {study} --to safetensors -o {name}"), 0, &[]);
+        tensors(&at.join(name))
+    };
+    // No step of this rate moves a weight.
+    auto("digits4", "--study still --base-rate 1e-30");
+    assert_eq!(export("still", "before.safetensors"), (initialisers(), bytes.clone()));
+    auto("digits4", "--study mine --base-rate 0.05");
+    let (names, trained) = export("mine", "after.safetensors");
+    assert_eq!((names, trained.len()), (initialisers(), bytes.len()));
+    assert_ne!(trained, bytes, "it was trained");
+    // What no initialiser can have is told.
+    let mut normed = parts(4);
+    normed[2] = writer::floats("onnx::head", &[4, 10], &counted(40, 0.25));
+    normed[1] = writer::floats("c.weight", &[4, 1, 3, 3], &counted(36, 0.25));
+    normed[8] = node("LayerNormalization", &["c", "n.weight"], &["n"], &[]);
+    normed.push(node("Gemm", &["n", "onnx::head"], &["y"], &[]));
+    normed.push(writer::floats("n.weight", &[4], &counted(4, 1.0)));
+    fs::write(at.join("normed.onnx"), file(&normed)).expect("a file");
+    auto("normed", "--study normed --base-rate 0.01");
+    let told =
+        check(at, "export normed --to safetensors -o normed.safetensors", 0, &["WARN 1 tensor(s)", "n.bias"]);
+    assert!(told.contains("the ONNX file does not have them"), "{told}");
+    let (names, _) = tensors(&at.join("normed.safetensors"));
+    assert_eq!(names.into_keys().collect::<Vec<_>>(), ["c.weight", "n.bias", "n.weight", "onnx::head"]);
+    // The file itself is needed no more, but for a training that starts from it.
+    fs::remove_file(at.join("digits4.onnx")).expect("it is there");
+    assert_eq!(export("mine", "later.safetensors"), (initialisers(), trained));
+    fs::remove_file(at.join("mine/network.onnx")).expect("it is there");
+    let line = "export mine --to safetensors -o none.safetensors";
+    check(
+        at,
+        line,
+        2,
+        &["is from an ONNX file", "network.onnx is not there", "leave the study's files together"],
+    );
+    digits(at, 5);
+    fs::copy(at.join("digits5.onnx"), at.join("mine/network.onnx")).expect("it is copied");
+    fs::copy(at.join("shape.bin"), at.join("mine/shape.bin")).expect("it is copied");
+    check(
+        at,
+        line,
+        2,
+        &["network.onnx is another network than `digits4.onnx-", "put the study's own file back"],
+    );
 }
 
 #[test]

@@ -8,31 +8,46 @@
 //! What it deliberately does not do: open files, or say what is wrong with one.
 
 use crate::layers::{Purpose, rules};
+use crate::order::Order;
 use plimsoll_ir::network::{Layer, LayerKind, Network, Shape};
 
-/// A tensor of a network, as a file has it.
+/// A tensor of a file, of numbers of 4 bytes, and where layers have them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileTensor {
     /// Its name in the file.
     pub name: String,
     /// The lengths of its dimensions in the file.
     pub shape: Vec<u64>,
+    /// What layers have of it: each of its numbers is in one of these.
+    pub parts: Vec<Part>,
+}
+
+/// What one tensor of a layer has of a tensor of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The tensor of the layer.
+    pub of: LayerTensor,
+    /// Where the numbers lie in the tensor of the file.
+    pub(crate) in_file: Order,
+    /// Where the same numbers lie in the tensor of the layer.
+    pub(crate) on_device: Order,
+}
+
+/// A tensor of a layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerTensor {
+    /// The layer's name and the tensor's, such as `conv1.weight`.
+    pub name: String,
+    /// How many numbers it has.
+    pub elements: u64,
     /// Whether it is trained; a running statistic is not.
     pub trained: bool,
-    /// Rows of `[channels][positions]` numbers, which are `[positions][channels]` on the device.
-    positions: u64,
-    channels: u64,
 }
 
 impl FileTensor {
-    /// The numbers of a file, of 4 bytes each, in the order in which they lie on the device.
-    pub fn on_device(&self, in_file: &[u8]) -> Vec<u8> {
-        transposed(in_file, self.channels, self.positions)
-    }
-
-    /// The numbers of the device in the order of the file.
-    pub fn in_file(&self, on_device: &[u8]) -> Vec<u8> {
-        transposed(on_device, self.positions, self.channels)
+    /// How many numbers it has.
+    pub fn elements(&self) -> u64 {
+        self.shape.iter().product()
     }
 
     /// Whether a tensor of this shape can stand for it: dimensions of length 1 do not count.
@@ -42,22 +57,16 @@ impl FileTensor {
     }
 }
 
-/// Matrices of so many rows and columns, one behind the other, each turned.
-fn transposed(numbers: &[u8], rows: u64, columns: u64) -> Vec<u8> {
-    if rows == 1 || columns == 1 {
-        return numbers.to_vec();
+impl Part {
+    /// Copies its numbers from the bytes of the tensor of the file into those of the layer's.
+    pub fn to_device(&self, in_file: &[u8], on_device: &mut [u8]) {
+        self.in_file.copy(in_file, &self.on_device, on_device);
     }
-    let (rows, columns) = (rows as usize, columns as usize);
-    let mut turned = Vec::with_capacity(numbers.len());
-    for matrix in numbers.chunks_exact(4 * rows * columns) {
-        for column in 0..columns {
-            for row in 0..rows {
-                let at = 4 * (row * columns + column);
-                turned.extend_from_slice(&matrix[at..at + 4]);
-            }
-        }
+
+    /// Copies its numbers from the bytes of the layer's tensor into those of the tensor of the file.
+    pub fn to_file(&self, on_device: &[u8], in_file: &mut [u8]) {
+        self.on_device.copy(on_device, &self.in_file, in_file);
     }
-    turned
 }
 
 /// All tensors of a network, in the order of its layers. A layer that shares its parameters has none of its own.
@@ -80,26 +89,29 @@ pub fn file_tensors(network: &Network) -> Vec<FileTensor> {
 
 fn file_tensor(layer: &Layer, input: Shape, part: &str, shape: &[u64], trained: bool) -> FileTensor {
     let name = format!("{}.{part}", layer.name);
-    let of = |shape: Vec<u64>, positions, channels| FileTensor {
-        name: name.clone(),
-        shape,
-        trained,
-        positions,
-        channels,
-    };
-    match (shape, &layer.kind) {
+    let (shape, [positions, channels]) = match (shape, &layer.kind) {
         // A product with a matrix at each position of a sequence, which is an image one column wide.
         ([out, 1, 1, channels], _) if input.width == 1 && input.height > 1 => {
-            of(vec![*out, *channels], 1, *channels)
+            (vec![*out, *channels], [1, *channels])
         }
         ([out, rows, columns, channels], _) => {
-            of(vec![*out, *channels, *rows, *columns], rows * columns, *channels)
+            (vec![*out, *channels, *rows, *columns], [rows * columns, *channels])
         }
         ([_, _], LayerKind::FullyConnected { .. }) => {
-            of(shape.to_vec(), input.pixels(), u64::from(input.channels))
+            (shape.to_vec(), [input.pixels(), u64::from(input.channels)])
         }
-        _ => of(shape.to_vec(), 1, 1),
-    }
+        _ => (shape.to_vec(), [1, 1]),
+    };
+    let elements = shape.iter().product::<u64>();
+    let of = LayerTensor { name: name.clone(), elements, trained };
+    // Rows of `[channels][positions]` numbers, which are `[positions][channels]` on the device.
+    let row = positions * channels;
+    let on_device = Order::Strided {
+        first: 0,
+        dims: vec![elements / row, channels, positions],
+        strides: [row, 1, channels].map(|step| i64::try_from(step).unwrap_or(i64::MAX)).to_vec(),
+    };
+    FileTensor { name, shape, parts: vec![Part { of, in_file: Order::same(elements), on_device }] }
 }
 
 #[cfg(test)]
@@ -125,7 +137,8 @@ mod tests {
         check("layer2.0.downsample.0.weight", &[128, 64, 1, 1]);
         check("bn1.running_mean", &[64]);
         check("fc.weight", &[10, 512]);
-        assert!(!find(&resnet, "bn1.running_mean").trained && find(&resnet, "bn1.weight").trained);
+        let trained = |name: &str| find(&resnet, name).parts[0].of.trained;
+        assert!(!trained("bn1.running_mean") && trained("bn1.weight"));
         let gpt = tensors("gpt-tiny", [12, 1], 1);
         assert_eq!(find(&gpt, "h.0.attn.qkv.weight").shape, [384, 128]);
         assert_eq!(find(&gpt, "wte.weight").shape, [10, 128]);
@@ -134,19 +147,20 @@ mod tests {
     #[test]
     fn channels_come_before_positions_in_a_file() {
         let vgg = tensors("lenet", [28, 28], 1);
-        let first =
-            vgg.iter().find(|t| t.shape.len() == 2 && t.positions > 1).expect("its input is an image");
-        let count = first.shape.iter().product::<u64>();
-        let file: Vec<u8> = (0..count as u32).flat_map(u32::to_le_bytes).collect();
-        let device = first.on_device(&file);
-        let word = |at: u64| {
-            let at = 4 * at as usize;
-            u32::from_le_bytes([device[at], device[at + 1], device[at + 2], device[at + 3]])
-        };
+        // 84 outputs of 16 channels at 5x5 positions, say.
+        let first = vgg.iter().find(|t| t.shape.len() == 2).expect("its input is an image");
+        let [part] = &first.parts[..] else { panic!("{first:?}") };
+        let (count, channels) = (first.elements() as u32, 16);
+        let positions = first.shape[1] as u32 / channels;
+        let file: Vec<u8> = (0..count).flat_map(u32::to_le_bytes).collect();
+        let mut device = vec![0; file.len()];
+        part.to_device(&file, &mut device);
+        let word = |at: u32| u32::from_le_bytes(device.as_chunks().0[at as usize]);
         // The second channel of the first position lies behind all positions of the first channel.
-        assert_eq!([word(0), word(1), word(first.channels)], [0, first.positions as u32, 1]);
-        assert_eq!(first.in_file(&device), file, "and back");
-        assert_eq!(device.len(), file.len());
+        assert_eq!([word(0), word(1), word(channels)], [0, positions, 1]);
+        let mut back = vec![0; file.len()];
+        part.to_file(&device, &mut back);
+        assert_eq!(back, file);
     }
 
     #[test]

@@ -363,8 +363,8 @@ fn of_weights(error: WeightsError) -> Failure {
         WeightsError::Foreign { .. } => Failure::usage(&error)
             .help("save the weights with safetensors.torch.save_file, or with `plimsoll export --to safetensors`"),
         WeightsError::Other { .. } => Failure::usage(&error).help(
-            "tensors have the names of the network's layers, which `plimsoll networks NAME` lists, and PyTorch's shapes, in \
-             f32; rename or convert them in the file",
+            "tensors have the names of the network's layers, which `plimsoll networks NAME` lists, and PyTorch's shapes, or \
+             those of the ONNX file that the network is from, in f32; rename or convert them in the file",
         ),
         WeightsError::NotFinite { .. } => Failure::usage(&error).help("a training cannot start from it; take other weights"),
         WeightsError::OtherNetwork { .. } => {

@@ -4,6 +4,7 @@ use crate::args::{ExportArgs, Exported, ToolArg};
 use crate::failure::Failure;
 use crate::output::{self, Cell, Format, Table};
 use plimsoll_ir::trace::Trace;
+use plimsoll_networks::onnx::Written;
 use plimsoll_runtime::Checkpoint;
 use plimsoll_study::Study;
 use plimsoll_study::export::modules::{Modules, Wrapper};
@@ -40,13 +41,15 @@ fn weights(args: &ExportArgs) -> Result<Vec<Table>, Failure> {
     }
     let network = onnx::rebuilt(&config.network, study.folder())?;
     let state = Checkpoint::load(&state)?;
-    let tensors = plimsoll_study::weights::write(output, &network, &state)?;
+    let Written { tensors, notes } = onnx::written(&network, &study)?;
+    notes.iter().for_each(|note| tracing::warn!("{note}"));
+    plimsoll_study::weights::write(output, &tensors, &state)?;
     Ok(vec![Table::facts(
         "weights",
         vec![
             ("network", "network", config.network.in_words().into()),
             ("iterations", "iterations trained", state.progress.step.into()),
-            ("tensors", "tensors", (tensors as u64).into()),
+            ("tensors", "tensors", (tensors.len() as u64).into()),
             ("file", "written to", output.display().to_string().into()),
         ],
     )])

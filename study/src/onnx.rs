@@ -7,11 +7,12 @@ use crate::error::{Doing, FileError, OnnxFileError};
 use crate::files;
 use crate::folder::Study;
 use plimsoll_ir::network::{Network, NetworkSpec};
-use plimsoll_networks::onnx::{External, OnnxError, OnnxNetwork, OnnxSource, name_in_file, read};
+use plimsoll_networks::file_tensors;
+use plimsoll_networks::onnx::{External, OnnxError, OnnxNetwork, OnnxSource, Written, name_in_file, read};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// No ONNX file is larger: protocol buffers end here, and exporters put the weights of larger networks into files beside it.
 const BYTES_MAX: u64 = 1 << 31;
@@ -30,10 +31,7 @@ pub fn network(path: &Path, image: Option<[u32; 2]>) -> Result<OnnxNetwork, Onnx
 /// The network that a spec names: one of the zoo, or one from a file of which the study in this folder keeps the architecture.
 pub fn rebuilt(spec: &NetworkSpec, folder: &Path) -> Result<Network, OnnxFileError> {
     let Some(name) = name_in_file(&spec.name) else { return Ok(plimsoll_networks::build(spec)?) };
-    let path = Study::at(folder).architecture();
-    if !path.exists() {
-        return Err(OnnxFileError::NotKept { network: spec.name.clone(), path });
-    }
+    let path = kept(spec, &Study::at(folder))?;
     let found = read_as(&path, name, Some(spec.image))?;
     if found.network.spec != *spec {
         return Err(OnnxFileError::Replaced { network: spec.name.clone(), path });
@@ -45,6 +43,25 @@ pub fn rebuilt(spec: &NetworkSpec, folder: &Path) -> Result<Network, OnnxFileErr
 /// network.
 pub fn weights(path: &Path, network: &Network) -> Result<Option<BTreeMap<String, Vec<f32>>>, OnnxFileError> {
     opened(path, "", Some(network.spec.image), |source| plimsoll_networks::onnx::weights(source, network))
+}
+
+/// The tensors of a network as files of weights have them: for one from a file, of which this study keeps the architecture, as
+/// that file's initialisers, where that can be, and with notes where it cannot; for one of the zoo as its layers have them.
+pub fn written(network: &Network, study: &Study) -> Result<Written, OnnxFileError> {
+    let spec = &network.spec;
+    if name_in_file(&spec.name).is_none() {
+        return Ok(Written { tensors: file_tensors(network), notes: Vec::new() });
+    }
+    let path = kept(spec, study)?;
+    let found =
+        opened(&path, "", Some(spec.image), |source| plimsoll_networks::onnx::written(source, network))?;
+    found.ok_or_else(|| OnnxFileError::Replaced { network: spec.name.clone(), path })
+}
+
+/// Where a study keeps the architecture of a network from a file, which must be there.
+fn kept(spec: &NetworkSpec, study: &Study) -> Result<PathBuf, OnnxFileError> {
+    let path = study.architecture();
+    if path.exists() { Ok(path) } else { Err(OnnxFileError::NotKept { network: spec.name.clone(), path }) }
 }
 
 /// Keeps the architecture in a study's folder; where another is kept there only if all is to be `fresh`, and nothing was

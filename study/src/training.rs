@@ -144,8 +144,12 @@ fn set_up(
 }
 
 /// The weights that a training starts from.
-fn weights_of(task: &NetworkWorkload, request: &TrainRequest) -> Result<Option<Weights>, Error> {
-    let weights = request.weights.as_ref().map(|path| crate::weights::read(path, &task.network));
+fn weights_of(
+    task: &NetworkWorkload,
+    request: &TrainRequest,
+    study: &Study,
+) -> Result<Option<Weights>, Error> {
+    let weights = request.weights.as_ref().map(|path| crate::weights::read(path, &task.network, study));
     Ok(weights.transpose()?)
 }
 
@@ -221,7 +225,7 @@ pub fn train(
     if groups.len() < request.workers.count {
         update.tell(&mut *groups[0])?;
     }
-    let weights = weights_of(task, request)?;
+    let weights = weights_of(task, request, study)?;
     let checksum = weights.as_ref().map(|weights| weights.checksum.clone());
     let training = (request, &update, checksum);
     let mut trainers = set_up(task, config, schedule, training, groups, study, watch)?;
@@ -245,7 +249,7 @@ pub fn work(
     let update = Update::told(&mut *group)?;
     let watch = Watch::silent();
     // Worker 0 begins with them; here they only tell whether it is the same training.
-    let checksum = weights_of(task, request)?.map(|weights| weights.checksum);
+    let checksum = weights_of(task, request, study)?.map(|weights| weights.checksum);
     let training = (request, &update, checksum);
     let trainers = set_up(task, config, schedule, training, vec![group], study, &watch)?;
     let total = update.per_epoch * request.epochs;

@@ -1,18 +1,21 @@
 //! Weights in files: those that a training starts from, of a safetensors or an ONNX file, and those that came of one.
 //!
-//! A safetensors file has the tensors that [`plimsoll_networks::file_tensors`] names, in f32, as PyTorch's `state_dict` of a
-//! network with the same names. Counters of batches that PyTorch's batch normalisations keep (`num_batches_tracked`) may be
-//! there and are not read. An ONNX file has the same layers as the file from which the network was read. A tensor that it
-//! lacks, such as the shift of a normalisation without one, starts fresh and is named.
+//! A safetensors file has the tensors of a network of the zoo as [`plimsoll_networks::file_tensors`] names them, in f32, as
+//! PyTorch's `state_dict` of a network with the same names. Those of a network from an ONNX file have the names and shapes of
+//! that file's initialisers ([`crate::onnx::written`]); the names of layers are read, too. Counters of batches that PyTorch's
+//! batch normalisations keep (`num_batches_tracked`) may be there and are not read. An ONNX file has the same layers as the
+//! file from which the network was read. A tensor that it lacks, such as the shift of a normalisation without one, starts fresh
+//! and is named.
 //!
 //! What it deliberately does not do: read a part of the tensors, or other types: what a training starts from would be a guess.
 
 use crate::error::{Doing, FileError, OtherTensors, WeightsError};
+use crate::folder::Study;
 use crate::{files, onnx};
 use plimsoll_ir::checksum::Summing;
 use plimsoll_ir::network::Network;
 use plimsoll_networks::onnx::name_in_file;
-use plimsoll_networks::{FileTensor, file_tensors};
+use plimsoll_networks::{FileTensor, LayerTensor, file_tensors};
 use plimsoll_runtime::{Checkpoint, Weights};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -21,12 +24,13 @@ use std::path::Path;
 /// What PyTorch counts in each of its batch normalisations, of no use here.
 const COUNTER: &str = "num_batches_tracked";
 
-/// Reads the weights that a training starts from, which must be those of this network.
+/// Reads the weights that a training starts from, which must be those of this network; of one from an ONNX file the study keeps
+/// the architecture.
 ///
 /// # Errors
 ///
 /// The file cannot be read, is of another kind, or has other tensors than the network.
-pub fn read(path: &Path, network: &Network) -> Result<Weights, WeightsError> {
+pub fn read(path: &Path, network: &Network, study: &Study) -> Result<Weights, WeightsError> {
     if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("onnx")) {
         return read_onnx(path, network);
     }
@@ -36,24 +40,40 @@ pub fn read(path: &Path, network: &Network) -> Result<Weights, WeightsError> {
         why: error.to_string(),
     };
     let found = SafeTensors::deserialize(&bytes).map_err(foreign)?;
-    let wanted = file_tensors(network);
-    let differ = OtherTensors::between(&wanted, &found);
-    if !differ.is_empty() {
-        return Err(WeightsError::Other { path: path.to_owned(), differ });
-    }
-    let (mut regions, mut sum) = (BTreeMap::new(), Summing::default());
+    let wanted = named_as(&found, [onnx::written(network, study)?.tensors, file_tensors(network)])
+        .map_err(|differ| WeightsError::Other { path: path.to_owned(), differ })?;
+    let mut regions: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+    let mut sum = Summing::default();
     for tensor in &wanted {
         let view = found.tensor(&tensor.name).map_err(foreign)?;
-        let mut numbers = view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
-        if !numbers.all(f32::is_finite) {
+        if !view.data().as_chunks().0.iter().all(|four| f32::from_le_bytes(*four).is_finite()) {
             let name = tensor.name.clone();
             return Err(WeightsError::NotFinite { path: path.to_owned(), name });
         }
         sum.add(tensor.name.as_bytes());
         sum.add(view.data());
-        regions.insert(saved_name(tensor), tensor.on_device(view.data()));
+        for part in &tensor.parts {
+            let bytes = part.of.elements as usize * size_of::<f32>();
+            let region = regions.entry(saved_name(&part.of)).or_insert_with(|| vec![0; bytes]);
+            part.to_device(view.data(), region);
+        }
     }
     Ok(Weights { regions, checksum: sum.sum().to_string() })
+}
+
+/// The way to name tensors in which a file has all of them; else in what it differs from the one that it is nearest to.
+fn named_as(found: &SafeTensors<'_>, ways: [Vec<FileTensor>; 2]) -> Result<Vec<FileTensor>, OtherTensors> {
+    let mut nearest: Option<OtherTensors> = None;
+    for tensors in ways {
+        let differ = OtherTensors::between(&tensors, found);
+        if differ.is_empty() {
+            return Ok(tensors);
+        }
+        if nearest.as_ref().is_none_or(|other| differ.count() < other.count()) {
+            nearest = Some(differ);
+        }
+    }
+    Err(nearest.unwrap_or_default())
 }
 
 /// The same of an ONNX file.
@@ -74,28 +94,31 @@ fn read_onnx(path: &Path, network: &Network) -> Result<Weights, WeightsError> {
         let bytes: Vec<u8> = numbers.into_iter().flat_map(f32::to_le_bytes).collect();
         sum.add(tensor.name.as_bytes());
         sum.add(&bytes);
-        regions.insert(saved_name(&tensor), bytes);
+        tensor.parts.iter().for_each(|part| drop(regions.insert(saved_name(&part.of), bytes.clone())));
     }
     Ok(Weights { regions, checksum: sum.sum().to_string() })
 }
 
-/// Writes the weights of a training's state; gives how many tensors there are.
+/// Writes the weights of a training's state as these tensors.
 ///
 /// # Errors
 ///
 /// The state is of another network, or the file cannot be written.
-pub fn write(path: &Path, network: &Network, state: &Checkpoint) -> Result<usize, WeightsError> {
-    let tensors = file_tensors(network);
+pub fn write(path: &Path, tensors: &[FileTensor], state: &Checkpoint) -> Result<(), WeightsError> {
     let mut all = Vec::new();
-    for tensor in &tensors {
-        let bytes = tensor.shape.iter().product::<u64>() as usize * size_of::<f32>();
-        let saved = state.region_bytes(&saved_name(tensor)).filter(|saved| saved.len() == bytes);
-        let saved = saved.ok_or_else(|| {
-            let (path, name) = (path.to_owned(), tensor.name.clone());
-            WeightsError::OtherNetwork { path, name }
-        })?;
+    for tensor in tensors {
+        let mut data = vec![0; tensor.elements() as usize * size_of::<f32>()];
+        for part in &tensor.parts {
+            let bytes = part.of.elements as usize * size_of::<f32>();
+            let saved = state.region_bytes(&saved_name(&part.of)).filter(|saved| saved.len() == bytes);
+            let saved = saved.ok_or_else(|| {
+                let (path, name) = (path.to_owned(), part.of.name.clone());
+                WeightsError::OtherNetwork { path, name }
+            })?;
+            part.to_file(saved, &mut data);
+        }
         let shape = tensor.shape.iter().map(|length| *length as usize).collect::<Vec<_>>();
-        all.push((tensor.name.clone(), shape, tensor.in_file(saved)));
+        all.push((tensor.name.as_str(), shape, data));
     }
     let views = all.iter().map(|(name, shape, data)| {
         let view = TensorView::new(Dtype::F32, shape.clone(), data);
@@ -104,12 +127,11 @@ pub fn write(path: &Path, network: &Network, state: &Checkpoint) -> Result<usize
     // Other tools ask for this.
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let bytes = serialize(views, Some(metadata)).expect("names are distinct, and data are there");
-    files::write_bytes(path, &bytes)?;
-    Ok(tensors.len())
+    Ok(files::write_bytes(path, &bytes)?)
 }
 
 /// The name of a tensor's region in a training's state.
-fn saved_name(tensor: &FileTensor) -> String {
+fn saved_name(tensor: &LayerTensor) -> String {
     format!("{}/{}", if tensor.trained { "parameter" } else { "state" }, tensor.name)
 }
 
@@ -144,6 +166,10 @@ impl OtherTensors {
     }
 
     fn is_empty(&self) -> bool {
-        self == &OtherTensors::default()
+        self.count() == 0
+    }
+
+    fn count(&self) -> usize {
+        [&self.missing, &self.superfluous, &self.shapes, &self.types].iter().map(|names| names.len()).sum()
     }
 }

@@ -7,6 +7,7 @@
 use super::error::{OnnxError, broken, shown};
 use super::graph::Graph;
 use super::tensor::{self, External};
+use crate::order::{Order, place_each};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -336,6 +337,56 @@ fn strided(constant: &Constant) -> Option<(usize, i64, Vec<i64>)> {
     }
 }
 
+/// An element of an initialiser: which, and its place there.
+type Element = (usize, usize);
+
+/// Elements that a constant has of an initialiser.
+pub struct Traced {
+    /// Which initialiser.
+    pub initialiser: usize,
+    /// Where they lie there.
+    pub in_file: Order,
+    /// Where they lie in the constant.
+    pub in_constant: Order,
+}
+
+/// Where in the file each element of a constant lies; none where one of them is computed, or in no initialiser.
+pub fn traced(constant: &Constant) -> Option<Vec<Traced>> {
+    if let Some((initialiser, first, strides)) = strided(constant) {
+        let in_file = Order::Strided { first, dims: constant.dims.clone(), strides };
+        return Some(vec![Traced { initialiser, in_file, in_constant: Order::same(constant.elements()) }]);
+    }
+    let mut all: BTreeMap<usize, [Vec<usize>; 2]> = BTreeMap::new();
+    for (at, element) in elements_of(constant, &mut { NUMBERS_MAX })?.into_iter().enumerate() {
+        let (initialiser, place) = element?;
+        let [in_file, in_constant] = all.entry(initialiser).or_default();
+        in_file.push(place);
+        in_constant.push(at);
+    }
+    let of_one = |(initialiser, [in_file, in_constant]): (usize, [Vec<usize>; 2])| Traced {
+        initialiser,
+        in_file: Order::Listed(in_file),
+        in_constant: Order::Listed(in_constant),
+    };
+    Some(all.into_iter().map(of_one).collect())
+}
+
+/// The elements of a constant, those in no initialiser as none; none at all where they are computed, or more than are `left`.
+fn elements_of(constant: &Constant, left: &mut u64) -> Option<Vec<Option<Element>>> {
+    *left = left.checked_sub(constant.elements().max(1))?;
+    match &constant.data {
+        Data::Known(numbers) => Some(vec![None; numbers.len()]),
+        Data::File(at) => Some((0..constant.elements() as usize).map(|place| Some((*at, place))).collect()),
+        Data::Made(made) => {
+            let inputs = made.inputs.iter().map(|input| elements_of(input, left));
+            let inputs = inputs.collect::<Option<Vec<_>>>()?;
+            let of_dims = made.inputs.iter().map(|input| &input.dims[..]);
+            let views: Vec<_> = of_dims.zip(inputs.iter().map(|elements| &elements[..])).collect();
+            moved(&made.step, &made.dims, &views, None)
+        }
+    }
+}
+
 /// The strides with which an input of these dimensions is read for a result of those: 0 where it is repeated.
 pub fn broadcast(from: &[u64], to: &[u64]) -> Vec<i64> {
     let lead = to.len() - from.len();
@@ -343,57 +394,57 @@ pub fn broadcast(from: &[u64], to: &[u64]) -> Vec<i64> {
     (0..to.len()).map(|d| if d < lead || from[d - lead] == 1 { 0 } else { own[d - lead] }).collect()
 }
 
-/// Calls `each` with where every element of a result of these dimensions is read from.
-pub fn place_each(dims: &[u64], first: i64, strides: &[i64], mut each: impl FnMut(usize)) {
-    let mut index = vec![0_u64; dims.len()];
-    let mut at = first;
-    for _ in 0..tensor::elements(dims).unwrap_or(0) {
-        each(usize::try_from(at).unwrap_or(usize::MAX));
-        for d in (0..dims.len()).rev() {
-            index[d] += 1;
-            // A step beyond the last position may be of any size, and is taken back at once.
-            at = at.wrapping_add(strides[d]);
-            if index[d] < dims[d] {
-                break;
-            }
-            at = at.wrapping_sub(strides[d].wrapping_mul(dims[d] as i64));
-            index[d] = 0;
-        }
-    }
-}
-
-/// The numbers of a result.
-fn compute(step: &Step, dims: &[u64], inputs: &[(&[u64], Rc<[f64]>)]) -> Vec<f64> {
+/// Elements of the inputs moved about; none for a step that computes. What lies outside is `outside`.
+fn moved<T: Copy>(step: &Step, dims: &[u64], inputs: &[(&[u64], &[T])], outside: T) -> Option<Vec<T>> {
     let mut result = Vec::new();
     // What follows divides by dimensions and multiplies them.
-    if tensor::elements(dims) == Some(0) {
-        return result;
-    }
-    let get = |numbers: &Rc<[f64]>, at: usize| numbers.get(at).copied().unwrap_or(f64::NAN);
+    let none = tensor::elements(dims) == Some(0);
     match step {
+        _ if none => {}
         Step::Strided { first, strides } => {
-            place_each(dims, *first, strides, |at| result.push(get(&inputs[0].1, at)));
+            let from = inputs.first()?.1;
+            place_each(dims, *first, strides, |at| result.push(from.get(at).copied().unwrap_or(outside)));
         }
         Step::Take { axis, positions } => {
-            let (from, numbers) = &inputs[0];
+            let (from, elements) = inputs.first()?;
             let inner: usize = from[axis + 1..].iter().product::<u64>() as usize;
             let outer: usize = from[..*axis].iter().product::<u64>() as usize;
             for o in 0..outer {
                 for position in positions.iter() {
                     let start = (o * from[*axis] as usize + position) * inner;
-                    result.extend((start..start + inner).map(|at| get(numbers, at)));
+                    let all = start..start + inner;
+                    result.extend(all.map(|at| elements.get(at).copied().unwrap_or(outside)));
                 }
             }
         }
         Step::Join { axis } => {
             let outer: u64 = dims[..*axis].iter().product();
             for o in 0..outer as usize {
-                for (from, numbers) in inputs {
+                for (from, elements) in inputs {
                     let run: usize = from[*axis..].iter().product::<u64>() as usize;
-                    result.extend((o * run..(o + 1) * run).map(|at| get(numbers, at)));
+                    let all = o * run..(o + 1) * run;
+                    result.extend(all.map(|at| elements.get(at).copied().unwrap_or(outside)));
                 }
             }
         }
+        Step::Triangle { .. } | Step::Each(_) | Step::Both(_) | Step::Choose => return None,
+    }
+    Some(result)
+}
+
+/// The numbers of a result.
+fn compute(step: &Step, dims: &[u64], inputs: &[(&[u64], Rc<[f64]>)]) -> Vec<f64> {
+    let views: Vec<(&[u64], &[f64])> = inputs.iter().map(|(dims, numbers)| (*dims, &numbers[..])).collect();
+    if let Some(moved) = moved(step, dims, &views, f64::NAN) {
+        return moved;
+    }
+    let mut result = Vec::new();
+    if tensor::elements(dims) == Some(0) {
+        return result;
+    }
+    let get = |numbers: &Rc<[f64]>, at: usize| numbers.get(at).copied().unwrap_or(f64::NAN);
+    match step {
+        Step::Strided { .. } | Step::Take { .. } | Step::Join { .. } => {}
         Step::Triangle { upper, diagonal } => {
             let [rows, columns] = [dims[dims.len() - 2] as usize, dims[dims.len() - 1] as usize];
             result.extend(inputs[0].1.iter().enumerate().map(|(at, number)| {

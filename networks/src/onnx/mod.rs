@@ -15,6 +15,8 @@
 //!                            Network, and a copy of the file that holds its architecture alone
 //! ```
 //!
+//! Where each tensor of a layer comes from (source.rs) is also the way back, to the file's own names (written.rs).
+//!
 //! What is read: convolutions, products with weights, batch, layer and RMS normalisation, ReLU and its kin, GELU, sigmoids,
 //! SiLU and their imitations of lines, poolings, dropout, stochastic depth, sums, products of two outputs of one shape or of
 //! channels by one value each, scales, concatenations, parts, local response normalisation, embeddings, learned positions and
@@ -45,10 +47,12 @@ mod transformer;
 mod value;
 mod view;
 mod weigh;
+mod written;
 
 pub use constant::ReadExternal;
 pub use error::{OnnxError, Trouble};
 pub use tensor::External;
+pub use written::Written;
 
 use constant::Numbers;
 use graph::Graph;
@@ -108,6 +112,25 @@ pub fn weights(
     source: OnnxSource<'_>,
     network: &Network,
 ) -> Result<Option<BTreeMap<String, Vec<f32>>>, OnnxError> {
+    of_network(source, network, |_, read| source::numbers(network, &read.sources, &read.numbers))
+}
+
+/// The tensors of a network as a file of weights has them that belongs to this one: under the names of its initialisers and in
+/// their shapes, where that can be. None where the file's layers are not the network's. The file needs no weights.
+///
+/// # Errors
+///
+/// The file cannot be read as a network.
+pub fn written(source: OnnxSource<'_>, network: &Network) -> Result<Option<Written>, OnnxError> {
+    of_network(source, network, |graph, read| Ok(written::written(graph, network, &read.sources)))
+}
+
+/// What is made of a file that was read; none where its layers are not the network's.
+fn of_network<T>(
+    source: OnnxSource<'_>,
+    network: &Network,
+    make: impl FnOnce(&Graph, &import::Read<'_>) -> Result<T, OnnxError>,
+) -> Result<Option<T>, OnnxError> {
     let OnnxSource { file, image, external, .. } = source;
     let graph = Graph::open(file)?;
     survey::survey(&graph)?;
@@ -116,7 +139,7 @@ pub fn weights(
     if read.network.layers != network.layers || sizes(&read.network.spec) != sizes(&network.spec) {
         return Ok(None);
     }
-    source::numbers(network, &read.sources, &read.numbers).map(Some)
+    make(&graph, &read).map(Some)
 }
 
 /// Whether a network's name is that of one from a file; the name that it was read by.

@@ -7,9 +7,10 @@
 //!
 //! What this file deliberately does not do: keep numbers, or say how a network is put together.
 
-use super::constant::{Constant, Numbers, place_each};
+use super::constant::{Constant, Numbers};
 use super::error::{OnnxError, broken};
 use super::view::{Atom, Axis};
+use crate::order::Order;
 use plimsoll_ir::LayerId;
 use plimsoll_ir::network::{Network, Shape};
 use std::collections::BTreeMap;
@@ -45,6 +46,13 @@ pub fn runs(dim: &[Atom], shape: Shape) -> Vec<(u64, u64)> {
     dim.iter().map(|atom| (atom.size, atom.stride * step(atom.axis))).collect()
 }
 
+/// Where the elements of a constant lie in the tensor of a layer.
+pub fn on_device(runs: &[(u64, u64)]) -> Order {
+    let stride = |stride: u64| i64::try_from(stride).unwrap_or(i64::MAX);
+    let (dims, strides) = runs.iter().map(|(steps, step)| (*steps, stride(*step))).unzip();
+    Order::Strided { first: 0, dims, strides }
+}
+
 /// The numbers of all tensors that the file has, by layer and part, `conv1.weight`, as they lie on the device.
 pub fn numbers(
     network: &Network,
@@ -53,7 +61,7 @@ pub fn numbers(
 ) -> Result<BTreeMap<String, Vec<f32>>, OnnxError> {
     let elements: BTreeMap<String, u64> = crate::weights::file_tensors(network)
         .into_iter()
-        .map(|tensor| (tensor.name, tensor.shape.iter().product()))
+        .map(|tensor| (tensor.name.clone(), tensor.elements()))
         .collect();
     let mut all = BTreeMap::new();
     for Source { layer, part, constant, runs } in sources {
@@ -75,10 +83,8 @@ pub fn numbers(
             );
         }
         let mut ours = vec![0.0; found.len()];
-        let (steps, strides): (Vec<u64>, Vec<i64>) =
-            runs.iter().map(|(steps, stride)| (*steps, *stride as i64)).unzip();
         let mut next = found.iter();
-        place_each(&steps, 0, &strides, |at| {
+        on_device(runs).each(|at| {
             if let (Some(place), Some(number)) = (ours.get_mut(at), next.next()) {
                 *place = *number;
             }

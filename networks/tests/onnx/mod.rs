@@ -14,6 +14,7 @@ mod torchvision;
 mod vision;
 mod weights;
 mod writer;
+mod written;
 
 use self::judge::{judge_bytes, read_bytes};
 use plimsoll_ir::network::{LayerKind, Network};

@@ -7,15 +7,12 @@ use plimsoll_ir::network::Network;
 use plimsoll_networks::onnx::{External, OnnxError, OnnxSource, read, weights};
 use std::collections::BTreeMap;
 
-fn source<'a>(
-    parts: &[Vec<u8>],
-    external: &'a dyn Fn(&External) -> Result<Vec<u8>, String>,
-) -> OnnxSource<'a> {
-    OnnxSource { file: file(parts), name: "net", image: None, external }
+pub fn source<'a>(file: &[u8], external: &'a dyn Fn(&External) -> Result<Vec<u8>, String>) -> OnnxSource<'a> {
+    OnnxSource { file: file.to_vec(), name: "net", image: None, external }
 }
 
 fn network(parts: &[Vec<u8>]) -> Network {
-    read(source(parts, &|_| Err("there is no other file".to_owned()))).expect("it is sound").network
+    read(source(&file(parts), &|_| Err("there is no other file".to_owned()))).expect("it is sound").network
 }
 
 fn found(parts: &[Vec<u8>]) -> Result<BTreeMap<String, Vec<f32>>, OnnxError> {
@@ -23,7 +20,7 @@ fn found(parts: &[Vec<u8>]) -> Result<BTreeMap<String, Vec<f32>>, OnnxError> {
         "there.bin" => Ok((0..wanted.length / 4).flat_map(|i| (i as f32).to_le_bytes()).collect()),
         _ => Err("No such file".to_owned()),
     };
-    let all = weights(source(parts, &external), &network(parts))?;
+    let all = weights(source(&file(parts), &external), &network(parts))?;
     Ok(all.expect("of this network"))
 }
 
@@ -149,6 +146,7 @@ fn a_file_of_other_layers_has_no_weights_for_a_network() {
     let mut other = with(conv(), product());
     other[4] = node("Relu", &["a"], &["r"], &[]);
     other.insert(5, node("GlobalAveragePool", &["r"], &["b"], &[]));
-    let all = weights(source(&other, &|_| Err(String::new())), &network(&small())).expect("it is sound");
+    let all =
+        weights(source(&file(&other), &|_| Err(String::new())), &network(&small())).expect("it is sound");
     assert_eq!(all, None);
 }
