@@ -2,17 +2,26 @@
 //!
 //! `onnx_weights/references.py` makes the files and says what PyTorch computes, in f64.
 
-use plimsoll_networks::onnx::{self, External, OnnxSource};
+use plimsoll_networks::onnx::{self, OnnxSource};
 use plimsoll_runtime::{Cpu, CpuOptions, Executor, MemoryLayout};
 
 /// Of the loss.
 const TOLERANCE: f64 = 1e-5;
 
+/// What is made of a file.
+fn source(file: &[u8]) -> OnnxSource<'_> {
+    OnnxSource {
+        file: file.to_vec(),
+        name: "net",
+        image: None,
+        external: &|_| Err("there is no other".to_owned()),
+    }
+}
+
 fn check(file: &[u8], input: &[u8], expected: f64) {
-    let external = |_: &External| Err("there is no other file".to_owned());
-    let source = || OnnxSource { file: file.to_vec(), name: "net", image: None, external: &external };
-    let network = onnx::read(source()).expect("it is as PyTorch exports").network;
-    let mut weights = onnx::weights(source(), &network).expect("it has weights").expect("of this network");
+    let network = onnx::read(source(file)).expect("it is as PyTorch exports").network;
+    let mut weights =
+        onnx::weights(source(file), &network).expect("it has weights").expect("of this network");
     let program = crate::support::evaluation(&network, 2);
     let schedule = crate::support::keep(&program.trace);
     let device = Box::new(Cpu::new(CpuOptions::default()));
@@ -74,4 +83,18 @@ fn a_block_with_attention_has_pytorchs_loss() {
     let tokens: [i32; 12] = [4, 2, 1, 4, 0, 5, 6, 6, 1, 2, 4, 3];
     let tokens: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
     check(include_bytes!("onnx_weights/block.onnx"), &tokens, 3.1820471279788727);
+}
+
+#[test]
+fn causal_attention_of_separate_projections_has_pytorchs_loss() {
+    let tokens: [i32; 12] = [5, 6, 1, 4, 2, 1, 6, 5, 5, 6, 3, 3];
+    let tokens: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
+    check(include_bytes!("onnx_weights/separate.onnx"), &tokens, 3.412304123215629);
+}
+
+#[test]
+fn a_class_token_before_the_patches_of_an_image_has_pytorchs_loss() {
+    let input = (0..96_u16).map(|at| (f32::from(at * 37 % 64) - 32.0) / 16.0);
+    let input: Vec<u8> = input.flat_map(f32::to_le_bytes).collect();
+    check(include_bytes!("onnx_weights/class_token.onnx"), &input, 2.7821925792876714);
 }
