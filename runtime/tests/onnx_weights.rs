@@ -1,8 +1,8 @@
-//! Networks of ONNX files with the files' weights: the loss is PyTorch's.
+//! Networks of ONNX files with the files' weights: the loss is PyTorch's, and weights are written as PyTorch has them.
 //!
 //! `onnx_weights/references.py` makes the files and says what PyTorch computes, in f64.
 
-use plimsoll_networks::onnx::{self, OnnxSource};
+use plimsoll_networks::onnx::{self, OnnxSource, Written};
 use plimsoll_runtime::{Cpu, CpuOptions, Executor, MemoryLayout};
 
 /// Of the loss.
@@ -97,4 +97,44 @@ fn a_class_token_before_the_patches_of_an_image_has_pytorchs_loss() {
     let input = (0..96_u16).map(|at| (f32::from(at * 37 % 64) - 32.0) / 16.0);
     let input: Vec<u8> = input.flat_map(f32::to_le_bytes).collect();
     check(include_bytes!("onnx_weights/class_token.onnx"), &input, 2.7821925792876714);
+}
+
+#[test]
+fn weights_are_written_with_pytorchs_names_shapes_and_bits() {
+    let check = |file: &[u8], expected: &[(&str, &[u64])]| {
+        let network = onnx::read(source(file)).expect("it is as PyTorch exports").network;
+        let weights =
+            onnx::weights(source(file), &network).expect("it has weights").expect("of this network");
+        let written = onnx::written(source(file), &network).expect("it is sound").expect("of this network");
+        let Written { tensors, notes } = written;
+        assert_eq!(notes, [""; 0]);
+        for tensor in &tensors {
+            let mut bytes = vec![0; 4 * tensor.elements() as usize];
+            for part in &tensor.parts {
+                let of_layer: Vec<u8> = weights[&part.of.name].iter().flat_map(|n| n.to_le_bytes()).collect();
+                part.to_file(&of_layer, &mut bytes);
+            }
+            // The file has the numbers of a tensor one behind the other.
+            let there = file.windows(bytes.len()).any(|window| window == bytes);
+            assert!(there, "{} has other bits than in the file", tensor.name);
+        }
+        let found: Vec<(&str, &[u64])> = tensors.iter().map(|t| (t.name.as_str(), &t.shape[..])).collect();
+        for tensor in expected {
+            assert!(found.contains(tensor), "{tensor:?} is not in {found:?}");
+        }
+        found.len()
+    };
+    let conv = check(
+        include_bytes!("onnx_weights/conv.onnx"),
+        &[("conv.weight", &[4, 2, 3, 3]), ("fc.weight", &[5, 24])],
+    );
+    let block =
+        check(include_bytes!("onnx_weights/block.onnx"), &[("wte.weight", &[7, 8]), ("wpe", &[6, 8])]);
+    let separate = check(include_bytes!("onnx_weights/separate.onnx"), &[("q.bias", &[8]), ("v.bias", &[8])]);
+    // As torchvision's and timm's ViT have them: with a dimension of 1 for the samples.
+    let vit: [(&str, &[u64]); 3] =
+        [("class_token", &[1, 1, 8]), ("pos_embedding", &[1, 7, 8]), ("conv_proj.weight", &[8, 2, 2, 2])];
+    let class_token = check(include_bytes!("onnx_weights/class_token.onnx"), &vit);
+    // So many tensors the modules have.
+    assert_eq!([conv, block, separate, class_token], [7, 11, 11, 12]);
 }
