@@ -195,7 +195,7 @@ pub struct NetworkArgs {
 #[derive(Clone, Debug, Args)]
 pub struct DataArgs {
     /// What to train on: digits, text, synthetic, synthetic:SAMPLES, images:FOLDER (a folder of JPEG or PNG files for each
-    /// class), text:FILE, tokens:FILE (16-bit tokens, or a folder with train.bin), mnist:FOLDER or cifar10:FOLDER
+    /// class), text:FILE, tokens:FILE (16-bit tokens, NumPy's .npy, or a folder with train.bin), mnist:FOLDER or cifar10:FOLDER
     #[arg(long, value_name = "SOURCE", default_value = "digits")]
     pub data: DataSource,
 }

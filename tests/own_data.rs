@@ -117,4 +117,12 @@ fn a_tokenised_text_is_trained_on() {
     check(folder.path(), &small, 2, &["train.bin", "at place", "is beyond the vocabulary of 30 tokens"]);
     check(folder.path(), "verify --network resnet20 --data tokens:train.bin", 2, &["is for images"]);
     check(folder.path(), &format!("{verify} tokens:none.bin"), 2, &["none.bin", "16-bit numbers"]);
+    // The same as NumPy writes it.
+    let header = format!("{:<117}\n", "{'descr': '<i8', 'fortran_order': False, 'shape': (3000,), }");
+    let numbers = (0..3000u64).flat_map(|i| (i * i % 41).to_le_bytes()).collect::<Vec<u8>>();
+    let array = [b"\x93NUMPY\x01\x00\x76\x00", header.as_bytes(), &numbers].concat();
+    fs::write(folder.path().join("text.npy"), &array).expect("a file");
+    check(folder.path(), &format!("{verify} tokens:text.npy"), 0, &[]);
+    fs::write(folder.path().join("text.npy"), &array[..999]).expect("a file");
+    check(folder.path(), &format!("{verify} tokens:text.npy"), 2, &["text.npy", "is cut short"]);
 }

@@ -327,6 +327,105 @@ fn tokens_are_read_piece_by_piece() {
     fails(of("text.bin", 1, None), &["has 3 bytes, an odd number"]);
     write(path, "text.bin", &[]);
     fails(of("text.bin", 1, None), &["is empty"]);
-    write(path, "text.npy", b"\x93NUMPY");
-    fails(of("text.npy", 1, None), &["array of NumPy", "tofile('train.bin')"]);
+}
+
+/// An array as NumPy writes it: its header is padded so that the numbers begin at a multiple of 64.
+fn npy(version: u8, descr: &str, shape: &str, numbers: &[u8]) -> Vec<u8> {
+    let text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
+    let before = 8 + if version == 1 { 2 } else { 4 };
+    let length = (before + text.len() + 1).next_multiple_of(64) - before;
+    let text = format!("{text:<width$}\n", width = length - 1);
+    let length = &(length as u32).to_le_bytes()[..before - 8];
+    [b"\x93NUMPY", &[version, 0][..], length, text.as_bytes(), numbers].concat()
+}
+
+#[test]
+fn arrays_of_tokens_are_read_as_raw_numbers_are() {
+    let folder = tempfile::tempdir().expect("there is a temporary folder");
+    let path = folder.path();
+    let of = |name: &str, vocabulary| token_file(&path.join(name), 4, vocabulary);
+    let tokens = || (0..100_i64).map(|i| 500 + i);
+    let raw: Vec<u8> = tokens().flat_map(|token| (token as u16).to_le_bytes()).collect();
+    write(path, "text.bin", &raw);
+    let all = |split: &Split| {
+        let set = |data: &dyn Dataset| {
+            let (mut tokens, mut labels) = (vec![-1; 4 * data.len()], vec![-1; 4 * data.len()]);
+            let samples: Vec<usize> = (0..data.len()).collect();
+            data.read_all(&samples, Input::Tokens(&mut tokens), &mut labels).expect("they are there");
+            (tokens, labels, data.classes())
+        };
+        [set(&*split.train), set(&*split.test)]
+    };
+    let expected = all(&of("text.bin", None).expect("it is long enough"));
+    assert_eq!(expected[0].0[..5], [500, 501, 502, 503, 504]);
+    let check = |version: u8, descr: &str, numbers: &[u8]| {
+        write(path, "text.npy", &npy(version, descr, "(100,)", numbers));
+        let split = of("text.npy", None).expect("it is an array");
+        assert_eq!(all(&split), expected, "{descr}");
+    };
+    check(1, "<u2", &raw);
+    check(2, "<u2", &raw);
+    check(1, "<u4", &tokens().flat_map(|token| (token as u32).to_le_bytes()).collect::<Vec<u8>>());
+    check(1, "<i4", &tokens().flat_map(|token| (token as i32).to_le_bytes()).collect::<Vec<u8>>());
+    check(1, "<i8", &tokens().flat_map(i64::to_le_bytes).collect::<Vec<u8>>());
+    // Tokens that 16 bits do not hold; the last is held out.
+    let wide = [0, 70_000, 3, 4, 5, 6, 7, 8, 9, 2_000_000, 1, 2].map(u32::to_le_bytes).concat();
+    write(path, "train.npy", &npy(1, "<u4", "(12,)", &wide));
+    write(path, "val.npy", &npy(1, "<u4", "(12,)", &wide));
+    for name in ["", "train.npy"] {
+        let split = of(name, None).expect("both are there");
+        assert_eq!((split.train.len(), split.test.len(), split.train.classes()), (2, 2, 2_000_001), "{name}");
+    }
+    write(path, "train.bin", &raw);
+    assert_eq!(of("", None).expect("the raw numbers come first").train.classes(), 600);
+}
+
+#[test]
+fn arrays_that_hold_no_text_are_named() {
+    let folder = tempfile::tempdir().expect("there is a temporary folder");
+    let path = folder.path();
+    let of = |bytes: &[u8], vocabulary| {
+        write(path, "text.npy", bytes);
+        token_file(&path.join("text.npy"), 4, vocabulary)
+    };
+    let sound = npy(1, "<u4", "(100,)", &[0; 400]);
+    assert!(of(&sound, None).is_ok());
+    let cut = |bytes: usize| of(&sound[..bytes], None);
+    fails(cut(5), &["text.npy`", "is no array of NumPy", "numpy.save"]);
+    fails(cut(7), &["is cut short within its header"]);
+    fails(cut(60), &["is cut short within its header"]);
+    fails(cut(527), &["is cut short: its header says 100 numbers, and 527 bytes are there"]);
+    fails(of(&[&sound[..], &[0; 3]].concat(), None), &["has 3 bytes behind its array"]);
+    fails(of(&[1; 200], None), &["is no array of NumPy"]);
+    fails(of(&npy(3, "<u4", "(100,)", &[0; 400]), None), &["is of version 3.0", "1.0 and 2.0 are read"]);
+    for descr in ["<f4", ">u4", "<i2", "|O", "|u1", "<U7"] {
+        let says = format!("holds numbers of type `{descr}`");
+        fails(of(&npy(1, descr, "(100,)", &[0; 400]), None), &[&says, ".astype('<u4')"]);
+    }
+    fails(of(&npy(1, "<u4", "(4, 25)", &[0; 400]), None), &["is an array of 2 dimensions", ".reshape(-1)"]);
+    fails(of(&npy(1, "<u4", "()", &[0; 4]), None), &["is an array of 0 dimensions"]);
+    fails(of(&npy(1, "<u4", "(0,)", &[]), None), &["is an array without numbers"]);
+    fails(
+        of(&npy(1, "<u4", "(18446744073709551615,)", &[]), None),
+        &["is cut short: its header says 18446744073709551615"],
+    );
+    fails(of(&npy(1, "<u4", "(100)", &[0; 400]), None), &["has a header that is not NumPy's, at byte"]);
+    let mut long = npy(2, "<u4", "(100,)", &[0; 400]);
+    long[11] = 255;
+    fails(of(&long, None), &["says that its header has 42", "bytes"]);
+    let with = |token: i64| [vec![0; 8 * 99], token.to_le_bytes().to_vec()].concat();
+    fails(
+        of(&npy(1, "<i8", "(100,)", &with(-1)), None),
+        &["-1 at place 99 is no token", "from 0 to 2147483646"],
+    );
+    fails(of(&npy(1, "<i8", "(100,)", &with(1 << 31)), None), &["2147483648 at place 99 is no token"]);
+    // Where a vocabulary is given, it is found when it is read.
+    let late = [vec![0; 8 * 98], 77_i64.to_le_bytes().to_vec(), vec![0; 8]].concat();
+    let split =
+        of(&npy(1, "<i8", "(100,)", &late), Some(50)).expect("tokens are looked at when they are read");
+    let (mut tokens, mut labels) = ([-1; 4], [-1; 4]);
+    let error = split.test.read(1, Input::Tokens(&mut tokens), &mut labels).expect_err("77 is beyond it");
+    assert!(error.to_string().contains("token 77 at place 98 is beyond the vocabulary of 50"), "{error}");
+    std::fs::rename(path.join("text.npy"), path.join("text.npz")).expect("it is there");
+    fails(token_file(&path.join("text.npz"), 4, None), &["is an archive of arrays"]);
 }

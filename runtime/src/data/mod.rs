@@ -13,6 +13,7 @@ mod digits;
 mod image_folder;
 mod images;
 mod mnist;
+mod npy;
 mod pieces;
 mod synthetic;
 mod text;

@@ -1,24 +1,26 @@
-//! A text that is tokenised already: 16-bit numbers, little-endian, one behind the other, as nanoGPT writes `train.bin`.
+//! A text that is tokenised already: 16-bit numbers, little-endian, one behind the other, as nanoGPT writes `train.bin`, or
+//! an array that NumPy wrote (`npy.rs`).
 //!
 //! A piece (`pieces.rs`) is read from the file when it is asked for, so that a text may be larger than memory. The digits in
 //! the name of a set are a checksum of the sizes and of a few blocks of the files.
 //!
-//! What it deliberately does not do: tokenise, or read other numbers.
+//! What it deliberately does not do: tokenise.
 
 use super::Split;
+use super::npy::{self, Array, Number};
 use super::pieces::{Pieces, Tokens, longest};
 use crate::error::RuntimeError;
 use plimsoll_ir::checksum::{Checksum, Summing};
+use std::ffi::OsStr;
 use std::fs::File;
-use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Bytes of a token.
-const EACH: usize = 2;
 /// One token in so many is held out, at the end, where no file is there for that.
 const HELD_OUT: u64 = 10;
+/// No vocabulary is larger: labels are integers of 32 bits.
+const TOKENS_MAX: u32 = i32::MAX as u32;
 /// Bytes of a block that is read at once, or summed up; how many of the latter.
 const BLOCK: usize = 1 << 16;
 const SUMMED: u64 = 16;
@@ -27,26 +29,27 @@ const SUMMED: u64 = 16;
 struct TokenFile {
     path: PathBuf,
     file: File,
-    tokens: u64,
+    tokens: Array,
 }
 
-/// A file of tokens, or the `train.bin` of a folder, in pieces of so many. `val.bin` beside a `train.bin` is held out, else the
-/// last tenth. Where no vocabulary is given it is the largest token plus 1, for which the files are read once; a token beyond
-/// one that is given is an error where it is read.
+/// A file of tokens, or the `train.bin` or `train.npy` of a folder, in pieces of so many. `val.bin` beside a `train.bin`, and
+/// `val.npy` beside a `train.npy`, is held out, else the last tenth. Where no vocabulary is given it is the largest token plus
+/// 1, for which the files are read once; a token beyond one that is given is an error where it is read.
 ///
 /// # Errors
 ///
 /// A file cannot be read, is not whole, or is too short for such pieces.
 pub fn token_file(path: &Path, length: u32, vocabulary: Option<u32>) -> Result<Split, RuntimeError> {
-    let path = if path.is_dir() { path.join("train.bin") } else { path.to_owned() };
+    let path = if path.is_dir() { of_folder(path) } else { path.to_owned() };
     let train = Arc::new(TokenFile::open(&path)?);
-    let beside = path.with_file_name("val.bin");
-    let held_out = path.file_name().is_some_and(|name| name == "train.bin") && beside.exists();
+    let beside = path.with_file_name(if is_npy(&path) { "val.npy" } else { "val.bin" });
+    let trains = |name: &OsStr| TRAIN.iter().any(|train| *train == name);
+    let held_out = path.file_name().is_some_and(trains) && beside.exists();
     let (test, border) = match held_out {
         true => (Arc::new(TokenFile::open(&beside)?), None),
-        false => (train.clone(), Some((train.tokens - train.tokens / HELD_OUT) as usize)),
+        false => (train.clone(), Some((train.tokens.length - train.tokens.length / HELD_OUT) as usize)),
     };
-    let [all, held_out_all] = [&train, &test].map(|file| file.tokens as usize);
+    let [all, held_out_all] = [&train, &test].map(|file| file.tokens.length as usize);
     let (train_range, test_range) = (0..border.unwrap_or(all), border.unwrap_or(0)..held_out_all);
     for (file, range) in [(&train, &train_range), (&test, &test_range)] {
         let (tokens, most) = (range.len(), longest(range.len()));
@@ -68,26 +71,49 @@ pub fn token_file(path: &Path, length: u32, vocabulary: Option<u32>) -> Result<S
     Ok(Split { train: part("train", &train, train_range), test: part("test", &test, test_range) })
 }
 
+/// The files of a folder that are trained on.
+const TRAIN: [&str; 2] = ["train.bin", "train.npy"];
+
+/// The first of them that is there.
+fn of_folder(folder: &Path) -> PathBuf {
+    let [usual, array] = TRAIN.map(|name| folder.join(name));
+    if !usual.exists() && array.exists() { array } else { usual }
+}
+
+/// Whether a file is named as an array of NumPy.
+fn is_npy(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("npy"))
+}
+
 impl TokenFile {
     fn open(path: &Path) -> Result<TokenFile, RuntimeError> {
         let fault = |why: String| RuntimeError::Data { path: path.to_owned(), why };
-        if path.extension().is_some_and(|ending| ending == "npy") {
-            let advice = "numpy.load(FILE).astype('<u2').tofile('train.bin')";
-            return Err(fault(format!("is an array of NumPy; write its numbers alone: {advice}")));
+        let expected = "expected tokens as 16-bit numbers (train.bin) or as an array of NumPy (.npy)";
+        if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("npz")) {
+            return Err(fault("is an archive of arrays; write one alone with numpy.save".to_owned()));
         }
-        let failed =
-            |error: std::io::Error| fault(format!("{error}; expected tokens as 16-bit numbers (train.bin)"));
-        let file = File::open(path).map_err(failed)?;
+        let failed = |error: std::io::Error| fault(format!("{error}; {expected}"));
+        let mut file = File::open(path).map_err(failed)?;
         let bytes = file.metadata().map_err(failed)?.len();
         if bytes == 0 {
-            return Err(fault("the file is empty; expected tokens as 16-bit numbers".to_owned()));
+            return Err(fault(format!("the file is empty; {expected}")));
         }
-        if bytes % EACH as u64 != 0 {
+        if is_npy(path) {
+            let tokens = npy::array(&mut file, bytes).map_err(fault)?;
+            if tokens.length == 0 {
+                return Err(fault("is an array without numbers; write one that holds a text".to_owned()));
+            }
+            return Ok(TokenFile { path: path.to_owned(), file, tokens });
+        }
+        let number = Number::U16;
+        let each = number.bytes() as u64;
+        if bytes % each != 0 {
             let why =
                 format!("has {bytes} bytes, an odd number; it is cut short, or its tokens have not 16 bits");
             return Err(fault(why));
         }
-        Ok(TokenFile { path: path.to_owned(), file, tokens: bytes / EACH as u64 })
+        let tokens = Array { number, length: bytes / each, start: 0 };
+        Ok(TokenFile { path: path.to_owned(), file, tokens })
     }
 
     fn fault(&self, why: String) -> RuntimeError {
@@ -100,41 +126,52 @@ impl TokenFile {
 
     /// The largest token.
     fn largest(&self) -> Result<u32, RuntimeError> {
-        let (mut file, mut block, mut largest) = (&self.file, vec![0; BLOCK], 0);
-        loop {
-            let mut filled = 0;
-            while filled < BLOCK {
-                match file.read(&mut block[filled..]).map_err(|error| self.failed(&error))? {
-                    0 => break,
-                    more => filled += more,
-                }
+        let number = self.tokens.number;
+        let in_block = (BLOCK / number.bytes()) as u64;
+        let (mut block, mut largest) = (vec![0; BLOCK], 0);
+        for first in (0..self.tokens.length).step_by(in_block as usize) {
+            let bytes = (self.tokens.length - first).min(in_block) as usize * number.bytes();
+            self.read_at(first, &mut block[..bytes])?;
+            for (at, token) in (first..).zip(number.all(&block[..bytes])) {
+                largest = largest.max(self.below(at, token, TOKENS_MAX)?);
             }
-            if filled == 0 {
-                return Ok(u32::from(largest));
-            }
-            largest = numbers(&block[..filled]).fold(largest, u16::max);
+        }
+        Ok(largest)
+    }
+
+    /// A token at a place, which must be one of a vocabulary.
+    fn below(&self, at: u64, token: i64, vocabulary: u32) -> Result<u32, RuntimeError> {
+        match u32::try_from(token) {
+            Ok(known) if known < vocabulary.min(TOKENS_MAX) => Ok(known),
+            Ok(_) if vocabulary < TOKENS_MAX => Err(self.fault(format!(
+                "token {token} at place {at} is beyond the vocabulary of {vocabulary} tokens; choose a network with a \
+                 larger vocabulary"
+            ))),
+            _ => Err(self.fault(format!(
+                "{token} at place {at} is no token: tokens are from 0 to {}; write the numbers of a tokeniser",
+                TOKENS_MAX - 1
+            ))),
         }
     }
 
     /// Reads what begins at a token.
     fn read_at(&self, first: u64, bytes: &mut [u8]) -> Result<(), RuntimeError> {
-        self.file.read_exact_at(bytes, first * EACH as u64).map_err(|error| self.failed(&error))
+        let Array { number, start, .. } = self.tokens;
+        let at = start + first * number.bytes() as u64;
+        self.file.read_exact_at(bytes, at).map_err(|error| self.failed(&error))
     }
-}
-
-fn numbers(bytes: &[u8]) -> impl Iterator<Item = u16> {
-    bytes.as_chunks::<EACH>().0.iter().map(|two| u16::from_le_bytes(*two))
 }
 
 /// Of the sizes of the files, and of blocks from all over them.
 fn digest(files: [&TokenFile; 2]) -> Result<Checksum, RuntimeError> {
     let mut sum = Summing::default();
     for file in files {
-        let tokens = file.tokens.min((BLOCK / EACH) as u64);
-        let mut block = vec![0; tokens as usize * EACH];
-        sum.add(&file.tokens.to_le_bytes());
+        let Array { number, length, .. } = file.tokens;
+        let tokens = length.min((BLOCK / number.bytes()) as u64);
+        let mut block = vec![0; tokens as usize * number.bytes()];
+        sum.add(&length.to_le_bytes());
         for number in 0..SUMMED {
-            file.read_at((file.tokens - tokens) / (SUMMED - 1) * number, &mut block)?;
+            file.read_at((length - tokens) / (SUMMED - 1) * number, &mut block)?;
             sum.add(&block);
         }
     }
@@ -143,16 +180,12 @@ fn digest(files: [&TokenFile; 2]) -> Result<Checksum, RuntimeError> {
 
 impl Tokens for TokenFile {
     fn read(&self, first: usize, tokens: &mut [i32], vocabulary: u32) -> Result<(), RuntimeError> {
-        let mut bytes = vec![0; tokens.len() * EACH];
+        let number = self.tokens.number;
+        let mut bytes = vec![0; tokens.len() * number.bytes()];
         self.read_at(first as u64, &mut bytes)?;
-        for ((at, place), token) in (first..).zip(tokens).zip(numbers(&bytes)) {
-            if u32::from(token) >= vocabulary {
-                return Err(self.fault(format!(
-                    "token {token} at place {at} is beyond the vocabulary of {vocabulary} tokens; choose a network with a \
-                     larger vocabulary"
-                )));
-            }
-            *place = token.into();
+        for ((at, place), token) in (first as u64..).zip(tokens).zip(number.all(&bytes)) {
+            // Below 2^31.
+            *place = self.below(at, token, vocabulary)? as i32;
         }
         Ok(())
     }

@@ -1,0 +1,318 @@
+//! The header of an array that NumPy wrote (`numpy.save`): of what type its numbers are, and where in the file they lie.
+//!
+//! Such a file begins with `\x93NUMPY`, two bytes of version, the length of a text (of 2 bytes in version 1.0, of 4 in 2.0),
+//! and that text, a dictionary of Python:
+//!
+//! ```text
+//! {'descr': '<u2', 'fortran_order': False, 'shape': (100,), }
+//! ```
+//!
+//! (<https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>.) Of one dimension both orders are the same. The
+//! text is read by these rules alone and never evaluated.
+//!
+//! What it deliberately does not do: read numbers, arrays of several dimensions, or archives (`.npz`).
+
+use std::io::Read;
+
+/// What every file begins with.
+const MAGIC: &[u8; 6] = b"\x93NUMPY";
+
+/// No header of numbers is longer.
+const HEADER_BYTES_MAX: u32 = 1 << 16;
+
+/// The types of numbers that tokens have, little-endian.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Number {
+    U16,
+    U32,
+    I32,
+    I64,
+}
+
+impl Number {
+    /// By the name that NumPy has for it.
+    fn named(descr: &str) -> Option<Number> {
+        Some(match descr {
+            "<u2" => Number::U16,
+            "<u4" => Number::U32,
+            "<i4" => Number::I32,
+            "<i8" => Number::I64,
+            _ => return None,
+        })
+    }
+
+    /// Bytes of a number.
+    pub(super) fn bytes(self) -> usize {
+        match self {
+            Number::U16 => 2,
+            Number::U32 | Number::I32 => 4,
+            Number::I64 => 8,
+        }
+    }
+
+    /// The numbers in some bytes.
+    pub(super) fn all(self, bytes: &[u8]) -> impl Iterator<Item = i64> {
+        bytes.chunks_exact(self.bytes()).map(move |chunk| match (self, chunk) {
+            (Number::U16, &[a, b]) => u16::from_le_bytes([a, b]).into(),
+            (Number::U32, &[a, b, c, d]) => u32::from_le_bytes([a, b, c, d]).into(),
+            (Number::I32, &[a, b, c, d]) => i32::from_le_bytes([a, b, c, d]).into(),
+            (_, eight) => eight.iter().rev().fold(0, |number, byte| number << 8 | i64::from(*byte)),
+        })
+    }
+}
+
+/// Where the numbers of an array lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Array {
+    /// What they are.
+    pub number: Number,
+    /// How many there are.
+    pub length: u64,
+    /// The first byte of the first.
+    pub start: u64,
+}
+
+/// Reads the header of a file of so many bytes, which holds the whole array and nothing else. The error says what is wrong with
+/// it, and what to do.
+pub(super) fn array(file: &mut impl Read, bytes: u64) -> Result<Array, String> {
+    let cut = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::UnexpectedEof => "is cut short within its header; copy it again".to_owned(),
+        _ => format!("cannot be read: {error}"),
+    };
+    let mut take = |wanted: usize| {
+        let mut taken = vec![0; wanted];
+        file.read_exact(&mut taken).map(|()| taken).map_err(cut)
+    };
+    if take(MAGIC.len()).map_err(|_| foreign())? != MAGIC {
+        return Err(foreign());
+    }
+    let version = take(2)?;
+    let length = match version[..] {
+        [1, 0] => take(2)?,
+        [2, 0] => take(4)?,
+        _ => {
+            return Err(format!(
+                "is of version {}.{} of NumPy's format, and 1.0 and 2.0 are read; write the array again with numpy.save",
+                version[0], version[1]
+            ));
+        }
+    };
+    let width = length.len();
+    let length = length.iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte));
+    if length > HEADER_BYTES_MAX {
+        return Err(format!(
+            "says that its header has {length} bytes, and those of numbers have fewer; copy it again"
+        ));
+    }
+    let text = take(length as usize)?;
+    let header = Header::of(&text)?;
+    let Some(number) = Number::named(&header.descr) else {
+        return Err(format!(
+            "holds numbers of type `{}`, and tokens are `<u2`, `<u4`, `<i4` or `<i8`; write them again: \
+             numpy.save('tokens.npy', numpy.load(FILE).astype('<u4'))",
+            header.descr.escape_default()
+        ));
+    };
+    let [length] = header.shape[..] else {
+        return Err(format!(
+            "is an array of {} dimensions, and a text has one; write it again: numpy.save('tokens.npy', \
+             numpy.load(FILE).reshape(-1))",
+            header.shape.len()
+        ));
+    };
+    let start = (MAGIC.len() + version.len() + width + text.len()) as u64;
+    let end = length.checked_mul(number.bytes() as u64).and_then(|bytes| bytes.checked_add(start));
+    match end {
+        Some(end) if end == bytes => Ok(Array { number, length, start }),
+        Some(end) if end < bytes => {
+            Err(format!("has {} bytes behind its array; write one array alone with numpy.save", bytes - end))
+        }
+        _ => Err(format!(
+            "is cut short: its header says {length} numbers, and {bytes} bytes are there; copy it again"
+        )),
+    }
+}
+
+fn foreign() -> String {
+    "is no array of NumPy: it does not begin like one; write it with numpy.save, or name a file of 16-bit numbers .bin"
+        .to_owned()
+}
+
+/// What a header says.
+struct Header {
+    descr: String,
+    shape: Vec<u64>,
+}
+
+impl Header {
+    fn of(text: &[u8]) -> Result<Header, String> {
+        let mut rest = Rest { text, at: 0 };
+        rest.dictionary().ok_or_else(|| {
+            let at = rest.at;
+            format!(
+                "has a header that is not NumPy's, at byte {at} of it; write the array again with numpy.save"
+            )
+        })
+    }
+}
+
+/// What of a header is still to be read.
+struct Rest<'t> {
+    text: &'t [u8],
+    at: usize,
+}
+
+impl Rest<'_> {
+    /// All of it: a dictionary with each of the three keys once, and white space behind it.
+    fn dictionary(&mut self) -> Option<Header> {
+        let (mut descr, mut order, mut shape) = (None, None, None);
+        self.mark(b'{')?;
+        while self.mark(b'}').is_none() {
+            let key = self.quoted()?;
+            self.mark(b':')?;
+            let new = match key.as_str() {
+                "descr" => descr.replace(self.quoted_or_list()?).is_none(),
+                "fortran_order" => order.replace(self.truth()?).is_none(),
+                "shape" => shape.replace(self.sizes()?).is_none(),
+                _ => false,
+            };
+            // A comma may stand behind the last, too.
+            if !new || self.mark(b',').is_none() && self.text.get(self.at) != Some(&b'}') {
+                return None;
+            }
+        }
+        self.space();
+        if self.at < self.text.len() {
+            return None;
+        }
+        order?;
+        Some(Header { descr: descr?, shape: shape? })
+    }
+
+    fn space(&mut self) {
+        while self.text.get(self.at).is_some_and(u8::is_ascii_whitespace) {
+            self.at += 1;
+        }
+    }
+
+    /// This mark, with white space before and behind it.
+    fn mark(&mut self, mark: u8) -> Option<()> {
+        self.space();
+        if self.text.get(self.at) != Some(&mark) {
+            return None;
+        }
+        self.at += 1;
+        self.space();
+        Some(())
+    }
+
+    /// A text between quotation marks, without any of them or a backslash inside.
+    fn quoted(&mut self) -> Option<String> {
+        let quote = *self.text.get(self.at).filter(|byte| b"'\"".contains(byte))?;
+        let inner = &self.text[self.at + 1..];
+        let length = inner.iter().position(|byte| *byte == quote)?;
+        let text = std::str::from_utf8(&inner[..length]).ok().filter(|text| !text.contains('\\'))?;
+        self.at += length + 2;
+        Some(text.to_owned())
+    }
+
+    /// A type; that of records is a list, of which the beginning is enough to refuse it.
+    fn quoted_or_list(&mut self) -> Option<String> {
+        if self.text.get(self.at) != Some(&b'[') {
+            return self.quoted();
+        }
+        self.at += self.text[self.at..].iter().rposition(|byte| *byte == b']')? + 1;
+        Some("a record".to_owned())
+    }
+
+    fn truth(&mut self) -> Option<bool> {
+        let rest = &self.text[self.at..];
+        let (word, truth) =
+            [(&b"True"[..], true), (b"False", false)].into_iter().find(|(word, _)| rest.starts_with(word))?;
+        self.at += word.len();
+        Some(truth)
+    }
+
+    /// Sizes in brackets; a single one has a comma behind it.
+    fn sizes(&mut self) -> Option<Vec<u64>> {
+        let (mut sizes, mut comma) = (Vec::new(), false);
+        self.mark(b'(')?;
+        while self.text.get(self.at) != Some(&b')') {
+            if !sizes.is_empty() && !comma {
+                return None;
+            }
+            let digits = self.text[self.at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+            let number = std::str::from_utf8(&self.text[self.at..self.at + digits]).ok()?.parse().ok()?;
+            self.at += digits;
+            sizes.push(number);
+            comma = self.mark(b',').is_some();
+        }
+        // Behind the bracket no white space is skipped that ends the text.
+        self.at += 1;
+        (sizes.len() != 1 || comma).then_some(sizes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file of version 1.0 with this header, and so many bytes behind it.
+    fn file(header: &str, data: usize) -> Vec<u8> {
+        [&MAGIC[..], &[1, 0], &(header.len() as u16).to_le_bytes(), header.as_bytes(), &vec![0; data]]
+            .concat()
+    }
+
+    fn read(bytes: &[u8]) -> Result<Array, String> {
+        array(&mut &bytes[..], bytes.len() as u64)
+    }
+
+    #[test]
+    fn headers_are_read_in_any_order_and_spacing() {
+        let check = |header: &str, number: Number, length: u64| {
+            let bytes = file(header, length as usize * number.bytes());
+            let start = 10 + header.len() as u64;
+            assert_eq!(read(&bytes), Ok(Array { number, length, start }), "{header}");
+        };
+        check("{'descr': '<u2', 'fortran_order': False, 'shape': (100,), }          \n", Number::U16, 100);
+        check("{'descr': '<i8', 'fortran_order': True, 'shape': (1,)}", Number::I64, 1);
+        check("{\"shape\":( 7 , ),\"fortran_order\":False,\"descr\":\"<u4\"}\n", Number::U32, 7);
+        check(" { 'fortran_order' : True , 'descr' : '<i4' , 'shape' : (3,) , } ", Number::I32, 3);
+        let header = "{'descr': '<u2', 'fortran_order': False, 'shape': (2,), }\n";
+        let longer = (header.len() as u32).to_le_bytes();
+        let bytes = [&MAGIC[..], &[2, 0], &longer, header.as_bytes(), &[0; 4]].concat();
+        assert_eq!(read(&bytes).map(|array| array.start), Ok(12 + header.len() as u64));
+    }
+
+    #[test]
+    fn headers_that_numpy_does_not_write_are_refused() {
+        let check = |header: &str, at: usize| {
+            let error = read(&file(header, 4)).expect_err(header);
+            assert!(error.contains(&format!("not NumPy's, at byte {at} of it")), "{header}: {error}");
+        };
+        check("", 0);
+        check("'descr': '<u2'", 0);
+        check("{'descr': '<u2', 'shape': (2,)}", 31);
+        check("{'descr': '<u2', 'fortran_order': False, 'shape': (2,), 'descr': '<u2'}", 70);
+        check("{'descr': '<u2', 'fortran_order': False, 'shape': (2,), 'more': 1}", 64);
+        check("{'descr': '<u2', 'fortran_order': 0, 'shape': (2,)}", 34);
+        check("{'descr': '<u2', 'fortran_order': False, 'shape': (2)}", 53);
+        check("{'descr': '<u2', 'fortran_order': False, 'shape': (-2,)}", 51);
+        check("{'descr': '<u2', 'fortran_order': False, 'shape': (2L,)}", 52);
+        check("{'descr': '<u2', 'fortran_order': False, 'shape': (2,)} or 1", 56);
+        check("{'descr': '<u\\x32', 'fortran_order': False, 'shape': (2,)}", 10);
+        check("{'descr': '<u2' 'fortran_order': False, 'shape': (2,)}", 16);
+        check("{'descr': '<u2', 'fortran_order': False, 'shape': (99999999999999999999,)}", 51);
+    }
+
+    #[test]
+    fn numbers_of_every_type_are_read() {
+        let check = |number: Number, bytes: &[u8], expected: &[i64]| {
+            assert_eq!(number.all(bytes).collect::<Vec<_>>(), expected, "{number:?}");
+        };
+        check(Number::U16, &[255, 255, 1, 0], &[65535, 1]);
+        check(Number::U32, &[255, 255, 255, 255], &[4_294_967_295]);
+        check(Number::I32, &[255, 255, 255, 255, 2, 1, 0, 0], &[-1, 258]);
+        check(Number::I64, &[254, 255, 255, 255, 255, 255, 255, 255, 0, 0, 0, 0, 1, 0, 0, 0], &[-2, 1 << 32]);
+    }
+}
