@@ -32,6 +32,19 @@ impl Order {
         }
     }
 
+    /// Whether it is seen at once that it has each of so many places exactly once: dimensions in another order. One that is
+    /// [listed](Order::Listed) is not looked at.
+    pub fn is_permutation(&self, elements: u64) -> bool {
+        let Order::Strided { first: 0, dims, strides } = self else { return false };
+        let mut steps: Vec<(i64, u64)> =
+            strides.iter().copied().zip(dims.iter().copied()).filter(|(_, dim)| *dim != 1).collect();
+        steps.sort_unstable();
+        let inner = steps.iter().try_fold(1_u64, |inner, (stride, dim)| {
+            (u64::try_from(*stride) == Ok(inner)).then(|| inner.checked_mul(*dim)).flatten()
+        });
+        inner == Some(elements)
+    }
+
     /// Copies elements of 4 bytes from these places to those of another order of as many.
     pub fn copy(&self, from: &[u8], other: &Order, to: &mut [u8]) {
         let (from, to) = (from.as_chunks::<4>().0, to.as_chunks_mut::<4>().0);
@@ -69,6 +82,23 @@ pub fn place_each(dims: &[u64], first: i64, strides: &[i64], mut each: impl FnMu
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn dimensions_in_any_order_are_a_permutation() {
+        let check = |first: i64, dims: &[u64], strides: &[i64], expected: bool| {
+            let order = Order::Strided { first, dims: dims.to_vec(), strides: strides.to_vec() };
+            assert_eq!(order.is_permutation(24), expected, "{order:?}");
+        };
+        check(0, &[24], &[1], true);
+        check(0, &[4, 2, 3], &[1, 4, 8], true);
+        check(0, &[2, 1, 12], &[1, 99, 2], true);
+        check(0, &[12, 3], &[1, 8], false);
+        check(0, &[2, 24], &[0, 1], false);
+        check(0, &[24], &[-1], false);
+        check(0, &[12], &[2], false);
+        check(12, &[24], &[1], false);
+        assert!(!Order::same(23).is_permutation(24) && Order::same(24).is_permutation(24));
+    }
 
     #[test]
     fn what_is_copied_into_an_order_is_copied_back() {
