@@ -1,7 +1,7 @@
 //! What the rows of DQN's figure 5 show, in words, and what of the paper's claims they contradict. Every number, and who is
 //! ahead, is worked out from the rows.
 
-use super::{KMEANS, Row, STOCHASTIC, SYSTEMS};
+use super::{KMEANS, LSTM, Row, STOCHASTIC, SYSTEMS};
 use crate::claims::Claims;
 use crate::table::{Table, at_most, percent};
 
@@ -181,11 +181,20 @@ fn claims(claims: &mut Claims, rows: &[Row]) {
         let words = "Of these four only DQN supports K-means (§5.1)";
         claims.hold(words, row.name(), row.theirs.iter().all(Option::is_none));
     }
+    for row in rows.iter().filter(|row| row.of.starts_with(STOCHASTIC) && row.dqn().is_some()) {
+        let words = "Of these four only DQN supports ResNet with stochastic depth (§5.1)";
+        claims.hold(words, row.name(), row.theirs.iter().all(Option::is_none));
+    }
+    for row in rows.iter().filter(|row| row.of.starts_with(LSTM) && row.dqn().is_some()) {
+        let words = "Of these four only TFLMS and DQN work on LSTM (§5.1)";
+        let [theirs @ .., tflms] = &row.theirs;
+        claims.hold(words, row.name(), tflms.is_some() && theirs.iter().all(Option::is_none));
+    }
     for row in rows.iter().filter(|row| row.theirs.iter().any(Option::is_some)) {
         let words = "DQN saves as much memory as any of the other three (§5.1)";
         claims.hold(words, row.name(), row.dqn().is_some());
     }
-    let weak = ["unet", "lstm", STOCHASTIC];
+    let weak = ["unet", LSTM, STOCHASTIC];
     let is_weak = |row: &Row| weak.iter().any(|name| row.of.starts_with(name));
     let is_strong = |row: &Row| !is_weak(row) && !row.of.starts_with(KMEANS);
     for row in rows.iter().filter(|row| is_weak(row)) {
