@@ -11,6 +11,8 @@ pub struct Claim {
     pub words: String,
     /// By name: whether the row contradicts it. A name has the numbers that say so.
     pub rows: BTreeMap<String, bool>,
+    /// Why rows contradict it, as far as these rows show.
+    why: Option<String>,
 }
 
 /// The claims of a page or of all, in the order in which they came up.
@@ -22,12 +24,20 @@ impl Claims {
     pub fn hold(&mut self, words: &str, row: impl Into<String>, as_claimed: bool) {
         let known = self.0.iter().position(|claim| claim.words == words);
         let at = known.unwrap_or_else(|| {
-            self.0.push(Claim { words: words.to_owned(), rows: BTreeMap::new() });
+            self.0.push(Claim { words: words.to_owned(), rows: BTreeMap::new(), why: None });
             self.0.len() - 1
         });
         let row = row.into();
         let before = self.0[at].rows.insert(row.clone(), !as_claimed);
         assert_ne!(before, Some(as_claimed), "{words}: {row} has two verdicts");
+    }
+
+    /// Says why rows of a page contradict a claim; nothing where none does.
+    pub fn explain(&mut self, words: &str, why: impl Into<String>) {
+        let claim = self.0.iter_mut().find(|claim| claim.words == words);
+        if let Some(claim) = claim.filter(|claim| claim.rows.values().any(|against| *against)) {
+            claim.why = Some(why.into());
+        }
     }
 
     /// Adds those of a page.
@@ -39,7 +49,7 @@ impl Claims {
         }
     }
 
-    /// In words, an item for each claim; with the rows' names, or only how many they are.
+    /// In words, an item for each claim; with the rows' names and why they contradict it, or only how many they are.
     pub fn words(&self, named: bool) -> Vec<String> {
         self.0.iter().map(|claim| claim.words(named)).collect()
     }
@@ -58,6 +68,7 @@ impl Claim {
         };
         let names =
             if named && !against.is_empty() { format!(": {}", against.join("; ")) } else { String::new() };
-        format!("{}: {verdict}{names}.", self.words)
+        let why = self.why.iter().filter(|_| named).map(|why| format!(" Why: {why}.")).collect::<String>();
+        format!("{}: {verdict}{names}.{why}", self.words)
     }
 }

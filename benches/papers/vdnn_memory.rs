@@ -77,6 +77,10 @@ pub fn most(scale: &Scale) -> Table {
     let from = "vDNN §5.1, Fig. 9: NVIDIA K40, 12 GB, maximum memory in GB. `base (p)` keeps everything with the fastest \
                 algorithms, (m) is with the leanest; (*) does not fit the device.";
     let mut table = memory(scale, &MOST, from, plot);
+    table.claims.explain(
+        MOST.words,
+        "the published base is larger by its workspace (the notes above), and so is what is saved of it",
+    );
     table.note(
         "Memory of vDNN's policies is what is alive at once; of plimsoll it is what is allocated, addresses included.",
     );
