@@ -69,6 +69,11 @@ fn a_plan_without_a_file_is_its_answer() {
     let facts: Value =
         serde_json::from_slice(&printed(folder, &format!("{PLAN} --format json"), b"")).expect("JSON");
     assert!(facts["plan"]["makespan_seconds"].is_f64() && facts["plan"]["schedule"].is_null(), "{facts}");
+    assert!(facts["plan"].get("last_policy_seconds").is_none(), "{PLAN} is not by the DQN");
+    let dqn = printed(folder, &format!("{PLAN} --policy dqn --format json"), b"");
+    let dqn: Value = serde_json::from_slice(&dqn).expect("JSON");
+    let [best, last] = ["makespan_seconds", "last_policy_seconds"].map(|key| dqn["plan"][key].as_f64());
+    assert!(best.zip(last).is_some_and(|(best, last)| best <= last), "{dqn}");
     let written: Value =
         serde_json::from_slice(&printed(folder, &format!("{PLAN} -o s.json --format json"), b""))
             .expect("JSON");

@@ -99,7 +99,10 @@ fn earlier(args: &PlanArgs, trace: &Trace) -> Result<Option<Earlier>, Failure> {
         let failure = Failure::from(error);
         match &args.from_trace {
             Some(_) => failure.help("give --from-trace the trace that the schedule was made for"),
-            None => failure.help("name the trace that the schedule was made for: --from-trace TRACE"),
+            None => failure.help(
+                "name the trace that the schedule was made for: --from-trace TRACE; one that was changed or cut off has to be \
+                 made anew",
+            ),
         }
     })
 }
@@ -135,8 +138,10 @@ fn planned(trace: &Trace, made: &Plan, tried: &PlanRun, output: Option<&Path>) -
     let schedule = &made.schedule;
     let moves = moved(trace, schedule);
     let mut facts = head(trace, tried);
+    facts.push(("makespan_seconds", "makespan", made.makespan.into()));
+    let last = tried.last_policy;
+    facts.extend(last.map(|last| ("last_policy_seconds", "makespan of the last policy", last.into())));
     facts.extend([
-        ("makespan_seconds", "makespan", made.makespan.into()),
         ("bound_seconds", "lower bound", tried.bound.into()),
         ("gap", "gap", tried.gap().map_or(Cell::None, Cell::Share)),
         ("ratio_to_bound", "makespan / bound", tried.ratio(tried.bound)),

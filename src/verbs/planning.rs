@@ -11,6 +11,7 @@ use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_tuner::bound::lower_bound_within;
 use plimsoll_tuner::frontier::{self, Point};
+use plimsoll_tuner::policies::papers::dqn::last_policy;
 use plimsoll_tuner::{
     Allow, Earlier, Limits, Outcome, Plan, PlanRequest, Policy, Status, Tricks, plan_with_log,
 };
@@ -31,6 +32,8 @@ pub struct PlanRun {
     pub bound: Option<Seconds>,
     /// How long it took to find both.
     pub planning: Seconds,
+    /// Of DQN: an iteration by its last policy.
+    pub last_policy: Option<Seconds>,
 }
 
 impl PlanningArgs {
@@ -88,7 +91,9 @@ impl PlanningArgs {
         let hopeless = matches!(&outcome, Outcome::Infeasible(witness) if witness.why.is_proved());
         let bound = known.or(own);
         let bound = if hopeless { bound } else { bound.or_else(|| self.bound(trace, budget, &limits)) };
-        Ok(PlanRun { policy, budget, outcome, bound, planning: Seconds(start.elapsed().as_secs_f64()) })
+        let last_policy = last_policy(&log).filter(|_| policy == Policy::Dqn);
+        let planning = Seconds(start.elapsed().as_secs_f64());
+        Ok(PlanRun { policy, budget, outcome, bound, planning, last_policy })
     }
 }
 

@@ -51,6 +51,19 @@ const LOGGED: u64 = 38;
 /// How often bytes are left free for decisions without addresses, before all is offloaded.
 const ROUNDS: u32 = 6;
 
+/// How the last policy's step of the log begins.
+const LAST: &str = "last policy";
+
+/// An iteration by the last policy, which acts without chance; none where it leads to no valid schedule, or the log is of
+/// another policy.
+pub fn last_policy(log: &SearchLog) -> Option<Seconds> {
+    let step = log.steps.iter().find(|step| step.tried.starts_with(LAST))?;
+    match step.result {
+        StepResult::Planned { makespan_seconds, .. } => Some(makespan_seconds),
+        _ => None,
+    }
+}
+
 /// Trains on this iteration, and gives the best plan found.
 pub(crate) fn decide(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError> {
     search(case, |game, start, report| {
@@ -168,7 +181,7 @@ impl<'a> Report<'a> {
         let share = game.evaluations.min(evaluations) * LOGGED / evaluations.max(1);
         if last {
             let realised = self.realise(game, &at.decisions)?;
-            let tried = format!("last policy, after {} episodes", self.episodes - 1);
+            let tried = format!("{LAST}, after {} episodes", self.episodes - 1);
             self.offer(tried, at.seconds, realised);
         } else if share >= self.logged {
             self.logged = share + 1;
