@@ -191,7 +191,7 @@ pub fn batches(scale: &Scale) -> Table {
         table.advantage(format!("{}, images/s at the same batch", row.network), same.unwrap_or(0.0) / rate);
         table.advantage(format!("{}, batch", row.network), most as f64 / batch as f64);
     }
-    let keeps = "what keeps everything is a larger batch here than Caffe's";
+    let keeps = "the batch that keeps everything is larger here than Caffe's";
     table.claims.explain(LARGER, format!("{keeps} (the first note says why), so that less is left to gain"));
     BATCHES_NOTES.iter().for_each(|note| table.note(*note));
     table

@@ -121,7 +121,7 @@ impl Case {
         Case { trace, device, budget, small }
     }
 
-    /// What of the memory a plan saves that has only what a single op needs, as a share like a row's.
+    /// The share of the memory that a plan would save if it held no more than the largest op needs.
     fn most_saved(&self) -> f64 {
         let moving = |all: Bytes| (all - self.trace.resident_bytes).0 as f64;
         1.0 - moving(floor(&self.trace)) / moving(peak(&self.trace))

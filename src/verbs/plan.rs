@@ -100,8 +100,8 @@ fn earlier(args: &PlanArgs, trace: &Trace) -> Result<Option<Earlier>, Failure> {
         match &args.from_trace {
             Some(_) => failure.help("give --from-trace the trace that the schedule was made for"),
             None => failure.help(
-                "name the trace that the schedule was made for: --from-trace TRACE; one that was changed or cut off has to be \
-                 made anew",
+                "name the trace that the schedule was made for: --from-trace TRACE; a schedule that was changed or cut off has \
+                 to be made anew",
             ),
         }
     })

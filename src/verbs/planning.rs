@@ -91,7 +91,7 @@ impl PlanningArgs {
         let hopeless = matches!(&outcome, Outcome::Infeasible(witness) if witness.why.is_proved());
         let bound = known.or(own);
         let bound = if hopeless { bound } else { bound.or_else(|| self.bound(trace, budget, &limits)) };
-        let last_policy = last_policy(&log).filter(|_| policy == Policy::Dqn);
+        let last_policy = last_policy(&log);
         let planning = Seconds(start.elapsed().as_secs_f64());
         Ok(PlanRun { policy, budget, outcome, bound, planning, last_policy })
     }

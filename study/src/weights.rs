@@ -94,7 +94,7 @@ fn read_onnx(path: &Path, network: &Network) -> Result<Weights, WeightsError> {
         let bytes: Vec<u8> = numbers.into_iter().flat_map(f32::to_le_bytes).collect();
         sum.add(tensor.name.as_bytes());
         sum.add(&bytes);
-        tensor.parts.iter().for_each(|part| drop(regions.insert(saved_name(&part.of), bytes.clone())));
+        regions.extend(tensor.parts.iter().map(|part| (saved_name(&part.of), bytes.clone())));
     }
     Ok(Weights { regions, checksum: sum.sum().to_string() })
 }

@@ -434,17 +434,16 @@ fn moved<T: Copy>(step: &Step, dims: &[u64], inputs: &[(&[u64], &[T])], outside:
 
 /// The numbers of a result.
 fn compute(step: &Step, dims: &[u64], inputs: &[(&[u64], Rc<[f64]>)]) -> Vec<f64> {
-    let views: Vec<(&[u64], &[f64])> = inputs.iter().map(|(dims, numbers)| (*dims, &numbers[..])).collect();
-    if let Some(moved) = moved(step, dims, &views, f64::NAN) {
-        return moved;
-    }
     let mut result = Vec::new();
     if tensor::elements(dims) == Some(0) {
         return result;
     }
     let get = |numbers: &Rc<[f64]>, at: usize| numbers.get(at).copied().unwrap_or(f64::NAN);
     match step {
-        Step::Strided { .. } | Step::Take { .. } | Step::Join { .. } => {}
+        Step::Strided { .. } | Step::Take { .. } | Step::Join { .. } => {
+            let views: Vec<_> = inputs.iter().map(|(dims, numbers)| (*dims, &numbers[..])).collect();
+            result.extend(moved(step, dims, &views, f64::NAN).into_iter().flatten());
+        }
         Step::Triangle { upper, diagonal } => {
             let [rows, columns] = [dims[dims.len() - 2] as usize, dims[dims.len() - 1] as usize];
             result.extend(inputs[0].1.iter().enumerate().map(|(at, number)| {

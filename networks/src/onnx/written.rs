@@ -148,10 +148,12 @@ impl Sorting<'_> {
         }
         let note = |(why, names): (Why, Vec<String>)| {
             let told = names[..names.len().min(TOLD)].join(", ");
-            let more = if names.len() > TOLD { ", ..." } else { "" };
+            let more = match names.len() {
+                all if all > TOLD => format!(", ... ({all} in all)"),
+                _ => String::new(),
+            };
             format!(
-                "{} tensor(s) have the names and shapes of Plimsoll's layers, since {}: {told}{more}",
-                names.len(),
+                "these tensors have the names and shapes of Plimsoll's layers, since {}: {told}{more}",
                 why.in_words()
             )
         };
@@ -198,11 +200,10 @@ fn uneven(graph: &Graph, initialiser: usize, parts: &[Part]) -> Option<Why> {
             _ => twice = true,
         });
     }
-    match () {
-        () if twice => Some(Why::Apart),
-        () if held != elements => Some(Why::Part),
-        () => None,
+    if twice {
+        return Some(Why::Apart);
     }
+    (held != elements).then_some(Why::Part)
 }
 
 /// How many elements of a layer's tensor lie in these places.

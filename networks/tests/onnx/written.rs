@@ -132,7 +132,7 @@ fn what_is_no_initialiser_has_its_layers_name_and_a_note() {
         &[scale.clone(), weight.clone(), norm(&[], "c", "n"), product("n")],
         &["n.weight", "n.bias", "f.weight"],
         &[
-            "1 tensor(s) have the names and shapes of Plimsoll's layers, since the ONNX file does not have them: n.bias",
+            "these tensors have the names and shapes of Plimsoll's layers, since the ONNX file does not have them: n.bias",
         ],
     );
     // One scale of two layers, which have learned two.
