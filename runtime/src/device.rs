@@ -400,9 +400,26 @@ pub trait Device: Send {
         Ok(true)
     }
 
+    /// The allocation while an iteration runs; none where the host has no way to it then.
+    fn beside(&mut self) -> Option<&mut dyn Beside> {
+        None
+    }
+
     /// A part of the host memory, between iterations, or while one runs that does not touch it; also where the device is
     /// lost.
     fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], DeviceError>;
+}
+
+/// The allocation beside an iteration that runs.
+pub trait Beside {
+    /// Reads what no command that was enqueued writes.
+    fn read_beside(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Writes what no command that was enqueued touches; those that are enqueued later find it.
+    fn write_beside(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError>;
+
+    /// Enqueues a write on the compute stream.
+    fn write_in_order(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError>;
 }
 
 /// Makes sure that a range lies in an allocation.

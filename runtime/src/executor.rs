@@ -379,7 +379,12 @@ impl Executor {
         if self.device.begin(enqueued.id) == Begun::Replayed {
             return;
         }
-        for step in &enqueued.steps {
+        self.enqueue_steps(&enqueued.steps);
+    }
+
+    /// Enqueues some steps of an iteration that was begun, and lets them begin.
+    fn enqueue_steps(&mut self, steps: &[Step]) {
+        for step in steps {
             match step {
                 Step::Compute(launch) => self.device.compute(launch),
                 Step::Copy(transfer) => self.device.copy(*transfer),

@@ -28,7 +28,7 @@ pub use checkpoint::Checkpoint;
 pub use cpu::{Cpu, CpuOptions, HostMemory, Hurry};
 pub use cuda::{CudaDevice, CudaError, CudaOptions, Instead, Kernels};
 pub use device::{
-    Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryKind, MemoryLayout, Room,
+    Begun, Beside, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryKind, MemoryLayout, Room,
     Transfer,
 };
 pub use error::RuntimeError;

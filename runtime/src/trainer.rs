@@ -633,15 +633,20 @@ impl Trainer {
 
     /// Writes the hyperparameters of the next iteration of training, with this seed of its dropout, and gives them.
     fn write_hyper(&mut self, learning_rate: f64, seed: u64) -> Result<[u8; Hyper::BYTES], RuntimeError> {
+        let bytes = self.hyper(self.step, learning_rate, seed);
+        self.executor.write_region(self.train.hyper(), &bytes)?;
+        Ok(bytes)
+    }
+
+    /// The hyperparameters of an iteration.
+    fn hyper(&self, step: u64, learning_rate: f64, seed: u64) -> [u8; Hyper::BYTES] {
         let hyper = Hyper {
             seed_low: seed as u32,
             seed_high: (seed >> 32) as u32,
-            step: self.step as u32,
-            update: self.plan.update.numbers(learning_rate, self.step),
+            step: step as u32,
+            update: self.plan.update.numbers(learning_rate, step),
         };
-        let bytes = hyper.to_bytes();
-        self.executor.write_region(self.train.hyper(), &bytes)?;
-        Ok(bytes)
+        hyper.to_bytes()
     }
 
     fn metrics(&mut self) -> Result<Metrics, RuntimeError> {

@@ -24,7 +24,7 @@ pub(crate) use system::pinnable_bytes;
 pub(crate) use system::{allocate_blocks, system_name};
 
 use crate::device::{
-    Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,
+    Begun, Beside, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,
     in_range,
 };
 use memory::Memory;
@@ -207,6 +207,10 @@ impl Device for Cpu {
         Ok(true)
     }
 
+    fn beside(&mut self) -> Option<&mut dyn Beside> {
+        Some(self)
+    }
+
     fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], DeviceError> {
         in_range(offset, bytes, self.memory.layout().on_host())?;
         if bytes == Bytes::ZERO {
@@ -215,5 +219,28 @@ impl Device for Cpu {
         self.streams().wait_until_idle();
         // SAFETY: as in `write`, for as long as the slice borrows the device.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.memory.host(offset), bytes.0 as usize) })
+    }
+}
+
+impl Beside for Cpu {
+    fn read_beside(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
+        in_range(offset, Bytes(data.len() as u64), self.memory.layout().device())?;
+        // SAFETY: the range was checked, and no command that was enqueued writes it.
+        unsafe { std::ptr::copy_nonoverlapping(self.memory.device(offset), data.as_mut_ptr(), data.len()) };
+        Ok(())
+    }
+
+    fn write_beside(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
+        in_range(offset, Bytes(data.len() as u64), self.memory.layout().device())?;
+        // SAFETY: the range was checked, and no command that was enqueued touches it; the queues' mutexes carry it to the
+        // threads together with the commands that come.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.memory.device(offset), data.len()) };
+        Ok(())
+    }
+
+    fn write_in_order(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
+        in_range(offset, Bytes(data.len() as u64), self.memory.layout().device())?;
+        self.streams().push(Stream::Compute, Task::Write(offset, data.into()));
+        Ok(())
     }
 }

@@ -15,7 +15,7 @@ use super::waited::{Waited, own_counter};
 use crate::device::{DeviceError, EventId, Launch, Room, Transfer, in_range};
 use plimsoll_ir::philox::philox4x32;
 use plimsoll_ir::schedule::Stream;
-use plimsoll_ir::{Float, Seconds};
+use plimsoll_ir::{Bytes, Float, Seconds};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,6 +28,8 @@ use std::time::{Duration, Instant};
 pub(super) enum Task {
     Compute(Arc<Launch>),
     Copy(Transfer),
+    /// Of the host's bytes to the allocation, within it.
+    Write(Bytes, Box<[u8]>),
     Record(EventId),
     Wait(EventId),
 }
@@ -280,9 +282,14 @@ impl Worker {
                     pace.not_before(then);
                 }
             }
-            Task::Compute(_) | Task::Copy(_) if self.common.failed.load(Ordering::Relaxed) => {}
+            Task::Compute(_) | Task::Copy(_) | Task::Write(..) if self.common.failed.load(Ordering::Relaxed) => {}
             Task::Compute(launch) => self.compute(launch, operands),
             Task::Copy(transfer) => self.copy(*transfer),
+            Task::Write(offset, data) => {
+                let to = self.common.memory.device(*offset);
+                // SAFETY: the range was checked when it was enqueued, and the stream's order keeps others from it.
+                unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
+            }
         }
     }
 
@@ -402,7 +409,6 @@ mod tests {
         }
     }
     use crate::device::MemoryLayout;
-    use plimsoll_ir::Bytes;
 
     /// The one way to a task outside of its memory is a mistake in this crate; it surfaces, and nothing hangs.
     #[test]

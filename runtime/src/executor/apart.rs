@@ -4,14 +4,18 @@
 //! pass can be run again before it. What the schedule promises of the other commands holds as before: none of them waits for
 //! the update.
 //!
+//! For the same reason each of its ops can also stand within the next pass, before the first command that reads the parameter.
+//! Where the host can write beside a running iteration, such a pass is enqueued as far as it does not need a part's
+//! parameters; then, with the sum of that part, its update; and so on.
+//!
 //! What it deliberately does not do: change a schedule, or a plain iteration of it.
 
-use super::{Builder, Enqueued, Executor, Loaded, Step, same_length, unused};
-use crate::device::EventId;
+use super::{Begun, Builder, Enqueued, Executor, Loaded, Step, same_length, unused};
+use crate::device::{Beside, EventId};
 use crate::error::RuntimeError;
 use crate::state::Half;
 use plimsoll_ir::exchange::{Overlap, pieces, summed, writes};
-use plimsoll_ir::program::{Operand, Program, Region};
+use plimsoll_ir::program::{Access, Hyper, Operand, Program, Region};
 use plimsoll_ir::schedule::{Command, Schedule};
 use plimsoll_ir::trace::Phase;
 use plimsoll_ir::{Bytes, CommandId, OpId};
@@ -19,18 +23,42 @@ use plimsoll_ir::{Bytes, CommandId, OpId};
 /// The two parts of an iteration.
 #[derive(Clone, Debug)]
 pub(super) struct Apart {
-    pass: Enqueued,
+    pass: Pass,
     /// The same, and behind it the next input from each slot.
-    fed: Option<[Enqueued; 2]>,
+    fed: Option<[Pass; 2]>,
     update: Enqueued,
     parts: Vec<Part>,
+}
+
+/// A pass.
+#[derive(Clone, Debug)]
+struct Pass {
+    enqueued: Enqueued,
+    /// Before which of its steps which part has to be updated, in the order of the steps.
+    needs: Vec<(usize, usize)>,
+}
+
+/// How far a pass is enqueued that updates parts on its way.
+pub(crate) struct Enqueuing {
+    slot: Option<Half>,
+    /// So many steps are.
+    steps: usize,
+    /// So many parts are updated.
+    parts: usize,
 }
 
 /// A part of what workers sum, which the pass completes at once.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
-    /// Gradients, then running statistics.
+    /// Gradients, or running statistics.
     pub(crate) regions: Vec<Region>,
+    /// Its place in the order in which passes need its parameters, from 1; 0 of running statistics, which they need at their
+    /// start.
+    pub(crate) needed: u32,
+    /// What its update writes: parameters and momenta.
+    pub(crate) updated: Vec<Region>,
+    /// Its update, behind which nothing waits.
+    update: Vec<Step>,
     /// The last command that writes them.
     last: CommandId,
     /// Recorded behind it.
@@ -40,7 +68,12 @@ pub(crate) struct Part {
 impl Apart {
     /// All of its sequences of commands.
     pub(super) fn sequences(&self) -> impl Iterator<Item = &Enqueued> {
-        [&self.pass, &self.update].into_iter().chain(self.fed.iter().flatten())
+        let passes = [&self.pass].into_iter().chain(self.fed.iter().flatten());
+        passes.map(|pass| &pass.enqueued).chain([&self.update])
+    }
+
+    fn pass(&self, slot: Option<Half>) -> &Pass {
+        slot.zip(self.fed.as_ref()).map_or(&self.pass, |(slot, fed)| &fed[slot as usize])
     }
 }
 
@@ -57,26 +90,102 @@ impl Executor {
         part: Bytes,
     ) -> Result<Loaded, RuntimeError> {
         self.load_with(program, schedule, |executor, builder| {
-            let parts = builder.parts(part);
-            let [pass, update] = builder.steps_apart(&parts, None)?;
-            let (pass, update) = (executor.enqueued(false, pass), executor.enqueued(false, update));
-            let mut fed = |slot| {
-                let [pass, _] = builder.steps_apart(&parts, Some(slot))?;
-                Ok::<_, RuntimeError>(executor.enqueued(false, pass))
+            let parts = builder.parts(part)?;
+            let mut pass = |slot| {
+                let (steps, needs) = builder.pass_steps(&parts, slot)?;
+                Ok::<_, RuntimeError>(Pass { enqueued: executor.enqueued(false, steps), needs })
             };
             let fed = match builder.slots {
-                Some(_) => Some([fed(Half::First)?, fed(Half::Second)?]),
+                Some(_) => Some([pass(Some(Half::First))?, pass(Some(Half::Second))?]),
                 None => None,
             };
+            let pass = pass(None)?;
+            let update = executor.enqueued(false, builder.update_steps()?);
             Ok((None, Some(Apart { pass, fed, update, parts })))
         })
     }
 
     /// Enqueues a pass, which brings the next input from a slot where there are slots; [`Executor::finish`] must follow.
     pub(crate) fn start_pass(&mut self, loaded: &Loaded, slot: Option<Half>) {
-        let Apart { pass, fed, .. } = loaded.apart();
-        let fed = slot.zip(fed.as_ref()).map(|(slot, fed)| &fed[slot as usize]);
-        self.enqueue(loaded, fed.unwrap_or(pass));
+        self.enqueue(loaded, &loaded.apart().pass(slot).enqueued);
+    }
+
+    /// Whether a pass can update parts on its way.
+    pub(crate) fn updates_within(&mut self) -> bool {
+        self.device.beside().is_some()
+    }
+
+    /// Begins a pass as [`Executor::start_pass`] does, of which [`Executor::enqueue_on`] enqueues the commands.
+    pub(crate) fn begin_pass(&mut self, loaded: &Loaded, slot: Option<Half>) -> Enqueuing {
+        assert_eq!(loaded.executor, self.id, "a loaded program runs on the executor that loaded it");
+        let begun = self.device.begin(loaded.apart().pass(slot).enqueued.id);
+        assert_eq!(begun, Begun::Enqueue, "whoever has a way beside an iteration captures none");
+        Enqueuing { slot, steps: 0, parts: 0 }
+    }
+
+    /// Enqueues a pass as far as it can run before the update of a part, and gives which, for [`Executor::update_part`]; none
+    /// where all of it is enqueued.
+    pub(crate) fn enqueue_on(&mut self, loaded: &Loaded, pass: &mut Enqueuing) -> Option<usize> {
+        let Pass { enqueued, needs } = loaded.apart().pass(pass.slot);
+        let next = needs.get(pass.parts);
+        let end = next.map_or(enqueued.steps.len(), |(step, _)| *step);
+        self.enqueue_steps(&enqueued.steps[pass.steps..end]);
+        (pass.steps, pass.parts) = (end, pass.parts + 1);
+        next.map(|(_, part)| *part)
+    }
+
+    /// Enqueues the update of a part with these gradients, one behind the other, and with hyperparameters of its own before
+    /// those of the pass. What it overwrites is put into `before`.
+    pub(crate) fn update_part(
+        &mut self,
+        loaded: &Loaded,
+        number: usize,
+        gradients: &[f32],
+        [own, of_pass]: &[[u8; Hyper::BYTES]; 2],
+        before: &mut Vec<u8>,
+    ) -> Result<(), RuntimeError> {
+        let part = &loaded.parts()[number];
+        // Of the commands that are enqueued none touches its gradients, and none writes its parameters.
+        let beside = self.beside();
+        before.resize(part.updated.iter().map(|region| region.bytes().0 as usize).sum(), 0);
+        let mut rest = before.as_mut_slice();
+        for region in &part.updated {
+            let (data, others) = rest.split_at_mut(region.bytes().0 as usize);
+            rest = others;
+            beside.read_beside(region.offset, data)?;
+        }
+        let mut rest = gradients;
+        let mut bytes = Vec::new();
+        for region in &part.regions {
+            let (data, others) = rest.split_at(region.elements() as usize);
+            rest = others;
+            bytes.clear();
+            bytes.extend(data.iter().flat_map(|number| number.to_le_bytes()));
+            beside.write_beside(region.offset, &bytes)?;
+        }
+        beside.write_in_order(loaded.hyper.offset, own)?;
+        self.enqueue_steps(&part.update);
+        Ok(self.beside().write_in_order(loaded.hyper.offset, of_pass)?)
+    }
+
+    /// Puts back what the update of a part has overwritten, while nothing runs.
+    pub(crate) fn undo_part(
+        &mut self,
+        loaded: &Loaded,
+        number: usize,
+        before: &[u8],
+    ) -> Result<(), RuntimeError> {
+        let mut rest = before;
+        for region in &loaded.parts()[number].updated {
+            let (data, others) = rest.split_at(region.bytes().0 as usize);
+            rest = others;
+            self.write_region(region, data)?;
+        }
+        Ok(())
+    }
+
+    fn beside(&mut self) -> &mut dyn Beside {
+        self.device.beside().expect("it updates within passes")
     }
 
     /// Reads a region of a part while the pass goes on; false where the part is not complete yet.
@@ -114,22 +223,45 @@ impl Loaded {
 }
 
 impl Builder<'_> {
-    /// The steps of the pass, which completes these parts and brings the next input from a slot, and those of the update.
-    fn steps_apart(&self, parts: &[Part], slot: Option<Half>) -> Result<[Vec<Step>; 2], RuntimeError> {
+    /// The commands of the update.
+    fn updates(&self) -> impl Iterator<Item = (CommandId, &Command)> {
+        self.schedule.numbered_commands().filter(|(_, command)| is_update(self.program, command))
+    }
+
+    /// The steps of the update. What they wait for is over with the pass.
+    fn update_steps(&self) -> Result<Vec<Step>, RuntimeError> {
+        let steps: Vec<Step> = self
+            .updates()
+            .map(|(id, command)| only_resident(self.program, command).map(|()| self.step(id, command)))
+            .collect::<Result<_, _>>()?;
+        if steps.is_empty() {
+            return Err(RuntimeError::mismatch("program in two parts", "one that trains", "no update"));
+        }
+        Ok(steps)
+    }
+
+    /// The steps of the pass, which completes these parts and brings the next input from a slot, and before which of them the
+    /// parts have to be updated.
+    fn pass_steps(
+        &self,
+        parts: &[Part],
+        slot: Option<Half>,
+    ) -> Result<(Vec<Step>, Vec<(usize, usize)>), RuntimeError> {
         let (events, program) = (self.events(), self.program);
         let feeding = self.feeding(slot, unused(&events) + parts.len() as u32);
-        let (mut pass, mut update) = (Vec::new(), Vec::new());
+        let (mut pass, mut needs) = (Vec::new(), Vec::new());
+        let mut updates = false;
         for (id, command) in self.schedule.numbered_commands() {
             if is_update(program, command) {
-                only_resident(program, command)?;
-                // What it waits for is over with the pass.
-                update.push(self.step(id, command));
+                updates = true;
                 continue;
             }
             let stream = command.stream();
-            if matches!(command, Command::Compute { .. }) && !update.is_empty() {
+            if matches!(command, Command::Compute { .. }) && updates {
                 return Err(refused(format!("command {}", id.0), "behind an update"));
             }
+            let needed = parts.iter().enumerate().filter(|(_, part)| part.needed == id.0 + 1);
+            needs.extend(needed.map(|(number, _)| (pass.len(), number)));
             for wait in &self.waits[id.index()] {
                 if is_update(program, &self.schedule.commands[wait.index()]) {
                     return Err(refused(format!("command {}", id.0), "waiting for an update"));
@@ -144,15 +276,12 @@ impl Builder<'_> {
             feeding.iter().for_each(|feeding| feeding.behind(id, &mut pass));
         }
         feeding.into_iter().for_each(|feeding| feeding.end(&mut pass));
-        if update.is_empty() {
-            return Err(RuntimeError::mismatch("program in two parts", "one that trains", "no update"));
-        }
-        Ok([pass, update])
+        Ok((pass, needs))
     }
 
     /// What workers sum, cut into parts of about so many bytes, in the order in which the commands complete them.
-    fn parts(&self, part: Bytes) -> Vec<Part> {
-        let pieces = pieces(self.program, Overlap::Backward(part)).unwrap_or_default();
+    fn parts(&self, part: Bytes) -> Result<Vec<Part>, RuntimeError> {
+        let pieces = pieces(self.program, Overlap::Forward(part)).unwrap_or_default();
         let mut regions = summed(self.program);
         let mut end = Bytes::ZERO;
         let mut parts: Vec<Part> = Vec::new();
@@ -170,12 +299,60 @@ impl Builder<'_> {
                 |command: &Command| matches!(command, Command::Compute { op, .. } if written.contains(op));
             let last = self.schedule.numbered_commands().filter(|(_, command)| writes_it(command)).last();
             let last = last.map_or(CommandId(0), |(id, _)| id);
-            parts.push(Part { regions: of_piece, last, complete: EventId(0) });
+            let (update, updated) = self.update_of(&of_piece);
+            let needed = self.first_reader(&updated);
+            parts.push(Part { regions: of_piece, needed, updated, update, last, complete: EventId(0) });
+        }
+        let of_parts: usize = parts.iter().map(|part| part.update.len()).sum();
+        if of_parts != self.updates().count() {
+            return Err(RuntimeError::mismatch(
+                "updates of the gradients that workers sum",
+                self.updates().count(),
+                of_parts,
+            ));
         }
         parts.sort_by_key(|part| part.last);
         let first = unused(&self.events());
         parts.iter_mut().zip(first..).for_each(|(part, event)| part.complete = EventId(event));
-        parts
+        Ok(parts)
+    }
+
+    /// The update by these gradients, and what it writes.
+    fn update_of(&self, gradients: &[Region]) -> (Vec<Step>, Vec<Region>) {
+        let at = |place: Operand, regions: &[Region]| {
+            let mut regions = regions.iter().filter(|region| region.bytes() > Bytes::ZERO);
+            regions.find(|region| place == Operand::Resident(region.offset)).cloned()
+        };
+        let (mut steps, mut updated) = (Vec::new(), Vec::new());
+        for (id, command) in self.updates() {
+            let Command::Compute { op, .. } = command else { continue };
+            let kernel = &self.program.kernels[op.index()];
+            if kernel.operands.iter().all(|operand| at(*operand, gradients).is_none()) {
+                continue;
+            }
+            steps.push(self.step(id, command));
+            let written = kernel.specified().filter(|(_, spec)| spec.access != Access::Read);
+            updated.extend(written.filter_map(|(operand, _)| at(operand, &self.program.resident)));
+        }
+        (steps, updated)
+    }
+
+    /// The place of the first command of a pass that touches one of these regions, from 1; 0 where there are none.
+    fn first_reader(&self, regions: &[Region]) -> u32 {
+        if regions.is_empty() {
+            return 0;
+        }
+        let touches = |command: &Command| match command {
+            Command::Compute { op, .. } => {
+                let mut operands = self.program.kernels[op.index()].operands.iter();
+                operands.any(|o| regions.iter().any(|region| *o == Operand::Resident(region.offset)))
+            }
+            _ => false,
+        };
+        let mut passing =
+            self.schedule.numbered_commands().filter(|(_, command)| !is_update(self.program, command));
+        // What no pass reads is updated at its start.
+        1 + passing.find(|(_, command)| touches(command)).map_or(0, |(id, _)| id.0)
     }
 }
 
@@ -204,7 +381,7 @@ fn refused(what: String, found: &str) -> RuntimeError {
 mod tests {
     use super::*;
     use crate::cpu::kernels::workspace_bytes;
-    use crate::device::MemoryLayout;
+    use crate::device::{Launch, MemoryLayout};
     use crate::{Cpu, CpuOptions};
     use plimsoll_ir::BytesPerSecond;
     use plimsoll_ir::program::{KernelAlternative, Role};
@@ -213,9 +390,10 @@ mod tests {
     use plimsoll_tuner::{PlanRequest, Policy, plan};
 
     /// A part may be read behind its event: nothing that runs later writes it, and what was to be written is. Most of the
-    /// backward pass is still to come when the first gradients are complete.
+    /// backward pass is still to come when the first gradients are complete. Nor has anything run that reads a parameter where
+    /// a pass needs its part, and most of the forward pass has where the last one is needed.
     #[test]
-    fn a_part_is_complete_behind_its_event_and_not_before() {
+    fn a_part_is_complete_behind_its_event_and_needed_where_its_parameters_are() {
         let network = build(&usual("resnet20").expect("it is in the zoo")).expect("it can be built");
         let alternatives = |call: &_| KernelAlternative::sole(workspace_bytes(call, 1));
         let options = LowerOptions { alternatives: &alternatives, ..LowerOptions::default() };
@@ -232,7 +410,7 @@ mod tests {
             let mut executor =
                 Executor::new(Box::new(Cpu::new(CpuOptions::default())), layout).expect("it is small");
             let loaded = executor.load_apart(&program, schedule, Bytes(64 << 10)).expect("a sound plan");
-            let Apart { pass, parts, .. } = loaded.apart();
+            let Apart { pass: Pass { enqueued: pass, needs }, parts, .. } = loaded.apart();
             assert!(parts.len() > 4, "{} parts", parts.len());
             let mut regions = 0;
             for (number, part) in parts.iter().enumerate() {
@@ -255,6 +433,24 @@ mod tests {
                 }
             }
             assert_eq!(regions, summed(&program).count());
+            let mut updates = 0;
+            for (step, part) in needs {
+                let Part { updated, update, .. } = &parts[*part];
+                let touches = |step: &&Step| {
+                    let of = |launch: &Launch| updated.iter().any(|r| launch.offsets.contains(&r.offset));
+                    step.launch().is_some_and(of)
+                };
+                assert_eq!(pass.steps[..*step].iter().filter(touches).count(), 0, "part {part}");
+                assert!(pass.steps[*step..].iter().any(|step| touches(&step)), "part {part}");
+                assert_eq!(update.iter().filter(touches).count(), update.len());
+                updates += update.len();
+            }
+            assert_eq!(updates, loaded.apart().update.steps.len());
+            assert_eq!(needs.len(), parts.iter().filter(|part| has_gradients(part)).count());
+            assert!(needs.is_sorted());
+            let count = |steps: &[Step]| steps.iter().filter(|step| step.launch().is_some()).count();
+            let (last, _) = needs.last().expect("it has parts");
+            assert!(5 * count(&pass.steps[..*last]) > count(&pass.steps), "the last part is needed at {last}");
         }
     }
 

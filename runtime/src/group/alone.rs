@@ -2,7 +2,7 @@
 
 use super::tree::TreeSum;
 use super::{Group, GroupError, GroupFacts, Piece};
-use std::collections::VecDeque;
+use std::collections::HashMap;
 
 /// One worker by itself.
 pub fn alone() -> Box<dyn Group> {
@@ -11,8 +11,8 @@ pub fn alone() -> Box<dyn Group> {
 
 #[derive(Default)]
 struct Alone {
-    /// The sums of the pieces that were started.
-    started: VecDeque<Vec<f32>>,
+    /// The sums of the pieces that were started, by number.
+    started: HashMap<u32, Vec<f32>>,
     spare: Vec<Vec<f32>>,
 }
 
@@ -25,12 +25,12 @@ impl Group for Alone {
         let mut sum = self.spare.pop().unwrap_or_default();
         sum.clear();
         sum.extend_from_slice(&mine.root().expect("one worker has all leaves")[piece.elements.clone()]);
-        self.started.push_back(sum);
+        self.started.insert(piece.number, sum);
         Ok(())
     }
 
-    fn finish(&mut self, _: &Piece, sum: &mut [f32]) -> Result<(), GroupError> {
-        let own = self.started.pop_front().expect("it was started");
+    fn finish(&mut self, piece: &Piece, sum: &mut [f32]) -> Result<(), GroupError> {
+        let own = self.started.remove(&piece.number).expect("it was started");
         sum.copy_from_slice(&own);
         self.spare.push(own);
         Ok(())
@@ -41,7 +41,7 @@ impl Group for Alone {
     }
 
     fn forget(&mut self) {
-        self.spare.extend(self.started.drain(..));
+        self.spare.extend(self.started.drain().map(|(_, sum)| sum));
     }
 
     fn agree(&mut self, mine: &[u32]) -> Result<Vec<Vec<u32>>, GroupError> {

@@ -101,7 +101,7 @@ fn exchange(group: &mut dyn Group, numbers: usize, pieces: usize) -> Result<f64,
             elements: at + share.elements.start..at + share.elements.end,
             ..share
         };
-        equal_pieces(facts, numbers).into_iter().map(shifted)
+        equal_pieces(facts, 0, numbers).into_iter().map(shifted)
     };
     let all: Vec<Piece> = (0..pieces).flat_map(piece).collect();
     let mut sums = vec![0.0; numbers * pieces];

@@ -1,4 +1,4 @@
-//! What an engine of several workers has to offer: messages from one worker to another, in order.
+//! What an engine of several workers has to offer: messages from one worker to another, those first that are needed first.
 //!
 //! A message is words of 32 bits, behind a head that says what it is of, so that workers that are at different places of a
 //! training find out instead of adding up what does not belong together.
@@ -22,14 +22,27 @@ pub(super) enum Head {
 }
 
 impl Head {
-    /// Its words in a round. A round ends where all workers forget their pieces.
-    pub(super) fn words(self, round: u32) -> [u32; HEAD] {
+    /// Its words in a round, behind so many messages of pieces to the same worker. A round ends where all workers forget their
+    /// pieces.
+    pub(super) fn words(self, round: u32, behind: u32) -> [u32; HEAD] {
         match self {
             Head::Nodes(piece) => [1, piece, round],
             Head::Sum(piece) => [2, piece, round],
-            Head::Agreement => [3, 0, round],
-            Head::Broadcast => [4, 0, round],
+            Head::Agreement => [3, behind, round],
+            Head::Broadcast => [4, behind, round],
         }
+    }
+
+    /// Whether it is that of a message, in a round.
+    pub(super) fn is_of(self, message: &[u32], round: u32) -> bool {
+        let behind = message.get(1).copied().unwrap_or_default();
+        message.starts_with(&self.words(round, behind))
+    }
+
+    /// Whether a message is of no piece, and all that was sent of pieces before it has come, where so many messages have in this
+    /// round.
+    pub(super) fn is_next(message: &[u32], round: u32, heard: u32) -> bool {
+        matches!(message, [3 | 4, behind, of, ..] if *of != round || *behind == heard)
     }
 
     /// Whether a message is of a piece that was forgotten before this round.
@@ -59,8 +72,9 @@ pub(super) trait Messages: Send {
     /// Who this worker is.
     fn facts(&self) -> GroupFacts;
 
-    /// Sends a message, which arrives behind those that were sent to that worker before. Waits for nobody.
-    fn send(&mut self, to: usize, message: Vec<u32>) -> Result<(), GroupError>;
+    /// Sends a message, which arrives behind those that were sent to that worker before and are needed as soon: it may overtake
+    /// those that are needed later. Waits for nobody.
+    fn send(&mut self, to: usize, needed: u32, message: Vec<u32>) -> Result<(), GroupError>;
 
     /// Says how many iterations this worker has done.
     fn at(&mut self, _iterations: u64) {}

@@ -40,6 +40,8 @@ pub struct Piece {
     pub number: u32,
     /// The worker that sums it.
     pub owner: usize,
+    /// Its place in the order in which sums are needed: what is sent of it may overtake what is sent of those behind it.
+    pub needed: u32,
     /// Which of the numbers, half-open.
     pub elements: Range<usize>,
 }
@@ -134,8 +136,8 @@ pub trait Group: Send {
     /// Starts to sum a piece of what all workers have in `mine`.
     fn start(&mut self, piece: &Piece, mine: &TreeSum) -> Result<(), GroupError>;
 
-    /// Waits for the sum of a piece that was started, and gives it. Pieces are finished in the order in which they were
-    /// started.
+    /// Waits for the sum of a piece that was started, and gives it. Pieces are finished in any order, and all of them before
+    /// one of the same number is started again.
     fn finish(&mut self, piece: &Piece, sum: &mut [f32]) -> Result<(), GroupError>;
 
     /// Sums what has arrived of the pieces that were started, and waits for nobody.
@@ -163,12 +165,13 @@ pub fn share(facts: GroupFacts, virtual_workers: u64) -> Range<u64> {
     begin(facts.rank)..begin(facts.rank + 1)
 }
 
-/// So many numbers in a piece for each worker, as equal as can be.
-pub fn equal_pieces(facts: GroupFacts, elements: usize) -> Vec<Piece> {
+/// So many numbers in a piece for each worker, as equal as can be, all needed at this place of the order.
+pub fn equal_pieces(facts: GroupFacts, needed: u32, elements: usize) -> Vec<Piece> {
     let each = elements.div_ceil(facts.workers);
     let piece = |(number, owner): (u32, usize)| Piece {
         number,
         owner,
+        needed,
         elements: (owner * each).min(elements)..((owner + 1) * each).min(elements),
     };
     (0..).zip(0..facts.workers).map(piece).filter(|piece| !piece.elements.is_empty()).collect()
@@ -194,7 +197,7 @@ mod tests {
                     next = share.end;
                 }
                 assert_eq!(next, count);
-                let pieces = equal_pieces(facts(0, workers), count as usize);
+                let pieces = equal_pieces(facts(0, workers), 0, count as usize);
                 let all: Vec<usize> = pieces.iter().flat_map(|piece| piece.elements.clone()).collect();
                 assert_eq!(all, (0..count as usize).collect::<Vec<_>>(), "{count} for {workers}");
             }
@@ -213,11 +216,13 @@ mod tests {
             let facts = group.facts();
             let mut mine = TreeSum::over(leaves);
             share(facts, leaves).for_each(|leaf| mine.push(Node::leaf(leaf), numbers(leaf)));
-            let pieces = equal_pieces(facts, 10);
+            let pieces = equal_pieces(facts, 0, 10);
             let mut sum = vec![0.0; 10];
             for _ in 0..3 {
                 pieces.iter().try_for_each(|piece| group.start(piece, &mine)).expect("all work");
-                for piece in &pieces {
+                // Some worker is last at every piece.
+                let (before, behind) = pieces.split_at(facts.rank % pieces.len());
+                for piece in behind.iter().chain(before) {
                     group.finish(piece, &mut sum[piece.elements.clone()]).expect("all work");
                 }
                 let said = group.agree(&[facts.rank as u32, 7]).expect("all work");
@@ -267,7 +272,12 @@ mod tests {
     fn pieces_are_summed_while_a_worker_does_something_else() {
         let mut all = threads(2);
         let (mut second, mut first) = (all.pop().expect("two"), all.pop().expect("two"));
-        let piece = |number, owner| Piece { number, owner, elements: number as usize..number as usize + 1 };
+        let piece = |number, owner| Piece {
+            number,
+            owner,
+            needed: 0,
+            elements: number as usize..number as usize + 1,
+        };
         let numbers = |leaf: u64| {
             let mut mine = TreeSum::over(2);
             mine.push(Node::leaf(leaf), [1.0, 2.0, 3.0].map(|number| number * (leaf + 1) as f32).to_vec());
@@ -301,7 +311,7 @@ mod tests {
     fn a_sum_for_a_worker_that_has_ended_is_no_failure() {
         let mut all = threads(2);
         let (mut second, mut first) = (all.pop().expect("two"), all.pop().expect("two"));
-        let piece = Piece { number: 0, owner: 0, elements: 0..1 };
+        let piece = Piece { number: 0, owner: 0, needed: 0, elements: 0..1 };
         let [mut left, mut right] = [TreeSum::over(2), TreeSum::over(2)];
         left.push(Node::leaf(0), vec![1.0]);
         right.push(Node::leaf(1), vec![2.0]);
@@ -323,7 +333,7 @@ mod tests {
             let second = scope.spawn(move || second.agree(&[1]));
             // It ends with this, and the second waits no longer.
             let mut first = first;
-            let piece = Piece { number: 5, owner: 0, elements: 0..1 };
+            let piece = Piece { number: 5, owner: 0, needed: 0, elements: 0..1 };
             let mut mine = TreeSum::over(2);
             mine.push(Node::leaf(0), vec![1.0]);
             first.start(&piece, &mine).expect("it waits for nobody");

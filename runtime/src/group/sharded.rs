@@ -7,7 +7,7 @@
 use super::messages::{HEAD, Head, Messages};
 use super::tree::{Node, TreeSum};
 use super::{Group, GroupError, GroupFacts, Piece};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 /// Words that say which node follows, and of how many numbers.
 const NODE: usize = 5;
@@ -19,10 +19,16 @@ pub(super) struct Sharded<M> {
     early: Vec<VecDeque<Vec<u32>>>,
     /// How many times pieces were forgotten.
     round: u32,
-    /// The pieces of this worker that are started, in the order in which they were.
-    own: VecDeque<Own>,
-    /// The sums of those that it has added up, which nobody has asked for yet.
-    summed: VecDeque<(u32, Vec<f32>)>,
+    /// By worker: the messages of pieces of this round that were sent to it.
+    sent: Vec<u32>,
+    /// By worker: those that have come from it.
+    heard: Vec<u32>,
+    /// The pieces of this worker that are started.
+    own: Vec<Own>,
+    /// Whether something has come, or was started, since they were looked at.
+    is_new: bool,
+    /// The sums of those that it has added up, which nobody has asked for yet, by number.
+    summed: HashMap<u32, Vec<f32>>,
 }
 
 /// A piece that this worker sums.
@@ -38,12 +44,36 @@ struct Own {
 
 impl<M: Messages> Sharded<M> {
     pub(super) fn new(messages: M) -> Sharded<M> {
-        let early = (0..messages.facts().workers).map(|_| VecDeque::new()).collect();
-        Sharded { messages, early, round: 0, own: VecDeque::new(), summed: VecDeque::new() }
+        let workers = messages.facts().workers;
+        Sharded {
+            messages,
+            early: (0..workers).map(|_| VecDeque::new()).collect(),
+            round: 0,
+            sent: vec![0; workers],
+            heard: vec![0; workers],
+            own: Vec::new(),
+            is_new: false,
+            summed: HashMap::new(),
+        }
     }
 
-    fn send(&mut self, to: usize, head: Head, words: impl Iterator<Item = u32>) -> Result<(), GroupError> {
-        self.messages.send(to, head.words(self.round).into_iter().chain(words).collect())
+    /// Sends what a worker says to others, past what is of pieces.
+    fn say(&mut self, to: usize, head: Head, words: &[u32]) -> Result<(), GroupError> {
+        let head = head.words(self.round, self.sent[to]);
+        self.messages.send(to, 0, [&head, words].concat())
+    }
+
+    /// Sends what is of a piece.
+    fn send(
+        &mut self,
+        to: usize,
+        head: Head,
+        piece: &Piece,
+        words: impl Iterator<Item = u32>,
+    ) -> Result<(), GroupError> {
+        self.sent[to] = self.sent[to].wrapping_add(1);
+        let message = head.words(self.round, 0).into_iter().chain(words).collect();
+        self.messages.send(to, piece.needed.saturating_add(1), message)
     }
 
     /// Waits for the message of a worker with this head, and sums meanwhile.
@@ -59,8 +89,9 @@ impl<M: Messages> Sharded<M> {
 
     /// Waits for a message of any worker, as long as this one may still send what is awaited.
     fn hear(&mut self, awaited: usize, head: Head) -> Result<(), GroupError> {
-        // What is of pieces comes before what a worker says next, and what it says comes in its turn.
-        if let Some(other) = self.early[awaited].iter().find(|message| !Head::is_of_piece(message)) {
+        // What a worker says comes in its turn, and overtakes what it sent before of pieces: as many as it says with it.
+        let is_next = |message: &&Vec<u32>| Head::is_next(message, self.round, self.heard[awaited]);
+        if let Some(other) = self.early[awaited].iter().find(is_next) {
             return Err(self.out_of_step(awaited, head, other));
         }
         let (from, message) = self.messages.receive(awaited)?;
@@ -69,8 +100,7 @@ impl<M: Messages> Sharded<M> {
 
     /// The message of a worker with this head, where it has come.
     fn take(&mut self, from: usize, head: Head) -> Option<Vec<u32>> {
-        let words = head.words(self.round);
-        let place = self.early[from].iter().position(|message| message.starts_with(&words))?;
+        let place = self.early[from].iter().position(|message| head.is_of(message, self.round))?;
         self.early[from].remove(place)
     }
 
@@ -80,17 +110,21 @@ impl<M: Messages> Sharded<M> {
             return Ok(());
         }
         let is_again = |kept: &Vec<u32>| kept.get(..HEAD) == message.get(..HEAD);
-        if Head::is_of_piece(&message) && self.early[from].iter().any(is_again) {
-            let there = format!("{} again", Head::in_words(&message));
-            let here = "the same iteration".to_owned();
-            return Err(GroupError::OutOfStep { rank: from, me: self.facts().rank, there, here });
+        if Head::is_of_piece(&message) {
+            if self.early[from].iter().any(is_again) {
+                let there = format!("{} again", Head::in_words(&message));
+                let here = "the same iteration".to_owned();
+                return Err(GroupError::OutOfStep { rank: from, me: self.facts().rank, there, here });
+            }
+            self.heard[from] = self.heard[from].wrapping_add(1);
         }
         self.early[from].push_back(message);
+        self.is_new = true;
         Ok(())
     }
 
     fn out_of_step(&self, rank: usize, head: Head, message: &[u32]) -> GroupError {
-        let (there, here) = (Head::in_words(message), Head::in_words(&head.words(self.round)));
+        let (there, here) = (Head::in_words(message), Head::in_words(&head.words(self.round, 0)));
         GroupError::OutOfStep { rank, me: self.facts().rank, there, here }
     }
 
@@ -104,30 +138,46 @@ impl<M: Messages> Sharded<M> {
         while let Some((from, message)) = self.messages.arrived() {
             self.keep(from, message)?;
         }
-        let GroupFacts { rank, workers, .. } = self.facts();
-        while let Some(mut own) = self.own.pop_front() {
-            let head = Head::Nodes(own.piece.number);
-            while own.next < workers {
-                if own.next == rank {
-                    own.mine.nodes().for_each(|(node, numbers)| own.all.push(node, numbers.to_vec()));
-                } else {
-                    let Some(message) = self.take(own.next, head) else {
-                        self.own.push_front(own);
-                        return Ok(());
-                    };
-                    let pushed = push_nodes(&message[HEAD..], &own.piece, &mut own.all);
-                    pushed.ok_or_else(|| self.out_of_step(own.next, head, &[]))?;
-                }
-                own.next += 1;
-            }
-            let Own { piece, all, .. } = own;
-            let head = Head::Sum(piece.number);
-            let Some(root) = all.root() else { return Err(self.out_of_step(rank, head, &[])) };
-            for other in self.others() {
-                self.send(other, head, root.iter().map(|number| number.to_bits()))?;
-            }
-            self.summed.push_back((piece.number, root.to_vec()));
+        if !std::mem::take(&mut self.is_new) {
+            return Ok(());
         }
+        let workers = self.facts().workers;
+        for mut own in std::mem::take(&mut self.own) {
+            self.add_up(&mut own)?;
+            if own.next < workers {
+                self.own.push(own);
+            } else {
+                self.tell_sum(own)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds up a piece of this worker as far as its nodes have come.
+    fn add_up(&mut self, own: &mut Own) -> Result<(), GroupError> {
+        let GroupFacts { rank, workers, .. } = self.facts();
+        let head = Head::Nodes(own.piece.number);
+        while own.next < workers {
+            if own.next == rank {
+                own.mine.nodes().for_each(|(node, numbers)| own.all.push(node, numbers.to_vec()));
+            } else {
+                let Some(message) = self.take(own.next, head) else { return Ok(()) };
+                let pushed = push_nodes(&message[HEAD..], &own.piece, &mut own.all);
+                pushed.ok_or_else(|| self.out_of_step(own.next, head, &[]))?;
+            }
+            own.next += 1;
+        }
+        Ok(())
+    }
+
+    /// Sends the sum of a piece of this worker to all.
+    fn tell_sum(&mut self, Own { piece, all, .. }: Own) -> Result<(), GroupError> {
+        let head = Head::Sum(piece.number);
+        let Some(root) = all.root() else { return Err(self.out_of_step(self.facts().rank, head, &[])) };
+        for other in self.others() {
+            self.send(other, head, &piece, root.iter().map(|number| number.to_bits()))?;
+        }
+        self.summed.insert(piece.number, root.to_vec());
         Ok(())
     }
 }
@@ -177,11 +227,13 @@ impl<M: Messages> Group for Sharded<M> {
 
     fn start(&mut self, piece: &Piece, mine: &TreeSum) -> Result<(), GroupError> {
         if piece.owner != self.facts().rank {
-            return self.send(piece.owner, Head::Nodes(piece.number), node_words(piece, mine).into_iter());
+            let words = node_words(piece, mine).into_iter();
+            return self.send(piece.owner, Head::Nodes(piece.number), piece, words);
         }
         let (mut own, all) = (TreeSum::over(mine.leaves()), TreeSum::over(mine.leaves()));
         mine.nodes().for_each(|(node, numbers)| own.push(node, numbers[piece.elements.clone()].to_vec()));
-        self.own.push_back(Own { piece: piece.clone(), mine: own, all, next: 0 });
+        self.is_new = true;
+        self.own.push(Own { piece: piece.clone(), mine: own, all, next: 0 });
         Ok(())
     }
 
@@ -189,16 +241,12 @@ impl<M: Messages> Group for Sharded<M> {
         if piece.owner == self.facts().rank {
             let own = loop {
                 self.serve()?;
-                if let Some((number, own)) = self.summed.pop_front() {
-                    debug_assert_eq!(
-                        number, piece.number,
-                        "pieces are finished in the order in which they were started"
-                    );
+                if let Some(own) = self.summed.remove(&piece.number) {
                     break own;
                 }
-                let Own { piece, next, .. } = self.own.front().expect("it was started");
-                let (awaited, head) = (*next, Head::Nodes(piece.number));
-                self.hear(awaited, head)?;
+                let mut own = self.own.iter();
+                let own = own.find(|own| own.piece.number == piece.number).expect("it was started");
+                self.hear(own.next, Head::Nodes(piece.number))?;
             };
             sum.copy_from_slice(&own);
             return Ok(());
@@ -222,11 +270,13 @@ impl<M: Messages> Group for Sharded<M> {
         self.own.clear();
         self.summed.clear();
         self.early.iter_mut().for_each(|early| early.retain(|message| !Head::is_of_piece(message)));
+        self.sent.fill(0);
+        self.heard.fill(0);
     }
 
     fn agree(&mut self, mine: &[u32]) -> Result<Vec<Vec<u32>>, GroupError> {
         for other in self.others() {
-            self.send(other, Head::Agreement, mine.iter().copied())?;
+            self.say(other, Head::Agreement, mine)?;
         }
         let GroupFacts { rank, workers, .. } = self.facts();
         let said = (0..workers).map(|other| {
@@ -244,9 +294,7 @@ impl<M: Messages> Group for Sharded<M> {
 
     fn broadcast(&mut self, words: &mut Vec<u32>) -> Result<(), GroupError> {
         if self.facts().rank == 0 {
-            return self
-                .others()
-                .try_for_each(|other| self.send(other, Head::Broadcast, words.iter().copied()));
+            return self.others().try_for_each(|other| self.say(other, Head::Broadcast, words));
         }
         *words = self.receive(0, Head::Broadcast)?.split_off(HEAD);
         Ok(())

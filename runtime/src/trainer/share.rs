@@ -5,11 +5,16 @@
 //! gradient that is a mean over its labels. What is summed is that gradient, weighted by the share of labels that count, and
 //! the running statistics; what is written back is the gradient over all labels, and the mean of the statistics.
 //!
-//! Nothing of an iteration is left where it does not come to its update: the statistics are put back, so that a checkpoint
-//! is the state after the last one.
-//!
 //! The last pass of a worker completes its sums part by part, from the end of the network to its beginning. Each part is sent
-//! as soon as it is complete, while the pass goes on; then workers say how it went, and all parts are finished.
+//! as soon as it is complete, while the pass goes on; then workers say how it went, and the update is decided.
+//!
+//! A decided update is pending until its sums are there. On a device that the host can write to meanwhile, the next pass goes
+//! on as far as it does not need a part of the update, which is applied there, so that sums are on their way beside the next
+//! forward pass; on others, and where training stops, the update is applied whole before anything else. An iteration is told
+//! once its update is applied.
+//!
+//! Nothing is left of an update that is not applied whole: what it has overwritten is put back, with the statistics, so that a
+//! checkpoint is the state after the last one that is.
 //!
 //! Each pass also leaves the square norm of its gradient, and so does the update: from both follows how much a gradient of so
 //! many samples is noise (`noise.rs`). They change nothing.
@@ -22,8 +27,9 @@ use crate::error::RuntimeError;
 use crate::executor::{Executor, Loaded, Part};
 use crate::group::{self, Group, GroupError, Node, Piece, TreeSum};
 use crate::noise::{GradientNorms, square_norm};
+use crate::state::Half;
 use plimsoll_ir::philox::philox4x32;
-use plimsoll_ir::program::{Region, Role};
+use plimsoll_ir::program::{Hyper, Region, Role};
 use plimsoll_ir::{Bytes, Seconds};
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -50,6 +56,10 @@ pub(super) struct Share {
     statistics: Vec<Region>,
     /// Gradients and running statistics, in the order in which a pass completes them.
     sums: Vec<Sum>,
+    /// The last update that is decided, where it is not applied yet.
+    pending: Option<Pending>,
+    /// What is to be told of the last update that was applied.
+    applied: Option<Observation>,
     /// Room for a region as the device has it.
     bytes: Vec<u8>,
     /// Whether the workers have met: all have worker 0's state.
@@ -65,12 +75,38 @@ struct Sum {
     mine: TreeSum,
     /// Over all of them.
     whole: Vec<f32>,
+    /// What the update of this part has overwritten, where only a part of the update is applied; else nothing, with room.
+    before: Vec<u8>,
+}
+
+/// An update that is decided: every worker has made its passes, and the sums are on their way.
+struct Pending {
+    /// As it will be told, but for the norms.
+    observation: Observation,
+    /// What the passes of all virtual workers left.
+    passed: Vec<Passed>,
+    /// What sums of gradients are multiplied by: the share of labels that count is in them.
+    of_labels: f32,
+    /// Of the parts that have come.
+    squares: Squares,
+    /// The running statistics before it.
+    statistics: Vec<f32>,
 }
 
 impl Sum {
+    /// Waits for the sum over all virtual workers.
+    fn finish(&mut self, group: &mut dyn Group) -> Result<(), GroupError> {
+        self.pieces.iter().try_for_each(|piece| group.finish(piece, &mut self.whole[piece.elements.clone()]))
+    }
+
+    fn is_of_statistics(&self) -> bool {
+        self.part.needed == 0
+    }
+
     /// Divides the sums: gradients by the share of labels that count, statistics by the number of virtual workers. Notes the
     /// squares of the gradients.
-    fn divide(&mut self, of_labels: f32, of_workers: f32, squares: &mut Squares) {
+    fn divide(&mut self, of_labels: f32, squares: &mut Squares) {
+        let of_workers = (1.0 / self.mine.leaves() as f64) as f32;
         let mut rest = self.whole.as_mut_slice();
         for region in &self.part.regions {
             let (own, others) = rest.split_at_mut(region.elements() as usize);
@@ -126,13 +162,6 @@ impl Passed {
     }
 }
 
-/// An update, as it is told.
-struct Updated {
-    loss: f32,
-    accuracy: f32,
-    norms: Option<GradientNorms>,
-}
-
 /// Writes numbers to regions, one behind the other.
 fn write(
     executor: &mut Executor,
@@ -171,15 +200,17 @@ impl Share {
         let mut free = 0..;
         let sums = train.parts().iter().map(|part| {
             let elements = part.regions.iter().map(|region| region.elements() as usize).sum();
-            let mut pieces = group::equal_pieces(facts, elements);
+            let mut pieces = group::equal_pieces(facts, part.needed, elements);
             pieces.iter_mut().zip(&mut free).for_each(|(piece, number)| piece.number = number);
             let (mine, whole) = (TreeSum::over(virtual_workers), vec![0.0; elements]);
-            Sum { part: part.clone(), pieces, mine, whole }
+            Sum { part: part.clone(), pieces, mine, whole, before: Vec::new() }
         });
         Ok(Share {
             mine: group::share(facts, virtual_workers),
             sums: sums.collect(),
             statistics,
+            pending: None,
+            applied: None,
             bytes: Vec::new(),
             met: false,
             group,
@@ -279,18 +310,25 @@ impl Share {
         GroupError::OutOfStep { rank, me, there, here }.into()
     }
 
-    /// Waits for the sums over all virtual workers, and divides them. Gives the square norm of the gradient.
-    fn finish(&mut self, labels: u64, counted: f64) -> Result<f64, RuntimeError> {
-        let of_labels = (labels as f64 / counted.max(1.0)) as f32;
-        let mut squares = Squares::default();
-        for sum in &mut self.sums {
-            for piece in &sum.pieces {
-                self.group.finish(piece, &mut sum.whole[piece.elements.clone()])?;
-            }
-            let of_workers = (1.0 / sum.mine.leaves() as f64) as f32;
-            sum.divide(of_labels, of_workers, &mut squares);
+    /// Waits for the sums of the running statistics over all virtual workers, and has the device go on from their means.
+    fn finish_statistics(&mut self, executor: &mut Executor) -> Result<(), RuntimeError> {
+        let Share { group, sums, bytes, .. } = self;
+        for sum in sums.iter_mut().filter(|sum| sum.is_of_statistics()) {
+            sum.finish(&mut **group)?;
+            sum.divide(0.0, &mut Squares::default());
+            write(executor, &sum.part.regions, &sum.whole, bytes)?;
         }
-        Ok(squares.sum())
+        Ok(())
+    }
+
+    /// The pending update, where there is one, is applied, and took so many seconds more.
+    fn is_applied(&mut self, samples: u64, seconds: Seconds) {
+        let Some(Pending { mut observation, passed, squares, .. }) = self.pending.take() else { return };
+        observation.norms = norms(&passed, samples as f64, squares.sum());
+        observation.seconds += seconds;
+        self.sums.iter_mut().for_each(|sum| sum.before.clear());
+        self.group.at(observation.step + 1);
+        self.applied = Some(observation);
     }
 }
 
@@ -339,30 +377,29 @@ impl Trainer {
         share.group.at(self.step);
         let mut last_end = Instant::now();
         loop {
-            if self.step >= until {
-                return Ok(Outcome::Finished);
+            let outcome = match () {
+                () if self.step >= until => Some(Outcome::Finished),
+                () if pause() => Some(Outcome::Paused),
+                () => None,
+            };
+            let iterated = match outcome {
+                Some(_) => self.apply_whole(share).map(|()| true),
+                None => self.iterate(share, source, last_end),
+            };
+            last_end = Instant::now();
+            if let Some(observation) = share.applied.take() {
+                observe(&observation);
             }
-            if pause() {
-                return Ok(Outcome::Paused);
+            match (iterated, outcome) {
+                (Ok(true), None) => {}
+                (Ok(true), Some(outcome)) => return Ok(outcome),
+                (Ok(false), _) => return Ok(Outcome::Paused),
+                (Err(error), _) => {
+                    // What went wrong first is told.
+                    let _ = self.undo(share);
+                    return Err(error);
+                }
             }
-            let (step, waited) = (self.step, self.executor.device().waited());
-            let start = Instant::now();
-            let Some(updated) = self.iterate(share, source)? else { return Ok(Outcome::Paused) };
-            let end = Instant::now();
-            self.step += 1;
-            share.group.at(self.step);
-            observe(&Observation {
-                step,
-                epoch: step / source.per_epoch,
-                learning_rate: self.plan.rate.at(step),
-                loss: updated.loss,
-                accuracy: updated.accuracy,
-                norms: updated.norms,
-                seconds: Seconds((end - start).as_secs_f64()),
-                between: Seconds((start - last_end).as_secs_f64()),
-                waited: self.executor.waited_since(waited),
-            });
-            last_end = end;
         }
     }
 
@@ -380,35 +417,62 @@ impl Trainer {
         }
     }
 
-    /// One iteration with its update; none where a worker leaves.
+    /// One iteration, up to the decision on its update; false where a worker leaves. Running statistics are put back where it
+    /// comes to none.
     fn iterate(
         &mut self,
         share: &mut Share,
         source: &mut Source<'_>,
-    ) -> Result<Option<Updated>, RuntimeError> {
-        let before = share.read_statistics(&mut self.executor)?;
-        let summed = self.sum(share, source, &before);
-        if !matches!(summed, Ok(Some(_))) {
-            share.group.forget();
-            let put_back = share.write_statistics(&mut self.executor, &before);
-            // What went wrong first is told.
-            return summed.and_then(|left| put_back.map(|()| left));
+        last_end: Instant,
+    ) -> Result<bool, RuntimeError> {
+        let (step, waited, start) = (self.step, self.executor.device().waited(), Instant::now());
+        let statistics = share.read_statistics(&mut self.executor)?;
+        let summed = self.sum(share, source, &statistics);
+        let passed = match summed {
+            Ok(Some(passed)) => passed,
+            other => {
+                let put_back = share.write_statistics(&mut self.executor, &statistics);
+                let is_of_group = matches!(other, Err(RuntimeError::Group(_)));
+                if !is_of_group && share.sums.iter().all(|sum| sum.before.is_empty()) {
+                    // The others go on from the update before; what is still pending after this is undone.
+                    let _ = self.apply_whole(share);
+                }
+                share.group.forget();
+                // What went wrong first is told.
+                return other.and_then(|_| put_back.map(|()| false));
+            }
+        };
+        let (loss, correct, counted) = together(&passed);
+        let observation = Observation {
+            step,
+            epoch: step / source.per_epoch,
+            learning_rate: self.plan.rate.at(step),
+            loss,
+            accuracy: (correct / counted.max(1.0)) as f32,
+            norms: None,
+            seconds: Seconds(start.elapsed().as_secs_f64()),
+            between: Seconds((start - last_end).as_secs_f64()),
+            waited: self.executor.waited_since(waited),
+        };
+        let of_labels = (self.train.label_count() as f64 / counted.max(1.0)) as f32;
+        let squares = Squares::default();
+        share.pending = Some(Pending { observation, passed, of_labels, squares, statistics });
+        self.step += 1;
+        if !self.executor.updates_within() {
+            self.apply_whole(share)?;
         }
-        for Sum { part, whole, .. } in &share.sums {
-            write(&mut self.executor, &part.regions, whole, &mut share.bytes)?;
-        }
-        self.executor.run_update(&self.train)?;
-        summed
+        Ok(true)
     }
 
-    /// The passes of this worker, and the sum over all. Running statistics are as the passes leave them.
+    /// The passes of this worker, and the agreement on its update: what all passes left; none where a worker leaves. Running
+    /// statistics are as all leave them, or, where this fails, anything.
     fn sum(
         &mut self,
         share: &mut Share,
         source: &mut Source<'_>,
         before: &[f32],
-    ) -> Result<Option<Updated>, RuntimeError> {
-        let (step, labels) = (self.step, self.train.label_count());
+    ) -> Result<Option<Vec<Passed>>, RuntimeError> {
+        let step = self.step;
         let mut mine = Vec::new();
         share.sums.iter_mut().for_each(|sum| sum.mine.clear());
         for number in share.mine.clone() {
@@ -418,13 +482,68 @@ impl Trainer {
             mine.push(self.pass(share, source, (step, number))?);
         }
         let Some(all) = share.agree(step, GOES_ON, &mine)? else { return Ok(None) };
-        let (loss, correct, counted) = together(&all);
+        let (loss, ..) = together(&all);
         if !loss.is_finite() {
             return Err(RuntimeError::Diverged { step, loss });
         }
-        let square = share.finish(labels, counted)?;
-        let norms = norms(&all, self.plan.samples_of_update() as f64, square);
-        Ok(Some(Updated { loss, accuracy: (correct / counted.max(1.0)) as f32, norms }))
+        share.finish_statistics(&mut self.executor)?;
+        Ok(Some(all))
+    }
+
+    /// Applies the pending update, where there is one, between two passes.
+    fn apply_whole(&mut self, share: &mut Share) -> Result<(), RuntimeError> {
+        let Some(pending) = &mut share.pending else { return Ok(()) };
+        let begun = Instant::now();
+        for sum in share.sums.iter_mut().filter(|sum| !sum.is_of_statistics()) {
+            sum.finish(&mut *share.group)?;
+            sum.divide(pending.of_labels, &mut pending.squares);
+        }
+        for Sum { part, whole, .. } in share.sums.iter().filter(|sum| !sum.is_of_statistics()) {
+            write(&mut self.executor, &part.regions, whole, &mut share.bytes)?;
+        }
+        let Observation { step, learning_rate, .. } = pending.observation;
+        let hyper = self.hyper(step, learning_rate, self.plan.seed);
+        self.executor.write_region(self.train.hyper(), &hyper)?;
+        self.executor.run_update(&self.train)?;
+        share.is_applied(self.plan.samples_of_update(), Seconds(begun.elapsed().as_secs_f64()));
+        Ok(())
+    }
+
+    /// Leaves nothing of an update that is not applied whole.
+    fn undo(&mut self, share: &mut Share) -> Result<(), RuntimeError> {
+        let Some(Pending { observation, statistics, .. }) = share.pending.take() else { return Ok(()) };
+        share.group.forget();
+        self.step = observation.step;
+        for (number, Sum { before, .. }) in share.sums.iter_mut().enumerate() {
+            if !before.is_empty() {
+                self.executor.undo_part(&self.train, number, before)?;
+                before.clear();
+            }
+        }
+        share.write_statistics(&mut self.executor, &statistics)
+    }
+
+    /// Starts a pass, with the pending update on its way, where there is one.
+    fn start_pass(
+        &mut self,
+        share: &mut Share,
+        slot: Option<Half>,
+        hyper: [u8; Hyper::BYTES],
+    ) -> Result<(), RuntimeError> {
+        let Some(pending) = &mut share.pending else {
+            self.executor.start_pass(&self.train, slot);
+            return Ok(());
+        };
+        let Observation { step, learning_rate, .. } = pending.observation;
+        let hypers = [self.hyper(step, learning_rate, self.plan.seed), hyper];
+        let mut pass = self.executor.begin_pass(&self.train, slot);
+        while let Some(part) = self.executor.enqueue_on(&self.train, &mut pass) {
+            let sum = &mut share.sums[part];
+            sum.finish(&mut *share.group)?;
+            sum.divide(pending.of_labels, &mut pending.squares);
+            self.executor.update_part(&self.train, part, &sum.whole, &hypers, &mut sum.before)?;
+        }
+        Ok(())
     }
 
     /// The pass of a virtual worker, and what it leaves; the next input is read beside it.
@@ -436,19 +555,24 @@ impl Trainer {
     ) -> Result<Passed, RuntimeError> {
         let (step, number) = place;
         let (rate, seed) = (self.plan.rate.at(step), seed_of(self.plan.seed, number));
-        self.write_input(source, place, rate, seed)?;
+        let hyper = self.write_input(source, place, rate, seed)?;
         let next = share.after(place);
         let slot = self.next_slot(source, next, None)?;
-        self.executor.start_pass(&self.train, slot);
-        let prepared = self.read_ahead(source, slot, [next, share.after(next)]);
-        if std::mem::take(&mut self.look) {
-            self.seen = self.executor.device().health();
-        }
-        let taken = share.take(&mut self.executor, &self.train, number);
+        let started = self.start_pass(share, slot, hyper);
+        let is_started = started.is_ok();
+        let taken = started.and_then(|()| {
+            self.read_ahead(source, slot, [next, share.after(next)])?;
+            if std::mem::take(&mut self.look) {
+                self.seen = self.executor.device().health();
+            }
+            share.take(&mut self.executor, &self.train, number)
+        });
         // What failed on the device is told first.
         self.executor.finish()?;
+        if is_started {
+            share.is_applied(self.plan.samples_of_update(), Seconds::ZERO);
+        }
         let square = taken?;
-        prepared?;
         self.fed = slot.map(|_| next);
         Ok(Passed { metrics: self.metrics()?, square })
     }

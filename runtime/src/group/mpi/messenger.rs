@@ -42,7 +42,7 @@ const LIVELY: Duration = Duration::from_millis(20);
 
 /// What the thread is told to do.
 pub(super) enum Command {
-    Send { to: usize, message: Vec<u32> },
+    Send { to: usize, needed: u32, message: Vec<u32> },
     At(u64),
     Fail(String),
     End,
@@ -128,8 +128,17 @@ impl Heard {
 /// A message that waits, or of which a part is under way.
 #[derive(Clone)]
 struct Outgoing {
+    /// Those that are needed sooner go first.
+    needed: u32,
     words: Vec<u32>,
     sent: usize,
+}
+
+/// Puts a message behind those that are needed as soon, and behind one of which a part is under way.
+fn put(waiting: &mut VecDeque<Outgoing>, message: Outgoing) {
+    let goes_before = |other: &Outgoing| other.sent > 0 || other.needed <= message.needed;
+    let place = waiting.iter().rposition(goes_before).map_or(0, |before| before + 1);
+    waiting.insert(place, message);
 }
 
 /// A message whose head is here.
@@ -142,7 +151,7 @@ struct Arriving {
 struct Messenger<'a> {
     library: &'a Library,
     shared: &'a Shared,
-    /// To each worker, in order.
+    /// To each worker, in the order in which they are needed.
     waiting: Vec<VecDeque<Outgoing>>,
     /// What is under way to each worker, in order.
     sent: Vec<VecDeque<Moving>>,
@@ -213,8 +222,8 @@ impl Messenger<'_> {
             }
             loop {
                 match commands.try_recv() {
-                    Ok(Command::Send { to, message }) => {
-                        self.waiting[to].push_back(Outgoing { words: message, sent: 0 });
+                    Ok(Command::Send { to, needed, message }) => {
+                        put(&mut self.waiting[to], Outgoing { needed, words: message, sent: 0 });
                     }
                     Ok(Command::At(iterations)) => self.iterations = iterations,
                     Ok(Command::Fail(why)) => self.tell_all(FAILED, why.as_bytes())?,
@@ -345,7 +354,7 @@ impl Messenger<'_> {
 
     /// Sends the next part of what waits for a worker: so many words.
     fn send_part(&mut self, to: usize) -> Result<usize, String> {
-        let Some(Outgoing { words, sent }) = self.waiting[to].front_mut() else { return Ok(0) };
+        let Some(Outgoing { words, sent, .. }) = self.waiting[to].front_mut() else { return Ok(0) };
         let (length, begin) = (words.len(), *sent);
         *sent = length.min(begin + CALL_WORDS);
         let part = words[begin..*sent].to_vec();
@@ -451,4 +460,22 @@ impl Messenger<'_> {
 fn host() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname")
         .map_or_else(|_| "a host without a name".to_owned(), |name| name.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_needed_sooner_overtakes_and_what_is_under_way_does_not_stop() {
+        let message = |needed, word| Outgoing { needed, words: vec![word], sent: 0 };
+        let mut waiting = VecDeque::new();
+        for (needed, word) in [(7, 0), (3, 1), (7, 2), (3, 3), (5, 4)] {
+            put(&mut waiting, message(needed, word));
+        }
+        waiting[0].sent = 1;
+        put(&mut waiting, message(0, 5));
+        let order: Vec<u32> = waiting.iter().map(|message| message.words[0]).collect();
+        assert_eq!(order, [1, 5, 3, 4, 0, 2]);
+    }
 }

@@ -203,8 +203,8 @@ impl Messages for MpiMessages {
         self.shared.facts
     }
 
-    fn send(&mut self, to: usize, message: Vec<u32>) -> Result<(), GroupError> {
-        self.shared.command(Command::Send { to, message });
+    fn send(&mut self, to: usize, needed: u32, message: Vec<u32>) -> Result<(), GroupError> {
+        self.shared.command(Command::Send { to, needed, message });
         Ok(())
     }
 
