@@ -55,8 +55,8 @@ pub struct Exchange {
     /// Whether a gradient is copied over the device's link to the host and back, as a network without a way of its own
     /// into the device's memory needs.
     pub staged: bool,
-    /// Passes, each forward and backward, that a worker makes for one update, at least 1. What is exchanged is their sum; with
-    /// several, no piece is for the next iteration.
+    /// Passes, each forward and backward, that a worker makes for one update, at least 1. What is exchanged is their sum, which
+    /// the last of them completes; what the next iteration needs, the first of its passes waits for.
     pub passes: u64,
     /// The bytes of all that is summed: the gradients, and running statistics, whose mean all workers take.
     pub bytes: Bytes,
@@ -175,9 +175,6 @@ impl Exchange {
             if trace.ops[piece.ready.index()].phase == Phase::Update {
                 return Err(Unfit::ReadyAfterUpdate { piece: number, op: piece.ready });
             }
-            if piece.carried() && self.passes > 1 {
-                return Err(Unfit::CarriedByPasses { piece: number, op: piece.needed, passes: self.passes });
-            }
             if !piece.carried() && trace.ops[piece.needed.index()].phase != Phase::Update {
                 return Err(Unfit::NeededByPass { piece: number, op: piece.needed });
             }
@@ -250,16 +247,6 @@ pub enum Unfit {
         piece: usize,
         /// The op.
         op: OpId,
-    },
-    /// The next pass would wait for what is summed only after the last of an update.
-    #[error("op {} waits for piece {piece} in the next iteration, and an update has {passes} passes", op.0)]
-    CarriedByPasses {
-        /// Which piece.
-        piece: usize,
-        /// The op.
-        op: OpId,
-        /// The passes of an update.
-        passes: u64,
     },
     /// What was sent would be added to again.
     #[error("command {} computes op {} again, which completes piece {piece}: what was sent would change", command.0, op.0)]

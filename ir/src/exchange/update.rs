@@ -15,7 +15,7 @@ use crate::ids::CommandId;
 use crate::schedule::{Command, Duplex, Schedule, Stream};
 use crate::simulate::{Span, Timeline, duration, simulate};
 use crate::trace::{Phase, Trace};
-use crate::units::Seconds;
+use crate::units::{Bytes, Seconds};
 
 /// An iteration with its exchange, once they repeat.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,23 +53,35 @@ pub fn simulate_update(trace: &Trace, schedule: &Schedule, exchange: &Exchange) 
     let mut run = Run::new(trace, schedule, exchange);
     let mut paces = Vec::new();
     let mut states = vec![run.state(Seconds::ZERO)];
+    let pass = pass_seconds(trace, schedule, exchange);
+    // Of several passes the first waits for what is carried, and the last completes what is summed; those between exchange
+    // nothing, and leave the same behind.
+    let first_waits = has_first(exchange);
+    let plain = pass * (exchange.passes - 1 - u64::from(first_waits)) as f64;
     loop {
+        let first = if first_waits { run.pass().makespan() } else { Seconds::ZERO };
         let timeline = run.iteration();
         let state = run.state(timeline.makespan());
         let again = states.iter().rposition(|before| same(before, &state, timeline.makespan()));
-        paces.push(timeline.makespan());
+        paces.push(first + timeline.makespan());
         states.push(state);
         if again.is_none() && paces.len() < ITERATIONS {
             continue;
         }
         let cycle = &paces[again.unwrap_or(ITERATIONS / 2)..];
         // What an iteration leaves on its way has arrived by the end of the next, which waits for it.
-        run.iteration();
+        if first_waits { run.pass() } else { run.iteration() };
         let pieces = run.spans[run.done % 2].clone();
-        let seconds = pass_seconds(trace, schedule, &alone) * (exchange.passes - 1) as f64 + mean(cycle);
-        let exposed = (mean(cycle) - alone.makespan()).max(Seconds::ZERO);
+        let seconds = plain + mean(cycle);
+        let passes = if first_waits { pass } else { Seconds::ZERO };
+        let exposed = (mean(cycle) - passes - alone.makespan()).max(Seconds::ZERO);
         return Update { timeline, pieces, repeats: again.map(|_| cycle.len()), seconds, exposed };
     }
+}
+
+/// Whether an update has a pass that waits for what is carried, and another that completes what is summed.
+fn has_first(exchange: &Exchange) -> bool {
+    exchange.passes > 1 && exchange.pieces.iter().any(Piece::carried)
 }
 
 fn mean(seconds: &[Seconds]) -> Seconds {
@@ -82,14 +94,17 @@ fn same(a: &[(usize, Seconds)], b: &[(usize, Seconds)], makespan: Seconds) -> bo
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.0 == b.0 && near(a.1, b.1))
 }
 
-/// A pass without the update: until the last command that updates nothing has ended.
-fn pass_seconds(trace: &Trace, schedule: &Schedule, alone: &Timeline) -> Seconds {
-    let updates = |command: &Command| match command {
-        Command::Compute { op, .. } => trace.ops[op.index()].phase == Phase::Update,
-        _ => false,
-    };
-    let of_pass = alone.spans.iter().zip(&schedule.commands).filter(|(_, command)| !updates(command));
-    of_pass.map(|(span, _)| span.end).fold(Seconds::ZERO, Seconds::max)
+/// A pass without the update, and without an exchange.
+fn pass_seconds(trace: &Trace, schedule: &Schedule, exchange: &Exchange) -> Seconds {
+    Run::new(trace, schedule, &without_pieces(exchange)).pass().makespan()
+}
+
+fn without_pieces(exchange: &Exchange) -> Exchange {
+    Exchange { pieces: Vec::new(), bytes: Bytes::ZERO, ..exchange.clone() }
+}
+
+fn updates(trace: &Trace, command: &Command) -> bool {
+    matches!(command, Command::Compute { op, .. } if trace.ops[op.index()].phase == Phase::Update)
 }
 
 /// A piece on its way.
@@ -117,6 +132,10 @@ struct Run<'a> {
     schedule: &'a Schedule,
     /// By command.
     seconds: Vec<Seconds>,
+    /// By command: whether it updates parameters.
+    updates: Vec<bool>,
+    /// Whether the iteration that runs is a pass without the update, which completes nothing.
+    is_pass: bool,
     /// By stream: its commands.
     streams: [Vec<CommandId>; 3],
     /// By command: the transfer that it waits for since the link is half duplex.
@@ -171,6 +190,8 @@ impl<'a> Run<'a> {
         Run {
             schedule,
             seconds,
+            updates: schedule.commands.iter().map(|command| updates(trace, command)).collect(),
+            is_pass: false,
             streams,
             transfer_before,
             completes,
@@ -187,6 +208,19 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Runs a pass that completes no sum: the commands of an iteration, in which those of the update take no time.
+    fn pass(&mut self) -> Timeline {
+        self.is_pass = true;
+        let timeline = self.iteration();
+        self.is_pass = false;
+        timeline
+    }
+
+    /// Whether a command is one of an update that the iteration that runs does not have.
+    fn is_left_out(&self, id: CommandId) -> bool {
+        self.is_pass && self.updates[id.index()]
+    }
+
     /// Runs all commands of one iteration, and of the pieces what begins before the last of them.
     fn iteration(&mut self) -> Timeline {
         let mut spans: Vec<Option<Span>> = vec![None; self.schedule.commands.len()];
@@ -195,11 +229,14 @@ impl<'a> Run<'a> {
             match next {
                 Next::Command(id) => {
                     let stream = self.schedule.commands[id.index()].stream();
-                    let span = Span { start, end: start + self.seconds[id.index()] };
+                    let seconds = if self.is_left_out(id) { Seconds::ZERO } else { self.seconds[id.index()] };
+                    let span = Span { start, end: start + seconds };
                     spans[id.index()] = Some(span);
                     at[stream.index()] += 1;
                     self.free[self.server(server_of(stream))] = span.end;
-                    self.begin_pieces(id, span.end);
+                    if !self.is_pass {
+                        self.begin_pieces(id, span.end);
+                    }
                 }
                 Next::Job(job) => self.run_stage(job, start),
             }
@@ -239,7 +276,7 @@ impl<'a> Run<'a> {
         for wait in command.waits().iter().copied().chain(self.transfer_before[id.index()]) {
             start = start.max(spans[wait.index()]?.end);
         }
-        for piece in &self.needs[id.index()] {
+        for piece in self.needs[id.index()].iter().filter(|_| !self.is_left_out(id)) {
             start = start.max(self.arrived[*piece]?);
         }
         Some(start)
@@ -388,10 +425,25 @@ pub fn bound(trace: &Trace, schedule: &Schedule, exchange: &Exchange) -> Seconds
         .map(|piece| stages(schedule, exchange, piece).map(Option::unwrap_or_default))
         .collect();
     let Busy { out, back, wire, .. } = busy(trace, schedule, exchange);
-    let mut least = alone.makespan().max(out).max(back).max(wire);
+    let pass = pass_seconds(trace, schedule, exchange);
+    let mut least = alone.makespan();
+    // Where the first pass waits for what the last one of the update before completes, both together hold the exchange, and
+    // the swapping of both.
+    if has_first(exchange) {
+        let swaps = busy(trace, schedule, &without_pieces(exchange));
+        for two in [out + swaps.out, back + swaps.back, wire] {
+            least = least.max(two - pass);
+        }
+    } else {
+        least = least.max(out).max(back).max(wire);
+    }
+    let of_updates: Seconds = schedule
+        .commands
+        .iter()
+        .filter(|command| updates(trace, command))
+        .map(|command| duration(trace, schedule, command))
+        .sum();
     for carried in [false, true] {
-        // An iteration and the next hold what is carried.
-        let share = if carried { 0.5 } else { 1.0 };
         for server in [0..1, 1..3, 3..4] {
             let windows: Vec<Window> = exchange
                 .pieces
@@ -406,10 +458,17 @@ pub fn bound(trace: &Trace, schedule: &Schedule, exchange: &Exchange) -> Seconds
                         + tails[command_of[piece.needed.index()].index()],
                 })
                 .collect();
-            least = least.max(one_server(&windows) * share);
+            let held = one_server(&windows);
+            least = least.max(match (carried, exchange.passes) {
+                (false, _) => held,
+                // An iteration and the next hold what is carried.
+                (true, 1) => held * 0.5,
+                // The first pass has no update behind it.
+                (true, _) => held - of_updates - pass,
+            });
         }
     }
-    least + pass_seconds(trace, schedule, &alone) * (exchange.passes - 1) as f64
+    least + pass * (exchange.passes - 1) as f64
 }
 
 /// What comes at the earliest, takes so long on one server, and has so much after it.
