@@ -8,7 +8,7 @@ use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, Optimizer, Seconds, UpdateRule};
 use plimsoll_runtime::data::{Dataset, Input, epoch_order, synthetic};
-use plimsoll_runtime::group::{Group, GroupError, alone, threads};
+use plimsoll_runtime::group::{Group, GroupError, GroupFacts, Piece, TreeSum, alone, threads};
 use plimsoll_runtime::noise::GradientNorms;
 use plimsoll_runtime::{
     Checkpoint, Cpu, CpuOptions, Executor, LearningRateSchedule, MemoryLayout, Outcome, RuntimeError,
@@ -43,8 +43,8 @@ fn worker(
     let layout = MemoryLayout::of(&program, &schedule);
     let layout = if feeds { layout.feeding(&program) } else { layout };
     let mut executor = Executor::new(Box::new(Cpu::new(options)), layout)?;
-    // One worker sums all at once, several in many parts.
-    let part = if group.facts().workers == 1 { Bytes(1 << 40) } else { Bytes(1 << 10) };
+    // One worker sums all at once, several in many parts; one whose sums fail, too.
+    let part = if group.facts().engine == "alone" { Bytes(1 << 40) } else { Bytes(1 << 10) };
     let loaded = executor.load_apart(&program, &schedule, part)?;
     Trainer::sharing(executor, loaded, None, plan, group)
 }
@@ -464,6 +464,69 @@ fn whatever_ends_one_worker_ends_all() {
             panic!("{:?}", ended[rank])
         };
     }
+}
+
+/// One worker whose sums fail after so many.
+struct Failing {
+    group: Box<dyn Group>,
+    left: usize,
+}
+
+impl Group for Failing {
+    fn facts(&self) -> GroupFacts {
+        GroupFacts { engine: "failing", ..self.group.facts() }
+    }
+
+    fn start(&mut self, piece: &Piece, mine: &TreeSum) -> Result<(), GroupError> {
+        self.group.start(piece, mine)
+    }
+
+    fn finish(&mut self, piece: &Piece, sum: &mut [f32]) -> Result<(), GroupError> {
+        self.left = self.left.checked_sub(1).ok_or(GroupError::Lost { rank: 1 })?;
+        self.group.finish(piece, sum)
+    }
+
+    fn advance(&mut self) -> Result<(), GroupError> {
+        self.group.advance()
+    }
+
+    fn forget(&mut self) {
+        self.group.forget();
+    }
+
+    fn agree(&mut self, mine: &[u32]) -> Result<Vec<Vec<u32>>, GroupError> {
+        self.group.agree(mine)
+    }
+
+    fn broadcast(&mut self, words: &mut Vec<u32>) -> Result<(), GroupError> {
+        self.group.broadcast(words)
+    }
+}
+
+/// Wherever in an update a worker is lost, also where a part of it is applied, the state is that of an update before, and of all
+/// those that were told.
+#[test]
+fn nothing_is_left_of_an_update_whose_sums_do_not_come() {
+    let network = everything();
+    let expected: Vec<Checkpoint> = (0..4).map(|until| train(&network, 4, &keep, 1, until, None)).collect();
+    let (mut within, mut left) = (0, 0);
+    loop {
+        let group = Box::new(Failing { group: alone(), left });
+        let mut trainer = worker(&network, of(&network, 4), &keep, group).expect("it is small");
+        let mut told = Vec::new();
+        let outcome = trainer.train(&*images(), 3, &mut |seen| told.push(seen.step), &|| false);
+        let step = trainer.step();
+        assert_eq!(told, (0..step).collect::<Vec<_>>(), "after {left} sums");
+        let state = trainer.checkpoint().expect("the device can be read");
+        assert!(bits(&state) == bits(&expected[step as usize]), "after {left} sums, {step} updates");
+        if outcome.is_ok() {
+            assert_eq!(step, 3);
+            break;
+        }
+        within += usize::from(step < 2);
+        left += 1;
+    }
+    assert!(within > 10, "{within} failures before the last update is pending, {left} in all");
 }
 
 /// Where worker 0 leaves in the middle, all end with the state after the last update, and can go on together from there.
