@@ -35,6 +35,10 @@ const BEAT: Duration = Duration::from_millis(200);
 /// A longer time between two looks is one in which this process was stopped, and heard nobody.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// How long a worker goes on to look once all have ended: UCX, by which MPICH sends, acknowledges what has come while it is
+/// called, and whoever waits for that in `MPI_Finalize` waits for ever where the others are behind it.
+const LINGERS: Duration = Duration::from_millis(200);
+
 /// How long it sleeps between two looks: short while something happens, and up to so long after that.
 const SHORT: Duration = Duration::from_micros(50);
 const LONG: Duration = Duration::from_millis(1);
@@ -272,6 +276,11 @@ impl Messenger<'_> {
             heard.workers.iter().enumerate().all(|(rank, worker)| rank == me || is_over(worker))
         };
         while !all_end(self.shared) && begun.elapsed() < self.shared.timeout {
+            self.look()?;
+            std::thread::sleep(SHORT);
+        }
+        let ended = Instant::now();
+        while ended.elapsed() < LINGERS {
             self.look()?;
             std::thread::sleep(SHORT);
         }
