@@ -14,6 +14,7 @@ use super::{Begun, Builder, Enqueued, Executor, Loaded, Step, same_length, unuse
 use crate::device::{Beside, EventId};
 use crate::error::RuntimeError;
 use crate::state::Half;
+use bytemuck::cast_slice;
 use plimsoll_ir::exchange::{Overlap, pieces, summed, writes};
 use plimsoll_ir::program::{Access, Hyper, Operand, Program, Region};
 use plimsoll_ir::schedule::{Command, Schedule};
@@ -155,13 +156,10 @@ impl Executor {
             beside.read_beside(region.offset, data)?;
         }
         let mut rest = gradients;
-        let mut bytes = Vec::new();
         for region in &part.regions {
             let (data, others) = rest.split_at(region.elements() as usize);
             rest = others;
-            bytes.clear();
-            bytes.extend(data.iter().flat_map(|number| number.to_le_bytes()));
-            beside.write_beside(region.offset, &bytes)?;
+            beside.write_beside(region.offset, cast_slice(data))?;
         }
         beside.write_in_order(loaded.hyper.offset, own)?;
         self.enqueue_steps(&part.update);

@@ -7,6 +7,7 @@
 use super::messages::{HEAD, Head, Messages};
 use super::tree::{Node, TreeSum};
 use super::{Group, GroupError, GroupFacts, Piece};
+use bytemuck::cast_slice;
 use std::collections::{HashMap, VecDeque};
 
 /// Words that say which node follows, and of how many numbers.
@@ -64,15 +65,8 @@ impl<M: Messages> Sharded<M> {
     }
 
     /// Sends what is of a piece.
-    fn send(
-        &mut self,
-        to: usize,
-        head: Head,
-        piece: &Piece,
-        words: impl Iterator<Item = u32>,
-    ) -> Result<(), GroupError> {
+    fn send(&mut self, to: usize, piece: &Piece, message: Vec<u32>) -> Result<(), GroupError> {
         self.sent[to] = self.sent[to].wrapping_add(1);
-        let message = head.words(self.round, 0).into_iter().chain(words).collect();
         self.messages.send(to, piece.needed.saturating_add(1), message)
     }
 
@@ -159,7 +153,7 @@ impl<M: Messages> Sharded<M> {
         let head = Head::Nodes(own.piece.number);
         while own.next < workers {
             if own.next == rank {
-                own.mine.nodes().for_each(|(node, numbers)| own.all.push(node, numbers.to_vec()));
+                own.mine.take_nodes().for_each(|(node, numbers)| own.all.push(node, numbers));
             } else {
                 let Some(message) = self.take(own.next, head) else { return Ok(()) };
                 let pushed = push_nodes(&message[HEAD..], &own.piece, &mut own.all);
@@ -171,20 +165,24 @@ impl<M: Messages> Sharded<M> {
     }
 
     /// Sends the sum of a piece of this worker to all.
-    fn tell_sum(&mut self, Own { piece, all, .. }: Own) -> Result<(), GroupError> {
+    fn tell_sum(&mut self, Own { piece, mut all, .. }: Own) -> Result<(), GroupError> {
         let head = Head::Sum(piece.number);
         let Some(root) = all.root() else { return Err(self.out_of_step(self.facts().rank, head, &[])) };
         for other in self.others() {
-            self.send(other, head, &piece, root.iter().map(|number| number.to_bits()))?;
+            let mut message = Vec::with_capacity(HEAD + root.len());
+            message.extend(head.words(self.round, 0));
+            message.extend_from_slice(cast_slice(root));
+            self.send(other, &piece, message)?;
         }
-        self.summed.insert(piece.number, root.to_vec());
+        self.summed.extend(all.take_nodes().map(|(_, root)| (piece.number, root)));
         Ok(())
     }
 }
 
-/// The words of the nodes of a piece.
-fn node_words(piece: &Piece, mine: &TreeSum) -> Vec<u32> {
-    let mut words = Vec::new();
+/// A message with the nodes of a piece behind its first words.
+fn with_nodes(first: [u32; HEAD], piece: &Piece, mine: &TreeSum) -> Vec<u32> {
+    let mut words = Vec::with_capacity(HEAD + mine.nodes().count() * (NODE + piece.elements.len()));
+    words.extend(first);
     for (Node { first, end }, numbers) in mine.nodes() {
         let numbers = &numbers[piece.elements.clone()];
         words.extend([
@@ -194,7 +192,7 @@ fn node_words(piece: &Piece, mine: &TreeSum) -> Vec<u32> {
             (end >> 32) as u32,
             numbers.len() as u32,
         ]);
-        words.extend(numbers.iter().map(|number| number.to_bits()));
+        words.extend_from_slice(cast_slice(numbers));
     }
     words
 }
@@ -212,8 +210,8 @@ fn push_nodes(mut words: &[u32], piece: &Piece, all: &mut TreeSum) -> Option<()>
             return None;
         }
         next = node.end;
-        let mut room = all.room();
-        room.extend(numbers.iter().map(|word| f32::from_bits(*word)));
+        let mut room = all.room(numbers.len());
+        room.copy_from_slice(cast_slice(numbers));
         all.push(node, room);
         words = &words[NODE + numbers.len()..];
     }
@@ -227,8 +225,8 @@ impl<M: Messages> Group for Sharded<M> {
 
     fn start(&mut self, piece: &Piece, mine: &TreeSum) -> Result<(), GroupError> {
         if piece.owner != self.facts().rank {
-            let words = node_words(piece, mine).into_iter();
-            return self.send(piece.owner, Head::Nodes(piece.number), piece, words);
+            let head = Head::Nodes(piece.number).words(self.round, 0);
+            return self.send(piece.owner, piece, with_nodes(head, piece, mine));
         }
         let (mut own, all) = (TreeSum::over(mine.leaves()), TreeSum::over(mine.leaves()));
         mine.nodes().for_each(|(node, numbers)| own.push(node, numbers[piece.elements.clone()].to_vec()));
@@ -257,7 +255,7 @@ impl<M: Messages> Group for Sharded<M> {
         if numbers.len() != sum.len() {
             return Err(self.out_of_step(piece.owner, head, &[]));
         }
-        sum.iter_mut().zip(numbers).for_each(|(sum, word)| *sum = f32::from_bits(*word));
+        sum.copy_from_slice(cast_slice(numbers));
         Ok(())
     }
 

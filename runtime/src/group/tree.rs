@@ -51,10 +51,10 @@ impl TreeSum {
         self.leaves
     }
 
-    /// Room for the numbers of a node, empty.
-    pub fn room(&mut self) -> Vec<f32> {
+    /// Room for the numbers of a node, with whatever stood there before.
+    pub fn room(&mut self, numbers: usize) -> Vec<f32> {
         let mut room = self.spare.pop().unwrap_or_default();
-        room.clear();
+        room.resize(numbers, 0.0);
         room
     }
 
@@ -79,6 +79,11 @@ impl TreeSum {
     /// What is summed, from left to right.
     pub fn nodes(&self) -> impl Iterator<Item = (Node, &[f32])> {
         self.nodes.iter().map(|(node, numbers)| (*node, numbers.as_slice()))
+    }
+
+    /// Takes out what is summed, from left to right.
+    pub fn take_nodes(&mut self) -> impl Iterator<Item = (Node, Vec<f32>)> {
+        self.nodes.drain(..)
     }
 
     /// The sum over all leaves, once it is there.
@@ -157,6 +162,6 @@ mod tests {
         assert_eq!(sums.nodes().collect::<Vec<_>>(), [(Node { first: 4, end: 8 }, &[4.0][..])]);
         assert_eq!(sums.root(), None);
         sums.clear();
-        assert_eq!((sums.nodes().count(), sums.room()), (0, Vec::new()));
+        assert_eq!((sums.nodes().count(), sums.room(2).len()), (0, 2));
     }
 }

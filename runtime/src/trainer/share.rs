@@ -22,12 +22,12 @@
 //! What it deliberately does not do: measure times.
 
 use super::{Metrics, Observation, Outcome, Place, Source, Trainer};
-use crate::checkpoint::numbers;
 use crate::error::RuntimeError;
 use crate::executor::{Executor, Loaded, Part};
 use crate::group::{self, Group, GroupError, Node, Piece, TreeSum};
 use crate::noise::{GradientNorms, square_norm};
 use crate::state::Half;
+use bytemuck::{cast_slice, cast_slice_mut};
 use plimsoll_ir::philox::philox4x32;
 use plimsoll_ir::program::{Hyper, Region, Role};
 use plimsoll_ir::{Bytes, Seconds};
@@ -60,8 +60,6 @@ pub(super) struct Share {
     pending: Option<Pending>,
     /// What is to be told of the last update that was applied.
     applied: Option<Observation>,
-    /// Room for a region as the device has it.
-    bytes: Vec<u8>,
     /// Whether the workers have met: all have worker 0's state.
     pub(super) met: bool,
 }
@@ -75,7 +73,9 @@ struct Sum {
     mine: TreeSum,
     /// Over all of them.
     whole: Vec<f32>,
-    /// What the update of this part has overwritten, where only a part of the update is applied; else nothing, with room.
+    /// Whether the pending update is applied to this part.
+    is_applied: bool,
+    /// What that has overwritten.
     before: Vec<u8>,
 }
 
@@ -163,19 +163,12 @@ impl Passed {
 }
 
 /// Writes numbers to regions, one behind the other.
-fn write(
-    executor: &mut Executor,
-    regions: &[Region],
-    numbers: &[f32],
-    bytes: &mut Vec<u8>,
-) -> Result<(), RuntimeError> {
+fn write(executor: &mut Executor, regions: &[Region], numbers: &[f32]) -> Result<(), RuntimeError> {
     let mut rest = numbers;
     for region in regions {
         let (own, others) = rest.split_at(region.elements() as usize);
         rest = others;
-        bytes.clear();
-        bytes.extend(own.iter().flat_map(|number| number.to_le_bytes()));
-        executor.write_region(region, bytes)?;
+        executor.write_region(region, cast_slice(own))?;
     }
     Ok(())
 }
@@ -203,7 +196,7 @@ impl Share {
             let mut pieces = group::equal_pieces(facts, part.needed, elements);
             pieces.iter_mut().zip(&mut free).for_each(|(piece, number)| piece.number = number);
             let (mine, whole) = (TreeSum::over(virtual_workers), vec![0.0; elements]);
-            Sum { part: part.clone(), pieces, mine, whole, before: Vec::new() }
+            Sum { part: part.clone(), pieces, mine, whole, is_applied: false, before: Vec::new() }
         });
         Ok(Share {
             mine: group::share(facts, virtual_workers),
@@ -211,7 +204,6 @@ impl Share {
             statistics,
             pending: None,
             applied: None,
-            bytes: Vec::new(),
             met: false,
             group,
         })
@@ -219,34 +211,37 @@ impl Share {
 
     /// The running statistics as they are.
     fn read_statistics(&mut self, executor: &mut Executor) -> Result<Vec<f32>, RuntimeError> {
-        let mut found = Vec::new();
+        let elements = |region: &Region| region.elements() as usize;
+        let mut found = vec![0.0; self.statistics.iter().map(elements).sum()];
+        let mut rest = found.as_mut_slice();
         for region in &self.statistics {
-            self.bytes.resize(region.bytes().0 as usize, 0);
-            executor.read_region(region, &mut self.bytes)?;
-            found.extend(numbers(&self.bytes));
+            let (own, others) = rest.split_at_mut(elements(region));
+            rest = others;
+            executor.read_region(region, cast_slice_mut(own))?;
         }
         Ok(found)
     }
 
     fn write_statistics(&mut self, executor: &mut Executor, numbers: &[f32]) -> Result<(), RuntimeError> {
-        write(executor, &self.statistics, numbers, &mut self.bytes)
+        write(executor, &self.statistics, numbers)
     }
 
     /// Takes what a pass leaves for this virtual worker, each part as soon as it is complete; that of the last pass is sent.
     /// Gradients count by the labels that do. Gives the square norm of the gradient by itself.
     fn take(&mut self, executor: &mut Executor, train: &Loaded, number: u64) -> Result<f64, RuntimeError> {
-        let Share { group, sums, bytes, mine, .. } = self;
+        let Share { group, sums, mine, .. } = self;
         let (mut weight, mut squares) = (None, Squares::default());
         for sum in sums {
-            let mut found = sum.mine.room();
+            let mut found = sum.mine.room(sum.whole.len());
+            let mut rest = found.as_mut_slice();
             for region in &sum.part.regions {
-                bytes.resize(region.bytes().0 as usize, 0);
-                while !executor.read_of_part(&sum.part, region, bytes)? {
+                let (own, others) = rest.split_at_mut(region.elements() as usize);
+                rest = others;
+                while !executor.read_of_part(&sum.part, region, cast_slice_mut(own))? {
                     group.advance()?;
                     std::thread::sleep(LOOK);
                 }
                 if region.role != Role::Gradient {
-                    found.extend(numbers(bytes));
                     continue;
                 }
                 if weight.is_none() {
@@ -256,9 +251,8 @@ impl Share {
                     weight = Some(Metrics::of(&words).counted / train.label_count() as f32);
                 }
                 let weight = weight.expect("it was read");
-                let before = found.len();
-                found.extend(numbers(bytes).map(|gradient| gradient * weight));
-                squares.note(region, &found[before..]);
+                own.iter_mut().for_each(|gradient| *gradient *= weight);
+                squares.note(region, own);
             }
             sum.mine.push(Node::leaf(number), found);
             if number + 1 == mine.end {
@@ -312,11 +306,11 @@ impl Share {
 
     /// Waits for the sums of the running statistics over all virtual workers, and has the device go on from their means.
     fn finish_statistics(&mut self, executor: &mut Executor) -> Result<(), RuntimeError> {
-        let Share { group, sums, bytes, .. } = self;
+        let Share { group, sums, .. } = self;
         for sum in sums.iter_mut().filter(|sum| sum.is_of_statistics()) {
             sum.finish(&mut **group)?;
             sum.divide(0.0, &mut Squares::default());
-            write(executor, &sum.part.regions, &sum.whole, bytes)?;
+            write(executor, &sum.part.regions, &sum.whole)?;
         }
         Ok(())
     }
@@ -326,7 +320,7 @@ impl Share {
         let Some(Pending { mut observation, passed, squares, .. }) = self.pending.take() else { return };
         observation.norms = norms(&passed, samples as f64, squares.sum());
         observation.seconds += seconds;
-        self.sums.iter_mut().for_each(|sum| sum.before.clear());
+        self.sums.iter_mut().for_each(|sum| sum.is_applied = false);
         self.group.at(observation.step + 1);
         self.applied = Some(observation);
     }
@@ -433,7 +427,7 @@ impl Trainer {
             other => {
                 let put_back = share.write_statistics(&mut self.executor, &statistics);
                 let is_of_group = matches!(other, Err(RuntimeError::Group(_)));
-                if !is_of_group && share.sums.iter().all(|sum| sum.before.is_empty()) {
+                if !is_of_group && share.sums.iter().all(|sum| !sum.is_applied) {
                     // The others go on from the update before; what is still pending after this is undone.
                     let _ = self.apply_whole(share);
                 }
@@ -499,7 +493,7 @@ impl Trainer {
             sum.divide(pending.of_labels, &mut pending.squares);
         }
         for Sum { part, whole, .. } in share.sums.iter().filter(|sum| !sum.is_of_statistics()) {
-            write(&mut self.executor, &part.regions, whole, &mut share.bytes)?;
+            write(&mut self.executor, &part.regions, whole)?;
         }
         let Observation { step, learning_rate, .. } = pending.observation;
         let hyper = self.hyper(step, learning_rate, self.plan.seed);
@@ -514,10 +508,9 @@ impl Trainer {
         let Some(Pending { observation, statistics, .. }) = share.pending.take() else { return Ok(()) };
         share.group.forget();
         self.step = observation.step;
-        for (number, Sum { before, .. }) in share.sums.iter_mut().enumerate() {
-            if !before.is_empty() {
-                self.executor.undo_part(&self.train, number, before)?;
-                before.clear();
+        for (number, sum) in share.sums.iter_mut().enumerate() {
+            if std::mem::take(&mut sum.is_applied) {
+                self.executor.undo_part(&self.train, number, &sum.before)?;
             }
         }
         share.write_statistics(&mut self.executor, &statistics)
@@ -542,6 +535,7 @@ impl Trainer {
             sum.finish(&mut *share.group)?;
             sum.divide(pending.of_labels, &mut pending.squares);
             self.executor.update_part(&self.train, part, &sum.whole, &hypers, &mut sum.before)?;
+            sum.is_applied = true;
         }
         Ok(())
     }
