@@ -31,8 +31,12 @@ struct Size {
     links: &'static [Option<&'static str>],
 }
 
-const FULL: Size =
-    Size { network: "wrn-16-4", batch: 64, updates: 60, links: &[None, Some("1g"), Some("400m"), Some("200m")] };
+const FULL: Size = Size {
+    network: "wrn-16-4",
+    batch: 64,
+    updates: 60,
+    links: &[None, Some("1g"), Some("400m"), Some("200m")],
+};
 const SMALL: Size = Size { network: "resnet20", batch: 4, updates: 3, links: &[None] };
 
 /// Updates before those that count.
@@ -120,7 +124,8 @@ fn tune(size: &Size, study: &Path) {
     let batch = size.batch.to_string();
     let mut tune = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
     tune.args(["tune", "--quiet", "--data", "digits", "--budget", "300MB", "--threads", "1"]);
-    tune.args(["--network", size.network, "--min-batch", &batch, "--max-batch", &batch, "--study"]).arg(study);
+    tune.args(["--network", size.network, "--min-batch", &batch, "--max-batch", &batch, "--study"])
+        .arg(study);
     let tuned = tune.output().expect("it was built beside this");
     assert!(tuned.status.success(), "{}", String::from_utf8_lossy(&tuned.stderr));
 }
@@ -153,7 +158,8 @@ fn run(link: Option<&str>, size: &Size, study: &Path) -> Option<Found> {
             command
         }
     };
-    let output = command.arg(this).args(["worker", size.network]).arg(study).arg(size.updates.to_string()).output();
+    let output =
+        command.arg(this).args(["worker", size.network]).arg(study).arg(size.updates.to_string()).output();
     let output = output.expect("it was found before");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}");

@@ -70,7 +70,11 @@ pub fn simulate_update(trace: &Trace, schedule: &Schedule, exchange: &Exchange) 
         }
         let cycle = &paces[again.unwrap_or(ITERATIONS / 2)..];
         // What an iteration leaves on its way has arrived by the end of the next, which waits for it.
-        if first_waits { run.pass() } else { run.iteration() };
+        if first_waits {
+            run.pass()
+        } else {
+            run.iteration()
+        };
         let pieces = run.spans[run.done % 2].clone();
         let seconds = plain + mean(cycle);
         let passes = if first_waits { pass } else { Seconds::ZERO };

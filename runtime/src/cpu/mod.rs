@@ -24,8 +24,8 @@ pub(crate) use system::pinnable_bytes;
 pub(crate) use system::{allocate_blocks, system_name};
 
 use crate::device::{
-    Begun, Beside, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,
-    in_range,
+    Begun, Beside, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room,
+    Transfer, in_range,
 };
 use memory::Memory;
 use plimsoll_ir::program::{Call, KernelAlternative};

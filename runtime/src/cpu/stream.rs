@@ -282,7 +282,8 @@ impl Worker {
                     pace.not_before(then);
                 }
             }
-            Task::Compute(_) | Task::Copy(_) | Task::Write(..) if self.common.failed.load(Ordering::Relaxed) => {}
+            Task::Compute(_) | Task::Copy(_) | Task::Write(..)
+                if self.common.failed.load(Ordering::Relaxed) => {}
             Task::Compute(launch) => self.compute(launch, operands),
             Task::Copy(transfer) => self.copy(*transfer),
             Task::Write(offset, data) => {

@@ -448,7 +448,10 @@ mod tests {
             assert!(needs.is_sorted());
             let count = |steps: &[Step]| steps.iter().filter(|step| step.launch().is_some()).count();
             let (last, _) = needs.last().expect("it has parts");
-            assert!(5 * count(&pass.steps[..*last]) > count(&pass.steps), "the last part is needed at {last}");
+            assert!(
+                5 * count(&pass.steps[..*last]) > count(&pass.steps),
+                "the last part is needed at {last}"
+            );
         }
     }
 

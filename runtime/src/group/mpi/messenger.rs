@@ -5,6 +5,7 @@
 
 use super::super::GroupError;
 use super::Shared;
+use super::flow::{ACKNOWLEDGED, Flow};
 use super::table::{CALL_WORDS, Library, Moving};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ const HEAD: i32 = 1;
 const BODY: i32 = 2;
 const TEXT: i32 = 3;
 
-/// A head: what it is, the words of its body, the iterations done; the numbers in two words each.
+/// A head: what it is, the words of its body or those that have come, the iterations done; the numbers in two words each.
 const HEAD_WORDS: usize = 5;
 
 /// What a head says.
@@ -25,9 +26,8 @@ const MESSAGE: u32 = 2;
 const FAILED: u32 = 3;
 const ENDS: u32 = 4;
 const HOST: u32 = 5;
-
-/// Words under way to others at one time, so that signs of life come through.
-const WINDOW: usize = 1 << 18;
+/// That so many words of messages have come, and at which microsecond of a clock; there is no body.
+const CAME: u32 = 6;
 
 /// Time between two signs of life.
 const BEAT: Duration = Duration::from_millis(200);
@@ -35,9 +35,10 @@ const BEAT: Duration = Duration::from_millis(200);
 /// A longer time between two looks is one in which this process was stopped, and heard nobody.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How long a worker goes on to look once all have ended: UCX, by which MPICH sends, acknowledges what has come while it is
-/// called, and whoever waits for that in `MPI_Finalize` waits for ever where the others are behind it.
-const LINGERS: Duration = Duration::from_millis(200);
+/// How long no call is made between the last word of all and `MPI_Finalize`. MPICH over UCX asks each other process there, once,
+/// whether all has come, and answers only until it has its own answers: one that is asked while it still looks at messages
+/// answers too early, and waits for ever for its own answer.
+const QUIET: Duration = Duration::from_millis(100);
 
 /// How long it sleeps between two looks: short while something happens, and up to so long after that.
 const SHORT: Duration = Duration::from_micros(50);
@@ -150,6 +151,8 @@ struct Arriving {
     what: u32,
     /// None of a message that is a head alone.
     body: Option<Moving>,
+    /// So many of its words have come, and are among those that are acknowledged.
+    counted: usize,
 }
 
 struct Messenger<'a> {
@@ -157,11 +160,16 @@ struct Messenger<'a> {
     shared: &'a Shared,
     /// To each worker, in the order in which they are needed.
     waiting: Vec<VecDeque<Outgoing>>,
-    /// What is under way to each worker, in order.
+    /// What the library has for each worker, in order.
     sent: Vec<VecDeque<Moving>>,
+    /// What is under way to each worker.
+    flows: Vec<Flow>,
+    /// Of each worker, the words that have come and are not acknowledged yet.
+    came: Vec<usize>,
     /// Of each worker, in the order in which it sent them.
     arriving: Vec<VecDeque<Arriving>>,
     iterations: u64,
+    begun: Instant,
     /// Of each worker, whether it has died.
     dead: Vec<bool>,
 }
@@ -191,8 +199,11 @@ pub(super) fn run(
         shared: &shared,
         waiting: vec![VecDeque::new(); workers],
         sent: (0..workers).map(|_| VecDeque::new()).collect(),
+        flows: (0..workers).map(|_| Flow::new()).collect(),
+        came: vec![0; workers],
         arriving: (0..workers).map(|_| VecDeque::new()).collect(),
         iterations: 0,
+        begun: Instant::now(),
         dead: vec![false; workers],
     };
     let ends = messenger.serve(commands);
@@ -279,11 +290,7 @@ impl Messenger<'_> {
             self.look()?;
             std::thread::sleep(SHORT);
         }
-        let ended = Instant::now();
-        while ended.elapsed() < LINGERS {
-            self.look()?;
-            std::thread::sleep(SHORT);
-        }
+        std::thread::sleep(QUIET);
         Ok(())
     }
 
@@ -302,6 +309,7 @@ impl Messenger<'_> {
         self.dead[worker] = true;
         self.waiting[worker].clear();
         self.sent[worker].clear();
+        self.flows[worker] = Flow::new();
         self.arriving[worker].clear();
         let mut heard = self.shared.heard();
         // One that has said that it ends may be gone.
@@ -324,16 +332,16 @@ impl Messenger<'_> {
 
     /// Sends something short, past what waits.
     fn send(&mut self, to: usize, what: u32, text: Vec<u32>) -> Result<(), String> {
-        self.send_head(to, what, text.len())?;
+        self.send_head(to, what, text.len() as u64)?;
         if !text.is_empty() {
             self.sent[to].push_back(self.library.send(to, TEXT, text)?);
         }
         Ok(())
     }
 
-    fn send_head(&mut self, to: usize, what: u32, length: usize) -> Result<(), String> {
+    fn send_head(&mut self, to: usize, what: u32, length: u64) -> Result<(), String> {
         let two = |number: u64| [number as u32, (number >> 32) as u32];
-        let ([length, length_high], [done, done_high]) = (two(length as u64), two(self.iterations));
+        let ([length, length_high], [done, done_high]) = (two(length), two(self.iterations));
         let head = vec![what, length, length_high, done, done_high];
         self.sent[to].push_back(self.library.send(to, HEAD, head)?);
         Ok(())
@@ -342,28 +350,29 @@ impl Messenger<'_> {
     /// Whether anything is under way to others, or waits for that.
     fn is_sending(&self) -> bool {
         self.sent.iter().any(|sent| !sent.is_empty())
+            || self.flows.iter().any(|flow| !flow.is_empty())
             || self.waiting.iter().any(|waiting| !waiting.is_empty())
     }
 
     /// Sends what waits, as far as there is room on the way: a part to each worker in turn.
     fn send_on(&mut self) -> Result<(), String> {
-        let mut under_way: usize = self.sent.iter().flatten().map(Moving::word_count).sum();
-        while under_way < WINDOW {
-            let before = under_way;
+        loop {
+            let mut has_sent = false;
             for to in self.others() {
-                let sent = self.send_part(to);
-                under_way += self.of_worker(to, sent)?.unwrap_or(0);
+                if self.flows[to].has_room() {
+                    let sent = self.send_part(to);
+                    has_sent |= self.of_worker(to, sent)? == Some(true);
+                }
             }
-            if under_way == before {
-                break;
+            if !has_sent {
+                return Ok(());
             }
         }
-        Ok(())
     }
 
-    /// Sends the next part of what waits for a worker: so many words.
-    fn send_part(&mut self, to: usize) -> Result<usize, String> {
-        let Some(Outgoing { words, sent, .. }) = self.waiting[to].front_mut() else { return Ok(0) };
+    /// Sends the next part of what waits for a worker; false where nothing does.
+    fn send_part(&mut self, to: usize) -> Result<bool, String> {
+        let Some(Outgoing { words, sent, .. }) = self.waiting[to].front_mut() else { return Ok(false) };
         let (length, begin) = (words.len(), *sent);
         *sent = length.min(begin + CALL_WORDS);
         let part = words[begin..*sent].to_vec();
@@ -371,11 +380,27 @@ impl Messenger<'_> {
             self.waiting[to].pop_front();
         }
         if begin == 0 {
-            self.send_head(to, MESSAGE, length)?;
+            self.send_head(to, MESSAGE, length as u64)?;
         }
-        let count = part.len();
+        let now = self.micros();
+        self.flows[to].sent(part.len(), now);
         self.sent[to].push_back(self.library.send(to, BODY, part)?);
-        Ok(count)
+        Ok(true)
+    }
+
+    /// Acknowledges what has come from a worker, once it is enough or all that was announced.
+    fn acknowledge(&mut self, from: usize) -> Result<(), String> {
+        let is_all = self.arriving[from].is_empty();
+        if self.came[from] >= if is_all { 1 } else { ACKNOWLEDGED } {
+            let words = std::mem::take(&mut self.came[from]) as u64;
+            self.send_head(from, CAME, words | u64::from(self.micros()) << 32)?;
+        }
+        Ok(())
+    }
+
+    /// A clock for what is on its way, which wraps.
+    fn micros(&self) -> u32 {
+        self.begun.elapsed().as_micros() as u32
     }
 
     /// Receives what is there, forgets what is sent, and sends on; whether anything happened.
@@ -394,6 +419,8 @@ impl Messenger<'_> {
                 }
                 happened = true;
             }
+            let acknowledged = self.acknowledge(from);
+            self.of_worker(from, acknowledged)?;
         }
         Ok(happened)
     }
@@ -415,8 +442,13 @@ impl Messenger<'_> {
                 Some(body) => self.library.is_done(body)?,
                 None => true,
             };
+            if let Some(body) = first.body.as_ref().filter(|_| first.what == MESSAGE) {
+                self.came[from] += body.words_done() - first.counted;
+                first.counted = body.words_done();
+            }
             if is_done {
-                let Arriving { what, body } = self.arriving[from].pop_front().expect("it was there just now");
+                let Arriving { what, body, .. } =
+                    self.arriving[from].pop_front().expect("it was there just now");
                 self.arrived(from, what, body.map_or_else(Vec::new, Moving::into_words));
                 return Ok(true);
             }
@@ -437,10 +469,12 @@ impl Messenger<'_> {
             heard.workers[from].last = Instant::now();
             heard.workers[from].iterations = iterations;
         }
-        if what != LIVES {
+        if what == CAME {
+            self.flows[from].acknowledged(length as u32 as usize, (length >> 32) as u32);
+        } else if what != LIVES {
             let tag = if what == MESSAGE { BODY } else { TEXT };
             let body = (length > 0).then(|| self.library.receive(from, tag, length as usize)).transpose()?;
-            self.arriving[from].push_back(Arriving { what, body });
+            self.arriving[from].push_back(Arriving { what, body, counted: 0 });
         }
         Ok(true)
     }

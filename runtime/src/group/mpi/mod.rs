@@ -6,6 +6,7 @@
 //!
 //! What it deliberately does not do: start processes, or choose a network. Launcher and library do.
 
+mod flow;
 mod launcher;
 mod messenger;
 mod table;

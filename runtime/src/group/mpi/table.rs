@@ -7,6 +7,7 @@
 //! What it deliberately does not do: reduce. The order of a library's sums is its own.
 
 use libloading::os::unix::{Library as Loaded, RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW};
+use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
 
@@ -117,7 +118,8 @@ pub(super) struct Library {
 
 /// A buffer that MPI reads or writes until all requests are done.
 pub(super) struct Moving {
-    requests: Vec<Handle>,
+    /// Those of its parts that are not done, in order.
+    requests: VecDeque<Handle>,
     words: Vec<u32>,
 }
 
@@ -131,8 +133,10 @@ impl Drop for Moving {
 }
 
 impl Moving {
-    pub(super) fn word_count(&self) -> usize {
-        self.words.len()
+    /// How many of its words, from the first on, were sent or have come.
+    pub(super) fn words_done(&self) -> usize {
+        let parts = self.words.len().div_ceil(CALL_WORDS) - self.requests.len();
+        (parts * CALL_WORDS).min(self.words.len())
     }
 
     /// What was received, once it is there.
@@ -234,7 +238,7 @@ impl Library {
 
     /// Begins to send words to a worker.
     pub(super) fn send(&self, to: usize, tag: c_int, words: Vec<u32>) -> Result<Moving, String> {
-        let mut moving = Moving { requests: Vec::new(), words };
+        let mut moving = Moving { requests: VecDeque::new(), words };
         for part in moving.words.chunks(CALL_WORDS) {
             let (mut request, bytes) = (0, 4 * part.len());
             let Constants { world, byte, .. } = self.constants;
@@ -244,14 +248,14 @@ impl Library {
                 (self.functions.isend)(start, bytes as c_int, byte, to as c_int, tag, world, &raw mut request)
             };
             self.succeeded("MPI_Isend", code)?;
-            moving.requests.push(request);
+            moving.requests.push_back(request);
         }
         Ok(moving)
     }
 
     /// Begins to receive so many words of a worker.
     pub(super) fn receive(&self, from: usize, tag: c_int, count: usize) -> Result<Moving, String> {
-        let mut moving = Moving { requests: Vec::new(), words: vec![0; count] };
+        let mut moving = Moving { requests: VecDeque::new(), words: vec![0; count] };
         for part in moving.words.chunks_mut(CALL_WORDS) {
             let (mut request, bytes) = (0, 4 * part.len());
             let Constants { world, byte, .. } = self.constants;
@@ -269,14 +273,14 @@ impl Library {
                 )
             };
             self.succeeded("MPI_Irecv", code)?;
-            moving.requests.push(request);
+            moving.requests.push_back(request);
         }
         Ok(moving)
     }
 
     /// Whether all of it was sent, or is there.
     pub(super) fn is_done(&self, moving: &mut Moving) -> Result<bool, String> {
-        while let Some(request) = moving.requests.last_mut() {
+        while let Some(request) = moving.requests.front_mut() {
             let mut done = 0;
             // SAFETY: a request that is not done; the status is that which says that none is wanted.
             let code = unsafe {
@@ -286,7 +290,7 @@ impl Library {
             if done == 0 {
                 return Ok(false);
             }
-            moving.requests.pop();
+            moving.requests.pop_front();
         }
         Ok(true)
     }
