@@ -364,7 +364,8 @@ impl Trainer {
 
     /// Trains until so many iterations are done in all, counted from the start of training.
     ///
-    /// `observe` is told of every iteration that is finished; where its state is copied, that is when the next one has ended.
+    /// `observe` is told of every iteration that is finished; where its state is copied, or its update is made beside the next
+    /// forward pass, that is when the next one has ended.
     /// `pause` is asked before every iteration, and ends the call there; the batch that was read ahead is kept for the next
     /// call. Errors: a data set that does not fit, a device that fails, a loss that is no number.
     pub fn train(

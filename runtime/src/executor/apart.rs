@@ -16,7 +16,7 @@ use crate::error::RuntimeError;
 use crate::state::Half;
 use bytemuck::cast_slice;
 use plimsoll_ir::exchange::{Overlap, pieces, summed, writes};
-use plimsoll_ir::program::{Access, Hyper, Operand, Program, Region};
+use plimsoll_ir::program::{Access, Hyper, Operand, Program, Region, Role};
 use plimsoll_ir::schedule::{Command, Schedule};
 use plimsoll_ir::trace::Phase;
 use plimsoll_ir::{Bytes, CommandId, OpId};
@@ -83,7 +83,8 @@ impl Executor {
     /// one by one. What workers sum is cut into parts of about so many bytes, each of which can be sent once the pass has
     /// completed it.
     ///
-    /// Errors: those of `load`; the program has no update; or an update touches the pool, or something waits for it.
+    /// Errors: those of `load`; the program has no update, or a gradient without one; or an update touches the pool, or something
+    /// waits for it.
     pub fn load_apart(
         &mut self,
         program: &Program,
@@ -298,6 +299,12 @@ impl Builder<'_> {
             let last = self.schedule.numbered_commands().filter(|(_, command)| writes_it(command)).last();
             let last = last.map_or(CommandId(0), |(id, _)| id);
             let (update, updated) = self.update_of(&of_piece);
+            if let Some(region) = of_piece.iter().find(|region| region.role == Role::Gradient)
+                && update.is_empty()
+            {
+                let what = format!("update by gradient `{}`", region.name);
+                return Err(RuntimeError::mismatch(what, "one", "none"));
+            }
             let needed = self.first_reader(&updated);
             parts.push(Part { regions: of_piece, needed, updated, update, last, complete: EventId(0) });
         }
@@ -382,7 +389,7 @@ mod tests {
     use crate::device::{Launch, MemoryLayout};
     use crate::{Cpu, CpuOptions};
     use plimsoll_ir::BytesPerSecond;
-    use plimsoll_ir::program::{KernelAlternative, Role};
+    use plimsoll_ir::program::KernelAlternative;
     use plimsoll_ir::schedule::Link;
     use plimsoll_networks::{LowerOptions, build, lower, usual};
     use plimsoll_tuner::{PlanRequest, Policy, plan};

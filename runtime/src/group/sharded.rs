@@ -298,3 +298,66 @@ impl<M: Messages> Group for Sharded<M> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    /// One of two workers, between whom what is of no piece overtakes everything.
+    struct Overtaking {
+        rank: usize,
+        to: [Arc<Mutex<Vec<Vec<u32>>>>; 2],
+    }
+
+    impl Messages for Overtaking {
+        fn facts(&self) -> GroupFacts {
+            GroupFacts { engine: "overtaking", rank: self.rank, workers: 2 }
+        }
+
+        fn send(&mut self, to: usize, _: u32, message: Vec<u32>) -> Result<(), GroupError> {
+            self.to[to].lock().unwrap_or_else(PoisonError::into_inner).push(message);
+            Ok(())
+        }
+
+        fn arrived(&mut self) -> Option<(usize, Vec<u32>)> {
+            let mut here = self.to[self.rank].lock().unwrap_or_else(PoisonError::into_inner);
+            let place = here.iter().position(|message| !Head::is_of_piece(message)).unwrap_or(0);
+            (!here.is_empty()).then(|| (1 - self.rank, here.remove(place)))
+        }
+
+        fn receive(&mut self, awaited: usize) -> Result<(usize, Vec<u32>), GroupError> {
+            self.arrived().ok_or(GroupError::Lost { rank: awaited })
+        }
+    }
+
+    /// What a worker says may come before the pieces that it sent before. Only where all of these have come, and the awaited one
+    /// is not among them, is it somewhere else.
+    #[test]
+    fn a_worker_whose_word_overtakes_its_pieces_is_not_out_of_step() {
+        let piece = |number| Piece { number, owner: 0, needed: number, elements: 0..1 };
+        let numbers = |leaf: u64| {
+            let mut mine = TreeSum::over(2);
+            mine.push(Node::leaf(leaf), vec![1.0 + leaf as f32]);
+            mine
+        };
+        let to = [Arc::default(), Arc::default()];
+        let [mut first, mut second] = [0, 1].map(|rank| Sharded::new(Overtaking { rank, to: to.clone() }));
+        for number in 0..3 {
+            second.start(&piece(number), &numbers(1)).expect("it waits for nobody");
+        }
+        second.say(0, Head::Agreement, &[7]).expect("it waits for nobody");
+        for number in 0..4 {
+            first.start(&piece(number), &numbers(0)).expect("it waits for nobody");
+        }
+        let mut sum = [0.0];
+        for number in [2, 0, 1] {
+            first.finish(&piece(number), &mut sum).expect("it has come behind the word");
+            assert_eq!(sum, [3.0]);
+        }
+        let error = first.finish(&piece(3), &mut sum).expect_err("it was not sent");
+        let words = error.to_string();
+        assert_eq!(words, "worker 1 is at an agreement, where worker 0 is at the nodes of piece 3");
+        assert_eq!(first.receive(1, Head::Agreement).expect("it has come")[HEAD..], [7]);
+    }
+}

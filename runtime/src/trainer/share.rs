@@ -100,7 +100,7 @@ impl Sum {
     }
 
     fn is_of_statistics(&self) -> bool {
-        self.part.needed == 0
+        self.part.regions.iter().all(|region| region.role != Role::Gradient)
     }
 
     /// Divides the sums: gradients by the share of labels that count, statistics by the number of virtual workers. Notes the
