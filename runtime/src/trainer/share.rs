@@ -316,7 +316,7 @@ impl Share {
     }
 
     /// The pending update, where there is one, is applied, and took so many seconds more.
-    fn is_applied(&mut self, samples: u64, seconds: Seconds) {
+    fn note_applied(&mut self, samples: u64, seconds: Seconds) {
         let Some(Pending { mut observation, passed, squares, .. }) = self.pending.take() else { return };
         observation.norms = norms(&passed, samples as f64, squares.sum());
         observation.seconds += seconds;
@@ -371,11 +371,8 @@ impl Trainer {
         share.group.at(self.step);
         let mut last_end = Instant::now();
         loop {
-            let outcome = match () {
-                () if self.step >= until => Some(Outcome::Finished),
-                () if pause() => Some(Outcome::Paused),
-                () => None,
-            };
+            let outcome =
+                if self.step >= until { Some(Outcome::Finished) } else { pause().then_some(Outcome::Paused) };
             let iterated = match outcome {
                 Some(_) => self.apply_whole(share).map(|()| true),
                 None => self.iterate(share, source, last_end),
@@ -499,7 +496,7 @@ impl Trainer {
         let hyper = self.hyper(step, learning_rate, self.plan.seed);
         self.executor.write_region(self.train.hyper(), &hyper)?;
         self.executor.run_update(&self.train)?;
-        share.is_applied(self.plan.samples_of_update(), Seconds(begun.elapsed().as_secs_f64()));
+        share.note_applied(self.plan.samples_of_update(), Seconds(begun.elapsed().as_secs_f64()));
         Ok(())
     }
 
@@ -564,7 +561,7 @@ impl Trainer {
         // What failed on the device is told first.
         self.executor.finish()?;
         if is_started {
-            share.is_applied(self.plan.samples_of_update(), Seconds::ZERO);
+            share.note_applied(self.plan.samples_of_update(), Seconds::ZERO);
         }
         let square = taken?;
         self.fed = slot.map(|_| next);
