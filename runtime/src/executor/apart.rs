@@ -35,8 +35,15 @@ pub(super) struct Apart {
 #[derive(Clone, Debug)]
 struct Pass {
     enqueued: Enqueued,
-    /// Before which of its steps which part has to be updated, in the order of the steps.
-    needs: Vec<(usize, usize)>,
+    /// In the order of its steps.
+    needs: Vec<Need>,
+}
+
+/// Before a step of a pass a part has to be updated.
+#[derive(Clone, Copy, Debug)]
+struct Need {
+    step: usize,
+    part: usize,
 }
 
 /// How far a pass is enqueued that updates parts on its way.
@@ -130,10 +137,10 @@ impl Executor {
     pub(crate) fn enqueue_on(&mut self, loaded: &Loaded, pass: &mut Enqueuing) -> Option<usize> {
         let Pass { enqueued, needs } = loaded.apart().pass(pass.slot);
         let next = needs.get(pass.parts);
-        let end = next.map_or(enqueued.steps.len(), |(step, _)| *step);
+        let end = next.map_or(enqueued.steps.len(), |need| need.step);
         self.enqueue_steps(&enqueued.steps[pass.steps..end]);
         (pass.steps, pass.parts) = (end, pass.parts + 1);
-        next.map(|(_, part)| *part)
+        next.map(|need| need.part)
     }
 
     /// Enqueues the update of a part with these gradients, one behind the other, and with hyperparameters of its own before
@@ -241,11 +248,7 @@ impl Builder<'_> {
 
     /// The steps of the pass, which completes these parts and brings the next input from a slot, and before which of them the
     /// parts have to be updated.
-    fn pass_steps(
-        &self,
-        parts: &[Part],
-        slot: Option<Half>,
-    ) -> Result<(Vec<Step>, Vec<(usize, usize)>), RuntimeError> {
+    fn pass_steps(&self, parts: &[Part], slot: Option<Half>) -> Result<(Vec<Step>, Vec<Need>), RuntimeError> {
         let (events, program) = (self.events(), self.program);
         let feeding = self.feeding(slot, unused(&events) + parts.len() as u32);
         let (mut pass, mut needs) = (Vec::new(), Vec::new());
@@ -260,7 +263,7 @@ impl Builder<'_> {
                 return Err(refused(format!("command {}", id.0), "behind an update"));
             }
             let needed = parts.iter().enumerate().filter(|(_, part)| part.needed == id.0 + 1);
-            needs.extend(needed.map(|(number, _)| (pass.len(), number)));
+            needs.extend(needed.map(|(part, _)| Need { step: pass.len(), part }));
             for wait in &self.waits[id.index()] {
                 if is_update(program, &self.schedule.commands[wait.index()]) {
                     return Err(refused(format!("command {}", id.0), "waiting for an update"));
@@ -439,7 +442,7 @@ mod tests {
             }
             assert_eq!(regions, summed(&program).count());
             let mut updates = 0;
-            for (step, part) in needs {
+            for Need { step, part } in needs {
                 let Part { updated, update, .. } = &parts[*part];
                 let touches = |step: &&Step| {
                     let of = |launch: &Launch| updated.iter().any(|r| launch.offsets.contains(&r.offset));
@@ -452,9 +455,9 @@ mod tests {
             }
             assert_eq!(updates, loaded.apart().update.steps.len());
             assert_eq!(needs.len(), parts.iter().filter(|part| has_gradients(part)).count());
-            assert!(needs.is_sorted());
+            assert!(needs.is_sorted_by_key(|need| need.step));
             let count = |steps: &[Step]| steps.iter().filter(|step| step.launch().is_some()).count();
-            let (last, _) = needs.last().expect("it has parts");
+            let last = &needs.last().expect("it has parts").step;
             assert!(
                 5 * count(&pass.steps[..*last]) > count(&pass.steps),
                 "the last part is needed at {last}"
