@@ -20,19 +20,20 @@ pub fn efficiency(noise_scale: f64, base_batch: u64, global_batch: u64) -> f64 {
     (noise_scale + base_batch as f64) / (noise_scale + global_batch as f64)
 }
 
-/// The passes of each worker in an update, at most so many, for which throughput by efficiency is highest. An update of one
-/// pass takes `first`, and each further pass `more`; a pass of all workers has so many samples.
-pub fn best_passes(noise_scale: f64, samples: u64, first: Seconds, more: Seconds, most: u64) -> u64 {
-    let (samples, fixed, most) = (samples as f64, (first - more).0.max(0.0), most.max(1));
+/// The passes of each worker in an update, at most so many, for which throughput by efficiency is highest. Updates of one, two
+/// and three passes take these seconds, and each further pass as much as the third: the second may hide the exchange. A pass of
+/// all workers has so many samples.
+pub fn best_passes(noise_scale: f64, samples: u64, [one, two, three]: [Seconds; 3], most: u64) -> u64 {
+    let (samples, more) = (samples as f64, (three - two).0);
+    let fixed = (two.0 - 2.0 * more).max(0.0);
     let rate = |passes: u64| {
-        let passes = passes as f64;
-        passes / (fixed + passes * more.0) / (noise_scale + passes * samples)
+        let seconds = if passes == 1 { one.0 } else { fixed + passes as f64 * more };
+        passes as f64 / seconds / (noise_scale + passes as f64 * samples)
     };
-    // The rate is highest where passes^2 x more x samples = fixed x noise scale.
-    let highest = (fixed * noise_scale / (more.0 * samples)).sqrt();
-    let below = (highest as u64).clamp(1, most);
-    let above = (below + 1).min(most);
-    if rate(above) > rate(below) { above } else { below }
+    // From two passes on the rate is highest where passes^2 x more x samples = fixed x noise scale.
+    let highest = (fixed * noise_scale / (more * samples)).sqrt().max(2.0) as u64;
+    let all = [1, highest, highest.saturating_add(1)].map(|passes| passes.clamp(1, most.max(1)));
+    all.into_iter().reduce(|best, other| if rate(other) > rate(best) { other } else { best }).unwrap_or(1)
 }
 
 #[cfg(test)]
@@ -56,6 +57,11 @@ mod tests {
 
     const BETWEEN: f64 = 0.687;
 
+    /// Of one, two and three passes.
+    fn updates(pass: f64, between: f64) -> [Seconds; 3] {
+        [1.0, 2.0, 3.0].map(|passes| Seconds(passes * pass + between))
+    }
+
     fn images_per_second(batch: u64, passes: u64) -> f64 {
         8.0 * (batch * passes) as f64 / (passes as f64 * pass(batch) + BETWEEN)
     }
@@ -67,10 +73,8 @@ mod tests {
     #[test]
     fn on_the_cluster_of_accudnn_the_largest_batch_has_not_the_highest_goodput() {
         let of_noise = |noise_scale| {
-            let passes = |batch| {
-                let pass = Seconds(pass(batch));
-                (batch, best_passes(noise_scale, 8 * batch, pass + Seconds(BETWEEN), pass, 64))
-            };
+            let passes =
+                |batch| (batch, best_passes(noise_scale, 8 * batch, updates(pass(batch), BETWEEN), 64));
             let better = |a: &(u64, u64), b: &(u64, u64)| {
                 goodput(noise_scale, *a).total_cmp(&goodput(noise_scale, *b))
             };
@@ -89,16 +93,28 @@ mod tests {
     fn the_best_number_of_passes_is_better_than_its_neighbours() {
         for noise_scale in [1.0, 30.0, 300.0, 3e4, 3e6] {
             for batch in [1, 8, 54] {
-                let pass = Seconds(pass(batch));
-                let best = best_passes(noise_scale, 8 * batch, pass + Seconds(BETWEEN), pass, 1000);
+                let best = best_passes(noise_scale, 8 * batch, updates(pass(batch), BETWEEN), 1000);
                 let of = |passes| goodput(noise_scale, (batch, passes));
                 assert!(best == 1 || of(best) > of(best - 1), "{noise_scale} {batch}: {best}");
                 assert!(best == 1000 || of(best) >= of(best + 1), "{noise_scale} {batch}: {best}");
             }
         }
-        let second = Seconds(1.0);
-        assert_eq!(best_passes(1e9, 8, second, second, 5), 1, "nothing is saved by a second pass");
-        assert_eq!(best_passes(1e9, 8, Seconds(100.0), second, 5), 5);
-        assert_eq!(best_passes(1e9, 8, Seconds(100.0), second, 0), 1);
+        assert_eq!(best_passes(1e9, 8, updates(1.0, 0.0), 5), 1, "nothing is saved by a second pass");
+        assert_eq!(best_passes(1e9, 8, updates(1.0, 99.0), 5), 5);
+        assert_eq!(best_passes(1e9, 8, updates(1.0, 99.0), 0), 1);
+    }
+
+    /// What is on its way is hidden by the first pass of the next update, and no further pass is for nothing.
+    #[test]
+    fn a_second_pass_that_hides_the_exchange_is_taken_and_no_more_of_them() {
+        let seconds = [10.0, 10.0, 15.0].map(Seconds);
+        assert_eq!(best_passes(1e9, 8, seconds, 1000), 2);
+        assert_eq!(
+            best_passes(8.0, 8, seconds, 1000),
+            2,
+            "two thirds of what a sample was worth, and twice as many"
+        );
+        assert_eq!(best_passes(1e9, 8, seconds, 1), 1);
+        assert_eq!(best_passes(0.0, 8, seconds, 1000), 1, "without noise one sample says all");
     }
 }

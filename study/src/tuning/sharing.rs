@@ -28,10 +28,10 @@ impl Tuner<'_> {
                 let of_pass = cluster.workers * batch;
                 let update =
                     |passes: u64| self.update(cluster, cluster.workers * passes, &trace, &schedule, makespan);
-                let first = update(1)?.update(makespan);
-                let more = update(2)?.update(makespan) - first;
+                let seconds = |passes| Ok::<_, Error>(update(passes)?.update(makespan));
+                let seconds = [seconds(1)?, seconds(2)?, seconds(3)?];
                 let most = self.workload.samples() / of_pass;
-                update(best_passes(goodput.noise_scale, of_pass, first, more, most))?
+                update(best_passes(goodput.noise_scale, of_pass, seconds, most))?
             }
         };
         let efficiency = request.efficiency(sharing.iterations * batch);
