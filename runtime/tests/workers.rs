@@ -503,8 +503,8 @@ impl Group for Failing {
     }
 }
 
-/// Wherever in an update a worker is lost, also where a part of it is applied, the state is that of an update before, and of all
-/// those that were told.
+/// Wherever in an update a worker is lost, also where a part of it is applied, the state is that of an update before, and of
+/// all those that were told.
 #[test]
 fn nothing_is_left_of_an_update_whose_sums_do_not_come() {
     let network = everything();

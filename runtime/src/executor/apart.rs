@@ -90,8 +90,8 @@ impl Executor {
     /// one by one. What workers sum is cut into parts of about so many bytes, each of which can be sent once the pass has
     /// completed it.
     ///
-    /// Errors: those of `load`; the program has no update, or a gradient without one; or an update touches the pool, or something
-    /// waits for it.
+    /// Errors: those of `load`; the program has no update, or a gradient without one; or an update touches the pool, or
+    /// something waits for it.
     pub fn load_apart(
         &mut self,
         program: &Program,

@@ -39,8 +39,8 @@ impl Head {
         message.starts_with(&self.words(round, behind))
     }
 
-    /// Whether a message is of no piece, and all that was sent of pieces before it has come, where so many messages have in this
-    /// round.
+    /// Whether a message is of no piece, and all that was sent of pieces before it has come, where so many messages have in
+    /// this round.
     pub(super) fn is_next(message: &[u32], round: u32, heard: u32) -> bool {
         matches!(message, [3 | 4, behind, of, ..] if *of != round || *behind == heard)
     }

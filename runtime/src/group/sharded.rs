@@ -331,8 +331,8 @@ mod tests {
         }
     }
 
-    /// What a worker says may come before the pieces that it sent before. Only where all of these have come, and the awaited one
-    /// is not among them, is it somewhere else.
+    /// What a worker says may come before the pieces that it sent before. Only where all of these have come, and the awaited
+    /// one is not among them, is it somewhere else.
     #[test]
     fn a_worker_whose_word_overtakes_its_pieces_is_not_out_of_step() {
         let piece = |number| Piece { number, owner: 0, needed: number, elements: 0..1 };

@@ -35,9 +35,9 @@ const BEAT: Duration = Duration::from_millis(200);
 /// A longer time between two looks is one in which this process was stopped, and heard nobody.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How long no call is made between the last word of all and `MPI_Finalize`. MPICH over UCX asks each other process there, once,
-/// whether all has come, and answers only until it has its own answers: one that is asked while it still looks at messages
-/// answers too early, and waits for ever for its own answer.
+/// How long no call is made between the last word of all and `MPI_Finalize`. MPICH over UCX asks each other process there,
+/// once, whether all has come, and answers only until it has its own answers: one that is asked while it still looks at
+/// messages answers too early, and waits for ever for its own answer.
 const QUIET: Duration = Duration::from_millis(100);
 
 /// How long it sleeps between two looks: short while something happens, and up to so long after that.
