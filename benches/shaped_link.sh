@@ -26,7 +26,7 @@ for space in "$first" "$second"; do
   number=$((number + 1))
   ip -n "$space" addr add "10.9.0.$number/24" dev "$link"
   ip -n "$space" link set lo up
-  # As networks of clusters are set: headers take 1 % of the bytes then, and 4.5 % at the usual 1500.
+  # As networks of clusters are set: headers take less than 1 % of the bytes then, and 4.5 % at the usual 1500.
   ip -n "$space" link set "$link" mtu 9000
   ip -n "$space" link set "$link" up
   ip netns exec "$space" tc qdisc add dev "$link" root tbf rate "$rate" burst 64kb latency 50ms

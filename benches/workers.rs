@@ -3,21 +3,24 @@
 //!
 //! `cargo bench --bench workers` tunes a study, then runs itself twice by `shaped_link.sh`, as the workers of that study.
 
+#[path = "support/report.rs"]
+mod report;
+
 use plimsoll::ir::exchange::update::{bound, simulate_update};
 use plimsoll::ir::exchange::{Exchange, Form, Interconnect, Overlap, PIECE_BYTES};
 use plimsoll::ir::schedule::Schedule;
 use plimsoll::ir::trace::Trace;
 use plimsoll::ir::{Document, Seconds, UpdateRule};
 use plimsoll::networks::Mode;
-use plimsoll::profiler::centre;
 use plimsoll::runtime::group::measure;
 use plimsoll::runtime::group::mpi::{World, launched};
-use plimsoll::runtime::{Cpu, Executor, LearningRateSchedule, MemoryLayout, Trainer, TrainingPlan};
+use plimsoll::runtime::{LearningRateSchedule, Trainer, TrainingPlan};
 use plimsoll::study::data::DataSource;
 use plimsoll::study::device::cpu_options;
 use plimsoll::study::request::NetworkRequest;
 use plimsoll::study::{NetworkWorkload, Setup};
 use plimsoll::tuner::exchange::{Workers, exchange};
+use report::{in_full, machine, middle};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::process::Command;
@@ -57,8 +60,7 @@ struct Found {
 
 fn main() {
     let given: Vec<String> = std::env::args().skip(1).collect();
-    let in_full = given.iter().any(|argument| argument == "--bench");
-    let size = if in_full { FULL } else { SMALL };
+    let size = if in_full() { FULL } else { SMALL };
     if let [as_worker, network, folder, updates] = given.as_slice()
         && as_worker == "worker"
     {
@@ -81,7 +83,7 @@ fn main() {
         exchange.check(&trace, &schedule).expect("the plan can run with it");
         exchange
     };
-    println!("{} at batch {}, {}", trace.name, trace.batch, task.setup.threads());
+    println!("{} at batch {}; {}", trace.name, trace.batch, machine(&task));
     println!(
         "| link | interconnect, measured | predicted by the link's rate | predicted by the measured one | update, by the \
          clock | off | off | waiting for a processor | bound, update waits | bound, each parameter | over it | sent / \
@@ -99,7 +101,7 @@ fn main() {
         let by_measured = predicted(&measured);
         let seconds: Vec<Seconds> = found.seconds.iter().copied().map(Seconds).collect();
         let mean = Seconds(found.seconds.iter().sum::<f64>() / found.seconds.len() as f64);
-        let spread = centre(&seconds).map_or(0.0, |centre| centre.deviation / centre.median);
+        let (_, spread) = middle(&seconds);
         let of_bound = rated.unwrap_or(found.interconnect);
         let waits = bound(&trace, &schedule, &exchange_by(of_bound, Overlap::Backward(PIECE_BYTES)));
         let least = bound(&trace, &schedule, &forward(of_bound));
@@ -177,9 +179,9 @@ fn work(network: &str, study: &Path, updates: u64) {
     let (trace, schedule) = chosen(study);
     let task = task(network);
     let program = task.program(trace.batch, Mode::Train).expect("the network lowers");
-    let device = Box::new(Cpu::new(cpu_options(Some(1), None)));
-    let mut executor = Executor::new(device, MemoryLayout::of(&program, &schedule)).expect("there is memory");
-    let loaded = executor.load_apart(&program, &schedule, PIECE_BYTES).expect("a checked plan");
+    let device = task.setup.device().expect("the processor is always there");
+    let (executor, mut loaded) =
+        task.executor_apart(device, &[(&program, &schedule)]).expect("a checked plan");
     let launched = launched().expect("a launcher started it");
     let world = World::join(launched, Duration::from_secs(5)).expect("there is an MPI");
     let mut group = world.group();
@@ -193,7 +195,7 @@ fn work(network: &str, study: &Path, updates: u64) {
         update: UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.0 },
         weights: None,
     };
-    let mut trainer = Trainer::sharing(executor, loaded, None, plan, group).expect("two share two");
+    let mut trainer = Trainer::sharing(executor, loaded.remove(0), None, plan, group).expect("two share two");
     let (mut seconds, mut waited) = (Vec::new(), 0.0);
     // Each has its own network namespace, or shares one in which nothing is sent.
     trainer.train(&*task.data.train, WARM_UP, &mut |_| {}, &|| false).expect("training runs");

@@ -1,18 +1,14 @@
 //! What the benches share: a size that fits `cargo test`, a task on synthetic data, schedules run in turn, medians.
 
+pub mod report;
 pub mod subject;
+pub use report::{in_full, machine, middle};
 pub use subject::{task, trainer};
 
 use plimsoll::ir::profile::alone;
 use plimsoll::ir::{Bytes, Seconds};
-use plimsoll::profiler::centre;
 use plimsoll::runtime::Trainer;
 use plimsoll::study::{NetworkWorkload, Workload};
-
-/// `cargo bench` measures in full; `cargo test` only makes sure that the bench still runs.
-pub fn in_full() -> bool {
-    std::env::args().any(|argument| argument == "--bench")
-}
 
 /// Whether a network is asked for: every one where none is named on the command line.
 pub fn wanted(network: &str) -> bool {
@@ -37,12 +33,6 @@ pub fn in_turn(task: &NetworkWorkload, trainers: &mut [Trainer], rounds: u64) ->
     seconds
 }
 
-/// Median, and the median absolute deviation as a share of it.
-pub fn middle(seconds: &[Seconds]) -> (Seconds, f64) {
-    let centre = centre(seconds).expect("there are samples");
-    (centre.median, centre.deviation / centre.median)
-}
-
 /// What keeping everything takes.
 pub fn peak(task: &NetworkWorkload, batch: u64) -> Bytes {
     task.trace(batch).expect("the network lowers").memory().peak().map_or(Bytes::ZERO, |(_, bytes)| bytes)
@@ -53,10 +43,4 @@ pub fn budget(task: &NetworkWorkload, batch: u64, share: f64) -> Bytes {
     let memory = task.trace(batch).expect("the network lowers").memory();
     let (_, floor) = memory.floor().expect("there are ops");
     floor + Bytes(((peak(task, batch) - floor).0 as f64 * share) as u64)
-}
-
-/// Processor, threads and commit, for the head of a table.
-pub fn machine(task: &NetworkWorkload) -> String {
-    let facts = task.setup.device().expect("the processor is always there").facts();
-    format!("{}, {} compute thread(s), plimsoll {}", facts.system, facts.threads, plimsoll::study::version())
 }

@@ -412,10 +412,10 @@ pub trait Device: Send {
 
 /// The allocation beside an iteration that runs.
 pub trait Beside {
-    /// Reads what no command that was enqueued writes.
+    /// Reads what no enqueued command that is still to run writes.
     fn read_beside(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError>;
 
-    /// Writes what no command that was enqueued touches; those that are enqueued later find it.
+    /// Writes what no enqueued command that is still to run touches; commands that are enqueued later read the new bytes.
     fn write_beside(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError>;
 
     /// Enqueues a write on the compute stream.

@@ -198,13 +198,12 @@ impl Device for Cpu {
     }
 
     fn read_behind(&mut self, event: EventId, offset: Bytes, data: &mut [u8]) -> Result<bool, DeviceError> {
-        in_range(offset, Bytes(data.len() as u64), self.memory.layout().device())?;
-        if !self.streams().has_happened(event) {
-            return Ok(false);
+        let has_happened = self.streams().has_happened(event);
+        if has_happened {
+            // No command behind the event writes it.
+            self.read_beside(offset, data)?;
         }
-        // SAFETY: the range was checked, and no command behind the event writes it.
-        unsafe { std::ptr::copy_nonoverlapping(self.memory.device(offset), data.as_mut_ptr(), data.len()) };
-        Ok(true)
+        Ok(has_happened)
     }
 
     fn beside(&mut self) -> Option<&mut dyn Beside> {
@@ -225,7 +224,7 @@ impl Device for Cpu {
 impl Beside for Cpu {
     fn read_beside(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
         in_range(offset, Bytes(data.len() as u64), self.memory.layout().device())?;
-        // SAFETY: the range was checked, and no command that was enqueued writes it.
+        // SAFETY: the range was checked, and no command that is still to run writes it.
         unsafe { std::ptr::copy_nonoverlapping(self.memory.device(offset), data.as_mut_ptr(), data.len()) };
         Ok(())
     }

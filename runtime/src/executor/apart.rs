@@ -49,9 +49,9 @@ struct Need {
 /// How far a pass is enqueued that updates parts on its way.
 pub(crate) struct Enqueuing {
     slot: Option<Half>,
-    /// So many steps are.
+    /// Steps of it that are enqueued.
     steps: usize,
-    /// So many parts are updated.
+    /// Of its needs, those that were given.
     parts: usize,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Part {
     pub(crate) updated: Vec<Region>,
     /// Its update, behind which nothing waits.
     update: Vec<Step>,
-    /// The last command that writes them.
+    /// The last command that writes the regions.
     last: CommandId,
     /// Recorded behind it.
     complete: EventId,

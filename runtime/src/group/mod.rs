@@ -220,7 +220,7 @@ mod tests {
             let mut sum = vec![0.0; 10];
             for _ in 0..3 {
                 pieces.iter().try_for_each(|piece| group.start(piece, &mine)).expect("all work");
-                // Some worker is last at every piece.
+                // Each worker in an order of its own.
                 let (before, behind) = pieces.split_at(facts.rank % pieces.len());
                 for piece in behind.iter().chain(before) {
                     group.finish(piece, &mut sum[piece.elements.clone()]).expect("all work");
