@@ -210,7 +210,7 @@ fn doctor_starts_every_device_and_says_what_does_not_start() {
 }
 
 /// The iterations in what is kept, as stderr says.
-fn kept_iterations(output: &Output) -> u64 {
+pub(crate) fn kept_iterations(output: &Output) -> u64 {
     let said = String::from_utf8_lossy(&output.stderr);
     let after = said.split("the state after ").nth(1).and_then(|rest| rest.split(' ').next());
     after

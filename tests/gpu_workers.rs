@@ -2,7 +2,7 @@
 //! are too few.
 #![cfg(unix)]
 
-use crate::gpu_faults::{check, libraries, tuned};
+use crate::gpu_faults::{check, kept_iterations, libraries, tuned};
 use crate::mpi::{ended, launchers, mpirun};
 use std::fs;
 
@@ -45,4 +45,28 @@ fn workers_on_gpus_leave_the_file_of_one_and_each_needs_its_own() {
         ended(&processes(&[(GPUS, "2"), ("CUDA_VISIBLE_DEVICES", "1")]), 0, &[]);
         assert!(state() == expected, "{launcher}");
     }
+}
+
+/// Where GPUs are lost while an update is made, what has overwritten their memory is of no use; what it overwrote lies on the host.
+#[test]
+fn gpus_that_are_lost_leave_the_state_before_an_update_and_the_same_command_goes_on() {
+    let Some(libraries) = libraries() else { return };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let study = folder.path().join("study");
+    tuned(libraries, &study);
+    let line = format!("run {} --data synthetic:300 --epochs 8 --workers 2", study.display());
+    let run = |answer: &str| libraries.run(&line, answer, &[(GPUS, "2")]);
+    let file = study.join("training.safetensors");
+    check(&run(""), 0, &[]);
+    let expected = fs::read(&file).expect("it was trained");
+    let mut found = Vec::new();
+    for calls in (400..520).step_by(37) {
+        fs::remove_file(&file).expect("it was left");
+        let lost = run(&format!("cuStreamSynchronize:{calls}:719:lost"));
+        check(&lost, 4, &["CUDA_ERROR_LAUNCH_FAILED", "is kept in"]);
+        found.push(kept_iterations(&lost));
+        check(&run(""), 0, &[]);
+        assert!(fs::read(&file).expect("it was trained") == expected, "lost after {calls} calls");
+    }
+    assert!(found.iter().all(|kept| *kept > 0) && found.last() > found.first(), "{found:?}");
 }

@@ -399,12 +399,17 @@ fn times(published: f64, ours: Bytes) -> String {
 }
 
 /// Table 2: network, workers; Caffe's batch and images/s of 1 and 8 workers, AccUDNN's batch and images/s of 8.
-const WORKERS: [(&str, u64, f64, f64, u64, f64); 2] =
+pub const WORKERS: [(&str, u64, f64, f64, u64, f64); 2] =
     [("resnet101", 20, 30.0, 132.0, 74, 217.0), ("resnet152", 13, 19.0, 76.0, 54, 147.0)];
 
 /// The rate of AccUDNN on one GPU, of Table 1.
-fn alone(network: &str) -> f64 {
+pub fn alone(network: &str) -> f64 {
     ROWS.iter().find(|row| row.network == network).expect("Table 1 has it").accudnn.1
+}
+
+/// What an update of a row takes besides its passes, in seconds, by its rates of Caffe-PS: Δ of eq. (3).
+pub fn delta((_, caffe, one, eight, ..): &(&str, u64, f64, f64, u64, f64)) -> f64 {
+    8.0 * *caffe as f64 / eight - *caffe as f64 / one
 }
 
 /// Table 2 from eq. (3) and Caffe's rows alone: their Δ does not depend on the batch, so it says what eight workers reach at
@@ -429,9 +434,8 @@ pub fn synchronisation(_: &Scale) -> Table {
         plot,
     );
     table.published = true;
-    for (network, caffe, one, eight, batch, rate) in WORKERS {
-        let (few, many) = (caffe as f64, batch as f64);
-        let delta = 8.0 * few / eight - few / one;
+    for row @ (network, caffe, one, eight, batch, rate) in WORKERS {
+        let (few, many, delta) = (caffe as f64, batch as f64, delta(&row));
         let compute = many / alone(network);
         let predicted = 8.0 * many / (compute + delta);
         let off = predicted / rate - 1.0;

@@ -17,6 +17,7 @@ mod claims;
 mod dqn;
 mod europar;
 mod frameworks;
+mod goodput;
 mod layrub;
 mod layrub_time;
 mod plot;
@@ -40,7 +41,7 @@ use table::{Table, or_dash};
 type Make = fn(&Scale) -> Table;
 
 /// All tables: name, what it shows, how it is made.
-const TABLES: [(&str, &str, Make); 42] = [
+const TABLES: [(&str, &str, Make); 43] = [
     ("vdnn-fig9", "vDNN: maximum memory of its policies on a K40", vdnn_memory::most),
     ("vdnn-fig9-average", "vDNN: average memory of its policies on a K40", vdnn_memory::average),
     ("vdnn-fig10", "vDNN: what its policies offload", vdnn_memory::offloaded),
@@ -70,6 +71,7 @@ const TABLES: [(&str, &str, Make); 42] = [
     ("accudnn-fig8", "AccUDNN: memory over one iteration", accudnn_model::iteration),
     ("accudnn-fig9", "AccUDNN: memory of naive and dynamic swapping", accudnn::footprints),
     ("accudnn-fig10", "AccUDNN: eight workers", accudnn::workers),
+    ("accudnn-goodput", "Ours beside AccUDNN: the update of its cluster by goodput", goodput::updates),
     ("accudnn-eq9", "AccUDNN: the learning rate of eq. (9)", rates::rates),
     ("workers-scaling", "Ours alone: 8 to 4,096 workers, and what limits them", scaling::workers),
     ("europar-fig5", "Euro-Par'20: ratio to the lower bound, 224x224, batch 32", |scale| {

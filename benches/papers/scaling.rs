@@ -93,10 +93,7 @@ pub fn workers(scale: &Scale) -> Table {
     table.note(
         "A tree sends the whole of a piece in each of its messages; trees that cut pieces into packets would be faster.",
     );
-    table.note(
-        "On a processor the runtime does as the last of these; on a GPU its next forward pass waits for the whole \
-         update.",
-    );
+    table.note("The runtime does as the last of these.");
     table
 }
 

@@ -5,14 +5,15 @@
 //! an update of the same iteration, or an op of the next forward pass. No command of the schedule moves a gradient, so nothing
 //! of `trace/1` or `schedule/1` changes.
 //!
-//! On its way a piece passes four stages: it is pushed over the link to the host, reduced and gathered over the
-//! interconnect, and pulled back over the link. [`update::simulate_update`] says how long an update takes with that, and
+//! On its way a piece passes five stages: it is pushed over the link to the host, reduced and gathered over the
+//! interconnect, what its update overwrites is kept on the host, and it is pulled back over the link. [`update::simulate_update`] says how long an update takes with that, and
 //! [`update::bound`] how long it takes at least.
 //!
 //! What it deliberately does not do: model the additions of a sum, or workers that differ. Every worker has this schedule;
 //! where they differ, the slowest says how long an update takes.
 
 mod pieces;
+pub mod tree;
 pub mod update;
 
 pub use pieces::{Overlap, PIECE_BYTES, pieces, summed, writes};
@@ -58,10 +59,17 @@ pub struct Exchange {
     /// Passes, each forward and backward, that a worker makes for one update, at least 1. What is exchanged is their sum, which
     /// the last of them completes; what the next iteration needs, the first of its passes waits for.
     pub passes: u64,
+    /// Nodes of the tree of sums (`tree.rs`) that the passes of a worker come to, at least 1: it sends its share of each.
+    #[serde(default = "one")]
+    pub nodes: u64,
     /// The bytes of all that is summed: the gradients, and running statistics, whose mean all workers take.
     pub bytes: Bytes,
     /// They cover these bytes in order, without a gap.
     pub pieces: Vec<Piece>,
+}
+
+fn one() -> u64 {
+    1
 }
 
 /// How a sum of all workers reaches all of them.
@@ -100,6 +108,10 @@ pub struct Piece {
     pub ready: OpId,
     /// The op that waits for its sum: one after `ready` in the same iteration, one before it in the next.
     pub needed: OpId,
+    /// What is copied to the host before the update by its sum overwrites it, so that it can be put back; where the device has
+    /// memory of its own.
+    #[serde(default)]
+    pub kept: Bytes,
 }
 
 impl Piece {
@@ -128,7 +140,7 @@ impl Round {
 }
 
 impl Exchange {
-    /// What a worker sends to reduce a piece, and as much again to gather it.
+    /// What a worker sends to gather a piece, and for each of its nodes to reduce it.
     pub fn round(&self, piece: &Piece) -> Round {
         let (bytes, workers) = (piece.bytes.0, self.workers);
         match self.form {
@@ -140,9 +152,11 @@ impl Exchange {
         }
     }
 
-    /// Seconds of the interconnect for one round of a piece.
-    pub fn round_seconds(&self, piece: &Piece) -> Seconds {
-        self.interconnect.seconds(self.round(piece))
+    /// Seconds of the interconnect to reduce a piece, and to gather it.
+    pub fn round_seconds(&self, piece: &Piece) -> [Seconds; 2] {
+        let round = self.round(piece);
+        let reduced = Round { bytes: Bytes(round.bytes.0.saturating_mul(self.nodes)), ..round };
+        [reduced, round].map(|round| self.interconnect.seconds(round))
     }
 
     /// Makes sure that a schedule that passed [`crate::check`] can run with it: that it is for this trace, that what is
@@ -277,6 +291,9 @@ impl Document for Exchange {
         if !(1..=BYTES_MAX).contains(&self.passes) {
             return fault("passes", "a worker makes at least 1 pass in an update".into());
         }
+        if !(1..=u64::from(u64::BITS)).contains(&self.nodes) {
+            return fault("nodes", "the passes of a worker come to 1 to 64 nodes of the tree".into());
+        }
         self.interconnect.validate("interconnect")?;
         if self.bytes.0 > BYTES_MAX {
             return fault("bytes", "at most 2^62 bytes make sense".into());
@@ -295,6 +312,9 @@ impl Document for Exchange {
                 return fault(&format!("pieces[{number}].bytes"), why);
             }
             covered += piece.bytes.0;
+            if piece.kept.0 > BYTES_MAX {
+                return fault(&format!("pieces[{number}].kept"), "at most 2^62 bytes make sense".into());
+            }
         }
         if covered != self.bytes.0 {
             let why = format!("they end at byte {covered} of {}", self.bytes.0);

@@ -1,6 +1,6 @@
 //! What workers exchange beside a schedule: what is refused, times worked out by hand, and what holds of any of them.
 
-use plimsoll_ir::exchange::update::{Update, bound, simulate_update};
+use plimsoll_ir::exchange::update::{Update, bound, busy, simulate_update};
 use plimsoll_ir::exchange::{Exchange, ExchangeKind, Form, Interconnect, Piece, Unfit};
 use plimsoll_ir::ids::OpId;
 use plimsoll_ir::schedule::{Command, Duplex, Schedule, Stream};
@@ -37,6 +37,7 @@ fn exchange(needed: [u32; 2]) -> Exchange {
         bytes: Bytes(100),
         ready: OpId(ready),
         needed: OpId(needed),
+        kept: Bytes::ZERO,
     };
     Exchange {
         kind: ExchangeKind,
@@ -47,13 +48,16 @@ fn exchange(needed: [u32; 2]) -> Exchange {
         interconnect: Interconnect { bytes_per_second: BytesPerSecond(25.0), latency_seconds: Seconds::ZERO },
         staged: true,
         passes: 1,
+        nodes: 1,
         bytes: Bytes(200),
         pieces: vec![piece(0, 1, needed[0]), piece(100, 2, needed[1])],
     }
 }
 
-fn spans(spans: [(f64, f64); 4]) -> [Span; 4] {
-    spans.map(|(start, end)| Span { start: Seconds(start), end: Seconds(end) })
+/// Of a piece of which nothing is kept: pushed, reduced, gathered, pulled.
+fn spans([push, reduce, gather, pull]: [(f64, f64); 4]) -> [Span; 5] {
+    let keep = (gather.1, gather.1);
+    [push, reduce, gather, keep, pull].map(|(start, end)| Span { start: Seconds(start), end: Seconds(end) })
 }
 
 #[test]
@@ -78,6 +82,27 @@ fn sums_that_only_the_next_forward_pass_waits_for() {
     assert!(update.seconds >= Seconds(8.0) && update.seconds < Seconds(14.0), "{update:?}");
     let least = bound(&trace, &schedule, &exchange);
     assert!(least >= Seconds(8.0) && least <= update.seconds, "{least}");
+}
+
+#[test]
+fn what_an_update_overwrites_is_kept_before_its_sum_is_pulled() {
+    let (trace, schedule, mut exchange) = (trace(), schedule("full"), exchange([1, 0]));
+    let without = simulate_update(&trace, &schedule, &exchange);
+    exchange.pieces.iter_mut().for_each(|piece| piece.kept = Bytes(300));
+    assert_eq!(exchange.check(&trace, &schedule), Ok(()));
+    let update = simulate_update(&trace, &schedule, &exchange);
+    for [_, _, gather, keep, pull] in &update.pieces {
+        assert_eq!(keep.end - keep.start, Seconds(3.0));
+        assert!(keep.start >= gather.end && pull.start >= keep.end, "{update:?}");
+    }
+    assert!(update.seconds > without.seconds);
+    // Two pieces, each pushed in a second.
+    assert_eq!(busy(&trace, &schedule, &exchange).out, Seconds(8.0));
+    assert!(bound(&trace, &schedule, &exchange) <= update.seconds);
+    // Memory of the host is copied over no link.
+    let unstaged = Exchange { staged: false, ..exchange.clone() };
+    let [_, _, gather, keep, _] = simulate_update(&trace, &schedule, &unstaged).pieces[0];
+    assert_eq!((keep.start, keep.end), (gather.end, gather.end));
 }
 
 #[test]
@@ -116,8 +141,20 @@ fn the_first_of_several_passes_waits_for_what_the_last_completes() {
 }
 
 #[test]
+fn a_worker_sends_each_of_its_nodes_and_hears_one_sum() {
+    let (trace, schedule) = (trace(), schedule("full"));
+    let two = Exchange { nodes: 2, ..exchange([3, 3]) };
+    let update = simulate_update(&trace, &schedule, &two);
+    // Where one node takes 2 s, two take 4.
+    assert_eq!(update.pieces[0], spans([(2.0, 3.0), (3.0, 7.0), (7.0, 9.0), (9.0, 11.0)]));
+    assert_eq!(busy(&trace, &schedule, &two).wire, Seconds(12.0));
+    assert!(bound(&trace, &schedule, &two) <= update.seconds);
+}
+
+#[test]
 fn messages_of_a_sum() {
-    let piece = Piece { first_byte: Bytes(0), bytes: Bytes(900), ready: OpId(0), needed: OpId(1) };
+    let piece =
+        Piece { first_byte: Bytes(0), bytes: Bytes(900), ready: OpId(0), needed: OpId(1), kept: Bytes::ZERO };
     for (workers, form, messages, bytes) in [
         (2, Form::Sharded, 1, 450),
         (8, Form::Sharded, 7, 788),
@@ -145,6 +182,7 @@ fn what_is_no_exchange() {
         ("/workers", json!(1_u64 << 40), "from 2 to"),
         ("/batch", json!(0), "at least 1 sample"),
         ("/passes", json!(0), "at least 1 pass"),
+        ("/nodes", json!(0), "1 to 64 nodes"),
         ("/interconnect/bytes_per_second", json!(0.0), "a rate is at least"),
         ("/interconnect/latency_seconds", json!(-1.0), "a latency is from 0 to"),
         ("/bytes", json!(1_u64 << 63), "2^62"),
@@ -152,6 +190,7 @@ fn what_is_no_exchange() {
         ("/bytes", json!(150), "from 1 byte to the 50 that are left"),
         ("/pieces/1/first_byte", json!(99), "the one before ends at 100"),
         ("/pieces/0/bytes", json!(0), "from 1 byte"),
+        ("/pieces/1/kept", json!(1_u64 << 63), "2^62"),
         ("/form", json!("ring"), "unknown variant"),
     ] {
         let said = change(pointer, value);
@@ -241,7 +280,8 @@ fn random_exchange(trace: &Trace, schedule: &Schedule, random: &mut Random) -> E
         let needed = if random.percent(50) { random.pick(&after) } else { None };
         let needed = needed.or_else(|| random.pick(&before)).expect("the op itself is there");
         let bytes = 1 + random.below(1 << 20);
-        pieces.push(Piece { first_byte: Bytes(first), bytes: Bytes(bytes), ready, needed });
+        let kept = Bytes(if needed <= ready { random.below(1 << 20) } else { 0 });
+        pieces.push(Piece { first_byte: Bytes(first), bytes: Bytes(bytes), ready, needed, kept });
         first += bytes;
     }
     Exchange {
@@ -256,6 +296,7 @@ fn random_exchange(trace: &Trace, schedule: &Schedule, random: &mut Random) -> E
         },
         staged: random.percent(70),
         passes: 1 + random.below(3),
+        nodes: 1 + random.below(3),
         bytes: Bytes(first),
         pieces,
     }
@@ -298,9 +339,10 @@ fn holds(trace: &Trace, schedule: &Schedule, exchange: &Exchange, update: &Updat
             return Err(format!("{piece:?} is there at {}, and used at {needed}; slack {slack}", before.0));
         }
         let back = if half { 0 } else { 1 };
-        servers[0].push(stages[0]);
-        servers[2].extend([stages[1], stages[2]]);
-        servers[back].push(stages[3]);
+        let [push, reduce, gather, keep, pull] = *stages;
+        servers[0].extend([push, keep]);
+        servers[2].extend([reduce, gather]);
+        servers[back].push(pull);
     }
     // An iteration follows the other: what ends behind its end does so at the same time in the next.
     for spans in &mut servers {

@@ -11,33 +11,33 @@
 //!
 //! What it deliberately does not do: choose a batch size, a rate or a schedule.
 
+mod before;
 mod draws;
 mod meeting;
+mod saved;
 mod share;
 mod source;
 mod weights;
 
-use crate::checkpoint::{Checkpoint, DataName, Progress, SavedRegion};
+use crate::checkpoint::DataName;
 use crate::data::{Batch, Dataset};
 use crate::device::MemoryLayout;
 use crate::error::RuntimeError;
 use crate::executor::{Executor, Loaded};
 use crate::group::Group;
 use crate::noise::GradientNorms;
-use crate::state::{Half, saved_name};
+use crate::state::Half;
 use crate::training_plan::TrainingPlan;
 use draws::PerDraw;
 pub use draws::{Drawn, Draws};
+use plimsoll_ir::Seconds;
 use plimsoll_ir::health::Health;
 use plimsoll_ir::network::{NetworkSpec, Shape};
 use plimsoll_ir::philox::{philox4x32, unit_f32};
 use plimsoll_ir::program::{Hyper, Init, Region, Role};
 use plimsoll_ir::simulate::Timeline;
-use plimsoll_ir::{Bytes, Seconds};
 use share::Share;
 use source::{Feed, Place, Source};
-use std::collections::HashMap;
-use std::path::Path;
 use std::time::Instant;
 pub use weights::Weights;
 
@@ -216,7 +216,8 @@ impl Trainer {
         plan: TrainingPlan,
         group: Box<dyn Group>,
     ) -> Result<Trainer, RuntimeError> {
-        let share = Share::new(group, &train, plan.virtual_workers)?;
+        let can_be_lost = executor.device().can_be_lost();
+        let share = Share::new(group, (&train, can_be_lost), plan.virtual_workers)?;
         Trainer::with(executor, train, evaluate, plan, Some(Box::new(share)))
     }
 
@@ -533,20 +534,6 @@ impl Trainer {
         self.executor.start_copying(&self.train, copy.half);
     }
 
-    /// The state after the last finished iteration, from its copy on the host: it is there also where the device is lost.
-    /// None where nothing was finished yet, or where the program was loaded without ([`Executor::load_keeping_state`]).
-    ///
-    /// `earlier` is a checkpoint of this training that is of no more use, for its memory.
-    pub fn last_finished(&mut self, earlier: Option<Checkpoint>) -> Result<Option<Checkpoint>, RuntimeError> {
-        // An iteration that failed may have finished the one before.
-        if let Some((copy, stamp)) = self.copying.take()
-            && self.executor.is_whole(&self.train, copy.half, &stamp)?
-        {
-            self.copied = Some(copy);
-        }
-        self.copied.map(|copy| self.saved(copy.step, Some(copy.half), earlier)).transpose()
-    }
-
     /// One iteration of training, the next, with the start and end of every command measured.
     pub fn train_timed(&mut self, data: &dyn Dataset) -> Result<Timeline, RuntimeError> {
         let per_epoch = self.accept(data)?;
@@ -558,11 +545,6 @@ impl Trainer {
         let timeline = self.executor.run_timed(&self.train)?;
         self.step += 1;
         Ok(timeline)
-    }
-
-    /// What a file holds of the training's state, in numbers.
-    pub fn saved_bytes(&self) -> Bytes {
-        self.train.resident().iter().filter(|region| saved_name(region).is_some()).map(Region::bytes).sum()
     }
 
     /// Runs the network forward over a whole set; changes nothing.
@@ -654,88 +636,6 @@ impl Trainer {
         let mut bytes = [0; Metrics::BYTES];
         self.executor.read_region(self.train.metrics(), &mut bytes)?;
         Ok(Metrics::of(&bytes))
-    }
-
-    /// Everything that the next iteration depends on.
-    pub fn checkpoint(&mut self) -> Result<Checkpoint, RuntimeError> {
-        self.saved(self.step, None, None)
-    }
-
-    /// The state after so many iterations, from a copy of it or as it is on the device, in the memory of an earlier
-    /// checkpoint: fresh memory costs as much time as the copy.
-    fn saved(
-        &mut self,
-        step: u64,
-        copy: Option<Half>,
-        earlier: Option<Checkpoint>,
-    ) -> Result<Checkpoint, RuntimeError> {
-        let mut earlier: HashMap<String, Vec<u8>> =
-            earlier.into_iter().flat_map(|e| e.regions).map(|r| (r.name, r.data)).collect();
-        let mut regions = Vec::new();
-        for region in self.train.resident() {
-            let Some(name) = saved_name(region) else { continue };
-            let mut data = earlier.remove(&name).unwrap_or_default();
-            data.resize(region.bytes().0 as usize, 0);
-            match copy {
-                Some(half) => self.executor.read_copied(&self.train, half, region, &mut data)?,
-                None => self.executor.read_region(region, &mut data)?,
-            }
-            let shape = region.shape.iter().map(|d| *d as usize).collect();
-            regions.push(SavedRegion { name, shape, data });
-        }
-        let (data, per_epoch) = self.data.clone().map_or((None, 1), |(name, n)| (Some(name), n));
-        let progress = Progress::new(step, per_epoch, self.plan.clone(), data);
-        Ok(Checkpoint::new(progress, regions))
-    }
-
-    /// Goes on from a checkpoint with the same numbers as if it had never been interrupted. Where the decay of the learning
-    /// rate is spread over more or fewer iterations than in the checkpoint's plan, its shape being the same, the iterations
-    /// from here on have the rates of the new plan. `path` is where the checkpoint came from, for errors.
-    ///
-    /// Of several workers only worker 0 resumes; the others have its state from it.
-    ///
-    /// Errors: it is of another network, batch, seed or rate (the message names what differs).
-    pub fn resume(&mut self, checkpoint: &Checkpoint, path: &Path) -> Result<(), RuntimeError> {
-        let fault = |why: String| Err(RuntimeError::Checkpoint { path: path.to_owned(), why });
-        let progress = &checkpoint.progress;
-        if let Some(difference) = progress.plan.difference(&self.plan) {
-            return fault(format!("is of another training run: {difference}"));
-        }
-        let wanted: Vec<_> = self.train.resident().iter().filter_map(|r| Some((saved_name(r)?, r))).collect();
-        for (name, region) in &wanted {
-            let Some(saved) = checkpoint.regions.iter().find(|r| r.name == *name) else {
-                return fault(format!("has no `{name}`; it is of another network"));
-            };
-            if !saved.shape.iter().map(|d| *d as u64).eq(region.shape.iter().copied()) {
-                let shapes = format!("{:?} in it and {:?} in the network", saved.shape, region.shape);
-                return fault(format!("has another shape of `{name}`: {shapes}"));
-            }
-        }
-        if let Some(extra) =
-            checkpoint.regions.iter().find(|r| wanted.iter().all(|(name, _)| *name != r.name))
-        {
-            return fault(format!("has `{}`, which the network has not", extra.name));
-        }
-        for (name, region) in wanted {
-            let saved = checkpoint.regions.iter().find(|r| r.name == name).expect("it was found just now");
-            self.executor.write_region(region, &saved.data)?;
-        }
-        self.step = progress.step;
-        (self.copied, self.copying) = (None, None);
-        if self.train.keeps_state() {
-            // Stamps of another training would say of a copy that is begun that it is whole.
-            Half::BOTH.into_iter().try_for_each(|half| self.executor.forget_copy(&self.train, half))?;
-        }
-        // What was read ahead is of other data, as far as anybody knows.
-        (self.feed, self.fed, self.filled) = (None, None, None);
-        self.data = progress.data.clone().map(|data| {
-            let per_epoch = data.samples / self.plan.samples_of_update();
-            (data, per_epoch)
-        });
-        if let Some(share) = &mut self.share {
-            share.part();
-        }
-        Ok(())
     }
 }
 

@@ -389,12 +389,9 @@ impl Workload for NetworkWorkload {
 
     fn exchange(&self, batch: u64, cluster: &ClusterRequest, passes: u64) -> Result<Exchange, Error> {
         let ClusterRequest { workers: count, interconnect, .. } = *cluster;
-        // A processor's device memory is the host's, and is written while a pass runs.
-        let (staged, overlap) = match self.setup {
-            Setup::Cpu(_) => (false, Overlap::Forward(PIECE_BYTES)),
-            _ => (true, Overlap::Backward(PIECE_BYTES)),
-        };
-        let form = Form::Sharded;
+        // A processor's device memory is the host's.
+        let staged = !matches!(self.setup, Setup::Cpu(_));
+        let (form, overlap) = (Form::Sharded, Overlap::Forward(PIECE_BYTES));
         let workers = Workers { count, interconnect, form, staged, passes, overlap };
         let exchange = exchange(&self.program(batch, Mode::Train)?, &workers);
         Ok(exchange.ok_or(TuneError::NothingToExchange)?)

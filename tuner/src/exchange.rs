@@ -1,6 +1,7 @@
 //! What the workers of a training exchange, from the program of an iteration.
 
 use plimsoll_ir::Bytes;
+use plimsoll_ir::exchange::tree::most_nodes;
 use plimsoll_ir::exchange::{Exchange, ExchangeKind, Form, Interconnect, Overlap, pieces};
 use plimsoll_ir::program::Program;
 
@@ -34,6 +35,7 @@ pub fn exchange(program: &Program, workers: &Workers) -> Option<Exchange> {
         interconnect,
         staged,
         passes,
+        nodes: most_nodes(count, passes),
         bytes: Bytes(pieces.iter().map(|piece| piece.bytes.0).sum()),
         pieces,
     })

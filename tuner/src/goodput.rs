@@ -21,10 +21,10 @@ pub fn efficiency(noise_scale: f64, base_batch: u64, global_batch: u64) -> f64 {
 }
 
 /// The passes of each worker in an update, at most so many, for which throughput by efficiency is highest. Updates of one, two
-/// and three passes take these seconds, and each further pass as much as the third: the second may hide the exchange. A pass of
-/// all workers has so many samples.
-pub fn best_passes(noise_scale: f64, samples: u64, [one, two, three]: [Seconds; 3], most: u64) -> u64 {
-    let (samples, more) = (samples as f64, (three - two).0);
+/// and four passes take these seconds, and each further pass as much as the third and the fourth: the second may hide the
+/// exchange, and three are no whole subtree of the sums. A pass of all workers has so many samples.
+pub fn best_passes(noise_scale: f64, samples: u64, [one, two, four]: [Seconds; 3], most: u64) -> u64 {
+    let (samples, more) = (samples as f64, (four - two).0 / 2.0);
     let fixed = (two.0 - 2.0 * more).max(0.0);
     let rate = |passes: u64| {
         let seconds = if passes == 1 { one.0 } else { fixed + passes as f64 * more };
@@ -57,9 +57,9 @@ mod tests {
 
     const BETWEEN: f64 = 0.687;
 
-    /// Of one, two and three passes.
+    /// Of one, two and four passes.
     fn updates(pass: f64, between: f64) -> [Seconds; 3] {
-        [1.0, 2.0, 3.0].map(|passes| Seconds(passes * pass + between))
+        [1.0, 2.0, 4.0].map(|passes| Seconds(passes * pass + between))
     }
 
     fn images_per_second(batch: u64, passes: u64) -> f64 {
@@ -107,7 +107,7 @@ mod tests {
     /// What is on its way is hidden by the first pass of the next update, and no further pass is for nothing.
     #[test]
     fn a_second_pass_that_hides_the_exchange_is_taken_and_no_more_of_them() {
-        let seconds = [10.0, 10.0, 15.0].map(Seconds);
+        let seconds = [10.0, 10.0, 20.0].map(Seconds);
         assert_eq!(best_passes(1e9, 8, seconds, 1000), 2);
         assert_eq!(
             best_passes(8.0, 8, seconds, 1000),

@@ -40,12 +40,16 @@ pub fn pieces(program: &Program, overlap: Overlap) -> Option<Vec<Piece>> {
             bytes: region.bytes(),
             ready: writes(program, region).last().unwrap_or(OpId(0)),
             needed: needed(program, region, overlap).unwrap_or(first_update),
+            kept: Bytes::ZERO,
         };
+        let one =
+            Piece { kept: if one.carried() { overwritten(program, region) } else { Bytes::ZERO }, ..one };
         bytes += one.bytes.0;
         match pieces.last_mut() {
             // What the next forward pass needs goes with what it needs, since one op waits for the whole of a piece.
             Some(last) if last.bytes.0 + one.bytes.0 <= most && last.carried() == one.carried() => {
                 last.bytes += one.bytes;
+                last.kept += one.kept;
                 last.ready = last.ready.max(one.ready);
                 last.needed = last.needed.min(one.needed);
             }
@@ -82,6 +86,15 @@ fn needed(program: &Program, region: &Region, overlap: Overlap) -> Option<OpId> 
             reads(program, parameter, Phase::Forward).next()
         }
     }
+}
+
+/// What the updates by a gradient overwrite: parameters, and what the optimizer keeps of them.
+fn overwritten(program: &Program, gradient: &Region) -> Bytes {
+    let is_overwritten = |region: &&Region| {
+        let written = touching(region, Access::writes);
+        reads(program, gradient, Phase::Update).any(|op| written(program, op.index()))
+    };
+    program.resident.iter().filter(is_overwritten).map(Region::bytes).sum()
 }
 
 /// The ops before the updates that write a region.

@@ -1,8 +1,8 @@
 //! How long does an update of all workers take?
 //!
 //! The idea: the schedule's three streams and the pieces of the gradients share four servers, which do one thing at a time:
-//! the kernels, the link out, the link in and the interconnect. A push shares the link out with the swap-out stream, a pull
-//! the link in with the swap-in stream. A server that is free takes what has been ready for it: a command of the schedule
+//! the kernels, the link out, the link in and the interconnect. A push, and what is kept, share the link out with the swap-out
+//! stream, a pull the link in with the swap-in stream. A server that is free takes what has been ready for it: a command of the schedule
 //! before a piece, a piece whose sum is needed sooner before one needed later. Iteration follows iteration until they
 //! repeat, since a sum that only the next forward pass needs may still be on its way when an iteration ends.
 //!
@@ -23,7 +23,7 @@ pub struct Update {
     /// The schedule's commands, from the start of the iteration.
     pub timeline: Timeline,
     /// The stages of each piece, from the start of the same iteration; the last ones may lie behind its end.
-    pub pieces: Vec<[Span; 4]>,
+    pub pieces: Vec<[Span; STAGES.len()]>,
     /// After how many iterations they repeat, over which `seconds` is the mean; none where they have not within 64.
     pub repeats: Option<usize>,
     /// From an update to the next: all of the worker's passes.
@@ -33,7 +33,7 @@ pub struct Update {
 }
 
 /// The stages of a piece, in their order, with the server of each.
-const STAGES: [Server; 4] = [Server::Out, Server::Wire, Server::Wire, Server::In];
+const STAGES: [Server; 5] = [Server::Out, Server::Wire, Server::Wire, Server::Out, Server::In];
 
 /// What does one thing at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +117,7 @@ struct Job {
     stage: usize,
     /// When it can begin its stage.
     ready: Seconds,
-    spans: [Span; 4],
+    spans: [Span; STAGES.len()],
     /// The iteration that it is of.
     iteration: usize,
     /// From the start of its iteration to that of the one that runs.
@@ -149,7 +149,7 @@ struct Run<'a> {
     needs: Vec<Vec<usize>>,
     pieces: &'a [Piece],
     /// By piece and stage; none where there is nothing to do.
-    stages: Vec<[Option<Seconds>; 4]>,
+    stages: Vec<[Option<Seconds>; STAGES.len()]>,
     /// By piece: how many ops after the backward pass its sum is needed.
     distance: Vec<usize>,
     half: bool,
@@ -159,7 +159,7 @@ struct Run<'a> {
     /// By piece: when its sum was there; none while it is on its way.
     arrived: Vec<Option<Seconds>>,
     /// By the iteration modulo 2, and by piece.
-    spans: [Vec<[Span; 4]>; 2],
+    spans: [Vec<[Span; STAGES.len()]>; 2],
     /// Iterations so far.
     done: usize,
 }
@@ -190,7 +190,7 @@ impl<'a> Run<'a> {
             .collect();
         let seconds = schedule.commands.iter().map(|command| duration(trace, schedule, command)).collect();
         let arrived = pieces.iter().map(|piece| piece.carried().then_some(Seconds::ZERO)).collect();
-        let spans = [(); 2].map(|()| vec![[Span::default(); 4]; pieces.len()]);
+        let spans = [(); 2].map(|()| vec![[Span::default(); STAGES.len()]; pieces.len()]);
         Run {
             schedule,
             seconds,
@@ -291,7 +291,7 @@ impl<'a> Run<'a> {
         for number in 0..self.completes[id.index()].len() {
             let piece = self.completes[id.index()][number];
             self.arrived[piece] = None;
-            let (spans, since, iteration) = ([Span::default(); 4], Seconds::ZERO, self.done);
+            let (spans, since, iteration) = ([Span::default(); STAGES.len()], Seconds::ZERO, self.done);
             self.jobs.push(Job { piece, stage: 0, ready, spans, iteration, since });
             self.skip_stages(self.jobs.len() - 1);
         }
@@ -379,10 +379,13 @@ fn first_commands(trace: &Trace, schedule: &Schedule) -> Vec<CommandId> {
 }
 
 /// What the stages of a piece take; none where there is nothing to do.
-fn stages(schedule: &Schedule, exchange: &Exchange, piece: &Piece) -> [Option<Seconds>; 4] {
-    let over_link = |stream| exchange.staged.then(|| schedule.link.seconds(stream, piece.bytes));
-    let round = Some(exchange.round_seconds(piece));
-    [over_link(Stream::Offload), round, round, over_link(Stream::Prefetch)]
+fn stages(schedule: &Schedule, exchange: &Exchange, piece: &Piece) -> [Option<Seconds>; STAGES.len()] {
+    let over_link = |stream, bytes: Bytes| {
+        (exchange.staged && bytes > Bytes::ZERO).then(|| schedule.link.seconds(stream, bytes))
+    };
+    let [reduce, gather] = exchange.round_seconds(piece).map(Some);
+    let [push, keep] = [piece.bytes, piece.kept].map(|bytes| over_link(Stream::Offload, bytes));
+    [push, reduce, gather, keep, over_link(Stream::Prefetch, piece.bytes)]
 }
 
 /// What each server has to do in an iteration with its exchange, whatever waits for what.
@@ -390,7 +393,7 @@ fn stages(schedule: &Schedule, exchange: &Exchange, piece: &Piece) -> [Option<Se
 pub struct Busy {
     /// Kernels.
     pub compute: Seconds,
-    /// The link, out: swapping and pushes; both ways where it is half duplex.
+    /// The link, out: swapping, pushes and what is kept; both ways where it is half duplex.
     pub out: Seconds,
     /// The link, back: swapping and pulls; none where it is half duplex.
     pub back: Seconds,
@@ -407,8 +410,8 @@ pub fn busy(trace: &Trace, schedule: &Schedule, exchange: &Exchange) -> Busy {
     let of_stream = |stream: Stream| totals.busy[stream.index()];
     let mut busy = Busy {
         compute: of_stream(Stream::Compute),
-        out: of_stream(Stream::Offload) + of_pieces(0),
-        back: of_stream(Stream::Prefetch) + of_pieces(3),
+        out: of_stream(Stream::Offload) + of_pieces(0) + of_pieces(3),
+        back: of_stream(Stream::Prefetch) + of_pieces(4),
         wire: of_pieces(1) + of_pieces(2),
     };
     if schedule.link.duplex == Duplex::Half {
@@ -423,7 +426,7 @@ pub fn bound(trace: &Trace, schedule: &Schedule, exchange: &Exchange) -> Seconds
     let alone = simulate(trace, schedule);
     let tails = tails(trace, schedule);
     let command_of = first_commands(trace, schedule);
-    let stages: Vec<[Seconds; 4]> = exchange
+    let stages: Vec<[Seconds; STAGES.len()]> = exchange
         .pieces
         .iter()
         .map(|piece| stages(schedule, exchange, piece).map(Option::unwrap_or_default))
@@ -448,7 +451,7 @@ pub fn bound(trace: &Trace, schedule: &Schedule, exchange: &Exchange) -> Seconds
         .map(|command| duration(trace, schedule, command))
         .sum();
     for carried in [false, true] {
-        for server in [0..1, 1..3, 3..4] {
+        for server in [0..1, 1..3, 3..4, 4..5] {
             let windows: Vec<Window> = exchange
                 .pieces
                 .iter()

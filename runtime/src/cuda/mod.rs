@@ -3,12 +3,13 @@
 //! One device allocation holds the resident part and the pool, one pinned mapping what is offloaded and the copies of the
 //! state; three streams run kernels and copies, and a whole iteration is captured as one CUDA graph and replayed
 //! (`graph.rs`). Iterations of workers that train together are no graphs, and a fourth stream reads what one has completed
-//! while it goes on. Kernels are the CUDA C of `kernels/`, compiled by NVRTC for the device at hand and kept in the user's
+//! while it goes on, and writes what it needs next (`beside.rs`). Kernels are the CUDA C of `kernels/`, compiled by NVRTC for the device at hand and kept in the user's
 //! cache. Nothing of CUDA is linked: a machine without it is told so by [`CudaDevice::open`], in one message.
 //!
 //! What it deliberately does not do: allocate, use the default stream, or wait for the device while an iteration is
 //! enqueued. It reports what a stream failed at no sooner than [`Device::synchronise`], as the driver does.
 
+mod beside;
 mod compile;
 mod driver;
 mod error;
@@ -35,9 +36,10 @@ pub use presence::LIBRARIES_VARIABLE;
 use ranges::Ranges;
 
 use crate::device::{
-    Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,
-    in_range,
+    Begun, Beside, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room,
+    Transfer, in_range,
 };
+use beside::Way;
 use compile::Compiler;
 use driver::{Context, CudaStream, Driver, Event, Function, Module};
 
@@ -157,8 +159,8 @@ pub struct CudaDevice {
     /// The addresses of the launch that is enqueued.
     addresses: Vec<u64>,
     memory: Memory,
-    /// For what is read beside an iteration; none before something is.
-    reads: Option<CudaStream>,
+    /// For what is read and written beside an iteration; none before something is.
+    way: Option<Way>,
     streams: Streams,
     gpu: Arc<Gpu>,
     now: Now,
@@ -264,7 +266,7 @@ impl CudaDevice {
             functions: HashMap::new(),
             addresses: Vec::new(),
             memory: Memory::empty(),
-            reads: None,
+            way: None,
             streams: Streams::new(&gpu.context)?,
             gpu,
             now: Now::default(),
@@ -402,6 +404,16 @@ impl CudaDevice {
         &events[event.0 as usize]
     }
 
+    /// Ends the enqueueing, if it has not ended yet: the compute stream is behind the others from here on.
+    fn end_iteration(&mut self) {
+        self.attempt(CudaDevice::launch_update);
+        let whole = self.now.failure.is_none();
+        let ended = self.iterations.end(&self.streams, whole, &self.now.recorded);
+        if let Err(refusal) = ended {
+            self.now.failure.get_or_insert(refusal.into());
+        }
+    }
+
     /// Waits for the compute stream, which is behind the others, and reads what the iteration's events say.
     fn finish(&mut self) -> Result<(), DeviceError> {
         self.streams.compute().synchronise()?;
@@ -528,6 +540,10 @@ impl Device for CudaDevice {
         self.gpu.watched.as_ref().map(Watched::health)
     }
 
+    fn can_be_lost(&self) -> bool {
+        true
+    }
+
     fn pins(&self) -> bool {
         true
     }
@@ -571,6 +587,7 @@ impl Device for CudaDevice {
         self.now.recorded.clear();
         self.now.failure = None;
         self.now.update = None;
+        self.way.iter_mut().for_each(Way::begin);
         let next = self.attempt(|device| {
             device.gpu.context.enter()?;
             if let Some(refusal) = device.gpu.libraries.as_ref().and_then(Libraries::failure) {
@@ -642,18 +659,17 @@ impl Device for CudaDevice {
         });
     }
 
+    /// Only a capture ends with it: of what is not captured more may follow.
     fn submit(&mut self) {
         self.attempt(CudaDevice::launch_update);
-        let whole = self.now.failure.is_none();
-        let ended = self.iterations.end(&self.streams, whole, &self.now.recorded);
-        if let Err(refusal) = ended {
-            self.now.failure.get_or_insert(refusal.into());
+        if self.iterations.is_captured() {
+            self.end_iteration();
         }
     }
 
     fn synchronise(&mut self) -> Result<(), DeviceError> {
         let entered = self.gpu.context.enter();
-        self.submit();
+        self.end_iteration();
         self.attempt(|device| {
             entered?;
             device.finish()
@@ -701,20 +717,18 @@ impl Device for CudaDevice {
             self.synchronise()?;
             return self.read(offset, data).map(|()| true);
         }
-        in_range(offset, Bytes(data.len() as u64), self.memory.layout().device())?;
         self.gpu.context.enter()?;
         if !self.event(event).has_happened()? {
             return Ok(false);
         }
-        let stream = match &mut self.reads {
-            Some(stream) => stream,
-            none => none.insert(CudaStream::new(&self.gpu.context)?),
-        };
-        let address = self.memory.device(offset);
-        // SAFETY: the range was checked, no command behind the event writes it, and `data` is borrowed until the copy is over.
-        unsafe { stream.copy_to_host(data.as_mut_ptr(), address, data.len()) }?;
-        stream.synchronise()?;
+        // No command behind the event writes it.
+        self.read_beside(offset, data)?;
         Ok(true)
+    }
+
+    /// A graph is launched whole.
+    fn beside(&mut self) -> Option<&mut dyn Beside> {
+        if self.iterations.graphs() { None } else { Some(self) }
     }
 
     fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], DeviceError> {

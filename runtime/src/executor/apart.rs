@@ -13,7 +13,7 @@
 use super::{Begun, Builder, Enqueued, Executor, Loaded, Step, same_length, unused};
 use crate::device::{Beside, EventId};
 use crate::error::RuntimeError;
-use crate::state::Half;
+use crate::state::{Half, saved_name};
 use bytemuck::cast_slice;
 use plimsoll_ir::exchange::{Overlap, pieces, summed, writes};
 use plimsoll_ir::program::{Access, Hyper, Operand, Program, Region, Role};
@@ -318,6 +318,19 @@ impl Builder<'_> {
                 self.updates().count(),
                 of_parts,
             ));
+        }
+        // So that what an update has before it is all of the state, with the running statistics.
+        let is_updated = |region: &Region| {
+            parts.iter().flat_map(|part| &part.updated).any(|updated| updated.offset == region.offset)
+        };
+        let is_kept = |region: &Region| {
+            saved_name(region).is_some()
+                && !matches!(region.role, Role::State(_))
+                && region.bytes() > Bytes::ZERO
+        };
+        let mut resident = self.program.resident.iter();
+        if let Some(region) = resident.find(|region| is_kept(region) && !is_updated(region)) {
+            return Err(RuntimeError::mismatch(format!("update of `{}`", region.name), "one", "none"));
         }
         parts.sort_by_key(|part| part.last);
         let first = unused(&self.events());

@@ -4,31 +4,7 @@
 //! whole within its range of virtual workers, and has a few nodes left ([`TreeSum::nodes`]); who has the nodes of all workers
 //! has the root. Since every addition is one of the tree's, the root is the same bits for every split of the range.
 
-/// A node of the tree: the virtual workers from `first` on, up to `end`, are summed in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Node {
-    /// The first.
-    pub first: u64,
-    /// The one behind the last.
-    pub end: u64,
-}
-
-impl Node {
-    /// One virtual worker by itself.
-    pub fn leaf(number: u64) -> Node {
-        Node { first: number, end: number + 1 }
-    }
-
-    /// Whether the tree over so many leaves adds the two: left is full and stands on the even place of its level, right is all
-    /// that there is on the odd place beside it.
-    fn is_paired_with(self, right: Node, leaves: u64) -> bool {
-        let size = self.end - self.first;
-        size.is_power_of_two()
-            && self.first.is_multiple_of(2 * size)
-            && right.first == self.end
-            && right.end == (self.end + size).min(leaves)
-    }
-}
+pub use plimsoll_ir::exchange::tree::Node;
 
 /// Sums of numbers, all of one length, over some of the leaves: added as soon as the tree adds them.
 #[derive(Debug)]

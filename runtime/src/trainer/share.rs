@@ -14,13 +14,14 @@
 //! once its update is applied.
 //!
 //! Nothing is left of an update that is not applied whole: what it has overwritten is put back, with the statistics, so that a
-//! checkpoint is the state after the last one that is.
+//! checkpoint is the state after the last one that is (`before.rs`).
 //!
 //! Each pass also leaves the square norm of its gradient, and so does the update: from both follows how much a gradient of so
 //! many samples is noise (`noise.rs`). They change nothing.
 //!
 //! What it deliberately does not do: measure times.
 
+use super::before::Befores;
 use super::{Metrics, Observation, Outcome, Place, Source, Trainer};
 use crate::error::RuntimeError;
 use crate::executor::{Executor, Loaded, Part};
@@ -31,6 +32,7 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use plimsoll_ir::philox::philox4x32;
 use plimsoll_ir::program::{Hyper, Region, Role};
 use plimsoll_ir::{Bytes, Seconds};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -58,6 +60,8 @@ pub(super) struct Share {
     sums: Vec<Sum>,
     /// The last update that is decided, where it is not applied yet.
     pending: Option<Pending>,
+    /// What updates have overwritten.
+    befores: Befores,
     /// What is to be told of the last update that was applied.
     applied: Option<Observation>,
     /// Whether the workers have met: all have worker 0's state.
@@ -75,8 +79,6 @@ struct Sum {
     whole: Vec<f32>,
     /// Whether the pending update is applied to this part.
     is_applied: bool,
-    /// What that has overwritten.
-    before: Vec<u8>,
 }
 
 /// An update that is decided: every worker has made its passes, and the sums are on their way.
@@ -89,8 +91,6 @@ struct Pending {
     of_labels: f32,
     /// Of the parts that have come.
     squares: Squares,
-    /// The running statistics before it.
-    statistics: Vec<f32>,
 }
 
 impl Sum {
@@ -176,7 +176,7 @@ fn write(executor: &mut Executor, regions: &[Region], numbers: &[f32]) -> Result
 impl Share {
     pub(super) fn new(
         group: Box<dyn Group>,
-        train: &Loaded,
+        (train, can_be_lost): (&Loaded, bool),
         virtual_workers: u64,
     ) -> Result<Share, RuntimeError> {
         let facts = group.facts();
@@ -196,9 +196,10 @@ impl Share {
             let mut pieces = group::equal_pieces(facts, part.needed, elements);
             pieces.iter_mut().zip(&mut free).for_each(|(piece, number)| piece.number = number);
             let (mine, whole) = (TreeSum::over(virtual_workers), vec![0.0; elements]);
-            Sum { part: part.clone(), pieces, mine, whole, is_applied: false, before: Vec::new() }
+            Sum { part: part.clone(), pieces, mine, whole, is_applied: false }
         });
         Ok(Share {
+            befores: Befores::new(train.parts().len(), can_be_lost),
             mine: group::share(facts, virtual_workers),
             sums: sums.collect(),
             statistics,
@@ -273,9 +274,17 @@ impl Share {
         if number + 1 < self.mine.end { (step, number + 1) } else { (step + 1, self.mine.start) }
     }
 
-    /// The workers have to meet again.
+    /// The workers have to meet again, and what was overwritten is of no use.
     pub(super) fn part(&mut self) {
         self.met = false;
+        self.befores.forget();
+    }
+
+    /// The newest state that is whole on the host: the iterations done in it, and the bytes of its regions, by where they lie.
+    pub(super) fn newest(&self) -> Option<(u64, HashMap<u64, &[u8]>)> {
+        let before = self.befores.newest()?;
+        let updated = self.sums.iter().map(|sum| sum.part.updated.as_slice());
+        Some((before.step, before.regions(updated, &self.statistics)))
     }
 
     /// Tells all how an iteration went here, and hears how it went elsewhere: what the passes of all virtual workers left, in
@@ -318,6 +327,9 @@ impl Share {
     /// The pending update, where there is one, is applied, and took so many seconds more.
     fn note_applied(&mut self, samples: u64, seconds: Seconds) {
         let Some(Pending { mut observation, passed, squares, .. }) = self.pending.take() else { return };
+        if self.sums.iter().any(|sum| sum.is_applied) {
+            self.befores.end();
+        }
         observation.norms = norms(&passed, samples as f64, squares.sum());
         observation.seconds += seconds;
         self.sums.iter_mut().for_each(|sum| sum.is_applied = false);
@@ -423,8 +435,8 @@ impl Trainer {
             Ok(Some(passed)) => passed,
             other => {
                 let put_back = share.write_statistics(&mut self.executor, &statistics);
-                let is_of_group = matches!(other, Err(RuntimeError::Group(_)));
-                if !is_of_group && share.sums.iter().all(|sum| !sum.is_applied) {
+                let is_lost = matches!(other, Err(RuntimeError::Group(_) | RuntimeError::Device(_)));
+                if !is_lost && share.sums.iter().all(|sum| !sum.is_applied) {
                     // The others go on from the update before; what is still pending after this is undone.
                     let _ = self.apply_whole(share);
                 }
@@ -447,7 +459,8 @@ impl Trainer {
         };
         let of_labels = (self.train.label_count() as f64 / counted.max(1.0)) as f32;
         let squares = Squares::default();
-        share.pending = Some(Pending { observation, passed, of_labels, squares, statistics });
+        share.pending = Some(Pending { observation, passed, of_labels, squares });
+        share.befores.begin(step, statistics);
         self.step += 1;
         if !self.executor.updates_within() {
             self.apply_whole(share)?;
@@ -502,15 +515,16 @@ impl Trainer {
 
     /// Leaves nothing of an update that is not applied whole.
     fn undo(&mut self, share: &mut Share) -> Result<(), RuntimeError> {
-        let Some(Pending { observation, statistics, .. }) = share.pending.take() else { return Ok(()) };
+        let Some(Pending { observation, .. }) = share.pending.take() else { return Ok(()) };
         share.group.forget();
         self.step = observation.step;
-        for (number, sum) in share.sums.iter_mut().enumerate() {
+        let before = share.befores.current();
+        for ((number, sum), overwritten) in share.sums.iter_mut().enumerate().zip(&before.parts) {
             if std::mem::take(&mut sum.is_applied) {
-                self.executor.undo_part(&self.train, number, &sum.before)?;
+                self.executor.undo_part(&self.train, number, overwritten)?;
             }
         }
-        share.write_statistics(&mut self.executor, &statistics)
+        write(&mut self.executor, &share.statistics, &before.statistics)
     }
 
     /// Starts a pass, with the pending update on its way, where there is one.
@@ -531,7 +545,8 @@ impl Trainer {
             let sum = &mut share.sums[part];
             sum.finish(&mut *share.group)?;
             sum.divide(pending.of_labels, &mut pending.squares);
-            self.executor.update_part(&self.train, part, &sum.whole, &hypers, &mut sum.before)?;
+            let before = &mut share.befores.current().parts[part];
+            self.executor.update_part(&self.train, part, &sum.whole, &hypers, before)?;
             sum.is_applied = true;
         }
         Ok(())

@@ -240,7 +240,7 @@ fn shared(
 ) -> Checkpoint {
     let digits = plimsoll_runtime::data::digits();
     let trainer = |group| {
-        let layout = MemoryLayout::of(program, schedule);
+        let layout = MemoryLayout::of(program, schedule).feeding(program);
         let mut executor = Executor::new(Box::new(device()), layout).expect("it is small");
         let loaded = executor.load_apart(program, schedule, Bytes(1 << 10)).expect("the schedule is valid");
         let plan = TrainingPlan { virtual_workers: 3, ..support::plan(network, BATCH) };
@@ -259,7 +259,8 @@ fn shared(
     trained[0].checkpoint().expect("it works")
 }
 
-/// What a worker's pass has completed is read while the pass goes on.
+/// What a worker's pass has completed is read while the pass goes on, and what the next needs is written; the input of the next
+/// may come behind everything.
 fn workers_train_to_the_bits_of_one() {
     let Some(place) = Place::open() else { return };
     let network = everything();

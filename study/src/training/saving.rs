@@ -166,11 +166,12 @@ impl<'a> Saving<'a> {
 
     /// The state between two iterations: from its copy, where the trainer has one, which costs the device nothing.
     fn state_of(&mut self, trainer: &mut Trainer) -> Result<Checkpoint, Error> {
-        let copy = trainer.last_finished(self.older.take())?;
-        match copy.filter(|state| state.progress.step == trainer.step()) {
-            Some(state) => Ok(state),
-            None => trainer.checkpoint().map_err(|error| self.failed(error, trainer)),
+        if trainer.copied_step() == Some(trainer.step())
+            && let Some(state) = trainer.last_finished(self.older.take())?
+        {
+            return Ok(state);
         }
+        trainer.checkpoint().map_err(|error| self.failed(error, trainer))
     }
 
     /// Writes the state between two iterations, unless the file has it, and waits until it is there.

@@ -29,9 +29,17 @@ impl Tuner<'_> {
                 let update =
                     |passes: u64| self.update(cluster, cluster.workers * passes, &trace, &schedule, makespan);
                 let seconds = |passes| Ok::<_, Error>(update(passes)?.update(makespan));
-                let seconds = [seconds(1)?, seconds(2)?, seconds(3)?];
-                let most = self.workload.samples() / of_pass;
-                update(best_passes(goodput.noise_scale, of_pass, seconds, most))?
+                let seconds = [seconds(1)?, seconds(2)?, seconds(4)?];
+                let most = (self.workload.samples() / of_pass).max(1);
+                let best = best_passes(goodput.noise_scale, of_pass, seconds, most);
+                // Passes that are a whole subtree of the sums are sent as one node.
+                let (below, above) = (1 << best.ilog2(), best.next_power_of_two().min(most));
+                let worth = |sharing: &Sharing| {
+                    let efficiency = request.efficiency(sharing.iterations * batch);
+                    Sharing { efficiency, ..*sharing }.goodput(batch, makespan)
+                };
+                let [best, others @ ..] = [update(best)?, update(below)?, update(above)?];
+                others.into_iter().fold(best, |a, b| if worth(&b) > worth(&a) { b } else { a })
             }
         };
         let efficiency = request.efficiency(sharing.iterations * batch);

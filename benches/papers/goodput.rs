@@ -1,0 +1,107 @@
+//! AccUDNN's cluster by goodput: which update makes the most progress a second, beside the one with the most images a second.
+
+use crate::accudnn::{WORKERS, alone, delta};
+use crate::plot::Plot;
+use crate::subjects::Scale;
+use crate::table::{Table, percent};
+use plimsoll::ir::Seconds;
+use plimsoll::tuner::goodput::{best_passes, efficiency};
+
+/// Gradient noise scales, in samples. They grow as a network learns; for ImageNet some thousands were measured (McCandlish et al.
+/// 2018, figure 4).
+const NOISE: [f64; 4] = [100.0, 300.0, 1000.0, 10_000.0];
+
+/// The update whose learning rate is known, in samples.
+const BASE_BATCH: u64 = 256;
+
+/// Passes of a worker in an update, at most.
+const PASSES: u64 = 64;
+
+/// Eight workers, of which each makes passes of some samples.
+struct Cluster {
+    /// A batch and the seconds of its pass, twice: passes of other batches lie on the line through both.
+    passes: [(f64, f64); 2],
+    /// What an update takes besides.
+    delta: f64,
+}
+
+impl Cluster {
+    fn pass(&self, batch: u64) -> f64 {
+        let [(few, short), (many, long)] = self.passes;
+        short + (long - short) / (many - few) * (batch as f64 - few)
+    }
+
+    fn update(&self, batch: u64, passes: u64) -> Seconds {
+        Seconds(passes as f64 * self.pass(batch) + self.delta)
+    }
+
+    fn images_per_second(&self, (batch, passes): (u64, u64)) -> f64 {
+        8.0 * (batch * passes) as f64 / self.update(batch, passes).0
+    }
+
+    fn goodput(&self, noise: f64, (batch, passes): (u64, u64)) -> f64 {
+        self.images_per_second((batch, passes)) * efficiency(noise, BASE_BATCH, 8 * batch * passes)
+    }
+
+    /// The batch of a pass, and the passes, with the highest goodput.
+    fn best(&self, noise: f64, most: u64) -> (u64, u64) {
+        let updates = |batch| [1, 2, 4].map(|passes| self.update(batch, passes));
+        let all = (1..=most).map(|batch| (batch, best_passes(noise, 8 * batch, updates(batch), PASSES)));
+        let better =
+            |a: &(u64, u64), b: &(u64, u64)| self.goodput(noise, *a).total_cmp(&self.goodput(noise, *b));
+        all.max_by(better).expect("there are batches")
+    }
+}
+
+pub fn updates(_: &Scale) -> Table {
+    let plot = Plot::new("Goodput of AccUDNN's update over the best", "gradient noise scale", "share");
+    let mut table = Table::new(
+        "AccUDNN §6.3 D, Table 2, modelled from its rows: passes on the line through Caffe's and AccUDNN's batch on one GPU, Δ \
+         of Caffe-PS. Goodput is images/s by the efficiency of an update (Pollux), (phi + 256) / (phi + B), phi being the \
+         gradient noise scale and B the samples of an update: images of updates of 256. Each worker makes up to 64 passes of a \
+         batch up to AccUDNN's.",
+        &[
+            "network",
+            "noise scale",
+            "best update",
+            "images/s",
+            "efficiency",
+            "goodput",
+            "AccUDNN's update",
+            "images/s",
+            "efficiency",
+            "goodput",
+            "AccUDNN's is less by",
+        ],
+        plot,
+    );
+    for row @ (network, caffe, one, _, batch, _) in WORKERS {
+        let passes = [(caffe, one), (batch, alone(network))].map(|(k, rate)| (k as f64, k as f64 / rate));
+        let cluster = Cluster { passes, delta: delta(&row) };
+        for noise in NOISE {
+            let (best, theirs) = (cluster.best(noise, batch), (batch, 1));
+            let cells = |update: (u64, u64)| {
+                let samples = 8 * update.0 * update.1;
+                [
+                    format!("8 x {} x {} = {samples}", update.1, update.0),
+                    format!("{:.0}", cluster.images_per_second(update)),
+                    percent(efficiency(noise, BASE_BATCH, samples)),
+                    format!("{:.0}", cluster.goodput(noise, update)),
+                ]
+            };
+            let share = cluster.goodput(noise, theirs) / cluster.goodput(noise, best);
+            let x = table.plot.at(&noise.to_string());
+            table.plot.add(network, x, share);
+            let mut row = vec![network.to_owned(), noise.to_string()];
+            row.extend(cells(best).into_iter().chain(cells(theirs)));
+            row.push(percent(1.0 - share));
+            table.alone(row);
+            table.advantage(format!("{network}, goodput at a noise scale of {noise}"), 1.0 / share);
+        }
+    }
+    table.note(
+        "Where the noise scale is large, every image counts, and workers make several passes of AccUDNN's batch for one exchange. \
+         Where it is small, the largest batch has the most images/s and not the most progress.",
+    );
+    table
+}

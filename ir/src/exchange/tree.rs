@@ -1,0 +1,75 @@
+//! The fixed binary tree in which the gradients of an update are summed, whoever has which of them.
+//!
+//! Its leaves are the virtual workers in their order. At each level neighbours are added in pairs, and one without a neighbour
+//! goes up as it is. A worker adds up what lies whole within its range of leaves, and sends the nodes that are left.
+
+use std::ops::Range;
+
+/// A node of the tree: the virtual workers from `first` on, up to `end`, are summed in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// The first.
+    pub first: u64,
+    /// The one behind the last.
+    pub end: u64,
+}
+
+impl Node {
+    /// One virtual worker by itself.
+    pub fn leaf(number: u64) -> Node {
+        Node { first: number, end: number + 1 }
+    }
+
+    /// Whether the tree over so many leaves adds the two: left is full and stands on the even place of its level, right is all
+    /// that there is on the odd place beside it.
+    pub fn is_paired_with(self, right: Node, leaves: u64) -> bool {
+        let size = self.end - self.first;
+        size.is_power_of_two()
+            && self.first.is_multiple_of(2 * size)
+            && right.first == self.end
+            && right.end == (self.end + size).min(leaves)
+    }
+}
+
+/// How many nodes of the tree over so many leaves a range of them comes to, which is not empty.
+pub fn nodes(range: Range<u64>, leaves: u64) -> u64 {
+    let mut all: Vec<Node> = Vec::new();
+    for leaf in range {
+        all.push(Node::leaf(leaf));
+        while let [.., left, right] = all[..]
+            && left.is_paired_with(right, leaves)
+        {
+            all.pop();
+            all.last_mut().expect("there are two").end = right.end;
+        }
+    }
+    all.len() as u64
+}
+
+/// The most nodes that one of some workers sends, each of which makes so many passes in an update: 1 for powers of two.
+pub fn most_nodes(workers: u64, passes: u64) -> u64 {
+    let leaves = workers.saturating_mul(passes);
+    let of_worker = |rank| nodes(rank * passes..(rank + 1) * passes, leaves);
+    if passes.is_power_of_two() { 1 } else { (0..workers).map(of_worker).max().unwrap_or(1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_sends_one_node_where_its_passes_are_a_whole_subtree() {
+        for (workers, passes, most) in [(2, 1, 1), (3, 4, 1), (2, 3, 2), (3, 3, 2), (8, 7, 4), (1, 5, 1)] {
+            assert_eq!(most_nodes(workers, passes), most, "{workers} x {passes}");
+        }
+        // Leaves 3, 4 and 5: the first is a pair of leaf 2's, the others are a pair.
+        assert_eq!(nodes(3..6, 6), 2);
+        assert_eq!(nodes(1..7, 8), 4);
+        for passes in [1, 2, 4, 8] {
+            for workers in 1..9 {
+                let of_worker = |rank| nodes(rank * passes..(rank + 1) * passes, workers * passes);
+                assert!((0..workers).all(|rank| of_worker(rank) == 1), "{workers} x {passes}");
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What the host reads and writes of the allocation while an iteration runs that is no graph.
+//!
+//! A stream of its own carries it, by way of pinned memory: the driver copies other memory of the host by itself, more slowly,
+//! and may wait for the device meanwhile. A copy is over when its call returns, so whatever is enqueued after it finds it done.
+//! What is written in order is small; each write has a place of its own in the pinned memory until the iteration is over.
+
+use super::CudaDevice;
+use super::driver::{Context, CudaStream, PinnedMemory};
+use super::pinned::pinned_memory;
+use crate::device::{Beside, DeviceError, in_range};
+use plimsoll_ir::Bytes;
+use std::sync::Arc;
+
+/// Bytes that are copied at once: the rate of the link counts then, and not what a copy takes besides.
+const AT_ONCE: usize = 4 << 20;
+
+/// Bytes for what is written in order.
+const IN_ORDER: usize = 64 << 10;
+
+/// The way beside an iteration.
+pub(super) struct Way {
+    stream: CudaStream,
+    /// [`AT_ONCE`] bytes, and behind them [`IN_ORDER`].
+    pinned: PinnedMemory,
+    /// Bytes of the latter that writes of this iteration have.
+    taken: usize,
+}
+
+impl Way {
+    fn new(context: &Arc<Context>, node: Option<u32>) -> Result<Way, DeviceError> {
+        let pinned = pinned_memory(context, Bytes((AT_ONCE + IN_ORDER) as u64), node)?;
+        let pinned = pinned.expect("it is of some bytes");
+        Ok(Way { stream: CudaStream::new(context)?, pinned, taken: 0 })
+    }
+
+    /// The device is idle: nothing is read any more of what was written in order.
+    pub(super) fn begin(&mut self) {
+        self.taken = 0;
+    }
+
+    /// # Safety
+    /// The range is live memory of the device, which nothing writes meanwhile.
+    unsafe fn read(&mut self, mut device: u64, data: &mut [u8]) -> Result<(), DeviceError> {
+        for part in data.chunks_mut(AT_ONCE) {
+            let room = self.pinned.base();
+            // SAFETY: the caller's promise; a part has room, and the copy is over before the room is read or used again.
+            unsafe {
+                self.stream.copy_to_host(room, device, part.len())?;
+                self.stream.synchronise()?;
+                std::ptr::copy_nonoverlapping(room, part.as_mut_ptr(), part.len());
+            }
+            device += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// The range is live memory of the device, which nothing else touches meanwhile.
+    unsafe fn write(&mut self, mut device: u64, data: &[u8]) -> Result<(), DeviceError> {
+        for part in data.chunks(AT_ONCE) {
+            let room = self.pinned.base();
+            // SAFETY: as in `read`.
+            unsafe {
+                std::ptr::copy_nonoverlapping(part.as_ptr(), room, part.len());
+                self.stream.copy_to_device(device, room, part.len())?;
+            }
+            self.stream.synchronise()?;
+            device += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Enqueues a write on another stream.
+    ///
+    /// # Safety
+    /// The range is live memory of the device until the stream is idle.
+    unsafe fn write_on(&mut self, stream: &CudaStream, device: u64, data: &[u8]) -> Result<(), DeviceError> {
+        assert!(data.len() <= IN_ORDER, "what is written in order is small");
+        if self.taken + data.len() > IN_ORDER {
+            stream.synchronise()?;
+            self.taken = 0;
+        }
+        let room = self.pinned.base().wrapping_add(AT_ONCE + self.taken);
+        self.taken += data.len();
+        // SAFETY: the caller's promise; nobody else has this room until the stream is idle.
+        unsafe {
+            std::ptr::copy_nonoverlapping(data.as_ptr(), room, data.len());
+            Ok(stream.copy_to_device(device, room, data.len())?)
+        }
+    }
+}
+
+impl CudaDevice {
+    /// The address of a range, and the way to it, unless the iteration has failed.
+    fn way(&mut self, offset: Bytes, length: usize) -> Result<(u64, &mut Way), DeviceError> {
+        in_range(offset, Bytes(length as u64), self.memory.layout().device())?;
+        if let Some(failure) = &self.now.failure {
+            return Err(failure.clone());
+        }
+        self.gpu.context.enter()?;
+        let way = match &mut self.way {
+            Some(way) => way,
+            none => none.insert(Way::new(&self.gpu.context, self.node)?),
+        };
+        Ok((self.memory.device(offset), way))
+    }
+}
+
+impl Beside for CudaDevice {
+    fn read_beside(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
+        let (address, way) = self.way(offset, data.len())?;
+        // SAFETY: the range was checked, and no command that is still to run writes it.
+        unsafe { way.read(address, data) }
+    }
+
+    fn write_beside(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
+        let (address, way) = self.way(offset, data.len())?;
+        // SAFETY: the range was checked, and no command that was enqueued touches it; what is enqueued later finds it written.
+        unsafe { way.write(address, data) }
+    }
+
+    fn write_in_order(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
+        self.way(offset, data.len())?;
+        // It is before the write.
+        self.launch_update()?;
+        let (address, stream) = (self.memory.device(offset), self.streams.compute());
+        let way = self.way.as_mut().expect("it is there by now");
+        // SAFETY: the range was checked, and the device gives no memory back before its streams are idle.
+        unsafe { way.write_on(stream, address, data) }
+    }
+}

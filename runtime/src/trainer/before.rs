@@ -1,0 +1,117 @@
+//! The state before an update, on the host: what the update of each part has overwritten, and the running statistics.
+//!
+//! From it an update that comes to no end is undone. Where the device can be lost, its memory with it, the state before the
+//! update before is kept as well, until this one is whole: one of the two always is, once there were two updates.
+//!
+//! What it deliberately does not do: copy what is not overwritten. Where an update is applied between two passes, what it
+//! overwrites is kept by nobody, and the state before an earlier one stays.
+
+use plimsoll_ir::program::Region;
+use std::collections::HashMap;
+
+/// States before updates.
+pub(super) struct Befores {
+    /// One, or two that are written in turn.
+    all: Vec<Before>,
+    /// The one that is written, or was last.
+    current: usize,
+}
+
+/// The state before an update.
+#[derive(Clone, Default)]
+pub(super) struct Before {
+    /// Iterations done in it.
+    pub(super) step: u64,
+    /// The running statistics, one behind the other.
+    pub(super) statistics: Vec<f32>,
+    /// By part: what its update overwrites, one region behind the other.
+    pub(super) parts: Vec<Vec<u8>>,
+    /// Whether all of it is there.
+    is_whole: bool,
+}
+
+impl Befores {
+    /// None yet, of so many parts.
+    pub(super) fn new(parts: usize, can_be_lost: bool) -> Befores {
+        let none = Before { parts: vec![Vec::new(); parts], ..Before::default() };
+        Befores { all: vec![none; if can_be_lost { 2 } else { 1 }], current: 0 }
+    }
+
+    /// Begins with the state after so many iterations, of which the statistics are given.
+    pub(super) fn begin(&mut self, step: u64, statistics: Vec<f32>) {
+        if self.all[self.current].is_whole {
+            self.current = (self.current + 1) % self.all.len();
+        }
+        let before = &mut self.all[self.current];
+        (before.step, before.statistics, before.is_whole) = (step, statistics, false);
+    }
+
+    /// The one that was begun last.
+    pub(super) fn current(&mut self) -> &mut Before {
+        &mut self.all[self.current]
+    }
+
+    /// All of the one that was begun last is there.
+    pub(super) fn end(&mut self) {
+        self.current().is_whole = true;
+    }
+
+    /// Forgets all: the training is another.
+    pub(super) fn forget(&mut self) {
+        self.all.iter_mut().for_each(|before| before.is_whole = false);
+    }
+
+    /// The newest that is whole.
+    pub(super) fn newest(&self) -> Option<&Before> {
+        self.all.iter().filter(|before| before.is_whole).max_by_key(|before| before.step)
+    }
+}
+
+impl Before {
+    /// The bytes of each region, by where it lies; `updated` are those of each part's update, by part.
+    pub(super) fn regions<'a>(
+        &'a self,
+        updated: impl Iterator<Item = &'a [Region]>,
+        statistics: &'a [Region],
+    ) -> HashMap<u64, &'a [u8]> {
+        let mut found = HashMap::new();
+        let parts = self.parts.iter().map(Vec::as_slice).zip(updated);
+        for (mut rest, regions) in parts.chain([(bytemuck::cast_slice(&self.statistics), statistics)]) {
+            for region in regions {
+                let (own, others) = rest.split_at(region.bytes().0 as usize);
+                rest = others;
+                found.insert(region.offset.0, own);
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_states_the_whole_one_stays_until_the_other_is() {
+        let mut befores = Befores::new(1, true);
+        let newest = |befores: &Befores| befores.newest().map(|before| before.step);
+        befores.begin(4, Vec::new());
+        assert_eq!(newest(&befores), None);
+        befores.end();
+        for step in [5, 6, 7] {
+            // That of the update before, also where one was begun twice.
+            befores.begin(step, Vec::new());
+            befores.begin(step, Vec::new());
+            assert_eq!(newest(&befores), Some(step - 1));
+            befores.end();
+            assert_eq!(newest(&befores), Some(step));
+        }
+        befores.forget();
+        assert_eq!(newest(&befores), None);
+        let mut alone = Befores::new(1, false);
+        alone.begin(4, Vec::new());
+        alone.end();
+        alone.begin(5, Vec::new());
+        assert_eq!(newest(&alone), None);
+    }
+}

@@ -1,0 +1,138 @@
+//! What a checkpoint has of a training, wherever it lies, and how training goes on from one.
+
+use super::{Copied, Trainer};
+use crate::checkpoint::{Checkpoint, Progress, SavedRegion};
+use crate::error::RuntimeError;
+use crate::executor::Loaded;
+use crate::state::{Half, saved_name};
+use plimsoll_ir::Bytes;
+use plimsoll_ir::program::Region;
+use std::collections::HashMap;
+use std::path::Path;
+
+impl Trainer {
+    /// What a file holds of the training's state, in numbers.
+    pub fn saved_bytes(&self) -> Bytes {
+        self.train.resident().iter().filter(|region| saved_name(region).is_some()).map(Region::bytes).sum()
+    }
+
+    /// Everything that the next iteration depends on, as it is on the device.
+    pub fn checkpoint(&mut self) -> Result<Checkpoint, RuntimeError> {
+        let (executor, train) = (&mut self.executor, &self.train);
+        let regions = saved_regions(train, None, |region, data| executor.read_region(region, data))?;
+        Ok(Checkpoint::new(self.progress(self.step), regions))
+    }
+
+    /// Where a training with so many iterations stands.
+    fn progress(&self, step: u64) -> Progress {
+        let (data, per_epoch) = self.data.clone().map_or((None, 1), |(name, n)| (Some(name), n));
+        Progress::new(step, per_epoch, self.plan.clone(), data)
+    }
+
+    /// The state after the last finished iteration, from its copy on the host: it is there also where the device is lost.
+    /// None where nothing was finished yet, or where the program was loaded without ([`Executor::load_keeping_state`]).
+    ///
+    /// Of a worker it is the state before the last update that was made beside a pass, or before the one that precedes it.
+    ///
+    /// `earlier` is a checkpoint of this training that is of no more use, for its memory.
+    pub fn last_finished(&mut self, earlier: Option<Checkpoint>) -> Result<Option<Checkpoint>, RuntimeError> {
+        if let Some((step, regions)) = self.share.as_ref().and_then(|share| share.newest()) {
+            let read = |region: &Region, data: &mut [u8]| {
+                let kept = regions.get(&region.offset.0).copied().unwrap_or_default();
+                // Whoever loads a program in two parts has made sure that all of its state is in them.
+                data.copy_from_slice(kept);
+                Ok(())
+            };
+            let regions = saved_regions(&self.train, earlier, read)?;
+            return Ok(Some(Checkpoint::new(self.progress(step), regions)));
+        }
+        // An iteration that failed may have finished the one before.
+        if let Some((copy, stamp)) = self.copying.take()
+            && self.executor.is_whole(&self.train, copy.half, &stamp)?
+        {
+            self.copied = Some(copy);
+        }
+        let Some(Copied { half, step }) = self.copied else { return Ok(None) };
+        let (executor, train) = (&mut self.executor, &self.train);
+        let read = |region: &Region, data: &mut [u8]| executor.read_copied(train, half, region, data);
+        let regions = saved_regions(train, earlier, read)?;
+        Ok(Some(Checkpoint::new(self.progress(step), regions)))
+    }
+
+    /// Iterations done in the newest whole copy of the state on the host, as far as no iteration has failed since.
+    pub fn copied_step(&self) -> Option<u64> {
+        let of_share = self.share.as_ref().and_then(|share| share.newest());
+        of_share.map(|(step, _)| step).or(self.copied.map(|copied| copied.step))
+    }
+
+    /// Goes on from a checkpoint with the same numbers as if it had never been interrupted. Where the decay of the learning
+    /// rate is spread over more or fewer iterations than in the checkpoint's plan, its shape being the same, the iterations
+    /// from here on have the rates of the new plan. `path` is where the checkpoint came from, for errors.
+    ///
+    /// Of several workers only worker 0 resumes; the others have its state from it.
+    ///
+    /// Errors: it is of another network, batch, seed or rate (the message names what differs).
+    pub fn resume(&mut self, checkpoint: &Checkpoint, path: &Path) -> Result<(), RuntimeError> {
+        let fault = |why: String| Err(RuntimeError::Checkpoint { path: path.to_owned(), why });
+        let progress = &checkpoint.progress;
+        if let Some(difference) = progress.plan.difference(&self.plan) {
+            return fault(format!("is of another training run: {difference}"));
+        }
+        let wanted: Vec<_> = self.train.resident().iter().filter_map(|r| Some((saved_name(r)?, r))).collect();
+        for (name, region) in &wanted {
+            let Some(saved) = checkpoint.regions.iter().find(|r| r.name == *name) else {
+                return fault(format!("has no `{name}`; it is of another network"));
+            };
+            if !saved.shape.iter().map(|d| *d as u64).eq(region.shape.iter().copied()) {
+                let shapes = format!("{:?} in it and {:?} in the network", saved.shape, region.shape);
+                return fault(format!("has another shape of `{name}`: {shapes}"));
+            }
+        }
+        if let Some(extra) =
+            checkpoint.regions.iter().find(|r| wanted.iter().all(|(name, _)| *name != r.name))
+        {
+            return fault(format!("has `{}`, which the network has not", extra.name));
+        }
+        for (name, region) in wanted {
+            let saved = checkpoint.regions.iter().find(|r| r.name == name).expect("it was found just now");
+            self.executor.write_region(region, &saved.data)?;
+        }
+        self.step = progress.step;
+        (self.copied, self.copying) = (None, None);
+        if self.train.keeps_state() {
+            // Stamps of another training would say of a copy that is begun that it is whole.
+            Half::BOTH.into_iter().try_for_each(|half| self.executor.forget_copy(&self.train, half))?;
+        }
+        // What was read ahead is of other data, as far as anybody knows.
+        (self.feed, self.fed, self.filled) = (None, None, None);
+        self.data = progress.data.clone().map(|data| {
+            let per_epoch = data.samples / self.plan.samples_of_update();
+            (data, per_epoch)
+        });
+        if let Some(share) = &mut self.share {
+            share.part();
+        }
+        Ok(())
+    }
+}
+
+/// What a checkpoint holds of a program, region by region, in the memory of an earlier one: fresh memory costs as much time as
+/// the copy.
+fn saved_regions(
+    train: &Loaded,
+    earlier: Option<Checkpoint>,
+    mut read: impl FnMut(&Region, &mut [u8]) -> Result<(), RuntimeError>,
+) -> Result<Vec<SavedRegion>, RuntimeError> {
+    let mut earlier: HashMap<String, Vec<u8>> =
+        earlier.into_iter().flat_map(|e| e.regions).map(|r| (r.name, r.data)).collect();
+    let mut regions = Vec::new();
+    for region in train.resident() {
+        let Some(name) = saved_name(region) else { continue };
+        let mut data = earlier.remove(&name).unwrap_or_default();
+        data.resize(region.bytes().0 as usize, 0);
+        read(region, &mut data)?;
+        let shape = region.shape.iter().map(|d| *d as usize).collect();
+        regions.push(SavedRegion { name, shape, data });
+    }
+    Ok(regions)
+}
