@@ -50,9 +50,9 @@ def updating(state, bucket):
     return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(update)
 
 
-def waiting(_state, bucket):
+def waiting(group, bucket):
     """A communication hook that waits for the other ranks."""
-    dist.all_reduce(bucket.buffer())
+    dist.all_reduce(bucket.buffer(), group=group)
     done = torch.futures.Future()
     done.set_result(bucket.buffer() / dist.get_world_size())
     return done
@@ -466,10 +466,110 @@ def middle(hook=None):
     assert all(map(torch.equal, failing.run(), wanted))
 
 
-def gone():
-    """A rank that cannot take part in reducing any more is not waited for."""
+def unlike(hook=waiting):
+    """Ranks that cannot all hand over gradients in the middle of a step hand over none there, as a communication hook may wait
+    for the other ranks."""
+    name = f"rank {last()} of {dist.get_world_size()} ended the step for all: "
+    here = dist.get_rank() == last()
+    failing = Failing(bucket_cap_mb=0.001)
+    failing.model.register_comm_hook(None, hook)
+    wanted = failing.run()
+    watched = Watched(failing.step)
+
+    def runs(early):
+        assert all(map(torch.equal, failing.run(), wanted))
+        handed, given = watched.take()
+        assert handed == (given - 1 if early else 0) and given > 4, (handed, given)
+
+    def fails():
+        stands_in_for_run(failing.step, ValueError("of the user's"))
+        failing.fails(plimsoll.OtherRank, name + "ValueError: of the user's")
+        watched.take()
+
+    runs(early=True)
+    # One rank has a hook that runs as soon as a gradient is there.
+    seen = []
+    noting = (
+        next(failing.inner.parameters()).register_post_accumulate_grad_hook(seen.append) if here else None
+    )
+    runs(early=False)
+    assert len(seen) == here
+    fails()
+    if noting is not None:
+        noting.remove()
+    runs(early=True)
+    # One rank has gradients that the step adds to.
+    forget = failing.inner.zero_grad
+    failing.inner.zero_grad = lambda: forget(set_to_none=not here)
+    runs(early=False)
+    fails()
+    failing.inner.zero_grad = forget
+    runs(early=True)
+    fails()
+    runs(early=True)
+    # Within `no_sync` a hook on a gradient may wait for a rank that fails. That one goes on, as in eager.
+    parameter = next(failing.inner.parameters())
+    summing = parameter.register_post_accumulate_grad_hook(lambda p: dist.all_reduce(p.grad))
+    stands_in_for_run(failing.step, ValueError("of the user's"))
+    with failing.model.no_sync():
+        try:
+            failing.run()
+        except ValueError:
+            assert here
+            dist.all_reduce(torch.zeros_like(parameter))
+        else:
+            assert not here
+    summing.remove()
+    runs(early=True)
+
+
+class Either(nn.Module):
+    """Goes one way or the other, as its first number says."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.both, self.other = (nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x):
+        return self.both(self.one(x)) if x[0, 0] > 0 else self.other(self.both(x))
+
+
+def either():
+    """Each rank goes a way of its own, and a communication hook waits for the others: with the bits of eager."""
+    left = []
+    for planned in (False, True):
+        torch.manual_seed(0)
+        model = DistributedDataParallel(Either(), bucket_cap_mb=0.0001, find_unused_parameters=True)
+        model.register_comm_hook(None, waiting)
+
+        def loss(x, model=model):
+            return model(x).square().mean()
+
+        batches = [torch.full((4, 16), sign) for sign in (1.0, 1.0, 1.0, -1.0, 1.0, -1.0)]
+        if dist.get_rank() == last():
+            batches = [batches[0], *(-batch for batch in batches[1:])]
+
+        def step(x, loss=loss):
+            loss(x).backward()
+
+        if planned:
+            step = plimsoll.tune(loss, model, None, batches[0], "100%", "20GB/s", verify=0)
+        left.append([])
+        for batch in batches:
+            model.zero_grad()
+            step(batch)
+            left[-1] += [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+    eager, by_plan = left
+    assert all((a is None) == (b is None) for a, b in zip(eager, by_plan, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(eager, by_plan, strict=True) if a is not None)
+
+
+def gone(hook=None):
+    """A rank that cannot take part in reducing any more is not waited for, and waits for none that waits in a hook."""
     # In a group of its own, which is of no use afterwards.
     failing = Failing(bucket_cap_mb=0.001, group=dist.new_group())
+    if hook:
+        failing.model.register_comm_hook(failing.model.process_group, hook)
     failing.run()
 
     def fails(*_):
@@ -477,7 +577,17 @@ def gone():
 
     if dist.get_rank() == last():
         failing.step._reducing._hand_over = fails
-    failing.fails(plimsoll.DeviceError, "the GPU fell off")
+    if hook is None:
+        failing.fails(plimsoll.DeviceError, "the GPU fell off")
+        return
+    # As in eager, the others wait in the hook until the process has ended, and say so.
+    words = "the GPU fell off" if dist.get_rank() == last() else "by peer"
+    try:
+        failing.run()
+    except (plimsoll.DeviceError, RuntimeError) as error:
+        assert words in str(error), error
+    else:
+        raise AssertionError(f"rank {dist.get_rank()} went on")
 
 
 def short():
@@ -634,6 +744,9 @@ CASES = {
     "short": short,
     "middle": middle,
     "gone": gone,
+    "gone, waiting": lambda: gone(waiting),
+    "unlike": unlike,
+    "either": either,
     "middle, waiting": lambda: middle(waiting),
     "sharded": sharded,
     "buffers": lambda: compare("convolutions"),
