@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+from collections.abc import Callable
 
 ALIGNMENT: int
 
@@ -68,6 +69,7 @@ class Batches:
         seconds: float,
         error: float,
         host: int | None = None,
+        exchange: Callable[[int, Schedule], float] | None = None,
     ) -> list[Candidate]: ...
 
 class Candidate:
@@ -77,6 +79,8 @@ class Candidate:
     def batch(self) -> int: ...
     @property
     def seconds(self) -> float: ...
+    @property
+    def exchange_seconds(self) -> float: ...
     @property
     def peak_bytes(self) -> int: ...
     @property

@@ -11,7 +11,7 @@ import torch
 from . import _core, devices, outputs, recording
 from .errors import BadInput
 from .ops import tensors_in
-from .recorder import NOTHING_KNOWN, Known
+from .recorder import Known
 from .recording import Loss
 from .surroundings import host_generators_kept
 from .tape import Tape, to_document
@@ -65,23 +65,21 @@ def family(
     is_real: bool = True,
     sizes: tuple[int, int] = SMALL,
     tape_of: Callable[[Arguments], Tape] | None = None,
-) -> tuple[_core.Batches, Known]:
-    """The step at any batch, from recordings at two small ones or at `sizes`, and what the host reads in it.
+) -> tuple[_core.Batches, Tape]:
+    """The step at any batch, from recordings at two small ones or at `sizes`, and the recording at the larger one.
 
     With `adds` gradients are there to add to. Without `is_real` nothing is computed; no seconds and no scratch are known then.
     `tape_of` records a batch otherwise than as a whole.
     """
     texts = []
-    known = NOTHING_KNOWN
     for size in sizes:
         part = taken(sample, 0, size)
         if is_real:
             tape = recording.record(fn, model, part, adds) if tape_of is None else tape_of(part)
-            known = Known.of(tape)
         else:
             tape = recording.record_shapes(fn, model, part)
         texts.append(to_document(tape, name, size, state_bytes, is_rounded=False).text)
-    return _core.Batches(*texts), known
+    return _core.Batches(*texts), tape
 
 
 def steps(
@@ -91,25 +89,27 @@ def steps(
     state_bytes: int,
     adds: bool = False,
     tape_of: Callable[[Arguments], Tape] | None = None,
-) -> _core.Batches:
-    """The step at any batch, from recordings of the sample's batch and of half of it, where that is not too small; with `adds`
-    and `tape_of` as in `family`, whose small batches do for the latter: the sample's may fit no memory.
+) -> tuple[_core.Batches, Tape]:
+    """The step at any batch, from recordings of the sample's batch and of half of it, where that is not too small, and the
+    recording at the larger one; with `adds` and `tape_of` as in `family`, whose small batches do for the latter: the sample's
+    may fit no memory.
 
     Raises `BadInput` where tensors do not grow linearly with the batch.
     """
     size, name = size_of(sample), type(model).__name__
     sizes = (size // 2, size) if size >= SMALL[1] and tape_of is None else SMALL
-    found, known = family(fn, model, sample, state_bytes, name, adds=adds, sizes=sizes, tape_of=tape_of)
+    found, recorded = family(fn, model, sample, state_bytes, name, adds=adds, sizes=sizes, tape_of=tape_of)
     if adds:
-        return found  # it has the tensors of the step that sets gradients, and theirs, which do not grow
+        # It has the tensors of the step that sets gradients, and theirs, which do not grow.
+        return found, recorded
     double = 2 * sizes[1]
-    tape = recording.record_shapes(fn, model, taken(sample, 0, double), known)
+    tape = recording.record_shapes(fn, model, taken(sample, 0, double), Known.of(recorded))
     shapes = _core.Trace(to_document(tape, name, double, state_bytes).text)
     if found.bytes_at(double) != shapes.tensor_bytes():
         raise BadInput(
             "no batch is recommended: the step's tensors do not grow linearly with the batch. Try batches by hand"
         )
-    return found
+    return found, recorded
 
 
 def weights(losses: str, sizes: list[int]) -> list[float]:

@@ -29,6 +29,7 @@ from .torch_private import (
     accumulate_hooks,
     broadcast_buffers_next,
     expect_gradients,
+    has_communication_hook,
     is_sharded,
     version_of,
 )
@@ -134,6 +135,10 @@ class Reducing:
     reduced. So nothing may depend on gradients before the ranks agree. They are handed over earlier only where no gradient is
     there that they would be added to, where no hook of the user's runs for each gradient, and after a step that has shown that
     reducing leaves the parameters as they are: a plan that recomputes reads parameters later than eager does.
+
+    A communication hook may wait for the other ranks. With one, the ranks tell each other before each step whether they may
+    hand over gradients early, and do so only where all may: else one would wait in its hook for another that waits for it to
+    agree. They must hold back the same gradient then, so that none does where parameters may be unused.
     """
 
     def __init__(self, wrapper: DistributedDataParallel, ranks: Ranks) -> None:
@@ -153,16 +158,19 @@ class Reducing:
         """Runs a step of the module inside, and has the wrapper reduce its gradients or add them to those that are there.
 
         `arrived` gives what got a gradient in the step that ran, in that order. Raises on all ranks what one raises; gradients
-        are as they were then.
+        are as they were then. A step that reduces nothing raises it on this rank alone where a hook runs for each gradient: the
+        others may wait for this rank in such a hook, and would not come to agree.
         """
         given: list[Given] = []
         reduces = self._wrapper.require_backward_grad_sync
+        self._trained = [p for p in self._wrapper.module.parameters() if p.requires_grad]
+        has_hooks = any(map(accumulate_hooks, self._trained))
         without_its_own = contextlib.ExitStack()
 
         def run() -> torch.Tensor:
             # The step runs eager code, whose gradients are not for the reducer: it is told later what to expect.
             without_its_own.enter_context(self._wrapper.no_sync())
-            given.append(self._run(step, arrived, reduces))
+            given.append(self._run(step, arrived, reduces, has_hooks))
             return torch.empty(0)
 
         try:
@@ -170,7 +178,7 @@ class Reducing:
                 self._wrapper()
         except BaseException:
             # Ranks may have ended after unequally many steps; the next one begins alike on all.
-            broadcast_buffers_next(self._wrapper)
+            broadcast_buffers_next(self._wrapper, reduces or not has_hooks)
             raise
         if reduces:
             broadcast_buffers_next(self._wrapper)
@@ -199,13 +207,19 @@ class Reducing:
         return id(parameter) in self._taken
 
     def _run(
-        self, step: Callable[[], Given], arrived: Callable[[], list[torch.nn.Parameter]], reduces: bool
+        self,
+        step: Callable[[], Given],
+        arrived: Callable[[], list[torch.nn.Parameter]],
+        reduces: bool,
+        has_hooks: bool,
     ) -> Given:
-        trained = [p for p in self._wrapper.module.parameters() if p.requires_grad]
-        self._trained = trained
+        trained = self._trained
         there = [(parameter, parameter.grad) for parameter in trained]
-        may_fill = self._leaves_parameters and not any(map(accumulate_hooks, trained))
+        may_fill = self._leaves_parameters and not has_hooks
         self._is_early = reduces and may_fill and all(gradient is None for _, gradient in there)
+        if has_communication_hook(self._wrapper):
+            can = self._is_early and not self._wrapper.find_unused_parameters
+            may_fill = self._is_early = reduces and self._ranks.all_can(can)
         self._taken = set()
         for parameter in trained:
             parameter.grad = None
@@ -225,7 +239,8 @@ class Reducing:
                         self._hand_over(parameter, gradient)
                     left = left[-1:]
             except Exception as error:
-                self._fail(error, may_fill)
+                if reduces or not has_hooks:
+                    self._fail(error, may_fill)
                 raise
             if reduces:
                 self._ranks.agree(None, self.has_begun, end=self._end)
@@ -254,13 +269,16 @@ class Reducing:
         _accumulate(parameter, gradient)
 
     def _fail(self, error: Exception, may_fill: bool) -> None:
-        """Raises an error of this rank on all."""
+        """Tells the others an error of this rank, which is to be raised on all; or lets them find out when this process ends,
+        where they may wait for it in a communication hook that it cannot run."""
         can_end = True
         if may_fill:
             try:
                 self._fill()
             except Exception:  # such as a GPU that is gone; the error that is told says more
                 logger.exception("this rank cannot take part in reducing any more")
+                if has_communication_hook(self._wrapper):
+                    return  # ranks that wait for this one in the hook do not come to agree
                 can_end = False
         self._ranks.agree(error, self.has_begun, can_end, self._end)
 

@@ -14,22 +14,25 @@ from torch.nn.parallel import DistributedDataParallel
 
 from . import _core
 from .interconnect import Interconnect
-from .planned import Planned
+from .tape import Tape
 from .torch_private import buckets_of
 
 
 def of(
-    wrapper: DistributedDataParallel, planned: Planned, interconnect: Interconnect, is_whole: bool
+    wrapper: DistributedDataParallel,
+    tape: Tape,
+    schedule: _core.Schedule,
+    interconnect: Interconnect,
+    is_early: bool,
 ) -> _core.Exchange | None:
-    """What the ranks exchange in a step, or in the last part of one that is not `is_whole`; none for one process, and where
-    there is nothing to reduce."""
+    """What the ranks exchange in a step by a schedule, whose gradients are handed over as soon as they are complete where that
+    `is_early`, and at the end of the step where it is not; none for one process, and where there is nothing to reduce."""
     ranks = dist.get_world_size(wrapper.process_group)
-    complete = planned.tape.completions()
+    complete = tape.completions()
     if ranks < 2 or not complete:
         return None
-    parameters = [planned.tape.gradients[number][0] for number, _ in complete]
-    last = len(planned.tape.calls) - 1
-    is_early = is_whole and planned.program.hands_over
+    parameters = [tape.gradients[number][0] for number, _ in complete]
+    last = len(tape.calls) - 1
     after = [call if is_early else last for _, call in complete]
     after[-1] = last  # it is handed over once the ranks have agreed
     buckets = [
@@ -40,7 +43,7 @@ def of(
     full = [max(op for _, op in buckets[: number + 1]) for number in range(len(buckets))]
     staged = parameters[0].device.type == "cuda" and dist.get_backend(wrapper.process_group) == "gloo"
     return _core.Exchange(
-        planned.program.schedule,
+        schedule,
         [(size, op) for (size, _), op in zip(buckets, full, strict=True)],
         ranks,
         interconnect.bytes_per_second,

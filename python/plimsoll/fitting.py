@@ -16,7 +16,7 @@ from . import _core, batches, devices, planning, recording
 from ._core import show_bytes
 from .errors import BadInput, NoPlan, Refused
 from .link import Link
-from .recorder import NOTHING_KNOWN
+from .recorder import NOTHING_KNOWN, Known
 from .recording import Loss
 from .tape import aligned, to_document
 
@@ -117,7 +117,9 @@ def fits(
     known = NOTHING_KNOWN
     why = ""
     try:
-        family, known = batches.family(fn, model, batch, state, name, is_real=is_real)
+        family, tape = batches.family(fn, model, batch, state, name, is_real=is_real)
+        if is_real:
+            known = Known.of(tape)
     except (Refused, BadInput):
         raise
     except Exception as error:  # the user's code, which may know one batch size only

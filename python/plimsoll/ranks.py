@@ -7,8 +7,9 @@ others say so.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -91,19 +92,43 @@ class Ranks:
         A rank may have `begun` what all must end. Where one has and another failed, each calls its `end` first, which is told
         whether all ranks can.
         """
-        flag = torch.tensor([FAILED if error is not None else TOLD if self._news else RAN], device="cpu")
-        reports: list[Report | None] = [None] * self._size
+        if self._most(FAILED if error is not None else TOLD if self._news else RAN, error) != RAN:
+            self._hear(error, begun, can_end, end)
+
+    def all_can(self, can: bool) -> bool:
+        """Whether all ranks can do something, before any of them does it. Raises on all ranks what has failed on one since they
+        last agreed."""
+        most = self._most(RAN if can else TOLD, None)
+        if most == FAILED:
+            self._hear(None, begun=False, can_end=True, end=None)
+        return most == RAN
+
+    def _most(self, flag: int, error: Exception | None) -> int:
+        """The most that a rank has to say."""
+        most = torch.tensor([flag], device="cpu")
+        with self._heard(error):
+            dist.all_reduce(most, dist.ReduceOp.MAX, self._group)
+        return int(most.item())
+
+    @contextlib.contextmanager
+    def _heard(self, error: Exception | None) -> Iterator[None]:
+        """Within it the ranks talk. Where another has ended, an error of this rank is raised all the same."""
         try:
-            dist.all_reduce(flag, dist.ReduceOp.MAX, self._group)
-            if flag.item() == RAN:
-                return
-            dist.all_gather_object(reports, self._report(error, begun, can_end), self._group)
+            yield
         except RuntimeError as gone:
             if error is not None:
                 raise error from None
             raise errors.OtherRank(
                 f"another rank has ended and said nothing ({_first_line(gone)}): look at what it printed last"
             ) from gone
+
+    def _hear(
+        self, error: Exception | None, begun: bool, can_end: bool, end: Callable[[bool], None] | None
+    ) -> None:
+        """Takes what the ranks have to say: logs the news, raises what failed."""
+        reports: list[Report | None] = [None] * self._size
+        with self._heard(error):
+            dist.all_gather_object(reports, self._report(error, begun, can_end), self._group)
         self._news.clear()
         there = [report for report in reports if report is not None]
         for report in there:

@@ -318,7 +318,9 @@ class Step:
         """The same, of a batch that runs as a whole, or of the last part of one."""
         if self._replica is None or self._interconnect is None:
             return None
-        return exchange.of(self._replica, self._current(), self._interconnect, is_whole)
+        program = self._current().program
+        is_early = is_whole and program.hands_over
+        return exchange.of(self._replica, program.tape, program.schedule, self._interconnect, is_early)
 
     @property
     def predicted_seconds(self) -> float | None:

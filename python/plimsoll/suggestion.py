@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from . import _core, batches, devices, distributed, explaining, planning
+from . import _core, batches, capturing, devices, distributed, exchange, explaining, planning
 from ._core import show_bytes, show_seconds
 from .batches import PLAN_SECONDS, PREDICTED_WITHIN, size_of, taken
 from .devices import Device
@@ -67,7 +67,8 @@ class Tried:
     why_not: str
     """Why it was not run; empty where it was."""
     exchange_seconds: float = 0.0
-    """What exchanging the gradients between ranks adds, predicted where it was run; the candidates are judged with it."""
+    """What exchanging gradients between ranks adds to these seconds: once for all parts, predicted. Candidates are judged with
+    it; 0 in one process."""
 
     @property
     def samples(self) -> int:
@@ -308,9 +309,8 @@ def _found(
             except BadInput:
                 losses = "neither"
         tried: list[tuple[_core.Candidate, Tried]] = []
-        for candidate in _candidates(
-            *inner, _beside(model, optimizer), sample, options, keep_batch, losses, only
-        ):
+        beside = _beside(model, optimizer)
+        for candidate in _candidates(fn, model, beside, sample, options, keep_batch, losses, only):
             ran = sum(one.seconds is not None for _, one in tried)
             why_not = LATER
             if ran < MOST_RUN:
@@ -378,28 +378,32 @@ def _candidates(
     assert isinstance(budget, int)
     assert isinstance(link, Link)
     assert not isinstance(host, str)
+    inner = (distributed.inner_of(model, fn), distributed.module_of(model))
+
+    def parts_of(batch: int) -> int:
+        return size // batch if keep_batch else 1
 
     def in_pieces(adds: bool) -> Callable[[tuple[Any, ...]], Tape] | None:
         if not options.in_pieces:
             return None
-        return lambda part: planning.record_in_pieces(fn, model, part, state, budget, adds).tape
+        return lambda part: planning.record_in_pieces(*inner, part, state, budget, adds).tape
 
-    def fastest(steps: _core.Batches, among: list[int]) -> list[_Candidate]:
+    def fastest(steps: _core.Batches, tape: Tape, among: list[int]) -> list[_Candidate]:
         limits = (batches.LARGEST, among, *link.rates, PLAN_SECONDS, PREDICTED_WITHIN, host)
         return [
-            _Candidate(plan, size // plan.batch if keep_batch else 1, steps.at(plan.batch).peak_bytes)
-            for plan in steps.fastest(budget, *limits)
+            _Candidate(plan, parts_of(plan.batch), steps.at(plan.batch).peak_bytes)
+            for plan in steps.fastest(budget, *limits, _exchanging(model, tape, options, parts_of))
         ]
 
-    steps = batches.steps(fn, model, sample, state, tape_of=in_pieces(False))
-    own = fastest(steps, [size]) if only in (None, size) else []
+    steps, tape = batches.steps(*inner, sample, state, tape_of=in_pieces(False))
+    own = fastest(steps, tape, [size]) if only in (None, size) else []
     if not keep_batch:
-        others = fastest(steps, [] if only is None else [only])
+        others = fastest(steps, tape, [] if only is None else [only])
     elif is_split:
         # All parts of a batch but the first add to the gradients of those before, which takes more.
-        steps = batches.steps(fn, model, sample, state, adds=True, tape_of=in_pieces(True))
+        steps, tape = batches.steps(*inner, sample, state, adds=True, tape_of=in_pieces(True))
         parts = [size // n for n in range(2, size + 1) if size % n == 0]
-        others = fastest(steps, [part for part in parts if only in (None, part)])
+        others = fastest(steps, tape, [part for part in parts if only in (None, part)])
     else:
         others = []
     # First what is predicted to be the best, then what the user has, or what is nearest to it; then the others.
@@ -421,6 +425,26 @@ def _candidates(
     return sorted(distinct.values(), key=found.index)
 
 
+def _exchanging(
+    model: torch.nn.Module, tape: Tape, options: Options, parts_of: Callable[[int], int]
+) -> Callable[[int, _core.Schedule], float] | None:
+    """What exchanging gradients adds to one call of the step, in seconds, by its batch and its schedule: an update exchanges
+    them once, in the last of its parts, and each has its share. None where nothing is exchanged, or nothing known of the
+    network."""
+    replica, network = distributed.replica_of(model), Interconnect.parse(options.interconnect)
+    if replica is None or network is None:
+        return None
+    graphs = devices.of(replica.module).graphs
+
+    def added_seconds(batch: int, schedule: _core.Schedule) -> float:
+        parts = parts_of(batch)
+        is_call_by_call = graphs is None or capturing.obstacle(tape, schedule) is not None
+        there = exchange.of(replica, tape, schedule, network, is_early=parts == 1 and is_call_by_call)
+        return 0.0 if there is None else there.exposed_seconds / parts
+
+    return added_seconds
+
+
 def _too_large(candidate: _Candidate, device: Device) -> str:
     """Why a candidate is not run on this machine; empty where it can be."""
     free = device.free_bytes()
@@ -435,6 +459,7 @@ def _predicted(candidate: _Candidate, why_not: str) -> Tried:
         batch=plan.batch,
         accumulation=parts,
         predicted_seconds=plan.seconds * parts,
+        exchange_seconds=plan.exchange_seconds * parts,
         seconds=None,
         scatter=math.nan,
         peak_bytes=plan.peak_bytes,

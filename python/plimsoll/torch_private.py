@@ -46,6 +46,7 @@ __all__ = [
     "flops_of",
     "global_hooks",
     "gradient_hooks",
+    "has_communication_hook",
     "has_hooks",
     "held_by",
     "hooks_of",
@@ -105,9 +106,10 @@ def flops_of(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], ou
     return int(count(*args, **kwargs, out_val=out)) if count else 0
 
 
-def broadcast_buffers_next(wrapper: torch.nn.Module) -> None:
-    """Has `DistributedDataParallel` broadcast buffers before its next forward pass, as after a step that reduced gradients."""
-    vars(wrapper)["require_forward_param_sync"] = True
+def broadcast_buffers_next(wrapper: torch.nn.Module, is_due: bool = True) -> None:
+    """Has `DistributedDataParallel` broadcast buffers before its next forward pass, as after a step that reduced gradients, or
+    not, as after another."""
+    vars(wrapper)["require_forward_param_sync"] = is_due
 
 
 def abort(group: Any) -> None:
@@ -125,6 +127,11 @@ def buckets_of(wrapper: Any, parameters: list[torch.nn.Parameter]) -> list[list[
     assign = torch.distributed._compute_bucket_assignment_by_size
     buckets, _ = assign([*parameters], [first, cap], [False] * count, list(range(count)))
     return [list(bucket) for bucket in buckets]
+
+
+def has_communication_hook(wrapper: Any) -> bool:
+    """Whether gradients of a `DistributedDataParallel` are reduced by a hook that is written in Python."""
+    return bool(wrapper._comm_hooks)
 
 
 def expect_gradients(wrapper: Any, parameters: list[torch.nn.Parameter]) -> None:

@@ -4,6 +4,7 @@
 //! its caller finds out, by the shapes of a third recording ([`Batches::bytes_at`]). The search itself is the tuner's.
 
 use crate::errors::BadInput;
+use crate::schedule::Schedule;
 use crate::trace::{Trace, link_of, plan_within};
 use plimsoll_ir::program::STORAGE_ALIGNMENT;
 use plimsoll_ir::schedule::Link;
@@ -107,7 +108,12 @@ impl Batches {
     /// none where no plan is found. Looked for among `among`, or where that is empty, up to `limit`. Of batches that are
     /// equally fast within 1 % the one that swaps and recomputes least counts as the fastest, then the smallest. A batch that
     /// swaps counts as faster than one that keeps everything only by more than `error`. `host` is as in `largest`.
-    #[pyo3(signature = (budget, limit, among, offload_rate, prefetch_rate, half_duplex, seconds, error, host=None))]
+    ///
+    /// `exchange` is called with a batch and its schedule, and gives the seconds that exchanging gradients between ranks adds
+    /// to one iteration; an exception that it raises is raised here. Without it nothing is exchanged.
+    #[pyo3(signature = (
+        budget, limit, among, offload_rate, prefetch_rate, half_duplex, seconds, error, host=None, exchange=None
+    ))]
     #[allow(clippy::too_many_arguments)]
     fn fastest(
         &self,
@@ -121,6 +127,7 @@ impl Batches {
         seconds: f64,
         error: f64,
         host: Option<u64>,
+        exchange: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Vec<Candidate>> {
         let limits = limits(budget, offload_rate, prefetch_rate, half_duplex, seconds, host)?;
         let at = |batch: u64| self.trace_at(batch).memory();
@@ -141,18 +148,12 @@ impl Batches {
             let trace = self.trace_at(batch);
             let from = near.map(Planned::earlier).transpose();
             let from = from.map_err(|error| BadInput::new_err(error.to_string()))?;
-            let found = plan(py, &trace, &limits, from.as_ref())?;
-            Ok::<_, PyErr>(found.map(|plan| {
-                let makespan = simulate(&trace, &plan.schedule).makespan();
-                Planned {
-                    trace,
-                    schedule: plan.schedule,
-                    makespan,
-                    log: SearchLog::default(),
-                    sharing: Sharing::ALONE,
-                    carried: from.is_some(),
-                }
-            }))
+            let Some(plan) = plan(py, &trace, &limits, from.as_ref())? else { return Ok::<_, PyErr>(None) };
+            let makespan = simulate(&trace, &plan.schedule).makespan();
+            let schedule = plan.schedule.clone();
+            let sharing = sharing(&trace, plan, exchange)?;
+            let (log, carried) = (SearchLog::default(), from.is_some());
+            Ok(Some(Planned { trace, schedule, makespan, log, sharing, carried }))
         };
         let found = if among.is_empty() {
             search(request, &error_at, &mut plan_at)
@@ -187,10 +188,16 @@ impl Candidate {
         self.inner.batch
     }
 
-    /// One iteration.
+    /// One iteration, without what exchanging gradients adds.
     #[getter]
     fn seconds(&self) -> f64 {
         self.inner.iteration.0
+    }
+
+    /// What exchanging gradients between ranks adds to it, in seconds; 0 where nothing is exchanged.
+    #[getter]
+    fn exchange_seconds(&self) -> f64 {
+        self.inner.sharing.exchange.0
     }
 
     /// What the device holds.
@@ -267,6 +274,13 @@ fn plan(
         Outcome::Planned(plan) => Ok(Some(plan)),
         Outcome::Infeasible(_) => Ok(None),
     }
+}
+
+/// What exchanging gradients adds to an iteration by a plan, as a function of Python's says; one rank alone without it.
+fn sharing(trace: &trace::Trace, plan: Plan, exchange: Option<&Bound<'_, PyAny>>) -> PyResult<Sharing> {
+    let Some(exchange) = exchange else { return Ok(Sharing::ALONE) };
+    let seconds = exchange.call1((trace.batch, Schedule::new(trace, plan)?))?.extract()?;
+    Ok(Sharing { exchange: Seconds(seconds), ..Sharing::ALONE })
 }
 
 impl Batches {

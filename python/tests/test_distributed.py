@@ -30,6 +30,10 @@ def test_two_processes_leave_the_bits_of_eager_sharded_models_too_and_recommend_
     run(2, "buffers", "accumulated", "refused", "sharded", "agreed", "short", "middle", "batch", "exchanged")
 
 
+def test_ranks_whose_communication_hook_waits_for_the_others_do_not_wait_for_each_other():
+    run(2, "unlike", "either", "gone, waiting")
+
+
 def test_what_ends_a_step_on_one_rank_of_three_ends_it_on_all():
     run(3, "agreed", "short", "middle", "middle, waiting", "gone")
 

@@ -6,8 +6,9 @@ import pytest
 from networks import build
 
 import plimsoll
-from plimsoll import _core
+from plimsoll import _core, batches, recording
 from plimsoll.interconnect import Interconnect
+from plimsoll.tape import to_document
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +52,62 @@ def test_a_staged_exchange_uses_the_device_s_link_as_well(schedule):
     last = ops_of(schedule) - 1
     plain, staged = (_core.Exchange(schedule, [(4096, last)], 2, 1e3, 0.0, s) for s in (False, True))
     assert staged.exposed_seconds == pytest.approx(plain.exposed_seconds + 2 * 4096 / 1e6)
+
+
+@pytest.fixture(scope="module")
+def proportional():
+    """A step at any batch, whose ops take a millisecond for each sample: every batch trains as many samples a second."""
+    task = build("mlp")
+    texts = []
+    for size in (2, 4):
+        tape = recording.record(task.loss, task.model, batches.taken(task.batches[0], 0, size))
+        document = json.loads(to_document(tape, "mlp", size, 0, is_rounded=False).text)
+        for op in document["ops"]:
+            op["seconds"] = size / 1000
+        texts.append(json.dumps(document))
+    return _core.Batches(*texts)
+
+
+def fastest(batches, exchange=None, among=()):
+    return batches.fastest(1 << 30, 8, [*among], 1e9, 1e9, False, 2.0, 0.05, exchange=exchange)
+
+
+def test_of_equally_fast_batches_a_slow_exchange_makes_the_largest_the_fastest(proportional):
+    ranks, size, rate, latency = 2, 6000, 1e4, 1e-3
+
+    def added(batch, schedule):
+        last = ops_of(schedule) - 1
+        return _core.Exchange(schedule, [(size, last)], ranks, rate, latency, False).exposed_seconds
+
+    alone, between = fastest(proportional), fastest(proportional, added)
+    assert (alone[0].batch, between[0].batch) == (1, 8)
+    assert [one.batch for one in between] == [8, 7, 6, 5, 4, 3, 2, 1]
+    assert all(one.exchange_seconds == 0 for one in alone)
+    assert [one.exchange_seconds for one in between] == pytest.approx([2 * (size / 2 / rate + latency)] * 8)
+    seconds = {one.batch: one.seconds for one in alone}
+    assert all(one.seconds == seconds[one.batch] for one in between)
+
+
+def test_an_exchange_is_simulated_beside_the_schedule_of_each_batch(proportional):
+    """The rest of a larger batch covers more of it."""
+    ops = len(proportional.at(1))
+    hidden = 3  # milliseconds, of which the last op covers one for each sample
+
+    def added(batch, schedule):
+        assert ops_of(schedule) == ops
+        assert schedule.makespan_seconds == pytest.approx(batch * ops / 1000)
+        return _core.Exchange(schedule, [(1000, ops - 2)], 2, 1e6 / hidden, 0.0, False).exposed_seconds
+
+    found = {one.batch: one.exchange_seconds for one in fastest(proportional, added, range(1, 9))}
+    assert found == pytest.approx({batch: max(0, hidden - batch) / 1000 for batch in range(1, 9)})
+
+
+def test_what_an_exchange_raises_is_raised(proportional):
+    def added(batch, schedule):
+        raise KeyError(batch)
+
+    with pytest.raises(KeyError):
+        fastest(proportional, added)
 
 
 @pytest.mark.parametrize(
