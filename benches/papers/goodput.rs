@@ -7,8 +7,7 @@ use crate::table::{Table, percent};
 use plimsoll::ir::Seconds;
 use plimsoll::tuner::goodput::{best_passes, efficiency};
 
-/// Gradient noise scales, in samples. They grow as a network learns; for ImageNet some thousands were measured (McCandlish et al.
-/// 2018, figure 4).
+/// Gradient noise scales, in samples. They grow as a network learns.
 const NOISE: [f64; 4] = [100.0, 300.0, 1000.0, 10_000.0];
 
 /// The update whose learning rate is known, in samples.
@@ -100,8 +99,8 @@ pub fn updates(_: &Scale) -> Table {
         }
     }
     table.note(
-        "Where the noise scale is large, every image counts, and workers make several passes of AccUDNN's batch for one exchange. \
-         Where it is small, the largest batch has the most images/s and not the most progress.",
+        "Where the noise scale is large, every image counts, and workers make several passes of AccUDNN's batch for one \
+         exchange. Where it is small, the largest batch has the most images/s and not the most progress.",
     );
     table
 }

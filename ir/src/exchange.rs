@@ -6,8 +6,8 @@
 //! of `trace/1` or `schedule/1` changes.
 //!
 //! On its way a piece passes five stages: it is pushed over the link to the host, reduced and gathered over the
-//! interconnect, what its update overwrites is kept on the host, and it is pulled back over the link. [`update::simulate_update`] says how long an update takes with that, and
-//! [`update::bound`] how long it takes at least.
+//! interconnect; what its update overwrites is kept on the host, and it is pulled back over the link.
+//! [`update::simulate_update`] says how long an update takes with that, and [`update::bound`] how long it takes at least.
 //!
 //! What it deliberately does not do: model the additions of a sum, or workers that differ. Every worker has this schedule;
 //! where they differ, the slowest says how long an update takes.

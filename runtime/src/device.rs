@@ -381,8 +381,8 @@ pub trait Device: Send {
     /// Enqueues a wait for an event whose recording was enqueued earlier in this iteration.
     fn wait(&mut self, stream: Stream, event: EventId);
 
-    /// Lets what was enqueued begin, if it has not yet, and ends a capture: one hand-over for the whole iteration, or one for each
-    /// of its parts where it is no capture. [`Device::synchronise`] does it too.
+    /// Lets what was enqueued begin, if it has not yet, and ends a capture: one hand-over for the whole iteration, or one for
+    /// each of its parts where it is no capture. [`Device::synchronise`] does it too.
     fn submit(&mut self) {}
 
     /// Waits until all streams are idle. The first failure of the iteration comes out here.

@@ -83,6 +83,16 @@ fn every_gradient_travels_once_between_who_completes_it_and_who_waits() {
                 }
             }
             assert_eq!(exchange.bytes, Bytes(at), "{name}");
+            // Where the next pass waits, all that updates overwrite is kept: parameters, and what the optimizer has of them.
+            let is_overwritten =
+                |role: Role| !is_summed(role) && !matches!(role, Role::Hyper | Role::Metrics);
+            let overwritten = program.resident.iter().filter(|region| is_overwritten(region.role));
+            let kept = if matches!(overlap, Overlap::Forward(_)) {
+                overwritten.map(|region| region.bytes()).sum()
+            } else {
+                Bytes::ZERO
+            };
+            assert_eq!(exchange.pieces.iter().map(|piece| piece.kept).sum::<Bytes>(), kept, "{name}");
         }
     }
 }

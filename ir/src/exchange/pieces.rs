@@ -90,11 +90,12 @@ fn needed(program: &Program, region: &Region, overlap: Overlap) -> Option<OpId> 
 
 /// What the updates by a gradient overwrite: parameters, and what the optimizer keeps of them.
 fn overwritten(program: &Program, gradient: &Region) -> Bytes {
-    let is_overwritten = |region: &&Region| {
-        let written = touching(region, Access::writes);
-        reads(program, gradient, Phase::Update).any(|op| written(program, op.index()))
-    };
-    program.resident.iter().filter(is_overwritten).map(Region::bytes).sum()
+    let updates = reads(program, gradient, Phase::Update);
+    let operands = updates.flat_map(|op| program.kernels[op.index()].specified());
+    let written = operands.filter(|(_, spec)| spec.access.writes());
+    let regions = program.resident.iter().filter(|region| region.bytes() > Bytes::ZERO);
+    let region = |operand| regions.clone().find(|region| operand == Operand::Resident(region.offset));
+    written.filter_map(|(operand, _)| region(operand)).map(Region::bytes).sum()
 }
 
 /// The ops before the updates that write a region.

@@ -2,8 +2,8 @@
 //!
 //! The idea: the schedule's three streams and the pieces of the gradients share four servers, which do one thing at a time:
 //! the kernels, the link out, the link in and the interconnect. A push, and what is kept, share the link out with the swap-out
-//! stream, a pull the link in with the swap-in stream. A server that is free takes what has been ready for it: a command of the schedule
-//! before a piece, a piece whose sum is needed sooner before one needed later. Iteration follows iteration until they
+//! stream, a pull the link in with the swap-in stream. A server that is free takes what has been ready for it: a command of the
+//! schedule before a piece, a piece whose sum is needed sooner before one needed later. Iteration follows iteration until they
 //! repeat, since a sum that only the next forward pass needs may still be on its way when an iteration ends.
 //!
 //! Without pieces it gives the times of [`simulate`], to the bit.

@@ -3,8 +3,9 @@
 //! One device allocation holds the resident part and the pool, one pinned mapping what is offloaded and the copies of the
 //! state; three streams run kernels and copies, and a whole iteration is captured as one CUDA graph and replayed
 //! (`graph.rs`). Iterations of workers that train together are no graphs, and a fourth stream reads what one has completed
-//! while it goes on, and writes what it needs next (`beside.rs`). Kernels are the CUDA C of `kernels/`, compiled by NVRTC for the device at hand and kept in the user's
-//! cache. Nothing of CUDA is linked: a machine without it is told so by [`CudaDevice::open`], in one message.
+//! while it goes on, and writes what it needs next (`beside.rs`). Kernels are the CUDA C of `kernels/`, compiled by NVRTC for
+//! the device at hand and kept in the user's cache. Nothing of CUDA is linked: a machine without it is told so by
+//! [`CudaDevice::open`], in one message.
 //!
 //! What it deliberately does not do: allocate, use the default stream, or wait for the device while an iteration is
 //! enqueued. It reports what a stream failed at no sooner than [`Device::synchronise`], as the driver does.
