@@ -7,7 +7,9 @@ use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::{Bytes, BytesPerSecond, Float, Precision};
 use plimsoll_runtime::cuda;
-use plimsoll_runtime::{Cpu, CpuOptions, CudaDevice, CudaOptions, Device, DeviceFacts, Kernels};
+use plimsoll_runtime::{
+    Cpu, CpuOptions, CudaDevice, CudaOptions, Device, DeviceFacts, Kernels, RuntimeError,
+};
 use plimsoll_tuner::model::devices::{Modelled, Sheet};
 use std::rc::Rc;
 
@@ -207,7 +209,7 @@ impl Setup {
         if found != wanted {
             return Err(SetupError::OtherGpu { number, found, wanted }.into());
         }
-        Ok(Box::new(gpu.open.another()?.without_graphs()))
+        Ok(Box::new(gpu.open.another()?.without_graphs().map_err(RuntimeError::Device)?))
     }
 }
 

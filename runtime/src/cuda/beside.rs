@@ -27,7 +27,8 @@ pub(super) struct Way {
 }
 
 impl Way {
-    fn new(context: &Arc<Context>, node: Option<u32>) -> Result<Way, DeviceError> {
+    /// By pinned memory on a memory node of the host where one is named.
+    pub(super) fn new(context: &Arc<Context>, node: Option<u32>) -> Result<Way, DeviceError> {
         let pinned = pinned_memory(context, Bytes((AT_ONCE + IN_ORDER) as u64), node)?;
         let pinned = pinned.expect("it is of some bytes");
         Ok(Way { stream: CudaStream::new(context)?, pinned, taken: 0 })
@@ -92,39 +93,35 @@ impl Way {
 
 impl CudaDevice {
     /// The address of a range, and the way to it, unless the iteration has failed.
-    fn way(&mut self, offset: Bytes, length: usize) -> Result<(u64, &mut Way), DeviceError> {
+    fn way(&mut self, offset: Bytes, length: usize) -> Result<(u64, &mut Way, &CudaStream), DeviceError> {
         in_range(offset, Bytes(length as u64), self.memory.layout().device())?;
         if let Some(failure) = &self.now.failure {
             return Err(failure.clone());
         }
         self.gpu.context.enter()?;
-        let way = match &mut self.way {
-            Some(way) => way,
-            none => none.insert(Way::new(&self.gpu.context, self.node)?),
-        };
-        Ok((self.memory.device(offset), way))
+        let way = self.way.as_mut().expect("who has none is asked for none");
+        Ok((self.memory.device(offset), way, self.streams.compute()))
     }
 }
 
 impl Beside for CudaDevice {
     fn read_beside(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
-        let (address, way) = self.way(offset, data.len())?;
+        let (address, way, _) = self.way(offset, data.len())?;
         // SAFETY: the range was checked, and no command that is still to run writes it.
         unsafe { way.read(address, data) }
     }
 
     fn write_beside(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
-        let (address, way) = self.way(offset, data.len())?;
+        let (address, way, _) = self.way(offset, data.len())?;
         // SAFETY: the range was checked, and no command that was enqueued touches it; what is enqueued later finds it written.
         unsafe { way.write(address, data) }
     }
 
     fn write_in_order(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
+        // Where nothing has failed, the update that is held back is before it.
         self.way(offset, data.len())?;
-        // It is before the write.
         self.launch_update()?;
-        let (address, stream) = (self.memory.device(offset), self.streams.compute());
-        let way = self.way.as_mut().expect("it is there by now");
+        let (address, way, stream) = self.way(offset, data.len())?;
         // SAFETY: the range was checked, and the device gives no memory back before its streams are idle.
         unsafe { way.write_on(stream, address, data) }
     }

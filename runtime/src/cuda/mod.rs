@@ -160,7 +160,7 @@ pub struct CudaDevice {
     /// The addresses of the launch that is enqueued.
     addresses: Vec<u64>,
     memory: Memory,
-    /// For what is read and written beside an iteration; none before something is.
+    /// For what is read and written beside an iteration; none of a device whose iterations may be graphs.
     way: Option<Way>,
     streams: Streams,
     gpu: Arc<Gpu>,
@@ -245,10 +245,13 @@ impl CudaDevice {
         CudaDevice::on(Arc::clone(&self.gpu), self.facts.clone(), self.node, self.iterations.graphs())
     }
 
-    /// The same; its iterations are never graphs, so that what they complete can be read before they end.
-    pub fn without_graphs(mut self) -> CudaDevice {
+    /// The same; its iterations are never graphs, so that what they complete can be read before they end, and what they need
+    /// written. For this it has some mebibytes of pinned memory besides what is allocated.
+    pub fn without_graphs(mut self) -> Result<CudaDevice, DeviceError> {
+        self.gpu.context.enter()?;
         self.iterations = Iterations::new(false);
-        self
+        self.way = Some(Way::new(&self.gpu.context, self.node)?);
+        Ok(self)
     }
 
     fn on(
@@ -712,9 +715,9 @@ impl Device for CudaDevice {
         Ok(stream.synchronise()?)
     }
 
-    /// An event of a graph says nothing while the graph runs: there the end of the iteration is waited for.
+    /// An event of a graph says nothing while the graph runs: the end of an iteration that may be one is waited for.
     fn read_behind(&mut self, event: EventId, offset: Bytes, data: &mut [u8]) -> Result<bool, DeviceError> {
-        if self.iterations.graphs() || self.now.failure.is_some() {
+        if self.way.is_none() || self.now.failure.is_some() {
             self.synchronise()?;
             return self.read(offset, data).map(|()| true);
         }
@@ -727,9 +730,8 @@ impl Device for CudaDevice {
         Ok(true)
     }
 
-    /// A graph is launched whole.
     fn beside(&mut self) -> Option<&mut dyn Beside> {
-        if self.iterations.graphs() { None } else { Some(self) }
+        if self.way.is_some() { Some(self) } else { None }
     }
 
     fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], DeviceError> {

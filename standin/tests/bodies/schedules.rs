@@ -270,7 +270,7 @@ fn workers_train_to_the_bits_of_one() {
         let expected = bits(&one(true));
         for pace in place.paces(n) {
             place.set(&pace);
-            let device = || place.device(true).without_graphs();
+            let device = || place.device(true).without_graphs().expect("there is memory");
             let several = || shared(&network, &program, &schedule, threads(2), device);
             let mut found = BTreeMap::new();
             let calls = place.counted(|| found = bits(&several()));
