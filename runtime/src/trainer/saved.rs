@@ -30,7 +30,7 @@ impl Trainer {
     }
 
     /// The state after the last finished iteration, from its copy on the host: it is there also where the device is lost.
-    /// None where nothing was finished yet, or where the program was loaded without ([`Executor::load_keeping_state`]).
+    /// None where nothing was finished yet, or where the program was loaded without ([`crate::Executor::load_keeping_state`]).
     ///
     /// Of a worker it is the state before the last update that was made beside a pass, or before the one that precedes it.
     ///
