@@ -4,7 +4,7 @@
 use crate::common::{planned, request};
 use plimsoll_ir::exchange::update::{bound, simulate_update};
 use plimsoll_ir::exchange::{Exchange, Form, Interconnect, Overlap};
-use plimsoll_ir::program::{Access, Operand, Program, Role};
+use plimsoll_ir::program::{Access, Operand, Program, Region, Role};
 use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::trace::Phase;
 use plimsoll_ir::{Bytes, Document, OpId, Seconds};
@@ -88,7 +88,7 @@ fn every_gradient_travels_once_between_who_completes_it_and_who_waits() {
                 |role: Role| !is_summed(role) && !matches!(role, Role::Hyper | Role::Metrics);
             let overwritten = program.resident.iter().filter(|region| is_overwritten(region.role));
             let kept = if matches!(overlap, Overlap::Forward(_)) {
-                overwritten.map(|region| region.bytes()).sum()
+                overwritten.map(Region::bytes).sum()
             } else {
                 Bytes::ZERO
             };
