@@ -385,13 +385,13 @@ fn any_schedule_with_any_exchange() {
         let least = bound(&trace, &schedule, &exchange);
         assert!(least.0 <= update.seconds.0 * (1.0 + 1e-9), "seed {seed}: {least} bounds {}", update.seconds);
         if has_first {
-            // Hardly anything is slower than an update that waits for all.
+            // Hardly anything is much slower than an update that waits for all: what is kept may stand before a push.
             let mut waits = exchange.clone();
             let last = OpId::new(trace.ops.len() - 1);
             waits.pieces.iter_mut().filter(|piece| piece.carried()).for_each(|piece| piece.needed = last);
             if waits.check(&trace, &schedule).is_ok() {
                 let (carried, waits) = (update.seconds, simulate_update(&trace, &schedule, &waits).seconds);
-                assert!(carried.0 <= waits.0 * 1.1, "seed {seed}: {carried} carried, {waits} waited for");
+                assert!(carried.0 <= waits.0 * 1.2, "seed {seed}: {carried} carried, {waits} waited for");
                 passing += 1;
             }
         }

@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_worker_sends_one_node_where_its_passes_are_a_whole_subtree() {
-        for (workers, passes, most) in [(2, 1, 1), (3, 4, 1), (2, 3, 2), (3, 3, 2), (8, 7, 4), (1, 5, 1)] {
+        for (workers, passes, most) in [(2, 1, 1), (3, 4, 1), (2, 3, 2), (3, 3, 2), (8, 7, 3), (1, 5, 1)] {
             assert_eq!(most_nodes(workers, passes), most, "{workers} x {passes}");
         }
         // Leaves 3, 4 and 5: the first is a pair of leaf 2's, the others are a pair.
