@@ -1,8 +1,8 @@
-//! One fixed binary tree of sums over the virtual workers, whoever has which of them.
+//! Sums over the virtual workers, by the fixed binary tree of [`plimsoll_ir::exchange::tree`].
 //!
-//! At each level neighbours are added in pairs, and one without a neighbour goes up as it is. A worker adds up what lies
-//! whole within its range of virtual workers, and has a few nodes left ([`TreeSum::nodes`]); who has the nodes of all workers
-//! has the root. Since every addition is one of the tree's, the root is the same bits for every split of the range.
+//! A worker adds up what lies whole within its range of virtual workers, and has a few nodes left ([`TreeSum::nodes`]); who has
+//! the nodes of all workers has the root. Since every addition is one of the tree's, the root is the same bits for every split
+//! of the range.
 
 pub use plimsoll_ir::exchange::tree::Node;
 

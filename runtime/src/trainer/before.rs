@@ -1,10 +1,10 @@
 //! The state before an update, on the host: what the update of each part has overwritten, and the running statistics.
 //!
-//! From it an update that comes to no end is undone. Where the device can be lost, its memory with it, the state before the
-//! update before is kept as well, until this one is whole: one of the two always is, once there were two updates.
+//! An update that comes to no end is undone from there. Where the device can be lost, and its memory with it, the state before
+//! the previous update is kept as well until the newer state is whole: once an update was applied, one of the two always is.
 //!
-//! What it deliberately does not do: copy what is not overwritten. Where an update is applied between two passes, what it
-//! overwrites is kept by nobody, and the state before an earlier one stays.
+//! What it deliberately does not do: copy what is not overwritten, or keep what an update overwrites that is applied between
+//! two passes; the state before an earlier update stays then.
 
 use plimsoll_ir::program::Region;
 use std::collections::HashMap;
@@ -80,7 +80,10 @@ impl Before {
             for region in regions {
                 let (own, others) = rest.split_at(region.bytes().0 as usize);
                 rest = others;
-                found.insert(region.offset.0, own);
+                // A region without bytes lies where another begins.
+                if !own.is_empty() {
+                    found.insert(region.offset.0, own);
+                }
             }
         }
         found
