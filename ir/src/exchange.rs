@@ -16,7 +16,7 @@ mod pieces;
 pub mod tree;
 pub mod update;
 
-pub use pieces::{Overlap, PIECE_BYTES, pieces, summed, writes};
+pub use pieces::{Overlap, PIECE_BYTES, parameter_of, pieces, summed, updates, writes};
 
 use crate::check::Violation;
 use crate::document::{Document, Fault, define_kind};

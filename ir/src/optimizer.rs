@@ -7,7 +7,7 @@
 //! An [`UpdateRule`] is an optimizer with its settings. What it gives for one update, [`UpdateNumbers`], is computed in f64
 //! on the host and lies on the device in f32, as PyTorch does it: of 1 - beta2, f32 would keep four digits.
 //!
-//! What it deliberately does not do: say where states lie ([`crate::program::Role`] does), or choose a learning rate.
+//! What it deliberately does not do: say where on a device states lie ([`crate::program::Role`] does), or choose a learning rate.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -21,6 +21,17 @@ pub enum Optimizer {
     Sgd,
     /// Adam with decoupled weight decay: two moments for each parameter.
     Adamw,
+}
+
+/// Where a training has what its optimizer keeps for each parameter. The program of a training depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Momenta {
+    /// On the device of every worker, each of which makes the whole update.
+    #[default]
+    Device,
+    /// In the host's memory, a share with each worker, which updates its share of the parameters for all.
+    Sharded,
 }
 
 /// An optimizer and its settings besides the learning rate.
@@ -80,6 +91,13 @@ impl Optimizer {
     /// Whether it is the usual one, which documents leave out.
     pub fn is_usual(&self) -> bool {
         *self == Optimizer::default()
+    }
+}
+
+impl Momenta {
+    /// Whether they are where they usually are, which documents leave out.
+    pub fn is_usual(&self) -> bool {
+        *self == Momenta::default()
     }
 }
 

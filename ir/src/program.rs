@@ -185,7 +185,8 @@ impl Region {
         self.shape.iter().product()
     }
 
-    /// Who trains a program that has these regions: each optimizer keeps states of its own.
+    /// Who trains a program that has these regions: each optimizer keeps states of its own. Of one whose momenta are sharded
+    /// they do not tell.
     pub fn optimizer_of(resident: &[Region]) -> Optimizer {
         let has_moments = resident.iter().any(|region| region.role == Role::SecondMoment);
         if has_moments { Optimizer::Adamw } else { Optimizer::Sgd }
@@ -194,6 +195,16 @@ impl Region {
     /// What it takes of the resident bytes, without the rounding to [`STORAGE_ALIGNMENT`].
     pub fn bytes(&self) -> Bytes {
         Bytes(4 * self.elements())
+    }
+}
+
+impl Role {
+    /// What an optimizer keeps for each parameter, in the order in which its update takes it.
+    pub fn kept_by(optimizer: Optimizer) -> &'static [Role] {
+        match optimizer {
+            Optimizer::Sgd => &[Role::Momentum],
+            Optimizer::Adamw => &[Role::FirstMoment, Role::SecondMoment],
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! The pieces of an exchange, from the program of an iteration: which bytes are complete when, and who waits.
 //!
 //! A gradient is complete after the last op of the backward pass that writes it. Its sum is needed by the update that reads it;
-//! where the owner of a part updates it for all, the parameters travel instead, and are needed by the first op of the next
-//! forward pass that reads them.
+//! where the owner of a part updates it for all, as with sharded momenta, the program has no update, the parameters travel
+//! instead, and are needed by the first op of the next forward pass that reads them.
 
 use super::Piece;
 use crate::ids::OpId;
@@ -25,9 +25,11 @@ pub enum Overlap {
     Forward(Bytes),
 }
 
-/// What a program exchanges, in the order of [`summed`]; none where it has no update.
+/// What a program exchanges, in the order of [`summed`]; none where it does not train.
 pub fn pieces(program: &Program, overlap: Overlap) -> Option<Vec<Piece>> {
-    let first_update = op_where(program, Phase::Update, |_| true).next()?;
+    let last = op_where(program, Phase::Backward, |_| true).last()?;
+    // Where its owners make the update, the next pass begins once it is made.
+    let first_update = op_where(program, Phase::Update, |_| true).next().unwrap_or(OpId(0));
     let mut pieces: Vec<Piece> = Vec::new();
     let mut bytes = 0;
     let most = match overlap {
@@ -57,9 +59,8 @@ pub fn pieces(program: &Program, overlap: Overlap) -> Option<Vec<Piece>> {
         }
     }
     if overlap == Overlap::Nothing {
-        let last = op_where(program, Phase::Backward, |_| true).last();
         for piece in &mut pieces {
-            piece.ready = last.unwrap_or(piece.ready);
+            piece.ready = last;
             piece.needed = first_update;
         }
     }
@@ -80,16 +81,26 @@ fn needed(program: &Program, region: &Region, overlap: Overlap) -> Option<OpId> 
     }
     match overlap {
         Overlap::Nothing | Overlap::Backward(_) => reads(program, region, Phase::Update).next(),
-        Overlap::Forward(_) => {
-            let is_its = |r: &&Region| r.name == region.name && matches!(r.role, Role::Parameter(_));
-            let parameter = program.resident.iter().find(is_its)?;
-            reads(program, parameter, Phase::Forward).next()
-        }
+        Overlap::Forward(_) => reads(program, parameter_of(program, region)?, Phase::Forward).next(),
     }
 }
 
-/// What the updates by a gradient overwrite: parameters, and what the optimizer keeps of them.
+/// The parameter that a gradient is of.
+pub fn parameter_of<'p>(program: &'p Program, gradient: &Region) -> Option<&'p Region> {
+    let is_its = |r: &&Region| r.name == gradient.name && matches!(r.role, Role::Parameter(_));
+    program.resident.iter().find(is_its)
+}
+
+/// Whether an iteration updates parameters; where it does not, and trains, its owners do.
+pub fn updates(program: &Program) -> bool {
+    op_where(program, Phase::Update, |_| true).next().is_some()
+}
+
+/// What the updates by a gradient overwrite: parameters, and what the optimizer keeps of them on the device.
 fn overwritten(program: &Program, gradient: &Region) -> Bytes {
+    if !updates(program) {
+        return parameter_of(program, gradient).map_or(Bytes::ZERO, Region::bytes);
+    }
     let updates = reads(program, gradient, Phase::Update);
     let operands = updates.flat_map(|op| program.kernels[op.index()].specified());
     let written = operands.filter(|(_, spec)| spec.access.writes());

@@ -1,6 +1,6 @@
 //! What stays on the device: parameters, gradients, the optimizer's states, running statistics, hyper-parameters, metrics.
 //!
-//! The layout follows from network and optimizer alone, so it is the same for every batch size and for evaluation. Regions of
+//! The layout follows from the network and its momenta alone, so it is the same for every batch size and for evaluation. Regions of
 //! one role lie side by side in layer order: all gradients are one range, which workers can sum in one go.
 //!
 //! What a layer has there, and how its parameters start, is in its kind's file (`../layers`): one rule for every network,
@@ -10,23 +10,15 @@ use crate::builder::BYTES_LIMIT;
 use crate::error::NetworkError;
 use crate::layers::{Purpose, rules};
 use crate::walk::{LayerRegions, Resident, Trained};
+use plimsoll_ir::Bytes;
 use plimsoll_ir::network::Network;
 use plimsoll_ir::program::{Hyper, Init, Region, Role, STORAGE_ALIGNMENT};
-use plimsoll_ir::{Bytes, Optimizer};
 
 /// A region before it has its place: which layer's, name, shape.
 type Wanted = (usize, String, Vec<u64>);
 
-/// What an optimizer keeps for each parameter, in the order in which its update takes it.
-fn states_of(optimizer: Optimizer) -> &'static [Role] {
-    match optimizer {
-        Optimizer::Sgd => &[Role::Momentum],
-        Optimizer::Adamw => &[Role::FirstMoment, Role::SecondMoment],
-    }
-}
-
-/// Lays out what stays on the device for a network that is trained by an optimizer.
-pub(super) fn resident(network: &Network, optimizer: Optimizer) -> Result<Resident, NetworkError> {
+/// Lays out what stays on the device for a network whose parameters have these momenta there.
+pub(super) fn resident(network: &Network, momenta: &[Role]) -> Result<Resident, NetworkError> {
     let mut parameters: Vec<(Wanted, Init)> = Vec::new();
     let mut states: Vec<(Wanted, f32)> = Vec::new();
     let tied = shared_by_another_kind(network);
@@ -42,7 +34,7 @@ pub(super) fn resident(network: &Network, optimizer: Optimizer) -> Result<Reside
     }
     let all = parameters.iter().map(|(wanted, _)| wanted).chain(states.iter().map(|(wanted, _)| wanted));
     // Parameter, gradient and what the optimizer keeps; the count is an upper bound for the running statistics.
-    let regions = 2 + states_of(optimizer).len() as u128;
+    let regions = 2 + momenta.len() as u128;
     let bytes = |shape: &[u64]| 4 * shape.iter().map(|n| u128::from(*n)).product::<u128>() + 256;
     let total: u128 = all.map(|(_, _, shape)| regions * bytes(shape)).sum();
     if total > u128::from(BYTES_LIMIT.0) {
@@ -63,7 +55,7 @@ pub(super) fn resident(network: &Network, optimizer: Optimizer) -> Result<Reside
         resident.layers[*layer].parameters.push(trained);
     }
     resident.place_beside(&parameters, Role::Gradient, |trained, offset| trained.gradient = offset);
-    for role in states_of(optimizer) {
+    for role in momenta {
         resident.place_beside(&parameters, *role, |trained, offset| trained.states.push(offset));
     }
     for ((layer, name, shape), start) in &states {
