@@ -14,6 +14,7 @@
 mod before;
 mod draws;
 mod meeting;
+mod owner;
 mod saved;
 mod share;
 mod source;
@@ -184,6 +185,9 @@ impl Metrics {
 
 impl Trainer {
     /// Starts anew: parameters are drawn, everything else of the resident part is set to its start.
+    ///
+    /// Errors: the plan is of another batch or optimizer, or of several virtual workers; the program has no update
+    /// ([`plimsoll_ir::Momenta::Sharded`]), which [`Trainer::sharing`] takes.
     pub fn new(
         executor: Executor,
         train: Loaded,
@@ -197,7 +201,20 @@ impl Trainer {
                 plan.virtual_workers,
             ));
         }
+        if !train.updates() {
+            let expected = "one with an update, or one that is shared";
+            return Err(RuntimeError::mismatch("program of a plain training", expected, "one without"));
+        }
         Trainer::with(executor, train, evaluate, plan, None)
+    }
+
+    /// Of a program whose update its owners make: runs its passes and leaves the parameters as they are, to measure them.
+    pub fn without_update(
+        executor: Executor,
+        train: Loaded,
+        plan: TrainingPlan,
+    ) -> Result<Trainer, RuntimeError> {
+        Trainer::with(executor, train, None, plan, None)
     }
 
     /// As [`Trainer::new`], of one worker of a group: each update is made of the gradients of all virtual workers of the plan,
@@ -205,7 +222,8 @@ impl Trainer {
     /// bits in every group.
     ///
     /// All workers make the same calls of [`Trainer::train`], but that worker 0 may pause and go on; worker 0's state is
-    /// sent to all at the first of them.
+    /// sent to all at the first of them. A program without an update ([`plimsoll_ir::Momenta::Sharded`]) has its parameters from
+    /// the workers that own them.
     ///
     /// Errors: those of `new`; the program was not loaded in two parts ([`Executor::load_apart`]); there are more workers than
     /// virtual workers.
@@ -217,7 +235,7 @@ impl Trainer {
         group: Box<dyn Group>,
     ) -> Result<Trainer, RuntimeError> {
         let can_be_lost = executor.device().can_be_lost();
-        let share = Share::new(group, (&train, can_be_lost), plan.virtual_workers)?;
+        let share = Share::new(group, (&train, can_be_lost), &plan)?;
         Trainer::with(executor, train, evaluate, plan, Some(Box::new(share)))
     }
 
@@ -232,7 +250,7 @@ impl Trainer {
             return Err(RuntimeError::mismatch("batch of the training plan", train.batch(), plan.batch));
         }
         let (states, planned) = (Region::optimizer_of(train.resident()), plan.update.optimizer());
-        if states != planned {
+        if states != planned && train.updates() {
             return Err(RuntimeError::mismatch("optimizer of the training plan", states, planned));
         }
         if let Some(evaluate) = evaluate.as_ref().filter(|e| e.resident() != train.resident()) {

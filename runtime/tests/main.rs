@@ -11,6 +11,7 @@ mod data_files;
 mod devices;
 mod draws;
 mod feeding;
+mod momenta;
 mod onnx_weights;
 mod pytorch;
 mod same_bits;

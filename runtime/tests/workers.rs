@@ -1,14 +1,16 @@
 //! Workers: an update is the same bits however its virtual workers are split, and whatever ends one worker ends all.
 
-use crate::support::{advance, everything, keep, naive, plan, plan_by, trainer, training, training_by, zoo};
+use crate::support::{
+    advance, everything, keep, naive, plan, plan_by, trainer, training, training_with, zoo,
+};
 use plimsoll_ir::check::check as check_schedule;
 use plimsoll_ir::network::{Network, Shape};
 use plimsoll_ir::philox::philox4x32;
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, BytesPerSecond, Optimizer, Seconds, UpdateRule};
+use plimsoll_ir::{Bytes, BytesPerSecond, Momenta, Optimizer, Seconds, UpdateRule};
 use plimsoll_runtime::data::{Dataset, Input, epoch_order, synthetic};
-use plimsoll_runtime::group::{Group, GroupError, GroupFacts, Piece, TreeSum, alone, threads};
+use plimsoll_runtime::group::{Group, GroupError, GroupFacts, Make, Piece, TreeSum, alone, threads};
 use plimsoll_runtime::noise::GradientNorms;
 use plimsoll_runtime::{
     Checkpoint, Cpu, CpuOptions, Executor, LearningRateSchedule, MemoryLayout, Outcome, RuntimeError,
@@ -18,24 +20,35 @@ use plimsoll_tuner::{PlanRequest, Policy};
 use std::path::Path;
 
 /// Samples of a virtual worker.
-const BATCH: u64 = 3;
+pub const BATCH: u64 = 3;
 
-type Scheduler<'a> = &'a (dyn Fn(&Trace) -> Schedule + Sync);
+pub type Scheduler<'a> = &'a (dyn Fn(&Trace) -> Schedule + Sync);
 
 /// 43 images, of which updates of 12 or 18 samples leave some out in each epoch.
-fn images() -> Box<dyn Dataset> {
+pub fn images() -> Box<dyn Dataset> {
     synthetic(Shape { height: 8, width: 8, channels: 1 }, 10, 43, 5)
 }
 
 /// A worker's trainer on the device `cpu`. Passes of workers of even rank bring each other's input; between those of the others
 /// the pool is poisoned.
-fn worker(
+pub fn worker(
     network: &Network,
     plan: TrainingPlan,
     scheduler: Scheduler,
     group: Box<dyn Group>,
 ) -> Result<Trainer, RuntimeError> {
-    let program = training_by(plan.update.optimizer(), network, plan.batch);
+    worker_with(Momenta::Device, network, plan, scheduler, group)
+}
+
+/// The same with these momenta.
+pub fn worker_with(
+    momenta: Momenta,
+    network: &Network,
+    plan: TrainingPlan,
+    scheduler: Scheduler,
+    group: Box<dyn Group>,
+) -> Result<Trainer, RuntimeError> {
+    let program = training_with(momenta, plan.update.optimizer(), network, plan.batch);
     let schedule = scheduler(&program.trace);
     check_schedule(&program.trace, &schedule).expect("a valid schedule");
     let feeds = group.facts().rank.is_multiple_of(2);
@@ -49,12 +62,12 @@ fn worker(
     Trainer::sharing(executor, loaded, None, plan, group)
 }
 
-fn of(network: &Network, virtual_workers: u64) -> TrainingPlan {
+pub fn of(network: &Network, virtual_workers: u64) -> TrainingPlan {
     TrainingPlan { virtual_workers, ..plan(network, BATCH) }
 }
 
 /// The schedule of a policy, tight where it can be.
-fn planned(trace: &Trace, policy: Policy) -> Schedule {
+pub fn planned(trace: &Trace, policy: Policy) -> Schedule {
     let mut trace = trace.clone();
     trace.ops.iter_mut().for_each(|op| op.seconds = Seconds(op.flops as f64 / 2e10 + 2e-6));
     let (floor, peak) = (trace.memory().floor().expect("ops").1, trace.memory().peak().expect("ops").1);
@@ -82,7 +95,7 @@ fn train(
 }
 
 /// The same by this plan.
-fn train_as(
+pub fn train_as(
     network: &Network,
     plan: &TrainingPlan,
     scheduler: Scheduler,
@@ -114,7 +127,7 @@ fn train_as(
     states.into_iter().next().expect("there is a worker")
 }
 
-fn bits(checkpoint: &Checkpoint) -> Vec<(String, Vec<u32>)> {
+pub fn bits(checkpoint: &Checkpoint) -> Vec<(String, Vec<u32>)> {
     let of = |name: &str| checkpoint.region(name).expect("it has it").into_iter().map(f32::to_bits).collect();
     checkpoint.names().map(|name| (name.to_owned(), of(name))).collect()
 }
@@ -467,9 +480,9 @@ fn whatever_ends_one_worker_ends_all() {
 }
 
 /// One worker whose sums fail after so many.
-struct Failing {
-    group: Box<dyn Group>,
-    left: usize,
+pub struct Failing {
+    pub group: Box<dyn Group>,
+    pub left: usize,
 }
 
 impl Group for Failing {
@@ -486,6 +499,11 @@ impl Group for Failing {
         self.group.finish(piece, sum)
     }
 
+    fn finish_made(&mut self, piece: &Piece, make: &mut Make<'_>) -> Result<Vec<u32>, GroupError> {
+        self.left = self.left.checked_sub(1).ok_or(GroupError::Lost { rank: 1 })?;
+        self.group.finish_made(piece, make)
+    }
+
     fn advance(&mut self) -> Result<(), GroupError> {
         self.group.advance()
     }
@@ -500,6 +518,10 @@ impl Group for Failing {
 
     fn broadcast(&mut self, words: &mut Vec<u32>) -> Result<(), GroupError> {
         self.group.broadcast(words)
+    }
+
+    fn gather(&mut self, mine: Vec<u32>) -> Result<Vec<Vec<u32>>, GroupError> {
+        self.group.gather(mine)
     }
 }
 

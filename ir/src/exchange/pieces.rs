@@ -36,7 +36,9 @@ pub fn pieces(program: &Program, overlap: Overlap) -> Option<Vec<Piece>> {
         Overlap::Nothing => u64::MAX,
         Overlap::Backward(bytes) | Overlap::Forward(bytes) => bytes.0,
     };
+    let mut was_gradient = true;
     for region in summed(program) {
+        let is_gradient = region.role == Role::Gradient;
         let one = Piece {
             first_byte: Bytes(bytes),
             bytes: region.bytes(),
@@ -48,8 +50,13 @@ pub fn pieces(program: &Program, overlap: Overlap) -> Option<Vec<Piece>> {
             Piece { kept: if one.carried() { overwritten(program, region) } else { Bytes::ZERO }, ..one };
         bytes += one.bytes.0;
         match pieces.last_mut() {
-            // What the next forward pass needs goes with what it needs, since one op waits for the whole of a piece.
-            Some(last) if last.bytes.0 + one.bytes.0 <= most && last.carried() == one.carried() => {
+            // What the next forward pass needs goes with what it needs, since one op waits for the whole of a piece, and
+            // parameters, which come back in place of gradients, by themselves.
+            Some(last)
+                if last.bytes.0 + one.bytes.0 <= most
+                    && last.carried() == one.carried()
+                    && (!one.carried() || was_gradient == is_gradient) =>
+            {
                 last.bytes += one.bytes;
                 last.kept += one.kept;
                 last.ready = last.ready.max(one.ready);
@@ -57,6 +64,7 @@ pub fn pieces(program: &Program, overlap: Overlap) -> Option<Vec<Piece>> {
             }
             _ => pieces.push(one),
         }
+        was_gradient = is_gradient;
     }
     if overlap == Overlap::Nothing {
         for piece in &mut pieces {

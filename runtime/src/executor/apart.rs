@@ -15,7 +15,7 @@ use crate::device::{Beside, EventId};
 use crate::error::RuntimeError;
 use crate::state::{Half, saved_name};
 use bytemuck::cast_slice;
-use plimsoll_ir::exchange::{Overlap, pieces, summed, writes};
+use plimsoll_ir::exchange::{Overlap, parameter_of, pieces, summed, updates, writes};
 use plimsoll_ir::program::{Access, Hyper, Operand, Program, Region, Role};
 use plimsoll_ir::schedule::{Command, Schedule};
 use plimsoll_ir::trace::Phase;
@@ -27,7 +27,8 @@ pub(super) struct Apart {
     pass: Pass,
     /// The same, and behind it the next input from each slot.
     fed: Option<[Pass; 2]>,
-    update: Enqueued,
+    /// None where owners make it.
+    update: Option<Enqueued>,
     parts: Vec<Part>,
 }
 
@@ -63,9 +64,9 @@ pub(crate) struct Part {
     /// Its place in the order in which passes need its parameters, from 1; 0 of running statistics, which they need at their
     /// start.
     pub(crate) needed: u32,
-    /// What its update writes: parameters and momenta.
+    /// What its update writes: parameters, and the momenta that are on the device.
     pub(crate) updated: Vec<Region>,
-    /// Its update, behind which nothing waits.
+    /// Its update, behind which nothing waits; none where owners make it.
     update: Vec<Step>,
     /// The last command that writes the regions.
     last: CommandId,
@@ -77,7 +78,7 @@ impl Apart {
     /// All of its sequences of commands.
     pub(super) fn sequences(&self) -> impl Iterator<Item = &Enqueued> {
         let passes = [&self.pass].into_iter().chain(self.fed.iter().flatten());
-        passes.map(|pass| &pass.enqueued).chain([&self.update])
+        passes.map(|pass| &pass.enqueued).chain(&self.update)
     }
 
     fn pass(&self, slot: Option<Half>) -> &Pass {
@@ -90,8 +91,10 @@ impl Executor {
     /// one by one. What workers sum is cut into parts of about so many bytes, each of which can be sent once the pass has
     /// completed it.
     ///
-    /// Errors: those of `load`; the program has no update, or a gradient without one; or an update touches the pool, or
-    /// something waits for it.
+    /// A program without an update, of sharded momenta, has its parameters from those who own them.
+    ///
+    /// Errors: those of `load`; the program does not train, or has a gradient without an update where others have one; or an
+    /// update touches the pool, or something waits for it.
     pub fn load_apart(
         &mut self,
         program: &Program,
@@ -109,7 +112,7 @@ impl Executor {
                 None => None,
             };
             let pass = pass(None)?;
-            let update = executor.enqueued(false, builder.update_steps()?);
+            let update = builder.update_steps()?.map(|steps| executor.enqueued(false, steps));
             Ok((None, Some(Apart { pass, fed, update, parts })))
         })
     }
@@ -144,12 +147,13 @@ impl Executor {
     }
 
     /// Enqueues the update of a part with these gradients, one behind the other, and with hyperparameters of its own before
-    /// those of the pass. What it overwrites is put into `before`.
+    /// those of the pass; or, where owners make it, writes the parameters that they have made. What it overwrites is put into
+    /// `before`.
     pub(crate) fn update_part(
         &mut self,
         loaded: &Loaded,
         number: usize,
-        gradients: &[f32],
+        numbers: &[f32],
         [own, of_pass]: &[[u8; Hyper::BYTES]; 2],
         before: &mut Vec<u8>,
     ) -> Result<(), RuntimeError> {
@@ -163,11 +167,14 @@ impl Executor {
             rest = others;
             beside.read_beside(region.offset, data)?;
         }
-        let mut rest = gradients;
-        for region in &part.regions {
+        let mut rest = numbers;
+        for region in part.sent() {
             let (data, others) = rest.split_at(region.elements() as usize);
             rest = others;
             beside.write_beside(region.offset, cast_slice(data))?;
+        }
+        if part.update.is_empty() {
+            return Ok(());
         }
         beside.write_in_order(loaded.hyper.offset, own)?;
         self.enqueue_steps(&part.update);
@@ -205,10 +212,19 @@ impl Executor {
         Ok(self.device.read_behind(part.complete, region.offset, data)?)
     }
 
-    /// Runs the update.
+    /// Runs the update; nothing where owners make it.
     pub(crate) fn run_update(&mut self, loaded: &Loaded) -> Result<(), RuntimeError> {
-        self.enqueue(loaded, &loaded.apart().update);
+        let Some(update) = &loaded.apart().update else { return Ok(()) };
+        self.enqueue(loaded, update);
         self.finish()
+    }
+}
+
+impl Part {
+    /// What a worker has from the others before its next pass: gradients and statistics, or the parameters that owners have
+    /// made.
+    pub(crate) fn sent(&self) -> &[Region] {
+        if self.update.is_empty() && !self.updated.is_empty() { &self.updated } else { &self.regions }
     }
 }
 
@@ -223,6 +239,11 @@ impl Loaded {
         &self.apart().parts
     }
 
+    /// Whether an iteration updates no parameters, although it trains: their owners do.
+    pub(crate) fn is_updated_by_owners(&self) -> bool {
+        self.apart.as_ref().is_some_and(|apart| apart.update.is_none())
+    }
+
     fn apart(&self) -> &Apart {
         self.apart.as_ref().expect("it was loaded in two parts")
     }
@@ -234,16 +255,13 @@ impl Builder<'_> {
         self.schedule.numbered_commands().filter(|(_, command)| is_update(self.program, command))
     }
 
-    /// The steps of the update. What they wait for is over with the pass.
-    fn update_steps(&self) -> Result<Vec<Step>, RuntimeError> {
+    /// The steps of the update; none where there are none. What they wait for is over with the pass.
+    fn update_steps(&self) -> Result<Option<Vec<Step>>, RuntimeError> {
         let steps: Vec<Step> = self
             .updates()
             .map(|(id, command)| only_resident(self.program, command).map(|()| self.step(id, command)))
             .collect::<Result<_, _>>()?;
-        if steps.is_empty() {
-            return Err(RuntimeError::mismatch("program in two parts", "one that trains", "no update"));
-        }
-        Ok(steps)
+        Ok((!steps.is_empty()).then_some(steps))
     }
 
     /// The steps of the pass, which completes these parts and brings the next input from a slot, and before which of them the
@@ -283,7 +301,11 @@ impl Builder<'_> {
 
     /// What workers sum, cut into parts of about so many bytes, in the order in which the commands complete them.
     fn parts(&self, part: Bytes) -> Result<Vec<Part>, RuntimeError> {
-        let pieces = pieces(self.program, Overlap::Forward(part)).unwrap_or_default();
+        let pieces = pieces(self.program, Overlap::Forward(part));
+        let pieces = pieces.ok_or_else(|| {
+            RuntimeError::mismatch("program in two parts", "one that trains", "no backward pass")
+        })?;
+        let by_owners = !updates(self.program);
         let mut regions = summed(self.program);
         let mut end = Bytes::ZERO;
         let mut parts: Vec<Part> = Vec::new();
@@ -301,9 +323,15 @@ impl Builder<'_> {
                 |command: &Command| matches!(command, Command::Compute { op, .. } if written.contains(op));
             let last = self.schedule.numbered_commands().filter(|(_, command)| writes_it(command)).last();
             let last = last.map_or(CommandId(0), |(id, _)| id);
-            let (update, updated) = self.update_of(&of_piece);
+            let (update, updated) = match by_owners {
+                true => {
+                    let parameters = of_piece.iter().filter_map(|region| parameter_of(self.program, region));
+                    (Vec::new(), parameters.cloned().collect())
+                }
+                false => self.update_of(&of_piece),
+            };
             if let Some(region) = of_piece.iter().find(|region| region.role == Role::Gradient)
-                && update.is_empty()
+                && updated.is_empty()
             {
                 let what = format!("update by gradient `{}`", region.name);
                 return Err(RuntimeError::mismatch(what, "one", "none"));
@@ -466,7 +494,7 @@ mod tests {
                 assert_eq!(update.iter().filter(touches).count(), update.len());
                 updates += update.len();
             }
-            assert_eq!(updates, loaded.apart().update.steps.len());
+            assert_eq!(Some(updates), loaded.apart().update.as_ref().map(|update| update.steps.len()));
             assert_eq!(needs.len(), parts.iter().filter(|part| has_gradients(part)).count());
             assert!(needs.is_sorted_by_key(|need| need.step));
             let count = |steps: &[Step]| steps.iter().filter(|step| step.launch().is_some()).count();

@@ -1,12 +1,12 @@
 //! The sharded parameter server: each piece is summed by its owner, whatever carries the messages.
 //!
 //! To start a piece is to send one's nodes of it to its owner. The owner pushes the nodes of all workers into the tree, from
-//! left to right, and sends the root to all. What is on the wire is (N - 1) / N of the numbers each way for every worker whose
+//! left to right, and sends the root to all; of a held piece it sends what it makes of the root, once it is asked for. What is on the wire is (N - 1) / N of the numbers each way for every worker whose
 //! range of virtual workers is one node of the tree.
 
 use super::messages::{HEAD, Head, Messages};
 use super::tree::{Node, TreeSum};
-use super::{Group, GroupError, GroupFacts, Piece};
+use super::{Group, GroupError, GroupFacts, Make, Piece};
 use bytemuck::cast_slice;
 use std::collections::{HashMap, VecDeque};
 
@@ -30,6 +30,10 @@ pub(super) struct Sharded<M> {
     is_new: bool,
     /// The sums of those that it has added up, which nobody has asked for yet, by number.
     summed: HashMap<u32, Vec<f32>>,
+    /// Those of held pieces, of which nothing is made yet.
+    held: Vec<(Piece, Vec<f32>)>,
+    /// What was made of the others, by number.
+    made: HashMap<u32, Vec<u32>>,
 }
 
 /// A piece that this worker sums.
@@ -55,6 +59,8 @@ impl<M: Messages> Sharded<M> {
             own: Vec::new(),
             is_new: false,
             summed: HashMap::new(),
+            held: Vec::new(),
+            made: HashMap::new(),
         }
     }
 
@@ -164,18 +170,43 @@ impl<M: Messages> Sharded<M> {
         Ok(())
     }
 
-    /// Sends the sum of a piece of this worker to all.
+    /// Sends the sum of a piece of this worker to all, unless it is held.
     fn tell_sum(&mut self, Own { piece, mut all, .. }: Own) -> Result<(), GroupError> {
-        let head = Head::Sum(piece.number);
-        let Some(root) = all.root() else { return Err(self.out_of_step(self.facts().rank, head, &[])) };
-        for other in self.others() {
-            let mut message = Vec::with_capacity(HEAD + root.len());
-            message.extend(head.words(self.round, 0));
-            message.extend_from_slice(cast_slice(root));
-            self.send(other, &piece, message)?;
+        if all.root().is_none() {
+            return Err(self.out_of_step(self.facts().rank, Head::Sum(piece.number), &[]));
         }
-        self.summed.extend(all.take_nodes().map(|(_, root)| (piece.number, root)));
+        let (_, root) = all.take_nodes().next().expect("it has a root");
+        if piece.held {
+            self.held.push((piece, root));
+            return Ok(());
+        }
+        self.tell(&piece, cast_slice(&root))?;
+        self.summed.insert(piece.number, root);
         Ok(())
+    }
+
+    /// Sends what has become of a piece of this worker to all.
+    fn tell(&mut self, piece: &Piece, words: &[u32]) -> Result<(), GroupError> {
+        let head = Head::Sum(piece.number).words(self.round, 0);
+        self.others().try_for_each(|other| self.send(other, piece, [&head, words].concat()))
+    }
+
+    /// Makes what becomes of the held pieces of this worker that are summed, those that are needed first.
+    fn make(&mut self, make: &mut Make<'_>) -> Result<(), GroupError> {
+        let mut held = std::mem::take(&mut self.held);
+        held.sort_by_key(|(piece, _)| piece.needed);
+        for (piece, root) in held {
+            let made = make(&piece, &root);
+            self.tell(&piece, &made)?;
+            self.made.insert(piece.number, made);
+        }
+        Ok(())
+    }
+
+    /// Waits for more nodes of a piece of this worker.
+    fn hear_nodes(&mut self, number: u32) -> Result<(), GroupError> {
+        let own = self.own.iter().find(|own| own.piece.number == number).expect("it was started");
+        self.hear(own.next, Head::Nodes(number))
     }
 }
 
@@ -242,9 +273,7 @@ impl<M: Messages> Group for Sharded<M> {
                 if let Some(own) = self.summed.remove(&piece.number) {
                     break own;
                 }
-                let mut own = self.own.iter();
-                let own = own.find(|own| own.piece.number == piece.number).expect("it was started");
-                self.hear(own.next, Head::Nodes(piece.number))?;
+                self.hear_nodes(piece.number)?;
             };
             sum.copy_from_slice(&own);
             return Ok(());
@@ -259,6 +288,25 @@ impl<M: Messages> Group for Sharded<M> {
         Ok(())
     }
 
+    fn finish_made(&mut self, piece: &Piece, make: &mut Make<'_>) -> Result<Vec<u32>, GroupError> {
+        let (head, is_own) = (Head::Sum(piece.number), piece.owner == self.facts().rank);
+        loop {
+            self.serve()?;
+            self.make(make)?;
+            if is_own {
+                if let Some(made) = self.made.remove(&piece.number) {
+                    return Ok(made);
+                }
+                self.hear_nodes(piece.number)?;
+            } else {
+                if let Some(mut message) = self.take(piece.owner, head) {
+                    return Ok(message.split_off(HEAD));
+                }
+                self.hear(piece.owner, head)?;
+            }
+        }
+    }
+
     fn advance(&mut self) -> Result<(), GroupError> {
         self.serve()
     }
@@ -267,6 +315,8 @@ impl<M: Messages> Group for Sharded<M> {
         self.round += 1;
         self.own.clear();
         self.summed.clear();
+        self.held.clear();
+        self.made.clear();
         self.early.iter_mut().for_each(|early| early.retain(|message| !Head::is_of_piece(message)));
         self.sent.fill(0);
         self.heard.fill(0);
@@ -296,6 +346,15 @@ impl<M: Messages> Group for Sharded<M> {
         }
         *words = self.receive(0, Head::Broadcast)?.split_off(HEAD);
         Ok(())
+    }
+
+    fn gather(&mut self, mine: Vec<u32>) -> Result<Vec<Vec<u32>>, GroupError> {
+        if self.facts().rank != 0 {
+            self.say(0, Head::Gather, &mine)?;
+            return Ok(Vec::new());
+        }
+        let others = self.others().map(|other| Ok(self.receive(other, Head::Gather)?.split_off(HEAD)));
+        [Ok(mine)].into_iter().chain(others).collect()
     }
 }
 
@@ -335,7 +394,7 @@ mod tests {
     /// one is not among them, is it somewhere else.
     #[test]
     fn a_worker_whose_word_overtakes_its_pieces_is_not_out_of_step() {
-        let piece = |number| Piece { number, owner: 0, needed: number, elements: 0..1 };
+        let piece = |number| Piece { number, owner: 0, needed: number, held: false, elements: 0..1 };
         let numbers = |leaf: u64| {
             let mut mine = TreeSum::over(2);
             mine.push(Node::leaf(leaf), vec![1.0 + leaf as f32]);

@@ -3,6 +3,7 @@
 //! What it deliberately does not do: look at schedules. Each worker may have one of its own.
 
 use super::Trainer;
+use super::owner::Owner;
 use super::share::Share;
 use crate::checkpoint::DataName;
 use crate::data::Dataset;
@@ -10,6 +11,7 @@ use crate::error::RuntimeError;
 use crate::group::GroupError;
 use crate::state::saved_name;
 use crate::training_plan::TrainingPlan;
+use plimsoll_ir::Momenta;
 use plimsoll_ir::checksum::Summing;
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +23,8 @@ struct Training {
     data: DataName,
     /// Of some samples and their labels.
     samples: String,
+    /// Where what the optimizer keeps is.
+    momenta: Momenta,
 }
 
 impl Training {
@@ -31,6 +35,7 @@ impl Training {
             ("version of Plimsoll", self.version.clone(), other.version.clone()),
             ("data set", name(&self.data), name(&other.data)),
             ("checksum of its data", self.samples.clone(), other.samples.clone()),
+            ("place of the momenta", self.momenta.to_string(), other.momenta.to_string()),
         ];
         self.plan.differs(&other.plan).or_else(|| all.into_iter().find(|(_, here, there)| here != there))
     }
@@ -57,6 +62,7 @@ impl Trainer {
             plan: self.plan.clone(),
             data: DataName { name: data.name().to_owned(), samples: data.len() as u64 },
             samples: checksum(data)?,
+            momenta: if share.owner.is_some() { Momenta::Sharded } else { Momenta::Device },
         };
         let text = serde_json::to_string(&mine).expect("names and finite numbers can be written");
         let mut words = packed(&text);
@@ -88,16 +94,20 @@ impl Trainer {
                 self.executor.read_region(region, &mut bytes)?;
                 words.extend(bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])));
             }
+            words.extend(share.owner.iter().flat_map(Owner::words));
         }
         share.group.broadcast(&mut words)?;
-        if share.group.facts().rank == 0 {
-            return Ok(());
-        }
-        let elements: usize = saved.iter().map(|region| region.elements() as usize).sum();
-        if words.len() != 2 + elements {
+        let of_owners = share.owner.as_ref().map_or(0, Owner::words_of_all);
+        let resident: usize = saved.iter().map(|region| region.elements() as usize).sum();
+        if words.len() != 2 + resident + of_owners {
+            let elements = resident + of_owners;
             return Err(RuntimeError::mismatch("numbers of worker 0's state", elements, words.len() - 2));
         }
-        let mut rest = &words[2..];
+        let (mut rest, momenta) = words[2..].split_at(resident);
+        self.step = u64::from(words[1]) << 32 | u64::from(words[0]);
+        if share.group.facts().rank == 0 {
+            return share.begin_owning(&mut self.executor, self.step, momenta);
+        }
         for region in &saved {
             let (own, others) = rest.split_at(region.elements() as usize);
             rest = others;
@@ -105,8 +115,7 @@ impl Trainer {
             bytes.extend(own.iter().flat_map(|word| word.to_le_bytes()));
             self.executor.write_region(region, &bytes)?;
         }
-        self.step = u64::from(words[1]) << 32 | u64::from(words[0]);
-        Ok(())
+        share.begin_owning(&mut self.executor, self.step, momenta)
     }
 }
 

@@ -1,9 +1,9 @@
 //! What a checkpoint has of a training, wherever it lies, and how training goes on from one.
 
+use super::owner::Owner;
 use super::{Copied, Trainer};
 use crate::checkpoint::{Checkpoint, Progress, SavedRegion};
 use crate::error::RuntimeError;
-use crate::executor::Loaded;
 use crate::state::{Half, saved_name};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::program::Region;
@@ -13,14 +13,56 @@ use std::path::Path;
 impl Trainer {
     /// What a file holds of the training's state, in numbers.
     pub fn saved_bytes(&self) -> Bytes {
-        self.train.resident().iter().filter(|region| saved_name(region).is_some()).map(Region::bytes).sum()
+        self.saved().iter().map(|(_, region)| region.bytes()).sum()
+    }
+
+    /// What a file holds, by its name there; sharded momenta are among them, which lie on no device.
+    fn saved(&self) -> Vec<(String, Region)> {
+        let of_owners = self.share.iter().flat_map(|share| &share.owner).flat_map(Owner::regions);
+        let all = self.train.resident().iter().cloned().chain(of_owners);
+        all.filter_map(|region| Some((saved_name(&region)?, region))).collect()
     }
 
     /// Everything that the next iteration depends on, as it is on the device.
+    ///
+    /// Where momenta are sharded, worker 0 has them from the others, who are in [`Trainer::train`] or have reached its end.
+    ///
+    /// Errors: the device cannot be read; sharded momenta are asked of another worker, or cannot be had.
     pub fn checkpoint(&mut self) -> Result<Checkpoint, RuntimeError> {
-        let (executor, train) = (&mut self.executor, &self.train);
-        let regions = saved_regions(train, None, |region, data| executor.read_region(region, data))?;
+        self.gather()?;
+        let (wanted, executor) = (self.saved(), &mut self.executor);
+        let owner = self.share.as_ref().and_then(|share| share.owner.as_ref());
+        let read = |region: &Region, data: &mut [u8]| match owner.and_then(|owner| owner.bytes_of(region)) {
+            Some(bytes) => {
+                data.copy_from_slice(bytes);
+                Ok(())
+            }
+            None => executor.read_region(region, data),
+        };
+        let regions = saved_regions(wanted, None, read)?;
         Ok(Checkpoint::new(self.progress(self.step), regions))
+    }
+
+    /// Whether this worker has all of the state by itself, for [`Trainer::checkpoint`]: where momenta are sharded, worker 0 has
+    /// it only until the next update.
+    pub fn has_whole_state(&self) -> bool {
+        let owner = self.share.as_ref().and_then(|share| share.owner.as_ref());
+        owner.is_none_or(|owner| owner.gathered_at() == Some(self.step))
+    }
+
+    /// Makes sure that it has.
+    fn gather(&mut self) -> Result<(), RuntimeError> {
+        if self.has_whole_state() {
+            return Ok(());
+        }
+        let Some(share) = &mut self.share else { return Ok(()) };
+        match share.group.facts().rank {
+            0 => share.gather(self.step),
+            rank => {
+                let found = format!("worker {rank}");
+                Err(RuntimeError::mismatch("worker that saves sharded momenta", "worker 0", found))
+            }
+        }
     }
 
     /// Where a training with so many iterations stands.
@@ -43,7 +85,7 @@ impl Trainer {
                 data.copy_from_slice(kept);
                 Ok(())
             };
-            let regions = saved_regions(&self.train, earlier, read)?;
+            let regions = saved_regions(self.saved(), earlier, read)?;
             return Ok(Some(Checkpoint::new(self.progress(step), regions)));
         }
         // An iteration that failed may have finished the one before.
@@ -53,9 +95,9 @@ impl Trainer {
             self.copied = Some(copy);
         }
         let Some(Copied { half, step }) = self.copied else { return Ok(None) };
-        let (executor, train) = (&mut self.executor, &self.train);
+        let (wanted, executor, train) = (self.saved(), &mut self.executor, &self.train);
         let read = |region: &Region, data: &mut [u8]| executor.read_copied(train, half, region, data);
-        let regions = saved_regions(train, earlier, read)?;
+        let regions = saved_regions(wanted, earlier, read)?;
         Ok(Some(Checkpoint::new(self.progress(step), regions)))
     }
 
@@ -78,7 +120,7 @@ impl Trainer {
         if let Some(difference) = progress.plan.difference(&self.plan) {
             return fault(format!("is of another training run: {difference}"));
         }
-        let wanted: Vec<_> = self.train.resident().iter().filter_map(|r| Some((saved_name(r)?, r))).collect();
+        let wanted = self.saved();
         for (name, region) in &wanted {
             let Some(saved) = checkpoint.regions.iter().find(|r| r.name == *name) else {
                 return fault(format!("has no `{name}`; it is of another network"));
@@ -95,7 +137,11 @@ impl Trainer {
         }
         for (name, region) in wanted {
             let saved = checkpoint.regions.iter().find(|r| r.name == name).expect("it was found just now");
-            self.executor.write_region(region, &saved.data)?;
+            let mut owner = self.share.as_mut().and_then(|share| share.owner.as_mut());
+            match owner.as_mut().filter(|owner| owner.holds(&region)) {
+                Some(owner) => owner.take(progress.step, &region, &saved.data),
+                None => self.executor.write_region(&region, &saved.data)?,
+            }
         }
         self.step = progress.step;
         (self.copied, self.copying) = (None, None);
@@ -116,21 +162,20 @@ impl Trainer {
     }
 }
 
-/// What a checkpoint holds of a program, region by region, in the memory of an earlier one: fresh memory costs as much time as
+/// What a checkpoint holds, region by region with its name, in the memory of an earlier one: fresh memory costs as much time as
 /// the copy.
 fn saved_regions(
-    train: &Loaded,
+    wanted: Vec<(String, Region)>,
     earlier: Option<Checkpoint>,
     mut read: impl FnMut(&Region, &mut [u8]) -> Result<(), RuntimeError>,
 ) -> Result<Vec<SavedRegion>, RuntimeError> {
     let mut earlier: HashMap<String, Vec<u8>> =
         earlier.into_iter().flat_map(|e| e.regions).map(|r| (r.name, r.data)).collect();
     let mut regions = Vec::new();
-    for region in train.resident() {
-        let Some(name) = saved_name(region) else { continue };
+    for (name, region) in wanted {
         let mut data = earlier.remove(&name).unwrap_or_default();
         data.resize(region.bytes().0 as usize, 0);
-        read(region, &mut data)?;
+        read(&region, &mut data)?;
         let shape = region.shape.iter().map(|d| *d as usize).collect();
         regions.push(SavedRegion { name, shape, data });
     }

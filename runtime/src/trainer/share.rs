@@ -19,15 +19,19 @@
 //! Each pass also leaves the square norm of its gradient, and so does the update: from both follows how much a gradient of so
 //! many samples is noise (`noise.rs`). They change nothing.
 //!
+//! Where momenta are sharded, the owner of a piece makes its update, and what is on its way are parameters (`owner.rs`).
+//!
 //! What it deliberately does not do: measure times.
 
 use super::before::Befores;
+use super::owner::{Decided, Owner, made};
 use super::{Metrics, Observation, Outcome, Place, Source, Trainer};
 use crate::error::RuntimeError;
 use crate::executor::{Executor, Loaded, Part};
 use crate::group::{self, Group, GroupError, Node, Piece, TreeSum};
 use crate::noise::{GradientNorms, square_norm};
 use crate::state::Half;
+use crate::training_plan::TrainingPlan;
 use bytemuck::{cast_slice, cast_slice_mut};
 use plimsoll_ir::philox::philox4x32;
 use plimsoll_ir::program::{Hyper, Region, Role};
@@ -39,9 +43,12 @@ use std::time::{Duration, Instant};
 /// Keeps the draws of virtual workers' seeds apart from those of parameters, orders and dropout.
 const WORKER_STREAM: u32 = 0x574f_524b;
 
-/// What a worker says of its iteration in an agreement: that it goes on, and that it leaves.
+/// What a worker says of its iteration in an agreement: that it goes on, that it leaves, that it goes on to its last update,
+/// and that it gathers the momenta of all before it goes on.
 const GOES_ON: u32 = 1;
 const LEAVES: u32 = 2;
+const ENDS: u32 = 3;
+const GATHERS: u32 = 4;
 
 /// What it says that in: the word, and the iteration.
 const SAID: usize = 3;
@@ -62,6 +69,10 @@ pub(super) struct Share {
     pending: Option<Pending>,
     /// What updates have overwritten.
     befores: Befores,
+    /// What it has of momenta that are sharded.
+    pub(super) owner: Option<Owner>,
+    /// Whether the other workers end with the last update that was agreed on, and so have given worker 0 their momenta.
+    others_end: bool,
     /// What is to be told of the last update that was applied.
     applied: Option<Observation>,
     /// Whether the workers have met: all have worker 0's state.
@@ -87,8 +98,8 @@ struct Pending {
     observation: Observation,
     /// What the passes of all virtual workers left.
     passed: Vec<Passed>,
-    /// What sums of gradients are multiplied by: the share of labels that count is in them.
-    of_labels: f32,
+    /// As it is made; the share of labels that count is in the sums of gradients.
+    decided: Decided,
     /// Of the parts that have come.
     squares: Squares,
 }
@@ -101,6 +112,29 @@ impl Sum {
 
     fn is_of_statistics(&self) -> bool {
         self.part.regions.iter().all(|region| region.role != Role::Gradient)
+    }
+
+    /// Waits for the parameters that the owners of its pieces make of the sum, and makes those of this worker's own.
+    fn finish_made(
+        &mut self,
+        group: &mut dyn Group,
+        owner: &mut Owner,
+        Pending { decided, squares, .. }: &mut Pending,
+    ) -> Result<(), GroupError> {
+        let begin = self.part.regions.first().map_or(Bytes::ZERO, |region| region.offset);
+        for piece in &self.pieces {
+            let found = group.finish_made(piece, &mut |piece, sum| owner.make(piece, sum, decided))?;
+            let room = &mut self.whole[piece.elements.clone()];
+            let Some((square, parameters)) = made(&found, room.len()) else {
+                let (me, rank) = (group.facts().rank, piece.owner);
+                let [there, here] =
+                    [found.len(), room.len() + 2].map(|words| format!("{words} words of a piece"));
+                return Err(GroupError::OutOfStep { rank, me, there, here });
+            };
+            room.copy_from_slice(parameters);
+            squares.0.push((begin + Bytes(4 * piece.elements.start as u64), square));
+        }
+        Ok(())
     }
 
     /// Divides the sums: gradients by the share of labels that count, statistics by the number of virtual workers. Notes the
@@ -177,9 +211,9 @@ impl Share {
     pub(super) fn new(
         group: Box<dyn Group>,
         (train, can_be_lost): (&Loaded, bool),
-        virtual_workers: u64,
+        plan: &TrainingPlan,
     ) -> Result<Share, RuntimeError> {
-        let facts = group.facts();
+        let (facts, virtual_workers) = (group.facts(), plan.virtual_workers);
         if virtual_workers < facts.workers as u64 {
             let expected = format!("at least the {} workers", facts.workers);
             return Err(RuntimeError::mismatch("virtual workers", expected, virtual_workers));
@@ -195,13 +229,23 @@ impl Share {
             let elements = part.regions.iter().map(|region| region.elements() as usize).sum();
             let mut pieces = group::equal_pieces(facts, part.needed, elements);
             pieces.iter_mut().zip(&mut free).for_each(|(piece, number)| piece.number = number);
+            let held = train.is_updated_by_owners() && !part.updated.is_empty();
+            pieces.iter_mut().for_each(|piece| piece.held = held);
             let (mine, whole) = (TreeSum::over(virtual_workers), vec![0.0; elements]);
             Sum { part: part.clone(), pieces, mine, whole, is_applied: false }
         });
+        let sums: Vec<Sum> = sums.collect();
+        let owner = train.is_updated_by_owners().then(|| {
+            let parts = sums.iter().map(|sum| (&sum.part, sum.pieces.as_slice()));
+            Owner::new(facts.rank, plan.update.optimizer(), parts)
+        });
         Ok(Share {
-            befores: Befores::new(train.parts().len(), can_be_lost),
+            // Of sharded momenta no worker has the whole state.
+            befores: Befores::new(train.parts().len(), can_be_lost && owner.is_none()),
             mine: group::share(facts, virtual_workers),
-            sums: sums.collect(),
+            sums,
+            owner,
+            others_end: false,
             statistics,
             pending: None,
             applied: None,
@@ -221,6 +265,28 @@ impl Share {
             executor.read_region(region, cast_slice_mut(own))?;
         }
         Ok(found)
+    }
+
+    /// Takes its own of all momenta, in words, and of the parameters on its device; nothing where none are sharded.
+    pub(super) fn begin_owning(
+        &mut self,
+        executor: &mut Executor,
+        step: u64,
+        momenta: &[u32],
+    ) -> Result<(), RuntimeError> {
+        let Some(owner) = &mut self.owner else { return Ok(()) };
+        let mut parameters = Vec::new();
+        for sum in &self.sums {
+            let mut numbers = Vec::new();
+            for region in &sum.part.updated {
+                let begin = numbers.len();
+                numbers.resize(begin + region.elements() as usize, 0.0);
+                executor.read_region(region, cast_slice_mut(&mut numbers[begin..]))?;
+            }
+            parameters.push(numbers);
+        }
+        owner.begin(step, momenta, &parameters);
+        Ok(())
     }
 
     fn write_statistics(&mut self, executor: &mut Executor, numbers: &[f32]) -> Result<(), RuntimeError> {
@@ -282,7 +348,7 @@ impl Share {
 
     /// The newest state that is whole on the host: the iterations done in it, and the bytes of its regions, by where they lie.
     pub(super) fn newest(&self) -> Option<(u64, HashMap<u64, &[u8]>)> {
-        let before = self.befores.newest()?;
+        let before = self.befores.newest().filter(|_| self.owner.is_none())?;
         let updated = self.sums.iter().map(|sum| sum.part.updated.as_slice());
         Some((before.step, before.regions(updated, &self.statistics)))
     }
@@ -292,12 +358,17 @@ impl Share {
     fn agree(&mut self, step: u64, word: u32, mine: &[Passed]) -> Result<Option<Vec<Passed>>, RuntimeError> {
         let mut words = vec![word, step as u32, (step >> 32) as u32];
         words.extend(mine.iter().flat_map(Passed::words));
-        let said = self.group.agree(&words)?;
+        let mut said = self.group.agree(&words)?;
+        while let (Some([GATHERS, ..]), Some(owner)) = (said[0].get(..SAID), &self.owner) {
+            self.group.gather(owner.own_words())?;
+            said = self.group.agree(&words)?;
+        }
         let mut all = Vec::new();
+        self.others_end = said.iter().skip(1).any(|said| said.first() == Some(&ENDS));
         for (rank, said) in said.iter().enumerate() {
             let there = match said.get(..SAID) {
                 Some([LEAVES, ..]) => return Ok(None),
-                Some([GOES_ON, low, high]) => u64::from(*high) << 32 | u64::from(*low),
+                Some([GOES_ON | ENDS, low, high]) => u64::from(*high) << 32 | u64::from(*low),
                 _ => return Err(self.elsewhere(rank, "another agreement".to_owned(), step)),
             };
             if there != step {
@@ -306,6 +377,35 @@ impl Share {
             all.extend(said[SAID..].as_chunks().0.iter().copied().map(Passed::of));
         }
         Ok(Some(all))
+    }
+
+    /// Where momenta are sharded: gives worker 0 those of all after so many iterations. The others wait for it in an agreement,
+    /// or have ended.
+    pub(super) fn gather(&mut self, step: u64) -> Result<(), RuntimeError> {
+        let Some(owner) = &mut self.owner else { return Ok(()) };
+        let is_first = self.group.facts().rank == 0;
+        if is_first && !self.others_end {
+            self.group.agree(&[GATHERS, step as u32, (step >> 32) as u32])?;
+        }
+        let said = self.group.gather(owner.own_words())?;
+        if is_first && !owner.gather(step, &said) {
+            let numbers: usize = said.iter().map(Vec::len).sum();
+            let expected = owner.words_of_all();
+            return Err(RuntimeError::mismatch("momenta of all workers", expected, numbers));
+        }
+        Ok(())
+    }
+
+    /// Waits for what the pending update needs of a part.
+    fn finish(&mut self, part: usize) -> Result<(), GroupError> {
+        let Share { group, sums, owner, pending, .. } = self;
+        let (sum, pending) = (&mut sums[part], pending.as_mut().expect("an update is decided"));
+        if let Some(owner) = owner {
+            return sum.finish_made(&mut **group, owner, pending);
+        }
+        sum.finish(&mut **group)?;
+        sum.divide(pending.decided.of_labels, &mut pending.squares);
+        Ok(())
     }
 
     fn elsewhere(&self, rank: usize, there: String, step: u64) -> RuntimeError {
@@ -387,7 +487,7 @@ impl Trainer {
                 if self.step >= until { Some(Outcome::Finished) } else { pause().then_some(Outcome::Paused) };
             let iterated = match outcome {
                 Some(_) => self.apply_whole(share).map(|()| true),
-                None => self.iterate(share, source, last_end),
+                None => self.iterate(share, source, (until, last_end)),
             };
             last_end = Instant::now();
             if let Some(observation) = share.applied.take() {
@@ -395,7 +495,12 @@ impl Trainer {
             }
             match (iterated, outcome) {
                 (Ok(true), None) => {}
-                (Ok(true), Some(outcome)) => return Ok(outcome),
+                (Ok(true), Some(outcome)) => {
+                    if outcome == Outcome::Finished && share.group.facts().rank != 0 {
+                        share.gather(self.step)?;
+                    }
+                    return Ok(outcome);
+                }
                 (Ok(false), _) => return Ok(Outcome::Paused),
                 (Err(error), _) => {
                     // What went wrong first is told.
@@ -426,11 +531,12 @@ impl Trainer {
         &mut self,
         share: &mut Share,
         source: &mut Source<'_>,
-        last_end: Instant,
+        (until, last_end): (u64, Instant),
     ) -> Result<bool, RuntimeError> {
         let (step, waited, start) = (self.step, self.executor.device().waited(), Instant::now());
         let statistics = share.read_statistics(&mut self.executor)?;
-        let summed = self.sum(share, source, &statistics);
+        let word = if self.step + 1 == until { ENDS } else { GOES_ON };
+        let summed = self.sum(share, source, (word, &statistics));
         let passed = match summed {
             Ok(Some(passed)) => passed,
             other => {
@@ -458,8 +564,9 @@ impl Trainer {
             waited: self.executor.waited_since(waited),
         };
         let of_labels = (self.train.label_count() as f64 / counted.max(1.0)) as f32;
-        let squares = Squares::default();
-        share.pending = Some(Pending { observation, passed, of_labels, squares });
+        let numbers = self.plan.update.numbers(observation.learning_rate, step);
+        let (decided, squares) = (Decided { step, of_labels, numbers }, Squares::default());
+        share.pending = Some(Pending { observation, passed, decided, squares });
         share.befores.begin(step, statistics);
         self.step += 1;
         if !self.executor.updates_within() {
@@ -474,7 +581,7 @@ impl Trainer {
         &mut self,
         share: &mut Share,
         source: &mut Source<'_>,
-        before: &[f32],
+        (word, before): (u32, &[f32]),
     ) -> Result<Option<Vec<Passed>>, RuntimeError> {
         let step = self.step;
         let mut mine = Vec::new();
@@ -485,7 +592,7 @@ impl Trainer {
             }
             mine.push(self.pass(share, source, (step, number))?);
         }
-        let Some(all) = share.agree(step, GOES_ON, &mine)? else { return Ok(None) };
+        let Some(all) = share.agree(step, word, &mine)? else { return Ok(None) };
         let (loss, ..) = together(&all);
         if !loss.is_finite() {
             return Err(RuntimeError::Diverged { step, loss });
@@ -496,16 +603,15 @@ impl Trainer {
 
     /// Applies the pending update, where there is one, between two passes.
     fn apply_whole(&mut self, share: &mut Share) -> Result<(), RuntimeError> {
-        let Some(pending) = &mut share.pending else { return Ok(()) };
-        let begun = Instant::now();
-        for sum in share.sums.iter_mut().filter(|sum| !sum.is_of_statistics()) {
-            sum.finish(&mut *share.group)?;
-            sum.divide(pending.of_labels, &mut pending.squares);
+        let Some(pending) = &share.pending else { return Ok(()) };
+        let (begun, Observation { step, learning_rate, .. }) = (Instant::now(), pending.observation);
+        let parts = 0..share.sums.len();
+        for part in parts.filter(|part| !share.sums[*part].is_of_statistics()).collect::<Vec<_>>() {
+            share.finish(part)?;
         }
         for Sum { part, whole, .. } in share.sums.iter().filter(|sum| !sum.is_of_statistics()) {
-            write(&mut self.executor, &part.regions, whole)?;
+            write(&mut self.executor, part.sent(), whole)?;
         }
-        let Observation { step, learning_rate, .. } = pending.observation;
         let hyper = self.hyper(step, learning_rate, self.plan.seed);
         self.executor.write_region(self.train.hyper(), &hyper)?;
         self.executor.run_update(&self.train)?;
@@ -518,6 +624,7 @@ impl Trainer {
         let Some(Pending { observation, .. }) = share.pending.take() else { return Ok(()) };
         share.group.forget();
         self.step = observation.step;
+        share.owner.iter_mut().for_each(|owner| owner.undo(self.step));
         let before = share.befores.current();
         for ((number, sum), overwritten) in share.sums.iter_mut().enumerate().zip(&before.parts) {
             if std::mem::take(&mut sum.is_applied) {
@@ -534,7 +641,7 @@ impl Trainer {
         slot: Option<Half>,
         hyper: [u8; Hyper::BYTES],
     ) -> Result<(), RuntimeError> {
-        let Some(pending) = &mut share.pending else {
+        let Some(pending) = &share.pending else {
             self.executor.start_pass(&self.train, slot);
             return Ok(());
         };
@@ -542,9 +649,8 @@ impl Trainer {
         let hypers = [self.hyper(step, learning_rate, self.plan.seed), hyper];
         let mut pass = self.executor.begin_pass(&self.train, slot);
         while let Some(part) = self.executor.enqueue_on(&self.train, &mut pass) {
+            share.finish(part)?;
             let sum = &mut share.sums[part];
-            sum.finish(&mut *share.group)?;
-            sum.divide(pending.of_labels, &mut pending.squares);
             let before = &mut share.befores.current().parts[part];
             self.executor.update_part(&self.train, part, &sum.whole, &hypers, before)?;
             sum.is_applied = true;

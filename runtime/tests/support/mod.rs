@@ -12,7 +12,7 @@ use plimsoll_ir::network::{Axis, DropUnit, Function, LayerKind, Network, Network
 use plimsoll_ir::program::{Call, KernelAlternative, Program, Region};
 use plimsoll_ir::schedule::{Buffer, Command, Holds, Link, Schedule, ScheduleKind};
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Float, Optimizer, TensorId, UpdateRule};
+use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Float, Momenta, Optimizer, TensorId, UpdateRule};
 use plimsoll_networks::{Builder, LowerOptions, Mode, build, lower};
 use plimsoll_runtime::{
     Cpu, CpuOptions, Executor, LearningRateSchedule, MemoryLayout, RuntimeError, Trainer, TrainingPlan,
@@ -94,15 +94,20 @@ pub fn evaluation_in(feature_maps: Float, network: &Network, batch: u64) -> Prog
 
 /// One training iteration by this optimizer.
 pub fn training_by(optimizer: Optimizer, network: &Network, batch: u64) -> Program {
-    lowered_by(optimizer, network, batch, Mode::Train, Float::F32)
+    lowered_by((optimizer, Momenta::Device), network, batch, Mode::Train, Float::F32)
+}
+
+/// The same with these momenta.
+pub fn training_with(momenta: Momenta, optimizer: Optimizer, network: &Network, batch: u64) -> Program {
+    lowered_by((optimizer, momenta), network, batch, Mode::Train, Float::F32)
 }
 
 fn lowered(network: &Network, batch: u64, mode: Mode, feature_maps: Float) -> Program {
-    lowered_by(Optimizer::Sgd, network, batch, mode, feature_maps)
+    lowered_by((Optimizer::Sgd, Momenta::Device), network, batch, mode, feature_maps)
 }
 
 fn lowered_by(
-    optimizer: Optimizer,
+    (optimizer, momenta): (Optimizer, Momenta),
     network: &Network,
     batch: u64,
     mode: Mode,
@@ -111,7 +116,7 @@ fn lowered_by(
     let alternatives = |call: &Call| alternatives_in(feature_maps, call);
     let (fuse, alternatives) = (true, &alternatives);
     let more = LowerOptions::default();
-    let options = LowerOptions { mode, optimizer, feature_maps, fuse, alternatives, ..more };
+    let options = LowerOptions { mode, optimizer, momenta, feature_maps, fuse, alternatives, ..more };
     lower(network, batch, &options).expect("a small network can be lowered")
 }
 
@@ -285,7 +290,7 @@ pub fn trainer_by(
     options: CpuOptions,
     scheduler: &dyn Fn(&Trace) -> Schedule,
 ) -> Result<Trainer, RuntimeError> {
-    let train = lowered_by(optimizer, network, batch, Mode::Train, options.feature_maps);
+    let train = lowered_by((optimizer, Momenta::Device), network, batch, Mode::Train, options.feature_maps);
     let schedule = scheduler(&train.trace);
     trainer_of(network, options, &train, &schedule, scheduler)
 }
@@ -300,7 +305,8 @@ pub fn trainer_of(
 ) -> Result<Trainer, RuntimeError> {
     let batch = train.trace.batch;
     let optimizer = Region::optimizer_of(&train.resident);
-    let evaluate = lowered_by(optimizer, network, batch, Mode::Evaluate, train.feature_maps);
+    let evaluate =
+        lowered_by((optimizer, Momenta::Device), network, batch, Mode::Evaluate, train.feature_maps);
     let evaluate_schedule = scheduler(&evaluate.trace);
     let layout =
         MemoryLayout::of(train, train_schedule).union(MemoryLayout::of(&evaluate, &evaluate_schedule));

@@ -42,8 +42,8 @@ pub use threads::Threads;
 
 use maps::Map;
 pub(crate) use maps::rounded;
-use plimsoll_ir::Bytes;
 use plimsoll_ir::program::Call;
+use plimsoll_ir::{Bytes, UpdateNumbers};
 use vector::Ptr;
 
 /// What a device address must be a multiple of: operands and workspace.
@@ -93,6 +93,25 @@ fn chunk(call: &Call) -> Option<usize> {
         | Call::Add { .. } => 0,
         _ => return None,
     })
+}
+
+/// Updates parameters that lie in the host's memory, on the calling thread, to the bit as the call does. `momenta` is what the
+/// optimizer keeps, in the order in which its call takes it; all are as long.
+pub(crate) fn update_on_host(
+    numbers: UpdateNumbers,
+    parameter: &mut [f32],
+    gradient: &[f32],
+    momenta: &mut [Vec<f32>],
+) {
+    match (numbers, momenta) {
+        (UpdateNumbers::Sgd { learning_rate, momentum, weight_decay }, [old]) => {
+            sgd::step_on_host([learning_rate, momentum, weight_decay], parameter, gradient, old);
+        }
+        (UpdateNumbers::Adamw { .. }, [first, second]) => {
+            adamw::step_on_host(numbers.words(), [parameter, first, second], gradient);
+        }
+        (_, momenta) => unreachable!("{} momenta are of another optimizer than {numbers:?}", momenta.len()),
+    }
 }
 
 /// Computes a call, and returns when it is done. Feature maps are f32.

@@ -1,0 +1,229 @@
+//! Sharded momenta: the same bits as with momenta on the device, also in a file, wherever training pauses, fails or goes on.
+
+use crate::support::{everything, keep, naive, plan_by, training_with, zoo};
+use crate::workers::{BATCH, Failing, Scheduler, bits, images, of, planned, train_as, worker, worker_with};
+use plimsoll_ir::network::Network;
+use plimsoll_ir::philox::philox4x32;
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Momenta, Optimizer};
+use plimsoll_runtime::group::{Group, GroupError, alone, threads};
+use plimsoll_runtime::{
+    Checkpoint, Cpu, CpuOptions, Executor, MemoryLayout, Outcome, RuntimeError, Trainer, TrainingPlan,
+};
+use plimsoll_tuner::Policy;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+fn sharded(
+    network: &Network,
+    plan: &TrainingPlan,
+    scheduler: Scheduler,
+    group: Box<dyn Group>,
+) -> Result<Trainer, RuntimeError> {
+    worker_with(Momenta::Sharded, network, plan.clone(), scheduler, group)
+}
+
+/// What each of some workers with sharded momenta comes to, by rank.
+fn each<T: Send>(
+    workers: usize,
+    (network, plan, scheduler): (&Network, &TrainingPlan, Scheduler),
+    work: impl Fn(usize, Trainer) -> T + Sync,
+) -> Vec<T> {
+    let work = &work;
+    std::thread::scope(|scope| {
+        let begin = |(rank, group): (usize, Box<dyn Group>)| {
+            scope.spawn(move || work(rank, sharded(network, plan, scheduler, group).expect("it is small")))
+        };
+        let all: Vec<_> = threads(workers).into_iter().enumerate().map(begin).collect();
+        all.into_iter().map(|worker| worker.join().expect("it works")).collect()
+    })
+}
+
+/// Trains on so many workers with sharded momenta until so many updates are done; gives worker 0's state.
+fn train_sharded(
+    (network, plan, scheduler): (&Network, &TrainingPlan, Scheduler),
+    workers: usize,
+    until: u64,
+    from: Option<&Checkpoint>,
+) -> Checkpoint {
+    let all = each(workers, (network, plan, scheduler), |rank, mut trainer| {
+        if let Some(checkpoint) = from.filter(|_| rank == 0) {
+            trainer.resume(checkpoint, Path::new("a state")).expect("it is of the same training");
+        }
+        let outcome = trainer.train(&*images(), until, &mut |_| {}, &|| false).expect("it trains");
+        assert_eq!((outcome, trainer.step()), (Outcome::Finished, until));
+        if rank == 0 {
+            return Some(trainer.checkpoint().expect("the others have given their momenta"));
+        }
+        let error = trainer.checkpoint().expect_err("it has a share").to_string();
+        assert!(error.contains("expected worker 0"), "{error}");
+        None
+    });
+    all.into_iter().next().flatten().expect("there is worker 0")
+}
+
+fn by(optimizer: Optimizer, network: &Network) -> TrainingPlan {
+    TrainingPlan { virtual_workers: 4, ..plan_by(optimizer, network, BATCH) }
+}
+
+#[test]
+fn every_split_gives_the_bits_of_momenta_on_the_device() {
+    let network = everything();
+    let plimsoll = |trace: &Trace| planned(trace, Policy::Plimsoll);
+    for optimizer in [Optimizer::Sgd, Optimizer::Adamw] {
+        let plan = by(optimizer, &network);
+        let [half, expected] = [3, 7].map(|until| train_as(&network, &plan, &keep, 1, until, None));
+        for (scheduler, workers) in
+            [(&keep as Scheduler, 1), (&naive, 2), (&plimsoll, 3), (&keep, 4), (&plimsoll, 2)]
+        {
+            for from in [None, Some(&half)] {
+                let found = train_sharded((&network, &plan, scheduler), workers, 7, from);
+                assert!(bits(&found) == bits(&expected), "{optimizer} on {workers} workers");
+                assert_eq!(found.progress, expected.progress);
+            }
+        }
+        // Back on the device.
+        let half = train_sharded((&network, &plan, &keep), 3, 3, None);
+        assert!(bits(&train_as(&network, &plan, &naive, 2, 7, Some(&half))) == bits(&expected));
+    }
+}
+
+/// Worker 0 pauses to save, or comes to the end of an epoch, while the others train on.
+#[test]
+fn worker_0_saves_all_momenta_wherever_it_pauses() {
+    let network = everything();
+    let plan = by(Optimizer::Adamw, &network);
+    let expected: Vec<Checkpoint> =
+        (0..7).map(|until| train_as(&network, &plan, &keep, 1, until, None)).collect();
+    for seed in 0..6 {
+        let pauses = philox4x32(seed, [0; 4]);
+        each(1 + seed as usize % 3, (&network, &plan, &keep), |rank, mut trainer| {
+            let done = AtomicU64::new(0);
+            while trainer.step() < 6 {
+                let due = |step: u64| rank == 0 && pauses[step as usize % 4] >> step & 1 == 0;
+                let last = AtomicU64::new(trainer.step());
+                let pause = || {
+                    let step = done.load(Ordering::Relaxed);
+                    step > last.load(Ordering::Relaxed) && due(step)
+                };
+                let mut observe =
+                    |seen: &plimsoll_runtime::Observation| done.store(seen.step + 1, Ordering::Relaxed);
+                let until = if rank == 0 { (trainer.step() + 3) / 3 * 3 } else { 6 };
+                trainer.train(&*images(), until, &mut observe, &pause).expect("it trains");
+                for _ in 0..if rank == 0 { 2 } else { 0 } {
+                    let state = trainer.checkpoint().expect("the others wait");
+                    let step = trainer.step() as usize;
+                    assert!(bits(&state) == bits(&expected[step]), "after {step} updates");
+                    assert_eq!(state.progress, expected[step].progress);
+                }
+            }
+        });
+    }
+}
+
+/// One worker has the whole state by itself wherever its update fails.
+#[test]
+fn nothing_is_left_of_an_update_that_its_owner_has_not_made_whole() {
+    let network = everything();
+    let plan = of(&network, 4);
+    let expected: Vec<Checkpoint> =
+        (0..4).map(|until| train_as(&network, &plan, &keep, 1, until, None)).collect();
+    let mut left = 0;
+    loop {
+        let group = Box::new(Failing { group: alone(), left });
+        let mut trainer = sharded(&network, &plan, &keep, group).expect("it is small");
+        let outcome = trainer.train(&*images(), 3, &mut |_| {}, &|| false);
+        let step = trainer.step();
+        let state = trainer.checkpoint().expect("it is alone");
+        assert!(bits(&state) == bits(&expected[step as usize]), "after {left} pieces, {step} updates");
+        if outcome.is_ok() {
+            assert_eq!(step, 3);
+            break;
+        }
+        left += 1;
+    }
+    assert!(left > 20, "{left} failures");
+}
+
+#[test]
+fn norms_of_gradients_are_those_of_momenta_on_the_device() {
+    let network = everything();
+    let plan = of(&network, 4);
+    let norms = |mut trainer: Trainer| {
+        let mut found = Vec::new();
+        trainer.train(&*images(), 5, &mut |seen| found.extend(seen.norms), &|| false).expect("it trains");
+        found
+    };
+    let expected = norms(worker(&network, plan.clone(), &keep, alone()).expect("it is small"));
+    assert_eq!(expected.len(), 5);
+    for workers in 1..4 {
+        for found in each(workers, (&network, &plan, &keep), |_, trainer| norms(trainer)) {
+            for (found, expected) in found.iter().zip(&expected) {
+                assert_eq!((found.own, found.samples), (expected.own, expected.samples));
+                assert!((found.mean / expected.mean - 1.0).abs() < 1e-6, "{found:?} {expected:?}");
+            }
+            assert_eq!(found.len(), 5);
+        }
+    }
+}
+
+#[test]
+fn workers_have_to_have_their_momenta_in_one_place() {
+    let network = everything();
+    let mut all = threads(2);
+    let (second, first) = (all.pop().expect("two"), all.pop().expect("two"));
+    let train = |momenta, group| {
+        let mut trainer = worker_with(momenta, &network, of(&network, 4), &keep, group).expect("it is small");
+        trainer.train(&*images(), 3, &mut |_| {}, &|| false).expect_err("they differ").to_string()
+    };
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| train(Momenta::Sharded, second));
+        let words = train(Momenta::Device, first);
+        assert_eq!(words, "worker 1 has another place of the momenta than worker 0: sharded, not device");
+        assert_eq!(second.join().expect("no panic"), words);
+    });
+}
+
+#[test]
+fn a_program_without_an_update_is_no_plain_training() {
+    let network = zoo("mlp");
+    let plan = plan_by(Optimizer::Adamw, &network, BATCH);
+    let program = training_with(Momenta::Sharded, Optimizer::Adamw, &network, BATCH);
+    let schedule = keep(&program.trace);
+    let device = Box::new(Cpu::new(CpuOptions::default()));
+    let mut executor = Executor::new(device, MemoryLayout::of(&program, &schedule)).expect("it is small");
+    let loaded = executor.load(&program, &schedule).expect("it is valid");
+    let refused = Trainer::new(executor, loaded, None, plan.clone()).err().expect("it would learn nothing");
+    assert!(refused.to_string().contains("found one without"), "{refused}");
+    // It is measured as it is.
+    let device = Box::new(Cpu::new(CpuOptions::default()));
+    let mut executor = Executor::new(device, MemoryLayout::of(&program, &schedule)).expect("it is small");
+    let loaded = executor.load(&program, &schedule).expect("it is valid");
+    let mut trainer = Trainer::without_update(executor, loaded, plan).expect("it runs");
+    let before = trainer.checkpoint().expect("it can be read");
+    trainer.train(&*images(), 2, &mut |_| {}, &|| false).expect("it runs");
+    let after = trainer.checkpoint().expect("it can be read");
+    let parameters = |state: &Checkpoint| state.region("parameter/fc1.weight").expect("it has it");
+    assert_eq!(parameters(&before), parameters(&after));
+}
+
+/// Nobody waits for a worker that is lost, and worker 0 says that it has not all momenta.
+#[test]
+fn a_worker_that_is_lost_takes_its_momenta_along() {
+    let network = everything();
+    let plan = by(Optimizer::Sgd, &network);
+    let ended = each(3, (&network, &plan, &keep), |rank, mut trainer| {
+        let asked = AtomicU64::new(0);
+        let ends = || rank == 1 && asked.fetch_add(1, Ordering::Relaxed) == 2;
+        let ended = trainer.train(&*images(), 6, &mut |_| {}, &ends);
+        (rank == 1 || !trainer.has_whole_state()).then_some(ended.map(|_| ()))
+    });
+    assert!(matches!(ended[1], Some(Ok(()))), "{:?}", ended[1]);
+    for rank in [0, 2] {
+        assert!(
+            matches!(ended[rank], Some(Err(RuntimeError::Group(GroupError::Lost { .. })))),
+            "{:?}",
+            ended[rank]
+        );
+    }
+}
