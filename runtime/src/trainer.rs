@@ -17,6 +17,7 @@ mod meeting;
 mod owner;
 mod saved;
 mod share;
+mod shares;
 mod source;
 mod weights;
 

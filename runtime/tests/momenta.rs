@@ -6,11 +6,12 @@ use plimsoll_ir::network::Network;
 use plimsoll_ir::philox::philox4x32;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Momenta, Optimizer};
-use plimsoll_runtime::group::{Group, GroupError, alone, threads};
+use plimsoll_runtime::group::{Group, alone, threads};
 use plimsoll_runtime::{
     Checkpoint, Cpu, CpuOptions, Executor, MemoryLayout, Outcome, RuntimeError, Trainer, TrainingPlan,
 };
 use plimsoll_tuner::Policy;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -207,23 +208,118 @@ fn a_program_without_an_update_is_no_plain_training() {
     assert_eq!(parameters(&before), parameters(&after));
 }
 
-/// Nobody waits for a worker that is lost, and worker 0 says that it has not all momenta.
+/// Trains for 6 updates on so many workers, of which some are lost after so many pieces; gives what the others keep.
+fn survivors(
+    workers: usize,
+    (network, plan): (&Network, &TrainingPlan),
+    lost: &(dyn Fn(usize) -> Option<usize> + Sync),
+) -> Vec<Checkpoint> {
+    std::thread::scope(|scope| {
+        let begin = |(rank, group): (usize, Box<dyn Group>)| {
+            scope.spawn(move || {
+                let group = match lost(rank) {
+                    Some(left) => Box::new(Failing { group, left }),
+                    None => group,
+                };
+                let mut trainer = sharded(network, plan, &keep, group).expect("it is small");
+                let ended = trainer.train(&*images(), 6, &mut |_| {}, &|| false);
+                if ended.is_ok() {
+                    // A worker that is lost early takes nobody along who has heard all of it.
+                    assert_eq!(trainer.step(), 6);
+                } else {
+                    assert!(matches!(ended, Err(RuntimeError::Group(_))), "{ended:?}");
+                }
+                lost(rank).is_none().then(|| trainer.share_of_state().expect("its momenta are sharded"))
+            })
+        };
+        let all: Vec<_> = threads(workers).into_iter().enumerate().map(begin).collect();
+        all.into_iter().filter_map(|worker| worker.join().expect("it works")).collect()
+    })
+}
+
+/// Whoever is lost, and wherever in an update: what the others keep has a state in common, and training goes on from there to the
+/// same bits.
 #[test]
-fn a_worker_that_is_lost_takes_its_momenta_along() {
+fn a_worker_that_is_lost_takes_no_momenta_along() {
+    let (network, mut steps) = (everything(), BTreeSet::new());
+    for (optimizer, workers) in [(Optimizer::Adamw, 3), (Optimizer::Sgd, 2), (Optimizer::Adamw, 4)] {
+        let plan = by(optimizer, &network);
+        let expected: Vec<Checkpoint> =
+            (0..7).map(|until| train_as(&network, &plan, &keep, 1, until, None)).collect();
+        let program = training_with(Momenta::Sharded, optimizer, &network, BATCH);
+        for seed in 0..12 {
+            let [rank, left, ..] = philox4x32(seed, [workers as u32, 0, 0, 0]);
+            let (rank, left) = (rank as usize % workers, left as usize % 250);
+            let shares = survivors(workers, (&network, &plan), &|of| (of == rank).then_some(left));
+            assert_eq!(shares.len(), workers - 1);
+            let found = Checkpoint::put_together(&shares, &program, optimizer);
+            let found =
+                found.unwrap_or_else(|| panic!("worker {rank} of {workers} lost after {left} pieces"));
+            let step = found.progress.step as usize;
+            assert!(
+                bits(&found) == bits(&expected[step]),
+                "worker {rank} of {workers} lost after {left} pieces"
+            );
+            assert_eq!(found.progress, expected[step].progress);
+            steps.insert(step);
+            let on = train_sharded((&network, &plan, &keep), seed as usize % 3 + 1, 6, Some(&found));
+            assert!(bits(&on) == bits(&expected[6]));
+        }
+    }
+    assert!(steps.len() > 3, "{steps:?}");
+    // An owner and its neighbour.
+    let plan = by(Optimizer::Sgd, &network);
+    let program = training_with(Momenta::Sharded, Optimizer::Sgd, &network, BATCH);
+    let shares = survivors(4, (&network, &plan), &|rank| [1, 2].contains(&rank).then_some(30));
+    assert_eq!(Checkpoint::put_together(&shares, &program, Optimizer::Sgd), None);
+    assert_eq!(Checkpoint::put_together(&[], &program, Optimizer::Sgd), None);
+}
+
+/// Shares are files as states are.
+#[test]
+fn shares_are_read_as_they_were_written_and_only_of_one_training() {
+    let network = everything();
+    let plan = by(Optimizer::Adamw, &network);
+    let program = training_with(Momenta::Sharded, Optimizer::Adamw, &network, BATCH);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let shares = survivors(3, (&network, &plan), &|rank| (rank == 2).then_some(100));
+    let again: Vec<Checkpoint> = (0..2)
+        .map(|rank| {
+            let path = folder.path().join(format!("{rank}"));
+            shares[rank].save(&path).expect("the folder can be written");
+            Checkpoint::load(&path).expect("it is whole")
+        })
+        .collect();
+    assert_eq!(again, shares);
+    assert!(Checkpoint::put_together(&again, &program, Optimizer::Adamw).is_some());
+    assert_eq!(
+        Checkpoint::put_together(&again[..1], &program, Optimizer::Adamw),
+        None,
+        "of 3 workers 2 are missing"
+    );
+    let mut other = again.clone();
+    other[1].progress.plan.seed += 1;
+    assert_eq!(Checkpoint::put_together(&other, &program, Optimizer::Adamw), None);
+    let whole = train_as(&network, &plan, &keep, 1, 2, None);
+    assert_eq!(Checkpoint::put_together(&[whole], &program, Optimizer::Adamw), None, "it is no share");
+}
+
+/// One worker by itself has all of it, and no share.
+#[test]
+fn worker_0_says_whether_it_has_the_whole_state() {
     let network = everything();
     let plan = by(Optimizer::Sgd, &network);
-    let ended = each(3, (&network, &plan, &keep), |rank, mut trainer| {
-        let asked = AtomicU64::new(0);
-        let ends = || rank == 1 && asked.fetch_add(1, Ordering::Relaxed) == 2;
-        let ended = trainer.train(&*images(), 6, &mut |_| {}, &ends);
-        (rank == 1 || !trainer.has_whole_state()).then_some(ended.map(|_| ()))
+    let shown = each(2, (&network, &plan, &keep), |rank, mut trainer| {
+        let mut shown = vec![trainer.has_whole_state()];
+        trainer.train(&*images(), 3, &mut |_| {}, &|| false).expect("it trains");
+        shown.push(trainer.has_whole_state());
+        if rank == 0 {
+            trainer.checkpoint().expect("the others have given their momenta");
+        }
+        shown.push(trainer.has_whole_state());
+        shown
     });
-    assert!(matches!(ended[1], Some(Ok(()))), "{:?}", ended[1]);
-    for rank in [0, 2] {
-        assert!(
-            matches!(ended[rank], Some(Err(RuntimeError::Group(GroupError::Lost { .. })))),
-            "{:?}",
-            ended[rank]
-        );
-    }
+    assert_eq!(shown, [[true, false, true], [true, false, false]]);
+    let plain = worker(&network, plan, &keep, alone()).expect("it is small");
+    assert!(plain.has_whole_state() && plain.share_of_state().is_none());
 }

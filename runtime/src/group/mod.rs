@@ -42,13 +42,21 @@ pub struct Piece {
     pub owner: usize,
     /// Its place in the order in which sums are needed: what is sent of it may overtake what is sent of those behind it.
     pub needed: u32,
-    /// Whether its owner keeps the sum to itself, and gives the others what it makes of it ([`Group::finish_made`]).
+    /// Whether only its owner and the owner's neighbour have the sum, and the others what these two make of it
+    /// ([`Group::finish_made`]).
     pub held: bool,
     /// Which of the numbers, half-open.
     pub elements: Range<usize>,
 }
 
-/// What the owner of a held piece makes of its sum, in words.
+impl Piece {
+    /// The worker that also has the sum of a held piece, the one after its owner; none where there is no other worker.
+    pub fn neighbour(&self, workers: usize) -> Option<usize> {
+        (self.held && workers > 1).then(|| (self.owner + 1) % workers)
+    }
+}
+
+/// What a worker makes of the sum of a held piece, in words: one that owns it, or has the sum as its owner's neighbour.
 pub type Make<'a> = dyn FnMut(&Piece, &[f32]) -> Vec<u32> + 'a;
 
 /// Why workers cannot go on together.
@@ -145,8 +153,8 @@ pub trait Group: Send {
     /// one of the same number is started again.
     fn finish(&mut self, piece: &Piece, sum: &mut [f32]) -> Result<(), GroupError>;
 
-    /// Waits for what the owner of a held piece makes of its sum, and gives that. Meanwhile it makes it of each held piece of
-    /// this worker's own, as soon as it is summed, and sends it to all.
+    /// Waits for what the owner of a held piece makes of its sum, and gives that; the owner's neighbour makes the same itself.
+    /// Meanwhile it makes it of each held piece of this worker's own, as soon as it is summed, and sends it to all others.
     fn finish_made(&mut self, piece: &Piece, make: &mut Make<'_>) -> Result<Vec<u32>, GroupError>;
 
     /// Sums what has arrived of the pieces that were started, and waits for nobody.
@@ -254,7 +262,8 @@ mod tests {
                 let mut made = 0;
                 for piece in &held {
                     let mut double = |piece: &Piece, sum: &[f32]| {
-                        assert_eq!(piece.owner, facts.rank, "an owner makes its own");
+                        let has_sum = [Some(piece.owner), piece.neighbour(facts.workers)];
+                        assert!(has_sum.contains(&Some(facts.rank)), "{piece:?} at {facts:?}");
                         made += 1;
                         sum.iter().map(|number| (2.0 * number).to_bits()).collect()
                     };
@@ -262,7 +271,10 @@ mod tests {
                     let twice = sum[piece.elements.clone()].iter().map(|number| (2.0 * number).to_bits());
                     assert_eq!(found, twice.collect::<Vec<_>>());
                 }
-                assert_eq!(made, held.iter().filter(|piece| piece.owner == facts.rank).count());
+                let is_mine = |piece: &&Piece| {
+                    piece.owner == facts.rank || piece.neighbour(facts.workers) == Some(facts.rank)
+                };
+                assert_eq!(made, held.iter().filter(is_mine).count());
             }
             sum.into_iter().map(f32::to_bits).collect::<Vec<u32>>()
         };

@@ -1,7 +1,8 @@
 //! The sharded parameter server: each piece is summed by its owner, whatever carries the messages.
 //!
 //! To start a piece is to send one's nodes of it to its owner. The owner pushes the nodes of all workers into the tree, from
-//! left to right, and sends the root to all; of a held piece it sends what it makes of the root, once it is asked for. What is on the wire is (N - 1) / N of the numbers each way for every worker whose
+//! left to right, and sends the root to all; of a held piece only to its neighbour, and to the others what it makes of the root,
+//! once it is asked for. What is on the wire is (N - 1) / N of the numbers each way for every worker whose
 //! range of virtual workers is one node of the tree.
 
 use super::messages::{HEAD, Head, Messages};
@@ -176,19 +177,26 @@ impl<M: Messages> Sharded<M> {
             return Err(self.out_of_step(self.facts().rank, Head::Sum(piece.number), &[]));
         }
         let (_, root) = all.take_nodes().next().expect("it has a root");
+        let neighbour = piece.neighbour(self.facts().workers);
+        self.tell(&piece, cast_slice(&root), |other| !piece.held || Some(other) == neighbour)?;
         if piece.held {
             self.held.push((piece, root));
-            return Ok(());
+        } else {
+            self.summed.insert(piece.number, root);
         }
-        self.tell(&piece, cast_slice(&root))?;
-        self.summed.insert(piece.number, root);
         Ok(())
     }
 
-    /// Sends what has become of a piece of this worker to all.
-    fn tell(&mut self, piece: &Piece, words: &[u32]) -> Result<(), GroupError> {
+    /// Sends what has become of a piece of this worker to some of the others.
+    fn tell(
+        &mut self,
+        piece: &Piece,
+        words: &[u32],
+        is_told: impl Fn(usize) -> bool,
+    ) -> Result<(), GroupError> {
         let head = Head::Sum(piece.number).words(self.round, 0);
-        self.others().try_for_each(|other| self.send(other, piece, [&head, words].concat()))
+        let mut told = self.others().filter(|other| is_told(*other));
+        told.try_for_each(|other| self.send(other, piece, [&head, words].concat()))
     }
 
     /// Makes what becomes of the held pieces of this worker that are summed, those that are needed first.
@@ -197,7 +205,8 @@ impl<M: Messages> Sharded<M> {
         held.sort_by_key(|(piece, _)| piece.needed);
         for (piece, root) in held {
             let made = make(&piece, &root);
-            self.tell(&piece, &made)?;
+            let neighbour = piece.neighbour(self.facts().workers);
+            self.tell(&piece, &made, |other| Some(other) != neighbour)?;
             self.made.insert(piece.number, made);
         }
         Ok(())
@@ -289,7 +298,8 @@ impl<M: Messages> Group for Sharded<M> {
     }
 
     fn finish_made(&mut self, piece: &Piece, make: &mut Make<'_>) -> Result<Vec<u32>, GroupError> {
-        let (head, is_own) = (Head::Sum(piece.number), piece.owner == self.facts().rank);
+        let GroupFacts { rank, workers, .. } = self.facts();
+        let (head, is_own) = (Head::Sum(piece.number), piece.owner == rank);
         loop {
             self.serve()?;
             self.make(make)?;
@@ -300,7 +310,14 @@ impl<M: Messages> Group for Sharded<M> {
                 self.hear_nodes(piece.number)?;
             } else {
                 if let Some(mut message) = self.take(piece.owner, head) {
-                    return Ok(message.split_off(HEAD));
+                    let words = message.split_off(HEAD);
+                    if piece.neighbour(workers) != Some(rank) {
+                        return Ok(words);
+                    }
+                    if words.len() != piece.elements.len() {
+                        return Err(self.out_of_step(piece.owner, head, &[]));
+                    }
+                    return Ok(make(piece, cast_slice(&words)));
                 }
                 self.hear(piece.owner, head)?;
             }

@@ -1,8 +1,13 @@
 //! Sharded momenta: the pieces of every update that this worker makes for all.
 //!
 //! Of the pieces that it owns, a worker has parameters and momenta in the host's memory. Once an update is decided, and the sum
-//! of such a piece is there, it makes the update of the piece as a device would, and gives all workers the new parameters. With
-//! them goes the square norm of the gradient, which nobody else has whole.
+//! of such a piece is there, it makes the update of the piece as a device would, and gives the others the new parameters. With
+//! them goes the square norm of the gradient, which they have not. Its neighbour has the sum in their place and makes the same
+//! update, so that it has a copy of the owner's momenta that costs no message.
+//!
+//! A worker that is lost takes nothing along: of each piece an owner or its neighbour is left, and both have it as it was
+//! before the last update, too. No worker is more than one update ahead of another, since an update is agreed on by workers
+//! that have made all of the one before. So the shares of those that are left have a state in common ([`Owner::share`]).
 //!
 //! So the state of a training lies in two places: what is resident is on every device, and momenta are spread over the workers.
 //! Worker 0 has all of them only where it has gathered them, to save them, or where a training goes on from a file.
@@ -21,16 +26,19 @@ use std::ops::Range;
 
 /// What a worker has of the parameters that it updates for all.
 pub(super) struct Owner {
-    /// Its own number.
+    /// Its own number, and how many workers there are.
     rank: usize,
+    workers: usize,
     /// What the optimizer keeps for each parameter.
     momenta: &'static [Role],
     /// By part.
     parts: Vec<Updated>,
-    /// By piece: this worker's own.
+    /// By piece: this worker's own, and copies of the one before it.
     shards: HashMap<u32, Shard>,
     /// All momenta, where they are in one place.
     gathered: Option<Gathered>,
+    /// The running statistics of the last two states that a pass began with, each after so many iterations.
+    statistics: [(u64, Vec<f32>); 2],
 }
 
 /// The parameters of a part, one behind the other, and the pieces that they are cut into.
@@ -39,7 +47,7 @@ struct Updated {
     pieces: Vec<Piece>,
 }
 
-/// A piece of its own, and how it was before the last update.
+/// A piece, and how it was before the last update.
 struct Shard {
     now: Numbers,
     before: Numbers,
@@ -77,9 +85,9 @@ impl Updated {
 }
 
 impl Owner {
-    /// Of the worker with this number, at the start of a training by this optimizer; of each part with its pieces.
+    /// Of the worker with this number of so many, at the start of a training by this optimizer; of each part with its pieces.
     pub(super) fn new<'p>(
-        rank: usize,
+        (rank, workers): (usize, usize),
         optimizer: Optimizer,
         parts: impl Iterator<Item = (&'p Part, &'p [Piece])>,
     ) -> Owner {
@@ -91,7 +99,8 @@ impl Owner {
         let (momenta, parts) = (Role::kept_by(optimizer), parts.map(updated).collect::<Vec<_>>());
         let zeros = |part: &Updated| vec![vec![0.0; part.elements()]; momenta.len()];
         let gathered = Some(Gathered { step: 0, momenta: parts.iter().map(zeros).collect() });
-        Owner { rank, momenta, parts, shards: HashMap::new(), gathered }
+        let statistics = Default::default();
+        Owner { rank, workers, momenta, parts, shards: HashMap::new(), gathered, statistics }
     }
 
     /// The momenta as regions, such as a program has them that updates parameters itself; they lie on no device.
@@ -154,8 +163,8 @@ impl Owner {
         self.momenta.len() * self.parts.iter().map(Updated::elements).sum::<usize>()
     }
 
-    /// Takes its own of all momenta in words, and of all parameters by part, after so many iterations. Worker 0 still has all
-    /// of them, until the next update.
+    /// Takes what it has to have of all momenta in words, and of all parameters by part, after so many iterations. Worker 0
+    /// still has all of them, until the next update.
     pub(super) fn begin(&mut self, step: u64, mut words: &[u32], parameters: &[Vec<f32>]) {
         self.shards.clear();
         for (part, parameters) in self.parts.iter().zip(parameters) {
@@ -165,7 +174,9 @@ impl Owner {
                 0 => Vec::new(),
                 elements => own.chunks_exact(elements).map(cast_slice).collect(),
             };
-            for piece in part.pieces.iter().filter(|piece| piece.owner == self.rank) {
+            let (rank, neighbour) = (self.rank, |piece: &Piece| piece.neighbour(self.workers));
+            let has = |piece: &&Piece| piece.owner == rank || neighbour(piece) == Some(rank);
+            for piece in part.pieces.iter().filter(has) {
                 let of_piece = |numbers: &[f32]| numbers[piece.elements.clone()].to_vec();
                 let momenta = kept.iter().map(|numbers| of_piece(numbers)).collect();
                 let now = Numbers { step, parameters: of_piece(parameters), momenta };
@@ -175,12 +186,12 @@ impl Owner {
         self.gathered = self.gathered.take().filter(|_| self.rank == 0);
     }
 
-    /// Makes the update of a piece of its own from the sum of its gradients: the square norm of the gradient, and the new
+    /// Makes the update of a piece that it has from the sum of its gradients: the square norm of the gradient, and the new
     /// parameters, as [`made`] reads them.
     pub(super) fn make(&mut self, piece: &Piece, sum: &[f32], decided: &Decided) -> Vec<u32> {
         self.gathered = None;
         let gradient: Vec<f32> = sum.iter().map(|number| number * decided.of_labels).collect();
-        let Shard { now, before } = self.shards.get_mut(&piece.number).expect("it is an owner's own");
+        let Shard { now, before } = self.shards.get_mut(&piece.number).expect("it has it");
         before.clone_from(now);
         now.step = decided.step + 1;
         update_on_host(decided.numbers, &mut now.parameters, &gradient, &mut now.momenta);
@@ -194,6 +205,53 @@ impl Owner {
         for Shard { now, before } in self.shards.values_mut().filter(|shard| shard.now.step > step) {
             std::mem::swap(now, before);
         }
+    }
+
+    /// Notes the running statistics of the state after so many iterations.
+    pub(super) fn note_statistics(&mut self, step: u64, numbers: &[f32]) {
+        if self.statistics[1].0 != step || self.statistics[1].1.is_empty() {
+            self.statistics.swap(0, 1);
+        }
+        let (of, kept) = &mut self.statistics[1];
+        *of = step;
+        kept.clear();
+        kept.extend_from_slice(numbers);
+    }
+
+    /// What this worker has of the last two states, for [`super::shares`]: of each after how many iterations, which region, from
+    /// which of its numbers on, and the numbers. The regions of the running statistics are given.
+    pub(super) fn share(&self, statistics: &[Region]) -> Vec<(u64, Region, usize, &[f32])> {
+        let mut found = Vec::new();
+        for piece in self.parts.iter().flat_map(|part| part.pieces.iter().map(move |piece| (part, piece))) {
+            let (Updated { parameters, .. }, Piece { number, elements, .. }) = piece;
+            let Some(Shard { now, before }) = self.shards.get(number) else { continue };
+            for numbers in [now, before].into_iter().filter(|numbers| !numbers.parameters.is_empty()) {
+                let mut begin = 0;
+                for region in parameters {
+                    let end = begin + region.elements() as usize;
+                    let both = begin.max(elements.start)..end.min(elements.end);
+                    if !both.is_empty() {
+                        let own = both.start - elements.start..both.end - elements.start;
+                        let from = both.start - begin;
+                        found.push((numbers.step, region.clone(), from, &numbers.parameters[own.clone()]));
+                        for (role, kept) in self.momenta.iter().zip(&numbers.momenta) {
+                            let momentum = Region { role: *role, ..region.clone() };
+                            found.push((numbers.step, momentum, from, &kept[own.clone()]));
+                        }
+                    }
+                    begin = end;
+                }
+            }
+        }
+        for (step, numbers) in &self.statistics {
+            let mut rest = numbers.as_slice();
+            for region in statistics {
+                let Some((own, others)) = rest.split_at_checked(region.elements() as usize) else { break };
+                rest = others;
+                found.push((*step, region.clone(), 0, own));
+            }
+        }
+        found
     }
 
     /// Its own momenta in words, piece by piece.
@@ -262,7 +320,9 @@ mod tests {
             let parts = vec![Updated { parameters, pieces: vec![piece(0, 0..3), piece(1, 3..5)] }];
             let zeros = vec![vec![vec![0.0; 5]; 2]];
             let gathered = Some(Gathered { step: 0, momenta: zeros });
-            Owner { rank, momenta: Role::kept_by(Optimizer::Adamw), parts, shards: HashMap::new(), gathered }
+            let momenta = Role::kept_by(Optimizer::Adamw);
+            let (workers, statistics) = (2, Default::default());
+            Owner { rank, workers, momenta, parts, shards: HashMap::new(), gathered, statistics }
         })
     }
 

@@ -66,7 +66,7 @@ impl Trainer {
     }
 
     /// Where a training with so many iterations stands.
-    fn progress(&self, step: u64) -> Progress {
+    pub(super) fn progress(&self, step: u64) -> Progress {
         let (data, per_epoch) = self.data.clone().map_or((None, 1), |(name, n)| (Some(name), n));
         Progress::new(step, per_epoch, self.plan.clone(), data)
     }

@@ -62,7 +62,7 @@ pub(super) struct Share {
     /// Its virtual workers.
     mine: Range<u64>,
     /// Running statistics.
-    statistics: Vec<Region>,
+    pub(super) statistics: Vec<Region>,
     /// Gradients and running statistics, in the order in which a pass completes them.
     sums: Vec<Sum>,
     /// The last update that is decided, where it is not applied yet.
@@ -237,7 +237,7 @@ impl Share {
         let sums: Vec<Sum> = sums.collect();
         let owner = train.is_updated_by_owners().then(|| {
             let parts = sums.iter().map(|sum| (&sum.part, sum.pieces.as_slice()));
-            Owner::new(facts.rank, plan.update.optimizer(), parts)
+            Owner::new((facts.rank, facts.workers), plan.update.optimizer(), parts)
         });
         Ok(Share {
             // Of sharded momenta no worker has the whole state.
@@ -535,6 +535,7 @@ impl Trainer {
     ) -> Result<bool, RuntimeError> {
         let (step, waited, start) = (self.step, self.executor.device().waited(), Instant::now());
         let statistics = share.read_statistics(&mut self.executor)?;
+        share.owner.iter_mut().for_each(|owner| owner.note_statistics(step, &statistics));
         let word = if self.step + 1 == until { ENDS } else { GOES_ON };
         let summed = self.sum(share, source, (word, &statistics));
         let passed = match summed {

@@ -1,0 +1,119 @@
+//! What each worker has of a state whose momenta are sharded, as files of its own, from which the whole is put together.
+//!
+//! Where a worker is lost, nobody can gather the state any more. Each of the others then keeps its share in a file: the pieces
+//! that it owns and the copies that it has, of the last two states, and the running statistics. The file is a checkpoint whose
+//! regions are pieces, named `<iterations>/<first number>/<name of the region>`.
+//!
+//! What it deliberately does not do: decide where the files lie, or when they are of no more use.
+
+use super::Trainer;
+use crate::checkpoint::{Checkpoint, Progress, SavedRegion};
+use crate::state::saved_name;
+use bytemuck::cast_slice;
+use plimsoll_ir::Optimizer;
+use plimsoll_ir::program::{Program, Region, Role};
+use std::collections::{BTreeSet, HashMap};
+
+impl Trainer {
+    /// What this worker has of the last states, from which [`Checkpoint::put_together`] makes a whole one with those of others;
+    /// none where momenta are not sharded.
+    pub fn share_of_state(&self) -> Option<Checkpoint> {
+        let share = self.share.as_ref()?;
+        let pieces = share.owner.as_ref()?.share(&share.statistics).into_iter();
+        let mut regions: Vec<SavedRegion> = pieces
+            .filter_map(|(step, region, from, numbers)| {
+                let name = format!("{step}/{from}/{}", saved_name(&region)?);
+                Some(SavedRegion { name, shape: vec![numbers.len()], data: cast_slice(numbers).to_vec() })
+            })
+            .collect();
+        // Of one worker that is its own neighbour, or of states that are the same, each piece once.
+        regions.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        regions.dedup_by(|a, b| a.name == b.name);
+        (!regions.is_empty()).then(|| Checkpoint::new(self.progress(self.step()), regions))
+    }
+}
+
+impl Checkpoint {
+    /// The newest whole state that is in the shares of some workers of one training ([`Trainer::share_of_state`]), for a program
+    /// whose momenta are sharded; none where none is whole, or where they are of different trainings.
+    pub fn put_together(
+        shares: &[Checkpoint],
+        program: &Program,
+        optimizer: Optimizer,
+    ) -> Option<Checkpoint> {
+        let first = shares.first()?;
+        let is_same = |share: &Checkpoint| {
+            let (one, other) = (&share.progress, &first.progress);
+            (&one.plan, &one.data) == (&other.plan, &other.data)
+        };
+        if !shares.iter().all(is_same) {
+            return None;
+        }
+        let mut pieces: HashMap<(u64, &str), Vec<(usize, &[u8])>> = HashMap::new();
+        for region in shares.iter().flat_map(|share| &share.regions) {
+            let (step, rest) = region.name.split_once('/')?;
+            let (from, name) = rest.split_once('/')?;
+            let place = pieces.entry((step.parse().ok()?, name)).or_default();
+            place.push((from.parse().ok()?, &region.data));
+        }
+        let steps: BTreeSet<u64> = pieces.keys().map(|(step, _)| *step).collect();
+        let wanted: Vec<(String, Region)> = regions_of(program, optimizer)
+            .filter_map(|region| Some((saved_name(&region)?, region)))
+            .collect();
+        steps.into_iter().rev().find_map(|step| {
+            let regions: Option<Vec<SavedRegion>> = wanted
+                .iter()
+                .map(|(name, region)| {
+                    let data = whole(pieces.get(&(step, name.as_str())), region.bytes().0 as usize)?;
+                    let shape = region.shape.iter().map(|d| *d as usize).collect();
+                    Some(SavedRegion { name: name.clone(), shape, data })
+                })
+                .collect();
+            let Progress { plan, data, .. } = first.progress.clone();
+            let per_epoch = data.as_ref().map_or(1, |data| data.samples / plan.samples_of_update());
+            Some(Checkpoint::new(Progress::new(step, per_epoch, plan, data), regions?))
+        })
+    }
+}
+
+/// What is resident, and the momenta of its parameters.
+fn regions_of(program: &Program, optimizer: Optimizer) -> impl Iterator<Item = Region> {
+    let parameters = || program.resident.iter().filter(|region| matches!(region.role, Role::Parameter(_)));
+    let momenta = Role::kept_by(optimizer).iter();
+    let momenta = momenta.flat_map(move |role| parameters().map(|p| Region { role: *role, ..p.clone() }));
+    program.resident.iter().cloned().chain(momenta)
+}
+
+/// A region of so many bytes from pieces that begin at some of its numbers; none where they do not cover it.
+fn whole(pieces: Option<&Vec<(usize, &[u8])>>, bytes: usize) -> Option<Vec<u8>> {
+    let mut pieces = pieces.cloned().unwrap_or_default();
+    pieces.sort_unstable_by_key(|(from, _)| *from);
+    let mut data = vec![0; bytes];
+    let mut covered = 0;
+    for (from, piece) in pieces {
+        let begin = from.checked_mul(4).filter(|begin| *begin <= covered)?;
+        let end = begin + piece.len();
+        data.get_mut(begin..end)?.copy_from_slice(piece);
+        covered = covered.max(end);
+    }
+    (covered == bytes).then_some(data)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_is_whole_where_its_pieces_leave_no_gap() {
+        let (first, second) = ([1; 8], [2; 12]);
+        let of = |pieces: &[(usize, &'static [u8])]| whole(Some(&pieces.to_vec()), 20);
+        assert_eq!(of(&[(2, &[2; 12]), (0, &[1; 8])]), Some([&first[..], &second].concat()));
+        assert_eq!(of(&[(2, &[2; 12])]), None);
+        assert_eq!(of(&[(0, &[1; 8])]), None);
+        assert_eq!(of(&[(0, &[1; 8]), (3, &[2; 8])]), None, "a gap");
+        assert_eq!(of(&[(0, &[1; 8]), (2, &[2; 16])]), None, "past its end");
+        assert_eq!(of(&[(0, &[1; 8]), (0, &[1; 8]), (2, &[2; 12])]), Some([&first[..], &second].concat()));
+        assert_eq!(whole(None, 4), None);
+        assert_eq!(whole(None, 0), Some(Vec::new()));
+    }
+}
