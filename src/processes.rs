@@ -19,6 +19,9 @@ static WORLD: OnceLock<World> = OnceLock::new();
 /// The worker without which this one could not go on.
 static LOST: OnceLock<usize> = OnceLock::new();
 
+/// Whether the other workers keep shares of the state, which worker 0 cannot have by itself.
+static SHARES: OnceLock<()> = OnceLock::new();
+
 /// How this process was started, where it is one of several.
 pub fn several() -> Option<Launched> {
     launched().filter(|launched| launched.workers > 1)
@@ -70,6 +73,11 @@ pub fn noted(error: Error) -> Error {
     if let Some(rank) = rank {
         LOST.get_or_init(|| rank);
     }
+    if let Error::Train(error) = &error
+        && error.saved().is_some_and(|saved| saved.shares)
+    {
+        SHARES.get_or_init(|| ());
+    }
     error
 }
 
@@ -100,6 +108,9 @@ pub fn end(exit: u8) -> u8 {
             world.abort(if is_spoken_for() { Exit::Device as u8 } else { exit });
         }
     } else {
+        if SHARES.get().is_some() {
+            world.wait_for_what_others_keep();
+        }
         world.abort(exit);
     }
     exit

@@ -552,7 +552,14 @@ fn of_diverged(error: TrainError, tunes: bool) -> Failure {
 
 /// What a training's file holds, and how to go on from it.
 fn holds(saved: &Saved) -> String {
-    let Saved { path, step, total, .. } = saved;
+    let Saved { path, step, total, shares, .. } = saved;
+    if *shares {
+        let folder = path.parent().unwrap_or(path).display();
+        let again = again(saved);
+        return format!(
+            "each worker's share of the last state is kept in {folder} (training.worker-*.safetensors); {again}"
+        );
+    }
     match step {
         Some(step) => {
             let path = path.display();
@@ -595,8 +602,13 @@ mod tests {
     #[test]
     fn what_diverged_begins_anew_with_a_lower_rate_in_the_way_of_its_command() {
         let diverged = || {
-            let saved =
-                Saved { path: "digits/training.safetensors".into(), step: Some(7), total: 10, fresh: false };
+            let saved = Saved {
+                path: "digits/training.safetensors".into(),
+                step: Some(7),
+                total: 10,
+                shares: false,
+                fresh: false,
+            };
             let source = RuntimeError::Diverged { step: 8, loss: f32::NAN };
             Error::from(TrainError::Diverged { source, base_rate: 0.05, folder: "digits".into(), saved })
         };

@@ -36,6 +36,9 @@ const START_BYTES: u64 = 1 << 14;
 const GATHERED: &str = ".tuned.part";
 const WHOLE: &str = ".tuned";
 
+/// What the name of a worker's share begins with.
+const SHARE: &str = "training.worker-";
+
 /// A study's folder.
 #[derive(Clone, Debug)]
 pub struct Study {
@@ -309,6 +312,26 @@ impl Study {
     /// Parameters and optimizer state of the last run.
     pub fn checkpoint(&self) -> PathBuf {
         self.folder.join("training.safetensors")
+    }
+
+    /// What a worker has of the training's state where its momenta are sharded and a worker was lost.
+    pub fn share(&self, rank: usize) -> PathBuf {
+        self.folder.join(format!("{SHARE}{rank}.safetensors"))
+    }
+
+    /// Those that are there.
+    pub fn shares(&self) -> Vec<PathBuf> {
+        let is_share = |name: &str| {
+            let rank = name.strip_prefix(SHARE).and_then(|rest| rest.strip_suffix(".safetensors"));
+            rank.is_some_and(|rank| rank.parse::<usize>().is_ok())
+        };
+        let files = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let mut found: Vec<PathBuf> = files
+            .filter(|file| is_share(&file.file_name().to_string_lossy()))
+            .map(|file| file.path())
+            .collect();
+        found.sort();
+        found
     }
 
     /// The architecture of a network that is from a file.

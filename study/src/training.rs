@@ -5,6 +5,7 @@
 
 mod draws;
 mod saving;
+mod shares;
 mod workers;
 
 use crate::documents;
@@ -220,6 +221,7 @@ pub fn train(
     watch: &Watch<'_>,
 ) -> Result<Trained, Error> {
     let loading = watch.step("load", None);
+    shares::put_together(task, config.batch, request, study, watch)?;
     let saved = if request.fresh { None } else { load(&study.checkpoint(), watch)? };
     let update = Update::of(task, config, (request, groups.len()), saved.as_ref(), watch)?;
     if groups.len() < request.workers.count {
@@ -233,7 +235,7 @@ pub fn train(
     let mut trainer = trainers.remove(0);
     begin(&mut trainer, (saved, weights), study, (request, &update), watch)?;
     let total = update.per_epoch * request.epochs;
-    beside(trainers, &*task.data.train, total, || {
+    beside(trainers, (&*task.data.train, study), total, || {
         train_from(trainer, task, (config, request, &update), study, watch)
     })
 }
@@ -246,7 +248,7 @@ pub fn work(
     mut group: Box<dyn Group>,
     study: &Study,
 ) -> Result<(), Error> {
-    let update = Update::told(&mut *group)?;
+    let (rank, update) = (group.facts().rank, Update::told(&mut *group)?);
     let watch = Watch::silent();
     // Worker 0 begins with them; here they only tell whether it is the same training.
     let checksum = weights_of(task, request, study)?.map(|weights| weights.checksum);
@@ -254,7 +256,8 @@ pub fn work(
     let trainers = set_up(task, config, schedule, training, vec![group], study, &watch)?;
     let total = update.per_epoch * request.epochs;
     for mut trainer in trainers {
-        trainer.train(&*task.data.train, total, &mut |_| {}, &|| false)?;
+        let ended = trainer.train(&*task.data.train, total, &mut |_| {}, &|| false);
+        ended.map_err(|error| shares::kept(error, &trainer, &study.share(rank)))?;
     }
     Ok(())
 }
@@ -274,7 +277,7 @@ fn train_from(
     let mut seen = Seen::default();
     let checkpoint = study.checkpoint();
     let rate = (config.learning_rate.base_rate, study.folder());
-    let mut saving = Saving::new(&checkpoint, (resumed_at, total), request, rate, watch);
+    let mut saving = Saving::new((&checkpoint, study.share(0)), (resumed_at, total), request, rate, watch);
     let (mut health, mut looked) = (Health::default(), None::<Instant>);
     let training = watch.step("train", Some(total));
     while trainer.step() < total {

@@ -16,6 +16,8 @@ pub struct Saved {
     pub step: Option<u64>,
     /// The iterations that were asked for.
     pub total: u64,
+    /// Whether workers have kept their shares of a newer state, which the next start puts together.
+    pub shares: bool,
     /// The request was to begin anew: made once more as it is, it would not go on from the file.
     pub fresh: bool,
 }
@@ -171,4 +173,18 @@ pub enum TrainError {
         /// What is saving.
         saved: Saved,
     },
+}
+
+impl TrainError {
+    /// What is kept of a training that failed; none where nothing was trained.
+    pub fn saved(&self) -> Option<&Saved> {
+        match self {
+            TrainError::Worker { saved, .. }
+            | TrainError::Data { saved, .. }
+            | TrainError::Device { saved, .. }
+            | TrainError::NotSaved { saved, .. }
+            | TrainError::Diverged { saved, .. } => Some(saved),
+            _ => None,
+        }
+    }
 }

@@ -10,12 +10,13 @@
 //!
 //! What it deliberately does not do: keep more than one state in the file.
 
+use super::shares;
 use crate::error::{Error, Saved, TrainError};
 use crate::request::TrainRequest;
 use crate::watch::Watch;
 use plimsoll_ir::Seconds;
 use plimsoll_runtime::{Checkpoint, DeviceError, GroupError, RuntimeError, Trainer};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -32,6 +33,9 @@ pub(crate) struct Saving<'a> {
     total: u64,
     /// Whether the request is to begin anew.
     fresh: bool,
+    /// Where worker 0 keeps its share of a state that it cannot have whole, and whether it did.
+    share: PathBuf,
+    shares: bool,
     /// The base rate and the study's folder, of which a training tells that diverges.
     rate: (f64, &'a Path),
     /// How often it is to be written, where somebody said so.
@@ -79,7 +83,7 @@ impl Pace {
 impl<'a> Saving<'a> {
     /// Of a training in this folder that is at a step, which is the file's where there is a file, and of this base rate.
     pub(crate) fn new(
-        path: &'a Path,
+        (path, share): (&'a Path, PathBuf),
         (step, total): (u64, u64),
         request: &TrainRequest,
         rate: (f64, &'a Path),
@@ -88,7 +92,21 @@ impl<'a> Saving<'a> {
         let in_file = path.exists().then_some(step);
         let (saves, writes, watch) = (Pace::new(), Pace::new(), *watch);
         let (every, fresh) = (request.save_every, request.fresh);
-        Saving { path, total, fresh, rate, every, in_file, older: None, saves, writes, writer: None, watch }
+        Saving {
+            path,
+            total,
+            fresh,
+            share,
+            shares: false,
+            rate,
+            every,
+            in_file,
+            older: None,
+            saves,
+            writes,
+            writer: None,
+            watch,
+        }
     }
 
     /// Whether it is time to write, at a step.
@@ -191,14 +209,37 @@ impl<'a> Saving<'a> {
         })
     }
 
+    /// The same where training has failed; why it could not, in words. Where worker 0 has not all of the state, its share.
+    fn write_last(&mut self, trainer: &mut Trainer) -> Option<String> {
+        match self.write_share(trainer) {
+            Ok(true) => None,
+            Ok(false) => self.write(trainer).err().map(|error| error.to_string()),
+            Err(error) => Some(error.to_string()),
+        }
+    }
+
     fn write_this(&mut self, state: &Checkpoint) -> Result<(), RuntimeError> {
         state.save(self.path)?;
         self.in_file = Some(state.progress.step);
         Ok(())
     }
 
+    /// Where momenta are sharded, and training failed: writes what worker 0 has of the state; whether that is so.
+    fn write_share(&mut self, trainer: &Trainer) -> Result<bool, RuntimeError> {
+        if trainer.has_whole_state() {
+            return Ok(false);
+        }
+        // Whatever became of the file, the share is tried.
+        let older = self.join();
+        self.shares = shares::keep(trainer, &self.share)?;
+        older.map(|()| true)
+    }
+
     /// Writes the state of the last finished iteration, where there is a copy of it and the file has it not.
     fn write_copy(&mut self, trainer: &mut Trainer) -> Result<(), RuntimeError> {
+        if self.write_share(trainer)? {
+            return Ok(());
+        }
         let older = self.join();
         let copy = trainer.last_finished(self.older.take())?;
         match copy.filter(|state| Some(state.progress.step) > self.in_file) {
@@ -220,7 +261,7 @@ impl<'a> Saving<'a> {
             }
             // A sample that cannot be read is missing before an iteration begins.
             RuntimeError::Data { .. } => {
-                let lost = self.write(trainer).err().map(|error| error.to_string());
+                let lost = self.write_last(trainer);
                 TrainError::Data { source, saved: self.saved(), lost }.into()
             }
             // This worker's state is that of its last update, whatever became of another.
@@ -232,7 +273,7 @@ impl<'a> Saving<'a> {
                 | GroupError::OutOfStep { rank, .. }
                 | GroupError::Engine { me: rank, .. },
             ) => {
-                let lost = self.write(trainer).err().map(|error| error.to_string());
+                let lost = self.write_last(trainer);
                 TrainError::Worker { rank, source, saved: self.saved(), lost }.into()
             }
             _ => source.into(),
@@ -247,7 +288,8 @@ impl<'a> Saving<'a> {
 
     /// What the file holds.
     pub(crate) fn saved(&self) -> Saved {
-        Saved { path: self.path.to_owned(), step: self.in_file, total: self.total, fresh: self.fresh }
+        let (path, step) = (self.path.to_owned(), self.in_file);
+        Saved { path, step, total: self.total, shares: self.shares, fresh: self.fresh }
     }
 }
 
@@ -344,7 +386,13 @@ mod tests {
             workers: Workers::default(),
             timed: false,
         };
-        Saving::new(path, (0, 10), &request, (0.05, Path::new("study")), &Watch::silent())
+        Saving::new(
+            (path, path.with_extension("share")),
+            (0, 10),
+            &request,
+            (0.05, Path::new("study")),
+            &Watch::silent(),
+        )
     }
 
     /// What is kept where the device failed, and why the newest state was lost, where it was.

@@ -8,8 +8,10 @@
 //!
 //! What it deliberately does not do: choose how many workers there are, or start processes.
 
+use super::shares;
 use crate::device::cores;
 use crate::error::{Error, TrainError};
+use crate::folder::Study;
 use crate::network_workload::NetworkWorkload;
 use crate::request::{TrainRequest, Workers};
 use crate::watch::Watch;
@@ -130,7 +132,7 @@ fn warn_of_cores(workers: usize, threads: u32, watch: &Watch<'_>) {
 /// Does what worker 0 does while the others train beside it, until so many updates are done or worker 0 ends.
 pub(super) fn beside<T>(
     others: Vec<Trainer>,
-    data: &dyn Dataset,
+    (data, study): (&dyn Dataset, &Study),
     until: u64,
     first: impl FnOnce() -> Result<T, Error>,
 ) -> Result<T, Error> {
@@ -140,7 +142,10 @@ pub(super) fn beside<T>(
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
         for (rank, mut trainer) in (1..).zip(others) {
-            let work = move || trainer.train(data, until, &mut |_| {}, &|| false).map(|_| ());
+            let work = move || {
+                let ended = trainer.train(data, until, &mut |_| {}, &|| false).map(|_| ());
+                ended.map_err(|error| shares::kept(error, &trainer, &study.share(rank)))
+            };
             match std::thread::Builder::new().name(format!("worker {rank}")).spawn_scoped(scope, work) {
                 Ok(thread) => threads.push((rank, thread)),
                 Err(error) => {
@@ -204,7 +209,7 @@ mod tests {
 
     #[test]
     fn the_worker_that_failed_is_named_with_its_own_error() {
-        let saved = Saved { path: "s".into(), step: Some(3), total: 9, fresh: false };
+        let saved = Saved { path: "s".into(), step: Some(3), total: 9, shares: false, fresh: false };
         let lost = |rank| RuntimeError::Group(GroupError::Lost { rank });
         let of_first = || {
             let saved = saved.clone();

@@ -28,6 +28,8 @@ const ENDS: u32 = 4;
 const HOST: u32 = 5;
 /// That so many words of messages have come, and at which microsecond of a clock; there is no body.
 const CAME: u32 = 6;
+/// That a worker that ends with the others has kept what it has of the state; there is no body.
+const KEPT: u32 = 7;
 
 /// Time between two signs of life.
 const BEAT: Duration = Duration::from_millis(200);
@@ -50,6 +52,7 @@ pub(super) enum Command {
     Send { to: usize, needed: u32, message: Vec<u32> },
     At(u64),
     Fail(String),
+    Kept,
     End,
     Abort(u8),
 }
@@ -82,6 +85,8 @@ pub(super) struct OfWorker {
     iterations: u64,
     host: String,
     failed: Option<String>,
+    /// Whether it has kept what it has of the state, and waits to be ended.
+    pub(super) kept: bool,
     /// What the library says of its death.
     pub(super) died: Option<String>,
 }
@@ -94,6 +99,7 @@ impl Heard {
             iterations: 0,
             host: "a host that is not known yet".to_owned(),
             failed: None,
+            kept: false,
             died: None,
         };
         Heard {
@@ -242,6 +248,7 @@ impl Messenger<'_> {
                     }
                     Ok(Command::At(iterations)) => self.iterations = iterations,
                     Ok(Command::Fail(why)) => self.tell_all(FAILED, why.as_bytes())?,
+                    Ok(Command::Kept) => self.tell_all(KEPT, &[])?,
                     Ok(Command::Abort(exit)) => self.library.abort(exit),
                     Ok(Command::End) | Err(TryRecvError::Disconnected) => ends = true,
                     Err(TryRecvError::Empty) => break,
@@ -490,6 +497,7 @@ impl Messenger<'_> {
         match what {
             MESSAGE => heard.messages.push_back((from, words)),
             FAILED => worker.failed = Some(text(&words)),
+            KEPT => worker.kept = true,
             ENDS => worker.ended = true,
             HOST => worker.host = text(&words),
             // A sign of life.

@@ -169,12 +169,24 @@ impl World {
         self.waits_for(|heard| heard.over);
     }
 
-    /// Waits for one of the workers before this one to have saved and to end all, this one among them; where the others may
+    /// Waits until the others that live have kept what they have of the state and wait to be ended, or until the timeout.
+    pub fn wait_for_what_others_keep(&self) {
+        let (rank, timeout) = (self.shared.facts.rank, self.shared.timeout);
+        let is_over = |worker: &OfWorker| {
+            worker.kept || worker.ended || worker.died.is_some() || worker.last.elapsed() > timeout
+        };
+        self.waits_for(|heard| {
+            heard.workers.iter().enumerate().all(|(of, worker)| of == rank || is_over(worker))
+        });
+    }
+
+    /// Tells the others that it has kept what it has, and waits for one of the workers before this one to have saved and to end all, this one among them; where the others may
     /// have given this one up, for whichever of them ends all. Returns where none of them lives any longer, or nothing is
     /// heard: then it is for this one to end all.
     pub fn wait_to_be_ended(&self) {
         let lives = |worker: &OfWorker| worker.died.is_none() && worker.last.elapsed() < self.shared.timeout;
         let begun = Instant::now();
+        self.shared.command(Command::Kept);
         let mut heard = self.shared.heard();
         while !heard.over
             && heard.broken.is_none()

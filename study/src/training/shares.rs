@@ -1,0 +1,91 @@
+//! What each worker has of a state whose momenta are sharded, as files in the study: written where training fails, and put
+//! together by the next start, to the file that goes on.
+//!
+//! What it deliberately does not do: bring files from other machines. The study lies in a folder that all workers have.
+
+use crate::error::{Error, TrainError};
+use crate::folder::Study;
+use crate::network_workload::NetworkWorkload;
+use crate::request::TrainRequest;
+use crate::watch::Watch;
+use plimsoll_networks::Mode;
+use plimsoll_runtime::{Checkpoint, RuntimeError, Trainer};
+use std::path::{Path, PathBuf};
+
+/// Writes what a worker has of the state to its file, where it has not all of it; whether it did.
+pub(super) fn keep(trainer: &Trainer, file: &Path) -> Result<bool, RuntimeError> {
+    if trainer.has_whole_state() {
+        return Ok(false);
+    }
+    let Some(share) = trainer.share_of_state() else { return Ok(false) };
+    share.save(file)?;
+    Ok(true)
+}
+
+/// The error with which one of the other workers ends, once it has kept what it has; that of keeping it, where that fails and
+/// the failure is another worker's.
+pub(super) fn kept(error: RuntimeError, trainer: &Trainer, file: &Path) -> RuntimeError {
+    match (keep(trainer, file), &error) {
+        (Err(own), RuntimeError::Group(_)) => own,
+        _ => error,
+    }
+}
+
+/// Makes the training's file of the shares that a failure has left, where these are of a newer state; without them where
+/// training begins anew. Says so where they are not all.
+pub(super) fn put_together(
+    task: &NetworkWorkload,
+    batch: u64,
+    request: &TrainRequest,
+    study: &Study,
+    watch: &Watch<'_>,
+) -> Result<(), Error> {
+    let files = study.shares();
+    if files.is_empty() {
+        return Ok(());
+    }
+    if request.fresh {
+        return Ok(study.forget(&files)?);
+    }
+    let mut shares = Vec::new();
+    for file in &files {
+        match Checkpoint::load(file) {
+            Ok(share) => shares.push(share),
+            Err(error) => watch.warn(format_args!("{error}: what is in it is not used")),
+        }
+    }
+    let file = study.checkpoint();
+    let in_file = if file.exists() {
+        Some(Checkpoint::load(&file).map_err(TrainError::Unreadable)?.progress.step)
+    } else {
+        None
+    };
+    let program = task.program(batch, Mode::Train)?;
+    match Checkpoint::put_together(&shares, &program, request.update.optimizer()) {
+        Some(state) => {
+            if Some(state.progress.step) > in_file {
+                state.save(&file).map_err(TrainError::CannotKeep)?;
+                tracing::info!("{} workers' shares are of iteration {}", shares.len(), state.progress.step);
+            }
+            Ok(study.forget(&files)?)
+        }
+        None if shares.iter().any(|share| Some(share.progress.step) > in_file) => {
+            watch.warn(format_args!("{}", not_whole(&files, in_file)));
+            Ok(())
+        }
+        None => Ok(study.forget(&files)?),
+    }
+}
+
+/// What to say of shares that make no state.
+fn not_whole(files: &[PathBuf], in_file: Option<u64>) -> String {
+    let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
+    let goes_on = match in_file {
+        Some(step) => format!("training goes on from iteration {step}"),
+        None => "training begins anew".to_owned(),
+    };
+    format!(
+        "{} do not make a whole state: the file of another worker is missing; to use them, bring it beside them; {goes_on}",
+        names.join(", ")
+    )
+}
