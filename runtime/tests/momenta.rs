@@ -122,6 +122,27 @@ fn worker_0_saves_all_momenta_wherever_it_pauses() {
     }
 }
 
+/// As a bench or a test of one's own does: all workers train on together, some of the times with nothing to do.
+#[test]
+fn workers_train_on_together_call_after_call() {
+    let network = everything();
+    let plan = by(Optimizer::Sgd, &network);
+    let expected = [2, 5].map(|until| train_as(&network, &plan, &keep, 1, until, None));
+    each(3, (&network, &plan, &keep), |rank, mut trainer| {
+        for (until, expected) in
+            [(2, Some(&expected[0])), (2, None), (3, None), (5, None), (5, Some(&expected[1]))]
+        {
+            trainer.train(&*images(), until, &mut |_| {}, &|| false).expect("it trains");
+            if let Some(expected) = expected.filter(|_| rank == 0) {
+                assert!(
+                    bits(&trainer.checkpoint().expect("the others have given their momenta"))
+                        == bits(expected)
+                );
+            }
+        }
+    });
+}
+
 /// One worker has the whole state by itself wherever its update fails.
 #[test]
 fn nothing_is_left_of_an_update_that_its_owner_has_not_made_whole() {
@@ -311,15 +332,17 @@ fn worker_0_says_whether_it_has_the_whole_state() {
     let plan = by(Optimizer::Sgd, &network);
     let shown = each(2, (&network, &plan, &keep), |rank, mut trainer| {
         let mut shown = vec![trainer.has_whole_state()];
-        trainer.train(&*images(), 3, &mut |_| {}, &|| false).expect("it trains");
-        shown.push(trainer.has_whole_state());
         if rank == 0 {
-            trainer.checkpoint().expect("the others have given their momenta");
+            trainer.train(&*images(), 2, &mut |_| {}, &|| false).expect("it trains");
+            shown.push(trainer.has_whole_state());
+            trainer.checkpoint().expect("the other waits");
+            shown.push(trainer.has_whole_state());
         }
+        trainer.train(&*images(), 3, &mut |_| {}, &|| false).expect("it trains");
         shown.push(trainer.has_whole_state());
         shown
     });
-    assert_eq!(shown, [[true, false, true], [true, false, false]]);
+    assert_eq!(shown, [vec![true, false, true, true], vec![true, false]]);
     let plain = worker(&network, plan, &keep, alone()).expect("it is small");
     assert!(plain.has_whole_state() && plain.share_of_state().is_none());
 }

@@ -71,7 +71,7 @@ pub(super) struct Share {
     befores: Befores,
     /// What it has of momenta that are sharded.
     pub(super) owner: Option<Owner>,
-    /// Whether the other workers end with the last update that was agreed on, and so have given worker 0 their momenta.
+    /// Whether the other workers end with the last update that was agreed on, and give worker 0 their momenta without being asked.
     others_end: bool,
     /// What is to be told of the last update that was applied.
     applied: Option<Observation>,
@@ -380,11 +380,11 @@ impl Share {
     }
 
     /// Where momenta are sharded: gives worker 0 those of all after so many iterations. The others wait for it in an agreement,
-    /// or have ended.
+    /// or come to their end.
     pub(super) fn gather(&mut self, step: u64) -> Result<(), RuntimeError> {
         let Some(owner) = &mut self.owner else { return Ok(()) };
-        let is_first = self.group.facts().rank == 0;
-        if is_first && !self.others_end {
+        let (is_first, is_asked) = (self.group.facts().rank == 0, !std::mem::take(&mut self.others_end));
+        if is_first && is_asked {
             self.group.agree(&[GATHERS, step as u32, (step >> 32) as u32])?;
         }
         let said = self.group.gather(owner.own_words())?;
@@ -496,7 +496,7 @@ impl Trainer {
             match (iterated, outcome) {
                 (Ok(true), None) => {}
                 (Ok(true), Some(outcome)) => {
-                    if outcome == Outcome::Finished && share.group.facts().rank != 0 {
+                    if share.others_end {
                         share.gather(self.step)?;
                     }
                     return Ok(outcome);
