@@ -101,6 +101,15 @@ impl Momenta {
     }
 }
 
+impl fmt::Display for Momenta {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Momenta::Device => "on every device",
+            Momenta::Sharded => "sharded",
+        })
+    }
+}
+
 impl fmt::Display for Optimizer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
