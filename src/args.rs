@@ -12,7 +12,7 @@ use planning::policy_help;
 pub use planning::{CheckArgs, CompareArgs, PlanArgs, PlanningArgs, SimulateArgs};
 pub use requests::{Exported, gpu, processor, study_of, threads_are_sound, tune_request};
 pub use research::{HELP_ALL, program, with_research};
-pub use tuning::{AutoArgs, DemoArgs, ProfileArgs, TuneArgs};
+pub use tuning::{AutoArgs, ClusterArgs, DemoArgs, ProfileArgs, TuneArgs};
 pub use values::{
     DecayArg, DeviceChoice, DuplexArg, HostPlace, Image, KernelsArg, NoiseArg, ObjectiveArg, OptimizerArg,
     PrecisionArg, ReluArg, RuleArg, SearchArg, ToolArg, ToolOptimizerArg,
@@ -21,7 +21,6 @@ pub use values::{
 use crate::output::Format;
 use crate::progress::MessageFormat;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
-use plimsoll_ir::exchange::Interconnect;
 use plimsoll_ir::units::Size;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_study::data::DataSource;
@@ -325,23 +324,6 @@ pub struct SearchArgs {
     pub max_batch: Option<u64>,
 }
 
-/// The workers that a batch is chosen for.
-#[derive(Clone, Debug, Args)]
-pub struct ClusterArgs {
-    /// Choose the batch for so many workers that train together, each with this budget: by the time of an update, with what
-    /// they exchange while the last backward pass goes on. Needs --interconnect
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=65536), help_heading = "Workers")]
-    pub workers: Option<u64>,
-    /// What connects the workers: the rate at which each can send and, after a comma, the latency of a message, such as
-    /// 10Gbit/s or 10Gbit/s,30us
-    #[arg(long, value_name = "RATE[,TIME]", help_heading = "Workers")]
-    pub interconnect: Option<Interconnect>,
-    /// Samples in an update, of all workers together: only batches that divide it are considered, and a worker makes several
-    /// passes where needed. By default one batch of each worker
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Workers")]
-    pub global_batch: Option<u64>,
-}
-
 /// How the learning rate follows the batch.
 #[derive(Clone, Debug, Args)]
 pub struct RateArgs {
@@ -428,7 +410,7 @@ pub fn defaults<T: Args>() -> T {
 }
 
 /// The options of `auto` that a script decides for itself.
-const OF_NETWORKS: [&str; 39] = [
+const OF_NETWORKS: [&str; 40] = [
     "network",
     "onnx",
     "image",
@@ -453,6 +435,7 @@ const OF_NETWORKS: [&str; 39] = [
     "workers",
     "interconnect",
     "global_batch",
+    "sharded_momenta",
     "base_batch",
     "base_rate",
     "rate_rule",

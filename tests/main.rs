@@ -12,6 +12,7 @@ mod gpu_faults;
 mod gpu_workers;
 mod interrupts;
 mod modelled;
+mod momenta;
 mod mpi;
 mod onnx;
 mod optimizers;

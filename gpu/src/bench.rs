@@ -188,6 +188,7 @@ pub fn profile(
     let request = ProfileRequest {
         network: task.network.spec.clone(),
         optimizer: task.optimizer,
+        momenta: task.momenta,
         machine: machine(&*device, None, &version()),
         budget: within,
         batches,

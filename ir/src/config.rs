@@ -6,7 +6,7 @@
 use crate::document::{Document, Fault, define_kind};
 use crate::exchange::Interconnect;
 use crate::network::NetworkSpec;
-use crate::optimizer::Optimizer;
+use crate::optimizer::{Momenta, Optimizer};
 use crate::precision::Precision;
 use crate::schedule::Link;
 use crate::units::{Bytes, Seconds};
@@ -55,6 +55,9 @@ pub struct Config {
     /// Who updates the parameters; SGD where nothing is said.
     #[serde(default, skip_serializing_if = "Optimizer::is_usual")]
     pub optimizer: Optimizer,
+    /// Where its momenta are; on every device where nothing is said. Sharded ones take nothing of the budget.
+    #[serde(default, skip_serializing_if = "Momenta::is_usual")]
+    pub momenta: Momenta,
     /// What the device may hold.
     pub budget_bytes: Bytes,
     /// The chosen samples in an iteration.

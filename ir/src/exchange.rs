@@ -6,10 +6,11 @@
 //! of `trace/1` or `schedule/1` changes.
 //!
 //! On its way a piece passes five stages: it is pushed over the link to the host, reduced and gathered over the
-//! interconnect; what its update overwrites is kept on the host, and it is pulled back over the link.
+//! interconnect; what its update overwrites is kept on the host, and it is pulled back over the link. Where its owners make the
+//! update, they hold it between the two, until the pass is over.
 //! [`update::simulate_update`] says how long an update takes with that, and [`update::bound`] how long it takes at least.
 //!
-//! What it deliberately does not do: model the additions of a sum, or workers that differ. Every worker has this schedule;
+//! What it deliberately does not do: model the additions of a sum, the update that owners make, or workers that differ. Every worker has this schedule;
 //! where they differ, the slowest says how long an update takes.
 
 mod pieces;
@@ -62,6 +63,10 @@ pub struct Exchange {
     /// Nodes of the tree of sums (`tree.rs`) that the passes of a worker come to, at least 1: it sends its share of each.
     #[serde(default = "one")]
     pub nodes: u64,
+    /// Whether a sum's owners hold it until the pass that completes it is over, as where they make the update: all workers agree
+    /// on an update first.
+    #[serde(default, skip_serializing_if = "crate::document::is_false")]
+    pub held: bool,
     /// The bytes of all that is summed: the gradients, and running statistics, whose mean all workers take.
     pub bytes: Bytes,
     /// They cover these bytes in order, without a gap.
@@ -192,6 +197,9 @@ impl Exchange {
             if !piece.carried() && trace.ops[piece.needed.index()].phase != Phase::Update {
                 return Err(Unfit::NeededByPass { piece: number, op: piece.needed });
             }
+            if self.held && !piece.carried() {
+                return Err(Unfit::NeededWhileHeld { piece: number, op: piece.needed });
+            }
             if let Some(command) = computed_again(schedule, piece.ready) {
                 return Err(Unfit::CompletedTwice { piece: number, op: piece.ready, command });
             }
@@ -257,6 +265,14 @@ pub enum Unfit {
     /// Forward and backward ops of an iteration read no gradient's sum of the same iteration.
     #[error("op {} of the pass waits for piece {piece}, which the same pass makes: only an update can", op.0)]
     NeededByPass {
+        /// Which piece.
+        piece: usize,
+        /// The op.
+        op: OpId,
+    },
+    /// The owners of its sum hold it until the iteration is over.
+    #[error("op {} waits for piece {piece}, which its owners hold until the same iteration is over", op.0)]
+    NeededWhileHeld {
         /// Which piece.
         piece: usize,
         /// The op.

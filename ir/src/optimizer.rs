@@ -104,7 +104,7 @@ impl Momenta {
 impl fmt::Display for Momenta {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Momenta::Device => "device",
+            Momenta::Device => "on every device",
             Momenta::Sharded => "sharded",
         })
     }

@@ -1,10 +1,10 @@
 //! Measuring on a made-up machine: rounds, the journal, interruption, noise.
 
 use super::*;
-use plimsoll_ir::Optimizer;
 use plimsoll_ir::health::{Health, OtherProcess};
 use plimsoll_ir::profile::{AlternativeSamples, BatchSamples, LinkSamples, OpSamples, TransferSample};
 use plimsoll_ir::trace::Phase;
+use plimsoll_ir::{Momenta, Optimizer};
 use plimsoll_runtime::Whole;
 use std::path::Path;
 use tempfile::TempDir;
@@ -147,6 +147,7 @@ fn request(folder: &TempDir) -> ProfileRequest {
     ProfileRequest {
         network: NetworkSpec { name: "mlp".into(), image: [8, 8], channels: 1, classes: 10 },
         optimizer: Optimizer::Sgd,
+        momenta: Momenta::Device,
         machine: Machine {
             device: "made-up".into(),
             threads: 1,

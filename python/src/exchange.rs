@@ -63,6 +63,7 @@ impl Exchange {
             staged,
             passes: 1,
             nodes: 1,
+            held: false,
             bytes,
             pieces,
         };

@@ -201,7 +201,10 @@ fn workers_have_to_have_their_momenta_in_one_place() {
     std::thread::scope(|scope| {
         let second = scope.spawn(|| train(Momenta::Sharded, second));
         let words = train(Momenta::Device, first);
-        assert_eq!(words, "worker 1 has another place of the momenta than worker 0: sharded, not device");
+        assert_eq!(
+            words,
+            "worker 1 has another place of the momenta than worker 0: sharded, not on every device"
+        );
         assert_eq!(second.join().expect("no panic"), words);
     });
 }

@@ -16,7 +16,7 @@ use crate::interrupt;
 use plimsoll_ir::config::{GpuKernels, LearningRateRule};
 use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::tuning::{NoiseScale, Tuning};
-use plimsoll_ir::{Bytes, Float, Optimizer, Precision, UpdateRule};
+use plimsoll_ir::{Bytes, Float, Momenta, Optimizer, Precision, UpdateRule};
 use plimsoll_runtime::{CpuOptions, HostMemory};
 use plimsoll_study::device::{as_many_cores, cpu_options, of_processor};
 use plimsoll_study::error::DataError;
@@ -219,6 +219,10 @@ impl ClusterArgs {
     /// The workers that a batch is chosen for; none for one alone.
     pub fn request(&self) -> Result<Option<ClusterRequest>, Failure> {
         let workers = self.workers.filter(|workers| *workers > 1);
+        if self.sharded_momenta && workers.is_none() {
+            return Err(Failure::usage("--sharded-momenta is for several workers")
+                .help("say how many with --workers, or leave it out"));
+        }
         match (workers, self.interconnect, self.global_batch) {
             (Some(workers), Some(interconnect), global_batch) => {
                 Ok(Some(ClusterRequest { workers, interconnect, global_batch }))
@@ -229,6 +233,13 @@ impl ClusterArgs {
             (None, ..) => Err(Failure::usage("--interconnect and --global-batch are for several workers")
                 .help("say how many with --workers")),
         }
+    }
+}
+
+impl ClusterArgs {
+    /// Where the optimizer's momenta are.
+    pub fn momenta(&self) -> Momenta {
+        if self.sharded_momenta { Momenta::Sharded } else { Momenta::Device }
     }
 }
 
@@ -499,11 +510,11 @@ mod tests {
         let words = ["plimsoll"].into_iter().chain(line.split_whitespace());
         let folder = match Cli::parse_from(words).verb {
             Verb::Auto(args) => {
-                let task = task(&args.workload);
+                let task = task(&args.workload).with_momenta(args.cluster.momenta());
                 study_of(&task, &args.study, &args.search, &args.cluster, &args.rate, &args.train)
             }
             Verb::Tune(args) => {
-                let task = task(&args.workload);
+                let task = task(&args.workload).with_momenta(args.cluster.momenta());
                 study_of(&task, &args.study, &args.search, &args.cluster, &args.rate, &defaults())
             }
             other => panic!("{other:?}"),
@@ -551,6 +562,8 @@ mod tests {
             "--optimizer adamw --base-rate 0.05",
             "--optimizer adamw --rate-rule linear",
             "--seed 2",
+            "--workers 2 --interconnect 1Gbit/s",
+            "--workers 2 --interconnect 1Gbit/s --sharded-momenta",
         ];
         let mut names: Vec<String> = all.iter().map(|more| named(&format!("{usual} {more}"))).collect();
         let modelled =

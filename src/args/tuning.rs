@@ -1,7 +1,8 @@
 //! The options of the verbs that measure and choose: `auto`, `demo`, `profile`, `tune`.
 
-use super::{ClusterArgs, OF_NETWORKS, RateArgs, SearchArgs, StudyArgs, TrainArgs, WorkloadArgs};
+use super::{OF_NETWORKS, RateArgs, SearchArgs, StudyArgs, TrainArgs, WorkloadArgs};
 use clap::Args;
+use plimsoll_ir::exchange::Interconnect;
 use plimsoll_ir::units::Size;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -29,6 +30,27 @@ pub struct AutoArgs {
     pub train: TrainArgs,
     #[command(flatten)]
     pub study: StudyArgs,
+}
+
+/// The workers that a batch is chosen for.
+#[derive(Clone, Debug, Args)]
+pub struct ClusterArgs {
+    /// Choose the batch for so many workers that train together, each with this budget: by the time of an update, with what
+    /// they exchange while the last backward pass goes on. Needs --interconnect
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=65536), help_heading = "Workers")]
+    pub workers: Option<u64>,
+    /// What connects the workers: the rate at which each can send and, after a comma, the latency of a message, such as
+    /// 10Gbit/s or 10Gbit/s,30us
+    #[arg(long, value_name = "RATE[,TIME]", help_heading = "Workers")]
+    pub interconnect: Option<Interconnect>,
+    /// Samples in an update, of all workers together: only batches that divide it are considered, and a worker makes several
+    /// passes where needed. By default one batch of each worker
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Workers")]
+    pub global_batch: Option<u64>,
+    /// Shard the optimizer's momenta: each worker has its share of them in host memory and updates that share of the parameters
+    /// for all, so that momenta take nothing of the budget. For several --workers
+    #[arg(long, help_heading = "Workers")]
+    pub sharded_momenta: bool,
 }
 
 /// `demo`

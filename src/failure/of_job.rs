@@ -407,6 +407,10 @@ fn of_export(error: &ExportError) -> Failure {
             "tune with a larger --budget, or export the plan's own batch with --as-planned, for a runtime that \
              follows the plan",
         ),
+        ExportError::Sharded => failure.help(
+            "tune without --sharded-momenta into another folder, or export the plan's own batch with --as-planned, for a \
+             runtime that shards momenta, too",
+        ),
         ExportError::NotShared { below, above, .. } => {
             let below = below.map_or(String::new(), |below| format!("{below} and "));
             failure.help(format_args!("the nearest that are: {below}{above}; or choose other --workers"))
@@ -473,6 +477,8 @@ fn of_training(error: TrainError) -> Failure {
         TrainError::OtherOptimizer { asked, .. } => Failure::usage(&error).help(format_args!(
             "leave --optimizer out, or tune into another folder with `plimsoll tune --study DIR --optimizer {asked}`"
         )),
+        TrainError::OtherMomenta { .. } => Failure::usage(&error)
+            .help("train as it was tuned, or tune into another folder with `plimsoll tune --study DIR`"),
         TrainError::OverBudget { ref retune, .. } => Failure::new(Exit::Verification, &error).help(
             format_args!("put the schedule back that was chosen with the config, or {}", tune_again(retune)),
         ),
@@ -481,6 +487,8 @@ fn of_training(error: TrainError) -> Failure {
         TrainError::DrawsOfUpdate { .. } => {
             Failure::usage(error).help("leave --per-draw out, or --workers and --global-batch")
         }
+        TrainError::DrawsOfShards => Failure::usage(error)
+            .help("leave --per-draw out, or tune without --sharded-momenta into another folder"),
         TrainError::TooFewSamples { .. } => Failure::usage(error)
             .help("choose other --data, lower --global-batch or --workers, or tune anew for these data"),
         TrainError::NotShared { global, batch } => {

@@ -7,7 +7,7 @@ use crate::output::{Cell, Facts, Table};
 use crate::processes;
 use crate::progress::watched;
 use crate::verbs::report;
-use crate::verbs::tune::{optimizer_of, precision_of};
+use crate::verbs::tune::{momenta_of, optimizer_of, precision_of};
 use plimsoll_ir::config::{Config, GpuKernels};
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::schedule::Schedule;
@@ -67,7 +67,7 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
         Failure::from(error)
             .help("leave --data out for what it was tuned on, or tune again with other --data")
     })?;
-    let task = task.trained_by(tuned);
+    let task = task.trained_by(tuned).with_momenta(config.momenta);
     for out in args.trace_out.iter().chain(&args.memory_snapshot) {
         study.is_not(out)?;
         for input in [&path, &study.folder().join(&config.schedule)] {
@@ -91,8 +91,7 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
         Some(world) => study.train_together(&task, choice, &request, world.group(), &held, watch),
     };
     let trained = trained.map_err(of_job)?;
-    // What was predicted is an iteration of one batch, for all draws.
-    let as_predicted = trained.global_batch == config.batch && trained.drawn.is_none();
+    let as_predicted = is_as_predicted(&config, &trained);
     if trained.iterations > trained.resumed_at && as_predicted {
         missed(trained.iteration, &config.predicted).inspect(|words| {
             tracing::warn!("an iteration took {words}; `plimsoll tune --study DIR`, in a new folder, measures and tunes anew");
@@ -111,6 +110,11 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
         tracing::info!("{} opens in pytorch.org/memory_viz", path.display());
     }
     Ok(vec![table(&task, &config, &trained)])
+}
+
+/// Whether the iterations of a training are what was predicted: those of one batch, for all draws, with all that an update takes.
+fn is_as_predicted(config: &Config, trained: &Trained) -> bool {
+    trained.global_batch == config.batch && trained.drawn.is_none() && config.momenta.is_usual()
 }
 
 /// Makes sure of all that is known to be wrong from the line alone, whatever the study holds.
@@ -229,14 +233,14 @@ fn table(task: &NetworkWorkload, config: &Config, trained: &Trained) -> Table {
     };
     let measured = trained.iterations > trained.resumed_at;
     let only_measured = |seconds: Seconds| if measured { seconds.into() } else { Cell::None };
-    // What was predicted is an iteration of one batch, for all draws.
-    let as_predicted = trained.global_batch == config.batch && trained.drawn.is_none();
+    let as_predicted = is_as_predicted(config, trained);
     let predicted = if as_predicted { config.predicted.iteration_seconds.into() } else { Cell::None };
     let mut facts: Facts = vec![
         ("network", "network", config.network.in_words().into()),
         ("precision", "precision", precision_of(config).into()),
     ];
     facts.extend(optimizer_of(config));
+    facts.extend(momenta_of(config));
     facts.push(("batch", "batch", config.batch.into()));
     if trained.global_batch != config.batch {
         facts.push(("workers", "workers", (trained.workers as u64).into()));

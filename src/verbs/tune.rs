@@ -16,7 +16,7 @@ use plimsoll_tuner::search::Candidate;
 pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let (tuned, study) = watched(quiet, |watch| {
         let task = args.workload.task(watch)?;
-        let task = task.within(args.search.host_memory)?;
+        let task = task.with_momenta(args.cluster.momenta()).within(args.search.host_memory)?;
         let study = study_of(&task, &args.study, &args.search, &args.cluster, &args.rate, &defaults())?;
         let (least, fresh) =
             (args.search.least(&args.rate, args.cluster.request()?.as_ref()), args.study.fresh);
@@ -40,6 +40,7 @@ pub fn head(config: &Config) -> Facts {
         ("precision", "precision", precision_of(config).into()),
     ];
     facts.extend(optimizer_of(config));
+    facts.extend(momenta_of(config));
     facts.extend([
         ("budget_bytes", "budget", config.budget_bytes.into()),
         ("batch", "batch", config.batch.into()),
@@ -51,6 +52,12 @@ pub fn head(config: &Config) -> Facts {
 pub fn optimizer_of(config: &Config) -> Option<(&'static str, &'static str, Cell)> {
     let optimizer = config.optimizer;
     (!optimizer.is_usual()).then(|| ("optimizer", "optimizer", optimizer.to_string().into()))
+}
+
+/// Where the optimizer's momenta are, for a table; nothing where they are on every device.
+pub fn momenta_of(config: &Config) -> Option<(&'static str, &'static str, Cell)> {
+    let momenta = config.momenta;
+    (!momenta.is_usual()).then(|| ("momenta", "momenta", momenta.to_string().into()))
 }
 
 /// In what convolutions and matrix products multiply, for a table.

@@ -15,9 +15,9 @@ use crate::error::ExportError;
 use crate::measure::may_be_off;
 use crate::request::DecayShape;
 use crate::words::visible;
-use plimsoll_ir::UpdateRule;
 use plimsoll_ir::config::{Config, Figures, LearningRate};
 use plimsoll_ir::schedule::{Command, Schedule};
+use plimsoll_ir::{Momenta, UpdateRule};
 use plimsoll_tuner::rate::{caution, learning_rate, warmup_iterations};
 use serde_json::json;
 
@@ -158,6 +158,9 @@ impl Export {
         if let Some(global) = global {
             samples_for(config, global)?;
         }
+        if config.momenta == Momenta::Sharded && !as_planned {
+            return Err(ExportError::Sharded);
+        }
         let Shares { batch, accumulation } = if as_planned {
             planned(config.batch, workers, global)?
         } else {
@@ -208,6 +211,12 @@ impl Export {
                  (tensors swapped: {swaps}, ops recomputed: {again}), which is not exported."
             ),
         });
+        if config.momenta == Momenta::Sharded {
+            self.notes.push(format!(
+                "A batch of {batch} fits into {budget_bytes} with momenta sharded over the workers' hosts. On the device, momenta \
+                 take memory besides."
+            ));
+        }
         if let Some(words) = caution(learning_rate, global) {
             self.notes.push(format!("The update is {words}."));
         }

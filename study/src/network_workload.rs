@@ -19,14 +19,14 @@ use crate::request::{ClusterRequest, NetworkRequest, NetworkSource};
 
 use crate::watch::Watch;
 use crate::workload::{About, Confirmed, SEED, UNMEASURED, Workload};
-use plimsoll_ir::exchange::{Exchange, Form, Overlap, PIECE_BYTES};
+use plimsoll_ir::exchange::{Exchange, Form, Overlap, PIECE_BYTES, updates};
 use plimsoll_ir::network::{Network, NetworkSpec};
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::program::{Call, Program};
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::units::Size;
-use plimsoll_ir::{Bytes, CommandId, Optimizer, Seconds, UpdateRule};
+use plimsoll_ir::{Bytes, CommandId, Momenta, Optimizer, Seconds, UpdateRule};
 use plimsoll_networks::onnx::OnnxNetwork;
 use plimsoll_networks::{LowerOptions, Mode, ReluStorage, build, lower};
 use plimsoll_runtime::cuda::countable_batch;
@@ -69,6 +69,8 @@ pub struct NetworkWorkload {
     pub host_memory: Option<Bytes>,
     /// Who updates the parameters; what it keeps for each is resident.
     pub optimizer: Optimizer,
+    /// Where that is: with sharded momenta, an iteration has no update.
+    pub momenta: Momenta,
 }
 
 impl NetworkWorkload {
@@ -147,8 +149,9 @@ impl NetworkWorkload {
         if wanted != has {
             return Err(DataError::Labels { network: name, wanted, data: set, has }.into());
         }
-        let (architecture, source, host_memory, optimizer) = (None, None, None, Optimizer::Sgd);
-        Ok(NetworkWorkload { network, data, setup, architecture, source, host_memory, optimizer })
+        let (architecture, source, host_memory) = (None, None, None);
+        let (optimizer, momenta) = (Optimizer::Sgd, Momenta::Device);
+        Ok(NetworkWorkload { network, data, setup, architecture, source, host_memory, optimizer, momenta })
     }
 
     /// The same task, trained by this optimizer.
@@ -156,14 +159,20 @@ impl NetworkWorkload {
         NetworkWorkload { optimizer, ..self }
     }
 
+    /// The same task with the optimizer's momenta there.
+    pub fn with_momenta(self, momenta: Momenta) -> NetworkWorkload {
+        NetworkWorkload { momenta, ..self }
+    }
+
     /// The network's iteration at a batch size, for this device.
     pub fn program(&self, batch: u64, mode: Mode) -> Result<Program, Error> {
         let alternatives = |call: &Call| self.setup.alternatives(call);
         let feature_maps = self.setup.precision().feature_maps();
         let (relu, fuse) = (ReluStorage::Auto, self.setup.fuses());
-        let (optimizer, alternatives) = (self.optimizer, &alternatives);
+        let (optimizer, momenta, alternatives) = (self.optimizer, self.momenta, &alternatives);
         let more = LowerOptions::default();
-        let options = LowerOptions { mode, relu, optimizer, feature_maps, fuse, alternatives, ..more };
+        let options =
+            LowerOptions { mode, relu, optimizer, momenta, feature_maps, fuse, alternatives, ..more };
         Ok(lower(&self.network, batch, &options)?)
     }
 
@@ -334,6 +343,7 @@ impl Workload for NetworkWorkload {
             kernels: setup.kernels(),
             precision: setup.precision(),
             optimizer: self.optimizer,
+            momenta: self.momenta,
             modelled_error: setup.model().map(|device| device.error()),
         })
     }
@@ -412,7 +422,13 @@ impl Workload for NetworkWorkload {
             update: UpdateRule::usual(self.optimizer),
             weights: None,
         };
-        let mut trainer = Trainer::new(executor, loaded.remove(0), None, training)?;
+        let trained = loaded.remove(0);
+        // Workers make the update together, and what is measured here are the passes of one.
+        let mut trainer = if updates(&program) {
+            Trainer::new(executor, trained, None, training)?
+        } else {
+            Trainer::without_update(executor, trained, training)?
+        };
         confirm(&mut trainer, &*self.data.train, watch.stop).map(Some)
     }
 
@@ -457,6 +473,29 @@ pub fn median(seconds: &mut [f64]) -> Seconds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::cpu_options;
+    use crate::request::NetworkRequest;
+
+    #[test]
+    fn what_owners_update_is_held_and_leaves_the_device() {
+        let task = |momenta| {
+            let setup = Setup::Cpu(cpu_options(Some(1), None));
+            let task = NetworkWorkload::new(&NetworkRequest::zoo("mlp"), &DataSource::Digits, setup);
+            task.expect("a task").trained_by(Optimizer::Adamw).with_momenta(momenta)
+        };
+        let [whole, sharded] = [Momenta::Device, Momenta::Sharded].map(task);
+        let interconnect = "1Gbit/s".parse().expect("a rate");
+        let cluster = ClusterRequest { workers: 2, interconnect, global_batch: None };
+        for (task, is_sharded) in [(&whole, false), (&sharded, true)] {
+            assert_eq!(updates(&task.program(32, Mode::Train).expect("it lowers")), !is_sharded);
+            let exchange = task.exchange(32, &cluster, 1).expect("it trains");
+            assert_eq!(exchange.held, is_sharded);
+            assert!(task.about().expect("a processor").momenta.is_usual() != is_sharded);
+        }
+        let resident = |task: &NetworkWorkload| task.trace(32).expect("it lowers").resident_bytes.0 as f64;
+        let left = resident(&sharded) / resident(&whole);
+        assert!((left - 0.5).abs() < 0.01, "both moments are half of what is resident: {left}");
+    }
 
     #[test]
     fn a_gpu_without_a_budget_keeps_a_margin_and_a_round_number() {

@@ -1,6 +1,6 @@
 //! What was measured earlier, in whatever study: journals that are complete, under the user's cache folder.
 //!
-//! A measurement is known by its journal's header: network, optimizer, device, driver and libraries, threads, pace of the link,
+//! A measurement is known by its journal's header: network, optimizer, where its momenta are, device, driver and libraries, threads, pace of the link,
 //! budget, batch sizes, version and commit. The same measurement in another study begins with a copy of the journal, and so is
 //! done at once; a journal whose header differs is refused where it is opened, so that no wrong one can be taken.
 //!
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
     use plimsoll_ir::network::NetworkSpec;
     use plimsoll_ir::profile::Machine;
-    use plimsoll_ir::{Bytes, Optimizer};
+    use plimsoll_ir::{Bytes, Momenta, Optimizer};
     use plimsoll_profiler::Effort;
     use std::fs;
 
@@ -97,6 +97,7 @@ mod tests {
         ProfileRequest {
             network,
             optimizer: Optimizer::Sgd,
+            momenta: Momenta::Device,
             machine,
             budget: Bytes(budget),
             batches: vec![1, 2],
@@ -129,6 +130,8 @@ mod tests {
         other.machine.system = "another driver".to_owned();
         assert_eq!(cache.find(&other).expect("it can be asked"), None);
         let other = ProfileRequest { optimizer: Optimizer::Adamw, ..request(&second, 100) };
+        assert_eq!(cache.find(&other).expect("it can be asked"), None);
+        let other = ProfileRequest { momenta: Momenta::Sharded, ..request(&second, 100) };
         assert_eq!(cache.find(&other).expect("it can be asked"), None);
     }
 }

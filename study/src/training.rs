@@ -23,7 +23,7 @@ use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::simulate::{Timeline, simulate};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::tuning::NoiseScale;
-use plimsoll_ir::{Bytes, CommandId, Optimizer, Seconds};
+use plimsoll_ir::{Bytes, CommandId, Momenta, Optimizer, Seconds};
 use plimsoll_networks::Mode;
 use plimsoll_runtime::noise::NoiseAverages;
 use plimsoll_runtime::{
@@ -98,6 +98,10 @@ fn set_up(
 ) -> Result<Vec<Trainer>, Error> {
     of_optimizer(config.optimizer, task.optimizer)?;
     of_optimizer(config.optimizer, request.update.optimizer())?;
+    if config.momenta != task.momenta {
+        let (tuned, asked) = (config.momenta, task.momenta);
+        return Err(TrainError::OtherMomenta { tuned, asked }.into());
+    }
     let program = task.program(config.batch, Mode::Train)?;
     of_iteration(&program, config, schedule, study)?;
     within_budget(&program, config, schedule, study)?;
@@ -115,7 +119,11 @@ fn set_up(
     if request.per_draw && update.virtual_workers > 1 {
         return Err(TrainError::DrawsOfUpdate { virtual_workers: update.virtual_workers }.into());
     }
-    if update.virtual_workers > 1 {
+    let is_sharded = config.momenta == Momenta::Sharded;
+    if request.per_draw && is_sharded {
+        return Err(TrainError::DrawsOfShards.into());
+    }
+    if update.virtual_workers > 1 || is_sharded {
         // Worker 0 tests, too.
         let several = request.workers.count > 1;
         let trainer = |(number, group): (u32, Box<dyn Group>)| {

@@ -698,6 +698,7 @@ impl Tuner<'_> {
             modelled: about.modelled_error.is_some(),
             modelled_error: about.modelled_error,
             optimizer: about.optimizer,
+            momenta: about.momenta,
             budget_bytes: request.budget,
             batch,
             keeps_all: self.keeps_all,

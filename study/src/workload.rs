@@ -15,7 +15,7 @@ use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, BytesPerSecond, Optimizer, Precision, Seconds};
+use plimsoll_ir::{Bytes, BytesPerSecond, Momenta, Optimizer, Precision, Seconds};
 use plimsoll_tuner::search::largest;
 use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, plan_with_log};
 
@@ -44,6 +44,8 @@ pub struct About {
     pub precision: Precision,
     /// Who updates the parameters.
     pub optimizer: Optimizer,
+    /// Where its momenta are.
+    pub momenta: Momenta,
     /// Of a device that is modelled, by how much nine of ten times are off at most, as a share.
     pub modelled_error: Option<f64>,
 }

@@ -2,7 +2,7 @@
 
 use plimsoll_ir::Bytes;
 use plimsoll_ir::exchange::tree::most_nodes;
-use plimsoll_ir::exchange::{Exchange, ExchangeKind, Form, Interconnect, Overlap, pieces};
+use plimsoll_ir::exchange::{Exchange, ExchangeKind, Form, Interconnect, Overlap, pieces, updates};
 use plimsoll_ir::program::Program;
 
 /// The workers of a training, and how they exchange.
@@ -22,7 +22,8 @@ pub struct Workers {
     pub overlap: Overlap,
 }
 
-/// The exchange of a program that trains, beside any schedule of it; none where it has no update.
+/// The exchange of a program that trains, beside any schedule of it; none where it does not train. Where the program has no
+/// update, the owners of the sums make it.
 pub fn exchange(program: &Program, workers: &Workers) -> Option<Exchange> {
     let Workers { count, interconnect, form, staged, passes, overlap } = *workers;
     let pieces = pieces(program, overlap)?;
@@ -36,6 +37,7 @@ pub fn exchange(program: &Program, workers: &Workers) -> Option<Exchange> {
         staged,
         passes,
         nodes: most_nodes(count, passes),
+        held: !updates(program),
         bytes: Bytes(pieces.iter().map(|piece| piece.bytes.0).sum()),
         pieces,
     })

@@ -7,15 +7,16 @@ use plimsoll_ir::exchange::{Exchange, Form, Interconnect, Overlap};
 use plimsoll_ir::program::{Access, Operand, Program, Region, Role};
 use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::trace::Phase;
-use plimsoll_ir::{Bytes, Document, OpId, Seconds};
+use plimsoll_ir::{Bytes, Document, Momenta, OpId, Seconds};
 use plimsoll_networks::{LowerOptions, build, lower, usual};
 use plimsoll_tuner::Policy;
 use plimsoll_tuner::exchange::{Workers, exchange};
 
 /// A network of the zoo, with times as of a device of 10 TFLOP/s.
-fn program(name: &str) -> Program {
+fn program(name: &str, momenta: Momenta) -> Program {
     let network = build(&usual(name).expect("it is in the zoo")).expect("it can be built");
-    let mut program = lower(&network, 8, &LowerOptions::default()).expect("it can be lowered");
+    let options = LowerOptions { momenta, ..LowerOptions::default() };
+    let mut program = lower(&network, 8, &options).expect("it can be lowered");
     for op in &mut program.trace.ops {
         op.seconds = Seconds(10e-6 + op.flops as f64 / 10e12);
     }
@@ -39,7 +40,7 @@ const PIECE: Bytes = Bytes(256 << 10);
 #[test]
 fn every_gradient_travels_once_between_who_completes_it_and_who_waits() {
     for name in NETWORKS {
-        let program = program(name);
+        let program = program(name, Momenta::Device);
         for overlap in [Overlap::Nothing, Overlap::Backward(PIECE), Overlap::Forward(PIECE)] {
             let exchange = exchange(&program, &workers(overlap)).expect("it trains");
             exchange.validate().unwrap_or_else(|fault| panic!("{name}: {fault}"));
@@ -100,7 +101,7 @@ fn every_gradient_travels_once_between_who_completes_it_and_who_waits() {
 #[test]
 fn the_earlier_a_piece_may_go_and_the_later_it_is_needed_the_more_is_hidden() {
     for name in NETWORKS {
-        let program = program(name);
+        let program = program(name, Momenta::Device);
         let trace = &program.trace;
         let budget = trace.memory().peak().expect("an op").1;
         let tight = trace.memory().floor().expect("an op").1;
@@ -130,6 +131,32 @@ fn the_earlier_a_piece_may_go_and_the_later_it_is_needed_the_more_is_hidden() {
             // What is kept before it is overwritten takes the link that gradients take.
             let most = backward * 1.02;
             assert!(backward < nothing && forward <= most, "{name}: {nothing}, {backward}, {forward}");
+        }
+    }
+}
+
+#[test]
+fn owners_that_make_the_update_hold_sums_until_the_pass_is_over() {
+    for name in NETWORKS {
+        let program = program(name, Momenta::Sharded);
+        let trace = &program.trace;
+        let budget = trace.memory().peak().expect("an op").1;
+        let plan = planned(trace, &request(budget, 12e9, Duplex::Full, Policy::Keep)).expect("it fits");
+        for passes in [1, 3] {
+            let workers = Workers { passes, ..workers(Overlap::Forward(PIECE)) };
+            let held = exchange(&program, &workers).expect("it trains");
+            assert!(held.held, "{name}");
+            assert_eq!(held.check(trace, &plan.schedule), Ok(()), "{name}");
+            let is_parameter = |region: &&Region| matches!(region.role, Role::Parameter(_));
+            let parameters = program.resident.iter().filter(is_parameter);
+            let kept: Bytes = held.pieces.iter().map(|piece| piece.kept).sum();
+            assert_eq!(kept, parameters.map(Region::bytes).sum(), "{name}: momenta are not on the device");
+            let update = simulate_update(trace, &plan.schedule, &held);
+            let over = update.timeline.makespan().0 * (1.0 - 1e-9);
+            assert!(update.pieces.iter().all(|[_, _, gather, ..]| gather.start.0 >= over), "{name}");
+            let least = bound(trace, &plan.schedule, &held);
+            assert!(least.0 <= update.seconds.0 * (1.0 + 1e-9), "{name}: {least} and {}", update.seconds);
+            println!("{name}, {passes} passes: {} for at least {least}", update.seconds);
         }
     }
 }

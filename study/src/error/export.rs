@@ -23,6 +23,11 @@ pub enum ExportError {
         /// What the device may hold.
         budget: Bytes,
     },
+    /// The batch fits without momenta on the device, where other tools have them.
+    #[error(
+        "the study was tuned for sharded momenta: its budget has no room for them on the device, where other tools have them"
+    )]
+    Sharded,
     /// The samples of an update cannot be shared out.
     #[error("{why}")]
     NotShared {

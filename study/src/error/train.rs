@@ -2,7 +2,7 @@
 
 use super::Retune;
 use plimsoll_ir::check::Violation;
-use plimsoll_ir::{Bytes, Optimizer};
+use plimsoll_ir::{Bytes, Momenta, Optimizer};
 use plimsoll_runtime::RuntimeError;
 use std::path::PathBuf;
 use thiserror::Error;
@@ -43,6 +43,14 @@ pub enum TrainError {
         /// The training's.
         asked: Optimizer,
     },
+    /// The choice was made for momenta in another place, which have another program.
+    #[error("the study was tuned for momenta {tuned}, and momenta {asked} are asked for")]
+    OtherMomenta {
+        /// The config's.
+        tuned: Momenta,
+        /// The training's.
+        asked: Momenta,
+    },
     /// The schedule takes more than its config allows.
     #[error("{schedule} takes {takes}, more than the {budget} that its config allows")]
     OverBudget {
@@ -69,6 +77,9 @@ pub enum TrainError {
         /// Batches in an update.
         virtual_workers: u64,
     },
+    /// Each draw was to have an iteration of its own, and workers make the update behind all of them alike.
+    #[error("with sharded momenta, all draws of stochastic depth run by one plan")]
+    DrawsOfShards,
     /// The data have fewer samples than a batch.
     #[error("{data} has {samples} samples, fewer than the batch of {batch}")]
     TooFewSamples {

@@ -11,7 +11,7 @@ use plimsoll_ir::config::Config;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_ir::{Bytes, Momenta, Seconds};
 use plimsoll_tuner::modules::{Means, Wrapping, wrap};
 
 /// What modules are wrapped in.
@@ -63,6 +63,9 @@ impl Modules {
         schedule: &Schedule,
         wrapper: Wrapper,
     ) -> Result<Modules, ExportError> {
+        if config.momenta == Momenta::Sharded {
+            return Err(ExportError::Sharded);
+        }
         let means = match wrapper {
             Wrapper::Checkpoint => Means::Recompute,
             Wrapper::Offload => Means::Offload(config.link),

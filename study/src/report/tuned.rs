@@ -136,12 +136,18 @@ impl Tuned {
         if !optimizer.is_usual() {
             facts.push(("optimizer".to_owned(), optimizer.to_string()));
         }
+        let momenta = self.config.momenta;
+        if !momenta.is_usual() {
+            facts.push(("momenta".to_owned(), momenta.to_string()));
+        }
         let health = machine.health.as_ref().map(|health| health.warnings(&Default::default()));
         let mut warnings: Vec<String> = health.iter().flatten().map(ToString::to_string).collect();
         warnings
             .extend(self.tuning.runs.iter().filter_map(run_missed).map(|words| format!("{words}; {ANEW}.")));
-        // What was predicted is an iteration of one batch, for all draws.
-        let as_predicted = |training: &&Training| training.global_batch.is_none() && training.drawn.is_none();
+        // What was predicted is an iteration of one batch, for all draws, with all that an update takes.
+        let as_predicted = |training: &&Training| {
+            training.global_batch.is_none() && training.drawn.is_none() && momenta.is_usual()
+        };
         let trained = self.tuning.training.as_ref().filter(as_predicted);
         let trained = trained.map(|training| training.iteration_seconds);
         let beyond = trained.and_then(|iteration| missed(iteration, &self.config.predicted));

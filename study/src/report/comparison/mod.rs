@@ -208,7 +208,7 @@ fn differences(first: &Tuned, second: &Tuned) -> Vec<Difference> {
 }
 
 /// What was set or given for a tuning, in words; the same settings in the same order for each.
-fn settings(tuned: &Tuned, size: fn(Bytes) -> String) -> [(&'static str, String); 17] {
+fn settings(tuned: &Tuned, size: fn(Bytes) -> String) -> [(&'static str, String); 18] {
     let Tuned { config, tuning, .. } = tuned;
     let machine = &tuning.machine;
     let kernels = |kernels: GpuKernels| {
@@ -240,6 +240,7 @@ fn settings(tuned: &Tuned, size: fn(Bytes) -> String) -> [(&'static str, String)
         ("threads or multiprocessors", config.threads.to_string()),
         ("precision", config.arithmetic().map_or("not known".to_owned(), |precision| precision.to_string())),
         ("optimizer", config.optimizer.to_string()),
+        ("momenta", config.momenta.to_string()),
         ("kernels", config.kernels.map_or("those of the device".to_owned(), kernels)),
         ("pace of the link", pace),
         ("budget", size(config.budget_bytes)),
