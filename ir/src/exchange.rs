@@ -10,8 +10,8 @@
 //! update, they hold it between the two, until the pass is over.
 //! [`update::simulate_update`] says how long an update takes with that, and [`update::bound`] how long it takes at least.
 //!
-//! What it deliberately does not do: model the additions of a sum, the update that owners make, or workers that differ. Every worker has this schedule;
-//! where they differ, the slowest says how long an update takes.
+//! What it deliberately does not do: model the additions of a sum, the update that its owners make, or workers that differ.
+//! Every worker has this schedule; where they differ, the slowest says how long an update takes.
 
 mod pieces;
 pub mod tree;
@@ -63,8 +63,8 @@ pub struct Exchange {
     /// Nodes of the tree of sums (`tree.rs`) that the passes of a worker come to, at least 1: it sends its share of each.
     #[serde(default = "one")]
     pub nodes: u64,
-    /// Whether a sum's owners hold it until the pass that completes it is over, as where they make the update: all workers agree
-    /// on an update first.
+    /// Whether the owners of a sum hold it until the pass that completes it is over, as where they make the update: all workers
+    /// agree on an update first.
     #[serde(default, skip_serializing_if = "crate::document::is_false")]
     pub held: bool,
     /// The bytes of all that is summed: the gradients, and running statistics, whose mean all workers take.

@@ -149,8 +149,8 @@ fn sums_that_their_owners_hold_until_the_pass_is_over() {
         let schedule = schedule(duplex);
         assert_eq!(held.check(&trace, &schedule), Ok(()));
         let update = simulate_update(&trace, &schedule, &held);
-        // Op 0 waits 7 s: for what the interconnect has left to reduce (3 s), then for its piece to be gathered (2 s) and pulled
-        // (2 s). Op 1 begins at 9 s, when the other piece is pulled, and an iteration is over 3 s later.
+        // Op 0 waits 7 s: for what the interconnect has left to reduce (3 s), then for its piece to be gathered (2 s) and
+        // pulled (2 s). Op 1 begins at 9 s, when the other piece is pulled, and an iteration is over 3 s later.
         assert_eq!((update.seconds, update.exposed), (Seconds(12.0), Seconds(8.0)));
         assert_eq!(update.pieces[0], spans([(10.0, 11.0), (11.0, 13.0), (17.0, 19.0), (19.0, 21.0)]));
         assert_eq!(update.pieces[1], spans([(11.0, 12.0), (13.0, 15.0), (15.0, 17.0), (17.0, 19.0)]));

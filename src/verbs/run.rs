@@ -112,7 +112,8 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
     Ok(vec![table(&task, &config, &trained)])
 }
 
-/// Whether the iterations of a training are what was predicted: those of one batch, for all draws, with all that an update takes.
+/// Whether the iterations of a training are what was predicted: those of one batch, for all draws, with the update on the
+/// device.
 fn is_as_predicted(config: &Config, trained: &Trained) -> bool {
     trained.global_batch == config.batch && trained.drawn.is_none() && config.momenta.is_usual()
 }

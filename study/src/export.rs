@@ -213,8 +213,8 @@ impl Export {
         });
         if config.momenta == Momenta::Sharded {
             self.notes.push(format!(
-                "A batch of {batch} fits into {budget_bytes} with momenta sharded over the workers' hosts. On the device, momenta \
-                 take memory besides."
+                "A batch of {batch} fits into {budget_bytes} with momenta sharded over the workers' hosts. On the device, \
+                 momenta take memory besides."
             ));
         }
         if let Some(words) = caution(learning_rate, global) {

@@ -1,8 +1,9 @@
 //! What was measured earlier, in whatever study: journals that are complete, under the user's cache folder.
 //!
-//! A measurement is known by its journal's header: network, optimizer, where its momenta are, device, driver and libraries, threads, pace of the link,
-//! budget, batch sizes, version and commit. The same measurement in another study begins with a copy of the journal, and so is
-//! done at once; a journal whose header differs is refused where it is opened, so that no wrong one can be taken.
+//! A measurement is known by its journal's header: network, optimizer and the place of its momenta, device, driver and
+//! libraries, threads, pace of the link, budget, batch sizes, version and commit. The same measurement in another study begins
+//! with a copy of the journal, and so is done at once; a journal whose header differs is refused where it is opened, so that no
+//! wrong one can be taken.
 //!
 //! What this file does not do: keep what a build with uncommitted changes measured, since its name does not tell one
 //! build from the next.

@@ -144,7 +144,7 @@ impl Tuned {
         let mut warnings: Vec<String> = health.iter().flatten().map(ToString::to_string).collect();
         warnings
             .extend(self.tuning.runs.iter().filter_map(run_missed).map(|words| format!("{words}; {ANEW}.")));
-        // What was predicted is an iteration of one batch, for all draws, with all that an update takes.
+        // What was predicted is an iteration of one batch, for all draws, with the update on the device.
         let as_predicted = |training: &&Training| {
             training.global_batch.is_none() && training.drawn.is_none() && momenta.is_usual()
         };

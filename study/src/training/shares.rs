@@ -3,7 +3,7 @@
 //!
 //! What it deliberately does not do: bring files from other machines. The study lies in a folder that all workers have.
 
-use crate::error::{Error, TrainError};
+use crate::error::{Error, Saved, TrainError};
 use crate::folder::Study;
 use crate::network_workload::NetworkWorkload;
 use crate::request::TrainRequest;
@@ -29,6 +29,21 @@ pub(super) fn kept(error: RuntimeError, trainer: &Trainer, file: &Path) -> Runti
         (Err(own), RuntimeError::Group(_)) => own,
         _ => error,
     }
+}
+
+/// The same of a worker that is a process, with what it has kept where another worker has failed.
+pub(super) fn failed(
+    error: RuntimeError,
+    (trainer, rank): (&Trainer, usize),
+    study: &Study,
+    (total, fresh): (u64, bool),
+) -> Error {
+    let source = kept(error, trainer, &study.share(rank));
+    if trainer.has_whole_state() || !matches!(source, RuntimeError::Group(_)) {
+        return source.into();
+    }
+    let saved = Saved { path: study.checkpoint(), step: None, total, shares: true, fresh };
+    TrainError::Worker { rank, source, saved, lost: None }.into()
 }
 
 /// Makes the training's file of the shares that a failure has left, where these are of a newer state; without them where
