@@ -346,6 +346,9 @@ fn worker_0_says_whether_it_has_the_whole_state() {
         shown
     });
     assert_eq!(shown, [vec![true, false, true, true], vec![true, false]]);
+    let mut single = sharded(&network, &plan, &keep, alone()).expect("it is small");
+    single.train(&*images(), 3, &mut |_| {}, &|| false).expect("it trains");
+    assert!(single.has_whole_state(), "nobody else has any of it");
     let plain = worker(&network, plan, &keep, alone()).expect("it is small");
     assert!(plain.has_whole_state() && plain.share_of_state().is_none());
 }

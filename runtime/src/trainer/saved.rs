@@ -43,16 +43,22 @@ impl Trainer {
         Ok(Checkpoint::new(self.progress(self.step), regions))
     }
 
-    /// Whether this worker has all of the state by itself, for [`Trainer::checkpoint`]: where momenta are sharded, worker 0 has
-    /// it only until the next update.
+    /// Whether this worker needs no other for [`Trainer::checkpoint`]: of several with sharded momenta, worker 0 has all of them
+    /// only until the next update.
     pub fn has_whole_state(&self) -> bool {
+        let is_alone = self.share.as_ref().is_none_or(|share| share.group.facts().workers == 1);
+        is_alone || self.has_momenta()
+    }
+
+    /// Whether all momenta are on the device, or in one place.
+    fn has_momenta(&self) -> bool {
         let owner = self.share.as_ref().and_then(|share| share.owner.as_ref());
         owner.is_none_or(|owner| owner.gathered_at() == Some(self.step))
     }
 
-    /// Makes sure that it has.
+    /// Makes sure that they are.
     fn gather(&mut self) -> Result<(), RuntimeError> {
-        if self.has_whole_state() {
+        if self.has_momenta() {
             return Ok(());
         }
         let Some(share) = &mut self.share else { return Ok(()) };
