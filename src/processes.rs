@@ -89,7 +89,14 @@ pub fn says(failure: &Failure) -> bool {
     match (world.facts().rank, LOST.get()) {
         // They say so, and end it.
         _ if world.is_given_up() => {}
-        (0, _) | (1, Some(0)) => return true,
+        (0, lost) => {
+            if SHARES.get().is_some() && lost.is_none() {
+                // It is this one that has failed, and each of the others has a share to keep.
+                world.fail(&failure.message);
+            }
+            return true;
+        }
+        (1, Some(0)) if !world.has_said_why(0) => return true,
         (_, Some(_)) => {}
         (_, None) => world.fail(&failure.message),
     }

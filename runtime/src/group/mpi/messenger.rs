@@ -84,7 +84,7 @@ pub(super) struct OfWorker {
     pub(super) last: Instant,
     iterations: u64,
     host: String,
-    failed: Option<String>,
+    pub(super) failed: Option<String>,
     /// Whether it has kept what it has of the state, and waits to be ended.
     pub(super) kept: bool,
     /// What the library says of its death.

@@ -138,6 +138,11 @@ impl World {
         self.shared.command(Command::Fail(why.to_owned()));
     }
 
+    /// Whether a worker has told why it ends; then it speaks for itself.
+    pub fn has_said_why(&self, rank: usize) -> bool {
+        self.shared.heard().workers[rank].failed.is_some()
+    }
+
     /// Waits for the end of worker 0, or tells the others that this is it; then ends MPI. False where that took too long or
     /// somebody failed meanwhile.
     pub fn end(self) -> bool {
