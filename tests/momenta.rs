@@ -13,7 +13,12 @@ use std::path::Path;
 /// A study of `mlp` at a batch of 64 whose momenta are sharded, made by hand.
 pub(crate) fn sharded(optimizer: Optimizer) -> tempfile::TempDir {
     let folder = whole(optimizer);
-    let at = folder.path();
+    shard(folder.path(), optimizer);
+    folder
+}
+
+/// Has the momenta of such a study sharded.
+pub(crate) fn shard(at: &Path, optimizer: Optimizer) {
     let setup = Setup::Cpu(cpu_options(Some(1), None));
     let task = NetworkWorkload::new(&NetworkRequest::zoo("mlp"), &DataSource::Digits, setup);
     let task = task.expect("a task").trained_by(optimizer).with_momenta(Momenta::Sharded);
@@ -26,7 +31,6 @@ pub(crate) fn sharded(optimizer: Optimizer) -> tempfile::TempDir {
     let mut config = json(&path);
     config["momenta"] = "sharded".into();
     fs::write(&path, config.to_string()).expect("a file");
-    folder
 }
 
 /// The same study with momenta on every device.
