@@ -164,7 +164,7 @@ impl Study {
 
     /// Makes sure that no training stands on the choice that is about to be replaced.
     pub fn without_training(&self) -> Result<(), StudyError> {
-        if !self.checkpoint().exists() {
+        if !self.holds_training() {
             return Ok(());
         }
         Err(StudyError::HoldsTraining(self.folder.clone()))
@@ -248,7 +248,7 @@ impl Study {
 
     /// How it comes to a whole choice.
     pub fn retune(&self) -> Retune {
-        Retune { folder: self.folder.clone(), holds_training: self.checkpoint().exists() }
+        Retune { folder: self.folder.clone(), holds_training: self.holds_training() }
     }
 
     /// What was measured, as it was measured.
@@ -334,6 +334,15 @@ impl Study {
         found
     }
 
+    /// The files of a training: its checkpoint, and the shares that are there.
+    pub fn training(&self) -> Vec<PathBuf> {
+        [vec![self.checkpoint()], self.shares()].concat()
+    }
+
+    fn holds_training(&self) -> bool {
+        self.training().iter().any(|file| file.exists())
+    }
+
     /// The architecture of a network that is from a file.
     pub fn architecture(&self) -> PathBuf {
         self.folder.join("network.onnx")
@@ -341,8 +350,8 @@ impl Study {
 
     /// All files that it may hold.
     pub fn files(&self) -> Vec<PathBuf> {
-        let others = vec![self.journal(), self.profile(), self.checkpoint(), self.architecture()];
-        [others, self.choice()].concat()
+        let others = vec![self.journal(), self.profile(), self.architecture()];
+        [others, self.training(), self.choice()].concat()
     }
 
     /// Makes sure that none of its files would be written over.

@@ -147,7 +147,7 @@ impl Study {
             watch.notice(Notice::ChoiceUsed(self.config()));
             return Ok((Chosen::Earlier(config, schedule), held));
         }
-        let made = [vec![self.journal(), self.profile(), self.checkpoint()], self.choice()].concat();
+        let made = [vec![self.journal(), self.profile()], self.training(), self.choice()].concat();
         let forgotten = request.fresh.then_some(made);
         let tuned = self.tune_anew(workload, request, largest, (&held, forgotten), watch)?;
         Ok((Chosen::Now(tuned), held))
@@ -227,7 +227,7 @@ impl Study {
         watch: &Watch<'_>,
     ) -> Result<Trained, Error> {
         if request.fresh {
-            self.are_ours(&[self.checkpoint()])?;
+            self.are_ours(&self.training())?;
         }
         train(task, choice, request, groups, self, watch)
     }

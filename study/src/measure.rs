@@ -64,7 +64,7 @@ pub(crate) fn measure(
     }
     // A training of another network is in its way, unless that is forgotten, too.
     if forgotten.contains(&study.checkpoint()) {
-        study.forget(&[study.checkpoint()])?;
+        study.forget(&study.training())?;
     }
     workload.keep(study, fresh)?;
     study.forget(forgotten)?;
