@@ -323,6 +323,10 @@ fn check_refused(change: fn(&mut ProfileRequest), named: &str) {
 #[test]
 fn a_journal_of_another_measurement_is_refused_with_what_differs() {
     check_refused(|r| r.network.name = "lenet".into(), "mlp at 8x8x1, 10 classes there, and lenet");
+    check_refused(
+        |r| r.momenta = Momenta::Sharded,
+        "the place of the momenta is on every device there, and sharded now",
+    );
     check_refused(|r| r.machine.device = "h200".into(), "the device is made-up there, and h200 now");
     check_refused(|r| r.machine.threads = 2, "the number of threads is 1 there, and 2 now");
     check_refused(

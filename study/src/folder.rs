@@ -449,6 +449,27 @@ mod tests {
         assert!(folder.path().join(dead).exists(), "only who trains removes anything");
     }
 
+    /// A failure before the first save leaves shares alone.
+    #[test]
+    fn shares_are_a_training_that_nothing_writes_over() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (study, _) = Study::of_config(folder.path());
+        for other in
+            ["training.worker-.safetensors", "training.worker-1.txt", "training.worker-a.safetensors"]
+        {
+            fs::write(folder.path().join(other), "").expect("a file");
+        }
+        assert_eq!(study.shares(), [""; 0].map(PathBuf::from));
+        study.without_training().expect("none of them is a share");
+        let shares = [1, 12].map(|rank| study.share(rank));
+        shares.iter().for_each(|share| fs::write(share, "").expect("a file"));
+        assert_eq!(study.shares(), shares);
+        assert!(study.without_training().is_err() && study.retune().holds_training);
+        assert!(shares.iter().all(|share| study.is_not(share).is_err()), "an output is no share");
+        study.forget(&study.training()).expect("they can be removed");
+        study.without_training().expect("it is gone");
+    }
+
     #[test]
     fn a_run_that_ends_is_waited_for() {
         let folder = tempfile::tempdir().expect("a temporary folder");
