@@ -87,8 +87,8 @@ fn main() {
     let task = task(size.network, Momenta::Device);
     println!("{} at batch {}; {}", size.network, size.batch, machine(&task));
     println!(
-        "| link | momenta | interconnect, measured | predicted by the link's rate | predicted by the measured one | update, by the \
-         clock | off | off | waiting for a processor | bound, update waits | bound, each parameter | over it | sent / \
+        "| link | momenta | interconnect, measured | predicted by the link's rate | predicted by the measured one | update, \
+         by the clock | off | off | waiting for a processor | bound, update waits | bound, each parameter | over it | sent / \
          gradients |"
     );
     println!("| {} |", ["---"; 13].join(" | "));
@@ -123,7 +123,8 @@ fn main() {
         let least = bound(&trace, &schedule, &forward(of_bound));
         let off = |predicted: Seconds| format!("{:+.1} %", (predicted / mean - 1.0) * 100.0);
         println!(
-            "| {} | {momenta} | {} | {} | {by_measured} | {mean} ± {:.0} % | {} | {} | {:.0} % | {waits} | {least} | {:.3} | {:.4} |",
+            "| {} | {momenta} | {} | {} | {by_measured} | {mean} ± {:.0} % | {} | {} | {:.0} % | {waits} | {least} | {:.3} | \
+             {:.4} |",
             link.map_or("shared memory".to_owned(), |rate| format!("{rate}bit")),
             found.interconnect,
             by_rate.map_or("-".to_owned(), |predicted| predicted.to_string()),

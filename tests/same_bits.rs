@@ -1,7 +1,7 @@
 //! A plan changes no bit: parameters, the optimizer's states and running statistics after 20 iterations (5 of the networks that
 //! take longest) are those of keeping everything, under every policy and under random valid schedules, on 1 and 2 compute
-//! threads, with random delays in the streams and a pool full of NaN before every iteration, in f32 and in bf16. In f32 they are
-//! also those of a program whose batch normalisations take nothing over.
+//! threads, with random delays in the streams and a pool full of NaN before every iteration, in f32 and in bf16. In f32 they
+//! are also those of a program whose batch normalisations take nothing over.
 
 use plimsoll::ir::check::check as check_schedule;
 use plimsoll::ir::network::{NetworkSpec, Shape};

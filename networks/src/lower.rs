@@ -17,7 +17,8 @@
 //! move by the optimizer's states and decay alone, as where its gradients are 0; the running statistics of its normalisations
 //! stay.
 //!
-//! Where the momenta are sharded over workers, an iteration has no update: its gradients leave the device, and parameters come back.
+//! Where momenta are sharded over workers, an iteration has no update: gradients leave the device, and parameters replace those
+//! that are there.
 //!
 //! Weight decay holds for every parameter, as PyTorch's optimizers have it by default. What it deliberately does not do: choose
 //! addresses, reorder ops, or say how long anything takes (seconds are 0 until a model fills them in).

@@ -223,8 +223,8 @@ impl Trainer {
     /// bits in every group.
     ///
     /// All workers make the same calls of [`Trainer::train`], but that worker 0 may pause and go on; worker 0's state is
-    /// sent to all at the first of them. A program without an update ([`plimsoll_ir::Momenta::Sharded`]) has its parameters from
-    /// the workers that own them.
+    /// sent to all at the first of them. A program without an update ([`plimsoll_ir::Momenta::Sharded`]) has its parameters
+    /// from the workers that own them.
     ///
     /// Errors: those of `new`; the program was not loaded in two parts ([`Executor::load_apart`]); there are more workers than
     /// virtual workers.

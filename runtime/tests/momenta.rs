@@ -261,8 +261,8 @@ fn survivors(
     })
 }
 
-/// Whoever is lost, and wherever in an update: what the others keep has a state in common, and training goes on from there to the
-/// same bits.
+/// Whoever is lost, and wherever in an update: what the others keep has a state in common, and training goes on from there to
+/// the same bits.
 #[test]
 fn a_worker_that_is_lost_takes_no_momenta_along() {
     let (network, mut steps) = (everything(), BTreeSet::new());
@@ -315,7 +315,14 @@ fn shares_are_read_as_they_were_written_and_only_of_one_training() {
         })
         .collect();
     assert_eq!(again, shares);
-    assert!(Checkpoint::put_together(&again, &program, Optimizer::Adamw).is_some());
+    let found = Checkpoint::put_together(&again, &program, Optimizer::Adamw);
+    let whole = training_with(Momenta::Device, Optimizer::Adamw, &network, BATCH);
+    assert_eq!(
+        Checkpoint::put_together(&again, &whole, Optimizer::Adamw),
+        found,
+        "for momenta on the device, too"
+    );
+    assert!(found.is_some());
     assert_eq!(
         Checkpoint::put_together(&again[..1], &program, Optimizer::Adamw),
         None,

@@ -51,7 +51,7 @@ pub fn pieces(program: &Program, overlap: Overlap) -> Option<Vec<Piece>> {
         bytes += one.bytes.0;
         match pieces.last_mut() {
             // What the next forward pass needs goes with what it needs, since one op waits for the whole of a piece, and
-            // parameters, which come back in place of gradients, by themselves.
+            // parameters, which are sent in place of gradients, by themselves.
             Some(last)
                 if last.bytes.0 + one.bytes.0 <= most
                     && last.carried() == one.carried()

@@ -1,7 +1,7 @@
 //! What stays on the device: parameters, gradients, the optimizer's states, running statistics, hyper-parameters, metrics.
 //!
-//! The layout follows from the network and its momenta alone, so it is the same for every batch size and for evaluation. Regions of
-//! one role lie side by side in layer order: all gradients are one range, which workers can sum in one go.
+//! The layout follows from the network and its momenta alone, so it is the same for every batch size and for evaluation.
+//! Regions of one role lie side by side in layer order: all gradients are one range, which workers can sum in one go.
 //!
 //! What a layer has there, and how its parameters start, is in its kind's file (`../layers`): one rule for every network,
 //! PyTorch's own where it has one. Layers that share parameters have one region for them.

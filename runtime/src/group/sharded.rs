@@ -1,9 +1,9 @@
 //! The sharded parameter server: each piece is summed by its owner, whatever carries the messages.
 //!
 //! To start a piece is to send one's nodes of it to its owner. The owner pushes the nodes of all workers into the tree, from
-//! left to right, and sends the root to all; of a held piece only to its neighbour, and to the others what it makes of the root,
-//! once it is asked for. What is on the wire is (N - 1) / N of the numbers each way for every worker whose range of virtual
-//! workers is one node of the tree.
+//! left to right, and sends the root to all; of a held piece only to its neighbour, and to the others what it makes of the
+//! root, once it is asked for. What is on the wire is (N - 1) / N of the numbers each way for every worker whose range of
+//! virtual workers is one node of the tree.
 
 use super::messages::{HEAD, Head, Messages};
 use super::tree::{Node, TreeSum};

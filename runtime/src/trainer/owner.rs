@@ -218,8 +218,8 @@ impl Owner {
         kept.extend_from_slice(numbers);
     }
 
-    /// What this worker has of the last two states, for [`super::shares`]: of each after how many iterations, which region, from
-    /// which of its numbers on, and the numbers. The regions of the running statistics are given.
+    /// What this worker has of the last two states (`shares.rs`): of each after how many iterations, which region, from which
+    /// of its numbers on, and the numbers. The regions of the running statistics are given.
     pub(super) fn share(&self, statistics: &[Region]) -> Vec<(u64, Region, usize, &[f32])> {
         let mut found = Vec::new();
         for piece in self.parts.iter().flat_map(|part| part.pieces.iter().map(move |piece| (part, piece))) {

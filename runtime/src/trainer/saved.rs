@@ -43,8 +43,8 @@ impl Trainer {
         Ok(Checkpoint::new(self.progress(self.step), regions))
     }
 
-    /// Whether this worker needs no other for [`Trainer::checkpoint`]: of several with sharded momenta, worker 0 has all of them
-    /// only until the next update.
+    /// Whether this worker needs no other for [`Trainer::checkpoint`]: of several with sharded momenta, worker 0 has all of
+    /// them only until the next update.
     pub fn has_whole_state(&self) -> bool {
         let is_alone = self.share.as_ref().is_none_or(|share| share.group.facts().workers == 1);
         is_alone || self.has_momenta()

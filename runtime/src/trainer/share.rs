@@ -71,7 +71,8 @@ pub(super) struct Share {
     befores: Befores,
     /// What it has of momenta that are sharded.
     pub(super) owner: Option<Owner>,
-    /// Whether the other workers end with the last update that was agreed on, and give worker 0 their momenta without being asked.
+    /// Whether the other workers end with the last update that was agreed on, and give worker 0 their momenta without being
+    /// asked.
     others_end: bool,
     /// What is to be told of the last update that was applied.
     applied: Option<Observation>,

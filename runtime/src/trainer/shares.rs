@@ -11,6 +11,7 @@ use crate::checkpoint::{Checkpoint, Progress, SavedRegion};
 use crate::state::saved_name;
 use bytemuck::cast_slice;
 use plimsoll_ir::Optimizer;
+use plimsoll_ir::exchange::updates;
 use plimsoll_ir::program::{Program, Region, Role};
 use std::collections::{BTreeSet, HashMap};
 
@@ -34,8 +35,8 @@ impl Trainer {
 }
 
 impl Checkpoint {
-    /// The newest whole state that is in the shares of some workers of one training ([`Trainer::share_of_state`]), for a program
-    /// whose momenta are sharded; none where none is whole, or where they are of different trainings.
+    /// The newest whole state that is in the shares of some workers of one training ([`Trainer::share_of_state`]), for its
+    /// program, whose momenta may be on the device again; none where none is whole, or where they are of different trainings.
     pub fn put_together(
         shares: &[Checkpoint],
         program: &Program,
@@ -79,7 +80,8 @@ impl Checkpoint {
 /// What is resident, and the momenta of its parameters.
 fn regions_of(program: &Program, optimizer: Optimizer) -> impl Iterator<Item = Region> {
     let parameters = || program.resident.iter().filter(|region| matches!(region.role, Role::Parameter(_)));
-    let momenta = Role::kept_by(optimizer).iter();
+    let kept = if updates(program) { &[] } else { Role::kept_by(optimizer) };
+    let momenta = kept.iter();
     let momenta = momenta.flat_map(move |role| parameters().map(|p| Region { role: *role, ..p.clone() }));
     program.resident.iter().cloned().chain(momenta)
 }

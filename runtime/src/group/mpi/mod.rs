@@ -185,9 +185,9 @@ impl World {
         });
     }
 
-    /// Tells the others that it has kept what it has, and waits for one of the workers before this one to have saved and to end all, this one among them; where the others may
-    /// have given this one up, for whichever of them ends all. Returns where none of them lives any longer, or nothing is
-    /// heard: then it is for this one to end all.
+    /// Tells the others that it has kept what it has, and waits for one of the workers before this one to have saved and to
+    /// end all, this one among them; where the others may have given this one up, for whichever of them ends all. Returns where
+    /// none of them lives any longer, or nothing is heard: then it is for this one to end all.
     pub fn wait_to_be_ended(&self) {
         let lives = |worker: &OfWorker| worker.died.is_none() && worker.last.elapsed() < self.shared.timeout;
         let begun = Instant::now();
