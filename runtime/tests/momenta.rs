@@ -331,6 +331,10 @@ fn shares_are_read_as_they_were_written_and_only_of_one_training() {
     let mut other = again.clone();
     other[1].progress.plan.seed += 1;
     assert_eq!(Checkpoint::put_together(&other, &program, Optimizer::Adamw), None);
+    // One that is left from another training stands in no one's way.
+    other[1].progress.step = 0;
+    let with_other = [again[0].clone(), other[1].clone(), again[1].clone()];
+    assert_eq!(Checkpoint::put_together(&with_other, &program, Optimizer::Adamw), found);
     let whole = train_as(&network, &plan, &keep, 1, 2, None);
     assert_eq!(Checkpoint::put_together(&[whole], &program, Optimizer::Adamw), None, "it is no share");
 }

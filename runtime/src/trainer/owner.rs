@@ -167,6 +167,7 @@ impl Owner {
     /// still has all of them, until the next update.
     pub(super) fn begin(&mut self, step: u64, mut words: &[u32], parameters: &[Vec<f32>]) {
         self.shards.clear();
+        self.statistics = Default::default();
         for (part, parameters) in self.parts.iter().zip(parameters) {
             let (own, others) = words.split_at(self.momenta.len() * part.elements());
             words = others;

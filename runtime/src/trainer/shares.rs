@@ -36,22 +36,21 @@ impl Trainer {
 
 impl Checkpoint {
     /// The newest whole state that is in the shares of some workers of one training ([`Trainer::share_of_state`]), for its
-    /// program, whose momenta may be on the device again; none where none is whole, or where they are of different trainings.
+    /// program, whose momenta may be on the device again; none where none is whole. Shares of another training than that of the
+    /// newest one are left out.
     pub fn put_together(
         shares: &[Checkpoint],
         program: &Program,
         optimizer: Optimizer,
     ) -> Option<Checkpoint> {
-        let first = shares.first()?;
-        let is_same = |share: &Checkpoint| {
-            let (one, other) = (&share.progress, &first.progress);
+        let newest = shares.iter().max_by_key(|share| share.progress.step)?;
+        // Others may be left from before.
+        let is_same = |share: &&Checkpoint| {
+            let (one, other) = (&share.progress, &newest.progress);
             (&one.plan, &one.data) == (&other.plan, &other.data)
         };
-        if !shares.iter().all(is_same) {
-            return None;
-        }
         let mut pieces: HashMap<(u64, &str), Vec<(usize, &[u8])>> = HashMap::new();
-        for region in shares.iter().flat_map(|share| &share.regions) {
+        for region in shares.iter().filter(is_same).flat_map(|share| &share.regions) {
             let (step, rest) = region.name.split_once('/')?;
             let (from, name) = rest.split_once('/')?;
             let place = pieces.entry((step.parse().ok()?, name)).or_default();
@@ -70,7 +69,7 @@ impl Checkpoint {
                     Some(SavedRegion { name: name.clone(), shape, data })
                 })
                 .collect();
-            let Progress { plan, data, .. } = first.progress.clone();
+            let Progress { plan, data, .. } = newest.progress.clone();
             let per_epoch = data.as_ref().map_or(1, |data| data.samples / plan.samples_of_update());
             Some(Checkpoint::new(Progress::new(step, per_epoch, plan, data), regions?))
         })
