@@ -116,7 +116,7 @@ pub fn end(exit: u8) -> u8 {
         }
     } else {
         if SHARES.get().is_some() {
-            world.wait_for_what_others_keep();
+            world.wait_for_shares();
         }
         world.abort(exit);
     }

@@ -296,7 +296,7 @@ fn goes_on(folder: &tempfile::TempDir, of: &[usize]) {
     assert!(state(folder) == state(&whole), "after {epochs} epochs, from the shares of {of:?}");
 }
 
-const KEPT: &str = "each worker's share of the last state is kept in study (training.worker-*.safetensors); the same command";
+const KEPT: &str = "each worker keeps its share of the last state in study (training.worker-*.safetensors); the same command";
 
 /// The others have a copy of what is lost, and each keeps its share before all are ended.
 #[test]

@@ -90,7 +90,7 @@ fn a_spoilt_image_takes_no_sharded_momenta_along() {
         let path = spoilt.path().join("pictures/columns/005.png");
         let bytes = fs::read(&path).expect("it is there");
         fs::write(&path, vec![0; bytes.len()]).expect("a file");
-        let kept = "each worker's share of the last state is kept in study (training.worker-*.safetensors)";
+        let kept = "each worker keeps its share of the last state in study (training.worker-*.safetensors)";
         let says = ["columns/005.png", "cannot be decoded", kept, "goes on from there"];
         check(spoilt.path(), &format!("{line} --workers {workers}"), 2, &says);
         let shares =

@@ -565,7 +565,7 @@ fn holds(saved: &Saved) -> String {
         let folder = path.parent().unwrap_or(path).display();
         let again = again(saved);
         return format!(
-            "each worker's share of the last state is kept in {folder} (training.worker-*.safetensors); {again}"
+            "each worker keeps its share of the last state in {folder} (training.worker-*.safetensors); {again}"
         );
     }
     match step {

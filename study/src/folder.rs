@@ -339,6 +339,21 @@ impl Study {
         [vec![self.checkpoint()], self.shares()].concat()
     }
 
+    /// What runs that are no more have left of its files, half written.
+    fn unfinished(&self) -> Vec<PathBuf> {
+        let files = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let names = files.map(|file| file.file_name().to_string_lossy().into_owned());
+        let of_share = |name: String| {
+            let (rank, _) = name.strip_prefix('.')?.strip_prefix(SHARE)?.split_once('.')?;
+            rank.parse().ok().map(|rank| self.share(rank))
+        };
+        let mut whole: Vec<PathBuf> = names.filter_map(of_share).collect();
+        whole.push(self.checkpoint());
+        whole.sort();
+        whole.dedup();
+        whole.iter().flat_map(|file| Checkpoint::unfinished(file)).collect()
+    }
+
     fn holds_training(&self) -> bool {
         self.training().iter().any(|file| file.exists())
     }
@@ -380,7 +395,7 @@ impl Study {
             }
             Ok(()) => {
                 self.settle()?;
-                for part in Checkpoint::unfinished(&self.checkpoint()) {
+                for part in self.unfinished() {
                     tracing::debug!("removing {}, which was never finished", part.display());
                     self.forget(&[part])?;
                 }
@@ -435,6 +450,8 @@ mod tests {
         let others =
             [&ours, "training.safetensors", ".training.safetensors.part", ".other.safetensors.9999999.part"];
         let dead = ".training.safetensors.9999999.part";
+        let dead_share = folder.path().join(".training.worker-3.safetensors.9999999.part");
+        fs::write(&dead_share, "half").expect("a file");
         for name in others.into_iter().chain([dead]) {
             fs::write(folder.path().join(name), "half").expect("a file");
         }
@@ -442,7 +459,7 @@ mod tests {
         if held.0.is_none() {
             return println!("skipped: this file system knows no locks");
         }
-        assert!(!folder.path().join(dead).exists());
+        assert!(!folder.path().join(dead).exists() && !dead_share.exists());
         assert!(others.iter().all(|name| folder.path().join(name).exists()));
         fs::write(folder.path().join(dead), "half").expect("a file");
         assert!(study.lock().is_err(), "one trains at a time");

@@ -316,6 +316,8 @@ fn train_from(
             seen.end_epoch(step < total);
         } else if watch.stops() {
             saving.write(&mut trainer)?;
+            // The others have nothing to save; where one of them is gone, the state is saved all the same.
+            let _ = trainer.leave();
             return Err(Stopped::Training(saving.saved()).into());
         }
     }
@@ -389,7 +391,7 @@ fn begin(
         Checkpoint::make_sure(checkpoint, trainer.saved_bytes()).map_err(TrainError::CannotKeep)?;
     }
     if request.fresh {
-        study.forget(std::slice::from_ref(checkpoint))?;
+        study.forget(&study.training())?;
     }
     Ok(())
 }

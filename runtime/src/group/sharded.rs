@@ -33,7 +33,7 @@ pub(super) struct Sharded<M> {
     summed: HashMap<u32, Vec<f32>>,
     /// Those of held pieces, of which nothing is made yet.
     held: Vec<(Piece, Vec<f32>)>,
-    /// What was made of the others, by number.
+    /// What was made of this worker's held pieces, which nobody has asked for yet, by number.
     made: HashMap<u32, Vec<u32>>,
 }
 
@@ -171,7 +171,7 @@ impl<M: Messages> Sharded<M> {
         Ok(())
     }
 
-    /// Sends the sum of a piece of this worker to all, unless it is held.
+    /// Sends the sum of a piece of this worker to all; of a held piece only to its neighbour.
     fn tell_sum(&mut self, Own { piece, mut all, .. }: Own) -> Result<(), GroupError> {
         if all.root().is_none() {
             return Err(self.out_of_step(self.facts().rank, Head::Sum(piece.number), &[]));

@@ -359,13 +359,13 @@ impl Share {
     fn agree(&mut self, step: u64, word: u32, mine: &[Passed]) -> Result<Option<Vec<Passed>>, RuntimeError> {
         let mut words = vec![word, step as u32, (step >> 32) as u32];
         words.extend(mine.iter().flat_map(Passed::words));
+        self.others_end = false;
         let mut said = self.group.agree(&words)?;
         while let (Some([GATHERS, ..]), Some(owner)) = (said[0].get(..SAID), &self.owner) {
             self.group.gather(owner.own_words())?;
             said = self.group.agree(&words)?;
         }
         let mut all = Vec::new();
-        self.others_end = said.iter().skip(1).any(|said| said.first() == Some(&ENDS));
         for (rank, said) in said.iter().enumerate() {
             let there = match said.get(..SAID) {
                 Some([LEAVES, ..]) => return Ok(None),
@@ -377,6 +377,7 @@ impl Share {
             }
             all.extend(said[SAID..].as_chunks().0.iter().copied().map(Passed::of));
         }
+        self.others_end = said.iter().skip(1).any(|said| said.first() == Some(&ENDS));
         Ok(Some(all))
     }
 
@@ -393,6 +394,10 @@ impl Share {
             let numbers: usize = said.iter().map(Vec::len).sum();
             let expected = owner.words_of_all();
             return Err(RuntimeError::mismatch("momenta of all workers", expected, numbers));
+        }
+        if !is_asked {
+            // Nobody ends before worker 0 has what is on its way.
+            self.group.agree(&[])?;
         }
         Ok(())
     }

@@ -21,15 +21,12 @@ impl Trainer {
     pub fn share_of_state(&self) -> Option<Checkpoint> {
         let share = self.share.as_ref()?;
         let pieces = share.owner.as_ref()?.share(&share.statistics).into_iter();
-        let mut regions: Vec<SavedRegion> = pieces
+        let regions: Vec<SavedRegion> = pieces
             .filter_map(|(step, region, from, numbers)| {
                 let name = format!("{step}/{from}/{}", saved_name(&region)?);
                 Some(SavedRegion { name, shape: vec![numbers.len()], data: cast_slice(numbers).to_vec() })
             })
             .collect();
-        // Of one worker that is its own neighbour, or of states that are the same, each piece once.
-        regions.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        regions.dedup_by(|a, b| a.name == b.name);
         (!regions.is_empty()).then(|| Checkpoint::new(self.progress(self.step()), regions))
     }
 }

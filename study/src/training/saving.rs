@@ -211,6 +211,9 @@ impl<'a> Saving<'a> {
 
     /// The same where training has failed; why it could not, in words. Where worker 0 has not all of the state, its share.
     fn write_last(&mut self, trainer: &mut Trainer) -> Option<String> {
+        if trainer.has_whole_state() {
+            return self.write(trainer).err().map(|error| error.to_string());
+        }
         match self.write_share(trainer) {
             Ok(true) => None,
             Ok(false) => self.write(trainer).err().map(|error| error.to_string()),
@@ -226,13 +229,8 @@ impl<'a> Saving<'a> {
 
     /// Where momenta are sharded, and training failed: writes what worker 0 has of the state; whether that is so.
     fn write_share(&mut self, trainer: &Trainer) -> Result<bool, RuntimeError> {
-        if trainer.has_whole_state() {
-            return Ok(false);
-        }
-        // Whatever became of the file, the share is tried.
-        let older = self.join();
         self.shares = shares::keep(trainer, &self.share)?;
-        older.map(|()| true)
+        Ok(self.shares)
     }
 
     /// Writes the state of the last finished iteration, where there is a copy of it and the file has it not.

@@ -12,11 +12,8 @@ use plimsoll_networks::Mode;
 use plimsoll_runtime::{Checkpoint, RuntimeError, Trainer};
 use std::path::{Path, PathBuf};
 
-/// Writes what a worker has of the state to its file, where it has not all of it; whether it did.
+/// Writes what a worker has of the state to its file, where momenta are sharded; whether it did.
 pub(super) fn keep(trainer: &Trainer, file: &Path) -> Result<bool, RuntimeError> {
-    if trainer.has_whole_state() {
-        return Ok(false);
-    }
     let Some(share) = trainer.share_of_state() else { return Ok(false) };
     share.save(file)?;
     Ok(true)
@@ -25,10 +22,18 @@ pub(super) fn keep(trainer: &Trainer, file: &Path) -> Result<bool, RuntimeError>
 /// The error with which one of the other workers ends, once it has kept what it has; that of keeping it, where that fails and
 /// the failure is another worker's.
 pub(super) fn kept(error: RuntimeError, trainer: &Trainer, file: &Path) -> RuntimeError {
+    if trainer.has_whole_state() || is_of_numbers(&error) {
+        return error;
+    }
     match (keep(trainer, file), &error) {
         (Err(own), RuntimeError::Group(_)) => own,
         _ => error,
     }
+}
+
+/// Whether training would fail again where it goes on from the last state.
+fn is_of_numbers(error: &RuntimeError) -> bool {
+    matches!(error, RuntimeError::Diverged { .. } | RuntimeError::Overflowed { .. })
 }
 
 /// The same of a worker that is a process, with what it has kept where another worker has failed.
@@ -46,8 +51,8 @@ pub(super) fn failed(
     TrainError::Worker { rank, source, saved, lost: None }.into()
 }
 
-/// Makes the training's file of the shares that a failure has left, where these are of a newer state; without them where
-/// training begins anew. Says so where they are not all.
+/// Makes the training's file of the shares that a failure has left, where these are of a newer state; not where training
+/// begins anew. Says so where they are not all.
 pub(super) fn put_together(
     task: &NetworkWorkload,
     batch: u64,
@@ -56,11 +61,8 @@ pub(super) fn put_together(
     watch: &Watch<'_>,
 ) -> Result<(), Error> {
     let files = study.shares();
-    if files.is_empty() {
+    if files.is_empty() || request.fresh {
         return Ok(());
-    }
-    if request.fresh {
-        return Ok(study.forget(&files)?);
     }
     let mut shares = Vec::new();
     for file in &files {
@@ -88,7 +90,9 @@ pub(super) fn put_together(
             watch.warn(format_args!("{}", not_whole(&files, in_file)));
             Ok(())
         }
-        None => Ok(study.forget(&files)?),
+        // They are older than the file.
+        None if shares.len() == files.len() => Ok(study.forget(&files)?),
+        None => Ok(()),
     }
 }
 

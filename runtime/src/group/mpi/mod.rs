@@ -27,6 +27,9 @@ const LOOK: Duration = Duration::from_millis(100);
 /// A launcher ends a worker that the others have given up within this time, on a busy machine too.
 const ENDING: Duration = Duration::from_secs(10);
 
+/// Workers that live have this time to keep their shares of a state, which can be gigabytes.
+const KEEPING: Duration = Duration::from_secs(600);
+
 /// Why workers cannot be processes here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MpiError {
@@ -151,6 +154,7 @@ impl World {
             shared.command(Command::End);
         } else {
             // Worker 0 tests and saves, which takes as long as it takes.
+            shared.command(Command::Kept);
             let mut heard = shared.heard();
             while !heard.workers[0].ended {
                 let is_lost =
@@ -174,15 +178,20 @@ impl World {
         self.waits_for(|heard| heard.over);
     }
 
-    /// Waits until the others that live have kept what they have of the state and wait to be ended, or until the timeout.
-    pub fn wait_for_what_others_keep(&self) {
-        let (rank, timeout) = (self.shared.facts.rank, self.shared.timeout);
+    /// Waits until the others that live have kept their shares of the state and wait to be ended, or for [`KEEPING`].
+    pub fn wait_for_shares(&self) {
+        let (rank, timeout, begun) = (self.shared.facts.rank, self.shared.timeout, Instant::now());
         let is_over = |worker: &OfWorker| {
             worker.kept || worker.ended || worker.died.is_some() || worker.last.elapsed() > timeout
         };
-        self.waits_for(|heard| {
-            heard.workers.iter().enumerate().all(|(of, worker)| of == rank || is_over(worker))
-        });
+        let mut heard = self.shared.heard();
+        while !heard.over
+            && heard.broken.is_none()
+            && begun.elapsed() < KEEPING
+            && !heard.workers.iter().enumerate().all(|(of, worker)| of == rank || is_over(worker))
+        {
+            heard = self.shared.changed.wait_timeout(heard, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     /// Tells the others that it has kept what it has, and waits for one of the workers before this one to have saved and to
