@@ -154,7 +154,8 @@ pub trait Group: Send {
     fn finish(&mut self, piece: &Piece, sum: &mut [f32]) -> Result<(), GroupError>;
 
     /// Waits for what the owner of a held piece makes of its sum, and gives that; the owner's neighbour makes the same itself.
-    /// Meanwhile it makes it of each held piece of this worker's own, as soon as it is summed, and sends it to the others but the neighbour.
+    /// Meanwhile it makes it of each held piece of this worker's own, as soon as it is summed, and sends it to the others but
+    /// the neighbour.
     fn finish_made(&mut self, piece: &Piece, make: &mut Make<'_>) -> Result<Vec<u32>, GroupError>;
 
     /// Sums what has arrived of the pieces that were started, and waits for nobody.
