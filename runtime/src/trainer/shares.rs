@@ -46,7 +46,7 @@ impl Checkpoint {
             let (one, other) = (&share.progress, &newest.progress);
             (&one.plan, &one.data) == (&other.plan, &other.data)
         };
-        let mut pieces: HashMap<(u64, &str), Vec<(usize, &[u8])>> = HashMap::new();
+        let mut pieces: HashMap<(u64, &str), Vec<Piece<'_>>> = HashMap::new();
         for region in shares.iter().filter(is_same).flat_map(|share| &share.regions) {
             let (step, rest) = region.name.split_once('/')?;
             let (from, name) = rest.split_once('/')?;
@@ -73,6 +73,9 @@ impl Checkpoint {
     }
 }
 
+/// A part of a region: from which of its numbers on, and their bytes.
+type Piece<'a> = (usize, &'a [u8]);
+
 /// What is resident, and the momenta of its parameters.
 fn regions_of(program: &Program, optimizer: Optimizer) -> impl Iterator<Item = Region> {
     let parameters = || program.resident.iter().filter(|region| matches!(region.role, Role::Parameter(_)));
@@ -83,7 +86,7 @@ fn regions_of(program: &Program, optimizer: Optimizer) -> impl Iterator<Item = R
 }
 
 /// A region of so many bytes from pieces that begin at some of its numbers; none where they do not cover it.
-fn whole(pieces: Option<&Vec<(usize, &[u8])>>, bytes: usize) -> Option<Vec<u8>> {
+fn whole(pieces: Option<&Vec<Piece<'_>>>, bytes: usize) -> Option<Vec<u8>> {
     let mut pieces = pieces.cloned().unwrap_or_default();
     pieces.sort_unstable_by_key(|(from, _)| *from);
     let mut data = vec![0; bytes];

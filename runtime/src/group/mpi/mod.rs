@@ -178,7 +178,7 @@ impl World {
         self.waits_for(|heard| heard.over);
     }
 
-    /// Waits until the others that live have kept their shares of the state and wait to be ended, or for [`KEEPING`].
+    /// Waits until the others that live have kept their shares of the state and wait to be ended, or for ten minutes.
     pub fn wait_for_shares(&self) {
         let (rank, timeout, begun) = (self.shared.facts.rank, self.shared.timeout, Instant::now());
         let is_over = |worker: &OfWorker| {
