@@ -479,10 +479,11 @@ fn whatever_ends_one_worker_ends_all() {
     }
 }
 
-/// One worker whose sums fail after so many.
+/// One worker whose sums fail after so many, or what it gathers at its end.
 pub struct Failing {
     pub group: Box<dyn Group>,
     pub left: usize,
+    pub at_end: bool,
 }
 
 impl Group for Failing {
@@ -521,6 +522,9 @@ impl Group for Failing {
     }
 
     fn gather(&mut self, mine: Vec<u32>) -> Result<Vec<Vec<u32>>, GroupError> {
+        if self.at_end {
+            return Err(GroupError::Lost { rank: 1 });
+        }
         self.group.gather(mine)
     }
 }
@@ -533,7 +537,7 @@ fn nothing_is_left_of_an_update_whose_sums_do_not_come() {
     let expected: Vec<Checkpoint> = (0..4).map(|until| train(&network, 4, &keep, 1, until, None)).collect();
     let (mut within, mut left) = (0, 0);
     loop {
-        let group = Box::new(Failing { group: alone(), left });
+        let group = Box::new(Failing { group: alone(), left, at_end: false });
         let mut trainer = worker(&network, of(&network, 4), &keep, group).expect("it is small");
         let mut told = Vec::new();
         let outcome = trainer.train(&*images(), 3, &mut |seen| told.push(seen.step), &|| false);
