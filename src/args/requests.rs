@@ -234,9 +234,7 @@ impl ClusterArgs {
                 .help("say how many with --workers")),
         }
     }
-}
 
-impl ClusterArgs {
     /// Where the optimizer's momenta are.
     pub fn momenta(&self) -> Momenta {
         if self.sharded_momenta { Momenta::Sharded } else { Momenta::Device }

@@ -84,6 +84,23 @@ impl Updated {
     }
 }
 
+impl Gathered {
+    /// Those of a training that begins, with so many for each parameter.
+    fn zeros(parts: &[Updated], momenta: usize) -> Gathered {
+        let zeros = |part: &Updated| vec![vec![0.0; part.elements()]; momenta];
+        Gathered { step: 0, momenta: parts.iter().map(zeros).collect() }
+    }
+}
+
+/// What an optimizer keeps for these parameters, as the regions of a program that updates them itself.
+pub(super) fn momenta_of<'p, P: Iterator<Item = &'p Region>>(
+    kept: &'static [Role],
+    parameters: impl Fn() -> P,
+) -> impl Iterator<Item = Region> {
+    kept.iter()
+        .flat_map(move |role| parameters().map(|parameter| Region { role: *role, ..parameter.clone() }))
+}
+
 impl Owner {
     /// Of the worker with this number of so many, at the start of a training by this optimizer; of each part with its pieces.
     pub(super) fn new<'p>(
@@ -97,16 +114,14 @@ impl Owner {
             pieces: pieces.iter().filter(|piece| piece.held).cloned().collect(),
         };
         let (momenta, parts) = (Role::kept_by(optimizer), parts.map(updated).collect::<Vec<_>>());
-        let zeros = |part: &Updated| vec![vec![0.0; part.elements()]; momenta.len()];
-        let gathered = Some(Gathered { step: 0, momenta: parts.iter().map(zeros).collect() });
+        let gathered = Some(Gathered::zeros(&parts, momenta.len()));
         let statistics = Default::default();
         Owner { rank, workers, momenta, parts, shards: HashMap::new(), gathered, statistics }
     }
 
     /// The momenta as regions, such as a program has them that updates parameters itself; they lie on no device.
     pub(super) fn regions(&self) -> impl Iterator<Item = Region> {
-        let parameters = || self.parts.iter().flat_map(|part| &part.parameters);
-        self.momenta.iter().flat_map(move |role| parameters().map(|p| Region { role: *role, ..p.clone() }))
+        momenta_of(self.momenta, || self.parts.iter().flat_map(|part| &part.parameters))
     }
 
     /// The iterations after which all momenta are in one place.
@@ -128,10 +143,8 @@ impl Owner {
     /// Takes a momentum, as a training goes on that has done so many iterations; the data have its region's length.
     pub(super) fn take(&mut self, step: u64, region: &Region, data: &[u8]) {
         let Some((part, role, range)) = self.place(region) else { return };
-        let zeros = |part: &Updated| vec![vec![0.0; part.elements()]; self.momenta.len()];
-        let gathered = self
-            .gathered
-            .get_or_insert_with(|| Gathered { step, momenta: self.parts.iter().map(zeros).collect() });
+        let (parts, momenta) = (&self.parts, self.momenta.len());
+        let gathered = self.gathered.get_or_insert_with(|| Gathered::zeros(parts, momenta));
         gathered.step = step;
         cast_slice_mut(&mut gathered.momenta[part][role][range]).copy_from_slice(data);
     }

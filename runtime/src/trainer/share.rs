@@ -197,6 +197,19 @@ impl Passed {
     }
 }
 
+/// Reads the numbers of regions, one behind the other.
+fn read(executor: &mut Executor, regions: &[Region]) -> Result<Vec<f32>, RuntimeError> {
+    let elements = |region: &Region| region.elements() as usize;
+    let mut found = vec![0.0; regions.iter().map(elements).sum()];
+    let mut rest = found.as_mut_slice();
+    for region in regions {
+        let (own, others) = rest.split_at_mut(elements(region));
+        rest = others;
+        executor.read_region(region, cast_slice_mut(own))?;
+    }
+    Ok(found)
+}
+
 /// Writes numbers to regions, one behind the other.
 fn write(executor: &mut Executor, regions: &[Region], numbers: &[f32]) -> Result<(), RuntimeError> {
     let mut rest = numbers;
@@ -255,19 +268,6 @@ impl Share {
         })
     }
 
-    /// The running statistics as they are.
-    fn read_statistics(&mut self, executor: &mut Executor) -> Result<Vec<f32>, RuntimeError> {
-        let elements = |region: &Region| region.elements() as usize;
-        let mut found = vec![0.0; self.statistics.iter().map(elements).sum()];
-        let mut rest = found.as_mut_slice();
-        for region in &self.statistics {
-            let (own, others) = rest.split_at_mut(elements(region));
-            rest = others;
-            executor.read_region(region, cast_slice_mut(own))?;
-        }
-        Ok(found)
-    }
-
     /// Takes its own of all momenta, in words, and of the parameters on its device; nothing where none are sharded.
     pub(super) fn begin_owning(
         &mut self,
@@ -276,17 +276,8 @@ impl Share {
         momenta: &[u32],
     ) -> Result<(), RuntimeError> {
         let Some(owner) = &mut self.owner else { return Ok(()) };
-        let mut parameters = Vec::new();
-        for sum in &self.sums {
-            let mut numbers = Vec::new();
-            for region in &sum.part.updated {
-                let begin = numbers.len();
-                numbers.resize(begin + region.elements() as usize, 0.0);
-                executor.read_region(region, cast_slice_mut(&mut numbers[begin..]))?;
-            }
-            parameters.push(numbers);
-        }
-        owner.begin(step, momenta, &parameters);
+        let parameters = self.sums.iter().map(|sum| read(executor, &sum.part.updated));
+        owner.begin(step, momenta, &parameters.collect::<Result<Vec<_>, _>>()?);
         Ok(())
     }
 
@@ -540,7 +531,7 @@ impl Trainer {
         (until, last_end): (u64, Instant),
     ) -> Result<bool, RuntimeError> {
         let (step, waited, start) = (self.step, self.executor.device().waited(), Instant::now());
-        let statistics = share.read_statistics(&mut self.executor)?;
+        let statistics = read(&mut self.executor, &share.statistics)?;
         share.owner.iter_mut().for_each(|owner| owner.note_statistics(step, &statistics));
         let word = if self.step + 1 == until { ENDS } else { GOES_ON };
         let summed = self.sum(share, source, (word, &statistics));

@@ -7,6 +7,7 @@
 //! What it deliberately does not do: decide where the files lie, or when they are of no more use.
 
 use super::Trainer;
+use super::owner::momenta_of;
 use crate::checkpoint::{Checkpoint, Progress, SavedRegion};
 use crate::state::saved_name;
 use bytemuck::cast_slice;
@@ -78,10 +79,9 @@ type Piece<'a> = (usize, &'a [u8]);
 
 /// What is resident, and the momenta of its parameters.
 fn regions_of(program: &Program, optimizer: Optimizer) -> impl Iterator<Item = Region> {
-    let parameters = || program.resident.iter().filter(|region| matches!(region.role, Role::Parameter(_)));
     let kept = if updates(program) { &[] } else { Role::kept_by(optimizer) };
-    let momenta = kept.iter();
-    let momenta = momenta.flat_map(move |role| parameters().map(|p| Region { role: *role, ..p.clone() }));
+    let is_parameter = |region: &&Region| matches!(region.role, Role::Parameter(_));
+    let momenta = momenta_of(kept, move || program.resident.iter().filter(is_parameter));
     program.resident.iter().cloned().chain(momenta)
 }
 

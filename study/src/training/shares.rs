@@ -68,7 +68,7 @@ pub(super) fn put_together(
     for file in &files {
         match Checkpoint::load(file) {
             Ok(share) => shares.push(share),
-            Err(error) => watch.warn(format_args!("{error}: what is in it is not used")),
+            Err(error) => watch.warn(format_args!("{error}: this share is not used")),
         }
     }
     let file = study.checkpoint();
@@ -87,7 +87,7 @@ pub(super) fn put_together(
             Ok(study.forget(&files)?)
         }
         None if shares.iter().any(|share| Some(share.progress.step) > in_file) => {
-            watch.warn(format_args!("{}", not_whole(&files, in_file)));
+            watch.warn(not_whole(&files, in_file));
             Ok(())
         }
         // They are older than the file.
@@ -104,7 +104,7 @@ fn not_whole(files: &[PathBuf], in_file: Option<u64>) -> String {
         None => "training begins anew".to_owned(),
     };
     format!(
-        "{} do not make a whole state: the file of another worker is missing; to use them, bring it beside them; {goes_on}",
+        "{} make no whole state: another worker's share is missing; to use them, copy its file to their folder; {goes_on}",
         names.join(", ")
     )
 }

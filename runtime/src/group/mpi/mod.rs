@@ -167,7 +167,7 @@ impl World {
             drop(heard);
             shared.command(Command::End);
         }
-        self.waits_for(|heard| heard.over)
+        self.waits_for(self.shared.timeout, |heard| heard.over)
     }
 
     /// Ends all workers with this exit code, once the launcher has read this process's stderr. This process ends with them
@@ -175,23 +175,18 @@ impl World {
     pub fn abort(self, exit: u8) {
         launcher::what_was_said_is_read();
         self.shared.command(Command::Abort(exit));
-        self.waits_for(|heard| heard.over);
+        self.waits_for(self.shared.timeout, |heard| heard.over);
     }
 
     /// Waits until the others that live have kept their shares of the state and wait to be ended, or for ten minutes.
     pub fn wait_for_shares(&self) {
-        let (rank, timeout, begun) = (self.shared.facts.rank, self.shared.timeout, Instant::now());
+        let (rank, timeout) = (self.shared.facts.rank, self.shared.timeout);
         let is_over = |worker: &OfWorker| {
             worker.kept || worker.ended || worker.died.is_some() || worker.last.elapsed() > timeout
         };
-        let mut heard = self.shared.heard();
-        while !heard.over
-            && heard.broken.is_none()
-            && begun.elapsed() < KEEPING
-            && !heard.workers.iter().enumerate().all(|(of, worker)| of == rank || is_over(worker))
-        {
-            heard = self.shared.changed.wait_timeout(heard, LOOK).unwrap_or_else(PoisonError::into_inner).0;
-        }
+        self.waits_for(KEEPING, |heard| {
+            heard.workers.iter().enumerate().all(|(of, worker)| of == rank || is_over(worker))
+        });
     }
 
     /// Tells the others that it has kept what it has, and waits for one of the workers before this one to have saved and to
@@ -211,8 +206,8 @@ impl World {
         }
     }
 
-    fn waits_for(&self, done: impl Fn(&Heard) -> bool) -> bool {
-        let until = Instant::now() + self.shared.timeout;
+    fn waits_for(&self, at_most: Duration, done: impl Fn(&Heard) -> bool) -> bool {
+        let until = Instant::now() + at_most;
         let mut heard = self.shared.heard();
         while !done(&heard) && heard.broken.is_none() && Instant::now() < until {
             heard = self.shared.changed.wait_timeout(heard, LOOK).unwrap_or_else(PoisonError::into_inner).0;
