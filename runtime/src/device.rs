@@ -258,6 +258,14 @@ pub enum DeviceError {
         /// The call and the driver's words.
         why: String,
     },
+    /// The devices of the workers do not sum together.
+    #[error("the workers' GPUs do not sum together: {why}; {what_to_do}")]
+    NotTogether {
+        /// What the library between them says.
+        why: String,
+        /// What to do.
+        what_to_do: &'static str,
+    },
     /// A read or write, or a transfer, leaves the memory that was allocated.
     #[error("{bytes} at byte {offset} are outside the {memory} that were allocated", offset = offset.0)]
     OutOfRange {
@@ -410,6 +418,11 @@ pub trait Device: Send {
         None
     }
 
+    /// The way to sums over the devices of several workers; none where it has none, and the hosts sum.
+    fn collective(&mut self) -> Option<&mut dyn Collective> {
+        None
+    }
+
     /// A part of the host memory, between iterations, or while one runs that does not touch it; also where the device is
     /// lost.
     fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], DeviceError>;
@@ -425,6 +438,31 @@ pub trait Beside {
 
     /// Enqueues a write on the compute stream.
     fn write_in_order(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError>;
+}
+
+/// Sums over the devices of several workers, made by the devices themselves, in an order of their own.
+///
+/// The order of calls: `join` once, on all devices; then `sum`, each once the device is ready for it. All devices make the same
+/// calls. None of them waits: what was begun comes to no end where another worker is gone, until it is abandoned.
+pub trait Collective {
+    /// What one of the workers tells the others, in words, so that they find each other.
+    fn invite(&mut self) -> Result<Vec<u32>, DeviceError>;
+
+    /// Begins to join those with the same invitation: so many workers, this one with this number.
+    fn join(&mut self, invitation: &[u32], rank: usize, workers: usize) -> Result<(), DeviceError>;
+
+    /// Whether a sum can be begun.
+    fn is_ready(&mut self) -> Result<bool, DeviceError>;
+
+    /// Begins sums of f32 numbers, behind those before: at each of these bytes so many, in whose place the sum over all workers
+    /// comes, of what each worker has times its own factor. No command touches them until it is done.
+    fn sum(&mut self, ranges: &[(Bytes, u64)], factor: f32) -> Result<(), DeviceError>;
+
+    /// Whether all that was begun is done.
+    fn is_done(&mut self) -> Result<bool, DeviceError>;
+
+    /// Ends what was begun and is not done, here and not elsewhere; the workers have to join anew.
+    fn abandon(&mut self);
 }
 
 /// Makes sure that a range lies in an allocation.

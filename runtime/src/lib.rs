@@ -28,8 +28,8 @@ pub use checkpoint::Checkpoint;
 pub use cpu::{Cpu, CpuOptions, HostMemory, Hurry};
 pub use cuda::{CudaDevice, CudaError, CudaOptions, Instead, Kernels};
 pub use device::{
-    Begun, Beside, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryKind, MemoryLayout,
-    Room, Transfer,
+    Begun, Beside, Collective, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryKind,
+    MemoryLayout, Room, Transfer,
 };
 pub use error::RuntimeError;
 pub use executor::{Executor, Loaded, Whole};

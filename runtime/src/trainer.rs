@@ -14,6 +14,7 @@
 mod before;
 mod draws;
 mod meeting;
+mod on_devices;
 mod owner;
 mod saved;
 mod share;
@@ -224,19 +225,19 @@ impl Trainer {
     ///
     /// All workers make the same calls of [`Trainer::train`], but that worker 0 may pause and go on; worker 0's state is
     /// sent to all at the first of them. A program without an update ([`plimsoll_ir::Momenta::Sharded`]) has its parameters
-    /// from the workers that own them.
+    /// from the workers that own them. Where the workers' devices sum by themselves ([`crate::Device::collective`]), they add in
+    /// an order of their own: the same bits are promised on no other group, and no norms of gradients are told.
     ///
     /// Errors: those of `new`; the program was not loaded in two parts ([`Executor::load_apart`]); there are more workers than
-    /// virtual workers.
+    /// virtual workers; devices sum and the program has no update.
     pub fn sharing(
-        executor: Executor,
+        mut executor: Executor,
         train: Loaded,
         evaluate: Option<Loaded>,
         plan: TrainingPlan,
         group: Box<dyn Group>,
     ) -> Result<Trainer, RuntimeError> {
-        let can_be_lost = executor.device().can_be_lost();
-        let share = Share::new(group, (&train, can_be_lost), &plan)?;
+        let share = Share::new(group, &mut executor, &train, &plan)?;
         Trainer::with(executor, train, evaluate, plan, Some(Box::new(share)))
     }
 

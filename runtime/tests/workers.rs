@@ -509,6 +509,10 @@ impl Group for Failing {
         self.group.advance()
     }
 
+    fn look(&mut self) -> Result<(), GroupError> {
+        self.group.look()
+    }
+
     fn forget(&mut self) {
         self.group.forget();
     }

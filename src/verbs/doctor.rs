@@ -195,6 +195,10 @@ fn libraries(survey: &Survey, has_tf32: bool) -> Table {
         Ok((path, (major, minor, patch))) => format!("{major}.{minor}.{patch}, in {}", path.display()),
         Err(error) => cuda_error(error),
     };
+    let nccl = match &survey.nccl {
+        Ok((path, number)) => format!("{number}, in {}", path.display()),
+        Err(error) => error.to_string(),
+    };
     let tf32 = "convolutions, by default, where cuDNN or cuBLAS computes them; our own kernels (the alternative `own_f32`) \
                 multiply in f32";
     let mut facts = vec![
@@ -204,6 +208,7 @@ fn libraries(survey: &Survey, has_tf32: bool) -> Table {
         ("nvrtc", "NVRTC", compiler.into()),
         ("cublas", "cuBLAS", cublas.into()),
         ("cudnn", "cuDNN", cudnn.into()),
+        ("nccl", "NCCL, for --nccl", nccl.into()),
         (
             "nvml",
             "NVML",

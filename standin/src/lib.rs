@@ -1,4 +1,4 @@
-//! A stand-in of the CUDA driver, of NVRTC, cuBLAS, cuDNN, NVML and NVTX, for tests on machines without a GPU.
+//! A stand-in of the CUDA driver, of NVRTC, cuBLAS, cuDNN, NCCL, NVML and NVTX, for tests on machines without a GPU.
 //!
 //! The device `cuda` loads this library where it would load `libcuda.so.1`, `libnvrtc.so` and the others, and does not know
 //! the difference. Memory is host memory at addresses that the host cannot use; streams are threads with queues, as late as a
@@ -38,6 +38,7 @@ mod graph;
 mod kernels;
 mod link;
 mod memory;
+mod nccl;
 mod numbers;
 mod nvml;
 mod nvrtc;

@@ -19,7 +19,7 @@ const TABLE: &str = "runtime/src/cuda/table.rs";
 const SOURCES: &str = "runtime/src/cuda/";
 const ANSWERS: &str = "runtime/src/cuda/headers.txt";
 
-/// The packages of one release of CUDA: its headers, cuBLAS, NVRTC and a cuDNN for it.
+/// The packages of one release of CUDA: its headers, cuBLAS, NVRTC, and a cuDNN and an NCCL for it.
 struct Release {
     name: &'static str,
     packages: &'static [&'static str],
@@ -35,6 +35,7 @@ const RELEASES: [Release; 2] = [
             "nvidia-cuda-nvrtc-cu12==12.0.140",
             "nvidia-cublas-cu12==12.0.2.224",
             "nvidia-cudnn-cu12==9.1.0.70",
+            "nvidia-nccl-cu12==2.18.3",
         ],
     },
     Release {
@@ -45,6 +46,7 @@ const RELEASES: [Release; 2] = [
             "nvidia-cuda-nvrtc==13.0.88",
             "nvidia-cublas==13.0.2.14",
             "nvidia-cudnn-cu13==9.28.1.4",
+            "nvidia-nccl-cu13==2.28.9",
         ],
     },
 ];
@@ -52,7 +54,7 @@ const RELEASES: [Release; 2] = [
 /// Takes headers and libraries out of the packages of a folder; the libraries that only run kernels stay packed.
 const UNPACK: &str = r"
 import pathlib, re, sys, zipfile
-wanted = re.compile(r'nvidia/.*(/include/.*|/lib/lib(cublas|cudnn|nvrtc)\.so\.\d+)')
+wanted = re.compile(r'nvidia/.*(/include/.*|/lib/lib(cublas|cudnn|nccl|nvrtc)\.so\.\d+)')
 for wheel in pathlib.Path(sys.argv[1]).glob('*.whl'):
     with zipfile.ZipFile(wheel) as files:
         files.extractall(sys.argv[1], filter(wanted.fullmatch, files.namelist()))
@@ -117,7 +119,10 @@ fn first_word(text: &str) -> String {
 
 /// Whether a name of an enum's variant is a constant of NVIDIA's.
 fn is_constant(word: &str) -> bool {
-    ["CU_", "CUDA_", "CUDNN_", "CUBLAS_", "NVRTC_"].iter().any(|start| word.starts_with(start))
+    let of_nccl = word
+        .strip_prefix("nccl")
+        .is_some_and(|rest| rest.starts_with(char::is_uppercase) && !rest.ends_with("_t"));
+    of_nccl || ["CU_", "CUDA_", "CUDNN_", "CUBLAS_", "NVRTC_"].iter().any(|start| word.starts_with(start))
 }
 
 /// Adds the names before parentheses within braces; one after `as` is a name of the bindings.
@@ -225,6 +230,7 @@ extern "C" {
 #include <nvrtc.h>
 #include <cublas_v2.h>
 #include <cudnn.h>
+#include <nccl.h>
 }
 template <class T> struct Tag {};  // has a name where its type is only declared
 template <class T> std::string name() {

@@ -207,6 +207,8 @@ pub enum Instead {
     Cpu,
     /// Plimsoll's own kernels.
     OwnKernels,
+    /// Sums by the hosts of the workers.
+    Hosts,
 }
 
 impl CudaError {

@@ -3,7 +3,7 @@
 //! One device allocation holds the resident part and the pool, one pinned mapping what is offloaded and the copies of the
 //! state; three streams run kernels and copies, and a whole iteration is captured as one CUDA graph and replayed
 //! (`graph.rs`). Iterations of workers that train together are no graphs, and a fourth stream reads what one has completed
-//! while it goes on, and writes what it needs next (`beside.rs`). Kernels are the CUDA C of `kernels/`, compiled by NVRTC for
+//! while it goes on, and writes what it needs next (`beside.rs`); a fifth sums over the GPUs of all (`nccl.rs`). Kernels are the CUDA C of `kernels/`, compiled by NVRTC for
 //! the device at hand and kept in the user's cache. Nothing of CUDA is linked: a machine without it is told so by
 //! [`CudaDevice::open`], in one message.
 //!
@@ -21,6 +21,7 @@ mod health;
 mod kernels;
 mod libraries;
 mod memory;
+mod nccl;
 mod numa;
 mod pinned;
 mod presence;
@@ -37,8 +38,8 @@ pub use presence::LIBRARIES_VARIABLE;
 use ranges::Ranges;
 
 use crate::device::{
-    Begun, Beside, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room,
-    Transfer, in_range,
+    Begun, Beside, Collective, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout,
+    Room, Transfer, in_range,
 };
 use beside::Way;
 use compile::Compiler;
@@ -49,6 +50,7 @@ use health::{Management, Watched};
 use kernels::{Argument, Grid};
 use libraries::Libraries;
 use memory::Memory;
+use nccl::Nccl;
 use plimsoll_ir::health::Health;
 use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::schedule::Stream;
@@ -109,6 +111,8 @@ pub struct Survey {
     pub compiler: Result<(PathBuf, (u32, u32)), CudaError>,
     /// The libraries of kernels, which `Kernels::Own` needs none of.
     pub libraries: Found,
+    /// NCCL's file and version, or why there is none, which only sums by it need.
+    pub nccl: Result<(PathBuf, String), CudaError>,
 }
 
 /// Looks what there is, and uses no device.
@@ -129,7 +133,16 @@ pub fn survey() -> Result<Survey, CudaError> {
     let version = driver.version()?;
     let compiler = Compiler::load(&search, version).map(|c| (c.path().to_owned(), c.version()));
     let libraries = libraries::look(&search, version);
-    Ok(Survey { driver: driver.path().to_owned(), version, driver_version, devices, compiler, libraries })
+    let nccl = nccl::look(&search);
+    Ok(Survey {
+        driver: driver.path().to_owned(),
+        version,
+        driver_version,
+        devices,
+        compiler,
+        libraries,
+        nccl,
+    })
 }
 
 /// How many devices this process sees.
@@ -162,6 +175,8 @@ pub struct CudaDevice {
     memory: Memory,
     /// For what is read and written beside an iteration; none of a device whose iterations may be graphs.
     way: Option<Way>,
+    /// For sums over the GPUs of several workers.
+    nccl: Option<Nccl>,
     streams: Streams,
     gpu: Arc<Gpu>,
     now: Now,
@@ -271,6 +286,7 @@ impl CudaDevice {
             addresses: Vec::new(),
             memory: Memory::empty(),
             way: None,
+            nccl: None,
             streams: Streams::new(&gpu.context)?,
             gpu,
             now: Now::default(),
@@ -431,7 +447,8 @@ impl CudaDevice {
     }
 
     /// Waits until nothing touches the memory any more. Where the context is lost, nothing does.
-    fn quiesce(&self) {
+    fn quiesce(&mut self) {
+        self.nccl.iter_mut().for_each(Nccl::quiesce);
         if let Err(refusal) = self.gpu.context.enter().and_then(|()| self.streams.synchronise()) {
             tracing::debug!("while the streams come to rest: {refusal}");
         }
@@ -732,6 +749,10 @@ impl Device for CudaDevice {
 
     fn beside(&mut self) -> Option<&mut dyn Beside> {
         if self.way.is_some() { Some(self) } else { None }
+    }
+
+    fn collective(&mut self) -> Option<&mut dyn Collective> {
+        if self.nccl.is_some() { Some(self) } else { None }
     }
 
     fn host(&mut self, offset: Bytes, bytes: Bytes) -> Result<&mut [u8], DeviceError> {

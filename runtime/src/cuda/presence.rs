@@ -82,6 +82,17 @@ pub(super) const CUDNN: Wanted = Wanted {
     instead: Some(Instead::OwnKernels),
 };
 
+/// Sums over the GPUs of several workers.
+pub(super) const NCCL: Wanted = Wanted {
+    library: "NCCL",
+    files: &["libnccl.so.2"],
+    beside: None,
+    probe: c"ncclGetVersion",
+    what_to_do: "install NCCL 2.18 or later with `pip install nvidia-nccl-cu13` (nvidia-nccl-cu12 for a driver of CUDA 12), or \
+                 name its folder in PLIMSOLL_CUDA_LIBRARIES",
+    instead: Some(Instead::Hosts),
+};
+
 /// Names for profilers.
 pub(super) const NVTX: Wanted = Wanted {
     library: "NVTX",

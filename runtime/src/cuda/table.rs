@@ -91,6 +91,11 @@ use cudarc::driver::sys::{
     CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec,
     CUmodule, CUresult, CUstream, CUstreamCaptureMode,
 };
+use cudarc::nccl::sys as nccl;
+use cudarc::nccl::sys::{
+    cudaStream_t, ncclComm_t, ncclConfig_t, ncclDataType_t, ncclRedOp_t, ncclResult_t, ncclScalarResidence_t,
+    ncclUniqueId,
+};
 use cudarc::nvrtc::sys as nvrtc;
 use cudarc::nvrtc::sys::{nvrtcProgram, nvrtcResult};
 use std::ffi::{c_char, c_int, c_longlong, c_uchar, c_uint, c_ulonglong, c_void};
@@ -267,5 +272,29 @@ functions! {
         cudnnGetVersion() -> usize;
         cudnnGetErrorString(u32) -> *const c_char;
         cudnnGetLastErrorString(*mut c_char, usize) -> ();
+    }
+}
+
+functions! {
+    /// NCCL, from 2.18 on. It numbers operations behind those that the bindings have names for, so they are numbers here.
+    NcclFunctions of nccl, status ncclResult_t;
+    bound {
+        ncclGetVersion(*mut c_int);
+        ncclGetUniqueId(*mut ncclUniqueId);
+        ncclCommInitRankConfig(*mut ncclComm_t, c_int, ncclUniqueId, c_int, *mut ncclConfig_t);
+        ncclCommGetAsyncError(ncclComm_t, *mut ncclResult_t);
+        ncclCommDestroy(ncclComm_t);
+        ncclCommAbort(ncclComm_t);
+        ncclGroupStart();
+        ncclGroupEnd();
+        ncclRedOpCreatePreMulSum(*mut ncclRedOp_t, *mut c_void, ncclDataType_t, ncclScalarResidence_t, ncclComm_t);
+    }
+    unbound {
+        ncclRedOpDestroy(u32, ncclComm_t);
+        ncclAllReduce(*const c_void, *mut c_void, usize, ncclDataType_t, u32, ncclComm_t, cudaStream_t);
+    }
+    plain {
+        ncclGetErrorString(u32) -> *const c_char;
+        ncclGetLastError(ncclComm_t) -> *const c_char;
     }
 }

@@ -11,7 +11,7 @@
 //! What it deliberately does not do: change a schedule, or a plain iteration of it.
 
 use super::{Begun, Builder, Enqueued, Executor, Loaded, Step, same_length, unused};
-use crate::device::{Beside, EventId};
+use crate::device::{Beside, Collective, EventId};
 use crate::error::RuntimeError;
 use crate::state::{Half, saved_name};
 use bytemuck::cast_slice;
@@ -210,6 +210,40 @@ impl Executor {
     ) -> Result<bool, RuntimeError> {
         same_length(region, data.len())?;
         Ok(self.device.read_behind(part.complete, region.offset, data)?)
+    }
+
+    /// Whether a pass that goes on has completed a part.
+    pub(crate) fn has_completed(&mut self, part: &Part) -> Result<bool, RuntimeError> {
+        Ok(self.device.read_behind(part.complete, Bytes::ZERO, &mut [])?)
+    }
+
+    /// Puts these numbers in place of those of a part, which a pass that goes on has completed.
+    pub(crate) fn replace_part(&mut self, part: &Part, numbers: &[f32]) -> Result<(), RuntimeError> {
+        let mut rest = numbers;
+        for region in &part.regions {
+            let (own, others) = rest.split_at(region.elements() as usize);
+            rest = others;
+            self.beside().write_beside(region.offset, cast_slice(own))?;
+        }
+        Ok(())
+    }
+
+    /// Begins to sum a part, which a pass that goes on has completed, over the devices of all workers: of each, its numbers
+    /// times its factor.
+    pub(crate) fn sum_part(&mut self, part: &Part, factor: f32) -> Result<(), RuntimeError> {
+        let ranges: Vec<(Bytes, u64)> =
+            part.regions.iter().map(|region| (region.offset, region.elements())).collect();
+        Ok(self.collective().sum(&ranges, factor)?)
+    }
+
+    /// Whether the devices of workers sum by themselves.
+    pub(crate) fn sums_on_devices(&mut self) -> bool {
+        self.device.collective().is_some()
+    }
+
+    /// The way to the other workers' devices.
+    pub(crate) fn collective(&mut self) -> &mut dyn Collective {
+        self.device.collective().expect("its device sums with others")
     }
 
     /// Runs the update; nothing where owners make it.

@@ -47,6 +47,10 @@ impl Group for Alone {
         Ok(())
     }
 
+    fn look(&mut self) -> Result<(), GroupError> {
+        Ok(())
+    }
+
     fn forget(&mut self) {
         self.spare.extend(self.started.drain().map(|(_, sum)| sum));
     }

@@ -87,6 +87,9 @@ pub(super) trait Messages: Send {
     /// [`Messages::receive`].
     fn arrived(&mut self) -> Option<(usize, Vec<u32>)>;
 
+    /// Whom this worker has lost, as far as is heard.
+    fn lost(&mut self) -> Option<GroupError>;
+
     /// Waits for the next message of any worker, as long as the awaited one lives.
     fn receive(&mut self, awaited: usize) -> Result<(usize, Vec<u32>), GroupError>;
 }

@@ -328,6 +328,11 @@ impl<M: Messages> Group for Sharded<M> {
         self.serve()
     }
 
+    fn look(&mut self) -> Result<(), GroupError> {
+        self.serve()?;
+        self.messages.lost().map_or(Ok(()), Err)
+    }
+
     fn forget(&mut self) {
         self.round += 1;
         self.own.clear();
@@ -400,6 +405,10 @@ mod tests {
             let mut here = self.to[self.rank].lock().unwrap_or_else(PoisonError::into_inner);
             let place = here.iter().position(|message| !Head::is_of_piece(message)).unwrap_or(0);
             (!here.is_empty()).then(|| (1 - self.rank, here.remove(place)))
+        }
+
+        fn lost(&mut self) -> Option<GroupError> {
+            None
         }
 
         fn receive(&mut self, awaited: usize) -> Result<(usize, Vec<u32>), GroupError> {

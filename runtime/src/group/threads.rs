@@ -74,6 +74,10 @@ impl Messages for Channels {
         None
     }
 
+    fn lost(&mut self) -> Option<GroupError> {
+        self.has_ended.iter().position(|has_ended| *has_ended).map(|rank| GroupError::Lost { rank })
+    }
+
     fn receive(&mut self, awaited: usize) -> Result<(usize, Vec<u32>), GroupError> {
         while !self.has_ended[awaited] {
             let sent = self.from.recv().expect("it holds a sender of its own");

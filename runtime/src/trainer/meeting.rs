@@ -25,9 +25,15 @@ struct Training {
     samples: String,
     /// Where what the optimizer keeps is.
     momenta: Momenta,
+    /// Whether the workers' devices sum by themselves.
+    on_devices: bool,
 }
 
 impl Training {
+    fn summing(&self) -> &'static str {
+        if self.on_devices { "on the devices" } else { "on the hosts" }
+    }
+
     /// The first thing in which another's differs: what, here, there.
     fn differs(&self, other: &Training) -> Option<(&'static str, String, String)> {
         let name = |data: &DataName| format!("{} ({} samples)", data.name, data.samples);
@@ -35,6 +41,7 @@ impl Training {
             ("version of Plimsoll", self.version.clone(), other.version.clone()),
             ("data set", name(&self.data), name(&other.data)),
             ("checksum of its data", self.samples.clone(), other.samples.clone()),
+            ("way of summing", self.summing().to_owned(), other.summing().to_owned()),
             ("place of the momenta", self.momenta.to_string(), other.momenta.to_string()),
         ];
         self.plan.differs(&other.plan).or_else(|| all.into_iter().find(|(_, here, there)| here != there))
@@ -52,6 +59,7 @@ impl Trainer {
         }
         self.compare(share, data)?;
         self.take_state(share)?;
+        share.join_devices(&mut self.executor)?;
         share.met = true;
         Ok(())
     }
@@ -62,6 +70,7 @@ impl Trainer {
             plan: self.plan.clone(),
             data: DataName { name: data.name().to_owned(), samples: data.len() as u64 },
             samples: checksum(data)?,
+            on_devices: share.on_devices,
             momenta: if share.owner.is_some() { Momenta::Sharded } else { Momenta::Device },
         };
         let text = serde_json::to_string(&mine).expect("names and finite numbers can be written");

@@ -19,7 +19,8 @@
 //! Each pass also leaves the square norm of its gradient, and so does the update: from both follows how much a gradient of so
 //! many samples is noise (`noise.rs`). They change nothing.
 //!
-//! Where momenta are sharded, the owner of a piece makes its update, and what is on its way are parameters (`owner.rs`).
+//! Where momenta are sharded, the owner of a piece makes its update, and what is on its way are parameters (`owner.rs`). Where
+//! the devices of workers sum by themselves, nothing comes to the host (`on_devices.rs`).
 //!
 //! What it deliberately does not do: measure times.
 
@@ -54,7 +55,7 @@ const GATHERS: u32 = 4;
 const SAID: usize = 3;
 
 /// How often one whose device computes looks whether a part is complete, and what the others have sent.
-const LOOK: Duration = Duration::from_micros(100);
+pub(super) const LOOK: Duration = Duration::from_micros(100);
 
 /// A worker's share of a training.
 pub(super) struct Share {
@@ -64,7 +65,9 @@ pub(super) struct Share {
     /// Running statistics.
     pub(super) statistics: Vec<Region>,
     /// Gradients and running statistics, in the order in which a pass completes them.
-    sums: Vec<Sum>,
+    pub(super) sums: Vec<Sum>,
+    /// Whether the workers' devices sum by themselves.
+    pub(super) on_devices: bool,
     /// The last update that is decided, where it is not applied yet.
     pending: Option<Pending>,
     /// What updates have overwritten.
@@ -81,14 +84,14 @@ pub(super) struct Share {
 }
 
 /// A part of what is summed.
-struct Sum {
-    part: Part,
+pub(super) struct Sum {
+    pub(super) part: Part,
     /// Each with its owner.
     pieces: Vec<Piece>,
     /// Over this worker's virtual workers.
-    mine: TreeSum,
+    pub(super) mine: TreeSum,
     /// Over all of them.
-    whole: Vec<f32>,
+    pub(super) whole: Vec<f32>,
     /// Whether the pending update is applied to this part.
     is_applied: bool,
 }
@@ -111,7 +114,7 @@ impl Sum {
         self.pieces.iter().try_for_each(|piece| group.finish(piece, &mut self.whole[piece.elements.clone()]))
     }
 
-    fn is_of_statistics(&self) -> bool {
+    pub(super) fn is_of_statistics(&self) -> bool {
         self.part.regions.iter().all(|region| region.role != Role::Gradient)
     }
 
@@ -158,7 +161,7 @@ impl Sum {
 
 /// The square norms of regions, with where these are.
 #[derive(Default)]
-struct Squares(Vec<(Bytes, f64)>);
+pub(super) struct Squares(Vec<(Bytes, f64)>);
 
 impl Squares {
     fn note(&mut self, region: &Region, numbers: &[f32]) {
@@ -174,10 +177,10 @@ impl Squares {
 
 /// What a pass leaves besides what is summed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Passed {
-    metrics: Metrics,
+pub(super) struct Passed {
+    pub(super) metrics: Metrics,
     /// The square norm of its gradient, a mean over its labels that count.
-    square: f64,
+    pub(super) square: f64,
 }
 
 impl Passed {
@@ -224,10 +227,12 @@ fn write(executor: &mut Executor, regions: &[Region], numbers: &[f32]) -> Result
 impl Share {
     pub(super) fn new(
         group: Box<dyn Group>,
-        (train, can_be_lost): (&Loaded, bool),
+        executor: &mut Executor,
+        train: &Loaded,
         plan: &TrainingPlan,
     ) -> Result<Share, RuntimeError> {
         let (facts, virtual_workers) = (group.facts(), plan.virtual_workers);
+        let (can_be_lost, on_devices) = (executor.device().can_be_lost(), executor.sums_on_devices());
         if virtual_workers < facts.workers as u64 {
             let expected = format!("at least the {} workers", facts.workers);
             return Err(RuntimeError::mismatch("virtual workers", expected, virtual_workers));
@@ -249,6 +254,10 @@ impl Share {
             Sum { part: part.clone(), pieces, mine, whole, is_applied: false }
         });
         let sums: Vec<Sum> = sums.collect();
+        if on_devices && train.is_updated_by_owners() {
+            let (expected, found) = ("momenta on every device", "sharded momenta");
+            return Err(RuntimeError::mismatch("training whose sums devices make", expected, found));
+        }
         let owner = train.is_updated_by_owners().then(|| {
             let parts = sums.iter().map(|sum| (&sum.part, sum.pieces.as_slice()));
             Owner::new((facts.rank, facts.workers), plan.update.optimizer(), parts)
@@ -258,6 +267,7 @@ impl Share {
             befores: Befores::new(train.parts().len(), can_be_lost && owner.is_none()),
             mine: group::share(facts, virtual_workers),
             sums,
+            on_devices,
             owner,
             others_end: false,
             statistics,
@@ -288,38 +298,60 @@ impl Share {
     /// Takes what a pass leaves for this virtual worker, each part as soon as it is complete; that of the last pass is sent.
     /// Gradients count by the labels that do. Gives the square norm of the gradient by itself.
     fn take(&mut self, executor: &mut Executor, train: &Loaded, number: u64) -> Result<f64, RuntimeError> {
-        let Share { group, sums, mine, .. } = self;
-        let (mut weight, mut squares) = (None, Squares::default());
-        for sum in sums {
-            let mut found = sum.mine.room(sum.whole.len());
-            let mut rest = found.as_mut_slice();
-            for region in &sum.part.regions {
-                let (own, others) = rest.split_at_mut(region.elements() as usize);
-                rest = others;
-                while !executor.read_of_part(&sum.part, region, cast_slice_mut(own))? {
-                    group.advance()?;
-                    std::thread::sleep(LOOK);
-                }
-                if region.role != Role::Gradient {
-                    continue;
-                }
-                if weight.is_none() {
-                    // Where a gradient is complete, the loss is.
-                    let mut words = [0; Metrics::BYTES];
-                    executor.read_of_part(&sum.part, train.metrics(), &mut words)?;
-                    weight = Some(Metrics::of(&words).counted / train.label_count() as f32);
-                }
-                let weight = weight.expect("it was read");
+        let (mut weight, mut squares) = (0.0, Squares::default());
+        for part in 0..self.sums.len() {
+            self.wait_for_part(executor, part)?;
+            if part == 0 {
+                weight = self.metrics(executor, train)?.counted / train.label_count() as f32;
+            }
+            self.add_part(executor, (part, number), weight, &mut squares)?;
+            if number + 1 == self.mine.end {
+                let Share { group, sums, .. } = self;
+                sums[part].pieces.iter().try_for_each(|piece| group.start(piece, &sums[part].mine))?;
+            }
+        }
+        let weight = f64::from(weight);
+        Ok(if weight > 0.0 { squares.sum() / (weight * weight) } else { 0.0 })
+    }
+
+    /// Waits until a pass that goes on has completed a part.
+    pub(super) fn wait_for_part(&mut self, executor: &mut Executor, part: usize) -> Result<(), RuntimeError> {
+        while !executor.has_completed(&self.sums[part].part)? {
+            self.group.advance()?;
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// The metrics of a pass that goes on, and has completed the first part, a gradient: the loss is there before any gradient.
+    pub(super) fn metrics(&self, executor: &mut Executor, train: &Loaded) -> Result<Metrics, RuntimeError> {
+        let mut words = [0; Metrics::BYTES];
+        executor.read_of_part(&self.sums[0].part, train.metrics(), &mut words)?;
+        Ok(Metrics::of(&words))
+    }
+
+    /// Adds what a pass has left of a part for this virtual worker, gradients times their weight, whose squares are noted.
+    pub(super) fn add_part(
+        &mut self,
+        executor: &mut Executor,
+        (part, number): (usize, u64),
+        weight: f32,
+        squares: &mut Squares,
+    ) -> Result<(), RuntimeError> {
+        let Sum { part, mine, whole, .. } = &mut self.sums[part];
+        let mut found = mine.room(whole.len());
+        let mut rest = found.as_mut_slice();
+        for region in &part.regions {
+            let (own, others) = rest.split_at_mut(region.elements() as usize);
+            rest = others;
+            executor.read_of_part(part, region, cast_slice_mut(own))?;
+            if region.role == Role::Gradient {
                 own.iter_mut().for_each(|gradient| *gradient *= weight);
                 squares.note(region, own);
             }
-            sum.mine.push(Node::leaf(number), found);
-            if number + 1 == mine.end {
-                sum.pieces.iter().try_for_each(|piece| group.start(piece, &sum.mine))?;
-            }
         }
-        let weight = weight.map_or(0.0, f64::from);
-        Ok(if weight > 0.0 { squares.sum() / (weight * weight) } else { 0.0 })
+        mine.push(Node::leaf(number), found);
+        Ok(())
     }
 
     /// The first of its virtual workers.
@@ -347,7 +379,12 @@ impl Share {
 
     /// Tells all how an iteration went here, and hears how it went elsewhere: what the passes of all virtual workers left, in
     /// their order, or none where a worker leaves.
-    fn agree(&mut self, step: u64, word: u32, mine: &[Passed]) -> Result<Option<Vec<Passed>>, RuntimeError> {
+    pub(super) fn agree(
+        &mut self,
+        step: u64,
+        word: u32,
+        mine: &[Passed],
+    ) -> Result<Option<Vec<Passed>>, RuntimeError> {
         let mut words = vec![word, step as u32, (step >> 32) as u32];
         words.extend(mine.iter().flat_map(Passed::words));
         self.others_end = false;
@@ -427,7 +464,9 @@ impl Share {
         if self.sums.iter().any(|sum| sum.is_applied) {
             self.befores.end();
         }
-        observation.norms = norms(&passed, samples as f64, squares.sum());
+        if !self.on_devices {
+            observation.norms = norms(&passed, samples as f64, squares.sum());
+        }
         observation.seconds += seconds;
         self.sums.iter_mut().for_each(|sum| sum.is_applied = false);
         self.group.at(observation.step + 1);
@@ -436,7 +475,7 @@ impl Share {
 }
 
 /// The metrics of an update: means over all labels that count, in the order of the virtual workers.
-fn together(all: &[Passed]) -> (f32, f64, f64) {
+pub(super) fn together(all: &[Passed]) -> (f32, f64, f64) {
     let (mut loss, mut correct, mut counted) = (0.0, 0.0, 0.0);
     for Passed { metrics, .. } in all {
         loss += f64::from(metrics.loss) * f64::from(metrics.counted);
@@ -444,6 +483,12 @@ fn together(all: &[Passed]) -> (f32, f64, f64) {
         counted += f64::from(metrics.counted);
     }
     ((loss / counted.max(1.0)) as f32, correct, counted)
+}
+
+/// Makes sure that the loss of an update is a number.
+pub(super) fn is_finite(step: u64, all: &[Passed]) -> Result<(), RuntimeError> {
+    let (loss, ..) = together(all);
+    if loss.is_finite() { Ok(()) } else { Err(RuntimeError::Diverged { step, loss }) }
 }
 
 /// The norms of an update of so many samples, whose gradient has this square norm; none where no two passes can be compared.
@@ -501,6 +546,7 @@ impl Trainer {
                 (Ok(false), _) => return Ok(Outcome::Paused),
                 (Err(error), _) => {
                     // What went wrong first is told.
+                    share.abandon_devices(&mut self.executor);
                     let _ = self.undo(share);
                     return Err(error);
                 }
@@ -567,7 +613,7 @@ impl Trainer {
         share.pending = Some(Pending { observation, passed, decided, squares });
         share.befores.begin(step, statistics);
         self.step += 1;
-        if !self.executor.updates_within() {
+        if share.on_devices || !self.executor.updates_within() {
             self.apply_whole(share)?;
         }
         Ok(true)
@@ -588,13 +634,13 @@ impl Trainer {
             if number != share.mine.start {
                 share.write_statistics(&mut self.executor, before)?;
             }
+            if share.on_devices && number + 1 == share.mine.end {
+                return self.pass_on_devices(share, source, (step, number), (word, mine));
+            }
             mine.push(self.pass(share, source, (step, number))?);
         }
         let Some(all) = share.agree(step, word, &mine)? else { return Ok(None) };
-        let (loss, ..) = together(&all);
-        if !loss.is_finite() {
-            return Err(RuntimeError::Diverged { step, loss });
-        }
+        is_finite(step, &all)?;
         share.finish_statistics(&mut self.executor)?;
         Ok(Some(all))
     }
@@ -603,11 +649,12 @@ impl Trainer {
     fn apply_whole(&mut self, share: &mut Share) -> Result<(), RuntimeError> {
         let Some(pending) = &share.pending else { return Ok(()) };
         let (begun, Observation { step, learning_rate, .. }) = (Instant::now(), pending.observation);
-        let parts = 0..share.sums.len();
-        for part in parts.filter(|part| !share.sums[*part].is_of_statistics()).collect::<Vec<_>>() {
-            share.finish(part)?;
-        }
-        for Sum { part, whole, .. } in share.sums.iter().filter(|sum| !sum.is_of_statistics()) {
+        // What devices sum is where the update reads it.
+        let is_awaited = |sum: &Sum| !sum.is_of_statistics() && !share.on_devices;
+        let awaited: Vec<usize> =
+            (0..share.sums.len()).filter(|part| is_awaited(&share.sums[*part])).collect();
+        awaited.iter().try_for_each(|part| share.finish(*part))?;
+        for Sum { part, whole, .. } in awaited.iter().map(|part| &share.sums[*part]) {
             write(&mut self.executor, part.sent(), whole)?;
         }
         let hyper = self.hyper(step, learning_rate, self.plan.seed);
@@ -656,13 +703,26 @@ impl Trainer {
         Ok(())
     }
 
-    /// The pass of a virtual worker, and what it leaves; the next input is read beside it.
+    /// The pass of a virtual worker, and what it leaves.
     fn pass(
         &mut self,
         share: &mut Share,
         source: &mut Source<'_>,
         place: Place,
     ) -> Result<Passed, RuntimeError> {
+        let square = self
+            .run_pass(share, source, place, |share, executor, train| share.take(executor, train, place.1))?;
+        Ok(Passed { metrics: self.metrics()?, square })
+    }
+
+    /// Runs the pass of a virtual worker, and takes what it leaves while it goes on; the next input is read beside it.
+    pub(super) fn run_pass<T>(
+        &mut self,
+        share: &mut Share,
+        source: &mut Source<'_>,
+        place: Place,
+        take: impl FnOnce(&mut Share, &mut Executor, &Loaded) -> Result<T, RuntimeError>,
+    ) -> Result<T, RuntimeError> {
         let (step, number) = place;
         let (rate, seed) = (self.plan.rate.at(step), seed_of(self.plan.seed, number));
         let hyper = self.write_input(source, place, rate, seed)?;
@@ -675,16 +735,16 @@ impl Trainer {
             if std::mem::take(&mut self.look) {
                 self.seen = self.executor.device().health();
             }
-            share.take(&mut self.executor, &self.train, number)
+            take(share, &mut self.executor, &self.train)
         });
         // What failed on the device is told first.
         self.executor.finish()?;
         if is_started {
             share.note_applied(self.plan.samples_of_update(), Seconds::ZERO);
         }
-        let square = taken?;
+        let taken = taken?;
         self.fed = slot.map(|_| next);
-        Ok(Passed { metrics: self.metrics()?, square })
+        Ok(taken)
     }
 }
 

@@ -39,7 +39,11 @@ pub fn program_by(optimizer: Optimizer, device: &dyn Device, network: &Network) 
 }
 
 /// The same with these momenta.
-fn program_of((optimizer, momenta): (Optimizer, Momenta), device: &dyn Device, network: &Network) -> Program {
+pub fn program_of(
+    (optimizer, momenta): (Optimizer, Momenta),
+    device: &dyn Device,
+    network: &Network,
+) -> Program {
     let alternatives = |call: &Call| device.alternatives(call);
     let feature_maps = device.facts().precision.feature_maps();
     let (alternatives, fuse, more) = (&alternatives, true, LowerOptions::default());
@@ -234,23 +238,31 @@ fn the_state_of_the_last_finished_iteration_is_kept_beside_the_next() {
     }
 }
 
-/// What the first of some workers has after some updates of three passes each: of one that accumulates, whose passes may be
-/// graphs, or of several, each with a device of its own.
-fn shared(
-    network: &Network,
+/// A worker of a group on a device that runs its passes by themselves.
+pub fn sharing(
     program: &Program,
     schedule: &Schedule,
+    plan: &TrainingPlan,
+    group: Box<dyn Group>,
+    device: CudaDevice,
+) -> Trainer {
+    let layout = MemoryLayout::of(program, schedule).feeding(program);
+    let mut executor = Executor::new(Box::new(device), layout).expect("it is small");
+    let loaded = executor.load_apart(program, schedule, Bytes(1 << 10)).expect("the schedule is valid");
+    Trainer::sharing(executor, loaded, None, plan.clone(), group).expect("the plan fits")
+}
+
+/// What the first of some workers has after some updates: of one that accumulates, whose passes may be
+/// graphs, or of several, each with a device of its own.
+pub fn shared(
+    program: &Program,
+    schedule: &Schedule,
+    plan: &TrainingPlan,
     groups: Vec<Box<dyn Group>>,
     device: impl Fn() -> CudaDevice,
 ) -> Checkpoint {
     let digits = plimsoll_runtime::data::digits();
-    let trainer = |group| {
-        let layout = MemoryLayout::of(program, schedule).feeding(program);
-        let mut executor = Executor::new(Box::new(device()), layout).expect("it is small");
-        let loaded = executor.load_apart(program, schedule, Bytes(1 << 10)).expect("the schedule is valid");
-        let plan = TrainingPlan { virtual_workers: 3, ..support::plan(network, BATCH) };
-        Trainer::sharing(executor, loaded, None, plan, group).expect("the plan fits")
-    };
+    let trainer = |group| sharing(program, schedule, plan, group, device());
     let work = |mut trainer: Trainer| {
         trainer.train(&*digits.train, ITERATIONS, &mut |_| {}, &|| false).expect("it trains");
         trainer
@@ -279,13 +291,14 @@ fn workers_train_to_the_bits_of_one() {
 }
 
 fn workers_train(place: &Place, network: &Network, program: &Program) {
+    let plan = TrainingPlan { virtual_workers: 3, ..support::plan(network, BATCH) };
     for (n, (name, schedule)) in (0..).zip(schedules(program, &[Policy::Plimsoll], 0)) {
-        let one = |graphs| shared(network, program, &schedule, vec![alone()], || place.device(graphs));
+        let one = |graphs| shared(program, &schedule, &plan, vec![alone()], || place.device(graphs));
         let expected = bits(&one(true));
         for pace in place.paces(n) {
             place.set(&pace);
             let device = || place.device(true).without_graphs().expect("there is memory");
-            let several = || shared(network, program, &schedule, threads(2), device);
+            let several = || shared(program, &schedule, &plan, threads(2), device);
             let mut found = BTreeMap::new();
             let calls = place.counted(|| found = bits(&several()));
             assert!(found == expected, "{name}, {pace:?}");

@@ -25,9 +25,8 @@ impl StandIn {
         }
         let built = built();
         let folder = tempfile::tempdir().expect("there is a folder for temporary files");
-        for name in
-            ["libcuda.so.1", "libnvrtc.so.13", "libcublas.so.13", "libcudnn.so.9", "libnvtx3interop.so.1"]
-        {
+        let libraries = ["libcublas.so.13", "libcudnn.so.9", "libnccl.so.2", "libnvtx3interop.so.1"];
+        for name in ["libcuda.so.1", "libnvrtc.so.13"].iter().chain(&libraries) {
             std::os::unix::fs::symlink(&built, folder.path().join(name)).expect("a link can be made");
         }
         let path = CString::new(built.into_os_string().into_encoded_bytes()).expect("no zero in a path");

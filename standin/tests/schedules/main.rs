@@ -8,6 +8,7 @@ mod faults;
 mod faulty;
 mod libraries;
 mod library;
+mod nccl;
 #[path = "../../../runtime/tests/support/mod.rs"]
 mod support;
 

@@ -234,6 +234,11 @@ impl Messages for MpiMessages {
         self.shared.heard().messages.pop_front()
     }
 
+    fn lost(&mut self) -> Option<GroupError> {
+        let (rank, timeout) = (self.shared.facts.rank, self.shared.timeout);
+        self.shared.heard().lost(rank, timeout)
+    }
+
     fn receive(&mut self, awaited: usize) -> Result<(usize, Vec<u32>), GroupError> {
         let mut heard = self.shared.heard();
         let mut was_lost = false;

@@ -1,0 +1,370 @@
+//! NCCL: sums over the GPUs of all workers, which never come to the host.
+//!
+//! A stream of its own carries them. Who asks for a sum has seen that its numbers are complete, and sees that it is there
+//! before it uses it, so no other stream waits for this one, and a sum that comes to no end, since a worker is gone, holds
+//! nothing else up. For the same reason no call here blocks: a communicator does what it is asked in the background, and says
+//! when it is ready for more.
+//!
+//! What it deliberately does not do: promise an order of additions, which is NCCL's own and follows from how the GPUs are
+//! connected; or take what it allocates beside the pool from the budget.
+
+use super::CudaDevice;
+use super::driver::{Context, CudaStream, Event, Handle};
+use super::error::{CudaError, Refusal};
+use super::presence::{NCCL, Search};
+use super::table::NcclFunctions;
+use crate::device::{Collective, DeviceError, in_range};
+use cudarc::nccl::sys::{
+    ncclComm, ncclConfig_v21700, ncclDataType_t, ncclResult_t, ncclScalarResidence_t, ncclUniqueId,
+};
+use plimsoll_ir::Bytes;
+use std::ffi::{CStr, c_char, c_int};
+use std::path::PathBuf;
+use std::ptr::{from_ref, null, null_mut};
+use std::sync::Arc;
+
+/// What a configuration begins with, by which NCCL knows one (`NCCL_CONFIG_INITIALIZER`).
+const MAGIC: u32 = 0xcafe_beef;
+
+/// The version whose configuration this is, 2.18: later ones fill in what they have besides.
+const VERSION: u32 = 21_800;
+
+/// A value that is left to NCCL.
+const UNDEFINED: c_int = c_int::MIN;
+
+/// Bytes of what worker 0 tells the others.
+const ID: usize = 128;
+
+/// NCCL, and its way between the workers once they have joined.
+pub(super) struct Nccl {
+    functions: NcclFunctions,
+    /// None before the workers have joined.
+    communicator: Option<Handle<ncclComm>>,
+    /// The operation that was used last, with the bits of its factor. A number: NCCL counts on behind the bindings' names.
+    operation: Option<(u32, u32)>,
+    state: State,
+    /// Recorded behind the last sum.
+    summed: Event,
+    stream: CudaStream,
+    context: Arc<Context>,
+}
+
+/// How far what was asked for has come, as far as it was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It may go on in the background, and be on the stream or not.
+    Asked,
+    /// It is on the stream, and the event behind it.
+    Enqueued,
+    /// It is done.
+    Done,
+}
+
+/// Its file and version, or why there is none.
+pub(super) fn look(search: &Search) -> Result<(PathBuf, String), CudaError> {
+    let (functions, path) = find(search)?;
+    let mut version = 0;
+    // SAFETY: the call writes one number.
+    let status = unsafe { (functions.ncclGetVersion)(&mut version) };
+    let what_to_do = NCCL.what_to_do;
+    check(&functions, None, "ncclGetVersion", status).map_err(|refusal| CudaError::Library {
+        path: path.clone(),
+        refusal,
+        what_to_do,
+    })?;
+    Ok((path, format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)))
+}
+
+fn find(search: &Search) -> Result<(NcclFunctions, PathBuf), CudaError> {
+    let found = search.load(&NCCL)?;
+    Ok((NcclFunctions::of(&found, &NCCL)?, found.leak()))
+}
+
+/// A refusal, with what NCCL says of the last one.
+fn check(
+    functions: &NcclFunctions,
+    communicator: Option<Handle<ncclComm>>,
+    call: &'static str,
+    status: u32,
+) -> Result<(), Refusal> {
+    if status == ncclResult_t::ncclSuccess as u32 {
+        return Ok(());
+    }
+    let words = |text: *const c_char| {
+        // SAFETY: a text of NCCL ends with a zero, and lives until its next call in this thread.
+        (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().trim().to_owned())
+    };
+    // SAFETY: each gives a text or null; without a communicator the last error of the thread is told.
+    let [name, last] = unsafe {
+        let raw = communicator.map_or(null_mut(), |communicator| communicator.0);
+        [(functions.ncclGetErrorString)(status), (functions.ncclGetLastError)(raw)].map(words)
+    };
+    let name = name.unwrap_or_else(|| format!("status {status}"));
+    let text = last.filter(|text| !text.is_empty()).unwrap_or_else(|| "no words for it".to_owned());
+    Err(Refusal { call, code: status, name, text })
+}
+
+/// What NCCL's refusal means, and what to do.
+fn refused(refusal: &Refusal) -> DeviceError {
+    let is = |status: ncclResult_t| refusal.code == status as u32;
+    let what_to_do = if is(ncclResult_t::ncclInvalidUsage) {
+        "each worker needs a GPU of its own; NCCL_DEBUG=INFO has NCCL say more"
+    } else if is(ncclResult_t::ncclRemoteError) {
+        "another worker has failed, and says why"
+    } else if is(ncclResult_t::ncclSystemError) {
+        "the way between the workers fails: NCCL_DEBUG=INFO has NCCL say where, NCCL_SOCKET_IFNAME names the interface to use"
+    } else {
+        "NCCL_DEBUG=INFO has NCCL say more; a plan that is tuned without --nccl sums on the hosts"
+    };
+    DeviceError::NotTogether { why: refusal.to_string(), what_to_do }
+}
+
+impl Nccl {
+    /// Finds the library.
+    fn start(search: &Search, context: &Arc<Context>) -> Result<Nccl, CudaError> {
+        let (functions, _) = find(search)?;
+        Ok(Nccl {
+            functions,
+            communicator: None,
+            operation: None,
+            state: State::Done,
+            summed: Event::new(context, false)?,
+            stream: CudaStream::new(context)?,
+            context: Arc::clone(context),
+        })
+    }
+
+    fn check(&self, call: &'static str, status: u32) -> Result<(), DeviceError> {
+        check(&self.functions, self.communicator, call, status).map_err(|refusal| refused(&refusal))
+    }
+
+    /// The same, of a call that may go on in the background.
+    fn begun(&self, call: &'static str, status: u32) -> Result<(), DeviceError> {
+        if status == ncclResult_t::ncclInProgress as u32 { Ok(()) } else { self.check(call, status) }
+    }
+
+    fn raw(&self) -> *mut ncclComm {
+        self.communicator.expect("the workers have joined").0
+    }
+
+    fn join(&mut self, invitation: &[u32], rank: usize, workers: usize) -> Result<(), DeviceError> {
+        let mut id = ncclUniqueId { internal: [0; ID] };
+        let bytes = invitation.iter().flat_map(|word| word.to_le_bytes());
+        id.internal.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte as c_char);
+        let mut config = ncclConfig_v21700 {
+            size: size_of::<ncclConfig_v21700>(),
+            magic: MAGIC,
+            version: VERSION,
+            blocking: 0,
+            cgaClusterSize: UNDEFINED,
+            minCTAs: UNDEFINED,
+            maxCTAs: UNDEFINED,
+            netName: null(),
+            splitShare: UNDEFINED,
+        };
+        let mut raw = null_mut();
+        let [workers, rank] = [workers, rank].map(|number| number as c_int);
+        // SAFETY: the call writes one handle, for the context of this thread, and reads the configuration before it returns.
+        let status =
+            unsafe { (self.functions.ncclCommInitRankConfig)(&mut raw, workers, id, rank, &mut config) };
+        self.communicator = (!raw.is_null()).then_some(Handle(raw));
+        self.state = State::Asked;
+        self.begun("ncclCommInitRankConfig", status)
+    }
+
+    /// Whether the communicator takes more.
+    fn is_ready(&mut self) -> Result<bool, DeviceError> {
+        let mut state = ncclResult_t::ncclSuccess as u32;
+        // SAFETY: the communicator lives; the call writes one status.
+        let status = unsafe { (self.functions.ncclCommGetAsyncError)(self.raw(), (&raw mut state).cast()) };
+        self.check("ncclCommGetAsyncError", status)?;
+        if state == ncclResult_t::ncclInProgress as u32 {
+            return Ok(false);
+        }
+        self.check("ncclCommGetAsyncError", state).map(|()| true)
+    }
+
+    fn is_done(&mut self) -> Result<bool, DeviceError> {
+        // Also where all is on the stream: what fails there, of another worker or on the way, is told here.
+        if self.communicator.is_some() && !self.is_ready()? {
+            return Ok(false);
+        }
+        if self.state == State::Asked {
+            self.stream.record(&self.summed)?;
+            self.state = State::Enqueued;
+        }
+        if self.state == State::Enqueued && self.summed.has_happened()? {
+            self.state = State::Done;
+        }
+        Ok(self.state == State::Done)
+    }
+
+    /// The operation that multiplies a worker's own numbers by this factor, and adds.
+    fn times(&mut self, factor: f32) -> Result<u32, DeviceError> {
+        if let Some((_, operation)) = self.operation.filter(|(bits, _)| *bits == factor.to_bits()) {
+            return Ok(operation);
+        }
+        if let Some((_, operation)) = self.operation.take() {
+            // SAFETY: the communicator lives, and the calls that used the operation have returned.
+            let status = unsafe { (self.functions.ncclRedOpDestroy)(operation, self.raw()) };
+            self.check("ncclRedOpDestroy", status)?;
+        }
+        let mut operation = 0u32;
+        // SAFETY: the communicator lives; the call reads the factor and writes one number.
+        let status = unsafe {
+            (self.functions.ncclRedOpCreatePreMulSum)(
+                (&raw mut operation).cast(),
+                from_ref(&factor).cast_mut().cast(),
+                ncclDataType_t::ncclFloat32,
+                ncclScalarResidence_t::ncclScalarHostImmediate,
+                self.raw(),
+            )
+        };
+        self.check("ncclRedOpCreatePreMulSum", status)?;
+        self.operation = Some((factor.to_bits(), operation));
+        Ok(operation)
+    }
+
+    /// Begins sums of all workers' numbers at these addresses, in their place.
+    ///
+    /// # Safety
+    /// So many f32 numbers lie at each address, in memory that lives until the sums are done or abandoned, and nothing else
+    /// touches them until then.
+    unsafe fn sum(&mut self, places: &[(u64, usize)], factor: f32) -> Result<(), DeviceError> {
+        let operation = self.times(factor)?;
+        let (float, stream, communicator) =
+            (ncclDataType_t::ncclFloat32, self.stream.raw().cast(), self.raw());
+        // SAFETY: it takes nothing.
+        self.check("ncclGroupStart", unsafe { (self.functions.ncclGroupStart)() })?;
+        let all = places.iter().try_for_each(|&(address, numbers)| {
+            let at = address as *mut std::ffi::c_void;
+            // SAFETY: the communicator and the stream live; the rest is passed on to the caller.
+            let status = unsafe {
+                (self.functions.ncclAllReduce)(at, at, numbers, float, operation, communicator, stream)
+            };
+            self.begun("ncclAllReduce", status)
+        });
+        self.state = State::Asked;
+        // SAFETY: it takes nothing; a group that was started is ended.
+        let ended = unsafe { (self.functions.ncclGroupEnd)() };
+        all.and(self.begun("ncclGroupEnd", ended))
+    }
+
+    /// Ends what was begun, wherever it is; of the others, each for itself.
+    fn abandon(&mut self) {
+        if let Some(communicator) = self.communicator.take() {
+            // SAFETY: the communicator lives, and is not used any more.
+            let status = unsafe { (self.functions.ncclCommAbort)(communicator.0) };
+            if let Err(error) = self.begun("ncclCommAbort", status) {
+                tracing::debug!("{error}");
+            }
+            (self.operation, self.state) = (None, State::Done);
+        }
+    }
+
+    /// Waits until nothing that was begun touches memory any more; what may come to no end is abandoned.
+    pub(super) fn quiesce(&mut self) {
+        if self.state != State::Done {
+            self.abandon();
+        }
+        if let Err(refusal) = self.context.enter().and_then(|()| self.stream.synchronise()) {
+            tracing::debug!("while the sums come to rest: {refusal}");
+        }
+    }
+}
+
+impl Drop for Nccl {
+    fn drop(&mut self) {
+        self.quiesce();
+        if let Some(communicator) = self.communicator.take() {
+            // SAFETY: the communicator lives, nothing is on its way, and it is not used any more.
+            let status = unsafe { (self.functions.ncclCommDestroy)(communicator.0) };
+            if let Err(error) = self.begun("ncclCommDestroy", status) {
+                tracing::debug!("{error}");
+            }
+        }
+    }
+}
+
+impl CudaDevice {
+    /// The same, of one of several workers, whose GPUs sum by NCCL.
+    ///
+    /// # Errors
+    ///
+    /// NCCL is missing, or too old.
+    pub fn with_nccl(mut self, libraries: &[PathBuf]) -> Result<CudaDevice, CudaError> {
+        self.gpu.context.enter()?;
+        self.nccl = Some(Nccl::start(&Search::new(libraries), &self.gpu.context)?);
+        Ok(self)
+    }
+
+    fn nccl(&mut self) -> Result<&mut Nccl, DeviceError> {
+        self.gpu.context.enter()?;
+        Ok(self.nccl.as_mut().expect("who has none is asked for none"))
+    }
+}
+
+impl Collective for CudaDevice {
+    fn invite(&mut self) -> Result<Vec<u32>, DeviceError> {
+        let nccl = self.nccl()?;
+        let mut id = ncclUniqueId { internal: [0; ID] };
+        // SAFETY: the call writes one id.
+        let status = unsafe { (nccl.functions.ncclGetUniqueId)(&mut id) };
+        nccl.check("ncclGetUniqueId", status)?;
+        let bytes = id.internal.map(|byte| byte as u8);
+        Ok(bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect())
+    }
+
+    fn join(&mut self, invitation: &[u32], rank: usize, workers: usize) -> Result<(), DeviceError> {
+        self.nccl()?.join(invitation, rank, workers)
+    }
+
+    fn is_ready(&mut self) -> Result<bool, DeviceError> {
+        self.nccl()?.is_ready()
+    }
+
+    fn sum(&mut self, ranges: &[(Bytes, u64)], factor: f32) -> Result<(), DeviceError> {
+        for (offset, numbers) in ranges {
+            in_range(*offset, Bytes(4 * numbers), self.memory.layout().device())?;
+        }
+        let places: Vec<(u64, usize)> =
+            ranges.iter().map(|(offset, numbers)| (self.memory.device(*offset), *numbers as usize)).collect();
+        // SAFETY: the ranges were checked; the memory is given back behind `Nccl::quiesce`; who asks for a sum keeps commands
+        // off its numbers until it is done.
+        unsafe { self.nccl()?.sum(&places, factor) }
+    }
+
+    fn is_done(&mut self) -> Result<bool, DeviceError> {
+        self.nccl()?.is_done()
+    }
+
+    fn abandon(&mut self) {
+        match self.nccl() {
+            Ok(nccl) => nccl.abandon(),
+            Err(error) => tracing::debug!("{error}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nccl_refuses_says_what_to_do() {
+        let check = |status: ncclResult_t, part: &str| {
+            let (name, text) = ("invalid usage".to_owned(), "Duplicate GPU detected".to_owned());
+            let refusal = Refusal { call: "ncclCommInitRankConfig", code: status as u32, name, text };
+            let words = refused(&refusal).to_string();
+            assert!(
+                words.contains("ncclCommInitRankConfig: Duplicate GPU detected (invalid usage); "),
+                "{words}"
+            );
+            assert!(words.contains(part), "{words}");
+        };
+        check(ncclResult_t::ncclInvalidUsage, "a GPU of its own");
+        check(ncclResult_t::ncclRemoteError, "another worker has failed");
+        check(ncclResult_t::ncclSystemError, "NCCL_SOCKET_IFNAME");
+        check(ncclResult_t::ncclInternalError, "without --nccl");
+    }
+}

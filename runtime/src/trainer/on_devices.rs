@@ -1,0 +1,132 @@
+//! An iteration of several virtual workers whose sums are made by the workers' devices, as by NCCL.
+//!
+//! It differs from that of `share.rs` in three things. Workers agree on the update within the pass, as soon as its loss is
+//! there: how many labels count in all is known then, so that each worker's gradient is weighted on its way into the sum. Each
+//! part is summed where it lies, once it is complete, and nothing of it comes to the host. And the update is made whole, once
+//! all parts are summed.
+//!
+//! A worker that makes several passes for an update adds up those before the last on the host, as in `share.rs`, and with the
+//! last what it has itself; that sum it writes back.
+//!
+//! What it deliberately does not do: promise bits. Devices add in an order of their own, so on another number of workers, or
+//! otherwise connected, the same training rounds otherwise. Nor does it tell norms of gradients: no sum passes the host.
+
+use super::share::{LOOK, Passed, Share, Squares, is_finite, together};
+use super::{Place, Source, Trainer};
+use crate::device::{Collective, DeviceError};
+use crate::error::RuntimeError;
+use crate::executor::{Executor, Loaded};
+use crate::group::GroupError;
+use std::time::{Duration, Instant};
+
+/// For so long what a worker has sent before it ended may still be on its way; and whoever fails may say so.
+const ON_ITS_WAY: Duration = Duration::from_secs(1);
+
+impl Share {
+    /// The devices of all workers find each other.
+    pub(super) fn join_devices(&mut self, executor: &mut Executor) -> Result<(), RuntimeError> {
+        if !self.on_devices {
+            return Ok(());
+        }
+        let facts = self.group.facts();
+        let mut invitation = if facts.rank == 0 { executor.collective().invite()? } else { Vec::new() };
+        self.group.broadcast(&mut invitation)?;
+        executor.collective().join(&invitation, facts.rank, facts.workers)?;
+        self.wait_for_devices(executor, |devices| devices.is_done())
+    }
+
+    /// What devices began and comes to no end is ended here.
+    pub(super) fn abandon_devices(&self, executor: &mut Executor) {
+        if self.on_devices {
+            executor.collective().abandon();
+        }
+    }
+
+    /// Waits for the devices, as long as all workers are there. Where one is not, its word counts, not that of the devices.
+    fn wait_for_devices(
+        &mut self,
+        executor: &mut Executor,
+        is_so: fn(&mut dyn Collective) -> Result<bool, DeviceError>,
+    ) -> Result<(), RuntimeError> {
+        let (mut lost, mut failed): (Option<(Instant, GroupError)>, Option<(Instant, DeviceError)>) =
+            (None, None);
+        loop {
+            if failed.is_none() {
+                match is_so(executor.collective()) {
+                    Ok(true) => return Ok(()),
+                    Ok(false) => {}
+                    Err(error) => failed = Some((Instant::now(), error)),
+                }
+            }
+            match self.group.look() {
+                Ok(()) => lost = None,
+                Err(error) if failed.is_some() => return Err(error.into()),
+                Err(error) => drop(lost.get_or_insert_with(|| (Instant::now(), error))),
+            }
+            let is_over = |since: Instant| since.elapsed() > ON_ITS_WAY;
+            if let Some((_, error)) = lost.take_if(|(since, _)| is_over(*since)) {
+                return Err(error.into());
+            }
+            if let Some((_, error)) = failed.take_if(|(since, _)| is_over(*since)) {
+                return Err(error.into());
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Of the last pass of this worker: agrees with the others on the update, and has the devices sum each part once it is
+    /// complete. What all passes left; none where a worker leaves.
+    fn sum_on_devices(
+        &mut self,
+        executor: &mut Executor,
+        train: &Loaded,
+        (step, number): Place,
+        (word, mut mine): (u32, Vec<Passed>),
+    ) -> Result<Option<Vec<Passed>>, RuntimeError> {
+        self.wait_for_part(executor, 0)?;
+        let metrics = self.metrics(executor, train)?;
+        let is_only = mine.is_empty();
+        mine.push(Passed { metrics, square: 0.0 });
+        let Some(all) = self.agree(step, word, &mine)? else { return Ok(None) };
+        is_finite(step, &all)?;
+        let (.., counted) = together(&all);
+        let labels = train.label_count() as f64;
+        // A gradient is a mean over the labels of its pass; a sum of several is weighted by the share of labels that count.
+        let own = if is_only { f64::from(metrics.counted) } else { labels };
+        let of_gradients = (own / counted.max(1.0)) as f32;
+        let of_statistics = (1.0 / all.len() as f64) as f32;
+        for part in 0..self.sums.len() {
+            self.wait_for_part(executor, part)?;
+            if !is_only {
+                let weight = (f64::from(metrics.counted) / labels) as f32;
+                self.add_part(executor, (part, number), weight, &mut Squares::default())?;
+                let sum = &mut self.sums[part];
+                let mut nodes = sum.mine.take_nodes().map(|(_, numbers)| numbers);
+                let mut total = nodes.next().expect("a pass was added");
+                nodes.for_each(|node| total.iter_mut().zip(node).for_each(|(sum, number)| *sum += number));
+                executor.replace_part(&sum.part, &total)?;
+            }
+            let factor = if self.sums[part].is_of_statistics() { of_statistics } else { of_gradients };
+            self.wait_for_devices(executor, |devices| devices.is_ready())?;
+            executor.sum_part(&self.sums[part].part, factor)?;
+        }
+        self.wait_for_devices(executor, |devices| devices.is_done())?;
+        Ok(Some(all))
+    }
+}
+
+impl Trainer {
+    /// The last pass of this worker, behind what those before have left, and the sums over all devices. What all passes left;
+    /// none where a worker leaves.
+    pub(super) fn pass_on_devices(
+        &mut self,
+        share: &mut Share,
+        source: &mut Source<'_>,
+        place: Place,
+        said: (u32, Vec<Passed>),
+    ) -> Result<Option<Vec<Passed>>, RuntimeError> {
+        self.run_pass(share, source, place, |share, executor, train| {
+            share.sum_on_devices(executor, train, place, said)
+        })
+    }
+}

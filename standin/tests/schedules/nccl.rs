@@ -1,0 +1,180 @@
+//! Workers whose GPUs sum by NCCL, on the stand-in of both.
+
+use super::Place;
+use super::bodies::{BATCH, bits, numbers, program, program_of, shared, sharing};
+use super::support::{self, everything, keep};
+use plimsoll_ir::network::Network;
+use plimsoll_ir::program::Program;
+use plimsoll_ir::{Momenta, Optimizer};
+use plimsoll_runtime::group::{alone, threads};
+use plimsoll_runtime::{
+    Checkpoint, CudaDevice, Executor, MemoryLayout, Observation, RuntimeError, Trainer, TrainingPlan,
+};
+use std::time::{Duration, Instant};
+
+const ITERATIONS: u64 = 5;
+
+fn device(place: &Place) -> CudaDevice {
+    let device = place.device(true).without_graphs().expect("there is memory");
+    device.with_nccl(&place.options().libraries).expect("the stand-in has it")
+}
+
+fn plan(network: &Network, virtual_workers: u64) -> TrainingPlan {
+    TrainingPlan { virtual_workers, ..support::plan(network, BATCH) }
+}
+
+/// Two workers, the first with the smaller half of the passes of an update.
+fn two(place: &Place, network: &Network, program: &Program, virtual_workers: u64) -> Vec<Trainer> {
+    let (schedule, plan) = (keep(&program.trace), plan(network, virtual_workers));
+    threads(2).into_iter().map(|group| sharing(program, &schedule, &plan, group, device(place))).collect()
+}
+
+/// A worker at its end.
+struct Ended {
+    outcome: Result<(), RuntimeError>,
+    seen: Vec<Observation>,
+    step: u64,
+    state: Checkpoint,
+}
+
+fn train(trainers: Vec<Trainer>) -> Vec<Ended> {
+    let digits = plimsoll_runtime::data::digits();
+    std::thread::scope(|scope| {
+        let work = |mut trainer: Trainer| {
+            let mut seen = Vec::new();
+            let outcome =
+                trainer.train(&*digits.train, ITERATIONS, &mut |one| seen.push(*one), &|| false).map(|_| ());
+            let state = trainer.checkpoint().expect("the device works");
+            Ended { outcome, seen, step: trainer.step(), state }
+        };
+        let threads: Vec<_> =
+            trainers.into_iter().map(|trainer| scope.spawn(move || work(trainer))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    })
+}
+
+/// The greatest difference of two states.
+fn apart(one: &Checkpoint, other: &Checkpoint) -> f32 {
+    let (one, other) = (numbers(one), numbers(other));
+    let of = |name: &String| one[name].iter().zip(&other[name]).map(|(a, b)| (a - b).abs());
+    one.keys().flat_map(of).fold(0.0, f32::max)
+}
+
+/// Of one pass for each, and of two for the second: on the host are then the first of the two.
+#[test]
+fn workers_whose_gpus_sum_have_one_state_and_it_is_near_that_of_sums_by_the_hosts() {
+    let Some(place) = Place::open() else { return };
+    let network = everything();
+    let program = program(&place, &network);
+    let schedule = keep(&program.trace);
+    for virtual_workers in [2, 3] {
+        let plan = plan(&network, virtual_workers);
+        let hosts = shared(&program, &schedule, &plan, vec![alone()], || place.device(false));
+        for pace in place.paces(virtual_workers) {
+            place.set(&pace);
+            let mut ended = Vec::new();
+            let calls = place.counted(|| ended = train(two(&place, &network, &program, virtual_workers)));
+            for Ended { outcome, seen, .. } in &ended {
+                assert!(outcome.is_ok(), "{virtual_workers}, {pace:?}: {outcome:?}");
+                assert_eq!(seen.len() as u64, ITERATIONS);
+                assert!(seen.iter().all(|one| one.norms.is_none()), "no sum comes to the host");
+            }
+            assert!(bits(&ended[0].state) == bits(&ended[1].state), "{virtual_workers}, {pace:?}");
+            let far = apart(&ended[0].state, &hosts);
+            assert!(far < 1e-4, "{virtual_workers}, {pace:?}: {far}");
+            let calls = calls.expect("the stand-in counts");
+            assert!(calls["ncclAllReduce"] > 2 * ITERATIONS, "{calls:?}");
+            assert_eq!((calls["ncclCommInitRankConfig"], calls.get("cuGraphLaunch")), (2, None));
+        }
+    }
+}
+
+/// What is copied to the host in an update are metrics and running statistics, and no gradient.
+#[test]
+fn gradients_stay_on_the_gpus() {
+    let Some(place) = Place::open() else { return };
+    let network = everything();
+    let program = program(&place, &network);
+    let (schedule, plan) = (keep(&program.trace), plan(&network, 2));
+    let copies =
+        |work: &mut dyn FnMut()| place.counted(work).expect("the stand-in counts")["cuMemcpyDtoHAsync_v2"];
+    let by_gpus = copies(&mut || drop(train(two(&place, &network, &program, 2))));
+    let by_hosts = copies(&mut || {
+        let device = || place.device(true).without_graphs().expect("there is memory");
+        drop(shared(&program, &schedule, &plan, threads(2), device));
+    });
+    let gradients =
+        program.resident.iter().filter(|region| region.role == plimsoll_ir::program::Role::Gradient);
+    let of_gradients = 2 * ITERATIONS * gradients.count() as u64;
+    assert!(by_gpus + of_gradients <= by_hosts, "{by_gpus} of {by_hosts}, {of_gradients} of gradients");
+}
+
+/// Whatever call of NCCL fails at one worker, none waits for ever, all have the state after the last whole update, and one says
+/// what NCCL said.
+#[test]
+fn a_call_that_nccl_refuses_ends_all_workers_with_the_state_before() {
+    let Some(place) = Place::open() else { return };
+    let network = everything();
+    let program = program(&place, &network);
+    let faults = [
+        (c"ncclGetUniqueId", 0, 2, "NCCL_SOCKET_IFNAME"),
+        (c"ncclCommInitRankConfig", 1, 5, "a GPU of its own"),
+        (c"ncclCommGetAsyncError", 1, 6, "another worker has failed"),
+        (c"ncclRedOpCreatePreMulSum", 2, 3, "without --nccl"),
+        (c"ncclAllReduce", 40, 4, "NCCL_DEBUG=INFO"),
+        (c"ncclGroupEnd", 9, 1, "NCCL_DEBUG=INFO"),
+        (c"ncclCommGetAsyncError", 90, 6, "another worker has failed"),
+    ];
+    for (call, after, code, says) in faults {
+        place.answer(call, after, code);
+        let begun = Instant::now();
+        let ended = train(two(&place, &network, &program, 2));
+        assert!(begun.elapsed() < Duration::from_secs(20), "{call:?} after {after}");
+        let errors: Vec<String> = ended
+            .iter()
+            .map(|ended| ended.outcome.as_ref().expect_err("the call was refused").to_string())
+            .collect();
+        assert!(errors.iter().any(|words| words.contains(says)), "{call:?} after {after}: {errors:?}");
+        let lost = |words: &String| words.contains("has ended") || words.contains(says);
+        assert!(errors.iter().all(lost), "{call:?} after {after}: {errors:?}");
+        for Ended { seen, step, state, .. } in &ended {
+            assert_eq!(*step, seen.len() as u64, "{call:?} after {after}");
+            let plan = plan(&network, 2);
+            let mut again = sharing(&program, &keep(&program.trace), &plan, alone(), place.device(false));
+            let digits = plimsoll_runtime::data::digits();
+            again.train(&*digits.train, *step, &mut |_| {}, &|| false).expect("it trains");
+            let far = apart(state, &again.checkpoint().expect("it works"));
+            assert!(far < 1e-4, "{call:?} after {after}, {step} updates: {far}");
+        }
+    }
+}
+
+#[test]
+fn workers_that_sum_in_different_ways_do_not_begin() {
+    let Some(place) = Place::open() else { return };
+    let network = everything();
+    let program = program(&place, &network);
+    let (schedule, plan) = (keep(&program.trace), plan(&network, 2));
+    let devices = [device(&place), place.device(true).without_graphs().expect("there is memory")];
+    let groups = threads(2).into_iter().zip(devices);
+    let trainers = groups.map(|(group, device)| sharing(&program, &schedule, &plan, group, device));
+    for ended in train(trainers.collect()) {
+        let words = ended.outcome.expect_err("they differ").to_string();
+        let expected = "worker 1 has another way of summing than worker 0: on the hosts, not on the devices";
+        assert_eq!(words, expected);
+    }
+}
+
+#[test]
+fn sharded_momenta_are_summed_by_hosts_alone() {
+    let Some(place) = Place::open() else { return };
+    let network = everything();
+    let program = program_of((Optimizer::Sgd, Momenta::Sharded), &place.device(false), &network);
+    let schedule = keep(&program.trace);
+    let mut executor =
+        Executor::new(Box::new(device(&place)), MemoryLayout::of(&program, &schedule)).expect("it is small");
+    let loaded = executor.load_apart(&program, &schedule, plimsoll_ir::Bytes(1 << 10)).expect("it is valid");
+    let made = Trainer::sharing(executor, loaded, None, plan(&network, 1), alone());
+    let words = made.err().expect("owners make updates on hosts").to_string();
+    assert!(words.contains("sharded momenta"), "{words}");
+}
