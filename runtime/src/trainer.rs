@@ -135,12 +135,13 @@ impl Evaluation {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Trainer {
+    /// What it shares with other workers, or accumulates; none in a plain training. Dropped first: the others hear of the end
+    /// of this one before its device is given back.
+    share: Option<Box<Share>>,
     executor: Executor,
     train: Loaded,
     evaluate: Option<Loaded>,
     plan: TrainingPlan,
-    /// What it shares with other workers, or accumulates; none in a plain training.
-    share: Option<Box<Share>>,
     /// Where iterations of single draws come from, and the one that runs; none in most trainings.
     per_draw: Option<PerDraw>,
     drawn: Option<Loaded>,

@@ -228,11 +228,14 @@ impl Executor {
         Ok(())
     }
 
-    /// Begins to sum a part, which a pass that goes on has completed, over the devices of all workers: of each, its numbers
+    /// Begins to sum regions, which a pass that goes on has completed, over the devices of all workers: of each, its numbers
     /// times its factor.
-    pub(crate) fn sum_part(&mut self, part: &Part, factor: f32) -> Result<(), RuntimeError> {
-        let ranges: Vec<(Bytes, u64)> =
-            part.regions.iter().map(|region| (region.offset, region.elements())).collect();
+    pub(crate) fn sum_regions<'a>(
+        &mut self,
+        regions: impl Iterator<Item = &'a Region>,
+        factor: f32,
+    ) -> Result<(), RuntimeError> {
+        let ranges: Vec<(Bytes, u64)> = regions.map(|region| (region.offset, region.elements())).collect();
         Ok(self.collective().sum(&ranges, factor)?)
     }
 

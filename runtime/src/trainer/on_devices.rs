@@ -17,6 +17,7 @@ use crate::device::{Collective, DeviceError};
 use crate::error::RuntimeError;
 use crate::executor::{Executor, Loaded};
 use crate::group::GroupError;
+use plimsoll_ir::program::{Region, Role};
 use std::time::{Duration, Instant};
 
 /// For so long what a worker has sent before it ended may still be on its way; and whoever fails may say so.
@@ -83,7 +84,7 @@ impl Share {
         (step, number): Place,
         (word, mut mine): (u32, Vec<Passed>),
     ) -> Result<Option<Vec<Passed>>, RuntimeError> {
-        self.wait_for_part(executor, 0)?;
+        self.wait_for_part(executor, self.first_gradient())?;
         let metrics = self.metrics(executor, train)?;
         let is_only = mine.is_empty();
         mine.push(Passed { metrics, square: 0.0 });
@@ -106,9 +107,15 @@ impl Share {
                 nodes.for_each(|node| total.iter_mut().zip(node).for_each(|(sum, number)| *sum += number));
                 executor.replace_part(&sum.part, &total)?;
             }
-            let factor = if self.sums[part].is_of_statistics() { of_statistics } else { of_gradients };
-            self.wait_for_devices(executor, |devices| devices.is_ready())?;
-            executor.sum_part(&self.sums[part].part, factor)?;
+            for (of_gradient, factor) in [(true, of_gradients), (false, of_statistics)] {
+                let regions = &self.sums[part].part.regions;
+                let is_of_it = |region: &&Region| (region.role == Role::Gradient) == of_gradient;
+                if regions.iter().any(|region| is_of_it(&region)) {
+                    self.wait_for_devices(executor, |devices| devices.is_ready())?;
+                    let regions = &self.sums[part].part.regions;
+                    executor.sum_regions(regions.iter().filter(is_of_it), factor)?;
+                }
+            }
         }
         self.wait_for_devices(executor, |devices| devices.is_done())?;
         Ok(Some(all))

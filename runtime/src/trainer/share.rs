@@ -299,9 +299,10 @@ impl Share {
     /// Gradients count by the labels that do. Gives the square norm of the gradient by itself.
     fn take(&mut self, executor: &mut Executor, train: &Loaded, number: u64) -> Result<f64, RuntimeError> {
         let (mut weight, mut squares) = (0.0, Squares::default());
+        let first_gradient = self.first_gradient();
         for part in 0..self.sums.len() {
             self.wait_for_part(executor, part)?;
-            if part == 0 {
+            if part == first_gradient {
                 weight = self.metrics(executor, train)?.counted / train.label_count() as f32;
             }
             self.add_part(executor, (part, number), weight, &mut squares)?;
@@ -323,10 +324,15 @@ impl Share {
         Ok(())
     }
 
-    /// The metrics of a pass that goes on, and has completed the first part, a gradient: the loss is there before any gradient.
+    /// The part of gradients that a pass completes first; statistics may be complete before.
+    pub(super) fn first_gradient(&self) -> usize {
+        self.sums.iter().position(|sum| !sum.is_of_statistics()).expect("what trains has gradients")
+    }
+
+    /// The metrics of a pass that goes on, and has completed a gradient: the loss is there then.
     pub(super) fn metrics(&self, executor: &mut Executor, train: &Loaded) -> Result<Metrics, RuntimeError> {
         let mut words = [0; Metrics::BYTES];
-        executor.read_of_part(&self.sums[0].part, train.metrics(), &mut words)?;
+        executor.read_of_part(&self.sums[self.first_gradient()].part, train.metrics(), &mut words)?;
         Ok(Metrics::of(&words))
     }
 
