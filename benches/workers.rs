@@ -203,7 +203,7 @@ fn work(network: &str, study: &Path, updates: u64) {
     let program = task.program(trace.batch, Mode::Train).expect("the network lowers");
     let device = task.setup.device().expect("the processor is always there");
     let (executor, mut loaded) =
-        task.executor_apart(device, &[(&program, &schedule)]).expect("a checked plan");
+        task.executor_apart(device, &[(&program, &schedule)], PIECE_BYTES).expect("a checked plan");
     let launched = launched().expect("a launcher started it");
     let world = World::join(launched, Duration::from_secs(5)).expect("there is an MPI");
     let mut group = world.group();

@@ -410,7 +410,7 @@ pub fn defaults<T: Args>() -> T {
 }
 
 /// The options of `auto` that a script decides for itself.
-const OF_NETWORKS: [&str; 40] = [
+const OF_NETWORKS: [&str; 41] = [
     "network",
     "onnx",
     "image",
@@ -436,6 +436,7 @@ const OF_NETWORKS: [&str; 40] = [
     "interconnect",
     "global_batch",
     "sharded_momenta",
+    "nccl",
     "base_batch",
     "base_rate",
     "rate_rule",

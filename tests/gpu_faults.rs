@@ -26,7 +26,14 @@ fn make() -> Option<Libraries> {
     let built: PathBuf = test.with_file_name("libplimsoll_standin.so");
     assert!(built.is_file(), "cargo builds the library beside its tests: {}", built.display());
     let folder = tempfile::tempdir().expect("a temporary folder");
-    for name in ["libcuda.so.1", "libnvrtc.so.13", "libcublas.so.13", "libcudnn.so.9", "libnvidia-ml.so.1"] {
+    for name in [
+        "libcuda.so.1",
+        "libnvrtc.so.13",
+        "libcublas.so.13",
+        "libcudnn.so.9",
+        "libnccl.so.2",
+        "libnvidia-ml.so.1",
+    ] {
         std::os::unix::fs::symlink(&built, folder.path().join(name)).expect("a link can be made");
     }
     Some(Libraries { folder })
@@ -52,7 +59,7 @@ impl Libraries {
 }
 
 /// Runs the program until the machine, which tests share, is calm enough for it to measure.
-fn patiently(run: impl Fn() -> Output) -> Output {
+pub(crate) fn patiently(run: impl Fn() -> Output) -> Output {
     const TOO_NOISY: Option<i32> = Some(5);
     let tries = (0..8).map(|_| run());
     let mut last = None;
@@ -78,7 +85,7 @@ pub(crate) fn check(output: &Output, code: i32, says: &[&str]) {
 }
 
 /// Options of a small task, with few batch sizes to plan for.
-const SMALL: &str = "--network mlp --device cuda --budget 16MiB --max-batch 34";
+pub(crate) const SMALL: &str = "--network mlp --device cuda --budget 16MiB --max-batch 34";
 
 /// A study of its own of that task; it is tuned once.
 pub(crate) fn tuned(libraries: &Libraries, study: &Path) {

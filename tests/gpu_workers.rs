@@ -2,7 +2,7 @@
 //! are too few.
 #![cfg(unix)]
 
-use crate::gpu_faults::{check, kept_iterations, libraries, tuned};
+use crate::gpu_faults::{SMALL, check, kept_iterations, libraries, patiently, tuned};
 use crate::mpi::{ended, launchers, mpirun};
 use std::fs;
 
@@ -69,4 +69,29 @@ fn gpus_that_are_lost_leave_the_state_before_an_update_and_the_same_command_goes
         assert!(fs::read(&file).expect("it was trained") == expected, "lost after {calls} calls");
     }
     assert!(found.iter().all(|kept| *kept > 0) && found.last() > found.first(), "{found:?}");
+}
+
+/// The plan says who sums; the run does as it was tuned, goes on on one GPU, and ends where NCCL refuses, with the state kept.
+#[test]
+fn gpus_that_sum_by_nccl_train_as_it_was_tuned() {
+    let Some(libraries) = libraries() else { return };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let study = folder.path().join("study");
+    let study = study.display();
+    let tune = format!("tune {SMALL} --study {study} --workers 2 --interconnect 100Gbit/s --nccl");
+    let tuned = patiently(|| libraries.run(&format!("{tune} --fresh"), "", &[]));
+    check(&tuned, 0, &[]);
+    assert!(String::from_utf8_lossy(&tuned.stdout).contains("by NCCL, on the GPUs"), "{tuned:?}");
+    let run = |options: &str, answer: &str| {
+        libraries.run(&format!("run {study} --data synthetic:300 {options}"), answer, &[(GPUS, "2")])
+    };
+    check(&run("--epochs 2 --workers 2", ""), 0, &[]);
+    check(&run("--epochs 3", ""), 0, &[]);
+    let refused = run("--epochs 6 --workers 2 --fresh", "ncclAllReduce:30:5");
+    let says = ["ncclAllReduce", "each worker needs a GPU of its own", "is kept in"];
+    check(&refused, 4, &says);
+    assert!(kept_iterations(&refused) > 0);
+    check(&run("--epochs 6 --workers 2", ""), 0, &[]);
+    let on_cpu = "tune mlp --data digits --workers 2 --interconnect 1Gbit/s --nccl --device cpu";
+    check(&libraries.run(on_cpu, "", &[]), 2, &["NCCL sums on GPUs alone", "leave --nccl out"]);
 }

@@ -529,7 +529,14 @@ fn json_of_what_the_machine_offers() {
     let built = test.with_file_name("libplimsoll_standin.so");
     let libraries = tempfile::tempdir().expect("a temporary folder");
     let libraries = libraries.path();
-    for name in ["libcuda.so.1", "libnvrtc.so.13", "libcublas.so.13", "libcudnn.so.9", "libnvidia-ml.so.1"] {
+    for name in [
+        "libcuda.so.1",
+        "libnvrtc.so.13",
+        "libcublas.so.13",
+        "libcudnn.so.9",
+        "libnccl.so.2",
+        "libnvidia-ml.so.1",
+    ] {
         std::os::unix::fs::symlink(&built, libraries.join(name)).expect("a link can be made");
     }
     let health = Path::new("slow=0x20 own=99999 other=4242:3221225472:/usr/bin/python3");

@@ -92,6 +92,9 @@ pub struct Cluster {
     pub workers: u64,
     /// The network between them.
     pub interconnect: Interconnect,
+    /// Whether their GPUs sum by NCCL; else their hosts do.
+    #[serde(default, skip_serializing_if = "crate::document::is_false")]
+    pub nccl: bool,
     /// Samples in an update, of all of them: a multiple of the batch.
     pub global_batch: u64,
     /// Passes of the worker that has the most of them.
@@ -211,8 +214,9 @@ impl Document for Config {
             return fault("batch", "a batch has at least 1 sample");
         }
         if let Some(cluster) = self.cluster {
-            let Cluster { workers, interconnect, global_batch, passes, exchange_seconds, update_seconds } =
-                cluster;
+            let Cluster {
+                workers, interconnect, global_batch, passes, exchange_seconds, update_seconds, ..
+            } = cluster;
             if workers < 2 || global_batch < workers || global_batch % self.batch != 0 {
                 return fault("cluster", "at least 2 workers share a multiple of the batch");
             }
@@ -224,6 +228,9 @@ impl Document for Config {
                 return fault("cluster", "an update has at least 1 pass, and takes time");
             }
             interconnect.validate("cluster.interconnect")?;
+            if cluster.nccl && self.momenta == Momenta::Sharded {
+                return fault("cluster.nccl", "with sharded momenta, the hosts sum");
+            }
         }
         let above_zero = |number: f64| number.is_finite() && number > 0.0;
         if self.goodput.is_some_and(|g| !above_zero(g.noise_scale) || !above_zero(g.efficiency)) {

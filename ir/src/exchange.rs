@@ -17,7 +17,7 @@ mod pieces;
 pub mod tree;
 pub mod update;
 
-pub use pieces::{Overlap, PIECE_BYTES, parameter_of, pieces, summed, updates, writes};
+pub use pieces::{NCCL_PIECE_BYTES, Overlap, PIECE_BYTES, parameter_of, pieces, summed, updates, writes};
 
 use crate::check::Violation;
 use crate::document::{Document, Fault, define_kind};

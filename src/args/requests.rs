@@ -223,9 +223,14 @@ impl ClusterArgs {
             return Err(Failure::usage("--sharded-momenta is for several workers")
                 .help("say how many with --workers, or leave it out"));
         }
+        if self.nccl && workers.is_none() {
+            return Err(Failure::usage("--nccl is for several workers")
+                .help("say how many with --workers, or leave it out"));
+        }
+        let nccl = self.nccl;
         match (workers, self.interconnect, self.global_batch) {
             (Some(workers), Some(interconnect), global_batch) => {
-                Ok(Some(ClusterRequest { workers, interconnect, global_batch }))
+                Ok(Some(ClusterRequest { workers, interconnect, nccl, global_batch }))
             }
             (Some(_), None, _) => Err(Failure::usage("--workers needs --interconnect")
                 .help("add one, such as --interconnect 10Gbit/s,30us")),

@@ -256,6 +256,7 @@ fn of_setup(error: &SetupError) -> Failure {
         ),
         SetupError::OtherGpu { .. } => Failure::new(Exit::Device, error)
             .help("let the workers see GPUs of one kind only, by CUDA_VISIBLE_DEVICES"),
+        SetupError::NcclWithoutGpu => failure.help("leave --nccl out, or choose --device cuda"),
         SetupError::NothingRuns { .. } => Failure::new(Exit::Device, error).help(
             "`profile`, `tune`, `auto` and `trace` say what it would take; to train, tune with --device cpu or cuda",
         ),

@@ -17,6 +17,7 @@ pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let (tuned, study) = watched(quiet, |watch| {
         let task = args.workload.task(watch)?;
         let task = task.with_momenta(args.cluster.momenta()).within(args.search.host_memory)?;
+        task.setup.takes(args.cluster.nccl).map_err(plimsoll_study::Error::from)?;
         let study = study_of(&task, &args.study, &args.search, &args.cluster, &args.rate, &defaults())?;
         let (least, fresh) =
             (args.search.least(&args.rate, args.cluster.request()?.as_ref()), args.study.fresh);
@@ -105,36 +106,46 @@ fn goodput(tuned: &Tuned) -> Facts {
 
 /// An update of the workers that the batch was chosen for; none for one alone.
 pub fn cluster(config: &Config) -> Option<Table> {
-    let Cluster { workers, interconnect, global_batch, passes, exchange_seconds, update_seconds } =
+    let Cluster { workers, interconnect, nccl, global_batch, passes, exchange_seconds, update_seconds } =
         config.cluster?;
+    let sums = nccl.then(|| ("sums", "sums", "by NCCL, on the GPUs".into()));
     let LearningRate { rule, base_batch, base_rate, .. } = config.learning_rate;
     let known = config.measured.unwrap_or(config.predicted);
     let alone = config.batch as f64 / (known.iteration_seconds + known.between_seconds).0;
     let together = global_batch as f64 / update_seconds.0;
+    let between = [
+        ("workers", "workers", workers.into()),
+        ("interconnect", "interconnect", interconnect.to_string().into()),
+    ];
+    let between = between.into_iter().chain(sums);
     Some(Table::facts(
         "workers",
-        vec![
-            ("workers", "workers", workers.into()),
-            ("interconnect", "interconnect", interconnect.to_string().into()),
-            ("global_batch", "global batch", global_batch.into()),
-            ("passes", "passes of a worker", passes.into()),
-            ("exchange_seconds", "exchange adds, predicted", exchange_seconds.into()),
-            ("update_seconds", "update", update_seconds.into()),
-            ("samples_per_second", "samples/s of all", Cell::Number(together, 0)),
-            ("speedup", "times one worker", Cell::Number(together / alone, 2)),
-            (
-                "efficiency",
-                "share of as many without exchange",
-                Cell::Share(together / alone / workers as f64),
-            ),
-            (
-                "learning_rate",
-                "learning rate of an update",
-                rate::learning_rate(rule, base_batch, base_rate, global_batch)
-                    .map_or(Cell::None, Cell::learning_rate),
-            ),
-            ("learning_rate_caution", "caution", rate::caution(&config.learning_rate, global_batch).into()),
-        ],
+        between
+            .chain([
+                ("global_batch", "global batch", global_batch.into()),
+                ("passes", "passes of a worker", passes.into()),
+                ("exchange_seconds", "exchange adds, predicted", exchange_seconds.into()),
+                ("update_seconds", "update", update_seconds.into()),
+                ("samples_per_second", "samples/s of all", Cell::Number(together, 0)),
+                ("speedup", "times one worker", Cell::Number(together / alone, 2)),
+                (
+                    "efficiency",
+                    "share of as many without exchange",
+                    Cell::Share(together / alone / workers as f64),
+                ),
+                (
+                    "learning_rate",
+                    "learning rate of an update",
+                    rate::learning_rate(rule, base_batch, base_rate, global_batch)
+                        .map_or(Cell::None, Cell::learning_rate),
+                ),
+                (
+                    "learning_rate_caution",
+                    "caution",
+                    rate::caution(&config.learning_rate, global_batch).into(),
+                ),
+            ])
+            .collect(),
     ))
 }
 

@@ -150,6 +150,15 @@ impl Setup {
         if let Setup::Cpu(options) = self { options.threads.max(1) } else { 1 }
     }
 
+    /// Makes sure that the workers' devices can sum by NCCL, where that is asked for.
+    ///
+    /// # Errors
+    ///
+    /// It is the processor.
+    pub fn takes(&self, nccl: bool) -> Result<(), SetupError> {
+        if nccl && matches!(self, Setup::Cpu(_)) { Err(SetupError::NcclWithoutGpu) } else { Ok(()) }
+    }
+
     /// The pace of the link; none for as fast as it goes.
     pub fn link(&self) -> Option<Link> {
         if let Setup::Cpu(options) = self { options.link } else { None }
@@ -197,19 +206,22 @@ impl Setup {
 
     /// The device of one of several workers, with this number among those of this process, with nothing allocated: the
     /// processor for all, or each its own of the GPUs from the first worker's on. A GPU's iterations are no graphs, so that
-    /// what they complete can be sent while they go on.
+    /// what they complete can be sent while they go on; GPUs sum by NCCL where that is asked for.
     ///
     /// # Errors
     ///
-    /// There are fewer GPUs than workers, or another is of another kind: the schedule was chosen for the first.
-    pub fn device_of_worker(&self, number: u32) -> Result<Box<dyn Device>, Error> {
+    /// There are fewer GPUs than workers, or another is of another kind: the schedule was chosen for the first. NCCL is asked for
+    /// and missing, or this is no GPU.
+    pub fn device_of_worker(&self, number: u32, nccl: bool) -> Result<Box<dyn Device>, Error> {
+        self.takes(nccl)?;
         let Setup::Cuda(first) = self else { return self.device() };
         let gpu = first.of_worker(number)?;
         let [wanted, found] = [&first.open, &gpu.open].map(|gpu| gpu.facts().name);
         if found != wanted {
             return Err(SetupError::OtherGpu { number, found, wanted }.into());
         }
-        Ok(Box::new(gpu.open.another()?.without_graphs().map_err(RuntimeError::Device)?))
+        let device = gpu.open.another()?.without_graphs().map_err(RuntimeError::Device)?;
+        Ok(Box::new(if nccl { device.with_nccl(&first.options.libraries)? } else { device }))
     }
 }
 

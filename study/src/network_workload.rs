@@ -19,7 +19,7 @@ use crate::request::{ClusterRequest, NetworkRequest, NetworkSource};
 
 use crate::watch::Watch;
 use crate::workload::{About, Confirmed, SEED, UNMEASURED, Workload};
-use plimsoll_ir::exchange::{Exchange, Form, Overlap, PIECE_BYTES, updates};
+use plimsoll_ir::exchange::{Exchange, Form, NCCL_PIECE_BYTES, Overlap, PIECE_BYTES, updates};
 use plimsoll_ir::network::{Network, NetworkSpec};
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::program::{Call, Program};
@@ -291,16 +291,18 @@ impl NetworkWorkload {
         load(Executor::new(device, layout)?, programs)
     }
 
-    /// The same on this device, the first of them loaded in two parts: its pass, and its update.
+    /// The same on this device, the first of them loaded in two parts: its pass, and its update. What workers sum is cut into
+    /// pieces of about so many bytes.
     pub fn executor_apart(
         &self,
         device: Box<dyn Device>,
         programs: &[(&Program, &Schedule)],
+        piece: Bytes,
     ) -> Result<(Executor, Vec<Loaded>), Error> {
         let [(trained, schedule), others @ ..] = programs else { return self.executor(programs) };
         let layout = layout_of(programs, &*device);
         let mut executor = Executor::new(device, layout)?;
-        let trained = executor.load_apart(trained, schedule, PIECE_BYTES)?;
+        let trained = executor.load_apart(trained, schedule, piece)?;
         let (executor, others) = load(executor, others)?;
         Ok((executor, [vec![trained], others].concat()))
     }
@@ -398,10 +400,14 @@ impl Workload for NetworkWorkload {
     }
 
     fn exchange(&self, batch: u64, cluster: &ClusterRequest, passes: u64) -> Result<Exchange, Error> {
-        let ClusterRequest { workers: count, interconnect, .. } = *cluster;
-        // A processor's device memory is the host's.
-        let staged = !matches!(self.setup, Setup::Cpu(_));
-        let (form, overlap) = (Form::Sharded, Overlap::Forward(PIECE_BYTES));
+        let ClusterRequest { workers: count, interconnect, nccl, .. } = *cluster;
+        let form = Form::Sharded;
+        let (staged, overlap) = match nccl {
+            // Several passes of a worker are added up on its host.
+            true => (passes > 1, Overlap::Backward(NCCL_PIECE_BYTES)),
+            // A processor's device memory is the host's.
+            false => (!matches!(self.setup, Setup::Cpu(_)), Overlap::Forward(PIECE_BYTES)),
+        };
         let workers = Workers { count, interconnect, form, staged, passes, overlap };
         let exchange = exchange(&self.program(batch, Mode::Train)?, &workers);
         Ok(exchange.ok_or(TuneError::NothingToExchange)?)
@@ -485,7 +491,7 @@ mod tests {
         };
         let [whole, sharded] = [Momenta::Device, Momenta::Sharded].map(task);
         let interconnect = "1Gbit/s".parse().expect("a rate");
-        let cluster = ClusterRequest { workers: 2, interconnect, global_batch: None };
+        let cluster = ClusterRequest { workers: 2, interconnect, nccl: false, global_batch: None };
         for (task, is_sharded) in [(&whole, false), (&sharded, true)] {
             assert_eq!(updates(&task.program(32, Mode::Train).expect("it lowers")), !is_sharded);
             let exchange = task.exchange(32, &cluster, 1).expect("it trains");

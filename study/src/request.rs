@@ -74,6 +74,8 @@ pub struct ClusterRequest {
     pub workers: u64,
     /// The network between them.
     pub interconnect: Interconnect,
+    /// Whether their GPUs sum by NCCL; else their hosts do.
+    pub nccl: bool,
     /// Samples in an update, of all of them, to be kept; by default a batch of each.
     pub global_batch: Option<u64>,
 }

@@ -16,6 +16,7 @@ use crate::request::{DecayShape, TrainRequest};
 use crate::watch::{Event, Notice, Watch};
 use plimsoll_ir::check::check;
 use plimsoll_ir::config::Config;
+use plimsoll_ir::exchange::{NCCL_PIECE_BYTES, PIECE_BYTES};
 use plimsoll_ir::health::Health;
 use plimsoll_ir::profile::{alone, undisturbed};
 use plimsoll_ir::program::{Program, Role};
@@ -126,11 +127,13 @@ fn set_up(
     if update.virtual_workers > 1 || is_sharded {
         // Worker 0 tests, too.
         let several = request.workers.count > 1;
+        let nccl = several && config.cluster.is_some_and(|cluster| cluster.nccl);
         let trainer = |(number, group): (u32, Box<dyn Group>)| {
             let programs = if group.facts().rank == 0 { &programs[..] } else { &programs[..1] };
             let setup = &task.setup;
-            let device = if several { setup.device_of_worker(number)? } else { setup.device()? };
-            let (executor, loaded) = task.executor_apart(device, programs)?;
+            let device = if several { setup.device_of_worker(number, nccl)? } else { setup.device()? };
+            let piece = if nccl { NCCL_PIECE_BYTES } else { PIECE_BYTES };
+            let (executor, loaded) = task.executor_apart(device, programs, piece)?;
             let [train, rest @ ..] = loaded.as_slice() else { unreachable!("a program was loaded") };
             Ok(Trainer::sharing(executor, train.clone(), rest.first().cloned(), plan.clone(), group)?)
         };

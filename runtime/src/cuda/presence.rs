@@ -382,6 +382,9 @@ mod tests {
         check(&CUDNN, missing, &["cuDNN", "libcudnn.so.9", "pip install nvidia-cudnn-cu13"]);
         check(&CUBLAS, missing, &["cuBLAS", "libcublas.so.13, libcublas.so.12", "pip install nvidia-cublas"]);
         check(&CUBLAS_12, missing, &["libcublas.so.12, libcublas.so.13"]);
+        let nccl = refused(&Search::only(folder.path()), &NCCL);
+        assert_eq!(nccl.instead(), Some(Instead::Hosts));
+        assert!(nccl.to_string().contains("pip install nvidia-nccl-cu13"), "{nccl}");
         // Any library will do as one that lacks everything.
         let libc = Wanted { files: &["libc.so.6"], probe: c"malloc", ..DRIVER };
         let system = Search { first: Vec::new(), loader: true, usual: Vec::new() };

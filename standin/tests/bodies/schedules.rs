@@ -315,6 +315,25 @@ fn workers_train(place: &Place, network: &Network, program: &Program) {
     }
 }
 
+/// One worker has nobody to add to, so that NCCL leaves its numbers as they are, times 1.
+fn a_worker_alone_trains_by_nccl_to_the_bits_without() {
+    let Some(place) = Place::open() else { return };
+    let network = everything();
+    let program = program(&place, &network);
+    let schedule = keep(&program.trace);
+    for virtual_workers in [1, 3] {
+        let plan = TrainingPlan { virtual_workers, ..support::plan(&network, BATCH) };
+        let device = || place.device(true).without_graphs().expect("there is memory");
+        if let Err(error) = device().with_nccl(&place.options().libraries) {
+            return println!("skipped: {error}");
+        }
+        let by_nccl = || device().with_nccl(&place.options().libraries).expect("it was found");
+        let found = shared(&program, &schedule, &plan, vec![alone()], by_nccl);
+        let expected = shared(&program, &schedule, &plan, vec![alone()], device);
+        assert!(bits(&found) == bits(&expected), "{virtual_workers} passes");
+    }
+}
+
 /// Networks of tokens and of maps, on drawn inputs.
 fn networks_of_tokens_and_maps_train_to_the_same_bits() {
     let Some(place) = Place::open() else { return };
@@ -374,6 +393,7 @@ plimsoll_ir::tests![
     networks_of_tokens_and_maps_train_to_the_same_bits,
     networks_in_bf16_train_to_the_same_bits,
     workers_train_to_the_bits_of_one,
+    a_worker_alone_trains_by_nccl_to_the_bits_without,
     a_network_of_every_kind_of_layer_trains_to_the_same_bits,
     resnet20_trains_to_the_same_bits,
 ];

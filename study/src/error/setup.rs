@@ -22,6 +22,9 @@ pub enum SetupError {
         /// What was asked for.
         precision: Precision,
     },
+    /// NCCL is to sum, and the workers have no GPUs.
+    #[error("NCCL sums on GPUs alone")]
+    NcclWithoutGpu,
     /// Each worker has a GPU of its own, and there are too few.
     #[error(
         "worker {number} of this machine would train on cuda:{ordinal}, and there {}",

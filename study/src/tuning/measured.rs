@@ -64,6 +64,7 @@ impl Measured {
         Cluster {
             workers: asked.workers,
             interconnect: asked.interconnect,
+            nccl: asked.nccl,
             global_batch: sharing.iterations * batch,
             passes: sharing.passes,
             exchange_seconds: sharing.exchange,
