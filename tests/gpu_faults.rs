@@ -59,7 +59,7 @@ impl Libraries {
 }
 
 /// Runs the program until the machine, which tests share, is calm enough for it to measure.
-pub(crate) fn patiently(run: impl Fn() -> Output) -> Output {
+fn patiently(run: impl Fn() -> Output) -> Output {
     const TOO_NOISY: Option<i32> = Some(5);
     let tries = (0..8).map(|_| run());
     let mut last = None;
@@ -85,7 +85,7 @@ pub(crate) fn check(output: &Output, code: i32, says: &[&str]) {
 }
 
 /// Options of a small task, with few batch sizes to plan for.
-pub(crate) const SMALL: &str = "--network mlp --device cuda --budget 16MiB --max-batch 34";
+const SMALL: &str = "--network mlp --device cuda --budget 16MiB --max-batch 34";
 
 /// A study of its own of that task; it is tuned once.
 pub(crate) fn tuned(libraries: &Libraries, study: &Path) {

@@ -567,6 +567,7 @@ mod tests {
             "--seed 2",
             "--workers 2 --interconnect 1Gbit/s",
             "--workers 2 --interconnect 1Gbit/s --sharded-momenta",
+            "--workers 2 --interconnect 1Gbit/s --nccl",
         ];
         let mut names: Vec<String> = all.iter().map(|more| named(&format!("{usual} {more}"))).collect();
         let modelled =
