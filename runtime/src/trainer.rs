@@ -226,8 +226,8 @@ impl Trainer {
     ///
     /// All workers make the same calls of [`Trainer::train`], but that worker 0 may pause and go on; worker 0's state is
     /// sent to all at the first of them. A program without an update ([`plimsoll_ir::Momenta::Sharded`]) has its parameters
-    /// from the workers that own them. Where the workers' devices sum by themselves ([`crate::Device::collective`]), they add in
-    /// an order of their own: the same bits are promised on no other group, and no norms of gradients are told.
+    /// from the workers that own them. Where the workers' devices sum by themselves ([`crate::Device::collective`]), they add
+    /// in an order of their own: the same bits are promised on no other group, and no norms of gradients are told.
     ///
     /// Errors: those of `new`; the program was not loaded in two parts ([`Executor::load_apart`]); there are more workers than
     /// virtual workers; devices sum and the program has no update.

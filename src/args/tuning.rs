@@ -51,8 +51,8 @@ pub struct ClusterArgs {
     /// for all, so that momenta take nothing of the budget. For several --workers
     #[arg(long, help_heading = "Workers")]
     pub sharded_momenta: bool,
-    /// Have the workers' GPUs sum gradients by NCCL: nothing of them passes the hosts. NCCL adds in an order of its own, so another
-    /// number of workers gives other bits. --interconnect is then what nccl-tests calls the bus bandwidth
+    /// Have the workers' GPUs sum gradients by NCCL: nothing of them passes the hosts. NCCL adds in an order of its own, so
+    /// another number of workers gives other bits. --interconnect is then what nccl-tests calls the bus bandwidth
     #[arg(long, help_heading = "Workers", conflicts_with = "sharded_momenta")]
     pub nccl: bool,
 }

@@ -453,6 +453,9 @@ fn of_runtime(error: &RuntimeError) -> Failure {
         RuntimeError::Device(DeviceError::Full { .. } | DeviceError::NotPinned { .. }) => {
             failure.help("--budget sets the budget")
         }
+        RuntimeError::Device(DeviceError::NotTogether { .. }) => failure.help(
+            "where it stays so, tune without --nccl into another folder, so that the workers' hosts sum",
+        ),
         _ => failure,
     }
 }

@@ -1,9 +1,9 @@
 //! NCCL, as far as the device calls it: workers of one process that join by an id, and sums of what all of them have.
 //!
-//! Like NCCL with calls that do not block, a communicator does what it is asked later: a join is over once all have joined, and
-//! a sum is on its stream only behind a question for the communicator's state. A sum then waits on its stream for the numbers
-//! of all workers, however long that takes, and is left as it is where its own worker gives up. Workers add from the last to the
-//! first, each with its own factor: not in the order of anybody's tree.
+//! Like NCCL with calls that do not block, a communicator does what it is asked later: a join is over once all have joined,
+//! and a sum is on its stream only behind a question for the communicator's state. A sum then waits on its stream for the
+//! numbers of all workers, however long that takes, and is left as it is where its own worker gives up. Workers add from the
+//! last to the first, each with its own factor: not in the order of anybody's tree.
 //!
 //! Devices have one memory here, so that two workers on one GPU, which NCCL refuses, are not seen.
 #![allow(non_snake_case, reason = "the names are NCCL's")]

@@ -210,8 +210,8 @@ impl Setup {
     ///
     /// # Errors
     ///
-    /// There are fewer GPUs than workers, or another is of another kind: the schedule was chosen for the first. NCCL is asked for
-    /// and missing, or this is no GPU.
+    /// There are fewer GPUs than workers, or another is of another kind: the schedule was chosen for the first. NCCL is asked
+    /// for and missing, or this is no GPU.
     pub fn device_of_worker(&self, number: u32, nccl: bool) -> Result<Box<dyn Device>, Error> {
         self.takes(nccl)?;
         let Setup::Cuda(first) = self else { return self.device() };

@@ -1,11 +1,11 @@
 //! The device `cuda`: an NVIDIA GPU over the driver API, found at run time.
 //!
 //! One device allocation holds the resident part and the pool, one pinned mapping what is offloaded and the copies of the
-//! state; three streams run kernels and copies, and a whole iteration is captured as one CUDA graph and replayed
-//! (`graph.rs`). Iterations of workers that train together are no graphs, and a fourth stream reads what one has completed
-//! while it goes on, and writes what it needs next (`beside.rs`); a fifth sums over the GPUs of all (`nccl.rs`). Kernels are the CUDA C of `kernels/`, compiled by NVRTC for
-//! the device at hand and kept in the user's cache. Nothing of CUDA is linked: a machine without it is told so by
-//! [`CudaDevice::open`], in one message.
+//! state; three streams run kernels and copies, and a whole iteration is captured as one CUDA graph and replayed (`graph.rs`).
+//! Iterations of workers that train together are no graphs, and a fourth stream reads what one has completed while it goes on,
+//! and writes what it needs next (`beside.rs`); a fifth sums over the GPUs of all (`nccl.rs`). Kernels are the CUDA C of
+//! `kernels/`, compiled by NVRTC for the device at hand and kept in the user's cache. Nothing of CUDA is linked: a machine
+//! without it is told so by [`CudaDevice::open`], in one message.
 //!
 //! What it deliberately does not do: allocate, use the default stream, or wait for the device while an iteration is
 //! enqueued. It reports what a stream failed at no sooner than [`Device::synchronise`], as the driver does.
@@ -26,6 +26,7 @@ mod numa;
 mod pinned;
 mod presence;
 mod ranges;
+mod survey;
 pub mod swaps;
 mod table;
 mod updates;
@@ -36,6 +37,7 @@ pub use error::{Capability, CudaError, Instead, Refusal};
 pub use libraries::{Found, Kernels, countable_batch};
 pub use presence::LIBRARIES_VARIABLE;
 use ranges::Ranges;
+pub use survey::{Survey, survey, visible};
 
 use crate::device::{
     Begun, Beside, Collective, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout,
@@ -94,60 +96,6 @@ impl Default for CudaOptions {
             deterministic: false,
         }
     }
-}
-
-/// What a machine has of CUDA.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Survey {
-    /// The driver's file.
-    pub driver: PathBuf,
-    /// The version of CUDA that it is made for.
-    pub version: (u32, u32),
-    /// The driver's own version, such as `580.65.06`, as NVML tells, or why it tells nothing.
-    pub driver_version: Result<String, CudaError>,
-    /// The devices, in the driver's order, and how each is now, as far as NVML tells.
-    pub devices: Vec<(GpuFacts, Health)>,
-    /// NVRTC's file and version, or why there is none.
-    pub compiler: Result<(PathBuf, (u32, u32)), CudaError>,
-    /// The libraries of kernels, which `Kernels::Own` needs none of.
-    pub libraries: Found,
-    /// NCCL's file and version, or why there is none, which only sums by it need.
-    pub nccl: Result<(PathBuf, String), CudaError>,
-}
-
-/// Looks what there is, and uses no device.
-pub fn survey() -> Result<Survey, CudaError> {
-    let search = Search::new(&[]);
-    let driver = Driver::start(&search)?;
-    let devices = (0..driver.devices()?).map(|n| driver.facts(n)).collect::<Result<Vec<_>, _>>()?;
-    let management = Management::start(&search);
-    let health = |gpu: &GpuFacts| management.as_ref().map_or(Health::default(), |nvml| nvml.health(&gpu.bus));
-    let devices = devices
-        .into_iter()
-        .map(|gpu| {
-            let health = health(&gpu);
-            (gpu, health)
-        })
-        .collect();
-    let driver_version = management.and_then(|nvml| nvml.driver_version());
-    let version = driver.version()?;
-    let compiler = Compiler::load(&search, version).map(|c| (c.path().to_owned(), c.version()));
-    let libraries = libraries::look(&search, version);
-    let nccl = nccl::look(&search);
-    Ok(Survey {
-        driver: driver.path().to_owned(),
-        version,
-        driver_version,
-        devices,
-        compiler,
-        libraries,
-        nccl,
-    })
-}
-
-/// How many devices this process sees.
-pub fn visible() -> Result<u32, CudaError> {
-    Ok(Driver::start(&Search::new(&[]))?.devices()?)
 }
 
 /// The scratch that our own kernels need for a call on feature maps that are stored so; asks no device.

@@ -114,7 +114,7 @@ fn refused(refusal: &Refusal) -> DeviceError {
     } else if is(ncclResult_t::ncclSystemError) {
         "the way between the workers fails: NCCL_DEBUG=INFO has NCCL say where, NCCL_SOCKET_IFNAME names the interface to use"
     } else {
-        "NCCL_DEBUG=INFO has NCCL say more; a plan that is tuned without --nccl sums on the hosts"
+        "NCCL_DEBUG=INFO has NCCL say more"
     };
     DeviceError::NotTogether { why: refusal.to_string(), what_to_do }
 }
@@ -365,6 +365,6 @@ mod tests {
         check(ncclResult_t::ncclInvalidUsage, "a GPU of its own");
         check(ncclResult_t::ncclRemoteError, "another worker has failed");
         check(ncclResult_t::ncclSystemError, "NCCL_SOCKET_IFNAME");
-        check(ncclResult_t::ncclInternalError, "without --nccl");
+        check(ncclResult_t::ncclInternalError, "has NCCL say more");
     }
 }

@@ -161,8 +161,8 @@ pub trait Group: Send {
     /// Sums what has arrived of the pieces that were started, and waits for nobody.
     fn advance(&mut self) -> Result<(), GroupError>;
 
-    /// Makes sure that the others work, as far as is heard, and sums as [`Group::advance`] does. Where one has ended, what it sent
-    /// before may still arrive.
+    /// Makes sure that the others work, as far as is heard, and sums as [`Group::advance`] does. Where one has ended, what it
+    /// sent before may still arrive.
     fn look(&mut self) -> Result<(), GroupError>;
 
     /// Forgets the pieces that were started and not finished, where an iteration comes to no end.

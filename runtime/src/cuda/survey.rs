@@ -1,0 +1,67 @@
+//! What a machine has of CUDA, for whoever asks before using any of it.
+//!
+//! What it deliberately does not do: open a device, or start a library on one.
+
+use super::compile::Compiler;
+use super::driver::{Driver, GpuFacts};
+use super::error::CudaError;
+use super::health::Management;
+use super::libraries::{self, Found};
+use super::nccl;
+use super::presence::Search;
+use plimsoll_ir::health::Health;
+use std::path::PathBuf;
+
+/// What a machine has of CUDA.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Survey {
+    /// The driver's file.
+    pub driver: PathBuf,
+    /// The version of CUDA that it is made for.
+    pub version: (u32, u32),
+    /// The driver's own version, such as `580.65.06`, as NVML tells, or why it tells nothing.
+    pub driver_version: Result<String, CudaError>,
+    /// The devices, in the driver's order, and how each is now, as far as NVML tells.
+    pub devices: Vec<(GpuFacts, Health)>,
+    /// NVRTC's file and version, or why there is none.
+    pub compiler: Result<(PathBuf, (u32, u32)), CudaError>,
+    /// The libraries of kernels, which `Kernels::Own` needs none of.
+    pub libraries: Found,
+    /// NCCL's file and version, or why there is none, which only sums by it need.
+    pub nccl: Result<(PathBuf, String), CudaError>,
+}
+
+/// Looks what there is, and uses no device.
+pub fn survey() -> Result<Survey, CudaError> {
+    let search = Search::new(&[]);
+    let driver = Driver::start(&search)?;
+    let devices = (0..driver.devices()?).map(|n| driver.facts(n)).collect::<Result<Vec<_>, _>>()?;
+    let management = Management::start(&search);
+    let health = |gpu: &GpuFacts| management.as_ref().map_or(Health::default(), |nvml| nvml.health(&gpu.bus));
+    let devices = devices
+        .into_iter()
+        .map(|gpu| {
+            let health = health(&gpu);
+            (gpu, health)
+        })
+        .collect();
+    let driver_version = management.and_then(|nvml| nvml.driver_version());
+    let version = driver.version()?;
+    let compiler = Compiler::load(&search, version).map(|c| (c.path().to_owned(), c.version()));
+    let libraries = libraries::look(&search, version);
+    let nccl = nccl::look(&search);
+    Ok(Survey {
+        driver: driver.path().to_owned(),
+        version,
+        driver_version,
+        devices,
+        compiler,
+        libraries,
+        nccl,
+    })
+}
+
+/// How many devices this process sees.
+pub fn visible() -> Result<u32, CudaError> {
+    Ok(Driver::start(&Search::new(&[]))?.devices()?)
+}
