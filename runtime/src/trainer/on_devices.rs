@@ -49,8 +49,8 @@ impl Share {
         executor: &mut Executor,
         is_so: fn(&mut dyn Collective) -> Result<bool, DeviceError>,
     ) -> Result<(), RuntimeError> {
-        let (mut lost, mut failed): (Option<(Instant, GroupError)>, Option<(Instant, DeviceError)>) =
-            (None, None);
+        let mut lost: Option<(Instant, GroupError)> = None;
+        let mut failed: Option<(Instant, DeviceError)> = None;
         loop {
             if failed.is_none() {
                 match is_so(executor.collective()) {
