@@ -36,10 +36,11 @@ impl Share {
         self.wait_for_devices(executor, |devices| devices.is_done())
     }
 
-    /// What devices began and comes to no end is ended here.
-    pub(super) fn abandon_devices(&self, executor: &mut Executor) {
+    /// What devices began and comes to no end is ended here. The workers have to meet again.
+    pub(super) fn abandon_devices(&mut self, executor: &mut Executor) {
         if self.on_devices {
             executor.collective().abandon();
+            self.met = false;
         }
     }
 
