@@ -461,7 +461,8 @@ pub trait Collective {
     /// Whether all that was begun is done.
     fn is_done(&mut self) -> Result<bool, DeviceError>;
 
-    /// Ends what was begun and is not done, here and not elsewhere; the workers have to join anew.
+    /// Ends what was begun and is not done, here and not elsewhere, and waits until nothing of it touches memory; the workers
+    /// have to join anew.
     fn abandon(&mut self);
 }
 

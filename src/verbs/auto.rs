@@ -27,7 +27,7 @@ pub fn run(args: &AutoArgs, format: Format, quiet: bool) -> Result<Vec<Table>, F
 fn run_watched(args: &AutoArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failure> {
     let task = args.workload.task(watch)?;
     let task = task.with_momenta(args.cluster.momenta()).within(args.search.host_memory)?;
-    task.setup.takes(args.cluster.nccl).map_err(plimsoll_study::Error::from)?;
+    task.setup.takes(args.cluster.nccl)?;
     let fresh = args.study.fresh;
     let study = study_of(&task, &args.study, &args.search, &args.cluster, &args.rate, &args.train)?;
     let least = args.search.least(&args.rate, args.cluster.request()?.as_ref());

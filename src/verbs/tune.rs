@@ -17,7 +17,7 @@ pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let (tuned, study) = watched(quiet, |watch| {
         let task = args.workload.task(watch)?;
         let task = task.with_momenta(args.cluster.momenta()).within(args.search.host_memory)?;
-        task.setup.takes(args.cluster.nccl).map_err(plimsoll_study::Error::from)?;
+        task.setup.takes(args.cluster.nccl)?;
         let study = study_of(&task, &args.study, &args.search, &args.cluster, &args.rate, &defaults())?;
         let (least, fresh) =
             (args.search.least(&args.rate, args.cluster.request()?.as_ref()), args.study.fresh);

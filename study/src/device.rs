@@ -154,9 +154,16 @@ impl Setup {
     ///
     /// # Errors
     ///
-    /// It is the processor.
-    pub fn takes(&self, nccl: bool) -> Result<(), SetupError> {
-        if nccl && matches!(self, Setup::Cpu(_)) { Err(SetupError::NcclWithoutGpu) } else { Ok(()) }
+    /// It is the processor, or NCCL is missing here.
+    pub fn takes(&self, nccl: bool) -> Result<(), Error> {
+        match self {
+            Setup::Cpu(_) if nccl => Err(SetupError::NcclWithoutGpu.into()),
+            Setup::Cuda(gpu) if nccl => {
+                gpu.open.another()?.with_nccl(&gpu.options.libraries)?;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The pace of the link; none for as fast as it goes.

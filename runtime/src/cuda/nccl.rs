@@ -148,6 +148,7 @@ impl Nccl {
     }
 
     fn join(&mut self, invitation: &[u32], rank: usize, workers: usize) -> Result<(), DeviceError> {
+        self.abandon();
         let mut id = ncclUniqueId { internal: [0; ID] };
         let bytes = invitation.iter().flat_map(|word| word.to_le_bytes());
         id.internal.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte as c_char);
@@ -250,7 +251,8 @@ impl Nccl {
         all.and(self.begun("ncclGroupEnd", ended))
     }
 
-    /// Ends what was begun, wherever it is; of the others, each for itself.
+    /// Ends what was begun, wherever it is, and waits until nothing of it touches memory any more; of the others, each for
+    /// itself.
     fn abandon(&mut self) {
         if let Some(communicator) = self.communicator.take() {
             // SAFETY: the communicator lives, and is not used any more.
@@ -260,15 +262,15 @@ impl Nccl {
             }
             (self.operation, self.state) = (None, State::Done);
         }
+        if let Err(refusal) = self.context.enter().and_then(|()| self.stream.synchronise()) {
+            tracing::debug!("while the sums come to rest: {refusal}");
+        }
     }
 
     /// Waits until nothing that was begun touches memory any more; what may come to no end is abandoned.
     pub(super) fn quiesce(&mut self) {
         if self.state != State::Done {
             self.abandon();
-        }
-        if let Err(refusal) = self.context.enter().and_then(|()| self.stream.synchronise()) {
-            tracing::debug!("while the sums come to rest: {refusal}");
         }
     }
 }

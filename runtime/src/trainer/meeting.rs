@@ -27,6 +27,9 @@ struct Training {
     momenta: Momenta,
     /// Whether the workers' devices sum by themselves.
     on_devices: bool,
+    /// Where they do: of what they sum, in the order in which this worker's schedule completes it. Devices tell sums apart by
+    /// nothing else.
+    order_of_sums: Option<String>,
 }
 
 impl Training {
@@ -36,12 +39,14 @@ impl Training {
 
     /// The first thing in which another's differs: what, here, there.
     fn differs(&self, other: &Training) -> Option<(&'static str, String, String)> {
+        let shown = |order: &Option<String>| order.clone().unwrap_or_else(|| "none".to_owned());
         let name = |data: &DataName| format!("{} ({} samples)", data.name, data.samples);
         let all = [
             ("version of Plimsoll", self.version.clone(), other.version.clone()),
             ("data set", name(&self.data), name(&other.data)),
             ("checksum of its data", self.samples.clone(), other.samples.clone()),
             ("way of summing", self.summing().to_owned(), other.summing().to_owned()),
+            ("order of sums", shown(&self.order_of_sums), shown(&other.order_of_sums)),
             ("place of the momenta", self.momenta.to_string(), other.momenta.to_string()),
         ];
         self.plan.differs(&other.plan).or_else(|| all.into_iter().find(|(_, here, there)| here != there))
@@ -71,6 +76,7 @@ impl Trainer {
             data: DataName { name: data.name().to_owned(), samples: data.len() as u64 },
             samples: checksum(data)?,
             on_devices: share.on_devices,
+            order_of_sums: share.on_devices.then(|| share.order_of_sums()),
             momenta: if share.owner.is_some() { Momenta::Sharded } else { Momenta::Device },
         };
         let text = serde_json::to_string(&mine).expect("names and finite numbers can be written");

@@ -17,6 +17,7 @@ use crate::device::{Collective, DeviceError};
 use crate::error::RuntimeError;
 use crate::executor::{Executor, Loaded};
 use crate::group::GroupError;
+use plimsoll_ir::checksum::Summing;
 use plimsoll_ir::program::{Region, Role};
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,19 @@ impl Share {
         self.group.broadcast(&mut invitation)?;
         executor.collective().join(&invitation, facts.rank, facts.workers)?;
         self.wait_for_devices(executor, |devices| devices.is_done())
+    }
+
+    /// A checksum of what is summed, in its order and as it is cut.
+    pub(super) fn order_of_sums(&self) -> String {
+        let mut sum = Summing::default();
+        for part in self.sums.iter().map(|sum| &sum.part) {
+            sum.add(b"part");
+            for region in &part.regions {
+                sum.add(&region.offset.0.to_le_bytes());
+                sum.add(&region.elements().to_le_bytes());
+            }
+        }
+        sum.sum().to_string()
     }
 
     /// What devices began and comes to no end is ended here. The workers have to meet again.

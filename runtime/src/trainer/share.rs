@@ -527,7 +527,8 @@ impl Trainer {
         observe: &mut dyn FnMut(&Observation),
         pause: &dyn Fn() -> bool,
     ) -> Result<Outcome, RuntimeError> {
-        self.meet(share, source.data)?;
+        let met = self.meet(share, source.data);
+        met.inspect_err(|_| share.abandon_devices(&mut self.executor))?;
         share.group.at(self.step);
         let mut last_end = Instant::now();
         loop {
@@ -590,6 +591,10 @@ impl Trainer {
         let passed = match summed {
             Ok(Some(passed)) => passed,
             other => {
+                if other.is_err() {
+                    // Nothing writes to the statistics any more then.
+                    share.abandon_devices(&mut self.executor);
+                }
                 let put_back = share.write_statistics(&mut self.executor, &statistics);
                 let is_lost = matches!(other, Err(RuntimeError::Group(_) | RuntimeError::Device(_)));
                 if !is_lost && share.sums.iter().all(|sum| !sum.is_applied) {

@@ -236,7 +236,9 @@ impl Messages for MpiMessages {
 
     fn lost(&mut self) -> Option<GroupError> {
         let (rank, timeout) = (self.shared.facts.rank, self.shared.timeout);
-        self.shared.heard().lost(rank, timeout)
+        let heard = self.shared.heard();
+        let ended = || heard.workers.iter().position(|worker| worker.ended);
+        heard.lost(rank, timeout).or_else(|| Some(GroupError::Lost { rank: ended()? }))
     }
 
     fn receive(&mut self, awaited: usize) -> Result<(usize, Vec<u32>), GroupError> {
