@@ -269,10 +269,12 @@ const MEASURED: [(&str, &[&str]); 5] = [
         &[
             "tune --network resnet20 --max-batch 32 --study s",
             "tune --network mlp --device k40 --workers 4 --interconnect 1Gbit/s,30us --global-batch 512 --study w",
-            "tune --network mlp --device k40 --workers 4 --interconnect 1Gbit/s,30us --goodput 300 --study g",
+            "tune --network mlp --device k40 --workers 4 --interconnect 1Gbit/s,30us --goodput 300 --nccl --study g",
+            "tune --network mlp --min-batch 16 --max-batch 16 --budget 10MB --workers 2 --interconnect 1Gbit/s \
+             --optimizer adamw --sharded-momenta --study m",
         ],
     ),
-    ("run", &["run s --epochs 1 --fresh", "run s --epochs 4 --workers 2 --fresh"]),
+    ("run", &["run s --epochs 1 --fresh", "run s --epochs 4 --workers 2 --fresh", "run m --epochs 1"]),
     ("demo", &["demo --study d", "demo --study d"]),
     (
         "auto",
@@ -281,7 +283,9 @@ const MEASURED: [(&str, &[&str]); 5] = [
             "auto --network resnet20 --max-batch 32 --epochs 1 --study a",
             "auto --network mlp --device k40 --max-batch 32 --study k --fresh",
             "auto --network mlp --device k40 --max-batch 32 --study k",
-            "auto --network mlp --device k40 --max-batch 32 --workers 4 --interconnect 1Gbit/s --study w4",
+            "auto --network mlp --device k40 --max-batch 32 --workers 4 --interconnect 1Gbit/s --nccl --study w4",
+            "auto --network mlp --min-batch 16 --max-batch 16 --budget 10MB --workers 2 --interconnect 1Gbit/s \
+             --optimizer adamw --sharded-momenta --epochs 1 --study m2",
         ],
     ),
 ];

@@ -99,16 +99,29 @@ const BLOCK: usize = 1024;
 /// The sum of squares, in one order wherever it is computed.
 pub(crate) fn square_norm(numbers: &[f32]) -> f64 {
     let mut sum = 0.0;
-    for block in numbers.chunks(BLOCK) {
-        let mut lanes = [0.0f32; 32];
-        let (whole, rest) = block.as_chunks::<32>();
-        for some in whole {
-            lanes.iter_mut().zip(some).for_each(|(lane, number)| *lane += number * number);
-        }
-        lanes.iter_mut().zip(rest).for_each(|(lane, number)| *lane += number * number);
-        sum += lanes.iter().copied().map(f64::from).sum::<f64>();
+    numbers.chunks(BLOCK).for_each(|block| sum += square_of(block));
+    sum
+}
+
+/// Multiplies numbers, and gives the sum of their squares then.
+pub(crate) fn scale(numbers: &mut [f32], by: f32) -> f64 {
+    let mut sum = 0.0;
+    for block in numbers.chunks_mut(BLOCK) {
+        block.iter_mut().for_each(|number| *number *= by);
+        sum += square_of(block);
     }
     sum
+}
+
+/// The sum of squares of a block.
+fn square_of(block: &[f32]) -> f64 {
+    let mut lanes = [0.0f32; 32];
+    let (whole, rest) = block.as_chunks::<32>();
+    for some in whole {
+        lanes.iter_mut().zip(some).for_each(|(lane, number)| *lane += number * number);
+    }
+    lanes.iter_mut().zip(rest).for_each(|(lane, number)| *lane += number * number);
+    lanes.iter().copied().map(f64::from).sum()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! A message is words of 32 bits, behind a head that says what it is of, so that workers that are at different places of a
 //! training find out instead of adding up what does not belong together.
 
+use super::rooms::Rooms;
 use super::{GroupError, GroupFacts};
 
 /// Words of a message before what it carries.
@@ -79,6 +80,9 @@ pub(super) trait Messages: Send {
     /// Sends a message, which arrives behind those that were sent to that worker before and are needed as soon: it may overtake
     /// those that are needed later. Waits for nobody.
     fn send(&mut self, to: usize, needed: u32, message: Vec<u32>) -> Result<(), GroupError>;
+
+    /// The memory of messages: those that are sent come from it and return to it, and so do those that are received.
+    fn rooms(&self) -> &Rooms;
 
     /// Says how many iterations this worker has done.
     fn at(&mut self, _iterations: u64) {}

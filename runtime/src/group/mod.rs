@@ -10,6 +10,7 @@ mod alone;
 mod measure;
 mod messages;
 pub mod mpi;
+mod rooms;
 mod sharded;
 mod threads;
 mod tree;

@@ -6,9 +6,10 @@
 //! virtual workers is one node of the tree.
 
 use super::messages::{HEAD, Head, Messages};
+use super::rooms::Rooms;
 use super::tree::{Node, TreeSum};
 use super::{Group, GroupError, GroupFacts, Make, Piece};
-use bytemuck::cast_slice;
+use bytemuck::{cast_slice, cast_vec};
 use std::collections::{HashMap, VecDeque};
 
 /// Words that say which node follows, and of how many numbers.
@@ -163,8 +164,9 @@ impl<M: Messages> Sharded<M> {
                 own.mine.take_nodes().for_each(|(node, numbers)| own.all.push(node, numbers));
             } else {
                 let Some(message) = self.take(own.next, head) else { return Ok(()) };
-                let pushed = push_nodes(&message[HEAD..], &own.piece, &mut own.all);
+                let pushed = push_nodes(&message[HEAD..], &own.piece, &mut own.all, self.messages.rooms());
                 pushed.ok_or_else(|| self.out_of_step(own.next, head, &[]))?;
+                self.messages.rooms().keep(message);
             }
             own.next += 1;
         }
@@ -177,6 +179,7 @@ impl<M: Messages> Sharded<M> {
             return Err(self.out_of_step(self.facts().rank, Head::Sum(piece.number), &[]));
         }
         let (_, root) = all.take_nodes().next().expect("it has a root");
+        all.into_rooms().for_each(|room| self.messages.rooms().keep(cast_vec(room)));
         let neighbour = piece.neighbour(self.facts().workers);
         self.tell(&piece, cast_slice(&root), |other| !piece.held || Some(other) == neighbour)?;
         if piece.held {
@@ -196,7 +199,12 @@ impl<M: Messages> Sharded<M> {
     ) -> Result<(), GroupError> {
         let head = Head::Sum(piece.number).words(self.round, 0);
         let mut told = self.others().filter(|other| is_told(*other));
-        told.try_for_each(|other| self.send(other, piece, [&head, words].concat()))
+        told.try_for_each(|other| {
+            let mut message = self.messages.rooms().empty(HEAD + words.len());
+            message.extend(head);
+            message.extend_from_slice(words);
+            self.send(other, piece, message)
+        })
     }
 
     /// Makes what becomes of the held pieces of this worker that are summed, those that are needed first.
@@ -220,8 +228,8 @@ impl<M: Messages> Sharded<M> {
 }
 
 /// A message with the nodes of a piece behind its first words.
-fn with_nodes(first: [u32; HEAD], piece: &Piece, mine: &TreeSum) -> Vec<u32> {
-    let mut words = Vec::with_capacity(HEAD + mine.nodes().count() * (NODE + piece.elements.len()));
+fn with_nodes(first: [u32; HEAD], piece: &Piece, mine: &TreeSum, rooms: &Rooms) -> Vec<u32> {
+    let mut words = rooms.empty(HEAD + mine.nodes().count() * (NODE + piece.elements.len()));
     words.extend(first);
     for (Node { first, end }, numbers) in mine.nodes() {
         let numbers = &numbers[piece.elements.clone()];
@@ -238,7 +246,7 @@ fn with_nodes(first: [u32; HEAD], piece: &Piece, mine: &TreeSum) -> Vec<u32> {
 }
 
 /// Pushes nodes that arrived into a tree; none where they are no nodes of this piece that come next in it.
-fn push_nodes(mut words: &[u32], piece: &Piece, all: &mut TreeSum) -> Option<()> {
+fn push_nodes(mut words: &[u32], piece: &Piece, all: &mut TreeSum, rooms: &Rooms) -> Option<()> {
     let mut next = all.nodes().last().map_or(0, |(node, _)| node.end);
     while !words.is_empty() {
         let [first, first_high, end, end_high, length] = *words.first_chunk::<NODE>()?;
@@ -250,9 +258,9 @@ fn push_nodes(mut words: &[u32], piece: &Piece, all: &mut TreeSum) -> Option<()>
             return None;
         }
         next = node.end;
-        let mut room = all.room(numbers.len());
-        room.copy_from_slice(cast_slice(numbers));
-        all.push(node, room);
+        if !all.add(node, cast_slice(numbers)) {
+            all.push(node, cast_vec(rooms.copy(numbers)));
+        }
         words = &words[NODE + numbers.len()..];
     }
     Some(())
@@ -266,10 +274,14 @@ impl<M: Messages> Group for Sharded<M> {
     fn start(&mut self, piece: &Piece, mine: &TreeSum) -> Result<(), GroupError> {
         if piece.owner != self.facts().rank {
             let head = Head::Nodes(piece.number).words(self.round, 0);
-            return self.send(piece.owner, piece, with_nodes(head, piece, mine));
+            let message = with_nodes(head, piece, mine, self.messages.rooms());
+            return self.send(piece.owner, piece, message);
         }
         let (mut own, all) = (TreeSum::over(mine.leaves()), TreeSum::over(mine.leaves()));
-        mine.nodes().for_each(|(node, numbers)| own.push(node, numbers[piece.elements.clone()].to_vec()));
+        for (node, numbers) in mine.nodes() {
+            let words = cast_slice(&numbers[piece.elements.clone()]);
+            own.push(node, cast_vec(self.messages.rooms().copy(words)));
+        }
         self.is_new = true;
         self.own.push(Own { piece: piece.clone(), mine: own, all, next: 0 });
         Ok(())
@@ -285,6 +297,7 @@ impl<M: Messages> Group for Sharded<M> {
                 self.hear_nodes(piece.number)?;
             };
             sum.copy_from_slice(&own);
+            self.messages.rooms().keep(cast_vec(own));
             return Ok(());
         }
         let head = Head::Sum(piece.number);
@@ -294,6 +307,7 @@ impl<M: Messages> Group for Sharded<M> {
             return Err(self.out_of_step(piece.owner, head, &[]));
         }
         sum.copy_from_slice(cast_slice(numbers));
+        self.messages.rooms().keep(message);
         Ok(())
     }
 
@@ -388,12 +402,17 @@ mod tests {
     /// One of two workers, between whom what is of no piece overtakes everything.
     struct Overtaking {
         rank: usize,
+        rooms: Rooms,
         to: [Arc<Mutex<Vec<Vec<u32>>>>; 2],
     }
 
     impl Messages for Overtaking {
         fn facts(&self) -> GroupFacts {
             GroupFacts { engine: "overtaking", rank: self.rank, workers: 2 }
+        }
+
+        fn rooms(&self) -> &Rooms {
+            &self.rooms
         }
 
         fn send(&mut self, to: usize, _: u32, message: Vec<u32>) -> Result<(), GroupError> {
@@ -427,7 +446,8 @@ mod tests {
             mine
         };
         let to = [Arc::default(), Arc::default()];
-        let [mut first, mut second] = [0, 1].map(|rank| Sharded::new(Overtaking { rank, to: to.clone() }));
+        let worker = |rank| Sharded::new(Overtaking { rank, rooms: Rooms::default(), to: to.clone() });
+        let [mut first, mut second] = [0, 1].map(worker);
         for number in 0..3 {
             second.start(&piece(number), &numbers(1)).expect("it waits for nobody");
         }

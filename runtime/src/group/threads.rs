@@ -5,8 +5,10 @@
 //! So a worker that still sends sums when the others have ended gives their reason, not that one of them is lost.
 
 use super::messages::Messages;
+use super::rooms::Rooms;
 use super::sharded::Sharded;
 use super::{Group, GroupError, GroupFacts, alone};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// So many workers, by rank.
@@ -15,11 +17,13 @@ pub fn threads(workers: usize) -> Vec<Box<dyn Group>> {
         return vec![alone()];
     }
     let (to, from): (Vec<_>, Vec<_>) = (0..workers).map(|_| channel()).unzip();
+    let rooms = Arc::default();
     let channels = from.into_iter().enumerate().map(|(rank, from)| Channels {
         rank,
         to: to.clone(),
         from,
         has_ended: vec![false; workers],
+        rooms: Arc::clone(&rooms),
     });
     channels.map(|channels| Box::new(Sharded::new(channels)) as Box<dyn Group>).collect()
 }
@@ -32,6 +36,8 @@ struct Channels {
     from: Receiver<Sent>,
     /// By worker, as far as it was heard.
     has_ended: Vec<bool>,
+    /// Of all of them.
+    rooms: Arc<Rooms>,
 }
 
 /// Whose message it is; none where that worker ends.
@@ -57,6 +63,10 @@ impl Drop for Channels {
 impl Messages for Channels {
     fn facts(&self) -> GroupFacts {
         GroupFacts { engine: "threads", rank: self.rank, workers: self.to.len() }
+    }
+
+    fn rooms(&self) -> &Rooms {
+        &self.rooms
     }
 
     /// Nothing waits on the way, so nothing is overtaken.

@@ -41,6 +41,22 @@ impl TreeSum {
             "nodes come in order"
         );
         self.nodes.push((node, numbers));
+        self.add_pairs();
+    }
+
+    /// Adds a node to the last one where the tree adds these two; gives false, and does nothing, where it does not.
+    pub fn add(&mut self, node: Node, numbers: &[f32]) -> bool {
+        let Some((last, sum)) = self.nodes.last_mut() else { return false };
+        let is_added = last.is_paired_with(node, self.leaves);
+        if is_added {
+            sum.iter_mut().zip(numbers).for_each(|(sum, number)| *sum += number);
+            last.end = node.end;
+            self.add_pairs();
+        }
+        is_added
+    }
+
+    fn add_pairs(&mut self) {
         while let [.., (left, _), (right, _)] = self.nodes.as_slice()
             && left.is_paired_with(*right, self.leaves)
         {
@@ -68,6 +84,11 @@ impl TreeSum {
             [(Node { first: 0, end }, numbers)] if *end == self.leaves => Some(numbers),
             _ => None,
         }
+    }
+
+    /// All of its memory.
+    pub(super) fn into_rooms(self) -> impl Iterator<Item = Vec<f32>> {
+        self.nodes.into_iter().map(|(_, numbers)| numbers).chain(self.spare)
     }
 
     /// Forgets all sums and keeps their room.

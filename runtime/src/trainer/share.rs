@@ -30,7 +30,7 @@ use super::{Metrics, Observation, Outcome, Place, Source, Trainer};
 use crate::error::RuntimeError;
 use crate::executor::{Executor, Loaded, Part};
 use crate::group::{self, Group, GroupError, Node, Piece, TreeSum};
-use crate::noise::{GradientNorms, square_norm};
+use crate::noise::{GradientNorms, scale};
 use crate::state::Half;
 use crate::training_plan::TrainingPlan;
 use bytemuck::{cast_slice, cast_slice_mut};
@@ -150,10 +150,9 @@ impl Sum {
             let (own, others) = rest.split_at_mut(region.elements() as usize);
             rest = others;
             let is_gradient = region.role == Role::Gradient;
-            let by = if is_gradient { of_labels } else { of_workers };
-            own.iter_mut().for_each(|number| *number *= by);
+            let square = scale(own, if is_gradient { of_labels } else { of_workers });
             if is_gradient {
-                squares.note(region, own);
+                squares.note(region, square);
             }
         }
     }
@@ -164,8 +163,8 @@ impl Sum {
 pub(super) struct Squares(Vec<(Bytes, f64)>);
 
 impl Squares {
-    fn note(&mut self, region: &Region, numbers: &[f32]) {
-        self.0.push((region.offset, square_norm(numbers)));
+    fn note(&mut self, region: &Region, square: f64) {
+        self.0.push((region.offset, square));
     }
 
     /// Their sum, which does not depend on the order in which parts are complete.
@@ -352,8 +351,7 @@ impl Share {
             rest = others;
             executor.read_of_part(part, region, cast_slice_mut(own))?;
             if region.role == Role::Gradient {
-                own.iter_mut().for_each(|gradient| *gradient *= weight);
-                squares.note(region, own);
+                squares.note(region, scale(own, weight));
             }
         }
         mine.push(Node::leaf(number), found);

@@ -382,9 +382,10 @@ impl Messenger<'_> {
         let Some(Outgoing { words, sent, .. }) = self.waiting[to].front_mut() else { return Ok(false) };
         let (length, begin) = (words.len(), *sent);
         *sent = length.min(begin + CALL_WORDS);
-        let part = words[begin..*sent].to_vec();
+        let rooms = &self.shared.rooms;
+        let part = rooms.copy(&words[begin..*sent]);
         if *sent == length {
-            self.waiting[to].pop_front();
+            self.waiting[to].pop_front().into_iter().for_each(|message| rooms.keep(message.words));
         }
         if begin == 0 {
             self.send_head(to, MESSAGE, length as u64)?;
@@ -437,7 +438,8 @@ impl Messenger<'_> {
         while let Some(first) = self.sent[to].front_mut()
             && self.library.is_done(first)?
         {
-            self.sent[to].pop_front();
+            let sent = self.sent[to].pop_front().expect("it was there just now");
+            self.shared.rooms.keep(sent.into_words());
         }
         Ok(())
     }
@@ -464,7 +466,7 @@ impl Messenger<'_> {
         if !self.library.waits(from, HEAD)? {
             return Ok(false);
         }
-        let mut head = self.library.receive(from, HEAD, HEAD_WORDS)?;
+        let mut head = self.library.receive(from, HEAD, vec![0; HEAD_WORDS])?;
         while !self.library.is_done(&mut head)? {
             std::hint::spin_loop();
         }
@@ -480,7 +482,8 @@ impl Messenger<'_> {
             self.flows[from].acknowledged(length as u32 as usize, (length >> 32) as u32);
         } else if what != LIVES {
             let tag = if what == MESSAGE { BODY } else { TEXT };
-            let body = (length > 0).then(|| self.library.receive(from, tag, length as usize)).transpose()?;
+            let room = || self.shared.rooms.filled(length as usize);
+            let body = (length > 0).then(|| self.library.receive(from, tag, room())).transpose()?;
             self.arriving[from].push_back(Arriving { what, body, counted: 0 });
         }
         Ok(true)

@@ -14,6 +14,7 @@ mod table;
 pub use launcher::{Launched, launched};
 
 use super::messages::Messages;
+use super::rooms::Rooms;
 use super::sharded::Sharded;
 use super::{Group, GroupError, GroupFacts};
 use messenger::{Command, Heard, OfWorker};
@@ -68,6 +69,7 @@ struct Shared {
     facts: GroupFacts,
     library: String,
     timeout: Duration,
+    rooms: Rooms,
     commands: Mutex<Sender<Command>>,
     heard: Mutex<Heard>,
     changed: Condvar,
@@ -106,6 +108,7 @@ impl World {
                 facts: GroupFacts { engine: "mpi", rank, workers },
                 library,
                 timeout,
+                rooms: Rooms::default(),
                 commands: Mutex::new(sender),
                 heard: Mutex::new(Heard::of(workers)),
                 changed: Condvar::new(),
@@ -223,6 +226,10 @@ struct MpiMessages {
 impl Messages for MpiMessages {
     fn facts(&self) -> GroupFacts {
         self.shared.facts
+    }
+
+    fn rooms(&self) -> &Rooms {
+        &self.shared.rooms
     }
 
     fn send(&mut self, to: usize, needed: u32, message: Vec<u32>) -> Result<(), GroupError> {

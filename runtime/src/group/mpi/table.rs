@@ -139,9 +139,9 @@ impl Moving {
         (parts * CALL_WORDS).min(self.words.len())
     }
 
-    /// What was received, once it is there.
+    /// The words, once all of them were sent or are there.
     pub(super) fn into_words(mut self) -> Vec<u32> {
-        debug_assert!(self.requests.is_empty(), "it is there");
+        debug_assert!(self.requests.is_empty(), "MPI has them no longer");
         std::mem::take(&mut self.words)
     }
 }
@@ -253,9 +253,9 @@ impl Library {
         Ok(moving)
     }
 
-    /// Begins to receive so many words of a worker.
-    pub(super) fn receive(&self, from: usize, tag: c_int, count: usize) -> Result<Moving, String> {
-        let mut moving = Moving { requests: VecDeque::new(), words: vec![0; count] };
+    /// Begins to receive as many words of a worker as there is room for.
+    pub(super) fn receive(&self, from: usize, tag: c_int, room: Vec<u32>) -> Result<Moving, String> {
+        let mut moving = Moving { requests: VecDeque::new(), words: room };
         for part in moving.words.chunks_mut(CALL_WORDS) {
             let (mut request, bytes) = (0, 4 * part.len());
             let Constants { world, byte, .. } = self.constants;

@@ -1,0 +1,96 @@
+//! The memory of messages, used again: the allocator gives long blocks back to the system, which clears each page before it
+//! gives it out again, and that takes longer than to fill it.
+//!
+//! What it deliberately does not do: keep what is short, or more than [`KEPT`].
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Words from which on memory is kept, 16 KiB, and how many words of it at most, 256 MiB.
+const LONG: usize = 1 << 12;
+const KEPT: usize = 1 << 26;
+
+/// Memory that was used before, of one process.
+#[derive(Debug, Default)]
+pub(super) struct Rooms {
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    rooms: Vec<Vec<u32>>,
+    /// The capacity of all.
+    words: usize,
+}
+
+impl Rooms {
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Room for so many words, of which it has none yet.
+    pub(super) fn empty(&self, words: usize) -> Vec<u32> {
+        let mut room = self.any(words);
+        room.clear();
+        room
+    }
+
+    /// So many words, whatever stood there before.
+    pub(super) fn filled(&self, words: usize) -> Vec<u32> {
+        let mut room = self.any(words);
+        room.resize(words, 0);
+        room
+    }
+
+    /// Takes these words, in room of their own.
+    pub(super) fn copy(&self, words: &[u32]) -> Vec<u32> {
+        let mut room = self.empty(words.len());
+        room.extend_from_slice(words);
+        room
+    }
+
+    /// Keeps the memory of what is no longer used.
+    pub(super) fn keep(&self, room: Vec<u32>) {
+        let mut kept = self.kept();
+        if room.capacity() >= LONG && kept.words + room.capacity() <= KEPT {
+            kept.words += room.capacity();
+            kept.rooms.push(room);
+        }
+    }
+
+    /// What was used last and is long enough; else new.
+    fn any(&self, words: usize) -> Vec<u32> {
+        if words >= LONG {
+            let mut kept = self.kept();
+            // What is much longer would be missed where it is needed.
+            let fits = |room: &Vec<u32>| (words..=2 * words).contains(&room.capacity());
+            if let Some(place) = kept.rooms.iter().rposition(fits) {
+                let room = kept.rooms.swap_remove(place);
+                kept.words -= room.capacity();
+                return room;
+            }
+        }
+        Vec::with_capacity(words)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_kept_is_used_again_where_it_fits() {
+        let rooms = Rooms::default();
+        [vec![1; LONG - 1], vec![2; LONG + 8]].into_iter().for_each(|room| rooms.keep(room));
+        assert_eq!(rooms.filled(LONG + 9), [0; LONG + 9], "what is there is too short");
+        assert_eq!(rooms.filled(LONG - 1), [0; LONG - 1], "what is short is not kept");
+        let again = rooms.filled(LONG);
+        assert_eq!(again, [2; LONG]);
+        assert_eq!(rooms.filled(LONG), [0; LONG], "it is in use");
+        rooms.keep(again);
+        let copy = rooms.copy(&[3; LONG + 1]);
+        assert_eq!(copy, [3; LONG + 1]);
+        rooms.keep(vec![0; KEPT]);
+        rooms.keep(copy);
+        assert_eq!(rooms.filled(LONG), [0; LONG], "there is no room for more");
+    }
+}
