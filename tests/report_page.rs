@@ -267,11 +267,14 @@ fn pictures_are_taken_and_fit_their_width() {
 /// The parts that a report has are there, in order, and those that it does not have are not.
 fn sections(browser: &mut Browser, sample: &Sample) {
     let found = browser.eval("[...document.querySelectorAll('main > section')].map(s => s.id)");
-    let all = ["answer", "batches", "iteration", "memory", "layers", "fit", "policies", "origin"];
-    let there = |id: &&str| sample.tuned || !["batches", "fit"].contains(id);
+    let all = ["answer", "batches", "workers", "iteration", "memory", "layers", "fit", "policies", "origin"];
+    let there = |id: &&str| {
+        let is_of_tuning = ["batches", "fit"].contains(id);
+        (sample.tuned || !is_of_tuning) && (sample.workers || *id != "workers")
+    };
     assert_eq!(found, json!(all.iter().filter(|id| there(id)).collect::<Vec<_>>()));
     assert_eq!(browser.eval("document.querySelectorAll('h1').length"), json!(1));
-    let figures = if sample.tuned { 9 } else { 4 };
+    let figures = if sample.tuned { 9 } else { 4 } + usize::from(sample.workers);
     assert_eq!(browser.eval("document.querySelectorAll('figure').length"), json!(figures));
     let undrawn = "[...document.querySelectorAll('figure')].filter(f => !f.querySelector('.plot canvas, .plot svg \
                    path')).length";

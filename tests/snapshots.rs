@@ -509,7 +509,7 @@ fn tables_and_json_of_what_is_measured() {
     // What is explained of a schedule is less than of a study.
     let explain = EXACT.into_iter().filter(|(verb, _)| *verb == EXPLAIN).flat_map(|(_, lines)| lines);
     let lines = explain.map(|line| (made(), *line)).chain(
-        ["explain s", "explain s --search-log", "explain a --layer layer1.0.conv1", "explain k"]
+        ["explain s", "explain s --search-log", "explain a --layer layer1.0.conv1", "explain k", "explain w"]
             .map(|line| (folder, line)),
     );
     let runs: Vec<Run> = lines.map(|(folder, line)| Run { folder, line, variables: &[] }).collect();

@@ -1,5 +1,6 @@
 //! `run --workers`: whatever their number, one training; and what cannot be shared out is said before anything is trained.
 
+use crate::report::fits_the_schema;
 use crate::study_folder::{by_hand, check, command, state, table};
 use plimsoll::runtime::Checkpoint;
 use std::fs;
@@ -174,6 +175,71 @@ fn a_batch_is_chosen_for_what_workers_exchange() {
     let above = tuned_within("5MB", folder.path(), "above", options);
     let curve = above["curve"].as_array().expect("lines");
     assert_eq!(curve.iter().map(|line| number(line, "batch")).collect::<Vec<_>>(), [32.0, 40.0], "{above}");
+}
+
+#[test]
+fn a_report_shows_what_the_exchange_takes_what_overlap_hides_and_how_it_scales() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (study, options) in [
+        ("slow", "--workers 4 --interconnect 100Mbit/s"),
+        ("fast", "--workers 4 --interconnect 10Gbit/s,30us --max-batch 64"),
+        ("uneven", "--workers 3 --interconnect 10Gbit/s,30us --global-batch 160 --min-batch 32"),
+        ("nccl", "--workers 2 --interconnect 10Gbit/s --nccl --max-batch 64"),
+    ] {
+        let tuned = tuned(folder.path(), study, options);
+        let line = format!("report {study} --format json");
+        let output = command(folder.path(), &line).output().expect("the program starts");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        fits_the_schema(&report);
+        let (found, told) = (&report["workers"], &tuned["workers"]);
+        for key in
+            ["workers", "global_batch", "passes", "update_seconds", "exchange_seconds", "bound_seconds"]
+        {
+            assert_eq!(found[key], told[key], "{study}: {key}");
+        }
+        assert_eq!(found["nccl"], study == "nccl");
+        assert_eq!(report["answer"]["learning_rate"], told["learning_rate"], "that of an update");
+        let [update, serial, bound] =
+            ["predicted_update_seconds", "without_overlap_seconds", "bound_seconds"]
+                .map(|key| number(found, key));
+        assert!(bound <= update * (1.0 + 1e-9) && update <= serial, "{study}: {found}");
+        // NCCL sums all gradients of so small a network in one piece.
+        assert_eq!(update == serial, study == "nccl", "{study}: {found}");
+        let resources = found["resources"].as_array().expect("a list");
+        let most = resources.iter().max_by(|a, b| number(a, "share").total_cmp(&number(b, "share")));
+        let most = most.expect("there are some");
+        assert!(number(most, "share") <= 1.0 + 1e-9, "{study}: {found}");
+        let busiest = most["resource"].as_str().expect("a name");
+        assert_eq!(busiest == "interconnect", study == "slow", "{study}: {found}");
+        let words = told["busiest"].as_str().expect("words");
+        assert!(words.starts_with(busiest), "{words}");
+        // One worker exchanges nothing, and the more there are the less each of them does.
+        let scaling = found["scaling"].as_array().expect("a list");
+        assert_eq!((number(&scaling[0], "workers"), number(&scaling[0], "efficiency")), (1.0, 1.0));
+        let own = scaling.iter().find(|of| of["workers"] == told["workers"]).expect("it is among them");
+        assert_eq!(own["global_batch"], told["global_batch"]);
+        assert_eq!(own["update_seconds"], found["predicted_update_seconds"]);
+        let efficiency = |of: &serde_json::Value| number(of, "efficiency");
+        let falls = scaling.is_sorted_by(|a, b| efficiency(a) >= efficiency(b) || a == own || b == own);
+        assert!(falls, "{study}: {found}");
+        let hidden = number(found, "hidden");
+        let exchange = serial - number(&scaling[0], "update_seconds");
+        assert!((hidden - (serial - update) / exchange).abs() < 1e-9, "{study}: {found}");
+        // The paper's reading of efficiency.
+        let single = &found["single"];
+        let together = number(found, "samples_per_second");
+        let times = together / number(single, "samples_per_second");
+        assert!(
+            (number(single, "times") / times - 1.0).abs() < 1e-9 && single["what"] == "yours",
+            "{single}"
+        );
+        let explained = command(folder.path(), &format!("explain {study} --format json")).output();
+        let explained: serde_json::Value =
+            serde_json::from_slice(&explained.expect("the program starts").stdout).expect("JSON");
+        for key in ["learning_rate", "global_batch", "update_seconds", "busiest"] {
+            assert_eq!(explained["explanation"][key], told[key], "{study}: {key}");
+        }
+    }
 }
 
 /// That goodput chooses the best of the curve, by the efficiency at this noise scale and a base batch of 32.

@@ -157,6 +157,26 @@ impl Exchange {
         }
     }
 
+    /// The same between so many workers. One alone exchanges nothing.
+    pub fn among(&self, workers: u64) -> Exchange {
+        let mut other = Exchange { workers, nodes: tree::most_nodes(workers, self.passes), ..self.clone() };
+        if workers < 2 {
+            (other.bytes, other.pieces) = (Bytes::ZERO, Vec::new());
+        }
+        other
+    }
+
+    /// The same in one piece, between the last pass over a trace and the update.
+    pub fn without_overlap(&self, trace: &Trace) -> Exchange {
+        let ready = trace.ops.iter().rposition(|op| op.phase == Phase::Backward);
+        // Where its owners make the update, the next pass begins once it is made.
+        let needed = trace.ops.iter().position(|op| op.phase == Phase::Update);
+        let [ready, needed] = [ready, needed].map(|op| OpId::new(op.unwrap_or(0)));
+        let whole = Piece { first_byte: Bytes::ZERO, bytes: self.bytes, ready, needed, kept: Bytes::ZERO };
+        let pieces = if self.pieces.is_empty() { Vec::new() } else { vec![whole] };
+        Exchange { pieces, ..self.clone() }
+    }
+
     /// Seconds of the interconnect to reduce a piece, and to gather it.
     pub fn round_seconds(&self, piece: &Piece) -> [Seconds; 2] {
         let round = self.round(piece);

@@ -6,6 +6,7 @@
 
 use crate::config::Figures;
 use crate::document::{Document, Fault, define_kind};
+use crate::exchange::update::Busy;
 use crate::profile::Machine;
 use crate::search_log::SearchLog;
 use crate::simulate::Timeline;
@@ -45,9 +46,36 @@ pub struct Tuning {
     pub search: SearchLog,
     /// All policies at the chosen batch.
     pub policies: Comparison,
+    /// An update of the workers that were tuned for; none of one alone, and of an older version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers: Option<WorkersUpdate>,
     /// The training that followed; none before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub training: Option<Training>,
+}
+
+/// An update of the workers that were tuned for, as it is predicted, beside what it would be otherwise.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkersUpdate {
+    /// How long each resource is at work in it.
+    pub busy: Busy,
+    /// What no order of the same work goes below.
+    pub bound_seconds: Seconds,
+    /// Where nothing is exchanged before the last pass is over.
+    pub without_overlap_seconds: Seconds,
+    /// By the number of workers, ascending, of which each makes as many passes of the same batch.
+    pub scaling: Vec<UpdateOf>,
+}
+
+/// An update of so many workers.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UpdateOf {
+    /// How many.
+    pub workers: u64,
+    /// What it takes.
+    pub seconds: Seconds,
 }
 
 /// What made a tuning.
@@ -284,6 +312,16 @@ impl Document for Tuning {
         }
         if !self.machine.modelled && self.timeline.is_none() {
             return fault("timeline".into(), "what was chosen was run");
+        }
+        let takes_time =
+            |of: &UpdateOf| of.workers > 0 && of.seconds.0.is_finite() && of.seconds > Seconds::ZERO;
+        let scales =
+            |all: &[UpdateOf]| all.iter().all(takes_time) && all.is_sorted_by(|a, b| a.workers < b.workers);
+        if self.workers.as_ref().is_some_and(|update| !scales(&update.scaling)) {
+            return fault(
+                "workers.scaling".into(),
+                "numbers of workers ascend from 1, and updates take time",
+            );
         }
         let noise = self.training.and_then(|training| training.noise_scale);
         if noise.is_some_and(|noise| !(noise.samples > 0.0 && noise.relative_error >= 0.0)) {

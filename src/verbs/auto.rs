@@ -40,7 +40,11 @@ fn run_watched(args: &AutoArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failure
         Chosen::Earlier(config, _) => vec![kept_choice(config)],
     };
     let (config, schedule) = chosen.parts();
-    tables.extend(cluster(config));
+    let tuning = match &chosen {
+        Chosen::Now(tuned) => Some(&tuned.tuning),
+        Chosen::Earlier(..) => None,
+    };
+    tables.extend(cluster(config, tuning));
     if task.setup.model().is_some() {
         tracing::warn!("{}: the study is tuned and reported, and nothing is trained", config.device);
         tables.push(report::write(&Tuned::read(&study)?.report()?, &study.report())?);

@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::files::read_valid;
 use crate::output::{Cell, Facts, Table};
 use crate::verbs::profile::how_known;
-use crate::verbs::tune::{caution, precision_of};
+use crate::verbs::tune::{busiest, caution, precision_of};
 use plimsoll_ir::schedule::Stream;
 use plimsoll_ir::search_log::{SearchLog, SearchStep, StepResult};
 use plimsoll_ir::simulate::Timeline;
@@ -16,7 +16,9 @@ use plimsoll_networks::nearest;
 use plimsoll_study::Study;
 use plimsoll_study::report::explain::{Explanation, LayerExplained, OpRun, TensorExplained, Transfer};
 use plimsoll_study::report::gather::Subject;
+use plimsoll_study::report::workers::workers;
 use plimsoll_study::report::{Layer, Tuned, rule_in_words};
+use plimsoll_tuner::rate::rate_of_update;
 
 /// Layers that are listed without `--layer`.
 const LISTED: usize = 5;
@@ -35,7 +37,7 @@ pub fn run(args: &ExplainArgs) -> Result<Vec<Table>, Failure> {
             if args.search_log {
                 return search(&tuned.tuning.search).map(|table| vec![table]);
             }
-            tables(&tuned.explanation(), args.layer.as_deref(), answer(&tuned))
+            tables(&tuned.explanation(), args.layer.as_deref(), answer(&tuned)?)
         }
         _ => Err(Failure::usage("what is explained is a study, or a trace and its schedule")),
     }
@@ -68,19 +70,35 @@ fn search(log: &SearchLog) -> Result<Table, Failure> {
 }
 
 /// What a tuning has to say of its choice.
-fn answer(tuned: &Tuned) -> Facts {
-    let rate = &tuned.config.learning_rate;
-    vec![
+fn answer(tuned: &Tuned) -> Result<Facts, Failure> {
+    let config = &tuned.config;
+    let rate = &config.learning_rate;
+    let (of_update, samples) = rate_of_update(config).map_err(plimsoll_study::Error::from)?;
+    let mut facts: Facts = vec![
         ("times", "times", how_known(tuned.config.modelled, tuned.config.modelled_error).into()),
         ("precision", "precision", precision_of(&tuned.config).into()),
         ("answer", "answer", tuned.headline().into()),
         ("why", "why", tuned.why().into()),
         ("placement", "placement", tuned.placement().into()),
-        ("learning_rate", "learning rate", Cell::learning_rate(rate.rate)),
+        ("learning_rate", "learning rate", Cell::learning_rate(of_update)),
         ("learning_rate_rule", "by", rule_in_words(rate).into()),
-        ("learning_rate_caution", "caution", caution(rate, tuned.config.batch).into()),
-        ("warmup_iterations", "warm-up iterations", rate.warmup_iterations.into()),
-    ]
+        ("learning_rate_caution", "caution", caution(rate, samples).into()),
+    ];
+    // A run of several workers says its own.
+    if config.cluster.is_none() {
+        facts.push(("warmup_iterations", "warm-up iterations", rate.warmup_iterations.into()));
+    }
+    facts.extend(workers(config, &tuned.tuning).into_iter().flat_map(|workers| {
+        let busiest = busiest(&workers);
+        [
+            ("workers", "workers", workers.workers.into()),
+            ("global_batch", "global batch", workers.global_batch.into()),
+            ("update_seconds", "update", Cell::from(Seconds(workers.update_seconds))),
+            ("exchange_seconds", "exchange adds, predicted", Seconds(workers.exchange_seconds).into()),
+            ("busiest", "busiest resource", busiest.into()),
+        ]
+    }));
+    Ok(facts)
 }
 
 /// The tables of an explanation: of one layer, or of the iteration.

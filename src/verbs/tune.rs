@@ -6,8 +6,10 @@ use crate::failure::Failure;
 use crate::output::{Cell, Facts, Table};
 use crate::progress::watched;
 use crate::verbs::profile::how_known;
+use plimsoll_ir::Seconds;
 use plimsoll_ir::config::{Cluster, Config, Goodput, LearningRate};
-use plimsoll_study::report::{placement_in_words, rule_in_words};
+use plimsoll_ir::tuning::Tuning;
+use plimsoll_study::report::{self, Workers, placement_in_words, rule_in_words};
 use plimsoll_study::tuning::{Measured, Tuned, other_name};
 use plimsoll_tuner::rate;
 use plimsoll_tuner::search::Candidate;
@@ -30,7 +32,7 @@ pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     tracing::info!("`plimsoll report {folder}` shows all of it");
     let kept = Table::facts("study", vec![("study", "kept in", folder.to_string().into())]);
     let tables = [choice(&tuned), figures(&tuned), curve(&tuned)].into_iter();
-    Ok(tables.chain(cluster(&tuned.config)).chain([kept]).collect())
+    Ok(tables.chain(cluster(&tuned.config, Some(&tuned.tuning))).chain([kept]).collect())
 }
 
 /// What every table of a choice begins with.
@@ -104,15 +106,45 @@ fn goodput(tuned: &Tuned) -> Facts {
     ]
 }
 
-/// An update of the workers that the batch was chosen for; none for one alone.
-pub fn cluster(config: &Config) -> Option<Table> {
+/// The resource that is at work for most of an update, in words.
+pub fn busiest(workers: &Workers) -> Option<String> {
+    let most = workers.resources.iter().max_by(|a, b| a.share.total_cmp(&b.share))?;
+    Some(format!("{}, {:.0} % of the time", most.resource, most.share * 100.0))
+}
+
+/// What is known of an update from its simulation: what overlap hides, what it takes at least, and one worker beside it.
+fn simulated(workers: &Workers) -> Facts {
+    let single = workers.single.as_ref();
+    let times = single.map(|one| format!("{:.2} times, {} at batch {}", one.times, one.what, one.batch));
+    vec![
+        ("without_overlap_seconds", "without overlap", Seconds(workers.without_overlap_seconds).into()),
+        ("bound_seconds", "at least", Seconds(workers.bound_seconds).into()),
+        ("busiest", "busiest resource", busiest(workers).into()),
+        ("over_single", "over one worker alone", times.into()),
+    ]
+}
+
+/// Warns where several workers train no faster than one.
+fn warn_of_slow(workers: u64, times: f64) {
+    if times < 1.0 {
+        tracing::warn!(
+            "{workers} workers together train {times:.2} times as many samples a second as one alone: their exchange takes \
+             longer than what they share; a larger --global-batch has fewer updates, and one worker needs no exchange"
+        );
+    }
+}
+
+/// An update of the workers that the batch was chosen for; none for one alone. What its simulation says stands in the tuning.
+pub fn cluster(config: &Config, tuning: Option<&Tuning>) -> Option<Table> {
     let Cluster { workers, interconnect, nccl, global_batch, passes, exchange_seconds, update_seconds } =
         config.cluster?;
+    let simulated = tuning.and_then(|tuning| report::workers::workers(config, tuning)).map(|w| simulated(&w));
     let sums = nccl.then(|| ("sums", "sums", "by NCCL, on the GPUs".into()));
     let LearningRate { rule, base_batch, base_rate, .. } = config.learning_rate;
     let known = config.measured.unwrap_or(config.predicted);
     let alone = config.batch as f64 / (known.iteration_seconds + known.between_seconds).0;
     let together = global_batch as f64 / update_seconds.0;
+    warn_of_slow(workers, together / alone);
     let between = [
         ("workers", "workers", workers.into()),
         ("interconnect", "interconnect", interconnect.to_string().into()),
@@ -126,6 +158,9 @@ pub fn cluster(config: &Config) -> Option<Table> {
                 ("passes", "passes of a worker", passes.into()),
                 ("exchange_seconds", "exchange adds, predicted", exchange_seconds.into()),
                 ("update_seconds", "update", update_seconds.into()),
+            ])
+            .chain(simulated.into_iter().flatten())
+            .chain([
                 ("samples_per_second", "samples/s of all", Cell::Number(together, 0)),
                 ("speedup", "times one worker", Cell::Number(together / alone, 2)),
                 (

@@ -9,8 +9,8 @@ use plimsoll::study::report::comparison::{
 };
 use plimsoll::study::report::{
     About, Answer, BatchMeasured, BatchPoint, Batches, Fit, FitHeldOut, FitKind, FitLink, Iteration,
-    LaneView, Layer, Memory, Policies, PolicyRow, Report, ReportKind, Residencies, Setting, Slices,
-    StallView, StepSeries,
+    LaneView, Layer, Memory, Policies, PolicyRow, Report, ReportKind, Residencies, ResourceShare, Scaled,
+    Setting, Single, Slices, StallView, StepSeries, Workers,
 };
 
 /// One mebibyte.
@@ -34,6 +34,8 @@ pub struct Sample {
     pub keep_your_settings: bool,
     /// Whether there was a tuning at all.
     pub tuned: bool,
+    /// Whether it was tuned for workers.
+    pub workers: bool,
 }
 
 /// Small enough to look at every row, with all parts; the answer is to keep the settings.
@@ -44,6 +46,7 @@ pub const SMALL: Sample = Sample {
     bytes: 24 * MIB,
     keep_your_settings: true,
     tuned: true,
+    workers: false,
 };
 
 /// Of resnet152's size at a batch that needs swapping.
@@ -54,6 +57,7 @@ pub const LARGE: Sample = Sample {
     bytes: 20 * MIB,
     keep_your_settings: false,
     tuned: true,
+    workers: true,
 };
 
 /// Of a trace and its schedule alone.
@@ -557,6 +561,50 @@ fn beside_eager(memory: &Memory, batch: u64, makespan: f64) -> Vec<Setting> {
     ]
 }
 
+/// Eight workers, whose exchange begins to count from some number on.
+fn workers(iteration: f64, batch: u64) -> Workers {
+    let of = |workers: u64| {
+        let update = iteration * (1.0 + 0.004 * (workers as f64).log2().powi(2));
+        Scaled {
+            workers,
+            global_batch: workers * batch,
+            update_seconds: update,
+            samples_per_second: (workers * batch) as f64 / update,
+            efficiency: iteration / update,
+        }
+    };
+    let scaling: Vec<Scaled> = (0..7).map(|power| of(1 << power)).collect();
+    let resource = |(resource, share): (&str, f64)| ResourceShare {
+        resource: resource.to_owned(),
+        busy_seconds: share * scaling[3].update_seconds,
+        share,
+    };
+    let resources = [("compute", 0.94), ("link, out", 0.61), ("link, back", 0.57), ("interconnect", 0.83)];
+    let (update, together) = (scaling[3].update_seconds, scaling[3].samples_per_second);
+    Workers {
+        workers: 8,
+        interconnect: "10Gbit/s,30us".to_owned(),
+        nccl: false,
+        global_batch: 8 * batch,
+        passes: 1,
+        update_seconds: update * 1.01,
+        exchange_seconds: update - iteration,
+        predicted_update_seconds: update,
+        without_overlap_seconds: iteration * 1.8,
+        hidden: Some((iteration * 1.8 - update) / (iteration * 0.8)),
+        bound_seconds: iteration,
+        samples_per_second: together,
+        single: Some(Single {
+            what: "yours".to_owned(),
+            batch: 48,
+            samples_per_second: together / 9.5,
+            times: 9.5,
+        }),
+        resources: resources.map(resource).into(),
+        scaling,
+    }
+}
+
 /// The report.
 pub fn report(sample: &Sample) -> Report {
     let mut dice = Dice(7);
@@ -600,6 +648,7 @@ pub fn report(sample: &Sample) -> Report {
         },
         answer: batches.as_ref().map(|batches| answer(sample, batches, &memory)),
         batches,
+        workers: sample.workers.then(|| workers(makespan, chosen)),
         layers: layers(&stages, &mut dice, sample.tuned),
         fit: sample.tuned.then(|| fit(&mut dice)),
         policies: policies(makespan, compute, &memory),

@@ -18,7 +18,7 @@
 //!
 //! What this file deliberately does not do: look at gradients or losses, or promise a final accuracy.
 
-use plimsoll_ir::config::{LearningRate, LearningRateRule, is_rate};
+use plimsoll_ir::config::{Config, LearningRate, LearningRateRule, is_rate};
 
 /// Why there is no learning rate.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
@@ -90,6 +90,13 @@ pub fn caution(rate: &LearningRate, batch: u64) -> Option<String> {
             "{q:.0} times the base batch, and {shown}: compare the loss of one epoch with your own setting's before a long run"
         )
     })
+}
+
+/// The learning rate of an update of all workers that a config was chosen for: with its samples.
+pub fn rate_of_update(config: &Config) -> Result<(f64, u64), RateError> {
+    let LearningRate { rate, rule, base_batch, base_rate, .. } = config.learning_rate;
+    let Some(cluster) = config.cluster else { return Ok((rate, config.batch)) };
+    Ok((learning_rate(rule, base_batch, base_rate, cluster.global_batch)?, cluster.global_batch))
 }
 
 /// The learning rate at `batch` that follows by `rule` from `base_rate` at `base_batch`; positive and finite, also in f32. At

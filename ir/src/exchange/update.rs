@@ -16,6 +16,7 @@ use crate::schedule::{Command, Duplex, Schedule, Stream};
 use crate::simulate::{Span, Timeline, duration, simulate};
 use crate::trace::{Phase, Trace};
 use crate::units::{Bytes, Seconds};
+use serde::{Deserialize, Serialize};
 
 /// An iteration with its exchange, once they repeat.
 #[derive(Clone, Debug, PartialEq)]
@@ -402,8 +403,9 @@ fn stages(schedule: &Schedule, exchange: &Exchange, piece: &Piece) -> [Option<Se
     [push, reduce, gather, keep, over_link(Stream::Prefetch, piece.bytes)]
 }
 
-/// What each server has to do in an iteration with its exchange, whatever waits for what.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// What each server has to do in an update, whatever waits for what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Busy {
     /// Kernels.
     pub compute: Seconds,
@@ -415,8 +417,21 @@ pub struct Busy {
     pub wire: Seconds,
 }
 
-/// How long each server is busy in an iteration with its exchange. Both passed [`Exchange::check`].
+/// How long each server is busy in an update, with all of the worker's passes. Both passed [`Exchange::check`].
 pub fn busy(trace: &Trace, schedule: &Schedule, exchange: &Exchange) -> Busy {
+    let last = busy_in_pass(trace, schedule, exchange);
+    let plain = busy_in_pass(trace, schedule, &without_pieces(exchange));
+    let others = (exchange.passes - 1) as f64;
+    Busy {
+        compute: last.compute + (plain.compute - of_updates(trace, schedule)) * others,
+        out: last.out + plain.out * others,
+        back: last.back + plain.back * others,
+        wire: last.wire,
+    }
+}
+
+/// The same of the pass that completes what is summed, with the update.
+fn busy_in_pass(trace: &Trace, schedule: &Schedule, exchange: &Exchange) -> Busy {
     let totals = simulate(trace, schedule).totals(trace, schedule);
     let of_pieces = |stage: usize| -> Seconds {
         exchange.pieces.iter().filter_map(|piece| stages(schedule, exchange, piece)[stage]).sum()
@@ -446,25 +461,20 @@ pub fn bound(trace: &Trace, schedule: &Schedule, exchange: &Exchange) -> Seconds
         .iter()
         .map(|piece| stages(schedule, exchange, piece).map(Option::unwrap_or_default))
         .collect();
-    let Busy { out, back, wire, .. } = busy(trace, schedule, exchange);
+    let Busy { out, back, wire, .. } = busy_in_pass(trace, schedule, exchange);
     let pass = pass_seconds(trace, schedule, exchange);
     let mut least = alone.makespan();
     // Where the first pass waits for what the last one of the update before completes, both together hold the exchange, and
     // the swapping of both.
     if has_first(exchange) {
-        let swaps = busy(trace, schedule, &without_pieces(exchange));
+        let swaps = busy_in_pass(trace, schedule, &without_pieces(exchange));
         for two in [out + swaps.out, back + swaps.back, wire] {
             least = least.max(two - pass);
         }
     } else {
         least = least.max(out).max(back).max(wire);
     }
-    let of_updates: Seconds = schedule
-        .commands
-        .iter()
-        .filter(|command| updates(trace, command))
-        .map(|command| duration(trace, schedule, command))
-        .sum();
+    let of_updates = of_updates(trace, schedule);
     for carried in [false, true] {
         for server in [0..1, 1..3, 3..4, 4..5] {
             let windows: Vec<Window> = exchange
@@ -499,6 +509,12 @@ pub fn bound(trace: &Trace, schedule: &Schedule, exchange: &Exchange) -> Seconds
         });
     }
     least + pass * (exchange.passes - 1) as f64
+}
+
+/// What the updates of parameters take on the device.
+fn of_updates(trace: &Trace, schedule: &Schedule) -> Seconds {
+    let all = schedule.commands.iter().filter(|command| updates(trace, command));
+    all.map(|command| duration(trace, schedule, command)).sum()
 }
 
 /// The least of an iteration that begins with every sum still to be gathered; `tail` is what comes at least from an op on.

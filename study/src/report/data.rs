@@ -1,8 +1,8 @@
 //! What a report says: `report/1`, plain data that the page shows and that a script gets as JSON.
 //!
 //! Seconds, bytes, bytes per second and shares (0.01 is 1 %) throughout. Long lists are kept as columns of one length, so
-//! that an iteration of some thousand commands stays small. Part that only a tuning knows (`answer`, `batches`, `fit`) are
-//! absent in the report of a trace and its schedule.
+//! that an iteration of some thousand commands stays small. Parts that only a tuning knows (`answer`, `batches`, `workers`,
+//! `fit`) are absent in the report of a trace and its schedule.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,9 @@ pub struct Report {
     pub settings: Vec<Setting>,
     /// Time over batch size; of a tuning.
     pub batches: Option<Batches>,
+    /// The workers; of a tuning for several.
+    #[serde(default)]
+    pub workers: Option<Workers>,
     /// One iteration, predicted and, where it was run, measured.
     pub iteration: Iteration,
     /// The pool, the host and the addresses over time.
@@ -86,13 +89,13 @@ pub struct Answer {
     pub placement: String,
     /// Samples of one iteration.
     pub batch: u64,
-    /// The learning rate.
+    /// The learning rate; where it was tuned for workers, that of an update of all of them.
     pub learning_rate: f64,
     /// The rule that it follows, in words with its base point.
     pub learning_rate_rule: String,
     /// What to know before one trusts it; none where the batch is near the base point.
     pub learning_rate_caution: Option<String>,
-    /// Iterations over which the rate rises to it.
+    /// Iterations over which the rate rises to it, of one worker alone; a run of several says its own.
     pub warmup_iterations: u64,
     /// The choice, the user's own setting and keeping everything; the choice first.
     pub settings: Vec<Setting>,
@@ -200,6 +203,80 @@ pub struct BatchMeasured {
     /// What a sample of an update is worth beside one of the base batch, where that was asked.
     #[serde(default)]
     pub efficiency: Option<f64>,
+}
+
+/// The workers that a batch was chosen for, and an update of theirs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Workers {
+    /// How many.
+    pub workers: u64,
+    /// The network between them: its rate and latency.
+    pub interconnect: String,
+    /// Whether their GPUs sum by NCCL; else their hosts do.
+    pub nccl: bool,
+    /// Samples in an update.
+    pub global_batch: u64,
+    /// Passes of the worker that has the most of them.
+    pub passes: u64,
+    /// An update: iterations as they were measured (or modelled), with what the exchange adds.
+    pub update_seconds: f64,
+    /// What the exchange adds, as predicted.
+    pub exchange_seconds: f64,
+    /// An update as it is simulated, from predicted iterations. What follows compares with this.
+    pub predicted_update_seconds: f64,
+    /// The same where nothing is exchanged before the last pass is over.
+    pub without_overlap_seconds: f64,
+    /// Of what the exchange would add then, the share that overlap hides; none where it would add nothing.
+    pub hidden: Option<f64>,
+    /// No order of the same work is shorter.
+    pub bound_seconds: f64,
+    /// Of all workers.
+    pub samples_per_second: f64,
+    /// One worker alone by the user's own setting, or with everything kept; none where neither can be run.
+    pub single: Option<Single>,
+    /// How long each resource is at work in an update.
+    pub resources: Vec<ResourceShare>,
+    /// By the number of workers, from one on.
+    pub scaling: Vec<Scaled>,
+}
+
+/// One worker alone.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Single {
+    /// `yours` or `keeping everything`.
+    pub what: String,
+    /// Samples of one iteration.
+    pub batch: u64,
+    /// As measured, or modelled.
+    pub samples_per_second: f64,
+    /// So many times as many samples a second have all workers.
+    pub times: f64,
+}
+
+/// How long a resource is at work.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ResourceShare {
+    /// `compute`, `link, out`, `link, back` or `interconnect`; a half-duplex link is all `link, out`.
+    pub resource: String,
+    /// In an update.
+    pub busy_seconds: f64,
+    /// Of the predicted update.
+    pub share: f64,
+}
+
+/// An update of so many workers, as predicted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Scaled {
+    /// How many.
+    pub workers: u64,
+    /// Samples in an update: each worker makes as many passes of the same batch.
+    pub global_batch: u64,
+    /// What it takes.
+    pub update_seconds: f64,
+    /// Of all of them.
+    pub samples_per_second: f64,
+    /// The share of as many workers that exchange nothing.
+    pub efficiency: f64,
 }
 
 /// One iteration on three lanes.

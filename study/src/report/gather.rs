@@ -45,6 +45,7 @@ impl Subject<'_> {
             answer: None,
             settings: Vec::new(),
             batches: None,
+            workers: None,
             iteration: Iteration {
                 names: names.list,
                 timelines,

@@ -15,6 +15,7 @@ pub mod policies;
 pub mod reasons;
 pub mod scheduled;
 mod tuned;
+pub mod workers;
 
 pub use data::*;
 pub use tuned::{Tuned, placement_in_words, rule_in_words};

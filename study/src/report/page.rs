@@ -23,9 +23,10 @@ const COMMON: [&str; 5] = [
     include_str!("page/page.js"),
 ];
 /// The scripts of a report.
-const OF_REPORT: [&str; 8] = [
+const OF_REPORT: [&str; 9] = [
     include_str!("page/answer.js"),
     include_str!("page/batches.js"),
+    include_str!("page/workers.js"),
     include_str!("page/timeline.js"),
     include_str!("page/memory.js"),
     include_str!("page/layers.js"),

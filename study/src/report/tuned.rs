@@ -13,6 +13,7 @@ use crate::report::explain::Explanation;
 use crate::report::gather::{Names, Subject};
 use crate::report::policies::paper;
 use crate::report::reasons::percent;
+use crate::report::workers::workers;
 use crate::training::Trained;
 use crate::tuning::{ACCUMULATED, RECOMPUTED, missed, run_missed};
 use plimsoll_ir::config::{Config, Figures, LearningRate, LearningRateRule};
@@ -23,7 +24,7 @@ use plimsoll_ir::trace::{Op, Phase, Trace, TraceKind};
 use plimsoll_ir::tuning::{NoiseScale, Round, Run, Training, Tuning};
 use plimsoll_ir::{Bytes, Document, Seconds};
 use plimsoll_tuner::model::{FittedRate, LinkModel, Model};
-use plimsoll_tuner::rate::caution;
+use plimsoll_tuner::rate::{caution, rate_of_update};
 use plimsoll_tuner::search::{Moved, moved};
 use std::collections::BTreeMap;
 
@@ -105,8 +106,9 @@ impl Tuned {
     pub fn report(&self) -> Result<Report, Error> {
         let Tuned { tuning, profile, .. } = self;
         let mut report = self.iteration().report(self.policies(), self.about());
-        report.answer = Some(self.answer());
+        report.answer = Some(self.answer()?);
         report.batches = Some(self.batches());
+        report.workers = workers(&self.config, tuning);
         let mut names = Names::from(std::mem::take(&mut report.iteration.names));
         // How well curves fit a model says nothing of a device.
         report.fit = if tuning.machine.modelled { None } else { Some(fit(profile, &mut names)?) };
@@ -190,21 +192,22 @@ impl Tuned {
         Some(1.0 - progress("chosen")? / progress(what)?)
     }
 
-    fn answer(&self) -> Answer {
+    fn answer(&self) -> Result<Answer, Error> {
         let Tuned { config, tuning, .. } = self;
-        Answer {
+        let (learning_rate, samples) = rate_of_update(config)?;
+        Ok(Answer {
             keep_your_settings: tuning.keep_your_settings,
             headline: self.headline(),
             why: self.why(),
             placement: self.placement(),
             batch: config.batch,
-            learning_rate: config.learning_rate.rate,
+            learning_rate,
             learning_rate_rule: rule_in_words(&config.learning_rate),
-            learning_rate_caution: caution(&config.learning_rate, config.batch),
+            learning_rate_caution: caution(&config.learning_rate, samples),
             warmup_iterations: config.learning_rate.warmup_iterations,
             settings: tuning.runs.iter().map(|run| self.setting(run)).collect(),
             training: tuning.training.as_ref().map(|training| self.training(training)).unwrap_or_default(),
-        }
+        })
     }
 
     fn setting(&self, run: &Run) -> Setting {

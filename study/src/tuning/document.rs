@@ -102,6 +102,7 @@ pub(crate) fn tuning(
         timeline: best.ran.as_ref().map(|ran| ran.timeline.clone()),
         search: best.plan.log.clone(),
         policies,
+        workers: tuner.workers_update(&best.plan)?,
         training: None,
     })
 }

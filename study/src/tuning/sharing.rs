@@ -5,13 +5,17 @@ use super::Tuner;
 use crate::error::{Error, TuneError};
 use crate::request::ClusterRequest;
 use plimsoll_ir::Seconds;
-use plimsoll_ir::exchange::update::simulate_update;
+use plimsoll_ir::exchange::update::{bound, busy, simulate_update};
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::trace::Trace;
+use plimsoll_ir::tuning::{UpdateOf, WorkersUpdate};
 use plimsoll_tuner::goodput::best_passes;
 use plimsoll_tuner::search::{Planned, Sharing};
+
+/// At least up to so many workers it is predicted how an update scales.
+const SCALES_TO: u64 = 64;
 
 impl Tuner<'_> {
     /// A plan, with what workers exchange beside it, and what samples of its updates are worth.
@@ -45,6 +49,28 @@ impl Tuner<'_> {
         let efficiency = request.efficiency(sharing.iterations * batch);
         let sharing = Sharing { efficiency, ..sharing };
         Ok(Planned { trace, schedule, makespan, log, sharing, carried: false })
+    }
+
+    /// An update of the workers by a plan, beside what it would be without overlap and of other numbers of workers; none of one
+    /// worker alone.
+    pub(super) fn workers_update(&self, plan: &Planned) -> Result<Option<WorkersUpdate>, Error> {
+        let Some(cluster) = &self.request.cluster else { return Ok(None) };
+        let Planned { trace, schedule, sharing, .. } = plan;
+        let exchange = self.workload.exchange(trace.batch, cluster, sharing.passes)?;
+        let seconds = |exchange| simulate_update(trace, schedule, &exchange).seconds;
+        let doubled = (0..u64::BITS).map(|bits| 1 << bits);
+        let most = SCALES_TO.max(2 * cluster.workers);
+        let mut all: Vec<u64> = doubled.take_while(|workers| *workers <= most).collect();
+        if let Err(place) = all.binary_search(&cluster.workers) {
+            all.insert(place, cluster.workers);
+        }
+        let of = |workers| UpdateOf { workers, seconds: seconds(exchange.among(workers)) };
+        Ok(Some(WorkersUpdate {
+            busy: busy(trace, schedule, &exchange),
+            bound_seconds: bound(trace, schedule, &exchange),
+            without_overlap_seconds: seconds(exchange.without_overlap(trace)),
+            scaling: all.into_iter().map(of).collect(),
+        }))
     }
 
     /// An update of so many iterations of workers, each of which takes `makespan` without exchange.

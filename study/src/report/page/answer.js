@@ -23,7 +23,7 @@ function answer() {
     warningsBox(about.warnings),
     facts([
       ["Batch", count(answer.batch), yours && yours.batch !== answer.batch ? `yours: ${count(yours.batch)}` : "samples of one iteration"],
-      ["Learning rate", digits(answer.learning_rate), answer.warmup_iterations ? `reached after ${counted(answer.warmup_iterations, "iteration")}` : "from the first iteration on"],
+      ["Learning rate", digits(answer.learning_rate), learningRateWords(answer)],
       chosen && ["Throughput", `${digits(chosen.samples_per_second ?? answer.batch / chosen.predicted_iteration_seconds)}/s`, throughputWords(chosen, other)],
       chosen && known(chosen.epoch_seconds) && ["Epoch", seconds(chosen.epoch_seconds), other && `${otherWords(other)}: ${seconds(other.epoch_seconds)}`],
       chosen && known(chosen.peak_bytes) && ["Peak of device memory", bytes(chosen.peak_bytes), `budget: ${bytes(about.budget_bytes)}`],
@@ -37,6 +37,11 @@ function answer() {
     settings(answer.settings),
     answer.training.length ? [element("h2", { style: "margin-top:2rem" }, "The training that followed"), pairs(answer.training)] : null,
   );
+}
+
+function learningRateWords(answer) {
+  if (report.workers) return `of an update of ${count(report.workers.global_batch)} samples`;
+  return answer.warmup_iterations ? `reached after ${counted(answer.warmup_iterations, "iteration")}` : "from the first iteration on";
 }
 
 const otherWords = (other) => (other.what === "yours" ? "yours" : `${other.what} at batch ${count(other.batch)}`);

@@ -1,3 +1,3 @@
 // The sections of a report, in their order.
 
-start([answer, batches, iteration, memory, layers, fit, policies, origin]);
+start([answer, batches, workers, iteration, memory, layers, fit, policies, origin]);

@@ -1,0 +1,77 @@
+//! What a report says of the workers that a study was tuned for: their update, which resource it takes, what overlap hides, and
+//! how it scales.
+//!
+//! Efficiency has two readings, and both are given. That of AccUDNN (its Table 2: 7.7 of 8) compares the workers with one worker
+//! that trains by the user's own setting, and counts what the larger batch gains, too. The other compares them with as many
+//! workers of the same batch that exchange nothing.
+
+use super::data::{ResourceShare, Scaled, Single, Workers};
+use plimsoll_ir::config::{Cluster, Config};
+use plimsoll_ir::exchange::update::Busy;
+use plimsoll_ir::tuning::{Tuning, WorkersUpdate};
+
+/// One worker alone, with which all are compared: the user's own setting, or what is nearest to it.
+const SINGLES: [&str; 2] = ["yours", "keeping everything"];
+
+/// The workers of a study; none where it was tuned for one alone, or by an older version.
+pub fn workers(config: &Config, tuning: &Tuning) -> Option<Workers> {
+    let Cluster { workers, interconnect, nccl, global_batch, passes, exchange_seconds, update_seconds } =
+        config.cluster?;
+    let WorkersUpdate { busy, bound_seconds, without_overlap_seconds, scaling } = tuning.workers.as_ref()?;
+    let predicted = scaling.iter().find(|of| of.workers == workers)?.seconds;
+    let samples_per_second = global_batch as f64 / update_seconds.0;
+    let one = scaling.first().filter(|of| of.workers == 1)?;
+    let alone = (passes * config.batch) as f64 / one.seconds.0;
+    let scaled = scaling.iter().map(|of| {
+        // Here some workers may make a pass less.
+        let is_this = of.workers == workers;
+        let samples = if is_this { global_batch } else { of.workers * passes * config.batch };
+        let samples_per_second = samples as f64 / of.seconds.0;
+        Scaled {
+            workers: of.workers,
+            global_batch: samples,
+            update_seconds: of.seconds.0,
+            samples_per_second,
+            efficiency: samples_per_second / (of.workers as f64 * alone),
+        }
+    });
+    let Busy { compute, out, back, wire } = *busy;
+    let resources = [("compute", compute), ("link, out", out), ("link, back", back), ("interconnect", wire)];
+    let share = |(resource, seconds): (&str, plimsoll_ir::Seconds)| ResourceShare {
+        resource: resource.to_owned(),
+        busy_seconds: seconds.0,
+        share: seconds / predicted,
+    };
+    let exchange = *without_overlap_seconds - one.seconds;
+    let hidden = *without_overlap_seconds - predicted;
+    Some(Workers {
+        workers,
+        interconnect: interconnect.to_string(),
+        nccl,
+        global_batch,
+        passes,
+        update_seconds: update_seconds.0,
+        exchange_seconds: exchange_seconds.0,
+        predicted_update_seconds: predicted.0,
+        without_overlap_seconds: without_overlap_seconds.0,
+        hidden: (exchange.0 > 0.0).then(|| (hidden / exchange).max(0.0)),
+        bound_seconds: bound_seconds.0,
+        samples_per_second,
+        single: SINGLES.iter().find_map(|what| single(tuning, what, samples_per_second)),
+        resources: resources.map(share).into(),
+        scaling: scaled.collect(),
+    })
+}
+
+/// One worker alone that trains in a way that was run, or is modelled.
+fn single(tuning: &Tuning, what: &str, together: f64) -> Option<Single> {
+    let run = tuning.runs.iter().find(|run| run.what == what)?;
+    let known = if tuning.machine.modelled { run.predicted } else { run.measured }?;
+    let samples_per_second = run.batch as f64 / (known.iteration_seconds + known.between_seconds).0;
+    Some(Single {
+        what: what.to_owned(),
+        batch: run.batch,
+        samples_per_second,
+        times: together / samples_per_second,
+    })
+}
