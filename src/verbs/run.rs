@@ -109,7 +109,22 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
         MemorySnapshot::new(&trace, &schedule, measured).write(path)?;
         tracing::info!("{} opens in pytorch.org/memory_viz", path.display());
     }
-    Ok(vec![table(&task, &config, &trained)])
+    let predicted = predicted(&config, &trained, world.is_some());
+    Ok(vec![table(&task, &config, &trained, predicted)])
+}
+
+/// What is predicted of an iteration of a training; none where it is of other workers than the study was tuned for, or where
+/// threads take the place of the network between these.
+fn predicted(config: &Config, trained: &Trained, are_processes: bool) -> Option<Seconds> {
+    if is_as_predicted(config, trained) {
+        return Some(config.predicted.iteration_seconds);
+    }
+    let cluster = config.cluster.filter(|_| are_processes && trained.drawn.is_none())?;
+    let is_tuned_for =
+        (trained.workers as u64, trained.global_batch) == (cluster.workers, cluster.global_batch);
+    // What passes between the iterations is measured apart.
+    let known = config.measured.unwrap_or(config.predicted);
+    is_tuned_for.then(|| cluster.update_seconds - known.between_seconds * cluster.passes as f64)
 }
 
 /// Whether the iterations of a training are what was predicted: those of one batch, for all draws, with the update on the
@@ -228,14 +243,12 @@ fn of_process(first: u32) -> Result<u32, Failure> {
     if number == 0 { Ok(first) } else { Ok(gpu_of_worker(first, number)?) }
 }
 
-fn table(task: &NetworkWorkload, config: &Config, trained: &Trained) -> Table {
+fn table(task: &NetworkWorkload, config: &Config, trained: &Trained, predicted: Option<Seconds>) -> Table {
     let epoch = |iteration: Seconds, between: Seconds| {
         Seconds((iteration + between).0 * task.samples() as f64 / trained.global_batch as f64)
     };
     let measured = trained.iterations > trained.resumed_at;
     let only_measured = |seconds: Seconds| if measured { seconds.into() } else { Cell::None };
-    let as_predicted = is_as_predicted(config, trained);
-    let predicted = if as_predicted { config.predicted.iteration_seconds.into() } else { Cell::None };
     let mut facts: Facts = vec![
         ("network", "network", config.network.in_words().into()),
         ("precision", "precision", precision_of(config).into()),
@@ -253,7 +266,7 @@ fn table(task: &NetworkWorkload, config: &Config, trained: &Trained) -> Table {
     ]);
     facts.extend(trained.drawn.map(|drawn| ("drawn", "of them by a plan of their draw", drawn.into())));
     facts.extend([
-        ("predicted_iteration_seconds", "iteration, predicted", predicted),
+        ("predicted_iteration_seconds", "iteration, predicted", predicted.into()),
         ("iteration_seconds", "iteration, measured", only_measured(trained.iteration)),
         ("epoch_seconds", "epoch, measured", only_measured(epoch(trained.iteration, trained.between))),
         ("peak_bytes", "peak", trained.peak.into()),

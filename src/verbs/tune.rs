@@ -158,6 +158,12 @@ pub fn cluster(config: &Config, tuning: Option<&Tuning>) -> Option<Table> {
                 ("passes", "passes of a worker", passes.into()),
                 ("exchange_seconds", "exchange adds, predicted", exchange_seconds.into()),
                 ("update_seconds", "update", update_seconds.into()),
+                // An interconnect is as it was given; what the model states is of the passes.
+                (
+                    "relative_error",
+                    "stated error of its passes",
+                    Cell::Share(config.predicted.relative_error),
+                ),
             ])
             .chain(simulated.into_iter().flatten())
             .chain([
