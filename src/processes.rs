@@ -6,6 +6,7 @@
 //!
 //! What it deliberately does not do: decide whether a training can go on. The job does.
 
+use crate::args::Verb;
 use crate::failure::{Exit, Failure};
 use plimsoll_runtime::group::mpi::{Launched, MpiError, World, launched};
 use plimsoll_runtime::{GroupError, RuntimeError};
@@ -25,6 +26,36 @@ static SHARES: OnceLock<()> = OnceLock::new();
 /// How this process was started, where it is one of several.
 pub fn several() -> Option<Launched> {
     launched().filter(|launched| launched.workers > 1)
+}
+
+/// How long the other processes that are refused leave worker 0 to say so: launchers end all when the first one fails.
+const SPEAKING: Duration = Duration::from_secs(1);
+
+/// Why a launcher does not start this command; none where it is no launcher's, or is the only process. Each of several would
+/// measure, write and print the same.
+pub fn refused(verb: &Verb) -> Option<Failure> {
+    // These print a page about the program itself, or are made for it.
+    let is_made_for_it = matches!(verb, Verb::Run(_) | Verb::Doctor(_) | Verb::Completions(_) | Verb::Man(_));
+    let Launched { launcher, workers, .. } = several().filter(|_| !is_made_for_it)?;
+    let name = verb.name();
+    Some(
+        Failure::usage(format_args!(
+            "{launcher} has started {workers} processes of `plimsoll {name}`, which is one process"
+        ))
+        .help(format_args!(
+            "run `plimsoll {name}` once, without the launcher; what was tuned is trained by `mpirun -n {workers} plimsoll run \
+             STUDY`"
+        )),
+    )
+}
+
+/// Whether this process says that it was refused: worker 0 does, for all.
+pub fn says_refused() -> bool {
+    let speaks = !is_spoken_for();
+    if !speaks {
+        std::thread::sleep(SPEAKING);
+    }
+    speaks
 }
 
 /// Joins the others, where there are some.

@@ -41,6 +41,7 @@ pub fn run(line: Vec<OsString>) -> u8 {
 /// The Python script that a line asks for; none where it asks for something else, or wrongly, which [`run`] says.
 pub fn script(line: &[OsString]) -> Option<Script> {
     match settings::read(line).ok()?.cli {
+        cli if processes::refused(&cli.verb).is_some() => None,
         Cli { verb: Verb::Auto(args), format, quiet, .. } => {
             Script::asked(&args, format, quiet).ok().flatten()
         }
@@ -61,6 +62,13 @@ fn execute(line: &[OsString]) -> u8 {
         }
     };
     let cli = &settings.cli;
+    if let Some(failure) = processes::refused(&cli.verb) {
+        return if processes::says_refused() {
+            end(cli.message_format, &failure)
+        } else {
+            failure.exit as u8
+        };
+    }
     let spoken_for = is_spoken_for(&cli.verb);
     progress::start(cli.message_format, cli.quiet || spoken_for, cli.verbose);
     let exit = match verb(cli) {

@@ -147,6 +147,27 @@ fn workers_that_do_not_belong_together_are_told_once() {
     }
 }
 
+#[test]
+fn what_is_one_process_is_not_started_by_a_launcher() {
+    for (launcher, _) in launchers() {
+        let folder = study();
+        let modelled = "tune --network mlp --device v100 --study other";
+        for line in [modelled, "auto --study other", "export study --to torchrun", "report study"] {
+            let verb = line.split(' ').next().expect("a name");
+            let output = mpirun(launcher, folder.path(), &[(2, line)]).output().expect("it starts");
+            let started =
+                format!("mpirun has started 2 processes of `plimsoll {verb}`, which is one process");
+            let instead = format!("run `plimsoll {verb}` once, without the launcher");
+            ended(&output, 2, &[&started, &instead, "`mpirun -n 2 plimsoll run STUDY`"]);
+            assert!(output.stdout.is_empty(), "{launcher}: {}", String::from_utf8_lossy(&output.stdout));
+        }
+        assert!(!folder.path().join("other").exists());
+        // One process is no group.
+        let output = mpirun(launcher, folder.path(), &[(1, modelled)]).output().expect("it starts");
+        ended(&output, 0, &[]);
+    }
+}
+
 /// A launcher that says 4 where the library says 1.
 #[test]
 fn a_library_that_is_not_the_launchers_is_told() {
