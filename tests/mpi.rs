@@ -128,10 +128,30 @@ fn processes_leave_the_file_of_threads() {
     }
 }
 
+/// The same study, tuned for another precision.
+fn study_in_bf16() -> tempfile::TempDir {
+    let folder = by_hand("mlp --precision bf16", "100%", |config| {
+        config["network"]["name"] = "mlp".into();
+        config["precision"] = "bf16".into();
+        config["learning_rate"] = serde_json::json!({"rate": 0.01, "rule": "linear", "base_batch": 256, "base_rate": 0.04,
+            "warmup_iterations": 0});
+    });
+    // A trace that is printed has the precision in its name; one that is trained has not.
+    let path = folder.path().join("study/chosen.schedule.json");
+    let schedule = fs::read_to_string(&path).expect("it was planned").replace("-10-bf16", "-10");
+    fs::write(path, schedule).expect("it can be written");
+    folder
+}
+
 #[test]
 fn workers_that_do_not_belong_together_are_told_once() {
     for (launcher, _) in launchers() {
         let folder = study();
+        let other = study_in_bf16();
+        let in_bf16 = format!("run {} --epochs 1", other.path().join("study").display());
+        let programs = [(1, "run study --epochs 1"), (1, &*in_bf16)];
+        let output = mpirun(launcher, folder.path(), &programs).output().expect("it starts");
+        ended(&output, 2, &["error: worker 1 has another precision than worker 0: bf16, not f32"]);
         let programs = [(1, "run study --epochs 1"), (1, "run study --epochs 1 --seed 2")];
         let output = mpirun(launcher, folder.path(), &programs).output().expect("it starts");
         ended(&output, 2, &["error: worker 1 has another seed than worker 0: 2, not 1"]);

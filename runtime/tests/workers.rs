@@ -1,14 +1,15 @@
 //! Workers: an update is the same bits however its virtual workers are split, and whatever ends one worker ends all.
 
 use crate::support::{
-    advance, everything, keep, naive, plan, plan_by, trainer, training, training_with, zoo,
+    advance, everything, keep, naive, plan, plan_by, trainer, training, training_in, training_with, zoo,
 };
 use plimsoll_ir::check::check as check_schedule;
 use plimsoll_ir::network::{Network, Shape};
 use plimsoll_ir::philox::philox4x32;
+use plimsoll_ir::program::Program;
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, BytesPerSecond, Momenta, Optimizer, Seconds, UpdateRule};
+use plimsoll_ir::{Bytes, BytesPerSecond, Float, Momenta, Optimizer, Seconds, UpdateRule};
 use plimsoll_runtime::data::{Dataset, Input, epoch_order, synthetic};
 use plimsoll_runtime::group::{Group, GroupError, GroupFacts, Make, Piece, TreeSum, alone, threads};
 use plimsoll_runtime::noise::GradientNorms;
@@ -49,16 +50,27 @@ pub fn worker_with(
     group: Box<dyn Group>,
 ) -> Result<Trainer, RuntimeError> {
     let program = training_with(momenta, plan.update.optimizer(), network, plan.batch);
+    worker_of(&program, plan, scheduler, group)
+}
+
+/// The same of a program, whose feature maps say in what the device computes.
+fn worker_of(
+    program: &Program,
+    plan: TrainingPlan,
+    scheduler: Scheduler,
+    group: Box<dyn Group>,
+) -> Result<Trainer, RuntimeError> {
     let schedule = scheduler(&program.trace);
     check_schedule(&program.trace, &schedule).expect("a valid schedule");
     let feeds = group.facts().rank.is_multiple_of(2);
-    let options = CpuOptions { poison: !feeds, delays: Some(3), ..CpuOptions::default() };
-    let layout = MemoryLayout::of(&program, &schedule);
-    let layout = if feeds { layout.feeding(&program) } else { layout };
+    let feature_maps = program.feature_maps;
+    let options = CpuOptions { poison: !feeds, delays: Some(3), feature_maps, ..CpuOptions::default() };
+    let layout = MemoryLayout::of(program, &schedule);
+    let layout = if feeds { layout.feeding(program) } else { layout };
     let mut executor = Executor::new(Box::new(Cpu::new(options)), layout)?;
     // One worker sums all at once, several in many parts; one whose sums fail, too.
     let part = if group.facts().engine == "alone" { Bytes(1 << 40) } else { Bytes(1 << 10) };
-    let loaded = executor.load_apart(&program, &schedule, part)?;
+    let loaded = executor.load_apart(program, &schedule, part)?;
     Trainer::sharing(executor, loaded, None, plan, group)
 }
 
@@ -401,12 +413,22 @@ fn ends(
     plan_of: impl Fn(usize) -> TrainingPlan + Sync,
     work: impl Fn(usize, Trainer) -> Result<(), RuntimeError> + Sync,
 ) -> Vec<Result<(), RuntimeError>> {
-    let (network, plan_of, work) = (&everything(), &plan_of, &work);
+    let (network, plan_of) = (&everything(), &plan_of);
+    ends_of(workers, |rank, group| worker(network, plan_of(rank), &keep, group), work)
+}
+
+/// The same of workers that are made so.
+fn ends_of(
+    workers: usize,
+    worker: impl Fn(usize, Box<dyn Group>) -> Result<Trainer, RuntimeError> + Sync,
+    work: impl Fn(usize, Trainer) -> Result<(), RuntimeError> + Sync,
+) -> Vec<Result<(), RuntimeError>> {
+    let (worker, work) = (&worker, &work);
     std::thread::scope(|scope| {
         let begin = |group: Box<dyn Group>| {
             scope.spawn(move || {
                 let rank = group.facts().rank;
-                work(rank, worker(network, plan_of(rank), &keep, group)?)
+                work(rank, worker(rank, group)?)
             })
         };
         let all: Vec<_> = threads(workers).into_iter().map(begin).collect();
@@ -447,6 +469,26 @@ fn workers_that_train_something_else_are_named_before_the_first_update() {
         let words = ended.expect_err("they differ").to_string();
         assert!(words.starts_with("worker 1 has another checksum of its data than worker 0"), "{words}");
     }
+}
+
+/// Nothing is trained, and all workers say so.
+fn all_say(worker: impl Fn(usize, Box<dyn Group>) -> Result<Trainer, RuntimeError> + Sync, expected: &str) {
+    let train = |_, mut trainer: Trainer| {
+        trainer.train(&*images(), 3, &mut |_| panic!("nothing is trained"), &|| false).map(|_| ())
+    };
+    for ended in ends_of(2, worker, train) {
+        assert_eq!(ended.expect_err("they differ").to_string(), expected);
+    }
+}
+
+#[test]
+fn workers_of_another_precision_are_named_before_the_first_update() {
+    let network = everything();
+    let in_bf16 = |rank, group| {
+        let feature_maps = if rank == 1 { Float::Bf16 } else { Float::F32 };
+        worker_of(&training_in(feature_maps, &network, BATCH), of(&network, 4), &keep, group)
+    };
+    all_say(in_bf16, "worker 1 has another precision than worker 0: bf16, not f32");
 }
 
 #[test]

@@ -11,8 +11,8 @@ use crate::error::RuntimeError;
 use crate::group::GroupError;
 use crate::state::saved_name;
 use crate::training_plan::TrainingPlan;
-use plimsoll_ir::Momenta;
 use plimsoll_ir::checksum::Summing;
+use plimsoll_ir::{Momenta, Precision};
 use serde::{Deserialize, Serialize};
 
 /// What a worker trains, and with which program.
@@ -23,6 +23,8 @@ struct Training {
     data: DataName,
     /// Of some samples and their labels.
     samples: String,
+    /// In what its device multiplies, and stores feature maps.
+    precision: Precision,
     /// Where what the optimizer keeps is.
     momenta: Momenta,
     /// Whether the workers' devices sum by themselves.
@@ -47,6 +49,7 @@ impl Training {
             ("checksum of its data", self.samples.clone(), other.samples.clone()),
             ("way of summing", self.summing().to_owned(), other.summing().to_owned()),
             ("order of sums", shown(&self.order_of_sums), shown(&other.order_of_sums)),
+            ("precision", self.precision.to_string(), other.precision.to_string()),
             ("place of the momenta", self.momenta.to_string(), other.momenta.to_string()),
         ];
         self.plan.differs(&other.plan).or_else(|| all.into_iter().find(|(_, here, there)| here != there))
@@ -76,6 +79,7 @@ impl Trainer {
             data: DataName { name: data.name().to_owned(), samples: data.len() as u64 },
             samples: checksum(data)?,
             on_devices: share.on_devices,
+            precision: self.executor.device().facts().precision,
             order_of_sums: share.on_devices.then(|| share.order_of_sums()),
             momenta: if share.owner.is_some() { Momenta::Sharded } else { Momenta::Device },
         };
