@@ -2,7 +2,13 @@
 
 use crate::report::fits_the_schema;
 use crate::study_folder::{by_hand, check, command, state, table};
+use plimsoll::ir::{Optimizer, UpdateRule};
 use plimsoll::runtime::Checkpoint;
+use plimsoll::runtime::group::threads;
+use plimsoll::study::data::DataSource;
+use plimsoll::study::device::cpu_options;
+use plimsoll::study::request::{DecayShape, NetworkRequest, TrainRequest, Workers};
+use plimsoll::study::{NetworkWorkload, Setup, Study, version};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -42,6 +48,44 @@ fn a_training_is_the_same_file_on_any_number_of_workers() {
     noise.iter().for_each(|noise| assert_eq!(*noise, noise_of_one));
     let accuracy = table(all[0].path(), line)["test_accuracy"].clone();
     assert!(accuracy.as_f64().expect("a share") > 0.3, "{accuracy}");
+}
+
+/// Worker 0 is of another commit, which says more of a training than this one can read.
+#[test]
+fn workers_compare_the_version_with_its_commit() {
+    let folder = study();
+    let (study, _, config, schedule) = Study::choice_of(&folder.path().join("study")).expect("it is whole");
+    let setup = Setup::Cpu(cpu_options(Some(1), None));
+    let task = NetworkWorkload::new(&NetworkRequest::zoo("mlp"), &DataSource::Digits, setup).expect("a task");
+    let request = TrainRequest {
+        epochs: 1,
+        decay: DecayShape::Constant,
+        update: UpdateRule::usual(Optimizer::Sgd),
+        weights: None,
+        seed: 1,
+        save_every: None,
+        per_draw: false,
+        fresh: false,
+        workers: Workers { count: 2, global_batch: None },
+        timed: false,
+    };
+    let [mut first, second] = <[_; 2]>::try_from(threads(2)).ok().expect("two workers");
+    let worker_0 = std::thread::spawn(move || {
+        // Two virtual workers, 11 updates in an epoch, a rate, and no warm-up.
+        let numbers = [2, 11, 0.01f64.to_bits(), 0];
+        let mut update = numbers.iter().flat_map(|n| [*n as u32, (*n >> 32) as u32]).collect();
+        first.broadcast(&mut update).expect("the other is there");
+        let training = br#"{"version":"1.0.0 (another)","more":0}  "#;
+        let words = training.chunks(4).map(|four| u32::from_le_bytes(four.try_into().expect("four bytes")));
+        let mut words = [training.len() as u32].into_iter().chain(words).collect();
+        first.broadcast(&mut words).expect("the other is there");
+        first.agree(&[]).expect("the other is there");
+    });
+    let ended = study.work(&task, (&config, &schedule), &request, second);
+    worker_0.join().expect("no panic");
+    let expected = format!("another version of Plimsoll than worker 0: {}, not 1.0.0 (another)", version());
+    let said = ended.expect_err("they differ").to_string();
+    assert!(said.contains(&expected), "`{expected}` in: {said}");
 }
 
 #[test]

@@ -142,6 +142,8 @@ pub struct Trainer {
     train: Loaded,
     evaluate: Option<Loaded>,
     plan: TrainingPlan,
+    /// Of the program, as workers compare it.
+    version: String,
     /// Where iterations of single draws come from, and the one that runs; none in most trainings.
     per_draw: Option<PerDraw>,
     drawn: Option<Loaded>,
@@ -269,6 +271,7 @@ impl Trainer {
             train,
             evaluate,
             plan,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
             share,
             per_draw: None,
             drawn: None,

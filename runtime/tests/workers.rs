@@ -492,6 +492,19 @@ fn workers_of_another_precision_are_named_before_the_first_update() {
 }
 
 #[test]
+fn workers_of_another_commit_are_named_whatever_else_differs() {
+    let network = everything();
+    let built = |rank, group| {
+        let rate = LearningRateSchedule::constant(0.05 * (1 + rank) as f64);
+        let trainer = worker(&network, TrainingPlan { rate, ..of(&network, 4) }, &keep, group)?;
+        Ok(trainer.built_as(format!("1.0.0 (commit {rank})")))
+    };
+    let expected =
+        "worker 1 has another version of Plimsoll than worker 0: 1.0.0 (commit 1), not 1.0.0 (commit 0)";
+    all_say(built, expected);
+}
+
+#[test]
 fn whatever_ends_one_worker_ends_all() {
     let network = everything();
     let too_fast = LearningRateSchedule::constant(1e30);

@@ -13,6 +13,7 @@ use crate::error::{Error, Stopped, TrainError};
 use crate::folder::Study;
 use crate::network_workload::{NetworkWorkload, median};
 use crate::request::{DecayShape, TrainRequest};
+use crate::version;
 use crate::watch::{Event, Notice, Watch};
 use plimsoll_ir::check::check;
 use plimsoll_ir::config::Config;
@@ -135,7 +136,9 @@ fn set_up(
             let piece = if nccl { NCCL_PIECE_BYTES } else { PIECE_BYTES };
             let (executor, loaded) = task.executor_apart(device, programs, piece)?;
             let [train, rest @ ..] = loaded.as_slice() else { unreachable!("a program was loaded") };
-            Ok(Trainer::sharing(executor, train.clone(), rest.first().cloned(), plan.clone(), group)?)
+            let (train, evaluate) = (train.clone(), rest.first().cloned());
+            let trainer = Trainer::sharing(executor, train, evaluate, plan.clone(), group)?;
+            Ok(trainer.built_as(version()))
         };
         return (0..).zip(groups).map(trainer).collect();
     }

@@ -15,6 +15,15 @@ use plimsoll_ir::checksum::Summing;
 use plimsoll_ir::{Momenta, Precision};
 use serde::{Deserialize, Serialize};
 
+/// What differs where workers are of different commits.
+const OTHER_VERSION: &str = "version of Plimsoll";
+
+/// What of [`Training`] every version can read of every other.
+#[derive(Deserialize)]
+struct Built {
+    version: String,
+}
+
 /// What a worker trains, and with which program.
 #[derive(Serialize, Deserialize)]
 struct Training {
@@ -44,7 +53,6 @@ impl Training {
         let shown = |order: &Option<String>| order.clone().unwrap_or_else(|| "none".to_owned());
         let name = |data: &DataName| format!("{} ({} samples)", data.name, data.samples);
         let all = [
-            ("version of Plimsoll", self.version.clone(), other.version.clone()),
             ("data set", name(&self.data), name(&other.data)),
             ("checksum of its data", self.samples.clone(), other.samples.clone()),
             ("way of summing", self.summing().to_owned(), other.summing().to_owned()),
@@ -52,7 +60,11 @@ impl Training {
             ("precision", self.precision.to_string(), other.precision.to_string()),
             ("place of the momenta", self.momenta.to_string(), other.momenta.to_string()),
         ];
-        self.plan.differs(&other.plan).or_else(|| all.into_iter().find(|(_, here, there)| here != there))
+        // What else differs may follow from the version.
+        let version = (OTHER_VERSION, self.version.clone(), other.version.clone());
+        let version = Some(version).filter(|(_, here, there)| here != there);
+        let plan = || self.plan.differs(&other.plan);
+        version.or_else(plan).or_else(|| all.into_iter().find(|(_, here, there)| here != there))
     }
 }
 
@@ -60,6 +72,12 @@ impl Training {
 const COMPARED: usize = 16;
 
 impl Trainer {
+    /// Names the version of the program, with its commit where it knows that. Workers of one training have the same; without
+    /// this, it is that of this crate.
+    pub fn built_as(self, version: String) -> Trainer {
+        Trainer { version, ..self }
+    }
+
     /// Makes sure that all workers train the same, and gives all of them worker 0's state; nothing where they have met.
     pub(super) fn meet(&mut self, share: &mut Share, data: &dyn Dataset) -> Result<(), RuntimeError> {
         if share.met {
@@ -74,7 +92,7 @@ impl Trainer {
 
     fn compare(&self, share: &mut Share, data: &dyn Dataset) -> Result<(), RuntimeError> {
         let mine = Training {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: self.version.clone(),
             plan: self.plan.clone(),
             data: DataName { name: data.name().to_owned(), samples: data.len() as u64 },
             samples: checksum(data)?,
@@ -89,7 +107,12 @@ impl Trainer {
         let first = unpacked(&words);
         let difference = match serde_json::from_str::<Training>(&first) {
             Ok(first) => first.differs(&mine).map(|(what, first, there)| [what.to_owned(), first, there]),
-            Err(_) => Some(["kind of training".to_owned(), first, text]),
+            Err(_) => Some(match serde_json::from_str::<Built>(&first) {
+                Ok(Built { version }) if version != mine.version => {
+                    [OTHER_VERSION.to_owned(), version, mine.version]
+                }
+                _ => ["kind of training".to_owned(), first, text],
+            }),
         };
         let told = serde_json::to_string(&difference).expect("texts can be written");
         for (rank, said) in share.group.agree(&packed(&told))?.iter().enumerate() {
