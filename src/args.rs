@@ -669,10 +669,11 @@ pub struct ExportArgs {
     /// The tool
     #[arg(long, value_name = "TOOL", value_enum)]
     pub to: ToolArg,
-    /// Workers that train together, each on a device of its own
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
-    pub workers: u64,
-    /// Samples in an update, of all workers together; by default about one tuned batch of each. More are accumulated
+    /// Workers that train together, each on a device of its own; by default those that were tuned for, else 1
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub workers: Option<u64>,
+    /// Samples in an update, of all workers together; by default those that were tuned for with --workers, else about one tuned
+    /// batch of each. More are accumulated
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub global_batch: Option<u64>,
     /// Passes over the data that will be trained; the warm-up of an update of more than one batch takes at most a tenth of them

@@ -1,10 +1,10 @@
 //! Exports: the numbers are those of the config or follow from its rule, and each tool can read its lines.
 
 use plimsoll::failure::Failure;
-use plimsoll::ir::Document;
-use plimsoll::ir::config::Config;
+use plimsoll::ir::config::{Cluster, Config};
 use plimsoll::ir::schedule::Schedule;
 use plimsoll::ir::trace::Trace;
+use plimsoll::ir::{Document, Seconds};
 use plimsoll::networks::{LowerOptions, build, lower, usual};
 use plimsoll::study::error::ExportError;
 use plimsoll::study::export::modules::{Modules, Wrapper};
@@ -26,7 +26,7 @@ fn schedule() -> Schedule {
 }
 
 const WANTED: Wanted = Wanted {
-    workers: 1,
+    workers: None,
     global: None,
     epochs: 20,
     decay: DecayShape::Constant,
@@ -44,7 +44,7 @@ fn made(wanted: &Wanted) -> Result<Export, ExportError> {
 
 /// The plan's own batch.
 fn export(workers: u64, global: Option<u64>) -> Export {
-    made(&Wanted { workers, global, as_planned: true, ..WANTED }).expect("it divides")
+    made(&Wanted { workers: Some(workers), global, as_planned: true, ..WANTED }).expect("it divides")
 }
 
 fn refused(wanted: &Wanted) -> String {
@@ -55,7 +55,8 @@ fn refused(wanted: &Wanted) -> String {
 #[test]
 fn what_is_exported_keeps_everything_and_accumulates_to_the_same_update() {
     let shares = |workers, global| {
-        let export = made(&Wanted { workers, global, ..WANTED }).expect("it can be shared out");
+        let export =
+            made(&Wanted { workers: Some(workers), global, ..WANTED }).expect("it can be shared out");
         assert!(export.batch <= 73, "{export:?}");
         (export.batch, export.accumulation, export.global())
     };
@@ -73,7 +74,7 @@ fn what_is_exported_keeps_everything_and_accumulates_to_the_same_update() {
     let said = refused(&odd);
     assert!(said.contains("149 samples, which cannot be shared out evenly in batches of 25 to 73"), "{said}");
     assert!(said.contains("the nearest that are: 147 and 150;"), "{said}");
-    let said = refused(&Wanted { workers: 8, global: Some(100), ..WANTED });
+    let said = refused(&Wanted { workers: Some(8), global: Some(100), ..WANTED });
     assert!(said.contains("100 is no multiple of 8 workers") && said.contains("96 and 104"), "{said}");
 
     // No search for a divisor of what is more than the data anyway.
@@ -83,6 +84,42 @@ fn what_is_exported_keeps_everything_and_accumulates_to_the_same_update() {
     let none = Config { keeps_all: None, ..config() };
     let failure = Export::new(&none, &schedule(), &WANTED).expect_err("no batch is known to fit");
     assert!(Failure::from(failure).help.expect("what to do").contains("--as-planned"));
+}
+
+#[test]
+fn the_cluster_that_was_tuned_for_is_exported_unless_another_is_asked_for() {
+    let cluster = Cluster {
+        workers: 2,
+        interconnect: "1Gbit/s,30us".parse().expect("a network"),
+        nccl: false,
+        global_batch: 192,
+        passes: 3,
+        exchange_seconds: Seconds(0.02),
+        update_seconds: Seconds(0.3),
+    };
+    // Everything is kept up to 73 samples, and 32 were tuned.
+    let config = Config { cluster: Some(cluster), batch: 32, ..config() };
+    let made = |wanted: Wanted| {
+        let mut export = Export::new(&config, &schedule(), &wanted).expect("it can be shared out");
+        export.tell(&config, &schedule(), "studies/a/chosen.config.json");
+        export
+    };
+    let numbers = |workers, global, as_planned| {
+        let export = made(Wanted { workers, global, as_planned, ..WANTED });
+        (export.workers, export.batch, export.accumulation, export.rate)
+    };
+    for as_planned in [false, true] {
+        assert_eq!(numbers(None, None, as_planned), (2, 32, 3, 0.3));
+        assert_eq!(numbers(Some(1), None, as_planned), (1, 32, 6, 0.3));
+        assert_eq!(numbers(Some(3), None, as_planned), (3, 32, 2, 0.3));
+        assert_eq!(numbers(None, Some(128), true), (2, 32, 2, 0.2));
+        // As in `run`, where there are more workers than batches.
+        assert_eq!(numbers(Some(8), None, as_planned), (8, 32, 1, 0.4));
+    }
+    assert_eq!(numbers(None, Some(128), false), (2, 64, 1, 0.2));
+    let lines = made(WANTED).lines(Tool::Torchrun).expect("any");
+    let told = "Tuned for 2 workers with 1Gbit/s,30us between them, and 192 samples in an update.";
+    assert!(lines.contains("--nproc-per-node=2 ") && lines.contains(told), "{lines}");
 }
 
 #[test]
@@ -119,8 +156,9 @@ fn no_name_begins_a_line_of_its_own() {
 
 #[test]
 fn what_does_not_divide_is_refused_with_the_nearest_that_do() {
-    let refused =
-        |workers, global| refused(&Wanted { workers, global: Some(global), as_planned: true, ..WANTED });
+    let refused = |workers, global| {
+        refused(&Wanted { workers: Some(workers), global: Some(global), as_planned: true, ..WANTED })
+    };
     let said = refused(2, 1000);
     assert!(
         said.contains("1000 is no multiple of 192: 2 workers with 96") && said.contains("960 and 1152"),

@@ -336,7 +336,7 @@ impl ExportArgs {
     /// An option of those that say how a training elsewhere is to go, where one is given that is not the default.
     pub fn setting(&self) -> Option<&'static str> {
         let settings = [
-            ("--workers", self.workers != 1),
+            ("--workers", self.workers.is_some()),
             ("--global-batch", self.global_batch.is_some()),
             ("--epochs", self.epochs != EXPORTED_EPOCHS),
             ("--decay", self.decay != DecayArg::default()),

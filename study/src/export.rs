@@ -15,7 +15,7 @@ use crate::error::ExportError;
 use crate::measure::may_be_off;
 use crate::request::DecayShape;
 use crate::words::visible;
-use plimsoll_ir::config::{Config, Figures, LearningRate};
+use plimsoll_ir::config::{Cluster, Config, Figures, LearningRate};
 use plimsoll_ir::schedule::{Command, Schedule};
 use plimsoll_ir::{Momenta, UpdateRule};
 use plimsoll_tuner::rate::{caution, learning_rate, warmup_iterations};
@@ -68,9 +68,10 @@ impl From<plimsoll_ir::Optimizer> for Optimizer {
 /// What a training elsewhere is to be.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// Workers, each with a device of its own.
-    pub workers: u64,
-    /// Samples in an update, of all workers together; by default about one batch of the config's for each.
+    /// Workers, each with a device of its own; by default those that the config was tuned for, else one.
+    pub workers: Option<u64>,
+    /// Samples in an update, of all workers together; by default those that the config was tuned for, where each worker has a
+    /// batch of them, else about one batch of the config's for each.
     pub global: Option<u64>,
     /// Passes over the data.
     pub epochs: u64,
@@ -143,14 +144,19 @@ struct Shares {
 impl Export {
     /// Of a config and its schedule. By default a worker's batch is the largest that keeps everything on the device and
     /// shares an update out evenly, since no other tool swaps and recomputes as the plan does; as many batches are
-    /// accumulated as the update needs. Rate and warm-up are those that the config's rule gives for so many samples. Fails
-    /// where the workers cannot share the samples out, or where no batch is known to fit.
+    /// accumulated as the update needs. No batch is larger than the tuned one, unless an update is asked for. Rate and warm-up
+    /// are those that the config's rule gives for so many samples. Fails where the workers cannot share the samples out, or
+    /// where no batch is known to fit.
     pub fn new(config: &Config, schedule: &Schedule, wanted: &Wanted) -> Result<Export, ExportError> {
-        let Wanted { workers, global, epochs, decay, optimizer, momentum, weight_decay, as_planned } =
-            *wanted;
+        let Wanted { epochs, decay, optimizer, momentum, weight_decay, as_planned, .. } = *wanted;
+        let tuned = config.cluster;
+        let workers = wanted.workers.or(tuned.map(|cluster| cluster.workers)).unwrap_or(1);
         if config.batch.checked_mul(workers).is_none_or(|samples| samples == 0) {
             return Err(ExportError::Workers(workers));
         }
+        // As in `run`: a tuned update is kept on other workers, too, where each has a batch of it.
+        let tuned = tuned.map(|cluster| cluster.global_batch);
+        let global = wanted.global.or(tuned.filter(|global| global / config.batch >= workers));
         let optimizer = optimizer.unwrap_or(config.optimizer.into());
         if momentum.is_some() && optimizer != Optimizer::Sgd {
             return Err(ExportError::Momentum);
@@ -164,7 +170,9 @@ impl Export {
         let Shares { batch, accumulation } = if as_planned {
             planned(config.batch, workers, global)?
         } else {
-            shared(held(config, schedule)?, config.batch, workers, global)?
+            let held = held(config, schedule)?;
+            let most = if wanted.global.is_some() { held } else { held.min(config.batch) };
+            shared(most, config.batch, workers, global)?
         };
         let global = batch * workers * accumulation;
         let (rate, warmup, each) = rate_at(config, global, epochs)?;
@@ -198,6 +206,11 @@ impl Export {
             format!("From {from}: {} tuned by Plimsoll on {device}, within {budget_bytes}.", network.name),
             format!("Learning rate {rate} at {global} samples an update, from {base_rate} at {base_batch}."),
         ];
+        if let Some(Cluster { workers, interconnect, global_batch, .. }) = config.cluster {
+            self.notes.push(format!(
+                "Tuned for {workers} workers with {interconnect} between them, and {global_batch} samples in an update."
+            ));
+        }
         let tuned = config.batch;
         self.notes.push(match swaps + again {
             0 if batch == tuned => "Its plan keeps everything on the device, so nothing is lost here.".to_owned(),
