@@ -2,7 +2,7 @@
 
 use crate::args::{DoctorArgs, threads_are_sound};
 use crate::failure::{Failure, cuda_error};
-use crate::output::{Cell, Table};
+use crate::output::{Cell, Facts, Table};
 use crate::processes;
 use plimsoll_ir::health::{Health, PcieLink, Warning};
 use plimsoll_ir::network::NetworkSpec;
@@ -25,6 +25,9 @@ const COPY: usize = 256 << 20;
 
 /// Copies, of which the fastest counts.
 const COPIES: usize = 5;
+
+/// Rate and latency of a network that predict pieces of another size worse than by this share are told to be off.
+const OFF: f64 = 0.2;
 
 /// A process that a launcher started is given up where nothing is heard of it for so long.
 const SILENCE: Duration = Duration::from_secs(5);
@@ -82,20 +85,31 @@ fn workers() -> Result<Option<(Table, String)>, Failure> {
     let lost = |error| Failure::from(processes::noted(Error::Runtime(RuntimeError::Group(error))));
     let Some(measured) = measure(&mut *world.group()).map_err(lost)? else { return Ok(None) };
     let (count, interconnect) = (world.facts().workers as u64, measured.interconnect.to_string());
-    let table = Table::facts(
-        "workers",
-        vec![
-            ("workers", "workers", count.into()),
-            ("library", "MPI library", world.library().into()),
-            ("interconnect", "interconnect, measured", interconnect.as_str().into()),
-            (
-                "measured_to_predicted",
-                "pieces of another size, measured / predicted",
-                Cell::Number(measured.measured_to_predicted, 3),
-            ),
-        ],
-    );
+    let mut facts: Facts = vec![
+        ("workers", "workers", count.into()),
+        ("library", "MPI library", world.library().into()),
+        ("interconnect", "interconnect, measured", interconnect.as_str().into()),
+        (
+            "measured_to_predicted",
+            "pieces of another size, measured / predicted",
+            Cell::Number(measured.measured_to_predicted, 3),
+        ),
+    ];
+    facts.extend(off(measured.measured_to_predicted).map(|words| ("fit", "rate and latency", words.into())));
+    let table = Table::facts("workers", facts);
     Ok(Some((table, format!("plan for it: `plimsoll tune --workers {count} --interconnect {interconnect}`"))))
+}
+
+/// What it means that rate and latency do not predict pieces of another size, and what to do; none where they do.
+fn off(measured_to_predicted: f64) -> Option<String> {
+    let off = (measured_to_predicted - 1.0).abs();
+    (off > OFF).then(|| {
+        format!(
+            "off by {:.0} %: a prediction of the exchange can be off by as much; end what else runs on these machines and \
+             measure again, or compare with an update of `run`",
+            100.0 * off
+        )
+    })
 }
 
 /// The MPI libraries that workers could use.
@@ -355,4 +369,20 @@ fn copy_rate() -> Result<BytesPerSecond, Failure> {
         best = best.min(start.elapsed().as_secs_f64());
     }
     Ok(BytesPerSecond(COPY as f64 / best))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::off;
+
+    #[test]
+    fn a_fit_that_is_off_is_told_with_what_to_do() {
+        for ratio in [0.81, 1.0, 1.19] {
+            assert_eq!(off(ratio), None, "{ratio}");
+        }
+        for (ratio, expected) in [(0.4, "off by 60 %: "), (1.25, "off by 25 %: ")] {
+            let said = off(ratio).expect("it is far off");
+            assert!(said.starts_with(expected) && said.contains("measure again"), "{said}");
+        }
+    }
 }
