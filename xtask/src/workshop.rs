@@ -41,9 +41,9 @@ pub fn within(command: &str) -> Option<String> {
     as_ours(command).or(started)
 }
 
-/// A shell line up to its first operator or comment.
+/// A shell line up to its first operator or comment, or to the `:` behind which a launcher's next program begins.
 fn simple_part(command: &str) -> String {
-    let is_operator = |word: &str| ["|", ">", ">>", "2>", "&&", "||", ";", "&", "<"].contains(&word);
+    let is_operator = |word: &str| ["|", ">", ">>", "2>", "&&", "||", ";", "&", "<", ":"].contains(&word);
     let words = command.split_whitespace().take_while(|word| !is_operator(word) && !word.starts_with('#'));
     words.collect::<Vec<_>>().join(" ")
 }
@@ -151,5 +151,6 @@ mod tests {
         );
         assert_eq!(asks_for_help("plimsoll config show tune"), "plimsoll config show tune");
         assert_eq!(asks_for_help("plimsoll doctor # of this machine"), "plimsoll doctor --help");
+        assert_eq!(asks_for_help("plimsoll run a : -n 1 plimsoll run b"), "plimsoll run a --help");
     }
 }
