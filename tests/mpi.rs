@@ -232,9 +232,19 @@ fn process_of(worker: &str, launcher: &Child) -> Option<String> {
 
 /// A training that goes on and on, one of whose workers gets a signal; what came of it, and how long that took.
 fn signalled(
-    (launcher, rank): (&str, &str),
+    launcher: (&str, &str),
     folder: &Path,
     (worker, workers, signal): (usize, usize, &str),
+    options: &str,
+) -> (Output, Duration) {
+    signalled_all(launcher, folder, (&[worker], workers, signal), options)
+}
+
+/// The same, where some of its workers get the signal at once.
+fn signalled_all(
+    (launcher, rank): (&str, &str),
+    folder: &Path,
+    (some, workers, signal): (&[usize], usize, &str),
     options: &str,
 ) -> (Output, Duration) {
     let global = if options.contains("--global-batch") { "" } else { " --global-batch 256" };
@@ -245,8 +255,8 @@ fn signalled(
     while !path.exists() && begun.elapsed() < Duration::from_secs(60) {
         std::thread::sleep(Duration::from_millis(20));
     }
-    let process = process_of(&format!("{rank}={worker}"), &child).expect("the worker runs");
-    let sent = Command::new("kill").args([signal, &process]).status();
+    let of = |worker: &usize| process_of(&format!("{rank}={worker}"), &child).expect("the worker runs");
+    let sent = Command::new("kill").arg(signal).args(some.iter().map(of)).status();
     assert!(sent.expect("kill is there").success());
     let at = Instant::now();
     let output = child.wait_with_output().expect("it ends");
@@ -266,10 +276,7 @@ fn a_worker_that_is_stopped_ends_all_in_words_and_the_rest_goes_on() {
             ended(&output, 4, &[&says, &silent, " iterations"]);
             // The time without a sign, and more for a busy machine and its launcher.
             assert!(took < Duration::from_secs(seconds + 20), "{launcher}: {took:?}");
-            let path = folder.path().join("study/training.safetensors");
-            let step = Checkpoint::load(&path).expect("it is whole").progress.step;
-            let line = format!("run study --epochs {} --decay constant", step / 5 + 1);
-            check(folder.path(), &line, 0, &[&format!("going on from iteration {step}")]);
+            goes_on_whole(&folder, if worker == 0 { "training.worker-1" } else { "training" }, &output);
         }
     }
 }
@@ -309,12 +316,42 @@ fn a_worker_that_is_killed_is_told_by_those_that_outlive_it() {
         let says = format!("error: worker {killed} on ");
         let said = ended(&output, 4, &[&says, " has died, after ", " iterations (", "PROC_FAILED"]);
         assert!(took < Duration::from_secs(10), "{took:?}: {said}");
-        let path = folder.path().join("study/training.safetensors");
-        let step = Checkpoint::load(&path).expect("it is whole").progress.step;
-        // Worker 0 saves what it has done, where it lives.
-        let kept = format!("the state after {step} of ");
-        assert!(killed == 0 || said.contains(&kept), "`{kept}` in: {said}");
+        goes_on_whole(&folder, if killed == 0 { "training.worker-1" } else { "training" }, &output);
     }
+}
+
+/// Worker 1 takes over from worker 0, and worker 2 from both.
+#[test]
+fn where_two_workers_are_stopped_the_first_that_is_left_keeps_the_state() {
+    let Some((launcher, rank)) = launchers().into_iter().find(|(launcher, _)| launcher.ends_with("mpich"))
+    else {
+        return;
+    };
+    let folder = study();
+    let stops = " --timeout 2s";
+    let (output, _) = signalled_all((launcher, rank), folder.path(), (&[1, 0], 3, "-STOP"), stops);
+    ended(&output, 4, &[" has shown no sign of life for 2 s, after "]);
+    goes_on_whole(&folder, "training.worker-2", &output);
+}
+
+/// Makes sure that the error names this file of the whole state and the iteration that it is of, that it is of the last
+/// updates, and that training goes on from it to the bits of one that nothing stood in the way of.
+fn goes_on_whole(folder: &tempfile::TempDir, file: &str, output: &Output) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let path = folder.path().join(format!("study/{file}.safetensors"));
+    let step = Checkpoint::load(&path).expect("it is whole").progress.step;
+    let kept = format!("the state after {step} of 100000 iterations is kept in study/{file}.safetensors");
+    assert!(said.contains(&kept), "`{kept}` in: {said}");
+    let done = said.split(", after ").nth(1).and_then(|rest| rest.split(' ').next());
+    let done: u64 = done.and_then(|done| done.parse().ok()).expect("it says how many");
+    // The one that is lost may have been an update behind, or told of its last ones a while ago.
+    assert!(step + 1 >= done, "{step} and {done} iterations: {said}");
+    let line = format!("run study --epochs {} --decay constant", step / 5 + 1);
+    check(folder.path(), &line, 0, &[&format!("going on from iteration {step}")]);
+    assert_eq!(shares(folder.path()), [""; 0]);
+    let whole = study();
+    check(whole.path(), &format!("{line} --global-batch 256"), 0, &[]);
+    assert!(state(folder) == state(&whole), "{said}");
 }
 
 /// The shares that are in a study's folder.

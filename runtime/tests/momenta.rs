@@ -374,6 +374,16 @@ fn worker_0_says_whether_it_has_the_whole_state() {
     let mut single = sharded(&network, &plan, &keep, alone()).expect("it is small");
     single.train(&*images(), 3, &mut |_| {}, &|| false).expect("it trains");
     assert!(single.has_whole_state(), "nobody else has any of it");
-    let plain = worker(&network, plan, &keep, alone()).expect("it is small");
+    let mut plain = worker(&network, plan, &keep, alone()).expect("it is small");
     assert!(plain.has_whole_state() && plain.share_of_state().is_none());
+    // The share of one that has the whole state needs no other, and nobody keeps one before all have begun together.
+    assert!(!plain.is_first_left());
+    plain.train(&*images(), 2, &mut |_| {}, &|| false).expect("it trains");
+    assert!(plain.is_first_left());
+    let whole = plain.checkpoint().expect("it can be read");
+    let shares = [whole.clone().as_share()];
+    for momenta in [Momenta::Device, Momenta::Sharded] {
+        let program = training_with(momenta, Optimizer::Sgd, &network, BATCH);
+        assert_eq!(Checkpoint::put_together(&shares, &program, Optimizer::Sgd), Some(whole.clone()));
+    }
 }

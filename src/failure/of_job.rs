@@ -565,7 +565,7 @@ fn of_diverged(error: TrainError, tunes: bool) -> Failure {
 
 /// What a training's file holds, and how to go on from it.
 fn holds(saved: &Saved) -> String {
-    let Saved { path, step, total, shares, .. } = saved;
+    let Saved { path, step, host, total, shares, .. } = saved;
     if *shares {
         let folder = path.parent().unwrap_or(path).display();
         let again = again(saved);
@@ -575,8 +575,11 @@ fn holds(saved: &Saved) -> String {
     }
     match step {
         Some(step) => {
+            let place = host.as_ref().map_or_else(String::new, |host| {
+                format!(" on {host}, and worker 0 needs this file in its own study's folder")
+            });
             let path = path.display();
-            format!("the state after {step} of {total} iterations is kept in {path}; {}", again(saved))
+            format!("the state after {step} of {total} iterations is kept in {path}{place}; {}", again(saved))
         }
         None => "nothing was saved yet; the same command begins anew".to_owned(),
     }
@@ -612,12 +615,29 @@ fn of_stopped(stopped: &Stopped) -> Failure {
 mod tests {
     use super::*;
 
+    /// Each machine may have a folder of its own.
+    #[test]
+    fn a_state_that_another_machine_keeps_is_said_with_its_name() {
+        let path = "digits/training.worker-1.safetensors".into();
+        let (step, host) = (Some(7), Some("second".to_owned()));
+        let mut saved = Saved { path, step, host, total: 10, shares: false, fresh: true };
+        let kept = "the state after 7 of 10 iterations is kept in digits/training.worker-1.safetensors";
+        let of_second = format!(
+            "{kept} on second, and worker 0 needs this file in its own study's folder; \
+             the same command without --fresh goes on from there"
+        );
+        assert_eq!(holds(&saved), of_second);
+        saved.host = None;
+        assert_eq!(holds(&saved), format!("{kept}; the same command without --fresh goes on from there"));
+    }
+
     #[test]
     fn what_diverged_begins_anew_with_a_lower_rate_in_the_way_of_its_command() {
         let diverged = || {
             let saved = Saved {
                 path: "digits/training.safetensors".into(),
                 step: Some(7),
+                host: None,
                 total: 10,
                 shares: false,
                 fresh: false,

@@ -201,8 +201,8 @@ impl Study {
         self.train_with(task, choice, request, vec![group], held, watch)
     }
 
-    /// Trains a choice as another of several processes, beside worker 0's [`Study::train_together`]. Reads the study's choice
-    /// and writes nothing.
+    /// Trains a choice as another of several processes, beside worker 0's [`Study::train_together`]. Reads the study's choice,
+    /// and writes nothing but what it keeps of the state where another worker is lost.
     ///
     /// # Errors
     ///

@@ -271,7 +271,7 @@ pub fn work(
     let total = update.per_epoch * request.epochs;
     for mut trainer in trainers {
         let ended = trainer.train(&*task.data.train, total, &mut |_| {}, &|| false);
-        ended.map_err(|error| shares::failed(error, (&trainer, rank), study, (total, request.fresh)))?;
+        ended.map_err(|error| shares::failed(error, (&mut trainer, rank), study, (total, request.fresh)))?;
     }
     Ok(())
 }

@@ -94,6 +94,11 @@ pub(super) trait Messages: Send {
     /// Whom this worker has lost, as far as is heard.
     fn lost(&mut self) -> Option<GroupError>;
 
+    /// Whether all workers before this one are lost.
+    fn is_first_left(&mut self) -> bool {
+        self.facts().rank == 0
+    }
+
     /// Waits for the next message of any worker, as long as the awaited one lives.
     fn receive(&mut self, awaited: usize) -> Result<(usize, Vec<u32>), GroupError>;
 }

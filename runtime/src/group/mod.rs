@@ -175,6 +175,11 @@ pub trait Group: Send {
     /// Gives worker 0 what every worker has, by rank, and the others nothing.
     fn gather(&mut self, mine: Vec<u32>) -> Result<Vec<Vec<u32>>, GroupError>;
 
+    /// Whether this worker is the first that is left: all before it are lost. Waits until that is known of each of them.
+    fn is_first_left(&mut self) -> bool {
+        self.facts().rank == 0
+    }
+
     /// Says how many iterations this worker has done, for those who tell of it where it fails.
     fn at(&mut self, _iterations: u64) {}
 

@@ -271,6 +271,10 @@ impl<M: Messages> Group for Sharded<M> {
         self.messages.facts()
     }
 
+    fn is_first_left(&mut self) -> bool {
+        self.messages.is_first_left()
+    }
+
     fn start(&mut self, piece: &Piece, mine: &TreeSum) -> Result<(), GroupError> {
         if piece.owner != self.facts().rank {
             let head = Head::Nodes(piece.number).words(self.round, 0);

@@ -1,4 +1,5 @@
-//! What each worker has of a state whose momenta are sharded, as files of its own, from which the whole is put together.
+//! What each worker has of a state whose momenta are sharded, as files of its own, from which the whole is put together. Where
+//! they are not, the share of one worker is the whole state.
 //!
 //! Where a worker is lost, nobody can gather the state any more. Each of the others then keeps its share in a file: the pieces
 //! that it owns and the copies that it has, of the last two states, and the running statistics. The file is a checkpoint whose
@@ -33,6 +34,14 @@ impl Trainer {
 }
 
 impl Checkpoint {
+    /// A whole state as a share, which needs no other one.
+    #[must_use]
+    pub fn as_share(mut self) -> Checkpoint {
+        let step = self.progress.step;
+        self.regions.iter_mut().for_each(|region| region.name = format!("{step}/0/{}", region.name));
+        self
+    }
+
     /// The newest whole state that is in the shares of some workers of one training ([`Trainer::share_of_state`]), for its
     /// program, whose momenta may be on the device again; none where none is whole. Shares of another training than that of the
     /// newest one are left out.

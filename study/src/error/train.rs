@@ -14,6 +14,8 @@ pub struct Saved {
     pub path: PathBuf,
     /// The iterations after which it is the state; none where there is no file yet.
     pub step: Option<u64>,
+    /// The machine whose folder has the file, where worker 0's folder may be another.
+    pub host: Option<String>,
     /// The iterations that were asked for.
     pub total: u64,
     /// Whether workers have kept their shares of a newer state, which the next start puts together.

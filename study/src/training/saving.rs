@@ -287,7 +287,7 @@ impl<'a> Saving<'a> {
     /// What the file holds.
     pub(crate) fn saved(&self) -> Saved {
         let (path, step) = (self.path.to_owned(), self.in_file);
-        Saved { path, step, total: self.total, shares: self.shares, fresh: self.fresh }
+        Saved { path, step, host: None, total: self.total, shares: self.shares, fresh: self.fresh }
     }
 }
 

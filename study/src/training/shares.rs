@@ -1,6 +1,10 @@
 //! What each worker has of a state whose momenta are sharded, as files in the study: written where training fails, and put
 //! together by the next start, to the file that goes on.
 //!
+//! Where momenta are not sharded, every worker has the whole state, and worker 0 saves it. Where worker 0 is a process that is
+//! lost, the first of the others keeps the state, as a share that needs no other one. It leaves worker 0's file alone: worker 0
+//! may only be stopped, and save an older state once it wakes up.
+//!
 //! What it deliberately does not do: bring files from other machines. The study lies in a folder that all workers have.
 
 use crate::error::{Error, Saved, TrainError};
@@ -9,7 +13,8 @@ use crate::network_workload::NetworkWorkload;
 use crate::request::TrainRequest;
 use crate::watch::Watch;
 use plimsoll_networks::Mode;
-use plimsoll_runtime::{Checkpoint, RuntimeError, Trainer};
+use plimsoll_runtime::group::mpi::host;
+use plimsoll_runtime::{Checkpoint, GroupError, RuntimeError, Trainer};
 use std::path::{Path, PathBuf};
 
 /// Writes what a worker has of the state to its file, where momenta are sharded; whether it did.
@@ -39,16 +44,55 @@ fn is_of_numbers(error: &RuntimeError) -> bool {
 /// The same of a worker that is a process, with what it has kept where another worker has failed.
 pub(super) fn failed(
     error: RuntimeError,
-    (trainer, rank): (&Trainer, usize),
+    (trainer, rank): (&mut Trainer, usize),
     study: &Study,
     (total, fresh): (u64, bool),
 ) -> Error {
+    let saved = Saved { path: study.checkpoint(), step: None, host: None, total, shares: false, fresh };
+    if trainer.has_whole_state() {
+        if matches!(error, RuntimeError::Group(_)) && trainer.is_first_left() {
+            return keep_whole(error, (trainer, rank), study, saved);
+        }
+        return error.into();
+    }
     let source = kept(error, trainer, &study.share(rank));
-    if trainer.has_whole_state() || !matches!(source, RuntimeError::Group(_)) {
+    if !matches!(source, RuntimeError::Group(_)) {
         return source.into();
     }
-    let saved = Saved { path: study.checkpoint(), step: None, total, shares: true, fresh };
-    TrainError::Worker { rank, source, saved, lost: None }.into()
+    TrainError::Worker { rank, source, saved: Saved { shares: true, ..saved }, lost: None }.into()
+}
+
+/// Keeps the whole state in a worker's share, where worker 0 is lost; `saved` says nothing of it yet.
+fn keep_whole(
+    source: RuntimeError,
+    (trainer, rank): (&mut Trainer, usize),
+    study: &Study,
+    saved: Saved,
+) -> Error {
+    let path = study.share(rank);
+    let written = trainer.checkpoint().and_then(|state| state.as_share().save(&path));
+    let (saved, lost) = match written {
+        Ok(()) => {
+            let (step, host) = (Some(trainer.step()), is_elsewhere(&source).then(host));
+            (Saved { path, step, host, ..saved }, None)
+        }
+        Err(error) => {
+            // What worker 0 has saved is left, where this worker can see it.
+            let step = Checkpoint::load(&saved.path).ok().map(|state| state.progress.step);
+            (Saved { step, ..saved }, Some(error.to_string()))
+        }
+    };
+    TrainError::Worker { rank, source, saved, lost }.into()
+}
+
+/// Whether the worker that is lost was on another machine than this one, which may have a folder of its own.
+fn is_elsewhere(error: &RuntimeError) -> bool {
+    match error {
+        RuntimeError::Group(GroupError::Silent { host: of, .. } | GroupError::Died { host: of, .. }) => {
+            *of != host()
+        }
+        _ => false,
+    }
 }
 
 /// Makes the training's file of the shares that a failure has left, where these are of a newer state; not where training
@@ -82,7 +126,11 @@ pub(super) fn put_together(
         Some(state) => {
             if Some(state.progress.step) > in_file {
                 state.save(&file).map_err(TrainError::CannotKeep)?;
-                tracing::info!("{} workers' shares are of iteration {}", shares.len(), state.progress.step);
+                let workers = match shares.len() {
+                    1 => "a worker's share is".to_owned(),
+                    several => format!("{several} workers' shares are"),
+                };
+                tracing::info!("{workers} of iteration {}", state.progress.step);
             }
             Ok(study.forget(&files)?)
         }

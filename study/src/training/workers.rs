@@ -209,7 +209,8 @@ mod tests {
 
     #[test]
     fn the_worker_that_failed_is_named_with_its_own_error() {
-        let saved = Saved { path: "s".into(), step: Some(3), total: 9, shares: false, fresh: false };
+        let saved =
+            Saved { path: "s".into(), step: Some(3), host: None, total: 9, shares: false, fresh: false };
         let lost = |rank| RuntimeError::Group(GroupError::Lost { rank });
         let of_first = || {
             let saved = saved.clone();

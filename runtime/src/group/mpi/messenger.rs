@@ -91,6 +91,27 @@ pub(super) struct OfWorker {
     pub(super) died: Option<String>,
 }
 
+/// Whether a worker is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Lost {
+    No,
+    NotKnown,
+    Yes,
+}
+
+impl OfWorker {
+    /// Whether it has died, or was silent for as long as the timeout. One that has ended by itself, or has shown since then that
+    /// it lives, is not lost.
+    pub(super) fn is_lost(&self, since: Instant, timeout: Duration) -> Lost {
+        match self {
+            OfWorker { died: Some(_), .. } => Lost::Yes,
+            _ if self.ended || self.failed.is_some() || self.last > since => Lost::No,
+            _ if self.last.elapsed() > timeout => Lost::Yes,
+            _ => Lost::NotKnown,
+        }
+    }
+}
+
 impl Heard {
     pub(super) fn of(workers: usize) -> Heard {
         let of_worker = || OfWorker {
@@ -511,7 +532,7 @@ impl Messenger<'_> {
 }
 
 /// This machine's name.
-fn host() -> String {
+pub fn host() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname")
         .map_or_else(|_| "a host without a name".to_owned(), |name| name.trim().to_owned())
 }
@@ -519,6 +540,23 @@ fn host() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_worker_is_lost_once_it_was_silent_for_long_enough_and_lives_where_it_is_heard_again() {
+        let (begun, timeout) = (Instant::now(), Duration::from_secs(5));
+        let mut heard = Heard::of(1);
+        let worker = &mut heard.workers[0];
+        worker.last = begun - Duration::from_secs(1);
+        assert_eq!(worker.is_lost(begun, timeout), Lost::NotKnown);
+        worker.last = begun - Duration::from_secs(6);
+        assert_eq!(worker.is_lost(begun, timeout), Lost::Yes);
+        worker.last = begun + Duration::from_millis(1);
+        assert_eq!(worker.is_lost(begun, timeout), Lost::No);
+        worker.died = Some("it is gone".to_owned());
+        assert_eq!(worker.is_lost(begun, timeout), Lost::Yes);
+        (worker.died, worker.last, worker.ended) = (None, begun - Duration::from_secs(6), true);
+        assert_eq!(worker.is_lost(begun, timeout), Lost::No, "it has ended as it should");
+    }
 
     #[test]
     fn what_is_needed_sooner_overtakes_and_what_is_under_way_does_not_stop() {

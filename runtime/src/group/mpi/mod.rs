@@ -12,12 +12,13 @@ mod messenger;
 mod table;
 
 pub use launcher::{Launched, launched};
+pub use messenger::host;
 
 use super::messages::Messages;
 use super::rooms::Rooms;
 use super::sharded::Sharded;
 use super::{Group, GroupError, GroupFacts};
-use messenger::{Command, Heard, OfWorker};
+use messenger::{Command, Heard, Lost, OfWorker};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -268,6 +269,23 @@ impl Messages for MpiMessages {
             }
             let waited = self.shared.changed.wait_timeout(heard, LOOK);
             heard = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn is_first_left(&mut self) -> bool {
+        let (rank, timeout, asked) = (self.shared.facts.rank, self.shared.timeout, Instant::now());
+        let mut heard = self.shared.heard();
+        loop {
+            // Where the others may have given this one up, one of them keeps the state.
+            if heard.given_up || heard.broken.is_some() {
+                return false;
+            }
+            match heard.workers[..rank].iter().map(|worker| worker.is_lost(asked, timeout)).min() {
+                Some(Lost::No) => return false,
+                None | Some(Lost::Yes) => return true,
+                Some(Lost::NotKnown) => {}
+            }
+            heard = self.shared.changed.wait_timeout(heard, LOOK).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
