@@ -400,6 +400,57 @@ fn a_worker_that_is_stopped_takes_no_sharded_momenta_along() {
     }
 }
 
+/// A folder stands where a worker would keep its share.
+#[test]
+fn a_share_that_cannot_be_kept_is_told_with_the_worker_that_was_lost() {
+    for (launcher, rank) in launchers() {
+        for (worker, left) in [(0, 1), (1, 0)] {
+            let folder = sharded(Optimizer::Adamw);
+            fs::create_dir(folder.path().join(format!("study/training.worker-{left}.safetensors")))
+                .expect("a folder");
+            let signal = (worker, 2, "-STOP");
+            let (output, _) =
+                signalled((launcher, rank), folder.path(), signal, " --timeout 2s --global-batch 128");
+            let says = format!("error: worker {worker} on ");
+            let lost = format!(
+                "this worker's share of the last state was lost: the checkpoint `study/training.worker-{left}"
+            );
+            let why = ".safetensors` cannot be written: ";
+            ended(
+                &output,
+                4,
+                &[&says, " has shown no sign of life", &lost, why, "from the newest whole state"],
+            );
+        }
+    }
+}
+
+/// A limit on files leaves room for the training's file, and none for a share, which is of two states.
+#[test]
+fn a_share_that_would_have_no_room_is_told_before_the_first_update() {
+    let line = "run study --epochs 1 --global-batch 128";
+    let whole = sharded(Optimizer::Adamw);
+    check(whole.path(), line, 0, &[]);
+    let bytes = state(&whole).len() as u64;
+    // A state takes so much, with a mebibyte for all besides its numbers. `sh` counts in 512 bytes.
+    let limit = format!("ulimit -f {}", ((1 << 20) + bytes * 3 / 2) / 512);
+    let program = env!("CARGO_BIN_EXE_plimsoll");
+    let says = |rank: usize| format!("study/training.worker-{rank}.safetensors` cannot be written: ");
+    let folder = sharded(Optimizer::Adamw);
+    let threads = format!("{limit} && exec {program} {line} --workers 2");
+    let mut shell = Command::new("sh");
+    let output = shell.args(["-c", &threads]).current_dir(folder.path()).output().expect("a shell");
+    ended(&output, 2, &[&says(0), "nothing was trained"]);
+    assert!(!folder.path().join("study/training.safetensors").exists());
+    // MPICH takes larger files for the memory that its processes share.
+    for (launcher, _) in launchers().into_iter().filter(|(launcher, _)| launcher.ends_with("openmpi")) {
+        let folder = sharded(Optimizer::Adamw);
+        let mut run = mpirun(launcher, folder.path(), &[(1, line)]);
+        run.args([":", "-n", "1", "sh", "-c", &format!("{limit} && exec {program} {line}")]);
+        ended(&run.output().expect("it starts"), 4, &["error: worker 1 on ", &says(1)]);
+    }
+}
+
 /// Of three workers two are left; where the share of one of them is missing, training goes on from its file, and says so.
 #[test]
 fn shares_of_those_that_outlive_a_worker_are_put_together() {

@@ -254,7 +254,15 @@ fn survivors(
                     matches!(ended, Err(RuntimeError::Group(_))),
                     "all end with the one that is lost: {ended:?}"
                 );
-                lost(rank).is_none().then(|| trainer.share_of_state().expect("its momenta are sharded"))
+                lost(rank).is_none().then(|| {
+                    let share = trainer.share_of_state().expect("its momenta are sharded");
+                    // As many bytes as were made sure of, or half of them where nothing was updated yet.
+                    let sure = trainer.bytes_of_share().expect("others have copies").0 as usize;
+                    let takes: usize =
+                        share.names().map(|name| share.region_bytes(name).expect("it is there").len()).sum();
+                    assert!(takes <= sure && 3 * takes > sure, "{takes} of {sure} bytes");
+                    share
+                })
             })
         };
         let all: Vec<_> = threads(workers).into_iter().enumerate().map(begin).collect();

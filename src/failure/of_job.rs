@@ -587,16 +587,28 @@ fn holds(saved: &Saved) -> String {
 
 /// The same, and why the newest state is not in it, where that was lost.
 fn kept(saved: &Saved, lost: Option<&impl std::fmt::Display>) -> String {
-    let lost = lost.map_or(String::new(), |why| format!("; the newest state was lost: {why}"));
-    holds(saved) + &lost
+    let Some(why) = lost else { return holds(saved) };
+    if saved.shares {
+        let folder = saved.path.parent().unwrap_or(&saved.path).display();
+        return format!(
+            "this worker's share of the last state was lost: {why}; the other workers that are left keep theirs in {folder} \
+             (training.worker-*.safetensors); {} the newest whole state",
+            goes_on(saved)
+        );
+    }
+    format!("{}; the newest state was lost: {why}", holds(saved))
 }
 
 /// How to go on from what is kept.
-fn again(saved: &Saved) -> &'static str {
+fn again(saved: &Saved) -> String {
+    format!("{} there", goes_on(saved))
+}
+
+fn goes_on(saved: &Saved) -> &'static str {
     if saved.fresh {
-        "the same command without --fresh goes on from there"
+        "the same command without --fresh goes on from"
     } else {
-        "the same command goes on from there"
+        "the same command goes on from"
     }
 }
 

@@ -249,6 +249,10 @@ pub fn train(
     let mut trainer = trainers.remove(0);
     begin(&mut trainer, (saved, weights), study, (request, &update), watch)?;
     let total = update.per_epoch * request.epochs;
+    if trainer.step() < total {
+        let all = [&trainer].into_iter().chain(&trainers).enumerate();
+        all.map(|(rank, worker)| shares::make_sure(worker, &study.share(rank))).collect::<Result<(), _>>()?;
+    }
     beside(trainers, (&*task.data.train, study), total, || {
         train_from(trainer, task, (config, request, &update), study, watch)
     })
@@ -270,7 +274,13 @@ pub fn work(
     let trainers = set_up(task, config, schedule, training, vec![group], study, &watch)?;
     let total = update.per_epoch * request.epochs;
     for mut trainer in trainers {
-        let ended = trainer.train(&*task.data.train, total, &mut |_| {}, &|| false);
+        let data = &*task.data.train;
+        // The workers meet, so that this one has worker 0's state, and knows whether anything is left to train.
+        let mut ended = trainer.train(data, 0, &mut |_| {}, &|| false);
+        if ended.is_ok() && trainer.step() < total {
+            shares::make_sure(&trainer, &study.share(rank))?;
+            ended = trainer.train(data, total, &mut |_| {}, &|| false);
+        }
         ended.map_err(|error| shares::failed(error, (&mut trainer, rank), study, (total, request.fresh)))?;
     }
     Ok(())

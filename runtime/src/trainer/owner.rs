@@ -20,7 +20,7 @@ use crate::group::Piece;
 use crate::noise::square_norm;
 use bytemuck::{cast_slice, cast_slice_mut};
 use plimsoll_ir::program::{Region, Role};
-use plimsoll_ir::{Optimizer, UpdateNumbers};
+use plimsoll_ir::{Bytes, Optimizer, UpdateNumbers};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -99,6 +99,11 @@ pub(super) fn momenta_of<'p, P: Iterator<Item = &'p Region>>(
 ) -> impl Iterator<Item = Region> {
     kept.iter()
         .flat_map(move |role| parameters().map(|parameter| Region { role: *role, ..parameter.clone() }))
+}
+
+/// Whether a worker of so many owns a piece, or has a copy of it.
+fn has(piece: &Piece, rank: usize, workers: usize) -> bool {
+    piece.owner == rank || piece.neighbour(workers) == Some(rank)
 }
 
 impl Owner {
@@ -188,9 +193,8 @@ impl Owner {
                 0 => Vec::new(),
                 elements => own.chunks_exact(elements).map(cast_slice).collect(),
             };
-            let (rank, neighbour) = (self.rank, |piece: &Piece| piece.neighbour(self.workers));
-            let has = |piece: &&Piece| piece.owner == rank || neighbour(piece) == Some(rank);
-            for piece in part.pieces.iter().filter(has) {
+            let (rank, workers) = (self.rank, self.workers);
+            for piece in part.pieces.iter().filter(|piece| has(piece, rank, workers)) {
                 let of_piece = |numbers: &[f32]| numbers[piece.elements.clone()].to_vec();
                 let momenta = kept.iter().map(|numbers| of_piece(numbers)).collect();
                 let now = Numbers { step, parameters: of_piece(parameters), momenta };
@@ -198,6 +202,14 @@ impl Owner {
             }
         }
         self.gathered = self.gathered.take().filter(|_| self.rank == 0);
+    }
+
+    /// The bytes of numbers of what it owns and copies, as it is and as it was before an update.
+    pub(super) fn bytes_of_share(&self) -> Bytes {
+        let pieces = self.parts.iter().flat_map(|part| &part.pieces);
+        let own = pieces.filter(|piece| has(piece, self.rank, self.workers));
+        let elements: usize = own.map(|piece| piece.elements.len()).sum();
+        Bytes(2 * 4 * (1 + self.momenta.len() as u64) * elements as u64)
     }
 
     /// Makes the update of a piece that it has from the sum of its gradients: the square norm of the gradient, and the new
@@ -308,8 +320,8 @@ pub(super) fn made(words: &[u32], elements: usize) -> Option<(f64, &[f32])> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_ir::UpdateRule;
     use plimsoll_ir::program::Init;
-    use plimsoll_ir::{Bytes, UpdateRule};
 
     fn region(name: &str, elements: u64) -> Region {
         Region {

@@ -12,9 +12,9 @@ use super::owner::momenta_of;
 use crate::checkpoint::{Checkpoint, Progress, SavedRegion};
 use crate::state::saved_name;
 use bytemuck::cast_slice;
-use plimsoll_ir::Optimizer;
 use plimsoll_ir::exchange::updates;
 use plimsoll_ir::program::{Program, Region, Role};
+use plimsoll_ir::{Bytes, Optimizer};
 use std::collections::{BTreeSet, HashMap};
 
 impl Trainer {
@@ -30,6 +30,13 @@ impl Trainer {
             })
             .collect();
         (!regions.is_empty()).then(|| Checkpoint::new(self.progress(self.step()), regions))
+    }
+
+    /// The bytes of its numbers at most; none where another worker that is lost takes nothing along.
+    pub fn bytes_of_share(&self) -> Option<Bytes> {
+        let share = self.share.as_ref().filter(|share| share.group.facts().workers > 1)?;
+        let statistics: Bytes = share.statistics.iter().map(Region::bytes).sum();
+        Some(share.owner.as_ref()?.bytes_of_share() + statistics + statistics)
     }
 }
 

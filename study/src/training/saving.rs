@@ -33,7 +33,7 @@ pub(crate) struct Saving<'a> {
     total: u64,
     /// Whether the request is to begin anew.
     fresh: bool,
-    /// Where worker 0 keeps its share of a state that it cannot have whole, and whether it did.
+    /// Where worker 0 keeps its share of a state that it cannot have whole, and whether the workers have kept theirs.
     share: PathBuf,
     shares: bool,
     /// The base rate and the study's folder, of which a training tells that diverges.
@@ -229,8 +229,10 @@ impl<'a> Saving<'a> {
 
     /// Where momenta are sharded, and training failed: writes what worker 0 has of the state; whether that is so.
     fn write_share(&mut self, trainer: &Trainer) -> Result<bool, RuntimeError> {
-        self.shares = shares::keep(trainer, &self.share)?;
-        Ok(self.shares)
+        let kept = shares::keep(trainer, &self.share);
+        // The others keep theirs also where worker 0 cannot.
+        self.shares = !matches!(kept, Ok(false));
+        kept
     }
 
     /// Writes the state of the last finished iteration, where there is a copy of it and the file has it not.

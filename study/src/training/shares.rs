@@ -24,16 +24,18 @@ pub(super) fn keep(trainer: &Trainer, file: &Path) -> Result<bool, RuntimeError>
     Ok(true)
 }
 
-/// The error with which one of the other workers ends, once it has kept what it has; that of keeping it, where that fails and
-/// the failure is another worker's.
-pub(super) fn kept(error: RuntimeError, trainer: &Trainer, file: &Path) -> RuntimeError {
-    if trainer.has_whole_state() || is_of_numbers(&error) {
-        return error;
+/// Makes sure that a worker can keep its share of the state, where it may have to.
+pub(super) fn make_sure(trainer: &Trainer, file: &Path) -> Result<(), Error> {
+    let made = trainer.bytes_of_share().map_or(Ok(()), |bytes| Checkpoint::make_sure(file, bytes));
+    Ok(made.map_err(TrainError::CannotKeep)?)
+}
+
+/// Keeps what one of the other workers has, where it ends with this error; gives why it could not.
+pub(super) fn keep_own(error: &RuntimeError, trainer: &Trainer, file: &Path) -> Option<RuntimeError> {
+    if trainer.has_whole_state() || is_of_numbers(error) {
+        return None;
     }
-    match (keep(trainer, file), &error) {
-        (Err(own), RuntimeError::Group(_)) => own,
-        _ => error,
-    }
+    keep(trainer, file).err()
 }
 
 /// Whether training would fail again where it goes on from the last state.
@@ -41,7 +43,7 @@ fn is_of_numbers(error: &RuntimeError) -> bool {
     matches!(error, RuntimeError::Diverged { .. } | RuntimeError::Overflowed { .. })
 }
 
-/// The same of a worker that is a process, with what it has kept where another worker has failed.
+/// The error of a worker that is a process, with what it has kept where another worker has failed.
 pub(super) fn failed(
     error: RuntimeError,
     (trainer, rank): (&mut Trainer, usize),
@@ -55,11 +57,11 @@ pub(super) fn failed(
         }
         return error.into();
     }
-    let source = kept(error, trainer, &study.share(rank));
-    if !matches!(source, RuntimeError::Group(_)) {
-        return source.into();
+    let lost = keep_own(&error, trainer, &study.share(rank)).map(|why| why.to_string());
+    if !matches!(error, RuntimeError::Group(_)) {
+        return error.into();
     }
-    TrainError::Worker { rank, source, saved: Saved { shares: true, ..saved }, lost: None }.into()
+    TrainError::Worker { rank, source: error, saved: Saved { shares: true, ..saved }, lost }.into()
 }
 
 /// Keeps the whole state in a worker's share, where worker 0 is lost; `saved` says nothing of it yet.
