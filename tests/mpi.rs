@@ -281,6 +281,32 @@ fn a_worker_that_is_stopped_ends_all_in_words_and_the_rest_goes_on() {
     }
 }
 
+/// A signal to any worker is a pause for all.
+#[test]
+fn a_worker_that_is_told_to_stop_pauses_all() {
+    for (launcher, rank) in launchers() {
+        for (worker, signal, momenta) in [(1, "-TERM", false), (2, "-INT", true), (0, "-TERM", false)] {
+            let of = || if momenta { sharded(Optimizer::Adamw) } else { study() };
+            let folder = of();
+            let (output, took) =
+                signalled((launcher, rank), folder.path(), (worker, 3, signal), " --global-batch 256");
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(130), "{said}");
+            assert_eq!(said.matches("error: stopped while training, after ").count(), 1, "{said}");
+            assert!(said.contains("the same command goes on from there"), "{said}");
+            assert!(took < Duration::from_secs(10), "{took:?}: {said}");
+            let path = folder.path().join("study/training.safetensors");
+            let step = Checkpoint::load(&path).expect("it is whole").progress.step;
+            assert_eq!(shares(folder.path()), [""; 0]);
+            let line = format!("run study --epochs {} --decay constant", step / 5 + 1);
+            check(folder.path(), &line, 0, &[&format!("going on from iteration {step}")]);
+            let whole = of();
+            check(whole.path(), &format!("{line} --global-batch 256"), 0, &[]);
+            assert!(state(&folder) == state(&whole), "{launcher}: {said}");
+        }
+    }
+}
+
 #[test]
 fn a_worker_that_is_killed_leaves_nothing_that_hangs() {
     for (launcher, rank) in launchers() {

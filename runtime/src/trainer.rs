@@ -13,6 +13,7 @@
 
 mod before;
 mod draws;
+mod leaving;
 mod meeting;
 mod on_devices;
 mod owner;

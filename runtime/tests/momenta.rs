@@ -122,6 +122,35 @@ fn worker_0_saves_all_momenta_wherever_it_pauses() {
     }
 }
 
+/// Whoever leaves, worker 0 has all momenta then, and all can go on from there.
+#[test]
+fn worker_0_has_all_momenta_where_a_worker_leaves() {
+    let network = everything();
+    let plan = by(Optimizer::Adamw, &network);
+    let [expected, later] = [3, 5].map(|until| train_as(&network, &plan, &keep, 1, until, None));
+    for leaving in [&[0][..], &[1], &[2, 1], &[0, 2]] {
+        each(3, (&network, &plan, &keep), |rank, mut trainer| {
+            let (leaves, asked) = (leaving.contains(&rank), AtomicU64::new(0));
+            // Asked before each update.
+            let pause = || leaves && asked.fetch_add(1, Ordering::Relaxed) == 3;
+            let outcome = trainer.train(&*images(), 6, &mut |_| {}, &pause).expect("it trains");
+            assert_eq!((outcome, trainer.step()), (Outcome::Paused, 3), "worker {rank}");
+            if rank == 0 {
+                let state = trainer.checkpoint().expect("it has all momenta, or the others wait");
+                assert!(bits(&state) == bits(&expected), "{leaving:?} leave");
+            }
+            if leaves {
+                trainer.leave().expect("the others are there");
+            }
+            trainer.train(&*images(), 5, &mut |_| {}, &|| false).expect("it trains");
+            if rank == 0 {
+                let state = trainer.checkpoint().expect("the others have given their momenta");
+                assert!(bits(&state) == bits(&later), "{leaving:?} leave");
+            }
+        });
+    }
+}
+
 /// As a bench or a test of one's own does: all workers train on together, some of the times with nothing to do.
 #[test]
 fn workers_train_on_together_call_after_call() {

@@ -614,17 +614,24 @@ fn nothing_is_left_of_an_update_whose_sums_do_not_come() {
     assert!(within > 10, "{within} failures before the last update is pending, {left} in all");
 }
 
-/// Where worker 0 leaves in the middle, all end with the state after the last update, and can go on together from there.
+/// Where one or several leave in the middle, all end with the state after the last update, and can go on together from there.
 #[test]
 fn a_worker_that_leaves_takes_the_others_along() {
+    for leaving in [&[0][..], &[1], &[2, 1], &[0, 2]] {
+        leave_and_go_on(leaving);
+    }
+}
+
+fn leave_and_go_on(leaving: &[usize]) {
     let network = everything();
     let [expected, later] = [3, 5].map(|until| train(&network, 4, &keep, 1, until, None));
     let ended = ends(
-        2,
+        3,
         |_| of(&network, 4),
         |rank, mut trainer| {
-            let outcome = trainer.train(&*images(), if rank == 0 { 3 } else { 9 }, &mut |_| {}, &|| false)?;
-            if rank == 0 {
+            let leaves = leaving.contains(&rank);
+            let outcome = trainer.train(&*images(), if leaves { 3 } else { 9 }, &mut |_| {}, &|| false)?;
+            if leaves {
                 trainer.leave()?;
             } else {
                 assert_eq!(outcome, Outcome::Paused);

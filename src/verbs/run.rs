@@ -83,7 +83,7 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
     let of_job = |error| of_trained(processes::noted(error), false);
     let Some(held) = held.transpose()? else {
         let group = world.expect("another process speaks for it").group();
-        study.work(&task, choice, &request, group).map_err(of_job)?;
+        study.work(&task, choice, &request, group, watch.stop).map_err(of_job)?;
         return Ok(Vec::new());
     };
     let trained = match world {

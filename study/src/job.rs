@@ -202,7 +202,8 @@ impl Study {
     }
 
     /// Trains a choice as another of several processes, beside worker 0's [`Study::train_together`]. Reads the study's choice,
-    /// and writes nothing but what it keeps of the state where another worker is lost.
+    /// and writes nothing but what it keeps of the state where another worker is lost. Once it is to stop, all workers pause, and worker 0 saves the
+    /// state.
     ///
     /// # Errors
     ///
@@ -213,8 +214,9 @@ impl Study {
         choice: (&Config, &Schedule),
         request: &TrainRequest,
         group: Box<dyn Group>,
+        stop: &dyn Fn() -> bool,
     ) -> Result<(), Error> {
-        work(task, choice, request, group, self)
+        work(task, choice, request, group, self, stop)
     }
 
     fn train_with(

@@ -258,16 +258,18 @@ pub fn train(
     })
 }
 
-/// Trains as one of the other workers, as worker 0 says, until all is trained.
+/// Trains as one of the other workers, as worker 0 says, until all is trained or a worker is told to stop.
 pub fn work(
     task: &NetworkWorkload,
     (config, schedule): (&Config, &Schedule),
     request: &TrainRequest,
     mut group: Box<dyn Group>,
     study: &Study,
+    stop: &dyn Fn() -> bool,
 ) -> Result<(), Error> {
     let (rank, update) = (group.facts().rank, Update::told(&mut *group)?);
-    let watch = Watch::silent();
+    // Worker 0 tells of the training.
+    let watch = Watch { stop, ..Watch::silent() };
     // Worker 0 begins with them; here they only tell whether it is the same training.
     let checksum = weights_of(task, request, study)?.map(|weights| weights.checksum);
     let training = (request, &update, checksum);
@@ -279,7 +281,16 @@ pub fn work(
         let mut ended = trainer.train(data, 0, &mut |_| {}, &|| false);
         if ended.is_ok() && trainer.step() < total {
             shares::make_sure(&trainer, &study.share(rank))?;
-            ended = trainer.train(data, total, &mut |_| {}, &|| false);
+            let asks = Cell::new(false);
+            let pause = || {
+                asks.set(watch.stops());
+                asks.get()
+            };
+            ended = trainer.train(data, total, &mut |_| {}, &pause);
+            if asks.get() && matches!(ended, Ok(Outcome::Paused)) {
+                // Worker 0 saves the state, and tells of the pause.
+                ended = trainer.leave().map(|()| Outcome::Paused);
+            }
         }
         ended.map_err(|error| shares::failed(error, (&mut trainer, rank), study, (total, request.fresh)))?;
     }
@@ -313,10 +324,15 @@ fn train_from(
             reached.set(observation.step + 1);
             training.done(observation.step + 1);
         };
-        let pause = || watch.stops() || saving.is_due(reached.get());
+        let asks = Cell::new(false);
+        let pause = || {
+            asks.set(watch.stops() || saving.is_due(reached.get()));
+            asks.get()
+        };
         let outcome = trainer.train(&*task.data.train, (epoch + 1) * per_epoch, &mut observe, &pause);
         let outcome = outcome.map_err(|error| saving.failed(error, &mut trainer))?;
         let step = trainer.step();
+        let has_left = outcome == Outcome::Paused && !asks.get();
         if outcome == Outcome::Paused || step == total || request.save_every.is_some() || saving.is_due(step)
         {
             saving.save(&mut trainer)?;
@@ -330,10 +346,12 @@ fn train_from(
             training.at(&format!("loss {loss:.4}"));
             (watch.tell)(Event::Epoch { epoch: epoch + 1, of: request.epochs, loss, accuracy });
             seen.end_epoch(step < total);
-        } else if watch.stops() {
+        } else if has_left || watch.stops() {
             saving.write(&mut trainer)?;
-            // The others have nothing to save; where one of them is gone, the state is saved all the same.
-            let _ = trainer.leave();
+            if !has_left {
+                // The others have nothing to save; where one of them is gone, the state is saved all the same.
+                let _ = trainer.leave();
+            }
             return Err(Stopped::Training(saving.saved()).into());
         }
     }

@@ -47,7 +47,7 @@ const WORKER_STREAM: u32 = 0x574f_524b;
 /// What a worker says of its iteration in an agreement: that it goes on, that it leaves, that it goes on to its last update,
 /// and that it gathers the momenta of all before it goes on.
 const GOES_ON: u32 = 1;
-const LEAVES: u32 = 2;
+pub(super) const LEAVES: u32 = 2;
 const ENDS: u32 = 3;
 const GATHERS: u32 = 4;
 
@@ -74,8 +74,8 @@ pub(super) struct Share {
     befores: Befores,
     /// What it has of momenta that are sharded.
     pub(super) owner: Option<Owner>,
-    /// Whether the other workers end with the last update that was agreed on, and give worker 0 their momenta without being
-    /// asked.
+    /// Whether the other workers end with the last update that was agreed on, or one of them has left: all give worker 0 their
+    /// momenta without being asked.
     others_end: bool,
     /// What is to be told of the last update that was applied.
     applied: Option<Observation>,
@@ -400,7 +400,11 @@ impl Share {
         let mut all = Vec::new();
         for (rank, said) in said.iter().enumerate() {
             let there = match said.get(..SAID) {
-                Some([LEAVES, ..]) => return Ok(None),
+                Some([LEAVES, ..]) => {
+                    // Worker 0 has gathered before it leaves.
+                    self.others_end = rank > 0;
+                    return Ok(None);
+                }
                 Some([GOES_ON | ENDS, low, high]) => u64::from(*high) << 32 | u64::from(*low),
                 _ => return Err(self.elsewhere(rank, "another agreement".to_owned(), step)),
             };
@@ -432,6 +436,11 @@ impl Share {
             self.group.agree(&[])?;
         }
         Ok(())
+    }
+
+    /// The same where the others give theirs without being asked.
+    pub(super) fn gather_at_end(&mut self, step: u64) -> Result<(), RuntimeError> {
+        if self.others_end { self.gather(step) } else { Ok(()) }
     }
 
     /// Waits for what the pending update needs of a part.
@@ -542,13 +551,10 @@ impl Trainer {
             }
             match (iterated, outcome) {
                 (Ok(true), None) => {}
-                (Ok(true), Some(outcome)) => {
-                    if share.others_end {
-                        share.gather(self.step)?;
-                    }
-                    return Ok(outcome);
+                (Ok(_), outcome) => {
+                    share.gather_at_end(self.step)?;
+                    return Ok(outcome.unwrap_or(Outcome::Paused));
                 }
-                (Ok(false), _) => return Ok(Outcome::Paused),
                 (Err(error), _) => {
                     // What went wrong first is told.
                     share.abandon_devices(&mut self.executor);
@@ -556,20 +562,6 @@ impl Trainer {
                     return Err(error);
                 }
             }
-        }
-    }
-
-    /// Tells the other workers that this one leaves before the end, so that theirs is a pause, too. Nothing where it shares
-    /// nothing, or where the workers have not met.
-    pub fn leave(&mut self) -> Result<(), RuntimeError> {
-        match &mut self.share {
-            Some(share) if share.met => {
-                share.agree(self.step, LEAVES, &[])?;
-                // As the others do.
-                share.group.forget();
-                Ok(())
-            }
-            _ => Ok(()),
         }
     }
 
