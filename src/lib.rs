@@ -18,6 +18,7 @@ pub mod args;
 pub mod failure;
 pub mod files;
 pub mod interrupt;
+mod notes;
 pub mod output;
 pub mod processes;
 pub mod program;

@@ -8,6 +8,7 @@
 
 use crate::args::Verb;
 use crate::failure::{Exit, Failure};
+use crate::notes;
 use plimsoll_runtime::group::mpi::{Launched, MpiError, World, launched};
 use plimsoll_runtime::{GroupError, RuntimeError};
 use plimsoll_study::Error;
@@ -19,6 +20,9 @@ static WORLD: OnceLock<World> = OnceLock::new();
 
 /// The worker without which this one could not go on.
 static LOST: OnceLock<usize> = OnceLock::new();
+
+/// Whether the library serves no longer, which does not say who is gone.
+static BROKEN: OnceLock<()> = OnceLock::new();
 
 /// Whether the other workers keep shares of the state, which worker 0 cannot have by itself.
 static SHARES: OnceLock<()> = OnceLock::new();
@@ -99,7 +103,11 @@ pub fn noted(error: Error) -> Error {
         | GroupError::Died { rank, .. } => Some(*rank),
         // All workers know of it.
         GroupError::Different { .. } => Some(usize::MAX),
-        GroupError::OutOfStep { .. } | GroupError::Engine { .. } => None,
+        GroupError::OutOfStep { .. } => None,
+        GroupError::Engine { .. } => {
+            BROKEN.get_or_init(|| ());
+            None
+        }
     });
     if let Some(rank) = rank {
         LOST.get_or_init(|| rank);
@@ -148,6 +156,9 @@ pub fn end(exit: u8) -> u8 {
     } else {
         if SHARES.get().is_some() {
             world.wait_for_shares();
+        }
+        if BROKEN.get().is_none() {
+            notes::forget();
         }
         world.abort(exit);
     }

@@ -252,9 +252,12 @@ fn signalled_all(
     let mut run = mpirun(launcher, folder, &[(workers, line)]);
     let child = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
     let (path, begun) = (folder.join("study/training.safetensors"), Instant::now());
-    while !path.exists() && begun.elapsed() < Duration::from_secs(60) {
+    let trains = || path.exists() && notes(folder).len() == workers;
+    while !trains() && begun.elapsed() < Duration::from_secs(60) {
         std::thread::sleep(Duration::from_millis(20));
     }
+    // Some updates behind what was saved.
+    std::thread::sleep(Duration::from_millis(300));
     let of = |worker: &usize| process_of(&format!("{rank}={worker}"), &child).expect("the worker runs");
     let sent = Command::new("kill").arg(signal).args(some.iter().map(of)).status();
     assert!(sent.expect("kill is there").success());
@@ -294,6 +297,7 @@ fn a_worker_that_is_told_to_stop_pauses_all() {
             assert_eq!(output.status.code(), Some(130), "{said}");
             assert_eq!(said.matches("error: stopped while training, after ").count(), 1, "{said}");
             assert!(said.contains("the same command goes on from there"), "{said}");
+            assert!(notes(folder.path()).is_empty(), "it ended in words");
             assert!(took < Duration::from_secs(10), "{took:?}: {said}");
             let path = folder.path().join("study/training.safetensors");
             let step = Checkpoint::load(&path).expect("it is whole").progress.step;
@@ -316,8 +320,30 @@ fn a_worker_that_is_killed_leaves_nothing_that_hangs() {
         // Launchers end all of their processes then, with an exit code of their own.
         assert!(!output.status.success(), "{said}");
         assert!(took < Duration::from_secs(10), "{launcher}: {took:?}");
-        Checkpoint::load(&folder.path().join("study/training.safetensors")).expect("it is whole");
+        let path = folder.path().join("study/training.safetensors");
+        let step = Checkpoint::load(&path).expect("it is whole").progress.step;
+        // MPICH's launcher kills all at once, and names a process; Open MPI's tells the others to end.
+        let told = if launcher.ends_with("mpich") {
+            "the last run ended without a word, all workers at once: worker 0 on "
+        } else {
+            "the last run ended without a word: worker 1 on "
+        };
+        let line = format!("run study --epochs {} --decay constant", step / 5 + 1);
+        let says = [told, "worker 1 on ", "after at least ", &format!("going on from iteration {step}")];
+        let note = fs::read_to_string(folder.path().join("study/training.worker-1.note.json"));
+        let note: serde_json::Value = serde_json::from_str(&note.expect("it is left")).expect("JSON");
+        let said = check(folder.path(), &line, 0, &says);
+        let named = said.split("worker 1 on ").nth(1).and_then(|rest| rest.split("(process ").nth(1));
+        assert!(named.is_some_and(|named| named.starts_with(&format!("{})", note["process"]))), "{said}");
+        assert!(notes(folder.path()).is_empty());
     }
+}
+
+/// The notes that are in a study's folder.
+fn notes(folder: &Path) -> Vec<String> {
+    let files = fs::read_dir(folder.join("study")).expect("the study is there").flatten();
+    let names = files.map(|file| file.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.contains(".note")).collect()
 }
 
 /// The launcher of Open MPI 5, which lets workers outlive another, where it was fetched.

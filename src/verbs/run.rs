@@ -3,6 +3,7 @@
 use crate::args::{DeviceChoice, HostPlace, RunArgs, gpu, processor};
 use crate::failure::{Failure, of_trained};
 use crate::files;
+use crate::notes;
 use crate::output::{Cell, Facts, Table};
 use crate::processes;
 use crate::progress::watched;
@@ -81,7 +82,13 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
     let request = TrainRequest { workers, per_draw, ..args.train.request(tuned, args.fresh, timed)? };
     let choice = (&config, &schedule);
     let of_job = |error| of_trained(processes::noted(error), false);
-    let Some(held) = held.transpose()? else {
+    let held = held.transpose()?;
+    if held.is_some() {
+        // The others make theirs once they have met worker 0.
+        notes::tell(&study)?;
+    }
+    let noted = world.map(|world| notes::keep(&study, world));
+    let Some(held) = held else {
         let group = world.expect("another process speaks for it").group();
         study.work(&task, choice, &request, group, watch.stop).map_err(of_job)?;
         return Ok(Vec::new());
@@ -90,6 +97,7 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
         None => study.train(&task, choice, &request, &held, watch),
         Some(world) => study.train_together(&task, choice, &request, world.group(), &held, watch),
     };
+    drop(noted);
     let trained = trained.map_err(of_job)?;
     let as_predicted = is_as_predicted(&config, &trained);
     if trained.iterations > trained.resumed_at && as_predicted {

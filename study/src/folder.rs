@@ -39,6 +39,9 @@ const WHOLE: &str = ".tuned";
 /// What the name of a worker's share begins with.
 const SHARE: &str = "training.worker-";
 
+/// What that of its note ends with.
+const NOTE: &str = ".note.json";
+
 /// A study's folder.
 #[derive(Clone, Debug)]
 pub struct Study {
@@ -321,17 +324,32 @@ impl Study {
 
     /// Those that are there.
     pub fn shares(&self) -> Vec<PathBuf> {
-        let is_share = |name: &str| {
-            let rank = name.strip_prefix(SHARE).and_then(|rest| rest.strip_suffix(".safetensors"));
+        self.of_workers(".safetensors")
+    }
+
+    /// The files of workers whose names end so.
+    fn of_workers(&self, end: &str) -> Vec<PathBuf> {
+        let is_one = |name: &str| {
+            let rank = name.strip_prefix(SHARE).and_then(|rest| rest.strip_suffix(end));
             rank.is_some_and(|rank| rank.parse::<usize>().is_ok())
         };
         let files = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let mut found: Vec<PathBuf> = files
-            .filter(|file| is_share(&file.file_name().to_string_lossy()))
+            .filter(|file| is_one(&file.file_name().to_string_lossy()))
             .map(|file| file.path())
             .collect();
         found.sort();
         found
+    }
+
+    /// What a worker that is a process says of itself while it trains.
+    pub fn note(&self, rank: usize) -> PathBuf {
+        self.folder.join(format!("{SHARE}{rank}{NOTE}"))
+    }
+
+    /// Those that are there.
+    pub fn notes(&self) -> Vec<PathBuf> {
+        self.of_workers(NOTE)
     }
 
     /// The files of a training: its checkpoint, and the shares that are there.
@@ -366,7 +384,7 @@ impl Study {
     /// All files that it may hold.
     pub fn files(&self) -> Vec<PathBuf> {
         let others = vec![self.journal(), self.profile(), self.architecture()];
-        [others, self.training(), self.choice()].concat()
+        [others, self.training(), self.notes(), self.choice()].concat()
     }
 
     /// Makes sure that none of its files would be written over.

@@ -19,6 +19,7 @@ use super::rooms::Rooms;
 use super::sharded::Sharded;
 use super::{Group, GroupError, GroupFacts};
 use messenger::{Command, Heard, Lost, OfWorker};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,6 +32,9 @@ const ENDING: Duration = Duration::from_secs(10);
 
 /// Workers that live have this time to keep their shares of a state, which can be gigabytes.
 const KEEPING: Duration = Duration::from_secs(600);
+
+/// That no iteration was told of yet.
+const NONE_YET: u64 = u64::MAX;
 
 /// Why workers cannot be processes here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -72,6 +76,8 @@ struct Shared {
     timeout: Duration,
     rooms: Rooms,
     commands: Mutex<Sender<Command>>,
+    /// The iterations that this worker has done, or [`NONE_YET`].
+    done: AtomicU64,
     heard: Mutex<Heard>,
     changed: Condvar,
 }
@@ -111,6 +117,7 @@ impl World {
                 timeout,
                 rooms: Rooms::default(),
                 commands: Mutex::new(sender),
+                done: AtomicU64::new(NONE_YET),
                 heard: Mutex::new(Heard::of(workers)),
                 changed: Condvar::new(),
             }),
@@ -128,6 +135,11 @@ impl World {
     /// The library, with its version and file.
     pub fn library(&self) -> &str {
         &self.shared.library
+    }
+
+    /// The iterations that this worker has done; none before the workers have begun to train.
+    pub fn iterations(&self) -> Option<u64> {
+        Some(self.shared.done.load(Ordering::Relaxed)).filter(|done| *done != NONE_YET)
     }
 
     /// Whether this process was stopped for so long that the others may have taken it for lost.
@@ -290,6 +302,7 @@ impl Messages for MpiMessages {
     }
 
     fn at(&mut self, iteration: u64) {
+        self.shared.done.store(iteration, Ordering::Relaxed);
         self.shared.command(Command::At(iteration));
     }
 }
