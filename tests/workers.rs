@@ -81,7 +81,7 @@ fn workers_compare_the_version_with_its_commit() {
         first.broadcast(&mut words).expect("the other is there");
         first.agree(&[]).expect("the other is there");
     });
-    let ended = study.work(&task, (&config, &schedule), &request, second);
+    let ended = study.work(&task, (&config, &schedule), &request, second, &|| false);
     worker_0.join().expect("no panic");
     let expected = format!("another version of Plimsoll than worker 0: {}, not 1.0.0 (another)", version());
     let said = ended.expect_err("they differ").to_string();

@@ -201,6 +201,28 @@ fn thirty_random_restarts_on_other_workers_change_no_bit() {
 }
 
 #[test]
+fn a_faster_worker_makes_more_of_the_passes_and_changes_no_bit() {
+    let network = everything();
+    let whole = train(&network, 6, &keep, 1, 5, None);
+    let of_workers: Vec<_> = std::thread::scope(|scope| {
+        let begin = |(group, pass): (Box<dyn Group>, f64)| {
+            let network = &network;
+            scope.spawn(move || {
+                let trainer = worker(network, of(network, 6), &keep, group).expect("it is small");
+                let mut trainer = trainer.at_pace(Seconds(pass));
+                trainer.train(&*images(), 5, &mut |_| {}, &|| false).expect("it trains");
+                let state = trainer.checkpoint().expect("the device can be read");
+                (trainer.virtual_workers(), bits(&state))
+            })
+        };
+        let all: Vec<_> = threads(3).into_iter().zip([3.0, 1.0, 1.5]).map(begin).collect();
+        all.into_iter().map(|worker| worker.join().expect("it works")).collect()
+    });
+    let expected = [Some(0..1), Some(1..4), Some(4..6)].map(|own| (own, bits(&whole)));
+    assert!(of_workers == expected, "{:?}", of_workers.iter().map(|(own, _)| own).collect::<Vec<_>>());
+}
+
+#[test]
 fn one_virtual_worker_is_a_plain_training() {
     let network = everything();
     let mut plain = trainer(&network, BATCH, CpuOptions::default(), &keep).expect("it is small");

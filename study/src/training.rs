@@ -138,7 +138,8 @@ fn set_up(
             let [train, rest @ ..] = loaded.as_slice() else { unreachable!("a program was loaded") };
             let (train, evaluate) = (train.clone(), rest.first().cloned());
             let trainer = Trainer::sharing(executor, train, evaluate, plan.clone(), group)?;
-            Ok(trainer.built_as(version()))
+            let known = config.measured.unwrap_or(config.predicted);
+            Ok(trainer.built_as(version()).at_pace(known.iteration_seconds))
         };
         return (0..).zip(groups).map(trainer).collect();
     }

@@ -196,6 +196,31 @@ pub fn share(facts: GroupFacts, virtual_workers: u64) -> Range<u64> {
     begin(facts.rank)..begin(facts.rank + 1)
 }
 
+/// Passes that differ by less take as long as one another: a measurement scatters by so much.
+const AS_LONG: f64 = 1.05;
+
+/// The virtual workers of each worker, of which a pass takes so many seconds: more for the faster ones, so that the last is done
+/// as early as it can be, and at least one each. As equal as can be where passes take about as long.
+pub fn shares_by_pace(facts: GroupFacts, seconds: &[f64], virtual_workers: u64) -> Vec<Range<u64>> {
+    let [least, most] = [f64::min, f64::max].map(|pick| seconds.iter().copied().reduce(pick).unwrap_or(0.0));
+    if most <= AS_LONG * least {
+        return (0..facts.workers).map(|rank| share(GroupFacts { rank, ..facts }, virtual_workers)).collect();
+    }
+    let mut counts = vec![1u64; facts.workers];
+    for _ in facts.workers as u64..virtual_workers {
+        // Whoever is done first with one more has it.
+        let done = |rank: &usize| (counts[*rank] + 1) as f64 * seconds[*rank];
+        let next = (0..facts.workers).min_by(|a, b| done(a).total_cmp(&done(b))).expect("there are workers");
+        counts[next] += 1;
+    }
+    let mut end = 0;
+    let range = |count: u64| {
+        end += count;
+        end - count..end
+    };
+    counts.into_iter().map(range).collect()
+}
+
 /// So many numbers in a piece for each worker, as equal as can be, all needed at this place of the order.
 pub fn equal_pieces(facts: GroupFacts, needed: u32, elements: usize) -> Vec<Piece> {
     let each = elements.div_ceil(facts.workers);
@@ -232,6 +257,34 @@ mod tests {
                 let pieces = equal_pieces(facts(0, workers), 0, count as usize);
                 let all: Vec<usize> = pieces.iter().flat_map(|piece| piece.elements.clone()).collect();
                 assert_eq!(all, (0..count as usize).collect::<Vec<_>>(), "{count} for {workers}");
+            }
+        }
+    }
+
+    #[test]
+    fn faster_workers_have_more_so_that_the_last_is_done_early() {
+        let shares = |seconds: &[f64], count| {
+            let shares = shares_by_pace(facts(0, seconds.len()), seconds, count);
+            assert_eq!((shares[0].start, shares.last().map(|last| last.end)), (0, Some(count)));
+            assert!(shares.iter().all(|share| !share.is_empty()), "{shares:?}");
+            assert!(shares.windows(2).all(|two| two[0].end == two[1].start), "{shares:?}");
+            shares.iter().map(|share| share.end - share.start).collect::<Vec<_>>()
+        };
+        assert_eq!(shares(&[1.0, 2.0], 6), [4, 2]);
+        assert_eq!(shares(&[3.0, 1.0, 1.0], 7), [1, 3, 3]);
+        assert_eq!(shares(&[9.0, 1.0], 2), [1, 1], "each has one");
+        assert_eq!(shares(&[1.0, 1.04], 5), [2, 3], "as measurements scatter");
+        // No other split has its last worker done earlier.
+        for (seconds, count) in [([1.0, 1.7, 2.9], 11), ([5.0, 1.0, 3.3], 13), ([1.0, 1.0, 1.1], 8)] {
+            let last = |counts: &[u64]| {
+                counts.iter().zip(&seconds).map(|(count, pass)| *count as f64 * pass).fold(0.0, f64::max)
+            };
+            let found = last(&shares(&seconds, count));
+            for first in 1..count - 1 {
+                for second in 1..count - first {
+                    let other = [first, second, count - first - second];
+                    assert!(found <= last(&other) + 1e-9, "{seconds:?}: {other:?}");
+                }
             }
         }
     }

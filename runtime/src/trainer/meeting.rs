@@ -8,12 +8,13 @@ use super::share::Share;
 use crate::checkpoint::DataName;
 use crate::data::Dataset;
 use crate::error::RuntimeError;
-use crate::group::GroupError;
+use crate::group::{GroupError, shares_by_pace};
 use crate::state::saved_name;
 use crate::training_plan::TrainingPlan;
 use plimsoll_ir::checksum::Summing;
-use plimsoll_ir::{Momenta, Precision};
+use plimsoll_ir::{Momenta, Precision, Seconds};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// What differs where workers are of different commits.
 const OTHER_VERSION: &str = "version of Plimsoll";
@@ -78,6 +79,18 @@ impl Trainer {
         Trainer { version, ..self }
     }
 
+    /// Says what a pass of this worker takes, as it was measured or predicted. Faster workers then make more of the passes of an
+    /// update; nothing of the results changes with that.
+    pub fn at_pace(mut self, pass: Seconds) -> Trainer {
+        self.share.iter_mut().for_each(|share| share.pass_seconds = Some(pass));
+        self
+    }
+
+    /// The virtual workers that this worker has, once the workers have met; none where it shares nothing.
+    pub fn virtual_workers(&self) -> Option<Range<u64>> {
+        self.share.as_ref().map(|share| share.mine.clone())
+    }
+
     /// Makes sure that all workers train the same, and gives all of them worker 0's state; nothing where they have met.
     pub(super) fn meet(&mut self, share: &mut Share, data: &dyn Dataset) -> Result<(), RuntimeError> {
         if share.met {
@@ -85,8 +98,35 @@ impl Trainer {
         }
         self.compare(share, data)?;
         self.take_state(share)?;
+        self.divide(share)?;
         share.join_devices(&mut self.executor)?;
         share.met = true;
+        Ok(())
+    }
+
+    /// Gives each worker its virtual workers by what a pass takes here and there; as equal as can be where one does not know.
+    fn divide(&self, share: &mut Share) -> Result<(), RuntimeError> {
+        let mine = share.pass_seconds.unwrap_or_default().0.to_bits();
+        let said = share.group.agree(&[mine as u32, (mine >> 32) as u32])?;
+        let seconds = said.iter().map(|said| match said[..] {
+            [low, high] => f64::from_bits(u64::from(high) << 32 | u64::from(low)),
+            _ => 0.0,
+        });
+        let seconds: Vec<f64> = seconds.collect();
+        let (facts, virtual_workers) = (share.group.facts(), self.plan.virtual_workers);
+        let are_known = seconds.iter().all(|seconds| *seconds > 0.0);
+        if !are_known {
+            return Ok(());
+        }
+        let mut shares = shares_by_pace(facts, &seconds, virtual_workers);
+        if facts.rank == 0 && shares[0] != share.mine {
+            let passes: Vec<String> = shares.iter().map(|one| (one.end - one.start).to_string()).collect();
+            tracing::info!(
+                "the workers make {} of the {virtual_workers} passes of an update, by what a pass takes each of them",
+                passes.join(", ")
+            );
+        }
+        share.mine = shares.swap_remove(facts.rank);
         Ok(())
     }
 

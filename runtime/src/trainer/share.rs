@@ -60,8 +60,10 @@ pub(super) const LOOK: Duration = Duration::from_micros(100);
 /// A worker's share of a training.
 pub(super) struct Share {
     pub(super) group: Box<dyn Group>,
-    /// Its virtual workers.
-    mine: Range<u64>,
+    /// Its virtual workers, from when the workers have met.
+    pub(super) mine: Range<u64>,
+    /// What one of its passes takes, as far as that is known.
+    pub(super) pass_seconds: Option<Seconds>,
     /// Running statistics.
     pub(super) statistics: Vec<Region>,
     /// Gradients and running statistics, in the order in which a pass completes them.
@@ -265,6 +267,7 @@ impl Share {
             // Of sharded momenta no worker has the whole state.
             befores: Befores::new(train.parts().len(), can_be_lost && owner.is_none()),
             mine: group::share(facts, virtual_workers),
+            pass_seconds: None,
             sums,
             on_devices,
             owner,
