@@ -1,7 +1,7 @@
 //! Notes in a study's folder, from which the next start tells which workers ended without a word.
 //!
-//! Where the process of a worker dies, most launchers end all of them, and nobody is left to say who died. So each process keeps
-//! a note while it trains (its machine, its process, the iterations done), and removes it where it ends with a word. The
+//! Where the process of a worker dies, most launchers end all of them, and nobody is left to say who died. So each process
+//! keeps a note while it trains (its machine, its process, the iterations done), and removes it where it ends with a word. The
 //! next start tells what the notes that are left say, and removes them.
 //!
 //! Open MPI's launcher ends the others by a signal that they see, and they mark their notes: the one without a mark died first.
@@ -124,7 +124,8 @@ pub fn forget() {
     }
 }
 
-/// Tells what the last run of a study has left, where it ended without a word, and removes that. No other run works in the study.
+/// Tells what the last run of a study has left, where it ended without a word, and removes that. No other run works in the
+/// study.
 pub fn tell(study: &Study) -> Result<(), FileError> {
     let files = study.notes();
     if let Some(words) = in_words(files.iter().filter_map(Note::read).collect()) {
@@ -167,8 +168,8 @@ fn in_words(mut notes: Vec<Note>) -> Option<String> {
         }
         (1, 0) => Some(format!("the last run ended without a word: {}", named(&silent))),
         (_, 0) => Some(format!(
-            "the last run ended without a word, all workers at once: {}; where one of them died first, the launcher has named its \
-             process",
+            "the last run ended without a word, all workers at once: {}; where one of them died first, the launcher has named \
+             its process",
             named(&silent)
         )),
         (..) => Some(format!(

@@ -199,8 +199,8 @@ pub fn share(facts: GroupFacts, virtual_workers: u64) -> Range<u64> {
 /// Passes that differ by less take as long as one another: a measurement scatters by so much.
 const AS_LONG: f64 = 1.05;
 
-/// The virtual workers of each worker, of which a pass takes so many seconds: more for the faster ones, so that the last is done
-/// as early as it can be, and at least one each. As equal as can be where passes take about as long.
+/// The virtual workers of each worker, of which a pass takes so many seconds: more for the faster ones, so that the last is
+/// done as early as it can be, and at least one each. As equal as can be where passes take about as long.
 pub fn shares_by_pace(facts: GroupFacts, seconds: &[f64], virtual_workers: u64) -> Vec<Range<u64>> {
     let [least, most] = [f64::min, f64::max].map(|pick| seconds.iter().copied().reduce(pick).unwrap_or(0.0));
     if most <= AS_LONG * least {

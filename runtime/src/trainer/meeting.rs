@@ -79,8 +79,8 @@ impl Trainer {
         Trainer { version, ..self }
     }
 
-    /// Says what a pass of this worker takes, as it was measured or predicted. Faster workers then make more of the passes of an
-    /// update; nothing of the results changes with that.
+    /// Says what a pass of this worker takes, as it was measured or predicted. Faster workers then make more of the passes of
+    /// an update; nothing of the results changes with that.
     pub fn at_pace(mut self, pass: Seconds) -> Trainer {
         self.share.iter_mut().for_each(|share| share.pass_seconds = Some(pass));
         self

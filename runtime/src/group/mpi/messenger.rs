@@ -100,8 +100,8 @@ pub(super) enum Lost {
 }
 
 impl OfWorker {
-    /// Whether it has died, or was silent for as long as the timeout. One that has ended by itself, or has shown since then that
-    /// it lives, is not lost.
+    /// Whether it has died, or was silent for as long as the timeout. One that has ended by itself, or has shown since then
+    /// that it lives, is not lost.
     pub(super) fn is_lost(&self, since: Instant, timeout: Duration) -> Lost {
         match self {
             OfWorker { died: Some(_), .. } => Lost::Yes,
