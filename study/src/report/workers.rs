@@ -2,8 +2,8 @@
 //! how it scales.
 //!
 //! Efficiency has two readings, and both are given. That of AccUDNN (its Table 2: 7.7 of 8) compares the workers with one
-//! worker that trains by the user's own setting, and counts what the larger batch gains, too. The other compares them with as many
-//! workers of the same batch that exchange nothing.
+//! worker that trains by the user's own setting, and counts what the larger batch gains, too. The other compares them with as
+//! many workers of the same batch that exchange nothing.
 
 use super::data::{ResourceShare, Scaled, Single, Workers};
 use plimsoll_ir::config::{Cluster, Config};
