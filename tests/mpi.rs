@@ -130,6 +130,45 @@ fn processes_leave_the_file_of_threads() {
     }
 }
 
+/// A network with batch norm, in a plan that swaps; six passes of an update, as equal as can be or by what a pass takes.
+#[test]
+fn six_passes_leave_one_file_whoever_makes_how_many_of_them() {
+    let made = || {
+        let folder = by_hand("resnet20", "70%", |config| {
+            config["learning_rate"] = serde_json::json!({"rate": 0.01, "rule": "linear", "base_batch": 384,
+                "base_rate": 0.06, "warmup_iterations": 0});
+        });
+        // The study of a worker whose passes take twice as long.
+        let slow = folder.path().join("slow");
+        fs::create_dir(&slow).expect("a folder");
+        for file in ["chosen.config.json", "chosen.schedule.json"] {
+            let text = fs::read_to_string(folder.path().join("study").join(file)).expect("a file");
+            let slower = text.replace("\"iteration_seconds\":0.01", "\"iteration_seconds\":0.02");
+            assert_eq!(slower != text, file.contains("config"));
+            fs::write(slow.join(file), slower).expect("a file");
+        }
+        folder
+    };
+    let line = "run study --epochs 1 --global-batch 384";
+    let whole = made();
+    check(whole.path(), line, 0, &[]);
+    for (launcher, _) in launchers() {
+        for workers in [2, 3] {
+            let folder = made();
+            let output = mpirun(launcher, folder.path(), &[(workers, line)]).output().expect("it starts");
+            let said = ended(&output, 0, &[]);
+            assert!(!said.contains("of the 6 passes"), "{said}");
+            assert!(state(&folder) == state(&whole), "{launcher} -n {workers}: {said}");
+        }
+        let folder = made();
+        let slow = line.replace("study", "slow");
+        let output = mpirun(launcher, folder.path(), &[(1, &slow), (1, line)]).output().expect("it starts");
+        let said = ended(&output, 0, &["the workers make 2, 4 of the 6 passes of an update"]);
+        let left = fs::read(folder.path().join("slow/training.safetensors")).expect("worker 0 saves");
+        assert!(left == state(&whole), "{launcher}: {said}");
+    }
+}
+
 /// The same study, tuned for another precision.
 fn study_in_bf16() -> tempfile::TempDir {
     let folder = by_hand("mlp --precision bf16", "100%", |config| {
