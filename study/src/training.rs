@@ -251,8 +251,8 @@ pub fn train(
     begin(&mut trainer, (saved, weights), study, (request, &update), watch)?;
     let total = update.per_epoch * request.epochs;
     if trainer.step() < total {
-        let all = [&trainer].into_iter().chain(&trainers).enumerate();
-        all.map(|(rank, worker)| shares::make_sure(worker, &study.share(rank))).collect::<Result<(), _>>()?;
+        let mut all = [&trainer].into_iter().chain(&trainers).enumerate();
+        all.try_for_each(|(rank, worker)| shares::make_sure(worker, &study.share(rank)))?;
     }
     beside(trainers, (&*task.data.train, study), total, || {
         train_from(trainer, task, (config, request, &update), study, watch)

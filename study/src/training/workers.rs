@@ -146,7 +146,7 @@ pub(super) fn beside<T>(
                 let ended = trainer.train(data, until, &mut |_| {}, &|| false).map(|_| ());
                 ended.map_err(|error| {
                     let lost = shares::keep_own(&error, &trainer, &study.share(rank));
-                    (error, lost)
+                    Box::new((error, lost))
                 })
             };
             match std::thread::Builder::new().name(format!("worker {rank}")).spawn_scoped(scope, work) {
@@ -162,7 +162,8 @@ pub(super) fn beside<T>(
         let (mut failed, mut lost) = (None, None);
         for (rank, thread) in threads {
             let ended = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            let Err((own, own_lost)) = ended else { continue };
+            let Err(ended) = ended else { continue };
+            let (own, own_lost) = *ended;
             lost = lost.or(own_lost);
             // A worker that says that another has ended has nothing of its own to say.
             if !matches!(own, RuntimeError::Group(_)) {
