@@ -14,6 +14,7 @@
 //! What it deliberately does not do: save any of the state, or look for notes in another machine's folder.
 
 use crate::interrupt;
+use plimsoll_runtime::group::GroupFacts;
 use plimsoll_runtime::group::mpi::{World, host};
 use plimsoll_study::Study;
 use plimsoll_study::error::FileError;
@@ -47,6 +48,7 @@ static STUDY: OnceLock<Study> = OnceLock::new();
 #[serde(deny_unknown_fields)]
 struct Note {
     worker: usize,
+    workers: usize,
     host: String,
     process: u32,
     /// Done at least.
@@ -86,12 +88,13 @@ impl Drop for Keeping {
 
 /// Writes a worker's note now and then, until it is to go.
 fn keep_file(path: &Path, world: &World, ends: &Receiver<()>) -> io::Result<()> {
-    let (worker, host, process) = (world.facts().rank, host(), std::process::id());
+    let GroupFacts { rank: worker, workers, .. } = world.facts();
+    let (host, process) = (host(), std::process::id());
     let mut kept: Option<(File, Note, Instant)> = None;
     while ends.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
         let Some(iterations) = world.iterations() else { continue };
         let signalled = interrupt::pressed();
-        let note = Note { worker, host: host.clone(), process, iterations, signalled };
+        let note = Note { worker, workers, host: host.clone(), process, iterations, signalled };
         let is_due = |(_, last, at): &(File, Note, Instant)| {
             *last != note && (last.signalled != signalled || at.elapsed() >= PERIOD)
         };
@@ -155,6 +158,7 @@ impl Note {
 /// What notes say that are left of a run.
 fn in_words(mut notes: Vec<Note>) -> Option<String> {
     notes.sort_by_key(|note| note.worker);
+    let unknown = notes.first().map_or(0, |note| note.workers.saturating_sub(notes.len()));
     let (signalled, silent): (Vec<Note>, Vec<Note>) = notes.into_iter().partition(|note| note.signalled);
     let named = |notes: &[Note]| {
         let mut names: Vec<String> = notes.iter().take(NAMED).map(Note::in_words).collect();
@@ -163,6 +167,11 @@ fn in_words(mut notes: Vec<Note>) -> Option<String> {
     };
     match (silent.len(), signalled.len()) {
         (0, 0) => None,
+        (0, _) if unknown > 0 => Some(format!(
+            "the last run was ended by a signal before it had saved: {}; another worker may have died before, whose note is in \
+             another machine's folder",
+            named(&signalled)
+        )),
         (0, _) => {
             Some(format!("the last run was ended by a signal before it had saved: {}", named(&signalled)))
         }
@@ -185,7 +194,7 @@ mod tests {
 
     fn note(worker: usize, signalled: bool) -> Note {
         let (process, iterations) = (100 + worker as u32, 7 + worker as u64);
-        Note { worker, host: "first".to_owned(), process, iterations, signalled }
+        Note { worker, workers: 2, host: "first".to_owned(), process, iterations, signalled }
     }
 
     #[test]
@@ -211,6 +220,8 @@ mod tests {
             ended.ends_with(&format!("by a signal before it had saved: {}, {}", of(0), of(1))),
             "{ended}"
         );
+        let of_one = says(&[note(0, true)]);
+        assert!(of_one.contains("; another worker may have died before"), "{of_one}");
         let many: Vec<Note> = (0..11).map(|worker| note(worker, false)).collect();
         assert!(says(&many).contains(", 3 more;"), "{}", says(&many));
     }

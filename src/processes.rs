@@ -44,7 +44,7 @@ pub fn refused(verb: &Verb) -> Option<Failure> {
     let name = verb.name();
     Some(
         Failure::usage(format_args!(
-            "{launcher} has started {workers} processes of `plimsoll {name}`, which is one process"
+            "`plimsoll {name}` runs as one process, and {launcher} has started {workers}"
         ))
         .help(format_args!(
             "run `plimsoll {name}` once, without the launcher; what was tuned is trained by `mpirun -n {workers} plimsoll run \
@@ -151,6 +151,11 @@ pub fn end(exit: u8) -> u8 {
         // All is done and saved; one that cannot say so does not take that back.
         if !world.clone().end() {
             // Worker 0 is gone before it had tested.
+            if is_spoken_for() {
+                tracing::warn!(
+                    "worker 0 has ended before it had saved and tested: the same command goes on from what it has saved"
+                );
+            }
             world.abort(if is_spoken_for() { Exit::Device as u8 } else { exit });
         }
     } else {

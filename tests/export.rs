@@ -95,7 +95,8 @@ fn the_cluster_that_was_tuned_for_is_exported_unless_another_is_asked_for() {
         global_batch: 192,
         passes: 3,
         exchange_seconds: Seconds(0.02),
-        update_seconds: Seconds(0.3),
+        // An epoch has 9600 samples.
+        update_seconds: config().measured.unwrap_or(config().predicted).epoch_seconds * (192.0 / 9600.0),
     };
     // Everything is kept up to 73 samples, and 32 were tuned.
     let config = Config { cluster: Some(cluster), batch: 32, ..config() };
@@ -117,6 +118,10 @@ fn the_cluster_that_was_tuned_for_is_exported_unless_another_is_asked_for() {
         assert_eq!(numbers(Some(8), None, as_planned), (8, 32, 1, 0.4));
     }
     assert_eq!(numbers(None, Some(128), false), (2, 64, 1, 0.2));
+    assert_eq!(made(WANTED).updates, 20 * 50, "of 20 epochs");
+    // Five workers cannot share the tuned update out evenly, nor can four in batches of the plan.
+    assert_eq!(numbers(Some(5), None, false), (5, 32, 1, 0.25));
+    assert_eq!(numbers(Some(4), None, true), (4, 32, 1, 0.2));
     let lines = made(WANTED).lines(Tool::Torchrun).expect("any");
     let told = "Tuned for 2 workers with 1Gbit/s,30us between them, and 192 samples in an update.";
     assert!(lines.contains("--nproc-per-node=2 ") && lines.contains(told), "{lines}");

@@ -216,8 +216,7 @@ fn what_is_one_process_is_not_started_by_a_launcher() {
         for line in [modelled, "auto --study other", "export study --to torchrun", "report study"] {
             let verb = line.split(' ').next().expect("a name");
             let output = mpirun(launcher, folder.path(), &[(2, line)]).output().expect("it starts");
-            let started =
-                format!("mpirun has started 2 processes of `plimsoll {verb}`, which is one process");
+            let started = format!("`plimsoll {verb}` runs as one process, and mpirun has started 2");
             let instead = format!("run `plimsoll {verb}` once, without the launcher");
             ended(&output, 2, &[&started, &instead, "`mpirun -n 2 plimsoll run STUDY`"]);
             assert!(output.stdout.is_empty(), "{launcher}: {}", String::from_utf8_lossy(&output.stdout));
@@ -504,7 +503,7 @@ fn a_share_that_cannot_be_kept_is_told_with_the_worker_that_was_lost() {
                 signalled((launcher, rank), folder.path(), signal, " --timeout 2s --global-batch 128");
             let says = format!("error: worker {worker} on ");
             let lost = format!(
-                "this worker's share of the last state was lost: the checkpoint `study/training.worker-{left}"
+                "a worker's share of the last state was lost: the checkpoint `study/training.worker-{left}"
             );
             let why = ".safetensors` cannot be written: ";
             ended(

@@ -75,6 +75,7 @@ fn workers_compare_the_version_with_its_commit() {
         let numbers = [2, 11, 0.01f64.to_bits(), 0];
         let mut update = numbers.iter().flat_map(|n| [*n as u32, (*n >> 32) as u32]).collect();
         first.broadcast(&mut update).expect("the other is there");
+        first.broadcast(&mut b"a folder".map(u32::from).to_vec()).expect("the other is there");
         let training = br#"{"version":"1.0.0 (another)","more":0}  "#;
         let words = training.chunks(4).map(|four| u32::from_le_bytes(four.try_into().expect("four bytes")));
         let mut words = [training.len() as u32].into_iter().chain(words).collect();

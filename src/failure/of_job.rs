@@ -591,7 +591,7 @@ fn kept(saved: &Saved, lost: Option<&impl std::fmt::Display>) -> String {
     if saved.shares {
         let folder = saved.path.parent().unwrap_or(&saved.path).display();
         return format!(
-            "this worker's share of the last state was lost: {why}; the other workers that are left keep theirs in {folder} \
+            "a worker's share of the last state was lost: {why}; the other workers that are left keep theirs in {folder} \
              (training.worker-*.safetensors); {} the newest whole state",
             goes_on(saved)
         );

@@ -130,9 +130,9 @@ fn predicted(config: &Config, trained: &Trained, are_processes: bool) -> Option<
     let cluster = config.cluster.filter(|_| are_processes && trained.drawn.is_none())?;
     let is_tuned_for =
         (trained.workers as u64, trained.global_batch) == (cluster.workers, cluster.global_batch);
-    // What passes between the iterations is measured apart.
+    // What passes between two updates is measured apart.
     let known = config.measured.unwrap_or(config.predicted);
-    is_tuned_for.then(|| cluster.update_seconds - known.between_seconds * cluster.passes as f64)
+    is_tuned_for.then(|| cluster.update_seconds - known.between_seconds)
 }
 
 /// Whether the iterations of a training are what was predicted: those of one batch, for all draws, with the update on the

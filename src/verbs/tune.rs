@@ -128,8 +128,9 @@ fn simulated(workers: &Workers) -> Facts {
 fn warn_of_slow(workers: u64, times: f64) {
     if times < 1.0 {
         tracing::warn!(
-            "{workers} workers together train {times:.2} times as many samples a second as one alone: their exchange takes \
-             longer than what they share; a larger --global-batch has fewer updates, and one worker needs no exchange"
+            "{workers} workers together train {times:.2} times as many samples a second as one alone: the exchange costs \
+             more time than sharing the batch saves; a larger --global-batch has fewer updates, and one worker needs no \
+             exchange"
         );
     }
 }

@@ -154,25 +154,31 @@ impl Export {
         if config.batch.checked_mul(workers).is_none_or(|samples| samples == 0) {
             return Err(ExportError::Workers(workers));
         }
-        // As in `run`: a tuned update is kept on other workers, too, where each has a batch of it.
-        let tuned = tuned.map(|cluster| cluster.global_batch);
-        let global = wanted.global.or(tuned.filter(|global| global / config.batch >= workers));
         let optimizer = optimizer.unwrap_or(config.optimizer.into());
         if momentum.is_some() && optimizer != Optimizer::Sgd {
             return Err(ExportError::Momentum);
         }
-        if let Some(global) = global {
+        if let Some(global) = wanted.global {
             samples_for(config, global)?;
         }
         if config.momenta == Momenta::Sharded && !as_planned {
             return Err(ExportError::Sharded);
         }
-        let Shares { batch, accumulation } = if as_planned {
-            planned(config.batch, workers, global)?
-        } else {
+        let shares = |global| {
+            if as_planned {
+                return planned(config.batch, workers, global);
+            }
             let held = held(config, schedule)?;
             let most = if wanted.global.is_some() { held } else { held.min(config.batch) };
-            shared(most, config.batch, workers, global)?
+            shared(most, config.batch, workers, global)
+        };
+        // As in `run`: a tuned update is kept on other workers, too, where each has a batch of it; here only where they can
+        // share it out evenly.
+        let tuned =
+            tuned.map(|cluster| cluster.global_batch).filter(|global| global / config.batch >= workers);
+        let Shares { batch, accumulation } = match (wanted.global, tuned) {
+            (None, Some(tuned)) => shares(Some(tuned)).or_else(|_| shares(None))?,
+            (global, _) => shares(global)?,
         };
         let global = batch * workers * accumulation;
         let (rate, warmup, each) = rate_at(config, global, epochs)?;
@@ -489,10 +495,18 @@ fn not_shared(why: String, global: u64, at_once: u64) -> ExportError {
 
 /// Samples of the data that a config was tuned for, which are at least one update's.
 fn samples_for(config: &Config, global: u64) -> Result<u64, ExportError> {
-    let Figures { iteration_seconds, between_seconds, epoch_seconds, .. } = config.predicted;
-    // An epoch is predicted as so many iterations as there are batches in the data.
-    let iterations = epoch_seconds / (iteration_seconds + between_seconds);
-    let samples = (iterations * config.batch as f64).round() as u64;
+    // An epoch takes as many iterations, or updates of the tuned workers, as there are of these in the data.
+    let samples = match config.cluster {
+        Some(Cluster { update_seconds, global_batch, .. }) => {
+            let known = config.measured.unwrap_or(config.predicted);
+            known.epoch_seconds / update_seconds * global_batch as f64
+        }
+        None => {
+            let Figures { iteration_seconds, between_seconds, epoch_seconds, .. } = config.predicted;
+            epoch_seconds / (iteration_seconds + between_seconds) * config.batch as f64
+        }
+    };
+    let samples = samples.round() as u64;
     if samples < global {
         return Err(ExportError::TooLarge { global, samples });
     }

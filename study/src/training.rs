@@ -240,7 +240,7 @@ pub fn train(
     let saved = if request.fresh { None } else { load(&study.checkpoint(), watch)? };
     let update = Update::of(task, config, (request, groups.len()), saved.as_ref(), watch)?;
     if groups.len() < request.workers.count {
-        update.tell(&mut *groups[0])?;
+        update.tell(&mut *groups[0], study)?;
     }
     let weights = weights_of(task, request, study)?;
     let checksum = weights.as_ref().map(|weights| weights.checksum.clone());
@@ -268,7 +268,8 @@ pub fn work(
     study: &Study,
     stop: &dyn Fn() -> bool,
 ) -> Result<(), Error> {
-    let (rank, update) = (group.facts().rank, Update::told(&mut *group)?);
+    let rank = group.facts().rank;
+    let (update, is_of_first) = Update::told(&mut *group, study)?;
     // Worker 0 tells of the training.
     let watch = Watch { stop, ..Watch::silent() };
     // Worker 0 begins with them; here they only tell whether it is the same training.
@@ -293,7 +294,9 @@ pub fn work(
                 ended = trainer.leave().map(|()| Outcome::Paused);
             }
         }
-        ended.map_err(|error| shares::failed(error, (&mut trainer, rank), study, (total, request.fresh)))?;
+        ended.map_err(|error| {
+            shares::failed(error, (&mut trainer, rank), (study, is_of_first), (total, request.fresh))
+        })?;
     }
     Ok(())
 }
@@ -308,8 +311,11 @@ fn train_from(
 ) -> Result<Trained, Error> {
     let (per_epoch, peak, resumed_at) = (update.per_epoch, trainer.layout().device(), trainer.step());
     let total = per_epoch * request.epochs;
-    // Nothing is trained yet, but data that is not what training began with is refused, even where all is done.
+    let before = if request.fresh { study.training() } else { Vec::new() };
+    // Nothing is trained yet, but data that is not what training began with is refused, even where all is done, and so are
+    // workers that train something else.
     trainer.train(&*task.data.train, resumed_at, &mut |_| {}, &|| false)?;
+    study.forget(&before)?;
     let mut seen = Seen::default();
     let checkpoint = study.checkpoint();
     let rate = (config.learning_rate.base_rate, study.folder());
@@ -424,9 +430,6 @@ fn begin(
     }
     if trainer.step() < total {
         Checkpoint::make_sure(checkpoint, trainer.saved_bytes()).map_err(TrainError::CannotKeep)?;
-    }
-    if request.fresh {
-        study.forget(&study.training())?;
     }
     Ok(())
 }

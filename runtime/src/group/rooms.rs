@@ -1,8 +1,9 @@
 //! The memory of messages, used again: the allocator gives long blocks back to the system, which clears each page before it
 //! gives it out again, and that takes longer than to fill it.
 //!
-//! What it deliberately does not do: keep what is short, or more than [`KEPT`].
+//! What it deliberately does not do: keep what is short, or more than [`KEPT`]: what was kept first goes first.
 
+use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Words from which on memory is kept, 16 KiB, and how many words of it at most, 256 MiB.
@@ -17,7 +18,8 @@ pub(super) struct Rooms {
 
 #[derive(Debug, Default)]
 struct Kept {
-    rooms: Vec<Vec<u32>>,
+    /// What was used last is last.
+    rooms: VecDeque<Vec<u32>>,
     /// The capacity of all.
     words: usize,
 }
@@ -50,10 +52,15 @@ impl Rooms {
 
     /// Keeps the memory of what is no longer used.
     pub(super) fn keep(&self, room: Vec<u32>) {
+        if !(LONG..=KEPT).contains(&room.capacity()) {
+            return;
+        }
         let mut kept = self.kept();
-        if room.capacity() >= LONG && kept.words + room.capacity() <= KEPT {
-            kept.words += room.capacity();
-            kept.rooms.push(room);
+        kept.words += room.capacity();
+        kept.rooms.push_back(room);
+        while kept.words > KEPT {
+            let first = kept.rooms.pop_front().expect("they have these words");
+            kept.words -= first.capacity();
         }
     }
 
@@ -63,8 +70,7 @@ impl Rooms {
             let mut kept = self.kept();
             // What is much longer would be missed where it is needed.
             let fits = |room: &Vec<u32>| (words..=2 * words).contains(&room.capacity());
-            if let Some(place) = kept.rooms.iter().rposition(fits) {
-                let room = kept.rooms.swap_remove(place);
+            if let Some(room) = kept.rooms.iter().rposition(fits).and_then(|place| kept.rooms.remove(place)) {
                 kept.words -= room.capacity();
                 return room;
             }
@@ -89,8 +95,13 @@ mod tests {
         rooms.keep(again);
         let copy = rooms.copy(&[3; LONG + 1]);
         assert_eq!(copy, [3; LONG + 1]);
-        rooms.keep(vec![0; KEPT]);
         rooms.keep(copy);
-        assert_eq!(rooms.filled(LONG), [0; LONG], "there is no room for more");
+        rooms.keep(vec![0; KEPT + 1]);
+        let again = rooms.filled(LONG);
+        assert_eq!(again, [3; LONG], "what is too long takes the place of nothing");
+        rooms.keep(again);
+        rooms.keep(vec![0; KEPT]);
+        assert_eq!(rooms.filled(LONG), [0; LONG], "it has gone for what came last");
+        assert_eq!(rooms.kept().words, KEPT);
     }
 }

@@ -100,7 +100,7 @@ impl Trainer {
         self.take_state(share)?;
         self.divide(share)?;
         share.join_devices(&mut self.executor)?;
-        share.met = true;
+        (share.met, share.has_begun) = (true, true);
         Ok(())
     }
 

@@ -53,7 +53,7 @@ impl Trainer {
     /// Whether it is for this worker to keep the state, since all before it are lost: the workers had begun to train together,
     /// and this one is the first that is left.
     pub fn is_first_left(&mut self) -> bool {
-        self.share.as_mut().is_some_and(|share| share.met && share.group.is_first_left())
+        self.share.as_mut().is_some_and(|share| share.has_begun && share.group.is_first_left())
     }
 
     /// Whether all momenta are on the device, or in one place.

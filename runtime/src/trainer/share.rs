@@ -83,6 +83,8 @@ pub(super) struct Share {
     applied: Option<Observation>,
     /// Whether the workers have met: all have worker 0's state.
     pub(super) met: bool,
+    /// Whether they have met once, so that each has a state of this training.
+    pub(super) has_begun: bool,
 }
 
 /// A part of what is summed.
@@ -276,6 +278,7 @@ impl Share {
             pending: None,
             applied: None,
             met: false,
+            has_begun: false,
             group,
         })
     }

@@ -91,6 +91,9 @@ pub struct Answer {
     pub batch: u64,
     /// The learning rate; where it was tuned for workers, that of an update of all of them.
     pub learning_rate: f64,
+    /// Samples of the update that it is for.
+    #[serde(default)]
+    pub learning_rate_samples: u64,
     /// The rule that it follows, in words with its base point.
     pub learning_rate_rule: String,
     /// What to know before one trusts it; none where the batch is near the base point.
@@ -249,6 +252,8 @@ pub struct Single {
     pub batch: u64,
     /// As measured, or modelled.
     pub samples_per_second: f64,
+    /// As the model predicts it.
+    pub predicted_samples_per_second: Option<f64>,
     /// So many times as many samples a second have all workers.
     pub times: f64,
 }
@@ -256,7 +261,7 @@ pub struct Single {
 /// How long a resource is at work.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ResourceShare {
-    /// `compute`, `link, out`, `link, back` or `interconnect`; a half-duplex link is all `link, out`.
+    /// `compute`, `link, out`, `link, back` or `interconnect`; a half-duplex link is one, `link`.
     pub resource: String,
     /// In an update.
     pub busy_seconds: f64,

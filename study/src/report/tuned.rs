@@ -202,6 +202,7 @@ impl Tuned {
             placement: self.placement(),
             batch: config.batch,
             learning_rate,
+            learning_rate_samples: samples,
             learning_rate_rule: rule_in_words(&config.learning_rate),
             learning_rate_caution: caution(&config.learning_rate, samples),
             warmup_iterations: config.learning_rate.warmup_iterations,

@@ -6,8 +6,9 @@
 //! many workers of the same batch that exchange nothing.
 
 use super::data::{ResourceShare, Scaled, Single, Workers};
-use plimsoll_ir::config::{Cluster, Config};
+use plimsoll_ir::config::{Cluster, Config, Figures};
 use plimsoll_ir::exchange::update::Busy;
+use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::tuning::{Tuning, WorkersUpdate};
 
 /// One worker alone, with which all are compared: the user's own setting, or what is nearest to it.
@@ -21,22 +22,22 @@ pub fn workers(config: &Config, tuning: &Tuning) -> Option<Workers> {
     let predicted = scaling.iter().find(|of| of.workers == workers)?.seconds;
     let samples_per_second = global_batch as f64 / update_seconds.0;
     let one = scaling.first().filter(|of| of.workers == 1)?;
-    let alone = (passes * config.batch) as f64 / one.seconds.0;
     let scaled = scaling.iter().map(|of| {
         // Here some workers may make a pass less.
         let is_this = of.workers == workers;
         let samples = if is_this { global_batch } else { of.workers * passes * config.batch };
-        let samples_per_second = samples as f64 / of.seconds.0;
         Scaled {
             workers: of.workers,
             global_batch: samples,
             update_seconds: of.seconds.0,
-            samples_per_second,
-            efficiency: samples_per_second / (of.workers as f64 * alone),
+            samples_per_second: samples as f64 / of.seconds.0,
+            efficiency: one.seconds / of.seconds,
         }
     });
     let Busy { compute, out, back, wire } = *busy;
-    let resources = [("compute", compute), ("link, out", out), ("link, back", back), ("interconnect", wire)];
+    let is_half = config.link.duplex == Duplex::Half;
+    let of_link: &[_] = if is_half { &[("link", out)] } else { &[("link, out", out), ("link, back", back)] };
+    let resources = [&[("compute", compute)], of_link, &[("interconnect", wire)]].concat();
     let share = |(resource, seconds): (&str, plimsoll_ir::Seconds)| ResourceShare {
         resource: resource.to_owned(),
         busy_seconds: seconds.0,
@@ -58,7 +59,7 @@ pub fn workers(config: &Config, tuning: &Tuning) -> Option<Workers> {
         bound_seconds: bound_seconds.0,
         samples_per_second,
         single: SINGLES.iter().find_map(|what| single(tuning, what, samples_per_second)),
-        resources: resources.map(share).into(),
+        resources: resources.into_iter().map(share).collect(),
         scaling: scaled.collect(),
     })
 }
@@ -67,8 +68,10 @@ pub fn workers(config: &Config, tuning: &Tuning) -> Option<Workers> {
 fn single(tuning: &Tuning, what: &str, together: f64) -> Option<Single> {
     let run = tuning.runs.iter().find(|run| run.what == what)?;
     let known = if tuning.machine.modelled { run.predicted } else { run.measured }?;
-    let samples_per_second = run.batch as f64 / (known.iteration_seconds + known.between_seconds).0;
+    let rate = |of: Figures| run.batch as f64 / (of.iteration_seconds + of.between_seconds).0;
+    let samples_per_second = rate(known);
     Some(Single {
+        predicted_samples_per_second: run.predicted.map(rate),
         what: what.to_owned(),
         batch: run.batch,
         samples_per_second,

@@ -43,17 +43,18 @@ fn is_of_numbers(error: &RuntimeError) -> bool {
     matches!(error, RuntimeError::Diverged { .. } | RuntimeError::Overflowed { .. })
 }
 
-/// The error of a worker that is a process, with what it has kept where another worker has failed.
+/// The error of a worker that is a process, with what it has kept where another worker has failed. Worker 0's study has
+/// the same path or another one.
 pub(super) fn failed(
     error: RuntimeError,
     (trainer, rank): (&mut Trainer, usize),
-    study: &Study,
+    (study, is_of_first): (&Study, bool),
     (total, fresh): (u64, bool),
 ) -> Error {
     let saved = Saved { path: study.checkpoint(), step: None, host: None, total, shares: false, fresh };
     if trainer.has_whole_state() {
         if matches!(error, RuntimeError::Group(_)) && trainer.is_first_left() {
-            return keep_whole(error, (trainer, rank), study, saved);
+            return keep_whole(error, (trainer, rank), (study, is_of_first), saved);
         }
         return error.into();
     }
@@ -68,14 +69,14 @@ pub(super) fn failed(
 fn keep_whole(
     source: RuntimeError,
     (trainer, rank): (&mut Trainer, usize),
-    study: &Study,
+    (study, is_of_first): (&Study, bool),
     saved: Saved,
 ) -> Error {
     let path = study.share(rank);
     let written = trainer.checkpoint().and_then(|state| state.as_share().save(&path));
     let (saved, lost) = match written {
         Ok(()) => {
-            let (step, host) = (Some(trainer.step()), is_elsewhere(&source).then(host));
+            let (step, host) = (Some(trainer.step()), (!is_of_first || is_elsewhere(&source)).then(host));
             (Saved { path, step, host, ..saved }, None)
         }
         Err(error) => {

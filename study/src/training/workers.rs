@@ -75,16 +75,17 @@ impl Update {
 }
 
 impl Update {
-    /// Tells the other processes.
-    pub(super) fn tell(&self, group: &mut dyn Group) -> Result<(), Error> {
+    /// Tells the other processes, and in which folder worker 0 keeps the training.
+    pub(super) fn tell(&self, group: &mut dyn Group, study: &Study) -> Result<(), Error> {
         let Update { virtual_workers, per_epoch, rate, warmup_iterations } = *self;
         let all = [virtual_workers, per_epoch, rate.to_bits(), warmup_iterations];
         let mut words = all.iter().flat_map(|number| [*number as u32, (*number >> 32) as u32]).collect();
-        Ok(group.broadcast(&mut words).map_err(RuntimeError::from)?)
+        group.broadcast(&mut words).map_err(RuntimeError::from)?;
+        Ok(group.broadcast(&mut folder_in_words(study)).map_err(RuntimeError::from)?)
     }
 
-    /// What worker 0 tells.
-    pub(super) fn told(group: &mut dyn Group) -> Result<Update, Error> {
+    /// What worker 0 tells, and whether this worker's study is in a folder of the same path.
+    pub(super) fn told(group: &mut dyn Group, study: &Study) -> Result<(Update, bool), Error> {
         let mut words = Vec::new();
         group.broadcast(&mut words).map_err(RuntimeError::from)?;
         let all: Vec<u64> =
@@ -92,8 +93,18 @@ impl Update {
         let [virtual_workers, per_epoch, rate, warmup_iterations] = all[..] else {
             return Err(Error::Bug(format!("worker 0 told {} words of an update", words.len())));
         };
-        Ok(Update { virtual_workers, per_epoch, rate: f64::from_bits(rate), warmup_iterations })
+        let mut folder = Vec::new();
+        group.broadcast(&mut folder).map_err(RuntimeError::from)?;
+        let update = Update { virtual_workers, per_epoch, rate: f64::from_bits(rate), warmup_iterations };
+        Ok((update, folder == folder_in_words(study)))
     }
+}
+
+/// The path of a study's folder, a byte in each word.
+fn folder_in_words(study: &Study) -> Vec<u32> {
+    let folder = study.folder();
+    let whole = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    whole.as_os_str().as_encoded_bytes().iter().map(|byte| u32::from(*byte)).collect()
 }
 
 /// Batches in an update.

@@ -40,7 +40,7 @@ function answer() {
 }
 
 function learningRateWords(answer) {
-  if (report.workers) return `of an update of ${count(report.workers.global_batch)} samples`;
+  if (answer.learning_rate_samples !== answer.batch) return `of an update of ${count(answer.learning_rate_samples)} samples`;
   return answer.warmup_iterations ? `reached after ${counted(answer.warmup_iterations, "iteration")}` : "from the first iteration on";
 }
 

@@ -54,8 +54,8 @@ function workers() {
   );
 }
 
-/** Samples per second of one worker alone. */
-const one = (w) => (w.single ? w.single.samples_per_second : w.scaling[0].samples_per_second);
+/** Samples per second of one worker alone, as predicted. */
+const one = (w) => w.single?.predicted_samples_per_second ?? w.scaling[0].samples_per_second;
 
 function scalingPlot(w) {
   const alone = w.scaling[0].samples_per_second;
