@@ -60,7 +60,7 @@ fn gpus_that_are_lost_leave_the_state_before_an_update_and_the_same_command_goes
     check(&run(""), 0, &[]);
     let expected = fs::read(&file).expect("it was trained");
     let mut found = Vec::new();
-    for calls in (400..520).step_by(37) {
+    for calls in [250, 450, 650] {
         fs::remove_file(&file).expect("it was left");
         let lost = run(&format!("cuStreamSynchronize:{calls}:719:lost"));
         check(&lost, 4, &["CUDA_ERROR_LAUNCH_FAILED", "is kept in"]);

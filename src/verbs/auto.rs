@@ -41,10 +41,11 @@ fn run_watched(args: &AutoArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failure
     };
     let (config, schedule) = chosen.parts();
     let tuning = match &chosen {
-        Chosen::Now(tuned) => Some(&tuned.tuning),
-        Chosen::Earlier(..) => None,
+        Chosen::Now(tuned) => Some(tuned.tuning.clone()),
+        // The choice stands without what was tried for it.
+        Chosen::Earlier(..) => Tuned::read(&study).ok().map(|tuned| tuned.tuning),
     };
-    tables.extend(cluster(config, tuning));
+    tables.extend(cluster(config, tuning.as_ref()));
     if task.setup.model().is_some() {
         tracing::warn!("{}: the study is tuned and reported, and nothing is trained", config.device);
         tables.push(report::write(&Tuned::read(&study)?.report()?, &study.report())?);

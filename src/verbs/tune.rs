@@ -117,8 +117,12 @@ fn simulated(workers: &Workers) -> Facts {
     let single = workers.single.as_ref();
     let times = single.map(|one| format!("{:.2} times, {} at batch {}", one.times, one.what, one.batch));
     vec![
-        ("without_overlap_seconds", "without overlap", Seconds(workers.without_overlap_seconds).into()),
-        ("bound_seconds", "at least", Seconds(workers.bound_seconds).into()),
+        (
+            "without_overlap_seconds",
+            "simulated without overlap",
+            Seconds(workers.without_overlap_seconds).into(),
+        ),
+        ("bound_seconds", "simulated, at least", Seconds(workers.bound_seconds).into()),
         ("busiest", "busiest resource", busiest(workers).into()),
         ("over_single", "over one worker alone", times.into()),
     ]
