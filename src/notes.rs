@@ -1,4 +1,4 @@
-//! Notes in a study's folder, from which the next start tells which workers ended without a word.
+//! Notes in a study's folder, from which the next start tells which workers ended without an error message.
 //!
 //! Where the process of a worker dies, most launchers end all of them, and nobody is left to say who died. So each process
 //! keeps a note while it trains (its machine, its process, the iterations done), and removes it where it ends with a word. The
@@ -127,8 +127,8 @@ pub fn forget() {
     }
 }
 
-/// Tells what the last run of a study has left, where it ended without a word, and removes that. No other run works in the
-/// study.
+/// Tells which workers' notes the last run of a study has left, where it ended without an error message, and removes them. No
+/// other run works in the study.
 pub fn tell(study: &Study) -> Result<(), FileError> {
     let files = study.notes();
     if let Some(words) = in_words(files.iter().filter_map(Note::read).collect()) {
@@ -175,14 +175,14 @@ fn in_words(mut notes: Vec<Note>) -> Option<String> {
         (0, _) => {
             Some(format!("the last run was ended by a signal before it had saved: {}", named(&signalled)))
         }
-        (1, 0) => Some(format!("the last run ended without a word: {}", named(&silent))),
+        (1, 0) => Some(format!("the last run ended without an error message: {}", named(&silent))),
         (_, 0) => Some(format!(
-            "the last run ended without a word, all workers at once: {}; where one of them died first, the launcher has named \
-             its process",
+            "the last run ended without an error message, all workers at once: {}; where one of them died first, the launcher \
+             has named its process",
             named(&silent)
         )),
         (..) => Some(format!(
-            "the last run ended without a word: {}; then the launcher ended the others",
+            "the last run ended without an error message: {}; then the launcher ended the others",
             named(&silent)
         )),
     }
@@ -208,10 +208,15 @@ mod tests {
             )
         };
         assert_eq!(says(&[]), "");
-        assert_eq!(says(&[note(1, false)]), format!("the last run ended without a word: {}", of(1)));
+        assert_eq!(
+            says(&[note(1, false)]),
+            format!("the last run ended without an error message: {}", of(1))
+        );
         let one = says(&[note(2, true), note(1, false), note(0, true)]);
-        let died =
-            format!("the last run ended without a word: {}; then the launcher ended the others", of(1));
+        let died = format!(
+            "the last run ended without an error message: {}; then the launcher ended the others",
+            of(1)
+        );
         assert_eq!(one, died);
         let all = says(&[note(1, false), note(0, false)]);
         assert!(all.contains(&format!("all workers at once: {}, {}; where one", of(0), of(1))), "{all}");

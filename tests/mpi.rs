@@ -363,9 +363,9 @@ fn a_worker_that_is_killed_leaves_nothing_that_hangs() {
         let step = Checkpoint::load(&path).expect("it is whole").progress.step;
         // MPICH's launcher kills all at once, and names a process; Open MPI's tells the others to end.
         let told = if launcher.ends_with("mpich") {
-            "the last run ended without a word, all workers at once: worker 0 on "
+            "the last run ended without an error message, all workers at once: worker 0 on "
         } else {
-            "the last run ended without a word: worker 1 on "
+            "the last run ended without an error message: worker 1 on "
         };
         let line = format!("run study --epochs {} --decay constant", step / 5 + 1);
         let says = [told, "worker 1 on ", "after at least ", &format!("going on from iteration {step}")];

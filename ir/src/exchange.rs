@@ -168,13 +168,15 @@ impl Exchange {
 
     /// The same in one piece, between the last pass over a trace and the update.
     pub fn without_overlap(&self, trace: &Trace) -> Exchange {
-        let ready = trace.ops.iter().rposition(|op| op.phase == Phase::Backward);
-        // Where its owners make the update, the next pass begins once it is made.
-        let needed = trace.ops.iter().position(|op| op.phase == Phase::Update);
-        let [ready, needed] = [ready, needed].map(|op| OpId::new(op.unwrap_or(0)));
-        let whole = Piece { first_byte: Bytes::ZERO, bytes: self.bytes, ready, needed, kept: Bytes::ZERO };
-        let pieces = if self.pieces.is_empty() { Vec::new() } else { vec![whole] };
-        Exchange { pieces, ..self.clone() }
+        let whole = |(ready, needed)| Piece {
+            first_byte: Bytes::ZERO,
+            bytes: self.bytes,
+            ready,
+            needed,
+            kept: Bytes::ZERO,
+        };
+        let pieces = pieces::between(trace).filter(|_| self.bytes > Bytes::ZERO).map(whole);
+        Exchange { pieces: pieces.into_iter().collect(), ..self.clone() }
     }
 
     /// Seconds of the interconnect to reduce a piece, and to gather it.

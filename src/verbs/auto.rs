@@ -40,12 +40,15 @@ fn run_watched(args: &AutoArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failure
         Chosen::Earlier(config, _) => vec![kept_choice(config)],
     };
     let (config, schedule) = chosen.parts();
-    let tuning = match &chosen {
-        Chosen::Now(tuned) => Some(tuned.tuning.clone()),
-        // The choice stands without what was tried for it.
-        Chosen::Earlier(..) => Tuned::read(&study).ok().map(|tuned| tuned.tuning),
+    let earlier = match &chosen {
+        Chosen::Earlier(config, _) if config.cluster.is_some() => Some(Tuned::read(&study)?.tuning),
+        _ => None,
     };
-    tables.extend(cluster(config, tuning.as_ref()));
+    let tuning = match &chosen {
+        Chosen::Now(tuned) => Some(&tuned.tuning),
+        Chosen::Earlier(..) => earlier.as_ref(),
+    };
+    tables.extend(cluster(config, tuning));
     if task.setup.model().is_some() {
         tracing::warn!("{}: the study is tuned and reported, and nothing is trained", config.device);
         tables.push(report::write(&Tuned::read(&study)?.report()?, &study.report())?);

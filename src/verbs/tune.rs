@@ -119,10 +119,10 @@ fn simulated(workers: &Workers) -> Facts {
     vec![
         (
             "without_overlap_seconds",
-            "simulated without overlap",
+            "update without overlap, simulated",
             Seconds(workers.without_overlap_seconds).into(),
         ),
-        ("bound_seconds", "simulated, at least", Seconds(workers.bound_seconds).into()),
+        ("bound_seconds", "lower bound of an update, simulated", Seconds(workers.bound_seconds).into()),
         ("busiest", "busiest resource", busiest(workers).into()),
         ("over_single", "over one worker alone", times.into()),
     ]
@@ -145,7 +145,6 @@ pub fn cluster(config: &Config, tuning: Option<&Tuning>) -> Option<Table> {
         config.cluster?;
     let simulated = tuning.and_then(|tuning| report::workers::workers(config, tuning)).map(|w| simulated(&w));
     let sums = nccl.then(|| ("sums", "sums", "by NCCL, on the GPUs".into()));
-    let LearningRate { rule, base_batch, base_rate, .. } = config.learning_rate;
     let known = config.measured.unwrap_or(config.predicted);
     let alone = config.batch as f64 / (known.iteration_seconds + known.between_seconds).0;
     let together = global_batch as f64 / update_seconds.0;
@@ -182,8 +181,7 @@ pub fn cluster(config: &Config, tuning: Option<&Tuning>) -> Option<Table> {
                 (
                     "learning_rate",
                     "learning rate of an update",
-                    rate::learning_rate(rule, base_batch, base_rate, global_batch)
-                        .map_or(Cell::None, Cell::learning_rate),
+                    rate::rate_of_update(config).map_or(Cell::None, |(rate, _)| Cell::learning_rate(rate)),
                 ),
                 (
                     "learning_rate_caution",

@@ -202,8 +202,8 @@ impl Study {
     }
 
     /// Trains a choice as another of several processes, beside worker 0's [`Study::train_together`]. Reads the study's choice,
-    /// and writes nothing but what it keeps of the state where another worker is lost. Once it is to
-    /// stop, all workers pause, and worker 0 saves the state.
+    /// and writes nothing but what it keeps of the state where another worker is lost. Where `stop` says so, all workers pause,
+    /// and worker 0 saves the state.
     ///
     /// # Errors
     ///

@@ -7,7 +7,7 @@
 use super::Piece;
 use crate::ids::OpId;
 use crate::program::{Access, Operand, Program, Region, Role};
-use crate::trace::Phase;
+use crate::trace::{Phase, Trace};
 use crate::units::Bytes;
 
 /// About the bytes of the pieces that workers exchange while the backward pass runs: at 10 Gbit/s a message of a piece takes
@@ -31,9 +31,7 @@ pub enum Overlap {
 
 /// What a program exchanges, in the order of [`summed`]; none where it does not train.
 pub fn pieces(program: &Program, overlap: Overlap) -> Option<Vec<Piece>> {
-    let last = op_where(program, Phase::Backward, |_| true).last()?;
-    // Where its owners make the update, the next pass begins once it is made.
-    let first_update = op_where(program, Phase::Update, |_| true).next().unwrap_or(OpId(0));
+    let (last, first_update) = between(&program.trace)?;
     let mut pieces: Vec<Piece> = Vec::new();
     let mut bytes = 0;
     let most = match overlap {
@@ -77,6 +75,14 @@ pub fn pieces(program: &Program, overlap: Overlap) -> Option<Vec<Piece>> {
         }
     }
     Some(pieces)
+}
+
+/// The last op of the backward pass, and the first that waits for the update behind it; none where nothing trains.
+pub(super) fn between(trace: &Trace) -> Option<(OpId, OpId)> {
+    let last = trace.ops.iter().rposition(|op| op.phase == Phase::Backward)?;
+    // Where the owners of sums make the update, the next pass begins once it is made.
+    let first_update = trace.ops.iter().position(|op| op.phase == Phase::Update).unwrap_or(0);
+    Some((OpId::new(last), OpId::new(first_update)))
 }
 
 /// What is summed over all workers, in this order: the gradients, and the running statistics.

@@ -81,7 +81,7 @@ pub(super) trait Messages: Send {
     /// those that are needed later. Waits for nobody.
     fn send(&mut self, to: usize, needed: u32, message: Vec<u32>) -> Result<(), GroupError>;
 
-    /// The memory of messages: those that are sent come from it and return to it, and so do those that are received.
+    /// The buffers of messages, of those that are sent and of those that are received.
     fn rooms(&self) -> &Rooms;
 
     /// Says how many iterations this worker has done.

@@ -1,16 +1,16 @@
-//! The memory of messages, used again: the allocator gives long blocks back to the system, which clears each page before it
-//! gives it out again, and that takes longer than to fill it.
+//! Buffers of messages, used again. The allocator returns long blocks to the system, and the system clears each page before it
+//! gives the page out again: clearing takes longer than filling the buffer.
 //!
-//! What it deliberately does not do: keep what is short, or more than [`KEPT`]: what was kept first goes first.
+//! What it deliberately does not do: keep short buffers, or more than [`KEPT`] words. The oldest buffer goes first.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Words from which on memory is kept, 16 KiB, and how many words of it at most, 256 MiB.
+/// The words of the shortest buffer that is kept (16 KiB), and of all buffers together at most (256 MiB).
 const LONG: usize = 1 << 12;
 const KEPT: usize = 1 << 26;
 
-/// Memory that was used before, of one process.
+/// The buffers of one process that wait to be used again.
 #[derive(Debug, Default)]
 pub(super) struct Rooms {
     kept: Mutex<Kept>,
@@ -18,7 +18,7 @@ pub(super) struct Rooms {
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// What was used last is last.
+    /// The one that was used last is last.
     rooms: VecDeque<Vec<u32>>,
     /// The capacity of all.
     words: usize,
@@ -29,28 +29,28 @@ impl Rooms {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Room for so many words, of which it has none yet.
+    /// An empty buffer with room for so many words.
     pub(super) fn empty(&self, words: usize) -> Vec<u32> {
         let mut room = self.any(words);
         room.clear();
         room
     }
 
-    /// So many words, whatever stood there before.
+    /// A buffer of so many words, which are those of an earlier message or 0.
     pub(super) fn filled(&self, words: usize) -> Vec<u32> {
         let mut room = self.any(words);
         room.resize(words, 0);
         room
     }
 
-    /// Takes these words, in room of their own.
+    /// A buffer with a copy of these words.
     pub(super) fn copy(&self, words: &[u32]) -> Vec<u32> {
         let mut room = self.empty(words.len());
         room.extend_from_slice(words);
         room
     }
 
-    /// Keeps the memory of what is no longer used.
+    /// Takes a buffer that is no longer used.
     pub(super) fn keep(&self, room: Vec<u32>) {
         if !(LONG..=KEPT).contains(&room.capacity()) {
             return;
@@ -64,11 +64,11 @@ impl Rooms {
         }
     }
 
-    /// What was used last and is long enough; else new.
+    /// The buffer that was used last, of those that are long enough; else a new one.
     fn any(&self, words: usize) -> Vec<u32> {
         if words >= LONG {
             let mut kept = self.kept();
-            // What is much longer would be missed where it is needed.
+            // A much longer one would be missing where its length is needed.
             let fits = |room: &Vec<u32>| (words..=2 * words).contains(&room.capacity());
             if let Some(room) = kept.rooms.iter().rposition(fits).and_then(|place| kept.rooms.remove(place)) {
                 kept.words -= room.capacity();

@@ -36,7 +36,7 @@ struct Channels {
     from: Receiver<Sent>,
     /// By worker, as far as it was heard.
     has_ended: Vec<bool>,
-    /// Of all of them.
+    /// The buffers of all workers.
     rooms: Arc<Rooms>,
 }
 

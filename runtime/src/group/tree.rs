@@ -86,7 +86,7 @@ impl TreeSum {
         }
     }
 
-    /// All of its memory.
+    /// The buffers of its nodes, and those that it has to spare.
     pub(super) fn into_rooms(self) -> impl Iterator<Item = Vec<f32>> {
         self.nodes.into_iter().map(|(_, numbers)| numbers).chain(self.spare)
     }

@@ -50,7 +50,6 @@ const LIVELY: Duration = Duration::from_millis(20);
 /// What the thread is told to do.
 pub(super) enum Command {
     Send { to: usize, needed: u32, message: Vec<u32> },
-    At(u64),
     Fail(String),
     Kept,
     End,
@@ -195,7 +194,6 @@ struct Messenger<'a> {
     came: Vec<usize>,
     /// Of each worker, in the order in which it sent them.
     arriving: Vec<VecDeque<Arriving>>,
-    iterations: u64,
     begun: Instant,
     /// Of each worker, whether it has died.
     dead: Vec<bool>,
@@ -229,7 +227,6 @@ pub(super) fn run(
         flows: (0..workers).map(|_| Flow::new()).collect(),
         came: vec![0; workers],
         arriving: (0..workers).map(|_| VecDeque::new()).collect(),
-        iterations: 0,
         begun: Instant::now(),
         dead: vec![false; workers],
     };
@@ -267,7 +264,6 @@ impl Messenger<'_> {
                     Ok(Command::Send { to, needed, message }) => {
                         put(&mut self.waiting[to], Outgoing { needed, words: message, sent: 0 });
                     }
-                    Ok(Command::At(iterations)) => self.iterations = iterations,
                     Ok(Command::Fail(why)) => self.tell_all(FAILED, why.as_bytes())?,
                     Ok(Command::Kept) => self.tell_all(KEPT, &[])?,
                     Ok(Command::Abort(exit)) => self.library.abort(exit),
@@ -369,7 +365,8 @@ impl Messenger<'_> {
 
     fn send_head(&mut self, to: usize, what: u32, length: u64) -> Result<(), String> {
         let two = |number: u64| [number as u32, (number >> 32) as u32];
-        let ([length, length_high], [done, done_high]) = (two(length), two(self.iterations));
+        let ([length, length_high], [done, done_high]) =
+            (two(length), two(self.shared.iterations().unwrap_or(0)));
         let head = vec![what, length, length_high, done, done_high];
         self.sent[to].push_back(self.library.send(to, HEAD, head)?);
         Ok(())

@@ -87,6 +87,10 @@ impl Shared {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn iterations(&self) -> Option<u64> {
+        Some(self.done.load(Ordering::Relaxed)).filter(|done| *done != NONE_YET)
+    }
+
     fn command(&self, command: Command) {
         // Where the thread has ended, what it heard last says why.
         let _ = self.commands.lock().unwrap_or_else(PoisonError::into_inner).send(command);
@@ -139,7 +143,7 @@ impl World {
 
     /// The iterations that this worker has done; none before the workers have begun to train.
     pub fn iterations(&self) -> Option<u64> {
-        Some(self.shared.done.load(Ordering::Relaxed)).filter(|done| *done != NONE_YET)
+        self.shared.iterations()
     }
 
     /// Whether this process was stopped for so long that the others may have taken it for lost.
@@ -303,7 +307,6 @@ impl Messages for MpiMessages {
 
     fn at(&mut self, iteration: u64) {
         self.shared.done.store(iteration, Ordering::Relaxed);
-        self.shared.command(Command::At(iteration));
     }
 }
 
