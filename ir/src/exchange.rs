@@ -168,12 +168,13 @@ impl Exchange {
 
     /// The same in one piece, between the last pass over a trace and the update.
     pub fn without_overlap(&self, trace: &Trace) -> Exchange {
-        let whole = |(ready, needed)| Piece {
-            first_byte: Bytes::ZERO,
-            bytes: self.bytes,
-            ready,
-            needed,
-            kept: Bytes::ZERO,
+        let whole = |(ready, needed)| {
+            let (first_byte, bytes) = (Bytes::ZERO, self.bytes);
+            let piece = Piece { first_byte, bytes, ready, needed, kept: Bytes::ZERO };
+            // Only what the next iteration overwrites is kept, as in `pieces`.
+            let kept =
+                if piece.carried() { self.pieces.iter().map(|one| one.kept).sum() } else { Bytes::ZERO };
+            Piece { kept, ..piece }
         };
         let pieces = pieces::between(trace).filter(|_| self.bytes > Bytes::ZERO).map(whole);
         Exchange { pieces: pieces.into_iter().collect(), ..self.clone() }

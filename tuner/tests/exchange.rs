@@ -136,6 +136,29 @@ fn the_earlier_a_piece_may_go_and_the_later_it_is_needed_the_more_is_hidden() {
 }
 
 #[test]
+fn an_exchange_is_known_without_overlap_and_among_other_workers() {
+    for (name, momenta) in NETWORKS.into_iter().zip([Momenta::Device, Momenta::Sharded].into_iter().cycle()) {
+        let program = program(name, momenta);
+        let of = |workers: &Workers| exchange(&program, workers).expect("it trains");
+        let (nothing, forward) = (workers(Overlap::Nothing), workers(Overlap::Forward(PIECE)));
+        // In one piece, where the parameters that owners send are otherwise apart from the running statistics.
+        let (mut expected, found) = (of(&nothing), of(&forward).without_overlap(&program.trace));
+        let (first, rest) = expected.pieces.split_first_mut().expect("there is a piece");
+        for piece in rest {
+            assert_eq!((first.ready, first.needed), (piece.ready, piece.needed), "{name}");
+            (first.bytes, first.kept) = (first.bytes + piece.bytes, first.kept + piece.kept);
+        }
+        expected.pieces.truncate(1);
+        assert_eq!(found, expected, "{name}");
+        for count in [2, 3, 16] {
+            assert_eq!(of(&forward).among(count), of(&Workers { count, ..forward }), "{name} among {count}");
+        }
+        let alone = of(&forward).among(1);
+        assert!(alone.pieces.is_empty() && alone.bytes == Bytes::ZERO, "{name}: {alone:?}");
+    }
+}
+
+#[test]
 fn owners_that_make_the_update_hold_sums_until_the_pass_is_over() {
     for name in NETWORKS {
         let program = program(name, Momenta::Sharded);
