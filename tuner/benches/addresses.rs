@@ -5,8 +5,7 @@
 //!
 //! Beside each time of ours stands that of MiniMalloc with all its switches on, as it publishes them: its command line
 //! tool at commit 9f5cf81, built with -O3, user seconds on the 2-core machine of the same day (2026-11-20). The instances
-//! are not part of this repository; `tests/data/minimalloc/README.md` says where they come from. Times are printed,
-//! never asserted.
+//! lie in `tests/data/minimalloc`. Times are printed, never asserted.
 
 use plimsoll_ir::testing::Random;
 use plimsoll_tuner::address::{Block, Item, ItemId, Slot, Work, assign, most_alive};
@@ -46,10 +45,8 @@ fn main() {
     );
     for (name, theirs) in INSTANCES {
         let path = folder.join(format!("{name}.1048576.csv"));
-        match std::fs::read_to_string(&path) {
-            Ok(text) => row(name, &items(&text), (seed, without), Some(theirs)),
-            Err(_) => println!("{name:10} skipped: there is no {}", path.display()),
-        }
+        let text = std::fs::read_to_string(&path).expect("an instance");
+        row(name, &items(&text), (seed, without), Some(theirs));
     }
     for (pieces, seed_of_cut) in [(50, 1), (100, 2), (200, 3), (400, 4)] {
         let mut items = TiVec::new();
