@@ -101,8 +101,8 @@ pub enum Verb {
     Verify(VerifyArgs),
     /// Make a page that a browser opens offline: of a study, of two beside each other, or of a trace and its schedule
     ///
-    /// With --format json it is printed as JSON instead (report/1, of two studies comparison/1; schemas/report.schema.json has
-    /// both).
+    /// With --format json it is printed as JSON instead (report/1, of two studies comparison/1); --format schema prints the
+    /// schema of both.
     #[command(after_help = "Example: plimsoll report digits --out digits.html")]
     Report(ReportArgs),
     /// Say in words why a study's tuning chose what it chose, what limits it, and what becomes of a layer

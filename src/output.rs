@@ -29,27 +29,8 @@ pub enum Format {
     Csv,
     /// Markdown tables
     Md,
-    /// The JSON schema of what `json` prints
+    /// JSON schema of what this run prints as JSON
     Schema,
-    /// The JSON schema of what this very run prints; those that are published are made of it
-    #[value(hide = true)]
-    SchemaOfRun,
-}
-
-/// The published schema of what a command prints as JSON, whatever it works on; none of one that prints no tables.
-pub fn published_schema(verb: &str) -> Option<&'static str> {
-    macro_rules! schemas {
-        ($($verb:literal),*) => {
-            match verb {
-                $($verb => Some(include_str!(concat!("../schemas/", $verb, ".schema.json"))),)*
-                _ => None,
-            }
-        };
-    }
-    schemas!(
-        "auto", "check", "compare", "config", "demo", "doctor", "explain", "export", "networks", "plan",
-        "profile", "run", "simulate", "tune", "verify"
-    )
 }
 
 /// One thing's values: each with its key for programs and its name for people.
@@ -422,7 +403,7 @@ pub fn print(format: Format, tables: &[Table]) -> Result<(), Failure> {
     }
     let mut out = Vec::new();
     match format {
-        Format::Json | Format::Schema | Format::SchemaOfRun => {
+        Format::Json | Format::Schema => {
             let by_key = |of: fn(&Table) -> Value| {
                 tables.iter().map(|table| (table.key.to_owned(), of(table))).collect::<Map<_, _>>()
             };

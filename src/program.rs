@@ -6,12 +6,11 @@
 
 use crate::args::{self, Cli, Verb};
 use crate::failure::{Exit, Failure};
-use crate::output::{Format, print, published_schema, write_stdout};
+use crate::output::print;
 use crate::progress::{self, MessageFormat};
 use crate::settings::{self, Stop};
 use crate::{interrupt, processes, verbs};
 use clap::error::ErrorKind;
-use std::borrow::Cow;
 use std::ffi::OsString;
 use std::thread;
 
@@ -52,14 +51,13 @@ pub fn script(line: &[OsString]) -> Option<Script> {
 fn execute(line: &[OsString]) -> u8 {
     let settings = match settings::read(line) {
         Ok(settings) => settings,
-        Err(stop) => {
-            let schema = schema_asked(line, &stop).map(|schema| write_stdout(schema.as_bytes()));
-            return match schema {
-                Some(Ok(())) => 0,
-                Some(Err(failure)) => end(MessageFormat::Human, &failure),
-                None => refuse(line, stop),
+        Err(stop) if asks_for_schema_of_reports(line, &stop) => {
+            return match verbs::report::print_schema() {
+                Ok(_) => 0,
+                Err(failure) => end(MessageFormat::Human, &failure),
             };
         }
+        Err(stop) => return refuse(line, stop),
     };
     let cli = &settings.cli;
     if let Some(failure) = processes::refused(&cli.verb) {
@@ -79,35 +77,21 @@ fn execute(line: &[OsString]) -> u8 {
     processes::end(exit)
 }
 
-/// The schema of what a command prints as JSON.
-fn schema_of(verb: &str) -> Option<Cow<'static, str>> {
-    if verb == "report" {
-        Some(verbs::report::schema().into())
-    } else {
-        published_schema(verb).map(Cow::Borrowed)
-    }
-}
-
-/// The schema that a line asks for although arguments are missing: printing a schema needs none of them.
-fn schema_asked(line: &[OsString], stop: &Stop) -> Option<Cow<'static, str>> {
-    let Stop::Line(error) = stop else { return None };
-    let is_asked = settings::early(line, "format").as_deref() == Some("schema");
-    if error.kind() != ErrorKind::MissingRequiredArgument || !is_asked {
-        return None;
-    }
-    let matches = args::program().ignore_errors(true).try_get_matches_from(line).ok()?;
-    schema_of(matches.subcommand_name()?)
+/// Tells if a line asks for the schema of reports without naming one: printing it needs none.
+fn asks_for_schema_of_reports(line: &[OsString], stop: &Stop) -> bool {
+    let Stop::Line(error) = stop else { return false };
+    let is_report = || {
+        let matches = args::program().ignore_errors(true).try_get_matches_from(line);
+        matches.is_ok_and(|matches| matches.subcommand_name() == Some("report"))
+    };
+    error.kind() == ErrorKind::MissingRequiredArgument
+        && settings::early(line, "format").as_deref() == Some("schema")
+        && is_report()
 }
 
 fn verb(cli: &Cli) -> Result<(), Failure> {
     if can_be_stopped(&cli.verb) {
         interrupt::listen().map_err(|error| Failure::new(Exit::Internal, error))?;
-    }
-    if cli.format == Format::Schema
-        && !matches!(cli.verb, Verb::Config(_))
-        && let Some(schema) = schema_of(cli.verb.name())
-    {
-        return write_stdout(schema.as_bytes());
     }
     let working = progress::command(cli.verb.name());
     let tables = match &cli.verb {

@@ -34,11 +34,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::{self, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// How progress, logs and errors are told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -80,23 +82,24 @@ pub fn start(format: MessageFormat, quiet: bool, verbose: u8) {
     let target = if human { terminal::target() } else { ProgressDrawTarget::hidden() };
     SHOWN.get_or_init(|| Shown { format, progress, bars: MultiProgress::with_draw_target(target) });
     let level = match (quiet, verbose) {
-        (true, _) => "error",
-        (false, 0) => "info",
-        (false, 1) => "debug",
-        (false, _) => "trace",
+        (true, _) => LevelFilter::ERROR,
+        (false, 0) => LevelFilter::INFO,
+        (false, 1) => LevelFilter::DEBUG,
+        (false, _) => LevelFilter::TRACE,
     };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| BetweenBars);
+    let asked = std::env::var("RUST_LOG").ok().and_then(|targets| targets.parse().ok());
+    let filter = asked.unwrap_or_else(|| Targets::new().with_default(level));
+    let logs = tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE).with_writer(|| BetweenBars);
     if human {
         let set = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let words = format::debug_fn(|writer, field, value| match field.name() {
             "message" => write!(writer, "{}", lines(format_args!("{value:?}"))),
             name => write!(writer, "{name}={}", lines(format_args!("{value:?}"))),
         });
-        let logs = logs.fmt_fields(words.delimited(" "));
-        logs.with_ansi(io::stderr().is_terminal() && !set).without_time().with_target(false).init();
+        let logs = logs.fmt_fields(words.delimited(" ")).without_time().with_target(false);
+        logs.with_ansi(io::stderr().is_terminal() && !set).finish().with(filter).init();
     } else {
-        logs.event_format(JsonLines).init();
+        logs.event_format(JsonLines).finish().with(filter).init();
     }
 }
 

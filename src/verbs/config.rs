@@ -70,10 +70,6 @@ fn show(args: &ConfigShowArgs, format: Format) -> Result<Vec<Table>, Failure> {
             format = own.get_one("format").copied().unwrap_or(format);
         }
     }
-    if let Some(schema) = output::published_schema("config").filter(|_| format == Format::Schema) {
-        output::write_stdout(schema.as_bytes())?;
-        return Ok(Vec::new());
-    }
     let file = layers.file.map(|path| path.display().to_string());
     let options = table.rows.len();
     table.rows.retain(|row| all || row[SOURCE] != DEFAULT.into());
@@ -113,7 +109,7 @@ fn row(command: &str, (arg, name): (&Arg, &str), matches: &ArgMatches, given: &[
 }
 
 /// The schema of `plimsoll.toml`.
-pub fn schema() -> Value {
+fn schema() -> Value {
     let program = program();
     let mut top = Map::new();
     for (arg, name) in settable(&program) {

@@ -20,6 +20,9 @@ use std::path::{Path, PathBuf};
 
 /// Runs the verb.
 pub fn run(args: &ReportArgs, format: Format) -> Result<Vec<Table>, Failure> {
+    if format == Format::Schema {
+        return print_schema();
+    }
     if let (Some(first), Some(second)) = (&args.reported.study, &args.other) {
         return comparison::run([first, second], args.out.as_deref(), format);
     }
@@ -57,10 +60,10 @@ enum Printed {
     Comparison(Box<Comparison>),
 }
 
-/// The JSON schema of report/1 and comparison/1.
-pub fn schema() -> String {
+/// Prints the JSON schema of report/1 and comparison/1.
+pub fn print_schema() -> Result<Vec<Table>, Failure> {
     let schema = schemars::schema_for!(Printed);
-    serde_json::to_string_pretty(&schema).expect("a schema is plain JSON") + "\n"
+    printed(serde_json::to_string_pretty(&schema).expect("a schema is plain JSON"), None)
 }
 
 /// Writes a report as a page; says where it is.

@@ -1,7 +1,7 @@
 //! The book's pages as mdBook takes them: one folder, in which every link leads to something of the book.
 //!
 //! What lies below `docs` stands at the top of that folder, any other page under its own path. A link between pages becomes one
-//! between their places. A link to a file that is no page (source, a schema) leads to a copy of the file, whose name ends in
+//! between their places. A link to a file that is no page (source, data) leads to a copy of the file, whose name ends in
 //! `.txt` so that every browser shows it: the house has no address on the web that such links could lead to, and a book that is
 //! read offline would not have it either. A link to a folder leads to its README. The README of the house is not in the book,
 //! whose introduction stands for it. Text inside fences and code spans stays as it is. Nothing here reads a disk.
