@@ -112,8 +112,10 @@ fn measured(folder: &Path) -> Result<Vec<results::Results>, Failure> {
 
 fn main() -> ExitCode {
     // What fails says so itself; a warning tells of a library's algorithm that is left out, or of memory.
-    let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "warn".to_owned());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
+        .with_writer(std::io::stderr)
+        .init();
     let outcome = match Cli::parse().verb {
         Verb::Run { sections, results, seconds, options } => run::run(&sections, &results, seconds, &options),
         Verb::Table { results } => results::folder(&results).map(|all| print!("{}", results::targets(&all))),

@@ -47,7 +47,13 @@ impl Exchange {
             // What a recomputed op leaves was handed over when it first ran. The format has no such piece: it counts as
             // complete after the next op that runs once.
             let ready = (op..trace.ops.len() as u32).map(OpId).find(|op| !again(*op)).unwrap_or(OpId(op));
-            pieces.push(Piece { first_byte: bytes, bytes: Bytes(size), ready, needed: OpId(0), kept: Bytes::ZERO });
+            pieces.push(Piece {
+                first_byte: bytes,
+                bytes: Bytes(size),
+                ready,
+                needed: OpId(0),
+                kept: Bytes::ZERO,
+            });
             bytes += Bytes(size);
         }
         let inner = exchange::Exchange {

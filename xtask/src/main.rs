@@ -79,7 +79,7 @@ const CHECKS: &[Check] = &[
         about: "every document is in the book; alone, it builds the book",
         run: |tree| Ok(book::check(tree)),
     },
-    Check { name: "locks", about: "lock files of fuzz and python", run: tools::locks },
+    Check { name: "locks", about: "lock file of fuzz", run: tools::locks },
     Check { name: "fmt", about: "formatting", run: |_| tools::fmt() },
     Check { name: "clippy", about: "lints, without a warning", run: |_| tools::clippy() },
     Check { name: "doc", about: "links inside the code's documentation", run: |_| tools::doc() },

@@ -28,7 +28,6 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     for (path, text) in tree.ending(".rs") {
         let source = Source::new(text);
         form(path, text, &mut found);
-        ignored(path, &source.code, &mut found);
         notes(path, &source.comments, &mut found);
         unsafety(path, &source, &mut found);
     }
@@ -88,14 +87,6 @@ fn form(path: &str, text: &str, found: &mut Vec<Finding>) {
     let widths = text.lines().map(|line| line.chars().count());
     for (line, width) in (1..).zip(widths).filter(|(_, width)| *width > WIDTH_MAX) {
         found.push(Finding::new(path, line, format!("{width} columns; break the line before {WIDTH_MAX}")));
-    }
-}
-
-/// Tests that nobody runs. Clippy finds macros of unfinished work (`todo!`, `unimplemented!`, `dbg!`).
-fn ignored(path: &str, code: &str, found: &mut Vec<Finding>) {
-    for (at, _) in words(code).filter(|(at, word)| *word == "ignore" && code[..*at].ends_with("#[")) {
-        let what = "a test that nobody runs: make it pass and fast, or delete it";
-        found.push(Finding::new(path, line_of(code, at), what));
     }
 }
 
@@ -218,8 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn ignored_tests_and_notes_of_unfinished_work_are_found() {
-        assert_one(&faults("a.rs", "#[ignore = \"slow\"]\nfn a() {}"), "a.rs:2: a test that nobody runs");
+    fn notes_of_unfinished_work_are_found() {
         assert_one(&faults("a.rs", "/* FIXME */"), "a.rs:2: `FIXME`");
         assert_one(&said(check, &[("a.md", "one\nXXX two")]), "a.md:2: `XXX`");
         assert!(faults("a.rs", "fn a(todo: u8) { ignore(\"FIXME\"); } // XXXL").is_empty());

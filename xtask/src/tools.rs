@@ -28,7 +28,7 @@ pub fn fmt() -> Outcome {
     )
 }
 
-/// Lock files of the workspaces beside the house's own, which no build of the house looks at.
+/// The lock file of `fuzz`, a workspace that no build of the house looks at.
 pub fn locks(tree: &Tree) -> Outcome {
     let mut found = Vec::new();
     for lock in tree.paths().filter(|path| path.ends_with("/Cargo.lock")) {
@@ -68,10 +68,9 @@ pub fn doc() -> Outcome {
     all(&output, short_messages(&String::from_utf8_lossy(&output.stderr)))
 }
 
-/// Builds the command line and gives the folder in which it lies, beside xtask itself. The test gives dependencies the features
-/// that tests use, so that nothing that `cargo test` has built is compiled again.
+/// Builds the command line and gives the folder in which it lies, beside xtask itself.
 pub fn build_command_line() -> Result<PathBuf, String> {
-    let output = cargo(&["build", "--release", "--locked", "--bin", "plimsoll", "--test", "main"])?;
+    let output = cargo(&["build", "--release", "--locked", "--bin", "plimsoll"])?;
     if !output.status.success() {
         return Err(last_words(&output));
     }

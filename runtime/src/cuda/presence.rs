@@ -134,24 +134,21 @@ impl Search {
         Search { first: vec![folder.to_owned()], loader: false, usual: Vec::new() }
     }
 
-    /// In NVIDIA's packages, and nowhere else: those that were fetched for the tests, or of a virtual environment, that of the
-    /// PyTorch front or the one that is active. None, with a word, where none has them.
+    /// In the NVIDIA packages that torch brings, and nowhere else: those of the PyTorch front's virtual environment, or of the
+    /// active one. None, with a word, where neither has them.
     #[cfg(test)]
     pub(super) fn of_packages() -> Option<Search> {
-        let program = std::env::current_exe().expect("a test has a file");
-        let fetched =
-            program.ancestors().nth(3).expect("it lies in the target folder").join("cuda-libraries");
         let front = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("python").join(".venv");
         let active = std::env::var_os("VIRTUAL_ENV").map(PathBuf::from);
-        for prefix in [fetched, front].into_iter().chain(active) {
+        for prefix in [front].into_iter().chain(active) {
             let usual: Vec<PathBuf> = packaged(vec![prefix]).into_iter().filter(|f| f.is_dir()).collect();
             if usual.iter().any(|folder| folder.join("libcudnn.so.9").is_file()) {
                 return Some(Search { first: Vec::new(), loader: false, usual });
             }
         }
         println!(
-            "skipped: neither the target folder nor python/.venv nor $VIRTUAL_ENV has NVIDIA's packages; `sh \
-             runtime/tests/fetch_cuda_libraries.sh` fetches them"
+            "skipped: neither python/.venv nor $VIRTUAL_ENV has NVIDIA's packages; `bash python/test.sh --tools` \
+             installs torch, which brings them"
         );
         None
     }
@@ -420,25 +417,6 @@ mod tests {
         // No wheel brings a driver.
         let missing = refused(&search, &DRIVER);
         assert!(matches!(missing, CudaError::Missing { .. }), "{missing:?}");
-    }
-
-    /// Where a Python installation at hand has the real ones, their functions are all there; they start on no device here.
-    #[test]
-    fn the_real_libraries_have_every_function_where_they_are() {
-        use super::super::table::{CublasFunctions, CudnnFunctions};
-        let search = Search::new(&[]);
-        match search.load(&CUBLAS) {
-            Ok(found) => {
-                drop(CublasFunctions::of(&found, &CUBLAS).map(|_| found.leak()).expect("all of them"));
-            }
-            Err(error) => println!("skipped: {error}"),
-        }
-        match search.load(&CUDNN) {
-            Ok(found) => {
-                drop(CudnnFunctions::of(&found, &CUDNN).map(|_| found.leak()).expect("all of them"));
-            }
-            Err(error) => println!("skipped: {error}"),
-        }
     }
 
     #[test]

@@ -88,35 +88,3 @@ fn checksum(bytes: &[u8]) -> u64 {
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn page(version: &str, seconds: &str, style: &str) -> String {
-        format!(
-            "<meta content=\"Plimsoll {version}\">{style}<script type=\"application/json\" id=\"report\">\
-             {{\"about\": {{\"plimsoll\": \"{version}\", \"unix_seconds\": 1, \"machine\": [[\"modelled with\", \
-             \"Plimsoll {version}\"], [\"precision\", \"f32\"]]}}, \"answer\": {{\"note\": null, \
-             \"epoch_seconds\": {seconds}}}}}</script>"
-        )
-    }
-
-    #[test]
-    fn versions_and_last_digits_are_left_out_and_nothing_else() {
-        let text = made_from(&page("1", "1.50000001", ""), b"png").expect("a page");
-        assert!(text.contains("/about/machine/1/1: f32\n/answer/epoch_seconds: 1.500e0\n"), "{text}");
-        assert_eq!(made_from(&page("2", "1.5", ""), b"png").as_ref(), Ok(&text));
-        for (page, png) in
-            [(page("1", "1.6", ""), b"png"), (page("1", "1.5", "b"), b"png"), (page("1", "1.5", ""), b"pnG")]
-        {
-            assert_ne!(made_from(&page, png).as_ref(), Ok(&text));
-        }
-        assert_eq!(made_from("<html>", b""), Err("the page holds no report".to_owned()));
-    }
-
-    #[test]
-    fn the_checksum_is_fnv_1a() {
-        assert_eq!([checksum(b""), checksum(b"a")], [0xcbf2_9ce4_8422_2325, 0xaf63_dc4c_8601_ec8c]);
-    }
-}

@@ -108,14 +108,14 @@ fn gib(bytes: f64) -> String {
 }
 
 /// The round number (1, 2 or 5, and zeros) of which at most `most` go into a range.
-fn round_step(range: f64, most: f64) -> f64 {
+pub(super) fn round_step(range: f64, most: f64) -> f64 {
     let least = range / most;
     let ten = 10f64.powf(least.log10().floor());
     [1.0, 2.0, 5.0].map(|times| times * ten).into_iter().find(|step| *step >= least).unwrap_or(10.0 * ten)
 }
 
 /// A number of an axis, without zeros that say nothing.
-fn short(value: f64) -> String {
+pub(super) fn short(value: f64) -> String {
     let text = format!("{value:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
@@ -226,41 +226,5 @@ impl Plot {
             // Letters of 13 pixels are 6.6 wide in the mean, in the widest of the fonts.
             x += 33.0 + 6.6 * line.name.len() as f64 + 22.0;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn steps_become_a_path_and_every_line_is_named_with_its_most() {
-        let gib = 1u64 << 30;
-        let series = |most: u64| json!({ "at": [0, 50_000_000, 100_000_000], "bytes": [0, most, 0] });
-        let report = json!({
-            "about": { "network": "a<b", "batch": 4, "device": "a & b", "modelled": true },
-            "memory": {
-                "budget_bytes": 2 * gib, "resident_bytes": gib, "alive_bytes": gib, "host_bytes": gib / 2,
-                "keeping_everything_bytes": 4 * gib, "pool": series(gib), "keeping_everything": series(3 * gib),
-                "host": series(gib / 2),
-            },
-        });
-        let picture = draw(&report).expect("a whole report");
-        for words in
-            ["keeping everything: 4.00 GiB", "the plan: 2.00 GiB", "the budget: 2.00 GiB", "a&lt;b, batch 4"]
-        {
-            assert!(picture.contains(words), "`{words}` is not in\n{picture}");
-        }
-        // From 1 GiB up to 2 at 50 ms and back; 4.2 GiB are as high as the plot.
-        assert!(picture.contains("d=\"M72.0 305.3H504.0V238.7H936.0V305.3\""), "{picture}");
-        let missing = json!({ "about": report["about"], "memory": { "budget_bytes": 1 } });
-        assert_eq!(draw(&missing), Err("the report has no number `resident_bytes`".to_owned()));
-    }
-
-    #[test]
-    fn numbers_of_axes_are_round() {
-        assert_eq!([round_step(438.0, 10.0), round_step(10.0, 6.0), round_step(0.3, 6.0)], [50.0, 2.0, 0.05]);
-        assert_eq!([short(0.0), short(50.0), short(0.25)], ["0", "50", "0.25"]);
     }
 }

@@ -6,6 +6,8 @@
 
 mod made_from;
 mod memory;
+#[cfg(test)]
+mod tests;
 
 use crate::tools;
 use crate::tree::Tree;
