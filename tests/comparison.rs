@@ -55,6 +55,7 @@ fn names(comparison: &Value) -> Vec<&str> {
 }
 
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn two_budgets_of_one_modelled_device_differ_in_the_budget_alone() {
     let both = compared("plain roomy");
     assert_eq!(names(&both), ["budget"]);
@@ -81,6 +82,7 @@ fn two_budgets_of_one_modelled_device_differ_in_the_budget_alone() {
 }
 
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn what_a_comparison_says_of_a_study_is_what_its_report_says() {
     let both = compared("plain roomy");
     for (at, name) in ["plain", "roomy"].into_iter().enumerate() {
@@ -119,6 +121,7 @@ fn what_a_comparison_says_of_a_study_is_what_its_report_says() {
 }
 
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn two_devices_differ_where_both_errors_are_exceeded() {
     let both = compared("plain old");
     let verdict = &both["verdict"];
@@ -144,6 +147,7 @@ fn two_devices_differ_where_both_errors_are_exceeded() {
 }
 
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn what_differs_by_no_more_than_counts_as_equal_is_no_difference() {
     let both = compared("roomy roomier");
     let verdict = &both["verdict"];
@@ -172,6 +176,7 @@ fn what_differs_by_no_more_than_counts_as_equal_is_no_difference() {
 }
 
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn samples_count_by_one_noise_scale_where_there_is_one() {
     let both = compared("roomy worth");
     let verdict = &both["verdict"];
@@ -197,6 +202,7 @@ fn samples_count_by_one_noise_scale_where_there_is_one() {
 }
 
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn other_networks_and_data_are_compared_and_it_is_said() {
     let both = compared("plain mlp");
     let why = both["verdict"]["why"].as_str().expect("words");
@@ -213,6 +219,7 @@ fn other_networks_and_data_are_compared_and_it_is_said() {
 }
 
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn the_terminal_gets_the_answer_and_a_browser_the_page() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let both = format!("report {0}/plain {0}/roomy", studies().display());
@@ -236,6 +243,7 @@ fn the_terminal_gets_the_answer_and_a_browser_the_page() {
 }
 
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn studies_of_the_same_name_are_told_apart_by_their_paths() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     for (parent, name) in [("a", "plain"), ("b", "roomy")] {
@@ -251,6 +259,7 @@ fn studies_of_the_same_name_are_told_apart_by_their_paths() {
 }
 
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn what_is_no_comparison_is_refused_by_name() {
     let folder = studies();
     refused(folder, "report plain plain", 2, &["plain is named twice", "name two studies"]);

@@ -225,19 +225,19 @@ pub(crate) fn kept_iterations(output: &Output) -> u64 {
         .unwrap_or_else(|| panic!("a number of iterations in: {said}"))
 }
 
+fn two_epochs(libraries: &Libraries, study: &Path, answer: &str, options: &str) -> Output {
+    let config = study.join("chosen.config.json");
+    libraries.run(&format!("run {} --epochs 2 {options}", config.display()), answer, &[])
+}
+
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn a_device_that_is_lost_in_training_leaves_the_state_of_the_last_finished_iteration() {
     let Some(libraries) = libraries() else { return };
     let folder = tempfile::tempdir().expect("a temporary folder");
     let study = folder.path().join("study");
     tuned(libraries, &study);
-    let run = |answer: &str, options: &str| {
-        libraries.run(
-            &format!("run {} --epochs 2 {options}", study.join("chosen.config.json").display()),
-            answer,
-            &[],
-        )
-    };
+    let run = |answer: &str, options: &str| two_epochs(libraries, &study, answer, options);
     // Without a budget a study goes on with its own, whatever is free by now.
     let again = format!("profile --network mlp --device cuda --max-batch 34 --study {}", study.display());
     let profile = libraries.run(&again, "", &[]);
@@ -275,6 +275,16 @@ fn a_device_that_is_lost_in_training_leaves_the_state_of_the_last_finished_itera
     assert!(*least > 0 && most - least <= 2, "{found:?}");
     let later = lost_at(60 + 3 * 10);
     assert!((9..=11).contains(&(later - found[0])), "ten iterations after {found:?}: {later}");
+}
+
+#[test]
+fn after_a_lost_device_the_same_command_goes_on_from_what_was_saved() {
+    let Some(libraries) = libraries() else { return };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let study = folder.path().join("study");
+    tuned(libraries, &study);
+    let kept = study.join("training.safetensors");
+    let run = |answer: &str, options: &str| two_epochs(libraries, &study, answer, options);
     // Every iteration is saved, and the device falls off the bus.
     let lost = run("cuStreamSynchronize:150:214:lost", "--save-every 0s");
     check(&lost, 4, &["CUDA_ERROR_ECC_UNCORRECTABLE", "is kept in", "the same command goes on from there"]);

@@ -132,6 +132,7 @@ fn processes_leave_the_file_of_threads() {
 
 /// A network with batch norm, in a plan that swaps; six passes of an update, as equal as can be or by what a pass takes.
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn six_passes_leave_one_file_whoever_makes_how_many_of_them() {
     let made = || {
         let folder = by_hand("resnet20", "70%", |config| {
@@ -185,6 +186,7 @@ fn study_in_bf16() -> tempfile::TempDir {
 }
 
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn workers_that_do_not_belong_together_are_told_once() {
     for (launcher, _) in launchers() {
         let folder = study();
@@ -209,6 +211,7 @@ fn workers_that_do_not_belong_together_are_told_once() {
 }
 
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn what_is_one_process_is_not_started_by_a_launcher() {
     for (launcher, _) in launchers() {
         let folder = study();
@@ -306,6 +309,7 @@ fn signalled_all(
 }
 
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn a_worker_that_is_stopped_ends_all_in_words_and_the_rest_goes_on() {
     for (launcher, rank) in launchers() {
         let short = " --timeout 2s";
@@ -325,6 +329,7 @@ fn a_worker_that_is_stopped_ends_all_in_words_and_the_rest_goes_on() {
 
 /// A signal to any worker is a pause for all.
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn a_worker_that_is_told_to_stop_pauses_all() {
     for (launcher, rank) in launchers() {
         for (worker, signal, momenta) in [(1, "-TERM", false), (2, "-INT", true), (0, "-TERM", false)] {
@@ -477,6 +482,7 @@ const KEPT: &str = "each worker keeps its share of the last state in study (trai
 
 /// The others have a copy of what is lost, and each keeps its share before all are ended.
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn a_worker_that_is_stopped_takes_no_sharded_momenta_along() {
     for (launcher, rank) in launchers() {
         for (worker, workers, others) in [(1, 2, &[0][..]), (0, 2, &[1])] {
@@ -493,6 +499,7 @@ fn a_worker_that_is_stopped_takes_no_sharded_momenta_along() {
 
 /// A folder stands where a worker would keep its share.
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn a_share_that_cannot_be_kept_is_told_with_the_worker_that_was_lost() {
     for (launcher, rank) in launchers() {
         for (worker, left) in [(0, 1), (1, 0)] {

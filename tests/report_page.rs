@@ -121,6 +121,7 @@ fn names_end_no_element_of_the_page() {
 }
 
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn names_are_shown_as_texts() {
     let Some(mut browser) = browser() else { return };
     let report = hostile();
@@ -140,6 +141,7 @@ fn names_are_shown_as_texts() {
 }
 
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn everything_on_the_page_can_be_clicked() {
     let Some(mut browser) = browser() else { return };
     for (name, sample) in [("small", SMALL), ("large", LARGE), ("untuned", UNTUNED)] {
@@ -155,8 +157,10 @@ fn everything_on_the_page_can_be_clicked() {
                 legend(&mut browser, &figure);
             }
             let over_time = ["#timeline", "#bytes", "#addresses"].contains(&figure.as_str());
-            if name == "small" || name == "large" && over_time {
+            if over_time && name != "untuned" {
                 zoom(&mut browser, &figure);
+            }
+            if name == "small" || name == "large" && over_time {
                 tooltip(&mut browser, &figure);
             }
         }
@@ -229,6 +233,7 @@ fn two_studies_stand_side_by_side_on_one_page() {
 }
 
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn pictures_are_taken_and_fit_their_width() {
     let Some(mut browser) = browser() else { return };
     let pages = [
@@ -318,9 +323,6 @@ fn legend(browser: &mut Browser, figure: &str) {
 }
 
 fn zoom(browser: &mut Browser, figure: &str) {
-    if browser.eval(&format!("document.querySelector('{figure} .zoom')")) == Value::Null {
-        return;
-    }
     // In, earlier, later, in, out, all.
     for at in [1, 3, 4, 1, 2, 5] {
         let before = drawing(browser, figure);

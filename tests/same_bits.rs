@@ -163,6 +163,7 @@ fn residual_networks_with_batch_norm() {
 
 /// ReLUs that save masks, that have a ceiling, and sums without any.
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn what_batch_norm_takes_over() {
     check(&case("resnet20", 8, 6, ReluStorage::Mask, 2));
     check(&Case { iterations: FEW, ..case("mobilenet_v2", 32, 8, ReluStorage::Auto, 1) });
@@ -170,6 +171,7 @@ fn what_batch_norm_takes_over() {
 
 /// A network whose layers are ops of their own, as on modelled devices.
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn batch_norm_that_takes_nothing_over() {
     check(&Case { fuse: false, ..case("resnet20", 8, 6, ReluStorage::Auto, 2) });
 }
@@ -180,6 +182,7 @@ fn plain_convolutions_and_masks() {
 }
 
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn feature_maps_in_bf16() {
     for case in [case("resnet20", 8, 6, ReluStorage::Auto, 2), case("lenet", 16, 8, ReluStorage::Mask, 2)] {
         check(&Case { feature_maps: Float::Bf16, ..case });
@@ -187,6 +190,7 @@ fn feature_maps_in_bf16() {
 }
 
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn both_moments_of_adamw() {
     for case in [case("resnet20", 8, 6, ReluStorage::Auto, 2), case("lenet", 16, 8, ReluStorage::Mask, 2)] {
         check(&Case { optimizer: Optimizer::Adamw, ..case });
@@ -194,6 +198,7 @@ fn both_moments_of_adamw() {
 }
 
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn local_response_normalisation_groups_and_dropout() {
     check(&Case { iterations: FEW, ..case("alexnet", 63, 2, ReluStorage::Output, 1) });
 }

@@ -207,10 +207,14 @@ fn nothing_is_taken_away_under_another_run() {
     let study = fs::File::open(folder.join("study")).expect("a folder");
     study.lock().expect("nobody works in it");
     let before = contents(&folder.join("study"));
-    for verb in ["profile --fresh", "tune --fresh", "auto --fresh", "profile", "tune"] {
-        check(folder, &format!("{verb} {MODELLED}"), 2, &["another run", "take another folder"]);
-        assert!(contents(&folder.join("study")) == before, "{verb}");
-    }
+    // All at once: each waits for the study's lock for seconds.
+    std::thread::scope(|scope| {
+        for verb in ["profile --fresh", "tune --fresh", "auto --fresh", "profile", "tune"] {
+            let line = format!("{verb} {MODELLED}");
+            scope.spawn(move || check(folder, &line, 2, &["another run", "take another folder"]));
+        }
+    });
+    assert!(contents(&folder.join("study")) == before);
     drop(study);
     check(folder, &format!("tune --fresh {MODELLED}"), 0, &[]);
 }
@@ -609,7 +613,9 @@ fn ctrl_c_ends_the_wait_for_a_slow_link_and_saves() {
 /// A trace that comes through a pipe which nobody writes to.
 #[test]
 fn ctrl_c_ends_the_wait_for_input() {
-    let mut child = command(Path::new("."), "check /dev/stdin s.json")
+    // A script's background job ignores SIGINT and hands that on to its children: here the default holds again.
+    let mut child = Command::new("env")
+        .args(["--default-signal=INT", PROGRAM, "check", "/dev/stdin", "s.json"])
         .stdin(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -618,7 +624,7 @@ fn ctrl_c_ends_the_wait_for_input() {
     let pressed = Instant::now();
     let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     assert!(sent.expect("kill is there").success());
-    // Its end of the pipe stays open until then. Where Ctrl-C is ignored, as in a background job of a script, it waits on.
+    // Its end of the pipe stays open until then.
     let input = child.stdin.take();
     let ended = loop {
         let ended = child.try_wait().expect("it is ours");

@@ -176,6 +176,7 @@ fn number(table: &serde_json::Value, key: &str) -> f64 {
 }
 
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn a_batch_is_chosen_for_what_workers_exchange() {
     let folder = tempfile::tempdir().expect("a folder");
     let alone = tuned(folder.path(), "alone", "");
@@ -313,6 +314,7 @@ fn by_goodput(table: &serde_json::Value, noise: f64) -> [f64; 2] {
 }
 
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn goodput_chooses_how_large_an_update_is() {
     let folder = tempfile::tempdir().expect("a folder");
     let alone = |study: &str, noise: f64| {

@@ -43,10 +43,10 @@ pub fn workers(scale: &Scale) -> Table {
         plot,
     );
     for (name, batch) in scale.pick(&NETWORKS, 1) {
-        let Some(subject) = scale.subject(name, None, device("m40", true)) else { continue };
+        let subject = scale.subject(name, None, device("m40", true)).expect("a network of the zoo");
         let program = subject.program(*batch);
         let request = subject.request(Policy::Plimsoll, TWELVE_GB);
-        let Ok((made, schedule)) = subject.scheduled(&program.trace, &request) else { continue };
+        let (made, schedule) = subject.scheduled(&program.trace, &request).expect("it fits 12 GB");
         for interconnect in scale.pick(&INTERCONNECTS, 1) {
             for count in scale.pick(&WORKERS, 2).iter().copied() {
                 for form in [Form::Sharded, Form::Tree] {

@@ -87,6 +87,19 @@ proptest! {
     }
 }
 
+#[test]
+fn every_sure_break_can_be_made() {
+    for (name, _, change) in crate::common::BREAKS {
+        let is_made = |seed: &u64| {
+            let mut trace = random_trace(*seed);
+            let mut schedule = random_schedule(&trace, *seed);
+            change(&mut trace, &mut schedule, &mut Random::new(*seed))
+        };
+        let made = (0..200).filter(is_made).count();
+        assert!(made >= 5, "{name}: {made} of 200");
+    }
+}
+
 /// The generator reaches what it is there for.
 #[test]
 fn random_schedules_do_all_that_schedules_can() {
@@ -137,6 +150,7 @@ fn random_schedules_do_all_that_schedules_can() {
             }
         }
     }
+    assert_eq!(seen.len(), 11, "{seen:?}");
     for (what, times) in &seen {
         assert!(*times >= 20, "{what}: only {times} times\n{seen:?}");
     }

@@ -152,7 +152,7 @@ fn cases() -> Vec<Case> {
             let (mut trace, mut schedule) = (trace.clone(), schedule.clone());
             let mut name = format!("seed {seed}");
             for _ in 0..1 + random.below(2) {
-                let Some((what, change)) = random.pick(&all) else { continue };
+                let (what, change) = random.pick(&all).expect("there are changes");
                 change(&mut trace, &mut schedule, &mut random);
                 name = format!("{name}, {what}");
                 if schedule.commands.is_empty() || schedule.buffers.is_empty() {

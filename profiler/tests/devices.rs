@@ -28,7 +28,7 @@ fn keep(program: &Program) -> Schedule {
         offset += bytes.round_up(256);
     };
     for (t, life) in trace.lives().into_iter().enumerate() {
-        let Some(life) = life.filter(|_| trace.tensors[t].bytes > Bytes::ZERO) else { continue };
+        let life = life.expect("every tensor is needed by some op");
         let holds = Holds::Tensor { tensor: TensorId::new(t), first_byte: None, bytes: None };
         place(holds, trace.tensors[t].bytes, life.born, life.dies);
     }

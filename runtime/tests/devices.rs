@@ -114,6 +114,7 @@ fn the_host_slab_takes_the_offloaded_extents_and_nothing_else() {
     offloaded.sort_unstable();
     offloaded.dedup();
     let expected: Bytes = offloaded.iter().map(|t| program.trace.tensors[t.index()].bytes).sum();
+    assert!(expected > Bytes::ZERO, "naive swapping offloads something");
     assert_eq!(host_slab(&program.trace, &schedule).bytes(), expected);
 }
 
@@ -144,6 +145,7 @@ fn a_paced_link_takes_its_time() {
         }
         let total = measured.makespan();
         println!("{duplex:?}: {told:?} s of transfers ended at {last:?} s, all at {total}");
+        assert_eq!(told.iter().filter(|told| **told > 0.0).count(), 2, "both streams move something");
         // Sleeps shorter than 20 us are left out; whatever the machine does besides only adds time.
         let slack = 50e-6;
         match duplex {

@@ -198,6 +198,7 @@ fn check(text: &str) {
     let name = format!("{} by {}", reference.network.name, reference.update.optimizer());
     let beyond = updates.iter().filter(|off| **off > UPDATE).count();
     println!("{name}: {beyond} of {} changes are off by more than {UPDATE:e}", updates.len());
+    assert!(!updates.is_empty(), "{name}: no change is compared");
     assert!(beyond as f64 <= FLIPPED * updates.len() as f64, "{name}: {beyond} of {} changes", updates.len());
     for (kind, (off, place)) in &worst.0 {
         let theirs =

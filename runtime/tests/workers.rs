@@ -271,14 +271,17 @@ fn an_update_is_that_of_one_large_batch_also_where_labels_are_missing() {
         small
             .train(&*data, 5, &mut |seen| shared.push((seen.loss, seen.accuracy)), &|| false)
             .expect("it trains");
+        assert_eq!((losses.len(), shared.len()), (5, 5));
         for (one, all) in losses.iter().zip(&shared) {
             assert!((one.0 - all.0).abs() < 1e-5 * one.0 && (one.1 - all.1).abs() < 1e-6, "{one:?} {all:?}");
         }
         let (large, small) = [large, small].map(|mut t| t.checkpoint().expect("it can be read")).into();
         let apart = |(a, b): (f32, f32)| (a - b).abs() > 1e-5 * a.abs().max(0.01);
         for name in large.names() {
-            let pair = large.region(name).into_iter().flatten().zip(small.region(name).into_iter().flatten());
-            assert_eq!(pair.filter(|both| apart(*both)).count(), 0, "{name} on {}", data.name());
+            let [one, all] =
+                [&large, &small].map(|state: &Checkpoint| state.region(name).expect("both have it"));
+            let pairs = one.into_iter().zip(all);
+            assert_eq!(pairs.filter(|both| apart(*both)).count(), 0, "{name} on {}", data.name());
         }
         let mut momenta =
             large.names().filter(|name| name.starts_with("momentum/")).flat_map(|name| large.region(name));

@@ -8,6 +8,7 @@ use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_tuner::policies::papers::dqn::Control;
 use plimsoll_tuner::{Allow, Limits, PlanRequest, Policy, Status, plan_by_control, plan_with_log};
+use std::ops::Range;
 
 /// So many hundredths of the way from floor to peak.
 fn budget(trace: &Trace, share: u64) -> Bytes {
@@ -20,8 +21,18 @@ fn budget(trace: &Trace, share: u64) -> Bytes {
 
 #[test]
 fn the_same_request_gives_the_same_valid_plan() {
-    let mut plans = 0;
-    for seed in 0..8 {
+    same_requests(0..1);
+}
+
+#[test]
+#[ignore = "minutes: CI runs it"]
+fn the_same_requests_of_more_traces_give_the_same_valid_plans() {
+    same_requests(1..8);
+}
+
+fn same_requests(seeds: Range<u64>) {
+    let (mut plans, mut asked) = (0, 0);
+    for seed in seeds {
         let trace = random_trace_of(20 + 5 * (seed as usize % 8), seed);
         let duplex = if seed % 2 == 0 { Duplex::Full } else { Duplex::Half };
         for share in [0, 20, 50, 80, 120] {
@@ -31,15 +42,26 @@ fn the_same_request_gives_the_same_valid_plan() {
                 let plan = planned(&trace, &request);
                 assert_eq!(plan, planned(&trace, &request), "{} at {share}", trace.name);
                 plans += usize::from(plan.is_ok());
+                asked += 1;
             }
         }
     }
-    assert!(plans > 60, "{plans} plans");
+    assert!(plans * 4 > asked * 3, "{plans} plans of {asked}");
 }
 
 #[test]
 fn it_comes_near_the_optimum_of_a_chain() {
-    for share in [20, 40, 60, 80] {
+    near_the_optimum(&[60]);
+}
+
+#[test]
+#[ignore = "minutes: CI runs it"]
+fn it_comes_near_the_optimum_of_a_chain_at_other_budgets() {
+    near_the_optimum(&[20, 40, 80]);
+}
+
+fn near_the_optimum(shares: &[u64]) {
+    for &share in shares {
         let trace = chain_trace(12);
         let of = |policy, evaluations| {
             let limits = Limits { evaluations: Some(evaluations), expired: None };
@@ -105,6 +127,7 @@ fn odd_traces_have_valid_plans_or_true_witnesses() {
 
 #[test]
 fn controls_give_valid_plans() {
+    let mut plans = 0;
     for seed in 0..8 {
         let trace = random_trace_of(40, seed);
         let request = request(budget(&trace, 50), 1e3, Duplex::Full, Policy::Dqn);
@@ -114,6 +137,8 @@ fn controls_give_valid_plans() {
             plimsoll_ir::check::check(&trace, &plan.schedule).expect("a valid schedule");
             let makespan = plimsoll_ir::simulate::simulate(&trace, &plan.schedule).makespan();
             assert_eq!(makespan, plan.makespan, "{control:?}, seed {seed}");
+            plans += 1;
         }
     }
+    assert!(plans >= 8, "{plans} plans of 16");
 }

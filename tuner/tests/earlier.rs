@@ -9,6 +9,7 @@ use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::{Draw, LowerOptions, build, lower};
 use plimsoll_tuner::{Allow, Earlier, Limits, Plan, PlanError, PlanRequest, Policy, Witness, plan};
+use std::ops::Range;
 
 /// Budgets from the floor to the peak, in quarters.
 fn budget(trace: &Trace, quarters: u64) -> Bytes {
@@ -75,8 +76,18 @@ fn made_for_what_it_was_made_for_a_plan_is_no_worse() {
 
 #[test]
 fn plans_are_made_for_other_budgets_links_and_traces() {
-    let (mut made, mut missed) = (0, 0);
-    for seed in 0..8 {
+    made_for_others(0..2);
+}
+
+#[test]
+#[ignore = "minutes: CI runs it"]
+fn plans_of_more_traces_are_made_for_other_budgets_links_and_traces() {
+    made_for_others(2..8);
+}
+
+fn made_for_others(seeds: Range<u64>) {
+    let (mut asked, mut made, mut missed) = (0, 0, 0);
+    for seed in seeds {
         let trace = random_trace_of(20 + 2 * seed as usize, seed);
         let first = request(budget(&trace, 2), 1e3, Duplex::Full, Policy::Plimsoll);
         let Some((earlier, _)) = earlier(&trace, &first) else { continue };
@@ -93,18 +104,29 @@ fn plans_are_made_for_other_budgets_links_and_traces() {
             let request = request(budget, rate, duplex, Policy::Plimsoll);
             let [mended, improved] = adapted(trace, &request, &earlier);
             assert_eq!(improved, adapted(trace, &request, &earlier)[1], "the same request, the same plan");
+            asked += 1;
             made += u32::from(mended.is_ok());
             missed += u32::from(mended.is_err() && planned(trace, &request).is_ok());
         }
     }
     println!("{made} made, {missed} missed");
-    assert!(made > 40 && missed == 0, "{made} made, {missed} missed");
+    assert!(made * 5 > asked * 4 && missed == 0, "{made} of {asked} made, {missed} missed");
 }
 
 #[test]
 fn a_plan_does_only_what_is_allowed_whatever_the_earlier_one_did() {
-    let mut made = 0;
-    for seed in 0..12 {
+    only_what_is_allowed(0..3);
+}
+
+#[test]
+#[ignore = "minutes: CI runs it"]
+fn plans_of_more_traces_do_only_what_is_allowed() {
+    only_what_is_allowed(3..12);
+}
+
+fn only_what_is_allowed(seeds: Range<u64>) {
+    let (mut asked, mut made) = (0, 0);
+    for seed in seeds {
         let mut trace = random_trace_of(20 + seed as usize, seed);
         // Large enough for pieces.
         trace.tensors.iter_mut().for_each(|tensor| tensor.bytes = tensor.bytes * 1000);
@@ -115,6 +137,7 @@ fn a_plan_does_only_what_is_allowed_whatever_the_earlier_one_did() {
             Allow { swap: false, ..Allow::ALL },
             Allow { pieces: false, ..Allow::ALL },
         ] {
+            asked += 2;
             let request = PlanRequest { allow, ..whole };
             for plan in adapted(&trace, &request, &earlier).into_iter().flatten() {
                 for command in &plan.schedule.commands {
@@ -130,7 +153,7 @@ fn a_plan_does_only_what_is_allowed_whatever_the_earlier_one_did() {
             }
         }
     }
-    assert!(made > 50, "{made}");
+    assert!(made * 3 > asked * 2, "{made} of {asked}");
 }
 
 fn stochastic_depth(draw: Option<Draw>) -> Trace {

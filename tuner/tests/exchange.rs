@@ -53,6 +53,7 @@ fn every_gradient_travels_once_between_who_completes_it_and_who_waits() {
             );
             let mut at = 0;
             let is_summed = |role: Role| matches!(role, Role::Gradient | Role::State(_));
+            let (mut written, mut updated) = (0, 0);
             let mut summed: Vec<_> = program.resident.iter().filter(|r| is_summed(r.role)).collect();
             summed.sort_by_key(|region| region.role != Role::Gradient);
             for region in summed {
@@ -74,15 +75,19 @@ fn every_gradient_travels_once_between_who_completes_it_and_who_waits() {
                             "{name}: {} is written after {piece:?}",
                             region.name
                         );
+                        written += usize::from(writes);
                         let updates = phase == Phase::Update && !piece.carried();
                         assert!(
                             !updates || op >= piece.needed,
                             "{name}: {} is used before {piece:?}",
                             region.name
                         );
+                        updated += usize::from(updates);
                     }
                 }
             }
+            assert!(written > 0, "{name}: no op writes a gradient");
+            assert!(updated > 0 || matches!(overlap, Overlap::Forward(_)), "{name}: no update uses a sum");
             assert_eq!(exchange.bytes, Bytes(at), "{name}");
             // Where the next pass waits, all that updates overwrite is kept: parameters, and what the optimizer has of them.
             let is_overwritten =

@@ -9,14 +9,14 @@ use plimsoll_tuner::Policy;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const RATE: f64 = 12.2e9;
+pub const RATE: f64 = 12.2e9;
 
 fn shared(folder: &str) -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared")).join(folder)
 }
 
 /// The traces with their files, or none.
-fn traces() -> Vec<(PathBuf, Trace)> {
+pub fn traces() -> Vec<(PathBuf, Trace)> {
     let Ok(entries) = std::fs::read_dir(shared("traces")) else {
         println!("skipped: no traces in {}", shared("traces").display());
         return Vec::new();
@@ -31,7 +31,7 @@ fn traces() -> Vec<(PathBuf, Trace)> {
     paths.into_iter().map(read).collect()
 }
 
-fn budget(trace: &Trace, fraction: f64) -> Bytes {
+pub fn budget(trace: &Trace, fraction: f64) -> Bytes {
     let memory = trace.memory();
     let floor = memory.floor().expect("a trace has an op").1;
     let peak = memory.peak().expect("a trace has an op").1;
@@ -42,12 +42,14 @@ fn budget(trace: &Trace, fraction: f64) -> Bytes {
 const FRACTIONS: [f64; 5] = [0.1, 0.2, 0.4, 0.6, 0.8];
 
 fn every_policy(duplex: Duplex, offsets: &[usize]) {
+    let (mut asked, mut compared) = (0, 0);
     for (i, (_, trace)) in traces().into_iter().enumerate() {
         for fraction in offsets.iter().map(|offset| FRACTIONS[(i + offset) % 5]) {
             let budget = budget(&trace, fraction);
             let plan_of = |policy| (policy, planned(&trace, &request(budget, RATE, duplex, policy)));
             let plans = Policy::ALL.map(plan_of);
-            assert_best(&trace, &plans);
+            compared += assert_best(&trace, &plans);
+            asked += 1;
             assert!(
                 plans[plans.len() - 1].1.is_ok(),
                 "{} at {fraction}: {:?}",
@@ -56,14 +58,23 @@ fn every_policy(duplex: Duplex, offsets: &[usize]) {
             );
         }
     }
+    assert!(compared >= asked, "{compared} plans of other policies for {asked} requests");
 }
 
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn full_duplex_plans_are_valid() {
-    every_policy(Duplex::Full, &[0, 2]);
+    every_policy(Duplex::Full, &[0]);
 }
 
 #[test]
+#[ignore = "minutes: CI runs it"]
+fn full_duplex_plans_at_other_budgets_are_valid() {
+    every_policy(Duplex::Full, &[2]);
+}
+
+#[test]
+#[ignore = "minutes: CI runs it"]
 fn half_duplex_plans_are_valid() {
     every_policy(Duplex::Half, &[1]);
 }
@@ -88,6 +99,7 @@ fn everything_is_kept_without_a_stall_where_it_fits() {
 }
 
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn the_referee_agrees_on_a_sample() {
     let referee = shared("tools").join("referee.py");
     if !referee.exists() || Command::new("python3").arg("--version").output().is_err() {
@@ -96,24 +108,27 @@ fn the_referee_agrees_on_a_sample() {
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
     let sample = ["resnet50", "unet", "wrn28", "googlenet", "alexnet", "vgg16"];
-    for (i, (path, trace)) in traces().into_iter().enumerate() {
+    let (traces, mut judged) = (traces(), 0);
+    for (i, (path, trace)) in traces.iter().enumerate() {
         if !sample.iter().any(|name| trace.name.starts_with(name)) {
             continue;
         }
         let duplex = if i % 2 == 0 { Duplex::Full } else { Duplex::Half };
         for (policy, fraction) in [(Policy::Naive, 0.4), (Policy::Accudnn, 0.6), (Policy::Plimsoll, 0.1)] {
-            let Ok(plan) = planned(&trace, &request(budget(&trace, fraction), RATE, duplex, policy)) else {
+            let Ok(plan) = planned(trace, &request(budget(trace, fraction), RATE, duplex, policy)) else {
                 continue;
             };
             let file = folder.path().join("plan.schedule.json");
             std::fs::write(&file, plan.schedule.to_json()).expect("a writable folder");
             let output =
-                Command::new("python3").arg(&referee).arg(&path).arg(&file).output().expect("python3");
+                Command::new("python3").arg(&referee).arg(path).arg(&file).output().expect("python3");
             let answer = String::from_utf8_lossy(&output.stdout);
             assert!(output.status.success(), "{} {policy} {fraction}: {answer}", trace.name);
             let makespan = answer.split("\"makespan_seconds\": ").nth(1).and_then(|s| s.split(',').next());
             let makespan: f64 = makespan.expect("a makespan").parse().expect("a number");
             assert!((makespan - plan.makespan.0).abs() <= 1e-9 * makespan, "{makespan} {}", plan.makespan);
+            judged += 1;
         }
     }
+    assert!(traces.is_empty() || judged >= sample.len(), "{judged} schedules are judged by the referee");
 }

@@ -23,10 +23,10 @@ pub use traces::{chain_trace, random_trace, random_trace_of};
 use crate::philox::philox4x32;
 
 /// Makes tests of plain functions, and the list of them by name, `TESTS`, so that a program can run them on another machine
-/// too. A function that it is not told of is dead code, which the compiler says.
+/// too. A function that is not named here is dead code, which the compiler reports. Attributes before a name are those of its test.
 #[macro_export]
 macro_rules! tests {
-    ($($name:ident),* $(,)?) => {
+    ($($(#[$attribute:meta])* $name:ident),* $(,)?) => {
         /// The tests of this file, by name.
         pub const TESTS: &[(&str, fn())] = &[$((stringify!($name), $name)),*];
 
@@ -34,6 +34,7 @@ macro_rules! tests {
         mod tests {
             $(
                 #[test]
+                $(#[$attribute])*
                 fn $name() {
                     super::$name();
                 }

@@ -107,12 +107,16 @@ proptest! {
 }
 
 plimsoll_ir::tests![
+    #[ignore = "minutes: CI runs it"]
     convolutions,
     pooling,
+    #[ignore = "minutes: CI runs it"]
     batch_norm,
+    #[ignore = "minutes: CI runs it"]
     layer_norm,
     elements,
     products,
+    #[ignore = "minutes: CI runs it"]
     attention,
     rotary,
     sequences,

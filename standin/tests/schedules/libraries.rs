@@ -45,7 +45,7 @@ fn by_way(program: &Program, k: u32) -> Schedule {
     }
     let mut schedule = keep(&leaning.trace);
     for command in &mut schedule.commands {
-        let Command::Compute { op, alternative, .. } = command else { continue };
+        let Command::Compute { op, alternative, .. } = command else { panic!("nothing is moved") };
         let alternatives = program.trace.ops[op.index()].alternatives.len() as u32;
         *alternative = Some(k).filter(|k| *k < alternatives);
     }

@@ -102,16 +102,20 @@ fn assert_true(trace: &Trace, request: &PlanRequest<'_>, witness: &Witness, what
 }
 
 /// How `plimsoll` stands to the others: it has a plan where one of them has, none of theirs is faster by more than a
-/// millionth, and none that is as fast moves fewer bytes.
-pub fn assert_best(trace: &Trace, plans: &[(Policy, Result<Plan, Witness>)]) {
+/// millionth, and none that is as fast moves fewer bytes. Gives the number of others that have a plan.
+#[must_use]
+pub fn assert_best(trace: &Trace, plans: &[(Policy, Result<Plan, Witness>)]) -> usize {
     let of = |policy| plans.iter().find(|p| p.0 == policy).map(|p| &p.1);
     let Some(best) = of(Policy::Plimsoll) else { panic!("plimsoll was not asked") };
-    for (policy, plan) in plans {
+    let mut compared = 0;
+    for (policy, plan) in plans.iter().filter(|(policy, _)| *policy != Policy::Plimsoll) {
         let Ok(plan) = plan else { continue };
         let what = format!("{}, {policy}", trace.name);
         let best = best.as_ref().unwrap_or_else(|witness| panic!("{what} has a plan, but {witness}"));
         let (ours, theirs) = (best.makespan, plan.makespan);
         assert!(ours.0 <= theirs.0 * (1.0 + 1e-6), "{what}: {ours} against {theirs}");
         assert!(ours < theirs || best.moved <= plan.moved, "{what}: {} against {}", best.moved, plan.moved);
+        compared += 1;
     }
+    compared
 }
