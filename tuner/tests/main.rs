@@ -14,6 +14,7 @@ mod exchange;
 mod few_slots;
 mod first;
 mod frontier;
+mod golden;
 mod host;
 mod hostile;
 mod optimal;

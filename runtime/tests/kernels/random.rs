@@ -114,6 +114,7 @@ plimsoll_ir::tests![
     batch_norm,
     #[ignore = "minutes: CI runs it"]
     layer_norm,
+    #[ignore = "minutes: CI runs it"]
     elements,
     products,
     #[ignore = "minutes: CI runs it"]
@@ -121,6 +122,7 @@ plimsoll_ir::tests![
     rotary,
     sequences,
     parts,
+    #[ignore = "minutes: CI runs it"]
     local_response,
     losses,
 ];
