@@ -63,10 +63,12 @@ for folder in "$venv" ${older[@]+"${older[@]/#/$venv-}"}; do
 done
 if [ "${1:-}" = --wheel ]; then exit 0; fi
 
+# Whatever fails, the rest runs.
+failed=0
 step "formats, lints and types"
-"$bin/ruff" format --check .
-"$bin/ruff" check .
-"$bin/mypy"
+"$bin/ruff" format --check . || failed=1
+"$bin/ruff" check . || failed=1
+"$bin/mypy" || failed=1
 # The stand-in of CUDA's driver, for the tests of swapping and of whole steps on CUDA.
 cargo build --release --locked --quiet --workspace --lib --bins
 export PLIMSOLL_STANDIN="${PLIMSOLL_STANDIN:-$CARGO_TARGET_DIR/release/libplimsoll_standin.so}"
@@ -75,7 +77,6 @@ export OMP_WAIT_POLICY=passive
 # From the folder of the tests, so that what is tested is what was installed. Two files at a time (pytest-xdist) take half as
 # long. Every test that is skipped is named.
 cd tests
-failed=0
 pytest=(-m pytest -q -rs --no-fold-skipped)
 step "tests with one thread"
 PLIMSOLL_TEST_THREADS=1 "$bin/python" "${pytest[@]}" -n 2 --dist loadfile --durations 5 "$@" || failed=1

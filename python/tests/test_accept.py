@@ -113,7 +113,9 @@ def test_a_long_sequence_beside_its_rivals(monkeypatch):
 @pytest.mark.slow
 def test_all_of_it(tmp_path):
     # Compiling takes minutes, and its rivals are tested alone; so are long sequences. `curves` is `curve` of other networks.
-    some = [name for name in sections.SECTIONS if not name.startswith(("compile", "curves", "long", "state-8b"))]
+    some = [
+        name for name in sections.SECTIONS if not name.startswith(("compile", "curves", "long", "state-8b"))
+    ]
     rows = run(tmp_path, *some, "--seconds", "2000")
     arms = {row.get("arm") for row in rows if row["section"] == "curve"}
     assert {"eager", "checkpoint every 1", "checkpoint every 3", "save_on_cpu", "plimsoll 0.5"} <= arms

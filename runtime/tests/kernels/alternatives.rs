@@ -2,7 +2,7 @@
 //! iteration runs them: a program of one op, whose operands lie in resident memory between guards, under a schedule that
 //! names the alternative.
 //!
-//! Skipped where there is no device. Calls with one alternative, which is our own kernel, are tested without the runtime's
+//! Left out where there is no device, which a test of [`super::device`] says. Calls with one alternative, which is our own kernel, are tested without the runtime's
 //! device.
 
 use super::harness::{Arg, GUARD};
@@ -36,13 +36,8 @@ pub fn outcomes(call: &Call, float: Float, args: &[Arg]) -> Vec<(String, Vec<Vec
     }
     let precision = Some(if float == Float::F32 { Precision::F32 } else { Precision::Bf16 });
     let open = || CudaDevice::open(&CudaOptions { precision, ..CudaOptions::default() });
-    let device = DEVICES[float as usize].get_or_init(|| match open() {
-        Ok(device) => Some(Mutex::new(device)),
-        Err(why) => {
-            eprintln!("skipped: the device's ways are not run: {why}");
-            None
-        }
-    });
+    let opened = || Mutex::new(open().expect("the device of this machine opens"));
+    let device = DEVICES[float as usize].get_or_init(|| super::device::is_there().then(opened));
     let Some(device) = device else { return Vec::new() };
     // What a failed test left there does not matter to the next.
     let device = device.lock().unwrap_or_else(PoisonError::into_inner);

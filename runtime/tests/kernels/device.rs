@@ -1,5 +1,5 @@
 //! The CUDA kernels on a device, through the driver's own functions: a GPU, or the stand-in library where
-//! `PLIMSOLL_CUDA_LIBRARIES` names its folder. Skipped, with a word, where there is neither.
+//! `PLIMSOLL_CUDA_LIBRARIES` names its folder. One test says so where there is neither.
 //!
 //! Operands are copied there and back with the guards around them, so that what a kernel does beside them is seen here too.
 //!
@@ -41,18 +41,29 @@ fn open(file: &str) -> Option<Library> {
     all.into_iter().find_map(|path| unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.ok())
 }
 
-/// The device, started once for all tests; none, with a word, where there is none.
+/// The device, started once for all tests, or the reason why there is none.
+fn started() -> &'static Result<Mutex<Device>, String> {
+    static DEVICE: OnceLock<Result<Mutex<Device>, String>> = OnceLock::new();
+    DEVICE.get_or_init(|| Device::start().map(Mutex::new))
+}
+
+/// True where there is a device.
+pub fn is_there() -> bool {
+    started().is_ok()
+}
+
+/// The device for one test, if there is one.
 pub fn device() -> Option<MutexGuard<'static, Device>> {
-    static DEVICE: OnceLock<Option<Mutex<Device>>> = OnceLock::new();
-    let started = DEVICE.get_or_init(|| match Device::start() {
-        Ok(device) => Some(Mutex::new(device)),
-        Err(why) => {
-            eprintln!("skipped: the CUDA kernels are not run on a device, as {why}");
-            None
-        }
-    });
     // What a failed test left there does not matter to the next.
-    started.as_ref().map(|device| device.lock().unwrap_or_else(PoisonError::into_inner))
+    started().as_ref().ok().map(|device| device.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// The one test that says if the others run on a device, too.
+#[test]
+fn kernels_are_run_on_a_device() {
+    if let Err(why) = started() {
+        println!("skipped: the CUDA kernels and the device's ways are not run on a device, as {why}");
+    }
 }
 
 /// Calls a function of the driver by its name and the types of its parameters, and demands that it succeeds.

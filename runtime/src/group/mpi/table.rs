@@ -353,11 +353,10 @@ mod tests {
             (Abi::Mpich, "/usr/include/aarch64-linux-gnu/mpich/mpi.h"),
             (Abi::Standard, "/usr/include/mpi_abi.h"),
         ];
+        let mut compared = 0;
         for (abi, path) in headers {
-            let Ok(header) = fs::read_to_string(path) else {
-                println!("skipped: {path} is not here");
-                continue;
-            };
+            let Ok(header) = fs::read_to_string(path) else { continue };
+            compared += 1;
             let constants = abi.numbers().expect("they are numbers");
             for (name, value) in [
                 ("MPI_COMM_WORLD", constants.world),
@@ -370,6 +369,9 @@ mod tests {
                 let line = header.lines().find(|line| line.contains(name));
                 assert_eq!(defined(&header, name), Some(value), "{abi:?}: {line:?}");
             }
+        }
+        if compared == 0 {
+            println!("skipped: no MPI has its headers here");
         }
     }
 }
