@@ -1,63 +1,8 @@
-//! Where commands of documents run: the built command line, and temporary folders that look like a clone's root.
-//!
-//! Also what a document's shell block is made of: its commands, and which of them are ours. Each document has a room of its
-//! own, so that no page relies on a file that another one made.
+//! Where commands of documents run: the built command line, and temporary folders that look like the root of a clone.
 
-use crate::markdown::Block;
-use crate::tools;
-use crate::tree::Tree;
+use crate::tree::{Tree, root};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-
-/// How documents run our command line from a clone.
-pub const FROM_A_CLONE: &str = "cargo run --release -- ";
-
-/// A block's commands with their lines; a backslash at a line's end continues it, a prompt is dropped.
-pub fn commands(block: &Block) -> Vec<(usize, String)> {
-    let mut commands: Vec<(usize, String)> = Vec::new();
-    let mut continued = false;
-    for (index, line) in block.lines.iter().enumerate() {
-        let part = line.trim().trim_start_matches("$ ");
-        let (part, continues) = part.strip_suffix('\\').map_or((part, false), |part| (part.trim_end(), true));
-        match commands.last_mut() {
-            Some((_, command)) if continued => *command = format!("{command} {part}"),
-            _ if part.is_empty() || part.starts_with('#') => {}
-            _ => commands.push((block.line + 1 + index, part.to_owned())),
-        }
-        continued = continues;
-    }
-    commands
-}
-
-/// A command of ours as it is called when it is installed.
-pub fn as_ours(command: &str) -> Option<String> {
-    let from_a_clone = command.strip_prefix(FROM_A_CLONE).map(|arguments| format!("plimsoll {arguments}"));
-    from_a_clone.or_else(|| command.starts_with("plimsoll ").then(|| command.to_owned()))
-}
-
-/// The call of our program that a command comes to, whoever starts it: `mpirun ... plimsoll ...`.
-pub fn within(command: &str) -> Option<String> {
-    let started = command.split_once(" plimsoll ").map(|(_, arguments)| format!("plimsoll {arguments}"));
-    as_ours(command).or(started)
-}
-
-/// A shell line up to its first operator or comment, or to the `:` behind which a launcher's next program begins.
-fn simple_part(command: &str) -> String {
-    let is_operator = |word: &str| ["|", ">", ">>", "2>", "&&", "||", ";", "&", "<", ":"].contains(&word);
-    let words = command.split_whitespace().take_while(|word| !is_operator(word) && !word.starts_with('#'));
-    words.collect::<Vec<_>>().join(" ")
-}
-
-/// The command that asks for help with the options of this one: each of them is parsed before help is shown, so that an option
-/// that is not there, or a value that it does not take, is an error. What follows `--` is another program's. `config` takes the
-/// options of other commands, and no help; it only shows what is set.
-pub fn asks_for_help(command: &str) -> String {
-    let command = simple_part(command);
-    if command.starts_with("plimsoll config ") {
-        return command;
-    }
-    format!("{} --help", command.split_once(" -- ").map_or(&*command, |(ours, _)| ours))
-}
 
 /// The built command line and a temporary folder; the folder is gone when this is dropped.
 pub struct Workshop {
@@ -66,24 +11,33 @@ pub struct Workshop {
 }
 
 impl Workshop {
-    /// Builds the command line. `name` tells its folder from those of others.
+    /// Builds the command line. `name` tells its folder from others.
     pub fn open(name: &str) -> Result<Workshop, String> {
-        let binaries = tools::build_command_line()?;
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--release", "--locked", "--bin", "plimsoll"]).current_dir(root());
+        let output = build.output().map_err(|error| format!("cannot start cargo: {error}"))?;
+        if !output.status.success() {
+            return Err(last_words(&output));
+        }
+        // The program lies next to xtask itself.
+        let own = std::env::current_exe().map_err(|error| error.to_string())?;
+        let binaries = own.parent().map(Path::to_path_buf);
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let paths = std::iter::once(binaries).chain(std::env::split_paths(&path));
-        let path = std::env::join_paths(paths).map_err(|error| error.to_string())?;
+        let path = std::env::join_paths(binaries.into_iter().chain(std::env::split_paths(&path)));
+        let path = path.map_err(|error| error.to_string())?;
         let folder = std::env::temp_dir().join(format!("plimsoll-{name}-{}", std::process::id()));
         Ok(Workshop { folder, path })
     }
 
-    /// The room of a document, with links to all that lies in the root.
+    /// The room of a document, with links to all that lies in the root: no page relies on a file that another page made.
     pub fn room(&self, tree: &Tree, document: &str) -> Result<PathBuf, String> {
         let room = self.folder.join(document.replace('/', "-"));
         let lay_out = || -> std::io::Result<()> {
             std::fs::create_dir_all(&room)?;
-            let mut tops: Vec<&str> = tree.paths().filter_map(|path| path.split('/').next()).collect();
+            let mut tops: Vec<&str> = tree.files().filter_map(|(path, _)| path.split('/').next()).collect();
             tops.dedup();
-            tops.iter().try_for_each(|top| link(&tools::root().join(top), &room.join(top)))
+            let mut visible = tops.iter().filter(|top| !top.starts_with('.'));
+            visible.try_for_each(|top| std::os::unix::fs::symlink(root().join(top), room.join(top)))
         };
         lay_out().map_err(|error| format!("cannot prepare {}: {error}", room.display()))?;
         Ok(room)
@@ -102,55 +56,14 @@ impl Drop for Workshop {
         if let Err(error) = std::fs::remove_dir_all(&self.folder)
             && error.kind() != std::io::ErrorKind::NotFound
         {
-            eprintln!("xtask: {} stays behind: {error}", self.folder.display());
+            eprintln!("xtask: {} stays: {error}", self.folder.display());
         }
     }
 }
 
-/// A link, so that a command finds the house's files under their names.
-fn link(to: &Path, at: &Path) -> std::io::Result<()> {
-    #[cfg(unix)]
-    return std::os::unix::fs::symlink(to, at);
-    #[cfg(windows)]
-    return if to.is_dir() {
-        std::os::windows::fs::symlink_dir(to, at)
-    } else {
-        std::os::windows::fs::symlink_file(to, at)
-    };
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn commands_are_taken_out_of_a_block() {
-        let text = "# first\n$ plimsoll plan \\\n  a.json\n\ncargo run --release -- auto";
-        let block = Block { line: 1, language: "sh", mark: None, lines: text.lines().collect() };
-        let expected =
-            [(3, "plimsoll plan a.json".to_owned()), (6, "cargo run --release -- auto".to_owned())];
-        assert_eq!(commands(&block), expected);
-    }
-
-    #[test]
-    fn our_commands_are_told_from_others() {
-        assert_eq!(as_ours("cargo run --release -- auto -q").as_deref(), Some("plimsoll auto -q"));
-        assert_eq!(as_ours("cargo test --release"), None);
-        assert_eq!(as_ours("mpirun -n 2 plimsoll run a"), None);
-        assert_eq!(within("mpirun -n 2 plimsoll run a").as_deref(), Some("plimsoll run a"));
-        assert_eq!(within("plimsoll doctor").as_deref(), Some("plimsoll doctor"));
-        assert_eq!(within("pip install ./python"), None);
-    }
-
-    #[test]
-    fn help_is_asked_with_every_option_of_ours() {
-        assert_eq!(asks_for_help("plimsoll trace vgg16 > a.json"), "plimsoll trace vgg16 --help");
-        assert_eq!(
-            asks_for_help("plimsoll auto a.py --budget 60% -- --epochs 3"),
-            "plimsoll auto a.py --budget 60% --help"
-        );
-        assert_eq!(asks_for_help("plimsoll config show tune"), "plimsoll config show tune");
-        assert_eq!(asks_for_help("plimsoll doctor # of this machine"), "plimsoll doctor --help");
-        assert_eq!(asks_for_help("plimsoll run a : -n 1 plimsoll run b"), "plimsoll run a --help");
-    }
+/// The end of the messages of a command that failed.
+pub fn last_words(output: &Output) -> String {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<&str> = errors.lines().collect();
+    format!("{}: {}", output.status, lines[lines.len().saturating_sub(12)..].join("\n"))
 }

@@ -108,14 +108,14 @@ fn gib(bytes: f64) -> String {
 }
 
 /// The round number (1, 2 or 5, and zeros) of which at most `most` go into a range.
-pub(super) fn round_step(range: f64, most: f64) -> f64 {
+fn round_step(range: f64, most: f64) -> f64 {
     let least = range / most;
     let ten = 10f64.powf(least.log10().floor());
     [1.0, 2.0, 5.0].map(|times| times * ten).into_iter().find(|step| *step >= least).unwrap_or(10.0 * ten)
 }
 
 /// A number of an axis, without zeros that say nothing.
-pub(super) fn short(value: f64) -> String {
+fn short(value: f64) -> String {
     let text = format!("{value:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }

@@ -6,40 +6,32 @@
 
 mod made_from;
 mod memory;
-#[cfg(test)]
-mod tests;
 
-use crate::tools;
-use crate::tree::Tree;
-use crate::workshop::Workshop;
+use crate::tree::{Tree, root};
+use crate::workshop::{Workshop, last_words};
 use made_from::{COMMANDS, FOLDER, MADE_FROM, MEMORY, PAGE, PHOTOGRAPH};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-/// Names a browser to use in place of those on the path.
+/// A variable that names a browser to use in place of `chromium`.
 const BROWSER: &str = "CHROME";
-
-/// Programs that are Chromium by another name.
-const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
 
 /// The first screen, in pixels: it ends below the table of settings.
 const SCREEN: (u32, u32) = (1400, 994);
 
 /// Makes the pictures, and gives their folder.
 pub fn make(tree: &Tree) -> Result<PathBuf, String> {
-    let browser = browser()?;
     let workshop = Workshop::open("pictures")?;
     let room = workshop.room(tree, FOLDER)?;
     for command in COMMANDS {
         let output = workshop.sh(&room, command)?;
         if !output.status.success() {
-            return Err(format!("`{command}` fails, {}", tools::last_words(&output)));
+            return Err(format!("`{command}` fails, {}", last_words(&output)));
         }
     }
-    let folder = tools::root().join(FOLDER);
-    std::fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    let folder = root().join(FOLDER);
     let photograph = folder.join(PHOTOGRAPH);
-    take(&browser, &room, &photograph)?;
+    take(&room, &photograph)?;
     let page = read(&room.join(PAGE))?;
     let page = String::from_utf8(page).map_err(|error| format!("{PAGE}: {error}"))?;
     let (report, _) = made_from::taken_apart(&page)?;
@@ -55,40 +47,19 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
     std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
 }
 
-/// The browser that is named, or one of the path.
-fn browser() -> Result<String, String> {
-    let named = std::env::var(BROWSER).ok();
-    let runs = |name: &String| {
-        let version =
-            Command::new(name).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
-        version.is_ok_and(|status| status.success())
-    };
-    let names = named.map_or_else(|| NAMES.map(str::to_owned).to_vec(), |named| vec![named]);
-    names.iter().find(|name| runs(name)).cloned().ok_or_else(|| {
-        format!(
-            "none of {} runs: install the packages `chromium` and `fonts-dejavu-core`, or set {BROWSER}",
-            names.join(", ")
-        )
-    })
-}
-
 /// Photographs the page's first screen.
-fn take(browser: &str, room: &Path, photograph: &Path) -> Result<(), String> {
-    let mut command = Command::new(browser);
-    command.args(["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"]);
-    command.args([
-        "--force-device-scale-factor=1",
-        "--force-color-profile=srgb",
-        "--virtual-time-budget=5000",
-    ]);
+fn take(room: &Path, photograph: &Path) -> Result<(), String> {
+    let browser = std::env::var(BROWSER).unwrap_or_else(|_| "chromium".to_owned());
+    let mut command = Command::new(&browser);
+    command.args("--headless --no-sandbox --disable-gpu --hide-scrollbars --no-first-run".split(' '));
+    command.args(
+        "--force-device-scale-factor=1 --force-color-profile=srgb --virtual-time-budget=5000".split(' '),
+    );
     command.arg(format!("--user-data-dir={}", room.join("browser").display()));
     command.arg(format!("--window-size={},{}", SCREEN.0, SCREEN.1));
     command.arg(format!("--screenshot={}", photograph.display()));
     command.arg(format!("file://{}", room.join(PAGE).display()));
-    let output = command.output().map_err(|error| format!("cannot start {browser}: {error}"))?;
-    if output.status.success() {
-        Ok(())
-    } else {
-        Err(format!("{browser} fails, {}", tools::last_words(&output)))
-    }
+    let help = format!("install the packages `chromium` and `fonts-dejavu-core`, or set {BROWSER}");
+    let output = command.output().map_err(|error| format!("cannot start {browser}: {error}: {help}"))?;
+    if output.status.success() { Ok(()) } else { Err(format!("{browser} fails, {}", last_words(&output))) }
 }
