@@ -5,6 +5,9 @@
 
 use std::collections::BTreeMap;
 
+/// So many rows that contradict a claim are named at most.
+const NAMED_ROWS: usize = 3;
+
 /// A claim of a paper, and the rows that it was held against.
 pub struct Claim {
     /// In the paper's sense, with the place.
@@ -66,8 +69,12 @@ impl Claim {
             (1, all) => format!("1 of {} contradicts it", rows(all)),
             (some, all) => format!("{some} of {} contradict it", rows(all)),
         };
-        let names =
-            if named && !against.is_empty() { format!(": {}", against.join("; ")) } else { String::new() };
+        let more = against.len().saturating_sub(NAMED_ROWS);
+        let mut names = String::new();
+        if named && !against.is_empty() {
+            names = format!(": {}", against[..against.len() - more].join("; "));
+            names += &if more == 0 { String::new() } else { format!("; and {more} more") };
+        }
         let why = self.why.iter().filter(|_| named).map(|why| format!(" Why: {why}.")).collect::<String>();
         format!("{}: {verdict}{names}.{why}", self.words)
     }

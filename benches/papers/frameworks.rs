@@ -36,9 +36,9 @@ pub fn of_features(network: &Network, batch: u64) -> Blobs {
 
 fn of(layers: &[Layer], batch: u64) -> Blobs {
     let bytes = |layer: &Layer| Bytes(4 * batch * layer.output.elements());
-    let own = layers.iter().filter(|layer| {
-        !matches!(layer.kind, LayerKind::Relu { .. } | LayerKind::Dropout { .. } | LayerKind::Flatten)
-    });
+    let own = layers
+        .iter()
+        .filter(|layer| !matches!(layer.kind, LayerKind::Relu { .. } | LayerKind::Dropout { .. }));
     Blobs {
         data: own.clone().map(bytes).sum(),
         images: bytes(&layers[0]),

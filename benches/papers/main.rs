@@ -8,8 +8,9 @@
 //! Nothing here is a measurement.
 //!
 //! `all`, or no name, makes all tables, two at a time; the index says how long that took. Each is printed and written to
-//! `benches/papers/NAME.md`, its plot to `NAME.svg`; with `--print` nothing is written. The exit code is 1 where `plimsoll`
-//! is worse than the paper's own system in a row. `cargo test` makes a small version of each and writes nothing.
+//! `benches/papers/NAME.md`, its plot to `NAME.svg`, and the rows of a long one to `NAME.csv`; with `--print` nothing is
+//! written. The exit code is 1 where `plimsoll` is worse than the paper's own system in a row. `cargo test` makes a small
+//! version of each and writes nothing.
 
 mod accudnn;
 mod accudnn_model;
@@ -141,13 +142,17 @@ fn main() -> ExitCode {
     let start = Instant::now();
     for ((name, about, _), (made, took)) in tables.iter().zip(make_all(&tables, &scale)) {
         let text = made.markdown(name, about);
-        println!("{text}\n{name}: {took:.1} s\n");
+        let csv = made.csv();
+        println!("{text}\n{}{name}: {took:.1} s\n", csv.as_deref().unwrap_or_default());
         index.add(name, about, &made, took);
         let svg = plot::svg(&made.plot);
         if options.write {
             std::fs::write(folder.join(format!("{name}.md")), &text)
                 .expect("the table's file can be written");
             std::fs::write(folder.join(format!("{name}.svg")), svg).expect("the plot's file can be written");
+            if let Some(csv) = csv {
+                std::fs::write(folder.join(format!("{name}.csv")), csv).expect("the rows can be written");
+            }
         }
         worse.extend(made.worse().map(|what| format!("{name}: {what}")));
     }
@@ -256,7 +261,8 @@ impl Index {
         let mut text = format!(
             "# The papers' tables\n\n`cargo bench --bench papers` makes all of them, `cargo bench --bench papers -- NAME` \
              one. Each shows plimsoll beside our implementation of the paper's policy, on the same model of the paper's \
-             device, beside what was published; nothing was measured. Of the {} rows, {} have a number in the paper's text; \
+             device, beside what was published; nothing was measured. plimsoll's search is cut to {} evaluations a plan. \
+             Long tables stand in CSV files. Of the {} rows, {} have a number in the paper's text; \
              the others are ours alone. The advantage is plimsoll's over the paper's own system, over all rows: shorter \
              times, less memory, larger batches, more layers; above 1 is better, and what differs by at most 0.1 % counts \
              as equal. Tables are made two at a time, and no plan is made twice in one run: the seconds are the processor time \
@@ -264,6 +270,7 @@ impl Index {
              cores, and {} s of processor time with all helpers. Made by plimsoll {version}.\n\n| table | what | rows in \
              the text | advantage, \
              geometric mean | least | seconds to make |\n| --- | --- | --- | --- | --- | --- |\n{}\n",
+            subjects::EVALUATIONS,
             self.rows,
             self.published,
             std::thread::available_parallelism().map_or(1, usize::from),
@@ -271,7 +278,7 @@ impl Index {
             self.lines.join("\n")
         );
         text += "\n## Claims\n\nWhat the papers claim, held against the rows of all their tables, each row once; the pages \
-                 name the rows.\n";
+                 name some of the rows.\n";
         for (paper, claims) in &self.claims {
             for words in claims.words(false) {
                 text += &format!("\n- {paper}: {words}");

@@ -11,6 +11,9 @@ pub struct Advantage {
     pub times: f64,
 }
 
+/// A table with more rows stands in a file of its own, next to its page.
+const ROWS_OF_A_PAGE: usize = 12;
+
 /// Times that differ by no more than this share are equal.
 pub const SAME: f64 = 1e-3;
 
@@ -93,7 +96,11 @@ impl Table {
     }
 
     pub fn markdown(&self, name: &str, about: &str) -> String {
-        let mut text = format!("# {about}\n\n{}\n\n{}", self.from, self.grid());
+        let rows = match self.is_long() {
+            true => format!("The rows: [{name}.csv]({name}.csv).\n"),
+            false => self.grid(),
+        };
+        let mut text = format!("# {about}\n\n{}\n\n{rows}{}", self.from, self.origin());
         if let (Some(mean), Some(least)) = (self.mean(), self.least()) {
             let count = self.advantages.len();
             text += &format!(
@@ -109,40 +116,62 @@ impl Table {
         self.notes.iter().for_each(|note| text += &format!("\n- {note}"));
         let claims = self.claims.words(true);
         if !claims.is_empty() {
-            text += "\n\n## Claims\n\nThe paper's claims, held against the rows above; what differs by at most 0.1 % is \
-                     equal.\n";
+            text += "\n\n## Claims of the paper\n";
             claims.iter().for_each(|claim| text += &format!("\n- {claim}"));
         }
         let version = plimsoll::study::version();
         let times = match self.published {
-            true => "All numbers are the paper's, or follow from those.".to_owned(),
-            false => format!(
-                "All times are those of a model of the device; nothing was measured. plimsoll's search is cut to {} \
-                 evaluations a plan.",
-                crate::subjects::EVALUATIONS
-            ),
+            true => "All numbers are the paper's, or follow from those.",
+            false => "All times are modelled.",
         };
         text + &format!(
             "\n\n{times} `cargo bench --bench papers -- {name}`, plimsoll {version}; plot: `{name}.svg`.\n"
         )
     }
 
-    /// The rows, and how many of them have a number in the paper's text. Where only some have, a column says which.
-    fn grid(&self) -> String {
-        let line = |cells: &[&str]| format!("| {} |\n", cells.join(" | "));
-        let alone = self.rows.iter().filter(|row| row.alone).count();
-        let mixed = 0 < alone && alone < self.rows.len();
-        let heading: Vec<&str> = self.heading.iter().copied().chain(mixed.then_some("in the text")).collect();
-        let mut text = line(&heading) + &line(&vec!["---"; heading.len()]);
+    fn is_long(&self) -> bool {
+        self.rows.len() > ROWS_OF_A_PAGE
+    }
+
+    /// The rows as CSV, if the table is too long for its page.
+    pub fn csv(&self) -> Option<String> {
+        let mut csv = csv::Writer::from_writer(Vec::new());
+        for line in self.lines() {
+            csv.write_record(line).expect("lines are equally long");
+        }
+        let bytes = csv.into_inner().expect("a vector can be written");
+        self.is_long().then(|| String::from_utf8(bytes).expect("cells are text"))
+    }
+
+    /// The heading and the rows. If only some rows have a number in the paper's text, a column says which.
+    fn lines(&self) -> Vec<Vec<&str>> {
+        let (published, all) = self.published_rows();
+        let mixed = 0 < published && published < all;
+        let heading = self.heading.iter().copied().chain(mixed.then_some("in the text")).collect();
+        let mut lines: Vec<Vec<&str>> = vec![heading];
         for row in &self.rows {
             let mark = mixed.then_some(if row.alone { "ours alone" } else { "published" });
-            text += &line(&row.cells.iter().map(String::as_str).chain(mark).collect::<Vec<_>>());
+            lines.push(row.cells.iter().map(String::as_str).chain(mark).collect());
         }
-        let (published, all) = (self.rows.len() - alone, self.rows.len());
-        text + &match published {
-            0 => "\nOurs alone: no row has a number in the paper's text.\n".to_owned(),
-            _ if alone == 0 => format!("\nRows with a number in the paper's text: all {all}.\n"),
-            _ => format!(
+        lines
+    }
+
+    /// The lines as Markdown.
+    fn grid(&self) -> String {
+        let line = |cells: &[&str]| format!("| {} |\n", cells.join(" | "));
+        let lines = self.lines();
+        let rule = line(&vec!["---"; lines[0].len()]);
+        lines[1..].iter().fold(line(&lines[0]) + &rule, |text, cells| text + &line(cells))
+    }
+
+    /// How many rows have a number in the paper's text, as a sentence.
+    fn origin(&self) -> String {
+        match self.published_rows() {
+            (0, _) => "\nOurs alone: no row has a number in the paper's text.\n".to_owned(),
+            (published, all) if published == all => {
+                format!("\nRows with a number in the paper's text: all {all}.\n")
+            }
+            (published, all) => format!(
                 "\nRows with a number in the paper's text: {published} of {all}; the others are ours alone.\n"
             ),
         }
