@@ -6,12 +6,11 @@
 #[path = "support/report.rs"]
 mod report;
 
-use plimsoll::ir::config::Config;
 use plimsoll::ir::exchange::update::{bound, simulate_update};
 use plimsoll::ir::exchange::{Exchange, Form, Interconnect, Overlap, PIECE_BYTES};
 use plimsoll::ir::schedule::Schedule;
 use plimsoll::ir::trace::Trace;
-use plimsoll::ir::{Document, Momenta, Seconds, UpdateRule};
+use plimsoll::ir::{Document, Seconds, UpdateRule};
 use plimsoll::networks::Mode;
 use plimsoll::runtime::group::measure;
 use plimsoll::runtime::group::mpi::{World, launched};
@@ -32,28 +31,16 @@ struct Size {
     network: &'static str,
     batch: u64,
     updates: u64,
-    links: &'static [(Option<&'static str>, Momenta)],
+    links: &'static [Option<&'static str>],
 }
 
 const FULL: Size = Size {
     network: "wrn-16-4",
     batch: 64,
     updates: 60,
-    links: &[
-        (None, Momenta::Device),
-        (Some("1g"), Momenta::Device),
-        (Some("400m"), Momenta::Device),
-        (Some("400m"), Momenta::Sharded),
-        (Some("200m"), Momenta::Device),
-        (Some("200m"), Momenta::Sharded),
-    ],
+    links: &[None, Some("1g"), Some("400m"), Some("200m")],
 };
-const SMALL: Size = Size {
-    network: "resnet20",
-    batch: 4,
-    updates: 3,
-    links: &[(None, Momenta::Device), (None, Momenta::Sharded)],
-};
+const SMALL: Size = Size { network: "resnet20", batch: 4, updates: 3, links: &[None] };
 
 /// Updates before those that count.
 const WARM_UP: u64 = 5;
@@ -84,22 +71,19 @@ fn main() {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder for what is measured");
-    let task = task(size.network, Momenta::Device);
+    let task = task(size.network);
     println!("{} at batch {}; {}", size.network, size.batch, machine(&task));
     println!(
-        "| link | momenta | interconnect, measured | predicted by the link's rate | predicted by the measured one | update, \
+        "| link | interconnect, measured | predicted by the link's rate | predicted by the measured one | update, \
          by the clock | off | off | waiting for a processor | bound, update waits | bound, each parameter | over it | sent / \
          gradients |"
     );
-    println!("| {} |", ["---"; 13].join(" | "));
-    for (link, momenta) in size.links {
-        let study = folder.path().join(if momenta.is_usual() { "device" } else { "sharded" });
-        if !study.exists() {
-            tune(&size, *momenta, &study);
-        }
-        let (trace, schedule, _) = chosen(&study);
-        let program = self::task(size.network, *momenta).program(trace.batch, Mode::Train);
-        let program = program.expect("the network lowers");
+    println!("| {} |", ["---"; 12].join(" | "));
+    let study = folder.path().join("study");
+    tune(&size, &study);
+    let (trace, schedule) = chosen(&study);
+    let program = task.program(trace.batch, Mode::Train).expect("the network lowers");
+    for link in size.links {
         let exchange_by = |interconnect, overlap| {
             let (form, staged, passes) = (Form::Sharded, false, 1);
             let workers = Workers { count: 2, interconnect, form, staged, passes, overlap };
@@ -123,7 +107,7 @@ fn main() {
         let least = bound(&trace, &schedule, &forward(of_bound));
         let off = |predicted: Seconds| format!("{:+.1} %", (predicted / mean - 1.0) * 100.0);
         println!(
-            "| {} | {momenta} | {} | {} | {by_measured} | {mean} ± {:.0} % | {} | {} | {:.0} % | {waits} | {least} | {:.3} | \
+            "| {} | {} | {} | {by_measured} | {mean} ± {:.0} % | {} | {} | {:.0} % | {waits} | {least} | {:.3} | \
              {:.4} |",
             link.map_or("shared memory".to_owned(), |rate| format!("{rate}bit")),
             found.interconnect,
@@ -139,31 +123,26 @@ fn main() {
 }
 
 /// Keeps a study of the network at this batch, within what keeping nearly everything takes.
-fn tune(size: &Size, momenta: Momenta, study: &Path) {
+fn tune(size: &Size, study: &Path) {
     let batch = size.batch.to_string();
     let mut tune = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
     tune.args(["tune", "--quiet", "--data", "digits", "--budget", "300MB", "--threads", "1"]);
     tune.args(["--network", size.network, "--min-batch", &batch, "--max-batch", &batch, "--study"])
         .arg(study);
-    if momenta == Momenta::Sharded {
-        tune.args(["--workers", "2", "--interconnect", "400Mbit/s", "--sharded-momenta"]);
-    }
     let tuned = tune.output().expect("it was built beside this");
     assert!(tuned.status.success(), "{}", String::from_utf8_lossy(&tuned.stderr));
 }
 
-fn chosen(study: &Path) -> (Trace, Schedule, Momenta) {
+fn chosen(study: &Path) -> (Trace, Schedule) {
     let read = |name: &str| std::fs::read_to_string(study.join(name)).expect("the study has it");
     let trace = Trace::from_json(&read("chosen.trace.json")).expect("a trace");
-    let config = Config::from_json(&read("chosen.config.json")).expect("a config");
-    (trace, Schedule::from_json(&read("chosen.schedule.json")).expect("a schedule"), config.momenta)
+    (trace, Schedule::from_json(&read("chosen.schedule.json")).expect("a schedule"))
 }
 
-fn task(network: &str, momenta: Momenta) -> NetworkWorkload {
+fn task(network: &str) -> NetworkWorkload {
     let setup = Setup::Cpu(cpu_options(Some(1), None));
     NetworkWorkload::new(&NetworkRequest::zoo(network), &DataSource::Digits, setup)
         .expect("a network of the zoo")
-        .with_momenta(momenta)
 }
 
 /// Runs both workers; none, with a word, where that is not allowed.
@@ -198,8 +177,8 @@ fn run(link: Option<&str>, size: &Size, study: &Path) -> Option<Found> {
 
 /// One of both workers.
 fn work(network: &str, study: &Path, updates: u64) {
-    let (trace, schedule, momenta) = chosen(study);
-    let task = task(network, momenta);
+    let (trace, schedule) = chosen(study);
+    let task = task(network);
     let program = task.program(trace.batch, Mode::Train).expect("the network lowers");
     let device = task.setup.device().expect("the processor is always there");
     let (executor, mut loaded) =

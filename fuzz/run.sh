@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fuzzes a target for so many seconds, beginning with the files of a folder: sh fuzz/run.sh onnx 20 networks/tests/onnx/files
+# Fuzzes a target for so many seconds: sh fuzz/run.sh plan 20
 #
 # `sh fuzz/run.sh build` only builds.
 #
@@ -7,7 +7,6 @@
 # that fail are left in the current folder, as crash-... or timeout-...
 set -eu
 target=$1
-seeds=${3:-}
 host=$(rustc -vV | sed -n 's/^host: //p')
 found=$(mktemp -d)
 trap 'rm -r "$found"' EXIT
@@ -15,9 +14,8 @@ trap 'rm -r "$found"' EXIT
 export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table --cfg fuzzing"
 build="--release --locked --manifest-path $(dirname "$0")/Cargo.toml --target $host"
-# All targets must compile, whichever is run.
-cargo build $build --bins
+cargo build $build
 if [ "$target" = build ]; then exit 0; fi
 seconds=$2
-cargo run --quiet $build --bin "$target" -- "$found" $seeds \
-  -max_total_time="$seconds" -max_len=8000 -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1
+cargo run --quiet $build --bin "$target" -- "$found" \
+  -max_total_time="$seconds" -max_len=600 -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1

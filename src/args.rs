@@ -4,14 +4,12 @@
 
 mod planning;
 mod requests;
-mod research;
 mod tuning;
 mod values;
 
 use planning::policy_help;
 pub use planning::{CheckArgs, CompareArgs, PlanArgs, PlanningArgs, SimulateArgs};
 pub use requests::{Exported, gpu, processor, study_of, threads_are_sound, tune_request};
-pub use research::{HELP_ALL, program, with_research};
 pub use tuning::{AutoArgs, ClusterArgs, DemoArgs, ProfileArgs, TuneArgs};
 pub use values::{
     DecayArg, DeviceChoice, DuplexArg, HostPlace, Image, KernelsArg, NoiseArg, ObjectiveArg, OptimizerArg,
@@ -27,6 +25,9 @@ use plimsoll_study::data::DataSource;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::OnceLock;
+
+/// The heading of options that show what a part of the planner is worth, or how a paper does it. Nobody needs them to train.
+const RESEARCH: &str = "Research options";
 
 /// Loads a GPU to the line: measures a network and a machine, chooses batch size, placement and learning rate for a
 /// memory budget, and trains exactly that.
@@ -99,10 +100,9 @@ pub enum Verb {
     /// Train a few iterations twice, planned and keeping everything, and compare every bit
     #[command(after_help = "Example: plimsoll verify --network resnet20 --batch 32 --budget 70%")]
     Verify(VerifyArgs),
-    /// Make a page that a browser opens offline: of a study, of two beside each other, or of a trace and its schedule
+    /// Make a page that a browser opens offline: of a study, or of a trace and its schedule
     ///
-    /// With --format json it is printed as JSON instead (report/1, of two studies comparison/1); --format schema prints the
-    /// schema of both.
+    /// With --format json it is printed as JSON instead (report/1); --format schema prints its schema.
     #[command(after_help = "Example: plimsoll report digits --out digits.html")]
     Report(ReportArgs),
     /// Say in words why a study's tuning chose what it chose, what limits it, and what becomes of a layer
@@ -176,9 +176,6 @@ pub struct NetworkArgs {
     /// A network of the zoo, such as resnet18, vgg16, alexnet; see `plimsoll networks`
     #[arg(long, value_name = "NAME", default_value = "resnet20")]
     pub network: String,
-    /// Instead of --network: an ONNX file, as torch.onnx.export writes it; its weights are read by --weights alone
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["network", "channels", "classes"])]
-    pub onnx: Option<PathBuf>,
     /// Image height and width in pixels, such as 64 or 48x64; by default the data's, or with images:FOLDER the network's
     #[arg(long, value_name = "PIXELS")]
     pub image: Option<Image>,
@@ -298,14 +295,7 @@ pub struct SearchArgs {
     #[arg(long, value_name = "SIZE")]
     pub host_memory: Option<Bytes>,
     /// Whose search chooses the batch and who plans it; the other's answer is run beside it
-    #[arg(
-        long,
-        value_enum,
-        value_name = "WHOSE",
-        default_value_t,
-        hide_short_help = true,
-        hide_long_help = true
-    )]
+    #[arg(long, value_enum, value_name = "WHOSE", default_value_t, help_heading = RESEARCH)]
     pub search: SearchArg,
     /// What the batch is chosen for
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
@@ -337,7 +327,7 @@ pub struct RateArgs {
     #[arg(long, value_enum)]
     pub rate_rule: Option<RuleArg>,
     /// c of AccUDNN eq. (9): no batch gets a rate above 1 / c; by default 32 base rates
-    #[arg(long, value_name = "C", hide_short_help = true, hide_long_help = true)]
+    #[arg(long, value_name = "C", help_heading = RESEARCH)]
     pub convexity: Option<f64>,
 }
 
@@ -354,19 +344,19 @@ pub struct TrainArgs {
     #[arg(long, value_name = "M", value_parser = values::momentum)]
     pub momentum: Option<f32>,
     /// beta1 of adamw: the share of the first moment that is kept; by default 0.9
-    #[arg(long, value_name = "B", value_parser = values::beta, hide_short_help = true, hide_long_help = true)]
+    #[arg(long, value_name = "B", value_parser = values::beta, help_heading = RESEARCH)]
     pub beta1: Option<f64>,
     /// beta2 of adamw: the share of the second moment that is kept; by default 0.999
-    #[arg(long, value_name = "B", value_parser = values::beta, hide_short_help = true, hide_long_help = true)]
+    #[arg(long, value_name = "B", value_parser = values::beta, help_heading = RESEARCH)]
     pub beta2: Option<f64>,
     /// epsilon of adamw, added to the square root of the second moment; by default 1e-8
-    #[arg(long, value_name = "E", value_parser = values::epsilon, hide_short_help = true, hide_long_help = true)]
+    #[arg(long, value_name = "E", value_parser = values::epsilon, help_heading = RESEARCH)]
     pub epsilon: Option<f64>,
     /// Weight decay: with sgd a penalty in the gradient (L2), by default 5e-4; with adamw decoupled from it, by default 1e-2
     #[arg(long, value_name = "W", value_parser = values::weight_decay)]
     pub weight_decay: Option<f32>,
-    /// Start from the weights in this safetensors file, which has the names and shapes that `export --to safetensors` writes,
-    /// or in this ONNX file, of a network from --onnx; by default they are drawn
+    /// Start from the weights in this safetensors file, which has the names and shapes that `export --to safetensors` writes;
+    /// by default they are drawn
     #[arg(long, value_name = "FILE")]
     pub weights: Option<PathBuf>,
     /// Seed of initial parameters, order of the data and dropout
@@ -410,9 +400,8 @@ pub fn defaults<T: Args>() -> T {
 }
 
 /// The options of `auto` that a script decides for itself.
-const OF_NETWORKS: [&str; 41] = [
+const OF_NETWORKS: [&str; 39] = [
     "network",
-    "onnx",
     "image",
     "channels",
     "classes",
@@ -435,7 +424,6 @@ const OF_NETWORKS: [&str; 41] = [
     "workers",
     "interconnect",
     "global_batch",
-    "sharded_momenta",
     "nccl",
     "base_batch",
     "base_rate",
@@ -551,10 +539,7 @@ pub struct ReportArgs {
     #[command(flatten)]
     #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub reported: ReportedArgs,
-    /// Another study's folder, to compare the first with: which of them trains faster, and what differs
-    #[arg(value_name = "OTHER", requires = "study", conflicts_with = "trace")]
-    pub other: Option<PathBuf>,
-    /// Where to write it; by default report.html in the study's folder, or here; of two studies comparison.html here
+    /// Where to write it; by default report.html in the study's folder, or here
     #[arg(short, long, value_name = "FILE")]
     pub out: Option<PathBuf>,
 }
@@ -592,9 +577,6 @@ pub struct ShapeArgs {
 pub struct NetworksArgs {
     /// Show this network layer by layer
     pub name: Option<String>,
-    /// Show the network of an ONNX file layer by layer
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "channels", "classes"])]
-    pub onnx: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub shape: ShapeArgs,
@@ -604,11 +586,7 @@ pub struct NetworksArgs {
 #[derive(Clone, Debug, Args)]
 pub struct TraceArgs {
     /// A network of the zoo, such as resnet18; see `plimsoll networks`
-    #[arg(required_unless_present = "onnx")]
-    pub name: Option<String>,
-    /// Instead of a name: an ONNX file, as torch.onnx.export writes it
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "channels", "classes"])]
-    pub onnx: Option<PathBuf>,
+    pub name: String,
     /// Samples in the iteration
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub batch: u64,
@@ -619,20 +597,13 @@ pub struct TraceArgs {
     #[allow(missing_docs, reason = "the group is documented where it is defined")]
     pub optimizer: OptimizerArgs,
     /// What ReLU keeps for its backward pass
-    #[arg(long, value_enum, default_value_t, hide_short_help = true, hide_long_help = true)]
+    #[arg(long, value_enum, default_value_t, help_heading = RESEARCH)]
     pub relu: ReluArg,
     /// With stochastic depth: only what the draw of this iteration leaves; without it, ops that serve every draw
-    #[arg(long, value_name = "ITERATION", hide_short_help = true, hide_long_help = true)]
+    #[arg(long, value_name = "ITERATION", help_heading = RESEARCH)]
     pub draw: Option<u32>,
     /// With --draw: the seed of the training
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 1,
-        requires = "draw",
-        hide_short_help = true,
-        hide_long_help = true
-    )]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "draw", help_heading = RESEARCH)]
     pub seed: u64,
     /// Take the ops' seconds from the model of this profile/1 file; without it they are 0. One of a GPU asks for that GPU,
     /// whose libraries know their scratch, unless its kernels are our own

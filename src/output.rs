@@ -174,8 +174,6 @@ pub struct Table {
     pub columns: Vec<(&'static str, &'static str)>,
     /// As many cells as columns, each.
     pub rows: Vec<Vec<Cell>>,
-    /// What people read over the last columns in place of their headings, such as names that a user gave.
-    names: Vec<String>,
     /// One row that is shown as lines of heading and value.
     facts: bool,
     /// The row that answers what was asked.
@@ -197,21 +195,14 @@ const BETWEEN: char = '\u{1f}';
 impl Table {
     /// An empty table.
     pub fn new(key: &'static str, columns: &[(&'static str, &'static str)]) -> Table {
-        Table {
-            key,
-            columns: columns.to_vec(),
-            rows: Vec::new(),
-            names: Vec::new(),
-            facts: false,
-            chosen: None,
-        }
+        Table { key, columns: columns.to_vec(), rows: Vec::new(), facts: false, chosen: None }
     }
 
     /// One thing's values, shown one a line.
     pub fn facts(key: &'static str, facts: Facts) -> Table {
         let columns = facts.iter().map(|(key, heading, _)| (*key, *heading)).collect();
         let row = facts.into_iter().map(|(_, _, cell)| cell).collect();
-        Table { key, columns, rows: vec![row], names: Vec::new(), facts: true, chosen: None }
+        Table { key, columns, rows: vec![row], facts: true, chosen: None }
     }
 
     /// The same, with one row as the one that answers what was asked; people see it in bold.
@@ -219,15 +210,8 @@ impl Table {
         Table { chosen: row, ..self }
     }
 
-    /// The same, with these names over its last columns, for people.
-    pub fn named(self, names: &[&str]) -> Table {
-        Table { names: names.iter().map(|name| visible(name)).collect(), ..self }
-    }
-
-    /// What people read over each column.
-    fn headings(&self) -> impl Iterator<Item = &str> {
-        let own = self.columns.iter().map(|(_, heading)| *heading);
-        own.take(self.columns.len() - self.names.len()).chain(self.names.iter().map(String::as_str))
+    fn headings(&self) -> impl Iterator<Item = &'static str> {
+        self.columns.iter().map(|(_, heading)| *heading)
     }
 
     fn objects(&self) -> Value {
@@ -301,8 +285,7 @@ impl Table {
                 text.add_row([heading.to_owned(), shown(cell)]);
             }
         } else {
-            let bar = if markdown { "\\|" } else { "|" };
-            text.set_header(self.headings().map(|heading| heading.replace('|', bar)));
+            text.set_header(self.headings());
             for row in &self.rows {
                 text.add_row(row.iter().map(shown));
             }

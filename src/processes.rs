@@ -24,9 +24,6 @@ static LOST: OnceLock<usize> = OnceLock::new();
 /// Whether the library serves no longer, which does not say who is gone.
 static BROKEN: OnceLock<()> = OnceLock::new();
 
-/// Whether the other workers keep shares of the state, which worker 0 cannot have by itself.
-static SHARES: OnceLock<()> = OnceLock::new();
-
 /// How this process was started, where it is one of several.
 pub fn several() -> Option<Launched> {
     launched().filter(|launched| launched.workers > 1)
@@ -112,11 +109,6 @@ pub fn noted(error: Error) -> Error {
     if let Some(rank) = rank {
         LOST.get_or_init(|| rank);
     }
-    if let Error::Train(error) = &error
-        && error.saved().is_some_and(|saved| saved.shares)
-    {
-        SHARES.get_or_init(|| ());
-    }
     error
 }
 
@@ -128,13 +120,7 @@ pub fn says(failure: &Failure) -> bool {
     match (world.facts().rank, LOST.get()) {
         // They say so, and end it.
         _ if world.is_given_up() => {}
-        (0, lost) => {
-            if SHARES.get().is_some() && lost.is_none() {
-                // It is this one that has failed, and each of the others has a share to keep.
-                world.fail(&failure.message);
-            }
-            return true;
-        }
+        (0, _) => return true,
         (1, Some(0)) if !world.has_said_why(0) => return true,
         (_, Some(_)) => {}
         (_, None) => world.fail(&failure.message),
@@ -159,9 +145,6 @@ pub fn end(exit: u8) -> u8 {
             world.abort(if is_spoken_for() { Exit::Device as u8 } else { exit });
         }
     } else {
-        if SHARES.get().is_some() {
-            world.wait_for_shares();
-        }
         if BROKEN.get().is_none() {
             notes::forget();
         }

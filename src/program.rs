@@ -10,6 +10,7 @@ use crate::output::print;
 use crate::progress::{self, MessageFormat};
 use crate::settings::{self, Stop};
 use crate::{interrupt, processes, verbs};
+use clap::CommandFactory;
 use clap::error::ErrorKind;
 use std::ffi::OsString;
 use std::thread;
@@ -81,7 +82,7 @@ fn execute(line: &[OsString]) -> u8 {
 fn asks_for_schema_of_reports(line: &[OsString], stop: &Stop) -> bool {
     let Stop::Line(error) = stop else { return false };
     let is_report = || {
-        let matches = args::program().ignore_errors(true).try_get_matches_from(line);
+        let matches = Cli::command().ignore_errors(true).try_get_matches_from(line);
         matches.is_ok_and(|matches| matches.subcommand_name() == Some("report"))
     };
     error.kind() == ErrorKind::MissingRequiredArgument

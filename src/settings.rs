@@ -6,12 +6,12 @@
 //!
 //! What it deliberately does not do: positional arguments, which say what a command works on, are given on the line only.
 
-use crate::args::{Cli, HELP_ALL, Image, NoiseArg, program, with_research};
+use crate::args::{Cli, Image, NoiseArg};
 use crate::failure::Failure;
 use clap::builder::Resettable;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
 use plimsoll_ir::units::Size;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_study::error::{Doing, FileError};
@@ -116,7 +116,7 @@ pub fn read(line: &[OsString]) -> Result<Settings, Stop> {
 
 /// Help needs no file that can be read.
 fn help_or(line: &[OsString], failure: Failure) -> Stop {
-    match with_research(program(), line).try_get_matches_from(line) {
+    match Cli::command().try_get_matches_from(line) {
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             error.into()
         }
@@ -147,7 +147,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 /// Which command has the options that a failure proposes and this command lacks: `run` trains what `tune` was told. Nothing
 /// where the failure itself names a command that has them.
 fn of_another_command(verb: &str, failure: &Failure) -> Option<String> {
-    let program = program();
+    let program = Cli::command();
     let has = |command: &Command, option: &str| settable(command).any(|(_, name)| name == option);
     let text = format!("{} {}", failure.message, failure.help.as_deref().unwrap_or_default());
     let own = program.find_subcommand(verb).filter(|own| settable(own).next().is_some())?;
@@ -200,7 +200,7 @@ fn variable(name: &str) -> Option<(String, String)> {
 /// The options of a command that file and environment can set: all but positional ones, and what only a line can ask for.
 pub fn settable(command: &Command) -> impl Iterator<Item = (&Arg, &str)> {
     let named = command.get_arguments().filter_map(|arg| Some((arg, arg.get_long()?)));
-    named.filter(|(_, name)| !["help", "version", HELP_ALL, FILE_OPTION].contains(name))
+    named.filter(|(_, name)| !["help", "version", FILE_OPTION].contains(name))
 }
 
 /// The commands that have options of their own.
@@ -306,7 +306,7 @@ pub struct Layers {
 impl Layers {
     /// Finds and reads the file, and the environment.
     pub fn find(line: &[OsString]) -> Result<Layers, Failure> {
-        let program = program();
+        let program = Cli::command();
         let file = read_file(early(line, FILE_OPTION))?;
         let mut given = Vec::new();
         check_variables(&program)?;
@@ -345,7 +345,7 @@ impl Layers {
     /// Parses a line. Where it is `lenient`, what the line lacks is no fault. Gives what was left to environment and file, too.
     pub fn parse(&self, line: &[OsString], lenient: bool) -> Result<(ArgMatches, Vec<Given>), Stop> {
         let parse = |given: &[Given], verb: &str| {
-            let program = with_defaults(with_research(program(), line), given, verb, line, lenient);
+            let program = with_defaults(Cli::command(), given, verb, line, lenient);
             program.try_get_matches_from(line).map_err(|error| attribute(error, given, line))
         };
         let mut matches = parse(&self.given, "")?;
@@ -358,7 +358,7 @@ impl Layers {
 
     /// What holds for a command, without what flags or values of higher rank overrule.
     fn left(&self, verb: &str, own: &ArgMatches) -> Result<Vec<Given>, Failure> {
-        let program = program();
+        let program = Cli::command();
         let command = program.find_subcommand(verb).expect("it was just parsed");
         let typed = |option: &str| own.value_source(option) == Some(ValueSource::CommandLine);
         let ours = self.given.iter().filter(|one| one.command == verb && !typed(&one.option));
@@ -672,7 +672,7 @@ mod tests {
             Some("`plimsoll run` has no --budget, `plimsoll tune` has"),
         );
         check("tune", "5 GiB are needed", fits, None);
-        check("run", "the network is from a file", "tune again with --onnx FILE", None);
+        check("run", "no batch fits", "tune again with --host-memory 8GiB", None);
         check("run", "a GPU is slow", "`plimsoll profile --fresh` measures anew", None);
         check(
             "tune",

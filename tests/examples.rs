@@ -6,13 +6,8 @@ mod networks_and_traces;
 mod plan_check_simulate;
 #[path = "../examples/03_train_within_a_budget.rs"]
 mod train_within_a_budget;
-
 #[path = "../examples/04_tune_and_report.rs"]
 mod tune_and_report;
-
-#[expect(dead_code, reason = "its main does more of the same, for minutes")]
-#[path = "../examples/05_learned_guide/main.rs"]
-mod learned_guide;
 
 #[test]
 fn networks_become_traces() {
@@ -32,11 +27,4 @@ fn a_network_trains_within_a_budget_to_the_same_bits() {
 #[test]
 fn a_study_is_tuned_and_reported_by_library_calls() {
     tune_and_report::main().expect("the example ends well");
-}
-
-/// A little of it: what a guide chooses is written as schedules that `check` accepts, and plans are made from them.
-#[test]
-fn a_guide_is_learned_and_its_choices_become_plans() {
-    let effort = learned_guide::Effort { subjects: 8, evaluations: 100, epochs: 2, held_out: 1 };
-    learned_guide::run(&effort).expect("the example ends well");
 }

@@ -3,15 +3,10 @@
 use plimsoll::failure::Failure;
 use plimsoll::ir::config::{Cluster, Config};
 use plimsoll::ir::schedule::Schedule;
-use plimsoll::ir::trace::Trace;
 use plimsoll::ir::{Document, Seconds};
-use plimsoll::networks::{LowerOptions, build, lower, usual};
 use plimsoll::study::error::ExportError;
-use plimsoll::study::export::modules::{Modules, Wrapper};
 use plimsoll::study::export::{Export, Optimizer, Tool, Wanted};
 use plimsoll::study::request::DecayShape;
-use plimsoll::tuner::model::devices::{Modelled, sheet};
-use plimsoll::tuner::{Outcome, PlanRequest, Policy, plan};
 use std::io::Write;
 use std::process::{Command, Stdio};
 
@@ -279,70 +274,5 @@ fn python_compiles_what_is_python_and_the_shell_reads_what_is_shell() {
             reads("python3", &["-c", COMPILE], &export.lines(tool).expect("PyTorch has every schedule"));
         }
         reads("sh", &["-n"], &export.lines(Tool::Torchrun).expect("any"));
-    }
-}
-
-/// The modules for a network on a modelled V100, at a share of what keeping everything takes.
-fn modules(network: &str, share: f64, wrapper: Wrapper) -> Result<(Config, Trace, Modules), ExportError> {
-    let device = Modelled::new(sheet("v100").expect("a modelled device"));
-    let built = build(&usual(network).expect("in the zoo")).expect("a network");
-    let mut program = lower(&built, 16, &LowerOptions::default()).expect("a sound batch");
-    device.fill(&mut program);
-    let trace = program.trace;
-    let (_, whole) = trace.memory().peak().expect("there are ops");
-    let budget = whole.share(share);
-    // Whatever fits stands for the plan.
-    let request = PlanRequest::new(whole, device.link(), Policy::Keep);
-    let Outcome::Planned(planned) = plan(&trace, &request).expect("a sound request") else {
-        panic!("keeping everything fits")
-    };
-    let config = Config { network: built.spec, budget_bytes: budget, link: device.link(), ..config() };
-    let mut modules = Modules::new(&config, &trace, &planned.schedule, wrapper)?;
-    modules.tell(&config, "studies/a/chosen.config.json");
-    Ok((config, trace, modules))
-}
-
-#[test]
-fn modules_are_wrapped_until_the_batch_fits_and_it_is_said_what_that_takes() {
-    // Of a network without batch normalisation the lines do without what it needs.
-    for (network, share) in
-        [("resnet20", 0.6), ("gpt-tiny", 0.8), ("densenet121", 0.5), ("inception_v3", 0.6)]
-    {
-        for wrapper in [Wrapper::Checkpoint, Wrapper::Offload] {
-            let (config, trace, modules) = modules(network, share, wrapper).expect("it fits");
-            assert!(!modules.names.is_empty() && modules.wrapped.peak <= config.budget_bytes, "{modules:?}");
-            assert!(modules.kept.peak > config.budget_bytes, "{modules:?}");
-            assert!(modules.wrapped.seconds > modules.kept.seconds, "{modules:?}");
-            assert_eq!(modules.planned.seconds, modules.kept.seconds, "the plan keeps everything");
-            for name in &modules.names {
-                let within = |layer: &str| layer.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
-                assert!(trace.ops.iter().any(|op| within(&op.layer)), "{name}");
-            }
-            let lines = modules.lines();
-            let has_statistics = network != "gpt-tiny" && wrapper == Wrapper::Checkpoint;
-            assert_eq!(lines.contains("statistics_kept"), has_statistics, "{lines}");
-            let said = format!("({}) it is predicted to take {}", modules.names.len(), modules.wrapped.peak);
-            assert!(lines.contains(&said), "{lines}");
-            reads("python3", &["-c", COMPILE], &lines);
-        }
-    }
-}
-
-#[test]
-fn where_no_modules_help_it_is_said_what_does() {
-    let (_, _, whole) = modules("resnet20", 1.0, Wrapper::Checkpoint).expect("it fits as it is");
-    let lines = whole.lines();
-    assert!(lines.lines().all(|line| line.starts_with("# ")), "{lines}");
-    assert!(lines.contains("no module has to be wrapped"), "{lines}");
-
-    let refused = |network, share, wrapper| {
-        let failure = Failure::from(modules(network, share, wrapper).expect_err("it cannot"));
-        format!("{}; {}", failure.message, failure.help.unwrap_or_default())
-    };
-    for wrapper in [Wrapper::Checkpoint, Wrapper::Offload] {
-        let said = refused("vgg11", 0.9, wrapper);
-        assert!(said.contains("in a module together") && said.contains("`plimsoll.tune`"), "{said}");
-        let said = refused("resnet20", 0.1, wrapper);
-        assert!(said.contains("of batch 16 takes at least") && said.contains("--max-batch"), "{said}");
     }
 }

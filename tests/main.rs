@@ -4,7 +4,6 @@
 
 mod chains;
 mod command_line;
-mod comparison;
 mod draws;
 mod examples;
 mod export;
@@ -12,9 +11,7 @@ mod gpu_faults;
 mod gpu_workers;
 mod interrupts;
 mod modelled;
-mod momenta;
 mod mpi;
-mod onnx;
 mod optimizers;
 mod own_data;
 mod pictures;

@@ -2,9 +2,7 @@
 //! whatever becomes of one of them. Skipped, with a word, where a launcher is not installed, or Open MPI 5 was not fetched
 //! (`fetch_openmpi.sh`).
 
-use crate::momenta::sharded;
 use crate::study_folder::{by_hand, check, command, state};
-use plimsoll::ir::Optimizer;
 use plimsoll::runtime::Checkpoint;
 use std::fs;
 use std::path::Path;
@@ -332,9 +330,8 @@ fn a_worker_that_is_stopped_ends_all_in_words_and_the_rest_goes_on() {
 #[ignore = "minutes: CI runs it"]
 fn a_worker_that_is_told_to_stop_pauses_all() {
     for (launcher, rank) in launchers() {
-        for (worker, signal, momenta) in [(1, "-TERM", false), (2, "-INT", true), (0, "-TERM", false)] {
-            let of = || if momenta { sharded(Optimizer::Adamw) } else { study() };
-            let folder = of();
+        for (worker, signal) in [(1, "-TERM"), (2, "-INT"), (0, "-TERM")] {
+            let folder = study();
             let (output, took) =
                 signalled((launcher, rank), folder.path(), (worker, 3, signal), " --global-batch 256");
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -345,10 +342,10 @@ fn a_worker_that_is_told_to_stop_pauses_all() {
             assert!(took < Duration::from_secs(10), "{took:?}: {said}");
             let path = folder.path().join("study/training.safetensors");
             let step = Checkpoint::load(&path).expect("it is whole").progress.step;
-            assert_eq!(shares(folder.path()), [""; 0]);
+            assert_eq!(of_workers(folder.path()), [""; 0]);
             let line = format!("run study --epochs {} --decay constant", step / 5 + 1);
             check(folder.path(), &line, 0, &[&format!("going on from iteration {step}")]);
-            let whole = of();
+            let whole = study();
             check(whole.path(), &format!("{line} --global-batch 256"), 0, &[]);
             assert!(state(&folder) == state(&whole), "{launcher}: {said}");
         }
@@ -444,143 +441,17 @@ fn goes_on_whole(folder: &tempfile::TempDir, file: &str, output: &Output) {
     assert!(step + 1 >= done, "{step} and {done} iterations: {said}");
     let line = format!("run study --epochs {} --decay constant", step / 5 + 1);
     check(folder.path(), &line, 0, &[&format!("going on from iteration {step}")]);
-    assert_eq!(shares(folder.path()), [""; 0]);
+    assert_eq!(of_workers(folder.path()), [""; 0]);
     let whole = study();
     check(whole.path(), &format!("{line} --global-batch 256"), 0, &[]);
     assert!(state(folder) == state(&whole), "{said}");
 }
 
-/// The shares that are in a study's folder.
-fn shares(folder: &Path) -> Vec<String> {
+/// The files of workers that are in a study's folder.
+fn of_workers(folder: &Path) -> Vec<String> {
     let files = fs::read_dir(folder.join("study")).expect("the study is there").flatten();
     let names = files.map(|file| file.file_name().to_string_lossy().into_owned());
     let mut found: Vec<String> = names.filter(|name| name.starts_with("training.worker-")).collect();
     found.sort();
     found
-}
-
-/// The updates after the last epoch that a share is of, in whole epochs of 11 updates, and one more.
-fn epochs_after(folder: &Path, share: &str) -> u64 {
-    let share = Checkpoint::load(&folder.join("study").join(share)).expect("it is whole");
-    share.progress.step / 11 + 2
-}
-
-/// Makes sure that a training goes on from these shares to the bits of one that nothing stood in the way of.
-fn goes_on(folder: &tempfile::TempDir, of: &[usize]) {
-    let expected: Vec<String> = of.iter().map(|rank| format!("training.worker-{rank}.safetensors")).collect();
-    assert_eq!(shares(folder.path()), expected);
-    let epochs = epochs_after(folder.path(), &expected[0]);
-    let line = |more: &str| format!("run study --epochs {epochs} --decay constant{more}");
-    check(folder.path(), &line(" --workers 2"), 0, &["going on from iteration "]);
-    assert_eq!(shares(folder.path()), [""; 0]);
-    let whole = sharded(Optimizer::Adamw);
-    check(whole.path(), &line(" --global-batch 128"), 0, &[]);
-    assert!(state(folder) == state(&whole), "after {epochs} epochs, from the shares of {of:?}");
-}
-
-const KEPT: &str = "each worker keeps its share of the last state in study (training.worker-*.safetensors); the same command";
-
-/// The others have a copy of what is lost, and each keeps its share before all are ended.
-#[test]
-#[ignore = "minutes: CI runs it"]
-fn a_worker_that_is_stopped_takes_no_sharded_momenta_along() {
-    for (launcher, rank) in launchers() {
-        for (worker, workers, others) in [(1, 2, &[0][..]), (0, 2, &[1])] {
-            let folder = sharded(Optimizer::Adamw);
-            let signal = (worker, workers, "-STOP");
-            let (output, _) =
-                signalled((launcher, rank), folder.path(), signal, " --timeout 2s --global-batch 128");
-            let says = format!("error: worker {worker} on ");
-            ended(&output, 4, &[&says, " has shown no sign of life", KEPT]);
-            goes_on(&folder, others);
-        }
-    }
-}
-
-/// A folder stands where a worker would keep its share.
-#[test]
-#[ignore = "minutes: CI runs it"]
-fn a_share_that_cannot_be_kept_is_told_with_the_worker_that_was_lost() {
-    for (launcher, rank) in launchers() {
-        for (worker, left) in [(0, 1), (1, 0)] {
-            let folder = sharded(Optimizer::Adamw);
-            fs::create_dir(folder.path().join(format!("study/training.worker-{left}.safetensors")))
-                .expect("a folder");
-            let signal = (worker, 2, "-STOP");
-            let (output, _) =
-                signalled((launcher, rank), folder.path(), signal, " --timeout 2s --global-batch 128");
-            let says = format!("error: worker {worker} on ");
-            let lost = format!(
-                "a worker's share of the last state was lost: the checkpoint `study/training.worker-{left}"
-            );
-            let why = ".safetensors` cannot be written: ";
-            ended(
-                &output,
-                4,
-                &[&says, " has shown no sign of life", &lost, why, "from the newest whole state"],
-            );
-        }
-    }
-}
-
-/// A limit on files leaves room for the training's file, and none for a share, which is of two states.
-#[test]
-fn a_share_that_would_have_no_room_is_told_before_the_first_update() {
-    let line = "run study --epochs 1 --global-batch 128";
-    let whole = sharded(Optimizer::Adamw);
-    check(whole.path(), line, 0, &[]);
-    let bytes = state(&whole).len() as u64;
-    // A state takes so much, with a mebibyte for all besides its numbers. `sh` counts in 512 bytes.
-    let limit = format!("ulimit -f {}", ((1 << 20) + bytes * 3 / 2) / 512);
-    let program = env!("CARGO_BIN_EXE_plimsoll");
-    let says = |rank: usize| format!("study/training.worker-{rank}.safetensors` cannot be written: ");
-    let folder = sharded(Optimizer::Adamw);
-    let threads = format!("{limit} && exec {program} {line} --workers 2");
-    let mut shell = Command::new("sh");
-    let output = shell.args(["-c", &threads]).current_dir(folder.path()).output().expect("a shell");
-    ended(&output, 2, &[&says(0), "nothing was trained"]);
-    assert!(!folder.path().join("study/training.safetensors").exists());
-    // MPICH takes larger files for the memory that its processes share.
-    for (launcher, _) in launchers().into_iter().filter(|(launcher, _)| launcher.ends_with("openmpi")) {
-        let folder = sharded(Optimizer::Adamw);
-        let mut run = mpirun(launcher, folder.path(), &[(1, line)]);
-        run.args([":", "-n", "1", "sh", "-c", &format!("{limit} && exec {program} {line}")]);
-        ended(&run.output().expect("it starts"), 4, &["error: worker 1 on ", &says(1)]);
-    }
-}
-
-/// Of three workers two are left; where the share of one of them is missing, training goes on from its file, and says so.
-#[test]
-fn shares_of_those_that_outlive_a_worker_are_put_together() {
-    let Some(launcher) = outliving() else { return };
-    let of = (&*launcher, "OMPI_COMM_WORLD_RANK");
-    for (killed, others) in [(2, [0, 1]), (0, [1, 2])] {
-        let folder = sharded(Optimizer::Adamw);
-        let (output, took) = signalled(of, folder.path(), (killed, 3, "-KILL"), " --global-batch 192");
-        let says = format!("error: worker {killed} on ");
-        ended(&output, 4, &[&says, " has died, after ", KEPT]);
-        assert!(took < Duration::from_secs(15), "{took:?}");
-        let left = others.map(|rank| format!("training.worker-{rank}.safetensors"));
-        assert_eq!(shares(folder.path()), left);
-        let study = folder.path().join("study");
-        let (file, share) = (study.join("training.safetensors"), study.join(&left[1]));
-        let [saved, elsewhere] = [file.clone(), folder.path().join("elsewhere")];
-        let step = Checkpoint::load(&saved).expect("it is whole").progress.step;
-        // 1442 samples are 7 updates of 192.
-        let newest = Checkpoint::load(&share).expect("it is whole").progress.step;
-        fs::rename(&share, &elsewhere).expect("it is there");
-        fs::copy(&saved, folder.path().join("older")).expect("it is there");
-        let line = format!("run study --epochs {} --decay constant", newest / 7 + 2);
-        let says = [&*format!("training goes on from iteration {step}"), "another worker's share is missing"];
-        check(folder.path(), &line, 0, &says);
-        let expected = state(&folder);
-        // As the failure left it.
-        fs::rename(folder.path().join("older"), &file).expect("it is there");
-        fs::rename(&elsewhere, &share).expect("it is there");
-        fs::copy(&share, study.join("training.worker-7.safetensors")).expect("it is there");
-        fs::write(study.join("training.worker-8.safetensors"), "damaged").expect("it can be written");
-        check(folder.path(), &line, 0, &["training.worker-8.safetensors", "this share is not used"]);
-        assert_eq!(shares(folder.path()), [""; 0]);
-        assert!(state(&folder) == expected, "worker {killed} was killed");
-    }
 }

@@ -9,8 +9,7 @@ mod sample_report;
 
 use browser::Browser;
 use plimsoll::study::report::Report;
-use plimsoll::study::report::comparison::Comparison;
-use sample_report::{LARGE, SMALL, Sample, UNTUNED, comparison, report};
+use sample_report::{LARGE, SMALL, Sample, UNTUNED, report};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
@@ -32,7 +31,7 @@ fn folder() -> PathBuf {
     folder
 }
 
-/// Writes the page of a report, or of a comparison.
+/// Writes the page of a report.
 fn written(name: &str, page: &str) -> PathBuf {
     let path = folder().join(format!("{name}.html"));
     fs::write(&path, page).expect("a file");
@@ -61,7 +60,7 @@ fn quiet(browser: &mut Browser) {
 }
 
 /// What is in the middle of its page.
-fn data_of<T: serde::de::DeserializeOwned>(page: &str) -> T {
+fn data_of(page: &str) -> Report {
     let (_, rest) =
         page.split_once("<script type=\"application/json\" id=\"report\">").expect("the report's place");
     let (json, _) = rest.split_once("</script>").expect("its end");
@@ -107,7 +106,7 @@ fn a_page_of_resnet152s_size_is_small_and_made_at_once() {
     let took = begun.elapsed();
     assert!(page.len() < 2_000_000, "{} bytes", page.len());
     assert!(took < Duration::from_secs(1), "{took:?}");
-    assert_eq!(data_of::<Report>(&page), large, "the page holds the report as it is");
+    assert_eq!(data_of(&page), large, "the page holds the report as it is");
 }
 
 #[test]
@@ -117,7 +116,16 @@ fn names_end_no_element_of_the_page() {
     let page = report.html();
     assert_eq!(page.matches("</script").count(), plain.matches("</script").count());
     assert_eq!(page.matches("<img").count(), plain.matches("<img").count());
-    assert_eq!(data_of::<Report>(&page), report);
+    assert_eq!(data_of(&page), report);
+}
+
+#[test]
+fn a_page_has_its_sections_and_asks_for_nothing() {
+    let Some(mut browser) = browser() else { return };
+    browser.look(1400, 900, false);
+    browser.open(&written("opened", &report(&SMALL).html()));
+    sections(&mut browser, &SMALL);
+    quiet(&mut browser);
 }
 
 #[test]
@@ -176,73 +184,12 @@ fn everything_on_the_page_can_be_clicked() {
     }
 }
 
-/// Two studies of which one has hostile names.
-fn hostile_comparison() -> Comparison {
-    let mut both = comparison(&SMALL, &SMALL);
-    let word = |at: usize| HOSTILE[at % HOSTILE.len()].to_owned();
-    (both.verdict.headline, both.verdict.why, both.warnings) = (word(0), word(1), vec![word(2)]);
-    for (at, study) in both.studies.iter_mut().enumerate() {
-        (study.name, study.headline, study.times) = (word(at), word(at + 1), word(at + 2));
-        (study.about.network, study.about.device) = (word(at + 3), Some(word(at)));
-        (study.choice.policy, study.choice.learning_rate_rule) = (word(at), word(at + 1));
-        study.batches.measured.iter_mut().for_each(|run| run.what = word(at + 2));
-    }
-    for (at, setting) in both.settings.iter_mut().enumerate() {
-        (setting.setting, setting.values) = (word(at), [word(at + 1), word(at + 2)]);
-    }
-    both
-}
-
-#[test]
-fn two_studies_stand_side_by_side_on_one_page() {
-    let both = comparison(&LARGE, &SMALL);
-    let page = both.html();
-    assert!(page.len() < 2_000_000, "{} bytes", page.len());
-    assert_eq!(data_of::<Comparison>(&page), both, "the page holds the comparison as it is");
-    let hostile = hostile_comparison();
-    assert_eq!(data_of::<Comparison>(&hostile.html()), hostile);
-    let Some(mut browser) = browser() else { return };
-    browser.look(1400, 900, false);
-    browser.open(&written("comparison", &page));
-    let found = browser.eval("[...document.querySelectorAll('main > section')].map(s => s.id)");
-    assert_eq!(found, json!(["answer", "settings", "choices", "batches", "memory", "origin"]));
-    let all = figures(&mut browser);
-    assert_eq!(all, ["#throughput", "#epoch", "#bytes"]);
-    for figure in all {
-        legend(&mut browser, &figure);
-        tooltip(&mut browser, &figure);
-    }
-    let whole = drawing(&mut browser, "#bytes");
-    browser.click("#bytes .zoom button:nth-child(1)");
-    assert_ne!(drawing(&mut browser, "#bytes"), whole, "it is zoomed");
-    browser.click("#bytes .zoom button:nth-child(5)");
-    open_all(&mut browser);
-    let rows = browser.eval("[...document.querySelectorAll('#choices tbody th')].map(h => h.textContent)");
-    let rows: Vec<&str> = rows.as_array().expect("rows").iter().filter_map(Value::as_str).collect();
-    let said = ["swapped", "recomputed", "recomputing", "learning rate"];
-    assert!(said.iter().all(|row| rows.contains(row)) && !rows.contains(&"goodput"), "{rows:?}");
-    dark(&mut browser, "#epoch");
-    browser.open(&written("hostile-comparison", &hostile.html()));
-    open_all(&mut browser);
-    assert_eq!(browser.eval("window.broken ?? null"), Value::Null, "a name was taken for markup");
-    let shown = browser.eval("document.querySelector('main').textContent");
-    for word in HOSTILE {
-        assert!(shown.as_str().expect("a text").contains(word), "{word} is not shown");
-    }
-    quiet(&mut browser);
-}
-
 #[test]
 #[ignore = "minutes: CI runs it"]
 fn pictures_are_taken_and_fit_their_width() {
     let Some(mut browser) = browser() else { return };
-    let pages = [
-        ("small", report(&SMALL).html()),
-        ("large", report(&LARGE).html()),
-        ("comparison-both", comparison(&LARGE, &SMALL).html()),
-    ];
-    for (name, page) in pages {
-        let path = written(name, &page);
+    for (name, sample) in [("small", SMALL), ("large", LARGE)] {
+        let path = written(name, &report(&sample).html());
         for (width, dark) in [(1400, false), (1400, true), (400, false), (400, true)] {
             browser.look(width, 900, dark);
             browser.open(&path);

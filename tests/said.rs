@@ -1,5 +1,5 @@
-//! What commands say and where: an answer on standard output, a document where one is asked for, help for everybody and for
-//! research, and numbers that do not contradict each other.
+//! What commands say and where: an answer on standard output, a document where one is asked for, options for research under
+//! their own heading, and numbers that do not contradict each other.
 
 use serde_json::{Value, json};
 use std::fs;
@@ -163,40 +163,28 @@ fn no_makespan_is_below_compute() {
 }
 
 #[test]
-fn switches_for_research_are_in_help_all_alone() {
+fn options_for_research_stand_under_their_own_heading() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let folder = folder.path();
     let help = |line: &str| String::from_utf8(printed(folder, line, b"")).expect("text");
-    for (verb, switches) in [
+    for (verb, options) in [
         ("plan", &["--without", "--no-pieces", "--seed"][..]),
         ("compare", &["--without", "--no-pieces", "--seed"]),
         ("tune", &["--search", "--convexity"]),
         ("auto", &["--search", "--convexity"]),
         ("trace", &["--relu", "--draw", "--seed"]),
     ] {
-        let has = |text: &str, switch: &str| text.lines().any(|line| line.trim_start().starts_with(switch));
-        for short in ["--help", "-h"] {
-            let usual = help(&format!("{verb} {short}"));
-            let all = format!("`plimsoll {verb} --help-all` shows switches for research, too.");
-            assert!(usual.trim_end().ends_with(&all), "{verb}: {usual}");
-            switches.iter().filter(|switch| **switch != "--seed" || verb != "auto").for_each(|switch| {
-                assert!(!has(&usual, switch), "{verb} {short} shows {switch}");
-            });
-        }
-        let all = help(&format!("{verb} --help-all"));
-        switches.iter().for_each(|switch| assert!(has(&all, switch), "{verb} --help-all lacks {switch}"));
-        // What is hidden is an option like any other.
-        let settings: Value =
-            serde_json::from_str(&help(&format!("config show --all {verb} --format json"))).expect("JSON");
-        for switch in switches {
-            let rows = settings["settings"].as_array().expect("rows");
-            assert!(
-                rows.iter().any(|row| format!("--{}", row["option"].as_str().expect("a name")) == *switch)
-            );
+        let has = |text: &str, option: &str| text.lines().any(|line| line.trim_start().starts_with(option));
+        for asked in ["--help", "-h"] {
+            let all = help(&format!("{verb} {asked}"));
+            let (usual, rest) = all.split_once("\nResearch options:\n").expect("the heading");
+            let (research, _) = rest.split_once("\nOutput:\n").expect("the heading that follows");
+            for option in options {
+                assert!(has(research, option) && !has(usual, option), "{verb} {asked}: {option}: {all}");
+            }
         }
     }
-    assert!(!help("check --help").contains("--help-all"));
-    refused(folder, "check --help-all", 2, &["--help-all"]);
+    assert!(!help("check --help").contains("Research options"));
 }
 
 #[test]

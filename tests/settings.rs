@@ -140,7 +140,6 @@ fn a_variable_that_is_no_option_is_told_with_the_one_that_may_be_meant() {
         ("PLIMSOLL_BUDGETT", &["no option is called `budgett`", "did you mean PLIMSOLL_BUDGET?"][..]),
         ("PLIMSOLL_HOST_MEMROY", &["`host-memroy`", "did you mean PLIMSOLL_HOST_MEMORY?"]),
         ("PLIMSOLL_X", &["`x`", "unset it"]),
-        ("PLIMSOLL_HELP_ALL", &["`help-all`"]),
     ] {
         let refused = plimsoll(folder, &[(variable, "1")], "networks");
         let said = String::from_utf8_lossy(&refused.stderr);
@@ -188,7 +187,7 @@ fn the_schema_of_the_file_has_the_options_of_commands() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let output = plimsoll(folder.path(), &[], "config schema");
     let schema: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON on stdout");
-    let program = plimsoll::args::program();
+    let program = <plimsoll::args::Cli as clap::CommandFactory>::command();
     let tune = program.find_subcommand("tune").expect("a command");
     for (_, name) in plimsoll::settings::settable(tune) {
         for table in [&schema, &schema["properties"]["tune"]] {

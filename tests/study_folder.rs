@@ -413,7 +413,6 @@ fn what_is_wrong_on_the_line_is_said_before_anything_of_a_study() {
         ("--device h101", 2, "a device is `cpu`"),
         ("--link 12", 2, "a rate above zero with its unit"),
         ("--device h100 --threads 1", 2, "--threads is for --device cpu"),
-        ("--onnx no.onnx", 2, "no.onnx"),
     ];
     for verb in ["profile", "tune", "auto"] {
         for study in ["", " --study study"] {

@@ -11,13 +11,13 @@ fn still() -> tempfile::TempDir {
 }
 
 /// A file's header, and the numbers behind it.
-pub(crate) fn parts(path: &Path) -> (Value, Vec<u8>) {
+fn parts(path: &Path) -> (Value, Vec<u8>) {
     let bytes = fs::read(path).expect("it was written");
     let header = 8 + u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
     (serde_json::from_slice(&bytes[8..header]).expect("JSON"), bytes[header..].to_vec())
 }
 
-pub(crate) fn write(path: &Path, header: &Value, numbers: &[u8]) {
+fn write(path: &Path, header: &Value, numbers: &[u8]) {
     let text = header.to_string();
     let bytes = [&(text.len() as u64).to_le_bytes()[..], text.as_bytes(), numbers].concat();
     fs::write(path, bytes).expect("the folder can be written");

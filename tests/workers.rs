@@ -110,6 +110,34 @@ fn a_training_goes_on_on_other_workers() {
     assert!(state(&whole) == state(&parts));
 }
 
+/// Where worker 0 was lost, another worker has the newest state. The next start goes on from there, and names a file that it
+/// cannot read.
+#[test]
+fn a_training_goes_on_from_the_newest_state_that_a_worker_has_kept() {
+    let folder = study();
+    let at = folder.path();
+    let line = |epochs: u64| format!("run study --epochs {epochs} --decay constant --global-batch 256");
+    let own = at.join("study/training.safetensors");
+    let [first, second, damaged] =
+        [1, 2, 3].map(|rank| at.join(format!("study/training.worker-{rank}.safetensors")));
+    check(at, &line(1), 0, &[]);
+    let older = fs::read(&own).expect("it was saved");
+    check(at, &line(2), 0, &[]);
+    fs::rename(&own, &second).expect("it was saved");
+    [&own, &first].iter().for_each(|path| fs::write(path, &older).expect("a file"));
+    fs::write(&damaged, "damaged").expect("a file");
+    let says = ["training.worker-3.safetensors", "this file is not used", "going on from iteration 10"];
+    check(at, &line(3), 0, &says);
+    assert!([&first, &second, &damaged].iter().all(|path| !path.exists()));
+    let whole = study();
+    check(whole.path(), &line(3), 0, &[]);
+    assert!(state(&folder) == state(&whole));
+    // What is older than worker 0's own file is of no use.
+    fs::write(&first, &older).expect("a file");
+    check(at, &line(4), 0, &["going on from iteration 15"]);
+    assert!(!first.exists());
+}
+
 #[test]
 fn what_cannot_be_shared_out_is_refused_with_what_can() {
     let folder = study();

@@ -1,7 +1,7 @@
 //! Fuzzes the planner: any bytes stand for a trace, a link, a budget and limits, which every policy is asked to plan.
 //!
-//! With cargo-fuzz and a nightly compiler: `cargo +nightly fuzz run plan -- -max_len=600`. On a stable one it is checked
-//! that this compiles: `cargo check --manifest-path fuzz/Cargo.toml`. What is held against each answer is the body of
+//! For 20 seconds, as in each run of `.ci/run`: `sh fuzz/run.sh plan 20`. With cargo-fuzz and a nightly compiler, which has
+//! sanitizers: `cargo +nightly fuzz run plan -- -max_len=600`. The judge of each answer is shared with
 //! `tuner/tests/hostile.rs`, which asks it of random bytes with every run of the tests.
 #![no_main]
 

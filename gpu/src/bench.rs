@@ -188,7 +188,6 @@ pub fn profile(
     let request = ProfileRequest {
         network: task.network.spec.clone(),
         optimizer: task.optimizer,
-        momenta: task.momenta,
         machine: machine(&*device, None, &version()),
         budget: within,
         batches,

@@ -6,7 +6,7 @@
 use crate::document::{Document, Fault, define_kind};
 use crate::exchange::Interconnect;
 use crate::network::NetworkSpec;
-use crate::optimizer::{Momenta, Optimizer};
+use crate::optimizer::Optimizer;
 use crate::precision::Precision;
 use crate::schedule::Link;
 use crate::units::{Bytes, Seconds};
@@ -55,9 +55,6 @@ pub struct Config {
     /// Who updates the parameters; SGD where nothing is said.
     #[serde(default, skip_serializing_if = "Optimizer::is_usual")]
     pub optimizer: Optimizer,
-    /// Where its momenta are; on every device where nothing is said. Sharded ones take nothing of the budget.
-    #[serde(default, skip_serializing_if = "Momenta::is_usual")]
-    pub momenta: Momenta,
     /// What the device may hold.
     pub budget_bytes: Bytes,
     /// The chosen samples in an iteration.
@@ -228,9 +225,6 @@ impl Document for Config {
                 return fault("cluster", "an update has at least 1 pass, and takes time");
             }
             interconnect.validate("cluster.interconnect")?;
-            if cluster.nccl && self.momenta == Momenta::Sharded {
-                return fault("cluster.nccl", "with sharded momenta, the hosts sum");
-            }
         }
         let above_zero = |number: f64| number.is_finite() && number > 0.0;
         if self.goodput.is_some_and(|g| !above_zero(g.noise_scale) || !above_zero(g.efficiency)) {

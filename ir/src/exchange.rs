@@ -6,18 +6,17 @@
 //! of `trace/1` or `schedule/1` changes.
 //!
 //! On its way a piece passes five stages: it is pushed over the link to the host, reduced and gathered over the
-//! interconnect; what its update overwrites is kept on the host, and it is pulled back over the link. Where its owners make the
-//! update, they hold it between the two, until the pass is over.
+//! interconnect; what its update overwrites is kept on the host, and it is pulled back over the link.
 //! [`update::simulate_update`] says how long an update takes with that, and [`update::bound`] how long it takes at least.
 //!
-//! What it deliberately does not do: model the additions of a sum, the update that its owners make, or workers that differ.
+//! What it deliberately does not do: model the additions of a sum, or workers that differ.
 //! Every worker has this schedule; where they differ, the slowest says how long an update takes.
 
 mod pieces;
 pub mod tree;
 pub mod update;
 
-pub use pieces::{NCCL_PIECE_BYTES, Overlap, PIECE_BYTES, parameter_of, pieces, summed, updates, writes};
+pub use pieces::{NCCL_PIECE_BYTES, Overlap, PIECE_BYTES, pieces, summed, writes};
 
 use crate::check::Violation;
 use crate::document::{Document, Fault, define_kind};
@@ -63,10 +62,6 @@ pub struct Exchange {
     /// Nodes of the tree of sums (`tree.rs`) that the passes of a worker come to, at least 1: it sends its share of each.
     #[serde(default = "one")]
     pub nodes: u64,
-    /// Whether the owners of a sum hold it until the pass that completes it is over, as where they make the update: all workers
-    /// agree on an update first.
-    #[serde(default, skip_serializing_if = "crate::document::is_false")]
-    pub held: bool,
     /// The bytes of all that is summed: the gradients, and running statistics, whose mean all workers take.
     pub bytes: Bytes,
     /// They cover these bytes in order, without a gap.
@@ -170,11 +165,7 @@ impl Exchange {
     pub fn without_overlap(&self, trace: &Trace) -> Exchange {
         let whole = |(ready, needed)| {
             let (first_byte, bytes) = (Bytes::ZERO, self.bytes);
-            let piece = Piece { first_byte, bytes, ready, needed, kept: Bytes::ZERO };
-            // Only what the next iteration overwrites is kept, as in `pieces`.
-            let kept =
-                if piece.carried() { self.pieces.iter().map(|one| one.kept).sum() } else { Bytes::ZERO };
-            Piece { kept, ..piece }
+            Piece { first_byte, bytes, ready, needed, kept: Bytes::ZERO }
         };
         let pieces = pieces::between(trace).filter(|_| self.bytes > Bytes::ZERO).map(whole);
         Exchange { pieces: pieces.into_iter().collect(), ..self.clone() }
@@ -219,9 +210,6 @@ impl Exchange {
             }
             if !piece.carried() && trace.ops[piece.needed.index()].phase != Phase::Update {
                 return Err(Unfit::NeededByPass { piece: number, op: piece.needed });
-            }
-            if self.held && !piece.carried() {
-                return Err(Unfit::NeededWhileHeld { piece: number, op: piece.needed });
             }
             if let Some(command) = computed_again(schedule, piece.ready) {
                 return Err(Unfit::CompletedTwice { piece: number, op: piece.ready, command });
@@ -288,14 +276,6 @@ pub enum Unfit {
     /// Forward and backward ops of an iteration read no gradient's sum of the same iteration.
     #[error("op {} of the pass waits for piece {piece}, which the same pass makes: only an update can", op.0)]
     NeededByPass {
-        /// Which piece.
-        piece: usize,
-        /// The op.
-        op: OpId,
-    },
-    /// The owners of its sum hold it until the iteration is over.
-    #[error("op {} waits for piece {piece}, which its owners hold until the same iteration is over", op.0)]
-    NeededWhileHeld {
         /// Which piece.
         piece: usize,
         /// The op.

@@ -33,6 +33,6 @@ pub mod units;
 
 pub use document::{Document, Fault};
 pub use ids::{BufferId, CommandId, LayerId, OpId, TensorId};
-pub use optimizer::{Momenta, Optimizer, UpdateNumbers, UpdateRule};
+pub use optimizer::{Optimizer, UpdateNumbers, UpdateRule};
 pub use precision::{Float, Precision};
 pub use units::{Bytes, BytesPerSecond, Seconds};

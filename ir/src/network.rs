@@ -99,20 +99,13 @@ pub enum Function {
     /// approximation by tanh is up to 5e-4 off, was made for machines without erf, and is no faster where memory is slower
     /// than arithmetic.
     Gelu,
-    /// 1 / (1 + exp(-x)).
-    Sigmoid,
-    /// x times its sigmoid.
+    /// x / (1 + exp(-x)).
     Silu,
-    /// x / 6 + 1 / 2, at least 0 and at most 1 (Howard et al. 2019, §5.2).
-    HardSigmoid,
-    /// x times its hard sigmoid.
-    HardSwish,
 }
 
 impl Function {
     /// All of them.
-    pub const ALL: [Function; 5] =
-        [Function::Gelu, Function::Sigmoid, Function::Silu, Function::HardSigmoid, Function::HardSwish];
+    pub const ALL: [Function; 2] = [Function::Gelu, Function::Silu];
 
     /// The layer that computes it.
     pub const fn layer(self) -> LayerKind {
@@ -123,10 +116,7 @@ impl Function {
     pub fn name(self) -> &'static str {
         match self {
             Function::Gelu => "gelu",
-            Function::Sigmoid => "sigmoid",
             Function::Silu => "silu",
-            Function::HardSigmoid => "hardsigmoid",
-            Function::HardSwish => "hardswish",
         }
     }
 
@@ -134,10 +124,7 @@ impl Function {
     pub fn flops(self) -> u64 {
         match self {
             Function::Gelu => 50,
-            Function::Sigmoid => 25,
             Function::Silu => 26,
-            Function::HardSigmoid => 4,
-            Function::HardSwish => 5,
         }
     }
 }
@@ -147,8 +134,6 @@ impl Function {
 pub enum DropUnit {
     /// Each element by itself.
     Element,
-    /// All elements of a sample, each sample by itself: stochastic depth as torchvision has it.
-    Sample,
     /// All elements of the batch: stochastic depth (Huang et al. 2016).
     Batch,
 }
@@ -322,11 +307,8 @@ pub enum LayerKind {
     },
     /// Sum of two inputs of one shape.
     Add,
-    /// Product of two inputs, element by element. The second has the shape of the first, or one position, whose channels scale
-    /// those of every position of the first.
+    /// Product of two inputs of one shape, element by element.
     Multiply,
-    /// Multiplies each channel by a number of its own, which is trained.
-    Scale,
     /// The inputs side by side.
     Concat {
         /// Along what.
@@ -343,24 +325,6 @@ pub enum LayerKind {
         beta: f32,
         /// Added to the sum (k in the paper).
         bias: f32,
-    },
-    /// Some rows or channels of what it takes.
-    Slice {
-        /// Along what.
-        along: Axis,
-        /// The first.
-        first: u32,
-        /// How many.
-        length: u32,
-    },
-    /// The positions of a map as those of a sequence: row after row, in one column. Nothing moves.
-    Flatten,
-    /// Learned rows of one column, the same for every sample, from no input: the class token of vision transformers.
-    Learned {
-        /// Rows of the output.
-        rows: u32,
-        /// Channels of the output.
-        channels: u32,
     },
     /// Softmax and cross entropy against the labels, at every position; the last layer, and the only one of its kind.
     SoftmaxCrossEntropy,
@@ -394,12 +358,8 @@ impl LayerKind {
             LayerKind::Dropout { .. } => "dropout",
             LayerKind::Add => "add",
             LayerKind::Multiply => "multiply",
-            LayerKind::Scale => "scale",
             LayerKind::Concat { .. } => "concat",
             LayerKind::Lrn { .. } => "lrn",
-            LayerKind::Slice { .. } => "slice",
-            LayerKind::Flatten => "flatten",
-            LayerKind::Learned { .. } => "learned",
             LayerKind::SoftmaxCrossEntropy => "loss",
         }
     }

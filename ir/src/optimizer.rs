@@ -24,17 +24,6 @@ pub enum Optimizer {
     Adamw,
 }
 
-/// Where a training has what its optimizer keeps for each parameter. The program of a training depends on it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Momenta {
-    /// On the device of every worker, each of which makes the whole update.
-    #[default]
-    Device,
-    /// In the host's memory, a share with each worker, which updates its share of the parameters for all.
-    Sharded,
-}
-
 /// An optimizer and its settings besides the learning rate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
@@ -92,22 +81,6 @@ impl Optimizer {
     /// Whether it is the usual one, which documents leave out.
     pub fn is_usual(&self) -> bool {
         *self == Optimizer::default()
-    }
-}
-
-impl Momenta {
-    /// Whether they are where they usually are, which documents leave out.
-    pub fn is_usual(&self) -> bool {
-        *self == Momenta::default()
-    }
-}
-
-impl fmt::Display for Momenta {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Momenta::Device => "on every device",
-            Momenta::Sharded => "sharded",
-        })
     }
 }
 

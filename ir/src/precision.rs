@@ -3,7 +3,7 @@
 //! It belongs to what was measured and to what was chosen, since times, bytes and bits depend on it; so profiles and configs
 //! name it. Parameters, their gradients, the optimizer's states, statistics and sums are f32 whatever the precision. Feature
 //! maps and their gradients are f32 too, but in bf16, where they take half the bytes
-//! (docs/decisions/2026-11-25-bf16-is-stored-and-f32-computes.md).
+//! (docs/decisions/bf16-is-storage.md).
 //!
 //! What it deliberately does not do: say which device has which. A device is asked, and refuses by name what it lacks.
 

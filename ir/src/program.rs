@@ -14,7 +14,7 @@ mod operands;
 
 pub use call::{
     After, AttentionShape, Branch, Call, ConvShape, EmbeddingShape, FusedRelu, PoolShape, RotaryShape,
-    RowShape, ScaleShape,
+    RowShape,
 };
 pub use operands::{Access, OperandSpec, Operands};
 
@@ -185,8 +185,7 @@ impl Region {
         self.shape.iter().product()
     }
 
-    /// Who trains a program that has these regions: each optimizer keeps states of its own. Of one whose momenta are sharded
-    /// they do not tell.
+    /// Who trains a program that has these regions: each optimizer keeps states of its own.
     pub fn optimizer_of(resident: &[Region]) -> Optimizer {
         let has_moments = resident.iter().any(|region| region.role == Role::SecondMoment);
         if has_moments { Optimizer::Adamw } else { Optimizer::Sgd }

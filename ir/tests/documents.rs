@@ -514,7 +514,7 @@ fn configs_are_read_strictly() {
                 Some(json!(1)),
                 "at surprise: unknown field `surprise`, expected one of `plimsoll`, `network`, `data`, `device`, \
                  `threads`, `link`, `paced`, `kernels`, `precision`, `modelled`, `modelled_error`, `optimizer`, \
-                 `momenta`, `budget_bytes`, `batch`, `keeps_all`, `policy`, `schedule`, `cluster`, `goodput`, `learning_rate`, \
+                 `budget_bytes`, `batch`, `keeps_all`, `policy`, `schedule`, `cluster`, `goodput`, `learning_rate`, \
                  `predicted`, `measured`",
             ),
             ("/schedule", None, "at the top level: missing field `schedule`"),
@@ -549,6 +549,15 @@ fn configs_are_read_strictly() {
             ),
         ],
     );
+}
+
+/// Older versions could shard the optimizer's momenta over the workers.
+#[test]
+fn a_config_with_sharded_momenta_is_refused_by_name() {
+    let mut document = config();
+    document["momenta"] = json!("sharded");
+    let said = refusal("config", &document.to_string());
+    assert!(said.contains("unknown field `momenta`"), "{said}");
 }
 
 /// What is written is read as the same value, and written as the same bytes.

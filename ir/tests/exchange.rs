@@ -49,7 +49,6 @@ fn exchange(needed: [u32; 2]) -> Exchange {
         staged: true,
         passes: 1,
         nodes: 1,
-        held: false,
         bytes: Bytes(200),
         pieces: vec![piece(0, 1, needed[0]), piece(100, 2, needed[1])],
     }
@@ -142,49 +141,6 @@ fn the_first_of_several_passes_waits_for_what_the_last_completes() {
 }
 
 #[test]
-fn sums_that_their_owners_hold_until_the_pass_is_over() {
-    let trace = trace();
-    let held = Exchange { held: true, ..exchange([1, 0]) };
-    for duplex in ["full", "half"] {
-        let schedule = schedule(duplex);
-        assert_eq!(held.check(&trace, &schedule), Ok(()));
-        let update = simulate_update(&trace, &schedule, &held);
-        // Op 0 waits 7 s: for what the interconnect has left to reduce (3 s), then for its piece to be gathered (2 s) and
-        // pulled (2 s). Op 1 begins at 9 s, when the other piece is pulled, and an iteration is over 3 s later.
-        assert_eq!((update.seconds, update.exposed), (Seconds(12.0), Seconds(8.0)));
-        assert_eq!(update.pieces[0], spans([(10.0, 11.0), (11.0, 13.0), (17.0, 19.0), (19.0, 21.0)]));
-        assert_eq!(update.pieces[1], spans([(11.0, 12.0), (13.0, 15.0), (15.0, 17.0), (17.0, 19.0)]));
-        // Both are gathered (4 s), the one for op 0 first; then one is pulled (2 s), and ops 1 to 3 run.
-        assert_eq!(bound(&trace, &schedule, &held), Seconds(9.0));
-    }
-}
-
-#[test]
-fn what_is_held_is_exposed_where_a_fast_interconnect_would_hide_it() {
-    let (trace, schedule) = (trace(), schedule("full"));
-    let interconnect =
-        Interconnect { bytes_per_second: BytesPerSecond(100.0), ..exchange([1, 0]).interconnect };
-    // Half a second to reduce a piece, and to gather it.
-    let fast = Exchange { interconnect, staged: false, ..exchange([1, 0]) };
-    let hidden = simulate_update(&trace, &schedule, &fast);
-    assert_eq!((hidden.seconds, hidden.exposed), (Seconds(4.0), Seconds::ZERO));
-    let held = Exchange { held: true, ..fast };
-    let update = simulate_update(&trace, &schedule, &held);
-    // The piece that op 0 waits for is gathered in the first half second of an iteration, the other one in the second.
-    assert_eq!((update.seconds, update.exposed), (Seconds(4.5), Seconds(0.5)));
-    assert_eq!(update.pieces[0], spans([(2.5, 2.5), (2.5, 3.0), (5.0, 5.5), (5.5, 5.5)]));
-    assert_eq!(update.pieces[1], spans([(3.5, 3.5), (3.5, 4.0), (4.5, 5.0), (5.0, 5.0)]));
-    assert_eq!(bound(&trace, &schedule, &held), Seconds(4.5));
-    // Of several passes, the first waits; a pass without the update takes 3 s.
-    for (passes, seconds) in [(2, 7.5), (3, 10.5)] {
-        let several = Exchange { passes, ..held.clone() };
-        let update = simulate_update(&trace, &schedule, &several);
-        assert_eq!((update.seconds, update.exposed), (Seconds(seconds), Seconds(0.5)), "{passes} passes");
-        assert_eq!(bound(&trace, &schedule, &several), Seconds(seconds), "{passes} passes");
-    }
-}
-
-#[test]
 fn a_worker_sends_each_of_its_nodes_and_hears_one_sum() {
     let (trace, schedule) = (trace(), schedule("full"));
     let two = Exchange { nodes: 2, ..exchange([3, 3]) };
@@ -216,9 +172,6 @@ fn messages_of_a_sum() {
 fn what_is_no_exchange() {
     let good = exchange([3, 3]);
     assert_eq!(Exchange::from_json(&good.to_json()).as_ref(), Ok(&good));
-    assert!(!good.to_json().contains("held"), "what is not held is not said");
-    let held = Exchange { held: true, ..exchange([1, 0]) };
-    assert_eq!(Exchange::from_json(&held.to_json()).as_ref(), Ok(&held));
     let change = |pointer: &str, value: Value| {
         let mut document = serde_json::to_value(&good).expect("plain data");
         *document.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer}")) = value;
@@ -258,7 +211,6 @@ fn what_does_not_fit_a_schedule() {
     assert!(matches!(unfit(&|e| e.pieces[1].ready = OpId(9)), Unfit::NoSuchOp { piece: 1, op: OpId(9) }));
     assert!(matches!(unfit(&|e| e.pieces[0].ready = OpId(3)), Unfit::ReadyAfterUpdate { piece: 0, .. }));
     assert!(matches!(unfit(&|e| e.pieces[0].needed = OpId(2)), Unfit::NeededByPass { piece: 0, .. }));
-    assert_eq!(unfit(&|e| e.held = true), Unfit::NeededWhileHeld { piece: 0, op: OpId(3) });
     let more = |e: &mut Exchange| {
         e.bytes = Bytes(500);
         e.pieces[1].bytes = Bytes(400);
@@ -345,7 +297,6 @@ fn random_exchange(trace: &Trace, schedule: &Schedule, random: &mut Random) -> E
         staged: random.percent(70),
         passes: 1 + random.below(3),
         nodes: 1 + random.below(3),
-        held: false,
         bytes: Bytes(first),
         pieces,
     }
@@ -383,9 +334,6 @@ fn holds(trace: &Trace, schedule: &Schedule, exchange: &Exchange, update: &Updat
             }
             before = stage.end;
         }
-        if exchange.held && stages[2].start.0 < pace - slack {
-            return Err(format!("{piece:?} is gathered at {}, before {pace}", stages[2].start));
-        }
         let needed = span(piece.needed).start.0 + if piece.carried() { pace } else { 0.0 };
         if needed < before.0 - slack {
             return Err(format!("{piece:?} is there at {}, and used at {needed}; slack {slack}", before.0));
@@ -419,7 +367,7 @@ fn holds(trace: &Trace, schedule: &Schedule, exchange: &Exchange, update: &Updat
 #[test]
 fn any_schedule_with_any_exchange() {
     let (mut exchanged, mut carried, mut hidden, mut repeating) = (0, 0, 0, 0);
-    let (mut passing, mut held) = (0, 0);
+    let mut passing = 0;
     for seed in 0..600 {
         let mut trace = random_trace(seed);
         trace.resident_bytes = Bytes(trace.resident_bytes.0 + (16 << 20));
@@ -448,7 +396,6 @@ fn any_schedule_with_any_exchange() {
                 passing += 1;
             }
         }
-        held += usize::from(is_held_to_the_end(&trace, &schedule, &exchange, seed));
         exchanged += exchange.pieces.len();
         carried += exchange.pieces.iter().filter(|piece| piece.carried()).count();
         hidden += usize::from(!exchange.pieces.is_empty() && update.exposed == Seconds::ZERO);
@@ -458,26 +405,9 @@ fn any_schedule_with_any_exchange() {
         assert_eq!((alone.seconds, alone.exposed), (alone.timeline.makespan(), Seconds::ZERO), "seed {seed}");
     }
     assert!(passing > 50, "{passing} of several passes");
-    assert!(held > 100, "{held} held for all to be seen");
     assert!(repeating > 500, "{repeating} of 600 repeat after one iteration");
     assert!(
         exchanged > 1000 && carried > 400 && hidden > 20,
         "{exchanged} pieces, {carried} carried, {hidden} hidden"
     );
-}
-
-/// That the bound and all rules hold of the same exchange whose sums are held; gives whether one iteration showed the rules.
-fn is_held_to_the_end(trace: &Trace, schedule: &Schedule, exchange: &Exchange, seed: u64) -> bool {
-    let mut held = Exchange { held: true, ..exchange.clone() };
-    held.pieces.iter_mut().for_each(|piece| piece.needed = piece.needed.min(piece.ready));
-    held.check(trace, schedule).unwrap_or_else(|unfit| panic!("seed {seed}, held: {unfit}"));
-    let update = simulate_update(trace, schedule, &held);
-    assert!(update.repeats.is_some(), "seed {seed}, held");
-    let least = bound(trace, schedule, &held);
-    assert!(least.0 <= update.seconds.0 * (1.0 + 1e-9), "seed {seed}, held: {least}, {}", update.seconds);
-    let is_shown = update.repeats == Some(1) && held.passes == 1;
-    if is_shown {
-        holds(trace, schedule, &held, &update).unwrap_or_else(|why| panic!("seed {seed}, held: {why}"));
-    }
-    is_shown && !held.pieces.is_empty()
 }

@@ -50,11 +50,6 @@ impl Builder {
         self.spec.classes
     }
 
-    /// Sets how many classes there are, where that is known only in the end.
-    pub(crate) fn set_classes(&mut self, classes: u32) {
-        self.spec.classes = classes;
-    }
-
     /// The shape of a layer's output, of one sample.
     pub fn shape(&self, layer: LayerId) -> Shape {
         self.layers[layer.index()].output

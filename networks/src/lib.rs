@@ -1,7 +1,6 @@
 //! What is trained: the zoo of networks, and the lowering of a network to one training iteration.
 //!
-//! [`build`] makes a [`Network`](plimsoll_ir::network::Network) from the name of one, [`onnx::read`] from a file,
-//! [`Builder`] from its layers;
+//! [`build`] makes a [`Network`](plimsoll_ir::network::Network) from the name of one, [`Builder`] from its layers;
 //! [`lower()`] makes of it, at a batch size, the program that the runtime runs and the trace that the tuner plans.
 //! Everything here is plain computation on shapes: the same input gives the same output, on any machine.
 //!
@@ -24,8 +23,6 @@ mod draw;
 mod error;
 mod layers;
 mod lower;
-pub mod onnx;
-mod order;
 mod walk;
 mod weights;
 mod zoo;
@@ -35,5 +32,5 @@ pub use draw::Draw;
 pub use error::NetworkError;
 pub use lower::lower;
 pub use walk::{LowerOptions, Mode, ReluStorage};
-pub use weights::{FileTensor, LayerTensor, Part, file_tensors};
+pub use weights::{FileTensor, file_tensors};
 pub use zoo::{Entry, build, entries, nearest, usual};

@@ -17,9 +17,6 @@
 //! move by the optimizer's states and decay alone, as where its gradients are 0; the running statistics of its normalisations
 //! stay.
 //!
-//! Where momenta are sharded over workers, an iteration has no update: gradients leave the device, and parameters replace those
-//! that are there.
-//!
 //! Weight decay holds for every parameter, as PyTorch's optimizers have it by default. What it deliberately does not do: choose
 //! addresses, reorder ops, or say how long anything takes (seconds are 0 until a model fills them in).
 
@@ -31,9 +28,9 @@ use crate::error::NetworkError;
 use crate::layers::rules;
 use crate::walk::{IMAGES, LowerOptions, Mode, Walk};
 use plimsoll_ir::network::Network;
-use plimsoll_ir::program::{Call, Operand, Program, Role};
+use plimsoll_ir::program::{Call, Operand, Program};
 use plimsoll_ir::trace::Phase;
-use plimsoll_ir::{LayerId, Momenta, Optimizer};
+use plimsoll_ir::{LayerId, Optimizer};
 use resident::resident;
 
 /// Lowers a network to one iteration at a batch size, at least 1.
@@ -42,17 +39,11 @@ use resident::resident;
 pub fn lower(network: &Network, batch: u64, options: &LowerOptions) -> Result<Program, NetworkError> {
     check_sizes(network, batch, options.mode)?;
     let facts = analysis::facts(network, options)?;
-    let momenta = match options.momenta {
-        Momenta::Device => Role::kept_by(options.optimizer),
-        Momenta::Sharded => &[],
-    };
-    let mut walk = Walk::new(network, batch, options, facts, resident(network, momenta)?);
+    let mut walk = Walk::new(network, batch, options, facts, resident(network, options.optimizer)?);
     forward(&mut walk);
     if options.mode == Mode::Train {
         backward(&mut walk);
-        if options.momenta == Momenta::Device {
-            update(&mut walk);
-        }
+        update(&mut walk);
     }
     Ok(walk.finish())
 }

@@ -19,7 +19,7 @@ use plimsoll_ir::program::{
     Call, Kernel, KernelAlternative, Operand, OperandSpec, PoolShape, Program, RowShape, STORAGE_ALIGNMENT,
 };
 use plimsoll_ir::trace::{Alternative, Op, Phase, Tensor, TensorKind, Trace, TraceKind};
-use plimsoll_ir::{Bytes, Float, LayerId, Momenta, Optimizer, Seconds, TensorId};
+use plimsoll_ir::{Bytes, Float, LayerId, Optimizer, Seconds, TensorId};
 
 /// What an iteration is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -55,8 +55,6 @@ pub struct LowerOptions<'a> {
     pub draw: Option<Draw>,
     /// Who updates the parameters; it decides what stays on the device, in evaluation, too.
     pub optimizer: Optimizer,
-    /// Where it has its momenta; sharded ones take nothing of the device, and the iteration has no update.
-    pub momenta: Momenta,
     /// In what feature maps and their gradients are stored.
     pub feature_maps: Float,
     /// Whether a batch normalisation takes over what follows it, so that one op computes a sum and a ReLU with it. In f32
@@ -81,7 +79,6 @@ impl Default for LowerOptions<'_> {
             relu: ReluStorage::Auto,
             draw: None,
             optimizer: Optimizer::Sgd,
-            momenta: Momenta::Device,
             feature_maps: Float::F32,
             fuse: false,
             intra_layer_reuse: true,

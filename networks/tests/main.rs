@@ -4,6 +4,5 @@
 
 mod golden;
 mod memory;
-mod onnx;
 mod symbolic;
 mod zoo;

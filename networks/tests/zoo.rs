@@ -300,20 +300,10 @@ fn layers_that_make_no_sense_are_refused() {
     check("wholly in the padding", &one(LayerKind::MaxPool { window: Window::square(2, 2, 2), ceil: false }));
     check("from 0 to below 1", &one(LayerKind::Dropout { probability: 1.0, unit: DropUnit::Element }));
     check("from 0 to below 1", &one(LayerKind::Dropout { probability: f32::NAN, unit: DropUnit::Element }));
-    check("cannot be multiplied by", &|b: &mut Builder| {
+    check("cannot be multiplied", &|b: &mut Builder| {
         let pool = b.max_pool("pool", b.images(), Window::square(2, 2, 0))?;
         b.add("l", LayerKind::Multiply, &[b.images(), pool]).map(drop)
     });
-    let cut = |along, first, length| one(LayerKind::Slice { along, first, length });
-    check("0 from 0 on are not among", &cut(Axis::Rows, 0, 0));
-    check("from 1 on are not among", &cut(Axis::Rows, 1, u32::MAX));
-    check("2 from 3 on are not among the 4", &cut(Axis::Channels, 3, 2));
-    let learned = |rows, channels| {
-        move |b: &mut Builder| b.add("l", LayerKind::Learned { rows, channels }, &[]).map(drop)
-    };
-    check("no rows or no channels", &learned(0, 3));
-    check("no rows or no channels", &learned(2, 0));
-    check("it takes 0 input", &one(LayerKind::Learned { rows: 1, channels: 1 }));
     check("it takes 2 input", &one(LayerKind::Multiply));
     check("odd", &one(LayerKind::Lrn { size: 4, alpha: 1.0, beta: 1.0, bias: 1.0 }));
     for epsilon in [0.0, f32::NAN, f32::INFINITY] {

@@ -14,7 +14,7 @@ use plimsoll_ir::health::Health;
 use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::profile::{BatchSamples, LinkSamples};
 use plimsoll_ir::schedule::Link;
-use plimsoll_ir::{Bytes, Momenta, Optimizer, Precision, Seconds};
+use plimsoll_ir::{Bytes, Optimizer, Precision, Seconds};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -32,9 +32,6 @@ pub struct Header {
     /// Who updates the parameters; SGD where nothing is said.
     #[serde(default, skip_serializing_if = "Optimizer::is_usual")]
     pub optimizer: Optimizer,
-    /// Where its momenta are; on the device where nothing is said. With sharded ones, no update is measured.
-    #[serde(default, skip_serializing_if = "Momenta::is_usual")]
-    pub momenta: Momenta,
     /// The device's name.
     pub device: String,
     /// Compute threads.
@@ -85,7 +82,6 @@ impl Header {
             plimsoll: KIND.to_owned(),
             network: request.network.clone(),
             optimizer: request.optimizer,
-            momenta: request.momenta,
             device: machine.device.clone(),
             threads: machine.threads,
             paced: machine.paced,
@@ -128,7 +124,6 @@ impl Header {
             ("the kind", has.plimsoll.clone(), wants.plimsoll.clone()),
             ("the network", spec(&has.network), spec(&wants.network)),
             ("the optimizer", has.optimizer.to_string(), wants.optimizer.to_string()),
-            ("the place of the momenta", has.momenta.to_string(), wants.momenta.to_string()),
             ("the device", has.device.clone(), wants.device.clone()),
             ("the number of threads", has.threads.to_string(), wants.threads.to_string()),
             ("the link's pace", pace(&has.paced), pace(&wants.paced)),

@@ -49,7 +49,7 @@ use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::profile::{Machine, Profile, ProfileKind};
 use plimsoll_ir::program::Program;
 use plimsoll_ir::schedule::{Link, Schedule};
-use plimsoll_ir::{Bytes, Momenta, Optimizer, Seconds};
+use plimsoll_ir::{Bytes, Optimizer, Seconds};
 use plimsoll_runtime::Device;
 use rounds::Measured;
 use std::path::PathBuf;
@@ -62,8 +62,6 @@ pub struct ProfileRequest {
     pub network: NetworkSpec,
     /// Who updates the parameters in them.
     pub optimizer: Optimizer,
-    /// Where its momenta are: with sharded ones, the programs have no update.
-    pub momenta: Momenta,
     /// On what; [`machine`] makes it from a device.
     pub machine: Machine,
     /// What the device may hold.

@@ -1,10 +1,10 @@
 //! Measuring on a made-up machine: rounds, the journal, interruption, noise.
 
 use super::*;
+use plimsoll_ir::Optimizer;
 use plimsoll_ir::health::{Health, OtherProcess};
 use plimsoll_ir::profile::{AlternativeSamples, BatchSamples, LinkSamples, OpSamples, TransferSample};
 use plimsoll_ir::trace::Phase;
-use plimsoll_ir::{Momenta, Optimizer};
 use plimsoll_runtime::Whole;
 use std::path::Path;
 use tempfile::TempDir;
@@ -147,7 +147,6 @@ fn request(folder: &TempDir) -> ProfileRequest {
     ProfileRequest {
         network: NetworkSpec { name: "mlp".into(), image: [8, 8], channels: 1, classes: 10 },
         optimizer: Optimizer::Sgd,
-        momenta: Momenta::Device,
         machine: Machine {
             device: "made-up".into(),
             threads: 1,
@@ -323,10 +322,7 @@ fn check_refused(change: fn(&mut ProfileRequest), named: &str) {
 #[test]
 fn a_journal_of_another_measurement_is_refused_with_what_differs() {
     check_refused(|r| r.network.name = "lenet".into(), "mlp at 8x8x1, 10 classes there, and lenet");
-    check_refused(
-        |r| r.momenta = Momenta::Sharded,
-        "the place of the momenta is on every device there, and sharded now",
-    );
+    check_refused(|r| r.optimizer = Optimizer::Adamw, "the optimizer is sgd there, and adamw now");
     check_refused(|r| r.machine.device = "h200".into(), "the device is made-up there, and h200 now");
     check_refused(|r| r.machine.threads = 2, "the number of threads is 1 there, and 2 now");
     check_refused(

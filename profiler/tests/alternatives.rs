@@ -6,7 +6,7 @@ use plimsoll_ir::profile::Profile;
 use plimsoll_ir::program::{Call, KernelAlternative, Program};
 use plimsoll_ir::schedule::{Command, Link};
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, BytesPerSecond, Document, Momenta, Optimizer, Seconds};
+use plimsoll_ir::{Bytes, BytesPerSecond, Document, Optimizer, Seconds};
 use plimsoll_networks::{LowerOptions, build, lower};
 use plimsoll_profiler::{Effort, ProfileRequest, SubjectError, Watch, machine, profile, schedule_with};
 use plimsoll_runtime::Null;
@@ -75,7 +75,6 @@ fn measured() -> Profile {
     let request = ProfileRequest {
         network: NetworkSpec { name: "lenet".into(), image: [28, 28], channels: 1, classes: 10 },
         optimizer: Optimizer::Sgd,
-        momenta: Momenta::Device,
         machine: machine(&*device, Some(link()), "test"),
         budget: BUDGET,
         batches: vec![4, 8, 16],

@@ -4,7 +4,7 @@ use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::profile::{Profile, TransferSample};
 use plimsoll_ir::program::Program;
 use plimsoll_ir::schedule::{Buffer, Command, Duplex, Holds, Link, Schedule, ScheduleKind};
-use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Document, Momenta, OpId, Optimizer, Seconds, TensorId};
+use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Document, OpId, Optimizer, Seconds, TensorId};
 use plimsoll_networks::{LowerOptions, build, lower};
 use plimsoll_profiler::{
     Effort, ProfileError, ProfileRequest, SubjectError, Watch, fractions, machine, profile,
@@ -70,7 +70,6 @@ fn measure(device: Box<dyn Device>, batches: Vec<u64>, paced: Option<Link>) -> R
     let request = ProfileRequest {
         network: spec(),
         optimizer: Optimizer::Sgd,
-        momenta: Momenta::Device,
         machine: machine(&*device, paced, "test"),
         budget: BUDGET,
         batches,
@@ -183,7 +182,6 @@ fn a_budget_without_room_for_the_link_is_named() {
     let request = ProfileRequest {
         network: spec(),
         optimizer: Optimizer::Sgd,
-        momenta: Momenta::Device,
         machine: machine(&*device, None, "test"),
         budget: resident + Bytes(100),
         batches: vec![1],

@@ -118,7 +118,9 @@ def write(rows: dict[str, Any], readme: Path) -> None:
     said += "; ".join(sorted({rows[name]["machine"] for name in done})) + "."
     if missing:
         said += f" Not run yet: {', '.join(missing)}."
-    table = "\n".join([HEADER, *(line(name, rows[name]) for name in done)])
+    said += " `matrix.json` has all networks; those that differ, or run in eager:"
+    shown = [name for name in done if rows[name]["equal"] < rows[name]["of"] or rows[name]["in_eager"]]
+    table = "\n".join([HEADER, *(line(name, rows[name]) for name in shown)])
     before, rest = readme.read_text().split(BEGIN)
     _, after = rest.split(END)
     readme.write_text(f"{before}{BEGIN}\n{said}\n\n{table}\n{END}{after}")
@@ -131,7 +133,7 @@ def main() -> None:
     )
     parser.add_argument("--only", action="append", help="networks whose name contains this")
     parser.add_argument("--seconds", type=float, default=0.5, help="of looking for each plan")
-    parser.add_argument("--write", action="store_true", help="write README.md's table and matrix.json")
+    parser.add_argument("--write", action="store_true", help="write README.md's summary and matrix.json")
     arguments = parser.parse_args()
     logging.getLogger("plimsoll").setLevel(logging.ERROR)
     file, readme = HERE / "matrix.json", HERE / "README.md"

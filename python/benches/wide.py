@@ -1,7 +1,7 @@
-"""Many networks beside eager, at one combination each: bits, unplanned allocations, the pool. Writes a table into `README.md`.
+"""Many networks and eager, at one combination each: bits, unplanned allocations, the pool. Writes `README.md` and `wide.json`.
 
 python benches/wide.py                       # all networks, prints the table
-python benches/wide.py --only timm --write   # some of them; their rows replace those of README.md
+python benches/wide.py --only timm --write   # some of them; their rows replace those of wide.json
 
 The combinations come by turns: f of .1 and .4, one thread and two, SGD with momentum and AdamW, f32 and bf16 autocast, and a
 link that is fast or so slow that plans recompute. Dropout and stochastic depth are on wherever the network has them. Each
@@ -393,6 +393,11 @@ unplanned | peak = pool | recomputed ops, MB swapped out |
 | --- | --- | --- | --- | --- | --- | --- | --- |"""
 
 
+def is_plain(row: dict[str, Any]) -> bool:
+    """Whether a network runs by its plan with the bits of eager: `README.md` shows the others."""
+    return bool(row.get("bits", False)) and not row.get("fallbacks") and bool(row["eager_repeats"])
+
+
 def said(rows: dict[str, Any]) -> str:
     """How many rows there are, of which machine."""
     equal = sum(row.get("bits", False) and not row.get("fallbacks") for row in rows.values())
@@ -404,7 +409,8 @@ def said(rows: dict[str, Any]) -> str:
     return (
         f"{len(rows)} networks: {equal} run by their plans with the bits of eager, {eager} in eager, {failed} not at all; of "
         f"{noisy} eager differs from eager in two runs. "
-        f"`python benches/wide.py --write`, on {'; '.join(machines)} (commits {', '.join(commits)})."
+        f"`python benches/wide.py --write`, on {'; '.join(machines)} (commits {', '.join(commits)}). `wide.json` has all rows; "
+        "those that are not plainly equal:"
     )
 
 
@@ -423,7 +429,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", action="append", help="networks whose name contains this")
-    parser.add_argument("--write", action="store_true", help="write README.md's table and wide.json")
+    parser.add_argument("--write", action="store_true", help="write README.md's summary and wide.json")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--at", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -449,7 +455,7 @@ def write(rows: dict[str, Any], file: Path, readme: Path) -> None:
     """Writes what is known so far."""
     rows = {name: rows[name] for name in NETWORKS if name in rows}
     file.write_text(json.dumps(rows, indent=1) + "\n")
-    table = "\n".join([HEADER, *(row_of(name, row) for name, row in rows.items())])
+    table = "\n".join([HEADER, *(row_of(name, row) for name, row in rows.items() if not is_plain(row))])
     before, rest = readme.read_text().split(BEGIN)
     _, after = rest.split(END)
     readme.write_text(f"{before}{BEGIN}\n{said(rows)}\n\n{table}\n{END}{after}")

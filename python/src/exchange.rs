@@ -69,7 +69,6 @@ impl Exchange {
             staged,
             passes: 1,
             nodes: 1,
-            held: false,
             bytes,
             pieces,
         };

@@ -494,11 +494,6 @@ impl Loaded {
         self.inputs.label_count
     }
 
-    /// Whether an iteration updates parameters.
-    pub(crate) fn updates(&self) -> bool {
-        self.trace.ops.iter().any(|op| op.phase == Phase::Update)
-    }
-
     /// The resident regions.
     pub fn resident(&self) -> &[Region] {
         &self.resident

@@ -96,14 +96,7 @@ impl NoiseAverages {
 /// numbers above 1e19 and below 1e-19 the squares are no such numbers; no network learns from those.
 const BLOCK: usize = 1024;
 
-/// The sum of squares, in one order wherever it is computed.
-pub(crate) fn square_norm(numbers: &[f32]) -> f64 {
-    let mut sum = 0.0;
-    numbers.chunks(BLOCK).for_each(|block| sum += square_of(block));
-    sum
-}
-
-/// Multiplies numbers, and gives the sum of their squares then.
+/// Multiplies numbers, and gives the sum of their squares then, in one order wherever it is computed.
 pub(crate) fn scale(numbers: &mut [f32], by: f32) -> f64 {
     let mut sum = 0.0;
     for block in numbers.chunks_mut(BLOCK) {
@@ -131,6 +124,10 @@ mod tests {
 
     /// Gradients of virtual workers around a gradient G of |G|^2 = 1 over `DIMENSIONS` numbers, with tr(S) = `noise`.
     const DIMENSIONS: usize = 1000;
+
+    fn square_norm(numbers: &[f32]) -> f64 {
+        scale(&mut numbers.to_vec(), 1.0)
+    }
 
     fn update(seed: u64, step: u32, batch: f64, workers: u32, noise: f64) -> GradientNorms {
         // A uniform number from -a to a has the variance a^2 / 3.

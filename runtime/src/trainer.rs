@@ -16,10 +16,8 @@ mod draws;
 mod leaving;
 mod meeting;
 mod on_devices;
-mod owner;
 mod saved;
 mod share;
-mod shares;
 mod source;
 mod weights;
 
@@ -192,8 +190,7 @@ impl Metrics {
 impl Trainer {
     /// Starts anew: parameters are drawn, everything else of the resident part is set to its start.
     ///
-    /// Errors: the plan is of another batch or optimizer, or of several virtual workers; the program has no update
-    /// ([`plimsoll_ir::Momenta::Sharded`]), which [`Trainer::sharing`] takes.
+    /// Errors: the plan is of another batch or optimizer, or of several virtual workers, which [`Trainer::sharing`] takes.
     pub fn new(
         executor: Executor,
         train: Loaded,
@@ -207,20 +204,7 @@ impl Trainer {
                 plan.virtual_workers,
             ));
         }
-        if !train.updates() {
-            let expected = "one with an update, or one that is shared";
-            return Err(RuntimeError::mismatch("program of a plain training", expected, "one without"));
-        }
         Trainer::with(executor, train, evaluate, plan, None)
-    }
-
-    /// Of a program whose update its owners make: runs its passes and leaves the parameters as they are, to measure them.
-    pub fn without_update(
-        executor: Executor,
-        train: Loaded,
-        plan: TrainingPlan,
-    ) -> Result<Trainer, RuntimeError> {
-        Trainer::with(executor, train, None, plan, None)
     }
 
     /// As [`Trainer::new`], of one worker of a group: each update is made of the gradients of all virtual workers of the plan,
@@ -228,12 +212,11 @@ impl Trainer {
     /// bits in every group.
     ///
     /// All workers make the same calls of [`Trainer::train`], but that worker 0 may pause and go on; worker 0's state is
-    /// sent to all at the first of them. A program without an update ([`plimsoll_ir::Momenta::Sharded`]) has its parameters
-    /// from the workers that own them. Where the workers' devices sum by themselves ([`crate::Device::collective`]), they add
+    /// sent to all at the first of them. Where the workers' devices sum by themselves ([`crate::Device::collective`]), they add
     /// in an order of their own: the same bits are promised on no other group, and no norms of gradients are told.
     ///
     /// Errors: those of `new`; the program was not loaded in two parts ([`Executor::load_apart`]); there are more workers than
-    /// virtual workers; devices sum and the program has no update.
+    /// virtual workers.
     pub fn sharing(
         mut executor: Executor,
         train: Loaded,
@@ -256,7 +239,7 @@ impl Trainer {
             return Err(RuntimeError::mismatch("batch of the training plan", train.batch(), plan.batch));
         }
         let (states, planned) = (Region::optimizer_of(train.resident()), plan.update.optimizer());
-        if states != planned && train.updates() {
+        if states != planned {
             return Err(RuntimeError::mismatch("optimizer of the training plan", states, planned));
         }
         if let Some(evaluate) = evaluate.as_ref().filter(|e| e.resident() != train.resident()) {

@@ -11,8 +11,6 @@ mod data_files;
 mod devices;
 mod draws;
 mod feeding;
-mod momenta;
-mod onnx_weights;
 mod pytorch;
 mod same_bits;
 mod training;

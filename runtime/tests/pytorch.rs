@@ -7,13 +7,11 @@ use plimsoll_ir::UpdateRule;
 use plimsoll_ir::network::{LayerKind, Network, NetworkSpec};
 use plimsoll_ir::philox::{philox4x32, unit_f32};
 use plimsoll_ir::program::{Hyper, Role};
-use plimsoll_networks::onnx::{self, External, OnnxSource};
 use plimsoll_runtime::{
     Cpu, CpuOptions, Executor, LearningRateSchedule, Loaded, MemoryLayout, Trainer, TrainingPlan,
 };
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::path::Path;
 
 /// Of the largest element of the same tensor: how far any may be off.
 const PARAMETER: f64 = 1e-4;
@@ -38,9 +36,6 @@ const LABELS: u32 = 2;
 struct Reference {
     pytorch: String,
     network: NetworkSpec,
-    /// Whether the network is in an ONNX file beside the reference, and not in the zoo.
-    #[serde(default)]
-    onnx: bool,
     batch: u64,
     seed: u64,
     rate: f64,
@@ -89,21 +84,9 @@ fn below(words: &[u32], limit: u32) -> Vec<u8> {
     bytes(words, |word| ((word % limit) as i32).to_le_bytes())
 }
 
-/// The network of the ONNX file of this name.
-fn exported(name: &str) -> Network {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pytorch").join(format!("{name}.onnx"));
-    let file = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let external = |_: &External| Err("there is no other file".to_owned());
-    let read = onnx::read(OnnxSource { file, name, image: None, external: &external });
-    read.unwrap_or_else(|error| panic!("{name}: {error}")).network
-}
-
 /// The network without dropout, ready to run.
 fn prepare(reference: &Reference) -> (Network, Executor, Loaded) {
-    let mut network = match reference.onnx {
-        true => exported(&reference.network.name),
-        false => plimsoll_networks::build(&reference.network).expect("the zoo has it"),
-    };
+    let mut network = plimsoll_networks::build(&reference.network).expect("the zoo has it");
     for layer in &mut network.layers {
         if let LayerKind::Dropout { probability, .. } = &mut layer.kind {
             *probability = 0.0;
@@ -273,26 +256,6 @@ fn three_steps_of_unet_by_adamw_are_those_of_pytorch() {
 }
 
 #[test]
-fn three_steps_of_an_exported_mobilenet_v3_are_those_of_pytorch() {
-    check(include_str!("pytorch/mobilenet-v3.json"));
-}
-
-#[test]
-fn three_steps_of_an_exported_efficientnet_are_those_of_pytorch() {
-    check(include_str!("pytorch/efficientnet.json"));
-}
-
-#[test]
-fn three_steps_of_an_exported_convnext_are_those_of_pytorch() {
-    check(include_str!("pytorch/convnext.json"));
-}
-
-#[test]
-fn three_steps_of_an_exported_vit_are_those_of_pytorch() {
-    check(include_str!("pytorch/vit.json"));
-}
-
-#[test]
 fn three_steps_of_a_transformer_are_those_of_pytorch() {
     check(include_str!("pytorch/gpt-tiny.json"));
 }
@@ -305,11 +268,6 @@ fn three_steps_of_a_llama_are_those_of_pytorch() {
 #[test]
 fn three_steps_of_a_llama_by_adamw_are_those_of_pytorch() {
     check(include_str!("pytorch/llama-tiny-adamw.json"));
-}
-
-#[test]
-fn three_steps_of_an_exported_llama_are_those_of_hugging_face() {
-    check(include_str!("pytorch/llama.json"));
 }
 
 #[test]

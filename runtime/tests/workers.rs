@@ -1,7 +1,7 @@
 //! Workers: an update is the same bits however its virtual workers are split, and whatever ends one worker ends all.
 
 use crate::support::{
-    advance, everything, keep, naive, plan, plan_by, trainer, training, training_in, training_with, zoo,
+    advance, everything, keep, naive, plan, plan_by, trainer, training, training_by, training_in, zoo,
 };
 use plimsoll_ir::check::check as check_schedule;
 use plimsoll_ir::network::{Network, Shape};
@@ -9,9 +9,9 @@ use plimsoll_ir::philox::philox4x32;
 use plimsoll_ir::program::Program;
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, BytesPerSecond, Float, Momenta, Optimizer, Seconds, UpdateRule};
+use plimsoll_ir::{Bytes, BytesPerSecond, Float, Optimizer, Seconds, UpdateRule};
 use plimsoll_runtime::data::{Dataset, Input, epoch_order, synthetic};
-use plimsoll_runtime::group::{Group, GroupError, GroupFacts, Make, Piece, TreeSum, alone, threads};
+use plimsoll_runtime::group::{Group, GroupError, GroupFacts, Piece, TreeSum, alone, threads};
 use plimsoll_runtime::noise::GradientNorms;
 use plimsoll_runtime::{
     Checkpoint, Cpu, CpuOptions, Executor, LearningRateSchedule, MemoryLayout, Outcome, RuntimeError,
@@ -21,35 +21,24 @@ use plimsoll_tuner::{PlanRequest, Policy};
 use std::path::Path;
 
 /// Samples of a virtual worker.
-pub const BATCH: u64 = 3;
+const BATCH: u64 = 3;
 
-pub type Scheduler<'a> = &'a (dyn Fn(&Trace) -> Schedule + Sync);
+type Scheduler<'a> = &'a (dyn Fn(&Trace) -> Schedule + Sync);
 
 /// 43 images, of which updates of 12 or 18 samples leave some out in each epoch.
-pub fn images() -> Box<dyn Dataset> {
+fn images() -> Box<dyn Dataset> {
     synthetic(Shape { height: 8, width: 8, channels: 1 }, 10, 43, 5)
 }
 
 /// A worker's trainer on the device `cpu`. Passes of workers of even rank bring each other's input; between those of the others
 /// the pool is poisoned.
-pub fn worker(
+fn worker(
     network: &Network,
     plan: TrainingPlan,
     scheduler: Scheduler,
     group: Box<dyn Group>,
 ) -> Result<Trainer, RuntimeError> {
-    worker_with(Momenta::Device, network, plan, scheduler, group)
-}
-
-/// The same with these momenta.
-pub fn worker_with(
-    momenta: Momenta,
-    network: &Network,
-    plan: TrainingPlan,
-    scheduler: Scheduler,
-    group: Box<dyn Group>,
-) -> Result<Trainer, RuntimeError> {
-    let program = training_with(momenta, plan.update.optimizer(), network, plan.batch);
+    let program = training_by(plan.update.optimizer(), network, plan.batch);
     worker_of(&program, plan, scheduler, group)
 }
 
@@ -74,12 +63,12 @@ fn worker_of(
     Trainer::sharing(executor, loaded, None, plan, group)
 }
 
-pub fn of(network: &Network, virtual_workers: u64) -> TrainingPlan {
+fn of(network: &Network, virtual_workers: u64) -> TrainingPlan {
     TrainingPlan { virtual_workers, ..plan(network, BATCH) }
 }
 
 /// The schedule of a policy, tight where it can be.
-pub fn planned(trace: &Trace, policy: Policy) -> Schedule {
+fn planned(trace: &Trace, policy: Policy) -> Schedule {
     let mut trace = trace.clone();
     trace.ops.iter_mut().for_each(|op| op.seconds = Seconds(op.flops as f64 / 2e10 + 2e-6));
     let (floor, peak) = (trace.memory().floor().expect("ops").1, trace.memory().peak().expect("ops").1);
@@ -107,7 +96,7 @@ fn train(
 }
 
 /// The same by this plan.
-pub fn train_as(
+fn train_as(
     network: &Network,
     plan: &TrainingPlan,
     scheduler: Scheduler,
@@ -139,7 +128,7 @@ pub fn train_as(
     states.into_iter().next().expect("there is a worker")
 }
 
-pub fn bits(checkpoint: &Checkpoint) -> Vec<(String, Vec<u32>)> {
+fn bits(checkpoint: &Checkpoint) -> Vec<(String, Vec<u32>)> {
     let of = |name: &str| checkpoint.region(name).expect("it has it").into_iter().map(f32::to_bits).collect();
     checkpoint.names().map(|name| (name.to_owned(), of(name))).collect()
 }
@@ -560,11 +549,10 @@ fn whatever_ends_one_worker_ends_all() {
     }
 }
 
-/// One worker whose sums fail after so many, or what it gathers at its end.
-pub struct Failing {
-    pub group: Box<dyn Group>,
-    pub left: usize,
-    pub at_end: bool,
+/// One worker whose sums fail after so many.
+struct Failing {
+    group: Box<dyn Group>,
+    left: usize,
 }
 
 impl Group for Failing {
@@ -579,11 +567,6 @@ impl Group for Failing {
     fn finish(&mut self, piece: &Piece, sum: &mut [f32]) -> Result<(), GroupError> {
         self.left = self.left.checked_sub(1).ok_or(GroupError::Lost { rank: 1 })?;
         self.group.finish(piece, sum)
-    }
-
-    fn finish_made(&mut self, piece: &Piece, make: &mut Make<'_>) -> Result<Vec<u32>, GroupError> {
-        self.left = self.left.checked_sub(1).ok_or(GroupError::Lost { rank: 1 })?;
-        self.group.finish_made(piece, make)
     }
 
     fn advance(&mut self) -> Result<(), GroupError> {
@@ -605,13 +588,6 @@ impl Group for Failing {
     fn broadcast(&mut self, words: &mut Vec<u32>) -> Result<(), GroupError> {
         self.group.broadcast(words)
     }
-
-    fn gather(&mut self, mine: Vec<u32>) -> Result<Vec<Vec<u32>>, GroupError> {
-        if self.at_end {
-            return Err(GroupError::Lost { rank: 1 });
-        }
-        self.group.gather(mine)
-    }
 }
 
 /// Wherever in an update a worker is lost, also where a part of it is applied, the state is that of an update before, and of
@@ -622,7 +598,7 @@ fn nothing_is_left_of_an_update_whose_sums_do_not_come() {
     let expected: Vec<Checkpoint> = (0..4).map(|until| train(&network, 4, &keep, 1, until, None)).collect();
     let (mut within, mut left) = (0, 0);
     loop {
-        let group = Box::new(Failing { group: alone(), left, at_end: false });
+        let group = Box::new(Failing { group: alone(), left });
         let mut trainer = worker(&network, of(&network, 4), &keep, group).expect("it is small");
         let mut told = Vec::new();
         let outcome = trainer.train(&*images(), 3, &mut |seen| told.push(seen.step), &|| false);
@@ -638,6 +614,16 @@ fn nothing_is_left_of_an_update_whose_sums_do_not_come() {
         left += 1;
     }
     assert!(within > 10, "{within} failures before the last update is pending, {left} in all");
+}
+
+/// Nobody keeps the state for all before the workers have begun to train together.
+#[test]
+fn the_first_worker_that_is_left_has_begun_to_train() {
+    let network = everything();
+    let mut trainer = worker(&network, of(&network, 4), &keep, alone()).expect("it is small");
+    assert!(!trainer.is_first_left());
+    trainer.train(&*images(), 2, &mut |_| {}, &|| false).expect("it trains");
+    assert!(trainer.is_first_left());
 }
 
 /// Where one or several leave in the middle, all end with the state after the last update, and can go on together from there.

@@ -1,5 +1,6 @@
 //! Options of the commands that work on traces and schedules alone: plan, compare, check, simulate.
 
+use super::RESEARCH;
 use super::values::DuplexArg;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Args};
@@ -41,17 +42,16 @@ pub struct PlanningArgs {
     #[arg(long)]
     pub no_swap: bool,
     /// Swap whole tensors only
-    #[arg(long, hide_short_help = true, hide_long_help = true)]
+    #[arg(long, help_heading = RESEARCH)]
     pub no_pieces: bool,
     /// Stop after this long with each plan, bound, search and addresses together, and take the best so far
     #[arg(long, value_name = "TIME")]
     pub time_limit: Option<Seconds>,
     /// Seed of the search
-    #[arg(long, value_name = "N", default_value_t = 1, hide_short_help = true, hide_long_help = true)]
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = RESEARCH)]
     pub seed: u64,
     /// Search without these tricks, by comma, to see what they are worth
-    #[arg(long, value_name = "TRICKS", value_delimiter = ',', value_parser = trick())]
-    #[arg(hide_short_help = true, hide_long_help = true)]
+    #[arg(long, value_name = "TRICKS", value_delimiter = ',', value_parser = trick(), help_heading = RESEARCH)]
     pub without: Vec<Trick>,
 }
 

@@ -16,17 +16,16 @@ use crate::interrupt;
 use plimsoll_ir::config::{GpuKernels, LearningRateRule};
 use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::tuning::{NoiseScale, Tuning};
-use plimsoll_ir::{Bytes, Float, Momenta, Optimizer, Precision, UpdateRule};
+use plimsoll_ir::{Bytes, Float, Optimizer, Precision, UpdateRule};
 use plimsoll_runtime::{CpuOptions, HostMemory};
 use plimsoll_study::device::{as_many_cores, cpu_options, of_processor};
 use plimsoll_study::error::DataError;
 use plimsoll_study::error::SetupError;
-use plimsoll_study::export::modules::Wrapper;
 use plimsoll_study::export::{Optimizer as ToolOptimizer, Tool, Wanted};
 use plimsoll_study::naming::{self, Decides};
 use plimsoll_study::request::{
-    ClusterRequest, DecayShape, GoodputRequest, NetworkRequest, NetworkSource, Objective, RateRequest,
-    Searcher, TrainRequest, Workers,
+    ClusterRequest, DecayShape, GoodputRequest, NetworkRequest, Objective, RateRequest, Searcher,
+    TrainRequest, Workers,
 };
 use plimsoll_study::tuning::TuneRequest;
 use plimsoll_study::{Error, NetworkWorkload, Setup, Study, Watch};
@@ -35,12 +34,8 @@ use plimsoll_tuner::rate::default_convexity;
 impl NetworkArgs {
     /// Which network, for which images.
     pub fn request(&self) -> NetworkRequest {
-        let source = match &self.onnx {
-            Some(file) => NetworkSource::Onnx(file.clone()),
-            None => NetworkSource::Zoo(self.network.clone()),
-        };
-        let image = self.image.map(|image| image.0);
-        NetworkRequest { source, image, channels: self.channels, classes: self.classes }
+        let (name, image) = (self.network.clone(), self.image.map(|image| image.0));
+        NetworkRequest { name, image, channels: self.channels, classes: self.classes }
     }
 }
 
@@ -219,10 +214,6 @@ impl ClusterArgs {
     /// The workers that a batch is chosen for; none for one alone.
     pub fn request(&self) -> Result<Option<ClusterRequest>, Failure> {
         let workers = self.workers.filter(|workers| *workers > 1);
-        if self.sharded_momenta && workers.is_none() {
-            return Err(Failure::usage("--sharded-momenta is for several workers")
-                .help("say how many with --workers, or leave it out"));
-        }
         if self.nccl && workers.is_none() {
             return Err(Failure::usage("--nccl is for several workers")
                 .help("say how many with --workers, or leave it out"));
@@ -238,11 +229,6 @@ impl ClusterArgs {
             (None, ..) => Err(Failure::usage("--interconnect and --global-batch are for several workers")
                 .help("say how many with --workers")),
         }
-    }
-
-    /// Where the optimizer's momenta are.
-    pub fn momenta(&self) -> Momenta {
-        if self.sharded_momenta { Momenta::Sharded } else { Momenta::Device }
     }
 }
 
@@ -459,8 +445,6 @@ impl From<DecayArg> for DecayShape {
 pub enum Exported {
     /// How a training there is to go.
     Settings(Tool),
-    /// Which modules to wrap there.
-    Modules(Wrapper),
     /// What was trained.
     Weights,
 }
@@ -472,8 +456,6 @@ impl From<ToolArg> for Exported {
             ToolArg::Accelerate => Exported::Settings(Tool::Accelerate),
             ToolArg::Lightning => Exported::Settings(Tool::Lightning),
             ToolArg::Deepspeed => Exported::Settings(Tool::Deepspeed),
-            ToolArg::TorchCheckpoint => Exported::Modules(Wrapper::Checkpoint),
-            ToolArg::TorchOffload => Exported::Modules(Wrapper::Offload),
             ToolArg::Safetensors => Exported::Weights,
         }
     }
@@ -513,11 +495,11 @@ mod tests {
         let words = ["plimsoll"].into_iter().chain(line.split_whitespace());
         let folder = match Cli::parse_from(words).verb {
             Verb::Auto(args) => {
-                let task = task(&args.workload).with_momenta(args.cluster.momenta());
+                let task = task(&args.workload);
                 study_of(&task, &args.study, &args.search, &args.cluster, &args.rate, &args.train)
             }
             Verb::Tune(args) => {
-                let task = task(&args.workload).with_momenta(args.cluster.momenta());
+                let task = task(&args.workload);
                 study_of(&task, &args.study, &args.search, &args.cluster, &args.rate, &defaults())
             }
             other => panic!("{other:?}"),
@@ -566,7 +548,6 @@ mod tests {
             "--optimizer adamw --rate-rule linear",
             "--seed 2",
             "--workers 2 --interconnect 1Gbit/s",
-            "--workers 2 --interconnect 1Gbit/s --sharded-momenta",
             "--workers 2 --interconnect 1Gbit/s --nccl",
         ];
         let mut names: Vec<String> = all.iter().map(|more| named(&format!("{usual} {more}"))).collect();

@@ -21,9 +21,9 @@ pub struct AutoArgs {
     #[command(flatten)]
     pub workload: WorkloadArgs,
     #[command(flatten)]
-    pub search: SearchArgs,
-    #[command(flatten)]
     pub cluster: ClusterArgs,
+    #[command(flatten)]
+    pub search: SearchArgs,
     #[command(flatten)]
     pub rate: RateArgs,
     #[command(flatten)]
@@ -47,13 +47,9 @@ pub struct ClusterArgs {
     /// passes where needed. By default one batch of each worker
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Workers")]
     pub global_batch: Option<u64>,
-    /// Shard the optimizer's momenta: each worker has its share of them in host memory and updates that share of the parameters
-    /// for all, so that momenta take nothing of the budget. For several --workers
-    #[arg(long, help_heading = "Workers")]
-    pub sharded_momenta: bool,
     /// Have the workers' GPUs sum gradients by NCCL: nothing of them passes the hosts. NCCL adds in an order of its own, so
     /// another number of workers gives other bits. --interconnect is then what nccl-tests calls the bus bandwidth
-    #[arg(long, help_heading = "Workers", conflicts_with = "sharded_momenta")]
+    #[arg(long, help_heading = "Workers")]
     pub nccl: bool,
 }
 
@@ -93,9 +89,9 @@ pub struct TuneArgs {
     #[command(flatten)]
     pub workload: WorkloadArgs,
     #[command(flatten)]
-    pub search: SearchArgs,
-    #[command(flatten)]
     pub cluster: ClusterArgs,
+    #[command(flatten)]
+    pub search: SearchArgs,
     #[command(flatten)]
     pub rate: RateArgs,
     /// Passes over the data that will be trained; the warm-up takes at most a tenth of them

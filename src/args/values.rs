@@ -241,10 +241,6 @@ pub enum ToolArg {
     Lightning,
     /// DeepSpeed's configuration, in JSON
     Deepspeed,
-    /// Which modules to wrap in torch.utils.checkpoint so that the tuned batch fits, as Python
-    TorchCheckpoint,
-    /// Which modules to wrap in hooks that keep on the host what they save for the backward pass, as Python
-    TorchOffload,
     /// The trained weights, to --output, as PyTorch's load_state_dict takes them
     Safetensors,
 }

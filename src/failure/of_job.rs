@@ -3,12 +3,10 @@
 use super::{Exit, Failure};
 use plimsoll_ir::{Bytes, Fault};
 use plimsoll_networks::NetworkError;
-use plimsoll_networks::onnx::OnnxError;
 use plimsoll_profiler::ProfileError;
 use plimsoll_runtime::{CudaError, DeviceError, GroupError, Instead, MemoryKind, RuntimeError};
 use plimsoll_study::error::DataError;
 use plimsoll_study::error::ExportError;
-use plimsoll_study::error::OnnxFileError;
 use plimsoll_study::error::SetupError;
 use plimsoll_study::error::TuneError;
 use plimsoll_study::error::WeightsError;
@@ -19,7 +17,6 @@ use plimsoll_study::error::{Saved, TrainError};
 use plimsoll_study::network_workload::unbudgeted;
 use plimsoll_study::{Error, Stopped};
 use plimsoll_tuner::model::{FitError, UnknownOp};
-use plimsoll_tuner::modules::WrapError;
 use plimsoll_tuner::rate::RateError;
 use plimsoll_tuner::{PlanError, Witness};
 use std::io;
@@ -32,7 +29,6 @@ impl From<Error> for Failure {
         match error {
             Error::File(error) => of_file(&error),
             Error::Study(error) => of_study(&error),
-            Error::Onnx(error) => of_onnx(error),
             Error::Network(error) => of_network(&error),
             Error::Data(error) => of_data(&error),
             Error::Setup(error) => of_setup(&error),
@@ -45,7 +41,7 @@ impl From<Error> for Failure {
             Error::Rate(error) => Failure::usage(error),
             Error::Tune(error) => of_tuning(&error),
             Error::Train(error) => of_training(*error),
-            Error::Weights(error) => of_weights(error),
+            Error::Weights(error) => of_weights(&error),
             Error::Export(error) => of_export(&error),
             Error::Runtime(error) => of_runtime(&error),
             Error::NoRoomForState { source, state } => of_runtime(&source).help(format_args!(
@@ -76,7 +72,6 @@ through_error!(
     FileError,
     FitError,
     NetworkError,
-    OnnxFileError,
     PlanError,
     ProfileError,
     RateError,
@@ -188,32 +183,6 @@ fn of_document(source: &FileError, retune: &Retune) -> Failure {
     }
 }
 
-fn of_onnx(error: OnnxFileError) -> Failure {
-    let failure = Failure::usage(&error);
-    match error {
-        OnnxFileError::File(error) => of_file(&error),
-        OnnxFileError::Study(error) => of_study(&error),
-        OnnxFileError::Network(error) => of_network(&error),
-        OnnxFileError::Folder(_) => failure.help("name an ONNX file in it"),
-        OnnxFileError::TooLarge(_) => {
-            failure.help("export with the weights in files of their own (external data)")
-        }
-        OnnxFileError::Unreadable { source: OnnxError::Unsupported(_), .. } => {
-            failure.help("export the network without them, or report what you would train")
-        }
-        OnnxFileError::Unreadable { .. } => failure,
-        OnnxFileError::NotKept { .. } => {
-            failure.help("leave the study's files together, or tune again with --onnx FILE")
-        }
-        OnnxFileError::Replaced { .. } => {
-            failure.help("put the study's own file back, or tune again with --onnx FILE")
-        }
-        OnnxFileError::KeepsAnother(_) => {
-            failure.help("choose another folder with --study DIR, or start anew with --fresh")
-        }
-    }
-}
-
 fn of_network(error: &NetworkError) -> Failure {
     let failure = Failure::usage(error);
     match error {
@@ -229,17 +198,13 @@ fn of_data(error: &DataError) -> Failure {
         DataError::Texts { .. } => {
             failure.help("choose other --data; texts are for networks such as lstm or gpt-tiny")
         }
-        DataError::Shape { from_file: false, .. } => {
+        DataError::Shape { .. } => {
             failure.help("leave --image, --channels and --classes out, or choose other --data")
-        }
-        DataError::Shape { from_file: true, .. } => {
-            failure.help("choose other --data, such as --data synthetic, or export the network for these")
         }
         DataError::Labels { .. } => failure.help("choose --data synthetic, which has as many as are learned"),
         DataError::TextWidth { length, .. } => failure
             .help(format_args!("give --image {length}x1 for texts of {length} characters, or leave it out")),
         DataError::Order { .. } => failure.help("choose fewer with --data synthetic:SAMPLES"),
-        DataError::FileImage { .. } => failure.help("leave --image out, or export again"),
     }
 }
 
@@ -352,25 +317,18 @@ fn of_profile(error: &ProfileError) -> Failure {
     Failure::new(exit, error)
 }
 
-fn of_weights(error: WeightsError) -> Failure {
+fn of_weights(error: &WeightsError) -> Failure {
+    let failure = Failure::usage(error);
     match error {
-        WeightsError::File(error) => of_file(&error),
-        WeightsError::Onnx(error) => of_onnx(*error),
-        WeightsError::OfZoo { .. } => Failure::usage(&error)
-            .help("give a safetensors file, or tune with --onnx FILE, which trains the file's own network"),
-        WeightsError::OtherLayers { .. } => Failure::usage(&error)
-            .help("give the file that the study was tuned with, or one that was exported of the same architecture in \
-             the same way"),
-        WeightsError::Foreign { .. } => Failure::usage(&error)
+        WeightsError::File(error) => of_file(error),
+        WeightsError::Foreign { .. } => failure
             .help("save the weights with safetensors.torch.save_file, or with `plimsoll export --to safetensors`"),
-        WeightsError::Other { .. } => Failure::usage(&error).help(
-            "tensors have the names of the network's layers, which `plimsoll networks NAME` lists, and PyTorch's shapes, or \
-             those of the ONNX file that the network is from, in f32; rename or convert them in the file",
+        WeightsError::Other { .. } => failure.help(
+            "tensors have the names of the network's layers, which `plimsoll networks NAME` lists, and PyTorch's shapes, in \
+             f32; rename or convert them in the file",
         ),
-        WeightsError::NotFinite { .. } => Failure::usage(&error).help("a training cannot start from it; take other weights"),
-        WeightsError::OtherNetwork { .. } => {
-            Failure::usage(&error).help("export the study that the training was made in")
-        }
+        WeightsError::NotFinite { .. } => failure.help("a training cannot start from it; take other weights"),
+        WeightsError::OtherNetwork { .. } => failure.help("export the study that the training was made in"),
     }
 }
 
@@ -408,23 +366,11 @@ fn of_export(error: &ExportError) -> Failure {
             "tune with a larger --budget, or export the plan's own batch with --as-planned, for a runtime that \
              follows the plan",
         ),
-        ExportError::Sharded => failure.help(
-            "tune without --sharded-momenta into another folder, or export the plan's own batch with --as-planned, for a \
-             runtime that shards momenta, too",
-        ),
         ExportError::NotShared { below, above, .. } => {
             let below = below.map_or(String::new(), |below| format!("{below} and "));
             failure.help(format_args!("the nearest that are: {below}{above}; or choose other --workers"))
         }
         ExportError::TooLarge { .. } => failure.help("lower --global-batch or --workers"),
-        ExportError::Wrap(WrapError::NoModules(_)) => failure.help(
-            "tune a network whose layers are named by modules, as in `layer1.0.conv1` (--onnx takes your own), or have \
-             `plimsoll.tune` plan your PyTorch model, whatever its names",
-        ),
-        ExportError::Wrap(WrapError::TooLarge { fits, .. }) => failure.help(format_args!(
-            "tune with --max-batch {}, or run the plan itself: `plimsoll run`, or `plimsoll.tune` in PyTorch",
-            (*fits).max(1)
-        )),
     }
 }
 
@@ -482,8 +428,6 @@ fn of_training(error: TrainError) -> Failure {
         TrainError::OtherOptimizer { asked, .. } => Failure::usage(&error).help(format_args!(
             "leave --optimizer out, or tune into another folder with `plimsoll tune --study DIR --optimizer {asked}`"
         )),
-        TrainError::OtherMomenta { .. } => Failure::usage(&error)
-            .help("train as it was tuned, or tune into another folder with `plimsoll tune --study DIR`"),
         TrainError::OverBudget { ref retune, .. } => Failure::new(Exit::Verification, &error).help(
             format_args!("put the schedule back that was chosen with the config, or {}", tune_again(retune)),
         ),
@@ -492,8 +436,6 @@ fn of_training(error: TrainError) -> Failure {
         TrainError::DrawsOfUpdate { .. } => {
             Failure::usage(error).help("leave --per-draw out, or --workers and --global-batch")
         }
-        TrainError::DrawsOfShards => Failure::usage(error)
-            .help("leave --per-draw out, or tune without --sharded-momenta into another folder"),
         TrainError::TooFewSamples { .. } => Failure::usage(error)
             .help("choose other --data, lower --global-batch or --workers, or tune anew for these data"),
         TrainError::NotShared { global, batch } => {
@@ -565,14 +507,7 @@ fn of_diverged(error: TrainError, tunes: bool) -> Failure {
 
 /// What a training's file holds, and how to go on from it.
 fn holds(saved: &Saved) -> String {
-    let Saved { path, step, host, total, shares, .. } = saved;
-    if *shares {
-        let folder = path.parent().unwrap_or(path).display();
-        let again = again(saved);
-        return format!(
-            "each worker keeps its share of the last state in {folder} (training.worker-*.safetensors); {again}"
-        );
-    }
+    let Saved { path, step, host, total, .. } = saved;
     match step {
         Some(step) => {
             let place = host.as_ref().map_or_else(String::new, |host| {
@@ -588,27 +523,15 @@ fn holds(saved: &Saved) -> String {
 /// The same, and why the newest state is not in it, where that was lost.
 fn kept(saved: &Saved, lost: Option<&impl std::fmt::Display>) -> String {
     let Some(why) = lost else { return holds(saved) };
-    if saved.shares {
-        let folder = saved.path.parent().unwrap_or(&saved.path).display();
-        return format!(
-            "a worker's share of the last state was lost: {why}; the other workers that are left keep theirs in {folder} \
-             (training.worker-*.safetensors); {} the newest whole state",
-            goes_on(saved)
-        );
-    }
     format!("{}; the newest state was lost: {why}", holds(saved))
 }
 
 /// How to go on from what is kept.
-fn again(saved: &Saved) -> String {
-    format!("{} there", goes_on(saved))
-}
-
-fn goes_on(saved: &Saved) -> &'static str {
+fn again(saved: &Saved) -> &'static str {
     if saved.fresh {
-        "the same command without --fresh goes on from"
+        "the same command without --fresh goes on from there"
     } else {
-        "the same command goes on from"
+        "the same command goes on from there"
     }
 }
 
@@ -632,7 +555,7 @@ mod tests {
     fn a_state_that_another_machine_keeps_is_said_with_its_name() {
         let path = "digits/training.worker-1.safetensors".into();
         let (step, host) = (Some(7), Some("second".to_owned()));
-        let mut saved = Saved { path, step, host, total: 10, shares: false, fresh: true };
+        let mut saved = Saved { path, step, host, total: 10, fresh: true };
         let kept = "the state after 7 of 10 iterations is kept in digits/training.worker-1.safetensors";
         let of_second = format!(
             "{kept} on second, and worker 0 needs this file in its own study's folder; \
@@ -651,7 +574,6 @@ mod tests {
                 step: Some(7),
                 host: None,
                 total: 10,
-                shares: false,
                 fresh: false,
             };
             let source = RuntimeError::Diverged { step: 8, loss: f32::NAN };

@@ -25,8 +25,7 @@ pub fn run(args: &AutoArgs, format: Format, quiet: bool) -> Result<Vec<Table>, F
 }
 
 fn run_watched(args: &AutoArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failure> {
-    let task = args.workload.task(watch)?;
-    let task = task.with_momenta(args.cluster.momenta()).within(args.search.host_memory)?;
+    let task = args.workload.task(watch)?.within(args.search.host_memory)?;
     task.setup.takes(args.cluster.nccl)?;
     let fresh = args.study.fresh;
     let study = study_of(&task, &args.study, &args.search, &args.cluster, &args.rate, &args.train)?;

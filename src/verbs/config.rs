@@ -1,12 +1,12 @@
 //! `config`: which settings hold and from where, and the schema of `plimsoll.toml`, both made of the command line's own
 //! definitions.
 
-use crate::args::{self, ConfigArgs, ConfigShowArgs, ConfigVerb, program};
+use crate::args::{self, Cli, ConfigArgs, ConfigShowArgs, ConfigVerb};
 use crate::failure::Failure;
 use crate::output::{self, Cell, Format, Table};
 use crate::settings::{Given, Kind, Layers, Source, Stop, commands, in_words, settable};
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command, CommandFactory};
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 
@@ -29,7 +29,7 @@ pub fn run(args: &ConfigArgs, format: Format) -> Result<Vec<Table>, Failure> {
 /// The settings of one command, given with any of its options, or of all. What has its default is counted, or shown where all
 /// is asked for, before the command or behind it.
 fn show(args: &ConfigShowArgs, format: Format) -> Result<Vec<Table>, Failure> {
-    let program = program();
+    let program = Cli::command();
     let (asked, command): (Vec<OsString>, Vec<OsString>) =
         args.command.iter().cloned().partition(|word| word == "--all");
     let all = args.all || !asked.is_empty();
@@ -110,7 +110,7 @@ fn row(command: &str, (arg, name): (&Arg, &str), matches: &ArgMatches, given: &[
 
 /// The schema of `plimsoll.toml`.
 fn schema() -> Value {
-    let program = program();
+    let program = Cli::command();
     let mut top = Map::new();
     for (arg, name) in settable(&program) {
         top.insert(name.to_owned(), option(arg));

@@ -3,14 +3,10 @@
 use crate::args::{ExportArgs, Exported, ToolArg};
 use crate::failure::Failure;
 use crate::output::{self, Cell, Format, Table};
-use plimsoll_ir::trace::Trace;
-use plimsoll_networks::onnx::Written;
+use plimsoll_networks::{build, file_tensors};
 use plimsoll_runtime::Checkpoint;
 use plimsoll_study::Study;
-use plimsoll_study::export::modules::{Modules, Wrapper};
 use plimsoll_study::export::{Export, Tool};
-use plimsoll_study::folder::check_valid;
-use plimsoll_study::onnx;
 
 /// Runs the verb. As a table of people's it is the lines themselves; else the numbers, too.
 pub fn run(args: &ExportArgs, format: Format) -> Result<Vec<Table>, Failure> {
@@ -22,14 +18,13 @@ pub fn run(args: &ExportArgs, format: Format) -> Result<Vec<Table>, Failure> {
     }
     match args.to.into() {
         Exported::Settings(tool) => settings(args, tool, format),
-        Exported::Modules(wrapper) => modules(args, wrapper, format),
         Exported::Weights => weights(args),
     }
 }
 
 /// What was trained, as a file of weights.
 fn weights(args: &ExportArgs) -> Result<Vec<Table>, Failure> {
-    refuse_settings(args, "safetensors holds what was trained")?;
+    refuse_settings(args)?;
     let (study, _, config, _) = Study::choice_of(&args.config)?;
     let output = args.output.as_ref().expect("the parser asks for it");
     study.is_not(output)?;
@@ -39,10 +34,8 @@ fn weights(args: &ExportArgs) -> Result<Vec<Table>, Failure> {
         return Err(Failure::usage(format_args!("{folder} holds no training"))
             .help(format_args!("train it first: `plimsoll run {folder}`")));
     }
-    let network = onnx::rebuilt(&config.network, study.folder())?;
+    let tensors = file_tensors(&build(&config.network)?);
     let state = Checkpoint::load(&state)?;
-    let Written { tensors, notes } = onnx::written(&network, &study)?;
-    notes.iter().for_each(|note| tracing::warn!("{note}"));
     plimsoll_study::weights::write(output, &tensors, &state)?;
     Ok(vec![Table::facts(
         "weights",
@@ -56,9 +49,9 @@ fn weights(args: &ExportArgs) -> Result<Vec<Table>, Failure> {
 }
 
 /// Refuses options that say how a training elsewhere is to go.
-fn refuse_settings(args: &ExportArgs, what: &str) -> Result<(), Failure> {
+fn refuse_settings(args: &ExportArgs) -> Result<(), Failure> {
     let Some(option) = args.setting() else { return Ok(()) };
-    Err(Failure::usage(format_args!("{option} says how to train, and {what}"))
+    Err(Failure::usage(format_args!("{option} says how to train, and safetensors holds what was trained"))
         .help(format_args!("leave {option} out, or export the settings of a training with another --to")))
 }
 
@@ -86,39 +79,6 @@ fn settings(args: &ExportArgs, tool: Tool, format: Format) -> Result<Vec<Table>,
             ("warmup_updates", "updates of warm-up", export.warmup.into()),
             ("updates", "updates in all", export.updates.into()),
             ("notes", "notes", export.notes.join(" ").into()),
-            ("lines", "lines", lines.into()),
-        ],
-    )])
-}
-
-/// Which modules to wrap so that the tuned batch fits.
-fn modules(args: &ExportArgs, wrapper: Wrapper, format: Format) -> Result<Vec<Table>, Failure> {
-    refuse_settings(args, "torch-checkpoint and torch-offload only name modules")?;
-    let (study, path, config, schedule) = Study::choice_of(&args.config)?;
-    study.holds(&study.trace())?;
-    let trace: Trace = study.document(&study.trace())?;
-    check_valid(&study.folder().join(&config.schedule), &trace, &schedule)?;
-    let mut modules = Modules::new(&config, &trace, &schedule, wrapper)?;
-    modules.tell(&config, &path.display().to_string());
-    let lines = modules.lines();
-    if format == Format::Table {
-        output::write_stdout(lines.as_bytes())?;
-        return Ok(Vec::new());
-    }
-    let Modules { kept, wrapped, planned, .. } = modules;
-    Ok(vec![Table::facts(
-        "modules",
-        vec![
-            ("batch", "batch", modules.batch.into()),
-            ("modules", "modules to wrap", modules.names.join(" ").into()),
-            ("budget_bytes", "budget", config.budget_bytes.into()),
-            ("kept_peak_bytes", "peak with everything kept", kept.peak.into()),
-            ("kept_seconds", "iteration with everything kept", kept.seconds.into()),
-            ("peak_bytes", "peak with them wrapped", wrapped.peak.into()),
-            ("seconds", "iteration with them wrapped", wrapped.seconds.into()),
-            ("plan_peak_bytes", "peak of the plan", planned.peak.into()),
-            ("plan_seconds", "iteration of the plan", planned.seconds.into()),
-            ("notes", "notes", modules.notes.join(" ").into()),
             ("lines", "lines", lines.into()),
         ],
     )])

@@ -1,17 +1,14 @@
-//! The verbs of the command line, one file each: options in, tables out. `planning` is what `plan` and `compare` share,
-//! `comparison` is `report` of two studies, and `pages` is what `report` writes of one and of two.
+//! The verbs of the command line, one file each: options in, tables out. `planning` is what `plan` and `compare` share.
 
 pub mod auto;
 pub mod check;
 pub mod compare;
-pub mod comparison;
 pub mod config;
 pub mod demo;
 pub mod doctor;
 pub mod explain;
 pub mod export;
 pub mod networks;
-pub mod pages;
 pub mod plan;
 pub mod planning;
 pub mod profile;

@@ -6,23 +6,17 @@ use crate::output::{Cell, Table};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::network::{Network, NetworkSpec};
 use plimsoll_networks::{build, entries, usual};
-use plimsoll_study::onnx;
-use std::path::Path;
 
 /// Runs the verb.
 pub fn run(args: &NetworksArgs) -> Result<Vec<Table>, Failure> {
-    match (&args.name, &args.onnx) {
-        (None, None) => Ok(vec![list()]),
-        (name, file) => layers(&network(name.as_deref(), file.as_deref(), &args.shape)?),
+    match &args.name {
+        None => Ok(vec![list()]),
+        Some(name) => layers(&network(name, &args.shape)?),
     }
 }
 
-/// Builds a network for the images that it was published for, but for what is given; or reads that of an ONNX file.
-pub fn network(name: Option<&str>, file: Option<&Path>, shape: &ShapeArgs) -> Result<Network, Failure> {
-    if let Some(file) = file {
-        return Ok(onnx::network(file, shape.image.map(|image| image.0))?.network);
-    }
-    let name = name.unwrap_or_default();
+/// Builds a network for the images that it was published for, but for what is given.
+pub fn network(name: &str, shape: &ShapeArgs) -> Result<Network, Failure> {
     let ShapeArgs { image, channels, classes } = *shape;
     // A name that the zoo does not know is built all the same: the error names the nearest ones.
     let anything = NetworkSpec { name: name.to_owned(), image: [224; 2], channels: 3, classes: 1000 };

@@ -1,17 +1,14 @@
-//! `report`: what a tuning found, or what a schedule does, as one HTML file or as JSON; of two studies, in `comparison`.
+//! `report`: what a tuning found, or what a schedule does, as one HTML file or as JSON.
 
 use crate::args::{ReportArgs, ReportedArgs, command_line};
 use crate::failure::Failure;
 use crate::files;
 use crate::files::read_valid;
 use crate::interrupt;
-use crate::output::{Format, Table};
-use crate::verbs::comparison;
-use crate::verbs::pages::{is_no_input, printed, written};
+use crate::output::{self, Format, Table};
 use crate::verbs::planning::timeless;
 use crate::verbs::trace::of_a_model;
 use plimsoll_study::Study;
-use plimsoll_study::report::comparison::Comparison;
 use plimsoll_study::report::policies::TIME_LIMIT;
 use plimsoll_study::report::scheduled::{self, Known};
 use plimsoll_study::report::{Report, Tuned};
@@ -22,9 +19,6 @@ use std::path::{Path, PathBuf};
 pub fn run(args: &ReportArgs, format: Format) -> Result<Vec<Table>, Failure> {
     if format == Format::Schema {
         return print_schema();
-    }
-    if let (Some(first), Some(second)) = (&args.reported.study, &args.other) {
-        return comparison::run([first, second], args.out.as_deref(), format);
     }
     let (report, place) = match &args.reported {
         ReportedArgs { trace: Some(trace), schedule: Some(schedule), .. } => {
@@ -48,21 +42,40 @@ pub fn run(args: &ReportArgs, format: Format) -> Result<Vec<Table>, Failure> {
     Ok(vec![table(&place)])
 }
 
-/// What `report --format json` prints: of one study or schedule, or of two studies.
-#[derive(schemars::JsonSchema)]
-#[schemars(title = "What `plimsoll report --format json` prints")]
-#[serde(untagged)]
-#[allow(dead_code, reason = "only its schema is asked for")]
-enum Printed {
-    /// Of one.
-    Report(Box<Report>),
-    /// Of two studies.
-    Comparison(Box<Comparison>),
+/// Makes sure that the output can be written, and is none of the files that are read.
+fn is_no_input(out: Option<&Path>, inputs: impl IntoIterator<Item = PathBuf>) -> Result<(), Failure> {
+    let Some(out) = out else { return Ok(()) };
+    files::can_be_made(out)?;
+    inputs.into_iter().try_for_each(|input| Ok(files::not_the_same(&input, out)?))
 }
 
-/// Prints the JSON schema of report/1 and comparison/1.
+/// Prints JSON, or writes it where it was asked for.
+fn printed(json: String, out: Option<&Path>) -> Result<Vec<Table>, Failure> {
+    let text = json + "\n";
+    match out {
+        Some(path) => files::write_text(path, &text)?,
+        None => output::write_stdout(text.as_bytes())?,
+    }
+    Ok(Vec::new())
+}
+
+/// Writes a page where it was asked for, or to this place if nobody else's file stands there; gives where it is.
+fn written(out: Option<&Path>, place: PathBuf, page: impl FnOnce() -> String) -> Result<PathBuf, Failure> {
+    if out.is_none() {
+        let other = "move it elsewhere, or name another file with --out";
+        Study::of_config(&place)
+            .0
+            .are_ours(std::slice::from_ref(&place))
+            .map_err(|error| Failure::from(error).help(other))?;
+    }
+    let place = out.map_or(place, Path::to_owned);
+    files::write_text(&place, &page())?;
+    Ok(place)
+}
+
+/// Prints the JSON schema of report/1.
 pub fn print_schema() -> Result<Vec<Table>, Failure> {
-    let schema = schemars::schema_for!(Printed);
+    let schema = schemars::schema_for!(Report);
     printed(serde_json::to_string_pretty(&schema).expect("a schema is plain JSON"), None)
 }
 

@@ -8,20 +8,19 @@ use crate::output::{Cell, Facts, Table};
 use crate::processes;
 use crate::progress::watched;
 use crate::verbs::report;
-use crate::verbs::tune::{momenta_of, optimizer_of, precision_of};
+use crate::verbs::tune::{optimizer_of, precision_of};
 use plimsoll_ir::config::{Config, GpuKernels};
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::simulate::{Timeline, simulate};
 use plimsoll_ir::{Optimizer, Seconds};
-use plimsoll_networks::Mode;
+use plimsoll_networks::{Mode, build};
 use plimsoll_runtime::group::mpi::{Launched, World};
 use plimsoll_study::data::{DataSource, of_network};
 use plimsoll_study::device::{cores, gpu_of_worker, is_cpu, of_processor};
 use plimsoll_study::error::{Doing, FileError};
 use plimsoll_study::error::{SetupError, TrainError};
 use plimsoll_study::memory_snapshot::MemorySnapshot;
-use plimsoll_study::onnx;
 use plimsoll_study::request::{TrainRequest, Workers};
 use plimsoll_study::trace_events::TraceEvents;
 use plimsoll_study::training::Trained;
@@ -59,8 +58,7 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
     if let Some(asked) = asked.filter(|asked| *asked != tuned) {
         return Err(TrainError::OtherOptimizer { tuned, asked }.into());
     }
-    let spec = &config.network;
-    let network = onnx::rebuilt(spec, study.folder())?;
+    let network = build(&config.network)?;
     let setup = setup_of(&config, args, watch)?;
     let source = source(args, &config, &path)?;
     let data = of_network(&source, &network)?;
@@ -68,7 +66,7 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
         Failure::from(error)
             .help("leave --data out for what it was tuned on, or tune again with other --data")
     })?;
-    let task = task.trained_by(tuned).with_momenta(config.momenta);
+    let task = task.trained_by(tuned);
     for out in args.trace_out.iter().chain(&args.memory_snapshot) {
         study.is_not(out)?;
         for input in [&path, &study.folder().join(&config.schedule)] {
@@ -135,10 +133,9 @@ fn predicted(config: &Config, trained: &Trained, are_processes: bool) -> Option<
     is_tuned_for.then(|| cluster.update_seconds - known.between_seconds)
 }
 
-/// Whether the iterations of a training are what was predicted: those of one batch, for all draws, with the update on the
-/// device.
+/// Whether the iterations of a training are what was predicted: those of one batch, for all draws.
 fn is_as_predicted(config: &Config, trained: &Trained) -> bool {
-    trained.global_batch == config.batch && trained.drawn.is_none() && config.momenta.is_usual()
+    trained.global_batch == config.batch && trained.drawn.is_none()
 }
 
 /// Makes sure of all that is known to be wrong from the line alone, whatever the study holds.
@@ -262,7 +259,6 @@ fn table(task: &NetworkWorkload, config: &Config, trained: &Trained, predicted: 
         ("precision", "precision", precision_of(config).into()),
     ];
     facts.extend(optimizer_of(config));
-    facts.extend(momenta_of(config));
     facts.push(("batch", "batch", config.batch.into()));
     if trained.global_batch != config.batch {
         facts.push(("workers", "workers", (trained.workers as u64).into()));

@@ -1,8 +1,9 @@
 //! `completions` and `man`: what a shell and `man` know of the command line, made of the same definitions as `--help`.
 
-use crate::args::{CompletionsArgs, ManArgs, Shell, program};
+use crate::args::{Cli, CompletionsArgs, ManArgs, Shell};
 use crate::failure::Failure;
 use crate::output::{self, Table};
+use clap::CommandFactory;
 use clap_mangen::Man;
 
 /// Prints the completions; there is nothing else to print.
@@ -13,14 +14,14 @@ pub fn completions(args: &CompletionsArgs) -> Result<Vec<Table>, Failure> {
         Shell::Fish => clap_complete::Shell::Fish,
     };
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut program(), "plimsoll", &mut script);
+    clap_complete::generate(shell, &mut Cli::command(), "plimsoll", &mut script);
     output::write_stdout(&script)?;
     Ok(Vec::new())
 }
 
 /// Prints a manual page, in roff; there is nothing else to print.
 pub fn man(args: &ManArgs) -> Result<Vec<Table>, Failure> {
-    let mut program = program();
+    let mut program = Cli::command();
     // Names pages as `man` finds those of other programs' commands: plimsoll-plan.
     program.build();
     let command = match &args.command {

@@ -51,10 +51,10 @@ pub fn of_a_model(trace: &Trace) -> Option<String> {
 /// Runs the verb. The trace itself goes to its file or to stdout; there is nothing else to print.
 pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
     if let Some(output) = args.output.as_ref().filter(|output| !files::is_standard(output)) {
-        args.onnx.iter().chain(&args.profile).try_for_each(|input| files::not_the_same(input, output))?;
+        args.profile.iter().try_for_each(|input| files::not_the_same(input, output))?;
         files::can_be_made(output)?;
     }
-    let network = network(args.name.as_deref(), args.onnx.as_deref(), &args.shape)?;
+    let network = network(&args.name, &args.shape)?;
     let draw = draw(args, &network)?;
     match args.device {
         Some(DeviceChoice::Modelled(sheet)) => return modelled(args, sheet, &network, draw),

@@ -17,8 +17,7 @@ use plimsoll_tuner::search::Candidate;
 /// Runs the verb.
 pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
     let (tuned, study) = watched(quiet, |watch| {
-        let task = args.workload.task(watch)?;
-        let task = task.with_momenta(args.cluster.momenta()).within(args.search.host_memory)?;
+        let task = args.workload.task(watch)?.within(args.search.host_memory)?;
         task.setup.takes(args.cluster.nccl)?;
         let study = study_of(&task, &args.study, &args.search, &args.cluster, &args.rate, &defaults())?;
         let (least, fresh) =
@@ -43,7 +42,6 @@ pub fn head(config: &Config) -> Facts {
         ("precision", "precision", precision_of(config).into()),
     ];
     facts.extend(optimizer_of(config));
-    facts.extend(momenta_of(config));
     facts.extend([
         ("budget_bytes", "budget", config.budget_bytes.into()),
         ("batch", "batch", config.batch.into()),
@@ -55,12 +53,6 @@ pub fn head(config: &Config) -> Facts {
 pub fn optimizer_of(config: &Config) -> Option<(&'static str, &'static str, Cell)> {
     let optimizer = config.optimizer;
     (!optimizer.is_usual()).then(|| ("optimizer", "optimizer", optimizer.to_string().into()))
-}
-
-/// Where the optimizer's momenta are, for a table; nothing where they are on every device.
-pub fn momenta_of(config: &Config) -> Option<(&'static str, &'static str, Cell)> {
-    let momenta = config.momenta;
-    (!momenta.is_usual()).then(|| ("momenta", "momenta", momenta.to_string().into()))
 }
 
 /// In what convolutions and matrix products multiply, for a table.

@@ -4,7 +4,6 @@ use crate::error::{DataError, Error};
 use crate::request::NetworkRequest;
 use plimsoll_ir::Bytes;
 use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Shape};
-use plimsoll_networks::onnx::name_in_file;
 use plimsoll_networks::{build, usual};
 use plimsoll_runtime::cpu;
 use plimsoll_runtime::data::{self, Split};
@@ -235,7 +234,6 @@ pub(crate) fn fits(spec: &NetworkSpec, data: &Split) -> Result<(), DataError> {
         classes: data.train.classes(),
         wanted,
         wanted_classes: spec.classes,
-        from_file: name_in_file(&spec.name).is_some(),
     })
 }
 

@@ -6,18 +6,15 @@
 //! repeats its first rate once, and `WarmupCosineLR` makes its first update with a rate of 0 (DeepSpeed 0.19.8).
 //!
 //! What it deliberately does not do: export the plan inside an iteration, which none of these tools can follow. So what is
-//! exported is a batch that keeps everything, unless the plan's own is asked for; or which modules to wrap instead of the plan,
-//! in a file of its own ([`modules`]).
-
-pub mod modules;
+//! exported is a batch that keeps everything, unless the plan's own is asked for.
 
 use crate::error::ExportError;
 use crate::measure::may_be_off;
 use crate::request::DecayShape;
 use crate::words::visible;
+use plimsoll_ir::UpdateRule;
 use plimsoll_ir::config::{Cluster, Config, Figures, LearningRate};
 use plimsoll_ir::schedule::{Command, Schedule};
-use plimsoll_ir::{Momenta, UpdateRule};
 use plimsoll_tuner::rate::{caution, learning_rate, warmup_iterations};
 use serde_json::json;
 
@@ -161,9 +158,6 @@ impl Export {
         if let Some(global) = wanted.global {
             samples_for(config, global)?;
         }
-        if config.momenta == Momenta::Sharded && !as_planned {
-            return Err(ExportError::Sharded);
-        }
         let shares = |global| {
             if as_planned {
                 return planned(config.batch, workers, global);
@@ -230,12 +224,6 @@ impl Export {
                  (tensors swapped: {swaps}, ops recomputed: {again}), which is not exported."
             ),
         });
-        if config.momenta == Momenta::Sharded {
-            self.notes.push(format!(
-                "A batch of {batch} fits into {budget_bytes} with momenta sharded over the workers' hosts. On the device, \
-                 momenta take memory besides."
-            ));
-        }
         if let Some(words) = caution(learning_rate, global) {
             self.notes.push(format!("The update is {words}."));
         }

@@ -36,10 +36,10 @@ const START_BYTES: u64 = 1 << 14;
 const GATHERED: &str = ".tuned.part";
 const WHOLE: &str = ".tuned";
 
-/// What the name of a worker's share begins with.
-const SHARE: &str = "training.worker-";
+/// The start of the names of a worker's files.
+const WORKER: &str = "training.worker-";
 
-/// What that of its note ends with.
+/// The end of the name of its note.
 const NOTE: &str = ".note.json";
 
 /// A study's folder.
@@ -92,8 +92,6 @@ impl Study {
         let marks: &[&str] = match () {
             () if *file == self.plans() => &["\"made_for\":"],
             () if *file == self.model() => &["\"layers\":", "\"curves\":"],
-            // What somebody else exported is no other than what we keep of it.
-            () if *file == self.architecture() => &[""],
             () => &["plimsoll", "Plimsoll"],
         };
         let start = String::from_utf8_lossy(&start);
@@ -317,20 +315,20 @@ impl Study {
         self.folder.join("training.safetensors")
     }
 
-    /// What a worker has of the training's state where its momenta are sharded and a worker was lost.
-    pub fn share(&self, rank: usize) -> PathBuf {
-        self.folder.join(format!("{SHARE}{rank}.safetensors"))
+    /// The training's state as another worker keeps it where worker 0 is lost.
+    pub fn kept_by(&self, rank: usize) -> PathBuf {
+        self.folder.join(format!("{WORKER}{rank}.safetensors"))
     }
 
     /// Those that are there.
-    pub fn shares(&self) -> Vec<PathBuf> {
+    pub fn kept_by_workers(&self) -> Vec<PathBuf> {
         self.of_workers(".safetensors")
     }
 
     /// The files of workers whose names end so.
     fn of_workers(&self, end: &str) -> Vec<PathBuf> {
         let is_one = |name: &str| {
-            let rank = name.strip_prefix(SHARE).and_then(|rest| rest.strip_suffix(end));
+            let rank = name.strip_prefix(WORKER).and_then(|rest| rest.strip_suffix(end));
             rank.is_some_and(|rank| rank.parse::<usize>().is_ok())
         };
         let files = fs::read_dir(&self.folder).into_iter().flatten().flatten();
@@ -344,7 +342,7 @@ impl Study {
 
     /// What a worker that is a process says of itself while it trains.
     pub fn note(&self, rank: usize) -> PathBuf {
-        self.folder.join(format!("{SHARE}{rank}{NOTE}"))
+        self.folder.join(format!("{WORKER}{rank}{NOTE}"))
     }
 
     /// Those that are there.
@@ -352,20 +350,20 @@ impl Study {
         self.of_workers(NOTE)
     }
 
-    /// The files of a training: its checkpoint, and the shares that are there.
+    /// The files of a training: its checkpoint, and the states that workers have kept.
     pub fn training(&self) -> Vec<PathBuf> {
-        [vec![self.checkpoint()], self.shares()].concat()
+        [vec![self.checkpoint()], self.kept_by_workers()].concat()
     }
 
     /// What runs that are no more have left of its files, half written.
     fn unfinished(&self) -> Vec<PathBuf> {
         let files = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let names = files.map(|file| file.file_name().to_string_lossy().into_owned());
-        let of_share = |name: String| {
-            let (rank, _) = name.strip_prefix('.')?.strip_prefix(SHARE)?.split_once('.')?;
-            rank.parse().ok().map(|rank| self.share(rank))
+        let of_worker = |name: String| {
+            let (rank, _) = name.strip_prefix('.')?.strip_prefix(WORKER)?.split_once('.')?;
+            rank.parse().ok().map(|rank| self.kept_by(rank))
         };
-        let mut whole: Vec<PathBuf> = names.filter_map(of_share).collect();
+        let mut whole: Vec<PathBuf> = names.filter_map(of_worker).collect();
         whole.push(self.checkpoint());
         whole.sort();
         whole.dedup();
@@ -376,14 +374,9 @@ impl Study {
         self.training().iter().any(|file| file.exists())
     }
 
-    /// The architecture of a network that is from a file.
-    pub fn architecture(&self) -> PathBuf {
-        self.folder.join("network.onnx")
-    }
-
     /// All files that it may hold.
     pub fn files(&self) -> Vec<PathBuf> {
-        let others = vec![self.journal(), self.profile(), self.architecture()];
+        let others = vec![self.journal(), self.profile()];
         [others, self.training(), self.notes(), self.choice()].concat()
     }
 
@@ -468,8 +461,8 @@ mod tests {
         let others =
             [&ours, "training.safetensors", ".training.safetensors.part", ".other.safetensors.9999999.part"];
         let dead = ".training.safetensors.9999999.part";
-        let dead_share = folder.path().join(".training.worker-3.safetensors.9999999.part");
-        fs::write(&dead_share, "half").expect("a file");
+        let dead_worker = folder.path().join(".training.worker-3.safetensors.9999999.part");
+        fs::write(&dead_worker, "half").expect("a file");
         for name in others.into_iter().chain([dead]) {
             fs::write(folder.path().join(name), "half").expect("a file");
         }
@@ -477,16 +470,16 @@ mod tests {
         if held.0.is_none() {
             return println!("skipped: this file system knows no locks");
         }
-        assert!(!folder.path().join(dead).exists() && !dead_share.exists());
+        assert!(!folder.path().join(dead).exists() && !dead_worker.exists());
         assert!(others.iter().all(|name| folder.path().join(name).exists()));
         fs::write(folder.path().join(dead), "half").expect("a file");
         assert!(study.lock().is_err(), "one trains at a time");
         assert!(folder.path().join(dead).exists(), "only who trains removes anything");
     }
 
-    /// A failure before the first save leaves shares alone.
+    /// A failure before the first save leaves a worker's state alone.
     #[test]
-    fn shares_are_a_training_that_nothing_writes_over() {
+    fn what_a_worker_keeps_is_a_training_that_nothing_writes_over() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (study, _) = Study::of_config(folder.path());
         for other in
@@ -494,13 +487,13 @@ mod tests {
         {
             fs::write(folder.path().join(other), "").expect("a file");
         }
-        assert_eq!(study.shares(), [""; 0].map(PathBuf::from));
-        study.without_training().expect("none of them is a share");
-        let shares = [1, 12].map(|rank| study.share(rank));
-        shares.iter().for_each(|share| fs::write(share, "").expect("a file"));
-        assert_eq!(study.shares(), shares);
+        assert_eq!(study.kept_by_workers(), [""; 0].map(PathBuf::from));
+        study.without_training().expect("none of them is a worker's state");
+        let kept = [1, 12].map(|rank| study.kept_by(rank));
+        kept.iter().for_each(|state| fs::write(state, "").expect("a file"));
+        assert_eq!(study.kept_by_workers(), kept);
         assert!(study.without_training().is_err() && study.retune().holds_training);
-        assert!(shares.iter().all(|share| study.is_not(share).is_err()), "an output is no share");
+        assert!(kept.iter().all(|state| study.is_not(state).is_err()), "an output is no worker's state");
         study.forget(&study.training()).expect("they can be removed");
         study.without_training().expect("it is gone");
     }

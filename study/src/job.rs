@@ -143,7 +143,6 @@ impl Study {
         self.are_ours(&self.files())?;
         let known = if request.fresh { None } else { earlier(self, workload, request)? };
         if let Some((config, schedule)) = known {
-            workload.keep(self, false)?;
             watch.notice(Notice::ChoiceUsed(self.config()));
             return Ok((Chosen::Earlier(config, schedule), held));
         }

@@ -18,7 +18,6 @@ pub mod measure;
 pub mod memory_snapshot;
 pub mod naming;
 pub mod network_workload;
-pub mod onnx;
 pub mod profile_cache;
 pub mod report;
 pub mod request;

@@ -62,11 +62,6 @@ pub(crate) fn measure(
     if !fresh {
         goes_on(&about, budget, study)?;
     }
-    // A training of another network is in its way, unless that is forgotten, too.
-    if forgotten.contains(&study.checkpoint()) {
-        study.forget(&study.training())?;
-    }
-    workload.keep(study, fresh)?;
     study.forget(forgotten)?;
     let profile = workload.measure(&batches, budget, study, fresh, watch)?;
     study.put(&[(study.profile(), profile.to_json().into_bytes())])?;

@@ -25,7 +25,7 @@ const STUDIES: &str = "studies";
 /// Digits of the checksum in a name.
 const DIGITS: usize = 6;
 
-/// What a request says that decides what is chosen and trained, besides network, data, device and the place of the momenta.
+/// What a request says that decides what is chosen and trained, besides network, data and device.
 #[derive(Clone, Debug)]
 pub struct Decides {
     /// What the device may hold, where that is said.
@@ -67,7 +67,6 @@ pub fn folder(task: &NetworkWorkload, request: &Decides, usual: &Decides) -> Res
     decides.extend(source.map(|source| format!("data {source}")));
     decides.extend(device);
     decides.extend(budget.map(|budget| format!("budget {}", budget.0)));
-    decides.extend((!task.momenta.is_usual()).then(|| format!("momenta {}", task.momenta)));
     let usual = options(usual);
     decides.extend(options(request).into_iter().filter(|option| !usual.contains(option)));
     let digits = Checksum::of(decides.join("\n").as_bytes()).to_string();

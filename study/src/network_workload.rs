@@ -14,20 +14,18 @@ use crate::data::{self, DataSource, fits};
 use crate::device::Setup;
 use crate::error::{DataError, Error, TuneError, WorkloadError};
 use crate::folder::Study;
-use crate::onnx;
-use crate::request::{ClusterRequest, NetworkRequest, NetworkSource};
+use crate::request::{ClusterRequest, NetworkRequest};
 
 use crate::watch::Watch;
 use crate::workload::{About, Confirmed, SEED, UNMEASURED, Workload};
-use plimsoll_ir::exchange::{Exchange, Form, NCCL_PIECE_BYTES, Overlap, PIECE_BYTES, updates};
+use plimsoll_ir::exchange::{Exchange, Form, NCCL_PIECE_BYTES, Overlap, PIECE_BYTES};
 use plimsoll_ir::network::{Network, NetworkSpec};
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::program::{Call, Program};
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::units::Size;
-use plimsoll_ir::{Bytes, CommandId, Momenta, Optimizer, Seconds, UpdateRule};
-use plimsoll_networks::onnx::OnnxNetwork;
+use plimsoll_ir::{Bytes, CommandId, Optimizer, Seconds, UpdateRule};
 use plimsoll_networks::{LowerOptions, Mode, ReluStorage, build, lower};
 use plimsoll_runtime::cuda::countable_batch;
 use plimsoll_runtime::data::Split;
@@ -37,7 +35,6 @@ use plimsoll_runtime::{
 };
 use plimsoll_tuner::exchange::{Workers, exchange};
 use plimsoll_tuner::{Outcome, Policy};
-use std::path::Path;
 use std::sync::Once;
 
 /// Without a budget, what keeping everything takes at this batch is taken: the CPU stands in for a device that is too
@@ -61,16 +58,12 @@ pub struct NetworkWorkload {
     pub data: Split,
     /// The device.
     pub setup: Setup,
-    /// The architecture as a file, where the network is from one.
-    pub architecture: Option<Vec<u8>>,
     /// Where the data are from, as `--data` takes it, where a command line said so.
     pub source: Option<DataSource>,
     /// What swapped tensors may take of the host's memory, where that was said.
     pub host_memory: Option<Bytes>,
     /// Who updates the parameters; what it keeps for each is resident.
     pub optimizer: Optimizer,
-    /// Where that is: with sharded momenta, an iteration has no update.
-    pub momenta: Momenta,
 }
 
 impl NetworkWorkload {
@@ -84,10 +77,7 @@ impl NetworkWorkload {
         source: &DataSource,
         setup: Setup,
     ) -> Result<NetworkWorkload, Error> {
-        let name = match &request.source {
-            NetworkSource::Zoo(name) => name,
-            NetworkSource::Onnx(file) => return NetworkWorkload::of_file(file, request, source, setup),
-        };
+        let name = &request.name;
         let data = data::open(source, name, request)?;
         if data::usual_text(name).is_some() && !data.train.holds_tokens() {
             return Err(
@@ -102,31 +92,6 @@ impl NetworkWorkload {
             classes: request.classes.unwrap_or(data.train.classes()),
         };
         Ok(NetworkWorkload { source: Some(source.whole()), ..NetworkWorkload::of_spec(&spec, data, setup)? })
-    }
-
-    /// Reads the network of an ONNX file, which takes its images from the data where it leaves their size open.
-    fn of_file(
-        file: &Path,
-        request: &NetworkRequest,
-        source: &DataSource,
-        setup: Setup,
-    ) -> Result<NetworkWorkload, Error> {
-        let own = match source {
-            // Images are scaled to what the network takes.
-            DataSource::Synthetic(_) | DataSource::Images(_) => None,
-            _ => {
-                let image = data::open(source, "", request)?.train.image();
-                Some([image.height, image.width])
-            }
-        };
-        let OnnxNetwork { network: found, architecture, .. } = onnx::network(file, request.image.or(own))?;
-        let [height, width] = found.spec.image;
-        if request.image.is_some_and(|given| given != [height, width]) {
-            return Err(DataError::FileImage { file: file.to_owned(), height, width }.into());
-        }
-        let data = data::of_network(source, &found)?;
-        let (architecture, source) = (Some(architecture), Some(source.whole()));
-        Ok(NetworkWorkload { architecture, source, ..NetworkWorkload::of(found, data, setup)? })
     }
 
     /// A network that is named by its spec, which the data must fit.
@@ -149,9 +114,8 @@ impl NetworkWorkload {
         if wanted != has {
             return Err(DataError::Labels { network: name, wanted, data: set, has }.into());
         }
-        let (architecture, source, host_memory) = (None, None, None);
-        let (optimizer, momenta) = (Optimizer::Sgd, Momenta::Device);
-        Ok(NetworkWorkload { network, data, setup, architecture, source, host_memory, optimizer, momenta })
+        let (source, host_memory) = (None, None);
+        Ok(NetworkWorkload { network, data, setup, source, host_memory, optimizer: Optimizer::Sgd })
     }
 
     /// The same task, trained by this optimizer.
@@ -159,20 +123,14 @@ impl NetworkWorkload {
         NetworkWorkload { optimizer, ..self }
     }
 
-    /// The same task with the optimizer's momenta there.
-    pub fn with_momenta(self, momenta: Momenta) -> NetworkWorkload {
-        NetworkWorkload { momenta, ..self }
-    }
-
     /// The network's iteration at a batch size, for this device.
     pub fn program(&self, batch: u64, mode: Mode) -> Result<Program, Error> {
         let alternatives = |call: &Call| self.setup.alternatives(call);
         let feature_maps = self.setup.precision().feature_maps();
         let (relu, fuse) = (ReluStorage::Auto, self.setup.fuses());
-        let (optimizer, momenta, alternatives) = (self.optimizer, self.momenta, &alternatives);
+        let (optimizer, alternatives) = (self.optimizer, &alternatives);
         let more = LowerOptions::default();
-        let options =
-            LowerOptions { mode, relu, optimizer, momenta, feature_maps, fuse, alternatives, ..more };
+        let options = LowerOptions { mode, relu, optimizer, feature_maps, fuse, alternatives, ..more };
         Ok(lower(&self.network, batch, &options)?)
     }
 
@@ -345,7 +303,6 @@ impl Workload for NetworkWorkload {
             kernels: setup.kernels(),
             precision: setup.precision(),
             optimizer: self.optimizer,
-            momenta: self.momenta,
             modelled_error: setup.model().map(|device| device.error()),
         })
     }
@@ -429,17 +386,8 @@ impl Workload for NetworkWorkload {
             weights: None,
         };
         let trained = loaded.remove(0);
-        // Workers make the update together, and what is measured here are the passes of one.
-        let mut trainer = if updates(&program) {
-            Trainer::new(executor, trained, None, training)?
-        } else {
-            Trainer::without_update(executor, trained, training)?
-        };
+        let mut trainer = Trainer::new(executor, trained, None, training)?;
         confirm(&mut trainer, &*self.data.train, watch.stop).map(Some)
-    }
-
-    fn keep(&self, study: &Study, fresh: bool) -> Result<(), Error> {
-        self.architecture.as_ref().map_or(Ok(()), |architecture| Ok(onnx::keep(study, architecture, fresh)?))
     }
 }
 
@@ -479,29 +427,6 @@ pub fn median(seconds: &mut [f64]) -> Seconds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::cpu_options;
-    use crate::request::NetworkRequest;
-
-    #[test]
-    fn what_owners_update_is_held_and_leaves_the_device() {
-        let task = |momenta| {
-            let setup = Setup::Cpu(cpu_options(Some(1), None));
-            let task = NetworkWorkload::new(&NetworkRequest::zoo("mlp"), &DataSource::Digits, setup);
-            task.expect("a task").trained_by(Optimizer::Adamw).with_momenta(momenta)
-        };
-        let [whole, sharded] = [Momenta::Device, Momenta::Sharded].map(task);
-        let interconnect = "1Gbit/s".parse().expect("a rate");
-        let cluster = ClusterRequest { workers: 2, interconnect, nccl: false, global_batch: None };
-        for (task, is_sharded) in [(&whole, false), (&sharded, true)] {
-            assert_eq!(updates(&task.program(32, Mode::Train).expect("it lowers")), !is_sharded);
-            let exchange = task.exchange(32, &cluster, 1).expect("it trains");
-            assert_eq!(exchange.held, is_sharded);
-            assert!(task.about().expect("a processor").momenta.is_usual() != is_sharded);
-        }
-        let resident = |task: &NetworkWorkload| task.trace(32).expect("it lowers").resident_bytes.0 as f64;
-        let left = resident(&sharded) / resident(&whole);
-        assert!((left - 0.5).abs() < 0.01, "both moments are half of what is resident: {left}");
-    }
 
     #[test]
     fn a_gpu_without_a_budget_keeps_a_margin_and_a_round_number() {

@@ -1,9 +1,8 @@
 //! What was measured earlier, in whatever study: journals that are complete, under the user's cache folder.
 //!
-//! A measurement is known by its journal's header: network, optimizer and the place of its momenta, device, driver and
-//! libraries, threads, pace of the link, budget, batch sizes, version and commit. The same measurement in another study begins
-//! with a copy of the journal, and so is done at once; a journal whose header differs is refused where it is opened, so that no
-//! wrong one can be taken.
+//! A measurement is known by its journal's header: network, optimizer, device, driver and libraries, threads, pace of the
+//! link, budget, batch sizes, version and commit. The same measurement in another study begins with a copy of the journal, and
+//! so is done at once; a journal whose header differs is refused where it is opened, so that no wrong one can be taken.
 //!
 //! What this file does not do: keep what a build with uncommitted changes measured, since its name does not tell one
 //! build from the next.
@@ -77,7 +76,7 @@ mod tests {
     use super::*;
     use plimsoll_ir::network::NetworkSpec;
     use plimsoll_ir::profile::Machine;
-    use plimsoll_ir::{Bytes, Momenta, Optimizer};
+    use plimsoll_ir::{Bytes, Optimizer};
     use plimsoll_profiler::Effort;
     use std::fs;
 
@@ -98,7 +97,6 @@ mod tests {
         ProfileRequest {
             network,
             optimizer: Optimizer::Sgd,
-            momenta: Momenta::Device,
             machine,
             budget: Bytes(budget),
             batches: vec![1, 2],
@@ -131,8 +129,6 @@ mod tests {
         other.machine.system = "another driver".to_owned();
         assert_eq!(cache.find(&other).expect("it can be asked"), None);
         let other = ProfileRequest { optimizer: Optimizer::Adamw, ..request(&second, 100) };
-        assert_eq!(cache.find(&other).expect("it can be asked"), None);
-        let other = ProfileRequest { momenta: Momenta::Sharded, ..request(&second, 100) };
         assert_eq!(cache.find(&other).expect("it can be asked"), None);
     }
 }

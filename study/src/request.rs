@@ -8,8 +8,8 @@ use std::path::PathBuf;
 /// Which network, for which images.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkRequest {
-    /// Where it is from.
-    pub source: NetworkSource,
+    /// Its name in the zoo.
+    pub name: String,
     /// Height and width of the images in pixels; by default the data's.
     pub image: Option<[u32; 2]>,
     /// Channels of the images; by default the data's.
@@ -18,20 +18,10 @@ pub struct NetworkRequest {
     pub classes: Option<u32>,
 }
 
-/// Where a network is from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NetworkSource {
-    /// The zoo, by its name there.
-    Zoo(String),
-    /// An ONNX file.
-    Onnx(PathBuf),
-}
-
 impl NetworkRequest {
     /// A network of the zoo, for the data's own images.
     pub fn zoo(name: &str) -> NetworkRequest {
-        let source = NetworkSource::Zoo(name.to_owned());
-        NetworkRequest { source, image: None, channels: None, classes: None }
+        NetworkRequest { name: name.to_owned(), image: None, channels: None, classes: None }
     }
 }
 

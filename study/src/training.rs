@@ -4,8 +4,8 @@
 //! What it deliberately does not do: choose anything. Batch, placement and rate stand in the config.
 
 mod draws;
+mod left;
 mod saving;
-mod shares;
 mod workers;
 
 use crate::documents;
@@ -25,7 +25,7 @@ use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::simulate::{Timeline, simulate};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::tuning::NoiseScale;
-use plimsoll_ir::{Bytes, CommandId, Momenta, Optimizer, Seconds};
+use plimsoll_ir::{Bytes, CommandId, Optimizer, Seconds};
 use plimsoll_networks::Mode;
 use plimsoll_runtime::noise::NoiseAverages;
 use plimsoll_runtime::{
@@ -100,10 +100,6 @@ fn set_up(
 ) -> Result<Vec<Trainer>, Error> {
     of_optimizer(config.optimizer, task.optimizer)?;
     of_optimizer(config.optimizer, request.update.optimizer())?;
-    if config.momenta != task.momenta {
-        let (tuned, asked) = (config.momenta, task.momenta);
-        return Err(TrainError::OtherMomenta { tuned, asked }.into());
-    }
     let program = task.program(config.batch, Mode::Train)?;
     of_iteration(&program, config, schedule, study)?;
     within_budget(&program, config, schedule, study)?;
@@ -121,11 +117,7 @@ fn set_up(
     if request.per_draw && update.virtual_workers > 1 {
         return Err(TrainError::DrawsOfUpdate { virtual_workers: update.virtual_workers }.into());
     }
-    let is_sharded = config.momenta == Momenta::Sharded;
-    if request.per_draw && is_sharded {
-        return Err(TrainError::DrawsOfShards.into());
-    }
-    if update.virtual_workers > 1 || is_sharded {
+    if update.virtual_workers > 1 {
         // Worker 0 tests, too.
         let several = request.workers.count > 1;
         let nccl = several && config.cluster.is_some_and(|cluster| cluster.nccl);
@@ -160,12 +152,8 @@ fn set_up(
 }
 
 /// The weights that a training starts from.
-fn weights_of(
-    task: &NetworkWorkload,
-    request: &TrainRequest,
-    study: &Study,
-) -> Result<Option<Weights>, Error> {
-    let weights = request.weights.as_ref().map(|path| crate::weights::read(path, &task.network, study));
+fn weights_of(task: &NetworkWorkload, request: &TrainRequest) -> Result<Option<Weights>, Error> {
+    let weights = request.weights.as_ref().map(|path| crate::weights::read(path, &task.network));
     Ok(weights.transpose()?)
 }
 
@@ -236,13 +224,13 @@ pub fn train(
     watch: &Watch<'_>,
 ) -> Result<Trained, Error> {
     let loading = watch.step("load", None);
-    shares::put_together(task, config.batch, request, study, watch)?;
+    left::take_newest(request, study, watch)?;
     let saved = if request.fresh { None } else { load(&study.checkpoint(), watch)? };
     let update = Update::of(task, config, (request, groups.len()), saved.as_ref(), watch)?;
     if groups.len() < request.workers.count {
         update.tell(&mut *groups[0], study)?;
     }
-    let weights = weights_of(task, request, study)?;
+    let weights = weights_of(task, request)?;
     let checksum = weights.as_ref().map(|weights| weights.checksum.clone());
     let training = (request, &update, checksum);
     let mut trainers = set_up(task, config, schedule, training, groups, study, watch)?;
@@ -250,11 +238,7 @@ pub fn train(
     let mut trainer = trainers.remove(0);
     begin(&mut trainer, (saved, weights), study, (request, &update), watch)?;
     let total = update.per_epoch * request.epochs;
-    if trainer.step() < total {
-        let mut all = [&trainer].into_iter().chain(&trainers).enumerate();
-        all.try_for_each(|(rank, worker)| shares::make_sure(worker, &study.share(rank)))?;
-    }
-    beside(trainers, (&*task.data.train, study), total, || {
+    beside(trainers, &*task.data.train, total, || {
         train_from(trainer, task, (config, request, &update), study, watch)
     })
 }
@@ -273,29 +257,23 @@ pub fn work(
     // Worker 0 tells of the training.
     let watch = Watch { stop, ..Watch::silent() };
     // Worker 0 begins with them; here they only tell whether it is the same training.
-    let checksum = weights_of(task, request, study)?.map(|weights| weights.checksum);
+    let checksum = weights_of(task, request)?.map(|weights| weights.checksum);
     let training = (request, &update, checksum);
     let trainers = set_up(task, config, schedule, training, vec![group], study, &watch)?;
     let total = update.per_epoch * request.epochs;
     for mut trainer in trainers {
-        let data = &*task.data.train;
-        // The workers meet, so that this one has worker 0's state, and knows whether anything is left to train.
-        let mut ended = trainer.train(data, 0, &mut |_| {}, &|| false);
-        if ended.is_ok() && trainer.step() < total {
-            shares::make_sure(&trainer, &study.share(rank))?;
-            let asks = Cell::new(false);
-            let pause = || {
-                asks.set(watch.stops());
-                asks.get()
-            };
-            ended = trainer.train(data, total, &mut |_| {}, &pause);
-            if asks.get() && matches!(ended, Ok(Outcome::Paused)) {
-                // Worker 0 saves the state, and tells of the pause.
-                ended = trainer.leave().map(|()| Outcome::Paused);
-            }
+        let asks = Cell::new(false);
+        let pause = || {
+            asks.set(watch.stops());
+            asks.get()
+        };
+        let mut ended = trainer.train(&*task.data.train, total, &mut |_| {}, &pause);
+        if asks.get() && matches!(ended, Ok(Outcome::Paused)) {
+            // Worker 0 saves the state, and tells of the pause.
+            ended = trainer.leave().map(|()| Outcome::Paused);
         }
         ended.map_err(|error| {
-            shares::failed(error, (&mut trainer, rank), (study, is_of_first), (total, request.fresh))
+            left::failed(error, (&mut trainer, rank), (study, is_of_first), (total, request.fresh))
         })?;
     }
     Ok(())
@@ -319,7 +297,7 @@ fn train_from(
     let mut seen = Seen::default();
     let checkpoint = study.checkpoint();
     let rate = (config.learning_rate.base_rate, study.folder());
-    let mut saving = Saving::new((&checkpoint, study.share(0)), (resumed_at, total), request, rate, watch);
+    let mut saving = Saving::new(&checkpoint, (resumed_at, total), request, rate, watch);
     let (mut health, mut looked) = (Health::default(), None::<Instant>);
     let training = watch.step("train", Some(total));
     while trainer.step() < total {

@@ -185,7 +185,7 @@ impl Tuned {
 const REFITS: usize = 3;
 
 /// Epochs within this share of the shortest count as equal to it, and within what measurements scatter by up to the other.
-pub(crate) const WITHIN_LEAST: f64 = 0.01;
+const WITHIN_LEAST: f64 = 0.01;
 const WITHIN_MOST: f64 = 0.03;
 
 /// The share by which an epoch may be longer than the shortest and count as equal to it, where measurements scatter by so much.
@@ -698,7 +698,6 @@ impl Tuner<'_> {
             modelled: about.modelled_error.is_some(),
             modelled_error: about.modelled_error,
             optimizer: about.optimizer,
-            momenta: about.momenta,
             budget_bytes: request.budget,
             batch,
             keeps_all: self.keeps_all,

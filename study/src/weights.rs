@@ -1,21 +1,16 @@
-//! Weights in files: those that a training starts from, of a safetensors or an ONNX file, and those that came of one.
+//! Weights in safetensors files: those that a training starts from, and those that it ends with.
 //!
-//! A safetensors file has the tensors of a network of the zoo as [`plimsoll_networks::file_tensors`] names them, in f32, as
-//! PyTorch's `state_dict` of a network with the same names. Those of a network from an ONNX file have the names and shapes of
-//! that file's initialisers ([`crate::onnx::written`]); the names of layers are read, too. Counters of batches that PyTorch's
-//! batch normalisations keep (`num_batches_tracked`) may be there and are not read. An ONNX file has the same layers as the
-//! file from which the network was read. A tensor that it lacks, such as the shift of a normalisation without one, starts fresh
-//! and is named.
+//! A file has the tensors of a network as [`plimsoll_networks::file_tensors`] names them, in f32, like PyTorch's `state_dict`
+//! of a network with the same names. The counters of batches that PyTorch's batch normalisations keep
+//! (`num_batches_tracked`) may be there and are not read.
 //!
 //! What it deliberately does not do: read a part of the tensors, or other types: what a training starts from would be a guess.
 
 use crate::error::{Doing, FileError, OtherTensors, WeightsError};
-use crate::folder::Study;
-use crate::{files, onnx};
+use crate::files;
 use plimsoll_ir::checksum::Summing;
 use plimsoll_ir::network::Network;
-use plimsoll_networks::onnx::name_in_file;
-use plimsoll_networks::{FileTensor, LayerTensor, file_tensors};
+use plimsoll_networks::{FileTensor, file_tensors};
 use plimsoll_runtime::{Checkpoint, Weights};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -24,24 +19,23 @@ use std::path::Path;
 /// What PyTorch counts in each of its batch normalisations, of no use here.
 const COUNTER: &str = "num_batches_tracked";
 
-/// Reads the weights that a training starts from, which must be those of this network; of one from an ONNX file the study keeps
-/// the architecture.
+/// Reads the weights that a training starts from, which must be those of this network.
 ///
 /// # Errors
 ///
 /// The file cannot be read, is of another kind, or has other tensors than the network.
-pub fn read(path: &Path, network: &Network, study: &Study) -> Result<Weights, WeightsError> {
-    if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("onnx")) {
-        return read_onnx(path, network);
-    }
+pub fn read(path: &Path, network: &Network) -> Result<Weights, WeightsError> {
     let bytes = std::fs::read(path).map_err(|error| FileError::io(path, Doing::Read, error))?;
     let foreign = |error: safetensors::SafeTensorError| WeightsError::Foreign {
         path: path.to_owned(),
         why: error.to_string(),
     };
     let found = SafeTensors::deserialize(&bytes).map_err(foreign)?;
-    let wanted = named_as(&found, [onnx::written(network, study)?.tensors, file_tensors(network)])
-        .map_err(|differ| WeightsError::Other { path: path.to_owned(), differ })?;
+    let wanted = file_tensors(network);
+    let differ = OtherTensors::between(&wanted, &found);
+    if !differ.is_empty() {
+        return Err(WeightsError::Other { path: path.to_owned(), differ });
+    }
     let mut regions: BTreeMap<String, Vec<u8>> = BTreeMap::new();
     let mut sum = Summing::default();
     for tensor in &wanted {
@@ -52,49 +46,7 @@ pub fn read(path: &Path, network: &Network, study: &Study) -> Result<Weights, We
         }
         sum.add(tensor.name.as_bytes());
         sum.add(view.data());
-        for part in &tensor.parts {
-            let bytes = part.of.elements as usize * size_of::<f32>();
-            let region = regions.entry(saved_name(&part.of)).or_insert_with(|| vec![0; bytes]);
-            part.to_device(view.data(), region);
-        }
-    }
-    Ok(Weights { regions, checksum: sum.sum().to_string() })
-}
-
-/// The way to name tensors in which a file has all of them; else in what it differs from the one that it is nearest to.
-fn named_as(found: &SafeTensors<'_>, ways: [Vec<FileTensor>; 2]) -> Result<Vec<FileTensor>, OtherTensors> {
-    let mut nearest: Option<OtherTensors> = None;
-    for tensors in ways {
-        let differ = OtherTensors::between(&tensors, found);
-        if differ.is_empty() {
-            return Ok(tensors);
-        }
-        if nearest.as_ref().is_none_or(|other| differ.count() < other.count()) {
-            nearest = Some(differ);
-        }
-    }
-    Err(nearest.unwrap_or_default())
-}
-
-/// The same of an ONNX file.
-fn read_onnx(path: &Path, network: &Network) -> Result<Weights, WeightsError> {
-    let (file, name) = (path.to_owned(), network.spec.name.clone());
-    if name_in_file(&name).is_none() {
-        return Err(WeightsError::OfZoo { path: file, network: name });
-    }
-    let Some(mut found) = onnx::weights(path, network)? else {
-        return Err(WeightsError::OtherLayers { path: file, network: name });
-    };
-    let (mut regions, mut sum) = (BTreeMap::new(), Summing::default());
-    for tensor in file_tensors(network) {
-        let Some(numbers) = found.remove(&tensor.name) else {
-            tracing::info!("{} has no `{}`, which starts fresh", path.display(), tensor.name);
-            continue;
-        };
-        let bytes: Vec<u8> = numbers.into_iter().flat_map(f32::to_le_bytes).collect();
-        sum.add(tensor.name.as_bytes());
-        sum.add(&bytes);
-        regions.extend(tensor.parts.iter().map(|part| (saved_name(&part.of), bytes.clone())));
+        regions.insert(saved_name(tensor), tensor.to_device(view.data()));
     }
     Ok(Weights { regions, checksum: sum.sum().to_string() })
 }
@@ -107,18 +59,14 @@ fn read_onnx(path: &Path, network: &Network) -> Result<Weights, WeightsError> {
 pub fn write(path: &Path, tensors: &[FileTensor], state: &Checkpoint) -> Result<(), WeightsError> {
     let mut all = Vec::new();
     for tensor in tensors {
-        let mut data = vec![0; tensor.elements() as usize * size_of::<f32>()];
-        for part in &tensor.parts {
-            let bytes = part.of.elements as usize * size_of::<f32>();
-            let saved = state.region_bytes(&saved_name(&part.of)).filter(|saved| saved.len() == bytes);
-            let saved = saved.ok_or_else(|| {
-                let (path, name) = (path.to_owned(), part.of.name.clone());
-                WeightsError::OtherNetwork { path, name }
-            })?;
-            part.to_file(saved, &mut data);
-        }
+        let bytes = tensor.elements() as usize * size_of::<f32>();
+        let saved = state.region_bytes(&saved_name(tensor)).filter(|saved| saved.len() == bytes);
+        let saved = saved.ok_or_else(|| {
+            let (path, name) = (path.to_owned(), tensor.name.clone());
+            WeightsError::OtherNetwork { path, name }
+        })?;
         let shape = tensor.shape.iter().map(|length| *length as usize).collect::<Vec<_>>();
-        all.push((tensor.name.as_str(), shape, data));
+        all.push((tensor.name.as_str(), shape, tensor.to_file(saved)));
     }
     let views = all.iter().map(|(name, shape, data)| {
         let view = TensorView::new(Dtype::F32, shape.clone(), data);
@@ -131,7 +79,7 @@ pub fn write(path: &Path, tensors: &[FileTensor], state: &Checkpoint) -> Result<
 }
 
 /// The name of a tensor's region in a training's state.
-fn saved_name(tensor: &LayerTensor) -> String {
+fn saved_name(tensor: &FileTensor) -> String {
     format!("{}/{}", if tensor.trained { "parameter" } else { "state" }, tensor.name)
 }
 
@@ -166,10 +114,6 @@ impl OtherTensors {
     }
 
     fn is_empty(&self) -> bool {
-        self.count() == 0
-    }
-
-    fn count(&self) -> usize {
-        [&self.missing, &self.superfluous, &self.shapes, &self.types].iter().map(|names| names.len()).sum()
+        [&self.missing, &self.superfluous, &self.shapes, &self.types].iter().all(|names| names.is_empty())
     }
 }

@@ -15,7 +15,7 @@ use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, BytesPerSecond, Momenta, Optimizer, Precision, Seconds};
+use plimsoll_ir::{Bytes, BytesPerSecond, Optimizer, Precision, Seconds};
 use plimsoll_tuner::search::largest;
 use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, plan_with_log};
 
@@ -44,8 +44,6 @@ pub struct About {
     pub precision: Precision,
     /// Who updates the parameters.
     pub optimizer: Optimizer,
-    /// Where its momenta are.
-    pub momenta: Momenta,
     /// Of a device that is modelled, by how much nine of ten times are off at most, as a share.
     pub modelled_error: Option<f64>,
 }
@@ -108,12 +106,6 @@ pub trait Workload {
     /// Runs a schedule for as many iterations as tell what one takes, at a learning rate of 0, so that nothing is learnt and
     /// nothing diverges; none where nothing can run, since the device is modelled.
     fn run(&self, batch: u64, schedule: &Schedule, watch: &Watch<'_>) -> Result<Option<Confirmed>, Error>;
-
-    /// Keeps in the study what a choice needs besides itself to be run again. What is there of another workload is replaced
-    /// only where all is to be `fresh`.
-    fn keep(&self, _study: &Study, _fresh: bool) -> Result<(), Error> {
-        Ok(())
-    }
 
     /// The smallest batch that can be lowered: 1, or 2 where batch normalisation sees a single position.
     fn smallest_batch(&self) -> u64 {

@@ -4,9 +4,6 @@
 //! again, the rest stay; compute waits for what is not back yet, the link moves one tensor at a time each way, and every
 //! residency gets the lowest free bytes. Nothing here is measured or planned: it is data to show.
 
-use plimsoll::study::report::comparison::{
-    Choice, Compared, Comparison, ComparisonKind, Difference, Measure, MemoryOverTime, Verdict,
-};
 use plimsoll::study::report::{
     About, Answer, BatchMeasured, BatchPoint, Batches, Fit, FitHeldOut, FitKind, FitLink, Iteration,
     LaneView, Layer, Memory, Policies, PolicyRow, Report, ReportKind, Residencies, ResourceShare, Scaled,
@@ -360,7 +357,6 @@ fn batches(iteration: f64, chosen: u64, yours: u64, device: u64) -> Batches {
         recomputed_ops: batch.saturating_sub(chosen / 2) / 4,
         recomputed_bytes: Some(device / 16 * batch.saturating_sub(chosen / 2) / chosen),
         recomputing_seconds: 0.02 * iteration * batch.saturating_sub(chosen / 2) as f64 / chosen as f64,
-        efficiency: None,
     };
     let measured = |batch: u64, what: &str, off: f64| BatchMeasured {
         batch,
@@ -368,7 +364,6 @@ fn batches(iteration: f64, chosen: u64, yours: u64, device: u64) -> Batches {
         iteration_seconds: time(batch) * off,
         relative_error: 0.012,
         epoch_seconds: (time(batch) * off + 2e-4) * samples as f64 / batch as f64,
-        efficiency: None,
     };
     Batches {
         points: sizes.map(point).collect(),
@@ -661,88 +656,5 @@ pub fn report(sample: &Sample) -> Report {
             compute_seconds: compute,
         },
         memory,
-    }
-}
-
-/// One of two studies, of the network of a sample.
-fn compared(name: &str, sample: &Sample, slower: f64) -> Compared {
-    let Report { about, answer, batches, iteration, memory, .. } = report(sample);
-    let (answer, mut batches) = (answer.expect("it is tuned"), batches.expect("it is tuned"));
-    batches.points.iter_mut().for_each(|point| point.epoch_seconds *= slower);
-    batches.measured.iter_mut().for_each(|run| run.epoch_seconds *= slower);
-    let setting = &answer.settings[0];
-    let epoch = setting.epoch_seconds.expect("it is measured") * slower;
-    let point = batches.points.iter().find(|point| point.batch == batches.chosen).expect("it was planned");
-    let choice = Choice {
-        batch: answer.batch,
-        global_batch: answer.batch,
-        policy: "plimsoll".to_owned(),
-        learning_rate: answer.learning_rate,
-        learning_rate_rule: answer.learning_rate_rule,
-        warmup_iterations: answer.warmup_iterations,
-        predicted_iteration_seconds: point.iteration_seconds,
-        predicted_error: point.relative_error,
-        iteration_seconds: setting.iteration_seconds,
-        relative_error: setting.relative_error,
-        samples_per_second: batches.samples as f64 / epoch,
-        epoch_seconds: epoch,
-        epoch_error: 0.012,
-        efficiency: None,
-        goodput: None,
-        peak_bytes: memory.resident_bytes + memory.pool_bytes,
-        at_peak_bytes: point.at_peak_bytes,
-        offloaded_bytes: point.offloaded_bytes,
-        swapping_seconds: point.swapping_seconds,
-        recomputed_ops: point.recomputed_ops,
-        recomputed_bytes: point.recomputed_bytes.unwrap_or(0),
-        recomputing_seconds: point.recomputing_seconds,
-        stalled_seconds: 0.003,
-        host_bytes: memory.host_bytes,
-    };
-    Compared {
-        name: name.to_owned(),
-        about,
-        headline: answer.headline,
-        times: "measured".to_owned(),
-        choice,
-        batches,
-        memory: MemoryOverTime {
-            end: (iteration.timelines[0].makespan_seconds * 1e9) as u64,
-            budget_bytes: memory.budget_bytes,
-            resident_bytes: memory.resident_bytes,
-            pool: memory.pool,
-            host: memory.host,
-        },
-    }
-}
-
-/// Two studies side by side, of which the second is slower.
-pub fn comparison(first: &Sample, second: &Sample) -> Comparison {
-    let names = ["with-the-large-budget", "before"];
-    let differ = |setting: &str, first: &str, second: &str| Difference {
-        setting: setting.to_owned(),
-        values: [first.to_owned(), second.to_owned()],
-    };
-    Comparison {
-        kind: ComparisonKind::Comparison1,
-        verdict: Verdict {
-            headline: format!(
-                "Measured, an epoch takes 25.9 % less with {} than with {}",
-                names[0], names[1]
-            ),
-            why: "Both were measured. Together their spreads come to 1.7 %, and up to that counts as equal."
-                .to_owned(),
-            by: Measure::Epoch,
-            faster: Some(names[0].to_owned()),
-            less: 1.0 - 1.0 / 1.35,
-            equal: 0.017,
-        },
-        settings: vec![
-            differ("network", first.network, second.network),
-            differ("device", "a made-up device with a name of some length", "another"),
-            differ("budget", "1.5 GiB (1610612736 B)", "700 MiB (734003200 B)"),
-        ],
-        studies: [compared(names[0], first, 1.0), compared(names[1], second, 1.35)],
-        warnings: vec![format!("{}: the machine was busy while this was measured.", names[1])],
     }
 }

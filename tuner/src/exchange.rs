@@ -2,7 +2,7 @@
 
 use plimsoll_ir::Bytes;
 use plimsoll_ir::exchange::tree::most_nodes;
-use plimsoll_ir::exchange::{Exchange, ExchangeKind, Form, Interconnect, Overlap, pieces, updates};
+use plimsoll_ir::exchange::{Exchange, ExchangeKind, Form, Interconnect, Overlap, pieces};
 use plimsoll_ir::program::Program;
 
 /// The workers of a training, and how they exchange.
@@ -22,8 +22,7 @@ pub struct Workers {
     pub overlap: Overlap,
 }
 
-/// The exchange of a program that trains, beside any schedule of it; none where it does not train. Where the program has no
-/// update, the owners of the sums make it.
+/// The exchange of a program that trains, next to any schedule of it; `None` where it does not train.
 pub fn exchange(program: &Program, workers: &Workers) -> Option<Exchange> {
     let Workers { count, interconnect, form, staged, passes, overlap } = *workers;
     let pieces = pieces(program, overlap)?;
@@ -37,7 +36,6 @@ pub fn exchange(program: &Program, workers: &Workers) -> Option<Exchange> {
         staged,
         passes,
         nodes: most_nodes(count, passes),
-        held: !updates(program),
         bytes: Bytes(pieces.iter().map(|piece| piece.bytes.0).sum()),
         pieces,
     })

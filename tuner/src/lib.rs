@@ -18,7 +18,6 @@ pub mod goodput;
 mod iteration;
 mod levels;
 pub mod model;
-pub mod modules;
 mod numbers;
 mod place;
 pub mod plan;

@@ -7,16 +7,15 @@ use plimsoll_ir::exchange::{Exchange, Form, Interconnect, Overlap};
 use plimsoll_ir::program::{Access, Operand, Program, Region, Role};
 use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::trace::Phase;
-use plimsoll_ir::{Bytes, Document, Momenta, OpId, Seconds};
+use plimsoll_ir::{Bytes, Document, OpId, Seconds};
 use plimsoll_networks::{LowerOptions, build, lower, usual};
 use plimsoll_tuner::Policy;
 use plimsoll_tuner::exchange::{Workers, exchange};
 
 /// A network of the zoo, with times as of a device of 10 TFLOP/s.
-fn program(name: &str, momenta: Momenta) -> Program {
+fn program(name: &str) -> Program {
     let network = build(&usual(name).expect("it is in the zoo")).expect("it can be built");
-    let options = LowerOptions { momenta, ..LowerOptions::default() };
-    let mut program = lower(&network, 8, &options).expect("it can be lowered");
+    let mut program = lower(&network, 8, &LowerOptions::default()).expect("it can be lowered");
     for op in &mut program.trace.ops {
         op.seconds = Seconds(10e-6 + op.flops as f64 / 10e12);
     }
@@ -40,7 +39,7 @@ const PIECE: Bytes = Bytes(256 << 10);
 #[test]
 fn every_gradient_travels_once_between_who_completes_it_and_who_waits() {
     for name in NETWORKS {
-        let program = program(name, Momenta::Device);
+        let program = program(name);
         for overlap in [Overlap::Nothing, Overlap::Backward(PIECE), Overlap::Forward(PIECE)] {
             let exchange = exchange(&program, &workers(overlap)).expect("it trains");
             exchange.validate().unwrap_or_else(|fault| panic!("{name}: {fault}"));
@@ -106,7 +105,7 @@ fn every_gradient_travels_once_between_who_completes_it_and_who_waits() {
 #[test]
 fn the_earlier_a_piece_may_go_and_the_later_it_is_needed_the_more_is_hidden() {
     for name in NETWORKS {
-        let program = program(name, Momenta::Device);
+        let program = program(name);
         let trace = &program.trace;
         let budget = trace.memory().peak().expect("an op").1;
         let tight = trace.memory().floor().expect("an op").1;
@@ -142,49 +141,15 @@ fn the_earlier_a_piece_may_go_and_the_later_it_is_needed_the_more_is_hidden() {
 
 #[test]
 fn an_exchange_is_known_without_overlap_and_among_other_workers() {
-    for (name, momenta) in NETWORKS.into_iter().zip([Momenta::Device, Momenta::Sharded].into_iter().cycle()) {
-        let program = program(name, momenta);
+    for name in NETWORKS {
+        let program = program(name);
         let of = |workers: &Workers| exchange(&program, workers).expect("it trains");
         let (nothing, forward) = (workers(Overlap::Nothing), workers(Overlap::Forward(PIECE)));
-        // In one piece, where the parameters that owners send are otherwise apart from the running statistics.
-        let (mut expected, found) = (of(&nothing), of(&forward).without_overlap(&program.trace));
-        let (first, rest) = expected.pieces.split_first_mut().expect("there is a piece");
-        for piece in rest {
-            assert_eq!((first.ready, first.needed), (piece.ready, piece.needed), "{name}");
-            (first.bytes, first.kept) = (first.bytes + piece.bytes, first.kept + piece.kept);
-        }
-        expected.pieces.truncate(1);
-        assert_eq!(found, expected, "{name}");
+        assert_eq!(of(&forward).without_overlap(&program.trace), of(&nothing), "{name}");
         for count in [2, 3, 16] {
             assert_eq!(of(&forward).among(count), of(&Workers { count, ..forward }), "{name} among {count}");
         }
         let alone = of(&forward).among(1);
         assert!(alone.pieces.is_empty() && alone.bytes == Bytes::ZERO, "{name}: {alone:?}");
-    }
-}
-
-#[test]
-fn owners_that_make_the_update_hold_sums_until_the_pass_is_over() {
-    for name in NETWORKS {
-        let program = program(name, Momenta::Sharded);
-        let trace = &program.trace;
-        let budget = trace.memory().peak().expect("an op").1;
-        let plan = planned(trace, &request(budget, 12e9, Duplex::Full, Policy::Keep)).expect("it fits");
-        for passes in [1, 3] {
-            let workers = Workers { passes, ..workers(Overlap::Forward(PIECE)) };
-            let held = exchange(&program, &workers).expect("it trains");
-            assert!(held.held, "{name}");
-            assert_eq!(held.check(trace, &plan.schedule), Ok(()), "{name}");
-            let is_parameter = |region: &&Region| matches!(region.role, Role::Parameter(_));
-            let parameters = program.resident.iter().filter(is_parameter);
-            let kept: Bytes = held.pieces.iter().map(|piece| piece.kept).sum();
-            assert_eq!(kept, parameters.map(Region::bytes).sum(), "{name}: momenta are not on the device");
-            let update = simulate_update(trace, &plan.schedule, &held);
-            let over = update.timeline.makespan().0 * (1.0 - 1e-9);
-            assert!(update.pieces.iter().all(|[_, _, gather, ..]| gather.start.0 >= over), "{name}");
-            let least = bound(trace, &plan.schedule, &held);
-            assert!(least.0 <= update.seconds.0 * (1.0 + 1e-9), "{name}: {least} and {}", update.seconds);
-            println!("{name}, {passes} passes: {} for at least {least}", update.seconds);
-        }
     }
 }

@@ -1,8 +1,7 @@
 //! The pieces of an exchange, from the program of an iteration: which bytes are complete when, and who waits.
 //!
-//! A gradient is complete after the last op of the backward pass that writes it. Its sum is needed by the update that reads it;
-//! where the owner of a part updates it for all, as with sharded momenta, the program has no update, the parameters travel
-//! instead, and are needed by the first op of the next forward pass that reads them.
+//! A gradient is complete after the last op of the backward pass that writes it. Its sum is needed by the update that reads it,
+//! or, where that is made beside the next forward pass, by the first op there that reads the parameter.
 
 use super::Piece;
 use crate::ids::OpId;
@@ -38,9 +37,7 @@ pub fn pieces(program: &Program, overlap: Overlap) -> Option<Vec<Piece>> {
         Overlap::Nothing => u64::MAX,
         Overlap::Backward(bytes) | Overlap::Forward(bytes) => bytes.0,
     };
-    let mut was_gradient = true;
     for region in summed(program) {
-        let is_gradient = region.role == Role::Gradient;
         let one = Piece {
             first_byte: Bytes(bytes),
             bytes: region.bytes(),
@@ -52,13 +49,8 @@ pub fn pieces(program: &Program, overlap: Overlap) -> Option<Vec<Piece>> {
             Piece { kept: if one.carried() { overwritten(program, region) } else { Bytes::ZERO }, ..one };
         bytes += one.bytes.0;
         match pieces.last_mut() {
-            // What the next forward pass needs goes with what it needs, since one op waits for the whole of a piece, and
-            // parameters, which are sent in place of gradients, by themselves.
-            Some(last)
-                if last.bytes.0 + one.bytes.0 <= most
-                    && last.carried() == one.carried()
-                    && (!one.carried() || was_gradient == is_gradient) =>
-            {
+            // One op waits for the whole of a piece: sums that the next forward pass needs share none with others.
+            Some(last) if last.bytes.0 + one.bytes.0 <= most && last.carried() == one.carried() => {
                 last.bytes += one.bytes;
                 last.kept += one.kept;
                 last.ready = last.ready.max(one.ready);
@@ -66,7 +58,6 @@ pub fn pieces(program: &Program, overlap: Overlap) -> Option<Vec<Piece>> {
             }
             _ => pieces.push(one),
         }
-        was_gradient = is_gradient;
     }
     if overlap == Overlap::Nothing {
         for piece in &mut pieces {
@@ -77,11 +68,10 @@ pub fn pieces(program: &Program, overlap: Overlap) -> Option<Vec<Piece>> {
     Some(pieces)
 }
 
-/// The last op of the backward pass, and the first that waits for the update behind it; none where nothing trains.
+/// The last op of the backward pass, and the first update behind it; `None` where nothing trains.
 pub(super) fn between(trace: &Trace) -> Option<(OpId, OpId)> {
     let last = trace.ops.iter().rposition(|op| op.phase == Phase::Backward)?;
-    // Where the owners of sums make the update, the next pass begins once it is made.
-    let first_update = trace.ops.iter().position(|op| op.phase == Phase::Update).unwrap_or(0);
+    let first_update = trace.ops.iter().position(|op| op.phase == Phase::Update)?;
     Some((OpId::new(last), OpId::new(first_update)))
 }
 
@@ -104,21 +94,13 @@ fn needed(program: &Program, region: &Region, overlap: Overlap) -> Option<OpId> 
 }
 
 /// The parameter that a gradient is of.
-pub fn parameter_of<'p>(program: &'p Program, gradient: &Region) -> Option<&'p Region> {
+fn parameter_of<'p>(program: &'p Program, gradient: &Region) -> Option<&'p Region> {
     let is_its = |r: &&Region| r.name == gradient.name && matches!(r.role, Role::Parameter(_));
     program.resident.iter().find(is_its)
 }
 
-/// Whether an iteration updates parameters; where it does not, and trains, its owners do.
-pub fn updates(program: &Program) -> bool {
-    op_where(program, Phase::Update, |_| true).next().is_some()
-}
-
 /// What the updates by a gradient overwrite: parameters, and what the optimizer keeps of them on the device.
 fn overwritten(program: &Program, gradient: &Region) -> Bytes {
-    if !updates(program) {
-        return parameter_of(program, gradient).map_or(Bytes::ZERO, Region::bytes);
-    }
     let updates = reads(program, gradient, Phase::Update);
     let operands = updates.flat_map(|op| program.kernels[op.index()].specified());
     let written = operands.filter(|(_, spec)| spec.access.writes());
@@ -138,7 +120,9 @@ pub fn writes<'p>(program: &'p Program, region: &'p Region) -> impl Iterator<Ite
 /// The ops of a phase that read a region.
 fn reads<'p>(program: &'p Program, region: &'p Region, phase: Phase) -> impl Iterator<Item = OpId> + 'p {
     let read = touching(region, Access::reads);
-    op_where(program, phase, move |op| read(program, op))
+    (0..program.trace.ops.len())
+        .filter(move |op| program.trace.ops[*op].phase == phase && read(program, *op))
+        .map(OpId::new)
 }
 
 /// Whether an op touches a region in a way.
@@ -147,15 +131,4 @@ fn touching(region: &Region, how: impl Fn(Access) -> bool) -> impl Fn(&Program, 
     move |program, op| {
         program.kernels[op].specified().any(|(operand, spec)| operand == at && how(spec.access))
     }
-}
-
-/// The ops of a phase with a property.
-fn op_where<'p>(
-    program: &'p Program,
-    phase: Phase,
-    has: impl Fn(usize) -> bool + 'p,
-) -> impl Iterator<Item = OpId> + 'p {
-    (0..program.trace.ops.len())
-        .filter(move |op| program.trace.ops[*op].phase == phase && has(*op))
-        .map(OpId::new)
 }

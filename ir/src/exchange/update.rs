@@ -11,7 +11,7 @@
 //! What it deliberately does not do: interrupt a transfer for another, or let two share a server at half its rate.
 
 use super::{Exchange, Piece};
-use crate::ids::{CommandId, OpId};
+use crate::ids::CommandId;
 use crate::schedule::{Command, Duplex, Schedule, Stream};
 use crate::simulate::{Span, Timeline, duration, simulate};
 use crate::trace::{Phase, Trace};
@@ -35,9 +35,6 @@ pub struct Update {
 
 /// The stages of a piece, in their order, with the server of each.
 const STAGES: [Server; 5] = [Server::Out, Server::Wire, Server::Wire, Server::Out, Server::In];
-
-/// The stage in which a sum goes from its owners to all workers.
-const GATHER: usize = 2;
 
 /// What does one thing at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,8 +154,6 @@ struct Run<'a> {
     /// By piece: how many ops after the backward pass its sum is needed.
     distance: Vec<usize>,
     half: bool,
-    /// Whether a sum is gathered only once the iteration that completes it has ended.
-    held: bool,
     /// By server: when it is free.
     free: [Seconds; 4],
     jobs: Vec<Job>,
@@ -210,7 +205,6 @@ impl<'a> Run<'a> {
             stages: pieces.iter().map(|piece| stages(schedule, exchange, piece)).collect(),
             distance,
             half,
-            held: exchange.held,
             free: [Seconds::ZERO; 4],
             jobs: Vec::new(),
             arrived,
@@ -266,9 +260,9 @@ impl<'a> Run<'a> {
         }
         let commands = heads.into_iter().flatten();
         let commands = commands.filter_map(|id| Some((Next::Command(id), self.start_of(id, spans)?)));
-        let jobs = self.jobs.iter().enumerate().filter_map(|(number, job)| {
+        let jobs = self.jobs.iter().enumerate().map(|(number, job)| {
             let server = self.server(STAGES[job.stage]);
-            Some((Next::Job(number), self.ready(job)?.max(self.free[server])))
+            (Next::Job(number), job.ready.max(self.free[server]))
         });
         let order = |next: Next| match next {
             Next::Command(_) => (0, 0, 0, 0),
@@ -278,14 +272,6 @@ impl<'a> Run<'a> {
             }
         };
         commands.chain(jobs).min_by(|a, b| a.1.0.total_cmp(&b.1.0).then_with(|| order(a.0).cmp(&order(b.0))))
-    }
-
-    /// When a piece can begin its stage; none while its owners hold it.
-    fn ready(&self, job: &Job) -> Option<Seconds> {
-        if !self.held || job.stage != GATHER {
-            return Some(job.ready);
-        }
-        (job.iteration < self.done).then(|| job.ready.max(Seconds::ZERO))
     }
 
     /// When a command can begin; none while something that it waits for has not been begun.
@@ -362,7 +348,7 @@ impl<'a> Run<'a> {
         let arrived = self.arrived.iter().map(|at| (STAGES.len(), at.unwrap_or_default().max(Seconds::ZERO)));
         let mut state: Vec<(usize, Seconds)> = free.chain(arrived).collect();
         for job in &self.jobs {
-            state[self.free.len() + job.piece] = (job.stage, self.ready(job).unwrap_or(job.ready));
+            state[self.free.len() + job.piece] = (job.stage, job.ready);
         }
         state
     }
@@ -450,8 +436,7 @@ fn busy_in_pass(trace: &Trace, schedule: &Schedule, exchange: &Exchange) -> Busy
 }
 
 /// What no order of the same stages goes below: the update's own makespan, what each server has to do, and, where some
-/// pieces are ready at the earliest at one time, all of their stages and the least that comes after them. What owners hold is
-/// gathered, at the earliest, from the start of the iteration that waits for it.
+/// pieces are ready at the earliest at one time, all of their stages and the least that comes after them.
 pub fn bound(trace: &Trace, schedule: &Schedule, exchange: &Exchange) -> Seconds {
     let alone = simulate(trace, schedule);
     let tails = tails(trace, schedule);
@@ -500,14 +485,6 @@ pub fn bound(trace: &Trace, schedule: &Schedule, exchange: &Exchange) -> Seconds
             });
         }
     }
-    if exchange.held {
-        let waits = held_until_the_next(exchange, &stages, |op| tails[command_of[op.index()].index()]);
-        least = least.max(match exchange.passes {
-            1 => waits,
-            // The first pass waits, without an update behind it, and the last has to run.
-            _ => waits - of_updates + alone.makespan() - pass,
-        });
-    }
     least + pass * (exchange.passes - 1) as f64
 }
 
@@ -515,26 +492,6 @@ pub fn bound(trace: &Trace, schedule: &Schedule, exchange: &Exchange) -> Seconds
 fn of_updates(trace: &Trace, schedule: &Schedule) -> Seconds {
     let all = schedule.commands.iter().filter(|command| updates(trace, command));
     all.map(|command| duration(trace, schedule, command)).sum()
-}
-
-/// The least of an iteration that begins with every sum still to be gathered; `tail` is what comes at least from an op on.
-fn held_until_the_next(
-    exchange: &Exchange,
-    stages: &[[Seconds; STAGES.len()]],
-    tail: impl Fn(OpId) -> Seconds,
-) -> Seconds {
-    let of_stage = |stage: usize| {
-        let pieces = exchange.pieces.iter().zip(stages);
-        let windows: Vec<Window> = pieces
-            .map(|(piece, stages)| Window {
-                head: stages[GATHER..stage].iter().copied().sum(),
-                body: stages[stage],
-                tail: stages[stage + 1..].iter().copied().sum::<Seconds>() + tail(piece.needed),
-            })
-            .collect();
-        one_server(&windows)
-    };
-    (GATHER..STAGES.len()).map(of_stage).fold(Seconds::ZERO, Seconds::max)
 }
 
 /// What comes at the earliest, takes so long on one server, and has so much after it.

@@ -102,31 +102,6 @@ impl After {
     }
 }
 
-/// Shape of a product with a scale: what is scaled is `[groups][rows][channels]`, the scale `[groups][channels]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ScaleShape {
-    /// Parts that have a scale each: samples, or one for the whole batch.
-    pub groups: u64,
-    /// Positions of a group.
-    pub rows: u64,
-    /// Channels, innermost.
-    pub channels: u64,
-    /// Whether the scale is a parameter, which is f32 whatever feature maps are stored in.
-    pub learned: bool,
-}
-
-impl ScaleShape {
-    /// Elements of what is scaled, saturating.
-    pub fn elements(self) -> u64 {
-        self.scales().saturating_mul(self.rows)
-    }
-
-    /// Elements of the scale, saturating.
-    pub fn scales(self) -> u64 {
-        self.groups.saturating_mul(self.channels)
-    }
-}
-
 /// Shape of a lookup of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EmbeddingShape {
@@ -269,12 +244,10 @@ pub enum Call {
     ReluMaskBackward { elements: u64, accumulate: bool },
     /// x -> y = f(x). In place allowed. GELU is x * P(x), where P(x) = (1 + erf(x / sqrt(2))) / 2 is the normal distribution.
     ActivationForward { elements: u64, function: Function },
-    /// x, dy -> dx = dy * f'(x). dx may be dy. Where f has no derivative (the ends of a hard sigmoid) it counts as flat.
+    /// x, dy -> dx = dy * f'(x). dx may be dy.
     ActivationBackward { elements: u64, function: Function, accumulate: bool },
-    /// x, scale -> y = x * scale: element (g, r, c) by element (g, c). y may be x.
-    Multiply { shape: ScaleShape, accumulate: bool },
-    /// x, dy -> dscale: the sums of x * dy over the rows of each group.
-    MultiplySums { shape: ScaleShape, accumulate: bool },
+    /// a, b -> y = a * b. y may be a.
+    Multiply { elements: u64, accumulate: bool },
     /// x -> y, places: one byte an output element, the position in the window (row * columns + column) of the first
     /// largest element. Windows have at most 256 positions.
     MaxPoolForward { shape: PoolShape },
@@ -330,10 +303,6 @@ pub enum Call {
     ConcatPart { rows: u64, channels: u64, first: u64, total: u64 },
     /// dy -> dx: the channels of one part.
     SplitPart { rows: u64, channels: u64, first: u64, total: u64, accumulate: bool },
-    /// dy -> dx: dy at its channels of dx, 0 at the others. What [`Call::SplitPart`] takes, put back.
-    PadPart { rows: u64, channels: u64, first: u64, total: u64, accumulate: bool },
-    /// parameter -> y: every row of y is the parameter, of `channels` elements. Its gradient is that of a bias.
-    Repeat { shape: RowShape },
     /// x -> y. See [`crate::network::LayerKind::Lrn`].
     LrnForward { shape: RowShape, size: u32, alpha: f32, beta: f32, bias: f32 },
     /// x, dy -> dx. Computes the sums anew from x.
@@ -423,21 +392,18 @@ impl Call {
             | Call::ReluBackward { elements, .. }
             | Call::ReluMaskForward { elements, .. }
             | Call::ReluMaskBackward { elements, .. }
+            | Call::Multiply { elements, .. }
             | Call::Add { elements } => *elements,
             Call::ActivationForward { elements, function } => product(&[function.flops(), *elements]),
             Call::ActivationBackward { elements, function, .. } => {
                 product(&[function.flops() + 2, *elements])
             }
-            Call::Multiply { shape, .. } => shape.elements(),
-            Call::MultiplySums { shape, .. } => product(&[2, shape.elements()]),
             Call::DropoutForward { elements, .. } | Call::DropoutBackward { elements, .. } => {
                 product(&[2, *elements])
             }
             Call::ConcatPart { rows, channels, .. } | Call::SplitPart { rows, channels, .. } => {
                 product(&[*rows, *channels])
             }
-            Call::PadPart { rows, total, .. } => product(&[*rows, *total]),
-            Call::Repeat { shape } => product(&[shape.rows, shape.channels]),
             Call::LrnForward { shape, size, .. } => {
                 product(&[shape.rows, shape.channels, 2 * u64::from(*size) + 20])
             }
@@ -472,7 +438,6 @@ impl Call {
             Call::ActivationForward { .. } => "activation_forward",
             Call::ActivationBackward { .. } => "activation_backward",
             Call::Multiply { .. } => "multiply",
-            Call::MultiplySums { .. } => "multiply_sums",
             Call::MaxPoolForward { .. } => "max_pool_forward",
             Call::MaxPoolBackward { .. } => "max_pool_backward",
             Call::AvgPoolForward { .. } => "avg_pool_forward",
@@ -492,8 +457,6 @@ impl Call {
             Call::Add { .. } => "add",
             Call::ConcatPart { .. } => "concat_part",
             Call::SplitPart { .. } => "split_part",
-            Call::PadPart { .. } => "pad_part",
-            Call::Repeat { .. } => "repeat",
             Call::LrnForward { .. } => "lrn_forward",
             Call::LrnBackward { .. } => "lrn_backward",
             Call::SoftmaxCrossEntropyForward { .. } => "softmax_cross_entropy_forward",

@@ -9,9 +9,7 @@
 //! does).
 
 use super::Hyper;
-use super::call::{
-    After, AttentionShape, Call, ConvShape, EmbeddingShape, PoolShape, RotaryShape, RowShape, ScaleShape,
-};
+use super::call::{After, AttentionShape, Call, ConvShape, EmbeddingShape, PoolShape, RotaryShape, RowShape};
 use crate::precision::Float;
 use crate::units::Bytes;
 use std::ops::Deref;
@@ -131,8 +129,7 @@ impl Call {
             C::ActivationBackward { elements, accumulate, .. } => {
                 map_backward("x", f32s(&[elements]), accumulate)
             }
-            C::Multiply { shape: s, accumulate } => multiply(&s, accumulate),
-            C::MultiplySums { shape: s, accumulate } => multiply_sums(&s, accumulate),
+            C::Multiply { elements, accumulate } => multiply(f32s(&[elements]), accumulate),
             C::MaxPoolForward { shape: s } => max_pool_forward(&s),
             C::MaxPoolBackward { shape: s, accumulate } => max_pool_backward(&s, accumulate),
             C::AvgPoolForward { shape: s } => avg_pool_forward(&s),
@@ -160,11 +157,6 @@ impl Call {
                 let [part, whole] = part(rows, channels, first, total);
                 only_dy(whole, part, accumulate)
             }
-            C::PadPart { rows, channels, first, total, accumulate } => {
-                let [part, whole] = part(rows, channels, first, total);
-                only_dy(part, whole, accumulate)
-            }
-            C::Repeat { shape: s } => repeat(&s),
             C::LrnForward { shape: s, .. } => map(all(&s)),
             C::LrnBackward { shape: s, accumulate, .. } => map_backward("x", all(&s), accumulate),
             C::SoftmaxCrossEntropyForward { shape: s } => loss_forward(&s),
@@ -187,9 +179,9 @@ impl IntoIterator for Operands {
 /// A row of the table; none where a call, as it is, does without that operand.
 type Row = Option<OperandSpec>;
 
-/// The names of feature maps and of their gradients, in every call that has an operand of the name. A scale is one or a
-/// parameter, which its call's shape says ([`ScaleShape::learned`]), and what a ReLU keeps is one or a mask.
-const FEATURE_MAPS: [&str; 24] = [
+/// The names of feature maps and of their gradients, in every call that has an operand of the name. What a ReLU keeps is one
+/// or a mask.
+const FEATURE_MAPS: [&str; 22] = [
     "x",
     "y",
     "dx",
@@ -210,8 +202,6 @@ const FEATURE_MAPS: [&str; 24] = [
     "dcell",
     "h",
     "dh",
-    "scale",
-    "dscale",
     "r",
     "dr",
 ];
@@ -230,11 +220,6 @@ fn write(name: &'static str, bytes: u64) -> Row {
 
 fn update(name: &'static str, bytes: u64) -> Row {
     row(name, Access::Update, bytes)
-}
-
-/// A scale, or its gradient.
-fn scale_row(s: &ScaleShape, row: Row) -> Row {
-    row.map(|spec| OperandSpec { feature_map: !s.learned, ..spec })
 }
 
 /// Overwritten, or added to.
@@ -395,20 +380,8 @@ fn relu_mask_backward(elements: u64, accumulate: bool) -> Operands {
     Operands::of([mask, read("dy", x), write_or_update(accumulate, "dx", x)])
 }
 
-/// x, scale.
-fn scaled(s: &ScaleShape) -> [u64; 2] {
-    [f32s(&[s.groups, s.rows, s.channels]), f32s(&[s.groups, s.channels])]
-}
-
-fn multiply(s: &ScaleShape, accumulate: bool) -> Operands {
-    let [x, scale] = scaled(s);
-    Operands::of([read("x", x), scale_row(s, read("scale", scale)), write_or_update(accumulate, "y", x)])
-}
-
-fn multiply_sums(s: &ScaleShape, accumulate: bool) -> Operands {
-    let [x, scale] = scaled(s);
-    let dscale = scale_row(s, write_or_update(accumulate, "dscale", scale));
-    Operands::of([read("x", x), read("dy", x), dscale])
+fn multiply(y: u64, accumulate: bool) -> Operands {
+    Operands::of([read("a", y), read("b", y), write_or_update(accumulate, "y", y)])
 }
 
 /// x, y, places of a pooling.
@@ -540,10 +513,6 @@ fn part(rows: u64, channels: u64, first: u64, total: u64) -> [u64; 2] {
 /// dy -> dx, where the backward pass needs nothing else.
 fn only_dy(dy: u64, dx: u64, accumulate: bool) -> Operands {
     Operands::of([read("dy", dy), write_or_update(accumulate, "dx", dx)])
-}
-
-fn repeat(s: &RowShape) -> Operands {
-    Operands::of([read("parameter", f32s(&[s.channels])), write("y", all(s))])
 }
 
 fn loss_forward(s: &RowShape) -> Operands {
@@ -689,16 +658,12 @@ mod tests {
         let function = Function::Gelu;
         check(Call::ActivationForward { elements: 9, function }, &[36, 36]);
         check(Call::ActivationBackward { elements: 9, function, accumulate: true }, &[36, 36, 36]);
-        let scaled = ScaleShape { groups: 2, rows: 5, channels: 3, learned: false };
-        check(Call::Multiply { shape: scaled, accumulate: true }, &[120, 24, 120]);
-        check(Call::MultiplySums { shape: scaled, accumulate: false }, &[120, 120, 24]);
+        check(Call::Multiply { elements: 9, accumulate: true }, &[36, 36, 36]);
         check(Call::ReluMaskForward { elements: 9, ceiling: 6.0 }, &[36, 36, 2]);
         check(Call::ReluMaskBackward { elements: 9, accumulate: false }, &[2, 36, 36]);
         check(Call::ConcatPart { rows: 3, channels: 2, first: 1, total: 5 }, &[24, 60]);
         check(Call::SplitPart { rows: 3, channels: 2, first: 1, total: 5, accumulate: true }, &[60, 24]);
-        check(Call::PadPart { rows: 3, channels: 2, first: 1, total: 5, accumulate: true }, &[24, 60]);
-        check(Call::PadPart { rows: 3, channels: 2, first: 4, total: 5, accumulate: false }, &[24, 72]);
-        check(Call::Repeat { shape: rows }, &[12, 120]);
+        check(Call::SplitPart { rows: 3, channels: 2, first: 4, total: 5, accumulate: false }, &[72, 24]);
         check(Call::SoftmaxCrossEntropyForward { shape: rows }, &[120, 40, 120, 12]);
         check(Call::SoftmaxCrossEntropyBackward { shape: rows }, &[120, 40, 120]);
         check(Call::Sgd { elements: 7, decay: true, idle: false }, &[44, 28, 28, 28]);
@@ -777,7 +742,7 @@ mod tests {
         check(Call::ReluMaskForward { elements: 24, ceiling: 6.0 }, &["x", "y"]);
         check(Call::SoftmaxCrossEntropyForward { shape: rows }, &["logits", "differences"]);
         check(Call::SoftmaxCrossEntropyBackward { shape: rows }, &["differences", "dlogits"]);
-        check(Call::Repeat { shape: rows }, &["y"]);
+        check(Call::Multiply { elements: 24, accumulate: true }, &["a", "b", "y"]);
         check(Call::BiasBackward { shape: rows, accumulate: false }, &["dy"]);
         check(Call::Sgd { elements: 24, decay: true, idle: false }, &[]);
         check(Call::Adamw { elements: 24, idle: false }, &[]);
@@ -789,10 +754,6 @@ mod tests {
         check(Call::AttentionBackward { shape, accumulate: false }, &["qkv", "dy", "dqkv"]);
         let shape = EmbeddingShape { batch: 2, length: 7, first: 3, count: 4, vocabulary: 11, width: 5 };
         check(Call::EmbeddingForward { shape }, &["y"]);
-        for (learned, names) in [(false, &["x", "dy", "dscale"][..]), (true, &["x", "dy"])] {
-            let shape = ScaleShape { groups: 2, rows: 5, channels: 3, learned };
-            check(Call::MultiplySums { shape, accumulate: false }, names);
-        }
         // Too large stays too large for any memory.
         let huge = Call::Add { elements: u64::MAX }.operands()[0];
         assert!(huge.bytes_in(Float::Bf16).0 > 1 << 62);

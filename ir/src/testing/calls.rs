@@ -3,7 +3,7 @@
 use crate::network::{Function, Window};
 use crate::program::{
     After, AttentionShape, Branch, Call, ConvShape, EmbeddingShape, FusedRelu, PoolShape, RotaryShape,
-    RowShape, ScaleShape,
+    RowShape,
 };
 
 /// A small call of each kind, with all the operands that it can have.
@@ -24,7 +24,6 @@ pub fn every_call() -> Vec<Call> {
     let table = EmbeddingShape { batch: 2, length: 3, first: 0, count: 3, vocabulary: 7, width: 4 };
     let heads = AttentionShape { batch: 2, length: 3, heads: 2, kv_heads: 1, width: 4, causal: true };
     let turned = RotaryShape { batch: 2, length: 3, channels: 8, width: 4 };
-    let scaled = ScaleShape { groups: 2, rows: 9, channels: 5, learned: false };
     let (size, alpha, beta, bias, epsilon, elements) = (5, 1e-4, 0.75, 2.0, 1e-5, 100);
     let (function, accumulate, ceiling) = (Function::Gelu, false, 6.0);
     // With every operand that it can have.
@@ -48,8 +47,7 @@ pub fn every_call() -> Vec<Call> {
         Call::ReluMaskBackward { elements, accumulate },
         Call::ActivationForward { elements, function },
         Call::ActivationBackward { elements, function, accumulate },
-        Call::Multiply { shape: scaled, accumulate },
-        Call::MultiplySums { shape: scaled, accumulate },
+        Call::Multiply { elements, accumulate },
         Call::MaxPoolForward { shape: pool },
         Call::MaxPoolBackward { shape: pool, accumulate },
         Call::AvgPoolForward { shape: pool },
@@ -69,8 +67,6 @@ pub fn every_call() -> Vec<Call> {
         Call::Add { elements },
         Call::ConcatPart { rows: 4, channels: 3, first: 0, total: 5 },
         Call::SplitPart { rows: 4, channels: 3, first: 1, total: 5, accumulate },
-        Call::PadPart { rows: 4, channels: 3, first: 1, total: 5, accumulate },
-        Call::Repeat { shape: rows },
         Call::LrnForward { shape: rows, size, alpha, beta, bias },
         Call::LrnBackward { shape: rows, size, alpha, beta, bias, accumulate },
         Call::SoftmaxCrossEntropyForward { shape: rows },

@@ -19,7 +19,6 @@ impl Dropout {
     fn run(&self, walk: &Walk<'_>, id: LayerId) -> u64 {
         match self.unit {
             DropUnit::Element => 1,
-            DropUnit::Sample => walk.network.layer(id).output.elements(),
             DropUnit::Batch => walk.elements(id),
         }
     }

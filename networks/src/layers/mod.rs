@@ -16,11 +16,9 @@ mod conv;
 mod conv_transpose;
 mod dropout;
 mod embedding;
-mod flatten;
 mod fully_connected;
 mod input;
 mod layer_norm;
-mod learned;
 mod loss;
 mod lrn;
 mod lstm;
@@ -30,8 +28,6 @@ mod norm;
 mod relu;
 mod rms_norm;
 mod rotary;
-mod scale;
-mod slice;
 mod window;
 
 use crate::error::NetworkError;
@@ -192,12 +188,8 @@ pub(crate) fn rules(kind: &LayerKind) -> Box<dyn Rules> {
         K::Dropout { probability, unit } => Box::new(dropout::Dropout { probability, unit }),
         K::Add => Box::new(add::Add),
         K::Multiply => Box::new(multiply::Multiply),
-        K::Scale => Box::new(scale::Scale),
         K::Concat { along } => Box::new(concat::Concat { along }),
         K::Lrn { size, alpha, beta, bias } => Box::new(lrn::Lrn { size, alpha, beta, bias }),
-        K::Slice { along, first, length } => Box::new(slice::Slice { along, first, length }),
-        K::Flatten => Box::new(flatten::Flatten),
-        K::Learned { rows, channels } => Box::new(learned::Learned { rows, channels }),
         K::SoftmaxCrossEntropy => Box::new(loss::SoftmaxCrossEntropy),
     }
 }

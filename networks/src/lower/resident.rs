@@ -1,6 +1,6 @@
 //! What stays on the device: parameters, gradients, the optimizer's states, running statistics, hyper-parameters, metrics.
 //!
-//! The layout follows from the network and its momenta alone, so it is the same for every batch size and for evaluation.
+//! The layout follows from the network and its optimizer alone, so it is the same for every batch size and for evaluation.
 //! Regions of one role lie side by side in layer order: all gradients are one range, which workers can sum in one go.
 //!
 //! What a layer has there, and how its parameters start, is in its kind's file (`../layers`): one rule for every network,
@@ -10,15 +10,16 @@ use crate::builder::BYTES_LIMIT;
 use crate::error::NetworkError;
 use crate::layers::{Purpose, rules};
 use crate::walk::{LayerRegions, Resident, Trained};
-use plimsoll_ir::Bytes;
 use plimsoll_ir::network::Network;
 use plimsoll_ir::program::{Hyper, Init, Region, Role, STORAGE_ALIGNMENT};
+use plimsoll_ir::{Bytes, Optimizer};
 
 /// A region before it has its place: which layer's, name, shape.
 type Wanted = (usize, String, Vec<u64>);
 
-/// Lays out what stays on the device for a network whose parameters have these momenta there.
-pub(super) fn resident(network: &Network, momenta: &[Role]) -> Result<Resident, NetworkError> {
+/// Lays out what stays on the device for a network that is trained by this optimizer.
+pub(super) fn resident(network: &Network, optimizer: Optimizer) -> Result<Resident, NetworkError> {
+    let momenta = Role::kept_by(optimizer);
     let mut parameters: Vec<(Wanted, Init)> = Vec::new();
     let mut states: Vec<(Wanted, f32)> = Vec::new();
     let tied = shared_by_another_kind(network);

@@ -5,8 +5,8 @@ use plimsoll_ir::program::Branch;
 
 /// Facts of each layer, by its position.
 pub(crate) struct Facts {
-    /// The layer whose output it hands on unchanged: itself, but for maps that become sequences, for dropout in evaluation,
-    /// for sums of which a draw of stochastic depth leaves one term, and for what a batch normalisation has taken over.
+    /// The layer whose output it hands on unchanged: itself, but for dropout in evaluation, for sums of which a draw of
+    /// stochastic depth leaves one term, and for what a batch normalisation has taken over.
     pub source: Vec<LayerId>,
     /// Whether a draw of stochastic depth leaves it out: a dropped branch, and what only leads to it.
     pub absent: Vec<bool>,

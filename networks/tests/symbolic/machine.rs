@@ -1,7 +1,7 @@
 //! Runs a program's kernels on terms, and holds each kernel to what its documentation allows.
 
 use crate::symbolic::terms::{TermId, Terms};
-use plimsoll_ir::program::{Call, FusedRelu, Operand, Program, Region, Role, ScaleShape};
+use plimsoll_ir::program::{Call, FusedRelu, Operand, Program, Region, Role};
 use plimsoll_ir::{Bytes, TensorId};
 use std::collections::HashMap;
 
@@ -429,15 +429,9 @@ fn map(call: &Call) -> Option<String> {
         Call::ActivationForward { function, .. } => function.name().to_owned(),
         Call::AvgPoolForward { shape } => format!("mean {shape:?}"),
         Call::RotaryForward { shape, base } => format!("turned {shape:?} {base}"),
-        Call::Repeat { .. } => "repeated".to_owned(),
         Call::LrnForward { size, alpha, beta, bias, .. } => format!("lrn {size} {alpha} {beta} {bias}"),
         _ => return None,
     })
-}
-
-/// A product with a scale by its shape.
-fn product(s: ScaleShape) -> String {
-    format!("product of {} {} {}", s.groups, s.rows, s.channels)
 }
 
 /// The calls that only give one gradient: whether they add it to what their last operand holds, and the
@@ -476,10 +470,7 @@ fn input_gradient(
         Call::ActivationBackward { function, accumulate, .. } => {
             (accumulate, format!("{} dx", function.name()), vec![get(0), get(1)])
         }
-        Call::Multiply { shape, accumulate } => (accumulate, product(shape), vec![get(0), get(1)]),
-        Call::MultiplySums { shape, accumulate } => {
-            (accumulate, format!("sums of {}", product(shape)), vec![get(0), get(1)])
-        }
+        Call::Multiply { accumulate, .. } => (accumulate, "product".to_owned(), vec![get(0), get(1)]),
         Call::MaxPoolBackward { shape, accumulate } => {
             let x = terms.argument_of(&format!("places {shape:?}"), get(0));
             (accumulate, format!("max dx {shape:?}"), vec![x, get(1)])
@@ -492,9 +483,6 @@ fn input_gradient(
         }
         Call::SplitPart { channels, first, accumulate, .. } => {
             (accumulate, format!("split {channels} from {first}"), vec![get(0)])
-        }
-        Call::PadPart { channels, first, total, accumulate, .. } => {
-            (accumulate, format!("padded {channels} from {first} of {total}"), vec![get(0)])
         }
         Call::LrnBackward { size, alpha, beta, bias, accumulate, .. } => {
             (accumulate, format!("lrn dx {size} {alpha} {beta} {bias}"), vec![get(0), get(1)])

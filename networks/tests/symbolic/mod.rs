@@ -420,7 +420,7 @@ struct Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     // Most layers stand on the latest one; the others branch.
     let on = prop_oneof![3 => Just(0usize), 2 => 0..64usize];
-    let step = (0..21u8, on, 0..64usize, any::<bool>());
+    let step = (0..18u8, on, 0..64usize, any::<bool>());
     proptest::collection::vec(step.prop_map(|(kind, on, with, flag)| Step { kind, on, with, flag }), 1..16)
 }
 
@@ -439,13 +439,6 @@ fn conv(step: &Step, shape: Shape) -> LayerKind {
     LayerKind::Conv { out_channels: 2 + 2 * (step.with as u32 % 3 / 2), window, groups, bias: step.flag }
 }
 
-/// Some rows or channels that are next to each other.
-fn slice(step: &Step, shape: Shape) -> LayerKind {
-    let (along, all) = if step.flag { (Axis::Rows, shape.height) } else { (Axis::Channels, shape.channels) };
-    let first = step.with as u32 % all;
-    LayerKind::Slice { along, first, length: 1 + step.with as u32 / 7 % (all - first) }
-}
-
 /// A layer of one input.
 fn of_one_input(step: &Step, shape: Shape) -> LayerKind {
     match step.kind {
@@ -454,8 +447,8 @@ fn of_one_input(step: &Step, shape: Shape) -> LayerKind {
         3 => LayerKind::RELU,
         4 => LayerKind::Relu { ceiling: 6.0 },
         5 => {
-            let units = [DropUnit::Element, DropUnit::Sample, DropUnit::Batch];
-            LayerKind::Dropout { probability: 0.25, unit: units[step.with % 3] }
+            let units = [DropUnit::Element, DropUnit::Batch];
+            LayerKind::Dropout { probability: 0.25, unit: units[step.with % 2] }
         }
         9 if step.flag => LayerKind::MaxPool { window: Window::square(3, 1, 1), ceil: true },
         9 => LayerKind::AvgPool { window: Window::square(2, 2, 1) },
@@ -472,8 +465,6 @@ fn of_one_input(step: &Step, shape: Shape) -> LayerKind {
             out_channels: 2,
             window: Window::square(2 + step.with as u32 % 2, 2, 0),
         },
-        17 => LayerKind::Scale,
-        18 => slice(step, shape),
         _ => LayerKind::Lrn { size: 3, alpha: 0.5, beta: 0.75, bias: 2.0 },
     }
 }
@@ -508,29 +499,8 @@ fn grow(steps: &[Step]) -> Result<Network, NetworkError> {
                 LayerKind::Concat { along: Axis::Rows }
             }
             16 => {
-                // As much, or what has one position; else the mean of the layer itself.
-                let one = Shape { height: 1, width: 1, ..shape };
-                let scale = other(&|l| b.shape(l) == shape || b.shape(l) == one);
-                if step.flag && scale == x {
-                    let mean = b.add(&format!("mean{i}"), LayerKind::GlobalAvgPool, &[x])?;
-                    layers.push(mean);
-                    unused.push(false);
-                    inputs.push(mean);
-                } else {
-                    inputs.push(scale);
-                }
+                inputs.push(other(&|l| b.shape(l) == shape));
                 LayerKind::Multiply
-            }
-            19 => {
-                // A sequence with a token before it, or after.
-                let flat = b.add(&format!("flat{i}"), LayerKind::Flatten, &[x])?;
-                let token = LayerKind::Learned { rows: 1 + u32::from(step.flag), channels: shape.channels };
-                let token = b.add(&format!("token{i}"), token, &[])?;
-                layers.extend([flat, token]);
-                unused.extend([false, false]);
-                inputs = if step.flag { vec![token, flat] } else { vec![flat, token] };
-                unused[x.index()] = false;
-                LayerKind::Concat { along: Axis::Rows }
             }
             _ => of_one_input(step, shape),
         };

@@ -105,10 +105,6 @@ impl<'a> Reference<'a> {
 
     fn forward(&mut self, terms: &mut Terms, index: usize, layer: &Layer) -> TermId {
         let inputs: Vec<TermId> = layer.inputs.iter().map(|i| self.values[i.index()]).collect();
-        if let LayerKind::Learned { .. } = layer.kind {
-            let rows = terms.atom(&format!("{}.weight", layer.name));
-            return terms.apply("repeated", &[rows]);
-        }
         let Some(&x) = inputs.first() else { return terms.atom("images") };
         let owner = self.owner(layer);
         let mut own = |part: &str| terms.atom(&format!("{owner}.{part}"));
@@ -161,11 +157,7 @@ impl<'a> Reference<'a> {
                 let left = layer.inputs.iter().zip(&inputs).filter(|(id, _)| !self.dropped.contains(id));
                 left.map(|(_, value)| *value).reduce(|a, b| terms.sum(a, b)).expect("a term is left")
             }
-            LayerKind::Multiply => terms.apply(&self.product(layer), &inputs),
-            LayerKind::Scale => {
-                let scale = own("weight");
-                terms.apply(&self.product(layer), &[x, scale])
-            }
+            LayerKind::Multiply => terms.apply("product", &inputs),
             LayerKind::Concat { along } => self.concatenate(terms, layer, along, &inputs),
             LayerKind::Lrn { size, alpha, beta, bias } => {
                 terms.apply(&format!("lrn {size} {alpha} {beta} {bias}"), &[x])
@@ -175,12 +167,7 @@ impl<'a> Reference<'a> {
                 self.metrics = terms.apply("metrics", &[x, labels]);
                 terms.apply("softmax - one-hot", &[x, labels])
             }
-            LayerKind::Slice { along, .. } => {
-                let [first, length, _] = self.cut(layer, along);
-                terms.apply(&format!("split {length} from {first}"), &[x])
-            }
-            LayerKind::Flatten => x,
-            LayerKind::Input | LayerKind::Learned { .. } => unreachable!("they have no inputs"),
+            LayerKind::Input => unreachable!("it has no inputs"),
         }
     }
 
@@ -251,12 +238,6 @@ impl<'a> Reference<'a> {
         layer: &Layer,
         dy: Option<TermId>,
     ) -> Vec<(usize, TermId)> {
-        if let LayerKind::Learned { .. } = layer.kind {
-            let dy = dy.expect("every layer leads to the loss");
-            let given = terms.apply(&format!("dbias of {}", layer.output.elements()), &[dy]);
-            self.add_gradient(terms, format!("{}.weight", layer.name), given);
-            return vec![];
-        }
         let input = layer.inputs[0].index();
         let x = self.values[input];
         if layer.kind == LayerKind::SoftmaxCrossEntropy {
@@ -307,19 +288,15 @@ impl<'a> Reference<'a> {
                 let left = layer.inputs.iter().filter(|i| !self.dropped.contains(i));
                 return left.map(|i| (i.index(), dy)).collect();
             }
-            LayerKind::Scale => self.scale_back(terms, layer, x, dy),
-            LayerKind::Multiply => return self.multiply_back(terms, layer, x, dy),
+            LayerKind::Multiply => {
+                let factor = layer.inputs[1].index();
+                let dx = terms.apply("product", &[dy, self.values[factor]]);
+                return vec![(input, dx), (factor, terms.apply("product", &[x, dy]))];
+            }
             LayerKind::Concat { along } => {
                 return self.concatenate_back(terms, layer, along, dy);
             }
-            LayerKind::Slice { along, .. } => {
-                let [first, length, total] = self.cut(layer, along);
-                terms.apply(&format!("padded {length} from {first} of {total}"), &[dy])
-            }
-            LayerKind::Flatten => dy,
-            LayerKind::Input | LayerKind::SoftmaxCrossEntropy | LayerKind::Learned { .. } => {
-                unreachable!("handled above")
-            }
+            LayerKind::Input | LayerKind::SoftmaxCrossEntropy => unreachable!("handled above"),
         };
         vec![(input, dx)]
     }
@@ -339,24 +316,6 @@ impl<'a> Reference<'a> {
             (id.index(), terms.apply(&format!("split {channels} from {}", first - channels), &[dy]))
         };
         layer.inputs.iter().map(part).collect()
-    }
-
-    /// The input's gradient; that of the scale is kept.
-    fn scale_back(&mut self, terms: &mut Terms, layer: &Layer, x: TermId, dy: TermId) -> TermId {
-        let weight = format!("{}.weight", self.owner(layer));
-        let (product, scale) = (self.product(layer), terms.atom(&weight));
-        let dscale = terms.apply(&format!("sums of {product}"), &[x, dy]);
-        self.add_gradient(terms, weight, dscale);
-        terms.apply(&product, &[dy, scale])
-    }
-
-    /// Both factors get a gradient.
-    fn multiply_back(&self, terms: &mut Terms, layer: &Layer, x: TermId, dy: TermId) -> Vec<(usize, TermId)> {
-        let (product, scale) = (self.product(layer), layer.inputs[1].index());
-        let same = self.network.layers[scale].output == layer.output;
-        let of_scale = if same { product.clone() } else { format!("sums of {product}") };
-        let dx = terms.apply(&product, &[dy, self.values[scale]]);
-        vec![(layer.inputs[0].index(), dx), (scale, terms.apply(&of_scale, &[x, dy]))]
     }
 
     /// The gradient that a convolution, or the transpose of one, gives its input.
@@ -445,32 +404,10 @@ impl<'a> Reference<'a> {
         if along == Axis::Rows { shape.elements() } else { u64::from(shape.channels) }
     }
 
-    /// A product by what it multiplies: groups, rows and channels.
-    fn product(&self, layer: &Layer) -> String {
-        let y = layer.output;
-        let (pixels, channels) = (u64::from(y.height) * u64::from(y.width), y.channels);
-        let [groups, rows] = match layer.inputs.get(1).map(|scale| self.network.layer(*scale).output) {
-            None => [1, self.batch * pixels],
-            Some(scale) if scale == y => [self.batch * pixels, 1],
-            Some(_) => [self.batch, pixels],
-        };
-        format!("product of {groups} {rows} {channels}")
-    }
-
-    /// Of a slice, in elements of a row or of a sample: where it begins, how long it is, and how long what it is of.
-    fn cut(&self, layer: &Layer, along: Axis) -> [u64; 3] {
-        let LayerKind::Slice { first, .. } = layer.kind else { unreachable!() };
-        let (y, first) = (layer.output, u64::from(first));
-        let first = if along == Axis::Rows { first * u64::from(y.width * y.channels) } else { first };
-        let length = if along == Axis::Rows { y.elements() } else { u64::from(y.channels) };
-        [first, length, self.part(layer.inputs[0], along)]
-    }
-
     /// How many elements a dropout drops at once.
     fn run(&self, layer: &Layer, unit: DropUnit) -> u64 {
         match unit {
             DropUnit::Element => 1,
-            DropUnit::Sample => layer.output.elements(),
             DropUnit::Batch => layer.output.elements() * self.batch,
         }
     }

@@ -1,9 +1,16 @@
-//! What NVIDIA's headers and libraries say, held against the tables of functions and the constants of this folder.
+//! The tables of functions and the constants of this folder, compared with NVIDIA's headers and libraries.
 //!
 //! The types of `table.rs` are those of the bindings, and the compiler holds them to that; the bindings may be wrong, or of
-//! another release. `headers.txt` has what a C++ compiler makes of the real headers of the oldest release that is promised and
-//! of a newer one, and the functions that their libraries have. `cargo xtask headers` asks anew, which a new function or
-//! constant needs.
+//! a different release. `headers.txt` lists the types, values and sizes that a C++ compiler finds in the real headers of the
+//! oldest release that is promised and of a newer one, and the functions that their libraries export. A new function or
+//! constant needs a line for each release, made from the headers and libraries of these packages of PyPI:
+//!
+//! - CUDA 12.0: nvidia-cuda-runtime-cu12 12.0.146, nvidia-cuda-nvcc-cu12 12.0.140, nvidia-cuda-nvrtc-cu12 12.0.140,
+//!   nvidia-cublas-cu12 12.0.2.224, nvidia-cudnn-cu12 9.1.0.70, nvidia-nccl-cu12 2.18.3;
+//! - CUDA 13.0: nvidia-cuda-runtime 13.0.96, nvidia-cuda-crt 13.0.88, nvidia-cuda-nvrtc 13.0.88, nvidia-cublas 13.0.2.14,
+//!   nvidia-cudnn-cu13 9.28.1.4, nvidia-nccl-cu13 2.28.9.
+//!
+//! Types are printed by `abi::__cxa_demangle` of `typeid`, exported functions by `nm -D`.
 //!
 //! What it deliberately does not do: read a header, or load a library. So these tests run on any machine.
 
@@ -203,7 +210,7 @@ fn functions_have_the_types_of_the_headers() {
         for signature in tables() {
             let name = signature.0;
             let says = release.functions.get(name);
-            let says = says.unwrap_or_else(|| panic!("headers.txt lacks {name}: run `cargo xtask headers`"));
+            let says = says.unwrap_or_else(|| panic!("headers.txt lacks {name}: add it for each release"));
             assert!(
                 agrees(signature, says),
                 "{}: {name}({says}, and the table has {signature:?}",
@@ -280,7 +287,7 @@ fn every_constant_that_is_used_is_compared() {
     });
     assert!(used.len() > 30, "{used:?}");
     let missing: Vec<&String> = used.iter().filter(|name| !compared.contains_key(name.as_str())).collect();
-    assert!(missing.is_empty(), "add to `constants`, and run `cargo xtask headers`: {missing:?}");
+    assert!(missing.is_empty(), "add to `constants` and to headers.txt: {missing:?}");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::device::{Beside, Collective, EventId};
 use crate::error::RuntimeError;
 use crate::state::{Half, saved_name};
 use bytemuck::cast_slice;
-use plimsoll_ir::exchange::{Overlap, parameter_of, pieces, summed, updates, writes};
+use plimsoll_ir::exchange::{Overlap, pieces, summed, writes};
 use plimsoll_ir::program::{Access, Hyper, Operand, Program, Region, Role};
 use plimsoll_ir::schedule::{Command, Schedule};
 use plimsoll_ir::trace::Phase;
@@ -27,8 +27,7 @@ pub(super) struct Apart {
     pass: Pass,
     /// The same, and behind it the next input from each slot.
     fed: Option<[Pass; 2]>,
-    /// None where owners make it.
-    update: Option<Enqueued>,
+    update: Enqueued,
     parts: Vec<Part>,
 }
 
@@ -64,9 +63,9 @@ pub(crate) struct Part {
     /// Its place in the order in which passes need its parameters, from 1; 0 of running statistics, which they need at their
     /// start.
     pub(crate) needed: u32,
-    /// What its update writes: parameters, and the momenta that are on the device.
+    /// What its update writes: parameters, and what the optimizer keeps for them.
     pub(crate) updated: Vec<Region>,
-    /// Its update, behind which nothing waits; none where owners make it.
+    /// Its update, behind which nothing waits.
     update: Vec<Step>,
     /// The last command that writes the regions.
     last: CommandId,
@@ -78,7 +77,7 @@ impl Apart {
     /// All of its sequences of commands.
     pub(super) fn sequences(&self) -> impl Iterator<Item = &Enqueued> {
         let passes = [&self.pass].into_iter().chain(self.fed.iter().flatten());
-        passes.map(|pass| &pass.enqueued).chain(&self.update)
+        passes.map(|pass| &pass.enqueued).chain([&self.update])
     }
 
     fn pass(&self, slot: Option<Half>) -> &Pass {
@@ -91,10 +90,8 @@ impl Executor {
     /// one by one. What workers sum is cut into parts of about so many bytes, each of which can be sent once the pass has
     /// completed it.
     ///
-    /// A program without an update, of sharded momenta, has its parameters from those who own them.
-    ///
-    /// Errors: those of `load`; the program does not train, or has a gradient without an update where others have one; or an
-    /// update touches the pool, or something waits for it.
+    /// Errors: those of `load`; the program does not train, or has a gradient without an update; or an update touches the pool,
+    /// or something waits for it.
     pub fn load_apart(
         &mut self,
         program: &Program,
@@ -112,7 +109,7 @@ impl Executor {
                 None => None,
             };
             let pass = pass(None)?;
-            let update = builder.update_steps()?.map(|steps| executor.enqueued(false, steps));
+            let update = executor.enqueued(false, builder.update_steps()?);
             Ok((None, Some(Apart { pass, fed, update, parts })))
         })
     }
@@ -147,8 +144,7 @@ impl Executor {
     }
 
     /// Enqueues the update of a part with these gradients, one behind the other, and with hyperparameters of its own before
-    /// those of the pass; or, where owners make it, writes the parameters that they have made. What it overwrites is put into
-    /// `before`.
+    /// those of the pass. What it overwrites is put into `before`.
     pub(crate) fn update_part(
         &mut self,
         loaded: &Loaded,
@@ -168,13 +164,10 @@ impl Executor {
             beside.read_beside(region.offset, data)?;
         }
         let mut rest = numbers;
-        for region in part.sent() {
+        for region in &part.regions {
             let (data, others) = rest.split_at(region.elements() as usize);
             rest = others;
             beside.write_beside(region.offset, cast_slice(data))?;
-        }
-        if part.update.is_empty() {
-            return Ok(());
         }
         beside.write_in_order(loaded.hyper.offset, own)?;
         self.enqueue_steps(&part.update);
@@ -249,19 +242,10 @@ impl Executor {
         self.device.collective().expect("its device sums with others")
     }
 
-    /// Runs the update; nothing where owners make it.
+    /// Runs the update.
     pub(crate) fn run_update(&mut self, loaded: &Loaded) -> Result<(), RuntimeError> {
-        let Some(update) = &loaded.apart().update else { return Ok(()) };
-        self.enqueue(loaded, update);
+        self.enqueue(loaded, &loaded.apart().update);
         self.finish()
-    }
-}
-
-impl Part {
-    /// What a worker has from the others before its next pass: gradients and statistics, or the parameters that owners have
-    /// made.
-    pub(crate) fn sent(&self) -> &[Region] {
-        if self.update.is_empty() && !self.updated.is_empty() { &self.updated } else { &self.regions }
     }
 }
 
@@ -276,11 +260,6 @@ impl Loaded {
         &self.apart().parts
     }
 
-    /// Whether an iteration updates no parameters, although it trains: their owners do.
-    pub(crate) fn is_updated_by_owners(&self) -> bool {
-        self.apart.as_ref().is_some_and(|apart| apart.update.is_none())
-    }
-
     fn apart(&self) -> &Apart {
         self.apart.as_ref().expect("it was loaded in two parts")
     }
@@ -292,13 +271,11 @@ impl Builder<'_> {
         self.schedule.numbered_commands().filter(|(_, command)| is_update(self.program, command))
     }
 
-    /// The steps of the update; none where there are none. What they wait for is over with the pass.
-    fn update_steps(&self) -> Result<Option<Vec<Step>>, RuntimeError> {
-        let steps: Vec<Step> = self
-            .updates()
+    /// The steps of the update. What they wait for is over with the pass.
+    fn update_steps(&self) -> Result<Vec<Step>, RuntimeError> {
+        self.updates()
             .map(|(id, command)| only_resident(self.program, command).map(|()| self.step(id, command)))
-            .collect::<Result<_, _>>()?;
-        Ok((!steps.is_empty()).then_some(steps))
+            .collect()
     }
 
     /// The steps of the pass, which completes these parts and brings the next input from a slot, and before which of them the
@@ -342,7 +319,6 @@ impl Builder<'_> {
         let pieces = pieces.ok_or_else(|| {
             RuntimeError::mismatch("program in two parts", "one that trains", "no backward pass")
         })?;
-        let by_owners = !updates(self.program);
         let mut regions = summed(self.program);
         let mut end = Bytes::ZERO;
         let mut parts: Vec<Part> = Vec::new();
@@ -360,13 +336,7 @@ impl Builder<'_> {
                 |command: &Command| matches!(command, Command::Compute { op, .. } if written.contains(op));
             let last = self.schedule.numbered_commands().filter(|(_, command)| writes_it(command)).last();
             let last = last.map_or(CommandId(0), |(id, _)| id);
-            let (update, updated) = match by_owners {
-                true => {
-                    let parameters = of_piece.iter().filter_map(|region| parameter_of(self.program, region));
-                    (Vec::new(), parameters.cloned().collect())
-                }
-                false => self.update_of(&of_piece),
-            };
+            let (update, updated) = self.update_of(&of_piece);
             if let Some(region) = of_piece.iter().find(|region| region.role == Role::Gradient)
                 && updated.is_empty()
             {
@@ -531,7 +501,7 @@ mod tests {
                 assert_eq!(update.iter().filter(touches).count(), update.len());
                 updates += update.len();
             }
-            assert_eq!(Some(updates), loaded.apart().update.as_ref().map(|update| update.steps.len()));
+            assert_eq!(updates, loaded.apart().update.steps.len());
             assert_eq!(needs.len(), parts.iter().filter(|part| has_gradients(part)).count());
             assert!(needs.is_sorted_by_key(|need| need.step));
             let count = |steps: &[Step]| steps.iter().filter(|step| step.launch().is_some()).count();

@@ -1,7 +1,7 @@
 //! The group of one worker: nothing is exchanged. An update of several virtual workers on it is accumulation.
 
 use super::tree::TreeSum;
-use super::{Group, GroupError, GroupFacts, Make, Piece};
+use super::{Group, GroupError, GroupFacts, Piece};
 use std::collections::HashMap;
 
 /// One worker by itself.
@@ -36,13 +36,6 @@ impl Group for Alone {
         Ok(())
     }
 
-    fn finish_made(&mut self, piece: &Piece, make: &mut Make<'_>) -> Result<Vec<u32>, GroupError> {
-        let own = self.started.remove(&piece.number).expect("it was started");
-        let made = make(piece, &own);
-        self.spare.push(own);
-        Ok(made)
-    }
-
     fn advance(&mut self) -> Result<(), GroupError> {
         Ok(())
     }
@@ -61,9 +54,5 @@ impl Group for Alone {
 
     fn broadcast(&mut self, _: &mut Vec<u32>) -> Result<(), GroupError> {
         Ok(())
-    }
-
-    fn gather(&mut self, mine: Vec<u32>) -> Result<Vec<Vec<u32>>, GroupError> {
-        Ok(vec![mine])
     }
 }

@@ -14,14 +14,12 @@ pub(super) const HEAD: usize = 3;
 pub(super) enum Head {
     /// The sender's nodes of a piece.
     Nodes(u32),
-    /// The sum of a piece, or what its owner has made of it.
+    /// The sum of a piece.
     Sum(u32),
     /// What the sender says to all.
     Agreement,
     /// What worker 0 has for all.
     Broadcast,
-    /// What the sender has for worker 0.
-    Gather,
 }
 
 impl Head {
@@ -33,7 +31,6 @@ impl Head {
             Head::Sum(piece) => [2, piece, round],
             Head::Agreement => [3, behind, round],
             Head::Broadcast => [4, behind, round],
-            Head::Gather => [5, behind, round],
         }
     }
 
@@ -46,7 +43,7 @@ impl Head {
     /// Whether a message is of no piece, and all that was sent of pieces before it has come, where so many messages have in
     /// this round.
     pub(super) fn is_next(message: &[u32], round: u32, heard: u32) -> bool {
-        matches!(message, [3..=5, behind, of, ..] if *of != round || *behind == heard)
+        matches!(message, [3 | 4, behind, of, ..] if *of != round || *behind == heard)
     }
 
     /// Whether a message is of a piece that was forgotten before this round.
@@ -66,7 +63,6 @@ impl Head {
             [2, piece, ..] => format!("the sum of piece {piece}"),
             [3, ..] => "an agreement".to_owned(),
             [4, ..] => "a broadcast".to_owned(),
-            [5, ..] => "a gathering".to_owned(),
             _ => "a message of another kind".to_owned(),
         }
     }

@@ -43,22 +43,9 @@ pub struct Piece {
     pub owner: usize,
     /// Its place in the order in which sums are needed: what is sent of it may overtake what is sent of those behind it.
     pub needed: u32,
-    /// Whether only its owner and the owner's neighbour have the sum, and the others what these two make of it
-    /// ([`Group::finish_made`]).
-    pub held: bool,
     /// Which of the numbers, half-open.
     pub elements: Range<usize>,
 }
-
-impl Piece {
-    /// The worker that also has the sum of a held piece, the one after its owner; none where there is no other worker.
-    pub fn neighbour(&self, workers: usize) -> Option<usize> {
-        (self.held && workers > 1).then(|| (self.owner + 1) % workers)
-    }
-}
-
-/// What a worker makes of the sum of a held piece, in words: one that owns it, or has the sum as its owner's neighbour.
-pub type Make<'a> = dyn FnMut(&Piece, &[f32]) -> Vec<u32> + 'a;
 
 /// Why workers cannot go on together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -154,11 +141,6 @@ pub trait Group: Send {
     /// one of the same number is started again.
     fn finish(&mut self, piece: &Piece, sum: &mut [f32]) -> Result<(), GroupError>;
 
-    /// Waits for what the owner of a held piece makes of its sum, and gives that; the owner's neighbour makes the same itself.
-    /// Meanwhile it makes it of each held piece of this worker's own, as soon as it is summed, and sends it to the others but
-    /// the neighbour.
-    fn finish_made(&mut self, piece: &Piece, make: &mut Make<'_>) -> Result<Vec<u32>, GroupError>;
-
     /// Sums what has arrived of the pieces that were started, and waits for nobody.
     fn advance(&mut self) -> Result<(), GroupError>;
 
@@ -171,9 +153,6 @@ pub trait Group: Send {
 
     /// Gives what every worker says, by rank.
     fn agree(&mut self, mine: &[u32]) -> Result<Vec<Vec<u32>>, GroupError>;
-
-    /// Gives worker 0 what every worker has, by rank, and the others nothing.
-    fn gather(&mut self, mine: Vec<u32>) -> Result<Vec<Vec<u32>>, GroupError>;
 
     /// Whether this worker is the first that is left: all before it are lost. Waits until that is known of each of them.
     fn is_first_left(&mut self) -> bool {
@@ -228,7 +207,6 @@ pub fn equal_pieces(facts: GroupFacts, needed: u32, elements: usize) -> Vec<Piec
         number,
         owner,
         needed,
-        held: false,
         elements: (owner * each).min(elements)..((owner + 1) * each).min(elements),
     };
     (0..).zip(0..facts.workers).map(piece).filter(|piece| !piece.elements.is_empty()).collect()
@@ -316,29 +294,6 @@ mod tests {
                 let mut words = vec![facts.rank as u32; facts.rank + 2];
                 group.broadcast(&mut words).expect("all work");
                 assert_eq!(words, [0, 0]);
-                let gathered = group.gather(vec![facts.rank as u32 + 5]).expect("all work");
-                let all = if facts.rank == 0 { facts.workers as u32 } else { 0 };
-                assert_eq!(gathered, (0..all).map(|rank| vec![rank + 5]).collect::<Vec<_>>());
-                // The same sums, where each owner doubles its own for all.
-                let held = pieces.iter().map(|piece| Piece { held: true, ..piece.clone() });
-                let held: Vec<Piece> = held.collect();
-                held.iter().try_for_each(|piece| group.start(piece, &mine)).expect("all work");
-                let mut made = 0;
-                for piece in &held {
-                    let mut double = |piece: &Piece, sum: &[f32]| {
-                        let has_sum = [Some(piece.owner), piece.neighbour(facts.workers)];
-                        assert!(has_sum.contains(&Some(facts.rank)), "{piece:?} at {facts:?}");
-                        made += 1;
-                        sum.iter().map(|number| (2.0 * number).to_bits()).collect()
-                    };
-                    let found = group.finish_made(piece, &mut double).expect("all work");
-                    let twice = sum[piece.elements.clone()].iter().map(|number| (2.0 * number).to_bits());
-                    assert_eq!(found, twice.collect::<Vec<_>>());
-                }
-                let is_mine = |piece: &&Piece| {
-                    piece.owner == facts.rank || piece.neighbour(facts.workers) == Some(facts.rank)
-                };
-                assert_eq!(made, held.iter().filter(is_mine).count());
             }
             sum.into_iter().map(f32::to_bits).collect::<Vec<u32>>()
         };
@@ -384,7 +339,6 @@ mod tests {
             number,
             owner,
             needed: 0,
-            held: false,
             elements: number as usize..number as usize + 1,
         };
         let numbers = |leaf: u64| {
@@ -420,7 +374,7 @@ mod tests {
     fn a_sum_for_a_worker_that_has_ended_is_no_failure() {
         let mut all = threads(2);
         let (mut second, mut first) = (all.pop().expect("two"), all.pop().expect("two"));
-        let piece = Piece { number: 0, owner: 0, needed: 0, held: false, elements: 0..1 };
+        let piece = Piece { number: 0, owner: 0, needed: 0, elements: 0..1 };
         let [mut left, mut right] = [TreeSum::over(2), TreeSum::over(2)];
         left.push(Node::leaf(0), vec![1.0]);
         right.push(Node::leaf(1), vec![2.0]);
@@ -442,7 +396,7 @@ mod tests {
             let second = scope.spawn(move || second.agree(&[1]));
             // It ends with this, and the second waits no longer.
             let mut first = first;
-            let piece = Piece { number: 5, owner: 0, needed: 0, held: false, elements: 0..1 };
+            let piece = Piece { number: 5, owner: 0, needed: 0, elements: 0..1 };
             let mut mine = TreeSum::over(2);
             mine.push(Node::leaf(0), vec![1.0]);
             first.start(&piece, &mine).expect("it waits for nobody");

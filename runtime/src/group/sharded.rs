@@ -1,14 +1,13 @@
 //! The sharded parameter server: each piece is summed by its owner, whatever carries the messages.
 //!
 //! To start a piece is to send one's nodes of it to its owner. The owner pushes the nodes of all workers into the tree, from
-//! left to right, and sends the root to all; of a held piece only to its neighbour, and to the others what it makes of the
-//! root, once it is asked for. What is on the wire is (N - 1) / N of the numbers each way for every worker whose range of
-//! virtual workers is one node of the tree.
+//! left to right, and sends the root to all. What is on the wire is (N - 1) / N of the numbers each way for every worker whose
+//! range of virtual workers is one node of the tree.
 
 use super::messages::{HEAD, Head, Messages};
 use super::rooms::Rooms;
 use super::tree::{Node, TreeSum};
-use super::{Group, GroupError, GroupFacts, Make, Piece};
+use super::{Group, GroupError, GroupFacts, Piece};
 use bytemuck::{cast_slice, cast_vec};
 use std::collections::{HashMap, VecDeque};
 
@@ -32,10 +31,6 @@ pub(super) struct Sharded<M> {
     is_new: bool,
     /// The sums of those that it has added up, which nobody has asked for yet, by number.
     summed: HashMap<u32, Vec<f32>>,
-    /// Those of held pieces, of which nothing is made yet.
-    held: Vec<(Piece, Vec<f32>)>,
-    /// What was made of this worker's held pieces, which nobody has asked for yet, by number.
-    made: HashMap<u32, Vec<u32>>,
 }
 
 /// A piece that this worker sums.
@@ -61,8 +56,6 @@ impl<M: Messages> Sharded<M> {
             own: Vec::new(),
             is_new: false,
             summed: HashMap::new(),
-            held: Vec::new(),
-            made: HashMap::new(),
         }
     }
 
@@ -173,50 +166,22 @@ impl<M: Messages> Sharded<M> {
         Ok(())
     }
 
-    /// Sends the sum of a piece of this worker to all; of a held piece only to its neighbour.
+    /// Sends the sum of a piece of this worker to all.
     fn tell_sum(&mut self, Own { piece, mut all, .. }: Own) -> Result<(), GroupError> {
         if all.root().is_none() {
             return Err(self.out_of_step(self.facts().rank, Head::Sum(piece.number), &[]));
         }
         let (_, root) = all.take_nodes().next().expect("it has a root");
         all.into_rooms().for_each(|room| self.messages.rooms().keep(cast_vec(room)));
-        let neighbour = piece.neighbour(self.facts().workers);
-        self.tell(&piece, cast_slice(&root), |other| !piece.held || Some(other) == neighbour)?;
-        if piece.held {
-            self.held.push((piece, root));
-        } else {
-            self.summed.insert(piece.number, root);
-        }
-        Ok(())
-    }
-
-    /// Sends what has become of a piece of this worker to some of the others.
-    fn tell(
-        &mut self,
-        piece: &Piece,
-        words: &[u32],
-        is_told: impl Fn(usize) -> bool,
-    ) -> Result<(), GroupError> {
         let head = Head::Sum(piece.number).words(self.round, 0);
-        let mut told = self.others().filter(|other| is_told(*other));
-        told.try_for_each(|other| {
+        let words: &[u32] = cast_slice(&root);
+        self.others().try_for_each(|other| {
             let mut message = self.messages.rooms().empty(HEAD + words.len());
             message.extend(head);
             message.extend_from_slice(words);
-            self.send(other, piece, message)
-        })
-    }
-
-    /// Makes what becomes of the held pieces of this worker that are summed, those that are needed first.
-    fn make(&mut self, make: &mut Make<'_>) -> Result<(), GroupError> {
-        let mut held = std::mem::take(&mut self.held);
-        held.sort_by_key(|(piece, _)| piece.needed);
-        for (piece, root) in held {
-            let made = make(&piece, &root);
-            let neighbour = piece.neighbour(self.facts().workers);
-            self.tell(&piece, &made, |other| Some(other) != neighbour)?;
-            self.made.insert(piece.number, made);
-        }
+            self.send(other, &piece, message)
+        })?;
+        self.summed.insert(piece.number, root);
         Ok(())
     }
 
@@ -315,33 +280,6 @@ impl<M: Messages> Group for Sharded<M> {
         Ok(())
     }
 
-    fn finish_made(&mut self, piece: &Piece, make: &mut Make<'_>) -> Result<Vec<u32>, GroupError> {
-        let GroupFacts { rank, workers, .. } = self.facts();
-        let (head, is_own) = (Head::Sum(piece.number), piece.owner == rank);
-        loop {
-            self.serve()?;
-            self.make(make)?;
-            if is_own {
-                if let Some(made) = self.made.remove(&piece.number) {
-                    return Ok(made);
-                }
-                self.hear_nodes(piece.number)?;
-            } else {
-                if let Some(mut message) = self.take(piece.owner, head) {
-                    let words = message.split_off(HEAD);
-                    if piece.neighbour(workers) != Some(rank) {
-                        return Ok(words);
-                    }
-                    if words.len() != piece.elements.len() {
-                        return Err(self.out_of_step(piece.owner, head, &[]));
-                    }
-                    return Ok(make(piece, cast_slice(&words)));
-                }
-                self.hear(piece.owner, head)?;
-            }
-        }
-    }
-
     fn advance(&mut self) -> Result<(), GroupError> {
         self.serve()
     }
@@ -355,8 +293,6 @@ impl<M: Messages> Group for Sharded<M> {
         self.round += 1;
         self.own.clear();
         self.summed.clear();
-        self.held.clear();
-        self.made.clear();
         self.early.iter_mut().for_each(|early| early.retain(|message| !Head::is_of_piece(message)));
         self.sent.fill(0);
         self.heard.fill(0);
@@ -386,15 +322,6 @@ impl<M: Messages> Group for Sharded<M> {
         }
         *words = self.receive(0, Head::Broadcast)?.split_off(HEAD);
         Ok(())
-    }
-
-    fn gather(&mut self, mine: Vec<u32>) -> Result<Vec<Vec<u32>>, GroupError> {
-        if self.facts().rank != 0 {
-            self.say(0, Head::Gather, &mine)?;
-            return Ok(Vec::new());
-        }
-        let others = self.others().map(|other| Ok(self.receive(other, Head::Gather)?.split_off(HEAD)));
-        [Ok(mine)].into_iter().chain(others).collect()
     }
 }
 
@@ -443,7 +370,7 @@ mod tests {
     /// one is not among them, is it somewhere else.
     #[test]
     fn a_worker_whose_word_overtakes_its_pieces_is_not_out_of_step() {
-        let piece = |number| Piece { number, owner: 0, needed: number, held: false, elements: 0..1 };
+        let piece = |number| Piece { number, owner: 0, needed: number, elements: 0..1 };
         let numbers = |leaf: u64| {
             let mut mine = TreeSum::over(2);
             mine.push(Node::leaf(leaf), vec![1.0 + leaf as f32]);

@@ -8,8 +8,7 @@ use crate::error::RuntimeError;
 
 impl Trainer {
     /// Tells the other workers that this one leaves before the end, so that theirs is a pause, too. Nothing where it shares
-    /// nothing, or where the workers have not met. Where momenta are sharded and worker 0 does not leave, worker 0 has all of
-    /// them then.
+    /// nothing, or where the workers have not met.
     pub fn leave(&mut self) -> Result<(), RuntimeError> {
         let step = self.step;
         match &mut self.share {
@@ -17,7 +16,7 @@ impl Trainer {
                 share.agree(step, LEAVES, &[])?;
                 // As the others do.
                 share.group.forget();
-                share.gather_at_end(step)
+                Ok(())
             }
             _ => Ok(()),
         }

@@ -3,7 +3,6 @@
 //! What it deliberately does not do: look at schedules. Each worker may have one of its own.
 
 use super::Trainer;
-use super::owner::Owner;
 use super::share::Share;
 use crate::checkpoint::DataName;
 use crate::data::Dataset;
@@ -12,7 +11,7 @@ use crate::group::{GroupError, shares_by_pace};
 use crate::state::saved_name;
 use crate::training_plan::TrainingPlan;
 use plimsoll_ir::checksum::Summing;
-use plimsoll_ir::{Momenta, Precision, Seconds};
+use plimsoll_ir::{Precision, Seconds};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -35,8 +34,6 @@ struct Training {
     samples: String,
     /// In what its device multiplies, and stores feature maps.
     precision: Precision,
-    /// Where what the optimizer keeps is.
-    momenta: Momenta,
     /// Whether the workers' devices sum by themselves.
     on_devices: bool,
     /// Where they do: of what they sum, in the order in which this worker's schedule completes it. Devices tell sums apart by
@@ -59,7 +56,6 @@ impl Training {
             ("way of summing", self.summing().to_owned(), other.summing().to_owned()),
             ("order of sums", shown(&self.order_of_sums), shown(&other.order_of_sums)),
             ("precision", self.precision.to_string(), other.precision.to_string()),
-            ("place of the momenta", self.momenta.to_string(), other.momenta.to_string()),
         ];
         // What else differs may follow from the version.
         let version = (OTHER_VERSION, self.version.clone(), other.version.clone());
@@ -139,7 +135,6 @@ impl Trainer {
             on_devices: share.on_devices,
             precision: self.executor.device().facts().precision,
             order_of_sums: share.on_devices.then(|| share.order_of_sums()),
-            momenta: if share.owner.is_some() { Momenta::Sharded } else { Momenta::Device },
         };
         let text = serde_json::to_string(&mine).expect("names and finite numbers can be written");
         let mut words = packed(&text);
@@ -176,20 +171,17 @@ impl Trainer {
                 self.executor.read_region(region, &mut bytes)?;
                 words.extend(bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])));
             }
-            words.extend(share.owner.iter().flat_map(Owner::words));
         }
         share.group.broadcast(&mut words)?;
-        let of_owners = share.owner.as_ref().map_or(0, Owner::words_of_all);
-        let resident: usize = saved.iter().map(|region| region.elements() as usize).sum();
-        if words.len() != 2 + resident + of_owners {
-            let elements = resident + of_owners;
+        let elements: usize = saved.iter().map(|region| region.elements() as usize).sum();
+        if words.len() != 2 + elements {
             return Err(RuntimeError::mismatch("numbers of worker 0's state", elements, words.len() - 2));
         }
-        let (mut rest, momenta) = words[2..].split_at(resident);
-        self.step = u64::from(words[1]) << 32 | u64::from(words[0]);
         if share.group.facts().rank == 0 {
-            return share.begin_owning(&mut self.executor, self.step, momenta);
+            return Ok(());
         }
+        let mut rest = &words[2..];
+        self.step = u64::from(words[1]) << 32 | u64::from(words[0]);
         for region in &saved {
             let (own, others) = rest.split_at(region.elements() as usize);
             rest = others;
@@ -197,7 +189,7 @@ impl Trainer {
             bytes.extend(own.iter().flat_map(|word| word.to_le_bytes()));
             self.executor.write_region(region, &bytes)?;
         }
-        share.begin_owning(&mut self.executor, self.step, momenta)
+        Ok(())
     }
 }
 

@@ -11,7 +11,7 @@
 //! What it deliberately does not do: promise bits. Devices add in an order of their own, so on another number of workers, or
 //! otherwise connected, the same training rounds otherwise. Nor does it tell norms of gradients: no sum passes the host.
 
-use super::share::{LOOK, Passed, Share, Squares, is_finite, together};
+use super::share::{GOES_ON, LOOK, Passed, Share, Squares, is_finite, together};
 use super::{Place, Source, Trainer};
 use crate::device::{Collective, DeviceError};
 use crate::error::RuntimeError;
@@ -97,13 +97,13 @@ impl Share {
         executor: &mut Executor,
         train: &Loaded,
         (step, number): Place,
-        (word, mut mine): (u32, Vec<Passed>),
+        mut mine: Vec<Passed>,
     ) -> Result<Option<Vec<Passed>>, RuntimeError> {
         self.wait_for_part(executor, self.first_gradient())?;
         let metrics = self.metrics(executor, train)?;
         let is_only = mine.is_empty();
         mine.push(Passed { metrics, square: 0.0 });
-        let Some(all) = self.agree(step, word, &mine)? else { return Ok(None) };
+        let Some(all) = self.agree(step, GOES_ON, &mine)? else { return Ok(None) };
         is_finite(step, &all)?;
         let (.., counted) = together(&all);
         let labels = train.label_count() as f64;
@@ -145,10 +145,10 @@ impl Trainer {
         share: &mut Share,
         source: &mut Source<'_>,
         place: Place,
-        said: (u32, Vec<Passed>),
+        mine: Vec<Passed>,
     ) -> Result<Option<Vec<Passed>>, RuntimeError> {
         self.run_pass(share, source, place, |share, executor, train| {
-            share.sum_on_devices(executor, train, place, said)
+            share.sum_on_devices(executor, train, place, mine)
         })
     }
 }

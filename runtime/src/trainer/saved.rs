@@ -1,6 +1,5 @@
 //! What a checkpoint has of a training, wherever it lies, and how training goes on from one.
 
-use super::owner::Owner;
 use super::{Copied, Trainer};
 use crate::checkpoint::{Checkpoint, Progress, SavedRegion};
 use crate::error::RuntimeError;
@@ -16,65 +15,26 @@ impl Trainer {
         self.saved().iter().map(|(_, region)| region.bytes()).sum()
     }
 
-    /// What a file holds, by its name there; sharded momenta are among them, which lie on no device.
+    /// What a file holds, by its name there.
     fn saved(&self) -> Vec<(String, Region)> {
-        let of_owners = self.share.iter().flat_map(|share| &share.owner).flat_map(Owner::regions);
-        let all = self.train.resident().iter().cloned().chain(of_owners);
+        let all = self.train.resident().iter().cloned();
         all.filter_map(|region| Some((saved_name(&region)?, region))).collect()
     }
 
     /// Everything that the next iteration depends on, as it is on the device.
     ///
-    /// Where momenta are sharded, worker 0 has them from the others, who are in [`Trainer::train`] or have reached its end.
-    ///
-    /// Errors: the device cannot be read; sharded momenta are asked of another worker, or cannot be had.
+    /// Errors: the device cannot be read.
     pub fn checkpoint(&mut self) -> Result<Checkpoint, RuntimeError> {
-        self.gather()?;
         let (wanted, executor) = (self.saved(), &mut self.executor);
-        let owner = self.share.as_ref().and_then(|share| share.owner.as_ref());
-        let read = |region: &Region, data: &mut [u8]| match owner.and_then(|owner| owner.bytes_of(region)) {
-            Some(bytes) => {
-                data.copy_from_slice(bytes);
-                Ok(())
-            }
-            None => executor.read_region(region, data),
-        };
+        let read = |region: &Region, data: &mut [u8]| executor.read_region(region, data);
         let regions = saved_regions(wanted, None, read)?;
         Ok(Checkpoint::new(self.progress(self.step), regions))
-    }
-
-    /// Whether this worker needs no other for [`Trainer::checkpoint`]: of several with sharded momenta, worker 0 has all of
-    /// them only until the next update.
-    pub fn has_whole_state(&self) -> bool {
-        let is_alone = self.share.as_ref().is_none_or(|share| share.group.facts().workers == 1);
-        is_alone || self.has_momenta()
     }
 
     /// Whether it is for this worker to keep the state, since all before it are lost: the workers had begun to train together,
     /// and this one is the first that is left.
     pub fn is_first_left(&mut self) -> bool {
         self.share.as_mut().is_some_and(|share| share.has_begun && share.group.is_first_left())
-    }
-
-    /// Whether all momenta are on the device, or in one place.
-    fn has_momenta(&self) -> bool {
-        let owner = self.share.as_ref().and_then(|share| share.owner.as_ref());
-        owner.is_none_or(|owner| owner.gathered_at() == Some(self.step))
-    }
-
-    /// Makes sure that they are.
-    fn gather(&mut self) -> Result<(), RuntimeError> {
-        if self.has_momenta() {
-            return Ok(());
-        }
-        let Some(share) = &mut self.share else { return Ok(()) };
-        match share.group.facts().rank {
-            0 => share.gather(self.step),
-            rank => {
-                let found = format!("worker {rank}");
-                Err(RuntimeError::mismatch("worker that saves sharded momenta", "worker 0", found))
-            }
-        }
     }
 
     /// Where a training with so many iterations stands.
@@ -149,11 +109,7 @@ impl Trainer {
         }
         for (name, region) in wanted {
             let saved = checkpoint.regions.iter().find(|r| r.name == name).expect("it was found just now");
-            let mut owner = self.share.as_mut().and_then(|share| share.owner.as_mut());
-            match owner.as_mut().filter(|owner| owner.holds(&region)) {
-                Some(owner) => owner.take(progress.step, &region, &saved.data),
-                None => self.executor.write_region(&region, &saved.data)?,
-            }
+            self.executor.write_region(&region, &saved.data)?;
         }
         self.step = progress.step;
         (self.copied, self.copying) = (None, None);

@@ -19,13 +19,11 @@
 //! Each pass also leaves the square norm of its gradient, and so does the update: from both follows how much a gradient of so
 //! many samples is noise (`noise.rs`). They change nothing.
 //!
-//! Where momenta are sharded, the owner of a piece makes its update, and what is on its way are parameters (`owner.rs`). Where
-//! the devices of workers sum by themselves, nothing comes to the host (`on_devices.rs`).
+//! Where the devices of workers sum by themselves, nothing comes to the host (`on_devices.rs`).
 //!
 //! What it deliberately does not do: measure times.
 
 use super::before::Befores;
-use super::owner::{Decided, Owner, made};
 use super::{Metrics, Observation, Outcome, Place, Source, Trainer};
 use crate::error::RuntimeError;
 use crate::executor::{Executor, Loaded, Part};
@@ -44,12 +42,9 @@ use std::time::{Duration, Instant};
 /// Keeps the draws of virtual workers' seeds apart from those of parameters, orders and dropout.
 const WORKER_STREAM: u32 = 0x574f_524b;
 
-/// What a worker says of its iteration in an agreement: that it goes on, that it leaves, that it goes on to its last update,
-/// and that it gathers the momenta of all before it goes on.
-const GOES_ON: u32 = 1;
+/// What a worker says of its iteration in an agreement: that it goes on, or that it leaves.
+pub(super) const GOES_ON: u32 = 1;
 pub(super) const LEAVES: u32 = 2;
-const ENDS: u32 = 3;
-const GATHERS: u32 = 4;
 
 /// What it says that in: the word, and the iteration.
 const SAID: usize = 3;
@@ -74,11 +69,6 @@ pub(super) struct Share {
     pending: Option<Pending>,
     /// What updates have overwritten.
     befores: Befores,
-    /// What it has of momenta that are sharded.
-    pub(super) owner: Option<Owner>,
-    /// Whether the other workers end with the last update that was agreed on, or one of them has left: all give worker 0 their
-    /// momenta without being asked.
-    others_end: bool,
     /// What is to be told of the last update that was applied.
     applied: Option<Observation>,
     /// Whether the workers have met: all have worker 0's state.
@@ -106,8 +96,8 @@ struct Pending {
     observation: Observation,
     /// What the passes of all virtual workers left.
     passed: Vec<Passed>,
-    /// As it is made; the share of labels that count is in the sums of gradients.
-    decided: Decided,
+    /// The factor that turns the sums of gradients into means over all labels that count.
+    of_labels: f32,
     /// Of the parts that have come.
     squares: Squares,
 }
@@ -120,29 +110,6 @@ impl Sum {
 
     pub(super) fn is_of_statistics(&self) -> bool {
         self.part.regions.iter().all(|region| region.role != Role::Gradient)
-    }
-
-    /// Waits for the parameters that the owners of its pieces make of the sum, and makes those of this worker's own.
-    fn finish_made(
-        &mut self,
-        group: &mut dyn Group,
-        owner: &mut Owner,
-        Pending { decided, squares, .. }: &mut Pending,
-    ) -> Result<(), GroupError> {
-        let begin = self.part.regions.first().map_or(Bytes::ZERO, |region| region.offset);
-        for piece in &self.pieces {
-            let found = group.finish_made(piece, &mut |piece, sum| owner.make(piece, sum, decided))?;
-            let room = &mut self.whole[piece.elements.clone()];
-            let Some((square, parameters)) = made(&found, room.len()) else {
-                let (me, rank) = (group.facts().rank, piece.owner);
-                let [there, here] =
-                    [found.len(), room.len() + 2].map(|words| format!("{words} words of a piece"));
-                return Err(GroupError::OutOfStep { rank, me, there, here });
-            };
-            room.copy_from_slice(parameters);
-            squares.0.push((begin + Bytes(4 * piece.elements.start as u64), square));
-        }
-        Ok(())
     }
 
     /// Divides the sums: gradients by the share of labels that count, statistics by the number of virtual workers. Notes the
@@ -251,29 +218,16 @@ impl Share {
             let elements = part.regions.iter().map(|region| region.elements() as usize).sum();
             let mut pieces = group::equal_pieces(facts, part.needed, elements);
             pieces.iter_mut().zip(&mut free).for_each(|(piece, number)| piece.number = number);
-            let held = train.is_updated_by_owners() && !part.updated.is_empty();
-            pieces.iter_mut().for_each(|piece| piece.held = held);
             let (mine, whole) = (TreeSum::over(virtual_workers), vec![0.0; elements]);
             Sum { part: part.clone(), pieces, mine, whole, is_applied: false }
         });
         let sums: Vec<Sum> = sums.collect();
-        if on_devices && train.is_updated_by_owners() {
-            let (expected, found) = ("momenta on every device", "sharded momenta");
-            return Err(RuntimeError::mismatch("training whose sums devices make", expected, found));
-        }
-        let owner = train.is_updated_by_owners().then(|| {
-            let parts = sums.iter().map(|sum| (&sum.part, sum.pieces.as_slice()));
-            Owner::new((facts.rank, facts.workers), plan.update.optimizer(), parts)
-        });
         Ok(Share {
-            // Of sharded momenta no worker has the whole state.
-            befores: Befores::new(train.parts().len(), can_be_lost && owner.is_none()),
+            befores: Befores::new(sums.len(), can_be_lost),
             mine: group::share(facts, virtual_workers),
             pass_seconds: None,
             sums,
             on_devices,
-            owner,
-            others_end: false,
             statistics,
             pending: None,
             applied: None,
@@ -281,19 +235,6 @@ impl Share {
             has_begun: false,
             group,
         })
-    }
-
-    /// Takes its own of all momenta, in words, and of the parameters on its device; nothing where none are sharded.
-    pub(super) fn begin_owning(
-        &mut self,
-        executor: &mut Executor,
-        step: u64,
-        momenta: &[u32],
-    ) -> Result<(), RuntimeError> {
-        let Some(owner) = &mut self.owner else { return Ok(()) };
-        let parameters = self.sums.iter().map(|sum| read(executor, &sum.part.updated));
-        owner.begin(step, momenta, &parameters.collect::<Result<Vec<_>, _>>()?);
-        Ok(())
     }
 
     fn write_statistics(&mut self, executor: &mut Executor, numbers: &[f32]) -> Result<(), RuntimeError> {
@@ -382,7 +323,7 @@ impl Share {
 
     /// The newest state that is whole on the host: the iterations done in it, and the bytes of its regions, by where they lie.
     pub(super) fn newest(&self) -> Option<(u64, HashMap<u64, &[u8]>)> {
-        let before = self.befores.newest().filter(|_| self.owner.is_none())?;
+        let before = self.befores.newest()?;
         let updated = self.sums.iter().map(|sum| sum.part.updated.as_slice());
         Some((before.step, before.regions(updated, &self.statistics)))
     }
@@ -397,21 +338,12 @@ impl Share {
     ) -> Result<Option<Vec<Passed>>, RuntimeError> {
         let mut words = vec![word, step as u32, (step >> 32) as u32];
         words.extend(mine.iter().flat_map(Passed::words));
-        self.others_end = false;
-        let mut said = self.group.agree(&words)?;
-        while let (Some([GATHERS, ..]), Some(owner)) = (said[0].get(..SAID), &self.owner) {
-            self.group.gather(owner.own_words())?;
-            said = self.group.agree(&words)?;
-        }
+        let said = self.group.agree(&words)?;
         let mut all = Vec::new();
         for (rank, said) in said.iter().enumerate() {
             let there = match said.get(..SAID) {
-                Some([LEAVES, ..]) => {
-                    // Worker 0 has gathered before it leaves.
-                    self.others_end = rank > 0;
-                    return Ok(None);
-                }
-                Some([GOES_ON | ENDS, low, high]) => u64::from(*high) << 32 | u64::from(*low),
+                Some([LEAVES, ..]) => return Ok(None),
+                Some([GOES_ON, low, high]) => u64::from(*high) << 32 | u64::from(*low),
                 _ => return Err(self.elsewhere(rank, "another agreement".to_owned(), step)),
             };
             if there != step {
@@ -419,45 +351,15 @@ impl Share {
             }
             all.extend(said[SAID..].as_chunks().0.iter().copied().map(Passed::of));
         }
-        self.others_end = said.iter().skip(1).any(|said| said.first() == Some(&ENDS));
         Ok(Some(all))
-    }
-
-    /// Where momenta are sharded: gives worker 0 those of all after so many iterations. The others wait for it in an agreement,
-    /// or come to their end.
-    pub(super) fn gather(&mut self, step: u64) -> Result<(), RuntimeError> {
-        let Some(owner) = &mut self.owner else { return Ok(()) };
-        let (is_first, is_asked) = (self.group.facts().rank == 0, !std::mem::take(&mut self.others_end));
-        if is_first && is_asked {
-            self.group.agree(&[GATHERS, step as u32, (step >> 32) as u32])?;
-        }
-        let said = self.group.gather(owner.own_words())?;
-        if is_first && !owner.gather(step, &said) {
-            let numbers: usize = said.iter().map(Vec::len).sum();
-            let expected = owner.words_of_all();
-            return Err(RuntimeError::mismatch("momenta of all workers", expected, numbers));
-        }
-        if !is_asked {
-            // Nobody ends before worker 0 has what is on its way.
-            self.group.agree(&[])?;
-        }
-        Ok(())
-    }
-
-    /// The same where the others give theirs without being asked.
-    pub(super) fn gather_at_end(&mut self, step: u64) -> Result<(), RuntimeError> {
-        if self.others_end { self.gather(step) } else { Ok(()) }
     }
 
     /// Waits for what the pending update needs of a part.
     fn finish(&mut self, part: usize) -> Result<(), GroupError> {
-        let Share { group, sums, owner, pending, .. } = self;
+        let Share { group, sums, pending, .. } = self;
         let (sum, pending) = (&mut sums[part], pending.as_mut().expect("an update is decided"));
-        if let Some(owner) = owner {
-            return sum.finish_made(&mut **group, owner, pending);
-        }
         sum.finish(&mut **group)?;
-        sum.divide(pending.decided.of_labels, &mut pending.squares);
+        sum.divide(pending.of_labels, &mut pending.squares);
         Ok(())
     }
 
@@ -549,7 +451,7 @@ impl Trainer {
                 if self.step >= until { Some(Outcome::Finished) } else { pause().then_some(Outcome::Paused) };
             let iterated = match outcome {
                 Some(_) => self.apply_whole(share).map(|()| true),
-                None => self.iterate(share, source, (until, last_end)),
+                None => self.iterate(share, source, last_end),
             };
             last_end = Instant::now();
             if let Some(observation) = share.applied.take() {
@@ -557,10 +459,7 @@ impl Trainer {
             }
             match (iterated, outcome) {
                 (Ok(true), None) => {}
-                (Ok(_), outcome) => {
-                    share.gather_at_end(self.step)?;
-                    return Ok(outcome.unwrap_or(Outcome::Paused));
-                }
+                (Ok(_), outcome) => return Ok(outcome.unwrap_or(Outcome::Paused)),
                 (Err(error), _) => {
                     // What went wrong first is told.
                     share.abandon_devices(&mut self.executor);
@@ -577,14 +476,11 @@ impl Trainer {
         &mut self,
         share: &mut Share,
         source: &mut Source<'_>,
-        (until, last_end): (u64, Instant),
+        last_end: Instant,
     ) -> Result<bool, RuntimeError> {
         let (step, waited, start) = (self.step, self.executor.device().waited(), Instant::now());
         let statistics = read(&mut self.executor, &share.statistics)?;
-        share.owner.iter_mut().for_each(|owner| owner.note_statistics(step, &statistics));
-        let word = if self.step + 1 == until { ENDS } else { GOES_ON };
-        let summed = self.sum(share, source, (word, &statistics));
-        let passed = match summed {
+        let passed = match self.sum(share, source, &statistics) {
             Ok(Some(passed)) => passed,
             other => {
                 if other.is_err() {
@@ -615,9 +511,7 @@ impl Trainer {
             waited: self.executor.waited_since(waited),
         };
         let of_labels = (self.train.label_count() as f64 / counted.max(1.0)) as f32;
-        let numbers = self.plan.update.numbers(observation.learning_rate, step);
-        let (decided, squares) = (Decided { step, of_labels, numbers }, Squares::default());
-        share.pending = Some(Pending { observation, passed, decided, squares });
+        share.pending = Some(Pending { observation, passed, of_labels, squares: Squares::default() });
         share.befores.begin(step, statistics);
         self.step += 1;
         if share.on_devices || !self.executor.updates_within() {
@@ -632,7 +526,7 @@ impl Trainer {
         &mut self,
         share: &mut Share,
         source: &mut Source<'_>,
-        (word, before): (u32, &[f32]),
+        before: &[f32],
     ) -> Result<Option<Vec<Passed>>, RuntimeError> {
         let step = self.step;
         let mut mine = Vec::new();
@@ -642,11 +536,11 @@ impl Trainer {
                 share.write_statistics(&mut self.executor, before)?;
             }
             if share.on_devices && number + 1 == share.mine.end {
-                return self.pass_on_devices(share, source, (step, number), (word, mine));
+                return self.pass_on_devices(share, source, (step, number), mine);
             }
             mine.push(self.pass(share, source, (step, number))?);
         }
-        let Some(all) = share.agree(step, word, &mine)? else { return Ok(None) };
+        let Some(all) = share.agree(step, GOES_ON, &mine)? else { return Ok(None) };
         is_finite(step, &all)?;
         share.finish_statistics(&mut self.executor)?;
         Ok(Some(all))
@@ -662,7 +556,7 @@ impl Trainer {
             (0..share.sums.len()).filter(|part| is_awaited(&share.sums[*part])).collect();
         awaited.iter().try_for_each(|part| share.finish(*part))?;
         for Sum { part, whole, .. } in awaited.iter().map(|part| &share.sums[*part]) {
-            write(&mut self.executor, part.sent(), whole)?;
+            write(&mut self.executor, &part.regions, whole)?;
         }
         let hyper = self.hyper(step, learning_rate, self.plan.seed);
         self.executor.write_region(self.train.hyper(), &hyper)?;
@@ -676,7 +570,6 @@ impl Trainer {
         let Some(Pending { observation, .. }) = share.pending.take() else { return Ok(()) };
         share.group.forget();
         self.step = observation.step;
-        share.owner.iter_mut().for_each(|owner| owner.undo(self.step));
         let before = share.befores.current();
         for ((number, sum), overwritten) in share.sums.iter_mut().enumerate().zip(&before.parts) {
             if std::mem::take(&mut sum.is_applied) {

@@ -220,7 +220,6 @@ fn exact(call: &Call) -> bool {
             | Call::LrnForward { .. }
             | Call::LrnBackward { .. }
             | Call::BiasBackward { .. }
-            | Call::MultiplySums { .. }
             | Call::AttentionForward { .. }
             | Call::AttentionBackward { .. }
             | Call::RotaryForward { .. }
@@ -454,7 +453,6 @@ fn terms(call: &Call) -> f64 {
     match call {
         Call::BatchNormBackward { shape, .. } | Call::LayerNormBackward { shape, .. } => shape.rows as f64,
         Call::BiasBackward { shape, .. } | Call::RmsNormBackward { shape, .. } => shape.rows as f64,
-        Call::MultiplySums { shape, .. } => shape.rows as f64,
         Call::AttentionBackward { shape, .. } => (shape.length * shape.group()) as f64,
         Call::ConvBackwardFilter { shape, .. } => {
             shape.batch as f64 * f64::from(shape.output[0]) * f64::from(shape.output[1])

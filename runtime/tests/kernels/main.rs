@@ -38,7 +38,7 @@ use layer_norm::{
     large_rows_keep_their_variance, layer_norm, layer_norm_gradients_are_derivatives, rms_norm,
     rms_norm_gradients_are_derivatives,
 };
-use multiply::{gradients_of_products_are_derivatives, products_with_scales};
+use multiply::{gradients_of_products_are_derivatives, products};
 use plimsoll_ir::network::Window;
 use plimsoll_ir::philox::{philox4x32, unit_f32};
 use plimsoll_ir::program::{After, Branch, Call, ConvShape, Hyper, PoolShape, RowShape};
@@ -422,22 +422,6 @@ fn part_of(rows: usize, [first, channels, total]: [usize; 3], seed: u32) {
     let taken = reference::taken(lengths, &wide(&whole));
     let split = |accumulate| Call::SplitPart { rows: r, channels: c, first: f, total: t, accumulate };
     check_accumulate(split, &[input(&whole), output(part.len())], 1, &taken);
-    let padded = reference::joined(lengths, &wide(&part), &vec![0.0; whole.len()]);
-    let pad = |accumulate| Call::PadPart { rows: r, channels: c, first: f, total: t, accumulate };
-    check_accumulate(pad, &[input(&part), output(whole.len())], 1, &padded);
-}
-
-fn repeated_rows() {
-    for (rows, channels) in [(1, 1), (5, 3), (3, 40_003), (700, 24)] {
-        repeated_rows_of(rows, channels, 4);
-    }
-}
-
-fn repeated_rows_of(rows: usize, channels: usize, seed: u32) {
-    let x = Random::new(seed).floats(channels);
-    let y = reference::bias(channels, &vec![0.0; rows * channels], &wide(&x));
-    let shape = RowShape { rows: rows as u64, channels: channels as u64 };
-    check(&Call::Repeat { shape }, &[input(&x), output(y.len())], &[(1, &y)]);
 }
 
 fn gradients_of_what_is_linear_in_parts_are_derivatives() {
@@ -457,8 +441,6 @@ fn gradients_of_what_is_linear_in_parts_are_derivatives() {
     let dpart = reference::taken(lengths, &dy);
     let part = &x[..6];
     reference::assert_gradient("part", part, &dy, &dpart, |part| reference::joined(lengths, part, &x));
-    let dwhole = reference::joined(lengths, &dy[..6], &[0.0; 24]);
-    reference::assert_gradient("slice", &x, &dy[..6], &dwhole, |x| reference::taken(lengths, x));
     let sum = |x: &[f64]| -> Vec<f64> { x.iter().zip(&dy).map(|(a, b)| a + b).collect() };
     reference::assert_gradient("sum", &x, &dy, &dy, sum);
 }
@@ -757,13 +739,12 @@ plimsoll_ir::tests![
     activations,
     activation_gradients_are_derivatives,
     activations_have_no_surprises_far_out,
-    products_with_scales,
+    products,
     gradients_of_products_are_derivatives,
     relu_add_and_their_gradients,
     a_number_that_is_none_stays_none,
     dropout,
     parts_of_a_concatenation,
-    repeated_rows,
     gradients_of_what_is_linear_in_parts_are_derivatives,
     pooling,
     pooling_gradients_are_derivatives,

@@ -59,11 +59,7 @@ proptest! {
         descent_of(n, seed);
         dropout_of(n, probability, if run % 3 == 0 { 1 } else { run }, more);
         activation::activation_of(Function::ALL[seed as usize % Function::ALL.len()], n, seed);
-    }
-
-    fn products(sides in (1u64..5, 1u64..200, 1u64..80), seed in 0u32..60_000) {
-        let (groups, rows, channels) = sides;
-        multiply::product_of([groups, rows, channels], seed);
+        multiply::product_of(n, seed);
     }
 
     fn layer_norm(rows in 1usize..300, channels in 1usize..300, seed in 0u32..60_000) {
@@ -91,7 +87,6 @@ proptest! {
 
     fn parts(rows in 1usize..100, before in 0usize..40, channels in 1usize..40, after in 0usize..40, seed in 0u32..60_000) {
         part_of(rows, [before, channels, before + channels + after], seed);
-        repeated_rows_of(rows, channels, seed);
     }
 
     fn local_response(rows in 1usize..30, channels in 1usize..12, size in 1u32..8, seed in 0u32..60_000) {
@@ -116,7 +111,6 @@ plimsoll_ir::tests![
     layer_norm,
     #[ignore = "minutes: CI runs it"]
     elements,
-    products,
     #[ignore = "minutes: CI runs it"]
     attention,
     rotary,

@@ -4,7 +4,7 @@
 //! What it deliberately does not do: share anything with the kernels.
 
 use plimsoll_ir::network::{Function, Window};
-use plimsoll_ir::program::{AttentionShape, ConvShape, EmbeddingShape, PoolShape, RotaryShape, ScaleShape};
+use plimsoll_ir::program::{AttentionShape, ConvShape, EmbeddingShape, PoolShape, RotaryShape};
 
 pub fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|v| f64::from(*v)).collect()
@@ -214,13 +214,9 @@ fn normal(x: f64) -> (f64, f64) {
 
 pub fn activation(function: Function, x: &[f64]) -> Vec<f64> {
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
-    let hard = |x: f64| (x / 6.0 + 0.5).clamp(0.0, 1.0);
     let f = |x: f64| match function {
         Function::Gelu => x * normal(x).0,
-        Function::Sigmoid => sigmoid(x),
         Function::Silu => x * sigmoid(x),
-        Function::HardSigmoid => hard(x),
-        Function::HardSwish => x * hard(x),
     };
     x.iter().map(|x| f(*x)).collect()
 }
@@ -232,34 +228,13 @@ pub fn activation_gradient(function: Function, x: &[f64], dy: &[f64]) -> Vec<f64
             let (p, density) = normal(x);
             p + x * density
         }
-        Function::Sigmoid => (1.0 - tanh(x) * tanh(x)) / 4.0,
         Function::Silu => (1.0 + tanh(x)) / 2.0 + x * (1.0 - tanh(x) * tanh(x)) / 4.0,
-        Function::HardSigmoid if x.abs() < 3.0 => 1.0 / 6.0,
-        Function::HardSwish if x.abs() < 3.0 => x / 3.0 + 0.5,
-        Function::HardSwish if x > 0.0 => 1.0,
-        Function::HardSigmoid | Function::HardSwish => 0.0,
     };
     x.iter().zip(dy).map(|(x, dy)| dy * slope(*x)).collect()
 }
 
-/// Calls `each(element, element of the scale)` for all elements.
-fn scaled(s: &ScaleShape, mut each: impl FnMut(usize, usize)) {
-    let [rows, channels] = [s.rows, s.channels].map(|n| n as usize);
-    for i in 0..s.groups as usize * rows * channels {
-        each(i, i / (rows * channels) * channels + i % channels);
-    }
-}
-
-pub fn product(s: &ScaleShape, x: &[f64], scale: &[f64]) -> Vec<f64> {
-    let mut y = vec![0.0; x.len()];
-    scaled(s, |i, j| y[i] = x[i] * scale[j]);
-    y
-}
-
-pub fn product_sums(s: &ScaleShape, x: &[f64], dy: &[f64]) -> Vec<f64> {
-    let mut sums = vec![0.0; (s.groups * s.channels) as usize];
-    scaled(s, |i, j| sums[j] += x[i] * dy[i]);
-    sums
+pub fn product(a: &[f64], b: &[f64]) -> Vec<f64> {
+    a.iter().zip(b).map(|(a, b)| a * b).collect()
 }
 
 /// y, and the tap of the first largest.

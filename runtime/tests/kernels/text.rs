@@ -14,7 +14,7 @@ use kernels::attention::Step;
 use kernels::{Argument, Grid};
 use plimsoll_ir::Float;
 use plimsoll_ir::network::Window;
-use plimsoll_ir::program::{After, AttentionShape, Call, ConvShape, RotaryShape, RowShape, ScaleShape};
+use plimsoll_ir::program::{After, AttentionShape, Call, ConvShape, RotaryShape, RowShape};
 use plimsoll_ir::testing::every_call;
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::c_void;
@@ -193,10 +193,6 @@ fn calls() -> Vec<Call> {
         Call::BatchNormForward { shape: long, epsilon: 1e-5, then: After::default() },
         Call::BatchNormBackward { shape: long, then: After::default(), accumulate },
         Call::BiasBackward { shape: long, accumulate },
-        Call::MultiplySums {
-            shape: ScaleShape { groups: 2, rows: 90, channels: 5, learned: false },
-            accumulate,
-        },
         Call::Sgd { elements: 100, decay: true, idle: true },
         Call::Adamw { elements: 100, idle: true },
     ]);
@@ -290,10 +286,6 @@ fn shapes_beyond_all_memory_ask_for_more_than_there_is() {
         Call::RmsNormBackward { shape, accumulate: false },
         Call::SoftmaxCrossEntropyForward { shape },
         Call::BiasBackward { shape, accumulate: true },
-        Call::MultiplySums {
-            shape: ScaleShape { groups: most, rows: most, channels: most, learned: false },
-            accumulate: false,
-        },
         Call::AttentionForward { shape: heads },
         Call::AttentionBackward { shape: heads, accumulate: true },
         Call::RotaryForward { shape: turned, base: 1e4 },

@@ -1,6 +1,6 @@
 """What PyTorch makes of a few networks in three steps: the reference files beside this script.
 
-    python3 -m venv env && env/bin/pip install torch==2.15.0 torchvision==0.29.2 transformers==5.23.0 onnx onnxscript
+    python3 -m venv env && env/bin/pip install torch==2.15.0 torchvision==0.29.2
     env/bin/python references.py
 
 Each network is torchvision's, or is put together here from PyTorch's own layers. Parameters, inputs and labels come from a
@@ -12,9 +12,6 @@ Plimsoll stores them (convolutions [out][rows][columns][in], everything else as 
 Where there is a ReLU after a batch normalisation, the normalisation starts with a shift of three times its scale. With a
 shift of zero, a few of a million numbers lie so near zero that f32 has them on the other side; a batch of a few samples
 on deep networks makes percents of that within three steps, in PyTorch's own f32 too, and nothing could be compared.
-
-Networks that are not in the zoo are read from an ONNX file beside their reference, which this script exports as
-`networks/tests/onnx/files/export.py` does: the file's architecture, trained by Plimsoll, is PyTorch's network.
 
 What it deliberately does not do: dropout, whose draws differ between any two programs; it is off on both sides.
 """
@@ -427,89 +424,6 @@ class UNet(torch.nn.Module):
         return self.out(x)
 
 
-def exporter():
-    """The module that makes the other ONNX files."""
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "networks/tests/onnx/files"))
-    import export
-
-    return export
-
-
-class Exported(Images):
-    """A small network of torchvision's, as an ONNX file."""
-
-    def __init__(self, name, model, kinked=False):
-        super().__init__(name, model, self.named)
-        self.kinked = kinked
-
-    def named(self, name):
-        """Plimsoll's layers are called after their weights."""
-        name = re.sub(r"_(weight|bias)$", r".\1", name)
-        own = {"class_token": ".weight", "layer_scale": ".weight", "pos_embedding": ".bias"}
-        return name + own.get(name.rsplit(".", 1)[-1], "")
-
-    def start(self, name, shape):
-        if self.kinked:
-            return super().start(name, shape)
-        if len(shape) == 2 or len(shape) == 4:
-            return 0.0, math.sqrt(3 / math.prod(shape[1:]))
-        return (0.0 if name.endswith("bias") else 1.0), 0.1
-
-    def example(self):
-        return torch.zeros(2, self.channels, *self.image)
-
-    def export(self, path):
-        """Writes the architecture."""
-        export = exporter()
-        model, example = export.trained(self.model()).train(), self.example()
-        shapes = ({0: torch.export.Dim("batch")},)
-        options = dict(dynamo=True, dynamic_shapes=shapes, optimize=False, verbose=False)
-        torch.onnx.export(model, (example,), str(path), **options)
-        parameters = {n for n, _ in model.named_parameters()} | {n for n, _ in model.named_buffers()}
-        path.write_bytes(export.strip(str(path), parameters).SerializeToString(deterministic=True))
-        path.with_suffix(".onnx.data").unlink(missing_ok=True)
-
-
-class ExportedText(Text):
-    """A small network of Hugging Face's, as an ONNX file."""
-
-    export = Exported.export
-
-    def example(self):
-        return torch.zeros(2, 12, dtype=torch.int64)
-
-
-def llama():
-    """Hugging Face's own Llama: rotary embeddings, and four heads that share two of keys and values."""
-    return exporter().Llama(vocabulary=Text.classes, length=Text.image[0], implementation="eager")
-
-
-def mobilenet():
-    """MobileNet v3: hard sigmoids and swishes, squeeze-and-excitation."""
-    block = torchvision.models.mobilenetv3.InvertedResidualConfig
-    sides = [(16, 3, 16, 16, True, "RE", 2), (16, 3, 72, 24, False, "HS", 2), (24, 5, 88, 24, True, "HS", 1)]
-    blocks = [block(*side, 1, 1.0) for side in sides]
-    return torchvision.models.MobileNetV3(blocks, last_channel=64, num_classes=10, dropout=0.0)
-
-
-def efficientnet():
-    """EfficientNet: SiLU, sigmoids, squeeze-and-excitation."""
-    block = torchvision.models.efficientnet.MBConvConfig
-    blocks = [block(1, 3, 1, 16, 16, 1), block(4, 3, 2, 16, 24, 2)]
-    return torchvision.models.EfficientNet(blocks, 0.0, stochastic_depth_prob=0.0, num_classes=10, last_channel=64)
-
-
-def convnext():
-    """ConvNeXt: normalisations of the channels of maps, layer scale."""
-    block = torchvision.models.convnext.CNBlockConfig
-    return torchvision.models.ConvNeXt([block(16, 32, 1), block(32, None, 2)], num_classes=10)
-
-
-def vit():
-    """ViT: a class token, learned positions, attention without a mask."""
-    return torchvision.models.VisionTransformer(32, 8, 2, 4, 64, 128, num_classes=10)
-
-
 def googlenet():
     return torchvision.models.googlenet(num_classes=10, aux_logits=False, transform_input=False, init_weights=False)
 
@@ -525,13 +439,8 @@ CASES = [
     Images("mobilenet_v2", lambda: torchvision.models.mobilenet_v2(num_classes=10)),
     # The bias of a transposed convolution is a layer of its own.
     Map("unet", UNet, lambda name: re.sub(r"^(down|up)\.", r"\1", name).replace("up.bias", "up.bias.bias")),
-    Exported("mobilenet-v3", mobilenet, kinked=True),
-    Exported("efficientnet", efficientnet),
-    Exported("convnext", convnext),
-    Exported("vit", vit),
     Text("gpt-tiny", Transformer, lambda name: "wpe.bias" if name == "wpe" else name),
     Text("llama-tiny", Llama, lambda name: name),
-    ExportedText("llama", llama, lambda name: name),
     Text("bert-tiny", Bert, bert_name),
     Text("lstm", Memory, lambda name: MEMORY_NAMES.get(name, name)),
 ]
@@ -547,9 +456,6 @@ def main():
         if sys.argv[1:] and name not in sys.argv[1:]:
             continue
         head, regions = reference(case, rule)
-        if isinstance(case, (Exported, ExportedText)):
-            head["onnx"] = True
-            case.export(here / f"{case.name}.onnx")
         lines = ",\n".join(json.dumps(region) for region in regions)
         text = json.dumps(head)[:-1] + ', "regions": [\n' + lines + "\n]}\n"
         (here / f"{name}.json").write_text(text)

@@ -8,11 +8,11 @@
 pub mod drawn;
 pub mod spoilt;
 
-use plimsoll_ir::network::{Axis, DropUnit, Function, LayerKind, Network, NetworkSpec, Window};
+use plimsoll_ir::network::{Function, LayerKind, Network, NetworkSpec, Window};
 use plimsoll_ir::program::{Call, KernelAlternative, Program, Region};
 use plimsoll_ir::schedule::{Buffer, Command, Holds, Link, Schedule, ScheduleKind};
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Float, Momenta, Optimizer, TensorId, UpdateRule};
+use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Float, Optimizer, TensorId, UpdateRule};
 use plimsoll_networks::{Builder, LowerOptions, Mode, build, lower};
 use plimsoll_runtime::{
     Cpu, CpuOptions, Executor, LearningRateSchedule, MemoryLayout, RuntimeError, Trainer, TrainingPlan,
@@ -36,30 +36,19 @@ pub fn everything() -> Network {
         let g = b.add("g", grouped, &[l])?;
         let t = b.layer_norm("t", g)?;
         let u = b.gelu("u", t)?;
-        let k = b.add("k", LayerKind::GlobalAvgPool, &[u])?;
-        let e = b.fully_connected("e", k, 8)?;
-        let z = b.add("z", Function::Sigmoid.layer(), &[e])?;
-        let w = b.add("w", LayerKind::Multiply, &[u, z])?;
-        let x = b.add("x", LayerKind::Scale, &[w])?;
-        let p = b.add("p", LayerKind::Dropout { probability: 0.2, unit: DropUnit::Sample }, &[x])?;
-        let s = b.add("s", LayerKind::Add, &[p, r])?;
+        let w = b.add("w", LayerKind::Multiply, &[u, t])?;
+        let s = b.add("s", LayerKind::Add, &[w, r])?;
         let q = b.relu("q", s)?;
         let m = b.max_pool("m", q, Window::square(2, 2, 0))?;
         let v = b.add("v", LayerKind::AvgPool { window: Window::square(2, 2, 0) }, &[q])?;
         let c = b.concat("c", &[m, v])?;
-        let cut = |along, first, length| LayerKind::Slice { along, first, length };
-        let flat = b.add("flat", LayerKind::Flatten, &[c])?;
-        let token = b.add("token", LayerKind::Learned { rows: 2, channels: 16 }, &[])?;
-        let all = b.add("all", LayerKind::Concat { along: Axis::Rows }, &[token, flat])?;
-        let rows = b.add("rows", cut(Axis::Rows, 1, 9), &[all])?;
-        let channels = b.add("channels", cut(Axis::Channels, 3, 12), &[rows])?;
-        let root = b.add("root", LayerKind::RmsNorm { epsilon: 1e-5 }, &[channels])?;
+        let root = b.add("root", LayerKind::RmsNorm { epsilon: 1e-5 }, &[c])?;
         let f = b.fully_connected("f", root, 32)?;
         let i = b.add("i", Function::Silu.layer(), &[f])?;
-        let j = b.add("j", Function::HardSigmoid.layer(), &[f])?;
-        let y = b.add("y", LayerKind::Multiply, &[i, j])?;
-        let swish = b.add("b", Function::HardSwish.layer(), &[y])?;
-        let h = b.relu("h", swish)?;
+        let k = b.add("k", LayerKind::GlobalAvgPool, &[c])?;
+        let e = b.fully_connected("e", k, 32)?;
+        let y = b.add("y", LayerKind::Add, &[i, e])?;
+        let h = b.relu("h", y)?;
         let d = b.dropout("d", h, 0.3)?;
         b.fully_connected("o", d, 10)
     })();
@@ -94,20 +83,15 @@ pub fn evaluation_in(feature_maps: Float, network: &Network, batch: u64) -> Prog
 
 /// One training iteration by this optimizer.
 pub fn training_by(optimizer: Optimizer, network: &Network, batch: u64) -> Program {
-    lowered_by((optimizer, Momenta::Device), network, batch, Mode::Train, Float::F32)
-}
-
-/// The same with these momenta.
-pub fn training_with(momenta: Momenta, optimizer: Optimizer, network: &Network, batch: u64) -> Program {
-    lowered_by((optimizer, momenta), network, batch, Mode::Train, Float::F32)
+    lowered_by(optimizer, network, batch, Mode::Train, Float::F32)
 }
 
 fn lowered(network: &Network, batch: u64, mode: Mode, feature_maps: Float) -> Program {
-    lowered_by((Optimizer::Sgd, Momenta::Device), network, batch, mode, feature_maps)
+    lowered_by(Optimizer::Sgd, network, batch, mode, feature_maps)
 }
 
 fn lowered_by(
-    (optimizer, momenta): (Optimizer, Momenta),
+    optimizer: Optimizer,
     network: &Network,
     batch: u64,
     mode: Mode,
@@ -116,7 +100,7 @@ fn lowered_by(
     let alternatives = |call: &Call| alternatives_in(feature_maps, call);
     let (fuse, alternatives) = (true, &alternatives);
     let more = LowerOptions::default();
-    let options = LowerOptions { mode, optimizer, momenta, feature_maps, fuse, alternatives, ..more };
+    let options = LowerOptions { mode, optimizer, feature_maps, fuse, alternatives, ..more };
     lower(network, batch, &options).expect("a small network can be lowered")
 }
 
@@ -290,7 +274,7 @@ pub fn trainer_by(
     options: CpuOptions,
     scheduler: &dyn Fn(&Trace) -> Schedule,
 ) -> Result<Trainer, RuntimeError> {
-    let train = lowered_by((optimizer, Momenta::Device), network, batch, Mode::Train, options.feature_maps);
+    let train = lowered_by(optimizer, network, batch, Mode::Train, options.feature_maps);
     let schedule = scheduler(&train.trace);
     trainer_of(network, options, &train, &schedule, scheduler)
 }
@@ -305,8 +289,7 @@ pub fn trainer_of(
 ) -> Result<Trainer, RuntimeError> {
     let batch = train.trace.batch;
     let optimizer = Region::optimizer_of(&train.resident);
-    let evaluate =
-        lowered_by((optimizer, Momenta::Device), network, batch, Mode::Evaluate, train.feature_maps);
+    let evaluate = lowered_by(optimizer, network, batch, Mode::Evaluate, train.feature_maps);
     let evaluate_schedule = scheduler(&evaluate.trace);
     let layout =
         MemoryLayout::of(train, train_schedule).union(MemoryLayout::of(&evaluate, &evaluate_schedule));

@@ -10,7 +10,7 @@ use plimsoll_ir::network::Network;
 use plimsoll_ir::program::{Call, Program, Region};
 use plimsoll_ir::schedule::{Link, Schedule, Stream};
 use plimsoll_ir::testing::random_schedule;
-use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Float, Momenta, Optimizer, Precision, Seconds};
+use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Float, Optimizer, Precision, Seconds};
 use plimsoll_networks::{LowerOptions, lower};
 use plimsoll_runtime::group::{alone, threads};
 use plimsoll_runtime::{
@@ -35,19 +35,10 @@ pub fn program_with(device: &dyn Device, network: &Network) -> Program {
 
 /// The same by this optimizer.
 pub fn program_by(optimizer: Optimizer, device: &dyn Device, network: &Network) -> Program {
-    program_of((optimizer, Momenta::Device), device, network)
-}
-
-/// The same with these momenta.
-pub fn program_of(
-    (optimizer, momenta): (Optimizer, Momenta),
-    device: &dyn Device,
-    network: &Network,
-) -> Program {
     let alternatives = |call: &Call| device.alternatives(call);
     let feature_maps = device.facts().precision.feature_maps();
     let (alternatives, fuse, more) = (&alternatives, true, LowerOptions::default());
-    let options = LowerOptions { alternatives, optimizer, momenta, feature_maps, fuse, ..more };
+    let options = LowerOptions { alternatives, optimizer, feature_maps, fuse, ..more };
     let mut program = lower(network, BATCH, &options).expect("a small network can be lowered");
     for op in &mut program.trace.ops {
         op.seconds = Seconds(op.flops as f64 / 2e10 + 2e-6);
@@ -277,28 +268,19 @@ pub fn shared(
 }
 
 /// What a worker's pass has completed is read while the pass goes on, and what the next needs is written; the input of the next
-/// may come behind everything. Where momenta are sharded, what is written are parameters.
+/// may come behind everything.
 fn workers_train_to_the_bits_of_one() {
     let Some(place) = Place::open() else { return };
     let network = everything();
-    for momenta in [Momenta::Device, Momenta::Sharded] {
-        workers_train(
-            &place,
-            &network,
-            &program_of((Optimizer::Sgd, momenta), &place.device(false), &network),
-        );
-    }
-}
-
-fn workers_train(place: &Place, network: &Network, program: &Program) {
-    let plan = TrainingPlan { virtual_workers: 3, ..support::plan(network, BATCH) };
-    for (n, (name, schedule)) in (0..).zip(schedules(program, &[Policy::Plimsoll], 0)) {
-        let one = |graphs| shared(program, &schedule, &plan, vec![alone()], || place.device(graphs));
+    let program = program(&place, &network);
+    let plan = TrainingPlan { virtual_workers: 3, ..support::plan(&network, BATCH) };
+    for (n, (name, schedule)) in (0..).zip(schedules(&program, &[Policy::Plimsoll], 0)) {
+        let one = |graphs| shared(&program, &schedule, &plan, vec![alone()], || place.device(graphs));
         let expected = bits(&one(true));
         for pace in place.paces(n) {
             place.set(&pace);
             let device = || place.device(true).without_graphs().expect("there is memory");
-            let several = || shared(program, &schedule, &plan, threads(2), device);
+            let several = || shared(&program, &schedule, &plan, threads(2), device);
             let mut found = BTreeMap::new();
             let calls = place.counted(|| found = bits(&several()));
             assert!(found == expected, "{name}, {pace:?}");

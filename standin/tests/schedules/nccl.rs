@@ -1,15 +1,12 @@
 //! Workers whose GPUs sum by NCCL, on the stand-in of both.
 
 use super::Place;
-use super::bodies::{BATCH, bits, numbers, program, program_of, shared, sharing};
+use super::bodies::{BATCH, bits, numbers, program, shared, sharing};
 use super::support::{self, everything, keep};
 use plimsoll_ir::network::Network;
 use plimsoll_ir::program::Program;
-use plimsoll_ir::{Momenta, Optimizer};
 use plimsoll_runtime::group::{alone, threads};
-use plimsoll_runtime::{
-    Checkpoint, CudaDevice, Executor, MemoryLayout, Observation, RuntimeError, Trainer, TrainingPlan,
-};
+use plimsoll_runtime::{Checkpoint, CudaDevice, Observation, RuntimeError, Trainer, TrainingPlan};
 use std::time::{Duration, Instant};
 
 const ITERATIONS: u64 = 5;
@@ -164,18 +161,4 @@ fn workers_that_sum_in_different_ways_do_not_begin() {
         let expected = "worker 1 has another way of summing than worker 0: on the hosts, not on the devices";
         assert_eq!(words, expected);
     }
-}
-
-#[test]
-fn sharded_momenta_are_summed_by_hosts_alone() {
-    let Some(place) = Place::open() else { return };
-    let network = everything();
-    let program = program_of((Optimizer::Sgd, Momenta::Sharded), &place.device(false), &network);
-    let schedule = keep(&program.trace);
-    let mut executor =
-        Executor::new(Box::new(device(&place)), MemoryLayout::of(&program, &schedule)).expect("it is small");
-    let loaded = executor.load_apart(&program, &schedule, plimsoll_ir::Bytes(1 << 10)).expect("it is valid");
-    let made = Trainer::sharing(executor, loaded, None, plan(&network, 1), alone());
-    let words = made.err().expect("owners make updates on hosts").to_string();
-    assert!(words.contains("sharded momenta"), "{words}");
 }

@@ -2,7 +2,6 @@
 
 use plimsoll_ir::Bytes;
 use plimsoll_ir::network::Shape;
-use std::path::PathBuf;
 use thiserror::Error;
 
 /// Why data and network do not go together.
@@ -39,8 +38,6 @@ pub enum DataError {
         wanted: Shape,
         /// The network's classes.
         wanted_classes: u32,
-        /// Whether the network is from a file, which fixes its sizes.
-        from_file: bool,
     },
     /// A sample has another number of labels.
     #[error("`{network}` learns {wanted} labels of a sample, {data} has {has}")]
@@ -71,15 +68,5 @@ pub enum DataError {
         takes: Bytes,
         /// What is there.
         available: Bytes,
-    },
-    /// The network of a file is for images of another size than what is asked for.
-    #[error("{} is for images of {height}x{width}", file.display())]
-    FileImage {
-        /// The ONNX file.
-        file: PathBuf,
-        /// The height that it is for.
-        height: u32,
-        /// The width that it is for.
-        width: u32,
     },
 }

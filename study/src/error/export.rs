@@ -1,7 +1,6 @@
 //! Why nothing can be exported.
 
 use plimsoll_ir::Bytes;
-use plimsoll_tuner::modules::WrapError;
 use plimsoll_tuner::rate::RateError;
 use thiserror::Error;
 
@@ -23,11 +22,6 @@ pub enum ExportError {
         /// What the device may hold.
         budget: Bytes,
     },
-    /// The batch fits without momenta on the device, where other tools have them.
-    #[error(
-        "the study was tuned for sharded momenta: its budget has no room for them on the device, where other tools have them"
-    )]
-    Sharded,
     /// The samples of an update cannot be shared out.
     #[error("{why}")]
     NotShared {
@@ -46,9 +40,6 @@ pub enum ExportError {
         /// Samples of the data.
         samples: u64,
     },
-    /// No modules can be wrapped so that the batch fits.
-    #[error(transparent)]
-    Wrap(#[from] WrapError),
     /// There is no learning rate.
     #[error(transparent)]
     Rate(#[from] RateError),

@@ -5,7 +5,6 @@
 mod data;
 mod export;
 mod file;
-mod onnx;
 mod setup;
 mod study;
 mod train;
@@ -16,7 +15,6 @@ mod workload;
 pub use data::DataError;
 pub use export::ExportError;
 pub use file::{Doing, FileError};
-pub use onnx::OnnxFileError;
 pub use setup::SetupError;
 pub use study::{OfAnother, Retune, StudyError};
 pub use train::{Saved, TrainError};
@@ -44,9 +42,6 @@ pub enum Error {
     /// A study's folder cannot be used.
     #[error(transparent)]
     Study(#[from] StudyError),
-    /// A network cannot be had from a file.
-    #[error(transparent)]
-    Onnx(#[from] OnnxFileError),
     /// A network cannot be built or lowered.
     #[error(transparent)]
     Network(#[from] NetworkError),

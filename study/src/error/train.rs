@@ -2,7 +2,7 @@
 
 use super::Retune;
 use plimsoll_ir::check::Violation;
-use plimsoll_ir::{Bytes, Momenta, Optimizer};
+use plimsoll_ir::{Bytes, Optimizer};
 use plimsoll_runtime::RuntimeError;
 use std::path::PathBuf;
 use thiserror::Error;
@@ -18,8 +18,6 @@ pub struct Saved {
     pub host: Option<String>,
     /// The iterations that were asked for.
     pub total: u64,
-    /// Whether workers have kept their shares of a newer state, which the next start puts together.
-    pub shares: bool,
     /// The request was to begin anew: made once more as it is, it would not go on from the file.
     pub fresh: bool,
 }
@@ -44,14 +42,6 @@ pub enum TrainError {
         tuned: Optimizer,
         /// The training's.
         asked: Optimizer,
-    },
-    /// The choice was made for momenta in another place, which have another program.
-    #[error("the study was tuned for momenta {tuned}, and momenta {asked} are asked for")]
-    OtherMomenta {
-        /// The config's.
-        tuned: Momenta,
-        /// The training's.
-        asked: Momenta,
     },
     /// The schedule takes more than its config allows.
     #[error("{schedule} takes {takes}, more than the {budget} that its config allows")]
@@ -79,9 +69,6 @@ pub enum TrainError {
         /// Batches in an update.
         virtual_workers: u64,
     },
-    /// Each draw was to have an iteration of its own, and workers make the update behind all of them alike.
-    #[error("with sharded momenta, all draws of stochastic depth run by one plan")]
-    DrawsOfShards,
     /// The data have fewer samples than a batch.
     #[error("{data} has {samples} samples, fewer than the batch of {batch}")]
     TooFewSamples {
@@ -186,18 +173,4 @@ pub enum TrainError {
         /// What is saving.
         saved: Saved,
     },
-}
-
-impl TrainError {
-    /// What is kept of a training that failed; none where nothing was trained.
-    pub fn saved(&self) -> Option<&Saved> {
-        match self {
-            TrainError::Worker { saved, .. }
-            | TrainError::Data { saved, .. }
-            | TrainError::Device { saved, .. }
-            | TrainError::NotSaved { saved, .. }
-            | TrainError::Diverged { saved, .. } => Some(saved),
-            _ => None,
-        }
-    }
 }

@@ -1,6 +1,6 @@
 //! What is wrong with a file of weights.
 
-use super::{FileError, OnnxFileError};
+use super::FileError;
 use std::fmt;
 use std::path::PathBuf;
 use thiserror::Error;
@@ -11,25 +11,6 @@ pub enum WeightsError {
     /// It cannot be read, or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// It cannot be read as an ONNX file with weights.
-    #[error(transparent)]
-    Onnx(Box<OnnxFileError>),
-    /// It is an ONNX file, and the network is none of a file.
-    #[error("{} is an ONNX file, and `{network}` is a network of the zoo", path.display())]
-    OfZoo {
-        /// Which.
-        path: PathBuf,
-        /// The network.
-        network: String,
-    },
-    /// It is an ONNX file with other layers than the network.
-    #[error("{} has other layers than `{network}`", path.display())]
-    OtherLayers {
-        /// Which.
-        path: PathBuf,
-        /// The network.
-        network: String,
-    },
     /// It is no safetensors file.
     #[error("{} is not a safetensors file, or is truncated ({why})", path.display())]
     Foreign {
@@ -62,12 +43,6 @@ pub enum WeightsError {
         /// The tensor.
         name: String,
     },
-}
-
-impl From<OnnxFileError> for WeightsError {
-    fn from(error: OnnxFileError) -> WeightsError {
-        WeightsError::Onnx(Box::new(error))
-    }
 }
 
 /// In what the tensors of a file differ from those of a network: the names of each kind.

@@ -40,7 +40,6 @@ pub(super) fn profile(
     let request = ProfileRequest {
         network: task.network.spec.clone(),
         optimizer: task.optimizer,
-        momenta: task.momenta,
         machine: machine(&*device, task.setup.link(), &crate::version()),
         budget,
         batches: batches.to_vec(),

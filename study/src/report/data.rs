@@ -185,9 +185,6 @@ pub struct BatchPoint {
     pub recomputed_bytes: Option<u64>,
     /// Seconds that this takes.
     pub recomputing_seconds: f64,
-    /// What a sample of an update is worth beside one of the base batch, where that was asked.
-    #[serde(default)]
-    pub efficiency: Option<f64>,
 }
 
 /// One measured batch size.
@@ -203,9 +200,6 @@ pub struct BatchMeasured {
     pub relative_error: f64,
     /// With what passes between iterations.
     pub epoch_seconds: f64,
-    /// What a sample of an update is worth beside one of the base batch, where that was asked.
-    #[serde(default)]
-    pub efficiency: Option<f64>,
 }
 
 /// The workers that a batch was chosen for, and an update of theirs.

@@ -60,7 +60,7 @@ impl Subject<'_> {
     }
 
     /// Memory over the predicted iteration.
-    pub(super) fn memory(&self, predicted: &Timeline, names: &mut Names) -> Memory {
+    fn memory(&self, predicted: &Timeline, names: &mut Names) -> Memory {
         let Subject { trace, schedule, .. } = *self;
         let pool = predicted.pool_bytes_over_time(trace, schedule);
         Memory {

@@ -2,10 +2,9 @@
 //!
 //! [`Report`] is the data; [`gather`] makes it of a trace and its schedule, [`scheduled`] of a schedule by itself,
 //! [`Tuned`] of a study; [`explain`] tells less of more: one layer, or what costs most; [`reasons`] says why each feature
-//! map stays, leaves or is recomputed; [`policies`] asks the others; [`comparison`] puts two studies side by side. What it
-//! does not do: it decides nothing, and measures nothing.
+//! map stays, leaves or is recomputed; [`policies`] asks the others. What it does not do: it decides nothing, and measures
+//! nothing.
 
-pub mod comparison;
 mod data;
 pub mod explain;
 pub mod gather;

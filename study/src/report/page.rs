@@ -1,12 +1,10 @@
-//! The page of a report or of a comparison: one HTML file that opens from a disk, without a network, and holds all that it
-//! shows.
+//! The page of a report: one HTML file that opens from a disk, without a network, and holds all that it shows.
 //!
 //! Template, style, scripts and the plotting library are part of the program; the report itself goes in as JSON, and the
 //! page's script shows it. Names in it come from anybody's traces, so that nothing of it can end the element it stands in, and
 //! the script never makes markup of a text. What it does not do: it computes nothing that is not in the report already.
 
 use crate::report::Report;
-use crate::report::comparison::Comparison;
 use crate::words::is_obeyed;
 
 /// The skeleton, with `{{places}}` to fill.
@@ -14,16 +12,12 @@ const TEMPLATE: &str = include_str!("page/report.html");
 const STYLE: &str = include_str!("page/report.css");
 /// Apache ECharts; `page/echarts/build.sh` says how it was made.
 const LIBRARY: &str = include_str!("page/echarts/echarts.min.js");
-/// What the scripts of all pages stand on, in the order in which they go in.
-const COMMON: [&str; 5] = [
+/// The page's own scripts, in the order in which they go in.
+const SCRIPTS: [&str; 13] = [
     include_str!("page/words.js"),
     include_str!("page/tables.js"),
     include_str!("page/plots.js"),
     include_str!("page/parts.js"),
-    include_str!("page/page.js"),
-];
-/// The scripts of a report.
-const OF_REPORT: [&str; 9] = [
     include_str!("page/answer.js"),
     include_str!("page/batches.js"),
     include_str!("page/workers.js"),
@@ -32,10 +26,8 @@ const OF_REPORT: [&str; 9] = [
     include_str!("page/layers.js"),
     include_str!("page/fit.js"),
     include_str!("page/policies.js"),
-    include_str!("page/sections.js"),
+    include_str!("page/page.js"),
 ];
-/// The script of a comparison.
-const OF_COMPARISON: [&str; 1] = [include_str!("page/comparison.js")];
 /// What goes with the library wherever it goes.
 const LICENCES: [&str; 5] = [
     include_str!("page/echarts/NOTICE"),
@@ -48,74 +40,38 @@ const LICENCES: [&str; 5] = [
 impl Report {
     /// The report as a page, complete in itself.
     pub fn html(&self) -> String {
-        let Report { about, .. } = self;
-        page(&Page {
-            title: &format!("{}, batch {}: Plimsoll's report", about.network, about.batch),
-            headline: self.answer.as_ref().map_or("", |answer| &answer.headline),
-            version: &about.plimsoll,
-            json: &serde_json::to_string(self).expect("a report has only texts, numbers and lists"),
-            scripts: &OF_REPORT,
-        })
+        let json = serde_json::to_string(self).expect("a report has only texts, numbers and lists");
+        let json = written_out(&json);
+        let Report { about, answer, .. } = self;
+        let fill = |place: &str, page: &mut String| match place {
+            "title" => {
+                escaped(&format!("{}, batch {}: Plimsoll's report", about.network, about.batch), page);
+            }
+            "generator" => escaped(&format!("Plimsoll {}", about.plimsoll), page),
+            "headline" => escaped(answer.as_ref().map_or("", |answer| &answer.headline), page),
+            "style" => page.push_str(STYLE),
+            "licences" => LICENCES.iter().for_each(|text| {
+                escaped(text.trim(), page);
+                page.push_str("\n\n");
+            }),
+            // Within JSON `<` stands only in texts, where it may be written by its number.
+            "report" => page.push_str(&json.replace('<', "\\u003c")),
+            "library" => page.push_str(LIBRARY.trim_end()),
+            "script" => SCRIPTS.iter().for_each(|text| page.push_str(text)),
+            other => unreachable!("the template has a place {other}"),
+        };
+        let mut page =
+            String::with_capacity(TEMPLATE.len() + STYLE.len() + LIBRARY.len() + json.len() + (1 << 17));
+        // Places are found in the template alone, never in what was filled in.
+        let mut parts = TEMPLATE.split("{{");
+        page.push_str(parts.next().unwrap_or_default());
+        for part in parts {
+            let (place, rest) = part.split_once("}}").expect("every place of the template ends");
+            fill(place, &mut page);
+            page.push_str(rest);
+        }
+        page
     }
-}
-
-impl Comparison {
-    /// The comparison as a page, complete in itself.
-    pub fn html(&self) -> String {
-        let [first, second] = &self.studies;
-        page(&Page {
-            title: &format!("{} and {}: Plimsoll's comparison", first.name, second.name),
-            headline: &self.verdict.headline,
-            version: env!("CARGO_PKG_VERSION"),
-            json: &serde_json::to_string(self).expect("a comparison has only texts, numbers and lists"),
-            scripts: &OF_COMPARISON,
-        })
-    }
-}
-
-/// What differs between pages.
-struct Page<'a> {
-    /// Shown by the browser.
-    title: &'a str,
-    /// Read where scripts are off.
-    headline: &'a str,
-    /// The version of Plimsoll that the page names.
-    version: &'a str,
-    /// What the page shows.
-    json: &'a str,
-    /// How it shows it, after the common scripts.
-    scripts: &'a [&'a str],
-}
-
-/// Fills the template.
-fn page(of: &Page<'_>) -> String {
-    let json = written_out(of.json);
-    let fill = |place: &str, page: &mut String| match place {
-        "title" => escaped(of.title, page),
-        "generator" => escaped(&format!("Plimsoll {}", of.version), page),
-        "headline" => escaped(of.headline, page),
-        "style" => page.push_str(STYLE),
-        "licences" => LICENCES.iter().for_each(|text| {
-            escaped(text.trim(), page);
-            page.push_str("\n\n");
-        }),
-        // Within JSON `<` stands only in texts, where it may be written by its number.
-        "report" => page.push_str(&json.replace('<', "\\u003c")),
-        "library" => page.push_str(LIBRARY.trim_end()),
-        "script" => COMMON.iter().chain(of.scripts).for_each(|text| page.push_str(text)),
-        other => unreachable!("the template has a place {other}"),
-    };
-    let mut page =
-        String::with_capacity(TEMPLATE.len() + STYLE.len() + LIBRARY.len() + json.len() + (1 << 17));
-    // Places are found in the template alone, never in what was filled in.
-    let mut parts = TEMPLATE.split("{{");
-    page.push_str(parts.next().unwrap_or_default());
-    for part in parts {
-        let (place, rest) = part.split_once("}}").expect("every place of the template ends");
-        fill(place, &mut page);
-        page.push_str(rest);
-    }
-    page
 }
 
 /// JSON in whose texts the characters that a reader obeys are written out, to be seen.
@@ -152,13 +108,12 @@ mod tests {
 
     #[test]
     fn nothing_that_goes_in_ends_its_element() {
-        let scripts = || COMMON.iter().chain(&OF_REPORT).chain(&OF_COMPARISON);
-        for script in scripts().chain([&LIBRARY]) {
+        for script in SCRIPTS.iter().chain([&LIBRARY]) {
             let script = script.to_lowercase();
             assert!(!script.contains("</script") && !script.contains("<!--"), "a script would end early");
         }
         assert!(!STYLE.contains("</"), "the style would end early");
-        assert!(scripts().all(|script| !script.contains("innerHTML")), "texts are shown as texts");
+        assert!(!SCRIPTS.concat().contains("innerHTML"), "texts are shown as texts");
     }
 
     #[test]

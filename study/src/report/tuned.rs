@@ -21,7 +21,7 @@ use plimsoll_ir::profile::{Profile, Rate, TransferSample};
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::trace::{Op, Phase, Trace, TraceKind};
-use plimsoll_ir::tuning::{NoiseScale, Round, Run, Training, Tuning};
+use plimsoll_ir::tuning::{NoiseScale, Run, Training, Tuning};
 use plimsoll_ir::{Bytes, Document, Seconds};
 use plimsoll_tuner::model::{FittedRate, LinkModel, Model};
 use plimsoll_tuner::rate::{caution, rate_of_update};
@@ -97,7 +97,7 @@ impl Tuned {
         Explanation::of(self.iteration())
     }
 
-    pub(super) fn iteration(&self) -> Subject<'_> {
+    fn iteration(&self) -> Subject<'_> {
         let Tuned { tuning, trace, schedule, .. } = self;
         Subject { trace, schedule, measured: tuning.timeline.as_ref() }
     }
@@ -116,7 +116,7 @@ impl Tuned {
         Ok(report)
     }
 
-    pub(super) fn about(&self) -> About {
+    fn about(&self) -> About {
         let Tuning { made, machine, asked, .. } = &self.tuning;
         let with = if machine.modelled { "modelled with" } else { "measured with" };
         let mut facts = vec![
@@ -138,18 +138,12 @@ impl Tuned {
         if !optimizer.is_usual() {
             facts.push(("optimizer".to_owned(), optimizer.to_string()));
         }
-        let momenta = self.config.momenta;
-        if !momenta.is_usual() {
-            facts.push(("momenta".to_owned(), momenta.to_string()));
-        }
         let health = machine.health.as_ref().map(|health| health.warnings(&Default::default()));
         let mut warnings: Vec<String> = health.iter().flatten().map(ToString::to_string).collect();
         warnings
             .extend(self.tuning.runs.iter().filter_map(run_missed).map(|words| format!("{words}; {ANEW}.")));
-        // What was predicted is an iteration of one batch, for all draws, with the update on the device.
-        let as_predicted = |training: &&Training| {
-            training.global_batch.is_none() && training.drawn.is_none() && momenta.is_usual()
-        };
+        // What was predicted is an iteration of one batch, for all draws.
+        let as_predicted = |training: &&Training| training.global_batch.is_none() && training.drawn.is_none();
         let trained = self.tuning.training.as_ref().filter(as_predicted);
         let trained = trained.map(|training| training.iteration_seconds);
         let beyond = trained.and_then(|iteration| missed(iteration, &self.config.predicted));
@@ -328,7 +322,7 @@ impl Tuned {
         facts.into_iter().chain(drawn).chain(noise).map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
-    pub(super) fn batches(&self) -> Batches {
+    fn batches(&self) -> Batches {
         let Tuning { asked, rounds, runs, .. } = &self.tuning;
         let last = rounds.last().expect("a tuning that was read has a round");
         let samples = asked.samples as f64;
@@ -354,10 +348,9 @@ impl Tuned {
             recomputed_ops: c.recomputed_ops,
             recomputed_bytes: c.recomputed_bytes.map(|b| b.0),
             recomputing_seconds: c.recomputing_seconds.0,
-            efficiency: c.efficiency,
         };
         let mut measured: Vec<BatchMeasured> =
-            runs.iter().filter_map(|run| Some(ran(run, run.measured?, last))).collect();
+            runs.iter().filter_map(|run| Some(ran(run, run.measured?))).collect();
         measured.sort_by_key(|one| one.batch);
         Batches {
             points: last.candidates.iter().map(point).collect(),
@@ -431,7 +424,7 @@ pub fn placement_in_words(moved: &Moved) -> String {
 }
 
 /// Words as a sentence begins.
-pub(super) fn capitalised(words: &str) -> String {
+fn capitalised(words: &str) -> String {
     match words.get(..1) {
         Some(first) => first.to_uppercase() + &words[1..],
         None => words.to_owned(),
@@ -443,19 +436,16 @@ const MODELLED: &str = "Nothing here was measured: the device is not here, and a
                         its data sheet. Stated errors are how far nine of ten published throughputs of its generation are \
                         off that model.";
 
-/// What is known of a run; where nothing is measured, as the model of the device has it.
 /// What a report says to do where a prediction missed.
 const ANEW: &str = "tuning anew on a calm machine measures it again";
 
-fn ran(run: &Run, figures: Figures, round: &Round) -> BatchMeasured {
-    let planned = round.candidates.iter().find(|planned| planned.batch == run.batch);
+fn ran(run: &Run, figures: Figures) -> BatchMeasured {
     BatchMeasured {
         batch: run.batch,
         what: run.what.clone(),
         iteration_seconds: figures.iteration_seconds.0,
         relative_error: figures.relative_error,
         epoch_seconds: figures.epoch_seconds.0,
-        efficiency: planned.and_then(|planned| planned.efficiency),
     }
 }
 

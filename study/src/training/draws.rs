@@ -42,7 +42,7 @@ pub(super) fn draws(
     let allow = Allow { host: Some(schedule.host_bytes(&known)), ..Allow::ALL };
     let (network, batch, link) = (task.network.clone(), config.batch, schedule.link);
     let (feature_maps, fuse) = (task.setup.precision().feature_maps(), task.setup.fuses());
-    let (optimizer, momenta) = (task.optimizer, task.momenta);
+    let optimizer = task.optimizer;
     let make = move |step: u64, device: &dyn Device| -> Result<Drawn, String> {
         let draw = Some(Draw { seed, step: step as u32 });
         let alternatives = |call: &Call| device.alternatives(call);
@@ -52,7 +52,6 @@ pub(super) fn draws(
             relu,
             draw,
             optimizer,
-            momenta,
             feature_maps,
             fuse,
             alternatives,

@@ -10,13 +10,12 @@
 //!
 //! What it deliberately does not do: keep more than one state in the file.
 
-use super::shares;
 use crate::error::{Error, Saved, TrainError};
 use crate::request::TrainRequest;
 use crate::watch::Watch;
 use plimsoll_ir::Seconds;
 use plimsoll_runtime::{Checkpoint, DeviceError, GroupError, RuntimeError, Trainer};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -33,9 +32,6 @@ pub(crate) struct Saving<'a> {
     total: u64,
     /// Whether the request is to begin anew.
     fresh: bool,
-    /// Where worker 0 keeps its share of a state that it cannot have whole, and whether the workers have kept theirs.
-    share: PathBuf,
-    shares: bool,
     /// The base rate and the study's folder, of which a training tells that diverges.
     rate: (f64, &'a Path),
     /// How often it is to be written, where somebody said so.
@@ -83,7 +79,7 @@ impl Pace {
 impl<'a> Saving<'a> {
     /// Of a training in this folder that is at a step, which is the file's where there is a file, and of this base rate.
     pub(crate) fn new(
-        (path, share): (&'a Path, PathBuf),
+        path: &'a Path,
         (step, total): (u64, u64),
         request: &TrainRequest,
         rate: (f64, &'a Path),
@@ -92,21 +88,7 @@ impl<'a> Saving<'a> {
         let in_file = path.exists().then_some(step);
         let (saves, writes, watch) = (Pace::new(), Pace::new(), *watch);
         let (every, fresh) = (request.save_every, request.fresh);
-        Saving {
-            path,
-            total,
-            fresh,
-            share,
-            shares: false,
-            rate,
-            every,
-            in_file,
-            older: None,
-            saves,
-            writes,
-            writer: None,
-            watch,
-        }
+        Saving { path, total, fresh, rate, every, in_file, older: None, saves, writes, writer: None, watch }
     }
 
     /// Whether it is time to write, at a step.
@@ -209,16 +191,9 @@ impl<'a> Saving<'a> {
         })
     }
 
-    /// The same where training has failed; why it could not, in words. Where worker 0 has not all of the state, its share.
+    /// The same where training has failed; why it could not, in words.
     fn write_last(&mut self, trainer: &mut Trainer) -> Option<String> {
-        if trainer.has_whole_state() {
-            return self.write(trainer).err().map(|error| error.to_string());
-        }
-        match self.write_share(trainer) {
-            Ok(true) => None,
-            Ok(false) => self.write(trainer).err().map(|error| error.to_string()),
-            Err(error) => Some(error.to_string()),
-        }
+        self.write(trainer).err().map(|error| error.to_string())
     }
 
     fn write_this(&mut self, state: &Checkpoint) -> Result<(), RuntimeError> {
@@ -227,19 +202,8 @@ impl<'a> Saving<'a> {
         Ok(())
     }
 
-    /// Where momenta are sharded, and training failed: writes what worker 0 has of the state; whether that is so.
-    fn write_share(&mut self, trainer: &Trainer) -> Result<bool, RuntimeError> {
-        let kept = shares::keep(trainer, &self.share);
-        // The others keep theirs also where worker 0 cannot.
-        self.shares = !matches!(kept, Ok(false));
-        kept
-    }
-
     /// Writes the state of the last finished iteration, where there is a copy of it and the file has it not.
     fn write_copy(&mut self, trainer: &mut Trainer) -> Result<(), RuntimeError> {
-        if self.write_share(trainer)? {
-            return Ok(());
-        }
         let older = self.join();
         let copy = trainer.last_finished(self.older.take())?;
         match copy.filter(|state| Some(state.progress.step) > self.in_file) {
@@ -289,7 +253,7 @@ impl<'a> Saving<'a> {
     /// What the file holds.
     pub(crate) fn saved(&self) -> Saved {
         let (path, step) = (self.path.to_owned(), self.in_file);
-        Saved { path, step, host: None, total: self.total, shares: self.shares, fresh: self.fresh }
+        Saved { path, step, host: None, total: self.total, fresh: self.fresh }
     }
 }
 
@@ -386,13 +350,7 @@ mod tests {
             workers: Workers::default(),
             timed: false,
         };
-        Saving::new(
-            (path, path.with_extension("share")),
-            (0, 10),
-            &request,
-            (0.05, Path::new("study")),
-            &Watch::silent(),
-        )
+        Saving::new(path, (0, 10), &request, (0.05, Path::new("study")), &Watch::silent())
     }
 
     /// What is kept where the device failed, and why the newest state was lost, where it was.

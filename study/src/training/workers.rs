@@ -8,7 +8,6 @@
 //!
 //! What it deliberately does not do: choose how many workers there are, or start processes.
 
-use super::shares;
 use crate::device::cores;
 use crate::error::{Error, TrainError};
 use crate::folder::Study;
@@ -143,7 +142,7 @@ fn warn_of_cores(workers: usize, threads: u32, watch: &Watch<'_>) {
 /// Does what worker 0 does while the others train beside it, until so many updates are done or worker 0 ends.
 pub(super) fn beside<T>(
     others: Vec<Trainer>,
-    (data, study): (&dyn Dataset, &Study),
+    data: &dyn Dataset,
     until: u64,
     first: impl FnOnce() -> Result<T, Error>,
 ) -> Result<T, Error> {
@@ -153,13 +152,7 @@ pub(super) fn beside<T>(
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
         for (rank, mut trainer) in (1..).zip(others) {
-            let work = move || {
-                let ended = trainer.train(data, until, &mut |_| {}, &|| false).map(|_| ());
-                ended.map_err(|error| {
-                    let lost = shares::keep_own(&error, &trainer, &study.share(rank));
-                    Box::new((error, lost))
-                })
-            };
+            let work = move || trainer.train(data, until, &mut |_| {}, &|| false);
             match std::thread::Builder::new().name(format!("worker {rank}")).spawn_scoped(scope, work) {
                 Ok(thread) => threads.push((rank, thread)),
                 Err(error) => {
@@ -170,33 +163,27 @@ pub(super) fn beside<T>(
             }
         }
         let outcome = first();
-        let (mut failed, mut lost) = (None, None);
+        let mut failed = None;
         for (rank, thread) in threads {
             let ended = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            let Err(ended) = ended else { continue };
-            let (own, own_lost) = *ended;
-            lost = lost.or(own_lost);
             // A worker that says that another has ended has nothing of its own to say.
-            if !matches!(own, RuntimeError::Group(_)) {
+            if let Err(own) = ended
+                && !matches!(own, RuntimeError::Group(_))
+            {
                 failed.get_or_insert((rank, own));
             }
         }
-        outcome.map_err(|error| by_whom(error, failed, lost))
+        outcome.map_err(|error| by_whom(error, failed))
     })
 }
 
-/// The error of worker 0, or that of the worker without which worker 0 could not go on; with why one of the others could not
-/// keep its share.
-fn by_whom(error: Error, failed: Option<(usize, RuntimeError)>, others_lost: Option<RuntimeError>) -> Error {
+/// The error of worker 0, or that of the worker without which worker 0 could not go on.
+fn by_whom(error: Error, failed: Option<(usize, RuntimeError)>) -> Error {
     let Error::Train(error) = error else { return error };
     match *error {
         TrainError::Worker { rank, source, saved, lost } => {
             let (rank, source) = failed.unwrap_or((rank, source));
-            let lost = lost.or(others_lost.map(|why| why.to_string()));
             TrainError::Worker { rank, source, saved, lost }.into()
-        }
-        TrainError::Device { source, saved, lost } => {
-            TrainError::Device { source, saved, lost: lost.or(others_lost) }.into()
         }
         error => error.into(),
     }
@@ -229,32 +216,19 @@ mod tests {
     }
 
     #[test]
-    fn a_share_that_could_not_be_kept_replaces_no_error() {
-        let saved = Saved { path: "s".into(), step: None, host: None, total: 9, shares: true, fresh: false };
-        let source = RuntimeError::Group(GroupError::Lost { rank: 1 });
-        let error = TrainError::Worker { rank: 1, source, saved, lost: None };
-        let full = RuntimeError::Checkpoint { path: "share".into(), why: "is full".to_owned() };
-        let Error::Train(error) = by_whom(error.into(), None, Some(full)) else { panic!("it is training's") };
-        assert_eq!(error.to_string(), "worker 1: worker 1 has ended");
-        let TrainError::Worker { lost: Some(why), .. } = *error else { panic!("{error}") };
-        assert!(why.ends_with("is full"), "{why}");
-    }
-
-    #[test]
     fn the_worker_that_failed_is_named_with_its_own_error() {
-        let saved =
-            Saved { path: "s".into(), step: Some(3), host: None, total: 9, shares: false, fresh: false };
+        let saved = Saved { path: "s".into(), step: Some(3), host: None, total: 9, fresh: false };
         let lost = |rank| RuntimeError::Group(GroupError::Lost { rank });
         let of_first = || {
             let saved = saved.clone();
             Error::from(TrainError::Worker { rank: 1, source: lost(1), saved, lost: None })
         };
-        assert_eq!(by_whom(of_first(), None, None).to_string(), "worker 1: worker 1 has ended");
+        assert_eq!(by_whom(of_first(), None).to_string(), "worker 1: worker 1 has ended");
         let why = "cuLaunch".to_owned();
         let own = RuntimeError::Device(DeviceError::Driver { why, what_to_do: "see to it" });
-        let words = by_whom(of_first(), Some((2, own)), None).to_string();
+        let words = by_whom(of_first(), Some((2, own))).to_string();
         assert_eq!(words, "worker 2: the driver refused cuLaunch; see to it");
         let stopped = Error::Bug("something else".to_owned());
-        assert_eq!(by_whom(stopped, Some((2, lost(1))), None).to_string(), "something else");
+        assert_eq!(by_whom(stopped, Some((2, lost(1)))).to_string(), "something else");
     }
 }

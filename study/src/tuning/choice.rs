@@ -102,7 +102,6 @@ pub fn earlier(
             about.precision.to_string(),
         ),
         ("optimizer", config.optimizer.to_string(), about.optimizer.to_string()),
-        ("place of the momenta", config.momenta.to_string(), about.momenta.to_string()),
         ("search", config.policy.clone(), request.policy().to_string()),
         ("workers", workers(chosen_for), workers(asked_for)),
         (

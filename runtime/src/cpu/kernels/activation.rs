@@ -1,4 +1,4 @@
-//! Functions of each element, and their gradients: GELU, the sigmoid, x times it, and the two of lines that imitate those.
+//! Functions of each element, and their gradients: GELU and SiLU.
 //!
 //! What a function needs far from 0 comes from the smaller side: 1 less the sigmoid of x is the sigmoid of -x, which is small
 //! by itself. CUDA's kernels do the same steps in `activation.cu`, and give the same bits. A number that is none stays none,
@@ -6,28 +6,12 @@
 //!
 //! What it deliberately does not do: ReLU, whose gradient needs one bit of x (`elementwise.rs`).
 
-use super::elementwise::{map, relu};
+use super::elementwise::map;
 use super::exponential::sigmoids;
 use super::gelu::normal;
 use super::maps::Map;
 use super::threads::Threads;
 use plimsoll_ir::network::Function;
-
-/// Of a hard sigmoid: its slope, and half the width of what is not flat.
-const SLOPE: f32 = 1.0 / 6.0;
-const REACH: f32 = 3.0;
-
-/// min(max(x / 6 + 1 / 2, 0), 1).
-#[inline(always)]
-fn hard_sigmoid(x: f32) -> f32 {
-    relu(x + REACH, 2.0 * REACH) * SLOPE
-}
-
-/// Its derivative.
-#[inline(always)]
-fn hard_slope(x: f32) -> f32 {
-    if x > -REACH && x < REACH { SLOPE } else { 0.0 }
-}
 
 /// y = f(x).
 ///
@@ -38,10 +22,7 @@ pub(super) unsafe fn forward(n: u64, function: Function, x: Map, y: Map, threads
     unsafe {
         match function {
             Function::Gelu => map(n, [x], y, threads, |[x]| x * normal(x).0),
-            Function::Sigmoid => map(n, [x], y, threads, |[x]| sigmoids(x)[0]),
             Function::Silu => map(n, [x], y, threads, |[x]| x * sigmoids(x)[0]),
-            Function::HardSigmoid => map(n, [x], y, threads, |[x]| hard_sigmoid(x)),
-            Function::HardSwish => map(n, [x], y, threads, |[x]| x * hard_sigmoid(x)),
         }
     }
 }
@@ -65,18 +46,10 @@ pub(super) unsafe fn backward(
                 let (below, density) = normal(x);
                 below + x * density
             }),
-            Function::Sigmoid => slopes(n, accumulate, inputs, dx, threads, |x| {
-                let [below, above] = sigmoids(x);
-                below * above
-            }),
             Function::Silu => slopes(n, accumulate, inputs, dx, threads, |x| {
                 let [below, above] = sigmoids(x);
                 below * (1.0 + x * above)
             }),
-            Function::HardSigmoid => slopes(n, accumulate, inputs, dx, threads, hard_slope),
-            Function::HardSwish => {
-                slopes(n, accumulate, inputs, dx, threads, |x| hard_sigmoid(x) + x * hard_slope(x));
-            }
         }
     }
 }

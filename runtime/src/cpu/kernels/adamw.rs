@@ -58,17 +58,3 @@ pub(super) unsafe fn step(
         unsafe { update(numbers, operands.map(|operand| operand.at(start)), gradient, len) };
     });
 }
-
-/// The same bits, with numbers of the host, on the calling thread.
-pub(super) fn step_on_host(
-    numbers: [f32; UpdateNumbers::WORDS],
-    [parameter, first, second]: [&mut [f32]; 3],
-    gradient: &[f32],
-) {
-    let len = parameter.len();
-    assert_eq!([first.len(), second.len(), gradient.len()], [len; 3], "they are of the same parameters");
-    let gradient = Some(Ptr(gradient.as_ptr().cast_mut()));
-    let operands = [parameter, first, second].map(|operand| Ptr(operand.as_mut_ptr()));
-    // SAFETY: they are slices of that length, of which only the gradient is shared, and it is only read.
-    unsafe { update(numbers, operands, gradient, len) };
-}

@@ -1,4 +1,5 @@
-//! Kernels that go through a tensor once: ReLU with its two ways back, dropout, add, and the parts of a concatenation.
+//! Kernels that go through a tensor once: ReLU with its two ways back, dropout, sums, products, and the parts of a
+//! concatenation.
 //!
 //! A tensor is cut into pieces of [`PIECE`] elements; a piece is one task, and fits a core's caches.
 //!
@@ -8,7 +9,7 @@ use super::maps::Map;
 use super::threads::Threads;
 use super::vector::{Ptr, map_rows, vectorized};
 use plimsoll_ir::philox::{philox4x32, unit_f32};
-use plimsoll_ir::program::{Branch, RowShape};
+use plimsoll_ir::program::Branch;
 
 /// Elements of a task; a multiple of 8, so that no two tasks share a byte of a mask.
 pub(super) const PIECE: usize = 1 << 14;
@@ -128,6 +129,22 @@ pub(super) unsafe fn relu_backward(
 pub(super) unsafe fn add(elements: u64, a: Map, b: Map, y: Map, threads: &Threads) {
     // SAFETY: the caller's promise.
     unsafe { map(elements, [a, b], y, threads, |[a, b]| a + b) };
+}
+
+/// y = a * b, or added to what y holds. `inputs` is a, b.
+///
+/// # Safety
+/// Live operands of that many elements; y may be a.
+pub(super) unsafe fn multiply(elements: u64, accumulate: bool, inputs: [Map; 2], y: Map, threads: &Threads) {
+    let [a, b] = inputs;
+    // SAFETY: the caller's promise.
+    unsafe {
+        if accumulate {
+            map(elements, [a, b, y], y, threads, |[a, b, y]| y + a * b);
+        } else {
+            map(elements, inputs, y, threads, |[a, b]| a * b);
+        }
+    }
 }
 
 vectorized! {
@@ -425,38 +442,5 @@ pub(super) unsafe fn split_part(
                 dy.0.copy_to_nonoverlapping(dx.0, channels);
             }
         }
-    });
-}
-
-/// Copies dy to its channels of dx and 0 to the others, or adds it there.
-///
-/// # Safety
-/// dy has the part's elements, dx the whole's, and they do not overlap.
-pub(super) unsafe fn pad_part(part: &Part, accumulate: bool, dy: Ptr<f32>, dx: Ptr<f32>, threads: &Threads) {
-    let [channels, first, total] = [part.channels, part.first, part.total].map(|n| n as usize);
-    part.rows(threads, |of_part, of_whole| {
-        let (dy, to, row) = (dy.at(of_part), dx.at(of_whole), dx.at(of_whole - first));
-        // SAFETY: the caller's promise; rows do not overlap.
-        unsafe {
-            if accumulate {
-                map_rows([to, dy], [], to, 1, channels, |[a, b], []| a + b);
-            } else {
-                row.slice_mut(first).fill(0.0);
-                dy.0.copy_to_nonoverlapping(to.0, channels);
-                to.at(channels).slice_mut(total - first - channels).fill(0.0);
-            }
-        }
-    });
-}
-
-/// Every row of y is x.
-///
-/// # Safety
-/// x has the channels of the shape, y all of it, and they do not overlap.
-pub(super) unsafe fn repeat(shape: &RowShape, x: Ptr<f32>, y: Ptr<f32>, threads: &Threads) {
-    let channels = shape.channels as usize;
-    threads.each(shape.rows as usize, |row, _| {
-        // SAFETY: the caller's promise; rows do not overlap.
-        unsafe { x.at(0).0.copy_to_nonoverlapping(y.at(row * channels).0, channels) };
     });
 }

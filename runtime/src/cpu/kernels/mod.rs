@@ -28,7 +28,6 @@ mod lrn;
 mod lstm;
 mod maps;
 mod matrix;
-mod multiply;
 mod norm;
 mod pool;
 mod rms_norm;
@@ -42,8 +41,8 @@ pub use threads::Threads;
 
 use maps::Map;
 pub(crate) use maps::rounded;
+use plimsoll_ir::Bytes;
 use plimsoll_ir::program::Call;
-use plimsoll_ir::{Bytes, UpdateNumbers};
 use vector::Ptr;
 
 /// What a device address must be a multiple of: operands and workspace.
@@ -64,7 +63,6 @@ pub fn workspace_bytes(call: &Call, threads: u32) -> Bytes {
         Call::RmsNormBackward { shape, .. } => rms_norm::backward_scratch(shape),
         Call::LrnBackward { shape, .. } => lrn::backward_scratch(shape, lanes),
         Call::BiasBackward { shape, .. } => bias::backward_scratch(shape),
-        Call::MultiplySums { shape, .. } => multiply::sums_scratch(shape),
         Call::AttentionForward { shape } => attention::forward_scratch(shape, lanes),
         Call::AttentionBackward { shape, .. } => attention::backward_scratch(shape, lanes),
         Call::RotaryForward { shape, .. } | Call::RotaryBackward { shape, .. } => rotary::scratch(shape),
@@ -90,28 +88,10 @@ fn chunk(call: &Call) -> Option<usize> {
         | Call::ReluBackward { .. }
         | Call::ActivationForward { .. }
         | Call::ActivationBackward { .. }
+        | Call::Multiply { .. }
         | Call::Add { .. } => 0,
         _ => return None,
     })
-}
-
-/// Updates parameters that lie in the host's memory, on the calling thread, to the bit as the call does. `momenta` is what the
-/// optimizer keeps, in the order in which its call takes it; all are as long.
-pub(crate) fn update_on_host(
-    numbers: UpdateNumbers,
-    parameter: &mut [f32],
-    gradient: &[f32],
-    momenta: &mut [Vec<f32>],
-) {
-    match (numbers, momenta) {
-        (UpdateNumbers::Sgd { learning_rate, momentum, weight_decay }, [old]) => {
-            sgd::step_on_host([learning_rate, momentum, weight_decay], parameter, gradient, old);
-        }
-        (UpdateNumbers::Adamw { .. }, [first, second]) => {
-            adamw::step_on_host(numbers.words(), [parameter, first, second], gradient);
-        }
-        (_, momenta) => unreachable!("{} momenta are of another optimizer than {numbers:?}", momenta.len()),
-    }
 }
 
 /// Computes a call, and returns when it is done. Feature maps are f32.
@@ -219,11 +199,8 @@ unsafe fn run_on(
             Call::ActivationBackward { elements, function, accumulate } => {
                 activation::backward(elements, function, accumulate, ["x", "dy"].map(m), m("dx"), threads);
             }
-            Call::Multiply { shape: s, accumulate } => {
-                multiply::multiply(&s, accumulate, ["x", "scale"].map(f), f("y"), threads);
-            }
-            Call::MultiplySums { shape: s, accumulate } => {
-                multiply::sums(&s, accumulate, ["x", "dy"].map(f), f("dscale"), scratch, threads);
+            Call::Multiply { elements, accumulate } => {
+                elementwise::multiply(elements, accumulate, ["a", "b"].map(m), m("y"), threads);
             }
             Call::ReluForward { elements, ceiling } => {
                 elementwise::relu_forward(elements, ceiling, m("x"), m("y"), threads);
@@ -307,11 +284,6 @@ unsafe fn run_on(
                 let part = elementwise::Part { rows, channels, first, total };
                 elementwise::split_part(&part, accumulate, f("dy"), f("dx"), threads);
             }
-            Call::PadPart { rows, channels, first, total, accumulate } => {
-                let part = elementwise::Part { rows, channels, first, total };
-                elementwise::pad_part(&part, accumulate, f("dy"), f("dx"), threads);
-            }
-            Call::Repeat { shape: s } => elementwise::repeat(&s, f("parameter"), f("y"), threads),
             Call::LrnForward { shape: s, size, alpha, beta, bias } => {
                 let lrn = lrn::Lrn { size, alpha, beta, bias };
                 lrn::forward(&s, &lrn, f("x"), f("y"), threads);

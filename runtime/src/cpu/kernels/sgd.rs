@@ -68,12 +68,3 @@ pub(super) unsafe fn step(
         };
     });
 }
-
-/// The same bits, with numbers of the host, on the calling thread.
-pub(super) fn step_on_host(rates: [f32; 3], parameter: &mut [f32], gradient: &[f32], old: &mut [f32]) {
-    let len = parameter.len();
-    assert_eq!((gradient.len(), old.len()), (len, len), "they are of the same parameters");
-    let operands = [Ptr(parameter.as_mut_ptr()), Ptr(gradient.as_ptr().cast_mut()), Ptr(old.as_mut_ptr())];
-    // SAFETY: they are slices of that length, of which only the gradient is shared, and it is only read.
-    unsafe { update(rates, operands, len) };
-}

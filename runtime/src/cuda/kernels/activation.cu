@@ -1,6 +1,6 @@
 // Functions of each element: GELU (0), x * P(x) with the normal distribution P, whose derivative is P(x) + x * p(x) with the
-// density p; the sigmoid (1); x times it (2); the hard sigmoid (3); x times it (4). The same steps, in the same order, as those
-// of the CPU (`cpu/kernels/activation.rs` and `gelu.rs`, which say why they are these): the same bits.
+// density p; SiLU (1), x times its sigmoid. The same steps, in the same order, as those of the CPU
+// (`cpu/kernels/activation.rs` and `gelu.rs`, which say why they are these): the same bits.
 
 #define FAR 13.0f
 
@@ -27,21 +27,12 @@ FUNCTION float sigmoids(float x, float *other) {
     return x < 0.0f ? small : large;
 }
 
-// min(max(x / 6 + 1 / 2, 0), 1), and to `slope` its derivative.
-FUNCTION float hard_sigmoid(float x, float *slope) {
-    *slope = x > -3.0f && x < 3.0f ? 1.0f / 6.0f : 0.0f;
-    return relu(x + 3.0f, 6.0f) * (1.0f / 6.0f);
-}
-
 // f(x), the function by its number.
 FUNCTION float activation(unsigned function, float x) {
     float other;
     switch (function) {
         case 0: return x * normal(x, &other);
-        case 1: return sigmoids(x, &other);
-        case 2: return x * sigmoids(x, &other);
-        case 3: return hard_sigmoid(x, &other);
-        default: return x * hard_sigmoid(x, &other);
+        default: return x * sigmoids(x, &other);
     }
 }
 
@@ -50,10 +41,7 @@ FUNCTION float activation_slope(unsigned function, float x) {
     float other, value;
     switch (function) {
         case 0: value = normal(x, &other); return value + x * other;
-        case 1: value = sigmoids(x, &other); return value * other;
-        case 2: value = sigmoids(x, &other); return value * (1.0f + x * other);
-        case 3: hard_sigmoid(x, &other); return other;
-        default: value = hard_sigmoid(x, &other); return value + x * other;
+        default: value = sigmoids(x, &other); return value * (1.0f + x * other);
     }
 }
 

@@ -1,5 +1,5 @@
-// What goes through a tensor once: ReLU with its two ways back, dropout, add, the parts of a concatenation, and the
-// update of a parameter. A thread has four elements (of a ReLU with a mask eight, a byte of the mask), and reads them
+// What goes through a tensor once: ReLU with its two ways back, dropout, sums, products, the parts of a concatenation, and
+// the update of a parameter. A thread has four elements (of a ReLU with a mask eight, a byte of the mask), and reads them
 // before it writes any, so that an operand may be another's place.
 
 // min(max(x, 0), ceiling), where what is no number stays none.
@@ -96,6 +96,21 @@ KERNEL(add, (const Map *a, const Map *b, Map *y, unsigned long long n)) {
     store_map(y, i, count, v);
 }
 
+KERNEL(multiply, (const Map *a, const Map *b, Map *y, unsigned long long n, unsigned accumulate)) {
+    u64 i = 4 * INDEX;
+    unsigned count = there(n, i, 4);
+    float v[4], w[4], old[4];
+    load_map(a, i, count, v);
+    load_map(b, i, count, w);
+    if (accumulate) load_map(y, i, count, old);
+    UNROLL
+    for (unsigned l = 0; l < 4; l++) {
+        float product = v[l] * w[l];
+        v[l] = accumulate ? old[l] + product : product;
+    }
+    store_map(y, i, count, v);
+}
+
 // Philox4x32-10: four random words for a key and a counter, which the words replace.
 FUNCTION void philox(unsigned key_low, unsigned key_high, unsigned c[4]) {
     UNROLL
@@ -163,23 +178,6 @@ KERNEL(split_part, (const Map *dy, Map *dx, unsigned long long n, unsigned chann
     u64 row = quotient(i, channels);
     float v = number(dy[row * total + first + (i - row * channels)]);
     dx[i] = stored(accumulate ? number(dx[i]) + v : v);
-}
-
-// One element of the whole a thread.
-KERNEL(pad_part, (const Map *dy, Map *dx, unsigned long long n, unsigned channels, unsigned first, unsigned total,
-                  unsigned accumulate)) {
-    u64 i = INDEX;
-    if (i >= n) return;
-    u64 row = quotient(i, total), channel = i - row * total - first;
-    unsigned inside = channel < channels;
-    float v = inside ? number(dy[row * channels + channel]) : 0.0f;
-    if (inside || !accumulate) dx[i] = stored(accumulate ? number(dx[i]) + v : v);
-}
-
-// Every row of y is x.
-KERNEL(repeat, (const float *x, Map *y, unsigned long long n, unsigned long long channels)) {
-    u64 i = INDEX;
-    if (i < n) y[i] = stored(x[i % channels]);
 }
 
 // hyper's words 3 to 5 are learning rate, momentum and weight decay.

@@ -14,7 +14,6 @@ mod conv;
 mod depthwise;
 mod layer_norm;
 pub(crate) mod layout;
-mod multiply;
 mod norm;
 mod rotary;
 mod sequences;
@@ -61,7 +60,6 @@ pub(crate) fn source(float: Float) -> String {
         include_str!("pool.cu"),
         include_str!("exponential.cu"),
         include_str!("activation.cu"),
-        include_str!("multiply.cu"),
         include_str!("embedding.cu"),
         include_str!("lstm.cu"),
         include_str!("norm.cu"),
@@ -204,18 +202,6 @@ impl Plan {
         rounded
     }
 
-    /// An operand of this name as f32, widened into scratch where it is stored otherwise.
-    fn wide(&mut self, name: &str) -> Argument {
-        let (operand, spec) = (self.operand(name), self.operands[self.operands.index(name)]);
-        if !spec.feature_map || self.float == Float::F32 {
-            return operand;
-        }
-        let n = self.numbers(name);
-        let wide = self.floats(n);
-        self.widen(operand, wide, n, false);
-        wide
-    }
-
     /// How many numbers an operand of this name has.
     fn numbers(&self, name: &str) -> u64 {
         self.operands[self.operands.index(name)].bytes.0 / Float::F32.bytes()
@@ -313,8 +299,6 @@ fn plan(call: &Call, float: Float) -> Plan {
         Call::RotaryBackward { shape, base, accumulate } => rotary::backward(p, &shape, base, accumulate),
         Call::LstmForward { shape, first } => sequences::lstm(p, &shape, first),
         Call::LstmBackward { shape, first, last } => sequences::lstm_backward(p, &shape, first, last),
-        Call::Multiply { shape, accumulate } => multiply::multiply(p, &shape, accumulate),
-        Call::MultiplySums { shape, accumulate } => multiply::sums(p, &shape, accumulate),
         Call::MaxPoolForward { .. }
         | Call::MaxPoolBackward { .. }
         | Call::AvgPoolForward { .. }
@@ -355,6 +339,9 @@ fn elementwise(p: &mut Plan, call: &Call) {
             go(p, "activation_backward", fours(n), &[U64(n), number(function), flag(accumulate)]);
         }
         Call::Add { elements: n } => go(p, "add", fours(n), &[U64(n)]),
+        Call::Multiply { elements: n, accumulate } => {
+            go(p, "multiply", fours(n), &[U64(n), flag(accumulate)]);
+        }
         Call::DropoutForward { elements: n, probability, stream, run } => {
             go(p, "dropout", fours(n), &dropout(n, probability, stream, run, false));
         }
@@ -370,15 +357,6 @@ fn elementwise(p: &mut Plan, call: &Call) {
             let n = rows.saturating_mul(channels);
             let [channels, first, total] = [channels, first, total].map(|n| U32(narrow(n)));
             go(p, "split_part", n, &[U64(n), channels, first, total, flag(accumulate)]);
-        }
-        Call::PadPart { rows, channels, first, total, accumulate } => {
-            let n = rows.saturating_mul(total);
-            let [channels, first, total] = [channels, first, total].map(|n| U32(narrow(n)));
-            go(p, "pad_part", n, &[U64(n), channels, first, total, flag(accumulate)]);
-        }
-        Call::Repeat { shape } => {
-            let n = elements(&shape);
-            go(p, "repeat", n, &[U64(n), U64(shape.channels)]);
         }
         Call::Sgd { elements: n, decay, idle } => {
             let [hyper, parameter, momentum] = p.operands(["hyper", "parameter", "momentum"]);
@@ -410,10 +388,7 @@ fn flag(set: bool) -> Argument {
 fn number(function: Function) -> Argument {
     U32(match function {
         Function::Gelu => 0,
-        Function::Sigmoid => 1,
-        Function::Silu => 2,
-        Function::HardSigmoid => 3,
-        Function::HardSwish => 4,
+        Function::Silu => 1,
     })
 }
 

@@ -28,8 +28,6 @@ const ENDS: u32 = 4;
 const HOST: u32 = 5;
 /// That so many words of messages have come, and at which microsecond of a clock; there is no body.
 const CAME: u32 = 6;
-/// That a worker that ends with the others has kept what it has of the state; there is no body.
-const KEPT: u32 = 7;
 
 /// Time between two signs of life.
 const BEAT: Duration = Duration::from_millis(200);
@@ -51,7 +49,6 @@ const LIVELY: Duration = Duration::from_millis(20);
 pub(super) enum Command {
     Send { to: usize, needed: u32, message: Vec<u32> },
     Fail(String),
-    Kept,
     End,
     Abort(u8),
 }
@@ -84,8 +81,6 @@ pub(super) struct OfWorker {
     iterations: u64,
     host: String,
     pub(super) failed: Option<String>,
-    /// Whether it has kept what it has of the state, and waits to be ended.
-    pub(super) kept: bool,
     /// What the library says of its death.
     pub(super) died: Option<String>,
 }
@@ -119,7 +114,6 @@ impl Heard {
             iterations: 0,
             host: "a host that is not known yet".to_owned(),
             failed: None,
-            kept: false,
             died: None,
         };
         Heard {
@@ -265,7 +259,6 @@ impl Messenger<'_> {
                         put(&mut self.waiting[to], Outgoing { needed, words: message, sent: 0 });
                     }
                     Ok(Command::Fail(why)) => self.tell_all(FAILED, why.as_bytes())?,
-                    Ok(Command::Kept) => self.tell_all(KEPT, &[])?,
                     Ok(Command::Abort(exit)) => self.library.abort(exit),
                     Ok(Command::End) | Err(TryRecvError::Disconnected) => ends = true,
                     Err(TryRecvError::Empty) => break,
@@ -518,7 +511,6 @@ impl Messenger<'_> {
         match what {
             MESSAGE => heard.messages.push_back((from, words)),
             FAILED => worker.failed = Some(text(&words)),
-            KEPT => worker.kept = true,
             ENDS => worker.ended = true,
             HOST => worker.host = text(&words),
             // A sign of life.

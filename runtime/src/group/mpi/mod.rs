@@ -30,9 +30,6 @@ const LOOK: Duration = Duration::from_millis(100);
 /// A launcher ends a worker that the others have given up within this time, on a busy machine too.
 const ENDING: Duration = Duration::from_secs(10);
 
-/// Workers that live have this time to keep their shares of a state, which can be gigabytes.
-const KEEPING: Duration = Duration::from_secs(600);
-
 /// That no iteration was told of yet.
 const NONE_YET: u64 = u64::MAX;
 
@@ -174,7 +171,6 @@ impl World {
             shared.command(Command::End);
         } else {
             // Worker 0 tests and saves, which takes as long as it takes.
-            shared.command(Command::Kept);
             let mut heard = shared.heard();
             while !heard.workers[0].ended {
                 let is_lost =
@@ -198,24 +194,12 @@ impl World {
         self.waits_for(self.shared.timeout, |heard| heard.over);
     }
 
-    /// Waits until the others that live have kept their shares of the state and wait to be ended, or for ten minutes.
-    pub fn wait_for_shares(&self) {
-        let (rank, timeout) = (self.shared.facts.rank, self.shared.timeout);
-        let is_over = |worker: &OfWorker| {
-            worker.kept || worker.ended || worker.died.is_some() || worker.last.elapsed() > timeout
-        };
-        self.waits_for(KEEPING, |heard| {
-            heard.workers.iter().enumerate().all(|(of, worker)| of == rank || is_over(worker))
-        });
-    }
-
-    /// Tells the others that it has kept what it has, and waits for one of the workers before this one to have saved and to
-    /// end all, this one among them; where the others may have given this one up, for whichever of them ends all. Returns where
-    /// none of them lives any longer, or nothing is heard: then it is for this one to end all.
+    /// Waits until one of the workers before this one has saved and ends all, this one among them; where the others may have
+    /// given this one up, until any of them ends all. Returns where none of them lives any longer, or nothing is heard: then
+    /// this one has to end all.
     pub fn wait_to_be_ended(&self) {
         let lives = |worker: &OfWorker| worker.died.is_none() && worker.last.elapsed() < self.shared.timeout;
         let begun = Instant::now();
-        self.shared.command(Command::Kept);
         let mut heard = self.shared.heard();
         while !heard.over
             && heard.broken.is_none()

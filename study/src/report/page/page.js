@@ -1,6 +1,6 @@
-// Puts a page together of its parts. What the data do not have is left out.
+// Puts the page together. What a report does not have is left out.
 
-function start(parts) {
+function start() {
   const page = document.getElementById("page");
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const button = document.getElementById("theme");
@@ -12,7 +12,7 @@ function start(parts) {
     button.setAttribute("aria-label", now === "dark" ? "Show in light colours" : "Show in dark colours");
   };
   theme();
-  for (const part of parts) {
+  for (const part of [answer, batches, workers, iteration, memory, layers, fit, policies, origin]) {
     const made = part();
     if (made) page.append(made);
   }
@@ -35,3 +35,5 @@ function start(parts) {
   addEventListener("beforeprint", () => forPaper(true));
   addEventListener("afterprint", () => forPaper(false));
 }
+
+start();

@@ -1,4 +1,4 @@
-// The data of the page, and what its sections have in common.
+// The report, and what its sections have in common.
 
 const report = JSON.parse(document.getElementById("report").textContent);
 const KINDS = ["forward", "backward", "update", "recomputed", "offload", "prefetch"];

@@ -92,7 +92,6 @@ function swatch({ colour, mark }) {
     diamond: () => drawn("path", { d: "M13 1l6 6-6 6-6-6z", fill: hue }),
     triangle: () => drawn("path", { d: "M13 1l6 11h-12z", fill: hue }),
     rect: () => drawn("path", { d: "M8 2h10v10h-10z", fill: hue }),
-    upright: () => drawn("path", { d: "M13 0v14", ...stroke }),
   }[mark];
   return drawn("svg", { width: 26, height: 14, "aria-hidden": "true" }, shape());
 }

@@ -323,9 +323,6 @@ fn touched(trace: &Trace, regions: &HashMap<Bytes, Bytes>, feature_maps: Float, 
             let passes = if accumulate { 3.0 } else { 2.0 };
             return each * passes * rows as f64 * channels as f64;
         }
-        Call::PadPart { rows, channels, accumulate: true, .. } => {
-            return 3.0 * each * rows as f64 * channels as f64;
-        }
         _ => {}
     }
     // Products write scores to scratch, which the softmax reads and writes and the next product reads: four passes. Backward
