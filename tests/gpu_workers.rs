@@ -10,6 +10,7 @@ use std::fs;
 const GPUS: &str = "PLIMSOLL_STANDIN_GPUS";
 
 #[test]
+#[ignore = "minutes: CI runs it"]
 fn workers_on_gpus_leave_the_file_of_one_and_each_needs_its_own() {
     let Some(libraries) = libraries() else { return };
     let folder = tempfile::tempdir().expect("a temporary folder");

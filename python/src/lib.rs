@@ -1,9 +1,9 @@
 //! The extension module `plimsoll._core`: what the house decides and proves, for Python.
 //!
-//! Documents come as JSON text and leave as JSON text. A [`trace::Trace`] is validated once, when it is made; a
-//! [`schedule::Schedule`] exists only where `check` passed. Copies between pool and host run here too
-//! ([`transfers::Transfers`], on two threads without Python; [`cuda::CudaTransfers`], on two CUDA streams). The whole command
-//! line is in it too ([`program`]). No tensor and no kernel is known here: those are PyTorch's.
+//! Documents come as JSON text and leave as JSON text. A `trace::Trace` is validated once, when it is made; a
+//! `schedule::Schedule` exists only where `check` passed. Copies between pool and host run here too
+//! (`transfers::Transfers`, on two threads without Python; `cuda::CudaTransfers`, on two CUDA streams). The whole command
+//! line is in it too (`program`). No tensor and no kernel is known here: those are PyTorch's.
 
 mod batches;
 mod cuda;

@@ -18,8 +18,11 @@ use tree::{Tree, root};
 /// The faults that a check found, or the reason why it could not look.
 type Faults = Result<Vec<String>, String>;
 
-/// All checks by name, in the order in which `ci` runs them: first those that answer at once.
-const CHECKS: &[(&str, fn(&Tree) -> Faults)] = &[
+/// A check by its name.
+type Check = (&'static str, fn(&Tree) -> Faults);
+
+/// All checks, in the order in which `ci` runs them: first those that answer at once.
+const CHECKS: &[Check] = &[
     ("arrows", |tree| Ok(arrows::check(tree))),
     ("fmt", |_| cargo(&["fmt", "--all", "--check"])),
     ("lock", |_| cargo(&["update", "--workspace", "--locked", "--manifest-path", "fuzz/Cargo.toml"])),
