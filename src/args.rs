@@ -344,13 +344,13 @@ pub struct TrainArgs {
     #[arg(long, value_name = "M", value_parser = values::momentum)]
     pub momentum: Option<f32>,
     /// beta1 of adamw: the share of the first moment that is kept; by default 0.9
-    #[arg(long, value_name = "B", value_parser = values::beta, help_heading = RESEARCH)]
+    #[arg(long, value_name = "B", value_parser = values::beta)]
     pub beta1: Option<f64>,
     /// beta2 of adamw: the share of the second moment that is kept; by default 0.999
-    #[arg(long, value_name = "B", value_parser = values::beta, help_heading = RESEARCH)]
+    #[arg(long, value_name = "B", value_parser = values::beta)]
     pub beta2: Option<f64>,
     /// epsilon of adamw, added to the square root of the second moment; by default 1e-8
-    #[arg(long, value_name = "E", value_parser = values::epsilon, help_heading = RESEARCH)]
+    #[arg(long, value_name = "E", value_parser = values::epsilon)]
     pub epsilon: Option<f64>,
     /// Weight decay: with sgd a penalty in the gradient (L2), by default 5e-4; with adamw decoupled from it, by default 1e-2
     #[arg(long, value_name = "W", value_parser = values::weight_decay)]

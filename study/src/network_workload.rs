@@ -15,7 +15,6 @@ use crate::device::Setup;
 use crate::error::{DataError, Error, TuneError, WorkloadError};
 use crate::folder::Study;
 use crate::request::{ClusterRequest, NetworkRequest};
-
 use crate::watch::Watch;
 use crate::workload::{About, Confirmed, SEED, UNMEASURED, Workload};
 use plimsoll_ir::exchange::{Exchange, Form, NCCL_PIECE_BYTES, Overlap, PIECE_BYTES};

@@ -15,6 +15,7 @@ use crate::network_workload::{NetworkWorkload, median};
 use crate::request::{DecayShape, TrainRequest};
 use crate::version;
 use crate::watch::{Event, Notice, Watch};
+use left::Newest;
 use plimsoll_ir::check::check;
 use plimsoll_ir::config::Config;
 use plimsoll_ir::exchange::{NCCL_PIECE_BYTES, PIECE_BYTES};
@@ -224,9 +225,10 @@ pub fn train(
     watch: &Watch<'_>,
 ) -> Result<Trained, Error> {
     let loading = watch.step("load", None);
-    left::take_newest(request, study, watch)?;
-    let saved = if request.fresh { None } else { load(&study.checkpoint(), watch)? };
-    let update = Update::of(task, config, (request, groups.len()), saved.as_ref(), watch)?;
+    let saved =
+        if request.fresh { None } else { Newest::of(load(&study.checkpoint(), watch)?, study, watch) };
+    let state = saved.as_ref().map(|saved| &saved.state);
+    let update = Update::of(task, config, (request, groups.len()), state, watch)?;
     if groups.len() < request.workers.count {
         update.tell(&mut *groups[0], study)?;
     }
@@ -380,11 +382,11 @@ fn batch_norm_over(trainer: &Trainer) -> Option<u64> {
     resident.any(|region| matches!(region.role, Role::State(_))).then_some(trainer.plan().batch)
 }
 
-/// Goes on from the study's checkpoint where there is one and it is not to be forgotten, else from the weights where some are
+/// Goes on from the study's newest state where there is one and it is not to be forgotten, else from the weights where some are
 /// given, once it is sure that the state can be saved.
 fn begin(
     trainer: &mut Trainer,
-    (saved, weights): (Option<Checkpoint>, Option<Weights>),
+    (saved, weights): (Option<Newest>, Option<Weights>),
     study: &Study,
     (request, update): (&TrainRequest, &Update),
     watch: &Watch<'_>,
@@ -392,7 +394,8 @@ fn begin(
     let (checkpoint, per_epoch) = (&study.checkpoint(), update.per_epoch);
     let total = request.epochs * per_epoch;
     if let Some(saved) = saved {
-        let before = resume(trainer, &saved, checkpoint)?;
+        let before = resume(trainer, &saved.state, &saved.path)?;
+        saved.settle(study)?;
         let (step, now) = (trainer.step(), trainer.plan().rate);
         let [trained, asked] = [step, total].map(|iterations| in_epochs(iterations, per_epoch));
         if step >= total {

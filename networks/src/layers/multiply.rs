@@ -43,7 +43,7 @@ impl Rules for Multiply {
         let inputs = &walk.network.layer(id).inputs;
         let [a, b] = [0, 1].map(|i| walk.value(inputs[i]));
         let elements = walk.elements(id);
-        walk.contribute_as("factor.backward", id, inputs[1], dy, false, |accumulate, db| {
+        walk.contribute_as("scale.backward", id, inputs[1], dy, false, |accumulate, db| {
             (Call::Multiply { elements, accumulate }, [a, dy, db].map(Operand::Tensor).to_vec())
         });
         walk.contribute(id, inputs[0], dy, true, |accumulate, da| {

@@ -14,7 +14,7 @@
 use plimsoll_ir::schedule::{Command, Schedule, Stream, moved};
 use plimsoll_ir::simulate::{Cause, Span, Timeline};
 use plimsoll_ir::trace::{Phase, Trace};
-use plimsoll_ir::{BufferId, Bytes, CommandId, OpId, Seconds, TensorId};
+use plimsoll_ir::{Bytes, CommandId, OpId, Seconds, TensorId};
 use std::ops::Range;
 
 /// A map that takes less than this share of the pool is called small.
@@ -504,13 +504,6 @@ fn outside(trace: &Trace, schedule: &Schedule, transfers: &[CommandId]) -> u64 {
         end = end.max(piece.end);
     }
     sum
-}
-
-/// The buffers that hold a tensor, in the order of the schedule.
-pub fn buffers_of(schedule: &Schedule, wanted: TensorId) -> Vec<BufferId> {
-    use plimsoll_ir::schedule::Holds;
-    let holds = |holds: &Holds| matches!(holds, Holds::Tensor { tensor, .. } if *tensor == wanted);
-    schedule.numbered_buffers().filter(|(_, buffer)| holds(&buffer.holds)).map(|(id, _)| id).collect()
 }
 
 #[cfg(test)]

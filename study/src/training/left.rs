@@ -8,10 +8,10 @@
 
 use crate::error::{Error, Saved, TrainError};
 use crate::folder::Study;
-use crate::request::TrainRequest;
 use crate::watch::Watch;
 use plimsoll_runtime::group::mpi::host;
 use plimsoll_runtime::{Checkpoint, GroupError, RuntimeError, Trainer};
+use std::path::PathBuf;
 
 /// The error of a worker that is a process, with the state that it has kept where worker 0 is lost. Worker 0's study has the
 /// same path or another one.
@@ -41,7 +41,7 @@ pub(super) fn failed(
     TrainError::Worker { rank, source, saved, lost }.into()
 }
 
-/// Whether the worker that is lost was on another machine than this one, which may have a folder of its own.
+/// Tells whether the lost worker ran on a different machine, which may have a folder of its own.
 fn is_elsewhere(error: &RuntimeError) -> bool {
     match error {
         RuntimeError::Group(GroupError::Silent { host: of, .. } | GroupError::Died { host: of, .. }) => {
@@ -51,30 +51,40 @@ fn is_elsewhere(error: &RuntimeError) -> bool {
     }
 }
 
-/// Puts the newest state that another worker has kept in place of worker 0's file, where that one is older; not where training
-/// begins anew.
-pub(super) fn take_newest(request: &TrainRequest, study: &Study, watch: &Watch<'_>) -> Result<(), Error> {
-    let files = study.kept_by_workers();
-    if files.is_empty() || request.fresh {
-        return Ok(());
-    }
-    let mut kept = Vec::new();
-    for file in &files {
-        match Checkpoint::load(file) {
-            Ok(state) => kept.push(state),
-            Err(error) => watch.warn(format_args!("{error}: this file is not used")),
+/// The newest state of a study's training, where it was read, and the files of other workers that were read with it.
+pub(super) struct Newest {
+    pub state: Checkpoint,
+    pub path: PathBuf,
+    kept: Vec<PathBuf>,
+}
+
+impl Newest {
+    /// The state of worker 0's file, or a newer one that another worker has kept. A file that cannot be read is named, and
+    /// stays.
+    pub fn of(own: Option<Checkpoint>, study: &Study, watch: &Watch<'_>) -> Option<Newest> {
+        let mut newest = own.map(|state| (state, study.checkpoint()));
+        let mut kept = Vec::new();
+        for path in study.kept_by_workers() {
+            match Checkpoint::load(&path) {
+                Ok(state) => {
+                    kept.push(path.clone());
+                    if newest.as_ref().is_none_or(|(own, _)| state.progress.step > own.progress.step) {
+                        newest = Some((state, path));
+                    }
+                }
+                Err(error) => watch.warn(format_args!("{error}: this file is not used")),
+            }
         }
+        newest.map(|(state, path)| Newest { state, path, kept })
     }
-    let Some(newest) = kept.into_iter().max_by_key(|state| state.progress.step) else { return Ok(()) };
-    let file = study.checkpoint();
-    let in_file = if file.exists() {
-        Some(Checkpoint::load(&file).map_err(TrainError::Unreadable)?.progress.step)
-    } else {
-        None
-    };
-    if Some(newest.progress.step) > in_file {
-        newest.save(&file).map_err(TrainError::CannotKeep)?;
-        tracing::info!("a worker has kept the state of iteration {}", newest.progress.step);
+
+    /// Puts the state in place of worker 0's file, and removes the other files that were read. To be called once the training
+    /// has taken the state: until then every file stays.
+    pub fn settle(&self, study: &Study) -> Result<(), Error> {
+        if self.kept.contains(&self.path) {
+            self.state.save(&study.checkpoint()).map_err(TrainError::CannotKeep)?;
+            tracing::info!("a worker has kept the state of iteration {}", self.state.progress.step);
+        }
+        Ok(study.forget(&self.kept)?)
     }
-    Ok(study.forget(&files)?)
 }

@@ -21,7 +21,7 @@ use crate::request::{Allow, PlanError};
 use plimsoll_ir::trace::Phase;
 
 /// The layer types that are recomputed.
-const CHEAP_KINDS: [&str; 16] = [
+const CHEAP_KINDS: [&str; 17] = [
     "pool",
     "relu",
     "gelu",
@@ -38,6 +38,7 @@ const CHEAP_KINDS: [&str; 16] = [
     "softmax",
     "dropout",
     "multiply",
+    "scale",
 ];
 
 pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
