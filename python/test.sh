@@ -75,17 +75,17 @@ export PLIMSOLL_STANDIN="${PLIMSOLL_STANDIN:-$CARGO_TARGET_DIR/release/libplimso
 # Threads of a kernel that wait for each other give the core away, to whatever else runs.
 export OMP_WAIT_POLICY=passive
 # From the folder of the tests, so that what is tested is what was installed. Two files at a time (pytest-xdist) take half as
-# long. Every test that is skipped is named.
+# long; in the order of their names, as the longest files come first so. Every test that is skipped is named.
 cd tests
 pytest=(-m pytest -q -rs --no-fold-skipped)
 step "tests with one thread"
-PLIMSOLL_TEST_THREADS=1 "$bin/python" "${pytest[@]}" -n 2 --dist loadfile --durations 5 "$@" || failed=1
+PLIMSOLL_TEST_THREADS=1 "$bin/python" "${pytest[@]}" -n 2 --dist loadfile --no-loadscope-reorder --durations 5 "$@" || failed=1
 step "tests with two threads"
 PLIMSOLL_TEST_THREADS=2 "$bin/python" "${pytest[@]}" test_bits.py -k "sgd and 0.1 and 20GB or everything" || failed=1
 # The short list: bits at one budget, the life of a step, planted faults, recording in pieces.
 for version in ${older[@]+"${older[@]}"}; do
   step "torch $version, the short list"
-  PLIMSOLL_TEST_THREADS=1 "../$venv-$version/bin/python" "${pytest[@]}" -n 2 --dist loadfile test_bits.py test_step.py test_faults.py \
+  PLIMSOLL_TEST_THREADS=1 "../$venv-$version/bin/python" "${pytest[@]}" -n 2 --dist loadfile --no-loadscope-reorder test_bits.py test_step.py test_faults.py \
     test_pieces.py -k "test_step or test_faults or (test_bits and sgd and 20GB) or is_the_recording" || failed=1
 done
 step "example"

@@ -115,8 +115,10 @@ plimsoll_ir::tests![
     attention,
     rotary,
     sequences,
+    #[ignore = "minutes: CI runs it"]
     parts,
     #[ignore = "minutes: CI runs it"]
     local_response,
+    #[ignore = "minutes: CI runs it"]
     losses,
 ];
