@@ -77,7 +77,7 @@ export OMP_WAIT_POLICY=passive
 # From the folder of the tests, so that what is tested is what was installed. Two files at a time (pytest-xdist) take half as
 # long; in the order of their names, as the longest files come first so. Every test that is skipped is named.
 cd tests
-pytest=(-m pytest -q -rs --no-fold-skipped)
+pytest=(-m pytest -q -rfEs --no-fold-skipped)
 step "tests with one thread"
 PLIMSOLL_TEST_THREADS=1 "$bin/python" "${pytest[@]}" -n 2 --dist loadfile --no-loadscope-reorder --durations 5 "$@" || failed=1
 step "tests with two threads"

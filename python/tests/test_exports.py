@@ -1,6 +1,5 @@
 """What `plimsoll export` prints, run by the tool that it is for, as its user would."""
 
-import json
 import os
 import subprocess
 import sys

@@ -36,8 +36,7 @@ pub fn everything() -> Network {
         let g = b.add("g", grouped, &[l])?;
         let t = b.layer_norm("t", g)?;
         let u = b.gelu("u", t)?;
-        let w = b.add("w", LayerKind::Multiply, &[u, t])?;
-        let s = b.add("s", LayerKind::Add, &[w, r])?;
+        let s = b.add("s", LayerKind::Add, &[u, r])?;
         let q = b.relu("q", s)?;
         let m = b.max_pool("m", q, Window::square(2, 2, 0))?;
         let v = b.add("v", LayerKind::AvgPool { window: Window::square(2, 2, 0) }, &[q])?;
@@ -47,7 +46,7 @@ pub fn everything() -> Network {
         let i = b.add("i", Function::Silu.layer(), &[f])?;
         let k = b.add("k", LayerKind::GlobalAvgPool, &[c])?;
         let e = b.fully_connected("e", k, 32)?;
-        let y = b.add("y", LayerKind::Add, &[i, e])?;
+        let y = b.add("y", LayerKind::Multiply, &[i, e])?;
         let h = b.relu("h", y)?;
         let d = b.dropout("d", h, 0.3)?;
         b.fully_connected("o", d, 10)
