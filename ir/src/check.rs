@@ -1,22 +1,22 @@
-//! Is a schedule valid for a trace and a budget?
+//! Checks that a schedule is valid for a trace and a budget.
 //!
-//! The idea: walk the commands once, in list order, and know at each of them what *must* have ended before it starts.
-//! That is a vector clock of three numbers (how many commands of each stream), because a stream runs its commands in
-//! order. Everything else is kept beside it: which version each buffer holds and who put it there, which version the
-//! host holds, who occupied each byte of the pool last.
+//! The check walks the commands once, in list order, and knows for each the commands that *must* have ended before it starts.
+//! That is a vector clock of three numbers (a count of commands for each stream), because a stream runs its commands in
+//! order. Next to it the check keeps the version in each buffer and its writer, the version on the host, and the last
+//! occupant of each byte of the pool.
 //!
-//! What it proves: whatever the real times are, the schedule's commands read the versions that the trace's own order
-//! gives them, no two of them race for a byte, and nothing leaves the pool or the budget (rules 1 to 6 of `schedule/1`).
+//! It proves that, whatever the real times are, the schedule's commands read the versions that the trace's own order gives
+//! them, no two of them race for a byte, and nothing leaves the pool or the budget (rules 1 to 6 of `schedule/1`).
 //!
-//! What it does not promise: that the schedule is fast, that the trace tells the truth about the program, that a device
-//! really has the budget, or that an op marked `recomputable` is. It stops at the first violation that it meets.
+//! It does not prove that the schedule is fast, that the trace describes the program correctly, that a device has the budget,
+//! or that an op marked `recomputable` is. It stops at the first violation.
 //!
-//! How rule 5 is read. Bytes of a tensor in two buffers are not the same bytes on the device; what must be ordered is
-//! a command and whatever an earlier command of the list puts into a buffer of the bytes that it touches, if that
-//! buffer may be open while it runs, and every offload and every update in place of one tensor. A transfer moves at
+//! Reading of rule 5: bytes of a tensor in two buffers are different bytes on the device. A command must be ordered with
+//! everything that an earlier command of the list puts into a buffer of the bytes that it touches, if that buffer may be open
+//! while the command runs. Every offload and every update in place of one tensor must be ordered too. A transfer moves at
 //! least one byte, and from one place of the pool.
 //!
-//! It shares no code with what makes schedules and trusts neither document. Its cost grows with the commands, waits and
+//! It shares no code with the makers of schedules and trusts neither document. Its cost grows with the commands, waits and
 //! buffers times a logarithm, and with the pieces of one tensor that are open at once.
 
 mod contents;
@@ -33,12 +33,12 @@ use crate::schedule::Schedule;
 use crate::trace::Trace;
 use crate::units::Bytes;
 
-/// Proves that a schedule is valid for a trace within the schedule's budget: that no order of events that its waits allow reads
-/// wrong bytes, and that no byte lies outside the pool.
+/// Proves that a schedule is valid for a trace within the schedule's budget: no order of events that its waits allow reads
+/// wrong bytes, and no byte lies outside the pool.
 ///
 /// # Errors
 ///
-/// [`Violation`]: the first thing that is wrong, with the commands and the tensor that it is about.
+/// [`Violation`]: the first fault, with its commands and its tensor.
 ///
 /// ```
 /// use plimsoll_ir::check::check;
@@ -65,31 +65,31 @@ pub fn check(trace: &Trace, schedule: &Schedule) -> Result<(), Violation> {
     locate(trace, schedule).map(|_| ())
 }
 
-/// Where every command of a valid schedule finds what it touches.
+/// Pool offsets of the tensors and the workspace of every command of a valid schedule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Places {
-    /// Command after command.
+    /// Places of all commands, one command after the other.
     places: Vec<(TensorId, Bytes)>,
-    /// Where each command's end.
+    /// End of each command's places.
     ends: Vec<usize>,
     workspace: Vec<Option<Bytes>>,
 }
 
 impl Places {
-    /// Each tensor that a command touches, with a pool offset: of the tensor's first byte for a compute command, of the
-    /// first byte moved for a transfer. Tensors of 0 bytes have no place.
+    /// Returns each tensor that a command touches, with a pool offset: of the tensor's first byte for a compute command, of
+    /// the first byte moved for a transfer. Tensors of 0 bytes have no place.
     pub fn tensors(&self, command: CommandId) -> &[(TensorId, Bytes)] {
         let begin = command.index().checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.places[begin..self.ends[command.index()]]
     }
 
-    /// The pool offset of a command's workspace, if it needs one.
+    /// Returns the pool offset of a command's workspace, if it needs one.
     pub fn workspace(&self, command: CommandId) -> Option<Bytes> {
         self.workspace[command.index()]
     }
 }
 
-/// Checks a schedule, and tells the places that the proof found: what an executor needs besides the commands.
+/// Checks a schedule and returns the places that the proof found, which an executor needs besides the commands.
 pub fn locate(trace: &Trace, schedule: &Schedule) -> Result<Places, Violation> {
     if (&schedule.trace, schedule.batch) != (&trace.name, trace.batch) {
         return Err(Violation::OtherTrace {

@@ -1,48 +1,48 @@
-//! Checksums of what a study keeps, against disks, memory and copies that lose bits: CRC-32, as of gzip and PNG.
+//! Checksums of a study's files, against disks, memory and copies that lose bits: CRC-32, as of gzip and PNG.
 //!
-//! A line of a journal carries its own: `{"crc32":"1c291ca3","entry":...}`. A line without one was written by an older
-//! version and is taken as it is.
+//! A line of a journal carries its own checksum: `{"crc32":"1c291ca3","entry":...}`. A line without one was written by an
+//! older version and is accepted unverified.
 //!
-//! What it deliberately does not do: guard against anybody who means harm, who can write a new checksum, too.
+//! Checksums deliberately do not protect against an attacker, who can write a new checksum too.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The CRC-32 of some bytes.
+/// A CRC-32 checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checksum(u32);
 
-/// The checksum of bytes that come piece by piece.
+/// The checksum of bytes that arrive piece by piece.
 #[derive(Clone, Debug, Default)]
 pub struct Summing(crc32fast::Hasher);
 
-/// A text that does not have the checksum that stands beside it.
+/// A text that does not match its stored checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it does not match its checksum")]
 pub struct Mismatch;
 
-/// What stands before a line's checksum, between it and the entry, and behind that.
+/// Texts before a line's checksum, between it and the entry, and after the entry.
 const BEFORE: &[u8] = b"{\"crc32\":\"";
 const BETWEEN: &[u8] = b"\",\"entry\":";
 const BEHIND: &[u8] = b"}";
 
 impl Checksum {
-    /// Hexadecimal digits of one that is written.
+    /// Hexadecimal digits of a written checksum.
     pub const DIGITS: usize = 8;
 
-    /// Of these bytes.
+    /// Returns the checksum of these bytes.
     pub fn of(bytes: &[u8]) -> Checksum {
         Checksum(crc32fast::hash(bytes))
     }
 }
 
 impl Summing {
-    /// More bytes.
+    /// Adds more bytes.
     pub fn add(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// The checksum of all of them.
+    /// Returns the checksum of all added bytes.
     pub fn sum(self) -> Checksum {
         Checksum(self.0.finalize())
     }
@@ -63,12 +63,12 @@ impl FromStr for Checksum {
     }
 }
 
-/// An entry of a journal, in JSON, as a line with its checksum and a line break.
+/// Returns a journal entry, in JSON, as a line with its checksum and a line break.
 pub fn line_of(entry: &str) -> String {
     format!("{{\"crc32\":\"{}\",\"entry\":{entry}}}\n", Checksum::of(entry.as_bytes()))
 }
 
-/// The entry of a line, with or without its line break; fails where it does not have the checksum that the line says.
+/// Returns the entry of a line, with or without its line break; fails if the entry does not match the line's checksum.
 pub fn entry_of(line: &[u8]) -> Result<&[u8], Mismatch> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let Some(rest) = line.strip_prefix(BEFORE) else { return Ok(line) };
@@ -94,7 +94,7 @@ mod tests {
         }
     }
 
-    /// Whatever bit of a line flips: its entry is what it was, or the line is refused, here or as JSON of no known kind.
+    /// If any bit of a line flips, its entry is unchanged or the line is refused, here or as JSON of no known kind.
     #[test]
     fn no_flipped_bit_of_a_line_changes_its_entry() {
         let entry = r#"{"overhead":0.000125}"#;
@@ -106,7 +106,7 @@ mod tests {
             damaged[bit / 8] ^= 1 << (bit % 8);
             if let Ok(found) = entry_of(&damaged) {
                 let whole = found == entry.as_bytes();
-                // The start of the line is not the one that was written: the rest is no entry of a journal.
+                // The start of the line is damaged: the rest is not an entry of a journal.
                 assert!(whole || found.starts_with(&damaged[..10]), "bit {bit}");
             }
         }

@@ -1,4 +1,4 @@
-//! `config/1`: what was chosen for a training run, why, and what it was measured to take.
+//! `config/1`: the choice for a training run, its reason, and its measured times.
 //!
 //! It names everything that `run` needs: the network, the data, the batch, the schedule (by file), the learning rate. A
 //! training script reads the same numbers from it.
@@ -14,137 +14,137 @@ use serde::{Deserialize, Serialize};
 
 define_kind!(ConfigKind, "config/1");
 
-/// No machine computes on more threads.
+/// Limit of compute threads of any machine.
 const THREADS_MAX: u32 = 1024;
 
-/// What was chosen for a training run.
+/// The choice for a training run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// The kind and version of the document.
+    /// Kind and version of the document.
     #[serde(rename = "plimsoll")]
     pub kind: ConfigKind,
-    /// What is trained.
+    /// Network to train.
     pub network: NetworkSpec,
-    /// The data that it was tuned on, as the command line takes it, files by their whole path; none where an older version
-    /// wrote this, or where the data had no name on a command line.
+    /// Data of the tuning, as the command line takes it, files by their absolute path; `None` in documents of an older
+    /// version, or if the data had no name on a command line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<String>,
-    /// Where it was tuned: device name and compute threads.
+    /// Name of the device that it was tuned on.
     pub device: String,
     /// Compute threads.
     pub threads: u32,
-    /// The link that the plan stands on.
+    /// Link that the plan assumes.
     pub link: Link,
-    /// The link's pace where the device was told to pace it; none where it runs as fast as it can.
+    /// Pace of the link, if the device was set to pace it; `None` if it runs at full speed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paced: Option<Link>,
-    /// Whose kernels ran, on a GPU: a schedule's alternatives are those of these.
+    /// Kernels of a GPU; a schedule's alternatives are alternatives of these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernels: Option<GpuKernels>,
-    /// In what convolutions and matrix products multiply; none where an older version wrote this: [`Config::arithmetic`] says
-    /// what that one meant.
+    /// Input precision of convolutions and matrix products; `None` in documents of an older version, whose meaning
+    /// [`Config::arithmetic`] returns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision: Option<Precision>,
-    /// Whether the device is known by its data sheet alone: then nothing here was measured, and nothing can be run.
+    /// `true` if the device is known by its data sheet alone: nothing here was measured, and nothing can be run.
     #[serde(default, skip_serializing_if = "crate::document::is_false")]
     pub modelled: bool,
-    /// Of a modelled device: how far the times may be off a real one's, as a share; nine of ten are off by no more.
+    /// For a modelled device, the share by which times may differ from a real device's; nine of ten differ by no more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modelled_error: Option<f64>,
-    /// Who updates the parameters; SGD where nothing is said.
+    /// Optimizer of the parameters; SGD if absent.
     #[serde(default, skip_serializing_if = "Optimizer::is_usual")]
     pub optimizer: Optimizer,
-    /// What the device may hold.
+    /// Device memory budget.
     pub budget_bytes: Bytes,
-    /// The chosen samples in an iteration.
+    /// Chosen samples of an iteration.
     pub batch: u64,
-    /// The largest batch that keeps everything within the budget; none where none does (or where an older version wrote this).
+    /// Largest batch that keeps everything within the budget; `None` if no batch does (or in documents of an older version).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keeps_all: Option<u64>,
-    /// The policy that made the schedule.
+    /// Policy that made the schedule.
     pub policy: String,
-    /// The schedule's file, relative to the config.
+    /// File of the schedule, relative to the config.
     pub schedule: String,
-    /// The workers that it was chosen for; none for one alone.
+    /// Workers that it was chosen for; `None` for a single worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<Cluster>,
-    /// By which noise scale an update was chosen; none where each of its samples counted the same.
+    /// Noise scale by which the update was chosen; `None` if each of its samples counted the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goodput: Option<Goodput>,
-    /// The learning rate, and where it comes from.
+    /// The learning rate and its origin.
     pub learning_rate: LearningRate,
-    /// What the model says of an iteration.
+    /// Figures predicted by the model.
     pub predicted: Figures,
-    /// What was measured; none where the choice was not run.
+    /// Measured figures; `None` if the choice was not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<Figures>,
 }
 
-/// The workers that a training was tuned for, and an update of theirs as predicted.
+/// The workers that a training was tuned for, and their predicted update.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cluster {
-    /// How many, at least 2.
+    /// Number of workers, at least 2.
     pub workers: u64,
-    /// The network between them.
+    /// Network between them.
     pub interconnect: Interconnect,
-    /// Whether their GPUs sum by NCCL; else their hosts do.
+    /// `true` if their GPUs sum by NCCL; otherwise their hosts sum.
     #[serde(default, skip_serializing_if = "crate::document::is_false")]
     pub nccl: bool,
-    /// Samples in an update, of all of them: a multiple of the batch.
+    /// Samples in an update of all workers: a multiple of the batch.
     pub global_batch: u64,
-    /// Passes of the worker that has the most of them.
+    /// Passes of the worker with the most passes.
     pub passes: u64,
-    /// What the exchange adds to an update.
+    /// Seconds that the exchange adds to an update.
     pub exchange_seconds: Seconds,
-    /// An update.
+    /// Seconds of an update.
     pub update_seconds: Seconds,
 }
 
-/// By which noise scale an update was chosen, and what came of it.
+/// The noise scale by which an update was chosen, and the resulting efficiency.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Goodput {
-    /// The gradient noise scale, in samples.
+    /// Gradient noise scale, in samples.
     pub noise_scale: f64,
-    /// The samples over which batch norm normalised when it was measured, where that is known.
+    /// Samples over which batch norm normalised when it was measured, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_norm_over: Option<u64>,
-    /// What a sample of an update is worth, beside one of the base batch.
+    /// Value of a sample of an update, relative to one of the base batch.
     pub efficiency: f64,
 }
 
-/// Whose kernels run on a GPU.
+/// Kernels of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GpuKernels {
-    /// Whether cuDNN and cuBLAS run convolutions and fully connected layers; else Plimsoll's own kernels do.
+    /// `true` if cuDNN and cuBLAS run convolutions and fully connected layers; otherwise Plimsoll's own kernels do.
     pub libraries: bool,
-    /// Whether every op has one kernel, which gives the same bits each time.
+    /// `true` if every op has one kernel, which gives the same bits each time.
     pub deterministic: bool,
-    /// Whether products are in TF32, as older versions wrote it; now [`Config::precision`] says that.
+    /// `true` if products are in TF32, as older versions wrote it; replaced by [`Config::precision`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tf32: Option<bool>,
 }
 
-/// The learning rate, and where it comes from.
+/// The learning rate and its origin.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LearningRate {
-    /// At the chosen batch.
+    /// Rate at the chosen batch.
     pub rate: f64,
-    /// How it follows from the base point.
+    /// Rule that derives it from the base point.
     pub rule: LearningRateRule,
-    /// The batch that the user knows a good rate for.
+    /// Batch for which the user knows a good rate.
     pub base_batch: u64,
-    /// That rate.
+    /// Rate at the base batch.
     pub base_rate: f64,
     /// Iterations in which the rate rises linearly from a small value.
     pub warmup_iterations: u64,
 }
 
-/// How a learning rate follows from the base point, with q = batch / base batch.
+/// Rule that derives a learning rate from the base point, with q = batch / base batch.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum LearningRateRule {
@@ -159,15 +159,15 @@ pub enum LearningRateRule {
     },
 }
 
-/// What an iteration takes.
+/// Times and memory of an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figures {
     /// One iteration.
     pub iteration_seconds: Seconds,
-    /// The relative error that goes with it: of the model on held-out samples, or the spread of the measurement.
+    /// Relative error of the iteration: of the model on held-out samples, or the spread of the measurement.
     pub relative_error: f64,
-    /// Between iterations: input, synchronisation (Δ of AccUDNN eq. 3).
+    /// Time between iterations: input, synchronisation (Δ of AccUDNN eq. 3).
     pub between_seconds: Seconds,
     /// One pass over the training set.
     pub epoch_seconds: Seconds,
@@ -175,22 +175,22 @@ pub struct Figures {
     pub peak_bytes: Bytes,
 }
 
-/// What is wrong with a rate that is none.
+/// The fault of an invalid rate.
 const NO_RATE: &str = "a learning rate is above 0, and f32 holds it: from 1.2e-38 to 3.4e38";
 
-/// Whether training, which computes in f32, can have this learning rate.
+/// Returns `true` if training, which computes in f32, can have this learning rate.
 pub fn is_rate(rate: f64) -> bool {
     (f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX)).contains(&rate)
 }
 
 impl GpuKernels {
-    /// Plimsoll's own alone: no library is needed.
+    /// Plimsoll's own kernels alone; no library is needed.
     pub const OWN: GpuKernels = GpuKernels { libraries: false, deterministic: false, tf32: None };
 }
 
 impl Config {
-    /// In what convolutions and matrix products multiply, as this version or an older one wrote it. None of an older version's
-    /// modelled device, of which only the device's name says it.
+    /// Returns the input precision of convolutions and matrix products, as this version or an older one wrote it. `None` for
+    /// an older version's modelled device, whose precision only its name says.
     pub fn arithmetic(&self) -> Option<Precision> {
         let older = match self.kernels {
             Some(GpuKernels { tf32: Some(true), .. }) => Some(Precision::Tf32),

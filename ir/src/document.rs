@@ -1,83 +1,83 @@
 //! Reading and writing the JSON documents, strictly.
 //!
-//! Every document says in its key `"plimsoll"` what it is; a reader takes only the kind and version that it knows and
-//! rejects every key that it does not, with the place of the fault. This file does no IO: it takes and gives text.
+//! The key `"plimsoll"` of a document names its kind and version. A reader accepts only the kind and version that it knows,
+//! and rejects every unknown key, with the place of the fault. This file does no IO: it takes and returns text.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Whether a mark is left out.
+/// Returns `true` for a mark that serialisation leaves out.
 pub(crate) fn is_false(mark: &bool) -> bool {
     !mark
 }
 
-/// Why a text is not the document that was asked for.
+/// Reason why a text is not the requested document.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// There is nothing in it.
+    /// The text is empty.
     #[error("the file is empty; expected a {wanted} document")]
     Empty {
-        /// The kind that was asked for.
+        /// Requested kind.
         wanted: &'static str,
     },
-    /// It is no JSON object, or was cut short.
+    /// The text is not a JSON object, or was cut short.
     #[error(
         "not a whole JSON document ({why} at line {line}, column {column}); it may be cut short or of another kind"
     )]
     NotJson {
-        /// The parser's word.
+        /// Message of the parser.
         why: String,
-        /// Where, from 1.
+        /// Line of the fault, from 1.
         line: usize,
-        /// Where, from 1.
+        /// Column of the fault, from 1.
         column: usize,
     },
-    /// It is JSON that is not Plimsoll's.
+    /// The text is JSON that is not Plimsoll's.
     #[error("no key \"plimsoll\" that names its kind; expected a {wanted} document")]
     Foreign {
-        /// The kind that was asked for.
+        /// Requested kind.
         wanted: &'static str,
     },
-    /// It is another kind of document, or another version.
+    /// The document has a different kind or version.
     #[error("this is a `{found}` document; expected `{wanted}`")]
     OtherKind {
-        /// The kind that it says it is.
+        /// Kind that the document names.
         found: String,
-        /// The kind that was asked for.
+        /// Requested kind.
         wanted: &'static str,
     },
     /// A key is unknown or missing, or a value has the wrong type or sign.
     #[error("at {place} (line {line}, column {column}): {why}")]
     Shape {
-        /// The path to the value, such as `ops[3].reads[1]`.
+        /// Path to the value, such as `ops[3].reads[1]`.
         place: String,
-        /// What is wrong.
+        /// The fault in words.
         why: String,
-        /// Where, from 1.
+        /// Line of the fault, from 1.
         line: usize,
-        /// Where, from 1.
+        /// Column of the fault, from 1.
         column: usize,
     },
-    /// The values do not belong together: an id that names nothing, a sum that overflows, an op that reads what was
-    /// never written.
+    /// The values contradict each other: an id that names nothing, a sum that overflows, an op that reads a tensor never
+    /// written.
     #[error("at {place}: {why}")]
     Meaning {
-        /// The path to the value.
+        /// Path to the value.
         place: String,
-        /// What is wrong, and what would be right.
+        /// The fault in words, and the correct value.
         why: String,
     },
 }
 
 /// A JSON document with a kind and version in its key `"plimsoll"`.
 pub trait Document: Serialize + DeserializeOwned {
-    /// What stands in the key `"plimsoll"`.
+    /// Value of the key `"plimsoll"`.
     const KIND: &'static str;
 
-    /// Says what is wrong with the values taken together.
+    /// Checks the values taken together.
     fn validate(&self) -> Result<(), Fault>;
 
-    /// Reads a document from its text.
+    /// Parses a document.
     fn from_json(text: &str) -> Result<Self, Fault> {
         #[derive(Deserialize)]
         #[serde(expecting = "a JSON object")]
@@ -114,7 +114,7 @@ pub trait Document: Serialize + DeserializeOwned {
         Ok(document)
     }
 
-    /// Writes the document as text: the same bytes for the same value, with one entry of the long arrays a line.
+    /// Serialises the document: the same bytes for the same value, with one entry of the long arrays per line.
     fn to_json(&self) -> String {
         let value = serde_json::to_value(self).expect("a document has string keys and finite numbers");
         let mut out = String::new();
@@ -124,7 +124,7 @@ pub trait Document: Serialize + DeserializeOwned {
     }
 }
 
-/// Objects at depth 0 and arrays of objects at depth 1 go one entry a line; everything deeper stays on its line.
+/// Writes objects at depth 0 and arrays of objects at depth 1 with one entry per line, and deeper values on their line.
 fn write_value(value: &serde_json::Value, depth: usize, out: &mut String) {
     use serde_json::Value;
     match value {
@@ -156,7 +156,7 @@ fn write_value(value: &serde_json::Value, depth: usize, out: &mut String) {
     }
 }
 
-/// Defines the zero-sized type that is written as a document's kind, and read only from it.
+/// Defines the zero-sized type that is serialised as a document's kind, and deserialises only from it.
 macro_rules! define_kind {
     ($name:ident, $text:literal) => {
         #[doc = concat!("The value of the key `\"plimsoll\"`: `\"", $text, "\"`.")]

@@ -1,16 +1,16 @@
-//! `exchange/1`: what the workers of one training exchange in an update, beside a schedule that stays as it is.
+//! `exchange/1`: the exchange of gradients between the workers of one training in an update, next to an unchanged schedule.
 //!
-//! What is summed over all workers (the gradients, and the running statistics, of which all take the mean) is thought of as
-//! one range of bytes, cut into pieces. A piece is summed once the op that completes it has run, and one op waits for the sum:
-//! an update of the same iteration, or an op of the next forward pass. No command of the schedule moves a gradient, so nothing
-//! of `trace/1` or `schedule/1` changes.
+//! All bytes that are summed over all workers (the gradients, and the running statistics, of which every worker takes the
+//! mean) form one range, cut into pieces. A piece is summed once the op that completes it has run, and one op waits for the
+//! sum: an update of the same iteration, or an op of the next forward pass. No command of the schedule moves a gradient, so
+//! `trace/1` and `schedule/1` do not change.
 //!
-//! On its way a piece passes five stages: it is pushed over the link to the host, reduced and gathered over the
-//! interconnect; what its update overwrites is kept on the host, and it is pulled back over the link.
-//! [`update::simulate_update`] says how long an update takes with that, and [`update::bound`] how long it takes at least.
+//! A piece passes five stages: it is pushed over the link to the host, reduced and gathered over the interconnect; the bytes
+//! that its update overwrites are kept on the host, and the sum is pulled back over the link. [`update::simulate_update`]
+//! computes the duration of such an update, and [`update::bound`] a lower bound.
 //!
-//! What it deliberately does not do: model the additions of a sum, or workers that differ.
-//! Every worker has this schedule; where they differ, the slowest says how long an update takes.
+//! The module deliberately does not model the additions of a sum, or workers that differ. Every worker has this schedule; if
+//! workers differ, the slowest determines the update.
 
 mod pieces;
 pub mod tree;
@@ -30,41 +30,41 @@ use std::str::FromStr;
 
 define_kind!(ExchangeKind, "exchange/1");
 
-/// No training has more workers, so that sums over them cannot overflow.
+/// Limit of workers of a training, so that sums over them cannot overflow.
 const WORKERS_MAX: u64 = 1 << 20;
 
-/// No message takes longer, in seconds, so that times can be added and compared.
+/// Limit of a message's seconds, so that times can be added and compared.
 const LATENCY_MAX: f64 = 1e6;
 
-/// What the workers of one training exchange in an update.
+/// The exchange between the workers of one training in an update.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Exchange {
-    /// The kind and version of the document.
+    /// Kind and version of the document.
     #[serde(rename = "plimsoll")]
     pub kind: ExchangeKind,
-    /// The name of the trace that it is for.
+    /// Name of its trace.
     pub trace: String,
-    /// The batch size of that trace.
+    /// Batch size of that trace.
     pub batch: u64,
-    /// How many workers there are, at least 2.
+    /// Number of workers, at least 2.
     pub workers: u64,
-    /// How a sum reaches all of them.
+    /// Algorithm of the sums.
     pub form: Form,
-    /// What carries it.
+    /// Network between the workers.
     pub interconnect: Interconnect,
-    /// Whether a gradient is copied over the device's link to the host and back, as a network without a way of its own
-    /// into the device's memory needs.
+    /// `true` if a gradient is copied over the device's link to the host and back, which a network without direct access to
+    /// device memory needs.
     pub staged: bool,
-    /// Passes, each forward and backward, that a worker makes for one update, at least 1. What is exchanged is their sum, which
-    /// the last of them completes; what the next iteration needs, the first of its passes waits for.
+    /// Passes, each forward and backward, that a worker makes for one update, at least 1. The exchange carries their sum,
+    /// which the last of them completes; the first pass of the next iteration waits for the pieces that the iteration needs.
     pub passes: u64,
-    /// Nodes of the tree of sums (`tree.rs`) that the passes of a worker come to, at least 1: it sends its share of each.
+    /// Nodes of the tree of sums (`tree.rs`) that the passes of a worker make, at least 1: it sends its share of each.
     #[serde(default = "one")]
     pub nodes: u64,
-    /// The bytes of all that is summed: the gradients, and running statistics, whose mean all workers take.
+    /// Bytes of everything that is summed: the gradients, and running statistics, whose mean all workers take.
     pub bytes: Bytes,
-    /// They cover these bytes in order, without a gap.
+    /// Pieces, which cover these bytes in order, without a gap.
     pub pieces: Vec<Piece>,
 }
 
@@ -72,13 +72,13 @@ fn one() -> u64 {
     1
 }
 
-/// How a sum of all workers reaches all of them.
+/// Algorithm by which a sum over all workers reaches all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Form {
-    /// Each worker sums an equal part of the piece for all: it sends every other worker that one's part, and then its own
-    /// sum. A sharded parameter server, also called reduce-scatter and all-gather; a ring sends as many messages of the same
-    /// bytes, each to a neighbour.
+    /// Each worker sums an equal part of the piece for all: it sends every other worker that worker's part, and then its own
+    /// sum. This is a sharded parameter server, also called reduce-scatter and all-gather; a ring sends as many messages of
+    /// the same bytes, each to a neighbour.
     #[default]
     Sharded,
     /// A binary tree with the whole piece in each message: fewer messages, and more bytes.
@@ -89,33 +89,33 @@ pub enum Form {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Interconnect {
-    /// What a worker can send, and receive at the same time.
+    /// Bytes per second that a worker can send, and receive at the same time.
     pub bytes_per_second: BytesPerSecond,
-    /// What every message takes besides its bytes.
+    /// Seconds of every message besides its bytes.
     #[serde(default)]
     pub latency_seconds: Seconds,
 }
 
-/// A part of what is summed.
+/// A part of the summed bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Piece {
-    /// Where it begins.
+    /// First byte.
     pub first_byte: Bytes,
-    /// How long it is, at least 1 byte.
+    /// Length, at least 1 byte.
     pub bytes: Bytes,
-    /// The op that completes it.
+    /// Op that completes the piece.
     pub ready: OpId,
-    /// The op that waits for its sum: one after `ready` in the same iteration, one before it in the next.
+    /// Op that waits for the sum: one after `ready` in the same iteration, or one before it in the next.
     pub needed: OpId,
-    /// What is copied to the host before the update by its sum overwrites it, so that it can be put back; where the device has
-    /// memory of its own.
+    /// Bytes copied to the host before the update by the sum overwrites them, so that they can be restored; if the device has
+    /// separate memory.
     #[serde(default)]
     pub kept: Bytes,
 }
 
 impl Piece {
-    /// Whether the op that waits is one of the next iteration.
+    /// Returns `true` if the waiting op belongs to the next iteration.
     pub fn carried(&self) -> bool {
         self.needed <= self.ready
     }
@@ -124,14 +124,15 @@ impl Piece {
 /// Messages that a worker sends one after the other, and their bytes together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Round {
-    /// How many.
+    /// Number of messages.
     pub messages: u64,
-    /// Of all of them.
+    /// Bytes of all messages.
     pub bytes: Bytes,
 }
 
 impl Round {
-    /// Of a piece that is summed in as many shares as there are workers, at least 2: a worker sends the shares of all others.
+    /// Returns the round of a piece that is summed in one share per worker, at least 2: a worker sends the shares of all
+    /// others.
     pub fn sharded(bytes: Bytes, workers: u64) -> Round {
         let others = workers - 1;
         let sent = (u128::from(bytes.0) * u128::from(others)).div_ceil(u128::from(workers));
@@ -140,7 +141,7 @@ impl Round {
 }
 
 impl Exchange {
-    /// What a worker sends to gather a piece, and for each of its nodes to reduce it.
+    /// Returns the messages that a worker sends to gather a piece, and for each of its nodes to reduce it.
     pub fn round(&self, piece: &Piece) -> Round {
         let (bytes, workers) = (piece.bytes.0, self.workers);
         match self.form {
@@ -152,7 +153,7 @@ impl Exchange {
         }
     }
 
-    /// The same between so many workers. One alone exchanges nothing.
+    /// Returns the same exchange between this many workers. A single worker exchanges nothing.
     pub fn among(&self, workers: u64) -> Exchange {
         let mut other = Exchange { workers, nodes: tree::most_nodes(workers, self.passes), ..self.clone() };
         if workers < 2 {
@@ -161,7 +162,7 @@ impl Exchange {
         other
     }
 
-    /// The same in one piece, between the last pass over a trace and the update.
+    /// Returns the same exchange in one piece, between the last pass over a trace and the update.
     pub fn without_overlap(&self, trace: &Trace) -> Exchange {
         let whole = |(ready, needed)| {
             let (first_byte, bytes) = (Bytes::ZERO, self.bytes);
@@ -171,19 +172,19 @@ impl Exchange {
         Exchange { pieces: pieces.into_iter().collect(), ..self.clone() }
     }
 
-    /// Seconds of the interconnect to reduce a piece, and to gather it.
+    /// Returns the interconnect's seconds to reduce a piece, and to gather it.
     pub fn round_seconds(&self, piece: &Piece) -> [Seconds; 2] {
         let round = self.round(piece);
         let reduced = Round { bytes: Bytes(round.bytes.0.saturating_mul(self.nodes)), ..round };
         [reduced, round].map(|round| self.interconnect.seconds(round))
     }
 
-    /// Makes sure that a schedule that passed [`crate::check`] can run with it: that it is for this trace, that what is
-    /// summed lies within what is resident, and that each piece is complete before it is waited for.
+    /// Checks that a schedule that passed [`crate::check`] can run with this exchange: it is for this trace, the summed bytes
+    /// lie within the resident bytes, and each piece is complete before an op waits for it.
     ///
     /// # Errors
     ///
-    /// [`Unfit`]: the first thing that does not fit, with the piece that it is about.
+    /// [`Unfit`]: the first mismatch, with its piece.
     pub fn check(&self, trace: &Trace, schedule: &Schedule) -> Result<(), Unfit> {
         if (&self.trace, self.batch) != (&trace.name, trace.batch) {
             return Err(Unfit::OtherTrace {
@@ -219,76 +220,76 @@ impl Exchange {
     }
 }
 
-/// The command that computes an op again; none where it is computed once.
+/// Returns the command that computes an op again, if any.
 fn computed_again(schedule: &Schedule, wanted: OpId) -> Option<CommandId> {
     let is_it =
         |command: &Command| matches!(*command, Command::Compute { op, again: true, .. } if op == wanted);
     schedule.numbered_commands().find(|(_, command)| is_it(command)).map(|(id, _)| id)
 }
 
-/// Why a schedule cannot run with an exchange.
+/// Reason why a schedule cannot run with an exchange.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Unfit {
-    /// It is for something else.
+    /// The exchange is for a different trace.
     #[error(
         "the exchange is for {found} at batch {found_batch}, the trace is {wanted} at batch {wanted_batch}"
     )]
     OtherTrace {
-        /// The trace that the exchange names.
+        /// Trace that the exchange names.
         found: String,
-        /// Its batch.
+        /// Batch that the exchange names.
         found_batch: u64,
-        /// The trace that is there.
+        /// Trace at hand.
         wanted: String,
-        /// Its batch.
+        /// Batch of the trace at hand.
         wanted_batch: u64,
     },
     /// The exchange contradicts itself.
     #[error("the exchange: {0}")]
     Unusable(Fault),
-    /// The schedule itself is not valid.
+    /// The schedule is invalid.
     #[error(transparent)]
     Schedule(Violation),
-    /// There is no room for what is summed.
+    /// The resident bytes have no room for the summed bytes.
     #[error("the {summed} that are summed do not lie within the {resident} that are resident")]
     NotResident {
-        /// The exchange's bytes.
+        /// Bytes of the exchange.
         summed: Bytes,
-        /// The trace's resident bytes.
+        /// Resident bytes of the trace.
         resident: Bytes,
     },
-    /// An op that the trace does not have.
+    /// The trace does not have this op.
     #[error("piece {piece} names op {}, and the trace has no such op", op.0)]
     NoSuchOp {
-        /// Which piece.
+        /// Number of the piece.
         piece: usize,
-        /// The op.
+        /// The missing op.
         op: OpId,
     },
-    /// A gradient cannot be complete only after parameters are updated.
+    /// A gradient is complete only after parameters are updated.
     #[error("piece {piece} is ready after op {}, an update: gradients are complete before", op.0)]
     ReadyAfterUpdate {
-        /// Which piece.
+        /// Number of the piece.
         piece: usize,
-        /// The op.
+        /// Op that completes it.
         op: OpId,
     },
-    /// Forward and backward ops of an iteration read no gradient's sum of the same iteration.
+    /// A forward or backward op waits for a gradient's sum of the same iteration.
     #[error("op {} of the pass waits for piece {piece}, which the same pass makes: only an update can", op.0)]
     NeededByPass {
-        /// Which piece.
+        /// Number of the piece.
         piece: usize,
-        /// The op.
+        /// Op that waits.
         op: OpId,
     },
-    /// What was sent would be added to again.
+    /// An op would add to a gradient after it was sent.
     #[error("command {} computes op {} again, which completes piece {piece}: what was sent would change", command.0, op.0)]
     CompletedTwice {
-        /// Which piece.
+        /// Number of the piece.
         piece: usize,
-        /// The op.
+        /// Op that completes it.
         op: OpId,
-        /// The command that computes it again.
+        /// Command that computes the op again.
         command: CommandId,
     },
 }
@@ -344,12 +345,12 @@ impl Document for Exchange {
 }
 
 impl Interconnect {
-    /// How long a round takes.
+    /// Returns the duration of a round.
     pub fn seconds(&self, round: Round) -> Seconds {
         self.latency_seconds * round.messages as f64 + round.bytes / self.bytes_per_second
     }
 
-    /// Makes sure that the rate is above zero and finite, and the latency 0 or more; `place` is where it stands.
+    /// Checks that the rate is above zero and finite, and the latency 0 or more; `place` is the interconnect's path.
     pub(crate) fn validate(&self, place: &str) -> Result<(), Fault> {
         let fault = |key: &str, why: String| Err(Fault::Meaning { place: format!("{place}.{key}"), why });
         if !self.bytes_per_second.is_sound() {
@@ -367,7 +368,7 @@ impl Interconnect {
     }
 }
 
-/// `10Gbit/s` or `10Gbit/s,30us`: a rate, and what a message takes besides.
+/// Parses `10Gbit/s` or `10Gbit/s,30us`: a rate, and the latency of a message.
 impl FromStr for Interconnect {
     type Err = String;
 
@@ -383,7 +384,7 @@ impl FromStr for Interconnect {
     }
 }
 
-/// As it is read: the rate in bits, as networks are sold.
+/// Displays the parsed form: the rate in bits, as networks are sold.
 impl fmt::Display for Interconnect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bits = self.bytes_per_second.0 * 8.0;

@@ -1,49 +1,49 @@
-//! How a device is at a moment, as its driver tells: memory, link, limits, and who else uses it.
+//! State of a device at a moment, as its driver reports it: memory, link, limits, and other processes.
 //!
-//! Times that were measured on a device that others use, or that is slowed down, are not this program's alone. So what the
-//! driver told stands in the profile beside them, and whoever runs something says it in words.
+//! Other processes and throttling distort the times measured on a device. So the profile stores the driver's report next to
+//! the times, and every command that runs something prints a warning.
 //!
-//! What it deliberately does not do: guess. What the driver does not tell is absent.
+//! The module deliberately does not guess. A figure that the driver does not report is absent.
 
 use crate::units::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// A device at a moment, or over a while: then its figures are those of the last moment, and reasons and processes all that
-/// were seen.
+/// A device at a moment or over a period. Over a period, the figures are those of the last moment; reasons and processes are
+/// all that were seen.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Health {
-    /// Free now, and all that there is.
+    /// Free memory, and all memory.
     #[serde(skip_serializing_if = "Now::is_empty")]
     pub memory_bytes: Now<Bytes>,
     /// The link; an idle one sleeps in a low generation. The best is that of device and slot together.
     #[serde(skip_serializing_if = "Now::is_empty")]
     pub pcie: Now<PcieLink>,
-    /// The multiprocessors' clock; at most as fast as the device can.
+    /// The multiprocessors' clock, and its maximum.
     #[serde(skip_serializing_if = "Now::is_empty")]
     pub clock_mhz: Now<u32>,
-    /// What it may draw now, and what it may be allowed to draw.
+    /// Power limit now, and the highest limit that can be set.
     #[serde(skip_serializing_if = "Now::is_empty")]
     pub power_limit_watts: Now<f64>,
-    /// In degrees.
+    /// Temperature in degrees Celsius.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub celsius: Option<u32>,
-    /// Why it is slower than it could be, in words; being idle is no reason.
+    /// Reasons for throttling, in words; being idle is not one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub slowed_by: Vec<String>,
-    /// Other processes that compute on it.
+    /// Other processes that compute on the device.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<OtherProcess>,
 }
 
-/// A figure now, and the best or the most that it can be.
+/// A figure now, and its best or largest possible value.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Now<T> {
-    /// At the moment.
+    /// Value at the moment.
     #[serde(default = "none", skip_serializing_if = "Option::is_none")]
     pub now: Option<T>,
-    /// At best.
+    /// Best value.
     #[serde(default = "none", skip_serializing_if = "Option::is_none")]
     pub best: Option<T>,
 }
@@ -56,22 +56,22 @@ fn none<T>() -> Option<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PcieLink {
-    /// Such as 5.
+    /// Generation, such as 5.
     pub generation: u32,
-    /// Such as 16.
+    /// Lanes, such as 16.
     pub lanes: u32,
 }
 
-/// A process of somebody else on the device.
+/// A process of another program on the device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OtherProcess {
-    /// Its number, as the machine (and not a container) counts.
+    /// Process id on the machine, not in a container.
     pub pid: u32,
-    /// Its program's name.
+    /// Program name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The device memory that it holds.
+    /// Device memory held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<Bytes>,
 }
@@ -83,7 +83,7 @@ impl<T> Default for Now<T> {
 }
 
 impl<T> Now<T> {
-    /// Nothing was told.
+    /// Returns `true` if the driver reported neither value.
     pub fn is_empty(&self) -> bool {
         self.now.is_none() && self.best.is_none()
     }
@@ -109,7 +109,7 @@ impl std::fmt::Display for OtherProcess {
 }
 
 impl Health {
-    /// What was known before, with a later look.
+    /// Merges a later state into this one.
     pub fn then(mut self, later: Health) -> Health {
         for reason in later.slowed_by {
             if !self.slowed_by.contains(&reason) {
@@ -125,7 +125,7 @@ impl Health {
         Health { slowed_by: self.slowed_by, others: self.others, ..later }
     }
 
-    /// What makes measured times doubtful and was not known before.
+    /// Returns the causes of doubtful times that `before` did not have.
     pub fn warnings(&self, before: &Health) -> Vec<Warning> {
         let reasons = self.slowed_by.iter().filter(|reason| !before.slowed_by.contains(reason));
         let slowed = reasons.map(|reason| Warning::Slowed(reason.clone()));
@@ -135,12 +135,12 @@ impl Health {
     }
 }
 
-/// Something that makes measured times doubtful; shown as a sentence.
+/// A cause of doubtful times; displayed as a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Warning {
-    /// The device is slower than it could be, for this reason.
+    /// The device is throttled, for this reason.
     Slowed(String),
-    /// Another process computes on the device.
+    /// A different process computes on the device.
     Shared(OtherProcess),
 }
 
@@ -185,7 +185,7 @@ mod tests {
         let both = first.then(later.clone());
         assert_eq!(both, later);
         assert!(both.warnings(&both).is_empty());
-        // What went away was there.
+        // A reason or process that is gone stays in the result.
         let calm = both.clone().then(Health { celsius: Some(50), ..Health::default() });
         assert_eq!(calm, Health { celsius: Some(50), ..both });
     }

@@ -1,13 +1,13 @@
-//! Typed positions: an op's id cannot be used where a tensor's is meant.
+//! Typed positions: an op's id cannot be used in place of a tensor's.
 //!
-//! Every id is the position of its object in its own document's array, from 0, as `formats` says; it is written in
-//! JSON as that bare integer.
+//! Every id is the position of its object in the array of its own document, from 0, as `formats` specifies. JSON stores it as
+//! that bare integer.
 
 use serde::{Deserialize, Serialize};
 
-/// Defines a typed position, counted from 0: `define_id!(/// An op of a trace. OpId, "op")`. The word is that of its `Display`.
+/// Defines a typed position, counted from 0: `define_id!(/// An op of a trace. OpId, "op")`. Its `Display` uses the word.
 ///
-/// The conversions from and to `usize` are those that vectors with typed positions ask for.
+/// Vectors with typed positions require the conversions from and to `usize`.
 #[macro_export]
 macro_rules! define_id {
     ($(#[$attribute:meta])* $name:ident, $word:literal) => {
@@ -16,28 +16,28 @@ macro_rules! define_id {
         pub struct $name(pub u32);
 
         impl $name {
-            /// The id of position `index`. Panics above 2^32 - 1 positions, which nothing made of a document has.
+            /// Returns the id of position `index`. Panics above 2^32 - 1 positions, which no document reaches.
             #[inline]
             pub fn new(index: usize) -> Self {
                 Self(u32::try_from(index).expect("a document has fewer than 2^32 entries"))
             }
-            /// The position, for indexing.
+            /// Returns the position, for indexing.
             #[inline]
             pub const fn index(self) -> usize {
                 self.0 as usize
             }
-            /// The position after this one.
+            /// Returns the position after this one.
             #[inline]
             #[must_use]
             pub const fn next(self) -> Self {
                 Self(self.0 + 1)
             }
-            /// The ids of a range, in order.
+            /// Returns the ids of a range, in order.
             #[inline]
             pub fn each(range: std::ops::Range<Self>) -> impl DoubleEndedIterator<Item = Self> + Clone {
                 (range.start.0..range.end.0).map(Self)
             }
-            /// The position before this one; none before the first.
+            /// Returns the position before this one; `None` for the first.
             #[inline]
             pub fn previous(self) -> Option<Self> {
                 self.0.checked_sub(1).map(Self)

@@ -1,13 +1,13 @@
-//! The words of Plimsoll: what every other crate hands to the next, as plain data.
+//! The data types that the crates of Plimsoll pass to one another.
 //!
-//! A [`network::Network`] is lowered to a [`program::Program`] (what each op computes) and a [`trace::Trace`] (what each
-//! op touches and how long it takes). The tuner turns a trace into a [`schedule::Schedule`]: a static program for three
-//! streams. [`check`] proves a schedule free of races, [`simulate`] says how long it takes. A [`profile::Profile`] is
-//! what was measured, a [`config::Config`] what was chosen, a [`tuning::Tuning`] what was tried for it.
-//! An [`exchange::Exchange`] is what the workers of one training send each other, beside a schedule.
+//! A [`network::Network`] is lowered to a [`program::Program`] (the computation of each op) and a [`trace::Trace`] (the
+//! tensors and seconds of each op). The tuner turns a trace into a [`schedule::Schedule`]: a static program for three
+//! streams. [`check`] proves a schedule free of races, [`simulate`] predicts its timeline. A [`profile::Profile`] holds
+//! measurements, a [`config::Config`] the choice made from them, a [`tuning::Tuning`] everything tried on the way. An
+//! [`exchange::Exchange`] describes the messages between the workers of one training, next to a schedule.
 //!
-//! Nothing here does IO, nothing is `unsafe`, and no other crate of the house is imported: what stands here can be
-//! printed, saved, compared and trusted on its own.
+//! The crate does no IO, has no `unsafe`, and imports no other crate of the workspace: its values can be printed, saved,
+//! compared and trusted by themselves.
 #![forbid(unsafe_code)]
 
 pub mod check;

@@ -1,19 +1,20 @@
-//! Optimizers: how parameters follow from their gradients.
+//! Optimizers: rules that update parameters from their gradients.
 //!
 //! - **SGD** with momentum and an L2 penalty, as PyTorch's `SGD` has it.
 //! - **AdamW** (Loshchilov and Hutter 2019, Algorithm 2): Adam with decoupled weight decay, and with the corrections for
 //!   moments that start at 0 (Kingma and Ba 2015, section 3), as PyTorch's `AdamW` has it.
 //!
-//! An [`UpdateRule`] is an optimizer with its settings. What it gives for one update, [`UpdateNumbers`], is computed in f64
-//! on the host and lies on the device in f32, as PyTorch does it: of 1 - beta2, f32 would keep four digits.
+//! An [`UpdateRule`] is an optimizer with its settings. Its values for one update, [`UpdateNumbers`], are computed in f64 on
+//! the host and stored on the device in f32, as in PyTorch: of 1 - beta2, f32 would keep four digits.
 //!
-//! What it deliberately does not do: say where on a device momenta lie ([`crate::program::Role`] does), or choose a learning
+//! The module deliberately does not place optimizer state on a device ([`crate::program::Role`] does), or choose a learning
 //! rate.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Who updates the parameters. The program of a training depends on it: each has states of its own, which stay on the device.
+/// Optimizer of the parameters. The program of a training depends on it: each has different optimizer state, which stays on
+/// the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Optimizer {
@@ -24,26 +25,26 @@ pub enum Optimizer {
     Adamw,
 }
 
-/// An optimizer and its settings besides the learning rate.
+/// An optimizer and its settings except the learning rate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 pub enum UpdateRule {
-    /// See [`Optimizer::Sgd`].
+    /// Settings of [`Optimizer::Sgd`].
     Sgd {
         /// Share of the old momentum kept.
         momentum: f32,
         /// L2 penalty, added to the gradient.
         weight_decay: f32,
     },
-    /// See [`Optimizer::Adamw`].
+    /// Settings of [`Optimizer::Adamw`].
     Adamw {
-        /// Share of the first moment kept: a running mean of gradients.
+        /// Share of the first moment kept, a running mean of gradients.
         beta1: f64,
-        /// Share of the second moment kept: a running mean of their squares.
+        /// Share of the second moment kept, a running mean of squared gradients.
         beta2: f64,
         /// Added to the root of the second moment; above 0.
         epsilon: f64,
-        /// What a parameter loses in an update, as a share, by the learning rate.
+        /// Share of a parameter lost in an update, per unit of learning rate.
         weight_decay: f32,
     },
 }
@@ -51,7 +52,7 @@ pub enum UpdateRule {
 /// The numbers of one update that are the same for all parameters, as its kernel reads them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum UpdateNumbers {
-    /// See [`Optimizer::Sgd`].
+    /// Numbers of [`Optimizer::Sgd`].
     Sgd {
         /// Step length.
         learning_rate: f32,
@@ -60,7 +61,7 @@ pub enum UpdateNumbers {
         /// L2 penalty, added to the gradient.
         weight_decay: f32,
     },
-    /// See [`Optimizer::Adamw`]; t is the number of the update, from 1.
+    /// Numbers of [`Optimizer::Adamw`]; t is the number of the update, from 1.
     Adamw {
         /// Share of the parameter kept: 1 - learning rate * weight decay.
         keep: f32,
@@ -78,7 +79,7 @@ pub enum UpdateNumbers {
 }
 
 impl Optimizer {
-    /// Whether it is the usual one, which documents leave out.
+    /// Returns `true` for the default optimizer, which documents omit.
     pub fn is_usual(&self) -> bool {
         *self == Optimizer::default()
     }
@@ -94,7 +95,7 @@ impl fmt::Display for Optimizer {
 }
 
 impl UpdateRule {
-    /// An optimizer with the settings that it has where nothing else is said: AdamW's are PyTorch's.
+    /// Returns an optimizer with its default settings: AdamW's are PyTorch's.
     pub fn usual(optimizer: Optimizer) -> UpdateRule {
         match optimizer {
             Optimizer::Sgd => UpdateRule::Sgd { momentum: 0.9, weight_decay: 5e-4 },
@@ -104,7 +105,7 @@ impl UpdateRule {
         }
     }
 
-    /// Whose rule it is.
+    /// Returns the optimizer of this rule.
     pub fn optimizer(&self) -> Optimizer {
         match self {
             UpdateRule::Sgd { .. } => Optimizer::Sgd,
@@ -112,7 +113,7 @@ impl UpdateRule {
         }
     }
 
-    /// What it is in words: the optimizer first, then its settings, each with its value.
+    /// Returns the rule in words: the optimizer first, then each setting with its value.
     pub fn in_words(&self) -> Vec<(&'static str, String)> {
         let settings = match self {
             UpdateRule::Sgd { momentum, weight_decay } => {
@@ -128,7 +129,7 @@ impl UpdateRule {
         [("optimizer", self.optimizer().to_string())].into_iter().chain(settings).collect()
     }
 
-    /// The numbers of the update after so many, at this learning rate.
+    /// Returns the numbers of the update after `step` updates, at this learning rate.
     pub fn numbers(&self, learning_rate: f64, step: u64) -> UpdateNumbers {
         match *self {
             UpdateRule::Sgd { momentum, weight_decay } => {
@@ -152,10 +153,10 @@ impl UpdateRule {
 }
 
 impl UpdateNumbers {
-    /// How many words there are at most.
+    /// Largest number of words of an optimizer.
     pub const WORDS: usize = 8;
 
-    /// As they lie on the device; those that an optimizer has not are 0.
+    /// Returns the words as they lie on the device; words that an optimizer lacks are 0.
     pub fn words(self) -> [f32; UpdateNumbers::WORDS] {
         match self {
             UpdateNumbers::Sgd { learning_rate, momentum, weight_decay } => {
@@ -172,7 +173,7 @@ impl UpdateNumbers {
 mod tests {
     use super::*;
 
-    /// The first update of AdamW is of the learning rate's length, whatever the gradient: both corrections are whole.
+    /// AdamW's first update has the learning rate's length, whatever the gradient: both corrections apply in full.
     #[test]
     fn the_first_update_is_corrected_for_moments_that_start_at_zero() {
         let rule = UpdateRule::usual(Optimizer::Adamw);

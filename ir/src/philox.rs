@@ -1,13 +1,13 @@
-//! Philox4x32-10, a counter-based random generator (Salmon et al., SC'11): the same key and counter give the same
-//! numbers on every device, in any order, as often as asked.
+//! Philox4x32-10, a counter-based random generator (Salmon et al., SC'11): the same key and counter give the same numbers on
+//! every device, in any order.
 //!
-//! Dropout uses it so that a recomputed op draws the same mask; so do parameter initialisation and the order of the
-//! data. It is here, and not from a crate, because kernels on the GPU need its twin to the bit.
+//! Dropout uses it so that a recomputed op draws the same mask; so do parameter initialisation and the order of the data. No
+//! external crate is used, because kernels on the GPU need a bit-exact twin.
 
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 
-/// Four random 32-bit numbers for a key (a seed) and a counter (a position).
+/// Returns four random 32-bit numbers for a key (a seed) and a counter (a position).
 pub fn philox4x32(key: u64, counter: [u32; 4]) -> [u32; 4] {
     let mut key = [key as u32, (key >> 32) as u32];
     let mut c = counter;
@@ -20,7 +20,7 @@ pub fn philox4x32(key: u64, counter: [u32; 4]) -> [u32; 4] {
     c
 }
 
-/// A number in [0, 1) with 24 random bits, as f32 holds them exactly.
+/// Returns a number in [0, 1) with 24 random bits, which f32 holds exactly.
 pub fn unit_f32(word: u32) -> f32 {
     (word >> 8) as f32 / 16_777_216.0
 }
@@ -29,7 +29,7 @@ pub fn unit_f32(word: u32) -> f32 {
 mod tests {
     use super::*;
 
-    /// The known-answer vectors that the authors of Random123 publish.
+    /// Known-answer vectors published by the authors of Random123.
     #[test]
     fn known_answers() {
         assert_eq!(philox4x32(0, [0; 4]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);

@@ -1,32 +1,32 @@
-//! The arithmetic of a training: in what convolutions and matrix products multiply, and in what feature maps are stored.
+//! The arithmetic of a training: the input precision of convolutions and matrix products, and the storage of activations.
 //!
-//! It belongs to what was measured and to what was chosen, since times, bytes and bits depend on it; so profiles and configs
-//! name it. Parameters, their gradients, the optimizer's states, statistics and sums are f32 whatever the precision. Feature
-//! maps and their gradients are f32 too, but in bf16, where they take half the bytes
-//! (docs/decisions/bf16-is-storage.md).
+//! Times, bytes and bits depend on the precision, so profiles and configs name it. Parameters, their gradients, optimizer
+//! state, statistics and sums are f32 in every precision. Activations and their gradients are f32 too, except in bf16, where
+//! they take half the bytes (docs/decisions/bf16-is-storage.md).
 //!
-//! What it deliberately does not do: say which device has which. A device is asked, and refuses by name what it lacks.
+//! The module deliberately does not list the devices of each precision. A device is asked, and names what it lacks when it
+//! refuses.
 
 use crate::program::ConvShape;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// In what convolutions and matrix products multiply, and, for bf16, in what feature maps are stored.
+/// Input precision of convolutions and matrix products and, for bf16, storage of activations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Precision {
     /// f32 throughout.
     #[default]
     F32,
-    /// Convolutions in TF32, matrix products in f32: what PyTorch does by default on cards that have TF32.
+    /// Convolutions in TF32, matrix products in f32: PyTorch's default on cards that have TF32.
     Tf32Convolutions,
     /// Both in TF32: numbers with 10 bits after the point, multiplied by tensor cores.
     Tf32,
-    /// Feature maps and their gradients in bf16, f32 with 7 bits after the point; products of bf16 numbers, summed in f32.
+    /// Activations and their gradients in bf16 (f32 with 7 bits after the point); products of bf16 numbers, summed in f32.
     Bf16,
 }
 
-/// How a floating-point number lies in memory.
+/// Storage format of a floating-point number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Float {
     /// 4 bytes.
@@ -37,7 +37,7 @@ pub enum Float {
 }
 
 impl Float {
-    /// Bytes of a number.
+    /// Returns the bytes of a number.
     pub fn bytes(self) -> u64 {
         match self {
             Float::F32 => 4,
@@ -45,7 +45,7 @@ impl Float {
         }
     }
 
-    /// The number that is stored for this one: the nearest, ties to even.
+    /// Returns the nearest number that this format stores, ties to even.
     pub fn nearest(self, value: f32) -> f32 {
         match self {
             Float::F32 => value,
@@ -54,34 +54,34 @@ impl Float {
     }
 }
 
-/// The bf16 that is nearest to a number, ties to even: the upper half of an f32. What is too large becomes infinite, and NaN
+/// Returns the bf16 nearest to a number, ties to even: the upper half of an f32. Values out of range become infinite, and NaN
 /// stays NaN.
 #[inline(always)]
 pub fn bf16(value: f32) -> u16 {
     let bits = value.to_bits();
-    // A NaN whose upper half is that of an infinity needs a bit of its own.
+    // A NaN whose upper half is an infinity's needs an extra bit.
     let quiet = (bits >> 16) as u16 | 0x40;
     let nearest = (bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16;
     if value.is_nan() { quiet } else { nearest }
 }
 
 impl Precision {
-    /// PyTorch's default, which is ours, on a device that has TF32 or has not.
+    /// Returns PyTorch's default, which is Plimsoll's too, for a device with or without TF32.
     pub fn usual(has_tf32: bool) -> Precision {
         if has_tf32 { Precision::Tf32Convolutions } else { Precision::F32 }
     }
 
-    /// Whether a device needs TF32 for it.
+    /// Returns `true` if the precision requires TF32 of the device.
     pub fn needs_tf32(self) -> bool {
         matches!(self, Precision::Tf32Convolutions | Precision::Tf32)
     }
 
-    /// In what feature maps and their gradients are stored.
+    /// Returns the storage format of activations and their gradients.
     pub fn feature_maps(self) -> Float {
         if self == Precision::Bf16 { Float::Bf16 } else { Float::F32 }
     }
 
-    /// Whether a convolution, or the matrix product that it is, multiplies in TF32.
+    /// Returns `true` if a convolution, or the equivalent matrix product, multiplies in TF32.
     pub fn is_tf32(self, shape: &ConvShape) -> bool {
         match self {
             Precision::F32 | Precision::Bf16 => false,
@@ -90,7 +90,7 @@ impl Precision {
         }
     }
 
-    /// Its name in files.
+    /// Returns the name in files.
     pub fn name(self) -> &'static str {
         match self {
             Precision::F32 => "f32",
@@ -100,12 +100,12 @@ impl Precision {
         }
     }
 
-    /// The precision of a name.
+    /// Returns the precision with this name.
     pub fn named(name: &str) -> Option<Precision> {
         Precision::ALL.into_iter().find(|one| one.name() == name)
     }
 
-    /// All of them.
+    /// All precisions.
     pub const ALL: [Precision; 4] =
         [Precision::F32, Precision::Tf32Convolutions, Precision::Tf32, Precision::Bf16];
 }

@@ -1,7 +1,7 @@
-//! `profile/1`: what was measured of one network on one machine.
+//! `profile/1`: measurements of one network on one machine.
 //!
-//! Raw samples are kept, so that another model can be fitted to them later and a reader can judge the spread. Nothing
-//! in a profile is predicted, unless it says that its machine is modelled: then all of it is.
+//! Raw samples are kept, so that a different model can be fitted to them later and a reader can judge the spread. Nothing in
+//! a profile is predicted, unless its machine is modelled: then everything is.
 
 use crate::document::{Document, Fault, define_kind};
 use crate::health::Health;
@@ -13,60 +13,60 @@ use serde::{Deserialize, Serialize};
 
 define_kind!(ProfileKind, "profile/1");
 
-/// What was measured of one network on one machine.
+/// Measurements of one network on one machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// The kind and version of the document.
+    /// Kind and version of the document.
     #[serde(rename = "plimsoll")]
     pub kind: ProfileKind,
-    /// What was measured.
+    /// Measured network.
     pub network: NetworkSpec,
-    /// Where, and with what.
+    /// Machine of the measurements.
     pub machine: Machine,
-    /// The budget that the measured iterations ran in.
+    /// Budget of the measured iterations.
     pub budget_bytes: Bytes,
-    /// What measuring one op costs by itself; it is already taken off the samples.
+    /// Cost of measuring one op; the samples exclude it already.
     pub overhead_seconds: Seconds,
-    /// The link.
+    /// Samples of the link.
     pub link: LinkSamples,
-    /// The ops, at every batch size that was measured.
+    /// Ops, at every measured batch size.
     pub batches: Vec<BatchSamples>,
 }
 
-/// What the measurement stands on.
+/// The machine, software and settings of the measurements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
-    /// The device, such as `cpu: AMD EPYC 9J14`.
+    /// Device, such as `cpu: AMD EPYC 9J14`.
     pub device: String,
     /// Compute threads (CPU) or multiprocessors (GPU).
     pub threads: u32,
-    /// The link's pace where the device was told to pace it; none where it runs as fast as it can.
+    /// Pace of the link, if the device was set to pace it; `None` if it runs at full speed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paced: Option<crate::schedule::Link>,
-    /// Operating system, and driver where there is one.
+    /// Operating system, and driver if there is one.
     pub system: String,
-    /// In what convolutions and matrix products multiply; none where an older version wrote this.
+    /// Input precision of convolutions and matrix products; `None` in documents of an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision: Option<Precision>,
     /// Version and commit of Plimsoll.
     pub plimsoll: String,
-    /// When it was measured: seconds since 1970, UTC.
+    /// Time of the measurement: seconds since 1970, UTC.
     pub unix_seconds: u64,
-    /// What the device's driver told of it meanwhile; none where nothing was told.
+    /// Report of the device's driver during the measurement; `None` if it reported nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<Health>,
-    /// Whether nothing was measured: the device is known by its data sheet alone.
+    /// `true` if nothing was measured: the device is known by its data sheet alone.
     #[serde(default, skip_serializing_if = "crate::document::is_false")]
     pub modelled: bool,
-    /// Of a modelled machine: how far its times may be off a real one's, as a share; nine of ten are off by no more. None where
-    /// everything was measured.
+    /// For a modelled machine, the share by which its times may differ from a real one's; nine of ten differ by no more.
+    /// `None` if everything was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modelled_error: Option<f64>,
 }
 
-/// Link rates, each way alone and with the other way running. Every sample is one transfer.
+/// Link rates, in each direction alone and with the other direction running. Every sample is one transfer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkSamples {
@@ -74,19 +74,19 @@ pub struct LinkSamples {
     pub offload_alone: Vec<TransferSample>,
     /// Host to device, alone.
     pub prefetch_alone: Vec<TransferSample>,
-    /// Device to host while the other way runs.
+    /// Device to host while the other direction runs.
     pub offload_together: Vec<TransferSample>,
-    /// Host to device while the other way runs.
+    /// Host to device while the other direction runs.
     pub prefetch_together: Vec<TransferSample>,
-    /// Copies of host memory that is not page-locked; none where the device takes all host memory alike.
+    /// Copies of pageable host memory; `None` if the device treats all host memory alike.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pageable: Option<PageableSamples>,
-    /// What transfers do to an op that is bound by the device's memory; none where the budget has no room for it.
+    /// Slowdown by transfers of an op that is bound by device memory; `None` if the budget has no room for the measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside: Option<BesideSamples>,
 }
 
-/// Copies of plain host memory, each way alone. Plans never use it; it says what page-locked memory is worth.
+/// Copies of pageable host memory, each direction alone. Plans never use it; it shows the benefit of pinned memory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PageableSamples {
@@ -96,19 +96,19 @@ pub struct PageableSamples {
     pub prefetch: Vec<TransferSample>,
 }
 
-/// The seconds of one op that reads a tensor and writes another and computes next to nothing, beside transfers.
+/// Seconds of one op that reads one tensor, writes a second one and computes almost nothing, while transfers run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BesideSamples {
-    /// Each of the two tensors, and each transfer.
+    /// Bytes of each of the two tensors, and of each transfer.
     pub bytes: Bytes,
-    /// With no transfer running.
+    /// Without transfers.
     pub alone: Vec<Seconds>,
-    /// While offloads run all the time.
+    /// During continuous offloads.
     pub offloading: Vec<Seconds>,
-    /// While prefetches do.
+    /// During continuous prefetches.
     pub prefetching: Vec<Seconds>,
-    /// While both do.
+    /// During both.
     pub both: Vec<Seconds>,
 }
 
@@ -116,9 +116,9 @@ pub struct BesideSamples {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TransferSample {
-    /// How much was moved.
+    /// Bytes moved.
     pub bytes: Bytes,
-    /// How long it took.
+    /// Duration.
     pub seconds: Seconds,
 }
 
@@ -128,23 +128,24 @@ pub struct TransferSample {
 pub struct BatchSamples {
     /// Samples in the iteration.
     pub batch: u64,
-    /// The seconds of whole measured iterations whose ops were timed, stalls included.
+    /// Seconds of whole measured iterations whose ops were timed, stalls included.
     pub iteration_seconds: Vec<Seconds>,
-    /// For each of those, what passed on the compute stream in waits for transfers and in ops that were recomputed. Empty
-    /// where it is not known.
+    /// For each of those iterations, the compute stream's time in waits for transfers and in recomputed ops. Empty if
+    /// unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_seconds: Vec<Seconds>,
-    /// The seconds of whole iterations in which nothing was timed, as training runs them, from the same rounds. Empty where
-    /// none was run, as in profiles made before 2026-11-22.
+    /// Seconds of whole iterations without timed ops, as in training, from the same rounds. Empty if none was run, as in
+    /// profiles made before 2026-11-22.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub whole_seconds: Vec<Seconds>,
-    /// For each of those, how long the threads that compute were ready to run while others had their processors.
+    /// For each of those iterations, the time in which the compute threads were ready but other threads held their
+    /// processors.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waited_seconds: Vec<Seconds>,
-    /// What the schedule copied to the host in each iteration; none where it is not known.
+    /// Bytes that the schedule offloads in each iteration; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offloaded_bytes: Option<Bytes>,
-    /// In the order of the trace.
+    /// Ops, in the order of the trace.
     pub ops: Vec<OpSamples>,
 }
 
@@ -152,35 +153,35 @@ pub struct BatchSamples {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OpSamples {
-    /// The op's name; the same at every batch size.
+    /// Name of the op, the same at every batch size.
     pub name: String,
-    /// Its layer type.
+    /// Layer type.
     pub kind: String,
-    /// Where in the iteration it stands.
+    /// Phase of the iteration.
     pub phase: Phase,
     /// Floating-point operations at this batch size.
     pub flops: u64,
-    /// One measured time for each repetition, warm-up left out.
+    /// One measured time per repetition, warm-up excluded.
     pub seconds: Vec<Seconds>,
-    /// Its other alternatives, by the names that the trace has for them.
+    /// Other alternatives, by their names in the trace.
     #[serde(default, skip_serializing_if = "Vec::is_empty", alias = "ways")]
     pub alternatives: Vec<AlternativeSamples>,
 }
 
-/// One op at one batch size, run by another alternative than the usual one.
+/// One op at one batch size, run by an alternative that is not the default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AlternativeSamples {
-    /// The alternative's name.
+    /// Name of the alternative.
     pub name: String,
-    /// Its scratch at this batch size.
+    /// Workspace at this batch size.
     pub workspace_bytes: Bytes,
-    /// One measured time for each repetition.
+    /// One measured time per repetition.
     pub seconds: Vec<Seconds>,
 }
 
 impl BatchSamples {
-    /// Nothing of a batch size.
+    /// Returns a batch size without samples.
     pub fn none(batch: u64) -> BatchSamples {
         BatchSamples {
             batch,
@@ -193,24 +194,25 @@ impl BatchSamples {
         }
     }
 
-    /// What whole iterations take, or would where nobody else had the processors: each less what it waited for them.
+    /// Returns the seconds of whole iterations without the waits for processors held by other threads.
     pub fn alone_seconds(&self) -> impl Iterator<Item = Seconds> + '_ {
         self.whole_seconds.iter().zip(&self.waited_seconds).map(|(whole, waited)| alone(*whole, *waited))
     }
 }
 
-/// What an iteration takes where nobody else has the processors: its seconds by the clock, less those for which the threads
-/// that compute were ready and did not run. At least a thousandth of the clock's: both are measured, and neither exactly.
+/// Returns an iteration's duration without other load: its seconds by the clock, less those in which the compute threads were
+/// ready and did not run. At least a thousandth of the clock's: both are measured, and neither exactly.
 pub fn alone(seconds: Seconds, waited: Seconds) -> Seconds {
     Seconds((seconds.0 - waited.0).max(1e-3 * seconds.0))
 }
 
-/// What an iteration takes where nothing disturbs it, from times that [`alone`] gave: their lower quartile; none of none.
+/// Returns an iteration's undisturbed duration from times that [`alone`] gave: their lower quartile; `None` if there are
+/// none.
 ///
-/// What others take of caches, of the memory's bandwidth and of the units of a shared core nobody counts. It only lengthens,
-/// and comes and goes in seconds: with builds on both processors the same schedule took 1.3 times as long for a while. So the
-/// middle depends on how often others came, and the lower quartile does not, as long as they leave one iteration in four
-/// alone.
+/// Nothing counts the contention for caches, memory bandwidth and the units of a shared core. Contention only lengthens, and
+/// comes and goes in seconds: with builds on both processors the same schedule took 1.3 times as long for a while. So the
+/// median depends on the frequency of contention, and the lower quartile does not, as long as one iteration in four is
+/// undisturbed.
 pub fn undisturbed(times: impl IntoIterator<Item = Seconds>) -> Option<Seconds> {
     let mut times: Vec<f64> = times.into_iter().map(|s| s.0).collect();
     times.sort_unstable_by(f64::total_cmp);
@@ -220,7 +222,7 @@ pub fn undisturbed(times: impl IntoIterator<Item = Seconds>) -> Option<Seconds> 
 }
 
 impl OpSamples {
-    /// Adds the times of the same op at the same batch size.
+    /// Adds times of the same op at the same batch size.
     pub fn take_in(&mut self, more: OpSamples) {
         self.seconds.extend(more.seconds);
         for alternative in more.alternatives {
@@ -231,7 +233,8 @@ impl OpSamples {
         }
     }
 
-    /// Newer times of the same op at the same batch size, and older ones only of the alternatives that have no newer.
+    /// Returns the newer times of the same op at the same batch size, with older times only for the alternatives that have no
+    /// newer ones.
     pub fn replaced_by(self, new: OpSamples) -> OpSamples {
         let mut all = new;
         if all.seconds.is_empty() {
@@ -245,8 +248,7 @@ impl OpSamples {
         all
     }
 
-    /// The times of the alternative that it mostly ran in: the usual one, or where it never ran in that, the one that it ran
-    /// in most.
+    /// Returns the times of the default alternative or, if the op never ran in that, of the one that it ran in most.
     pub fn usual_or_most(&self) -> &[Seconds] {
         let alternatives = self.alternatives.iter().map(|alternative| &alternative.seconds[..]);
         if self.seconds.is_empty() {
@@ -257,13 +259,13 @@ impl OpSamples {
     }
 }
 
-/// What of a rate the fit found: `seconds = latency + bytes / rate`.
+/// Result of fitting a rate: `seconds = latency + bytes / rate`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rate {
-    /// The slope.
+    /// Slope.
     pub bytes_per_second: BytesPerSecond,
-    /// The intercept.
+    /// Intercept.
     pub latency_seconds: Seconds,
 }
 

@@ -1,13 +1,13 @@
-//! What each op of a trace computes: the kernel, its shapes, and where its operands lie.
+//! The computation of each op of a trace: the kernel, its shapes, and the places of its operands.
 //!
-//! Kernel `i` of a program is op `i` of its trace. Every device implements every [`Call`] with the same operands in the
-//! same order; what a call computes is said here, once, for all of them. Numbers are f32, but for feature maps and their
-//! gradients, which may be bf16 ([`Program::feature_maps`]); labels are i32. A feature map of a
-//! batch is `[batch][height][width][channels]`; convolution weights are `[out][kernel rows][kernel columns][in / groups]`,
-//! fully connected ones `[out][in]`, which makes a fully connected layer a convolution with a 1x1 window on a 1x1 image, and
-//! one of a sequence, whose positions are rows of an image one column wide, a 1x1 convolution.
+//! Kernel `i` of a program is op `i` of its trace. Every device implements every [`Call`] with the same operands in the same
+//! order; this file is the one definition of each call's computation. Numbers are f32, except activations and their
+//! gradients, which may be bf16 ([`Program::feature_maps`]); labels are i32. An activation of a batch is
+//! `[batch][height][width][channels]`; convolution weights are `[out][kernel rows][kernel columns][in / groups]`. Fully
+//! connected weights are `[out][in]`, which makes a fully connected layer a convolution with a 1x1 window on a 1x1 image; on
+//! a sequence, whose positions are rows of an image one column wide, it is a 1x1 convolution.
 //!
-//! What it deliberately does not do: name a device, an algorithm or an address of the pool.
+//! The module deliberately does not name a device, an algorithm or an address of the pool.
 
 mod call;
 mod operands;
@@ -24,26 +24,26 @@ use crate::precision::Float;
 use crate::trace::Trace;
 use crate::units::Bytes;
 
-/// Every tensor and every resident region is a multiple of this many bytes, so that any sum of sizes is an aligned
-/// address on every device and no planner needs to know of alignment.
+/// Alignment of every tensor and resident region in bytes: any sum of sizes is an aligned address on every device, so
+/// planners can ignore alignment.
 pub const STORAGE_ALIGNMENT: u64 = 256;
 
 /// One training iteration (or one forward pass, for evaluation), ready to be planned and run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
-    /// What the ops touch; seconds are 0 until a model fills them in.
+    /// Ops and tensors; seconds are 0 until a model fills them in.
     pub trace: Trace,
-    /// The kernel of each op.
+    /// Kernel of each op.
     pub kernels: Vec<Kernel>,
-    /// What stays on the device: the same regions for every batch size and for evaluation of one network.
+    /// Regions that stay on the device: the same for every batch size and for evaluation of one network.
     pub resident: Vec<Region>,
-    /// In what feature maps and their gradients are stored.
+    /// Storage format of activations and their gradients.
     pub feature_maps: Float,
-    /// The images: `[batch][height][width][channels]`, stored as feature maps are; or tokens, i32 `[batch][length]`, of
-    /// networks that take those ([`Network::takes_tokens`](crate::network::Network::takes_tokens)). Written by the host
-    /// before each iteration.
+    /// The images: `[batch][height][width][channels]`, stored as activations are; or tokens, i32 `[batch][length]`, for
+    /// networks that take them ([`Network::takes_tokens`](crate::network::Network::takes_tokens)). Written by the host before
+    /// each iteration.
     pub images: TensorId,
-    /// The labels: i32 `[batch][height][width]` of the logits' positions (of which most networks have one), -1 for one that
+    /// The labels: i32 `[batch][height][width]` of the logits' positions (most networks have one), -1 for a position that
     /// does not count; written by the host before each iteration.
     pub labels: TensorId,
 }
@@ -51,22 +51,22 @@ pub struct Program {
 /// A kernel with its operands.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kernel {
-    /// What to compute.
+    /// Computation.
     pub call: Call,
-    /// In the order of [`Call::operands`].
+    /// Operands in the order of [`Call::operands`].
     pub operands: Vec<Operand>,
 }
 
-/// What a device runs a call with: a kernel, or an algorithm of a library.
+/// A device's implementation of a call: a kernel, or an algorithm of a library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelAlternative {
-    /// What it is called, such as `winograd`.
+    /// Name, such as `winograd`.
     pub name: String,
-    /// The scratch that it needs.
+    /// Required workspace.
     pub workspace: Bytes,
 }
 
-/// Where an operand lies.
+/// The place of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {
     /// In a tensor of the trace, from its first byte.
@@ -78,20 +78,20 @@ pub enum Operand {
 /// A named part of the resident bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Region {
-    /// Such as `layer1.0.conv2.weight`; unique together with the role.
+    /// Name, such as `layer1.0.conv2.weight`; unique together with the role.
     pub name: String,
-    /// What it is.
+    /// Role.
     pub role: Role,
-    /// From the start of the resident part; a multiple of [`STORAGE_ALIGNMENT`].
+    /// Offset from the start of the resident part; a multiple of [`STORAGE_ALIGNMENT`].
     pub offset: Bytes,
-    /// The lengths of its dimensions; its bytes are 4 times their product.
+    /// Lengths of its dimensions; its bytes are 4 times their product.
     pub shape: Vec<u64>,
 }
 
-/// What a resident region is.
+/// The role of a resident region.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Role {
-    /// Trained; starts as the initialisation says.
+    /// Trained parameter, which starts with this initialisation.
     Parameter(Init),
     /// The gradient of the parameter of the same name.
     Gradient,
@@ -99,20 +99,20 @@ pub enum Role {
     Momentum,
     /// AdamW's first moment of the parameter of the same name (PyTorch's `exp_avg`); starts at 0.
     FirstMoment,
-    /// Its second moment (PyTorch's `exp_avg_sq`); starts at 0.
+    /// AdamW's second moment (PyTorch's `exp_avg_sq`); starts at 0.
     SecondMoment,
-    /// Updated by kernels and not trained (running statistics); starts at this value.
+    /// State that kernels update and that is not trained (running statistics); starts at this value.
     State(f32),
-    /// [`Hyper`], written by the host before each iteration. There is one.
+    /// The one region of [`Hyper`], written by the host before each iteration.
     Hyper,
-    /// f32 `[mean loss, correct, counted]` of the last iteration, read by the host after it. There is one.
+    /// The one region of f32 `[mean loss, correct, counted]` of the last iteration, read by the host after it.
     Metrics,
 }
 
-/// How a parameter starts.
+/// The initialisation of a parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
-    /// All the same.
+    /// One value everywhere.
     Constant(f32),
     /// Normal with mean 0 and this standard deviation.
     Normal(f32),
@@ -120,8 +120,8 @@ pub enum Init {
     Uniform(f32),
 }
 
-/// What changes from iteration to iteration without a new schedule; it lies on the device so that a captured graph
-/// replays with new values. Each number is 4 bytes, in this order, little-endian.
+/// The numbers that change from iteration to iteration without a new schedule. They lie on the device so that a captured
+/// graph replays with new values. Each number is 4 bytes, in this order, little-endian.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hyper {
     /// Seed of dropout, low half.
@@ -130,21 +130,21 @@ pub struct Hyper {
     pub seed_high: u32,
     /// Number of the iteration from the start of training.
     pub step: u32,
-    /// What the optimizer's update reads; the words from [`Hyper::UPDATE`] on.
+    /// Numbers that the optimizer's update reads; the words from [`Hyper::UPDATE`] on.
     pub update: UpdateNumbers,
 }
 
 impl Hyper {
-    /// The first word of what the optimizer's update reads.
+    /// First word of the numbers that the optimizer's update reads.
     pub const UPDATE: usize = 3;
 
-    /// How many f32-sized words it takes.
+    /// Size in f32-sized words.
     pub const WORDS: u64 = (Hyper::UPDATE + UpdateNumbers::WORDS) as u64;
 
-    /// How many bytes.
+    /// Size in bytes.
     pub const BYTES: usize = 4 * Hyper::WORDS as usize;
 
-    /// As it lies on the device.
+    /// Returns the bytes as they lie on the device.
     pub fn to_bytes(self) -> [u8; Hyper::BYTES] {
         let own = [self.seed_low, self.seed_high, self.step];
         let words = own.into_iter().chain(self.update.words().map(f32::to_bits));
@@ -157,14 +157,14 @@ impl Hyper {
 }
 
 impl Kernel {
-    /// Its operands beside what the call does with them.
+    /// Returns each operand with its specification by the call.
     pub fn specified(&self) -> impl Iterator<Item = (Operand, OperandSpec)> {
         self.operands.iter().copied().zip(self.call.operands())
     }
 
-    /// Whether running it again on what its tensors held gives what it gave, until the update begins to change parameters: all
-    /// but those that change what is resident by what is there already, as running statistics and gradients that are added to.
-    /// The others overwrite resident regions (gradients, metrics) with the same values.
+    /// Returns `true` if running the kernel again on the same tensors gives the same result, until the update begins to
+    /// change parameters. That excludes the kernels that update resident values in place, such as running statistics and
+    /// gradients that are added to. The other kernels overwrite resident regions (gradients, metrics) with the same values.
     pub fn repeatable(&self) -> bool {
         !self
             .specified()
@@ -173,32 +173,33 @@ impl Kernel {
 }
 
 impl KernelAlternative {
-    /// The alternatives of a device that has one kernel for each call, with this scratch.
+    /// Returns the alternatives of a device that has one kernel for each call, with this workspace.
     pub fn sole(workspace: Bytes) -> Vec<KernelAlternative> {
         vec![KernelAlternative { name: "kernel".to_owned(), workspace }]
     }
 }
 
 impl Region {
-    /// How many f32 it holds.
+    /// Returns the number of f32 elements.
     pub fn elements(&self) -> u64 {
         self.shape.iter().product()
     }
 
-    /// Who trains a program that has these regions: each optimizer keeps states of its own.
+    /// Returns the optimizer of a program that has these regions: each optimizer has different states.
     pub fn optimizer_of(resident: &[Region]) -> Optimizer {
         let has_moments = resident.iter().any(|region| region.role == Role::SecondMoment);
         if has_moments { Optimizer::Adamw } else { Optimizer::Sgd }
     }
 
-    /// What it takes of the resident bytes, without the rounding to [`STORAGE_ALIGNMENT`].
+    /// Returns the bytes of the region, without the rounding to [`STORAGE_ALIGNMENT`].
     pub fn bytes(&self) -> Bytes {
         Bytes(4 * self.elements())
     }
 }
 
 impl Role {
-    /// What an optimizer keeps for each parameter, in the order in which its update takes it.
+    /// Returns the roles of the states that an optimizer keeps for each parameter, in the order in which its update takes
+    /// them.
     pub fn kept_by(optimizer: Optimizer) -> &'static [Role] {
         match optimizer {
             Optimizer::Sgd => &[Role::Momentum],
@@ -208,7 +209,7 @@ impl Role {
 }
 
 impl Program {
-    /// The one region of a role that there is one of.
+    /// Returns the region of a role that has exactly one.
     fn only(&self, role: Role) -> &Region {
         self.resident
             .iter()
@@ -216,7 +217,7 @@ impl Program {
             .expect("every program has its hyper and metrics regions")
     }
 
-    /// Of a network that takes tokens: how many different ones the input may hold, those from 0 on.
+    /// Returns the number of different tokens in the input, from 0 on, of a network that takes tokens.
     pub fn vocabulary(&self) -> Option<u32> {
         let tables = self.kernels.iter().filter_map(|kernel| match &kernel.call {
             Call::EmbeddingForward { shape } => Some(u32::try_from(shape.vocabulary).unwrap_or(u32::MAX)),
@@ -225,7 +226,7 @@ impl Program {
         tables.min()
     }
 
-    /// Labels of a batch: one for each position of the logits of each sample.
+    /// Returns the labels of a batch: one for each position of the logits of each sample.
     pub fn label_count(&self) -> u64 {
         let rows = self.kernels.iter().find_map(|kernel| match &kernel.call {
             Call::SoftmaxCrossEntropyForward { shape } => Some(shape.rows),
@@ -234,12 +235,12 @@ impl Program {
         rows.unwrap_or(self.trace.batch)
     }
 
-    /// Where [`Hyper`] lies.
+    /// Returns the region of [`Hyper`].
     pub fn hyper(&self) -> &Region {
         self.only(Role::Hyper)
     }
 
-    /// Where the metrics lie.
+    /// Returns the region of the metrics.
     pub fn metrics(&self) -> &Region {
         self.only(Role::Metrics)
     }

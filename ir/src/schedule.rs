@@ -1,8 +1,8 @@
 //! `schedule/1`: a static program for the compute, swap-out and swap-in streams, with explicit waits and fixed addresses.
 //!
-//! It is what the tuner makes, [`crate::check`] proves, [`crate::simulate`] times and the runtime executes. It holds no
-//! decision that is still open. Whether it is *valid* for a trace is for `check` to say; reading one only makes sure
-//! that its ids are positions and its numbers are numbers.
+//! The tuner makes it, [`crate::check`] proves it, [`crate::simulate`] times it and the runtime executes it. It leaves no
+//! decision open. Only `check` determines if a schedule is *valid* for a trace; reading one only checks that its ids are
+//! positions and its numbers are numbers.
 
 use crate::document::{Document, Fault, define_kind};
 use crate::ids::{BufferId, CommandId, OpId, TensorId};
@@ -18,22 +18,22 @@ define_kind!(ScheduleKind, "schedule/1");
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Schedule {
-    /// The kind and version of the document.
+    /// Kind and version of the document.
     #[serde(rename = "plimsoll")]
     pub kind: ScheduleKind,
-    /// The name of the trace that it is for.
+    /// Name of its trace.
     pub trace: String,
-    /// The batch size of that trace.
+    /// Batch size of that trace.
     pub batch: u64,
-    /// What resident bytes and pool may take together.
+    /// Limit of resident bytes and pool together.
     pub budget_bytes: Bytes,
-    /// The one allocation that all buffers lie in.
+    /// Size of the one allocation that holds all buffers.
     pub pool_bytes: Bytes,
-    /// The link that the times were predicted for.
+    /// Link that the times were predicted for.
     pub link: Link,
-    /// Each stream runs its own commands in this order.
+    /// Commands; each stream runs its own in this order.
     pub commands: Vec<Command>,
-    /// What lies where, from when until when.
+    /// Places and live intervals of tensors and workspaces.
     pub buffers: Vec<Buffer>,
 }
 
@@ -45,34 +45,34 @@ pub struct Link {
     pub offload_bytes_per_second: BytesPerSecond,
     /// Host to device.
     pub prefetch_bytes_per_second: BytesPerSecond,
-    /// What every transfer takes besides its bytes.
+    /// Time of every transfer besides its bytes.
     #[serde(default)]
     pub latency_seconds: Seconds,
-    /// Whether both ways can be busy at once.
+    /// Full duplex if both directions can be busy at once.
     #[serde(default)]
     pub duplex: Duplex,
 }
 
-/// Whether the two transfer streams can be busy at once.
+/// Concurrency of the two transfer streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Duplex {
-    /// Each way has the link to itself.
+    /// Each direction has the link to itself.
     #[default]
     Full,
-    /// They share it: a transfer starts no earlier than the end of the transfer before it in list order.
+    /// Both directions share the link: a transfer starts no earlier than the end of the previous transfer in list order.
     Half,
 }
 
 impl Link {
-    /// A full-duplex link of one rate, without latency.
+    /// Returns a full-duplex link of one rate, without latency.
     pub fn symmetric(rate: BytesPerSecond) -> Link {
         let duplex = Duplex::Full;
         let latency_seconds = Seconds::ZERO;
         Link { offload_bytes_per_second: rate, prefetch_bytes_per_second: rate, latency_seconds, duplex }
     }
 
-    /// Makes sure that rates are above zero and finite, and the latency 0 or more; `place` is where the link stands.
+    /// Checks that rates are above zero and finite, and the latency 0 or more; `place` is the link's path.
     pub(crate) fn validate(&self, place: &str) -> Result<(), Fault> {
         let fault = |key: &str, why: String| Err(Fault::Meaning { place: format!("{place}.{key}"), why });
         let rates = [
@@ -92,7 +92,7 @@ impl Link {
         Ok(())
     }
 
-    /// How long a transfer of so many bytes takes on a stream; none on the compute stream.
+    /// Returns the duration of a transfer of this many bytes on a stream; 0 on the compute stream.
     pub fn seconds(&self, stream: Stream, bytes: Bytes) -> Seconds {
         match stream {
             Stream::Compute => Seconds::ZERO,
@@ -115,10 +115,10 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// All of them, in the order of [`Stream::index`].
+    /// All streams, in the order of [`Stream::index`].
     pub const ALL: [Stream; 3] = [Stream::Compute, Stream::Offload, Stream::Prefetch];
 
-    /// 0, 1 or 2.
+    /// Returns 0, 1 or 2.
     pub const fn index(self) -> usize {
         self as usize
     }
@@ -130,12 +130,12 @@ impl Stream {
 pub enum Command {
     /// Runs an op.
     Compute {
-        /// Which.
+        /// Op to run.
         op: OpId,
-        /// It is a recomputation.
+        /// `true` for a recompute.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         again: bool,
-        /// Which of the op's alternatives; none for the op as it stands.
+        /// Alternative of the op; `None` for the default.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         alternative: Option<u32>,
         /// Earlier commands that must have ended.
@@ -143,12 +143,12 @@ pub enum Command {
     },
     /// Copies a tensor, or a piece of it, to the host.
     Offload {
-        /// Which.
+        /// Tensor to copy.
         tensor: TensorId,
-        /// Where the piece starts; 0 where missing.
+        /// Start of the piece; 0 if absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         first_byte: Option<Bytes>,
-        /// How long the piece is; to the tensor's end where missing.
+        /// Length of the piece; to the tensor's end if absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         bytes: Option<Bytes>,
         /// Earlier commands that must have ended.
@@ -156,12 +156,12 @@ pub enum Command {
     },
     /// Copies a tensor, or a piece of it, back from the host.
     Prefetch {
-        /// Which.
+        /// Tensor to copy.
         tensor: TensorId,
-        /// Where the piece starts; 0 where missing.
+        /// Start of the piece; 0 if absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         first_byte: Option<Bytes>,
-        /// How long the piece is; to the tensor's end where missing.
+        /// Length of the piece; to the tensor's end if absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         bytes: Option<Bytes>,
         /// Earlier commands that must have ended.
@@ -170,7 +170,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// The stream that runs it.
+    /// Returns the stream that runs the command.
     pub fn stream(&self) -> Stream {
         match self {
             Command::Compute { .. } => Stream::Compute,
@@ -179,7 +179,7 @@ impl Command {
         }
     }
 
-    /// The earlier commands that must have ended.
+    /// Returns the earlier commands that must have ended.
     pub fn waits(&self) -> &[CommandId] {
         match self {
             Command::Compute { waits, .. }
@@ -188,7 +188,7 @@ impl Command {
         }
     }
 
-    /// The same, to be changed.
+    /// Returns the waits for modification.
     pub fn waits_mut(&mut self) -> &mut Vec<CommandId> {
         match self {
             Command::Compute { waits, .. }
@@ -197,7 +197,7 @@ impl Command {
         }
     }
 
-    /// The tensor that a transfer moves, and its piece as written; none for a compute command.
+    /// Returns the tensor that a transfer moves, and its piece as written; `None` for a compute command.
     pub fn transfer(&self) -> Option<(TensorId, Option<Bytes>, Option<Bytes>)> {
         match *self {
             Command::Compute { .. } => None,
@@ -207,7 +207,7 @@ impl Command {
     }
 }
 
-/// The bytes of a tensor that a piece names, half-open; none where they leave the tensor.
+/// Returns the bytes of a tensor that a piece names, half-open; `None` if they leave the tensor.
 pub fn piece_of(tensor: &Tensor, first_byte: Option<Bytes>, bytes: Option<Bytes>) -> Option<Range<u64>> {
     let first = first_byte.unwrap_or_default().0;
     let rest = tensor.bytes.0.checked_sub(first)?;
@@ -215,13 +215,13 @@ pub fn piece_of(tensor: &Tensor, first_byte: Option<Bytes>, bytes: Option<Bytes>
     (length <= rest).then(|| first..first + length)
 }
 
-/// The tensor and the bytes of it that a transfer moves; none for a compute command, and where it leaves the tensor.
+/// Returns the tensor and its bytes that a transfer moves; `None` for a compute command, and if the bytes leave the tensor.
 pub fn moved(trace: &Trace, command: &Command) -> Option<(TensorId, Range<u64>)> {
     let (tensor, first_byte, bytes) = command.transfer()?;
     Some((tensor, piece_of(trace.tensors.get(tensor.index())?, first_byte, bytes)?))
 }
 
-/// The seconds and the workspace of an op run in the given alternative; none where it has no such alternative.
+/// Returns the seconds and the workspace of an op in the given alternative; `None` if the op does not have it.
 pub fn alternative_of(op: &Op, alternative: Option<u32>) -> Option<(Seconds, Bytes)> {
     match alternative {
         None => Some((op.seconds, op.workspace_bytes)),
@@ -229,35 +229,35 @@ pub fn alternative_of(op: &Op, alternative: Option<u32>) -> Option<(Seconds, Byt
     }
 }
 
-/// Bytes of the pool that hold one thing, from the start of a command until the end of all of some others.
+/// Bytes of the pool that hold one thing, from the start of a command until the end of all of `closes`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "BufferText", into = "BufferText")]
 pub struct Buffer {
-    /// What it holds.
+    /// Contents.
     pub holds: Holds,
-    /// Its first byte in the pool.
+    /// First byte in the pool.
     pub offset: Bytes,
-    /// Opens at this command's start; none where the tensor is on the device from the start.
+    /// Command at whose start the buffer opens; `None` if the tensor is on the device from the start.
     pub opens: Option<CommandId>,
-    /// Closes when all of these have ended.
+    /// Commands; the buffer closes when all have ended.
     pub closes: Vec<CommandId>,
 }
 
-/// What a buffer holds.
+/// The contents of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
     /// A tensor, or one piece of it.
     Tensor {
-        /// Which.
+        /// Tensor held.
         tensor: TensorId,
-        /// Where the piece starts; 0 where missing.
+        /// Start of the piece; 0 if absent.
         first_byte: Option<Bytes>,
-        /// How long the piece is; to the tensor's end where missing.
+        /// Length of the piece; to the tensor's end if absent.
         bytes: Option<Bytes>,
     },
     /// The workspace of a compute command.
     Workspace {
-        /// Which.
+        /// Compute command.
         command: CommandId,
     },
 }
@@ -275,7 +275,7 @@ struct BufferText {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     workspace_of: Option<CommandId>,
     offset: Bytes,
-    // Named so that the key must be there: a missing `opens` is a mistake, `null` means "from the start".
+    // Named so that the key is required: a missing `opens` is a mistake, `null` means "from the start".
     #[serde(deserialize_with = "Option::deserialize")]
     opens: Option<CommandId>,
     closes: Vec<CommandId>,
@@ -309,14 +309,14 @@ impl From<Buffer> for BufferText {
     }
 }
 
-/// What so many bytes of one tensor take of the host's memory: a multiple of [`STORAGE_ALIGNMENT`].
+/// Returns the host memory for this many bytes of one tensor: a multiple of [`STORAGE_ALIGNMENT`].
 pub fn place_on_host(bytes: u64) -> u64 {
     bytes.checked_next_multiple_of(STORAGE_ALIGNMENT).unwrap_or(u64::MAX)
 }
 
 impl Schedule {
-    /// By tensor: the bytes of it that are ever offloaded, from the first to the last. A piece that leaves its tensor (no valid
-    /// schedule has one) counts for nothing.
+    /// Returns, by tensor, the range of bytes that are ever offloaded, from the first to the last. A piece that leaves its
+    /// tensor (no valid schedule has one) counts for nothing.
     pub fn host_spans(&self, trace: &Trace) -> Vec<Option<Range<u64>>> {
         let mut spans: Vec<Option<Range<u64>>> = vec![None; trace.tensors.len()];
         for command in self.commands.iter().filter(|command| command.stream() == Stream::Offload) {
@@ -328,19 +328,19 @@ impl Schedule {
         spans
     }
 
-    /// What a schedule takes of the host's memory: each tensor that is offloaded has a place of its own, for the bytes of it
-    /// that ever are ([`place_on_host`]).
+    /// Returns the host memory of a schedule: each offloaded tensor has a separate place for the bytes of it that are ever
+    /// offloaded ([`place_on_host`]).
     pub fn host_bytes(&self, trace: &Trace) -> Bytes {
         let spans = self.host_spans(trace).into_iter().flatten();
         Bytes(spans.map(|span| place_on_host(span.end - span.start)).fold(0, u64::saturating_add))
     }
 
-    /// Every buffer with its id.
+    /// Returns every buffer with its id.
     pub fn numbered_buffers(&self) -> impl Iterator<Item = (BufferId, &Buffer)> {
         self.buffers.iter().enumerate().map(|(i, b)| (BufferId::new(i), b))
     }
 
-    /// Every command with its id.
+    /// Returns every command with its id.
     pub fn numbered_commands(&self) -> impl Iterator<Item = (CommandId, &Command)> {
         self.commands.iter().enumerate().map(|(i, c)| (CommandId::new(i), c))
     }

@@ -1,14 +1,14 @@
-//! What a planner tried on its way to a plan, step by step, and what came of each step.
+//! The steps of a planner on its way to a plan, with their results.
 
 use crate::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The steps of a search, in order. A policy that does not search leaves none.
+/// The steps of a search, in order. A policy that does not search has none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SearchLog {
-    /// The steps.
+    /// Steps.
     pub steps: Vec<SearchStep>,
 }
 
@@ -16,36 +16,36 @@ pub struct SearchLog {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SearchStep {
-    /// What was tried: `whole tensors, round 2`, `policy greedy`, `swapping alone: parts of tensors, round 1`.
+    /// Name of the step: `whole tensors, round 2`, `policy greedy`, `swapping alone: parts of tensors, round 1`.
     pub tried: String,
-    /// An iteration by the decisions that annealing found, before they had addresses; none where nothing was annealed.
+    /// An iteration by the decisions of annealing, before they had addresses; `None` if nothing was annealed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decided_seconds: Option<Seconds>,
-    /// What came of the step.
+    /// Result.
     pub result: StepResult,
 }
 
-/// What came of one step of a search.
+/// The result of one step of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum StepResult {
     /// A valid schedule.
     Planned {
-        /// One iteration of it.
+        /// One iteration of the schedule.
         makespan_seconds: Seconds,
-        /// All bytes that it moves over the link, both ways together.
+        /// Bytes moved over the link, both directions together.
         moved_bytes: Bytes,
     },
-    /// Nothing faster than what was there, so no schedule was made.
+    /// Nothing faster than the best so far, so no schedule was made.
     NoFaster,
     /// Decisions by which some op needs too many bytes of the pool, or the swapped tensors too many of the host.
     OverPool {
-        /// So many are too many.
+        /// Bytes over the limit.
         over_bytes: Bytes,
     },
     /// No addresses in the pool, or no decisions that fit.
     Short {
-        /// The budget, or the host's memory, that would do.
+        /// Budget, or host memory, that would suffice.
         needs_bytes: Bytes,
     },
 }
@@ -56,7 +56,7 @@ impl SearchLog {
         self.steps.push(SearchStep { tried: tried.into(), decided_seconds, result });
     }
 
-    /// Adds the steps of a search within this one, which is called `name`.
+    /// Adds the steps of a search within this one, named `name`.
     pub fn add_all(&mut self, name: &str, inner: SearchLog) {
         let named = |step: SearchStep| SearchStep { tried: format!("{name}: {}", step.tried), ..step };
         self.steps.extend(inner.steps.into_iter().map(named));

@@ -1,12 +1,12 @@
-//! How long does a schedule take?
+//! The predicted timeline of a schedule.
 //!
-//! The idea: one walk over the commands in list order. A command starts when the command before it in its stream and
-//! all of its waits have ended; on a half-duplex link a transfer also waits for the transfer before it in the list. All
-//! that a person asks of a run (makespan, stalls and their causes, bytes of the pool over time) follows from the start
-//! and end of every command, so it is computed from those alone, and a *measured* timeline answers the same questions.
+//! The simulation walks the commands once, in list order. A command starts when the previous command of its stream and all of
+//! its waits have ended; on a half-duplex link a transfer also waits for the previous transfer in the list. Makespan, stalls
+//! with their causes, and bytes of the pool over time follow from the start and end of every command. They are computed from
+//! those alone, so that a *measured* timeline answers the same questions.
 //!
-//! What it deliberately does not do: check the schedule ([`crate::check`] does, and must have passed), or model a link
-//! whose two ways slow each other down.
+//! The module deliberately does not check the schedule ([`crate::check`] does, and must have passed), or model a link whose
+//! two directions slow each other down.
 
 use crate::ids::{BufferId, CommandId};
 use crate::schedule::{Command, Duplex, Holds, Schedule, Stream, alternative_of, moved, piece_of};
@@ -14,52 +14,52 @@ use crate::trace::{TensorKind, Trace};
 use crate::units::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 
-/// When a command ran, from the start of the iteration.
+/// The start and end of a command, from the start of the iteration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Span {
-    /// When it began.
+    /// Start.
     pub start: Seconds,
-    /// When it had ended.
+    /// End.
     pub end: Seconds,
 }
 
-/// When every command of a schedule ran: predicted by [`simulate`], or measured by a device.
+/// The span of every command of a schedule: predicted by [`simulate`], or measured by a device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timeline {
-    /// By command id.
+    /// Spans by command id.
     pub spans: Vec<Span>,
 }
 
-/// Time in which a stream had a command to run and could not start it.
+/// A period in which a stream had a command to run and could not start it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stall {
-    /// The command that could not start.
+    /// Command that could not start.
     pub command: CommandId,
-    /// Its stream.
+    /// Stream of the command.
     pub stream: Stream,
-    /// From the end of the stream's command before it until its start.
+    /// From the end of the stream's previous command until the start of this one.
     pub span: Span,
-    /// What it waited for.
+    /// Cause of the delay.
     pub cause: Cause,
 }
 
-/// Why a command could not start.
+/// The cause of a command's delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
     /// A compute command whose result or end it needs had not ended.
     Compute(CommandId),
-    /// Bytes were not out yet: their room, or the right to change them, was missing.
+    /// An offload had not ended: the command needed the room of its bytes, or to change them.
     Offload(CommandId),
-    /// Bytes were not in yet.
+    /// A prefetch of its bytes had not ended.
     Prefetch(CommandId),
-    /// The half-duplex link was busy with this transfer of the other way.
+    /// The half-duplex link was busy with this transfer in the other direction.
     Link(CommandId),
     /// None of these: the device itself was late. Never predicted.
     Device,
 }
 
-/// What each stream did in an iteration, and what was moved.
+/// The times of each stream in an iteration, and the bytes moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Totals {
     /// Seconds in commands, by [`Stream::index`].
@@ -72,40 +72,40 @@ pub struct Totals {
     pub offloaded: Bytes,
     /// Bytes from host to device.
     pub prefetched: Bytes,
-    /// Seconds of the commands that compute an op again; part of `busy`.
+    /// Seconds of recompute commands; part of `busy`.
     pub recomputed: Seconds,
-    /// How many commands those are.
+    /// Number of recompute commands.
     #[serde(default)]
     pub recomputed_ops: u64,
-    /// Bytes of the tensors that those commands write.
+    /// Bytes of the tensors that recompute commands write.
     #[serde(default)]
     pub recomputed_bytes: Bytes,
 }
 
-/// A buffer of the pool opens or closes.
+/// The opening or closing of a buffer of the pool.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PoolEvent {
-    /// When.
+    /// Time of the event.
     pub at: Seconds,
-    /// Which.
+    /// Buffer.
     pub buffer: BufferId,
-    /// How large it is.
+    /// Size of the buffer.
     pub bytes: Bytes,
-    /// Whether it opens.
+    /// `true` if the buffer opens.
     pub opens: bool,
 }
 
-/// Bytes of the pool that lie in open buffers from a time on.
+/// Bytes of the pool in open buffers from a time on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PoolStep {
-    /// From when on.
+    /// Start of the step.
     pub from: Seconds,
-    /// How much.
+    /// Bytes in open buffers.
     pub bytes: Bytes,
 }
 
-/// The start and end of every command of a schedule that passed [`crate::check`], by the trace's seconds and the schedule's
-/// link.
+/// Predicts the start and end of every command of a schedule that passed [`crate::check`], from the trace's seconds and the
+/// schedule's link.
 ///
 /// ```
 /// use plimsoll_ir::{Seconds, simulate::simulate};
@@ -150,7 +150,7 @@ pub fn simulate(trace: &Trace, schedule: &Schedule) -> Timeline {
     Timeline { spans }
 }
 
-/// How long one command runs.
+/// Returns the duration of one command.
 pub(crate) fn duration(trace: &Trace, schedule: &Schedule, command: &Command) -> Seconds {
     match *command {
         Command::Compute { op, alternative, .. } => {
@@ -160,7 +160,7 @@ pub(crate) fn duration(trace: &Trace, schedule: &Schedule, command: &Command) ->
     }
 }
 
-/// What a transfer moves; nothing for a compute command.
+/// Returns the bytes of a transfer; 0 for a compute command.
 fn moved_bytes(trace: &Trace, command: &Command) -> Bytes {
     if command.stream() == Stream::Compute {
         return Bytes::ZERO;
@@ -170,19 +170,19 @@ fn moved_bytes(trace: &Trace, command: &Command) -> Bytes {
 }
 
 impl Span {
-    /// How long it is.
+    /// Returns the length.
     pub fn seconds(self) -> Seconds {
         self.end - self.start
     }
 }
 
 impl Timeline {
-    /// The end of the last command.
+    /// Returns the end of the last command.
     pub fn makespan(&self) -> Seconds {
         self.spans.iter().map(|span| span.end).fold(Seconds::ZERO, Seconds::max)
     }
 
-    /// Every stall of every stream, in list order. A stall's cause is what ended last of all that it waited for.
+    /// Returns every stall of every stream, in list order. The cause of a stall is the wait that ended last.
     pub fn stalls(&self, schedule: &Schedule) -> Vec<Stall> {
         let mut stalls = Vec::new();
         let mut last: [Option<CommandId>; 3] = [None; 3];
@@ -215,7 +215,7 @@ impl Timeline {
         stalls
     }
 
-    /// What each stream did, and what was moved.
+    /// Returns the times of each stream and the bytes moved.
     pub fn totals(&self, trace: &Trace, schedule: &Schedule) -> Totals {
         let mut totals = Totals::default();
         let mut ended = [Seconds::ZERO; 3];
@@ -241,9 +241,9 @@ impl Timeline {
         totals
     }
 
-    /// When buffers open and close, in order of time: a buffer is open from the start of the command that opens it until
-    /// the last end of those that close it. Events at one time stand in an order that the schedule allows, so that no two
-    /// buffers that never meet are open together. Empty buffers are left out.
+    /// Returns the openings and closings of buffers, in order of time: a buffer is open from the start of the command that
+    /// opens it until the last end of those that close it. Events at one time stand in an order that the schedule allows, so
+    /// that two buffers are open together only if their live intervals overlap. Empty buffers are omitted.
     pub fn pool_events(&self, trace: &Trace, schedule: &Schedule) -> Vec<PoolEvent> {
         let mut events = Vec::with_capacity(2 * schedule.buffers.len());
         for (buffer, _) in schedule.numbered_buffers() {
@@ -262,7 +262,7 @@ impl Timeline {
         events.into_iter().map(|(_, event)| event).collect()
     }
 
-    /// Bytes in open buffers over time, as steps in the order of [`Timeline::pool_events`].
+    /// Returns the bytes in open buffers over time, as steps in the order of [`Timeline::pool_events`].
     pub fn pool_bytes_over_time(&self, trace: &Trace, schedule: &Schedule) -> Vec<PoolStep> {
         let mut open = Bytes::ZERO;
         let step = |event: PoolEvent| {
@@ -272,13 +272,13 @@ impl Timeline {
         self.pool_events(trace, schedule).into_iter().map(step).collect()
     }
 
-    /// The most bytes that lie in open buffers at once. The pool's bytes over these are its fragmentation.
+    /// Returns the most bytes in open buffers at once. The pool's bytes over these are its fragmentation.
     pub fn peak(&self, trace: &Trace, schedule: &Schedule) -> Bytes {
         let steps = self.pool_bytes_over_time(trace, schedule);
         steps.iter().map(|step| step.bytes).max().unwrap_or(Bytes::ZERO)
     }
 
-    /// The most bytes of feature maps (activations) that lie in open buffers at once.
+    /// Returns the most bytes of activations in open buffers at once.
     pub fn most_feature_maps(&self, trace: &Trace, schedule: &Schedule) -> Bytes {
         let is_feature_map = |event: &PoolEvent| match schedule.buffers[event.buffer.index()].holds {
             Holds::Tensor { tensor, .. } => trace.tensors[tensor.index()].kind == TensorKind::Activation,
@@ -292,12 +292,12 @@ impl Timeline {
         most
     }
 
-    /// When a buffer is open: from the start of the command that opens it until the last end of those that close it.
+    /// Returns the span of a buffer: from the start of the command that opens it until the last end of those that close it.
     pub fn buffer_span(&self, schedule: &Schedule, id: BufferId) -> Span {
         Span { start: Seconds(self.opening(schedule, id).0), end: Seconds(self.closing(schedule, id).0) }
     }
 
-    /// When a buffer opens, and where that stands among the events of one instant.
+    /// Returns the opening time of a buffer, and its position among the events of one instant.
     fn opening(&self, schedule: &Schedule, id: BufferId) -> (f64, Instant) {
         match schedule.buffers[id.index()].opens {
             None => (0.0, Instant::Before),
@@ -305,8 +305,8 @@ impl Timeline {
         }
     }
 
-    /// When a buffer closes. A command that took time has left its bytes before whatever starts at its end; one that
-    /// took none stands in the list's order among what starts then.
+    /// Returns the closing time of a buffer. A command that took time has left its bytes before anything starts at its end;
+    /// one that took none keeps the list's order among the commands that start then.
     fn closing(&self, schedule: &Schedule, id: BufferId) -> (f64, Instant) {
         let closes = schedule.buffers[id.index()].closes.iter();
         let at = |close: &CommandId| {
@@ -322,7 +322,7 @@ impl Timeline {
     }
 }
 
-/// Adds what was moved. A schedule may move 2^62 bytes as often as it likes, so the sum stops at the largest number.
+/// Adds moved bytes. A schedule may move 2^62 bytes any number of times, so the sum saturates.
 fn add(sum: &mut Bytes, bytes: Bytes) {
     sum.0 = sum.0.saturating_add(bytes.0);
 }
@@ -338,14 +338,14 @@ enum Instant {
     At(CommandId, Edge),
 }
 
-/// Within one command of no length.
+/// An end of a command without length.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Edge {
     Opens,
     Closes,
 }
 
-/// What a wait for a command is a wait for.
+/// Returns the cause that a wait for a command stands for.
 fn waited_for(schedule: &Schedule, id: CommandId) -> Cause {
     match schedule.commands[id.index()].stream() {
         Stream::Compute => Cause::Compute(id),
@@ -354,7 +354,7 @@ fn waited_for(schedule: &Schedule, id: CommandId) -> Cause {
     }
 }
 
-/// How much of the pool a buffer takes.
+/// Returns the bytes of the pool that a buffer takes.
 pub fn buffer_bytes(trace: &Trace, schedule: &Schedule, id: BufferId) -> Bytes {
     match schedule.buffers[id.index()].holds {
         Holds::Tensor { tensor, first_byte, bytes } => {

@@ -1,8 +1,7 @@
 //! `trace/1`: one training iteration at one batch size, op by op.
 //!
-//! A trace says what each op reads, writes and how long it takes; it does not say what is computed (that is
-//! [`crate::program`]). Its memory figures follow from it exactly and are computed here, once, for everybody but
-//! [`crate::check`], which trusts nobody.
+//! A trace states each op's reads, writes and duration; [`crate::program`] states its computation. The memory figures of a
+//! trace follow from it exactly and are computed only here, except by [`crate::check`], which trusts no other code.
 
 use crate::document::{Document, Fault, define_kind};
 use crate::ids::{OpId, TensorId};
@@ -12,28 +11,28 @@ use std::ops::Range;
 
 define_kind!(TraceKind, "trace/1");
 
-/// No sum of sizes in a document passes this, so that arithmetic on them cannot overflow.
+/// Limit of any sum of sizes in a document, so that arithmetic on them cannot overflow.
 pub(crate) const BYTES_MAX: u64 = 1 << 62;
 
-/// No sum of an iteration's seconds passes this, so that times can be added and compared without running to infinity.
+/// Limit of any sum of an iteration's seconds, so that times can be added and compared without running to infinity.
 const SECONDS_MAX: f64 = 1e30;
 
 /// One training iteration at one batch size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Trace {
-    /// The kind and version of the document.
+    /// Kind and version of the document.
     #[serde(rename = "plimsoll")]
     pub kind: TraceKind,
-    /// The network's name.
+    /// Name of the network.
     pub name: String,
     /// Samples in one iteration, at least 1.
     pub batch: u64,
-    /// What stays on the device for the whole iteration and is no tensor: parameters, gradients, optimizer state.
+    /// Bytes that stay on the device for the whole iteration and are not tensors: parameters, gradients, optimizer state.
     pub resident_bytes: Bytes,
-    /// The storages.
+    /// Storages.
     pub tensors: Vec<Tensor>,
-    /// In the order in which the compute stream runs them.
+    /// Ops in the order of the compute stream.
     pub ops: Vec<Op>,
 }
 
@@ -41,23 +40,23 @@ pub struct Trace {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tensor {
-    /// Whose it is, for people.
+    /// Name, for people.
     pub name: String,
-    /// Its size.
+    /// Size.
     pub bytes: Bytes,
-    /// What it holds.
+    /// Kind of its contents.
     pub kind: TensorKind,
 }
 
-/// What a tensor holds.
+/// The kind of a tensor's contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TensorKind {
     /// Samples or labels.
     Input,
-    /// A feature map.
+    /// An activation.
     Activation,
-    /// A gradient of a feature map.
+    /// A gradient of an activation.
     Gradient,
     /// Anything else: masks, saved statistics, pooling indices.
     Other,
@@ -67,44 +66,44 @@ pub enum TensorKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Op {
-    /// Its name, for people.
+    /// Name, for people.
     pub name: String,
-    /// The layer that it belongs to.
+    /// Layer that the op belongs to.
     pub layer: String,
-    /// The layer type that the performance model groups by: `conv`, `bn`, `relu`, `pool`, `fc`, ...
+    /// Layer type that the performance model groups by: `conv`, `bn`, `relu`, `pool`, `fc`, ...
     pub kind: String,
-    /// Where in the iteration it stands.
+    /// Phase of the iteration.
     pub phase: Phase,
-    /// How long it takes.
+    /// Duration.
     pub seconds: Seconds,
-    /// The tensors that it reads.
+    /// Tensors that the op reads.
     pub reads: Vec<TensorId>,
-    /// The tensors that it writes; one that it also reads is updated in place.
+    /// Tensors that the op writes; one that it also reads is updated in place.
     pub writes: Vec<TensorId>,
     /// Scratch that lives only while the op runs.
     pub workspace_bytes: Bytes,
-    /// Floating-point operations, 0 where unknown.
+    /// Floating-point operations, 0 if unknown.
     pub flops: u64,
-    /// Run again on the same versions of its reads, it gives the same versions of its writes.
+    /// `true` if, run again on the same versions of its reads, the op gives the same versions of its writes.
     pub recomputable: bool,
-    /// Its alternatives, which a schedule may pick by position.
+    /// Alternatives, which a schedule may pick by position.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alternatives: Vec<Alternative>,
 }
 
-/// Another kernel for an op, such as a convolution algorithm that is slower and needs less workspace.
+/// A different kernel for an op, such as a convolution algorithm that is slower and needs less workspace.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Alternative {
-    /// The algorithm's name.
+    /// Name of the algorithm.
     pub name: String,
-    /// How long the op takes with it.
+    /// Duration of the op with it.
     pub seconds: Seconds,
-    /// Its scratch.
+    /// Scratch of the algorithm.
     pub workspace_bytes: Bytes,
 }
 
-/// Where in the iteration an op stands.
+/// The phase of an op in the iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
@@ -116,56 +115,56 @@ pub enum Phase {
     Update,
 }
 
-/// The ops during which a tensor is alive when nothing is swapped or recomputed.
+/// The live interval of a tensor when nothing is swapped or recomputed, in ops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Life {
-    /// The first op, or none where the tensor is on the device from the start of the iteration.
+    /// First op, or `None` if the tensor is on the device from the start of the iteration.
     pub born: Option<OpId>,
-    /// The last op that reads or writes it, inclusive.
+    /// Last op that reads or writes it, inclusive.
     pub dies: OpId,
 }
 
 impl Life {
-    /// The ops during which the tensor's bytes are taken, half-open, as positions.
+    /// Returns the ops during which the tensor's bytes are taken, half-open, as positions.
     pub fn ops(self) -> Range<usize> {
         self.born.map_or(0, OpId::index)..self.dies.index() + 1
     }
 }
 
-/// Bytes in use at every op; each entry includes `resident_bytes`, and the workspace of the leanest alternative of the op.
+/// Bytes in use at every op; each entry includes `resident_bytes`, and the workspace of the op's leanest alternative.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryProfile {
-    /// With nothing swapped or recomputed: resident, every tensor alive, workspace.
+    /// Bytes with nothing swapped or recomputed: resident, every live tensor, workspace.
     pub in_use: Vec<Bytes>,
-    /// Only what the op itself touches: resident, its reads and writes, workspace.
+    /// Bytes that the op itself touches: resident, its reads and writes, workspace.
     pub touched: Vec<Bytes>,
 }
 
 impl MemoryProfile {
-    /// The most that is in use, and during which op. No op, no peak.
+    /// Returns the peak of `in_use` and its op; `None` without ops.
     pub fn peak(&self) -> Option<(OpId, Bytes)> {
         largest(&self.in_use)
     }
 
-    /// What no plan fits below, and the op that needs it.
+    /// Returns the smallest feasible budget, and the op that needs it.
     pub fn floor(&self) -> Option<(OpId, Bytes)> {
         largest(&self.touched)
     }
 }
 
-/// The first of the largest entries.
+/// Returns the first of the largest entries.
 fn largest(bytes: &[Bytes]) -> Option<(OpId, Bytes)> {
     let (at, most) = bytes.iter().enumerate().rev().max_by_key(|(_, b)| **b)?;
     Some((OpId::new(at), *most))
 }
 
 impl Op {
-    /// How long its fastest alternative takes.
+    /// Returns the duration of the fastest alternative.
     pub fn fastest_seconds(&self) -> Seconds {
         self.alternatives.iter().map(|alternative| alternative.seconds).fold(self.seconds, Seconds::min)
     }
 
-    /// The tensors that the op reads or writes, each once.
+    /// Returns the tensors that the op reads or writes, each once.
     pub fn touches(&self) -> impl Iterator<Item = TensorId> + '_ {
         let new_writes = self.writes.iter().enumerate();
         let new_writes =
@@ -174,35 +173,35 @@ impl Op {
         new_reads.chain(new_writes).map(|(_, t)| *t)
     }
 
-    /// The least workspace over all its alternatives.
+    /// Returns the least workspace over all alternatives.
     pub fn least_workspace(&self) -> Bytes {
         self.alternatives.iter().map(|a| a.workspace_bytes).fold(self.workspace_bytes, Bytes::min)
     }
 }
 
 impl Trace {
-    /// The sum of all ops' seconds, each in its fastest alternative.
+    /// Returns the sum of all ops' seconds, each in its fastest alternative.
     pub fn fastest_seconds(&self) -> Seconds {
         self.ops.iter().map(Op::fastest_seconds).sum()
     }
 
-    /// The sum of all ops' seconds.
+    /// Returns the sum of all ops' seconds.
     pub fn compute_seconds(&self) -> Seconds {
         self.ops.iter().map(|op| op.seconds).sum()
     }
 
-    /// The bytes of the tensors that an op writes.
+    /// Returns the bytes of the tensors that an op writes.
     pub fn written_bytes(&self, op: &Op) -> Bytes {
         op.writes.iter().map(|t| self.tensors[t.index()].bytes).sum()
     }
 
-    /// The bytes of the tensors that an op reads or writes.
+    /// Returns the bytes of the tensors that an op reads or writes.
     pub fn touched_bytes(&self, op: &Op) -> Bytes {
         op.touches().map(|t| self.tensors[t.index()].bytes).sum()
     }
 
-    /// Before anything was measured all alternatives of an op take 0 seconds, and a planner takes the leanest. From here
-    /// on each takes a little longer than the one before it: the usual alternative is planned wherever it fits.
+    /// Gives each alternative a slightly longer time than the one before it. Before any measurement all take 0 seconds, and a
+    /// planner would take the leanest; with these times it takes the default alternative wherever that fits.
     pub fn order_alternatives(&mut self) {
         for op in &mut self.ops {
             for (number, alternative) in (1..).zip(&mut op.alternatives) {
@@ -211,7 +210,7 @@ impl Trace {
         }
     }
 
-    /// The life of every tensor; none for a tensor that no op touches.
+    /// Returns the live interval of every tensor; `None` for a tensor that no op touches.
     pub fn lives(&self) -> Vec<Option<Life>> {
         let mut lives: Vec<Option<Life>> = vec![None; self.tensors.len()];
         for (i, op) in self.ops.iter().enumerate() {
@@ -226,7 +225,7 @@ impl Trace {
         lives
     }
 
-    /// Bytes in use at every op.
+    /// Returns the bytes in use at every op.
     pub fn memory(&self) -> MemoryProfile {
         let mut born = vec![Bytes::ZERO; self.ops.len() + 1];
         let mut freed = vec![Bytes::ZERO; self.ops.len() + 1];

@@ -1,8 +1,8 @@
-//! `tuning/2`: what a tuning tried, measured and found out, so that a report can say why.
+//! `tuning/2`: the record of a tuning, from which a report explains the choice.
 //!
-//! The choice itself stands in `config/1`, its schedule in `schedule/1`, what the model was fitted to in `profile/1`. Here is
-//! what none of them holds: every batch size that was planned in every round, what was run for comparison, the measured
-//! timeline, and what the other policies make of the chosen batch.
+//! `config/1` holds the choice, `schedule/1` its schedule, `profile/1` the samples that the model was fitted to. This
+//! document adds every batch size that was planned in every round, the runs for comparison, the measured timeline, and the
+//! other policies' results at the chosen batch.
 
 use crate::config::Figures;
 use crate::document::{Document, Fault, define_kind};
@@ -15,87 +15,87 @@ use serde::{Deserialize, Serialize};
 
 define_kind!(TuningKind, "tuning/2");
 
-/// What a tuning tried, measured and found out.
+/// The record of a tuning: everything that was tried and measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tuning {
-    /// The kind and version of the document.
+    /// Kind and version of the document.
     #[serde(rename = "plimsoll")]
     pub kind: TuningKind,
-    /// What made it.
+    /// Origin of the document.
     pub made: Made,
-    /// Where everything was measured; where it is [`modelled`](Machine::modelled), nothing was.
+    /// Machine that everything was measured on; nothing was measured if it is [`modelled`](Machine::modelled).
     pub machine: Machine,
-    /// What was asked for, and its limits.
+    /// The request and its limits.
     pub asked: Asked,
-    /// The rounds of the search; each but the last ended with a refit of the model.
+    /// Rounds of the search; each but the last ended with a refit of the model.
     pub rounds: Vec<Round>,
-    /// Why this choice, in words.
+    /// Reason for the choice, in words.
     pub why: String,
-    /// Whether the user gains nothing by changing the batch.
+    /// `true` if changing the batch gains the user nothing.
     pub keep_your_settings: bool,
-    /// What was run, or why not: `chosen`, `keeping everything`, `yours`; where the user's batch does not fit, `yours,
-    /// accumulated` and `yours, recomputing alone`; and the answer of the search that was not asked for:
+    /// Runs, with the reason where one was skipped: `chosen`, `keeping everything`, `yours`; where the user's batch does not
+    /// fit, `yours, accumulated` and `yours, recomputing alone`; and the result of the search that was not requested:
     /// `AccUDNN's search` or `plimsoll's search`.
     pub runs: Vec<Run>,
-    /// A typical iteration of the choice: when each command of its schedule ran. None where the machine is modelled.
+    /// A typical iteration of the choice: start and end of each command. `None` on a modelled machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Timeline>,
-    /// How the plan of the choice was searched for.
+    /// Steps of the search for the plan of the choice.
     #[serde(default)]
     pub search: SearchLog,
     /// All policies at the chosen batch.
     pub policies: Comparison,
-    /// An update of the workers that were tuned for; none of one alone, and of an older version.
+    /// Update of the workers that were tuned for; `None` for a single worker or an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<WorkersUpdate>,
-    /// The training that followed; none before the first.
+    /// The training that followed; `None` before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub training: Option<Training>,
 }
 
-/// An update of the workers that were tuned for, as it is predicted, beside what it would be otherwise.
+/// A predicted update of the workers that were tuned for, with figures to compare it with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkersUpdate {
-    /// How long each resource is at work in it.
+    /// Busy time of each resource during the update.
     pub busy: Busy,
-    /// What no order of the same work goes below.
+    /// Lower bound over all orders of the same work.
     pub bound_seconds: Seconds,
-    /// Where nothing is exchanged before the last pass is over.
+    /// Duration if nothing is exchanged before the last pass is over.
     pub without_overlap_seconds: Seconds,
-    /// By the number of workers, ascending, of which each makes as many passes of the same batch.
+    /// Updates by number of workers, ascending; each worker makes as many passes of the same batch.
     pub scaling: Vec<UpdateOf>,
 }
 
-/// An update of so many workers.
+/// An update of this many workers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UpdateOf {
-    /// How many.
+    /// Number of workers.
     pub workers: u64,
-    /// What it takes.
+    /// Duration of the update.
     pub seconds: Seconds,
 }
 
-/// What made a tuning.
+/// Origin of a tuning.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Made {
     /// The command line.
     pub command: String,
-    /// The version of Plimsoll.
+    /// Version of Plimsoll.
     pub version: String,
-    /// Its commit, where the build knew it.
+    /// Commit, if the build knew it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
-    /// The seed of the runs that were measured.
+    /// Seed of the measured runs.
     pub seed: u64,
-    /// When it ended: seconds since 1970, UTC.
+    /// End of the tuning: seconds since 1970, UTC.
     pub unix_seconds: u64,
 }
 
-/// What was asked for, and its limits.
+/// The request and its limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Asked {
@@ -103,11 +103,11 @@ pub struct Asked {
     pub data: String,
     /// Samples of an epoch.
     pub samples: u64,
-    /// The smallest batch that was considered.
+    /// Smallest batch considered.
     pub least: u64,
-    /// The largest that can be trained within the budget and the data.
+    /// Largest batch that can be trained within the budget and the data.
     pub largest: u64,
-    /// The largest that keeps everything; none where not even one sample does.
+    /// Largest batch that keeps everything; `None` if not even one sample does.
     pub keeps_all: Option<u64>,
 }
 
@@ -115,21 +115,20 @@ pub struct Asked {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Round {
-    /// Every batch size that has a plan, ascending.
+    /// Batch sizes that have a plan, ascending.
     pub candidates: Vec<Planned>,
-    /// Those without one, ascending.
+    /// Batch sizes without a plan, ascending.
     pub no_plan: Vec<u64>,
-    /// The one that was run.
+    /// Batch size that was run.
     pub chosen: u64,
-    /// The share by which an epoch may be longer than the shortest and count as equal to it; 0 where the shortest was asked
-    /// for.
+    /// Share by which an epoch may exceed the shortest one and count as equal; 0 if the shortest was requested.
     pub within: f64,
-    /// Its iteration, as predicted.
+    /// Predicted iteration of the chosen batch.
     pub predicted_seconds: Seconds,
-    /// And as measured; none where the machine is modelled.
+    /// Measured iteration of the chosen batch; `None` on a modelled machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured_seconds: Option<Seconds>,
-    /// Whether the model was refitted with what was measured, and the search begun anew.
+    /// `true` if the model was refitted with the measurements and the search restarted.
     pub refit: bool,
 }
 
@@ -139,54 +138,54 @@ pub struct Round {
 pub struct Planned {
     /// Samples of one iteration.
     pub batch: u64,
-    /// Predicted, stalls included.
+    /// Predicted iteration, stalls included.
     pub iteration_seconds: Seconds,
-    /// The relative error that the prediction states.
+    /// Relative error stated by the prediction.
     pub relative_error: f64,
-    /// What the ops alone take.
+    /// Time of the ops alone.
     pub compute_seconds: Seconds,
     /// Resident bytes and pool.
     pub peak_bytes: Bytes,
-    /// The most bytes of feature maps that are on the device at once.
+    /// Most bytes of activations on the device at once.
     pub at_peak_bytes: Bytes,
-    /// Bytes that are swapped out in every iteration.
+    /// Bytes swapped out in every iteration.
     pub offloaded_bytes: Bytes,
-    /// Seconds in which the link swaps, out and in, whether compute waits or not.
+    /// Seconds in which the link swaps, out and in, stalls or not.
     pub swapping_seconds: Seconds,
-    /// Ops that are recomputed.
+    /// Recomputed ops.
     pub recomputed_ops: u64,
-    /// Bytes of the tensors that they write; none where an older version wrote this.
+    /// Bytes of the tensors that the recomputed ops write; `None` in documents of an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recomputed_bytes: Option<Bytes>,
-    /// Seconds that this takes.
+    /// Seconds of recompute.
     pub recomputing_seconds: Seconds,
-    /// Samples of an update, where what they are worth was asked about.
+    /// Samples of an update, if efficiency was requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub global_batch: Option<u64>,
-    /// What a sample of such an update is worth, beside one of the base batch.
+    /// Value of a sample of such an update, relative to one of the base batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub efficiency: Option<f64>,
-    /// One pass over the data, of all workers; none where an older version wrote this.
+    /// One pass of all workers over the data; `None` in documents of an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch_seconds: Option<Seconds>,
 }
 
-/// One way to train that was run for comparison, or was to be.
+/// One way to train, run or planned for comparison.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Run {
-    /// See [`Tuning::runs`].
+    /// Name; see [`Tuning::runs`].
     pub what: String,
     /// Samples of one iteration.
     pub batch: u64,
-    /// What the model says of it.
+    /// Figures predicted by the model.
     pub predicted: Option<Figures>,
-    /// What was measured.
+    /// Measured figures.
     pub measured: Option<Figures>,
-    /// What a sample of its updates is worth, beside one of the base batch; none where that was not asked about, or as much.
+    /// Value of a sample of its updates, relative to one of the base batch; `None` if not requested, or if equal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub efficiency: Option<f64>,
-    /// Why it was not run.
+    /// Reason why it was not run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -195,83 +194,83 @@ pub struct Run {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Comparison {
-    /// No schedule is shorter than this.
+    /// Lower bound of every schedule.
     pub bound_seconds: Seconds,
-    /// What the ops alone take.
+    /// Time of the ops alone.
     pub compute_seconds: Seconds,
-    /// One a policy, the fastest first, those without a plan last.
+    /// One row per policy, fastest first, those without a plan last.
     pub rows: Vec<PolicyRun>,
 }
 
-/// What one policy makes of the chosen batch.
+/// One policy's result at the chosen batch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyRun {
-    /// Its name.
+    /// Name of the policy.
     pub policy: String,
-    /// One iteration; none where it has no plan.
+    /// Makespan; `None` without a plan.
     pub makespan_seconds: Option<Seconds>,
-    /// Bytes that leave.
+    /// Bytes offloaded.
     pub offloaded_bytes: Bytes,
-    /// Bytes that are prefetched.
+    /// Bytes prefetched.
     pub prefetched_bytes: Bytes,
-    /// Bytes of the tensors that recomputed ops write; none where an older version wrote this.
+    /// Bytes of the tensors that recomputed ops write; `None` in documents of an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recomputed_bytes: Option<Bytes>,
-    /// Seconds of ops that are recomputed.
+    /// Seconds of recomputed ops.
     pub recomputed_seconds: Seconds,
-    /// Seconds that compute waits.
+    /// Seconds in which compute stalls.
     pub stalled_seconds: Seconds,
     /// Resident bytes and pool.
     pub device_bytes: Option<Bytes>,
-    /// What planning took.
+    /// Duration of planning.
     pub planning_seconds: Option<Seconds>,
-    /// Why it has no plan.
+    /// Reason why there is no plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
-/// What training with the choice took and gave.
+/// Costs and results of training with the choice.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Training {
     /// Iterations in all.
     pub iterations: u64,
-    /// The median iteration, and what passes between two.
+    /// Median iteration.
     pub iteration_seconds: Seconds,
-    /// See `iteration_seconds`.
+    /// Median time between two iterations.
     pub between_seconds: Seconds,
-    /// Of the last epoch.
+    /// Loss of the last epoch.
     pub loss: f64,
-    /// On samples that were held out.
+    /// Loss on the held-out samples.
     pub test_loss: f64,
-    /// The share of them that is told right.
+    /// Share of the held-out samples classified correctly.
     pub test_accuracy: f64,
-    /// How many they are.
+    /// Number of held-out samples.
     pub test_samples: u64,
-    /// What the device held.
+    /// Peak bytes on the device.
     pub peak_bytes: Bytes,
-    /// Samples of an iteration, where that was an update of several batches.
+    /// Samples of an iteration, if it was an update of several batches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub global_batch: Option<u64>,
-    /// Iterations of the last run under the plan of their own draw of stochastic depth, where it had such plans.
+    /// Iterations of the last run under the plan of their own draw of stochastic depth, if it had such plans.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drawn: Option<u64>,
-    /// The gradient noise scale at the end, where it could be told: such an update shows it.
+    /// Gradient noise scale at the end, if it could be measured: such an update shows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noise_scale: Option<NoiseScale>,
 }
 
-/// A gradient noise scale that was measured: in about so many samples, the noise of an update's gradient is as large as the
+/// A measured gradient noise scale: the number of samples at which the noise of an update's gradient is about as large as the
 /// gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NoiseScale {
-    /// In samples.
+    /// Noise scale in samples.
     pub samples: f64,
-    /// Its standard error, as a share of it.
+    /// Standard error, as a share of the noise scale.
     pub relative_error: f64,
-    /// Samples over which batch norm normalised, where the network has it: with other batches it is another noise scale.
+    /// Samples over which batch norm normalised, if the network has it: the noise scale differs for other batches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_norm_over: Option<u64>,
 }

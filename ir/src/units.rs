@@ -1,7 +1,7 @@
 //! Quantities with their unit in the type: bytes, seconds, bytes per second.
 //!
-//! They are written in JSON as bare numbers (integers for bytes, floats otherwise) and printed for people with a unit.
-//! Parsing accepts what people write on a command line: `22GiB`, `500MB`, `12.2GB/s`, `3ms`.
+//! JSON stores them as bare numbers (integers for bytes, floats otherwise); people see them with a unit. Parsing accepts the
+//! usual forms of a command line: `22GiB`, `500MB`, `12.2GB/s`, `3ms`.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -14,12 +14,12 @@ use std::str::FromStr;
 #[serde(transparent)]
 pub struct Bytes(pub u64);
 
-/// A length of time in seconds; never NaN once it was read from a document.
+/// A length of time in seconds; never NaN after it was read from a document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Seconds(pub f64);
 
-/// A rate in bytes per second; at least [`BytesPerSecond::LEAST`] and finite once it was read from a document or a text.
+/// A rate in bytes per second; at least [`BytesPerSecond::LEAST`] and finite after it was read from a document or a text.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct BytesPerSecond(pub f64);
@@ -28,35 +28,34 @@ impl Bytes {
     /// No bytes.
     pub const ZERO: Bytes = Bytes(0);
 
-    /// What remains after `other` is taken away, or none.
+    /// Returns the difference, or no bytes if `other` is larger.
     pub fn saturating_sub(self, other: Bytes) -> Bytes {
         Bytes(self.0.saturating_sub(other.0))
     }
 
-    /// As a real number: exact up to 2^53 bytes (8 PiB), rounded to 53 binary digits above.
+    /// Returns the number as f64: exact up to 2^53 bytes (8 PiB), rounded to 53 binary digits above.
     #[inline]
     pub const fn to_f64(self) -> f64 {
         self.0 as f64
     }
 
-    /// This share of the bytes, rounded down to whole bytes; none for a share below 0 or NaN, and no more than can be
-    /// counted.
+    /// Returns this share of the bytes, rounded down to whole bytes; 0 for a share below 0 or NaN, and at most `u64::MAX`.
     #[inline]
     pub fn share(self, share: f64) -> Bytes {
         Bytes((self.to_f64() * share) as u64)
     }
 
-    /// The smallest multiple of `alignment` that is at least this.
+    /// Returns the smallest multiple of `alignment` that is at least this.
     pub fn round_up(self, alignment: u64) -> Bytes {
         Bytes(self.0.div_ceil(alignment) * alignment)
     }
 }
 
 impl BytesPerSecond {
-    /// At a lower rate the times of transfers could not be counted with.
+    /// Smallest rate for which transfer times can be computed.
     pub const LEAST: BytesPerSecond = BytesPerSecond(1e-9);
 
-    /// Whether times can be counted with it.
+    /// Returns `true` if times can be computed with this rate.
     pub fn is_sound(self) -> bool {
         self.0.is_finite() && self >= BytesPerSecond::LEAST
     }
@@ -66,12 +65,12 @@ impl Seconds {
     /// No time.
     pub const ZERO: Seconds = Seconds(0.0);
 
-    /// The later of two times.
+    /// Returns the later of two times.
     pub fn max(self, other: Seconds) -> Seconds {
         Seconds(self.0.max(other.0))
     }
 
-    /// The earlier of two times.
+    /// Returns the earlier of two times.
     pub fn min(self, other: Seconds) -> Seconds {
         Seconds(self.0.min(other.0))
     }
@@ -134,7 +133,7 @@ impl Div for Seconds {
 
 impl Div<BytesPerSecond> for Bytes {
     type Output = Seconds;
-    /// How long this many bytes take at that rate.
+    /// Returns the duration of this many bytes at that rate.
     fn div(self, rate: BytesPerSecond) -> Seconds {
         Seconds(self.to_f64() / rate.0)
     }
@@ -142,13 +141,13 @@ impl Div<BytesPerSecond> for Bytes {
 
 impl Mul<BytesPerSecond> for Seconds {
     type Output = Bytes;
-    /// The whole bytes that pass in this time at that rate; none in a time below 0.
+    /// Returns the whole bytes that pass in this time at that rate; none in a time below 0.
     fn mul(self, rate: BytesPerSecond) -> Bytes {
         Bytes((self.0 * rate.0) as u64)
     }
 }
 
-/// Four significant digits at most, without trailing zeros: `12.2`, `3`, `0.0451`.
+/// Formats at most four significant digits, without trailing zeros: `12.2`, `3`, `0.0451`.
 fn short(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return format!("{value}");
@@ -204,13 +203,13 @@ impl fmt::Display for BytesPerSecond {
     }
 }
 
-/// A quantity that could not be read from text.
+/// An error of parsing a quantity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not {wanted}")]
 pub struct ParseQuantityError {
-    /// What was given.
+    /// Given text.
     pub text: String,
-    /// What would have been understood, with an example.
+    /// Expected form, with an example.
     pub wanted: &'static str,
 }
 
@@ -230,7 +229,7 @@ fn split(text: &str) -> Option<(f64, &str)> {
     value.is_finite().then_some((value, unit.trim()))
 }
 
-/// How many bytes one of this unit is; decimal for `kB`, `MB`, binary for `KiB`, `MiB`.
+/// Returns the bytes of one unit; decimal for `kB`, `MB`, binary for `KiB`, `MiB`.
 fn bytes_of_unit(unit: &str) -> Option<f64> {
     Some(match unit.to_ascii_lowercase().as_str() {
         "" | "b" => 1.0,
@@ -246,7 +245,7 @@ fn bytes_of_unit(unit: &str) -> Option<f64> {
     })
 }
 
-/// How many bytes a bit is, or one of these multiples of it, as networks are sold; decimal.
+/// Returns the bytes of one bit, or of a multiple of it, as networks are sold; decimal.
 fn bits_of_unit(unit: &str) -> Option<f64> {
     let unit = unit.to_ascii_lowercase();
     bytes_of_unit(unit.strip_suffix("bit")?)
@@ -264,7 +263,7 @@ impl FromStr for Bytes {
         }
         let (value, unit) = split(text).ok_or_else(error)?;
         let bytes = value * bytes_of_unit(unit).ok_or_else(error)?;
-        // A part of a byte is no size: whoever writes 0.5 means 50%.
+        // A part of a byte is not a size: a user who writes 0.5 means 50%.
         let is_size = bytes < 9e18 && (bytes >= 1.0 || bytes == 0.0);
         if is_size { Ok(Bytes(bytes.round() as u64)) } else { Err(error()) }
     }
@@ -277,7 +276,7 @@ impl FromStr for BytesPerSecond {
             text: text.to_owned(),
             wanted: "a rate above zero with its unit, such as 12.2GB/s, 900MB/s or 10Gbit/s",
         };
-        // `12` of what a user means in GB/s would be a link that moves 12 bytes a second.
+        // `12` that a user means in GB/s would be a link that moves 12 bytes a second.
         let (value, unit) = split(text).ok_or_else(error)?;
         let unit = Some(unit.strip_suffix("/s").unwrap_or(unit)).filter(|unit| !unit.is_empty());
         let rate = value
@@ -294,7 +293,7 @@ impl FromStr for Seconds {
         let (value, unit) = split(text).ok_or_else(error)?;
         let factor = match unit {
             "" | "s" => 1.0,
-            // As a keyboard has it, and both signs that print alike: micro and mu.
+            // The keyboard's form, and both signs that print alike: micro and mu.
             "us" | "\u{b5}s" | "\u{3bc}s" => 1e-6,
             "ms" => 1e-3,
             "min" | "m" => 60.0,
@@ -305,17 +304,17 @@ impl FromStr for Seconds {
     }
 }
 
-/// A size on the command line: bytes, or a share of something that the command names.
+/// A size on the command line: bytes, or a share of a whole that the command names.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Size {
-    /// So many bytes.
+    /// An exact number of bytes.
     Exact(Bytes),
     /// A share between 0 and 1, written `90%`.
     Share(f64),
 }
 
 impl Size {
-    /// The bytes, where a share is one of `whole`.
+    /// Returns the bytes; a share is one of `whole`.
     pub fn of(self, whole: Bytes) -> Bytes {
         match self {
             Size::Exact(bytes) => bytes,
