@@ -1,9 +1,9 @@
-//! What `check` and `simulate` cost on schedules of 30,000 commands: `cargo bench -p plimsoll-ir --bench check`.
+//! The cost of `check` and `simulate` on schedules of 30,000 commands: `cargo bench -p plimsoll-ir --bench check`.
 //!
-//! Two schedules: a random one, and one in which every op reads the same tensor, which is swapped in every
-//! gap; the second would show a cost that is quadratic in the residencies of a tensor. Each figure is the median over
-//! repetitions, with the fastest and the slowest beside it. Called without `--bench`, as `cargo test` does, it runs
-//! once on small schedules, so that it cannot rot. It asserts no time: machines differ.
+//! Two schedules: a random one, and one in which every op reads the same tensor, which is swapped in every gap; the second
+//! would show a cost that is quadratic in the residencies of a tensor. Each figure is the median over repetitions, with the
+//! fastest and the slowest. Without `--bench`, as under `cargo test`, it runs once on small schedules, so that it cannot rot.
+//! It asserts no time: machines differ.
 
 use plimsoll_ir::Bytes;
 use plimsoll_ir::check::check;
@@ -24,7 +24,7 @@ fn main() {
     measure("in every gap", repetitions, &trace, &schedule);
 }
 
-/// Every op reads one tensor, which is fetched anew for each of them.
+/// Returns a schedule in which every op reads one tensor, which is fetched for each of them.
 fn in_every_gap(ops: usize) -> (Trace, Schedule) {
     let mut trace = random_trace_of(ops, 2);
     trace.tensors.truncate(1);
@@ -73,7 +73,7 @@ fn measure(name: &str, repetitions: usize, trace: &Trace, schedule: &Schedule) {
     report("pool over time", &|| _ = black_box(timeline.peak(black_box(trace), black_box(schedule))));
 }
 
-/// How long one call takes.
+/// Returns the duration of one call.
 fn milliseconds(run: &dyn Fn()) -> f64 {
     let begin = Instant::now();
     run();

@@ -9,7 +9,7 @@ use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Document, Seconds};
 use proptest::prelude::*;
 
-/// Everything that must hold of a valid schedule.
+/// Checks all properties of a valid schedule.
 fn assert_valid(trace: &Trace, seed: u64) {
     let schedule = random_schedule(trace, seed);
     if let Err(violation) = check(trace, &schedule) {
@@ -57,7 +57,7 @@ proptest! {
         }
     }
 
-    /// Nothing that can be read makes `check` panic, however little sense it makes.
+    /// No parseable input makes `check` panic, however meaningless.
     #[test]
     fn nonsense_is_answered(trace_seed: u64, seed: u64) {
         let mut random = Random::new(seed);
@@ -100,7 +100,7 @@ fn every_sure_break_can_be_made() {
     }
 }
 
-/// The generator reaches what it is there for.
+/// The generator reaches all the cases that it exists for.
 #[test]
 fn random_schedules_do_all_that_schedules_can() {
     let mut seen = std::collections::BTreeMap::new();
@@ -156,7 +156,7 @@ fn random_schedules_do_all_that_schedules_can() {
     }
 }
 
-/// A few hundred ops of a real network, and the largest that is quick enough.
+/// Tests a few hundred ops of a real network, and the largest that is quick enough.
 #[test]
 fn real_traces_pass_too() {
     let folder = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/traces"));

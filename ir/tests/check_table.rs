@@ -1,7 +1,7 @@
-//! Hand-made schedules, and each of the ways to break them, with the rule and the words that must come out.
+//! Hand-made schedules, and each way to break them, with the rule and the expected message.
 //!
-//! Six ops: a convolution, a ReLU in place, a pooling, a fully connected layer and two backward steps. One schedule
-//! swaps the map `a` in two pieces that return to their own place; the other drops it and recomputes it.
+//! Six ops: a convolution, a ReLU in place, a pooling, a fully connected layer and two backward steps. One schedule swaps the
+//! activation `a` in two pieces that return to their own place; the other drops it and recomputes it.
 
 use plimsoll_ir::check::{Violation, check, locate};
 use plimsoll_ir::ids::{CommandId, OpId, TensorId};
@@ -113,7 +113,7 @@ fn schedule(commands: Vec<Command>, buffers: Vec<Buffer>) -> Schedule {
     }
 }
 
-/// Commands 3, 4 offload the halves of `a`, 7, 8 bring them back; `y` lies in the place of the first half meanwhile.
+/// Commands 3, 4 offload the halves of `a`, 7, 8 prefetch them; `y` lies in the place of the first half meanwhile.
 fn swap() -> Schedule {
     schedule(
         vec![
@@ -143,7 +143,7 @@ fn swap() -> Schedule {
     )
 }
 
-/// Commands 5, 6 compute `a` again, from `x`, at another place; 5 in the lean way, which needs no workspace.
+/// Commands 5, 6 recompute `a`, from `x`, at a different place; 5 in the lean alternative, which needs no workspace.
 fn recompute() -> Schedule {
     let lean = Command::Compute { op: OpId(0), again: true, alternative: Some(0), waits: Vec::new() };
     schedule(
@@ -196,7 +196,7 @@ fn the_proof_tells_where_everything_lies() {
     assert_eq!(places.tensors(CommandId(9)), last);
 }
 
-/// One change to a valid schedule, and what must be said of it.
+/// One change to a valid schedule, and the expected message.
 type Break = (&'static str, fn(&mut Schedule), Option<u8>, &'static str);
 
 fn set_waits(schedule: &mut Schedule, command: usize, waits: &[u32]) {
@@ -585,7 +585,7 @@ fn rule_5_no_races() {
             (
                 "an offload anew races the prefetch of the old",
                 |s| {
-                    // `a` also stays where it is, so that it can be offloaded once more at any time.
+                    // `a` also stays in place, so that it can be offloaded again at any time.
                     s.commands.insert(8, offload(A, 0, 64, &[]));
                     set_waits(s, 9, &[4]);
                     set_waits(s, 10, &[9, 8]);
@@ -605,7 +605,7 @@ fn rule_5_no_races() {
             ),
         ],
     );
-    // The other way round: the offload stands first and the update does not wait for it.
+    // The reverse: the offload comes first and the update does not wait for it.
     let early: fn() -> Schedule = || {
         let mut schedule = swap();
         schedule.commands.insert(1, offload(X, 0, 64, &[]));
@@ -664,7 +664,7 @@ fn rule_6_within_pool_and_budget() {
     );
 }
 
-/// A tensor that is on the device from the start and is then written without being read stands where it is.
+/// A tensor that is on the device from the start and is then written without being read stays in place.
 #[test]
 fn a_tensor_from_the_start_is_overwritten_where_it_stands() {
     let mut trace = trace();

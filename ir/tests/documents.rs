@@ -1,5 +1,5 @@
-//! The readers of the four documents: what is not such a document is refused, with the place of the fault; what is
-//! is written as the same bytes.
+//! The readers of the four documents: an invalid document is refused, with the place of the fault; a valid one is written as
+//! the same bytes.
 
 use plimsoll_ir::config::Config;
 use plimsoll_ir::profile::Profile;
@@ -74,7 +74,7 @@ fn config() -> Value {
     })
 }
 
-/// The message for a text that is no such document; nothing for one that is.
+/// Returns the message that refuses a text; empty for a valid document.
 fn refusal(kind: &str, text: &str) -> String {
     let answer = match kind {
         "trace" => Trace::from_json(text).map(drop),
@@ -85,7 +85,7 @@ fn refusal(kind: &str, text: &str) -> String {
     answer.err().map_or(String::new(), |fault| fault.to_string())
 }
 
-/// Where in a document, the new value there (none: the key is taken away), and the message.
+/// A path in a document, the new value there (`None` removes the key), and the message.
 type Change = (&'static str, Option<Value>, &'static str);
 
 fn assert_refused(kind: &str, valid: fn() -> Value, changes: &[Change]) {
@@ -103,7 +103,7 @@ fn assert_refused(kind: &str, valid: fn() -> Value, changes: &[Change]) {
             _ => panic!("{place}"),
         }
         let said = refusal(kind, &document.to_string());
-        // The column in one long line is the writer's affair.
+        // The column in one long line depends on the writer.
         let said = said.split(" (line 1, column ").enumerate();
         let said: String =
             said.map(|(i, s)| if i == 0 { s } else { s.split_once(')').map_or(s, |s| s.1) }).collect();
@@ -551,7 +551,7 @@ fn configs_are_read_strictly() {
     );
 }
 
-/// Older versions could shard the optimizer's momenta over the workers.
+/// Older versions could shard optimizer state over the workers.
 #[test]
 fn a_config_with_sharded_momenta_is_refused_by_name() {
     let mut document = config();
@@ -560,7 +560,7 @@ fn a_config_with_sharded_momenta_is_refused_by_name() {
     assert!(said.contains("unknown field `momenta`"), "{said}");
 }
 
-/// What is written is read as the same value, and written as the same bytes.
+/// A document reads back as the same value, and writes as the same bytes.
 fn assert_round_trip<D: Document + PartialEq + std::fmt::Debug>(document: &D) {
     let text = document.to_json();
     let back = D::from_json(&text).unwrap_or_else(|fault| panic!("{fault}\n{text}"));
@@ -586,7 +586,7 @@ fn every_document_comes_back_as_the_same_bytes() {
     }
 }
 
-/// A config that names no precision, or one as `tf32`, is read as it was meant.
+/// A config that names no precision, or one as `tf32`, keeps its meaning.
 #[test]
 fn older_configs_have_the_precision_that_they_were_written_with() {
     let arithmetic = |change: &dyn Fn(&mut Value)| {
@@ -603,7 +603,7 @@ fn older_configs_have_the_precision_that_they_were_written_with() {
     assert_eq!(arithmetic(&written), Some(Precision::Tf32Convolutions));
 }
 
-/// Keys that may be missing are the same as their defaults.
+/// Absent optional keys equal their defaults.
 #[test]
 fn what_may_be_left_out_has_its_default() {
     let mut short = schedule();

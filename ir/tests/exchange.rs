@@ -1,4 +1,4 @@
-//! What workers exchange beside a schedule: what is refused, times worked out by hand, and what holds of any of them.
+//! The exchange between workers next to a schedule: refusals, times worked out by hand, and properties of any exchange.
 
 use plimsoll_ir::exchange::update::{Update, bound, busy, simulate_update};
 use plimsoll_ir::exchange::{Exchange, ExchangeKind, Form, Interconnect, Piece, Unfit};
@@ -10,7 +10,7 @@ use plimsoll_ir::trace::{Phase, Trace};
 use plimsoll_ir::{Bytes, BytesPerSecond, Document, Seconds};
 use serde_json::{Value, json};
 
-/// Forward, two backward ops and an update, of a second each; gradients of 200 bytes.
+/// Returns a forward op, two backward ops and an update, of a second each; gradients of 200 bytes.
 fn trace() -> Trace {
     let op = |name: &str, phase: &str| {
         json!({"name": name, "layer": name, "kind": "x", "phase": phase, "seconds": 1.0, "reads": [], "writes": [],
@@ -30,7 +30,7 @@ fn schedule(duplex: &str) -> Schedule {
     Schedule::from_json(&document.to_string()).expect("valid")
 }
 
-/// Two pieces of 100 bytes, ready after the first and the second backward op.
+/// Returns two pieces of 100 bytes, ready after the first and the second backward op.
 fn exchange(needed: [u32; 2]) -> Exchange {
     let piece = |first: u64, ready: u32, needed: u32| Piece {
         first_byte: Bytes(first),
@@ -54,7 +54,7 @@ fn exchange(needed: [u32; 2]) -> Exchange {
     }
 }
 
-/// Of a piece of which nothing is kept: pushed, reduced, gathered, pulled.
+/// Returns the spans of a piece of which nothing is kept: pushed, reduced, gathered, pulled.
 fn spans([push, reduce, gather, pull]: [(f64, f64); 4]) -> [Span; 5] {
     let keep = (gather.1, gather.1);
     [push, reduce, gather, keep, pull].map(|(start, end)| Span { start: Seconds(start), end: Seconds(end) })
@@ -65,8 +65,8 @@ fn sums_that_an_update_waits_for() {
     let (trace, schedule, exchange) = (trace(), schedule("full"), exchange([3, 3]));
     assert_eq!(exchange.check(&trace, &schedule), Ok(()));
     let update = simulate_update(&trace, &schedule, &exchange);
-    // 100 bytes: 1 s out, 2 s and 2 s over the interconnect (half of them each way), 2 s back. What is needed as soon goes on
-    // before the other begins: the second piece is reduced after the first is gathered.
+    // 100 bytes: 1 s out, 2 s and 2 s over the interconnect (half of them each way), 2 s back. Of equally urgent pieces the
+    // started one continues: the second piece is reduced after the first is gathered.
     assert_eq!(update.pieces[0], spans([(2.0, 3.0), (3.0, 5.0), (5.0, 7.0), (7.0, 9.0)]));
     assert_eq!(update.pieces[1], spans([(3.0, 4.0), (7.0, 9.0), (9.0, 11.0), (11.0, 13.0)]));
     assert_eq!((update.seconds, update.exposed), (Seconds(14.0), Seconds(10.0)));
@@ -78,7 +78,7 @@ fn sums_that_only_the_next_forward_pass_waits_for() {
     let (trace, schedule, exchange) = (trace(), schedule("full"), exchange([1, 0]));
     assert_eq!(exchange.check(&trace, &schedule), Ok(()));
     let update = simulate_update(&trace, &schedule, &exchange);
-    // The interconnect has 8 s to do in an iteration, and is never idle between.
+    // The interconnect has 8 s of work in an iteration, and is never idle between iterations.
     assert!(update.seconds >= Seconds(8.0) && update.seconds < Seconds(14.0), "{update:?}");
     let least = bound(&trace, &schedule, &exchange);
     assert!(least >= Seconds(8.0) && least <= update.seconds, "{least}");
@@ -99,7 +99,7 @@ fn what_an_update_overwrites_is_kept_before_its_sum_is_pulled() {
     // Two pieces, each pushed in a second.
     assert_eq!(busy(&trace, &schedule, &exchange).out, Seconds(8.0));
     assert!(bound(&trace, &schedule, &exchange) <= update.seconds);
-    // Memory of the host is copied over no link.
+    // Without staging nothing is copied over the link.
     let unstaged = Exchange { staged: false, ..exchange.clone() };
     let [_, _, gather, keep, _] = simulate_update(&trace, &schedule, &unstaged).pieces[0];
     assert_eq!((keep.start, keep.end), (gather.end, gather.end));
@@ -120,7 +120,7 @@ fn passes_before_the_last_exchange_nothing() {
     let one = simulate_update(&trace, &schedule, &exchange([3, 3]));
     let three = Exchange { passes: 3, ..exchange([3, 3]) };
     let update = simulate_update(&trace, &schedule, &three);
-    // A pass is three ops of a second; the update stands behind the last one alone.
+    // A pass is three ops of a second; only the last one is followed by the update.
     assert_eq!(update.seconds, one.seconds + Seconds(6.0));
     assert_eq!(bound(&trace, &schedule, &three), Seconds(20.0));
 }
@@ -131,8 +131,8 @@ fn the_first_of_several_passes_waits_for_what_the_last_completes() {
     let passes = |passes| Exchange { passes, ..exchange([1, 0]) };
     let of = |exchange: &Exchange| simulate_update(&trace, &schedule, exchange);
     let [two, three] = [2, 3].map(|count| of(&passes(count)));
-    // The first piece is on its way until 13 s after the last pass has begun, the second until 11 s. Op 0 waits for the second,
-    // takes a second, and op 1 waits for the first.
+    // The first piece is in transit until 13 s after the last pass has begun, the second until 11 s. Op 0 waits for the
+    // second, takes a second, and op 1 waits for the first.
     assert_eq!(two.seconds, Seconds(13.0 + 2.0), "{two:?}");
     assert_eq!(three.seconds, two.seconds + Seconds(3.0));
     let waits = Exchange { passes: 3, ..exchange([3, 3]) };
@@ -145,7 +145,7 @@ fn a_worker_sends_each_of_its_nodes_and_hears_one_sum() {
     let (trace, schedule) = (trace(), schedule("full"));
     let two = Exchange { nodes: 2, ..exchange([3, 3]) };
     let update = simulate_update(&trace, &schedule, &two);
-    // Where one node takes 2 s, two take 4.
+    // One node takes 2 s, two take 4.
     assert_eq!(update.pieces[0], spans([(2.0, 3.0), (3.0, 7.0), (7.0, 9.0), (9.0, 11.0)]));
     assert_eq!(busy(&trace, &schedule, &two).wire, Seconds(12.0));
     assert!(bound(&trace, &schedule, &two) <= update.seconds);
@@ -220,7 +220,7 @@ fn what_does_not_fit_a_schedule() {
     twice
         .commands
         .insert(2, Command::Compute { op: OpId(1), again: true, alternative: None, waits: Vec::new() });
-    // `check` refuses it first where the op cannot be recomputed.
+    // `check` refuses it first if the op cannot be recomputed.
     assert!(matches!(exchange([3, 3]).check(&trace, &twice), Err(Unfit::Schedule(_))));
     let mut trace = trace.clone();
     trace.ops[1].recomputable = true;
@@ -257,7 +257,7 @@ fn an_interconnect_is_read_as_it_is_shown() {
     }
 }
 
-/// An exchange for a random schedule: as many pieces as there are ops that can complete one, at most 8.
+/// Returns an exchange for a random schedule: as many pieces as there are ops that can complete one, at most 8.
 fn random_exchange(trace: &Trace, schedule: &Schedule, random: &mut Random) -> Exchange {
     let again: Vec<OpId> = schedule
         .commands
@@ -302,7 +302,7 @@ fn random_exchange(trace: &Trace, schedule: &Schedule, random: &mut Random) -> E
     }
 }
 
-/// Nothing of an update begins before what it waits for, and no server does two things at once.
+/// Checks that no stage of an update starts before its waits have ended, and that no server does two things at once.
 fn holds(trace: &Trace, schedule: &Schedule, exchange: &Exchange, update: &Update) -> Result<(), String> {
     let pace = update.timeline.makespan().0;
     let slack = 1e-9 * pace.max(1.0);
@@ -344,7 +344,7 @@ fn holds(trace: &Trace, schedule: &Schedule, exchange: &Exchange, update: &Updat
         servers[2].extend([reduce, gather]);
         servers[back].push(pull);
     }
-    // An iteration follows the other: what ends behind its end does so at the same time in the next.
+    // Iterations repeat: a stage that ends after its iteration takes the same time of the next one.
     for spans in &mut servers {
         let wrapped: Vec<Span> = spans
             .iter()
@@ -386,7 +386,7 @@ fn any_schedule_with_any_exchange() {
         let least = bound(&trace, &schedule, &exchange);
         assert!(least.0 <= update.seconds.0 * (1.0 + 1e-9), "seed {seed}: {least} bounds {}", update.seconds);
         if has_first {
-            // Hardly anything is much slower than an update that waits for all: what is kept may stand before a push.
+            // Hardly any update is much slower than one that waits for everything: kept bytes may precede a push.
             let mut waits = exchange.clone();
             let last = OpId::new(trace.ops.len() - 1);
             waits.pieces.iter_mut().filter(|piece| piece.carried()).for_each(|piece| piece.needed = last);

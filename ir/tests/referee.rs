@@ -1,5 +1,5 @@
-//! `check` and `simulate` against the independent referee: the same verdict on valid and on broken schedules, and the
-//! same makespan. Runs where python3 and the referee are there.
+//! `check` and `simulate` against the independent referee: the same verdict on valid and on broken schedules, and the same
+//! makespan. Runs if python3 and the referee are installed.
 //!
 //! The two differ, on purpose, in these classes of schedules and no others:
 //! 1. An offload and whatever fills a buffer of *other* bytes of the same tensor need no order by rule 5; the referee
@@ -21,7 +21,7 @@ use std::io::Write;
 use std::ops::Range;
 use std::process::Command as Process;
 
-/// Judges one JSON line after another.
+/// Judges JSON lines, one after the other.
 const DRIVER: &str = "
 import json, sys
 sys.path.insert(0, sys.argv[1])
@@ -42,7 +42,7 @@ struct Case {
     schedule: Schedule,
 }
 
-/// The referee's answers, or none where it cannot be asked.
+/// Returns the referee's answers, or `None` if it cannot run.
 fn judge(cases: &[Case]) -> Option<Vec<Value>> {
     let tools = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/tools"));
     if !tools.join("referee.py").exists() {
@@ -66,7 +66,7 @@ fn judge(cases: &[Case]) -> Option<Vec<Value>> {
     Some(lines.lines().map(|line| serde_json::from_str(line).expect("the driver prints JSON")).collect())
 }
 
-/// What is before what, from the text of the format: by reachability, without clocks.
+/// Returns the predecessors of each command, from the text of the format: by reachability, without clocks.
 fn ancestors(schedule: &Schedule) -> Vec<Vec<bool>> {
     let mut all: Vec<Vec<bool>> = Vec::new();
     for (id, command) in schedule.numbered_commands() {
@@ -86,8 +86,9 @@ fn bytes_of(trace: &Trace, tensor: TensorId, first: Option<Bytes>, bytes: Option
     piece_of(&trace.tensors[tensor.index()], first, bytes).unwrap_or(0..0)
 }
 
-/// Class 1: an offload, and a buffer of other bytes of that tensor, which may still be open and whose opening command
-/// stands earlier in the list, in no order. (An update writes the whole tensor, so it never is apart from an offload.)
+/// Returns `true` for class 1: an offload, and a buffer of other bytes of that tensor, which may still be open and whose
+/// opening command stands earlier in the list, in no order. (An update writes the whole tensor, so it never is apart from an
+/// offload.)
 fn has_disjoint_unordered(trace: &Trace, schedule: &Schedule) -> bool {
     let before = ancestors(schedule);
     let offloads = schedule.numbered_commands().filter(|(_, c)| matches!(c, Command::Offload { .. }));
@@ -106,8 +107,8 @@ fn has_disjoint_unordered(trace: &Trace, schedule: &Schedule) -> bool {
     )
 }
 
-/// Class 2: a compute command writes, as the first op that does, a tensor that is there from the start and that it
-/// does not read, and opens no buffer for it.
+/// Returns `true` for class 2: a compute command writes, as the first op that does, a tensor that is there from the start and
+/// that it does not read, and opens no buffer for it.
 fn overwrites_from_start(trace: &Trace, schedule: &Schedule) -> bool {
     let from_start: Vec<bool> = trace.lives().iter().map(|l| l.is_some_and(|l| l.born.is_none())).collect();
     let opens = |c: CommandId, t: TensorId| {
@@ -124,7 +125,7 @@ fn overwrites_from_start(trace: &Trace, schedule: &Schedule) -> bool {
     })
 }
 
-/// Why a difference between the two is meant, or none where it is a bug.
+/// Returns the reason of an intended difference, or `None` for a bug.
 fn meant(case: &Case, mine: Option<&str>, why: Option<&str>) -> Option<&'static str> {
     let (trace, schedule) = (&case.trace, &case.schedule);
     match (mine, why) {

@@ -1,4 +1,4 @@
-//! What a timeline says of a small schedule, worked out by hand: times, stalls with their causes, the pool over time.
+//! The timeline of a small schedule, worked out by hand: times, stalls with their causes, the pool over time.
 
 use plimsoll_ir::check::check;
 use plimsoll_ir::ids::CommandId;
@@ -8,7 +8,7 @@ use plimsoll_ir::trace::{TensorKind, Trace};
 use plimsoll_ir::{Bytes, Document, Seconds};
 use serde_json::{Value, json};
 
-/// Three ops: the first makes `a` (100 bytes), the second `b` (50 bytes), the third reads `a`.
+/// Returns three ops: the first makes `a` (100 bytes), the second `b` (50 bytes), the third reads `a`.
 fn trace(seconds: f64) -> Trace {
     let op = |name: &str, reads: Value, writes: Value| {
         json!({"name": name, "layer": name, "kind": "x", "phase": "forward", "seconds": seconds, "reads": reads,
@@ -22,7 +22,7 @@ fn trace(seconds: f64) -> Trace {
     Trace::from_json(&document.to_string()).expect("valid")
 }
 
-/// `a` is offloaded after op 0 and prefetched for op 2; `b` lies in its place from op 1 on, and goes out too.
+/// `a` is offloaded after op 0 and prefetched for op 2; `b` lies in its place from op 1 on, and is offloaded too.
 fn schedule(duplex: &str) -> Schedule {
     let document = json!({
         "plimsoll": "schedule/1", "trace": "three", "batch": 1, "budget_bytes": 200, "pool_bytes": 200,
@@ -159,7 +159,7 @@ fn no_time_is_no_excuse_for_a_wrong_peak() {
     assert_eq!(timeline.peak(&trace, &schedule), Bytes(100));
 }
 
-/// A measured timeline answers the same questions; what no wait explains is the device's own.
+/// A measured timeline answers the same questions; a delay that no wait explains is the device's.
 #[test]
 fn what_a_device_adds_is_told_apart() {
     let schedule = schedule("full");

@@ -1,7 +1,7 @@
-//! The buffers as contents: which version of which bytes each holds when a command touches it (rules 2, 3 and 5).
+//! The contents of the buffers: the version of each byte when a command touches it (rules 2, 3 and 5).
 //!
-//! A version of a tensor is how many ops of the trace have written it. Commands are walked in list order, which every
-//! real order of events agrees with on all commands that must be ordered.
+//! A version of a tensor is the number of trace ops that have written it. Commands are walked in list order, with which every
+//! real order of events agrees on all commands that must be ordered.
 
 use super::Places;
 use super::intervals::Intervals;
@@ -14,44 +14,44 @@ use crate::trace::Trace;
 use crate::units::Bytes;
 use std::ops::Range;
 
-/// What a buffer holds now.
+/// The present contents of a buffer.
 #[derive(Clone, Copy)]
 struct Content {
     version: u32,
-    /// Who wrote it last; none where it is on the device from the start.
+    /// Last writer; `None` if the tensor is on the device from the start.
     writer: Option<CommandId>,
 }
 
-/// What the host holds of some bytes.
+/// The host's copy of some bytes.
 #[derive(Clone, Copy)]
 struct HostCopy {
     version: u32,
     offload: CommandId,
 }
 
-/// What is known of one tensor.
+/// The state of one tensor.
 struct TensorContents {
     /// Filled buffers that a later command may still use.
     open: Vec<BufferId>,
     host: Intervals<HostCopy>,
-    /// The last prefetch that read each byte on the host.
+    /// Last prefetch that read each byte on the host.
     fetched: Intervals<CommandId>,
     last_offload: Option<CommandId>,
-    /// The last command that wrote the tensor where it stands.
+    /// Last command that updated the tensor in place.
     last_update: Option<CommandId>,
 }
 
-/// Where byte 0 of a tensor would lie, the version, and the buffer that holds some of its bytes so.
+/// The place of a tensor's byte 0, the version, and a buffer that holds some of the bytes so.
 type Held = (i64, u32, BufferId);
 
-/// The one place that holds all the bytes asked for; its buffers are in `Walk::members`.
+/// The one place that holds all requested bytes; its buffers are in `Walk::members`.
 #[derive(Clone, Copy)]
 struct Found {
     base: i64,
     version: u32,
 }
 
-/// Which version a command asks for.
+/// The version that a command requests.
 #[derive(Clone, Copy)]
 enum Wanted {
     Exactly(u32),
@@ -63,19 +63,19 @@ struct Walk<'a> {
     schedule: &'a Schedule,
     order: &'a Order,
     rooms: &'a Rooms,
-    /// By buffer; none until filled.
+    /// Contents by buffer; `None` until filled.
     contents: Vec<Option<Content>>,
     states: Vec<TensorContents>,
-    /// What was found so far, command after command.
+    /// Places found so far, one command after the other.
     places: Vec<(TensorId, Bytes)>,
-    /// What the last search saw, and what it chose.
+    /// Buffers seen by the last search, and its choice.
     held: Vec<Held>,
     members: Vec<BufferId>,
-    /// How many commands of each stream were walked.
+    /// Number of walked commands of each stream.
     started: [u32; 3],
 }
 
-/// Walks the commands and finds where each of them touches what.
+/// Walks the commands and finds the places of the tensors that each touches.
 pub(super) fn check(
     trace: &Trace,
     schedule: &Schedule,
@@ -114,11 +114,11 @@ pub(super) fn check(
 /// The versions in the trace's own order.
 struct Versions<'t> {
     trace: &'t Trace,
-    /// Op after op, those that it finds of its reads, then of its writes (one less than what it leaves).
+    /// Versions that each op finds, of its reads and then of its writes (one less than it leaves), op after op.
     found: Vec<u32>,
-    /// Where each op's begin.
+    /// Start of each op's entries in `found`.
     begins: Vec<usize>,
-    /// Whether a tensor is on the device from the start.
+    /// `true` for a tensor that is on the device from the start.
     from_start: Vec<bool>,
 }
 
@@ -140,7 +140,7 @@ impl Versions<'_> {
         Versions { trace, found, begins, from_start }
     }
 
-    /// Of an op's reads, and of its writes.
+    /// Returns the versions of an op's reads, and of its writes.
     fn found(&self, op: OpId) -> (&[u32], &[u32]) {
         let (begin, op) = (self.begins[op.index()], &self.trace.ops[op.index()]);
         self.found[begin..begin + op.reads.len() + op.writes.len()].split_at(op.reads.len())
@@ -156,7 +156,7 @@ impl<'a> Walk<'a> {
         Part::of(self.trace, tensor, bytes)
     }
 
-    /// Fills the buffers that are open from the start; gives the others, by opening command.
+    /// Fills the buffers that are open from the start; returns the others, by opening command.
     fn open_from_start(&mut self, versions: &Versions<'_>) -> Result<&'a [BufferId], Violation> {
         let all = &self.rooms.by_opening;
         let first = all.iter().position(|b| self.schedule.buffers[b.index()].opens.is_some());
@@ -178,7 +178,7 @@ impl<'a> Walk<'a> {
         self.states[tensor.index()].open.push(buffer);
     }
 
-    /// The first run of an op or a later one: both touch the same versions.
+    /// Runs an op, first or again: both touch the same versions.
     fn compute(
         &mut self,
         c: CommandId,
@@ -215,7 +215,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Of the buffers that a command opens, those of one tensor.
+    /// Returns the buffers of one tensor among those that a command opens.
     fn opened_of(&self, tensor: TensorId, opened: &[BufferId]) -> Vec<BufferId> {
         opened.iter().copied().filter(|b| self.rooms.rooms[b.index()].tensor == Some(tensor)).collect()
     }
@@ -249,11 +249,11 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Writes a whole tensor where it stands: in the buffers that were found last, which hold `version`.
+    /// Updates a whole tensor in place: in the buffers of the last `find`, which hold `version`.
     fn update(&mut self, c: CommandId, t: TensorId, version: u32) -> Result<(), Violation> {
         let state = &mut self.states[t.index()];
         state.last_update = Some(c);
-        // Earlier offloads stand before this one in their stream.
+        // Earlier offloads precede this one in their stream.
         if let Some(offload) = state.last_offload.filter(|offload| !self.order.before(*offload, c)) {
             return Err(self.race(offload, c, t, self.order.moved[offload.index()].clone()));
         }
@@ -324,8 +324,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Finds open buffers that hold a version of these bytes in one place. Of several such places it takes the one
-    /// with the lowest buffer id; the newest version is that of the place with the most writes.
+    /// Finds open buffers that hold a version of these bytes in one place. Of several such places it takes the one with the
+    /// lowest buffer id; the newest version is that of the place with the most writes.
     fn find(
         &mut self,
         c: CommandId,
@@ -335,7 +335,7 @@ impl<'a> Walk<'a> {
     ) -> Result<Found, Violation> {
         let (order, rooms) = (self.order, self.rooms);
         let (open, started) = (&mut self.states[t.index()].open, self.started);
-        // What no command from here on can use is forgotten.
+        // Drop the buffers that no command from here on can use.
         open.retain(|b| {
             rooms.rooms[b.index()].reach.iter().zip(started).any(|(reach, started)| *reach > started)
         });
@@ -378,7 +378,8 @@ impl<'a> Walk<'a> {
         found.ok_or_else(|| self.not_found(c, t, bytes, wanted))
     }
 
-    /// The fault where what `find` gathered does not hold the bytes: would it, were the versions all the same?
+    /// Returns the fault if the buffers of `find` do not hold the bytes: a wrong version if they would, were all versions
+    /// equal.
     fn not_found(&self, c: CommandId, t: TensorId, bytes: Range<u64>, wanted: Option<u32>) -> Violation {
         let other =
             self.held.iter().map(|(_, version, _)| *version).filter(|version| Some(*version) != wanted).max();
@@ -392,7 +393,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The fault of touching a buffer that another command writes in no order.
+    /// Returns the fault of touching a buffer that an unordered command writes.
     fn unordered(
         &self,
         c: CommandId,
@@ -412,7 +413,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The groups of buffers of one place and version that hold all of `bytes`, of buffers sorted by place, version and
+/// Returns the groups of buffers of one place and version that hold all of `bytes`, from buffers sorted by place, version and
 /// first byte.
 fn whole_groups<'h>(held: &'h [Held], rooms: &Rooms, bytes: &Range<u64>) -> impl Iterator<Item = &'h [Held]> {
     let piece = |b: &BufferId| &rooms.rooms[b.index()].piece;
@@ -420,7 +421,7 @@ fn whole_groups<'h>(held: &'h [Held], rooms: &Rooms, bytes: &Range<u64>) -> impl
     groups.filter(move |group| covers(group.iter().map(|(_, _, b)| piece(b)), bytes))
 }
 
-/// Whether pieces, sorted by their start, leave no byte out.
+/// Returns `true` if pieces, sorted by their start, leave no byte out.
 fn covers<'r>(pieces: impl IntoIterator<Item = &'r Range<u64>>, bytes: &Range<u64>) -> bool {
     let mut at = bytes.start;
     for piece in pieces {

@@ -1,6 +1,6 @@
-//! A map from every position of a line to at most one value, kept as runs: the last writer of each byte.
+//! A map from positions on a line to at most one value each, kept as runs: the last writer of each byte.
 //!
-//! Setting a range costs a logarithm and, over all, one step for each run that was ever set.
+//! Setting a range costs a logarithm and, in total, one step for each run that was ever set.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,7 +9,7 @@ use std::ops::Range;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Intervals<V> {
     runs: BTreeMap<u64, (u64, V)>,
-    /// Kept between calls for its room.
+    /// Reused between calls to save allocations.
     stale: Vec<u64>,
 }
 
@@ -18,7 +18,7 @@ impl<V: Copy> Intervals<V> {
         Intervals { runs: BTreeMap::new(), stale: Vec::new() }
     }
 
-    /// The runs that share a position with `range`, clipped to it, in order.
+    /// Returns the runs that share a position with `range`, clipped to it, in order.
     pub(super) fn within(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, V)> + '_ {
         let before = self
             .runs
@@ -37,7 +37,7 @@ impl<V: Copy> Intervals<V> {
         self.replace(range, value, |_, _| {});
     }
 
-    /// Puts `value` at every position of `range`, and shows each run that was there, clipped to it, in order.
+    /// Puts `value` at every position of `range`, and passes each replaced run to `old`, clipped to the range, in order.
     pub(super) fn replace(&mut self, range: Range<u64>, value: V, mut old: impl FnMut(Range<u64>, V)) {
         if range.is_empty() {
             return;
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
     use crate::philox::philox4x32;
 
-    /// Against an array of cells.
+    /// Compares the runs with an array of cells.
     #[test]
     fn runs_are_what_an_array_of_cells_would_be() {
         let mut runs = Intervals::new();

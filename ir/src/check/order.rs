@@ -1,4 +1,4 @@
-//! What must have ended before what starts: a vector clock for each command; and rule 1.
+//! A vector clock for each command, which shows the commands that must have ended before it starts; and rule 1.
 
 use super::violation::{Doer, Violation};
 use crate::ids::{CommandId, OpId};
@@ -8,16 +8,16 @@ use std::ops::Range;
 
 /// The order that streams and waits give, transitively.
 pub(super) struct Order {
-    /// For each command, how many commands of each stream have ended before it starts.
+    /// Number of commands of each stream that have ended before each command starts.
     clock: Vec<[u32; 3]>,
-    /// The place of each command in its own stream.
+    /// Place of each command in its own stream.
     place: Vec<(Stream, u32)>,
-    /// The bytes of its tensor that a transfer moves; empty for a compute command.
+    /// Bytes of its tensor that a transfer moves; empty for a compute command.
     pub(super) moved: Vec<Range<u64>>,
 }
 
 impl Order {
-    /// Puts the commands in order, and makes sure that their ids name something and that rule 1 holds.
+    /// Orders the commands, and checks that their ids name something and that rule 1 holds.
     pub(super) fn of(trace: &Trace, schedule: &Schedule) -> Result<Order, Violation> {
         let count = schedule.commands.len();
         let mut order = Order {
@@ -62,20 +62,21 @@ impl Order {
         clock[stream.index()] = clock[stream.index()].max(place + 1);
     }
 
-    /// Whether `a` has surely ended when `b` starts.
+    /// Returns `true` if `a` has surely ended when `b` starts.
     pub(super) fn before(&self, a: CommandId, b: CommandId) -> bool {
         let (stream, place) = self.place[a.index()];
         self.clock[b.index()][stream.index()] > place
     }
 
-    /// The commands of a stream that are in `closes` or before one of them: all below this place.
+    /// Returns the reach of `closes`: in each stream, the place below which all commands are in `closes` or before one of
+    /// them.
     pub(super) fn reach(&self, closes: &[CommandId]) -> [u32; 3] {
         let mut reach = [0; 3];
         closes.iter().for_each(|close| self.join(&mut reach, *close));
         reach
     }
 
-    /// The clock at which all of `closes` have ended.
+    /// Returns the clock at which all of `closes` have ended.
     pub(super) fn all_ended(&self, closes: &[CommandId]) -> [u32; 3] {
         let mut ended = [0; 3];
         for close in closes {
@@ -85,19 +86,19 @@ impl Order {
         ended
     }
 
-    /// Whether everything below `ended` has surely ended when `b` starts.
+    /// Returns `true` if everything below `ended` has surely ended when `b` starts.
     pub(super) fn ended_before(&self, ended: [u32; 3], b: CommandId) -> bool {
         self.clock[b.index()].iter().zip(ended).all(|(clock, ended)| *clock >= ended)
     }
 
-    /// Whether `c` is below a reach: in the `closes` that it was made of, or before one of them.
+    /// Returns `true` if `c` is below a reach: in the `closes` of the reach, or before one of them.
     pub(super) fn is_within(&self, c: CommandId, reach: [u32; 3]) -> bool {
         let (stream, place) = self.place[c.index()];
         place < reach[stream.index()]
     }
 }
 
-/// The bytes that a transfer moves.
+/// Returns the bytes that a transfer moves.
 fn moved(trace: &Trace, id: CommandId, command: &Command) -> Result<Range<u64>, Violation> {
     let Some((tensor, first_byte, bytes)) = command.transfer() else { return Ok(0..0) };
     let Some(whole) = trace.tensors.get(tensor.index()) else {
@@ -114,7 +115,7 @@ fn moved(trace: &Trace, id: CommandId, command: &Command) -> Result<Range<u64>, 
     })
 }
 
-/// One compute command: its op and its alternative exist, and it stands where rule 1 wants it.
+/// Checks one compute command: its op and its alternative exist, and rule 1 allows its place.
 fn check_op(
     trace: &Trace,
     schedule: &Schedule,

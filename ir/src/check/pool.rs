@@ -1,4 +1,4 @@
-//! The buffers as room: where they lie and when they are open (rules 4 and 6, and that they open before they close).
+//! The places and live intervals of the buffers (rules 4 and 6, and that buffers open before they close).
 
 use super::intervals::Intervals;
 use super::order::Order;
@@ -9,31 +9,32 @@ use crate::trace::Trace;
 use crate::units::Bytes;
 use std::ops::Range;
 
-/// A buffer whose ids and bytes were found sound.
+/// A buffer whose ids and bytes are valid.
 pub(super) struct Room {
-    /// What it holds; none for a workspace.
+    /// Tensor held; `None` for a workspace.
     pub(super) tensor: Option<TensorId>,
-    /// Which bytes of the tensor.
+    /// Bytes of the tensor.
     pub(super) piece: Range<u64>,
-    /// Where byte 0 of the tensor lies or would lie: buffers of one tensor with the same base lie as in the whole.
+    /// Place of the tensor's byte 0, which may be outside the buffer: buffers of one tensor with the same base lie as in the
+    /// whole tensor.
     pub(super) base: i64,
-    /// Up to where commands may still use it: see [`Order::reach`].
+    /// Commands that may still use the buffer: see [`Order::reach`].
     pub(super) reach: [u32; 3],
-    /// When it has surely closed: see [`Order::all_ended`].
+    /// Clock at which it has surely closed: see [`Order::all_ended`].
     ended: [u32; 3],
 }
 
-/// All buffers, and what is found through them.
+/// All buffers, with indexes of them.
 pub(super) struct Rooms {
-    /// By buffer id.
+    /// Rooms by buffer id.
     pub(super) rooms: Vec<Room>,
-    /// Buffer ids by the command that opens them, those from the start first.
+    /// Buffer ids by the command that opens them, those open from the start first.
     pub(super) by_opening: Vec<BufferId>,
-    /// The workspace of every command.
+    /// Workspace of every command.
     pub(super) workspace: Vec<Option<Bytes>>,
 }
 
-/// What a buffer holds, in words.
+/// Returns the contents of a buffer in words.
 fn words(trace: &Trace, buffer: &Buffer) -> Box<str> {
     match buffer.holds {
         Holds::Workspace { command } => format!("the workspace of {command}").into(),
@@ -83,7 +84,7 @@ pub(super) fn check(trace: &Trace, schedule: &Schedule, order: &Order) -> Result
     Ok(rooms)
 }
 
-/// Every command that a buffer names exists.
+/// Checks that every command that a buffer names exists.
 fn check_ids(schedule: &Schedule, id: BufferId, buffer: &Buffer) -> Result<(), Violation> {
     let count = schedule.commands.len();
     let exists = |command: CommandId, key: &dyn Fn() -> String| {
@@ -103,7 +104,7 @@ fn check_ids(schedule: &Schedule, id: BufferId, buffer: &Buffer) -> Result<(), V
     buffer.closes.iter().enumerate().try_for_each(|(i, close)| exists(*close, &|| format!("closes[{i}]")))
 }
 
-/// One buffer by itself.
+/// Checks one buffer by itself.
 fn room(trace: &Trace, schedule: &Schedule, order: &Order, id: BufferId) -> Result<Room, Violation> {
     let buffer = &schedule.buffers[id.index()];
     let (tensor, piece) = match buffer.holds {
@@ -128,12 +129,12 @@ fn room(trace: &Trace, schedule: &Schedule, order: &Order, id: BufferId) -> Resu
         let opens = Doer::of(trace, schedule, opens);
         return Err(Violation::ClosesEarly { buffer: id, holds: words(trace, buffer), opens });
     }
-    // Both are at most 2^62, which the documents' own validation holds them to.
+    // Both are at most 2^62, by the documents' own validation.
     let base = buffer.offset.0 as i64 - piece.start as i64;
     Ok(Room { tensor, piece, base, reach, ended: order.all_ended(&buffer.closes) })
 }
 
-/// The size of a workspace, if it lives just as long as its compute command.
+/// Returns the size of a workspace, if its live interval is that of its compute command.
 fn workspace_bytes(
     trace: &Trace,
     schedule: &Schedule,
@@ -152,8 +153,8 @@ fn workspace_bytes(
     }
 }
 
-/// Rule 4. A buffer that opens later in the list can only lie after one that opens earlier; so every byte's last
-/// occupant must have closed before the next one opens, and by transitivity all earlier occupants then have too.
+/// Checks rule 4. A buffer that opens later in the list can only lie after one that opens earlier; so every byte's last
+/// occupant must have closed before the next one opens, and by transitivity so have all earlier occupants.
 fn check_overlaps(trace: &Trace, schedule: &Schedule, order: &Order, rooms: &Rooms) -> Result<(), Violation> {
     let mut occupants: Intervals<BufferId> = Intervals::new();
     for &id in &rooms.by_opening {

@@ -1,4 +1,4 @@
-//! What can be wrong with a schedule: one variant a kind of fault, each naming the commands, tensor and bytes.
+//! The faults of schedules: one variant per kind of fault, naming its commands, tensor and bytes.
 
 use crate::document::Fault;
 use crate::ids::{BufferId, CommandId, OpId, TensorId};
@@ -11,14 +11,14 @@ use std::ops::Range;
 /// A command in words: `command 6 (compute `conv1` again)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Doer {
-    /// Which.
+    /// Id of the command.
     pub command: CommandId,
-    /// What it does.
+    /// Action of the command.
     pub does: Box<str>,
 }
 
 impl Doer {
-    /// The words for a command whose ids may be anything.
+    /// Returns the words for a command whose ids may be invalid.
     pub(super) fn of(trace: &Trace, schedule: &Schedule, command: CommandId) -> Doer {
         let tensor = |t: TensorId| trace.tensors.get(t.index()).map_or("?", |t| &t.name);
         let op = |op: OpId| trace.ops.get(op.index()).map_or("?", |op| &op.name);
@@ -42,16 +42,16 @@ impl fmt::Display for Doer {
 /// Bytes of a tensor, half-open: `bytes 0..60 of tensor 0 (`A`)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Whose.
+    /// Tensor of the bytes.
     pub tensor: TensorId,
-    /// The tensor's name.
+    /// Name of the tensor.
     pub name: Box<str>,
-    /// Which.
+    /// Range of bytes.
     pub bytes: Range<u64>,
 }
 
 impl Part {
-    /// The words for bytes of a tensor that exists.
+    /// Returns the words for bytes of a tensor that exists.
     pub(super) fn of(trace: &Trace, tensor: TensorId, bytes: Range<u64>) -> Part {
         Part { tensor, name: trace.tensors[tensor.index()].name.as_str().into(), bytes }
     }
@@ -63,208 +63,208 @@ impl fmt::Display for Part {
     }
 }
 
-/// Why a schedule is not valid. [`Violation::rule`] gives the rule of `schedule/1`.
+/// A fault of a schedule. [`Violation::rule`] returns the rule of `schedule/1` that it breaks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// The schedule is for another network or batch size.
+    /// The schedule is for a different network or batch size.
     #[error(
         "the schedule is for `{found}` at batch {found_batch}, the trace is `{wanted}` at batch {wanted_batch}; \
          plan this trace anew"
     )]
     OtherTrace {
-        /// The name in the schedule.
+        /// Trace named by the schedule.
         found: Box<str>,
-        /// The batch in the schedule.
+        /// Batch of the schedule.
         found_batch: u64,
-        /// The trace's name.
+        /// Name of the trace.
         wanted: Box<str>,
-        /// The trace's batch.
+        /// Batch of the trace.
         wanted_batch: u64,
     },
-    /// One of the documents could not have been read.
+    /// A document is invalid by itself.
     #[error("{0}")]
     Unusable(Fault),
     /// An id names nothing.
     #[error("{place} is {id}, but there are only {count} of them")]
     NoSuchId {
-        /// The path to the id.
+        /// Path to the id.
         place: String,
         /// The id.
         id: u32,
-        /// How many there are.
+        /// Number of objects.
         count: usize,
     },
-    /// A wait for a command that does not stand earlier in the list.
+    /// A command waits for one that does not stand earlier in the list.
     #[error("{command} waits for {waits_for}, which is no earlier command")]
     WaitsForLater {
-        /// Who waits.
+        /// Waiting command.
         command: Doer,
-        /// For whom.
+        /// Command that it waits for.
         waits_for: CommandId,
     },
-    /// A piece that is not inside its tensor, or a transfer that moves nothing.
+    /// A piece is not inside its tensor, or a transfer moves nothing.
     #[error("{place} names bytes that are not in {tensor} (`{name}`, {bytes} bytes), or none at all")]
     NoSuchBytes {
-        /// The path to the piece.
+        /// Path to the piece.
         place: String,
-        /// Whose bytes.
+        /// Tensor of the piece.
         tensor: TensorId,
-        /// Its name.
+        /// Name of the tensor.
         name: Box<str>,
-        /// Its size.
+        /// Size of the tensor.
         bytes: u64,
     },
 
-    /// Rule 1: another op is due, or none is.
+    /// Rule 1: a different op is due, or none is.
     #[error("rule 1: {command} stands where {} is due", .due.map_or("no op".to_owned(), |op| op.to_string()))]
     OutOfOrder {
-        /// Who is wrong.
+        /// Wrong command.
         command: Doer,
-        /// The op that should be computed here; none where all were.
+        /// Op that should be computed here; `None` if all were.
         due: Option<OpId>,
     },
     /// Rule 1: an op is missing.
     #[error("rule 1: {op} (`{name}`) is never computed, nor is any op after it")]
     NeverComputed {
-        /// The first one missing.
+        /// First missing op.
         op: OpId,
-        /// Its name.
+        /// Name of the op.
         name: Box<str>,
     },
-    /// Rule 1: a recomputation stands before the first run.
+    /// Rule 1: a recompute stands before the first run.
     #[error("rule 1: {command} stands before the op's first run")]
     AgainTooEarly {
-        /// Who.
+        /// Recompute command.
         command: Doer,
     },
 
     /// Rule 2: a buffer has no `closes`.
     #[error("rule 2: {buffer} ({holds}) never closes; list the last commands that use it in `closes`")]
     NeverCloses {
-        /// Which.
+        /// Buffer.
         buffer: BufferId,
-        /// What it holds.
+        /// Contents of the buffer.
         holds: Box<str>,
     },
-    /// Rule 2: the opening command is in none of the `closes` nor before one.
+    /// Rule 2: the opening command is neither one of the `closes` nor before one.
     #[error(
         "rule 2: {buffer} ({holds}) may close before {opens} opens it; a closing command must wait for that one"
     )]
     ClosesEarly {
-        /// Which.
+        /// Buffer.
         buffer: BufferId,
-        /// What it holds.
+        /// Contents of the buffer.
         holds: Box<str>,
-        /// Who opens it.
+        /// Opening command.
         opens: Doer,
     },
-    /// Rule 2: a workspace does not live just as long as its command.
+    /// Rule 2: the live interval of a workspace is not that of its command.
     #[error(
         "rule 2: {buffer} is the workspace of {command}, and must open and close with that compute command alone"
     )]
     WorkspaceLife {
-        /// Which.
+        /// Buffer of the workspace.
         buffer: BufferId,
-        /// Whose.
+        /// Command of the workspace.
         command: Doer,
     },
     /// Rule 2: a command that needs a workspace has none.
     #[error("rule 2: {command} needs a workspace of {} bytes and no buffer is it", .bytes.0)]
     NoWorkspace {
-        /// Who.
+        /// Command without a workspace.
         command: Doer,
-        /// How much it needs.
+        /// Bytes that it needs.
         bytes: Bytes,
     },
     /// Rule 2: a buffer is open from the start, but its tensor comes alive later.
     #[error("rule 2: {buffer} holds {part} from the start, but that tensor is made by an op")]
     NotFromStart {
-        /// Which.
+        /// Buffer.
         buffer: BufferId,
-        /// What it should hold.
+        /// Contents that it should have.
         part: Part,
     },
-    /// Rule 2: a command does not come after what fills the buffer that it reads.
+    /// Rule 2: a command is not ordered after the one that fills the buffer that it reads.
     #[error(
         "rule 2: {command} touches {part}, but is not ordered after {filler}, which brings them; let it wait"
     )]
     NotFilled {
-        /// Who reads.
+        /// Reading command.
         command: Doer,
-        /// What.
+        /// Bytes that it reads.
         part: Part,
-        /// Who fills.
+        /// Filling command.
         filler: Doer,
     },
-    /// Rule 2: no buffers that are open hold the bytes in one place.
+    /// Rule 2: no open buffers hold the bytes in one place.
     #[error("rule 2: {command} touches {part}, but no open buffers hold them all in one place")]
     NotHeld {
-        /// Who.
+        /// Command that touches the bytes.
         command: Doer,
-        /// What.
+        /// Bytes that it touches.
         part: Part,
     },
-    /// Rule 2: what a compute command newly writes has no whole place.
+    /// Rule 2: no whole place for a tensor that a compute command newly writes.
     #[error(
         "rule 2: {command} writes {part}, but the {buffers} buffers of it that it opens do not hold it whole"
     )]
     NoRoom {
-        /// Who writes.
+        /// Writing command.
         command: Doer,
-        /// What.
+        /// Bytes that it writes.
         part: Part,
-        /// How many buffers of that tensor it opens.
+        /// Number of buffers of that tensor that it opens.
         buffers: usize,
     },
-    /// Rule 2: a prefetch does not open one buffer of just its bytes.
+    /// Rule 2: a prefetch does not open one buffer of exactly its bytes.
     #[error(
         "rule 2: {command} brings {part}, but does not open exactly one buffer of just these (it opens {buffers})"
     )]
     OtherBytes {
-        /// Who.
+        /// Prefetch command.
         command: Doer,
-        /// What it brings.
+        /// Bytes that it moves.
         part: Part,
-        /// How many buffers of that tensor it opens.
+        /// Number of buffers of that tensor that it opens.
         buffers: usize,
     },
 
-    /// Rule 3: an op that is not marked so is computed again.
+    /// Rule 3: an op that is not marked recomputable is recomputed.
     #[error("rule 3: {command}, but that op is not recomputable")]
     NotRecomputable {
-        /// Who.
+        /// Recompute command.
         command: Doer,
     },
-    /// Rule 3: the bytes are there, of another version.
+    /// Rule 3: open buffers hold the bytes in a wrong version.
     #[error("rule 3: {command} needs version {wanted} of {part}, and finds version {found}")]
     WrongVersion {
-        /// Who.
+        /// Command that needs the bytes.
         command: Doer,
-        /// What.
+        /// Bytes that it needs.
         part: Part,
-        /// The version in the trace's own order.
+        /// Version in the trace's own order.
         wanted: u32,
-        /// The newest other version that open buffers hold of some of the bytes.
+        /// Newest wrong version that open buffers hold of some of the bytes.
         found: u32,
     },
     /// Rule 3: the host does not hold the bytes.
     #[error("rule 3: {command} brings {part}, but these were not all offloaded before it")]
     NotOnHost {
-        /// Who.
+        /// Prefetch command.
         command: Doer,
-        /// What.
+        /// Bytes that it moves.
         part: Part,
     },
     /// Rule 3: the host holds parts of different versions.
     #[error("rule 3: {command} brings {part}, of which the host holds versions {first} and {second}")]
     MixedVersions {
-        /// Who.
+        /// Prefetch command.
         command: Doer,
-        /// What.
+        /// Bytes that it moves.
         part: Part,
         /// One version.
         first: u32,
-        /// Another.
+        /// A different version.
         second: u32,
     },
 
@@ -272,60 +272,60 @@ pub enum Violation {
     #[error("rule 4: {first} ({first_holds}) and {second} ({second_holds}) share bytes {}..{} of the pool and may be \
              open at once", .bytes.start, .bytes.end)]
     Overlap {
-        /// The one that opens first.
+        /// Buffer that opens first.
         first: BufferId,
-        /// What it holds.
+        /// Contents of the first buffer.
         first_holds: Box<str>,
-        /// The one that opens later, or not surely so.
+        /// Buffer that opens later, or in no certain order.
         second: BufferId,
-        /// What it holds.
+        /// Contents of the second buffer.
         second_holds: Box<str>,
-        /// The bytes of the pool.
+        /// Shared bytes of the pool.
         bytes: Range<u64>,
     },
 
-    /// Rule 5: two commands touch the same bytes, one of them writing, in no order.
+    /// Rule 5: two unordered commands touch the same bytes, one of them writing.
     #[error(
         "rule 5: {first} and {second} both touch {part}, one of them writing, and nothing orders them; let one wait"
     )]
     Race {
-        /// The earlier one in the list.
+        /// Earlier command in the list.
         first: Doer,
-        /// The later one.
+        /// Later command.
         second: Doer,
-        /// What they touch.
+        /// Bytes that both touch.
         part: Part,
     },
 
     /// Rule 6: a buffer leaves the pool.
     #[error("rule 6: {buffer} ({holds}) ends at byte {end} of a pool of {} bytes", .pool.0)]
     OutsidePool {
-        /// Which.
+        /// Buffer.
         buffer: BufferId,
-        /// What it holds.
+        /// Contents of the buffer.
         holds: Box<str>,
-        /// Its end.
+        /// End of the buffer.
         end: u64,
-        /// The pool.
+        /// Size of the pool.
         pool: Bytes,
     },
-    /// Rule 6: pool and resident bytes do not fit the budget.
+    /// Rule 6: pool and resident bytes exceed the budget.
     #[error("rule 6: {} resident bytes and a pool of {} are {over} bytes more than the budget of {}",
             .resident.0, .pool.0, .budget.0)]
     OverBudget {
-        /// What stays.
+        /// Resident bytes.
         resident: Bytes,
-        /// The pool.
+        /// Size of the pool.
         pool: Bytes,
-        /// The budget.
+        /// Budget.
         budget: Bytes,
-        /// By how much.
+        /// Bytes over the budget.
         over: u64,
     },
 }
 
 impl Violation {
-    /// The rule of `schedule/1` that is broken, 1 to 6; none where the documents do not belong together or an id or a
+    /// Returns the rule of `schedule/1` that is broken, 1 to 6; `None` if the documents do not belong together or an id or a
     /// piece names nothing.
     pub fn rule(&self) -> Option<u8> {
         use Violation::*;

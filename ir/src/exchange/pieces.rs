@@ -1,7 +1,8 @@
-//! The pieces of an exchange, from the program of an iteration: which bytes are complete when, and who waits.
+//! The pieces of an exchange, from the program of an iteration: the op that completes each gradient bucket, and the op that
+//! waits for its sum.
 //!
-//! A gradient is complete after the last op of the backward pass that writes it. Its sum is needed by the update that reads it,
-//! or, where that is made beside the next forward pass, by the first op there that reads the parameter.
+//! A gradient is complete after the last op of the backward pass that writes it. The update that reads it needs its sum or,
+//! if the update overlaps the next forward pass, the first op there that reads the parameter.
 
 use super::Piece;
 use crate::ids::OpId;
@@ -9,26 +10,26 @@ use crate::program::{Access, Operand, Program, Region, Role};
 use crate::trace::{Phase, Trace};
 use crate::units::Bytes;
 
-/// About the bytes of the pieces that workers exchange while the backward pass runs: at 10 Gbit/s a message of a piece takes
-/// many times its latency, and the last piece, which nothing hides, is small beside all of them.
+/// Approximate bytes of the pieces that workers exchange during the backward pass: at 10 Gbit/s a message of a piece takes
+/// many times its latency, and the last piece, which nothing hides, is small compared with all of them.
 pub const PIECE_BYTES: Bytes = Bytes(1 << 20);
 
-/// The same where NCCL sums them on the GPUs, whose links carry a mebibyte in less time than it takes to begin a sum. About as
-/// large as the buckets of PyTorch's DDP, 25 MiB; no measurement chose it.
+/// Approximate bytes of pieces that NCCL sums on the GPUs, whose links carry a mebibyte in less time than a sum takes to
+/// start. Near PyTorch DDP's buckets of 25 MiB; no measurement chose it.
 pub const NCCL_PIECE_BYTES: Bytes = Bytes(16 << 20);
 
-/// When a piece is exchanged.
+/// The overlap of the exchange with computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlap {
-    /// All of it between the pass and the update, in one piece.
+    /// Everything in one piece between the pass and the update.
     Nothing,
-    /// In pieces of about so many bytes, while the backward pass goes on; the updates wait.
+    /// Pieces of about this many bytes, during the backward pass; the updates wait.
     Backward(Bytes),
-    /// The same; the next forward pass waits, each of its ops for the parameters that it reads.
+    /// The same pieces; each op of the next forward pass waits for the parameters that it reads.
     Forward(Bytes),
 }
 
-/// What a program exchanges, in the order of [`summed`]; none where it does not train.
+/// Returns the pieces that a program exchanges, in the order of [`summed`]; `None` if it does not train.
 pub fn pieces(program: &Program, overlap: Overlap) -> Option<Vec<Piece>> {
     let (last, first_update) = between(&program.trace)?;
     let mut pieces: Vec<Piece> = Vec::new();
@@ -49,7 +50,7 @@ pub fn pieces(program: &Program, overlap: Overlap) -> Option<Vec<Piece>> {
             Piece { kept: if one.carried() { overwritten(program, region) } else { Bytes::ZERO }, ..one };
         bytes += one.bytes.0;
         match pieces.last_mut() {
-            // One op waits for the whole of a piece: sums that the next forward pass needs share none with others.
+            // One op waits for the whole of a piece: sums that the next forward pass needs share no piece with others.
             Some(last) if last.bytes.0 + one.bytes.0 <= most && last.carried() == one.carried() => {
                 last.bytes += one.bytes;
                 last.kept += one.kept;
@@ -68,21 +69,21 @@ pub fn pieces(program: &Program, overlap: Overlap) -> Option<Vec<Piece>> {
     Some(pieces)
 }
 
-/// The last op of the backward pass, and the first update behind it; `None` where nothing trains.
+/// Returns the last op of the backward pass, and the first update after it; `None` without training.
 pub(super) fn between(trace: &Trace) -> Option<(OpId, OpId)> {
     let last = trace.ops.iter().rposition(|op| op.phase == Phase::Backward)?;
     let first_update = trace.ops.iter().position(|op| op.phase == Phase::Update)?;
     Some((OpId::new(last), OpId::new(first_update)))
 }
 
-/// What is summed over all workers, in this order: the gradients, and the running statistics.
+/// Returns the regions summed over all workers, in this order: the gradients, and the running statistics.
 pub fn summed(program: &Program) -> impl Iterator<Item = &Region> {
     let gradients = program.resident.iter().filter(|region| region.role == Role::Gradient);
     let statistics = program.resident.iter().filter(|region| matches!(region.role, Role::State(_)));
     gradients.chain(statistics).filter(|region| region.bytes() > Bytes::ZERO)
 }
 
-/// The op that waits for a region's sum; none where it is an update of any parameter, such as for running statistics.
+/// Returns the op that waits for a region's sum; `None` if any parameter's update may, as for running statistics.
 fn needed(program: &Program, region: &Region, overlap: Overlap) -> Option<OpId> {
     if region.role != Role::Gradient {
         return None;
@@ -93,13 +94,13 @@ fn needed(program: &Program, region: &Region, overlap: Overlap) -> Option<OpId> 
     }
 }
 
-/// The parameter that a gradient is of.
+/// Returns the parameter of a gradient.
 fn parameter_of<'p>(program: &'p Program, gradient: &Region) -> Option<&'p Region> {
     let is_its = |r: &&Region| r.name == gradient.name && matches!(r.role, Role::Parameter(_));
     program.resident.iter().find(is_its)
 }
 
-/// What the updates by a gradient overwrite: parameters, and what the optimizer keeps of them on the device.
+/// Returns the bytes that the updates by a gradient overwrite: parameters, and their optimizer state on the device.
 fn overwritten(program: &Program, gradient: &Region) -> Bytes {
     let updates = reads(program, gradient, Phase::Update);
     let operands = updates.flat_map(|op| program.kernels[op.index()].specified());
@@ -109,7 +110,7 @@ fn overwritten(program: &Program, gradient: &Region) -> Bytes {
     written.filter_map(|(operand, _)| region(operand)).map(Region::bytes).sum()
 }
 
-/// The ops before the updates that write a region.
+/// Returns the ops before the updates that write a region.
 pub fn writes<'p>(program: &'p Program, region: &'p Region) -> impl Iterator<Item = OpId> + 'p {
     let written = touching(region, |access| access != Access::Read);
     (0..program.trace.ops.len())
@@ -117,7 +118,7 @@ pub fn writes<'p>(program: &'p Program, region: &'p Region) -> impl Iterator<Ite
         .map(OpId::new)
 }
 
-/// The ops of a phase that read a region.
+/// Returns the ops of a phase that read a region.
 fn reads<'p>(program: &'p Program, region: &'p Region, phase: Phase) -> impl Iterator<Item = OpId> + 'p {
     let read = touching(region, Access::reads);
     (0..program.trace.ops.len())
@@ -125,7 +126,7 @@ fn reads<'p>(program: &'p Program, region: &'p Region, phase: Phase) -> impl Ite
         .map(OpId::new)
 }
 
-/// Whether an op touches a region in a way.
+/// Returns a test of an op: `true` if it touches the region in this way.
 fn touching(region: &Region, how: impl Fn(Access) -> bool) -> impl Fn(&Program, usize) -> bool {
     let at = Operand::Resident(region.offset);
     move |program, op| {

@@ -1,27 +1,27 @@
-//! The fixed binary tree in which the gradients of an update are summed, whoever has which of them.
+//! The fixed binary tree that sums the gradients of an update, for any assignment of gradients to workers.
 //!
-//! Its leaves are the virtual workers in their order. At each level neighbours are added in pairs, and one without a neighbour
-//! goes up as it is. A worker adds up what lies whole within its range of leaves, and sends the nodes that are left.
+//! Its leaves are the virtual workers in their order. Each level adds neighbours in pairs, and passes up one without a
+//! neighbour. A worker adds up the nodes that lie whole within its range of leaves, and sends the rest.
 
 use std::ops::Range;
 
-/// A node of the tree: the virtual workers from `first` on, up to `end`, are summed in it.
+/// A node of the tree: the sum of the virtual workers from `first` up to `end`, half-open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// The first.
+    /// First virtual worker.
     pub first: u64,
-    /// The one behind the last.
+    /// End of the range.
     pub end: u64,
 }
 
 impl Node {
-    /// One virtual worker by itself.
+    /// Returns the node of one virtual worker.
     pub fn leaf(number: u64) -> Node {
         Node { first: number, end: number + 1 }
     }
 
-    /// Whether the tree over so many leaves adds the two: left is full and stands on the even place of its level, right is all
-    /// that there is on the odd place beside it.
+    /// Returns `true` if the tree over this many leaves adds the two: left is full and at an even place of its level, right
+    /// is everything at the odd place next to it.
     pub fn is_paired_with(self, right: Node, leaves: u64) -> bool {
         let size = self.end - self.first;
         size.is_power_of_two()
@@ -31,7 +31,7 @@ impl Node {
     }
 }
 
-/// How many nodes of the tree over so many leaves a range of them comes to, which is not empty.
+/// Returns the number of tree nodes, over this many leaves, that a non-empty range of them sums to.
 pub fn nodes(range: Range<u64>, leaves: u64) -> u64 {
     let mut all: Vec<Node> = Vec::new();
     for leaf in range {
@@ -46,7 +46,7 @@ pub fn nodes(range: Range<u64>, leaves: u64) -> u64 {
     all.len() as u64
 }
 
-/// The most nodes that one of some workers sends, each of which makes so many passes in an update: 1 for powers of two.
+/// Returns the most nodes that any worker sends, if each makes this many passes in an update: 1 for powers of two.
 pub fn most_nodes(workers: u64, passes: u64) -> u64 {
     let leaves = workers.saturating_mul(passes);
     let of_worker = |rank| nodes(rank * passes..(rank + 1) * passes, leaves);
@@ -62,7 +62,7 @@ mod tests {
         for (workers, passes, most) in [(2, 1, 1), (3, 4, 1), (2, 3, 2), (3, 3, 2), (8, 7, 3), (1, 5, 1)] {
             assert_eq!(most_nodes(workers, passes), most, "{workers} x {passes}");
         }
-        // Leaves 3, 4 and 5: the first is a pair of leaf 2's, the others are a pair.
+        // Leaf 3 pairs with leaf 2, outside the range; leaves 4 and 5 are a pair.
         assert_eq!(nodes(3..6, 6), 2);
         assert_eq!(nodes(1..7, 8), 4);
         for passes in [1, 2, 4, 8] {

@@ -1,14 +1,14 @@
-//! How long does an update of all workers take?
+//! The predicted duration of an update of all workers.
 //!
-//! The idea: the schedule's three streams and the pieces of the gradients share four servers, which do one thing at a time:
-//! the kernels, the link out, the link in and the interconnect. A push, and what is kept, share the link out with the swap-out
-//! stream, a pull the link in with the swap-in stream. A server that is free takes what has been ready for it: a command of the
-//! schedule before a piece, a piece whose sum is needed sooner before one needed later. Iteration follows iteration until they
-//! repeat, since a sum that only the next forward pass needs may still be on its way when an iteration ends.
+//! The schedule's three streams and the pieces of the gradients share four servers, each of which does one thing at a time:
+//! the kernels, the link out, the link in and the interconnect. Pushes and kept bytes share the link out with the swap-out
+//! stream, pulls the link in with the swap-in stream. A free server takes the next ready job: a command of the schedule
+//! before a piece, a piece whose sum is needed sooner before one needed later. Iterations are simulated until they repeat,
+//! since a sum that only the next forward pass needs may still be in transit when an iteration ends.
 //!
-//! Without pieces it gives the times of [`simulate`], to the bit.
+//! Without pieces the times are those of [`simulate`], to the bit.
 //!
-//! What it deliberately does not do: interrupt a transfer for another, or let two share a server at half its rate.
+//! The model deliberately does not interrupt a transfer, or let two transfers share a server at half its rate.
 
 use super::{Exchange, Piece};
 use crate::ids::CommandId;
@@ -18,25 +18,25 @@ use crate::trace::{Phase, Trace};
 use crate::units::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 
-/// An iteration with its exchange, once they repeat.
+/// An iteration with its exchange, once iterations repeat.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Update {
-    /// The schedule's commands, from the start of the iteration.
+    /// Spans of the schedule's commands, from the start of the iteration.
     pub timeline: Timeline,
-    /// The stages of each piece, from the start of the same iteration; the last ones may lie behind its end.
+    /// Stages of each piece, from the start of the same iteration; the last ones may lie after its end.
     pub pieces: Vec<[Span; STAGES.len()]>,
-    /// After how many iterations they repeat, over which `seconds` is the mean; none where they have not within 64.
+    /// Period of the repetition in iterations, over which `seconds` is the mean; `None` if there is none within 64.
     pub repeats: Option<usize>,
-    /// From an update to the next: all of the worker's passes.
+    /// Time from one update to the next: all of the worker's passes.
     pub seconds: Seconds,
-    /// What the exchange adds: over the passes and the update alone.
+    /// Time that the exchange adds to the passes and the update alone.
     pub exposed: Seconds,
 }
 
 /// The stages of a piece, in their order, with the server of each.
 const STAGES: [Server; 5] = [Server::Out, Server::Wire, Server::Wire, Server::Out, Server::In];
 
-/// What does one thing at a time.
+/// A resource that does one thing at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Server {
     Compute,
@@ -45,18 +45,18 @@ enum Server {
     Wire,
 }
 
-/// Iterations after which those that do not repeat are taken as they are.
+/// Limit of simulated iterations, after which those that do not repeat are taken as they are.
 const ITERATIONS: usize = 64;
 
-/// How long an update takes: the schedule, with the exchange beside it. Both passed [`Exchange::check`].
+/// Predicts an update: the schedule with the exchange next to it. Both must have passed [`Exchange::check`].
 pub fn simulate_update(trace: &Trace, schedule: &Schedule, exchange: &Exchange) -> Update {
     let alone = simulate(trace, schedule);
     let mut run = Run::new(trace, schedule, exchange);
     let mut paces = Vec::new();
     let mut states = vec![run.state(Seconds::ZERO)];
     let pass = pass_seconds(trace, schedule, exchange);
-    // Of several passes the first waits for what is carried, and the last completes what is summed; those between exchange
-    // nothing, and leave the same behind.
+    // Of several passes the first waits for the carried pieces, and the last completes the sums; those between exchange
+    // nothing, and leave the same state behind.
     let first_waits = has_first(exchange);
     let plain = pass * (exchange.passes - 1 - u64::from(first_waits)) as f64;
     loop {
@@ -70,7 +70,7 @@ pub fn simulate_update(trace: &Trace, schedule: &Schedule, exchange: &Exchange) 
             continue;
         }
         let cycle = &paces[again.unwrap_or(ITERATIONS / 2)..];
-        // What an iteration leaves on its way has arrived by the end of the next, which waits for it.
+        // A piece in transit at the end of an iteration has arrived by the end of the next, which waits for it.
         if first_waits {
             run.pass()
         } else {
@@ -84,7 +84,7 @@ pub fn simulate_update(trace: &Trace, schedule: &Schedule, exchange: &Exchange) 
     }
 }
 
-/// Whether an update has a pass that waits for what is carried, and another that completes what is summed.
+/// Returns `true` if an update has a first pass that waits for carried pieces, and a different pass that completes the sums.
 fn has_first(exchange: &Exchange) -> bool {
     exchange.passes > 1 && exchange.pieces.iter().any(Piece::carried)
 }
@@ -93,13 +93,13 @@ fn mean(seconds: &[Seconds]) -> Seconds {
     seconds.iter().copied().sum::<Seconds>() * (1.0 / seconds.len() as f64)
 }
 
-/// Whether what an iteration finds is what the one before found, but for rounding.
+/// Returns `true` if two iterations start from the same state, up to rounding.
 fn same(a: &[(usize, Seconds)], b: &[(usize, Seconds)], makespan: Seconds) -> bool {
     let near = |a: Seconds, b: Seconds| (a.0 - b.0).abs() <= 1e-9 * makespan.0;
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.0 == b.0 && near(a.1, b.1))
 }
 
-/// A pass without the update, and without an exchange.
+/// Returns the duration of a pass without the update, and without an exchange.
 fn pass_seconds(trace: &Trace, schedule: &Schedule, exchange: &Exchange) -> Seconds {
     Run::new(trace, schedule, &without_pieces(exchange)).pass().makespan()
 }
@@ -112,54 +112,54 @@ fn updates(trace: &Trace, command: &Command) -> bool {
     matches!(command, Command::Compute { op, .. } if trace.ops[op.index()].phase == Phase::Update)
 }
 
-/// A piece on its way.
+/// A piece in transit.
 struct Job {
     piece: usize,
     stage: usize,
-    /// When what comes before its stage has ended.
+    /// End of the previous stage.
     ready: Seconds,
     spans: [Span; STAGES.len()],
-    /// The iteration that it is of.
+    /// Iteration of the piece.
     iteration: usize,
-    /// From the start of its iteration to that of the one that runs.
+    /// Time from the start of its iteration to that of the present one.
     since: Seconds,
 }
 
-/// What can be begun next, and when.
+/// The next command or job that can start.
 #[derive(Clone, Copy)]
 enum Next {
     Command(CommandId),
     Job(usize),
 }
 
-/// Iterations as they are simulated, one after the other; all times are from the start of the one that runs.
+/// Simulated iterations, one after the other; all times are from the start of the present one.
 struct Run<'a> {
     schedule: &'a Schedule,
-    /// By command.
+    /// Duration by command.
     seconds: Vec<Seconds>,
-    /// By command: whether it updates parameters.
+    /// `true` for commands that update parameters.
     updates: Vec<bool>,
-    /// Whether the iteration that runs is a pass without the update, which completes nothing.
+    /// `true` if the present iteration is a pass without the update, which completes nothing.
     is_pass: bool,
-    /// By stream: its commands.
+    /// Commands by stream.
     streams: [Vec<CommandId>; 3],
-    /// By command: the transfer that it waits for since the link is half duplex.
+    /// Previous transfer that each command waits for on a half-duplex link.
     transfer_before: Vec<Option<CommandId>>,
-    /// By command: the pieces that are ready after it, and those that it waits for.
+    /// Pieces that are ready after each command, and (`needs`) those that it waits for.
     completes: Vec<Vec<usize>>,
     needs: Vec<Vec<usize>>,
     pieces: &'a [Piece],
-    /// By piece and stage; none where there is nothing to do.
+    /// Duration by piece and stage; `None` for a stage without work.
     stages: Vec<[Option<Seconds>; STAGES.len()]>,
-    /// By piece: how many ops after the backward pass its sum is needed.
+    /// Number of ops after the backward pass until a piece's sum is needed.
     distance: Vec<usize>,
     half: bool,
-    /// By server: when it is free.
+    /// Time at which each server is free.
     free: [Seconds; 4],
     jobs: Vec<Job>,
-    /// By piece: when its sum was there; none while it is on its way.
+    /// Arrival of each piece's sum; `None` while in transit.
     arrived: Vec<Option<Seconds>>,
-    /// By the iteration modulo 2, and by piece.
+    /// Spans by iteration modulo 2, and by piece.
     spans: [Vec<[Span; STAGES.len()]>; 2],
     /// Iterations so far.
     done: usize,
@@ -221,12 +221,12 @@ impl<'a> Run<'a> {
         timeline
     }
 
-    /// Whether a command is one of an update that the iteration that runs does not have.
+    /// Returns `true` for a command of an update that the present iteration does not have.
     fn is_left_out(&self, id: CommandId) -> bool {
         self.is_pass && self.updates[id.index()]
     }
 
-    /// Runs all commands of one iteration, and of the pieces what begins before the last of them.
+    /// Runs all commands of one iteration, and the stages of pieces that start before the last of them.
     fn iteration(&mut self) -> Timeline {
         let mut spans: Vec<Option<Span>> = vec![None; self.schedule.commands.len()];
         let mut at = [0; 3];
@@ -252,7 +252,8 @@ impl<'a> Run<'a> {
         timeline
     }
 
-    /// What begins next; none once all commands have run. What begins at the same time as a command comes after it.
+    /// Returns the next command or job; `None` once all commands have run. A job that starts at the same time as a command
+    /// comes after it.
     fn next(&self, spans: &[Option<Span>], at: [usize; 3]) -> Option<(Next, Seconds)> {
         let heads = Stream::ALL.map(|stream| self.streams[stream.index()].get(at[stream.index()]).copied());
         if heads.iter().all(Option::is_none) {
@@ -274,7 +275,7 @@ impl<'a> Run<'a> {
         commands.chain(jobs).min_by(|a, b| a.1.0.total_cmp(&b.1.0).then_with(|| order(a.0).cmp(&order(b.0))))
     }
 
-    /// When a command can begin; none while something that it waits for has not been begun.
+    /// Returns the start of a command; `None` while something that it waits for has not started.
     fn start_of(&self, id: CommandId, spans: &[Option<Span>]) -> Option<Seconds> {
         let command = &self.schedule.commands[id.index()];
         let mut start = self.free[self.server(server_of(command.stream()))].max(Seconds::ZERO);
@@ -287,7 +288,7 @@ impl<'a> Run<'a> {
         Some(start)
     }
 
-    /// Sends off the pieces that a command completes.
+    /// Starts the pieces that a command completes.
     fn begin_pieces(&mut self, id: CommandId, ready: Seconds) {
         for number in 0..self.completes[id.index()].len() {
             let piece = self.completes[id.index()][number];
@@ -310,7 +311,7 @@ impl<'a> Run<'a> {
         self.skip_stages(number);
     }
 
-    /// Passes by stages without anything to do; a piece past its last has arrived.
+    /// Skips stages without work; a piece past its last stage has arrived.
     fn skip_stages(&mut self, number: usize) {
         let job = &mut self.jobs[number];
         while job.stage < STAGES.len() && self.stages[job.piece][job.stage].is_none() {
@@ -325,7 +326,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Turns all times into those from the start of the next iteration, which begins once all commands have ended.
+    /// Shifts all times to the start of the next iteration, which begins once all commands have ended.
     fn next_iteration(&mut self, makespan: Seconds) {
         self.done += 1;
         for free in &mut self.free {
@@ -341,8 +342,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What an iteration finds: when each server is free, when each sum is there, and how far each piece is on its way, which
-    /// may have begun its stage before. What was before the last iteration does not matter.
+    /// Returns the state at the start of an iteration: when each server is free, when each sum arrived, and the stage of each
+    /// piece in transit, which may have started earlier. Times before the last iteration do not matter.
     fn state(&self, last: Seconds) -> Vec<(usize, Seconds)> {
         let free = self.free.iter().map(|free| (0, free.max(last * -1.0)));
         let arrived = self.arrived.iter().map(|at| (STAGES.len(), at.unwrap_or_default().max(Seconds::ZERO)));
@@ -353,13 +354,12 @@ impl<'a> Run<'a> {
         state
     }
 
-    /// The number of a server; both ways of a half-duplex link are one.
+    /// Returns the number of a server; both directions of a half-duplex link are one.
     fn server(&self, server: Server) -> usize {
         if self.half && server == Server::In { Server::Out as usize } else { server as usize }
     }
 }
 
-/// The server of a stream.
 fn server_of(stream: Stream) -> Server {
     match stream {
         Stream::Compute => Server::Compute,
@@ -368,7 +368,7 @@ fn server_of(stream: Stream) -> Server {
     }
 }
 
-/// By op: the command that computes it first.
+/// Returns, by op, the command that computes it first.
 fn first_commands(trace: &Trace, schedule: &Schedule) -> Vec<CommandId> {
     let mut of = vec![None; trace.ops.len()];
     for (id, command) in schedule.numbered_commands() {
@@ -379,7 +379,7 @@ fn first_commands(trace: &Trace, schedule: &Schedule) -> Vec<CommandId> {
     of.into_iter().map(|id| id.expect("the schedule passed the check")).collect()
 }
 
-/// What the stages of a piece take; none where there is nothing to do.
+/// Returns the durations of a piece's stages; `None` for a stage without work.
 fn stages(schedule: &Schedule, exchange: &Exchange, piece: &Piece) -> [Option<Seconds>; STAGES.len()] {
     let over_link = |stream, bytes: Bytes| {
         (exchange.staged && bytes > Bytes::ZERO).then(|| schedule.link.seconds(stream, bytes))
@@ -389,21 +389,22 @@ fn stages(schedule: &Schedule, exchange: &Exchange, piece: &Piece) -> [Option<Se
     [push, reduce, gather, keep, over_link(Stream::Prefetch, piece.bytes)]
 }
 
-/// What each server has to do in an update, whatever waits for what.
+/// The work of each server in an update, regardless of waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Busy {
     /// Kernels.
     pub compute: Seconds,
-    /// The link, out: swapping, pushes and what is kept; both ways where it is half duplex.
+    /// The link, out: swapping, pushes and kept bytes; both directions if it is half duplex.
     pub out: Seconds,
-    /// The link, back: swapping and pulls; none where it is half duplex.
+    /// The link, back: swapping and pulls; 0 if it is half duplex.
     pub back: Seconds,
     /// The interconnect.
     pub wire: Seconds,
 }
 
-/// How long each server is busy in an update, with all of the worker's passes. Both passed [`Exchange::check`].
+/// Returns the busy time of each server in an update, with all of the worker's passes. Both documents must have passed
+/// [`Exchange::check`].
 pub fn busy(trace: &Trace, schedule: &Schedule, exchange: &Exchange) -> Busy {
     let last = busy_in_pass(trace, schedule, exchange);
     let plain = busy_in_pass(trace, schedule, &without_pieces(exchange));
@@ -416,7 +417,7 @@ pub fn busy(trace: &Trace, schedule: &Schedule, exchange: &Exchange) -> Busy {
     }
 }
 
-/// The same of the pass that completes what is summed, with the update.
+/// Returns the busy times of the pass that completes the sums, with the update.
 fn busy_in_pass(trace: &Trace, schedule: &Schedule, exchange: &Exchange) -> Busy {
     let totals = simulate(trace, schedule).totals(trace, schedule);
     let of_pieces = |stage: usize| -> Seconds {
@@ -435,8 +436,8 @@ fn busy_in_pass(trace: &Trace, schedule: &Schedule, exchange: &Exchange) -> Busy
     busy
 }
 
-/// What no order of the same stages goes below: the update's own makespan, what each server has to do, and, where some
-/// pieces are ready at the earliest at one time, all of their stages and the least that comes after them.
+/// Returns a lower bound over all orders of the same stages: the update's own makespan, each server's work, and, for pieces
+/// that are ready at the earliest at one time, all of their stages and the least that comes after them.
 pub fn bound(trace: &Trace, schedule: &Schedule, exchange: &Exchange) -> Seconds {
     let alone = simulate(trace, schedule);
     let tails = tails(trace, schedule);
@@ -449,8 +450,8 @@ pub fn bound(trace: &Trace, schedule: &Schedule, exchange: &Exchange) -> Seconds
     let Busy { out, back, wire, .. } = busy_in_pass(trace, schedule, exchange);
     let pass = pass_seconds(trace, schedule, exchange);
     let mut least = alone.makespan();
-    // Where the first pass waits for what the last one of the update before completes, both together hold the exchange, and
-    // the swapping of both.
+    // If the first pass waits for the pieces that the previous update's last pass completes, both together hold the exchange,
+    // and the swapping of both.
     if has_first(exchange) {
         let swaps = busy_in_pass(trace, schedule, &without_pieces(exchange));
         for two in [out + swaps.out, back + swaps.back, wire] {
@@ -478,9 +479,9 @@ pub fn bound(trace: &Trace, schedule: &Schedule, exchange: &Exchange) -> Seconds
             let held = one_server(&windows);
             least = least.max(match (carried, exchange.passes) {
                 (false, _) => held,
-                // An iteration and the next hold what is carried.
+                // Two successive iterations hold the carried pieces.
                 (true, 1) => held * 0.5,
-                // The first pass has no update behind it.
+                // No update follows the first pass.
                 (true, _) => held - of_updates - pass,
             });
         }
@@ -488,21 +489,21 @@ pub fn bound(trace: &Trace, schedule: &Schedule, exchange: &Exchange) -> Seconds
     least + pass * (exchange.passes - 1) as f64
 }
 
-/// What the updates of parameters take on the device.
+/// Returns the time that the updates of parameters take on the device.
 fn of_updates(trace: &Trace, schedule: &Schedule) -> Seconds {
     let all = schedule.commands.iter().filter(|command| updates(trace, command));
     all.map(|command| duration(trace, schedule, command)).sum()
 }
 
-/// What comes at the earliest, takes so long on one server, and has so much after it.
+/// A job with an earliest start, a duration on one server, and a duration of everything after it.
 struct Window {
     head: Seconds,
     body: Seconds,
     tail: Seconds,
 }
 
-/// The most, over all sets of windows, of the least head, the sum of bodies and the least tail. A set that matters has all
-/// windows with a head and a tail that are long enough.
+/// Returns the most, over all sets of windows, of the least head, the sum of bodies and the least tail. Only sets of all
+/// windows with a long enough head and tail matter.
 fn one_server(windows: &[Window]) -> Seconds {
     let mut by_tail: Vec<&Window> = windows.iter().collect();
     by_tail.sort_by(|a, b| b.tail.0.total_cmp(&a.tail.0));
@@ -518,7 +519,7 @@ fn one_server(windows: &[Window]) -> Seconds {
     windows.iter().map(|window| of_head(window.head)).fold(Seconds::ZERO, Seconds::max)
 }
 
-/// By command: the least from its start to the end of the iteration.
+/// Returns, by command, the least time from its start to the end of the iteration.
 fn tails(trace: &Trace, schedule: &Schedule) -> Vec<Seconds> {
     let mut tails = vec![Seconds::ZERO; schedule.commands.len()];
     let mut after = [Seconds::ZERO; 3];

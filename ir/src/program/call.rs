@@ -1,12 +1,12 @@
-//! What a kernel computes: every call, with the shapes that it is told, its floating-point operations and its name.
+//! The computation of a kernel: every call, with its shapes, its floating-point operations and its name.
 //!
-//! Its operands are the table in `operands.rs`. What it deliberately does not do: say where operands lie, or how a device
-//! computes it.
+//! The table in `operands.rs` lists its operands. The module deliberately does not say where operands lie, or how a device
+//! computes a call.
 
 use crate::network::{Function, Window};
 use crate::philox::{philox4x32, unit_f32};
 
-/// Shape of a convolution over a batch.
+/// The shape of a convolution over a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConvShape {
     /// Samples.
@@ -19,17 +19,17 @@ pub struct ConvShape {
     pub output: [u32; 2],
     /// Channels of the output.
     pub out_channels: u32,
-    /// The window.
+    /// Sliding window.
     pub window: Window,
     /// Groups of channels.
     pub groups: u32,
-    /// Whether there is a bias.
+    /// `true` if there is a bias.
     pub bias: bool,
 }
 
 impl ConvShape {
-    /// Whether it is a matrix product and no convolution of an image: a fully connected layer, on a 1x1 image, or one of a
-    /// sequence, whose positions are rows of an image one column wide.
+    /// Returns `true` for a matrix product in place of an image's convolution: a fully connected layer, on a 1x1 image or on
+    /// a sequence, whose positions are rows of an image one column wide.
     pub fn is_matrix_product(&self) -> bool {
         let Window { size, stride, padding, dilation } = self.window;
         let pixel = size == [1, 1] && stride == [1, 1] && padding == [0, 0] && dilation == [1, 1];
@@ -37,7 +37,7 @@ impl ConvShape {
     }
 }
 
-/// Shape of a pooling over a batch.
+/// The shape of a pooling over a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PoolShape {
     /// Samples.
@@ -48,11 +48,11 @@ pub struct PoolShape {
     pub output: [u32; 2],
     /// Channels.
     pub channels: u32,
-    /// The window.
+    /// Sliding window.
     pub window: Window,
 }
 
-/// Shape of a normalisation: rows are batch x height x width.
+/// The shape of a normalisation: rows are batch x height x width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RowShape {
     /// Positions of the whole batch.
@@ -61,32 +61,32 @@ pub struct RowShape {
     pub channels: u64,
 }
 
-/// What a batch normalisation does, in this order, with what it has normalised: nothing, by default.
+/// The ops fused after a batch normalisation, in this order; none by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct After {
-    /// Whether it adds the other term of a sum, of the same shape.
+    /// `true` if it adds the other term of a sum, of the same shape.
     pub add: bool,
-    /// The ReLU that it goes through, if any.
+    /// ReLU applied last, if any.
     pub relu: Option<FusedRelu>,
 }
 
-/// A ReLU that is part of another call.
+/// A ReLU fused into a different call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FusedRelu {
-    /// The largest output; infinite for a plain ReLU.
+    /// Largest output; infinite for a plain ReLU.
     pub ceiling: f32,
-    /// Whether the forward pass gives a mask, as that of [`Call::ReluMaskForward`], and the backward pass reads it; else
-    /// that reads y.
+    /// `true` if the forward pass writes a mask, as [`Call::ReluMaskForward`] does, and the backward pass reads it; otherwise
+    /// the backward pass reads y.
     pub mask: bool,
 }
 
 impl After {
-    /// Whether there is a ReLU that saves a mask.
+    /// Returns `true` for a ReLU that saves a mask.
     pub fn masks(&self) -> bool {
         self.relu.is_some_and(|relu| relu.mask)
     }
 
-    /// What it does as kinds of ops are named: such as `bn+add+relu`, or `bn` alone.
+    /// Returns the kind of op: such as `bn+add+relu`, or `bn` alone.
     pub fn kind(&self) -> &'static str {
         match (self.add, self.relu.is_some()) {
             (false, false) => "bn",
@@ -96,22 +96,22 @@ impl After {
         }
     }
 
-    /// Floating-point operations for each element.
+    /// Returns the floating-point operations per element.
     fn flops(&self) -> u64 {
         u64::from(self.add) + u64::from(self.relu.is_some())
     }
 }
 
-/// Shape of a lookup of tokens.
+/// The shape of a lookup of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EmbeddingShape {
     /// Samples.
     pub batch: u64,
     /// Tokens of a sample.
     pub length: u64,
-    /// The first of them that is looked up.
+    /// First token to look up.
     pub first: u64,
-    /// How many are.
+    /// Number of tokens to look up.
     pub count: u64,
     /// Rows of the table; tokens are from 0 to below it.
     pub vocabulary: u64,
@@ -119,7 +119,7 @@ pub struct EmbeddingShape {
     pub width: u64,
 }
 
-/// Shape of an attention over a batch of sequences.
+/// The shape of an attention over a batch of sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AttentionShape {
     /// Samples.
@@ -128,37 +128,37 @@ pub struct AttentionShape {
     pub length: u64,
     /// Heads of queries, each of `width / heads` channels.
     pub heads: u64,
-    /// Heads of keys, and of values, as wide; a divisor of `heads`.
+    /// Heads of keys, and of values, of the same width; a divisor of `heads`.
     pub kv_heads: u64,
     /// Channels of the queries.
     pub width: u64,
-    /// Whether a position sees only itself and those before it.
+    /// `true` if a position sees only itself and earlier ones.
     pub causal: bool,
 }
 
 impl AttentionShape {
-    /// Channels of a head.
+    /// Returns the channels of a head.
     pub fn of_head(&self) -> u64 {
         self.width / self.heads.max(1)
     }
 
-    /// Channels of the keys, and of the values.
+    /// Returns the channels of the keys, and of the values.
     pub fn kv_width(&self) -> u64 {
         self.of_head().saturating_mul(self.kv_heads)
     }
 
-    /// Channels of queries, keys and values together.
+    /// Returns the channels of queries, keys and values together.
     pub fn qkv_width(&self) -> u64 {
         self.width.saturating_add(self.kv_width().saturating_mul(2))
     }
 
-    /// Heads of queries that share a head of keys and values.
+    /// Returns the heads of queries that share a head of keys and values.
     pub fn group(&self) -> u64 {
         self.heads / self.kv_heads.max(1)
     }
 }
 
-/// Shape of heads that are turned by their position.
+/// The shape of heads that are rotated by their position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RotaryShape {
     /// Samples.
@@ -172,55 +172,55 @@ pub struct RotaryShape {
 }
 
 impl RotaryShape {
-    /// All of them.
+    /// Returns all elements.
     pub fn elements(&self) -> u64 {
         [self.length, self.channels].iter().fold(self.batch, |n, factor| n.saturating_mul(*factor))
     }
 }
 
-/// A branch of stochastic depth (Huang et al. 2016). An iteration drops all of it where the dropout that ends it, a
+/// A branch of stochastic depth (Huang et al. 2016). An iteration drops the whole branch if the dropout that ends it, a
 /// [`Call::DropoutForward`] of one run, drops its run 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Branch {
-    /// Of its being dropped.
+    /// Probability of a drop.
     pub probability: f32,
-    /// The dropout's.
+    /// Stream of the dropout.
     pub stream: u32,
 }
 
 impl Branch {
-    /// Whether an iteration drops it.
+    /// Returns `true` if an iteration drops the branch.
     pub fn is_dropped(self, seed: u64, step: u32) -> bool {
         unit_f32(philox4x32(seed, [0, 0, step, self.stream])[0]) < self.probability
     }
 }
 
-/// What a kernel computes. `x -> y` names operands: those read, then those written; a name that stands on both sides is
-/// one operand, at its place among those read. Where `accumulate` is set, the gradient is added to what the operand
-/// holds, and the op reads it too ([`Call::operands`] says all this as data). Computed in place, two operands are the
-/// same tensor; each call says where that is allowed. Sums run in a fixed order: the same inputs give the same bits.
+/// The computation of a kernel. `x -> y` names operands: those read, then those written; a name on both sides is one operand,
+/// at its place among those read. If `accumulate` is set, the op adds the gradient to the operand's value, and so reads it
+/// too ([`Call::operands`] holds all this as data). Computed in place, two operands are the same tensor; each call says where
+/// that is allowed. Sums run in a fixed order: the same inputs give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs, reason = "the fields are the ones that the variant's formula names")]
 pub enum Call {
     /// x, weight, \[bias\] -> y.
     ConvForward { shape: ConvShape },
-    /// x, dy -> dweight, \[dbias\]. Overwrites, or adds where other layers share the parameters.
+    /// x, dy -> dweight, \[dbias\]. Overwrites, or adds if other layers share the parameters.
     ConvBackwardFilter { shape: ConvShape, accumulate: bool },
     /// dy, weight -> dx.
     ConvBackwardData { shape: ConvShape, accumulate: bool },
     /// x, gamma, beta, \[r\] -> y, stats, \[mask\]: with the batch's mean and biased variance per channel; stats is
-    /// `[mean; channels][1 / sqrt(variance + epsilon); channels]`. r is the term that `then` adds, and y may be r; the mask is
-    /// that of a [`FusedRelu`]. In f32 the bits are those of the calls one by one, [`Call::Add`] and the ReLU's; in bf16 y is
-    /// rounded once, and the mask is that of y.
+    /// `[mean; channels][1 / sqrt(variance + epsilon); channels]`. r is the term that `then` adds, and y may be r; the mask
+    /// is that of a [`FusedRelu`]. In f32 the bits are those of the separate calls, [`Call::Add`] and the ReLU's; in bf16 y
+    /// is rounded once, and the mask is that of y.
     BatchNormForward { shape: RowShape, epsilon: f32, then: After },
     /// \[hyper\], stats, running mean, running variance -> running mean, running variance: each moved by `momentum` towards
-    /// the batch's (the variance unbiased, rows / (rows - 1)). In an iteration that drops `branch` both stay.
+    /// the batch's (the variance unbiased, rows / (rows - 1)). An iteration that drops `branch` leaves both unchanged.
     BatchNormRunning { shape: RowShape, epsilon: f32, momentum: f32, branch: Option<Branch> },
     /// x, gamma, beta, running mean, running variance -> y. In place allowed. For evaluation.
     BatchNormInference { shape: RowShape, epsilon: f32 },
     /// x, dy, gamma, stats, \[kept\] -> dx, dgamma, dbeta, \[dr\]: with dr = dy where the ReLU of `then` passes, else 0, and
-    /// all of dy without one; kept is that ReLU's y, or its mask. dr is an operand where `then` adds. dr may be dy, or dx may,
-    /// without dr. Overwrites dgamma, dbeta and dr. The bits are those of the ReLU's call and a plain one.
+    /// all of dy without a ReLU; kept is that ReLU's y, or its mask. dr is an operand if `then` adds. dr may be dy; without
+    /// dr, dx may be. Overwrites dgamma, dbeta and dr. The bits are those of the ReLU's call and a plain one.
     BatchNormBackward { shape: RowShape, then: After, accumulate: bool },
     /// x, gamma, beta -> y, stats: y = (x - mean) / sqrt(variance + epsilon) * gamma + beta with mean and biased variance
     /// of each row, and gamma and beta of each channel; stats is `[mean; rows][1 / sqrt(variance + epsilon); rows]`. y may
@@ -237,7 +237,7 @@ pub enum Call {
     ReluForward { elements: u64, ceiling: f32 },
     /// y, dy -> dx = dy where 0 < y < ceiling, else 0. dx may be dy.
     ReluBackward { elements: u64, ceiling: f32, accumulate: bool },
-    /// x -> y, mask: y as above; one bit an element, set where 0 < x < ceiling, bit i % 8 of byte i / 8 (Layrub §4.2, with 1
+    /// x -> y, mask: y as above; one bit per element, set where 0 < x < ceiling, bit i % 8 of byte i / 8 (Layrub §4.2, with 1
     /// bit where the paper's CUDA code has 8). y may be x.
     ReluMaskForward { elements: u64, ceiling: f32 },
     /// mask, dy -> dx = dy where the bit is set, else 0. dx may be dy.
@@ -248,8 +248,8 @@ pub enum Call {
     ActivationBackward { elements: u64, function: Function, accumulate: bool },
     /// a, b -> y = a * b. y may be a.
     Multiply { elements: u64, accumulate: bool },
-    /// x -> y, places: one byte an output element, the position in the window (row * columns + column) of the first
-    /// largest element. Windows have at most 256 positions.
+    /// x -> y, places: one byte per output element, the position in the window (row * columns + column) of the first largest
+    /// element. Windows have at most 256 positions.
     MaxPoolForward { shape: PoolShape },
     /// places, dy -> dx.
     MaxPoolBackward { shape: PoolShape, accumulate: bool },
@@ -257,64 +257,64 @@ pub enum Call {
     AvgPoolForward { shape: PoolShape },
     /// dy -> dx.
     AvgPoolBackward { shape: PoolShape, accumulate: bool },
-    /// hyper, x -> y = x / (1 - p) where kept, else 0. Runs of `run` elements, at least 1, share a fate: run i of layer number
-    /// `stream` is dropped where `philox4x32(seed, [i / 4 low, i / 4 high, step, stream])[i % 4]`, as a number in [0, 1), is
-    /// below p. In place allowed.
+    /// hyper, x -> y = x / (1 - p) where kept, else 0. Runs of `run` elements, at least 1, are kept or dropped together: run
+    /// i of layer number `stream` is dropped if `philox4x32(seed, [i / 4 low, i / 4 high, step, stream])[i % 4]`, as a number
+    /// in [0, 1), is below p. In place allowed.
     DropoutForward { elements: u64, probability: f32, stream: u32, run: u64 },
     /// hyper, dy -> dx: drawn again from the same counter. dx may be dy.
     DropoutBackward { elements: u64, probability: f32, stream: u32, run: u64, accumulate: bool },
     /// x, bias -> y: bias, of `channels` elements, added to each row. In place allowed.
     BiasForward { shape: RowShape },
-    /// dy -> dbias: the sum of the rows. Overwrites, or adds where other layers share the parameter.
+    /// dy -> dbias: the sum of the rows. Overwrites, or adds if other layers share the parameter.
     BiasBackward { shape: RowShape, accumulate: bool },
-    /// tokens, weight -> y: for each sample the rows of the table that its tokens `first..first + count` name. Tokens are i32
+    /// tokens, weight -> y: for each sample, the rows of the table for its tokens `first..first + count`. Tokens are i32
     /// `[batch][length]`, weight is `[vocabulary][width]`, y `[batch][count][width]`.
     EmbeddingForward { shape: EmbeddingShape },
-    /// tokens, dy -> dweight: each row the sum of dy where its token stood, in their order, 0 for those that stood nowhere.
-    /// Overwrites, or adds where other layers share the table.
+    /// tokens, dy -> dweight: each row is the sum of dy at the positions of its token, in their order, and 0 for absent
+    /// tokens. Overwrites, or adds if other layers share the table.
     EmbeddingBackward { shape: EmbeddingShape, accumulate: bool },
-    /// qkv -> y, stats: scaled dot-product attention (Vaswani et al. 2017, eq. (1)), head by head. A row of qkv is
-    /// query, key, value: `heads`, `kv_heads` and `kv_heads` heads of w = width / heads channels. Head h of the queries has the
-    /// channels `h * w..(h + 1) * w` of query and y, and meets head h / (heads / kv_heads) of keys and values.
-    /// probability_ij = exp((s_ij - m_i) / sqrt(w)) * r_i, where s_ij = q_i * k_j, m_i is the largest s_ij of a row, and r_i is
-    /// 1 / the sum of the row's exponentials, both without j > i where `causal`; y_i = the sum of probability_ij * v_j.
-    /// stats `[batch][heads][length][2]` = (m_i, r_i).
+    /// qkv -> y, stats: scaled dot-product attention (Vaswani et al. 2017, eq. (1)), head by head. A row of qkv is query,
+    /// key, value: `heads`, `kv_heads` and `kv_heads` heads of w = width / heads channels. Head h of the queries has the
+    /// channels `h * w..(h + 1) * w` of query and y, and uses head h / (heads / kv_heads) of keys and values.
+    /// probability_ij = exp((s_ij - m_i) / sqrt(w)) * r_i, where s_ij = q_i * k_j, m_i is the largest s_ij of a row, and r_i
+    /// is 1 / the sum of the row's exponentials, both without j > i if `causal`; y_i = the sum of probability_ij * v_j. stats
+    /// `[batch][heads][length][2]` = (m_i, r_i).
     AttentionForward { shape: AttentionShape },
-    /// qkv, stats, dy -> dqkv. Scores and probabilities are computed again.
+    /// qkv, stats, dy -> dqkv. Scores and probabilities are recomputed.
     AttentionBackward { shape: AttentionShape, accumulate: bool },
-    /// x -> y: rotary position embeddings (Su et al. 2021, eq. (34)). With h = width / 2, of each head at position p channels i
-    /// and i + h, i below h, are turned by a = p * base^(-i / h): y_i = x_i cos a - x_{i+h} sin a,
-    /// y_{i+h} = x_{i+h} cos a + x_i sin a. Positions count from 0. In place allowed.
+    /// x -> y: rotary position embeddings (Su et al. 2021, eq. (34)). With h = width / 2, channels i and i + h (i below h) of
+    /// each head at position p are rotated by a = p * base^(-i / h): y_i = x_i cos a - x_{i+h} sin a, y_{i+h} = x_{i+h} cos
+    /// a + x_i sin a. Positions count from 0. In place allowed.
     RotaryForward { shape: RotaryShape, base: f32 },
-    /// dy -> dx: turned back by the same angles. dx may be dy.
+    /// dy -> dx: rotated back by the same angles. dx may be dy.
     RotaryBackward { shape: RotaryShape, base: f32, accumulate: bool },
     /// gates, \[previous\] -> h, cell, activated: a step of a long short-term memory (Hochreiter and Schmidhuber 1997, with
     /// forget gates). A row of gates is input, forget, candidate, output, `channels` each: i, f, o are their sigmoids, g is
-    /// the candidate's tanh. cell = f * previous + i * g, h = o * tanh(cell), activated = (i, f, g, o). Where `first` is set
+    /// the candidate's tanh. cell = f * previous + i * g, h = o * tanh(cell), activated = (i, f, g, o). If `first` is set
     /// there is no previous cell, and it counts as 0. activated may be gates.
     LstmForward { shape: RowShape, first: bool },
-    /// activated, \[previous\], cell, dh, \[dcell\] -> dgates, \[dprevious\]. Where `first` is set there is neither previous
-    /// nor dprevious; where `last` is set there is no dcell. dgates may be activated, dprevious may be dcell.
+    /// activated, \[previous\], cell, dh, \[dcell\] -> dgates, \[dprevious\]. If `first` is set there is neither previous nor
+    /// dprevious; if `last` is set there is no dcell. dgates may be activated, dprevious may be dcell.
     LstmBackward { shape: RowShape, first: bool, last: bool },
     /// a, b -> y = a + b. y may be a.
     Add { elements: u64 },
-    /// x -> y: copies x to `channels` channels of y from channel `first` on; y has `total` channels. One op for each part,
-    /// in the order of `first`; each but the one with `first` 0 updates y.
+    /// x -> y: copies x to `channels` channels of y from channel `first` on; y has `total` channels. One op per part, in the
+    /// order of `first`; each but the one with `first` 0 updates y.
     ConcatPart { rows: u64, channels: u64, first: u64, total: u64 },
     /// dy -> dx: the channels of one part.
     SplitPart { rows: u64, channels: u64, first: u64, total: u64, accumulate: bool },
     /// x -> y. See [`crate::network::LayerKind::Lrn`].
     LrnForward { shape: RowShape, size: u32, alpha: f32, beta: f32, bias: f32 },
-    /// x, dy -> dx. Computes the sums anew from x.
+    /// x, dy -> dx. Recomputes the sums from x.
     LrnBackward { shape: RowShape, size: u32, alpha: f32, beta: f32, bias: f32, accumulate: bool },
     /// logits, labels -> differences, metrics. Rows are samples. In place allowed. differences = softmax(logits) - one-hot, 0
     /// for samples that do not count.
     SoftmaxCrossEntropyForward { shape: RowShape },
     /// differences, labels -> dlogits = differences / counted, the number of samples that count. In place allowed.
     SoftmaxCrossEntropyBackward { shape: RowShape },
-    /// hyper, parameter, \[gradient\], momentum -> parameter, momentum: g = gradient + decay * parameter where `decay`
-    /// is set, m = momentum * m + g, parameter -= learning rate * m. Where `idle` is set there is no gradient, and it counts
-    /// as 0: the layer was dropped from this iteration.
+    /// hyper, parameter, \[gradient\], momentum -> parameter, momentum: g = gradient + decay * parameter if `decay` is set,
+    /// m = momentum * m + g, parameter -= learning rate * m. If `idle` is set there is no gradient, and it counts as 0: the
+    /// layer was dropped from this iteration.
     Sgd { elements: u64, decay: bool, idle: bool },
     /// hyper, parameter, \[gradient\], first moment, second moment -> parameter, first moment, second moment: with the names of
     /// [`crate::optimizer::UpdateNumbers::Adamw`], m = beta1 * m + (1 - beta1) * gradient, v = beta2 * v + (1 - beta2) *
@@ -322,12 +322,12 @@ pub enum Call {
     Adamw { elements: u64, idle: bool },
 }
 
-/// A product that saturates at the largest number.
+/// Returns the product, saturating at the largest number.
 fn product(factors: &[u64]) -> u64 {
     factors.iter().fold(1, |product: u64, factor| product.saturating_mul(*factor))
 }
 
-/// Floating-point operations of a convolution in one of its passes.
+/// Returns the floating-point operations of a convolution in one of its passes.
 fn conv_flops(shape: &ConvShape) -> u64 {
     let [rows, columns] = shape.output.map(u64::from);
     let outputs = product(&[shape.batch, rows, columns, u64::from(shape.out_channels)]);
@@ -337,7 +337,7 @@ fn conv_flops(shape: &ConvShape) -> u64 {
 }
 
 impl Call {
-    /// Floating-point operations; a multiply and an add are two. Those of a convolution are the same in its three
+    /// Returns the floating-point operations; a multiply and an add are two. Those of a convolution are the same in its three
     /// passes. Saturates at the largest number.
     pub fn flops(&self) -> u64 {
         match self {
@@ -373,7 +373,7 @@ impl Call {
             Call::EmbeddingForward { shape } | Call::EmbeddingBackward { shape, .. } => {
                 product(&[shape.batch, shape.count, shape.width])
             }
-            // Two products of matrices forward and five backward, and the softmax; masked or not, all is computed.
+            // Two matrix products forward and five backward, and the softmax; masked or not, everything is computed.
             Call::AttentionForward { shape } => {
                 let pairs = product(&[shape.batch, shape.length, shape.length]);
                 product(&[pairs, (4 * shape.width).saturating_add(6 * shape.heads)])
@@ -385,7 +385,7 @@ impl Call {
             Call::RotaryForward { shape, .. } | Call::RotaryBackward { shape, .. } => {
                 shape.elements().saturating_mul(3)
             }
-            // Three sigmoids and two tanh, an exponential and a division each.
+            // Three sigmoids and two tanh, each an exponential and a division.
             Call::LstmForward { shape, .. } => product(&[100, shape.rows, shape.channels]),
             Call::LstmBackward { shape, .. } => product(&[50, shape.rows, shape.channels]),
             Call::ReluForward { elements, .. }
@@ -417,7 +417,7 @@ impl Call {
         }
     }
 
-    /// The call's name, as kernels and profiles carry it.
+    /// Returns the call's name in kernels and profiles.
     pub fn name(&self) -> &'static str {
         match self {
             Call::ConvForward { .. } => "conv_forward",

@@ -1,11 +1,10 @@
-//! The operands of each call, as one table: their names in order, what the call does with each, and the bytes that each
-//! spans.
+//! The operands of each call, as one table: their names in order, their access by the call, and the bytes that each spans.
 //!
-//! All that concerns operands follows from this table: what an op reads and writes and whether it may be recomputed
-//! (`networks/src/lower.rs`), the check that makes a launch safe (`runtime/src/executor.rs`), and the arguments of kernels,
-//! which find theirs by name (`runtime/src/cpu/kernels`, `runtime/src/cuda/kernels`).
+//! Everything about operands follows from this table: an op's reads and writes and its recompute (`networks/src/lower.rs`),
+//! the check that makes a launch safe (`runtime/src/executor.rs`), and the arguments of kernels, which find theirs by name
+//! (`runtime/src/cpu/kernels`, `runtime/src/cuda/kernels`).
 //!
-//! What it deliberately does not do: say where an operand lies ([`super::Operand`] does), or what a call computes ([`Call`]
+//! The module deliberately does not say where an operand lies ([`super::Operand`] does), or what a call computes ([`Call`]
 //! does).
 
 use super::Hyper;
@@ -14,24 +13,24 @@ use crate::precision::Float;
 use crate::units::Bytes;
 use std::ops::Deref;
 
-/// What a kernel does with an operand.
+/// A kernel's access to an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Only reads it.
     Read,
     /// Overwrites all of it.
     Write,
-    /// Reads what it holds, and changes it.
+    /// Reads its value, and changes it.
     Update,
 }
 
 impl Access {
-    /// Whether what the operand holds before matters.
+    /// Returns `true` if the operand's previous value matters.
     pub fn reads(self) -> bool {
         self != Access::Write
     }
 
-    /// Whether the operand holds something else afterwards.
+    /// Returns `true` if the operand's value changes.
     pub fn writes(self) -> bool {
         self != Access::Read
     }
@@ -40,25 +39,25 @@ impl Access {
 /// An operand of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperandSpec {
-    /// As the call's documentation names it; unique within the call.
+    /// Name, as in the call's documentation; unique within the call.
     pub name: &'static str,
-    /// What the call does with it.
+    /// Access by the call.
     pub access: Access,
-    /// The bytes that it spans where feature maps are f32. Saturating: what is too large for any memory stays too large.
+    /// Bytes that it spans with f32 activations. Saturating: a size too large for any memory stays too large.
     pub bytes: Bytes,
-    /// Whether it is a feature map or a gradient of one, and so takes the bytes of [`Float`] numbers; all others (parameters,
+    /// `true` for an activation or a gradient of one, which takes the bytes of [`Float`] numbers; all others (parameters,
     /// statistics, masks, tokens, labels) are the same in every precision.
     pub feature_map: bool,
 }
 
 impl OperandSpec {
-    /// The bytes that it spans where feature maps are stored in this. Saturating as [`OperandSpec::bytes`].
+    /// Returns the bytes that it spans with activations in this format. Saturating as [`OperandSpec::bytes`].
     pub fn bytes_in(&self, float: Float) -> Bytes {
         if self.feature_map { Bytes(self.bytes.0 / Float::F32.bytes() * float.bytes()) } else { self.bytes }
     }
 }
 
-/// The operands of one call, in the documented order. They lie on the stack, so a launch can ask for them without allocating.
+/// The operands of one call, in the documented order. They lie on the stack, so a launch can get them without allocating.
 #[derive(Clone, Copy, Debug)]
 pub struct Operands {
     specs: [OperandSpec; Operands::MOST],
@@ -74,10 +73,10 @@ impl Deref for Operands {
 }
 
 impl Operands {
-    /// No call has more operands.
+    /// Most operands of any call.
     const MOST: usize = 9;
 
-    /// The rows that are there.
+    /// Returns the present rows.
     fn of<const N: usize>(rows: [Row; N]) -> Operands {
         const { assert!(N <= Operands::MOST, "a call has more operands than `MOST`") };
         let none = OperandSpec { name: "", access: Access::Read, bytes: Bytes::ZERO, feature_map: false };
@@ -89,25 +88,25 @@ impl Operands {
         operands
     }
 
-    /// The place of an operand; none where the call, as it is, has no operand of that name.
+    /// Returns the position of an operand; `None` if the call, as it is, has no operand of that name.
     pub fn position(&self, name: &str) -> Option<usize> {
         self.iter().position(|operand| operand.name == name)
     }
 
-    /// The place of an operand that every call of the kind has.
+    /// Returns the position of an operand that every call of the kind has.
     ///
     /// # Panics
-    /// Where the call has no operand of that name.
+    /// If the call has no operand of that name.
     pub fn index(&self, name: &str) -> usize {
         self.position(name).unwrap_or_else(|| panic!("no operand `{name}` among {:?}", &**self))
     }
 }
 
 impl Call {
-    /// The call's operands, in the documented order.
+    /// Returns the call's operands, in the documented order.
     ///
-    /// `ConcatPart` writes only its own channels, so it updates y; the part with `first` 0 stands first and gives y its
-    /// first version.
+    /// `ConcatPart` writes only its own channels, so it updates y; the part with `first` 0 comes first and gives y its first
+    /// version.
     pub fn operands(&self) -> Operands {
         use Call as C;
         match *self {
@@ -176,11 +175,11 @@ impl IntoIterator for Operands {
     }
 }
 
-/// A row of the table; none where a call, as it is, does without that operand.
+/// A row of the table; `None` if a call, as it is, lacks that operand.
 type Row = Option<OperandSpec>;
 
-/// The names of feature maps and of their gradients, in every call that has an operand of the name. What a ReLU keeps is one
-/// or a mask.
+/// The names of activations and of their gradients, in every call that has an operand of the name. The `kept` operand of a
+/// ReLU is an activation or a mask.
 const FEATURE_MAPS: [&str; 22] = [
     "x",
     "y",
@@ -222,22 +221,22 @@ fn update(name: &'static str, bytes: u64) -> Row {
     row(name, Access::Update, bytes)
 }
 
-/// Overwritten, or added to.
+/// Returns an operand that is overwritten, or added to.
 fn write_or_update(accumulate: bool, name: &'static str, bytes: u64) -> Row {
     if accumulate { update(name, bytes) } else { write(name, bytes) }
 }
 
-/// A row that is there under a condition.
+/// Returns a row that is present under a condition.
 fn only_if(condition: bool, row: Row) -> Row {
     row.filter(|_| condition)
 }
 
-/// Bytes of a product of so many f32 or i32, saturating.
+/// Returns the bytes of a product of this many f32 or i32, saturating.
 fn f32s(factors: &[u64]) -> u64 {
     factors.iter().fold(4, |product: u64, f| product.saturating_mul(*f))
 }
 
-/// All elements of rows.
+/// Returns the bytes of all elements of rows.
 fn all(s: &RowShape) -> u64 {
     f32s(&[s.rows, s.channels])
 }
@@ -246,17 +245,17 @@ fn hyper() -> Row {
     read("hyper", f32s(&[Hyper::WORDS]))
 }
 
-/// x -> y, of one size.
+/// Returns x -> y, of one size.
 fn map(x: u64) -> Operands {
     Operands::of([read("x", x), write("y", x)])
 }
 
-/// What the forward pass has read or given, dy -> dx, all of one size.
+/// Returns kept, dy -> dx, all of one size; kept is an input or output of the forward pass.
 fn map_backward(kept: &'static str, x: u64, accumulate: bool) -> Operands {
     Operands::of([read(kept, x), read("dy", x), write_or_update(accumulate, "dx", x)])
 }
 
-/// x, y, weight, bias of a convolution.
+/// Returns the bytes of x, y, weight, bias of a convolution.
 fn conv(s: &ConvShape) -> [u64; 4] {
     let [height, width] = s.input.map(u64::from);
     let [rows, columns] = s.output.map(u64::from);
@@ -287,7 +286,7 @@ fn conv_backward_data(s: &ConvShape, accumulate: bool) -> Operands {
     Operands::of([read("dy", y), read("weight", weight), write_or_update(accumulate, "dx", x)])
 }
 
-/// Bytes of a mask of one bit an element of rows.
+/// Returns the bytes of a mask of one bit per element of rows.
 fn mask_bytes(s: &RowShape) -> u64 {
     s.rows.saturating_mul(s.channels).div_ceil(8)
 }
@@ -384,7 +383,7 @@ fn multiply(y: u64, accumulate: bool) -> Operands {
     Operands::of([read("a", y), read("b", y), write_or_update(accumulate, "y", y)])
 }
 
-/// x, y, places of a pooling.
+/// Returns the bytes of x, y, places of a pooling.
 fn pool(s: &PoolShape) -> [u64; 3] {
     let [height, width] = s.input.map(u64::from);
     let [rows, columns] = s.output.map(u64::from);
@@ -429,8 +428,8 @@ fn bias_backward(s: &RowShape, accumulate: bool) -> Operands {
     Operands::of([read("dy", all(s)), write_or_update(accumulate, "dbias", f32s(&[s.channels]))])
 }
 
-/// Tokens, table, rows that are looked up. Positions beyond the sample ask for more tokens than there are, and are refused
-/// for that.
+/// Returns the bytes of tokens, table, looked-up rows. Positions beyond the sample require more tokens than there are, and
+/// are refused for that.
 fn embedding(s: &EmbeddingShape) -> [u64; 3] {
     let length = s.length.max(s.first.saturating_add(s.count));
     [f32s(&[s.batch, length]), f32s(&[s.vocabulary, s.width]), f32s(&[s.batch, s.count, s.width])]
@@ -446,7 +445,8 @@ fn embedding_backward(s: &EmbeddingShape, accumulate: bool) -> Operands {
     Operands::of([read("tokens", tokens), read("dy", y), write_or_update(accumulate, "dweight", weight)])
 }
 
-/// qkv, y, stats. Heads that do not share the channels evenly ask for more than there is, and are refused for that.
+/// Returns the bytes of qkv, y, stats. Heads that do not share the channels evenly require more than there is, and are
+/// refused for that.
 fn attention(s: &AttentionShape) -> [u64; 3] {
     let even = |all: u64, parts: u64| parts > 0 && all.is_multiple_of(parts);
     let fits = even(s.width, s.heads) && even(s.heads, s.kv_heads);
@@ -465,13 +465,13 @@ fn attention_backward(s: &AttentionShape, accumulate: bool) -> Operands {
     Operands::of([read("qkv", qkv), read("stats", stats), read("dy", y), dqkv])
 }
 
-/// x of heads that are turned. Heads that have no halves, or do not fill the channels, ask for more than there is.
+/// Returns the bytes of rotated heads. Heads of an odd width, or that do not fill the channels, require more than there is.
 fn rotary(s: &RotaryShape) -> u64 {
     let fits = s.width > 0 && s.width.is_multiple_of(2) && s.channels.is_multiple_of(s.width);
     if fits { f32s(&[s.elements()]) } else { u64::MAX }
 }
 
-/// A cell, and the gates.
+/// Returns the bytes of a cell, and of the gates.
 fn lstm(s: &RowShape) -> [u64; 2] {
     [all(s), all(s).saturating_mul(4)]
 }
@@ -505,12 +505,13 @@ fn add(y: u64) -> Operands {
     Operands::of([read("a", y), read("b", y), write("y", y)])
 }
 
-/// A part and the whole. A part that reaches beyond the whole asks for more than the whole has, and is refused for that.
+/// Returns the bytes of a part and of the whole. A part that reaches beyond the whole requires more than the whole has, and
+/// is refused for that.
 fn part(rows: u64, channels: u64, first: u64, total: u64) -> [u64; 2] {
     [channels, total.max(first.saturating_add(channels))].map(|n| f32s(&[rows, n]))
 }
 
-/// dy -> dx, where the backward pass needs nothing else.
+/// Returns dy -> dx, for backward passes that need nothing else.
 fn only_dy(dy: u64, dx: u64, accumulate: bool) -> Operands {
     Operands::of([read("dy", dy), write_or_update(accumulate, "dx", dx)])
 }
@@ -549,8 +550,8 @@ mod tests {
         assert_eq!(found, expected, "{call:?}");
     }
 
-    /// `x, \[weight\] -> y: ...` as names and accesses: those read, then those written; what stands on both sides is updated
-    /// at its place among those read.
+    /// Parses `x, \[weight\] -> y: ...` to names and accesses: those read, then those written; a name on both sides is
+    /// updated, at its place among those read.
     fn documented(formula: &str) -> Vec<(String, Access)> {
         let (read, written) = formula.split_once(" -> ").expect("a formula");
         let end = written.find([':', '.', '=']).unwrap_or(written.len());
@@ -598,7 +599,7 @@ mod tests {
         assert_eq!(accesses(part(0)), [Read, Write]);
         assert_eq!(accesses(part(1)), [Read, Update]);
         assert_eq!(accesses(Call::BiasBackward { shape: rows, accumulate: true }), [Read, Update]);
-        // Sums over rows are overwritten in any case: no layers share them.
+        // Sums over rows are always overwritten: no layers share them.
         let norm = Call::LayerNormBackward { shape: rows, accumulate: true };
         assert_eq!(accesses(norm), [Read, Read, Read, Read, Update, Write, Write]);
     }
@@ -718,7 +719,7 @@ mod tests {
         }
     }
 
-    /// What a device reads and writes in two bytes an element, call by call; the other operands are the same in bf16.
+    /// Operands of two bytes per element on the device, call by call; the other operands are the same in bf16.
     #[test]
     fn feature_maps_take_half_the_bytes_in_bf16_and_nothing_else_does() {
         let check = |call: Call, expected: &[&str]| {
@@ -754,7 +755,7 @@ mod tests {
         check(Call::AttentionBackward { shape, accumulate: false }, &["qkv", "dy", "dqkv"]);
         let shape = EmbeddingShape { batch: 2, length: 7, first: 3, count: 4, vocabulary: 11, width: 5 };
         check(Call::EmbeddingForward { shape }, &["y"]);
-        // Too large stays too large for any memory.
+        // A size too large for any memory stays too large.
         let huge = Call::Add { elements: u64::MAX }.operands()[0];
         assert!(huge.bytes_in(Float::Bf16).0 > 1 << 62);
     }

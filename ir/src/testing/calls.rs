@@ -1,4 +1,4 @@
-//! Calls: one of each kind, for tests that hold every kernel or every operand to something.
+//! Calls: one of each kind, for tests that cover every kernel or every operand.
 
 use crate::network::{Function, Window};
 use crate::program::{
@@ -6,7 +6,7 @@ use crate::program::{
     RowShape,
 };
 
-/// A small call of each kind, with all the operands that it can have.
+/// Returns a small call of each kind, with every optional operand.
 pub fn every_call() -> Vec<Call> {
     let window = Window::square(3, 1, 1);
     let conv = ConvShape {
@@ -26,7 +26,7 @@ pub fn every_call() -> Vec<Call> {
     let turned = RotaryShape { batch: 2, length: 3, channels: 8, width: 4 };
     let (size, alpha, beta, bias, epsilon, elements) = (5, 1e-4, 0.75, 2.0, 1e-5, 100);
     let (function, accumulate, ceiling) = (Function::Gelu, false, 6.0);
-    // With every operand that it can have.
+    // With every optional operand.
     let branch = Some(Branch { probability: 0.5, stream: 1 });
     let then = After { add: true, relu: Some(FusedRelu { ceiling, mask: true }) };
     vec![

@@ -1,12 +1,12 @@
-//! Traces, links and budgets at the edge of sense and beyond it, read off a string of bytes: what a fuzzer mutates and
-//! what property tests draw at random give the same cases.
+//! Traces, links and budgets at the edge of sense and beyond it, derived from a string of bytes: a fuzzer's mutations and the
+//! random draws of property tests give the same cases.
 //!
-//! Most cases are valid and odd: tensors of no bytes and of 2^60, ops that take no time, the least time above none or
-//! next to forever, updates in place in rows, tensors that every op uses, that one op uses, that nobody does. Some mean nothing
-//! (sizes whose sum passes 64 bits, ids that name nothing, rates of 0 and NaN) and have to be refused in words.
+//! Most cases are valid and odd: tensors of no bytes and of 2^60, ops that take no time, the smallest positive time or almost
+//! forever, rows of updates in place, tensors that every op, one op or no op uses. Some are meaningless (sizes whose sum
+//! passes 64 bits, ids that name nothing, rates of 0 and NaN) and must be refused with a message.
 //!
-//! What this file does not do: say what is to come of a case. Any bytes give a case, and a case of `n` bytes has some
-//! `n / 4` ops at most, so that none takes long.
+//! The file does not state the expected result of a case. Any bytes give a case, and a case of `n` bytes has at most about
+//! `n / 4` ops, so that none takes long.
 
 use crate::document::Document;
 use crate::ids::TensorId;
@@ -14,19 +14,19 @@ use crate::schedule::{Duplex, Link};
 use crate::trace::{Alternative, Op, Phase, Tensor, TensorKind, Trace, TraceKind};
 use crate::units::{Bytes, BytesPerSecond, Seconds};
 
-/// Choices read off a string of bytes; where it has ended, always the first.
+/// Choices derived from a string of bytes; after its end, always the first.
 #[derive(Clone, Debug)]
 pub struct Choices<'a> {
     bytes: &'a [u8],
 }
 
 impl<'a> Choices<'a> {
-    /// The choices that these bytes stand for.
+    /// Returns the choices that these bytes encode.
     pub fn new(bytes: &'a [u8]) -> Choices<'a> {
         Choices { bytes }
     }
 
-    /// A number below `end`, from as many bytes as it needs; 0 where `end` is 0.
+    /// Returns a number below `end`, from as many bytes as it needs; 0 if `end` is 0.
     pub fn below(&mut self, end: u64) -> u64 {
         let count = (64 - end.saturating_sub(1).leading_zeros() as usize).div_ceil(8);
         let (taken, rest) = self.bytes.split_at(count.min(self.bytes.len()));
@@ -34,29 +34,29 @@ impl<'a> Choices<'a> {
         taken.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)) % end.max(1)
     }
 
-    /// True in so many of 256 cases, and false once the bytes have ended.
+    /// Returns `true` in `of_256` of 256 cases, and `false` once the bytes have ended.
     pub fn chance(&mut self, of_256: u64) -> bool {
         self.below(256) >= 256 - of_256
     }
 
-    /// One of several, which are not none.
+    /// Returns one of several; `from` must not be empty.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
     }
 }
 
-/// Something to plan.
+/// A case to plan.
 #[derive(Clone, Debug)]
 pub struct Hostile {
-    /// Valid or not.
+    /// Trace, valid or not.
     pub trace: Trace,
-    /// From nothing to more than can be counted with; often between what the trace needs at least and at most.
+    /// Budget, from nothing to more than is countable; often between the trace's floor and peak.
     pub budget: Bytes,
-    /// With rates of all sorts.
+    /// Link, with any rates.
     pub link: Link,
 }
 
-/// Reads a case off some bytes.
+/// Derives a case from bytes.
 pub fn hostile(choices: &mut Choices<'_>) -> Hostile {
     let mut trace = Maker::trace(choices);
     if choices.chance(20) {
@@ -67,7 +67,7 @@ pub fn hostile(choices: &mut Choices<'_>) -> Hostile {
     Hostile { trace, budget, link }
 }
 
-/// Sizes of which a trace takes its own: many fit together in each row, but for the last.
+/// Sizes from which a trace picks one row: many fit together in each row, except the last.
 const SIZES: [&[u64]; 5] = [
     &[100, 50, 7, 1, 0, 600],
     &[25_600, 256, 257, 255, 0, 4_096, 1_000_000],
@@ -76,7 +76,7 @@ const SIZES: [&[u64]; 5] = [
     &[1, 600, 0, 100, 1 << 60, 50, 7, 1 << 59],
 ];
 
-/// Seconds likewise.
+/// Seconds from which a trace picks one row.
 const SECONDS: [&[f64]; 4] = [
     &[1.0, 0.5, 0.25, 3.0],
     &[0.0, 0.0, 1e-3, 1.0],
@@ -89,7 +89,7 @@ struct Maker<'c, 'b> {
     sizes: &'static [u64],
     seconds: &'static [f64],
     tensors: Vec<Tensor>,
-    /// What an op may read: made by an op before it, or there from the start.
+    /// Tensors that an op may read: written by an op before it, or present from the start.
     known: Vec<TensorId>,
     ops: Vec<Op>,
 }
@@ -157,7 +157,7 @@ impl<'c, 'b> Maker<'c, 'b> {
         });
     }
 
-    /// Some of the tensors that may be read, each once.
+    /// Returns some of the readable tensors, each once.
     fn some(&mut self, most: u64) -> Vec<TensorId> {
         let mut some = Vec::new();
         for _ in 0..self.choices.below(most + 1) {
@@ -173,7 +173,7 @@ impl<'c, 'b> Maker<'c, 'b> {
         some
     }
 
-    /// A row of ops of one sort.
+    /// Adds a row of ops of one sort.
     fn row(&mut self) {
         let length = self.choices.pick(&[1, 2, 3, 5, 8, 13, 20, 50]);
         let sort = self.choices.pick(&[1, 0, 7, 2, 7, 0, 3, 4, 5, 6, 8, 7, 2]);
@@ -181,7 +181,7 @@ impl<'c, 'b> Maker<'c, 'b> {
         let every = self.known.first().copied();
         for _ in 0..length {
             match sort {
-                // Any reads, a new tensor, now and then one that is overwritten or updated.
+                // Any reads, a new tensor, sometimes one that is overwritten or updated.
                 0 => {
                     let reads = self.some(3);
                     let mut writes = if self.choices.chance(60) { self.some(1) } else { Vec::new() };
@@ -196,7 +196,7 @@ impl<'c, 'b> Maker<'c, 'b> {
                     let made = self.tensor(TensorKind::Activation);
                     self.op(reads, vec![made]);
                 }
-                // The way back over what is there: the last that was known first.
+                // The way back over the known tensors: the last one first.
                 2 => {
                     let back = self.known.len().min(self.ops.len() + 2);
                     let other = self.choices.below(back as u64 + 1) as usize;
@@ -224,15 +224,15 @@ impl<'c, 'b> Maker<'c, 'b> {
                     self.known.pop();
                     self.op(Vec::new(), vec![made]);
                 }
-                // Nothing is touched.
+                // No tensors.
                 6 => self.op(Vec::new(), Vec::new()),
-                // Only read, from the last to the first: the way back of the paper's chains.
+                // Only reads, from the last to the first: the way back of the paper's chains.
                 7 => {
                     let at = self.known.len().saturating_sub(self.ops.len() % (self.known.len() + 1) + 1);
                     let reads = self.known.get(at).copied().into_iter().collect();
                     self.op(reads, Vec::new());
                 }
-                // Each updates what the one before made, beside a tensor of its own.
+                // Each op updates the tensor of the previous one, and writes a new one.
                 _ => {
                     let one: Vec<TensorId> = self.known.get(first.max(1) - 1).copied().into_iter().collect();
                     let mut writes = one.clone();
@@ -247,7 +247,7 @@ impl<'c, 'b> Maker<'c, 'b> {
         }
     }
 
-    /// Forward, backward, update, each perhaps empty.
+    /// Splits the ops into forward, backward, update, each possibly empty.
     fn phases(&mut self) {
         let count = self.ops.len();
         let forward = self.choices.pick(&[count / 2, count / 3, count, 0, count * 3 / 4]);
@@ -262,7 +262,7 @@ impl<'c, 'b> Maker<'c, 'b> {
     }
 }
 
-/// Makes nonsense of a trace.
+/// Makes a trace meaningless.
 fn spoil(choices: &mut Choices<'_>, trace: &mut Trace) {
     let op = choices.below(trace.ops.len() as u64) as usize;
     let sort = choices.below(9);
@@ -305,7 +305,7 @@ fn budget(choices: &mut Choices<'_>, trace: &Trace) -> Bytes {
     let memory = if trace.validate().is_ok() { Some(trace.memory()) } else { None };
     let bounds = memory.and_then(|memory| Some((memory.floor()?.1.0, memory.peak()?.1.0)));
     let (floor, peak) = bounds.unwrap_or((0, 1 << 20));
-    // The floor counts what an op touches; the peak leaves out what it overwrites, so that it may be below.
+    // The floor counts everything an op touches; the peak excludes what it overwrites, so it may be below the floor.
     let between = |share: u64| floor + (peak.saturating_sub(floor) / 8).saturating_mul(share);
     let some = [between(2), between(1), between(3), between(5), floor, peak, floor + 1, peak * 2 + 4096];
     let odd = [0, floor.saturating_sub(1), 1 << 62, (1 << 62) + 1, u64::MAX, 1 << 40, 1];

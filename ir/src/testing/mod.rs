@@ -1,13 +1,13 @@
 //! Random traces, random schedules for any trace that are valid by construction, and a call of each kind.
 //!
-//! They are what property tests of several crates stand on: `check` must accept every one of them, and a device that
-//! runs one must end with the same bytes as keeping everything gives. Nothing here asks `check` anything; the order of
-//! commands is worked out a second time, on purpose.
+//! Property tests of several crates use them: `check` must accept every one of them, and a device that runs one must end with
+//! the same bytes as when it keeps everything. Nothing here calls `check`; the order of commands is derived a second time, on
+//! purpose.
 //!
-//! They stand behind no feature: with one, building the program and then testing it would compile every crate twice.
+//! They are behind no feature: with one, building the program and then testing it would compile every crate twice.
 //!
-//! What they deliberately do not do: make good schedules. Tensors are swapped for no reason but the seed's,
-//! and the pool is as large as it turns out.
+//! They deliberately do not make good schedules. Tensors are swapped only because the seed says so, and the pool is as large
+//! as it turns out.
 
 mod calls;
 mod hostile;
@@ -22,8 +22,9 @@ pub use traces::{chain_trace, random_trace, random_trace_of};
 
 use crate::philox::philox4x32;
 
-/// Makes tests of plain functions, and the list of them by name, `TESTS`, so that a program can run them on another machine
-/// too. A function that is not named here is dead code, which the compiler reports. Attributes before a name are those of its test.
+/// Makes tests of plain functions, and the list of them by name, `TESTS`, so that a program can also run them on a different
+/// machine. A function that is not named here is dead code, which the compiler reports. Attributes before a name are those of
+/// its test.
 #[macro_export]
 macro_rules! tests {
     ($($(#[$attribute:meta])* $name:ident),* $(,)?) => {
@@ -51,29 +52,29 @@ pub struct Random {
 }
 
 impl Random {
-    /// The stream of a seed.
+    /// Returns the stream of a seed.
     pub fn new(seed: u64) -> Random {
         Random { seed, drawn: 0 }
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.drawn += 1;
         let [a, b, ..] = philox4x32(self.seed, [self.drawn as u32, (self.drawn >> 32) as u32, 0x7E57, 0]);
         u64::from(a) << 32 | u64::from(b)
     }
 
-    /// A number below `end`; 0 where `end` is 0.
+    /// Returns a number below `end`; 0 if `end` is 0.
     pub fn below(&mut self, end: u64) -> u64 {
         self.bits() % end.max(1)
     }
 
-    /// True in so many of a hundred cases.
+    /// Returns `true` in `percent` of a hundred cases.
     pub fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// One of several; none of none.
+    /// Returns one of several; `None` if there are none.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> Option<T> {
         from.get(self.below(from.len() as u64) as usize).copied()
     }

@@ -1,35 +1,35 @@
-//! Addresses for a random schedule: first fit over what must be before what, with a random hole now and then.
+//! Addresses for a random schedule: first fit over the order of commands, with a random hole now and then.
 
 use super::Random;
 
-/// Bytes of the pool for some time. Those of one group lie as their tensor does in one place.
+/// Bytes of the pool for a live interval. Drafts of one group lie as their tensor does in one place.
 #[derive(Clone, Debug)]
 pub(super) struct Draft {
-    /// The tensor, or none for a workspace.
+    /// Tensor; `None` for a workspace.
     pub(super) tensor: Option<usize>,
-    /// From the start of the group's place.
+    /// First byte, from the start of the group's place.
     pub(super) first: u64,
     pub(super) bytes: u64,
     pub(super) group: usize,
     pub(super) opens: Option<usize>,
-    /// Whoever reads or writes it; later its `closes`.
+    /// Commands that read or write it; later its `closes`.
     pub(super) users: Vec<usize>,
-    /// Who wrote it last.
+    /// Last writer.
     pub(super) writer: Option<usize>,
 }
 
-/// What must have ended before each command starts.
+/// The commands that must have ended before each command starts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Clocks {
-    /// By command: how many commands of each stream.
+    /// Number of commands of each stream, by command.
     before: Vec<[u32; 3]>,
-    /// By command: its stream, and how many of that stream have ended when it has.
+    /// Stream of each command, and the number of that stream's commands that have ended when it has.
     own: Vec<(usize, u32)>,
     last: [Option<usize>; 3],
 }
 
 impl Clocks {
-    /// Adds a command; gives the waits that it needs, those that follow from others left out.
+    /// Adds a command; returns the waits that it needs, without those that others imply.
     pub(super) fn add(&mut self, stream: usize, mut waits: Vec<usize>, random: &mut Random) -> Vec<usize> {
         waits.sort_unstable();
         waits.dedup();
@@ -52,7 +52,7 @@ impl Clocks {
         kept
     }
 
-    /// The last command of a stream.
+    /// Returns the last command of a stream.
     pub(super) fn last(&self, stream: usize) -> Option<usize> {
         self.last[stream]
     }
@@ -65,7 +65,7 @@ impl Clocks {
         clock[stream] = clock[stream].max(own);
     }
 
-    /// Whether `a` has ended when `b` starts.
+    /// Returns `true` if `a` has ended when `b` starts.
     pub(super) fn is_before(&self, a: usize, b: usize) -> bool {
         let (stream, own) = self.own[a];
         self.before[b][stream] >= own
@@ -81,7 +81,7 @@ impl Clocks {
     }
 }
 
-/// A draft that has its place.
+/// A draft with its place.
 struct Placed {
     start: u64,
     end: u64,
@@ -89,7 +89,7 @@ struct Placed {
     ended: [u32; 3],
 }
 
-/// The offset of every draft, and the pool that they need.
+/// Returns the offset of every draft, and the pool that they need.
 pub(super) fn place(
     drafts: &[Draft],
     clocks: &Clocks,
@@ -110,7 +110,7 @@ pub(super) fn place(
             latest[clocks.own[command].0] = clocks.before[command];
         }
         seen = seen.max(opens);
-        // What has ended for the latest command of every stream has ended for all that open from now on.
+        // A command that has ended for the latest command of every stream has ended for all that open from now on.
         let all = [0, 1, 2].map(|s| latest.iter().map(|clock| clock[s]).min().unwrap_or(0));
         placed.retain(|p| p.ended.iter().zip(all).any(|(ended, all)| *ended > all));
         let skip = if random.percent(20) { random.below(3) } else { 0 };
@@ -126,7 +126,7 @@ pub(super) fn place(
     (offsets, pool)
 }
 
-/// The lowest place where a whole group meets nobody, after skipping some holes.
+/// Returns the lowest place without conflict for a whole group, after skipping some holes.
 fn first_fit(
     group: &[usize],
     drafts: &[Draft],
@@ -143,7 +143,7 @@ fn first_fit(
         let ended = clocks.all_ended(&draft.users);
         for other in placed.iter().filter(|other| other.end > other.start) {
             if !ended_before(other.ended, draft.opens) && !ended_before(ended, other.opens) {
-                // Bases strictly between these two would make the two share a byte.
+                // Bases strictly between these bounds would make the drafts share a byte.
                 let from = (other.start + 1).saturating_sub(draft.first + draft.bytes);
                 let until = other.end.saturating_sub(draft.first);
                 taken.push((from, until));

@@ -1,8 +1,8 @@
-//! Random valid schedules: a walk over the trace that moves tensors out, back, or computes them again, at random.
+//! Random valid schedules: a walk over the trace that swaps and recomputes tensors at random.
 //!
-//! Each tensor is cut into cells, for good. A transfer moves a run of cells; a buffer holds one. A tensor may only be
-//! dropped when it is sure to be had again: from the host, or by its op, whose reads are then kept within reach for as
-//! long (`secure`).
+//! Each tensor is cut into cells, permanently. A transfer moves a run of cells; a buffer holds one. A tensor may only be
+//! dropped when it can surely be restored: from the host, or by its op, whose reads are then kept restorable for as long
+//! (`secure`).
 
 use super::Random;
 use super::place::{Clocks, Draft, place};
@@ -13,8 +13,8 @@ use crate::trace::Trace;
 use crate::units::{Bytes, BytesPerSecond, Seconds};
 use std::ops::Range;
 
-/// A valid schedule for a trace: the same for the same seed. Swaps whole tensors and pieces, in any gap and several
-/// times, fetches clean copies back without a second offload, computes again, picks alternatives, on a random link.
+/// Returns a valid schedule for a trace: the same for the same seed. It swaps whole tensors and pieces, in any gap and
+/// several times, fetches clean copies back without a second offload, recomputes, picks alternatives, on a random link.
 pub fn random_schedule(trace: &Trace, seed: u64) -> Schedule {
     let mut walk = Walk::new(trace, seed);
     for op in 0..trace.ops.len() {
@@ -25,26 +25,26 @@ pub fn random_schedule(trace: &Trace, seed: u64) -> Schedule {
     walk.into_schedule()
 }
 
-/// What is known of one tensor.
+/// The state of one tensor.
 struct TensorState {
-    /// Where its cells start, and where the last one ends; no cells where it has 0 bytes.
+    /// Starts of its cells, and the end of the last; no cells if it has 0 bytes.
     cuts: Vec<u64>,
-    /// How many ops have written it so far.
+    /// Number of ops that have written it so far.
     version: u32,
-    /// The version on the device.
+    /// Version on the device.
     held: u32,
-    /// By cell: the draft that holds it.
+    /// Draft that holds each cell.
     device: Vec<Option<usize>>,
     group: usize,
-    /// The drafts of that group so far.
+    /// Drafts of that group so far.
     in_group: Vec<usize>,
-    /// By cell: the version on the host, and the offload that brought it.
+    /// Version of each cell on the host, and the offload that copied it.
     host: Vec<Option<(u32, usize)>>,
-    /// By cell: the last prefetch of it.
+    /// Last prefetch of each cell.
     fetched: Vec<Option<usize>>,
     last_offload: Option<usize>,
     last_update: Option<usize>,
-    /// It may be asked for until just before this op.
+    /// Op just before which it may be needed last.
     until: usize,
 }
 
@@ -58,13 +58,13 @@ impl TensorState {
     }
 }
 
-/// Which ops use what, as the trace has it.
+/// The uses of tensors in the trace.
 struct Uses {
-    /// By op: the versions that it finds of its reads and of its writes.
+    /// Versions that each op finds of its reads and of its writes.
     found: Vec<(Vec<u32>, Vec<u32>)>,
-    /// By tensor: the ops that write it.
+    /// Ops that write each tensor.
     writers: Vec<Vec<usize>>,
-    /// By tensor: the ops that touch it.
+    /// Ops that touch each tensor.
     touches: Vec<Vec<usize>>,
 }
 
@@ -93,7 +93,7 @@ struct Walk<'a> {
     groups: usize,
     states: Vec<TensorState>,
     uses: Uses,
-    /// By op: tensors that may be let go after it.
+    /// Tensors that may be freed after each op.
     dying: Vec<Vec<usize>>,
     alive: Vec<usize>,
     alignment: u64,
@@ -144,7 +144,7 @@ impl<'a> Walk<'a> {
         walk
     }
 
-    /// What is on the device from the start, and when everything may go.
+    /// Places the tensors that are on the device from the start, and notes when each may be freed.
     fn start(&mut self) {
         for (t, life) in self.trace.lives().iter().enumerate() {
             let Some(life) = life else { continue };
@@ -156,7 +156,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// One to three cells.
+    /// Cuts one to three cells.
     fn cuts(&mut self, bytes: u64) -> Vec<u64> {
         if bytes == 0 {
             return Vec::new();
@@ -174,7 +174,7 @@ impl<'a> Walk<'a> {
 
     fn emit(&mut self, mut command: Command, mut waits: Vec<usize>) -> usize {
         let stream = command.stream().index();
-        // Waits that nothing needs: they let memory be used again, and give other orders.
+        // Unnecessary waits: they let memory be used again, and give different orders.
         let other = self.random.below(3) as usize;
         if other != stream && self.random.percent(if stream == 0 { 30 } else { 70 }) {
             waits.extend(self.clocks.last(other));
@@ -185,7 +185,7 @@ impl<'a> Walk<'a> {
         self.commands.len() - 1
     }
 
-    /// A buffer for a run of cells, in the tensor's present group.
+    /// Adds a buffer for a run of cells, in the tensor's present group.
     fn draft(&mut self, t: usize, cells: Range<usize>, opens: Option<usize>) {
         let state = &mut self.states[t];
         let (first, end) = (state.cuts[cells.start], state.cuts[cells.end]);
@@ -196,7 +196,7 @@ impl<'a> Walk<'a> {
         self.drafts.push(Draft { tensor, first, bytes: end - first, group, opens, users, writer: opens });
     }
 
-    /// The tensor will lie somewhere else.
+    /// Starts a new group, for a different place of the tensor.
     fn new_group(&mut self, t: usize, version: u32) {
         self.groups += 1;
         let state = &mut self.states[t];
@@ -204,7 +204,7 @@ impl<'a> Walk<'a> {
         state.in_group.clear();
     }
 
-    /// A new place for a whole tensor, in one buffer or several.
+    /// Adds a new place for a whole tensor, in one buffer or several.
     fn fill_new(&mut self, t: usize, version: u32, opens: Option<usize>) {
         self.new_group(t, version);
         let cells = self.states[t].device.len();
@@ -217,14 +217,14 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The drafts that hold a run of cells, each once.
+    /// Returns the drafts that hold a run of cells, each once.
     fn holding(&self, t: usize, cells: Range<usize>) -> Vec<usize> {
         let mut drafts: Vec<usize> = self.states[t].device[cells].iter().flatten().copied().collect();
         drafts.dedup();
         drafts
     }
 
-    /// Lets go of a draft.
+    /// Frees a draft.
     fn close(&mut self, t: usize, draft: usize) {
         self.states[t].device.iter_mut().filter(|cell| **cell == Some(draft)).for_each(|cell| *cell = None);
         if self.random.percent(10) {
@@ -254,7 +254,7 @@ impl<'a> Walk<'a> {
         state.host[cells].fill(Some((held, c)));
     }
 
-    /// How a transfer names a run of cells: in short where it can.
+    /// Returns a transfer's name of a run of cells, sometimes in the short form.
     fn moved(&mut self, t: usize, cells: &Range<usize>) -> (TensorId, Option<Bytes>, Option<Bytes>) {
         let cuts = &self.states[t].cuts;
         let (first, end, whole) = (cuts[cells.start], cuts[cells.end], cuts[cuts.len() - 1]);
@@ -263,7 +263,7 @@ impl<'a> Walk<'a> {
         (TensorId::new(t), first_byte, bytes)
     }
 
-    /// Brings the cells that are missing back from the host, in runs.
+    /// Fetches the missing cells back from the host, in runs.
     fn fetch(&mut self, t: usize, version: u32) {
         if self.states[t].device.iter().all(Option::is_none) {
             self.new_group(t, version);
@@ -289,7 +289,7 @@ impl<'a> Walk<'a> {
         let state = &self.states[t];
         let mut waits: Vec<usize> = state.host[cells.clone()].iter().flatten().map(|(_, c)| *c).collect();
         let (first, end) = (state.cuts[cells.start], state.cuts[cells.end]);
-        // It returns to its own place, so whoever used that place as this tensor must be done.
+        // It returns to its own place, so every command that used that place as this tensor must have ended.
         if state.device.iter().any(Option::is_some) {
             let earlier = state.in_group.iter().map(|d| &self.drafts[*d]);
             let earlier = earlier.filter(|d| d.first < end && d.first + d.bytes > first);
@@ -301,7 +301,7 @@ impl<'a> Walk<'a> {
         self.states[t].fetched[cells].fill(Some(c));
     }
 
-    /// Brings a version of a whole tensor onto the device: it is there, on the host, or can be computed again.
+    /// Brings a version of a whole tensor onto the device: it is there, on the host, or can be recomputed.
     fn obtain(&mut self, t: usize, version: u32) {
         let state = &self.states[t];
         if state.whole(version) {
@@ -330,7 +330,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Runs an op; again where it is for the sake of one tensor. What it writes besides that one is let go at once.
+    /// Runs an op; `again_for` names the tensor that a recompute is for. Its other writes are freed at once.
     fn compute(&mut self, op: usize, again_for: Option<usize>) {
         let (reads, writes) = self.uses.found[op].clone();
         let ids = |ids: &[TensorId]| ids.iter().map(|t| t.index()).collect::<Vec<usize>>();
@@ -361,7 +361,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The command itself, on the tensors that stand on the device, and its workspace.
+    /// Adds the command on tensors that are on the device, and its workspace.
     fn launch(&mut self, op: usize, again: bool, stands: &[usize], writes: &[usize]) -> usize {
         let touched: Vec<usize> =
             stands.iter().flat_map(|t| self.holding(*t, 0..self.states[*t].device.len())).collect();
@@ -398,7 +398,7 @@ impl<'a> Walk<'a> {
         c
     }
 
-    /// Room for a by-product that nobody wants.
+    /// Adds a place for an unneeded by-product.
     fn scrap(&mut self, t: usize, c: usize) {
         self.groups += 1;
         let (tensor, bytes, group) = (Some(t), self.trace.tensors[t].bytes.0, self.groups);
@@ -413,7 +413,7 @@ impl<'a> Walk<'a> {
         });
     }
 
-    /// Lets tensors go that nobody will ask for again.
+    /// Frees tensors that are not needed again.
     fn bury(&mut self, op: usize) {
         for t in std::mem::take(&mut self.dying[op]) {
             let until = self.states[t].until;
@@ -426,7 +426,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Before an op: sends some tensors away, brings some back.
+    /// Evicts some tensors before an op, and fetches some back.
     fn disturb(&mut self, op: usize) {
         for _ in 0..self.random.below(4) {
             let Some(t) = self.random.pick(&self.alive) else { return };
@@ -443,7 +443,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The op before which a tensor is asked for last, as far as it must be the present version.
+    /// Returns the last op before which a tensor's present version is needed.
     fn needed(&self, t: usize, op: usize) -> Option<usize> {
         let at = self.uses.touches[t].partition_point(|touch| *touch < op);
         self.uses.touches[t].get(at).copied().max(Some(self.states[t].until).filter(|until| *until > op))
@@ -474,7 +474,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Lets a tensor go without a copy on the host, if it can be computed again.
+    /// Frees a tensor without a copy on the host, if it can be recomputed.
     fn drop_tensor(&mut self, t: usize, op: usize) {
         if let Some(until) = self.needed(t, op)
             && self.recoverable(t, op, until, 0)
@@ -484,7 +484,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Whether a tensor's present version can be had until just before op `until`; if so it is kept that long.
+    /// Returns `true` if a tensor's present version can be restored until just before op `until`; if so it is kept that long.
     fn secure(&mut self, t: usize, op: usize, until: usize, depth: usize) -> bool {
         let at = self.uses.writers[t].partition_point(|writer| *writer < op);
         if self.uses.writers[t].get(at).is_some_and(|writer| *writer < until) || !self.alive.contains(&t) {
@@ -499,7 +499,7 @@ impl<'a> Walk<'a> {
         sure
     }
 
-    /// Whether a tensor's present version could be computed again until just before op `until`.
+    /// Returns `true` if a tensor's present version could be recomputed until just before op `until`.
     fn recoverable(&mut self, t: usize, op: usize, until: usize, depth: usize) -> bool {
         let version = self.states[t].version;
         let at = self.uses.writers[t].partition_point(|writer| *writer < op);
@@ -523,7 +523,7 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// The drafts get their closes and their places.
+    /// Gives the drafts their `closes` and their places.
     fn into_schedule(mut self) -> Schedule {
         for draft in &mut self.drafts {
             draft.users.sort_unstable();
@@ -564,7 +564,7 @@ fn buffer(draft: &Draft, offset: u64) -> Buffer {
     Buffer { holds, offset: Bytes(offset), opens: draft.opens.map(CommandId::new), closes: ids(&draft.users) }
 }
 
-/// Any link: fast or slow, lopsided, half or full duplex, with latency or without.
+/// Returns any link: fast or slow, lopsided, half or full duplex, with or without latency.
 fn link(random: &mut Random) -> Link {
     let mut rate = || BytesPerSecond((1 + random.below(1_000_000)) as f64 * 0.37);
     let (offload_bytes_per_second, prefetch_bytes_per_second) = (rate(), rate());

@@ -1,18 +1,18 @@
-//! Random traces: ops that read, update, overwrite and make tensors in all the ways that `trace/1` allows.
+//! Random traces: ops that read, update, overwrite and create tensors in all the ways that `trace/1` allows.
 
 use super::Random;
 use crate::ids::TensorId;
 use crate::trace::{Alternative, Op, Phase, Tensor, TensorKind, Trace, TraceKind};
 use crate::units::{Bytes, Seconds};
 
-/// A small trace of 1 to 24 ops.
+/// Returns a small trace of 1 to 24 ops.
 pub fn random_trace(seed: u64) -> Trace {
     let ops = 1 + Random::new(seed ^ 0x0995).below(24) as usize;
     random_trace_of(ops, seed)
 }
 
-/// A trace of so many ops: inputs, tensors of 0 bytes, updates in place, overwriting, workspaces, alternatives, dead
-/// tensors, ops that take no time.
+/// Returns a trace of this many ops: inputs, tensors of 0 bytes, updates in place, overwriting, workspaces, alternatives,
+/// dead tensors, ops that take no time.
 pub fn random_trace_of(ops: usize, seed: u64) -> Trace {
     let mut maker = Maker { random: Random::new(seed), tensors: Vec::new(), recent: Vec::new() };
     for _ in 0..1 + maker.random.below(2) {
@@ -29,8 +29,8 @@ pub fn random_trace_of(ops: usize, seed: u64) -> Trace {
     }
 }
 
-/// A network of so many layers in a row, forward and backward, two ops each: a backward op reads its layer's input, its
-/// output and the gradient of the latter. Sizes are multiples of 4096 bytes, every forward op can be recomputed.
+/// Returns a network of this many layers in a row, forward and backward, two ops each: a backward op reads its layer's input,
+/// its output and the output's gradient. Sizes are multiples of 4096 bytes, every forward op can be recomputed.
 pub fn chain_trace(layers: usize) -> Trace {
     let tensor = |i: usize, kind| {
         let bytes = Bytes(4096 * (1 + i as u64 * 7919 % 251));
@@ -65,7 +65,7 @@ pub fn chain_trace(layers: usize) -> Trace {
 struct Maker {
     random: Random,
     tensors: Vec<Tensor>,
-    /// What an op may read: made by an op before it, or there from the start.
+    /// Tensors that an op may read: written by an op before it, or present from the start.
     recent: Vec<TensorId>,
 }
 
@@ -78,7 +78,7 @@ impl Maker {
         id
     }
 
-    /// A tensor that may be read, more often a late one; some stay in use over the whole trace.
+    /// Returns a readable tensor, more often a late one; some stay in use over the whole trace.
     fn known(&mut self) -> Option<TensorId> {
         let count = self.recent.len();
         let late = self.random.percent(70);

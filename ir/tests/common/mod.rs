@@ -6,10 +6,10 @@ use plimsoll_ir::testing::Random;
 use plimsoll_ir::trace::{Op, Trace};
 use plimsoll_ir::{Bytes, Seconds};
 
-/// One way to change a schedule or its trace; says whether there was anything to change.
+/// A change to a schedule or its trace; returns `true` if there was something to change.
 pub type Change = fn(&mut Trace, &mut Schedule, &mut Random) -> bool;
 
-/// Changes that may or may not break a schedule: what comes of them, the referee says.
+/// Changes that may or may not break a schedule; the referee judges the result.
 pub const CHANGES: &[(&str, Change)] = &[
     ("drop a wait", |_, s, r| drop_wait(s, r)),
     ("drop all waits of a command", |_, s, r| {
@@ -207,7 +207,7 @@ pub const CHANGES: &[(&str, Change)] = &[
     }),
 ];
 
-/// Changes that surely break a schedule, with the rule.
+/// Changes that surely break a schedule, with the broken rule.
 pub const BREAKS: &[(&str, u8, Change)] = &[
     ("the last op missing", 1, |t, _, _| {
         let last = t.ops.last().cloned();
@@ -292,7 +292,7 @@ pub const BREAKS: &[(&str, u8, Change)] = &[
     }),
 ];
 
-/// Gives every tensor a place of its own, so that what a dropped wait breaks is not the room.
+/// Gives every tensor a separate place, so that a dropped wait does not break the room.
 fn apart(s: &mut Schedule) {
     let unit = s.pool_bytes.0.saturating_add(1000);
     let after =
@@ -325,7 +325,7 @@ fn pick_command(s: &Schedule, r: &mut Random, wanted: impl Fn(&Command) -> bool)
     r.pick(&all)
 }
 
-/// A buffer that holds at least one byte of a tensor.
+/// Returns a buffer that holds at least one byte of a tensor.
 fn pick_tensor_buffer(t: &Trace, s: &Schedule, r: &mut Random) -> Option<usize> {
     let holds_bytes = |(_, b): &(BufferId, &Buffer)| match b.holds {
         Holds::Tensor { tensor, bytes, .. } => bytes.unwrap_or(t.tensors[tensor.index()].bytes) > Bytes::ZERO,
@@ -363,7 +363,7 @@ fn change_buffer(s: &mut Schedule, r: &mut Random, change: impl FnOnce(&mut Buff
     s.buffers.get_mut(at).map(|b| change(b, r)).is_some()
 }
 
-/// Gives every command another id, and drops what then names nothing.
+/// Gives every command a new id, and drops ids that then name nothing.
 fn rename(s: &mut Schedule, name: impl Fn(usize) -> usize) {
     let count = s.commands.len();
     let new = |id: &mut CommandId| *id = CommandId::new(name(id.index()).min(count.saturating_sub(1)));
