@@ -4,8 +4,7 @@
 //! state, statistics and sums are f32 in every precision. Activations and their gradients are f32 too, except in bf16, where
 //! they take half the bytes (docs/decisions/bf16-is-storage.md).
 //!
-//! The module deliberately does not list the devices of each precision. A device is asked, and names what it lacks when it
-//! refuses.
+//! The module deliberately does not list the devices of each precision. A device refuses a precision by naming what it lacks.
 
 use crate::program::ConvShape;
 use serde::{Deserialize, Serialize};

@@ -2,11 +2,11 @@
 //! makespan. Runs if python3 and the referee are installed.
 //!
 //! The two differ, on purpose, in these classes of schedules and no others:
-//! 1. An offload and whatever fills a buffer of *other* bytes of the same tensor need no order by rule 5; the referee
-//!    wants one if the fill stands earlier in the list and that buffer may still be open.
-//! 2. A tensor that is on the device from the start and is written without being read may stand where it is; the
-//!    referee wants new buffers the first time.
-//! 3. A transfer of 0 bytes is refused here; the referee lets an offload of none pass inside an open buffer.
+//! 1. An offload and a command that fills a buffer of *other* bytes of the same tensor need no order by rule 5; the
+//!    referee wants one if the fill stands earlier in the list and that buffer may still be open.
+//! 2. A tensor that is on the device from the start and is written without being read may stay in place; the referee wants
+//!    new buffers the first time.
+//! 3. A transfer of 0 bytes is refused here; the referee lets an offload of 0 bytes pass inside an open buffer.
 
 use plimsoll_ir::check::check;
 use plimsoll_ir::ids::{CommandId, TensorId};

@@ -4,8 +4,8 @@
 //! the check that makes a launch safe (`runtime/src/executor.rs`), and the arguments of kernels, which find theirs by name
 //! (`runtime/src/cpu/kernels`, `runtime/src/cuda/kernels`).
 //!
-//! The module deliberately does not say where an operand lies ([`super::Operand`] does), or what a call computes ([`Call`]
-//! does).
+//! The module deliberately does not define the places of operands ([`super::Operand`] does), or the computation of a call
+//! ([`Call`] does).
 
 use super::Hyper;
 use super::call::{After, AttentionShape, Call, ConvShape, EmbeddingShape, PoolShape, RotaryShape, RowShape};
