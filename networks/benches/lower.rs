@@ -1,4 +1,4 @@
-//! What building and lowering a network takes: `cargo bench -p plimsoll-networks`. In `cargo test` each runs once.
+//! The cost of building and lowering a network: `cargo bench -p plimsoll-networks`. In `cargo test` each runs once.
 
 use plimsoll_ir::network::NetworkSpec;
 use plimsoll_networks::{LowerOptions, build, lower};

@@ -1,7 +1,7 @@
-//! Puts a network together layer by layer; computes each layer's shape and refuses what makes no sense.
+//! Builds a network layer by layer; computes each layer's shape and refuses invalid layers.
 //!
-//! A network that the builder has finished is sound: names are unique, every layer is used, shapes agree, sizes fit in
-//! their types. The lowering relies on that and checks none of it again.
+//! A network that the builder has finished is sound: names are unique, every layer is used, shapes agree, sizes fit in their
+//! types. The lowering relies on that and does not check it again.
 
 use crate::error::NetworkError;
 use crate::layers::{Purpose, Resident, rules};
@@ -9,7 +9,7 @@ use plimsoll_ir::network::{Axis, DropUnit, Layer, LayerKind, Network, NetworkSpe
 use plimsoll_ir::{Bytes, LayerId};
 use std::collections::HashSet;
 
-/// No size passes this: it is what today's processors address. Products of a few sizes stay far below 2^128.
+/// Limit of any size: the addressable bytes of today's processors. Products of a few sizes stay far below 2^128.
 pub(crate) const BYTES_LIMIT: Bytes = Bytes(1 << 48);
 
 /// A network under construction.
@@ -40,17 +40,17 @@ impl Builder {
         Ok(builder)
     }
 
-    /// The images.
+    /// Returns the input layer.
     pub fn images(&self) -> LayerId {
         LayerId(0)
     }
 
-    /// How many classes there are to tell apart.
+    /// Returns the number of classes.
     pub fn classes(&self) -> u32 {
         self.spec.classes
     }
 
-    /// The shape of a layer's output, of one sample.
+    /// Returns the shape of a layer's output, of one sample.
     pub fn shape(&self, layer: LayerId) -> Shape {
         self.layers[layer.index()].output
     }
@@ -77,8 +77,8 @@ impl Builder {
     }
 
     /// Appends a layer that uses the parameters of an earlier one in place of its own: a convolution, a fully connected
-    /// layer, a lookup or a bias, of a weight as large in both dimensions (outputs, or rows of a table, and the rest), with a
-    /// bias where the other has one.
+    /// layer, a lookup or a bias. The weight is equally large in both dimensions (outputs, or rows of a table, and the rest),
+    /// with a bias if the other has one.
     pub fn add_sharing(
         &mut self,
         name: &str,
@@ -109,7 +109,7 @@ impl Builder {
         Ok(id)
     }
 
-    /// Refuses a layer with which the input would hold tokens for some layers and images for others.
+    /// Refuses a layer that would make the input hold tokens for some layers and images for others.
     fn check_input(&self, name: &str, kind: &LayerKind, inputs: &[LayerId]) -> Result<(), NetworkError> {
         let of_tokens = |kind: &LayerKind| matches!(kind, LayerKind::Embedding { .. });
         let takes_tokens = of_tokens(kind);
@@ -125,8 +125,8 @@ impl Builder {
         Ok(())
     }
 
-    /// Appends the loss and gives the network, where `logits` holds one number a class at each position that has a label, and
-    /// every layer is used.
+    /// Appends the loss and returns the network, if `logits` holds one number per class at each position that has a label,
+    /// and every layer is used.
     pub fn finish(mut self, logits: LayerId) -> Result<Network, NetworkError> {
         let bad = |layer: &Layer, why: String| Err(NetworkError::BadLayer { layer: layer.name.clone(), why });
         let shape = self.shape(logits);
@@ -186,9 +186,9 @@ impl Builder {
     }
 }
 
-/// The layers that the zoo is made of, in short.
+/// The layers of the zoo, in short.
 impl Builder {
-    /// A convolution with a square window and padding of zeros.
+    /// Appends a convolution with a square window and padding of zeros.
     pub fn conv(
         &mut self,
         name: &str,
@@ -200,47 +200,47 @@ impl Builder {
         self.add(name, LayerKind::Conv { out_channels, window, groups: 1, bias }, &[input])
     }
 
-    /// Batch normalisation as PyTorch has it by default.
+    /// Appends batch normalisation with PyTorch's defaults.
     pub fn batch_norm(&mut self, name: &str, input: LayerId) -> Result<LayerId, NetworkError> {
         self.add(name, LayerKind::BatchNorm { epsilon: 1e-5, momentum: 0.1 }, &[input])
     }
 
-    /// Layer normalisation as PyTorch has it by default.
+    /// Appends layer normalisation with PyTorch's defaults.
     pub fn layer_norm(&mut self, name: &str, input: LayerId) -> Result<LayerId, NetworkError> {
         self.add(name, LayerKind::LayerNorm { epsilon: 1e-5 }, &[input])
     }
 
-    /// max(x, 0).
+    /// Appends max(x, 0).
     pub fn relu(&mut self, name: &str, input: LayerId) -> Result<LayerId, NetworkError> {
         self.add(name, LayerKind::RELU, &[input])
     }
 
-    /// x times the normal distribution at x.
+    /// Appends x times the normal distribution at x.
     pub fn gelu(&mut self, name: &str, input: LayerId) -> Result<LayerId, NetworkError> {
         self.add(name, LayerKind::GELU, &[input])
     }
 
-    /// Lays what the inputs give side by side, channel after channel.
+    /// Appends the concatenation of the inputs, channel after channel.
     pub fn concat(&mut self, name: &str, inputs: &[LayerId]) -> Result<LayerId, NetworkError> {
         self.add(name, LayerKind::Concat { along: Axis::Channels }, inputs)
     }
 
-    /// Dropout, element by element.
+    /// Appends dropout, element by element.
     pub fn dropout(&mut self, name: &str, input: LayerId, probability: f32) -> Result<LayerId, NetworkError> {
         self.add(name, LayerKind::Dropout { probability, unit: DropUnit::Element }, &[input])
     }
 
-    /// Max pooling.
+    /// Appends max pooling.
     pub fn max_pool(&mut self, name: &str, input: LayerId, window: Window) -> Result<LayerId, NetworkError> {
         self.add(name, LayerKind::MaxPool { window, ceil: false }, &[input])
     }
 
-    /// Mean pooling, padding counted.
+    /// Appends mean pooling, padding counted.
     pub fn avg_pool(&mut self, name: &str, input: LayerId, window: Window) -> Result<LayerId, NetworkError> {
         self.add(name, LayerKind::AvgPool { window }, &[input])
     }
 
-    /// A fully connected layer with bias.
+    /// Appends a fully connected layer with bias.
     pub fn fully_connected(
         &mut self,
         name: &str,

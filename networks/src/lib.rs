@@ -1,8 +1,8 @@
-//! What is trained: the zoo of networks, and the lowering of a network to one training iteration.
+//! The zoo of networks, and the lowering of a network to one training iteration.
 //!
-//! [`build`] makes a [`Network`](plimsoll_ir::network::Network) from the name of one, [`Builder`] from its layers;
-//! [`lower()`] makes of it, at a batch size, the program that the runtime runs and the trace that the tuner plans.
-//! Everything here is plain computation on shapes: the same input gives the same output, on any machine.
+//! [`build`] makes a [`Network`](plimsoll_ir::network::Network) from its name, [`Builder`] from its layers; [`lower()`] makes
+//! from it, at a batch size, the program that the runtime runs and the trace that the tuner plans. Everything here is plain
+//! computation on shapes: the same input gives the same output, on any machine.
 //!
 //! ```
 //! use plimsoll_networks::{LowerOptions, build, lower, usual};
@@ -15,7 +15,7 @@
 //! assert_eq!(format!("{peak} during {op}"), "2.723 GiB during layer4.2.bn3.backward");
 //! ```
 //!
-//! What it deliberately does not do: know a device, a duration or an address of the pool.
+//! The crate deliberately does not know a device, a duration or an address of the pool.
 #![forbid(unsafe_code)]
 
 mod builder;

@@ -2,23 +2,23 @@
 //!
 //! A tensor exists only if some op needs it, and lives only as long:
 //!
-//! - The backward pass reads the input of convolutions, of batch and response normalisation, and the output or the mask
-//!   of ReLUs; nothing else of the forward pass outlives its last forward reader.
-//! - Backward is Layrub's coordinated order (§3.1): the parameter gradient of a layer before its neuron gradient, so
-//!   that the layer's input is dead when the gradient of the same size is born. To compare with what it saves,
-//!   [`LowerOptions::intra_layer_reuse`] leaves it out.
+//! - The backward pass reads the input of convolutions, of batch and response normalisation, and the output or the mask of
+//!   ReLUs; nothing else of the forward pass outlives its last forward reader.
+//! - Backward is Layrub's coordinated order (§3.1): the parameter gradient of a layer before its neuron gradient, so that
+//!   the layer's input is dead when the gradient of the same size is born. To measure the saving,
+//!   [`LowerOptions::intra_layer_reuse`] turns it off.
 //! - With [`LowerOptions::fuse`], the op of a batch normalisation also computes the sum and the ReLU that follow it, at its
 //!   place, and its backward op gives the gradient of the sum's other term; those layers have no ops.
-//! - ReLU, dropout, addition and softmax write over their input where nobody needs it afterwards.
-//! - The gradient of a sum is one tensor, shared by all that were added. Whoever would write over a shared gradient
-//!   writes elsewhere; further gradients of the same feature map are added to the first where it stands.
+//! - ReLU, dropout, addition and softmax overwrite their input if no later op needs it.
+//! - The gradient of a sum is one tensor, shared by all terms. An op that would overwrite a shared gradient writes to a
+//!   different tensor; further gradients of the same activation are added to the first in place.
 //!
-//! A draw of stochastic depth (Huang et al. 2016) may be known beforehand. Then what it drops has no ops, and its parameters
-//! move by the optimizer's states and decay alone, as where its gradients are 0; the running statistics of its normalisations
-//! stay.
+//! A draw of stochastic depth (Huang et al. 2016) may be known beforehand. Then the dropped branches have no ops, and their
+//! parameters move by optimizer state and decay alone, as with gradients of 0; the running statistics of their normalisations
+//! do not change.
 //!
-//! Weight decay holds for every parameter, as PyTorch's optimizers have it by default. What it deliberately does not do: choose
-//! addresses, reorder ops, or say how long anything takes (seconds are 0 until a model fills them in).
+//! Weight decay applies to every parameter, PyTorch's default. The module deliberately does not choose addresses, reorder
+//! ops, or predict durations (seconds are 0 until a model fills them in).
 
 mod analysis;
 mod resident;
@@ -55,7 +55,7 @@ fn check_sizes(network: &Network, batch: u64, mode: Mode) -> Result<(), NetworkE
     }
     let mut total = 0;
     for layer in &network.layers {
-        // A value and a gradient, 4 bytes an element each.
+        // A value and a gradient, 4 bytes per element each.
         total += 8 * u128::from(layer.output.elements()) * u128::from(batch);
         let rules = rules(&layer.kind);
         total += rules.saved_bytes(layer.output) * u128::from(batch);
@@ -76,7 +76,7 @@ fn forward(walk: &mut Walk<'_>) {
     for (index, layer) in walk.network.layers.iter().enumerate() {
         let id = LayerId::new(index);
         let value = if walk.facts.absent[index] {
-            // Nobody reads what is dropped.
+            // No layer reads a dropped output.
             IMAGES
         } else if walk.facts.hands_on(id) {
             walk.value(walk.facts.source(id))
@@ -99,7 +99,7 @@ fn backward(walk: &mut Walk<'_>) {
         if index == loss {
             rules(&layer.kind).backward(walk, id, walk.value(id));
         } else if let Some(norm) = walk.facts.differentiated_by(id) {
-            // What a fused ReLU has been given is the normalisation's; a sum before it has been given nothing.
+            // A fused ReLU's gradient is the normalisation's; a sum before it has none.
             if let Some(dy) = walk.gradients.of[index] {
                 walk.gradients.hold(norm, dy);
                 walk.gradients.release(dy);
@@ -112,7 +112,7 @@ fn backward(walk: &mut Walk<'_>) {
     }
 }
 
-/// One step of the optimizer for every parameter, in layer order.
+/// Appends one step of the optimizer for every parameter, in layer order.
 fn update(walk: &mut Walk<'_>) {
     let hyper = walk.hyper();
     for index in 0..walk.network.layers.len() {

@@ -1,9 +1,9 @@
-//! The walk over a network's layers: the ops and tensors that it has appended so far, and what a layer's kind asks of it.
+//! The walk over a network's layers: the ops and tensors appended so far, and the services for the kinds of layers.
 //!
-//! What an op reads and writes follows from its kernel's operands ([`Call::operands`]); nothing is listed twice.
+//! An op's reads and writes follow from its kernel's operands ([`Call::operands`]); nothing is listed twice.
 //!
-//! What it deliberately does not do: ask what a kind of layer does. The kinds (`layers/`) append their ops here, and
-//! `lower.rs` goes through the layers.
+//! The walk deliberately does not depend on the kinds of layers. The kinds (`layers/`) append their ops here, and `lower.rs`
+//! iterates over the layers.
 
 mod facts;
 mod gradients;
@@ -21,7 +21,7 @@ use plimsoll_ir::program::{
 use plimsoll_ir::trace::{Alternative, Op, Phase, Tensor, TensorKind, Trace, TraceKind};
 use plimsoll_ir::{Bytes, Float, LayerId, Optimizer, Seconds, TensorId};
 
-/// What an iteration is for.
+/// The purpose of an iteration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// Forward, backward, update.
@@ -31,48 +31,49 @@ pub enum Mode {
     Evaluate,
 }
 
-/// What a ReLU keeps for its backward pass.
+/// The tensor that a ReLU keeps for its backward pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ReluStorage {
-    /// The mask where no other backward op needs its output, else the output, which is there anyway.
+    /// The mask if no other backward op needs its output, otherwise the output, which is kept anyway.
     #[default]
     Auto,
-    /// Its output.
+    /// The output.
     Output,
-    /// The mask, one bit an element (Layrub §4.2). Where its output is needed by another op too, that output dies
-    /// one op earlier than with [`ReluStorage::Output`], before the gradient of the same size is born.
+    /// The mask, one bit per element (Layrub §4.2). If a different op also needs the output, the output dies one op earlier
+    /// than with [`ReluStorage::Output`], before the gradient of the same size is born.
     Mask,
 }
 
-/// How to lower.
+/// Options of lowering.
 #[derive(Clone, Copy)]
 pub struct LowerOptions<'a> {
-    /// What the iteration is for.
+    /// Purpose of the iteration.
     pub mode: Mode,
-    /// What ReLUs keep; of no meaning in evaluation.
+    /// Storage of ReLUs; ignored in evaluation.
     pub relu: ReluStorage,
-    /// The draw of stochastic depth to lower for; none for ops that serve every draw. Of no meaning in evaluation.
+    /// Draw of stochastic depth to lower for; `None` for ops that serve every draw. Ignored in evaluation.
     pub draw: Option<Draw>,
-    /// Who updates the parameters; it decides what stays on the device, in evaluation, too.
+    /// Optimizer of the parameters; it determines the resident regions, in evaluation too.
     pub optimizer: Optimizer,
-    /// In what feature maps and their gradients are stored.
+    /// Storage format of activations and their gradients.
     pub feature_maps: Float,
-    /// Whether a batch normalisation takes over what follows it, so that one op computes a sum and a ReLU with it. In f32
-    /// the bits are the same either way. Of no meaning in evaluation.
+    /// `true` if a batch normalisation fuses the sum and the ReLU that follow it into one op. In f32 the bits are the same
+    /// either way. Ignored in evaluation.
     pub fuse: bool,
-    /// Whether a layer's gradients take the places of its own data (Layrub §3.1 and §3.2). Then the parameter gradient of a
-    /// convolution or a fully connected layer comes before its neuron gradient, so that the layer's input is dead when the
+    /// `true` if a layer's gradients reuse the memory of its own data (Layrub §3.1 and §3.2). Then the parameter gradient of
+    /// a convolution or a fully connected layer comes before its neuron gradient, so that the layer's input is dead when the
     /// gradient of the same size is born, and a normalisation writes the gradient of its input over that of its output.
-    /// Without, the neuron gradient comes first, and a normalisation's has a tensor of its own, as in Caffe. The bits are the
+    /// Otherwise the neuron gradient comes first, and a normalisation's has a separate tensor, as in Caffe. The bits are the
     /// same either way.
     pub intra_layer_reuse: bool,
-    /// How the device can run a call, the usual alternative first; never empty. The others become the op's alternatives.
+    /// Returns the alternatives of a call on the device, the default first; never empty. The others become the op's
+    /// alternatives.
     pub alternatives: &'a dyn Fn(&Call) -> Vec<KernelAlternative>,
 }
 
 impl Default for LowerOptions<'_> {
-    /// Training by SGD, ReLU masks where they save memory, f32, each layer an op of its own, gradients in the places of data,
-    /// one alternative for each call, without workspace.
+    /// Returns training by SGD, ReLU masks where they save memory, f32, a separate op for each layer, gradients that reuse
+    /// the memory of data, one alternative for each call, without workspace.
     fn default() -> Self {
         LowerOptions {
             mode: Mode::Train,
@@ -87,13 +88,13 @@ impl Default for LowerOptions<'_> {
     }
 }
 
-/// Where the images or tokens lie, which the host writes.
+/// The tensor of the images or tokens, which the host writes.
 pub(crate) const IMAGES: TensorId = TensorId(0);
 
-/// Where the labels lie, which it writes, too.
+/// The tensor of the labels, which the host writes too.
 pub(crate) const LABELS: TensorId = TensorId(1);
 
-/// The walk: what has come of it so far.
+/// The walk and its result so far.
 pub(crate) struct Walk<'a> {
     pub(crate) network: &'a Network,
     pub(crate) batch: u64,
@@ -103,15 +104,15 @@ pub(crate) struct Walk<'a> {
     tensors: Vec<Tensor>,
     ops: Vec<Op>,
     kernels: Vec<Kernel>,
-    /// Where each layer's output lies.
+    /// Tensor of each layer's output.
     pub(crate) values: Vec<TensorId>,
-    /// What each layer keeps for its backward pass besides feature maps, such as a mask or statistics.
+    /// Tensors that each layer keeps for its backward pass besides activations, such as a mask or statistics.
     saved: Vec<Vec<TensorId>>,
     pub(crate) gradients: Gradients,
 }
 
 impl<'a> Walk<'a> {
-    /// A walk that is about to begin, with the tensors that the host fills.
+    /// Returns a walk before its start, with the tensors that the host fills.
     pub(crate) fn new(
         network: &'a Network,
         batch: u64,
@@ -143,7 +144,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The program that came of it.
+    /// Returns the resulting program.
     pub(crate) fn finish(self) -> Program {
         let spec = &self.network.spec;
         let suffix = if self.options.mode == Mode::Evaluate { "-evaluate" } else { "" };
@@ -164,29 +165,29 @@ impl<'a> Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// A new tensor, its size rounded up to [`STORAGE_ALIGNMENT`].
+    /// Appends a tensor, its size rounded up to [`STORAGE_ALIGNMENT`].
     pub(crate) fn tensor(&mut self, name: &str, bytes: Bytes, kind: TensorKind) -> TensorId {
         let id = TensorId::new(self.tensors.len());
         self.tensors.push(Tensor { name: name.to_owned(), bytes: bytes.round_up(STORAGE_ALIGNMENT), kind });
         id
     }
 
-    /// The tensor where a layer's output lies.
+    /// Returns the tensor of a layer's output.
     pub(crate) fn value(&self, layer: LayerId) -> TensorId {
         self.values[layer.index()]
     }
 
-    /// The bytes of a batch of feature maps of this shape.
+    /// Returns the bytes of a batch of activations of this shape.
     pub(crate) fn maps(&self, shape: Shape) -> Bytes {
         self.map_bytes(shape.elements() * self.batch)
     }
 
-    /// The bytes of so many elements of feature maps.
+    /// Returns the bytes of this many elements of activations.
     pub(crate) fn map_bytes(&self, elements: u64) -> Bytes {
         Bytes(self.options.feature_maps.bytes() * elements)
     }
 
-    /// Appends an op and its kernel; what the op reads and writes follows from the operands.
+    /// Appends an op and its kernel; the op's reads and writes follow from the operands.
     pub(crate) fn push(
         &mut self,
         layer: LayerId,
@@ -232,24 +233,24 @@ impl Walk<'_> {
         self.kernels.push(kernel);
     }
 
-    /// The elements of a layer's output over the batch.
+    /// Returns the elements of a layer's output over the batch.
     pub(crate) fn elements(&self, layer: LayerId) -> u64 {
         self.network.layer(layer).output.elements() * self.batch
     }
 
-    /// The positions and channels of a layer's output over the batch.
+    /// Returns the positions and channels of a layer's output over the batch.
     pub(crate) fn rows(&self, layer: LayerId) -> RowShape {
         let shape = self.network.layer(layer).output;
         RowShape { rows: shape.pixels() * self.batch, channels: u64::from(shape.channels) }
     }
 
-    /// The rows of a layer's output that are side by side in memory, and the elements of each: what parts of a concatenation
-    /// along rows are, and what has a bias of its own at each position.
+    /// Returns the samples of a layer's output, adjacent in memory, and the elements of each: the parts of a concatenation
+    /// along rows, and the units of a bias at each position.
     pub(crate) fn samples(&self, layer: LayerId) -> RowShape {
         RowShape { rows: self.batch, channels: self.network.layer(layer).output.elements() }
     }
 
-    /// What a concatenation along an axis copies of a layer's output: rows of so many elements.
+    /// Returns the rows of a layer's output that a concatenation along an axis copies, and the elements of each.
     pub(crate) fn parts(&self, layer: LayerId, along: Axis) -> RowShape {
         match along {
             Axis::Channels => self.rows(layer),
@@ -257,7 +258,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The shape of a layer that pools by this window.
+    /// Returns the shape of a layer that pools by this window.
     pub(crate) fn pool_shape(&self, layer: LayerId, window: Window) -> PoolShape {
         let layer = self.network.layer(layer);
         let (input, output) = (self.network.input_shape(layer), layer.output);
@@ -270,49 +271,49 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether a parameter is trained at or above a layer, so that the gradient of its output is needed.
+    /// Returns `true` if a parameter is trained at or above a layer, so that the gradient of its output is needed.
     pub(crate) fn trained(&self, layer: LayerId) -> bool {
         self.facts.trained[layer.index()]
     }
 
-    /// Whether a layer saves a mask in place of its output.
+    /// Returns `true` if a layer saves a mask in place of its output.
     pub(crate) fn masked(&self, layer: LayerId) -> bool {
         self.facts.masked[layer.index()]
     }
 
-    /// Whether the gradients of a layer's parameters are added to what a later layer, which shares them, has given.
+    /// Returns `true` if the gradients of a layer's parameters are added to those of a later layer that shares them.
     pub(crate) fn adds_up(&self, layer: LayerId) -> bool {
         self.facts.adds_up[layer.index()]
     }
 
-    /// Where the parameters of a layer lie, in the order in which its calls take them.
+    /// Returns the parameters of a layer, in the order in which its calls take them.
     pub(crate) fn parameters(&self, layer: LayerId) -> Vec<Operand> {
         let parameters = &self.resident.layers[layer.index()].parameters;
         parameters.iter().map(|trained| Operand::Resident(trained.parameter)).collect()
     }
 
-    /// Where their gradients lie, in the same order.
+    /// Returns their gradients, in the same order.
     pub(crate) fn parameter_gradients(&self, layer: LayerId) -> Vec<Operand> {
         let parameters = &self.resident.layers[layer.index()].parameters;
         parameters.iter().map(|trained| Operand::Resident(trained.gradient)).collect()
     }
 
-    /// Where the running statistics of a layer lie.
+    /// Returns the running statistics of a layer.
     pub(crate) fn states(&self, layer: LayerId) -> Vec<Operand> {
         self.resident.layers[layer.index()].states.iter().map(|offset| Operand::Resident(*offset)).collect()
     }
 
-    /// Where the hyper-parameters lie.
+    /// Returns the hyper-parameters.
     pub(crate) fn hyper(&self) -> Operand {
         Operand::Resident(self.resident.hyper)
     }
 
-    /// Where the metrics lie.
+    /// Returns the metrics.
     pub(crate) fn metrics(&self) -> Operand {
         Operand::Resident(self.resident.metrics)
     }
 
-    /// Appends an op with the operands x, `more` -> y, `saved`, where y is `over` or a new tensor; gives y.
+    /// Appends an op with the operands x, `more` -> y, `saved`, where y is `over` or a new tensor; returns y.
     pub(crate) fn forward_op(
         &mut self,
         id: LayerId,
@@ -331,7 +332,7 @@ impl Walk<'_> {
         y
     }
 
-    /// The input's tensor that a layer may compute its output in, if there is one: not where one input is read twice.
+    /// Returns the input's tensor that a layer may compute its output in, if there is one: none if one input is read twice.
     pub(crate) fn overwritten(&self, id: LayerId, inputs: &[LayerId]) -> Option<TensorId> {
         if let [a, b] = inputs
             && a == b
@@ -341,13 +342,13 @@ impl Walk<'_> {
         inputs.iter().find(|input| self.facts.may_overwrite(**input, id)).map(|input| self.value(*input))
     }
 
-    /// A new tensor for a layer's output.
+    /// Appends a tensor for a layer's output.
     pub(crate) fn output(&mut self, id: LayerId) -> TensorId {
         let layer = self.network.layer(id);
         self.tensor(&format!("{}.y", layer.name), self.maps(layer.output), TensorKind::Activation)
     }
 
-    /// A new tensor for what a layer keeps for its backward pass besides feature maps.
+    /// Appends a tensor that a layer keeps for its backward pass besides activations.
     pub(crate) fn save(&mut self, id: LayerId, what: &str, bytes: Bytes) -> Operand {
         let name = format!("{}.{what}", self.network.layer(id).name);
         let tensor = self.tensor(&name, bytes, TensorKind::Other);
@@ -360,13 +361,13 @@ impl Walk<'_> {
         self.saved[id.index()].push(tensor);
     }
 
-    /// What a layer keeps for its backward pass, in the order in which the forward pass made it.
+    /// Returns the tensors that a layer keeps for its backward pass, in the order in which the forward pass made them.
     pub(crate) fn saved(&self, id: LayerId) -> &[TensorId] {
         &self.saved[id.index()]
     }
 }
 
-/// The layer type that the performance model groups an op by. The passes of a type differ in the op name's last part.
+/// Returns the layer type that the performance model groups an op by. The passes of a type differ in the op name's last part.
 fn op_kind(call: &Call, layer: &LayerKind) -> &'static str {
     match (call, layer) {
         (Call::Sgd { .. }, _) => "sgd",

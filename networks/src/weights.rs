@@ -1,54 +1,54 @@
-//! The tensors of a network as a file has them that was saved from PyTorch: names, shapes, and the order of their numbers.
+//! The tensors of a network in a file saved from PyTorch: names, shapes, and the order of their numbers.
 //!
-//! A name is a layer's and its part's, `layer1.0.conv1.weight`, as resident regions have it. Numbers lie as PyTorch has them:
-//! channels before positions, where Plimsoll has positions before channels: a convolution is then one matrix product over
-//! the rows of many images. That concerns windows of convolutions, and the columns of a fully connected layer whose input is
-//! an image.
+//! A name consists of a layer's and its part's, `layer1.0.conv1.weight`, as for resident regions. PyTorch stores channels
+//! before positions, Plimsoll positions before channels: a convolution is then one matrix product over the rows of many
+//! images. The difference concerns windows of convolutions, and the columns of a fully connected layer whose input is an
+//! image.
 //!
-//! What it deliberately does not do: open files, or say what is wrong with one.
+//! The module deliberately does not open files, or report their faults.
 
 use crate::layers::{Purpose, rules};
 use plimsoll_ir::network::{Layer, LayerKind, Network, Shape};
 
-/// A tensor of a layer, of numbers of 4 bytes, as a file has it.
+/// A tensor of a layer, of 4-byte numbers, as stored in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileTensor {
-    /// The layer's name and the tensor's, such as `conv1.weight`.
+    /// Names of the layer and of the tensor, such as `conv1.weight`.
     pub name: String,
-    /// The lengths of its dimensions in the file.
+    /// Lengths of its dimensions in the file.
     pub shape: Vec<u64>,
-    /// Whether it is trained; a running statistic is not.
+    /// `true` if it is trained; a running statistic is not.
     pub trained: bool,
-    /// Its rows are `[channels][positions]` in the file and `[positions][channels]` on the device.
+    /// Sizes of its rows: `[channels][positions]` in the file and `[positions][channels]` on the device.
     row: [usize; 2],
 }
 
 impl FileTensor {
-    /// How many numbers it has.
+    /// Returns the number of elements.
     pub fn elements(&self) -> u64 {
         self.shape.iter().product()
     }
 
-    /// Whether a tensor of this shape can stand for it: dimensions of length 1 do not count.
+    /// Returns `true` if a tensor of this shape can replace it: dimensions of length 1 do not count.
     pub fn fits(&self, shape: &[u64]) -> bool {
         let long = |shape: &[u64]| shape.iter().copied().filter(|length| *length != 1).collect::<Vec<u64>>();
         long(shape) == long(&self.shape)
     }
 
-    /// Its bytes on the device, from those in the file.
+    /// Converts its bytes in the file to those on the device.
     pub fn to_device(&self, in_file: &[u8]) -> Vec<u8> {
         let [channels, positions] = self.row;
         transposed(in_file, [channels, positions])
     }
 
-    /// Its bytes in a file, from those on the device.
+    /// Converts its bytes on the device to those in a file.
     pub fn to_file(&self, on_device: &[u8]) -> Vec<u8> {
         let [channels, positions] = self.row;
         transposed(on_device, [positions, channels])
     }
 }
 
-/// Matrices of numbers of 4 bytes, one after the other, each transposed.
+/// Transposes each of consecutive matrices of 4-byte numbers.
 fn transposed(bytes: &[u8], [rows, columns]: [usize; 2]) -> Vec<u8> {
     let matrices = bytes.as_chunks::<4>().0.chunks_exact(rows * columns);
     let transposed = matrices.flat_map(|matrix| {
@@ -57,7 +57,7 @@ fn transposed(bytes: &[u8], [rows, columns]: [usize; 2]) -> Vec<u8> {
     transposed.collect::<Vec<[u8; 4]>>().into_flattened()
 }
 
-/// All tensors of a network, in the order of its layers. A layer that shares its parameters has none of its own.
+/// Returns all tensors of a network, in the order of its layers. A layer that shares its parameters has none.
 pub fn file_tensors(network: &Network) -> Vec<FileTensor> {
     let mut all = Vec::new();
     for layer in network.layers.iter().filter(|layer| layer.shares.is_none()) {
@@ -78,7 +78,7 @@ pub fn file_tensors(network: &Network) -> Vec<FileTensor> {
 fn file_tensor(layer: &Layer, input: Shape, part: &str, shape: &[u64], trained: bool) -> FileTensor {
     let name = format!("{}.{part}", layer.name);
     let (shape, [positions, channels]) = match (shape, &layer.kind) {
-        // A product with a matrix at each position of a sequence, which is an image one column wide.
+        // A matrix product at each position of a sequence, which is an image one column wide.
         ([out, 1, 1, channels], _) if input.width == 1 && input.height > 1 => {
             (vec![*out, *channels], [1, *channels])
         }
@@ -126,14 +126,14 @@ mod tests {
     #[test]
     fn channels_come_before_positions_in_a_file() {
         let vgg = tensors("lenet", [28, 28], 1);
-        // 84 outputs of 16 channels at 5x5 positions, say.
+        // For example, 84 outputs of 16 channels at 5x5 positions.
         let first = vgg.iter().find(|t| t.shape.len() == 2).expect("its input is an image");
         let (count, channels) = (first.elements() as u32, 16);
         let positions = first.shape[1] as u32 / channels;
         let file: Vec<u8> = (0..count).flat_map(u32::to_le_bytes).collect();
         let device = first.to_device(&file);
         let word = |at: u32| u32::from_le_bytes(device.as_chunks().0[at as usize]);
-        // The second channel of the first position lies behind all positions of the first channel.
+        // The second channel of the first position follows all positions of the first channel.
         assert_eq!([word(0), word(1), word(channels)], [0, positions, 1]);
         assert_eq!(first.to_file(&device), file);
     }

@@ -25,7 +25,7 @@ impl Rules for Add {
         output.elements()
     }
 
-    /// Where a draw of stochastic depth leaves one term.
+    /// Returns `true` if a draw of stochastic depth leaves one term.
     fn hands_on(&self, inputs: usize, _mode: Mode) -> bool {
         inputs == 1
     }
@@ -33,7 +33,7 @@ impl Rules for Add {
     fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let [a, b] = [0, 1].map(|i| walk.value(inputs[i]));
         let over = walk.overwritten(id, inputs);
-        // The call may write over its first operand only; a sum does not mind the order.
+        // The call may overwrite only its first operand; the order of a sum does not matter.
         let (a, b) = if over == Some(b) { (b, a) } else { (a, b) };
         let call = Call::Add { elements: walk.elements(id) };
         walk.forward_op(id, call, a, &[Operand::Tensor(b)], over, &[])

@@ -1,5 +1,5 @@
 //! Scaled dot-product attention over the positions of each sample. For the backward pass it keeps two numbers of each row of
-//! scores, from which the probabilities are computed again.
+//! scores, from which the probabilities are recomputed.
 
 use super::{Rules, bad, product};
 use crate::error::NetworkError;
@@ -50,7 +50,7 @@ impl Rules for Attention {
         product([output.pixels(), output.pixels(), of_pair])
     }
 
-    /// Two numbers of each row of scores.
+    /// Two numbers per row of scores.
     fn saved_bytes(&self, output: Shape) -> u128 {
         8 * u128::from(output.pixels()) * u128::from(self.heads)
     }

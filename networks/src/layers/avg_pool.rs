@@ -9,7 +9,7 @@ use plimsoll_ir::program::{Call, Operand, PoolShape};
 use plimsoll_ir::{LayerId, TensorId};
 
 pub(super) struct AvgPool {
-    /// None for one window of the whole image.
+    /// `None` for one window of the whole image.
     pub window: Option<Window>,
 }
 

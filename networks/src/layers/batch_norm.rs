@@ -1,5 +1,5 @@
-//! Batch normalisation over batch, rows and columns. Its running statistics are an op of their own, so that the normalisation
-//! itself can be computed again. Its ops may compute the sum and the ReLU that follow it, too (`../lower/analysis.rs`).
+//! Batch normalisation over batch, rows and columns. A separate op updates its running statistics, so that the normalisation
+//! can be recomputed. Its ops may also compute the sum and the ReLU that follow it (`../lower/analysis.rs`).
 
 use super::{Purpose, Resident, Rules, norm, product};
 use crate::error::NetworkError;
@@ -42,7 +42,7 @@ impl Rules for BatchNorm {
         true
     }
 
-    /// With the batch's statistics, which then move the running ones, or with the running ones.
+    /// Normalises by the batch's statistics, which then move the running ones, or by the running ones.
     fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let BatchNorm { epsilon, momentum } = *self;
         let (shape, x) = (walk.rows(id), walk.value(inputs[0]));
@@ -76,7 +76,8 @@ impl Rules for BatchNorm {
         y
     }
 
-    /// A sum without a ReLU hands its own gradient on as ever; with one, this op gives what that lets pass to both terms.
+    /// A sum without a ReLU passes its own gradient on as usual; with a ReLU, this op gives both terms the part that the ReLU
+    /// lets pass.
     fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         let (shape, then) = (walk.rows(id), then(walk, id));
         if then.relu.is_none() {
@@ -86,7 +87,7 @@ impl Rules for BatchNorm {
         }
         let kept = if then.masks() { walk.saved(id)[1] } else { walk.value(id) };
         let other = walk.facts.fused(id).sum.filter(|(_, other)| walk.trained(*other));
-        // The sum's gradient. It becomes the other term's, or what that was given before is added to it.
+        // The sum's gradient. It becomes the other term's, or the other term's earlier gradient is added to it.
         let dr = other.map(|(sum, _)| walk.gradient_tensor(sum, dy, true));
         let then = After { add: dr.is_some(), ..then };
         let call = |accumulate| Call::BatchNormBackward { shape, then, accumulate };
@@ -97,7 +98,7 @@ impl Rules for BatchNorm {
     }
 }
 
-/// What its ops compute besides it.
+/// Returns the ops fused after the normalisation.
 fn then(walk: &Walk<'_>, id: LayerId) -> After {
     let fused = walk.facts.fused(id);
     let relu = fused.relu.map(|(_, ceiling)| FusedRelu { ceiling, mask: walk.masked(id) });

@@ -14,7 +14,7 @@ pub(super) struct Bias {
 }
 
 impl Bias {
-    /// The rows that the bias is added to, each as long as the bias.
+    /// Returns the rows that the bias is added to, each as long as the bias.
     fn call_shape(&self, walk: &Walk<'_>, id: LayerId) -> RowShape {
         match self.over {
             Extent::Channels => walk.rows(id),
@@ -58,7 +58,7 @@ impl Rules for Bias {
         walk.forward_op(id, call, walk.value(inputs[0]), &parameters, over, &[])
     }
 
-    /// The bias's gradient is the sum of the samples'; what is below has the gradient of the sum.
+    /// Sums the samples' gradients to the bias's; the input has the gradient of the sum.
     fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         let mut operands = vec![Operand::Tensor(dy)];
         operands.extend(walk.parameter_gradients(id));

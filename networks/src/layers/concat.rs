@@ -1,4 +1,4 @@
-//! The inputs side by side: each is copied to its channels, or to its rows, which lie side by side in each sample.
+//! Concatenation of the inputs: each is copied to its channels, or to its rows, which are adjacent in each sample.
 
 use super::{Rules, bad};
 use crate::error::NetworkError;
@@ -50,7 +50,7 @@ impl Rules for Concat {
         output.elements()
     }
 
-    /// One op a part.
+    /// Appends one op per part.
     fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let y = walk.output(id);
         let total = walk.parts(id, self.along).channels;
@@ -65,7 +65,7 @@ impl Rules for Concat {
         y
     }
 
-    /// Each part takes its channels, or its rows.
+    /// Gives each part its channels, or its rows.
     fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         let total = walk.parts(id, self.along).channels;
         let mut first = 0;

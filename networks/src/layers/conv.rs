@@ -1,4 +1,4 @@
-//! 2-D convolution, and the two passes of every layer that is one: fully connected layers, too.
+//! 2-D convolution, and the two passes of every layer that is one, including fully connected layers.
 
 use super::window::{slide, taps};
 use super::{Resident, Rules, SharedWeight, bad, product};
@@ -48,7 +48,7 @@ impl Rules for Conv {
         Ok(Shape { height, width, channels: *out_channels })
     }
 
-    /// He-normal with fan-out, and no bias, as torchvision starts its networks.
+    /// The weight is He-normal with fan-out, and the bias 0, as in torchvision.
     fn resident(&self, input: Shape, _tied: bool) -> Vec<Resident> {
         let [rows, columns] = self.window.size.map(u64::from);
         let out = u64::from(self.out_channels);
@@ -82,14 +82,14 @@ impl Rules for Conv {
     }
 }
 
-/// The forward pass of a layer that is a convolution.
+/// Appends the forward pass of a layer that is a convolution.
 pub(super) fn forward(walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId], shape: ConvShape) -> TensorId {
     let parameters = walk.parameters(id);
     walk.forward_op(id, Call::ConvForward { shape }, walk.value(inputs[0]), &parameters, None, &[])
 }
 
-/// Parameter gradient first, neuron gradient second and only where something above is trained; without intra-layer reuse, in
-/// the other order.
+/// Appends the parameter gradient first, and then the neuron gradient, only if a layer above is trained; without intra-layer
+/// reuse, in the other order.
 pub(super) fn backward(walk: &mut Walk<'_>, id: LayerId, dy: TensorId, shape: ConvShape) {
     if walk.options.intra_layer_reuse {
         backward_filter(walk, id, dy, shape);

@@ -15,7 +15,7 @@ pub(super) struct ConvTranspose {
 }
 
 impl ConvTranspose {
-    /// Of the convolution that it is the transpose of.
+    /// Returns the shape of the convolution that this layer transposes.
     fn call_shape(&self, walk: &Walk<'_>, id: LayerId) -> ConvShape {
         let layer = walk.network.layer(id);
         let (input, output) = (walk.network.input_shape(layer), layer.output);
@@ -47,7 +47,7 @@ impl Rules for ConvTranspose {
         }
     }
 
-    /// He-normal: how many elements of the input meet in one of the output.
+    /// The weight is He-normal: the fan-in is the number of input elements that meet in one output element.
     fn resident(&self, input: Shape, _tied: bool) -> Vec<Resident> {
         let [rows, columns] = self.window.size.map(u64::from);
         let shape = vec![u64::from(input.channels), rows, columns, u64::from(self.out_channels)];
@@ -70,8 +70,8 @@ impl Rules for ConvTranspose {
         walk.forward_op(id, call, walk.value(inputs[0]), &parameters, None, &[])
     }
 
-    /// What it takes is the output of the convolution that it is the transpose of. The forward pass of that cannot add, so the
-    /// gradient of an input that has one already is added to it.
+    /// The input's gradient is the forward pass of the transposed convolution. That cannot accumulate, so a separate op adds
+    /// an earlier gradient of the input.
     fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         if walk.options.intra_layer_reuse {
             self.backward_filter(walk, id, dy);
@@ -98,7 +98,7 @@ impl ConvTranspose {
         if !walk.trained(input) {
             return;
         }
-        // Named after who gives it: the input's own gradient may be there beside it.
+        // Named after the layer that gives it: the input's own gradient may exist next to it.
         let bytes = walk.maps(walk.network.layer(input).output);
         let dx = walk.tensor(&format!("{}.dx", layer.name), bytes, TensorKind::Gradient);
         let operands = vec![Operand::Tensor(dy), walk.parameters(id)[0], Operand::Tensor(dx)];

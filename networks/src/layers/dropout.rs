@@ -1,5 +1,5 @@
-//! Dropout: zeroes each unit with a probability, in training only. The numbers are drawn from the iteration's own, which lies
-//! in resident memory, so the backward pass draws them again. Stochastic depth is the dropout of whole batches.
+//! Dropout: zeroes each unit with a probability, in training only. The numbers are drawn from the iteration's seed and step,
+//! which lie in resident memory, so the backward pass draws them again. Stochastic depth is the dropout of whole batches.
 
 use super::{Rules, bad, product};
 use crate::error::NetworkError;
@@ -15,7 +15,7 @@ pub(super) struct Dropout {
 }
 
 impl Dropout {
-    /// How many elements, one after the other, are dropped at once.
+    /// Returns the number of consecutive elements that are dropped at once.
     fn run(&self, walk: &Walk<'_>, id: LayerId) -> u64 {
         match self.unit {
             DropUnit::Element => 1,

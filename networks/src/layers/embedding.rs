@@ -44,7 +44,8 @@ impl Rules for Embedding {
         Ok(Shape { height: *length, width: 1, channels: *width })
     }
 
-    /// Normal; with a deviation of 0.02 where the head uses the table too (GPT-2, BERT), else of 1 (PyTorch's default).
+    /// The table is normal, with a deviation of 0.02 if the head also uses it (GPT-2, BERT), otherwise of 1 (PyTorch's
+    /// default).
     fn resident(&self, _input: Shape, tied: bool) -> Vec<Resident> {
         let init = Init::Normal(if tied { 0.02 } else { 1.0 });
         let shape = [self.vocabulary, self.width].map(u64::from).to_vec();

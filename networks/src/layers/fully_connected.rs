@@ -1,4 +1,4 @@
-//! Every output sees every input element: a 1x1 convolution on a 1x1 image.
+//! Every output depends on every input element: a 1x1 convolution on a 1x1 image.
 
 use super::{Resident, Rules, SharedWeight, bad, conv, product};
 use crate::error::NetworkError;
@@ -39,7 +39,7 @@ impl Rules for FullyConnected {
         Ok(Shape { height: 1, width: 1, channels: outputs })
     }
 
-    /// Both uniform within 1 / sqrt(inputs), PyTorch's default.
+    /// Weight and bias are uniform within 1 / sqrt(inputs), PyTorch's default.
     fn resident(&self, input: Shape, _tied: bool) -> Vec<Resident> {
         let (inputs, outputs) = (input.elements(), u64::from(self.outputs));
         let init = Init::Uniform((1.0 / (inputs as f64).sqrt()) as f32);

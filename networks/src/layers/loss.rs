@@ -26,7 +26,7 @@ impl Rules for SoftmaxCrossEntropy {
         walk.forward_op(id, call, walk.value(inputs[0]), &[labels], over, &[metrics])
     }
 
-    /// The gradient of the logits, in place of the differences of probabilities and labels, which nobody else reads.
+    /// Writes the gradient of the logits over the differences of probabilities and labels, which nothing else reads.
     fn backward(&self, walk: &mut Walk<'_>, id: LayerId, differences: TensorId) {
         let operands = [differences, LABELS, differences].map(Operand::Tensor).to_vec();
         let call = Call::SoftmaxCrossEntropyBackward { shape: walk.rows(id) };

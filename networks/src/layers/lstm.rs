@@ -1,4 +1,4 @@
-//! A step of a long short-term memory: gates and, after the first step, the step before, whose cell state it takes on.
+//! A step of a long short-term memory: gates and, after the first step, the previous step, whose cell state it continues.
 
 use super::{Rules, bad, product};
 use crate::error::NetworkError;
@@ -10,7 +10,7 @@ use plimsoll_ir::{LayerId, TensorId};
 
 pub(super) struct LstmCell;
 
-/// What a step keeps: its activated gates and its cell state, in this order.
+/// Returns the tensors that a step keeps: its activated gates and its cell state, in this order.
 fn kept(walk: &Walk<'_>, id: LayerId) -> [TensorId; 2] {
     [0, 1].map(|i| walk.saved(id)[i])
 }
@@ -51,12 +51,12 @@ impl Rules for LstmCell {
         product([100, output.elements()])
     }
 
-    /// Of the step before it reads the cell state and not the output.
+    /// It reads the previous step's cell state, not its output.
     fn reads(&self, _inputs: usize) -> usize {
         1
     }
 
-    /// gates, [the cell before] -> h, cell, activated gates, which lie over the gates where nobody else needs those.
+    /// Appends gates, [the cell before] -> h, cell, activated gates; these overwrite the gates if no other layer needs them.
     fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let (shape, gates) = (walk.rows(id), walk.value(inputs[0]));
         let before = inputs.get(1).map(|before| kept(walk, *before)[1]);
@@ -79,8 +79,8 @@ impl Rules for LstmCell {
         h
     }
 
-    /// The gradient of the gates lies over the activated gates, which nobody needs afterwards; that of the cell state goes to
-    /// the step before, over the one that came from the step after.
+    /// Writes the gradient of the gates over the activated gates, which no later op needs; that of the cell state goes to the
+    /// previous step, over the one from the next step.
     fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         use Operand::Tensor as T;
         let layer = walk.network.layer(id);

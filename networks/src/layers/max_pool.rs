@@ -1,4 +1,4 @@
-//! The largest of each window. Where it stood is kept for the backward pass, a byte for each output.
+//! The largest of each window. Its position is kept for the backward pass, a byte per output.
 
 use super::window::{check_pooling, slide, taps};
 use super::{Rules, bad, product};
@@ -47,7 +47,7 @@ impl Rules for MaxPool {
     }
 }
 
-/// Whether a window somewhere has no element of the input under it, so that it has no largest.
+/// Returns `true` if some window covers no element of the input, so that it has no largest.
 fn sees_only_padding(window: &Window, input: Shape, output: [u32; 2]) -> bool {
     [input.height, input.width].into_iter().enumerate().any(|(d, length)| {
         let [size, stride, padding, dilation] =
@@ -55,7 +55,7 @@ fn sees_only_padding(window: &Window, input: Shape, output: [u32; 2]) -> bool {
         let starts_at = |i: i64| i * stride - padding;
         let misses =
             |i: i64| !(0..size).any(|k| (0..i64::from(length)).contains(&(starts_at(i) + k * dilation)));
-        // A window that starts on the input sees it; so only those that start before or after it can miss it.
+        // A window that starts on the input covers it; so only those that start before or after it can miss it.
         let before = i64::from(output[d]).min(padding.div_euclid(stride) + 1);
         starts_at(i64::from(output[d]) - 1) >= i64::from(length) || (0..before).any(misses)
     })

@@ -1,9 +1,9 @@
-//! The kinds of layers, one file each: shape, what stays resident, FLOPs, forward and backward pass.
+//! The kinds of layers, one file each: shape, resident regions, FLOPs, forward and backward pass.
 //!
-//! Another kind is a variant of [`LayerKind`] with its name, a file here, and a line in [`rules`]. Nothing else in this crate
-//! asks what kind a layer is, but for rules that concern several layers at once (tokens or images, stochastic depth).
+//! A new kind is a variant of [`LayerKind`] with its name, a file here, and a line in [`rules`]. Nothing else in this crate
+//! depends on a layer's kind, except rules that concern several layers at once (tokens or images, stochastic depth).
 //!
-//! What it deliberately does not do: walk over layers. `../builder.rs` and `../lower.rs` do, and ask here.
+//! The module deliberately does not walk over layers. `../builder.rs` and `../lower.rs` do, and call it.
 
 mod activation;
 mod add;
@@ -36,91 +36,90 @@ use plimsoll_ir::network::{Layer, LayerKind, Shape};
 use plimsoll_ir::program::Init;
 use plimsoll_ir::{LayerId, TensorId};
 
-/// All that the house knows of a kind of layer. Shapes are those of one sample.
+/// The rules of a kind of layer. Shapes are those of one sample.
 pub(crate) trait Rules {
-    /// How many layers it takes the outputs of, where it is given so many.
+    /// Returns the number of inputs that the layer takes, if it is given this many.
     fn arity(&self, _given: usize) -> usize {
         1
     }
 
-    /// What it asks of the layers that it takes, besides their shapes.
+    /// Checks the input layers, besides their shapes.
     fn check_inputs(&self, _layers: &[Layer], _inputs: &[LayerId]) -> Result<(), &'static str> {
         Ok(())
     }
 
-    /// The shape of its output; or what is wrong with the layer of this name. There are as many inputs as
-    /// [`Rules::arity`] says.
+    /// Returns the shape of its output, or the fault of the layer of this name. The number of inputs is that of
+    /// [`Rules::arity`].
     fn shape(&self, name: &str, inputs: &[Shape]) -> Result<Shape, NetworkError>;
 
-    /// What of it stays on the device, parameters in the order in which its calls take them. `tied` says whether a layer
-    /// of another kind shares its parameters.
+    /// Returns its resident regions, parameters in the order in which its calls take them. `tied` is `true` if a layer of a
+    /// different kind shares its parameters.
     fn resident(&self, _input: Shape, _tied: bool) -> Vec<Resident> {
         Vec::new()
     }
 
-    /// The weight that another layer may share, if any.
+    /// Returns the weight that a different layer may share, if any.
     fn shared(&self, _input: Shape) -> Option<SharedWeight> {
         None
     }
 
-    /// Floating-point operations of the forward pass; a multiply and an add are two.
+    /// Returns the floating-point operations of the forward pass; a multiply and an add are two.
     fn flops(&self, input: Shape, output: Shape) -> u64;
 
-    /// Bytes of a sample that it keeps for the backward pass, where they may be larger than its feature maps.
+    /// Returns the bytes of a sample that it keeps for the backward pass, if they may exceed its activations.
     fn saved_bytes(&self, _output: Shape) -> u128 {
         0
     }
 
-    /// Whether it trains on more than one position only.
+    /// Returns `true` if it needs more than one position to train.
     fn needs_variance(&self) -> bool {
         false
     }
 
-    /// Whether it has no op of its own and hands on its first input, of so many that there are.
+    /// Returns `true` if it has no op and forwards the first of its `inputs` inputs.
     fn hands_on(&self, _inputs: usize, _mode: Mode) -> bool {
         false
     }
 
-    /// How many of its inputs it reads the outputs of: all, or those that come first.
+    /// Returns the number of inputs whose outputs it reads: all, or the first ones.
     fn reads(&self, inputs: usize) -> usize {
         inputs
     }
 
-    /// Whether its backward pass reads an input, where `trained` says of each input whether its gradient is needed.
+    /// Returns `true` if its backward pass reads an input; `trained` returns `true` for an input whose gradient is needed.
     fn backward_reads(&self, _input: usize, _trained: &dyn Fn(usize) -> bool) -> bool {
         false
     }
 
-    /// Whether its backward pass reads its output, or a mask of one bit an element in place of that.
+    /// Returns `true` if its backward pass reads its output, or a mask of one bit per element in place of the output.
     fn may_mask(&self) -> bool {
         false
     }
 
-    /// Appends its forward ops; gives the tensor where its output lies. `inputs` are the layers that compute what it takes.
+    /// Appends its forward ops; returns the tensor of its output. `inputs` are the layers that compute its inputs.
     fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId;
 
-    /// Appends its backward ops. `dy` is the gradient of its output; of the loss, its output.
+    /// Appends its backward ops. `dy` is the gradient of its output; for the loss, its output.
     fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId);
 }
 
 /// A region that stays on the device.
 pub(crate) struct Resident {
-    /// Such as `weight`.
+    /// Name, such as `weight`.
     pub name: &'static str,
-    /// The lengths of its dimensions.
+    /// Lengths of its dimensions.
     pub shape: Vec<u64>,
-    /// What it is for.
     pub purpose: Purpose,
 }
 
-/// What a resident region is for.
+/// The purpose of a resident region.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Purpose {
-    /// Trained; starts as it says.
+    /// Trained parameter, which starts with this initialisation.
     Parameter(Init),
-    /// Counts as a parameter, and no op reads it, so nothing trains it.
+    /// Counted as a parameter, but no op reads it, so nothing trains it.
     Spare,
-    /// Updated by kernels and not trained; starts at this value.
+    /// State that kernels update and that is not trained; starts at this value.
     State(f32),
 }
 
@@ -129,34 +128,34 @@ impl Resident {
         Resident { name, shape, purpose: Purpose::Parameter(init) }
     }
 
-    /// Its elements, without overflow.
+    /// Returns its elements, without overflow.
     pub(crate) fn elements(&self) -> u128 {
         self.shape.iter().map(|n| u128::from(*n)).product()
     }
 }
 
-/// A weight as those who share it see it.
+/// A weight as seen by the layers that share it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SharedWeight {
     /// Outputs, or rows of a table.
     rows: u64,
-    /// The rest.
+    /// Remaining elements per row.
     columns: u64,
-    /// Whether a bias comes with it.
+    /// `true` if it has a bias.
     bias: bool,
 }
 
-/// A product that saturates: what is too large for any machine stays too large.
+/// Returns a product that saturates: a size too large for any machine stays too large.
 fn product<const N: usize>(factors: [u64; N]) -> u64 {
     factors.iter().fold(1, |product: u64, factor| product.saturating_mul(*factor))
 }
 
-/// The error that a layer makes no sense.
+/// Returns the error of an invalid layer.
 fn bad<T>(layer: &str, why: impl Into<String>) -> Result<T, NetworkError> {
     Err(NetworkError::BadLayer { layer: layer.to_owned(), why: why.into() })
 }
 
-/// The rules of a kind of layer.
+/// Returns the rules of a kind of layer.
 pub(crate) fn rules(kind: &LayerKind) -> Box<dyn Rules> {
     use LayerKind as K;
     match *kind {

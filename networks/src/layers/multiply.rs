@@ -25,7 +25,7 @@ impl Rules for Multiply {
         output.elements()
     }
 
-    /// Each factor is the other's gradient.
+    /// Returns `true` if the other factor is trained: each factor scales the other's gradient.
     fn backward_reads(&self, input: usize, trained: &dyn Fn(usize) -> bool) -> bool {
         trained(1 - input)
     }
@@ -38,7 +38,7 @@ impl Rules for Multiply {
         walk.forward_op(id, call, a, &[Operand::Tensor(b)], over, &[])
     }
 
-    /// The gradient of the second factor comes first: that of the first may be written over the product's.
+    /// Computes the second factor's gradient first: the first factor's may overwrite the product's.
     fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         let inputs = &walk.network.layer(id).inputs;
         let [a, b] = [0, 1].map(|i| walk.value(inputs[i]));

@@ -1,4 +1,4 @@
-//! What normalisations share: the backward pass, and how each position is normalised by itself.
+//! Shared rules of normalisations: the backward pass, and the forward pass of separate positions.
 
 use super::bad;
 use crate::error::NetworkError;
@@ -7,7 +7,7 @@ use plimsoll_ir::program::{Call, Operand};
 use plimsoll_ir::trace::Phase;
 use plimsoll_ir::{Bytes, LayerId, TensorId};
 
-/// Refuses what a row cannot be normalised with.
+/// Refuses an epsilon with which a row cannot be normalised.
 pub(super) fn check_epsilon(name: &str, epsilon: f32) -> Result<(), NetworkError> {
     if epsilon > 0.0 && epsilon.is_finite() {
         return Ok(());
@@ -18,7 +18,7 @@ pub(super) fn check_epsilon(name: &str, epsilon: f32) -> Result<(), NetworkError
     bad(name, why)
 }
 
-/// Normalises each position by itself, with so many statistics of each.
+/// Appends the normalisation of each position separately, with this many statistics of each.
 pub(super) fn forward(
     walk: &mut Walk<'_>,
     id: LayerId,
@@ -31,8 +31,8 @@ pub(super) fn forward(
     walk.forward_op(id, call, walk.value(inputs[0]), &parameters, over, &[stats])
 }
 
-/// x, dy, gamma, stats, `kept` -> dx, dgamma, dbeta where it has a shift, `dr`. All gradients come from one op, so it runs even
-/// where nobody needs the neuron gradient. `call` takes whether dx is added to.
+/// Appends x, dy, gamma, stats, `kept` -> dx, dgamma, dbeta if it has a shift, `dr`. All gradients come from one op, so it
+/// runs even if no layer needs the neuron gradient. `call` takes `true` if dx is added to.
 pub(super) fn backward(
     walk: &mut Walk<'_>,
     id: LayerId,
@@ -53,7 +53,7 @@ pub(super) fn backward(
         operands.extend(dr.map(Operand::Tensor));
         (call(accumulate), operands)
     };
-    // Only one of them may be written over dy.
+    // Only one of them may overwrite dy.
     let over_dy = dr.is_none();
     if walk.trained(input) {
         walk.contribute(id, input, dy, over_dy && walk.options.intra_layer_reuse, op);

@@ -1,4 +1,4 @@
-//! min(max(x, 0), ceiling). Its backward pass reads its output, or a mask of one bit an element.
+//! min(max(x, 0), ceiling). Its backward pass reads its output, or a mask of one bit per element.
 
 use super::{Rules, bad};
 use crate::error::NetworkError;

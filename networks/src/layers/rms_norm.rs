@@ -1,4 +1,4 @@
-//! Each position divided by the root of its channels' mean square, with a scale of each channel.
+//! Each position divided by the root mean square of its channels, with a scale of each channel.
 
 use super::{Resident, Rules, norm, product};
 use crate::error::NetworkError;

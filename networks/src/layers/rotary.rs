@@ -1,4 +1,4 @@
-//! Rotary position embeddings of heads that stand side by side. They run in place and keep nothing.
+//! Rotary position embeddings of heads side by side. They run in place and keep nothing.
 
 use super::{Rules, bad, product};
 use crate::error::NetworkError;
@@ -46,7 +46,7 @@ impl Rules for Rotary {
         walk.forward_op(id, call, walk.value(inputs[0]), &[], over, &[])
     }
 
-    /// Turns the gradient back: that takes the position, and nothing that the forward pass has kept.
+    /// Rotates the gradient back, which needs the position and nothing kept by the forward pass.
     fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {
         let (shape, input) = (self.call_shape(walk, id), walk.network.layer(id).inputs[0]);
         walk.contribute(id, input, dy, true, |accumulate, dx| {

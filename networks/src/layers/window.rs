@@ -1,15 +1,15 @@
-//! What layers with sliding windows share: which windows make sense, and how many fit.
+//! Shared rules of layers with sliding windows: valid windows, and the number that fit.
 
 use super::bad;
 use crate::error::NetworkError;
 use plimsoll_ir::network::{Shape, Window};
 
-/// Positions of a window.
+/// Returns the positions of a window.
 pub(super) fn taps(window: &Window) -> u64 {
     u64::from(window.size[0]) * u64::from(window.size[1])
 }
 
-/// Refuses a window of nothing, or one that stands still.
+/// Refuses a window or a stride of 0.
 pub(super) fn check(name: &str, window: &Window) -> Result<(), NetworkError> {
     if window.size.contains(&0) || window.stride.contains(&0) || window.dilation.contains(&0) {
         return bad(name, "size, stride and dilation of a window are at least 1");
@@ -25,7 +25,7 @@ pub(super) fn check_pooling(name: &str, window: &Window) -> Result<(), NetworkEr
     Ok(())
 }
 
-/// Rows and columns of the output of a sliding window.
+/// Returns the rows and columns of the output of a sliding window.
 pub(super) fn slide(name: &str, window: &Window, input: Shape) -> Result<[u32; 2], NetworkError> {
     check(name, window)?;
     window.output(input.height, input.width).ok_or_else(|| NetworkError::WindowTooLarge {

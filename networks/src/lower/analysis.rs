@@ -1,4 +1,4 @@
-//! Works out what the walk must know of each layer, as its kind tells (`../layers`).
+//! Derives the facts of each layer for the walk from the rules of its kind (`../layers`).
 
 use crate::draw::branch_before;
 use crate::error::NetworkError;
@@ -8,7 +8,7 @@ use plimsoll_ir::LayerId;
 use plimsoll_ir::network::{Layer, LayerKind, Network};
 use plimsoll_ir::program::Branch;
 
-/// Works them out for a network.
+/// Returns the facts of a network's layers.
 pub(super) fn facts(network: &Network, options: &LowerOptions) -> Result<Facts, NetworkError> {
     let count = network.layers.len();
     let evaluate = options.mode == Mode::Evaluate;
@@ -35,7 +35,7 @@ pub(super) fn facts(network: &Network, options: &LowerOptions) -> Result<Facts, 
             && (layer.parameters > 0
                 || layer.shares.is_some()
                 || inputs.iter().any(|v| facts.trained[v.index()]));
-        // A batch normalisation that comes before has taken it over.
+        // An earlier batch normalisation has fused it.
         if facts.hands_on(LayerId::new(i)) {
             continue;
         }
@@ -72,7 +72,7 @@ pub(super) fn facts(network: &Network, options: &LowerOptions) -> Result<Facts, 
     Ok(facts)
 }
 
-/// By layer: how many take its output, of those that are there.
+/// Returns, by layer, the number of present layers that take its output.
 fn readers(network: &Network, absent: &[bool]) -> Vec<usize> {
     let mut readers = vec![0; network.layers.len()];
     for (_, layer) in network.layers.iter().enumerate().filter(|(i, _)| !absent[*i]) {
@@ -81,10 +81,10 @@ fn readers(network: &Network, absent: &[bool]) -> Vec<usize> {
     readers
 }
 
-/// Finds what a batch normalisation of `x` takes over: a sum, a ReLU, or both, which follow it one after the other, where
-/// nobody else reads what lies between. They follow at once, so the other term of the sum is there by then (of two
-/// normalisations that are added, the later one takes the sum), and gradients are summed in the order in which they would be
-/// without. A sum whose other term is x itself stays by itself: its gradient would be summed in another order.
+/// Fuses into a batch normalisation of `x` the sum, the ReLU, or both, that follow it one after the other, if no other layer
+/// reads the outputs between them. They follow immediately, so the other term of the sum exists by then (of two
+/// normalisations that are added, the later one fuses the sum), and gradients are summed in the same order as without fusing.
+/// A sum whose other term is x itself is not fused: its gradient would be summed in a different order.
 fn fuse(network: &Network, facts: &mut Facts, readers: &[usize], norm: LayerId, x: LayerId) {
     let mut fused = Fused::default();
     let mut last = norm;
@@ -115,7 +115,8 @@ fn fuse(network: &Network, facts: &mut Facts, readers: &[usize], norm: LayerId, 
     facts.fused[norm.index()] = fused;
 }
 
-/// By layer: the branch of stochastic depth that all ways from it to the loss pass the end of; the first such on the way.
+/// Returns, by layer, the branch of stochastic depth whose end all paths from the layer to the loss pass; the first such on
+/// the way.
 fn branches(network: &Network) -> Vec<Option<Branch>> {
     let mut all: Vec<Option<Vec<LayerId>>> = vec![None; network.layers.len()];
     for (i, layer) in network.layers.iter().enumerate().rev() {
@@ -138,7 +139,7 @@ fn branches(network: &Network) -> Vec<Option<Branch>> {
     all.into_iter().map(first).collect()
 }
 
-/// The layers that a draw leaves out. What is dropped is 0, which only a sum with one other term left can do without.
+/// Returns the layers that a draw omits. A dropped output is 0, which only a sum with one other term left can omit.
 fn absent(
     network: &Network,
     options: &LowerOptions,
@@ -167,7 +168,7 @@ fn absent(
             return Err(NetworkError::BadLayer { layer: network.layers[i].name.clone(), why });
         }
     }
-    // What serves every draw leaves running statistics as they are where one branch is dropped, and knows of one only.
+    // Ops for every draw leave running statistics unchanged if one branch is dropped, and know of one branch only.
     let stays = |i: usize| branch[i].is_some_and(|branch| branch.is_dropped(draw.seed, draw.step));
     let moves =
         |(i, layer): &(usize, &Layer)| absent[*i] && rules(&layer.kind).needs_variance() && !stays(*i);

@@ -1,10 +1,10 @@
-//! What stays on the device: parameters, gradients, the optimizer's states, running statistics, hyper-parameters, metrics.
+//! The resident regions: parameters, gradients, optimizer state, running statistics, hyper-parameters, metrics.
 //!
 //! The layout follows from the network and its optimizer alone, so it is the same for every batch size and for evaluation.
-//! Regions of one role lie side by side in layer order: all gradients are one range, which workers can sum in one go.
+//! Regions of one role are adjacent, in layer order: all gradients are one range, which workers can sum at once.
 //!
-//! What a layer has there, and how its parameters start, is in its kind's file (`../layers`): one rule for every network,
-//! PyTorch's own where it has one. Layers that share parameters have one region for them.
+//! The file of a layer's kind (`../layers`) defines its regions and the initialisation of its parameters: one rule for every
+//! network, PyTorch's own if it has one. Layers that share parameters have one region for them.
 
 use crate::builder::BYTES_LIMIT;
 use crate::error::NetworkError;
@@ -14,10 +14,10 @@ use plimsoll_ir::network::Network;
 use plimsoll_ir::program::{Hyper, Init, Region, Role, STORAGE_ALIGNMENT};
 use plimsoll_ir::{Bytes, Optimizer};
 
-/// A region before it has its place: which layer's, name, shape.
+/// A region before it has an offset: layer, name, shape.
 type Wanted = (usize, String, Vec<u64>);
 
-/// Lays out what stays on the device for a network that is trained by this optimizer.
+/// Lays out the resident regions of a network that is trained by this optimizer.
 pub(super) fn resident(network: &Network, optimizer: Optimizer) -> Result<Resident, NetworkError> {
     let momenta = Role::kept_by(optimizer);
     let mut parameters: Vec<(Wanted, Init)> = Vec::new();
@@ -34,7 +34,7 @@ pub(super) fn resident(network: &Network, optimizer: Optimizer) -> Result<Reside
         }
     }
     let all = parameters.iter().map(|(wanted, _)| wanted).chain(states.iter().map(|(wanted, _)| wanted));
-    // Parameter, gradient and what the optimizer keeps; the count is an upper bound for the running statistics.
+    // Parameter, gradient and optimizer state; the count is an upper bound for the running statistics.
     let regions = 2 + momenta.len() as u128;
     let bytes = |shape: &[u64]| 4 * shape.iter().map(|n| u128::from(*n)).product::<u128>() + 256;
     let total: u128 = all.map(|(_, _, shape)| regions * bytes(shape)).sum();
@@ -74,7 +74,7 @@ pub(super) fn resident(network: &Network, optimizer: Optimizer) -> Result<Reside
 }
 
 impl Resident {
-    /// Appends a region; gives its offset.
+    /// Appends a region; returns its offset.
     fn place(&mut self, name: &str, role: Role, shape: &[u64]) -> Bytes {
         let region = Region { name: name.to_owned(), role, offset: self.bytes, shape: shape.to_vec() };
         self.bytes += region.bytes().round_up(STORAGE_ALIGNMENT);
@@ -98,7 +98,7 @@ impl Resident {
     }
 }
 
-/// By layer: whether a layer of another kind uses its parameters.
+/// Returns, by layer, `true` if a layer of a different kind uses its parameters.
 fn shared_by_another_kind(network: &Network) -> Vec<bool> {
     let mut shared = vec![false; network.layers.len()];
     for layer in &network.layers {

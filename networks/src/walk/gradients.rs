@@ -1,25 +1,25 @@
-//! The gradients of feature maps: where each lies, and how what several readers give is added up.
+//! The gradients of activations: their tensors, and the sums of several readers' gradients.
 //!
-//! A gradient may belong to several feature maps at once (all terms of a sum have the sum's gradient). `holders` counts
-//! for each tensor how many still need what it holds; only a sole holder may write over it.
+//! A gradient may belong to several activations at once (all terms of a sum have the sum's gradient). `holders` counts for
+//! each tensor the layers that still need its contents; only a sole holder may overwrite it.
 
 use super::Walk;
 use plimsoll_ir::program::{Call, Operand};
 use plimsoll_ir::trace::{Phase, TensorKind};
 use plimsoll_ir::{LayerId, TensorId};
 
-/// Where the gradients lie.
+/// The tensors of the gradients.
 pub(crate) struct Gradients {
-    /// The gradient of each layer's output, as far as it has been summed.
+    /// Gradient of each layer's output, as far as it has been summed.
     pub(crate) of: Vec<Option<TensorId>>,
-    /// By tensor: the layers whose gradient it holds, and the layer whose turn it is.
+    /// Number of holders by tensor: the layers whose gradient it holds, and the layer being walked.
     holders: Vec<u32>,
-    /// The gradient of each step's cell state, which the step after it has given.
+    /// Gradient of each step's cell state, written by the step after it.
     pub(crate) cells: Vec<Option<TensorId>>,
 }
 
 impl Gradients {
-    /// Of so many layers, none of which has one as yet.
+    /// Returns gradients for this many layers, none of which has one yet.
     pub(crate) fn new(layers: usize) -> Gradients {
         Gradients { of: vec![None; layers], holders: Vec::new(), cells: vec![None; layers] }
     }
@@ -30,7 +30,7 @@ impl Gradients {
         self.count(tensor);
     }
 
-    /// One more holder.
+    /// Adds a holder.
     fn count(&mut self, tensor: TensorId) {
         if self.holders.len() <= tensor.index() {
             self.holders.resize(tensor.index() + 1, 0);
@@ -38,19 +38,19 @@ impl Gradients {
         self.holders[tensor.index()] += 1;
     }
 
-    /// One holder less.
+    /// Removes a holder.
     pub(crate) fn release(&mut self, tensor: TensorId) {
         self.holders[tensor.index()] -= 1;
     }
 
-    /// Whether only one needs what the tensor holds.
+    /// Returns `true` if only one holder needs the tensor's contents.
     fn sole(&self, tensor: TensorId) -> bool {
         self.holders[tensor.index()] == 1
     }
 }
 
 impl Walk<'_> {
-    /// All terms have the sum's gradient: no op, unless a term has another gradient already.
+    /// Gives all terms the sum's gradient, without an op unless a term has a different gradient already.
     pub(crate) fn pass_on(&mut self, id: LayerId, dy: TensorId) {
         let inputs = &self.network.layer(id).inputs;
         for (term, input) in inputs.iter().enumerate() {
@@ -75,7 +75,7 @@ impl Walk<'_> {
         }
     }
 
-    /// [`Walk::contribute_as`] of an op named `backward`.
+    /// Calls [`Walk::contribute_as`] for an op named `backward`.
     pub(crate) fn contribute(
         &mut self,
         id: LayerId,
@@ -87,8 +87,8 @@ impl Walk<'_> {
         self.contribute_as("backward", id, to, dy, over_dy, call);
     }
 
-    /// Appends the op that gives a gradient of `to`, where that is needed: written over `dy` where `over_dy` allows it
-    /// and nobody else needs `dy`; added to what other layers gave before, where it stands if nobody else needs that.
+    /// Appends the op that computes a gradient of `to`, if that is needed. The op overwrites `dy` if `over_dy` allows it and
+    /// no other holder needs `dy`. It adds to the gradient of other layers, in place if no other holder needs that.
     pub(crate) fn contribute_as(
         &mut self,
         suffix: &str,
@@ -113,7 +113,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Makes `dx`, which a layer has given and which is new, a gradient of `to`, or adds it to the one that `to` has.
+    /// Makes `dx`, a new gradient from a layer, the gradient of `to`, or adds it to the one that `to` has.
     pub(crate) fn give(&mut self, id: LayerId, to: LayerId, dx: TensorId) {
         if let Some(held) = self.gradients.of[to.index()] {
             let term = self.network.layer(id).inputs.iter().position(|i| *i == to).unwrap_or_default();
@@ -123,15 +123,15 @@ impl Walk<'_> {
         self.gradients.hold(to, dx);
     }
 
-    /// Appends a + b -> sum, gradients of one feature map; `sum` is a or a new tensor.
+    /// Appends a + b -> sum, gradients of one activation; `sum` is a or a new tensor.
     fn sum(&mut self, id: LayerId, term: usize, tensors: [TensorId; 3]) {
         let elements = self.elements(self.network.layer(id).inputs[term]);
         let operands = tensors.map(Operand::Tensor).to_vec();
         self.push(id, &format!("sum{term}.backward"), Phase::Backward, Call::Add { elements }, operands);
     }
 
-    /// Where a gradient of `to` is written: over `dy` where that is allowed and only the layer whose turn it is holds
-    /// it, else in a new tensor.
+    /// Returns the tensor for a gradient of `to`: `dy` if that is allowed and only the layer being walked holds it, otherwise
+    /// a new tensor.
     pub(crate) fn gradient_tensor(&mut self, to: LayerId, dy: TensorId, over_dy: bool) -> TensorId {
         if over_dy && self.gradients.sole(dy) {
             return dy;

@@ -1,42 +1,41 @@
-//! Where the walk finds what stays on the device: the regions, and those of each layer.
+//! The offsets of the resident regions, and those of each layer.
 
 use plimsoll_ir::Bytes;
 use plimsoll_ir::program::Region;
 
-/// The resident part, and where the kernels of each layer find theirs.
+/// The resident part, and the regions of each layer's kernels.
 pub(crate) struct Resident {
     /// All regions.
     pub regions: Vec<Region>,
-    /// What they take together.
+    /// Bytes of all regions.
     pub bytes: Bytes,
-    /// For each layer.
+    /// Regions of each layer.
     pub layers: Vec<LayerRegions>,
-    /// Where [`Hyper`](plimsoll_ir::program::Hyper) lies.
+    /// Offset of [`Hyper`](plimsoll_ir::program::Hyper).
     pub hyper: Bytes,
-    /// Where the metrics lie.
+    /// Offset of the metrics.
     pub metrics: Bytes,
 }
 
-/// A layer's own regions, by offset.
+/// A layer's regions, by offset.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LayerRegions {
-    /// Weight, then bias; scale, then shift; those of another layer where it shares them.
+    /// Weight, then bias; scale, then shift; those of a different layer if it shares them.
     pub parameters: Vec<Trained>,
     /// Running mean, running variance.
     pub states: Vec<Bytes>,
 }
 
-/// A parameter and what is trained with it.
+/// A parameter and the regions trained with it.
 #[derive(Clone, Debug)]
 pub(crate) struct Trained {
-    /// The parameter's name.
     pub name: String,
-    /// How many numbers it has.
+    /// Number of elements.
     pub elements: u64,
-    /// Where it lies.
+    /// Offset of the parameter.
     pub parameter: Bytes,
-    /// Where its gradient lies.
+    /// Offset of its gradient.
     pub gradient: Bytes,
-    /// Where the optimizer's states of it lie, in the order in which its update takes them.
+    /// Offsets of its optimizer state, in the order in which its update takes them.
     pub states: Vec<Bytes>,
 }

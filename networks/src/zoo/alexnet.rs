@@ -5,13 +5,13 @@ use crate::error::NetworkError;
 use plimsoll_ir::LayerId;
 use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Window};
 
-/// AlexNet (Krizhevsky et al. 2012, §3) as the papers on memory train it: local response normalisation, convolutions
-/// in two groups, overlapping pooling, dropout. The first convolution is padded by 2, which makes 55x55 of 224x224
-/// images as the paper has it.
+/// Builds AlexNet (Krizhevsky et al. 2012, §3) as trained in the papers on memory: local response normalisation, convolutions
+/// in two groups, overlapping pooling, dropout. The first convolution is padded by 2, which makes 55x55 of 224x224 images as
+/// in the paper.
 pub(super) fn alexnet(spec: &NetworkSpec) -> Result<Network, NetworkError> {
     // §3.3 has k = 2, n = 5, alpha = 1e-4 on the plain sum; our alpha is divided by n.
     let lrn = LayerKind::Lrn { size: 5, alpha: 5e-4, beta: 0.75, bias: 2.0 };
-    // Output channels, window, groups, and whether LRN and pooling follow.
+    // Output channels, window, groups, LRN follows, pooling follows.
     let convolutions = [
         (96, Window::square(11, 4, 2), 1, true, true),
         (256, Window::square(5, 1, 2), 2, true, true),
@@ -35,7 +35,7 @@ pub(super) fn alexnet(spec: &NetworkSpec) -> Result<Network, NetworkError> {
     b.finish(x)
 }
 
-/// The head of AlexNet and VGG: two hidden layers of 4096 with ReLU and dropout, and the logits.
+/// Adds the head of AlexNet and VGG: two hidden layers of 4096 with ReLU and dropout, and the logits.
 pub(super) fn classifier(b: &mut Builder, mut x: LayerId, first: usize) -> Result<LayerId, NetworkError> {
     let classes = b.classes();
     for i in [first, first + 1] {
@@ -46,11 +46,11 @@ pub(super) fn classifier(b: &mut Builder, mut x: LayerId, first: usize) -> Resul
     b.fully_connected(&format!("fc{}", first + 2), x, classes)
 }
 
-/// The fast model of OverFeat (Sermanet et al. 2014, table 1) as Chintala's convnet-benchmarks and vDNN train it, for
-/// 231x231 images: no response normalisation, poolings that do not overlap, dropout before the first two fully
-/// connected layers.
+/// Builds the fast model of OverFeat (Sermanet et al. 2014, table 1) as trained in Chintala's convnet-benchmarks and vDNN,
+/// for 231x231 images: no response normalisation, poolings that do not overlap, dropout before the first two fully connected
+/// layers.
 pub(super) fn overfeat(spec: &NetworkSpec) -> Result<Network, NetworkError> {
-    // Output channels, window, and whether a pooling follows.
+    // Output channels, window, pooling follows.
     let convolutions = [
         (96, Window::square(11, 4, 0), true),
         (256, Window::square(5, 1, 0), true),

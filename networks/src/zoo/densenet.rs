@@ -1,15 +1,15 @@
-//! Densely connected networks (Huang et al. 2017) for ImageNet, as torchvision builds them.
+//! Densely connected networks (Huang et al. 2017) for ImageNet, as in torchvision.
 //!
-//! Each layer of a dense block sees the outputs of all layers before it. Here it sees them as the concatenation of what
-//! the layer before saw with what that layer gave: the same channels in the same order as a concatenation of all, and
-//! the outputs of single layers need not be kept until the end of the block.
+//! Each layer of a dense block reads the outputs of all layers before it. Here it reads the concatenation of the previous
+//! layer's input and output: the same channels in the same order as a concatenation of all, and the outputs of single layers
+//! need not be kept until the end of the block.
 
 use crate::builder::Builder;
 use crate::error::NetworkError;
 use plimsoll_ir::LayerId;
 use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Window};
 
-/// What sets one apart.
+/// The dimensions of a densely connected network.
 struct Plan {
     /// Channels that each layer adds.
     growth: u32,
@@ -19,7 +19,7 @@ struct Plan {
     blocks: [u32; 4],
 }
 
-/// The network that a spec names, where it names one.
+/// Returns the network that a spec names, if it names one.
 pub(super) fn named(spec: &NetworkSpec) -> Option<Result<Network, NetworkError>> {
     let plan = match spec.name.as_str() {
         "densenet121" => Plan { growth: 32, stem: 64, blocks: [6, 12, 24, 16] },
@@ -31,7 +31,7 @@ pub(super) fn named(spec: &NetworkSpec) -> Option<Result<Network, NetworkError>>
     Some(build(spec, &plan))
 }
 
-/// Four dense blocks, with a transition that halves channels and sides between two of them.
+/// Builds four dense blocks, with a transition that halves channels and sides between each two.
 fn build(spec: &NetworkSpec, plan: &Plan) -> Result<Network, NetworkError> {
     let mut b = Builder::new(spec)?;
     let mut x = b.conv("conv0", b.images(), plan.stem, Window::square(7, 2, 3), false)?;
@@ -60,7 +60,7 @@ fn build(spec: &NetworkSpec, plan: &Plan) -> Result<Network, NetworkError> {
     b.finish(x)
 }
 
-/// conv(relu(norm(x))).
+/// Adds conv(relu(norm(x))).
 fn normalised_conv(
     b: &mut Builder,
     name: &str,

@@ -1,12 +1,12 @@
-//! GoogLeNet (Szegedy et al. 2015) as torchvision builds it: batch normalisation, no auxiliary heads, and 3x3
-//! convolutions where the paper has 5x5.
+//! GoogLeNet (Szegedy et al. 2015) as in torchvision: batch normalisation, no auxiliary heads, and 3x3 convolutions in place
+//! of the paper's 5x5.
 
 use crate::builder::Builder;
 use crate::error::NetworkError;
 use plimsoll_ir::LayerId;
 use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Window};
 
-/// Channels of a module: 1x1, 3x3 after its reduction, "5x5" after its reduction, 1x1 after the pooling.
+/// The channels of a module: 1x1, 3x3 after its reduction, "5x5" after its reduction, 1x1 after the pooling.
 struct Module {
     name: &'static str,
     ones: u32,
@@ -15,7 +15,7 @@ struct Module {
     pooled: u32,
 }
 
-/// One line of table 1.
+/// Returns one line of table 1.
 const fn module(name: &'static str, ones: u32, threes: [u32; 2], fives: [u32; 2], pooled: u32) -> Module {
     Module { name, ones, threes, fives, pooled }
 }
@@ -33,7 +33,7 @@ const MODULES: [Module; 9] = [
     module("inception5b", 384, [192, 384], [48, 128], 128),
 ];
 
-/// Builds it.
+/// Builds GoogLeNet.
 pub(super) fn build(spec: &NetworkSpec) -> Result<Network, NetworkError> {
     let mut b = Builder::new(spec)?;
     let images = b.images();
@@ -56,7 +56,7 @@ pub(super) fn build(spec: &NetworkSpec) -> Result<Network, NetworkError> {
     b.finish(x)
 }
 
-/// Four branches side by side.
+/// Adds four branches and their concatenation.
 fn inception(b: &mut Builder, module: &Module, input: LayerId) -> Result<LayerId, NetworkError> {
     let (name, one, three) = (module.name, Window::square(1, 1, 0), Window::square(3, 1, 1));
     let ones = conv(b, &format!("{name}.branch1"), input, module.ones, one)?;
@@ -70,12 +70,12 @@ fn inception(b: &mut Builder, module: &Module, input: LayerId) -> Result<LayerId
     b.concat(&format!("{name}.cat"), &ends)
 }
 
-/// Max pooling whose last windows may reach beyond the image.
+/// Adds max pooling whose last windows may reach beyond the image.
 fn pool(b: &mut Builder, name: &str, input: LayerId, window: Window) -> Result<LayerId, NetworkError> {
     b.add(name, LayerKind::MaxPool { window, ceil: true }, &[input])
 }
 
-/// Convolution, batch normalisation with the epsilon of TensorFlow, ReLU.
+/// Adds convolution, batch normalisation with the epsilon of TensorFlow, ReLU.
 pub(super) fn conv(
     b: &mut Builder,
     name: &str,

@@ -1,7 +1,7 @@
-//! Inception v3 (Szegedy et al. 2016) as torchvision builds it, without the auxiliary head.
+//! Inception v3 (Szegedy et al. 2016) as in torchvision, without the auxiliary head.
 //!
-//! A module is data: its branches, each a chain of steps that all start at the module's input, side by side at its end.
-//! Where a branch forks once more (figure 7 of the paper) its two ends are branches with a common beginning.
+//! A module is data: its branches, each a chain of steps that starts at the module's input, concatenated at the end. A branch
+//! that forks again (figure 7 of the paper) is two branches with a common beginning.
 
 use super::googlenet::conv;
 use crate::builder::Builder;
@@ -9,11 +9,11 @@ use crate::error::NetworkError;
 use plimsoll_ir::LayerId;
 use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Window};
 
-/// What a branch does to what comes to it.
+/// A step of a branch.
 #[derive(Clone, Copy)]
 enum Step {
-    /// Convolution, batch normalisation, ReLU: name, output channels, rows and columns of the window, stride; padded
-    /// so that at stride 1 the size stays, at stride 2 not padded.
+    /// Convolution, batch normalisation, ReLU: name, output channels, rows and columns of the window, stride; padded to keep
+    /// the size at stride 1, not padded at stride 2.
     Conv(&'static str, u32, [u32; 2], u32),
     /// Mean over 3x3, size kept.
     AvgPool,
@@ -22,10 +22,10 @@ enum Step {
 }
 use Step::{AvgPool, Conv, MaxPool};
 
-/// A branch, by its steps.
+/// A branch, as its steps.
 type Branch = Vec<Step>;
 
-/// Modules of the first kind (figure 5): `pool` channels come from the branch with the pooling.
+/// Returns a module of the first kind (figure 5): `pool` channels come from the branch with the pooling.
 fn a(pool: u32) -> Vec<Branch> {
     vec![
         vec![Conv("branch1x1", 64, [1, 1], 1)],
@@ -39,7 +39,7 @@ fn a(pool: u32) -> Vec<Branch> {
     ]
 }
 
-/// Halves the size, after the modules of the first kind (figure 10).
+/// Returns the module that halves the size after those of the first kind (figure 10).
 fn b() -> Vec<Branch> {
     vec![
         vec![Conv("branch3x3", 384, [3, 3], 2)],
@@ -52,7 +52,8 @@ fn b() -> Vec<Branch> {
     ]
 }
 
-/// Modules of the second kind (figure 6), with 7x7 convolutions as rows after columns: `inner` channels between.
+/// Returns a module of the second kind (figure 6), with 7x7 convolutions as rows after columns, `inner` channels between
+/// them.
 fn c(inner: u32) -> Vec<Branch> {
     vec![
         vec![Conv("branch1x1", 192, [1, 1], 1)],
@@ -72,7 +73,7 @@ fn c(inner: u32) -> Vec<Branch> {
     ]
 }
 
-/// Halves the size, after the modules of the second kind.
+/// Returns the module that halves the size after those of the second kind.
 fn d() -> Vec<Branch> {
     vec![
         vec![Conv("branch3x3_1", 192, [1, 1], 1), Conv("branch3x3_2", 320, [3, 3], 2)],
@@ -86,7 +87,7 @@ fn d() -> Vec<Branch> {
     ]
 }
 
-/// Modules of the third kind (figure 7): two branches end in a 1x3 beside a 3x1 convolution.
+/// Returns a module of the third kind (figure 7): two branches end in a 1x3 next to a 3x1 convolution.
 fn e() -> Vec<Branch> {
     let three = Conv("branch3x3_1", 384, [1, 1], 1);
     let double = [Conv("branch3x3dbl_1", 448, [1, 1], 1), Conv("branch3x3dbl_2", 384, [3, 3], 1)];
@@ -100,7 +101,7 @@ fn e() -> Vec<Branch> {
     ]
 }
 
-/// Builds it.
+/// Builds Inception v3.
 pub(super) fn build(spec: &NetworkSpec) -> Result<Network, NetworkError> {
     let mut net = Builder::new(spec)?;
     let mut x = net.images();
@@ -133,7 +134,7 @@ pub(super) fn build(spec: &NetworkSpec) -> Result<Network, NetworkError> {
     net.finish(x)
 }
 
-/// All branches of a module, and their ends side by side.
+/// Adds all branches of a module, and the concatenation of their ends.
 fn module(
     net: &mut Builder,
     name: &str,

@@ -1,9 +1,9 @@
 //! A character model: an embedding, a long short-term memory (Hochreiter and Schmidhuber 1997) and a classifier at every
 //! position.
 //!
-//! The memory is unrolled over all positions of the text, whatever its length: each step has layers of its own, which use
-//! the parameters of the first. As in PyTorch its four gates are input, forget, candidate and output; they have one bias,
-//! where PyTorch adds two. Each text starts with an empty memory.
+//! The memory is unrolled over all positions of the text, for any length: each step has separate layers, which use the
+//! parameters of the first. As in PyTorch its four gates are input, forget, candidate and output; they have one bias, where
+//! PyTorch adds two. Each text starts with an empty memory.
 
 use crate::builder::Builder;
 use crate::error::NetworkError;
@@ -14,10 +14,10 @@ use plimsoll_ir::network::{Axis, LayerKind, Network, NetworkSpec, Window};
 const EMBEDDING: u32 = 128;
 /// Channels of the memory.
 const HIDDEN: u32 = 512;
-/// No text is longer: each position has five layers.
+/// Longest text; each position has five layers.
 const LONGEST: u32 = 1 << 16;
 
-/// Builds it.
+/// Builds the character model.
 pub(super) fn build(spec: &NetworkSpec) -> Result<Network, NetworkError> {
     let mut b = Builder::new(spec)?;
     let (text, length) = (b.images(), spec.image[0]);
@@ -27,7 +27,7 @@ pub(super) fn build(spec: &NetworkSpec) -> Result<Network, NetworkError> {
     }
     let one = Window::square(1, 1, 0);
     let gates = |bias| LayerKind::Conv { out_channels: 4 * HIDDEN, window: one, groups: 1, bias };
-    // Whoever owns the parameters of the embedding, of the gates' two products.
+    // Owners of the parameters: of the embedding, and of the gates' two products.
     let mut owners: [Option<LayerId>; 3] = [None; 3];
     let mut outputs: Vec<LayerId> = Vec::new();
     for t in 0..length {
@@ -47,7 +47,7 @@ pub(super) fn build(spec: &NetworkSpec) -> Result<Network, NetworkError> {
     b.finish(x)
 }
 
-/// A layer with the parameters of the first of its kind, which it is itself where there is none.
+/// Adds a layer with the parameters of the first of its kind; the first one is its own owner.
 fn shared(
     b: &mut Builder,
     name: &str,

@@ -1,11 +1,11 @@
-//! MobileNet v2 (Sandler et al. 2018) as torchvision builds it.
+//! MobileNet v2 (Sandler et al. 2018) as in torchvision.
 
 use crate::builder::Builder;
 use crate::error::NetworkError;
 use plimsoll_ir::LayerId;
 use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Window};
 
-/// Table 2 of the paper: expansion, channels, blocks, and the stride of the first of them.
+/// Table 2 of the paper: expansion, channels, blocks, and the stride of the first block.
 const GROUPS: [[u32; 4]; 7] = [
     [1, 16, 1, 1],
     [6, 24, 2, 2],
@@ -16,7 +16,7 @@ const GROUPS: [[u32; 4]; 7] = [
     [6, 320, 1, 1],
 ];
 
-/// Builds it.
+/// Builds MobileNet v2.
 pub(super) fn v2(spec: &NetworkSpec) -> Result<Network, NetworkError> {
     let mut b = Builder::new(spec)?;
     let images = b.images();
@@ -36,8 +36,8 @@ pub(super) fn v2(spec: &NetworkSpec) -> Result<Network, NetworkError> {
     b.finish(x)
 }
 
-/// Channels grow, each is convolved by itself, and they shrink, without a ReLU at the end; the input is added where the
-/// shape stays.
+/// Adds a block: channels grow, each is convolved separately, and they shrink, without a ReLU at the end; the input is added
+/// if the shape is the same.
 fn inverted_residual(
     b: &mut Builder,
     name: &str,
@@ -63,7 +63,7 @@ fn inverted_residual(
     Ok(x)
 }
 
-/// Convolution, batch normalisation, ReLU6: numbered as parts of the name.
+/// Adds convolution, batch normalisation, ReLU6: numbered as parts of the name.
 fn step(
     b: &mut Builder,
     name: &str,

@@ -1,7 +1,7 @@
-//! The networks that have a name, each at any image size, channels and class count; a family a file.
+//! The named networks, each at any image size, channels and class count; one family per file.
 //!
-//! At its usual size each has the published number of parameters. What it deliberately does not do: read trained
-//! weights; how parameters start is the same rule for all (`../layers`).
+//! At its default size each has the published number of parameters. The module deliberately does not read trained weights;
+//! parameters start by the same rule for all (`../layers`).
 
 mod alexnet;
 mod densenet;
@@ -19,42 +19,41 @@ mod wide;
 use crate::error::NetworkError;
 use plimsoll_ir::network::{Network, NetworkSpec};
 
-/// A network that has a name, or a family of them.
+/// A named network, or a family of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its name; `<N>` stands for a number, such as a depth.
+    /// Name; `<N>` stands for a number, such as a depth.
     pub name: &'static str,
-    /// What it is, in one line.
+    /// Description in one line.
     pub about: &'static str,
-    /// Height and width of the images that it was made for; the length of the text, and 1.
+    /// Height and width of the images that it was made for; for text, its length and 1.
     pub image: [u32; 2],
-    /// Their channels.
+    /// Channels of the images.
     pub channels: u32,
-    /// Their classes; the size of the vocabulary.
+    /// Number of classes; the size of the vocabulary.
     pub classes: u32,
 }
 
-/// One line of the table.
+/// Returns one line of the table.
 const fn entry(name: &'static str, image: u32, channels: u32, classes: u32, about: &'static str) -> Entry {
     Entry { name, about, image: [image; 2], channels, classes }
 }
 
-/// One line of the table, for text of that length.
+/// Returns one line of the table, for text of that length.
 const fn text(name: &'static str, length: u32, vocabulary: u32, about: &'static str) -> Entry {
     Entry { name, about, image: [length, 1], channels: 1, classes: vocabulary }
 }
 
-/// One line of the table, for images as ImageNet has them.
+/// Returns one line of the table, for images like those of ImageNet.
 const fn imagenet(name: &'static str, about: &'static str) -> Entry {
     entry(name, 224, 3, 1000, about)
 }
 
-/// One line of the table, for images as CIFAR-10 has them.
+/// Returns one line of the table, for images like those of CIFAR-10.
 const fn cifar(name: &'static str, about: &'static str) -> Entry {
     entry(name, 32, 3, 10, about)
 }
 
-/// The table of [`entries`].
 const ENTRIES: &[Entry] = &[
     entry("mlp", 28, 1, 10, "two hidden layers of 256 with ReLU; any image"),
     entry("lenet", 28, 1, 10, "LeNet-5 with ReLU; images of at least 12x12"),
@@ -128,13 +127,13 @@ const ENTRIES: &[Entry] = &[
     text("bert-large", 512, 30_522, "BERT large as masked language model: 24 blocks of 1024"),
 ];
 
-/// All that the zoo knows, with the images that each was made for.
+/// Returns all networks of the zoo, with the images that each was made for.
 pub fn entries() -> &'static [Entry] {
     ENTRIES
 }
 
-/// What a network was made for: its name with the image size, channels and classes of its entry, or of its family's.
-/// None for a name that has neither; whether a depth is possible is for [`build`] to say.
+/// Returns the default spec of a network: its name with the image size, channels and classes of its entry, or of its
+/// family's. `None` for a name without either; [`build`] decides if a depth is possible.
 pub fn usual(name: &str) -> Option<NetworkSpec> {
     let exact = entries().iter().find(|entry| entry.name == name && !name.contains('<'));
     let entry = exact.or_else(|| entries().iter().find(|entry| numbers(name, entry.name).is_some()))?;
@@ -155,7 +154,7 @@ pub fn build(spec: &NetworkSpec) -> Result<Network, NetworkError> {
     }
 }
 
-/// Builds what a name means, whatever the images.
+/// Builds the network of a name, for any images.
 fn construct(spec: &NetworkSpec) -> Result<Network, NetworkError> {
     match spec.name.as_str() {
         "mlp" => return plain::mlp(spec),
@@ -175,8 +174,8 @@ fn construct(spec: &NetworkSpec) -> Result<Network, NetworkError> {
     })
 }
 
-/// The numbers that a name has where a pattern has `<N>` and the like, if it is like that; none for a pattern without
-/// any. More digits than a number can have count as the largest.
+/// Returns the numbers of a name at the `<N>` and similar places of a pattern, if it matches; `None` for a pattern without
+/// any. Too many digits for a number count as the largest.
 fn numbers(name: &str, pattern: &str) -> Option<Vec<u32>> {
     let mut pieces = pattern.split(['<', '>']);
     let mut rest = name.strip_prefix(pieces.next()?)?;
@@ -192,7 +191,7 @@ fn numbers(name: &str, pattern: &str) -> Option<Vec<u32>> {
     (rest.is_empty() && !found.is_empty()).then_some(found)
 }
 
-/// The error for a depth that a family does not have; `possible` gives the names of those that it has.
+/// Returns the error for a depth that a family does not have; `possible` gives the names of the possible depths.
 fn impossible(
     name: &str,
     depth: u32,
@@ -205,7 +204,7 @@ fn impossible(
     NetworkError::ImpossibleDepth { name: name.to_owned(), rule, nearest }
 }
 
-/// The least height and width at which the network can be built; it is asked only where too small a one was given.
+/// Returns the smallest height and width at which the network can be built; called only after a smaller image was given.
 fn smallest_image(spec: &NetworkSpec) -> u32 {
     let fits = |side: u32| {
         let spec = NetworkSpec { image: [side; 2], ..spec.clone() };
@@ -214,13 +213,13 @@ fn smallest_image(spec: &NetworkSpec) -> u32 {
     (1..).find(|side| fits(*side)).expect("every network of the zoo works on some image")
 }
 
-/// The names of the zoo nearest to what was asked for.
+/// Returns the names of the zoo nearest to a given name.
 fn nearest_names(asked: &str) -> Vec<String> {
     nearest(asked, entries().iter().map(|e| e.name).filter(|name| !name.contains('<')))
 }
 
-/// The names that may have been meant, at most three, the nearest first, whatever their capitals: those that a few edits for
-/// their length make of what was asked for, and those that begin with it.
+/// Returns the names that may have been meant, at most three, the nearest first, ignoring case: those that a few edits for
+/// their length turn into the given name, and those that begin with it.
 pub fn nearest<'n>(asked: &str, names: impl IntoIterator<Item = &'n str>) -> Vec<String> {
     let asked = asked.to_lowercase();
     let length = asked.chars().count();

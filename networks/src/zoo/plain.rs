@@ -4,7 +4,7 @@ use crate::builder::Builder;
 use crate::error::NetworkError;
 use plimsoll_ir::network::{Network, NetworkSpec, Window};
 
-/// Two hidden layers of 256.
+/// Builds two hidden layers of 256.
 pub(super) fn mlp(spec: &NetworkSpec) -> Result<Network, NetworkError> {
     let mut b = Builder::new(spec)?;
     let mut x = b.fully_connected("fc1", b.images(), 256)?;
@@ -15,7 +15,7 @@ pub(super) fn mlp(spec: &NetworkSpec) -> Result<Network, NetworkError> {
     b.finish(x)
 }
 
-/// LeNet-5 (LeCun et al. 1998, §II.B) with what has replaced its parts since: ReLU, plain average pooling, a full
+/// Builds LeNet-5 (LeCun et al. 1998, §II.B) with the modern replacements of its parts: ReLU, plain average pooling, a full
 /// second convolution, softmax.
 pub(super) fn lenet(spec: &NetworkSpec) -> Result<Network, NetworkError> {
     let mut b = Builder::new(spec)?;

@@ -1,9 +1,9 @@
 //! Residual networks (He et al., "Deep Residual Learning for Image Recognition", 2015).
 //!
-//! For ImageNet as torchvision builds them (the stride of a bottleneck is in its 3x3 convolution), and deeper ones as
-//! the papers on memory use them; for CIFAR as in §4.2 of the paper. Where a block changes shape its shortcut is a 1x1
-//! convolution with batch normalisation (option B of the paper), for CIFAR too: it has weights where the paper's option
-//! A pads with zeros, 2,752 more in resnet20.
+//! ImageNet networks are as in torchvision (the stride of a bottleneck is in its 3x3 convolution), with deeper ones from the
+//! papers on memory; CIFAR networks as in §4.2 of the paper. The shortcut of a block that changes shape is a 1x1 convolution
+//! with batch normalisation (option B of the paper), for CIFAR too: it has weights where the paper's option A pads with
+//! zeros, 2,752 more in resnet20.
 
 use super::{impossible, numbers};
 use crate::builder::Builder;
@@ -11,35 +11,35 @@ use crate::error::NetworkError;
 use plimsoll_ir::LayerId;
 use plimsoll_ir::network::{DropUnit, LayerKind, Network, NetworkSpec, Window};
 
-/// What a residual network is made of.
+/// The parts of a residual network.
 struct Plan {
-    /// Whether images start with a 7x7 convolution and a pooling, as for ImageNet, or with a 3x3 convolution.
+    /// `true` if images start with a 7x7 convolution and a pooling, as for ImageNet, `false` for a 3x3 convolution.
     large_images: bool,
-    /// Whether a block is 1x1, 3x3, 1x1 with four times the channels at its end, or 3x3 twice.
+    /// `true` if a block is 1x1, 3x3, 1x1 with four times the channels at its end, `false` for 3x3 twice.
     bottleneck: bool,
-    /// Channels of the first group; each later group has twice as many.
+    /// Channels of the first group; each later group doubles them.
     width: u32,
-    /// How much wider the inner convolutions of a bottleneck are (Zagoruyko and Komodakis 2016).
+    /// Width factor of the inner convolutions of a bottleneck (Zagoruyko and Komodakis 2016).
     inner: u32,
-    /// The share of iterations in which the last block is left out; that of the others grows towards it from block to
-    /// block (Huang et al. 2016, eq. 4).
+    /// Share of iterations that drop the last block; the share grows towards it from block to block (Huang et al. 2016, eq.
+    /// 4).
     dropped: f32,
     /// Blocks of each group.
     blocks: Vec<u32>,
 }
 
-/// Depths of `resnet<N>` that are networks for CIFAR: those of the paper. Many of them are bottleneck depths as well,
-/// which `resnet<N>-imagenet` means.
+/// Depths of `resnet<N>` that are networks for CIFAR: those of the paper. Many of them are also bottleneck depths, which are
+/// named `resnet<N>-imagenet`.
 const CIFAR_DEPTHS: [u32; 6] = [20, 32, 44, 56, 110, 1202];
 
-/// What depth a name may have.
+/// Possible depths of a name.
 const RULE: &str = "residual networks have the depths 18 and 34 (basic blocks), 20, 32, 44, 56, 110 and 1202 (CIFAR), and \
                     every other 3n + 2 from 35 to 9998 (bottlenecks)";
 const IMAGENET_RULE: &str = "residual networks for ImageNet have the depths 18 and 34 (basic blocks), and every 3n + 2 \
                              from 35 to 9998 (bottlenecks)";
 const CIFAR_RULE: &str = "residual networks for CIFAR have the depths 6n + 2 up to 9998";
 
-/// The residual network that a spec names, where it names one.
+/// Returns the residual network that a spec names, if it names one.
 pub(super) fn named(spec: &NetworkSpec) -> Option<Result<Network, NetworkError>> {
     let name = spec.name.as_str();
     let wide = |depth| imagenet(depth).map(|plan| build(spec, &Plan { inner: 2, ..plan }));
@@ -57,7 +57,7 @@ pub(super) fn named(spec: &NetworkSpec) -> Option<Result<Network, NetworkError>>
         ),
         ("resnet<N>-imagenet", imagenet, IMAGENET_RULE),
         ("resnet<N>-cifar", cifar, CIFAR_RULE),
-        // Half of the last block's iterations leave it out: p_L = 0.5 of §4.
+        // Half of the iterations drop the last block: p_L = 0.5 of §4.
         ("resnet-sd<N>", |depth| Some(Plan { dropped: 0.5, ..cifar(depth)? }), CIFAR_RULE),
     ];
     families.into_iter().find_map(|(pattern, groups, rule)| {
@@ -70,8 +70,8 @@ pub(super) fn named(spec: &NetworkSpec) -> Option<Result<Network, NetworkError>>
     })
 }
 
-/// The groups of a network for ImageNet. The bottlenecks of 50, 101 and 152 are torchvision's; any other depth has 3,
-/// 4 (8 from 152 on), the rest and 3 blocks, so that the third group grows, as the papers' ResNet-1001 and -1517 do.
+/// Returns the groups of a network for ImageNet. The bottlenecks of 50, 101 and 152 are torchvision's; any other depth has 3,
+/// 4 (8 from 152 on), the rest and 3 blocks, so that the third group grows, as in the papers' ResNet-1001 and -1517.
 fn imagenet(depth: u32) -> Option<Plan> {
     let plan = |bottleneck, blocks| Plan {
         large_images: true,
@@ -92,7 +92,7 @@ fn imagenet(depth: u32) -> Option<Plan> {
     })
 }
 
-/// The groups of a network for CIFAR, §4.2 of the paper.
+/// Returns the groups of a network for CIFAR, §4.2 of the paper.
 fn cifar(depth: u32) -> Option<Plan> {
     let blocks = vec![(depth.checked_sub(2)?) / 6; 3];
     let possible = (8..10_000).contains(&depth) && depth % 6 == 2;
@@ -131,7 +131,7 @@ fn build(spec: &NetworkSpec, plan: &Plan) -> Result<Network, NetworkError> {
     b.finish(x)
 }
 
-/// relu(branch(x) + shortcut(x)), the branch left out in some iterations.
+/// Adds relu(branch(x) + shortcut(x)); some iterations drop the branch.
 fn residual_block(
     b: &mut Builder,
     name: &str,
@@ -159,7 +159,7 @@ fn residual_block(
         x = b.batch_norm(&format!("{name}.bn{}", i + 1), x)?;
     }
     if dropped > 0.0 {
-        // All samples share one draw. In training what is kept is scaled up, where the paper scales down in testing.
+        // All samples share one draw. Training scales up a kept branch, while the paper scales down in testing.
         let kind = LayerKind::Dropout { probability: dropped, unit: DropUnit::Batch };
         x = b.add(&format!("{name}.drop"), kind, &[x])?;
     }

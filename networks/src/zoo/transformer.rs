@@ -1,9 +1,10 @@
 //! Transformers: GPT-2 (Radford et al. 2019) and Llama (Touvron et al. 2023) as language models, BERT (Devlin et al. 2019) as a
 //! masked language model.
 //!
-//! Their sizes, learned positions and tied head are the published ones. Three things are simpler: GELU is the exact one,
-//! where GPT-2 approximates it by tanh; attention probabilities have no dropout; and how parameters start is the rule of
-//! all networks here. BERT sees one segment, of which it learns the first row of its table, and is trained on whatever
+//! Their sizes, learned positions and tied head are the published ones. Three things are simpler: GELU is exact, where GPT-2
+//! approximates it by tanh; attention probabilities have no dropout; and parameters start by the rule of all networks here.
+//! BERT sees one segment, of which it learns the first row of its table, and is trained on all positions with a label; its
+//! second task, to tell if two segments follow one another, is left out, and with it the pooler.
 //! positions have a label; its second task, whether two segments follow one another, is left out, and with it the pooler.
 
 use crate::builder::Builder;
@@ -11,21 +12,20 @@ use crate::error::NetworkError;
 use plimsoll_ir::LayerId;
 use plimsoll_ir::network::{Extent, Function, LayerKind, Network, NetworkSpec, Window};
 
-/// Dropout of embeddings and of what each branch adds.
+/// Dropout of embeddings and of each branch's output.
 const DROPOUT: f32 = 0.1;
 
-/// What sets a transformer apart.
+/// The dimensions of a transformer.
 #[derive(Clone, Copy)]
 struct Size {
     /// Blocks.
     layers: u32,
-    /// Channels.
     width: u32,
     /// Heads of attention.
     heads: u32,
 }
 
-/// What sets a Llama apart beyond that.
+/// The further dimensions of a Llama.
 #[derive(Clone, Copy)]
 struct Llama {
     /// Heads of keys, and of values.
@@ -34,7 +34,7 @@ struct Llama {
     inner: u32,
 }
 
-/// The network that a spec names, where it names one.
+/// Returns the network that a spec names, if it names one.
 pub(super) fn named(spec: &NetworkSpec) -> Option<Result<Network, NetworkError>> {
     let size = |layers, width, heads| Size { layers, width, heads };
     Some(match spec.name.as_str() {
@@ -53,7 +53,7 @@ pub(super) fn named(spec: &NetworkSpec) -> Option<Result<Network, NetworkError>>
     })
 }
 
-/// GPT-2: normalisation before each branch and once more at the end.
+/// Builds GPT-2: normalisation before each branch and again at the end.
 fn gpt(spec: &NetworkSpec, size: Size) -> Result<Network, NetworkError> {
     let mut b = Builder::new(spec)?;
     let tokens = table(&mut b, "wte", size.width)?;
@@ -72,8 +72,8 @@ fn gpt(spec: &NetworkSpec, size: Size) -> Result<Network, NetworkError> {
     b.finish(x)
 }
 
-/// Llama as Hugging Face has it: normalisation by the root of the mean square, positions that turn queries and keys, keys and
-/// values that heads share, a gate in the feed-forward part, no bias, and a head of its own.
+/// Builds Llama as in Hugging Face: root mean square normalisation, positions that rotate queries and keys, keys and values
+/// that heads share, a gate in the feed-forward part, no bias, and an untied head.
 fn llama(spec: &NetworkSpec, size: Size, llama: Llama) -> Result<Network, NetworkError> {
     let Llama { kv_heads, inner } = llama;
     let linear =
@@ -110,7 +110,7 @@ fn llama(spec: &NetworkSpec, size: Size, llama: Llama) -> Result<Network, Networ
     b.finish(x)
 }
 
-/// BERT: normalisation after each branch has been added.
+/// Builds BERT: normalisation after each branch has been added.
 fn bert(spec: &NetworkSpec, size: Size) -> Result<Network, NetworkError> {
     let normalised =
         |b: &mut Builder, name: &str, x| b.add(name, LayerKind::LayerNorm { epsilon: 1e-12 }, &[x]);
@@ -143,17 +143,17 @@ fn table(b: &mut Builder, name: &str, width: u32) -> Result<LayerId, NetworkErro
     b.add(name, LayerKind::Embedding { vocabulary, width, first: 0, length }, &[text])
 }
 
-/// Adds what each position has learned to be.
+/// Adds the learned value of each position.
 fn positions(b: &mut Builder, name: &str, input: LayerId) -> Result<LayerId, NetworkError> {
     b.add(name, LayerKind::Bias { over: Extent::Positions, spare: 0 }, &[input])
 }
 
-/// A fully connected layer at every position.
+/// Adds a fully connected layer at every position.
 fn linear(b: &mut Builder, name: &str, input: LayerId, outputs: u32) -> Result<LayerId, NetworkError> {
     b.conv(name, input, outputs, Window::square(1, 1, 0), true)
 }
 
-/// Attention of every position to the others, and its projection.
+/// Adds attention of every position to the others, and its projection.
 fn attention(
     b: &mut Builder,
     name: &str,
@@ -171,7 +171,7 @@ fn attention(
     b.dropout(&format!("{name}.drop"), x, DROPOUT)
 }
 
-/// Two layers at every position, the inner one of four times the width.
+/// Adds two layers at every position, the inner one of four times the width.
 fn feed_forward(b: &mut Builder, name: &str, input: LayerId) -> Result<LayerId, NetworkError> {
     let width = b.shape(input).channels;
     let mut x = linear(b, &format!("{name}.fc"), input, 4 * width)?;
@@ -180,7 +180,7 @@ fn feed_forward(b: &mut Builder, name: &str, input: LayerId) -> Result<LayerId, 
     b.dropout(&format!("{name}.drop"), x, DROPOUT)
 }
 
-/// Logits: how much each position is like each row of the table of tokens.
+/// Adds logits: the similarity of each position to each row of the table of tokens.
 fn head(b: &mut Builder, input: LayerId, tokens: LayerId) -> Result<LayerId, NetworkError> {
     let (out_channels, window) = (b.classes(), Window::square(1, 1, 0));
     let kind = LayerKind::Conv { out_channels, window, groups: 1, bias: false };

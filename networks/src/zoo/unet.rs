@@ -1,8 +1,8 @@
 //! U-Net (Ronneberger et al. 2015): a class for every pixel.
 //!
-//! The paper's channels, with padding that keeps sizes, so that logits are as large as the image and nothing is cropped:
-//! two 3x3 convolutions with bias and ReLU at each of five sizes, 2x2 poolings down, 2x2 transposed convolutions up,
-//! where what was there on the way down lies beside. Without the paper's dropout.
+//! The channels are the paper's, with padding that keeps sizes, so that logits are as large as the image and nothing is
+//! cropped: two 3x3 convolutions with bias and ReLU at each of five sizes, 2x2 poolings down, 2x2 transposed convolutions up,
+//! concatenated with the activation of the way down. Without the paper's dropout.
 
 use crate::builder::Builder;
 use crate::error::NetworkError;
@@ -11,10 +11,10 @@ use plimsoll_ir::network::{Extent, LayerKind, Network, NetworkSpec, Window};
 
 /// Channels at each size.
 const WIDTHS: [u32; 5] = [64, 128, 256, 512, 1024];
-/// Sides are halved four times and must be the same in the end.
+/// Divisor of the sides, which are halved four times and must be restored at the end.
 const MULTIPLE: u32 = 1 << (WIDTHS.len() - 1);
 
-/// Builds it.
+/// Builds the U-Net.
 pub(super) fn build(spec: &NetworkSpec) -> Result<Network, NetworkError> {
     let mut b = Builder::new(spec)?;
     if spec.image.iter().any(|side| !side.is_multiple_of(MULTIPLE)) {
@@ -47,7 +47,7 @@ pub(super) fn build(spec: &NetworkSpec) -> Result<Network, NetworkError> {
     b.finish(x)
 }
 
-/// Twice a 3x3 convolution with ReLU.
+/// Adds two 3x3 convolutions with ReLU.
 fn two_convs(b: &mut Builder, name: &str, input: LayerId, width: u32) -> Result<LayerId, NetworkError> {
     let mut x = input;
     for i in [1, 2] {

@@ -1,6 +1,6 @@
-//! VGG (Simonyan and Zisserman 2015), and its configurations D and E enlarged as vDNN §4.3 does. What vDNN calls VGG-16 is E,
-//! named after its 16 convolutions, so that its VGG-116 to VGG-516 are `vgg119` to `vgg519` here; a depth counts the three
-//! fully connected layers too.
+//! VGG (Simonyan and Zisserman 2015), and its configurations D and E enlarged as in vDNN §4.3. VGG-16 of vDNN is E, named
+//! after its 16 convolutions, so its VGG-116 to VGG-516 are `vgg119` to `vgg519` here; a depth also counts the three fully
+//! connected layers.
 
 use super::alexnet::classifier;
 use super::{impossible, numbers};
@@ -8,12 +8,12 @@ use crate::builder::Builder;
 use crate::error::NetworkError;
 use plimsoll_ir::network::{Network, NetworkSpec, Window};
 
-/// Which depths VGG networks have.
+/// Possible depths of VGG networks.
 const RULE: &str = "VGG networks have the depths 11 and 13, and 16 + 5k and 19 + 5k up to 9999 (k more convolutions in \
                         each of the five groups of VGG D and E)";
 
-/// Convolutions of each of the five groups: configurations A, B, D and E of Simonyan and Zisserman 2015, and the last two
-/// enlarged evenly.
+/// Returns the convolutions of each of the five groups: configurations A, B, D and E of Simonyan and Zisserman 2015, and the
+/// last two enlarged evenly.
 fn groups(depth: u32) -> Option<[u32; 5]> {
     let enlarged = |groups: [u32; 5], by: u32| groups.map(|n| n + by / 5);
     match depth {
@@ -25,7 +25,7 @@ fn groups(depth: u32) -> Option<[u32; 5]> {
     }
 }
 
-/// The VGG network that a spec names, where it names one.
+/// Returns the VGG network that a spec names, if it names one.
 pub(super) fn named(spec: &NetworkSpec) -> Option<Result<Network, NetworkError>> {
     let depth = *numbers(&spec.name, "vgg<N>")?.first()?;
     Some(match groups(depth) {
@@ -34,7 +34,7 @@ pub(super) fn named(spec: &NetworkSpec) -> Option<Result<Network, NetworkError>>
     })
 }
 
-/// VGG: 3x3 convolutions in five groups, each closed by a pooling. Images of less than 224x224 leave fewer inputs to
+/// Builds VGG: 3x3 convolutions in five groups, each closed by a pooling. Images of less than 224x224 leave fewer inputs to
 /// the classifier.
 fn build(spec: &NetworkSpec, groups: [u32; 5]) -> Result<Network, NetworkError> {
     let mut b = Builder::new(spec)?;

@@ -1,12 +1,12 @@
 //! Wide residual networks (Zagoruyko and Komodakis 2016) for CIFAR.
 //!
-//! As the authors' program builds them: three groups of n blocks, normalisation before each convolution, a 1x1 convolution as
-//! shortcut where a block changes the number of channels, which like the block takes its input normalised; after the last
-//! block normalisation and ReLU once more. `wrn-28-10` has 36,479,194 parameters for the 10 classes of CIFAR-10 and
-//! 36,536,884 for the 100 of CIFAR-100. No dropout in the blocks, which the paper tries and the others leave out.
+//! They are as in the authors' program: three groups of n blocks, normalisation before each convolution, a 1x1 convolution as
+//! shortcut where a block changes the number of channels, which like the block takes its input normalised; normalisation and
+//! ReLU again after the last block. `wrn-28-10` has 36,479,194 parameters for the 10 classes of CIFAR-10 and 36,536,884 for
+//! the 100 of CIFAR-100. The blocks have no dropout, which the paper tries and other programs omit.
 //!
-//! The depth that the authors give is 6n + 4: the first convolution, two a block, three shortcuts. Layrub's `WRN-8-256`
-//! counts as He et al. do, without shortcuts and with the classifier, 6n + 2. No number is both.
+//! The authors' depth is 6n + 4: the first convolution, two per block, three shortcuts. Layrub's `WRN-8-256` counts as He et
+//! al. do, without shortcuts and with the classifier, 6n + 2. No number is both.
 
 use super::{impossible, numbers};
 use crate::builder::Builder;
@@ -14,17 +14,17 @@ use crate::error::NetworkError;
 use plimsoll_ir::LayerId;
 use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Window};
 
-/// What depth a name may have.
+/// Possible depths of a name.
 const RULE: &str = "wide residual networks have the depths 6n + 4 (three groups of n blocks, shortcuts counted) and 6n + 2 \
                     (the same, the classifier counted instead) from 8 to 9998";
 
-/// The most that a width may be.
+/// Largest width.
 const WIDEST: u32 = 1 << 16;
 
-/// The network that a spec names, where it names one.
+/// Returns the network that a spec names, if it names one.
 pub(super) fn named(spec: &NetworkSpec) -> Option<Result<Network, NetworkError>> {
     let [depth, widening] = numbers(&spec.name, "wrn-<D>-<W>")?[..] else { return None };
-    // Beyond this a layer's size could not even be said.
+    // Beyond this a layer's size would overflow its type.
     let widening = widening.min(WIDEST);
     Some(match blocks(depth) {
         Some(blocks) => build(spec, blocks, widening),
@@ -34,13 +34,13 @@ pub(super) fn named(spec: &NetworkSpec) -> Option<Result<Network, NetworkError>>
     })
 }
 
-/// Blocks of each group.
+/// Returns the blocks of each group.
 fn blocks(depth: u32) -> Option<u32> {
     let possible = (8..10_000).contains(&depth) && (depth % 6 == 4 || depth % 6 == 2);
     possible.then_some((depth - 2) / 6)
 }
 
-/// Three groups of blocks.
+/// Builds three groups of blocks.
 fn build(spec: &NetworkSpec, blocks: u32, widening: u32) -> Result<Network, NetworkError> {
     let mut b = Builder::new(spec)?;
     let mut x = b.conv("conv1", b.images(), 16, Window::square(3, 1, 1), false)?;
@@ -58,7 +58,7 @@ fn build(spec: &NetworkSpec, blocks: u32, widening: u32) -> Result<Network, Netw
     b.finish(x)
 }
 
-/// branch(y) + x or shortcut(y), where y = relu(bn(x)).
+/// Adds branch(y) + x or shortcut(y), where y = relu(bn(x)).
 fn block(
     b: &mut Builder,
     name: &str,
