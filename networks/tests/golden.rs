@@ -1,5 +1,5 @@
-//! Lowered networks small enough to be checked by hand, op by op: `op: reads -> writes`, with the ops that update
-//! resident state marked `!`. A tensor on both sides is updated in place.
+//! Lowered networks small enough to be checked by hand, op by op: `op: reads -> writes`, with `!` on ops that update resident
+//! state. A tensor on both sides is updated in place.
 
 use plimsoll_ir::network::{Axis, DropUnit, LayerKind, Network, NetworkSpec, Window};
 use plimsoll_ir::program::Program;
@@ -7,7 +7,7 @@ use plimsoll_ir::trace::Phase;
 use plimsoll_ir::{LayerId, TensorId};
 use plimsoll_networks::{Builder, LowerOptions, Mode, NetworkError, ReluStorage, lower};
 
-/// A network on 4x4x2 images with 3 classes.
+/// Returns a network on 4x4x2 images with 3 classes.
 fn network(layers: impl Fn(&mut Builder) -> Result<LayerId, NetworkError>) -> Network {
     let spec = NetworkSpec { name: "test".to_owned(), image: [4, 4], channels: 2, classes: 3 };
     let mut builder = Builder::new(&spec).expect("a sound spec");
@@ -16,7 +16,7 @@ fn network(layers: impl Fn(&mut Builder) -> Result<LayerId, NetworkError>) -> Ne
     builder.finish(logits).expect("sound layers")
 }
 
-/// The ops of forward and backward, one a line.
+/// Returns the ops of forward and backward, one per line.
 fn listing(program: &Program) -> String {
     let names = |ids: &[TensorId]| {
         let names: Vec<&str> = ids.iter().map(|t| program.trace.tensors[t.index()].name.as_str()).collect();
@@ -40,7 +40,7 @@ fn check_of(network: &Network, options: &LowerOptions<'_>, expected: &str) {
     assert!(found == expected, "expected:\n{expected}\nfound:\n{found}");
 }
 
-/// conv - bn - relu - add with a shortcut from the first ReLU - relu, as in a residual network.
+/// Returns conv - bn - relu - add with a shortcut from the first ReLU - relu, as in a residual network.
 fn residual() -> Network {
     network(|b| {
         let stem = b.conv("stem", b.images(), 4, Window::square(3, 1, 1), true)?;
@@ -55,9 +55,9 @@ fn residual() -> Network {
 
 #[test]
 fn a_residual_block_copies_nothing() {
-    // `first` is needed by the convolution's parameter gradient, so its ReLU keeps the output and the sum goes over
-    // `bn.y`; the last ReLU's output is needed by nobody, so it keeps a mask and everything is in `bn.y`. The gradient
-    // of the sum (pool's) serves both of its terms, and takes the convolution's contribution.
+    // The convolution's parameter gradient needs `first`, so its ReLU keeps the output and the sum overwrites `bn.y`; no op
+    // needs the last ReLU's output, so it keeps a mask and everything is in `bn.y`. The gradient of the sum (pool's) serves
+    // both of its terms, and takes the convolution's contribution.
     check(
         &residual(),
         Mode::Train,
@@ -121,7 +121,7 @@ fn a_relu_keeps_what_it_is_told_to() {
 #[test]
 fn a_normalisation_takes_over_the_sum_and_the_relu_that_follow() {
     // The ReLU's mask is the normalisation's, whose op gives the gradients of both terms; `first` adds to its own. Tensors
-    // and their lives are those of the block without, but that the sum has no ops.
+    // and their live intervals are those of the unfused block, except that the sum has no ops.
     check_of(
         &residual(),
         &LowerOptions { fuse: true, ..LowerOptions::default() },
@@ -161,7 +161,8 @@ fn a_term_that_has_a_gradient_already_is_added_to() {
     });
     let program = lower(&read_later, 2, &LowerOptions { fuse: true, ..LowerOptions::default() });
     let found = listing(&program.expect("it lowers"));
-    // `sum` gives its gradient to both of its terms, so what passes the ReLU lies elsewhere, and `late` has been there.
+    // `sum` gives its gradient to both terms, so the gradient past the ReLU needs a separate tensor; `late` has written
+    // `other.dy`.
     for line in [
         "second.forward: conv.y other.y -> second.y second.stats second.mask\n",
         "second.backward: conv.y sum.dy second.stats second.mask -> conv.dy add.dy\n",
@@ -172,7 +173,7 @@ fn a_term_that_has_a_gradient_already_is_added_to() {
     }
 }
 
-/// The kinds of the forward ops that are batch normalisations or could be part of one.
+/// Returns the kinds of the forward ops that are batch normalisations or could be part of one.
 fn fused(of: impl Fn(&mut Builder) -> Result<LayerId, NetworkError>) -> Vec<String> {
     let program = lower(&network(of), 2, &LowerOptions { fuse: true, ..LowerOptions::default() });
     let ops = program.expect("it lowers").trace.ops.into_iter();
@@ -279,8 +280,8 @@ fn parts_pools_and_dropout_copy_only_what_they_must() {
         let cat = b.add("cat", LayerKind::Concat { along: Axis::Channels }, &[left, lrn, right])?;
         b.max_pool("pool", cat, Window::square(2, 2, 0))
     });
-    // `lrn.y` is read by the concatenation last, so neither ReLU nor dropout may write over it. The gradient of
-    // `lrn` is first written by its part of the concatenation; dropout and ReLU add to it.
+    // The concatenation reads `lrn.y` last, so neither ReLU nor dropout may overwrite it. The gradient of `lrn` is first
+    // written by its part of the concatenation; dropout and ReLU add to it.
     check(
         &branches,
         Mode::Train,
@@ -311,8 +312,8 @@ fn parts_pools_and_dropout_copy_only_what_they_must() {
 
 #[test]
 fn a_shared_gradient_is_not_written_over() {
-    // `a` and `other` share the gradient of their sum; when `scaled` has another gradient for `a`, `other` still needs
-    // the shared one, so the two are summed elsewhere; from then on the shared one is `mid`'s alone.
+    // `a` and `other` share the gradient of their sum; when `scaled` has a second gradient for `a`, `other` still needs the
+    // shared one, so the two are summed elsewhere; from then on the shared one is `mid`'s alone.
     let shared = network(|b| {
         let conv = b.conv("conv", b.images(), 2, Window::square(1, 1, 0), false)?;
         let a = b.add("a", LayerKind::Lrn { size: 1, alpha: 1.0, beta: 1.0, bias: 1.0 }, &[conv])?;
@@ -347,7 +348,7 @@ fn a_shared_gradient_is_not_written_over() {
     );
 }
 
-/// ln - conv - gelu - conv - add with a shortcut around them - ln, as in a transformer.
+/// Returns ln - conv - gelu - conv - add with a shortcut around them - ln, as in a transformer.
 fn transformer() -> Network {
     network(|b| {
         let stem = b.conv("stem", b.images(), 4, Window::square(2, 2, 0), true)?;
@@ -363,8 +364,8 @@ fn transformer() -> Network {
 
 #[test]
 fn a_transformers_block_keeps_what_gelu_and_normalisation_read() {
-    // Both need their inputs again, so neither goes over them; their gradients go over those of their outputs, and that of
-    // `ln` joins the shortcut's.
+    // Both need their inputs again, so neither overwrites them; their gradients overwrite those of their outputs, and that of
+    // `ln` is added to the shortcut's.
     check(
         &transformer(),
         Mode::Train,

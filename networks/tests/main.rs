@@ -1,6 +1,6 @@
-//! The crate's tests: one program, so that they are linked once and run beside each other.
+//! The crate's tests: one program, so that they are linked once and run in parallel.
 //!
-//! `cargo test --release -p plimsoll-networks --test main golden` runs those of one file.
+//! `cargo test --release -p plimsoll-networks --test main golden` runs the tests of one file.
 
 mod golden;
 mod memory;

@@ -1,4 +1,4 @@
-//! What a lowered network keeps, against sums made by hand from the network's published table.
+//! The memory of a lowered network, compared with sums made by hand from the network's published table.
 
 use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Window};
 use plimsoll_ir::program::{Program, Region};
@@ -16,7 +16,7 @@ fn peak(program: &Program) -> Bytes {
     program.trace.memory().peak().expect("there are ops").1
 }
 
-/// Elements of the feature maps of one 224x224 image that the backward pass of resnet50 needs: the output of every
+/// Returns the elements of one 224x224 image's activations that the backward pass of resnet50 needs: the output of every
 /// convolution (for batch normalisation) and the input of every convolution but the first.
 fn resnet50_elements_kept() -> u64 {
     let stem = 112 * 112 * 64 + 56 * 56 * 64;
@@ -25,11 +25,11 @@ fn resnet50_elements_kept() -> u64 {
         let map = size * size * width;
         // Two narrow convolutions with their ReLUs, the wide one, and the block's output.
         let block = 4 * map + 4 * map + 4 * map;
-        // The first block's first convolution works at the size of the group before; a convolution is its shortcut.
+        // The first block's first convolution works at the previous group's size; a convolution is its shortcut.
         let first = 2 * (before * before * width - map) + 4 * map;
         blocks * block + first
     };
-    // The very last output goes to the pooling, which needs nothing of it.
+    // The very last output goes to the pooling, whose backward pass does not need it.
     stem + groups.map(group).iter().sum::<u64>() - 7 * 7 * 2048
 }
 
@@ -38,17 +38,17 @@ fn resnet50_peaks_where_the_hand_says() {
     let program = lowered("resnet50", 224, 32, Mode::Train, ReluStorage::Auto);
     let images = 32 * 4 * 224 * 224 * 3;
     let kept = 32 * 4 * resnet50_elements_kept() + images;
-    // Pooling places, a byte an element, and the mask of the first ReLU, a bit an element.
+    // Pooling places, one byte per element, and the mask of the first ReLU, one bit per element.
     let small = 32 * 56 * 56 * 64 + 32 * 112 * 112 * 64 / 8;
     let resident = 3 * 4 * 25_557_032;
     let by_hand = resident + kept + small;
-    // Besides, where the peak is: up to three maps of the last group (12.8 MB each), statistics, rounding.
+    // At the peak also: up to three activations of the last group (12.8 MB each), statistics, rounding.
     let most = by_hand + 3 * 32 * 4 * 7 * 7 * 2048 + 2_000_000;
     let found = peak(&program).0;
     assert!((by_hand..most).contains(&found), "{found} is not from {by_hand} to {most}");
 }
 
-/// Four numbers for each parameter, where SGD has three; evaluation has the same layout.
+/// AdamW has four numbers per parameter, SGD three; evaluation has the same layout.
 #[test]
 fn both_moments_of_adamw_are_resident() {
     let spec = NetworkSpec { name: "resnet50".to_owned(), image: [224, 224], channels: 3, classes: 1000 };
@@ -69,8 +69,8 @@ fn both_moments_of_adamw_are_resident() {
 
 #[test]
 fn resident_bytes_are_those_of_parameters_gradients_and_momenta() {
-    // Each of the 161 parameters and 106 running statistics of resnet50, the hyper-parameters and the metrics are
-    // rounded up to 256 bytes; statistics of 26,560 channels are two each.
+    // Each of the 161 parameters and 106 running statistics of resnet50, the hyper-parameters and the metrics are rounded up
+    // to 256 bytes; statistics of 26,560 channels are two each.
     let train = lowered("resnet50", 224, 32, Mode::Train, ReluStorage::Auto);
     let evaluate = lowered("resnet50", 224, 1, Mode::Evaluate, ReluStorage::Auto);
     let exact = 12 * 25_557_032 + 8 * 26_560;
@@ -86,12 +86,12 @@ fn masks_take_a_bit_an_element_and_places_a_byte() {
     // The last ReLU before a pooling: the pooling needs no input, so a mask is enough.
     assert_eq!(bytes("relu1_2.mask"), Some(8 * 224 * 224 * 64 / 8));
     assert_eq!(bytes("pool1.places"), Some(8 * 112 * 112 * 64));
-    // The first: the second convolution needs its output, so there is no mask.
+    // The first ReLU: the second convolution needs its output, so there is no mask.
     assert_eq!(bytes("relu1_1.mask"), None);
     assert!(peak(&program) < peak(&lowered("vgg16", 224, 8, Mode::Train, ReluStorage::Output)));
 }
 
-/// Patches of 4x4 as 16 channels, then a transformer's way through four times as many and back.
+/// Returns patches of 4x4 as 16 channels, then a transformer's expansion to four times as many and back.
 fn transformer() -> Network {
     let spec = NetworkSpec { name: "test".to_owned(), image: [64, 64], channels: 3, classes: 10 };
     let made = || -> Result<Network, NetworkError> {
@@ -112,7 +112,7 @@ fn transformer() -> Network {
 #[test]
 fn a_transformers_block_keeps_inputs_and_two_numbers_a_position() {
     let network = transformer();
-    // Scale and shift of the normalisation are 16 each.
+    // Scale and shift of the normalisation have 16 each.
     let weights = (48 + 1) * 16 + 2 * 16 + (16 + 1) * 64 + (64 + 1) * 16 + (16 + 1) * 10;
     assert_eq!(network.all_parameters(), weights);
     let batch = 8;
@@ -125,19 +125,20 @@ fn a_transformers_block_keeps_inputs_and_two_numbers_a_position() {
     let kept = (0..lives.len()).filter(crosses).map(|t| trace.tensors[t].bytes.0).sum::<u64>();
     let positions = batch * 16 * 16;
     let images = 4 * batch * 64 * 64 * 3;
-    // The input of the normalisation, its output (which `up` reads), those of GELU; statistics; pooled, and the logits.
+    // The input of the normalisation, its output (which `up` reads), those of GELU; statistics; the pooled output, and the
+    // logits.
     let by_hand = images + 4 * positions * (16 + 16 + 64 + 64) + 8 * positions + 4 * batch * 16 + 512;
     assert_eq!(kept, by_hand);
 }
 
-/// Where the first group of vgg16 is differentiated, the gradient of the second convolution's input is born: with reuse beside
-/// the gradient of its output alone, without beside the input itself, a map of 224x224x64, too.
+/// In the backward pass of vgg16's first group, the gradient of the second convolution's input is born: with reuse next to
+/// the gradient of its output alone, without reuse also next to the input, an activation of 224x224x64 too.
 #[test]
 fn without_intra_layer_reuse_a_layers_input_outlives_the_birth_of_its_gradient() {
     let spec = NetworkSpec { name: "vgg16".to_owned(), image: [224; 2], channels: 3, classes: 1000 };
     let network = build(&spec).expect("it fits");
     let alive = |intra_layer_reuse| {
-        // Else its ReLU needs it still.
+        // With other storage its ReLU would still need it.
         let relu = ReluStorage::Mask;
         let options = LowerOptions { relu, intra_layer_reuse, ..LowerOptions::default() };
         let trace = lower(&network, 8, &options).expect("it lowers").trace;
@@ -150,7 +151,7 @@ fn without_intra_layer_reuse_a_layers_input_outlives_the_birth_of_its_gradient()
     let ((with, mut ordered), (without, mut other)) = (alive(true), alive(false));
     assert_eq!((with, without), (false, true));
     assert_ne!(ordered, other);
-    // The same ops, in another order.
+    // The same ops, in a different order.
     ordered.sort();
     other.sort();
     assert_eq!(ordered, other);
@@ -178,7 +179,7 @@ fn memory_is_linear_in_the_batch() {
     assert_eq!(at(24), 3 * at(8));
 }
 
-/// Half of what feature maps and their gradients take; parameters, statistics, masks and labels stay as they are.
+/// Activations and their gradients take half the bytes; parameters, statistics, masks and labels are unchanged.
 #[test]
 fn bf16_halves_feature_maps() {
     for (name, image) in [("resnet50", 224), ("densenet121", 64), ("mobilenet_v2", 64)] {
@@ -208,8 +209,8 @@ fn bf16_halves_feature_maps() {
 fn evaluation_needs_little() {
     let program = lowered("resnet50", 224, 32, Mode::Evaluate, ReluStorage::Auto);
     let pool = peak(&program).0 - program.trace.resident_bytes.0;
-    // The stem's output with the pooling's, or in a block its input, its output and the convolution between: three
-    // maps of 56x56x256 at the most.
+    // The stem's output with the pooling's, or in a block its input, its output and the convolution between: at most three
+    // activations of 56x56x256.
     let map = 32 * 4 * 56 * 56 * 256;
     assert!(pool <= 3 * map + 32 * 4 * 224 * 224 * 3, "{pool}");
     assert!(program.trace.ops.iter().all(|op| op.phase == Phase::Forward && op.recomputable));
@@ -244,7 +245,7 @@ fn ops_say_their_kind_their_pass_and_their_flops() {
             assert!(kinds.contains(&op.kind.as_str()) && passes.contains(&pass), "{} {}", op.kind, op.name);
             let layer = network.layers.iter().find(|l| l.name == op.layer).expect("an op has a layer");
             if pass == "forward" || op.kind == "conv" && op.phase == Phase::Backward {
-                // Bias, scale and exponent are counted alike in all passes.
+                // Bias, scale and exponent are counted equally in all passes.
                 assert_eq!(op.flops, 8 * network.forward_flops(layer), "{}", op.name);
             }
             assert!(op.flops > 0, "{}", op.name);

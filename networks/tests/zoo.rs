@@ -1,4 +1,4 @@
-//! The zoo: published parameter counts and FLOPs at the usual sizes, and what it says to specs that make no sense.
+//! The zoo: published parameter counts and FLOPs at the default sizes, and the errors for invalid specs.
 
 use plimsoll_ir::network::{Axis, DropUnit, Extent, LayerKind, Network, NetworkSpec, Window};
 use plimsoll_networks::{Builder, LowerOptions, Mode, NetworkError, build, entries, lower, nearest};
@@ -7,7 +7,7 @@ fn spec(name: &str, image: u32, channels: u32, classes: u32) -> NetworkSpec {
     NetworkSpec { name: name.to_owned(), image: [image; 2], channels, classes }
 }
 
-/// A network at the size that its family was published for.
+/// Returns a network at the size that its family was published for.
 fn usual(name: &str) -> Network {
     build(&plimsoll_networks::usual(name).expect("it is in the table")).expect("its usual size works")
 }
@@ -42,9 +42,9 @@ fn parameter_counts_are_the_published_ones() {
     check("wide_resnet101_2", 126_886_696);
     check("mobilenet_v2", 3_504_872);
     // Ronneberger et al. 2015, figure 1, counted layer by layer for one channel and two classes; programs that end in one
-    // class say 31,030,593, which is 65 fewer. Figures around 31,037,000 are of three channels and with normalisation.
+    // class report 31,030,593, which is 65 fewer. Figures around 31,037,000 are for three channels and with normalisation.
     check("unet", 31_030_593 + 65);
-    // Radford et al. 2019, table 2, as the published weights have it, the head tied to the table of tokens.
+    // Radford et al. 2019, table 2, as in the published weights, the head tied to the table of tokens.
     check("gpt", 124_439_808);
     check("gpt-medium", 354_823_168);
     check("gpt-large", 774_030_080);
@@ -58,7 +58,7 @@ fn parameter_counts_are_the_published_ones() {
     check("bert-large", 335_174_458);
     // (V + T) d of the tables, 12 d^2 + 13 d of each block, 2 d of the last normalisation.
     check("gpt-tiny", (65 + 64) * 128 + 4 * (12 * 128 * 128 + 13 * 128) + 2 * 128);
-    // 10.65M in nanoGPT, which counts neither positions nor has biases.
+    // 10.65M in nanoGPT, which does not count positions and has no biases.
     check("gpt-mini", (65 + 256) * 384 + 6 * (12 * 384 * 384 + 13 * 384) + 2 * 384);
     // Zhang et al. 2024: 22 blocks of 2048 with 32 heads, 4 of keys and values, and 5632 within; table and head of 32,000
     // tokens.
@@ -71,20 +71,20 @@ fn parameter_counts_are_the_published_ones() {
     check("lenet", 61_706);
     // 784 x 256, 256 x 256, 256 x 10, and biases.
     check("mlp", 269_322);
-    // He et al. table 6 says 0.27M, 0.85M and 1.7M with option A; option B has 2,752 more.
+    // He et al. table 6 gives 0.27M, 0.85M and 1.7M with option A; option B has 2,752 more.
     check("resnet20", 269_722 + 2_752);
     check("resnet56", 853_018 + 2_752);
     check("resnet110", 1_727_962 + 2_752);
     check("resnet8-cifar", 75_290 + 2_752);
     // Stochastic depth has no parameters.
     check("resnet-sd110", 1_727_962 + 2_752);
-    // 19.4M there.
+    // 19.4M in the same table.
     check("resnet1202", 19_421_274 + 2_752);
     // Zagoruyko and Komodakis 2016, table 4, rounds them to 8.9M, 11.0M and 36.5M.
     check("wrn-40-4", 8_949_210);
     check("wrn-16-8", 10_961_370);
     check("wrn-28-10", 36_479_194);
-    // Layrub counts the depth as He et al. do: one block a group.
+    // Layrub counts the depth as He et al. do: one block per group.
     assert_eq!(usual("wrn-8-256").all_parameters(), usual("wrn-10-256").all_parameters());
     let cifar100 = build(&spec("wrn-28-10", 32, 3, 100)).expect("it is like that for 10 classes");
     assert_eq!(cifar100.all_parameters(), 36_536_884, "as most programs count it");
@@ -340,7 +340,7 @@ fn layers_that_make_no_sense_are_refused() {
     check("`unused`: no layer uses its output", &finish(false));
 }
 
-/// A layer on six tokens is refused with an error that says this.
+/// Checks that a layer on six tokens is refused with an error that contains this word.
 fn refused_on_six_tokens(word: &str, layer: &dyn Fn(&mut Builder) -> Result<(), NetworkError>) {
     let spec = NetworkSpec { image: [6, 1], ..spec("test", 6, 1, 5) };
     let mut builder = Builder::new(&spec).expect("a sound spec");
@@ -352,7 +352,7 @@ fn lookup(first: u32, length: u32) -> LayerKind {
     LayerKind::Embedding { vocabulary: 5, width: 8, first, length }
 }
 
-/// A layer of this kind on the six tokens' embeddings.
+/// Returns a layer of this kind on the six tokens' embeddings.
 fn on_tokens(kind: LayerKind) -> impl Fn(&mut Builder) -> Result<(), NetworkError> {
     move |b: &mut Builder| {
         let x = b.add("tokens", lookup(0, 6), &[b.images()])?;

@@ -1,25 +1,24 @@
-//! Measuring the other alternatives of ops: one iteration in which every op that has an alternative k runs in its
-//! alternative k, for each k.
+//! Measurement of the ops' other alternatives: for each k, one iteration in which every op that has an alternative k runs in
+//! it.
 //!
-//! An op's time with an alternative does not depend on how its neighbours run, so one iteration measures an alternative of all
-//! ops at once, and as many iterations as the op with the most alternatives has measure them all. Another alternative needs
-//! other scratch, so each is planned anew: on a trace in which the alternative is the op's only one. The result is a schedule
-//! of the program as it is.
+//! An op's time with an alternative does not depend on the alternatives of its neighbours. So one iteration measures one
+//! alternative of all ops at once, and the op with the most alternatives determines the number of iterations. A different
+//! alternative needs different workspace, so each is planned separately: on a trace in which the alternative is the op's only
+//! one. The result is a schedule of the unchanged program.
 //!
-//! What it deliberately does not do: insist. An alternative whose scratch does not fit the budget at a batch size is not
-//! measured there.
+//! The measurement deliberately skips an alternative whose workspace does not fit the budget at a batch size.
 
 use plimsoll_ir::program::Program;
 use plimsoll_ir::schedule::{Command, Schedule};
 use plimsoll_ir::trace::{Op, Trace};
 
-/// Alternatives of the op that has the most, besides the usual ones.
+/// Returns the alternatives of the op that has the most, without the default.
 pub(crate) fn most_alternatives(trace: &Trace) -> u32 {
     trace.ops.iter().map(|op| op.alternatives.len() as u32).max().unwrap_or(0)
 }
 
-/// A schedule of a program, made by `plan`: of the usual alternatives, wherever they fit; with a number, every op that has an
-/// alternative of it in that. None where no op has one, or `plan` finds none.
+/// Returns a schedule of a program, made by `plan`: with the default alternatives, wherever they fit; with a number, every op
+/// that has an alternative of this number runs in it. `None` if no op has one, or `plan` finds none.
 pub fn schedule_with<E>(
     program: &Program,
     number: Option<u32>,

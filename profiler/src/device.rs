@@ -1,9 +1,9 @@
-//! A device as something that can be measured: all batch sizes loaded at once, run in any order.
+//! A device as a bench: all batch sizes loaded at once, run in any order.
 //!
 //! Programs of one network share their resident regions, so one executor holds the schedules of all batch sizes, in one
 //! allocation of the largest, and changing the batch size between two iterations costs nothing. Parameters are small random
-//! numbers and the learning rate is 0, so that every iteration computes on the same plain numbers: no NaN, and none of the
-//! denormals that make arithmetic slow.
+//! numbers and the learning rate is 0, so that every iteration computes on the same plain numbers: no NaN, and no denormals,
+//! which make arithmetic slow.
 
 use crate::alternatives::most_alternatives;
 use crate::bench::Bench;
@@ -27,33 +27,33 @@ use std::time::{Duration, Instant};
 
 /// A device, and the programs and schedules to measure on it.
 pub(crate) struct DeviceBench<'s, 'c> {
-    /// Until it is prepared.
+    /// Device, until it is prepared.
     device: Option<Box<dyn Device>>,
     subject: &'s mut Subject<'c>,
     budget: Bytes,
-    /// What the link's probes are scheduled for: its duplex decides whether the executor lets both ways run at once.
+    /// Link of the probes' schedules: its duplex decides if the executor lets both directions run at once.
     link: Link,
-    /// Once it is prepared.
+    /// Executor, once it is prepared.
     executor: Option<Executor>,
     batches: Vec<Prepared>,
     overhead: Seconds,
-    /// Whether ops have run for a while.
+    /// `true` once ops have run for a while.
     awake: bool,
-    /// What the budget leaves beside the resident bytes.
+    /// Bytes that the budget leaves besides the resident bytes.
     pool: Bytes,
 }
 
 /// One batch size.
 pub(crate) struct Prepared {
     pub loaded: Loaded,
-    /// The same with ops in their alternatives of a number.
+    /// Same batch size with ops in their alternatives of a number.
     alternatives: Vec<(u32, Loaded)>,
     images: Vec<u8>,
     labels: Vec<u8>,
 }
 
 impl Prepared {
-    /// A program that is loaded, with input of no meaning.
+    /// Returns a loaded program with meaningless input.
     pub fn new(program: &Program, loaded: Loaded) -> Prepared {
         Prepared { loaded, alternatives: Vec::new(), images: noise(program), labels: labels(program) }
     }
@@ -76,7 +76,7 @@ impl<'s, 'c> DeviceBench<'s, 'c> {
             device: Some(device),
             subject,
             budget,
-            // Without a pace the device keeps no order between the ways, and the rate is for a reader of the schedule only.
+            // Without a pace the device does not order the directions, and the rate only informs a reader of the schedule.
             link: paced.unwrap_or(Link::symmetric(BytesPerSecond(1e9))),
             executor: None,
             batches: Vec::new(),
@@ -87,7 +87,7 @@ impl<'s, 'c> DeviceBench<'s, 'c> {
     }
 }
 
-/// What [`DeviceBench`] expects of the order of calls.
+/// The order of calls that [`DeviceBench`] requires.
 const PREPARED: &str = "a bench is prepared before it measures";
 
 impl Bench for DeviceBench<'_, '_> {
@@ -184,12 +184,13 @@ impl Bench for DeviceBench<'_, '_> {
         }
         samples.pageable = pageable(executor, &samples.offload_alone)?;
         if let Some(size) = link::size_beside(self.pool) {
-            // No larger than what took long enough: on a slow link a transfer of more takes its time and shows nothing new.
+            // No larger than a size that took long enough: on a slow link a larger transfer takes its time and shows nothing
+            // new.
             let largest = samples.offload_alone.last().map_or(size, |sample| sample.bytes);
             let size = size.min(largest.max(link::LEAST_BESIDE));
             samples.beside = beside(executor, size, self.link, self.overhead, &samples, watch)?;
         }
-        // Who stops it may have hurried the last of them.
+        // The stop may have hurried the last of them.
         if (watch.stop)() { Err(ProfileError::Interrupted) } else { Ok(samples) }
     }
 
@@ -224,7 +225,7 @@ impl Bench for DeviceBench<'_, '_> {
 }
 
 impl DeviceBench<'_, '_> {
-    /// The inputs of an iteration are written; what runs it, and what is run.
+    /// Writes the inputs of an iteration; returns the executor and the loaded program.
     fn ready(
         &mut self,
         position: usize,
@@ -248,7 +249,7 @@ impl DeviceBench<'_, '_> {
     }
 }
 
-/// Leaves only what was measured of alternatives of a number: the rest was there to make an iteration of it.
+/// Keeps only the samples of alternatives of a number: the rest only completed the iteration.
 fn keep_alternative(samples: &mut BatchSamples, trace: &Trace, number: u32) {
     samples.iteration_seconds.clear();
     samples.other_seconds.clear();
@@ -260,7 +261,7 @@ fn keep_alternative(samples: &mut BatchSamples, trace: &Trace, number: u32) {
     }
 }
 
-/// How long a device of its own is kept busy before it is timed.
+/// Time for which a discrete device is kept busy before it is timed.
 const WAKING: Duration = Duration::from_millis(300);
 
 /// Runs an iteration until a sleeping device is awake: at rest its link runs at the lowest rate, and its clocks too. A
@@ -273,7 +274,7 @@ fn wake(executor: &mut Executor, loaded: &Loaded) -> Result<(), ProfileError> {
     Ok(())
 }
 
-/// Copies of plain host memory of the sizes that were transferred; none where the device takes all host memory alike.
+/// Times copies of pageable host memory of the transferred sizes; `None` if the device treats all host memory alike.
 fn pageable(
     executor: &mut Executor,
     transferred: &[TransferSample],
@@ -284,7 +285,7 @@ fn pageable(
     let sizes: BTreeSet<Bytes> = transferred.iter().map(|sample| sample.bytes).collect();
     let mut samples = PageableSamples::default();
     for bytes in sizes {
-        // Its pages are there, as those of any buffer that was used before.
+        // Its pages are mapped, like those of any buffer used before.
         let mut host = vec![1u8; bytes.0 as usize];
         for repetition in 0..=link::RUNS {
             let [prefetch, offload] = executor.time_plain_copies(&mut host)?;
@@ -297,7 +298,8 @@ fn pageable(
     Ok(Some(samples))
 }
 
-/// An op that is bound by memory: alone, beside offloads, beside prefetches, beside both; none where the op takes no time.
+/// Times an op that is bound by memory: alone, during offloads, during prefetches, during both; `None` if the op takes no
+/// time.
 fn beside(
     executor: &mut Executor,
     size: Bytes,
@@ -338,8 +340,8 @@ fn beside(
     }))
 }
 
-/// The samples of one batch size from timed iterations of what is loaded: each op's first run (recomputations left out), less
-/// the overhead of timing it, by the alternative that ran. Ops that the device joins share one overhead.
+/// Returns the samples of one batch size from timed iterations: each op's first run (recomputes excluded), less the overhead
+/// of timing it, by the alternative that ran. Ops that the device joins share one overhead.
 pub fn batch_samples(loaded: &Loaded, timelines: &[Timeline], overhead: Seconds) -> BatchSamples {
     let (trace, schedule) = (loaded.trace(), loaded.schedule());
     let mut ops: Vec<OpSamples> = trace
@@ -389,7 +391,7 @@ pub fn batch_samples(loaded: &Loaded, timelines: &[Timeline], overhead: Seconds)
     BatchSamples { iteration_seconds, other_seconds, offloaded_bytes, ops, ..BatchSamples::none(trace.batch) }
 }
 
-/// What passes on the compute stream of one iteration in waits for transfers, and in ops that are recomputed.
+/// Returns the compute stream's time in waits for transfers, and in recomputed ops, in one iteration.
 fn other_seconds(schedule: &Schedule, timeline: &Timeline, overhead: Seconds) -> Seconds {
     let mut other = 0.0f64;
     let mut last_end: Option<f64> = None;
@@ -399,7 +401,7 @@ fn other_seconds(schedule: &Schedule, timeline: &Timeline, overhead: Seconds) ->
         if again {
             other += (span.end.0 - span.start.0 - overhead.0).max(0.0);
         }
-        // Between two commands that wait for nothing lies what recording their events costs, which no iteration of training
+        // The time between two commands without waits is the cost of recording their events, which no iteration of training
         // has.
         if let Some(end) = last_end.filter(|_| !waits.is_empty()) {
             other += (span.start.0 - end - overhead.0).max(0.0);
@@ -412,12 +414,11 @@ fn other_seconds(schedule: &Schedule, timeline: &Timeline, overhead: Seconds) ->
 /// Events in one calibration.
 const EVENTS: u32 = 256;
 
-/// Calibrations.
 const CALIBRATIONS: u32 = 9;
 
-/// What an event costs the stream that records it: the time between two with nothing between them. The lower quartile, so
-/// that no more is taken off than is surely there: a stream that catches up with the thread that feeds it waits, which no
-/// timed op does.
+/// Measures the cost of an event for the stream that records it: the time between two with nothing between them. The lower
+/// quartile, so that no more is subtracted than is certain: a stream that catches up with the thread that feeds it waits,
+/// which no timed op does.
 fn calibrate(device: &mut dyn Device) -> Result<Seconds, ProfileError> {
     device.allocate(MemoryLayout::default())?;
     device.reserve(Room { events: EVENTS, commands: EVENTS as usize })?;
@@ -439,7 +440,7 @@ fn images_bytes(program: &Program) -> Bytes {
     program.trace.tensors[program.images.index()].bytes
 }
 
-/// Numbers in [-1, 1), the same every time, as f32 bytes; or tokens.
+/// Returns numbers in [-1, 1), the same every time, as f32 bytes; or tokens.
 fn noise(program: &Program) -> Vec<u8> {
     let vocabulary = program.vocabulary();
     let of_number = vocabulary.map_or(program.feature_maps.bytes(), |_| 4);
@@ -453,12 +454,12 @@ fn noise(program: &Program) -> Vec<u8> {
     }
 }
 
-/// Label 0 everywhere: every network has a class 0.
+/// Returns label 0 everywhere: every network has a class 0.
 fn labels(program: &Program) -> Vec<u8> {
     vec![0; 4 * program.label_count() as usize]
 }
 
-/// An endless stream of numbers in [-1, 1).
+/// Returns an endless stream of numbers in [-1, 1).
 fn uniform(stream: u32) -> impl Iterator<Item = f32> {
     (0u64..).flat_map(move |i| {
         let words = philox4x32(1, [i as u32, (i >> 32) as u32, 0, stream]);
@@ -476,7 +477,7 @@ pub(crate) fn initialise(executor: &mut Executor, loaded: &Loaded) -> Result<(),
         let values = match region.role {
             Role::Parameter(Init::Constant(value)) | Role::State(value) => vec![value; count],
             Role::Parameter(Init::Uniform(bound)) => scaled(bound),
-            // A uniform distribution has the same deviation within sqrt(3) times it.
+            // A uniform distribution within sqrt(3) times the deviation has the same deviation.
             Role::Parameter(Init::Normal(deviation)) => scaled(deviation * 3f32.sqrt()),
             Role::Momentum | Role::FirstMoment | Role::SecondMoment => continue,
             Role::Gradient | Role::Hyper | Role::Metrics => continue,

@@ -1,22 +1,22 @@
-//! What can go wrong while measuring, split by what the caller can do about it.
+//! The errors of measuring, by the caller's remedy.
 
 use crate::SubjectError;
 use plimsoll_ir::Bytes;
 use plimsoll_runtime::RuntimeError;
 use std::path::PathBuf;
 
-/// Why there is no profile. Whatever was measured before is in the journal.
+/// Reason why there is no profile. Everything measured before is in the journal.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// Ask for other batch sizes.
+    /// Give different batch sizes.
     #[error(
         "batch sizes to measure must be at least 1, ascending and different, and at least one; got {batches:?}"
     )]
     Batches {
-        /// What was asked for.
+        /// Requested batch sizes.
         batches: Vec<u64>,
     },
-    /// Run again: it goes on from the journal.
+    /// Run again: it continues from the journal.
     #[error(
         "stopped while measuring; what was measured is in the journal, and the same command goes on from there"
     )]
@@ -28,47 +28,47 @@ pub enum ProfileError {
         spread * 100.0
     )]
     Noisy {
-        /// The batch size.
+        /// Batch size.
         batch: u64,
-        /// The op whose times spread most, in seconds.
+        /// Op whose times spread most, in seconds.
         op: String,
-        /// The relative standard error of the median iteration.
+        /// Relative standard error of the median iteration.
         spread: f64,
         /// Timed iterations.
         samples: usize,
     },
-    /// Choose another folder, or measure afresh.
+    /// Choose a different folder, or measure afresh.
     #[error(
         "the journal `{}` holds another measurement: {differs}; choose another folder for the study, or start afresh",
         path.display()
     )]
     OtherStudy {
-        /// Which file.
+        /// Journal file.
         path: PathBuf,
-        /// What differs, and how.
+        /// First difference, in words.
         differs: String,
     },
     /// Wait for the other run to end.
     #[error("the journal `{}` is in use by another run; wait for its end, or choose another folder for the \
              study", path.display())]
     InUse {
-        /// Which file.
+        /// Journal file.
         path: PathBuf,
     },
-    /// Put the file back, choose another folder, or measure afresh.
+    /// Restore the file, choose a different folder, or measure afresh.
     #[error("the journal `{}`: {why}", path.display())]
     Damaged {
-        /// Which file.
+        /// Journal file.
         path: PathBuf,
-        /// Which line is none of it, and what to do.
+        /// Damaged line, and the remedy.
         why: String,
     },
-    /// Give it a file that it can read and write.
+    /// Give a path to a file that can be read and written.
     #[error("the journal `{}`: {why}", path.display())]
     Journal {
-        /// Which file.
+        /// Journal file.
         path: PathBuf,
-        /// What stands in the way, and what to do.
+        /// Obstacle, and the remedy.
         why: String,
     },
     /// Raise the budget.
@@ -76,15 +76,15 @@ pub enum ProfileError {
         "measuring the link needs two buffers of 256 B beside what stays on the device; the budget leaves {left}"
     )]
     NoRoom {
-        /// What the budget leaves for the pool.
+        /// Bytes that the budget leaves for the pool.
         left: Bytes,
     },
     /// The program or the schedule could not be made.
     #[error("at batch {batch}: {source}")]
     Subject {
-        /// The batch size.
+        /// Batch size.
         batch: u64,
-        /// The caller's own error.
+        /// Error of the caller.
         source: SubjectError,
     },
     /// The device or the executor failed.

@@ -1,11 +1,12 @@
-//! The journal: every measurement on disk as soon as it is made, one JSON value a line.
+//! The journal: every measurement on disk as soon as it is made, one JSON value per line.
 //!
-//! The first line is the [`Header`]: what is measured, on what, within what. A second run with the same header goes on; one
-//! with another header is refused, because samples of two machines or two networks must not meet in one fit. A last line that
-//! was cut short (by a crash or a full disk) is dropped; any other line that cannot be read is an error, since something else
-//! wrote it, and so is one that does not match its checksum. The file is locked while a run has it open.
+//! The first line is the [`Header`]: the network, the machine and the limits of the measurement. A second run with the same
+//! header continues; one with a different header is refused, because samples of two machines or two networks must not be
+//! mixed in one fit. A last line that was cut short (by a crash or a full disk) is dropped. Any other unreadable line is an
+//! error, since something else wrote it, and so is one that does not match its checksum. The file is locked while a run has
+//! it open.
 //!
-//! What it deliberately does not do: compress, or ever rewrite what stands in it.
+//! The journal is deliberately not compressed, and its lines are never rewritten.
 
 use crate::ProfileRequest;
 use crate::error::ProfileError;
@@ -21,61 +22,61 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// What tells one measurement from another.
+/// The identity of a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Header {
     /// `profile-journal/1`.
     pub plimsoll: String,
-    /// What is measured.
+    /// Measured network.
     pub network: NetworkSpec,
-    /// Who updates the parameters; SGD where nothing is said.
+    /// Optimizer of the parameters; SGD if absent.
     #[serde(default, skip_serializing_if = "Optimizer::is_usual")]
     pub optimizer: Optimizer,
-    /// The device's name.
+    /// Name of the device.
     pub device: String,
     /// Compute threads.
     pub threads: u32,
-    /// The pace that the link was told to keep.
+    /// Pace that the link was set to.
     pub paced: Option<Link>,
     /// Processor and operating system.
     pub system: String,
-    /// In what it multiplies and stores feature maps; none where an older version wrote this.
+    /// Input precision, and storage of activations; `None` in journals of an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision: Option<Precision>,
     /// Version and commit of Plimsoll.
     pub version: String,
-    /// What the device may hold.
+    /// Device memory budget.
     pub budget_bytes: Bytes,
-    /// The batch sizes.
+    /// Batch sizes.
     pub batches: Vec<u64>,
-    /// When it was begun; does not tell measurements apart.
+    /// Start of the measurement; not part of its identity.
     pub unix_seconds: u64,
 }
 
-/// What stands in the journal's first line, so that nothing else is taken for one.
+/// The kind in the journal's first line, which no other file has.
 const KIND: &str = "profile-journal/1";
 
 /// One line after the header.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub(crate) enum Entry {
-    /// What timing one op costs by itself.
+    /// Cost of timing one op.
     Overhead(Seconds),
     /// All four rates.
     Link(LinkSamples),
-    /// How the device was just after a round.
+    /// Health of the device just after a round.
     Health(Health),
     /// A few iterations of one batch size.
     Round(BatchSamples),
-    /// A few iterations of one batch size with the ops in their alternatives of this number; only these are in it.
+    /// A few iterations of one batch size with the ops in their alternatives of this number; it contains only these ops.
     Alternative(u32, BatchSamples),
-    /// All of it was measured, well enough to decide.
+    /// Everything was measured well enough to decide.
     Done,
 }
 
 impl Header {
-    /// The header of a request's measurement.
+    /// Returns the header of a request's measurement.
     pub(crate) fn of(request: &ProfileRequest) -> Header {
         let machine = &request.machine;
         Header {
@@ -94,12 +95,12 @@ impl Header {
         }
     }
 
-    /// Reads a journal's first line; none where it is no header, or damaged.
+    /// Reads a journal's first line; `None` if it is not a header, or damaged.
     pub fn of_line(line: &str) -> Option<Header> {
         serde_json::from_slice(entry_of(line.as_bytes()).ok()?).ok()
     }
 
-    /// A name of the measurement: others have another, but for the one in 2^64 that has not.
+    /// Returns a key of the measurement, unique except for a chance of one in 2^64.
     pub(crate) fn key(&self) -> String {
         let timeless = Header { unix_seconds: 0, ..self.clone() };
         let mut hasher = DefaultHasher::new();
@@ -107,7 +108,7 @@ impl Header {
         format!("{:016x}", hasher.finish())
     }
 
-    /// What differs first, in words; none where both are of one measurement.
+    /// Returns the first difference, in words; `None` if both are of one measurement.
     fn differs(&self, wanted: &Header) -> Option<String> {
         let (has, wants) = (self, wanted);
         let spec = |n: &NetworkSpec| {
@@ -140,7 +141,6 @@ impl Header {
     }
 }
 
-/// An open journal.
 #[derive(Debug)]
 pub(crate) struct Journal {
     path: PathBuf,
@@ -148,7 +148,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Opens or begins the journal of a measurement: with the header that stands in it, and what it holds so far.
+    /// Opens or starts the journal of a measurement; returns it with its header and its entries so far.
     pub fn open(
         path: &Path,
         header: Header,
@@ -171,7 +171,7 @@ impl Journal {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(ProfileError::InUse { path: path.to_owned() }),
-            // A file system without locks is no reason not to measure.
+            // Measuring goes on even on a file system without locks.
             Err(TryLockError::Error(error)) => tracing::debug!(%error, "the journal cannot be locked"),
         }
         let mut bytes = Vec::new();
@@ -192,12 +192,12 @@ impl Journal {
         }
     }
 
-    /// The error that its contents are of something else, `differs` saying how.
+    /// Returns the error that its contents belong to a different measurement; `differs` is the difference.
     pub fn other_study(&self, differs: String) -> ProfileError {
         ProfileError::OtherStudy { path: self.path.clone(), differs }
     }
 
-    /// The header, the entries, and the length of what could be read: everything up to the last line that is whole.
+    /// Returns the header, the entries, and the readable length: everything up to the last whole line.
     fn parse(&self, bytes: &[u8]) -> Result<(Option<Header>, Vec<Entry>, u64), ProfileError> {
         let whole = bytes.iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
         let mut header = None;

@@ -1,25 +1,24 @@
-//! What measures: per-op seconds at fractions of the largest trainable batch, and the rates of the link.
+//! Measurement of per-op seconds at fractions of the largest trainable batch, and of the rates of the link.
 //!
-//! The network runs under a schedule that the caller hands in with the program at a batch size: the one under which it would
-//! be trained, keeping everything or a plan, since swapping empties caches and takes memory's bandwidth from ops. What such a
-//! plan is made from, before anything is known, is measured roughly (`rough.rs`) under naive swapping (AccUDNN §3.2).
+//! The caller gives a program and a schedule for each batch size: the schedule under which it would be trained, keeping
+//! everything or a plan, since swapping empties caches and takes memory bandwidth from ops. The seconds for the first such
+//! plan are measured roughly (`rough.rs`) under naive swapping (AccUDNN §3.2).
 //!
-//! Every op is timed by an event before and after it, on the device that will train, and what that costs is measured on its
-//! own and taken off. Beside each such iteration one runs as training does, with nothing timed inside; both once iterations
-//! have become steady (`steady.rs`). Where the system counts for how long threads wait while others have the processors, that
-//! is noted, too: a machine that is shared is measured as if it were not.
+//! Every op is timed by an event before and after it, on the device that will train; the cost of the events is measured
+//! separately and subtracted. Next to each such iteration one runs as in training, without timed ops; both only once
+//! iterations are steady (`steady.rs`). If the system counts the time for which threads wait for processors held by other
+//! programs, that is recorded too, so that a shared machine is measured as if it were not shared.
 //!
-//! Machines drift: another process comes, a clock falls. Batch sizes are therefore measured in rounds, a few
-//! repetitions of each in turn and the order reversed every other round, so that a drift falls on all of them alike
-//! instead of looking like the effect of one batch size. Rounds go on until the median iteration of each is known well enough,
-//! or time is up. Raw samples are kept; what ran before iterations were steady is not.
+//! Machines drift: a different process comes, a clock falls. So batch sizes are measured in rounds, a few repetitions of each
+//! in turn and the order reversed every other round. A drift then affects all of them equally, instead of looking like the
+//! effect of one batch size. Rounds continue until the median iteration of each is known well enough, or time is up. Raw
+//! samples are kept; iterations before the steady state are not.
 //!
-//! Ops that can be run in several alternatives are measured in each (`alternatives.rs`), after the rounds and with fewer
-//! repetitions.
+//! Ops with several alternatives are measured in each (`alternatives.rs`), after the rounds and with fewer repetitions.
 //!
-//! Everything that was measured is appended to a journal at once; a second run goes on where the first one was interrupted.
+//! Every measurement is appended to a journal at once; a second run continues where the first one was interrupted.
 //!
-//! What this crate deliberately does not do: predict, fit, plan, or choose batch sizes beyond the paper's fractions.
+//! The crate deliberately does not predict, fit, plan, or choose batch sizes beyond the paper's fractions.
 #![forbid(unsafe_code)]
 
 mod alternatives;
@@ -55,56 +54,56 @@ use rounds::Measured;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What is measured, how long, and where it is written.
+/// A request to measure a network on a machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProfileRequest {
-    /// What the programs are of.
+    /// Network of the programs.
     pub network: NetworkSpec,
-    /// Who updates the parameters in them.
+    /// Optimizer of the programs.
     pub optimizer: Optimizer,
-    /// On what; [`machine`] makes it from a device.
+    /// Machine; [`machine`] makes it from a device.
     pub machine: Machine,
-    /// What the device may hold.
+    /// Device memory budget.
     pub budget: Bytes,
-    /// Distinct batch sizes, ascending; [`fractions`] gives those of the paper.
+    /// Distinct batch sizes, ascending; [`fractions`] returns those of the paper.
     pub batches: Vec<u64>,
-    /// How often.
+    /// Number of repetitions.
     pub effort: Effort,
-    /// The journal's file; its folder is made where it is missing.
+    /// File of the journal; a missing folder is created.
     pub journal: PathBuf,
-    /// Forget what the journal holds.
+    /// `true` to discard the journal's contents.
     pub fresh: bool,
 }
 
 impl ProfileRequest {
-    /// A name of what is measured, on what and within what: 16 hexadecimal digits that are the same for requests whose
-    /// journals go on from each other. How often it is repeated is no part of it.
+    /// Returns a key of the network, the machine and the limits: 16 hexadecimal digits that are equal for requests whose
+    /// journals continue each other. The effort is not part of it.
     pub fn key(&self) -> String {
         Header::of(self).key()
     }
 }
 
-/// How often everything is repeated.
+/// The number of repetitions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effort {
-    /// Timed iterations of each batch size at least, whatever the time.
+    /// Minimum timed iterations of each batch size, regardless of time.
     pub at_least: usize,
-    /// At most.
+    /// Maximum timed iterations of each batch size.
     pub at_most: usize,
-    /// No new round begins after this, once every batch size has `at_least`. As much again goes to the other alternatives to
-    /// run ops.
+    /// Time after which no new round begins, once every batch size has `at_least`. The other alternatives of ops get the same
+    /// time again.
     pub time: Seconds,
-    /// Rounds go on for this long, up to `at_most`, however well the median seems to be known: who else uses the machine
-    /// comes and goes in seconds, and what was measured within one visit agrees with itself.
+    /// Minimum time of the rounds, up to `at_most` iterations, however well the median seems to be known: other load comes
+    /// and goes in seconds, and samples within one such period agree with each other.
     pub lasting: Seconds,
-    /// A batch size is done when the relative standard error of its median iteration is at most this.
+    /// Relative standard error of the median iteration at which a batch size is done.
     pub good: f64,
-    /// Beyond this, nothing can be decided with it: [`ProfileError::Noisy`].
+    /// Relative standard error beyond which nothing can be decided: [`ProfileError::Noisy`].
     pub bad: f64,
 }
 
 impl Default for Effort {
-    /// 6 to 30 iterations, 15 to 60 s, done at 1 %, too noisy at 15 %.
+    /// Returns 6 to 30 iterations, 15 to 60 s, done at 1 %, too noisy at 15 %.
     fn default() -> Effort {
         Effort {
             at_least: 6,
@@ -117,26 +116,26 @@ impl Default for Effort {
     }
 }
 
-/// What the caller says and hears while it lasts.
+/// The caller's callbacks during a measurement.
 pub struct Watch<'a> {
-    /// True ends the measurement after the running iteration, which does not count: who stops it may have hurried it.
-    /// Everything measured before is in the journal.
+    /// Returns `true` to end the measurement after the running iteration, which does not count, since the stop may have
+    /// hurried it. Everything measured before is in the journal.
     pub stop: &'a dyn Fn() -> bool,
-    /// Told after every iteration.
+    /// Called after every iteration.
     pub progress: &'a mut dyn FnMut(Progress),
-    /// Told, once each, what makes the times doubtful: another process on the device, a device that is slowed down.
+    /// Called once for each cause of doubtful times: a different process on the device, a throttled device.
     pub warn: &'a mut dyn FnMut(&str),
 }
 
-/// A caller's own failure to give a program and a schedule.
+/// A caller's error in making a program and a schedule.
 pub type SubjectError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Gives the program at a batch size and the schedule to measure it under. With a number, a schedule in which the ops run in
-/// their alternatives of this number ([`schedule_with`]), or none where there is no such schedule; without one there is
-/// always one.
+/// A function that returns the program at a batch size and the schedule to measure it under. With a number, the ops of the
+/// schedule run in their alternatives of this number ([`schedule_with`]); it returns `None` if there is no such schedule.
+/// Without a number there is always one.
 pub type Subject<'a> = dyn FnMut(u64, Option<u32>) -> Result<Option<(Program, Schedule)>, SubjectError> + 'a;
 
-/// 1/8, 1/4, 1/2, 2/3 and 1 of the largest trainable batch (AccUDNN §3.2), rounded, each once, at least 1.
+/// Returns 1/8, 1/4, 1/2, 2/3 and 1 of the largest trainable batch (AccUDNN §3.2), rounded, each once, at least 1.
 pub fn fractions(largest: u64) -> Vec<u64> {
     let of = |numerator: u64, denominator: u64| {
         let rounded = (u128::from(largest) * u128::from(numerator) + u128::from(denominator) / 2)
@@ -148,7 +147,7 @@ pub fn fractions(largest: u64) -> Vec<u64> {
     batches
 }
 
-/// What a measurement on a device stands on; `paced` is the link that the device was told to keep to, `plimsoll` version and
+/// Describes the machine of a measurement on a device; `paced` is the pace that its link was set to, `plimsoll` version and
 /// commit.
 pub fn machine(device: &dyn Device, paced: Option<Link>, plimsoll: &str) -> Machine {
     let facts = device.facts();
@@ -167,11 +166,11 @@ pub fn machine(device: &dyn Device, paced: Option<Link>, plimsoll: &str) -> Mach
     }
 }
 
-/// Measures the link and every batch size on a device, or goes on with what the journal holds of the same measurement. A
-/// journal that is complete gives its profile at once, whatever the effort asked for; `fresh` measures anew.
+/// Measures the link and every batch size on a device, or continues the journal of the same measurement. A complete journal
+/// gives its profile at once, for any requested effort; `fresh` measures anew.
 ///
-/// The device's allocation is the largest that any of the schedules needs, within the budget. Errors leave the journal with
-/// all that was measured before them.
+/// The device's allocation is the largest that any of the schedules needs, within the budget. After an error, the journal has
+/// everything measured before it.
 pub fn profile(
     request: &ProfileRequest,
     subject: &mut Subject<'_>,
@@ -181,7 +180,7 @@ pub fn profile(
     profile_on(request, &mut DeviceBench::new(device, subject, request.budget, request.machine.paced), watch)
 }
 
-/// The same on anything that can be measured.
+/// Measures any bench as [`profile`] does.
 fn profile_on(
     request: &ProfileRequest,
     bench: &mut dyn Bench,
@@ -216,7 +215,7 @@ fn profile_on(
     })
 }
 
-/// Measures what is missing, each piece in the journal before the next is begun.
+/// Measures the missing parts, each in the journal before the next begins.
 fn go_on(
     request: &ProfileRequest,
     bench: &mut dyn Bench,

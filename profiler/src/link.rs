@@ -1,22 +1,22 @@
-//! Timing the link: transfers of several sizes, each way alone, and each way while the other runs.
+//! Timing of the link: transfers of several sizes, in each direction alone, and in each direction while the other runs.
 //!
-//! Only a checked schedule can reach a device, so the link is timed with one: a program of a single op (a ReLU from tensor
-//! A to tensor B, which makes both of them real) and schedules that move A and B over and over.
+//! Only a checked schedule can reach a device, so the link is timed with one: a program of a single op (a ReLU from tensor A
+//! to tensor B, which makes both of them real) and schedules that move A and B over and over.
 //!
 //! - **alone**: A is offloaded and prefetched in turn, n times. A transfer is timed from the end of the command that it waits
-//!   for to the start of the command that waits for it, so that its latency holds what handing over between streams costs.
+//!   for to the start of the command that waits for it, so that its latency includes the cost of changing streams.
 //! - **together**: B is offloaded once; then A is offloaded n times on one stream while B is prefetched n times on the
-//!   other. A transfer counts where the other stream is busy for at least 90 % of it; a device that takes turns shows
-//!   no such transfer, and the time of the whole run is shared out, which halves the rates as a shared link does.
+//!   other. A transfer counts if the other stream is busy for at least 90 % of it; a device that takes turns shows
+//!   no such transfer, and the time of the whole run is divided, which halves the rates as a shared link does.
 //!
-//! - **pageable**: plain host memory is written to the pool and read back, timed by the host's clock, where the device's own
-//!   host memory is page-locked. Nothing is planned with it; it says what page-locking is worth.
-//! - **beside**: the op runs over and over from A to B, alone and while C is offloaded or D prefetched all the time, or both.
-//!   It reads and writes and computes next to nothing, so it shows the most that transfers take from ops that are bound by
+//! - **pageable**: pageable host memory is written to the pool and read back, timed by the host's clock, if the device's own
+//!   host memory is pinned. Nothing is planned with it; it shows the benefit of pinning.
+//! - **beside**: the op runs over and over from A to B, alone and during continuous offloads of C, prefetches of D, or both.
+//!   It reads and writes and computes almost nothing, so it shows the most that transfers slow down ops that are bound by
 //!   the device's memory.
 //!
-//! Several sizes, because the small ones tell the latency and the large ones the rate. Sizes grow until one transfer takes
-//! [`LONG_ENOUGH`], or the pool is used up.
+//! Small sizes determine the latency, large ones the rate. Sizes grow until one transfer takes [`LONG_ENOUGH`], or the pool
+//! is used up.
 
 use crate::error::ProfileError;
 use plimsoll_ir::profile::{LinkSamples, TransferSample};
@@ -27,34 +27,33 @@ use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, Trace, TraceKind};
 use plimsoll_ir::{Bytes, CommandId, Float, OpId, Seconds, TensorId};
 use plimsoll_runtime::{Executor, Loaded, RuntimeError};
 
-/// Transfers each way in one schedule.
+/// Transfers in each direction in one schedule.
 const TRANSFERS: u32 = 6;
 
 /// Timed runs of each schedule, after one warm-up.
 pub(crate) const RUNS: usize = 3;
 
-/// No larger size follows one of which a transfer takes this long.
+/// Duration of a transfer after which no larger size follows.
 const LONG_ENOUGH: Seconds = Seconds(10e-3);
 
-/// The share of a transfer during which the other way must be busy.
+/// Share of a transfer during which the other direction must be busy.
 const OVERLAP: f64 = 0.9;
 
-/// Ops of one schedule that are timed beside transfers.
+/// Ops of one schedule that are timed during transfers.
 const TOUCHES: u32 = 32;
 
-/// Below this an op is not bound by memory but by caches and its launch.
+/// Size below which an op is bound by caches and its launch, not by memory.
 pub(crate) const LEAST_BESIDE: Bytes = Bytes(1 << 20);
 
-/// How much longer than the ops alone the transfers beside them should last: the ops may take as much longer.
+/// Duration of the transfers relative to the ops alone, which they may slow down by as much.
 const BESIDE_LONGER: f64 = 2.0;
 
-/// Transfers beside ops in one schedule, at most.
+/// Most transfers during the ops of one schedule.
 const MOST_BESIDE: u32 = 64;
 
 const SMALLEST: u64 = 16 << 10;
 const LARGEST: u64 = 64 << 20;
 
-/// Samples of nothing yet.
 pub(crate) fn no_samples() -> LinkSamples {
     LinkSamples {
         offload_alone: Vec::new(),
@@ -66,8 +65,8 @@ pub(crate) fn no_samples() -> LinkSamples {
     }
 }
 
-/// The sizes to time where the pool holds two tensors of each, ascending by factors of four; the largest that fits is among
-/// them.
+/// Returns the sizes to time if the pool holds two tensors of each, ascending by factors of four; the largest that fits is
+/// among them.
 pub(crate) fn sizes(pool: Bytes) -> Result<Vec<Bytes>, ProfileError> {
     let most = (pool.0 / 2 / STORAGE_ALIGNMENT * STORAGE_ALIGNMENT).min(LARGEST);
     if most == 0 {
@@ -79,13 +78,13 @@ pub(crate) fn sizes(pool: Bytes) -> Result<Vec<Bytes>, ProfileError> {
     Ok(sizes)
 }
 
-/// The size of the four tensors of [`Probe::beside`]; none where the pool has no room for four large ones.
+/// Returns the size of the four tensors of [`Probe::beside`]; `None` if the pool has no room for four large ones.
 pub(crate) fn size_beside(pool: Bytes) -> Option<Bytes> {
     let most = (pool.0 / 4 / STORAGE_ALIGNMENT * STORAGE_ALIGNMENT).min(LARGEST);
     Some(Bytes(most)).filter(|size| *size >= LEAST_BESIDE)
 }
 
-/// How many transfers of a size last as long as ops that take `seconds` need, given what others of their way took.
+/// Returns the number of transfers of a size that cover ops of `seconds`, from known transfers in their direction.
 pub(crate) fn count_beside(size: Bytes, seconds: Seconds, known: &[TransferSample]) -> u32 {
     let Some(last) = known.last() else { return MOST_BESIDE };
     let each = last.seconds.0 * size.0 as f64 / last.bytes.0 as f64;
@@ -93,7 +92,7 @@ pub(crate) fn count_beside(size: Bytes, seconds: Seconds, known: &[TransferSampl
     1 + ((BESIDE_LONGER * seconds.0 / each).ceil() as u32).clamp(2, MOST_BESIDE - 1)
 }
 
-/// Whether sizes beyond one that took these times are worth their time.
+/// Returns `true` if larger sizes than one with these times are worth measuring.
 pub(crate) fn go_on(samples: &[TransferSample]) -> bool {
     samples.last().is_some_and(|s| s.seconds.0 < LONG_ENOUGH.0)
 }
@@ -102,7 +101,7 @@ pub(crate) fn go_on(samples: &[TransferSample]) -> bool {
 pub(crate) struct Probe {
     pub program: Program,
     pub schedule: Schedule,
-    /// The commands that are timed: offloads and prefetches.
+    /// Timed offloads; `prefetches` holds the timed prefetches.
     offloads: Vec<CommandId>,
     prefetches: Vec<CommandId>,
     size: Bytes,
@@ -114,7 +113,8 @@ const C: TensorId = TensorId(2);
 const D: TensorId = TensorId(3);
 
 impl Probe {
-    /// Each way alone: A is offloaded and prefetched, over and over, each transfer waiting for the one before it.
+    /// Returns the probe of each direction alone: A is offloaded and prefetched, over and over, each transfer waiting for the
+    /// previous one.
     pub fn alone(size: Bytes, link: Link) -> Probe {
         let mut commands = vec![compute()];
         let mut buffers = vec![buffer(B, size, Some(CommandId(0)), CommandId(0))];
@@ -134,7 +134,7 @@ impl Probe {
         Probe::new(program(size, 2, 1), size, link, commands, buffers, offloads, prefetches)
     }
 
-    /// Both ways at once.
+    /// Returns the probe of both directions at once.
     pub fn together(size: Bytes, link: Link) -> Probe {
         let mut commands = vec![compute(), offload(B, vec![CommandId(0)])];
         let saved = CommandId(1);
@@ -153,8 +153,8 @@ impl Probe {
         Probe::new(program(size, 2, 1), size, link, commands, buffers, offloads, prefetches)
     }
 
-    /// The op over and over, while C goes out so often and D comes in so often; 0 for not at all. Its spans are those of
-    /// [`Probe::touches`].
+    /// Returns the probe that repeats the op while C is offloaded and D prefetched this many times each; 0 for never.
+    /// [`Probe::touches`] reads its timeline.
     pub fn beside(size: Bytes, link: Link, counts: [u32; 2]) -> Probe {
         let [out, back] = counts;
         let mut commands = vec![compute()];
@@ -173,7 +173,7 @@ impl Probe {
                 commands.push(prefetch(D, if i == 0 { vec![saved] } else { vec![] }));
             }
         }
-        // The ops begin when the first transfers are over, so that others run from their start.
+        // The ops begin when the first transfers are over, so that later ones run from the ops' start.
         let firsts = [&offloads, &prefetches].into_iter().filter_map(|ids| ids.first().copied());
         let mut waits: Vec<CommandId> = firsts.collect();
         for op in 1..=TOUCHES {
@@ -192,8 +192,8 @@ impl Probe {
         Probe::new(program, size, link, commands, buffers, offloads, prefetches)
     }
 
-    /// The seconds of the ops of a run of [`Probe::beside`] beside which transfers ran nearly all the time; of all ops, where
-    /// the schedule has none.
+    /// Returns the seconds of the ops of a run of [`Probe::beside`] during which transfers ran almost all the time; of all
+    /// ops, if the schedule has no transfers.
     pub fn touches(&self, timeline: &Timeline, overhead: Seconds) -> Vec<Seconds> {
         let transfers: Vec<Span> =
             self.offloads.iter().chain(&self.prefetches).map(|id| timeline.spans[id.index()]).collect();
@@ -226,7 +226,7 @@ impl Probe {
         Probe { program, schedule, offloads, prefetches, size }
     }
 
-    /// Readies it, with the op on feature maps as the device stores them.
+    /// Loads the probe, with the op on activations as the device stores them.
     pub fn load(&self, executor: &mut Executor) -> Result<Loaded, RuntimeError> {
         let mut program = self.program.clone();
         program.feature_maps = executor.device().facts().precision.feature_maps();
@@ -234,7 +234,7 @@ impl Probe {
         executor.load(&program, &self.schedule)
     }
 
-    /// The timed transfers of a run, one way after the other: offloads, prefetches.
+    /// Returns the timed transfers of a run by direction: offloads, prefetches.
     pub fn samples(&self, timeline: &Timeline, together: bool) -> [Vec<TransferSample>; 2] {
         if together { self.of_both_ways(timeline) } else { self.of_one_way(timeline) }
     }
@@ -243,7 +243,7 @@ impl Probe {
         (seconds > Seconds::ZERO).then_some(TransferSample { bytes: self.size, seconds })
     }
 
-    /// From the end of the command that a transfer waited for to the start of the one that waited for it.
+    /// Times each transfer from the end of the command that it waited for to the start of the one that waited for it.
     fn of_one_way(&self, timeline: &Timeline) -> [Vec<TransferSample>; 2] {
         let between = |id: &CommandId| {
             let before = timeline.spans[id.index() - 1].end;
@@ -253,8 +253,8 @@ impl Probe {
         [&self.offloads, &self.prefetches].map(|ids| ids.iter().filter_map(between).collect())
     }
 
-    /// Those transfers that really ran together; where one way has none, because the device took turns, each transfer is
-    /// charged its share of the whole run.
+    /// Returns the transfers that really ran together; if one direction has none, because the device took turns, each
+    /// transfer is charged its share of the whole run.
     fn of_both_ways(&self, timeline: &Timeline) -> [Vec<TransferSample>; 2] {
         let spans =
             |ids: &[CommandId]| ids.iter().map(|id| timeline.spans[id.index()]).collect::<Vec<Span>>();
@@ -275,13 +275,13 @@ impl Probe {
     }
 }
 
-/// The share of a span during which some of the others run; they do not overlap each other.
+/// Returns the share of a span during which some of the others run; the others do not overlap each other.
 fn overlap(span: &Span, others: &[Span]) -> f64 {
     let shared = |o: &Span| (span.end.0.min(o.end.0) - span.start.0.max(o.start.0)).max(0.0);
     others.iter().map(shared).sum::<f64>() / (span.end.0 - span.start.0)
 }
 
-/// The share of a span during which any of the others run; they may overlap each other.
+/// Returns the share of a span during which any of the others run; the others may overlap each other.
 fn covered(span: &Span, others: &[Span]) -> f64 {
     let mut others = others.to_vec();
     others.sort_by(|a, b| a.start.0.total_cmp(&b.start.0));
@@ -308,7 +308,7 @@ fn prefetch(tensor: TensorId, waits: Vec<CommandId>) -> Command {
     Command::Prefetch { tensor, first_byte: None, bytes: None, waits }
 }
 
-/// Each tensor has its own place in the pool, in their order.
+/// Returns a buffer; each tensor has its own place in the pool, in their order.
 fn buffer(tensor: TensorId, size: Bytes, opens: Option<CommandId>, closes: CommandId) -> Buffer {
     let offset = size * u64::from(tensor.0);
     Buffer {
@@ -319,12 +319,12 @@ fn buffer(tensor: TensorId, size: Bytes, opens: Option<CommandId>, closes: Comma
     }
 }
 
-/// The op on tensors of this size.
+/// Returns the op on tensors of this size.
 fn touch(size: Bytes, feature_maps: Float) -> Call {
     Call::ReluForward { elements: size.0 / feature_maps.bytes(), ceiling: f32::INFINITY }
 }
 
-/// B = relu(A), so many times, with the resident regions that every program has. The first op reads all tensors but B.
+/// Returns B = relu(A), `ops` times, with the resident regions that every program has. The first op reads all tensors but B.
 fn program(size: Bytes, tensors: u32, ops: u32) -> Program {
     let call = touch(size, Float::F32);
     let region = |name: &str, role, offset, words| Region {
@@ -411,7 +411,7 @@ mod tests {
     fn only_ops_with_transfers_beside_them_all_the_time_count() {
         let probe = Probe::beside(Bytes(1 << 20), link(), [3, 2]);
         let ops = probe.schedule.commands.len() - TOUCHES as usize;
-        // Ops of 1 s each from second 0 on, transfers that cover the first three of them, in pieces that overlap.
+        // Ops of 1 s each from second 0 on, transfers that cover the first three of them, in overlapping pieces.
         let span = |start: f64, end: f64| Span { start: Seconds(start), end: Seconds(end) };
         let mut timeline = Timeline { spans: vec![span(-1.0, 0.0); ops] };
         timeline.spans.extend((0..TOUCHES).map(|i| span(f64::from(i), f64::from(i + 1))));
@@ -452,7 +452,7 @@ mod tests {
     #[test]
     fn a_transfer_alone_is_timed_from_what_it_waits_for_to_what_waits_for_it() {
         let probe = Probe::alone(Bytes(1024), link());
-        // Each command takes 1 s and starts half a second after the one before it has ended.
+        // Each command takes 1 s and starts half a second after the previous one has ended.
         let span = |i: usize| Span { start: Seconds(1.5 * i as f64), end: Seconds(1.5 * i as f64 + 1.0) };
         let timeline = Timeline { spans: (0..probe.schedule.commands.len()).map(span).collect() };
         let [out, back] = probe.samples(&timeline, false);

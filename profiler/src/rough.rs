@@ -1,6 +1,6 @@
-//! A rough look at one batch size: good enough to make a plan from, so that ops can be measured under that plan.
+//! A rough measurement of one batch size: good enough for a plan under which ops can then be measured.
 //!
-//! What it deliberately does not do: measure. Nothing of it comes into a profile.
+//! Its results deliberately never enter a profile.
 
 use crate::device::{Prepared, initialise};
 use crate::error::ProfileError;
@@ -10,16 +10,16 @@ use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_runtime::{Device, Executor, MemoryLayout};
 
-/// What a few iterations show.
+/// The result of a few iterations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rough {
-    /// Of each op of the trace, in its order.
+    /// Seconds of each op of the trace, in its order.
     pub seconds: Vec<Seconds>,
-    /// Of the link, out and back; none where nothing was moved that way.
+    /// Rates of the link, out and back; `None` if nothing was moved in that direction.
     pub rates: [Option<BytesPerSecond>; 2],
 }
 
-/// Iterations, the first of which does not count.
+/// Iterations, of which the first does not count.
 const ITERATIONS: usize = 3;
 
 /// Runs a program under a schedule for a few iterations on a device that holds nothing yet; the least of each op's times
@@ -54,7 +54,7 @@ pub fn rough_seconds(
     Ok(Rough { seconds, rates })
 }
 
-/// All bytes of a way over all seconds of its transfers.
+/// Returns all bytes of a direction over all seconds of its transfers.
 fn rate(
     program: &Program,
     schedule: &Schedule,

@@ -1,9 +1,9 @@
-//! The measuring rounds: which batch size runs next, and when enough is known.
+//! The measuring rounds: the order of batch sizes, and the stopping rule.
 //!
-//! A turn begins with iterations that do not count, until they are steady: they bring back what the turn of another batch
-//! size pushed out of the caches, and in the first turn all that first iterations do once. Then come [`TURN`] pairs of one
-//! batch size: an iteration as training runs it, and one whose ops are timed. A round gives a turn to each batch size that is
-//! not done; every other round goes from the largest to the smallest.
+//! A turn begins with iterations that do not count, until they are steady: they refill the caches after the turn of a
+//! different batch size and, in the first turn, do everything that first iterations do once. Then come [`TURN`] pairs of one
+//! batch size: an iteration as in training, and one whose ops are timed. A round gives a turn to each batch size that is not
+//! done; every other round goes from the largest to the smallest.
 
 use crate::bench::Bench;
 use crate::error::ProfileError;
@@ -21,52 +21,52 @@ use std::time::Instant;
 /// Pairs in a turn.
 const TURN: usize = 3;
 
-/// Iterations in a row that are no faster than those before them, for steadiness: in the first turn of a batch size, and in
-/// others.
+/// Successive iterations that must be no faster than those before them, for steadiness: in the first turn of a batch size,
+/// and in later turns.
 const STEADY: [usize; 2] = [3, 1];
 
-/// Timed iterations of each batch size in each alternative: what matters of it is how it compares.
+/// Timed iterations of each batch size in each alternative, which only need to be compared.
 const IN_A_WAY: usize = 3;
 
-/// What is measured just now.
+/// The stage of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Transfers.
     Link,
     /// Iterations of a batch size.
     Iterations {
-        /// Which.
+        /// Batch size.
         batch: u64,
     },
-    /// Iterations of a batch size with ops by another alternative than the usual one.
+    /// Iterations of a batch size with ops by an alternative that is not the default.
     Alternatives {
-        /// Which.
+        /// Batch size.
         batch: u64,
     },
 }
 
-/// How far it is.
+/// The progress of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// What was measured last.
+    /// Stage of the last measurement.
     pub stage: Stage,
-    /// Steps of the stage that are done.
+    /// Completed steps of the stage.
     pub done: usize,
-    /// Steps that the stage takes at least; more follow where the machine is noisy.
+    /// Minimum steps of the stage; more follow if the machine is noisy.
     pub of: usize,
 }
 
-/// All that was measured so far.
+/// All measurements so far.
 pub(crate) struct Measured {
     pub overhead: Option<Seconds>,
     pub link: Option<LinkSamples>,
-    /// Of all looks at the device so far.
+    /// Health over all observations so far.
     pub health: Option<Health>,
-    /// One for each batch size, without ops before its first turn.
+    /// Samples of each batch size, without ops before its first turn.
     pub batches: Vec<BatchSamples>,
     /// Iterations by batch size and number of the alternatives.
     pub alternatives: BTreeMap<(u64, u32), usize>,
-    /// An earlier run found it to be enough.
+    /// `true` if an earlier run found the measurements sufficient.
     pub done: bool,
 }
 
@@ -82,7 +82,7 @@ impl Measured {
         }
     }
 
-    /// Takes in one entry of the journal. What a round does not share with those before it, in words, is the error.
+    /// Adds one entry of the journal. The error is the difference of a round from those before it, in words.
     pub fn add(&mut self, entry: Entry) -> Result<(), String> {
         match entry {
             Entry::Overhead(seconds) => self.overhead = Some(seconds),
@@ -103,7 +103,7 @@ impl Measured {
         found.ok_or_else(|| format!("it holds batch {batch}, which is not measured"))
     }
 
-    /// Says which batch size is too noisy to decide anything, if one is.
+    /// Returns the error of a batch size that is too noisy to decide anything, if there is one.
     pub fn judge(&self, bad: f64) -> Result<(), ProfileError> {
         for batch in &self.batches {
             let spread = uncertainty(batch);
@@ -144,21 +144,21 @@ fn extend(all: &mut BatchSamples, round: BatchSamples) -> Result<(), String> {
     Ok(())
 }
 
-/// Iterations in a round of an alternative.
+/// Returns the iterations in a round of an alternative.
 fn repetitions(round: &BatchSamples) -> usize {
     round.ops.iter().map(|op| op.usual_or_most().len()).max().unwrap_or(0)
 }
 
-/// The relative standard error of the median over whole iterations, each without what others took of the processors: so a
-/// machine that is shared is measured, too. Ops only share out what an iteration takes, and an op's noise counts by its
-/// share.
+/// Returns the relative standard error of the median over whole iterations, each without the processor time of other
+/// programs, so that a shared machine is measured too. Ops divide an iteration's time between them, and an op's noise counts
+/// by its share.
 fn uncertainty(batch: &BatchSamples) -> f64 {
     let whole: Vec<Seconds> = batch.alone_seconds().collect();
     centre(&whole).map_or(f64::INFINITY, |c| c.relative_error)
 }
 
-/// Measures until every batch size is done. Every turn is in the journal before the next begins, and what there is of one that
-/// is interrupted too.
+/// Measures until every batch size is done. Every turn is in the journal before the next begins, including the samples of an
+/// interrupted turn.
 pub(crate) fn measure(
     effort: &Effort,
     bench: &mut dyn Bench,
@@ -168,7 +168,7 @@ pub(crate) fn measure(
 ) -> Result<(), ProfileError> {
     let begun = Instant::now();
     let mut round = 0;
-    // A batch size that an earlier run has given up gets as many again: the machine may be calmer now.
+    // A batch size that an earlier run has given up gets `at_most` further iterations: the machine may be calmer now.
     let given_up = |batch: &BatchSamples| uncertainty(batch) > effort.bad;
     let counted = |batch: &BatchSamples| if given_up(batch) { batch.iteration_seconds.len() } else { 0 };
     let before: BTreeMap<u64, usize> = measured.batches.iter().map(|b| (b.batch, counted(b))).collect();
@@ -204,7 +204,7 @@ pub(crate) fn measure(
     }
 }
 
-/// Notes how the device was, and says what is new and makes the times doubtful.
+/// Records the device's health, and warns of new causes of doubtful times.
 fn note(
     seen: Option<Health>,
     journal: &mut Journal,
@@ -220,7 +220,7 @@ fn note(
     journal.append(&entry)
 }
 
-/// Iterations that do not count, until they are steady.
+/// Runs iterations that do not count, until they are steady.
 fn settle(
     bench: &mut dyn Bench,
     position: usize,
@@ -239,14 +239,14 @@ fn settle(
     }
 }
 
-/// An iteration as training runs it, and one whose ops are timed.
+/// Runs an iteration as in training, and one whose ops are timed.
 fn pair(bench: &mut dyn Bench, position: usize) -> Result<BatchSamples, ProfileError> {
     let Whole { seconds, waited } = bench.whole(position)?;
     let timed = bench.iterate(position, None)?;
     Ok(BatchSamples { whole_seconds: vec![seconds], waited_seconds: vec![waited], ..timed })
 }
 
-/// What does not count, and [`TURN`] pairs of one batch size: what was measured, and how it ended.
+/// Runs the iterations that do not count, and [`TURN`] pairs of one batch size; returns the samples, and the outcome.
 fn turn(
     effort: &Effort,
     bench: &mut dyn Bench,
@@ -274,7 +274,7 @@ fn turn(
             continue;
         }
         let sample = match pair(bench, position) {
-            // Who stops it may have hurried it.
+            // The stop may have hurried it.
             Ok(_) if (watch.stop)() => return (samples, Err(ProfileError::Interrupted)),
             Ok(sample) => sample,
             Err(error) => return (samples, Err(error)),
@@ -287,7 +287,7 @@ fn turn(
     (samples, Ok(()))
 }
 
-/// First the ends and the middle, between which the others lie.
+/// Returns the ends and the middle first, then the positions between them.
 fn ends_and_middle_first(count: usize) -> Vec<usize> {
     let mut order = vec![0, count / 2, count.saturating_sub(1)];
     order.extend(0..count);
@@ -296,9 +296,9 @@ fn ends_and_middle_first(count: usize) -> Vec<usize> {
     order
 }
 
-/// Measures the other alternatives of the ops, each batch size in each, as often as is still missing. When time is up,
-/// what is missing stays so, but for the smallest batch size that has other alternatives: some algorithms take many times as
-/// long as the usual ones.
+/// Measures the other alternatives of the ops, each batch size in each, for the missing repetitions. When time is up, it
+/// skips the rest, except for the smallest batch size that has other alternatives: some algorithms take many times as long as
+/// the default ones.
 pub(crate) fn measure_alternatives(
     effort: &Effort,
     bench: &mut dyn Bench,
@@ -336,7 +336,7 @@ pub(crate) fn measure_alternatives(
     Ok(())
 }
 
-/// One warm-up and so many iterations of a batch size with the ops in their alternatives of a number.
+/// Runs one warm-up and this many iterations of a batch size with the ops in their alternatives of a number.
 fn iterate_with(
     bench: &mut dyn Bench,
     (position, number): (usize, u32),

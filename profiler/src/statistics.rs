@@ -1,19 +1,19 @@
-//! The middle of noisy samples and how well it is known, by order statistics only.
+//! The median of noisy samples and its accuracy, by order statistics only.
 //!
-//! Times have a hard floor and a long upper tail, so means and standard deviations say more about the tail than about
-//! the machine. The median and the median absolute deviation (MAD) do not move for a few disturbed samples.
+//! Times have a hard floor and a long upper tail, so means and standard deviations describe the tail rather than the machine.
+//! A few disturbed samples do not move the median and the median absolute deviation (MAD).
 
 use plimsoll_ir::Seconds;
 
-/// The middle of some samples.
+/// The median of some samples and its accuracy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Centre {
-    /// The median.
+    /// Median.
     pub median: Seconds,
-    /// The median absolute deviation from it.
+    /// Median absolute deviation from the median.
     pub deviation: Seconds,
-    /// The relative standard error of the median: 1.253 x 1.4826 MAD / (median sqrt(n)), as if the bulk of the samples were
-    /// normal; infinite for a single sample, 0 where the deviation is 0.
+    /// Relative standard error of the median: 1.253 x 1.4826 MAD / (median sqrt(n)), as if the bulk of the samples were
+    /// normal; infinite for a single sample, 0 if the deviation is 0.
     pub relative_error: f64,
 }
 
@@ -29,7 +29,7 @@ fn middle(values: &mut [f64]) -> f64 {
     if values.len() % 2 == 1 { values[half] } else { (values[half - 1] + values[half]) / 2.0 }
 }
 
-/// The middle of the samples; none without any.
+/// Returns the median of the samples; `None` without samples.
 pub fn centre(samples: &[Seconds]) -> Option<Centre> {
     if samples.is_empty() {
         return None;

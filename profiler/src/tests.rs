@@ -1,4 +1,4 @@
-//! Measuring on a made-up machine: rounds, the journal, interruption, noise.
+//! Measurements of a made-up machine: rounds, the journal, interruption, noise.
 
 use super::*;
 use plimsoll_ir::Optimizer;
@@ -12,24 +12,24 @@ use tempfile::TempDir;
 /// A machine with two ops whose every time is known.
 struct Fake {
     batches: Vec<u64>,
-    /// Every iteration that ran, by batch size.
+    /// Batch size of every iteration that ran.
     ran: Vec<u64>,
     calibrated: usize,
     linked: usize,
-    /// The second op's seconds a sample at the n-th iteration, as a factor.
+    /// Factor of the second op's seconds per sample, by iteration.
     factor: fn(usize) -> f64,
     names: [&'static str; 2],
-    /// What a look after the n-th iteration gives.
+    /// Health after the n-th iteration.
     health: fn(usize) -> Option<Health>,
-    /// The second op's alternatives; at batch k only the first k fit.
+    /// Number of the second op's alternatives; at batch k only the first k fit.
     alternatives: u32,
-    /// Every iteration that ran with an alternative, by batch size and alternative.
+    /// Batch size and alternative of every iteration that ran with an alternative.
     ran_alternatives: Vec<(u64, u32)>,
-    /// Every iteration that ran as training runs it, by batch size.
+    /// Batch size of every iteration that ran as in training.
     wholes: Vec<u64>,
-    /// How much longer such an iteration takes: by how many of this batch size ran before it in all, and in a row.
+    /// Slowdown of such an iteration, by the number of this batch size that ran before it in all, and in a row.
     slow: fn(usize, usize) -> f64,
-    /// For how long of it others have the processors, as a share of what it takes alone: at the n-th.
+    /// Time for which other programs hold the processors, as a share of the iteration's undisturbed time, by iteration.
     others: fn(usize) -> f64,
 }
 
@@ -167,7 +167,7 @@ fn request(folder: &TempDir) -> ProfileRequest {
     }
 }
 
-/// Runs until done, or until so many iterations have run.
+/// Runs until done, or until this many checks of `stop`.
 fn run(request: &ProfileRequest, bench: &mut Fake, iterations: usize) -> Result<Profile, ProfileError> {
     let asked = std::cell::Cell::new(0);
     let stop = || {
@@ -210,7 +210,7 @@ fn batch_sizes_take_turns_and_every_other_round_goes_backwards() {
 #[test]
 fn an_interrupted_measurement_goes_on_and_loses_nothing() {
     let whole = run(&request(&folder()), &mut fake(), usize::MAX).expect("measured");
-    // Two rounds: what is asked before a warm-up, before each iteration until they are steady, before each pair and after it.
+    // Two rounds: one check before a warm-up, one before each iteration until they are steady, before each pair and after it.
     for stop_after in 0..3 * (1 + 4 + 6) + 3 * (1 + 2 + 6) - 1 {
         let folder = folder();
         let request = request(&folder);
@@ -254,7 +254,7 @@ fn a_line_cut_short_is_dropped_and_a_foreign_line_is_refused() {
         matches!(&refused, Err(ProfileError::Damaged { why, .. }) if why.contains("line 4")),
         "{refused:?}"
     );
-    // As an older version wrote it, without checksums.
+    // The format of an older version, without checksums.
     let old: String = text.lines().map(|line| unsummed(line) + "\n").collect();
     std::fs::write(&request.journal, &old).expect("written");
     assert_eq!(run(&request, &mut fake(), 0).expect("complete"), whole);
@@ -270,13 +270,13 @@ fn a_line_cut_short_is_dropped_and_a_foreign_line_is_refused() {
     assert_eq!(run(&fresh, &mut fake(), usize::MAX).expect("measured").batches, whole.batches);
 }
 
-/// A line without its checksum.
+/// Returns a line without its checksum.
 fn unsummed(line: &str) -> String {
     let entry = plimsoll_ir::checksum::entry_of(line.as_bytes()).expect("it is whole");
     String::from_utf8(entry.to_vec()).expect("text")
 }
 
-/// Whatever bit of a complete journal flips, in any but its last byte: it is refused, with the file and what to do.
+/// If any bit of a complete journal flips, in any but its last byte, the journal is refused, with the file and the remedy.
 #[test]
 fn no_flipped_bit_of_a_journal_is_taken_for_measured() {
     let folder = folder();
@@ -288,7 +288,7 @@ fn no_flipped_bit_of_a_journal_is_taken_for_measured() {
         damaged[bit / 8] ^= 1 << (bit % 8);
         std::fs::write(&request.journal, damaged).expect("written");
         match run(&request, &mut fake(), 0) {
-            // A digit of a checksum in another case says the same.
+            // A digit of a checksum in a different case has the same value.
             Ok(found) => assert_eq!(found, whole, "bit {bit}"),
             Err(error) => {
                 assert!(
@@ -370,12 +370,12 @@ fn noise_is_met_with_more_repetitions_and_told_where_they_do_not_help() {
     let mut bench = Fake { factor: |n| if n % 5 == 4 { 7.0 } else { 1.0 }, ..fake() };
     let profile = run(&request(&folder), &mut bench, usize::MAX).expect("measured");
     assert_eq!(profile.batches[0].iteration_seconds.len(), 6);
-    // Swinging by a fifth: more repetitions, and good enough.
+    // Times that vary by a fifth: more repetitions, and good enough.
     let folder = self::folder();
     let mut bench = Fake { factor: |n| [0.9, 1.0, 1.1][n % 3], ..fake() };
     let profile = run(&request(&folder), &mut bench, usize::MAX).expect("measured");
     assert_eq!(profile.batches[0].iteration_seconds.len(), 12);
-    // Anything between 1 and 4 times: not to be decided.
+    // Anything between 1 and 4 times: too noisy to decide.
     let folder = self::folder();
     let mut bench = Fake { factor: |n| 1.0 + (n * 7 % 4) as f64, ..fake() };
     match run(&request(&folder), &mut bench, usize::MAX) {
@@ -456,7 +456,7 @@ fn unusable_requests_and_folders_are_named() {
     }
 }
 
-/// Another process comes after 6 iterations and goes after 18; heat comes after 12 and stays.
+/// A different process comes after 6 iterations and goes after 18; heat comes after 12 and stays.
 fn shared(ran: usize) -> Option<Health> {
     let other = OtherProcess { pid: 7, name: Some("python".into()), bytes: Some(Bytes(5)) };
     let others = if (6..18).contains(&ran) { vec![other] } else { vec![] };
@@ -522,7 +522,7 @@ fn other_ways_are_measured_where_they_fit_and_an_interruption_loses_none() {
 #[test]
 fn slow_first_iterations_and_cold_caches_are_not_measured() {
     let folder = folder();
-    // The first seven of a batch size are slow, each less than the one before; so is the first after another batch size.
+    // The first seven of a batch size are slow, each less than the one before; so is the first after a different batch size.
     let slow = |in_all: usize, in_a_row: usize| {
         (1.0 + 0.3 * 7_usize.saturating_sub(in_all) as f64) * if in_a_row == 0 { 1.5 } else { 1.0 }
     };
@@ -538,7 +538,7 @@ fn slow_first_iterations_and_cold_caches_are_not_measured() {
 #[test]
 fn a_shared_machine_is_measured_as_if_it_were_not() {
     let folder = folder();
-    // Others take between nothing and three times what an iteration takes.
+    // Other programs take between nothing and three times an iteration's time.
     let mut bench = Fake { others: |n| (n * 7 % 4) as f64, ..fake() };
     let profile = run(&request(&folder), &mut bench, usize::MAX).expect("measured");
     for batch in &profile.batches {

@@ -1,5 +1,5 @@
-//! Ops with several alternatives, from the measurement to the plan: on a simulated device whose every alternative
-//! takes a known time.
+//! Ops with several alternatives, from the measurement to the plan: on a simulated device whose every alternative takes a
+//! known time.
 
 use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::profile::Profile;
@@ -15,10 +15,10 @@ use plimsoll_tuner::{Allow, Limits, Outcome, PlanRequest, Policy, Tricks, plan};
 
 const BUDGET: Bytes = Bytes(64 << 20);
 
-/// What the fast alternative of a convolution takes of scratch, a sample; the lean one takes none.
+/// Workspace of a convolution's fast alternative, per sample; the lean one needs none.
 const SCRATCH: u64 = 64 << 10;
 
-/// At this batch size and beyond the hungry alternative's scratch fits no budget here.
+/// Smallest batch size at which the hungry alternative's workspace fits no budget here.
 const TOO_HUNGRY: u64 = 12;
 
 fn link() -> Link {
@@ -29,7 +29,7 @@ fn is_conv(call: &Call) -> bool {
     matches!(call, Call::ConvForward { .. } | Call::ConvBackwardData { .. } | Call::ConvBackwardFilter { .. })
 }
 
-/// The program, with the times that the simulated device takes.
+/// Returns the program, with the times that the simulated device takes.
 fn program(batch: u64) -> Program {
     let spec = NetworkSpec { name: "lenet".into(), image: [28, 28], channels: 1, classes: 10 };
     let alternative =
@@ -86,7 +86,7 @@ fn measured() -> Profile {
     profile(&request, &mut subject, device, &mut watch).expect("measured")
 }
 
-/// How many ops of a plan run in each of their alternatives: the usual one, lean, hungry.
+/// Returns the number of a plan's ops in each alternative: default, lean, hungry.
 fn alternatives_of(trace: &Trace, budget: Bytes) -> Option<[usize; 3]> {
     let outcome = plan(trace, &request(budget, Policy::Plimsoll)).expect("a sound trace");
     let mut alternatives = [0; 3];
@@ -134,8 +134,7 @@ fn each_way_is_measured_where_it_fits_and_planned_where_it_pays() {
             assert!((alternative.seconds / op.seconds / times - 1.0).abs() < 0.02, "{op:?}");
         }
     }
-    // Where there is room the hungry alternative is the fastest; where there is little more than ops touch, only the lean one
-    // fits.
+    // With enough room the hungry alternative is the fastest; with little more than ops touch, only the lean one fits.
     let (_, floor) = trace.memory().floor().expect("there are ops");
     let [usual, lean, hungry] = alternatives_of(&trace, BUDGET).expect("it fits");
     assert!(usual == 0 && lean == 0 && hungry >= 3, "{usual} {lean} {hungry}");

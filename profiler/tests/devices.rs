@@ -17,7 +17,7 @@ fn spec() -> NetworkSpec {
     NetworkSpec { name: "lenet".into(), image: [28, 28], channels: 1, classes: 10 }
 }
 
-/// Everything stays, every tensor at an address of its own.
+/// Returns a schedule that keeps everything, each tensor at a separate address.
 fn keep(program: &Program) -> Schedule {
     let trace = &program.trace;
     let mut offset = Bytes::ZERO;
@@ -49,7 +49,7 @@ fn keep(program: &Program) -> Schedule {
     }
 }
 
-/// Seconds that the simulated device takes for an op.
+/// Returns the seconds that the simulated device takes for an op.
 fn told(position: usize, batch: u64) -> Seconds {
     Seconds(1e-6 * (position + 1) as f64 * batch as f64)
 }
@@ -100,7 +100,7 @@ fn the_simulated_device_is_measured_exactly() {
         let whole: f64 = (0..batch.ops.len()).map(|i| told(i, batch.batch).0).sum();
         assert!(batch.iteration_seconds.iter().all(|s| (s.0 / whole - 1.0).abs() < 1e-9));
         for (i, op) in batch.ops.iter().enumerate() {
-            // Differences of times since the iteration's start.
+            // The samples are differences of times since the iteration's start.
             let exact = |s: &Seconds| (s.0 - told(i, batch.batch).0).abs() < 1e-12;
             assert!(op.seconds.len() >= 3 && op.seconds.iter().all(exact), "{op:?}");
         }
@@ -143,15 +143,15 @@ fn a_processor_is_measured_and_a_paced_link_keeps_its_pace() {
     let device = Cpu::new(CpuOptions { link: Some(link), ..CpuOptions::default() });
     let profile = measure(Box::new(device), vec![4, 16], Some(link)).expect("measured");
     assert_eq!(profile.machine.device, "cpu");
-    // Loose, because tests run beside each other on shared machines.
+    // Loose, because tests run in parallel on shared machines.
     assert!(profile.overhead_seconds.0 < 1e-4, "{}", profile.overhead_seconds);
     let fastest = |b: usize| {
         let ops = profile.batches[b].ops.iter();
         ops.map(|op| op.seconds.iter().copied().fold(Seconds(1e9), Seconds::min)).sum::<Seconds>()
     };
     assert!(fastest(0).0 > 0.0 && fastest(1).0 > fastest(0).0, "{} {}", fastest(0), fastest(1));
-    // A transfer whose thread is held up ends late, and the next one, which begins where it should have ended, looks as much
-    // shorter. So the pace is asked of most of them, and of all together.
+    // A transfer whose thread is held up ends late, and the next one, which begins where it should have ended, looks shorter
+    // by as much. So the pace is checked for most of them, and for all together.
     for samples in [&profile.link.offload_alone, &profile.link.prefetch_together] {
         let large: Vec<_> = samples.iter().filter(|s| s.bytes >= Bytes(1 << 20)).collect();
         let mut rates: Vec<f64> = large.iter().map(|s| s.bytes.0 as f64 / s.seconds.0).collect();
@@ -161,7 +161,7 @@ fn a_processor_is_measured_and_a_paced_link_keeps_its_pace() {
         assert!(!rates.is_empty() && bytes.0 as f64 / seconds.0 < 1.05 * 400e6, "{rates:?}");
         assert!((0.5..1.05).contains(&(rates[rates.len() / 2] / 400e6)), "{rates:?}");
     }
-    // The link is slow, so that what is measured beside it runs beside it, where no other program holds its thread up.
+    // The link is slow, so that the ops run during transfers unless other programs delay their thread.
     let beside = profile.link.beside.as_ref().expect("there is room for four large tensors");
     let found = [&beside.offloading, &beside.prefetching, &beside.both].map(Vec::len);
     assert!(!beside.alone.is_empty() && found.iter().sum::<usize>() > 0, "{beside:?}");

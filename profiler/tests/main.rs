@@ -1,6 +1,6 @@
-//! The profiler's tests: one program, so that they are linked once and run beside each other.
+//! The profiler's tests: one program, so that they are linked once and run in parallel.
 //!
-//! `cargo test --release -p plimsoll-profiler --test main alternatives` runs those of one file.
+//! `cargo test --release -p plimsoll-profiler --test main alternatives` runs the tests of one file.
 
 mod alternatives;
 mod devices;

@@ -1,4 +1,4 @@
-//! Runs a program's kernels on terms, and holds each kernel to what its documentation allows.
+//! Runs a program's kernels on terms, and checks that each kernel does only what its documentation allows.
 
 use crate::symbolic::terms::{TermId, Terms};
 use plimsoll_ir::program::{Call, FusedRelu, Operand, Program, Region, Role};
@@ -10,7 +10,7 @@ pub struct Machine<'a> {
     tensors: Vec<Option<TermId>>,
     resident: HashMap<Bytes, TermId>,
     writes: HashMap<Bytes, u32>,
-    /// What the ops that may run again read from tensors and wrote.
+    /// Terms that the repeatable ops read from tensors and wrote.
     repeatable: Vec<Repeat>,
 }
 
@@ -33,7 +33,7 @@ impl<'a> Machine<'a> {
                 Role::FirstMoment => format!("first moment of {}", region.name),
                 Role::SecondMoment => format!("second moment of {}", region.name),
                 Role::Hyper => "hyper".to_owned(),
-                // Nothing may be read from these before it is written.
+                // These must be written before they are read.
                 Role::Gradient | Role::Metrics => continue,
             };
             resident.insert(region.offset, terms.atom(&start));
@@ -100,7 +100,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Runs every op that says it may run again on the versions that it read, with what is resident by now.
+    /// Reruns every repeatable op on the versions that it read, with the present resident values.
     pub fn check_repeats(&self, terms: &mut Terms) {
         for Repeat { op, read, written } in &self.repeatable {
             let kernel = &self.program.kernels[*op];
@@ -112,7 +112,8 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Each operand has just the bytes that the call takes, and two are the same only where the call allows it.
+    /// Checks that each operand has exactly the bytes that the call takes, and that two are the same only if the call allows
+    /// it.
     fn check_operands(&self, index: usize) {
         let name = &self.program.trace.ops[index].name;
         let kernel = &self.program.kernels[index];
@@ -144,7 +145,7 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// Which operand may be computed over which, as each call's documentation says.
+/// Returns the pairs of operands that a call may compute in place, as its documentation says.
 fn in_place(call: &Call) -> Vec<(usize, usize)> {
     match call {
         Call::ReluForward { .. } | Call::ReluMaskForward { .. } | Call::ActivationForward { .. } => {
@@ -186,7 +187,7 @@ fn in_place(call: &Call) -> Vec<(usize, usize)> {
     }
 }
 
-/// [`evaluate`] for the calls that networks of sequences are made of.
+/// Calls [`evaluate`] for the calls of sequence networks.
 fn evaluate_sequence(
     terms: &mut Terms,
     call: &Call,
@@ -238,7 +239,7 @@ fn evaluate_sequence(
             let mut inputs = vec![gates];
             inputs.extend((!first).then(|| get(1)));
             let dh = get(cell + 1);
-            // The cell state must be the one of these gates and of that cell before.
+            // The cell state must come from these gates and that previous cell.
             assert_eq!(get(cell), terms.apply("cell", &inputs), "the cell state is of this step");
             inputs.push(dh);
             inputs.extend((!last).then(|| get(cell + 2)));
@@ -253,7 +254,8 @@ fn evaluate_sequence(
     }
 }
 
-/// What a call writes: operand and term. `get` gives what an operand holds, and is asked for those that the call reads.
+/// Returns the operands that a call writes, with their terms. `get` returns an operand's contents, and is called for those
+/// that the call reads.
 fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId) -> Vec<(usize, TermId)> {
     if let Some(function) = map(call) {
         let x = get(0);
@@ -340,7 +342,7 @@ fn evaluate(terms: &mut Terms, call: &Call, get: &mut dyn FnMut(usize) -> TermId
     }
 }
 
-/// [`evaluate`] of the loss.
+/// Calls [`evaluate`] for the loss.
 fn evaluate_loss(
     terms: &mut Terms,
     call: &Call,
@@ -360,7 +362,7 @@ fn evaluate_loss(
     }
 }
 
-/// [`evaluate`] of batch normalisation, and of what layer normalisation does in the backward pass.
+/// Calls [`evaluate`] for batch normalisation, and for layer normalisation in the backward pass.
 fn evaluate_norm(
     terms: &mut Terms,
     call: &Call,
@@ -422,7 +424,7 @@ fn evaluate_norm(
     }
 }
 
-/// The calls that make one tensor of one other.
+/// Returns the function of a call that makes one tensor from one other.
 fn map(call: &Call) -> Option<String> {
     Some(match *call {
         Call::ReluForward { ceiling, .. } => format!("relu {ceiling}"),
@@ -434,8 +436,8 @@ fn map(call: &Call) -> Option<String> {
     })
 }
 
-/// The calls that only give one gradient: whether they add it to what their last operand holds, and the
-/// gradient.
+/// Returns the gradient of a call that only computes one, with `true` if the call adds it to the contents of its last
+/// operand.
 fn input_gradient(
     terms: &Terms,
     call: &Call,

@@ -1,9 +1,9 @@
-//! Proves lowered programs right by running them on symbols.
+//! Proves lowered programs correct by running them on symbols.
 //!
-//! The machine keeps for every tensor and every resident region the term that it holds, and runs each kernel on terms.
-//! `reference` derives what every parameter must become from the network alone, by the chain rule, and knows nothing of
-//! the lowering. If an op read a tensor that something else had been written over, or a gradient were summed twice, in
-//! the wrong place or not at all, some term would differ. Terms are numbered, so equal terms have equal numbers.
+//! The machine keeps the term of every tensor and every resident region, and runs each kernel on terms. `reference` derives
+//! the correct value of every parameter from the network alone, by the chain rule, and knows nothing of the lowering. If an
+//! op read a tensor that was overwritten, or a gradient were summed twice, in the wrong place or not at all, some term would
+//! differ. Terms are numbered, so equal terms have equal numbers.
 
 mod machine;
 mod reference;
@@ -26,13 +26,13 @@ use proptest::prelude::*;
 
 const RELU: [ReluStorage; 3] = [ReluStorage::Auto, ReluStorage::Output, ReluStorage::Mask];
 
-/// What ReLUs keep, whether normalisations take over what follows them, and whether gradients take the places of data: all
-/// that go together, but that what is fused has no order of its own to try twice.
+/// Returns combinations of ReLU storage, fusing and intra-layer reuse: all, except fusing without reuse, since fused ops have
+/// no order to vary.
 fn ways() -> impl Iterator<Item = (ReluStorage, bool, bool)> {
     RELU.into_iter().flat_map(|relu| [(relu, false, true), (relu, true, true), (relu, false, false)])
 }
 
-/// Lowers in every way and proves each. Gives the number of gradients whose order was looked at.
+/// Lowers in every way and proves each. Returns the number of gradients whose order was checked.
 fn check(network: &Network, batch: u64) -> usize {
     let mut layouts = Vec::new();
     let mut ordered = 0;
@@ -69,8 +69,8 @@ fn check(network: &Network, batch: u64) -> usize {
     ordered
 }
 
-/// In bf16 the same kernels run on the same tensors: those that hold feature maps or gradients of them have half the bytes, and
-/// all that read or write one take it for that; parameters and all else lie where they lay.
+/// Checks that in bf16 the same kernels run on the same tensors. Those of activations or their gradients have half the bytes,
+/// and all ops that read or write one treat it so; parameters and everything else keep their places.
 fn check_stored_in_half(f32: &Program, bf16: &Program) {
     assert_eq!(bf16.feature_maps, Float::Bf16);
     assert_eq!((&f32.kernels, &f32.resident), (&bf16.kernels, &bf16.resident));
@@ -84,7 +84,7 @@ fn check_stored_in_half(f32: &Program, bf16: &Program) {
                 assert_eq!(map, spec.feature_map, "`{}`", f32.trace.tensors[tensor.index()].name);
                 let room = bf16.trace.tensors[tensor.index()].bytes;
                 assert!(spec.bytes_in(Float::Bf16) <= room, "`{}`", spec.name);
-                // No more than is needed, but for what a call does not tell: an input that several look up parts of.
+                // No more than needed, except for a fact that calls lack: several of them may look up parts of one input.
                 let needed = spec.bytes_in(Float::Bf16).round_up(STORAGE_ALIGNMENT);
                 assert!(room == needed || !spec.feature_map, "`{}` takes {needed} of {room}", spec.name);
             }
@@ -97,7 +97,7 @@ fn check_stored_in_half(f32: &Program, bf16: &Program) {
     }
 }
 
-/// What does not depend on what the ops compute: sizes, names, layout, order.
+/// Checks the form of a program, independent of the ops' results: sizes, names, layout, order.
 fn check_form(program: &Program) {
     let trace = &program.trace;
     assert_eq!(trace.ops.len(), program.kernels.len());
@@ -128,8 +128,8 @@ fn check_form(program: &Program) {
     assert_eq!(trace.resident_bytes, end);
 }
 
-/// The parameter gradient comes before the neuron gradient; without intra-layer reuse, after it and what that is added to.
-/// Gives the number of neuron gradients.
+/// Checks that the parameter gradient comes before the neuron gradient; without intra-layer reuse, after it and its sums.
+/// Returns the number of neuron gradients.
 fn check_order(program: &Program, intra_layer_reuse: bool) -> usize {
     let ops = &program.trace.ops;
     let mut ordered = 0;
@@ -147,7 +147,7 @@ fn check_order(program: &Program, intra_layer_reuse: bool) -> usize {
     ordered
 }
 
-/// Runs the program on symbols and compares all that it leaves with what the network says.
+/// Runs the program on symbols and compares all its results with those of the network.
 fn prove(network: &Network, batch: u64, mode: Mode, program: &Program, dropped: &[LayerId]) {
     let mut terms = Terms::default();
     let mut expected = Reference::new(&mut terms, network, batch, mode == Mode::Train, dropped);
@@ -174,7 +174,7 @@ fn prove(network: &Network, batch: u64, mode: Mode, program: &Program, dropped: 
             Role::FirstMoment => same(expected.moment(&mut terms, name, "first")),
             Role::SecondMoment => same(expected.moment(&mut terms, name, "second")),
             Role::Gradient => same(expected.gradient(name)),
-            // What is dropped leaves no statistics.
+            // A dropped layer leaves no statistics.
             Role::State(_) if found == Some(terms.atom(name)) && !dropped.is_empty() => {}
             Role::State(_) => same(expected.state(&mut terms, name)),
             Role::Hyper => same(Some(terms.atom("hyper"))),
@@ -191,7 +191,7 @@ fn prove(network: &Network, batch: u64, mode: Mode, program: &Program, dropped: 
     }
 }
 
-/// How many layers use a parameter.
+/// Returns the number of layers that use a parameter.
 fn sharing(network: &Network, parameter: &str) -> u32 {
     let of = |layer: &Layer| layer.shares.map_or(layer, |owner| network.layer(owner)).name.clone();
     let uses = |layer: &&Layer| {
@@ -202,7 +202,8 @@ fn sharing(network: &Network, parameter: &str) -> u32 {
     network.layers.iter().filter(uses).count() as u32
 }
 
-/// Two steps of a memory at least over tokens, every step with the same weights, and their outputs one below the other.
+/// Returns at least two steps of a memory over tokens, every step with the same weights, and their outputs one below the
+/// other.
 fn memory(steps: u32, bias: bool) -> Result<Network, NetworkError> {
     let spec = NetworkSpec { name: "memory".to_owned(), image: [steps, 1], channels: 1, classes: 5 };
     let mut b = Builder::new(&spec)?;
@@ -238,8 +239,8 @@ fn memory(steps: u32, bias: bool) -> Result<Network, NetworkError> {
     b.finish(logits)
 }
 
-/// A block of attention over tokens, the table shared with the logits; queries and keys are turned, the keys in place of what
-/// is read twice.
+/// Returns a block of attention over tokens, the table shared with the logits; queries and keys are rotated, the keys not in
+/// place, since their input is read twice.
 fn attention(length: u32, heads: [u32; 2], causal: bool) -> Result<Network, NetworkError> {
     let [heads, kv_heads] = heads;
     let spec = NetworkSpec { name: "attention".to_owned(), image: [length, 1], channels: 1, classes: 7 };
@@ -263,7 +264,7 @@ fn attention(length: u32, heads: [u32; 2], causal: bool) -> Result<Network, Netw
     b.finish(logits)
 }
 
-/// Residual blocks of which some may be dropped, one of them inside another.
+/// Returns residual blocks of which some may be dropped, one of them nested.
 fn stochastic_depth() -> Result<Network, NetworkError> {
     let spec = NetworkSpec { name: "blocks".to_owned(), image: [4, 4], channels: 2, classes: 3 };
     let mut b = Builder::new(&spec)?;
@@ -288,7 +289,7 @@ fn stochastic_depth() -> Result<Network, NetworkError> {
     b.finish(logits)
 }
 
-/// Every draw has ops of its own, which leave out what it drops, and nothing else changes.
+/// Every draw has its own ops, which omit the dropped layers, and nothing else changes.
 #[test]
 fn draws_leave_out_what_they_drop() {
     let network = stochastic_depth().expect("it is sound");
@@ -333,7 +334,7 @@ fn a_dropped_layer_that_no_sum_can_do_without_is_refused() {
     assert!(errors.iter().all(|e| e.contains("`logits`") && e.contains("lower for all draws")), "{errors:?}");
 }
 
-/// Running statistics know the innermost branch that they are of, which serves every draw but those that drop only more.
+/// Running statistics know their innermost branch, which serves every draw except those that drop only an outer one.
 #[test]
 fn running_statistics_are_of_the_branch_that_they_lie_on() {
     let spec = NetworkSpec { name: "nested".to_owned(), image: [4, 4], channels: 2, classes: 3 };
@@ -408,7 +409,7 @@ fn the_zoo_computes_what_it_says() {
     }
 }
 
-/// One step of a random network: what kind of layer, on which of the layers so far.
+/// One step of a random network: the kind of layer, and the layers that it takes.
 #[derive(Clone, Debug)]
 struct Step {
     kind: u8,
@@ -418,18 +419,18 @@ struct Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    // Most layers stand on the latest one; the others branch.
+    // Most layers take the latest one; the others branch.
     let on = prop_oneof![3 => Just(0usize), 2 => 0..64usize];
     let step = (0..18u8, on, 0..64usize, any::<bool>());
     proptest::collection::vec(step.prop_map(|(kind, on, with, flag)| Step { kind, on, with, flag }), 1..16)
 }
 
-/// The layer that a step stands on, counted from the latest.
+/// Returns the layer that a step takes, counted from the latest.
 fn pick(layers: &[LayerId], back: usize) -> LayerId {
     layers[layers.len() - 1 - back % layers.len()]
 }
 
-/// A convolution that keeps height and width.
+/// Returns a convolution that keeps height and width.
 fn conv(step: &Step, shape: Shape) -> LayerKind {
     let groups = if shape.channels.is_multiple_of(2) && step.flag { 2 } else { 1 };
     let size = 1 + 2 * (step.with as u32 % 2);
@@ -439,7 +440,7 @@ fn conv(step: &Step, shape: Shape) -> LayerKind {
     LayerKind::Conv { out_channels: 2 + 2 * (step.with as u32 % 3 / 2), window, groups, bias: step.flag }
 }
 
-/// A layer of one input.
+/// Returns a layer of one input.
 fn of_one_input(step: &Step, shape: Shape) -> LayerKind {
     match step.kind {
         0 | 1 => conv(step, shape),
@@ -469,7 +470,7 @@ fn of_one_input(step: &Step, shape: Shape) -> LayerKind {
     }
 }
 
-/// A sound network from any steps: what is left unused at the end is pooled and put side by side.
+/// Returns a sound network from any steps: unused layers are pooled and concatenated at the end.
 fn grow(steps: &[Step]) -> Result<Network, NetworkError> {
     let spec = NetworkSpec { name: "random".to_owned(), image: [6, 5], channels: 2, classes: 3 };
     let mut b = Builder::new(&spec)?;

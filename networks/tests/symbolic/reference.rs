@@ -1,4 +1,4 @@
-//! What a network computes and what its gradients are, straight from its layers by the chain rule.
+//! A network's results and gradients, derived from its layers by the chain rule.
 
 use crate::symbolic::terms::{TermId, Terms};
 use plimsoll_ir::network::{Axis, DropUnit, Extent, Layer, LayerKind, Network, Window};
@@ -10,10 +10,10 @@ pub struct Reference<'a> {
     network: &'a Network,
     batch: u64,
     train: bool,
-    /// The layers that are dropped.
+    /// Dropped layers.
     dropped: &'a [LayerId],
     values: Vec<TermId>,
-    /// The cell state of each step of a memory, and its gradient from the step after.
+    /// Cell state of each step of a memory; `dcells` holds its gradient from the next step.
     cells: HashMap<usize, TermId>,
     dcells: HashMap<usize, TermId>,
     gradients: HashMap<String, TermId>,
@@ -68,13 +68,13 @@ impl<'a> Reference<'a> {
         self.stepped(terms, name, Optimizer::Sgd, "sgd momentum true", &format!("momentum of {name}"))
     }
 
-    /// The first or the second moment.
+    /// Returns the first or the second moment.
     pub fn moment(&self, terms: &mut Terms, name: &str, which: &str) -> Option<TermId> {
         let (function, otherwise) = (format!("adamw {which} moment"), format!("{which} moment of {name}"));
         self.stepped(terms, name, Optimizer::Adamw, &function, &otherwise)
     }
 
-    /// What one step makes of a parameter or a state of its optimizer; in evaluation it stays as it is.
+    /// Returns a parameter or a state of its optimizer after one step; unchanged in evaluation.
     fn stepped(
         &self,
         terms: &mut Terms,
@@ -171,7 +171,7 @@ impl<'a> Reference<'a> {
         }
     }
 
-    /// Layers side by side: each is put behind those before it.
+    /// Concatenates layers: each follows those before it.
     fn concatenate(&self, terms: &mut Terms, layer: &Layer, along: Axis, inputs: &[TermId]) -> TermId {
         let mut whole = terms.apply("part from 0", &[inputs[0]]);
         let mut first = self.part(layer.inputs[0], along);
@@ -182,7 +182,7 @@ impl<'a> Reference<'a> {
         whole
     }
 
-    /// What a normalisation gives; that of a batch notes its running statistics.
+    /// Returns the output of a normalisation; that of a batch records its running statistics.
     fn normalise(&mut self, terms: &mut Terms, layer: &Layer, x: TermId) -> TermId {
         let owner = self.owner(layer);
         let mut own = |part: &str| terms.atom(&format!("{owner}.{part}"));
@@ -213,7 +213,7 @@ impl<'a> Reference<'a> {
         }
     }
 
-    /// The chain rule, from the loss up. Gradients that nobody needs are derived too, and simply not looked at.
+    /// Applies the chain rule, from the loss up. Unneeded gradients are derived too, and ignored.
     pub fn differentiate(&mut self, terms: &mut Terms) {
         let mut sums: Vec<Option<TermId>> = vec![None; self.network.layers.len()];
         for (index, layer) in self.network.layers.iter().enumerate().skip(1).rev() {
@@ -230,7 +230,7 @@ impl<'a> Reference<'a> {
         }
     }
 
-    /// The gradients that a layer gives its inputs; those of its parameters are kept.
+    /// Returns the gradients that a layer gives its inputs; those of its parameters are kept.
     fn backward(
         &mut self,
         terms: &mut Terms,
@@ -301,7 +301,7 @@ impl<'a> Reference<'a> {
         vec![(input, dx)]
     }
 
-    /// Each layer of those side by side gets its part.
+    /// Returns each concatenated layer's part of the gradient.
     fn concatenate_back(
         &self,
         terms: &mut Terms,
@@ -318,7 +318,7 @@ impl<'a> Reference<'a> {
         layer.inputs.iter().map(part).collect()
     }
 
-    /// The gradient that a convolution, or the transpose of one, gives its input.
+    /// Returns the gradient that a convolution, or a transposed one, gives its input.
     fn convolve_back(&mut self, terms: &mut Terms, layer: &Layer, x: TermId, dy: TermId) -> TermId {
         let name = &self.owner(layer);
         match layer.kind {
@@ -344,7 +344,7 @@ impl<'a> Reference<'a> {
         }
     }
 
-    /// The gradient that a normalisation gives its input.
+    /// Returns the gradient that a normalisation gives its input.
     fn normalise_back(&mut self, terms: &mut Terms, layer: &Layer, x: TermId, dy: TermId) -> TermId {
         let name = &self.owner(layer);
         match layer.kind {
@@ -373,7 +373,7 @@ impl<'a> Reference<'a> {
         }
     }
 
-    /// The gradient of a step's gates; that of the cell state before is kept for the step before.
+    /// Returns the gradient of a step's gates; that of the previous cell state is kept for the previous step.
     fn step_back(&mut self, terms: &mut Terms, index: usize, layer: &Layer, dy: TermId) -> TermId {
         let x = self.values[layer.inputs[0].index()];
         let before = layer.inputs.get(1).map(|before| before.index());
@@ -393,18 +393,18 @@ impl<'a> Reference<'a> {
         self.gradients.insert(name, before.map_or(gradient, |before| terms.sum(before, gradient)));
     }
 
-    /// The name of the layer whose parameters a layer uses.
+    /// Returns the name of the layer whose parameters a layer uses.
     fn owner(&self, layer: &Layer) -> String {
         layer.shares.map_or(layer, |owner| self.network.layer(owner)).name.clone()
     }
 
-    /// How much of a concatenation a part takes.
+    /// Returns the size of a part of a concatenation.
     fn part(&self, id: LayerId, along: Axis) -> u64 {
         let shape = self.network.layer(id).output;
         if along == Axis::Rows { shape.elements() } else { u64::from(shape.channels) }
     }
 
-    /// How many elements a dropout drops at once.
+    /// Returns the number of elements that a dropout drops at once.
     fn run(&self, layer: &Layer, unit: DropUnit) -> u64 {
         match unit {
             DropUnit::Element => 1,
@@ -412,7 +412,7 @@ impl<'a> Reference<'a> {
         }
     }
 
-    /// How many numbers a bias has.
+    /// Returns the number of elements of a bias.
     fn biases(&self, layer: &Layer, over: Extent) -> u64 {
         if over == Extent::Positions { layer.output.elements() } else { u64::from(layer.output.channels) }
     }

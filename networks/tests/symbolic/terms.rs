@@ -1,4 +1,4 @@
-//! Terms: what a tensor holds, as an expression over the images, the labels and the parameters.
+//! Terms: the contents of a tensor, as an expression over the images, the labels and the parameters.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ pub type TermId = u32;
 pub enum Term {
     /// A function, with its shapes and constants in its name, of other terms.
     Apply(String, Vec<TermId>),
-    /// A sum in which the order is of no matter; no term of it is a sum.
+    /// A sum whose order does not matter; no term of it is a sum.
     Sum(Vec<TermId>),
 }
 
@@ -30,7 +30,7 @@ impl Terms {
         })
     }
 
-    /// Something given.
+    /// Returns a given term.
     pub fn atom(&mut self, name: &str) -> TermId {
         self.apply(name, &[])
     }
@@ -51,7 +51,7 @@ impl Terms {
         self.number(Term::Sum(addends))
     }
 
-    /// What follows a prefix in a term's function, and its only argument.
+    /// Returns the text after a prefix in a term's function, and its only argument.
     pub fn constant_and_argument_of(&self, prefix: &str, term: TermId) -> (String, TermId) {
         match &self.terms[term as usize] {
             Term::Apply(name, arguments) if name.starts_with(prefix) && arguments.len() == 1 => {
@@ -61,7 +61,7 @@ impl Terms {
         }
     }
 
-    /// The only argument of a term that must be this function of it.
+    /// Returns the only argument of a term that must be this function of it.
     pub fn argument_of(&self, function: &str, term: TermId) -> TermId {
         match &self.terms[term as usize] {
             Term::Apply(name, arguments) if name == function && arguments.len() == 1 => arguments[0],
