@@ -1,4 +1,4 @@
-//! Reading and writing the JSON documents, strictly.
+//! Strict parsing and serialisation of the JSON documents.
 //!
 //! The key `"plimsoll"` of a document names its kind and version. A reader accepts only the kind and version that it knows,
 //! and rejects every unknown key, with the place of the fault. This file does no IO: it takes and returns text.

@@ -62,7 +62,7 @@ pub struct PcieLink {
     pub lanes: u32,
 }
 
-/// A process of a different program on the device.
+/// A different process on the device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OtherProcess {

@@ -1,8 +1,8 @@
 //! Optimizers: rules that update parameters from their gradients.
 //!
-//! - **SGD** with momentum and an L2 penalty, as PyTorch's `SGD` has it.
+//! - **SGD** with momentum and an L2 penalty, as in PyTorch's `SGD`.
 //! - **AdamW** (Loshchilov and Hutter 2019, Algorithm 2): Adam with decoupled weight decay, and with the corrections for
-//!   moments that start at 0 (Kingma and Ba 2015, section 3), as PyTorch's `AdamW` has it.
+//!   moments that start at 0 (Kingma and Ba 2015, section 3), as in PyTorch's `AdamW`.
 //!
 //! An [`UpdateRule`] is an optimizer with its settings. Its values for one update, [`UpdateNumbers`], are computed in f64 on
 //! the host and stored on the device in f32, as in PyTorch: of 1 - beta2, f32 would keep four digits.

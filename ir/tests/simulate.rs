@@ -137,7 +137,7 @@ fn latency_and_alternatives_and_recomputation_count() {
     assert_eq!(timeline.stalls(&schedule), []);
 }
 
-/// Ops that take no time all run at once, and still not all of their bytes are open at once.
+/// Ops without duration all run at once, but not all of their bytes are open at once.
 #[test]
 fn no_time_is_no_excuse_for_a_wrong_peak() {
     let (trace, mut schedule) = (trace(0.0), schedule("full"));

@@ -180,7 +180,7 @@ pub fn profile(
     profile_on(request, &mut DeviceBench::new(device, subject, request.budget, request.machine.paced), watch)
 }
 
-/// Measures any bench as [`profile`] does.
+/// Measures any bench as `profile` does.
 fn profile_on(
     request: &ProfileRequest,
     bench: &mut dyn Bench,

@@ -32,7 +32,7 @@ impl Rules for Multiply {
 
     fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let [a, b] = [0, 1].map(|i| walk.value(inputs[i]));
-        // The call may write over its first operand only.
+        // The call may overwrite only its first operand.
         let over = walk.overwritten(id, inputs).filter(|over| *over == a);
         let call = Call::Multiply { elements: walk.elements(id), accumulate: false };
         walk.forward_op(id, call, a, &[Operand::Tensor(b)], over, &[])

@@ -5,7 +5,6 @@ use plimsoll_ir::program::Region;
 
 /// The resident part, and the regions of each layer's kernels.
 pub(crate) struct Resident {
-    /// All regions.
     pub regions: Vec<Region>,
     /// Bytes of all regions.
     pub bytes: Bytes,

@@ -5,7 +5,6 @@
 //! approximates it by tanh; attention probabilities have no dropout; and parameters start by the rule of all networks here.
 //! BERT sees one segment, of which it learns the first row of its table, and is trained on all positions with a label; its
 //! second task, to tell if two segments follow one another, is left out, and with it the pooler.
-//! positions have a label; its second task, whether two segments follow one another, is left out, and with it the pooler.
 
 use crate::builder::Builder;
 use crate::error::NetworkError;
