@@ -6,7 +6,7 @@
 //! backward, one task goes through them in order and adds up dK and dV. With S = Q K^T / sqrt(w): P = softmax of each row of
 //! S, Y = P V. Backward: dV = P^T dY, dP = dY V^T, dS = P * (dP - the sum of P * dP over the row) / sqrt(w), dQ = dS K, dK =
 //! dS^T Q. With `causal`, a block of positions sees only those up to its last, and elements above the diagonal within it are
-//! 0.
+//! zero.
 //!
 //! S and P exist a block at a time, in scratch: backward recomputes them, by the same products, from the two numbers that
 //! forward kept of each row (Dao et al. 2022, section 3.1).
