@@ -19,9 +19,9 @@ const PARAMETER: f64 = 1e-4;
 /// number to a thousandth.
 const UPDATE: f64 = 2e-3;
 /// If a value is within rounding of a ReLU's bend, or two values of a pooling are within rounding of each other, a processor
-/// that adds in a different order may take the other side, and changes of earlier layers move by up to this. A share `FLIPPED` of
-/// the sampled changes may do so: 5 % of GoogLeNet's do on one processor, none on the processor on which the limits were set; none of
-/// the other networks' do.
+/// that adds in a different order may take the other side, and changes of earlier layers move by up to this. A share
+/// `FLIPPED` of the sampled changes may do so: 5 % of GoogLeNet's do on one processor, none on the processor on which the
+/// limits were set; none of the other networks' do.
 const UPDATE_OF_A_FLIP: f64 = 5e-2;
 const FLIPPED: f64 = 0.1;
 /// Largest relative error of a step's loss.
