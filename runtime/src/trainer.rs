@@ -127,7 +127,7 @@ impl Evaluation {
 /// let update = UpdateRule::usual(Optimizer::Sgd);
 /// let how = TrainingPlan { network: spec, batch: 8, virtual_workers: 1, seed: 1, rate, update, weights: None };
 /// let mut trainer = Trainer::new(executor, loaded, None, how)?;
-/// // Ten iterations; the last function is asked between them whether to pause.
+/// // Ten iterations; between them the last function returns `true` to pause.
 /// trainer.train(&*digits().train, 10, &mut |seen| println!("loss {}", seen.loss), &|| false)?;
 /// assert_eq!(trainer.step(), 10);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -157,7 +157,7 @@ pub struct Trainer {
     fed: Option<Place>,
     /// Slot that was filled last, and its input.
     filled: Option<(Half, Place)>,
-    /// `true` if the device's health is read in the next iteration; then the last health read.
+    /// `true` if the device's health is read in the next iteration; below, the last health read.
     look: bool,
     seen: Option<Health>,
 }

@@ -19,7 +19,7 @@ const BETWEEN: usize = MANY / 4;
 /// Number of small pieces per exchange.
 const PIECES: usize = 64;
 
-/// Duration of an exchange of large pieces; at least and (below) at most this many pieces.
+/// Target duration of an exchange of large pieces, and the least number of them; the most is [`PIECES`].
 const SECONDS: f64 = 0.25;
 const LEAST: usize = 4;
 

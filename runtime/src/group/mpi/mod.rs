@@ -296,6 +296,6 @@ impl Messages for MpiMessages {
 
 /// MPI libraries that the loader finds here, each with its own name.
 pub fn found() -> Vec<String> {
-    // In order of preference for each launcher.
+    // In the order of preference.
     launcher::LIBRARIES.iter().filter_map(|file| table::named(file).ok()).collect()
 }
