@@ -106,7 +106,7 @@ pub struct Export {
     pub optimizer: Optimizer,
     /// The optimizer's settings besides the rate, by PyTorch's names.
     pub settings: Vec<(&'static str, f32)>,
-    /// Sources of the numbers and what is left out, one line each.
+    /// Sources of the numbers and omitted parts, one line each.
     pub notes: Vec<String>,
 }
 
@@ -197,7 +197,7 @@ impl Export {
         self.batch * self.workers * self.accumulation
     }
 
-    /// Adds notes on the sources of the numbers and on what of the schedule is left out.
+    /// Adds notes on the sources of the numbers and on the omitted parts of the schedule.
     pub fn tell(&mut self, config: &Config, schedule: &Schedule, from: &str) {
         let Config { network, device, budget_bytes, learning_rate, .. } = config;
         let LearningRate { base_rate, base_batch, .. } = learning_rate;
