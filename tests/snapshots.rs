@@ -311,7 +311,7 @@ fn bad_input_is_refused_and_told_what_to_do() {
     insta::assert_snapshot!("bad-plan", BAD_PLAN.map(|line| refused(line, 2)).concat());
 }
 
-/// Wrong lines of `plan`.
+/// Invalid lines of `plan`.
 const BAD_PLAN: [&str; 31] = [
     "plan missing.json --budget 70% --link 1GB/s -o x.json",
     "plan empty.json --budget 70% --link 1GB/s -o x.json",
@@ -346,7 +346,7 @@ const BAD_PLAN: [&str; 31] = [
     "plan stranger.json --budget 95% --link 1GB/s -o x.json --from s.json --from-trace t.json",
 ];
 
-/// Wrong lines of every other command, by their exit code.
+/// Invalid lines of every other command, by their exit code.
 const BAD: [(i32, &[&str]); 4] = [
     (
         2,

@@ -23,9 +23,7 @@ const HELD_OUT: &str = "accudnn";
 /// One published throughput.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The device.
     pub sheet: &'static Sheet,
-    /// The network.
     pub network: String,
     /// Length of its text, if unusual.
     pub length: Option<u32>,

@@ -502,7 +502,6 @@ fn samples_for(config: &Config, global: u64) -> Result<u64, ExportError> {
     Ok(samples)
 }
 
-/// Rounds a rate to six digits.
 fn to_six_digits(rate: f64) -> f64 {
     format!("{rate:.5e}").parse().expect("a number was just written")
 }

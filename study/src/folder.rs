@@ -443,7 +443,6 @@ pub fn check_valid(path: &Path, trace: &Trace, schedule: &Schedule) -> Result<()
     check(trace, schedule).map_err(|violation| Error::Invalid { path: path.to_owned(), violation })
 }
 
-/// Returns a file's name.
 pub(crate) fn name(path: &Path) -> String {
     path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }

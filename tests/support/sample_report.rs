@@ -10,7 +10,6 @@ use plimsoll::study::report::{
     Setting, Single, Slices, StallView, StepSeries, Workers,
 };
 
-/// One mebibyte.
 const MIB: u64 = 1 << 20;
 
 /// Bytes per nanosecond of the link, each way.
@@ -19,7 +18,6 @@ const LINK: f64 = 12.2;
 /// Settings of a sample report.
 #[derive(Clone, Copy)]
 pub struct Sample {
-    /// The network's name.
     pub network: &'static str,
     /// Layers with activations.
     pub layers: usize,

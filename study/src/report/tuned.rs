@@ -424,7 +424,6 @@ pub fn placement_in_words(moved: &Moved) -> String {
     parts.join(", ")
 }
 
-/// Capitalises the first letter.
 fn capitalised(words: &str) -> String {
     match words.get(..1) {
         Some(first) => first.to_uppercase() + &words[1..],
