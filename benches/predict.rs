@@ -1,4 +1,4 @@
-//! How good is the prediction? Iteration time at batch sizes that were not profiled: predicted compared with the confirming run
+//! Quality of the prediction. Iteration time at batch sizes that were not profiled: predicted compared with the confirming run
 //! of `tune`, and that with training; how many runs are within the stated error; and pool bytes predicted and allocated.
 //!
 //! A network is profiled as in `tune`, within a budget that is too small to keep everything at the largest batch. At two batch

@@ -1,5 +1,5 @@
-//! What does swapping cost? Compares a schedule that predicts no stall with keeping everything, and schedules that predict
-//! stalls with the prediction of `simulate`.
+//! Cost of swapping. Compares a schedule that predicts no stall with keeping everything, and schedules that predict stalls with
+//! the prediction of `simulate`.
 //!
 //! Op times are measured at this batch size, so that the schedule is tested and not the model. The link is paced: as fast as
 //! PCIe for the schedule without stalls, slow for those with. All run in turn. `cargo bench --bench stalls [-- NETWORK]`.

@@ -485,7 +485,8 @@ fn a_run_trains_on_what_its_study_was_tuned_on() {
     assert_eq!(config["data"], format!("text:{}", whole.display()));
 }
 
-/// Wherever a run is killed while it puts a new choice in place, the study holds either all of the old one or all of the new.
+/// A run killed at any point while it puts a new choice in place leaves the study with either all of the old one or all of the
+/// new.
 #[test]
 fn a_tune_that_is_killed_while_it_writes_leaves_a_whole_choice() {
     let (old, new) = (tuned(), tempfile::tempdir().expect("a temporary folder"));

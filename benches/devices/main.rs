@@ -1,5 +1,5 @@
-//! Is the model of an absent device close to the real one? Compares every published throughput with the model's, and shows the
-//! error on rows outside the fit.
+//! Accuracy of the model of an absent device: every published throughput compared with the model's, and the error on rows
+//! outside the fit.
 //!
 //! Nothing is timed. `cargo bench --bench devices` prints the table; `-- fit` fits anew the shares that each generation's
 //! kernels reach, and prints them next to the model's.

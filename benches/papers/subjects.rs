@@ -16,7 +16,8 @@ use plimsoll::tuner::{Allow, Limits, Outcome, PlanRequest, Policy, plan};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// At most a fifth of plimsoll's default, so that all tables take minutes: its plans are therefore slightly longer.
+/// Evaluations of a plan, at most a fifth of plimsoll's default, so that all tables take minutes: its plans are therefore
+/// slightly longer.
 pub const EVALUATIONS: u64 = 6000;
 
 /// Memory of a 12 GB GPU.

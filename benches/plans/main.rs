@@ -1,4 +1,4 @@
-//! How good are the plans, and how long do they take? One table for each goal of the planner.
+//! Quality of the plans, and the time that they take: one table for each goal of the planner.
 //!
 //! `cargo bench --bench plans [-- TABLE ...] [--trace NAME ...] [--fraction F] [--minutes M]`
 //!

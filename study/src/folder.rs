@@ -26,7 +26,7 @@ const DYING: Duration = Duration::from_secs(5);
 /// Interval between attempts.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// No header of a journal is longer.
+/// Maximum bytes of a journal's header.
 const HEADER_BYTES_MAX: u64 = 1 << 16;
 
 /// Bytes at the start of a file that identify its writer.

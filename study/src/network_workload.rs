@@ -36,8 +36,8 @@ use plimsoll_tuner::exchange::{Workers, exchange};
 use plimsoll_tuner::{Outcome, Policy};
 use std::sync::Once;
 
-/// Without a budget, the default budget is the memory that keeps everything at this batch: the CPU stands in for a device that
-/// is too small for the usual starting batch of 32.
+/// Batch whose memory with everything kept is the default budget: the CPU stands in for a device that is too small for the
+/// usual starting batch of 32.
 pub const UNBUDGETED_BATCH: u64 = 16;
 
 /// Memory that an unspecified budget leaves free on a GPU: for graphs, and for other processes.
