@@ -1,11 +1,11 @@
-//! How good is the prediction? Iteration time at batch sizes that were not profiled: predicted beside the confirming run of
-//! `tune`, and that beside training; how many runs are within the stated error; and pool bytes predicted beside allocated.
+//! Quality of the prediction. Iteration time at batch sizes that were not profiled: predicted compared with the confirming run
+//! of `tune`, and that with training; how many runs are within the stated error; and pool bytes predicted and allocated.
 //!
-//! A network is profiled as `tune` does, within a budget that keeping everything does not fit at the largest batch. At two
-//! batch sizes the planner's plan is run, and at one everything is kept. Beside each, the largest batch that keeps
-//! everything, which was profiled, is run once more: `drift` is how many times as long as when it was profiled the machine
-//! now takes for it, and no model can know that. In the end one schedule of each network is run by one fresh trainer after
-//! the other: how far these are apart is the machine's part. `cargo bench --bench predict [-- NETWORK...]`.
+//! A network is profiled as in `tune`, within a budget that is too small to keep everything at the largest batch. At two batch
+//! sizes the planner's plan is run, and at one everything is kept. With each, the largest batch that keeps everything, which
+//! was profiled, is run once more: `drift` is its time now over its time when profiled, which no model can predict. At the end
+//! a series of fresh trainers runs one schedule of each network: their spread is the machine's part. `cargo bench --bench
+//! predict [-- NETWORK...]`.
 
 mod support;
 
@@ -36,30 +36,30 @@ const CASES: [(&str, u32, u64); 10] = [
     ("googlenet", 64, 12),
 ];
 
-/// Batch sizes of plans, as shares of the largest in 24ths; the fractions that are profiled are 3, 6, 12, 16 and 24.
+/// Batch sizes of plans, in 24ths of the largest; the profiled fractions are 3, 6, 12, 16 and 24.
 const BETWEEN: [u64; 2] = [14, 20];
 
-/// How far the budget lies from the floor, below which no plan fits, towards what keeping everything takes, at the largest
-/// batch.
+/// Position of the budget between the floor (0), below which no plan fits, and the memory that keeps everything (1), at the
+/// largest batch.
 const BUDGET: f64 = 0.6;
 
-/// What a training takes at least: others who use the machine come and go in seconds.
+/// Least duration of a training: other load on the machine comes and goes in seconds.
 const LASTING: Seconds = Seconds(3.0);
 
-/// Trainers that run the same schedule, one after the other.
+/// Number of trainers that run the same schedule, one after the other.
 const FRESH: usize = 12;
 
-/// What the runs of all cases came to.
+/// Results of all cases.
 #[derive(Default)]
 struct Tally {
     off: Vec<f64>,
-    /// Off what the model would have said of the machine as it is now.
+    /// Error relative to the prediction for the machine's current speed.
     off_less_drift: Vec<f64>,
     against_training: Vec<f64>,
-    /// Off the median iteration of training.
+    /// Error relative to the median iteration of training.
     against_middle: Vec<f64>,
     within: usize,
-    /// Network, batch, and the shortest and the longest of what fresh trainers take for one schedule.
+    /// Network, batch, and the shortest and longest iteration of fresh trainers for one schedule.
     fresh: Vec<(String, u64, Seconds, Seconds)>,
 }
 
@@ -110,7 +110,7 @@ fn main() {
     }
 }
 
-/// One network, and what was found of it.
+/// One network, with its model.
 struct Case<'a> {
     task: &'a NetworkWorkload,
     model: &'a Model,
@@ -121,20 +121,20 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// The largest batch that keeps everything.
+    /// Returns the largest batch that keeps everything.
     fn keeps_all(&self) -> Option<u64> {
         self.task
             .largest_batch(Policy::Keep, self.budget, self.largest, &Watch::silent())
             .expect("the network lowers")
     }
 
-    /// The largest batch that keeps everything and was not profiled.
+    /// Returns the largest batch that keeps everything and was not profiled.
     fn kept_and_not_profiled(&self, profile: &Profile) -> Option<u64> {
         let profiled = |batch: &u64| profile.batches.iter().any(|samples| samples.batch == *batch);
         (self.task.smallest_batch()..=self.keeps_all()?).rev().find(|batch| !profiled(batch))
     }
 
-    /// A plan of a batch size, and what the model says it takes.
+    /// Returns a plan of a batch size with its predicted time.
     fn plan(&self, batch: u64, policy: Policy) -> Plan {
         let mut trace = self.task.trace(batch).expect("the network lowers");
         self.model.fill(&mut trace).expect("every op was measured");
@@ -143,7 +143,7 @@ impl Case<'_> {
             .expect("a larger batch fits")
     }
 
-    /// Plans a batch size, runs the plan as `tune` does to confirm it and then as training does, and prints what came of it.
+    /// Plans a batch size, runs the plan as `tune` does to confirm it and then as training does, and prints the results.
     fn row(&self, batch: u64, policy: Policy, tally: &mut Tally) {
         let plan = self.plan(batch, policy);
         let stated = self.model.iteration_error(batch);
@@ -173,7 +173,7 @@ impl Case<'_> {
         tally.against_middle.push((confirmed / middle - 1.0).abs());
     }
 
-    /// How many times as long as when it was profiled the largest batch that keeps everything now takes; 1 where none does.
+    /// Returns the time of the largest batch that keeps everything, over its time when profiled; 1 if there is no such batch.
     fn drift(&self) -> f64 {
         let Some(batch) = self.keeps_all() else { return 1.0 };
         let plan = self.plan(batch, Policy::Keep);
@@ -182,7 +182,7 @@ impl Case<'_> {
         undisturbed(iterations).expect("it ran") / plan.makespan
     }
 
-    /// Runs one schedule in one fresh trainer after the other.
+    /// Runs one schedule in a series of fresh trainers.
     fn run_fresh(&self, batch: u64, tally: &mut Tally) {
         let plan = self.plan(batch, Policy::Keep);
         let count = if in_full() { FRESH } else { 2 };
@@ -195,7 +195,7 @@ impl Case<'_> {
         tally.fresh.push((self.task.network.spec.name.clone(), batch, seconds[0], seconds[count - 1]));
     }
 
-    /// What an iteration takes in a training that learns, as `train` tells it, and the median.
+    /// Returns an iteration's seconds in a training that learns, as `train` reports them, and their median.
     fn trained(&self, batch: u64, schedule: &Schedule, iteration: Seconds) -> [Seconds; 2] {
         let learns = trainer_at(self.task, batch, schedule, 0.01);
         let rounds = if in_full() { self.rounds.max((LASTING / iteration) as u64) } else { self.rounds };
@@ -205,7 +205,7 @@ impl Case<'_> {
     }
 }
 
-/// A network for texts, on the text that comes with Plimsoll.
+/// Returns a text network, on the text that comes with Plimsoll.
 fn text_task(network: &str, setup: Setup) -> NetworkWorkload {
     NetworkWorkload::new(&NetworkRequest::zoo(network), &DataSource::Text(None), setup)
         .expect("a network of the zoo for texts")

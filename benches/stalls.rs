@@ -1,9 +1,8 @@
-//! What does swapping cost? A schedule that predicts no stall beside keeping everything, and schedules that predict stalls
-//! beside what `simulate` says.
+//! Cost of swapping. Compares a schedule that predicts no stall with keeping everything, and schedules that predict stalls with
+//! the prediction of `simulate`.
 //!
-//! Op times are measured at the very batch size, so that only the schedule is on trial and not the model. The link is paced:
-//! as fast as PCIe for the schedule without stalls, slow for those with. All run in turn. `cargo bench --bench stalls [--
-//! NETWORK]`.
+//! Op times are measured at this batch size, so that the schedule is tested and not the model. The link is paced: as fast as
+//! PCIe for the schedule without stalls, slow for those with. All run in turn. `cargo bench --bench stalls [-- NETWORK]`.
 
 mod support;
 
@@ -19,7 +18,7 @@ use support::{in_full, in_turn, machine, middle, peak, task, trainer, wanted};
 /// Network, image side, batch.
 const CASES: [(&str, u32, u64); 3] = [("vgg16", 32, 32), ("resnet18", 64, 16), ("resnet20", 32, 64)];
 
-/// How far the budget lies from the floor, below which no plan fits, towards what keeping everything takes.
+/// Position of the budget between the floor (0), below which no plan fits, and the memory that keeps everything (1).
 const BUDGET: f64 = 0.6;
 
 /// Timed iterations from which each op's median is taken.
@@ -41,8 +40,8 @@ fn main() {
         let trace = timed_trace(&unpaced, *batch);
         let compute = trace.compute_seconds();
         let budget = support::budget(&unpaced, *batch, BUDGET);
-        // A rate as of PCIe; and rates at which all that the pool holds when everything is kept would cross the link in a
-        // third of the computing time, and in all of it.
+        // The rate of PCIe; and rates at which the full pool of keeping everything crosses the link in a third of the computing
+        // time, and in all of it.
         let volume = (peak(&unpaced, *batch) - trace.resident_bytes).0 as f64;
         for rate in [12.2e9, 3.0 * volume / compute.0, volume / compute.0] {
             let link = Link::symmetric(BytesPerSecond(rate));
@@ -53,7 +52,7 @@ fn main() {
     }
 }
 
-/// The trace at a batch size with the median of every op's measured seconds, as run keeping everything.
+/// Returns the trace at a batch size with the median of every op's measured seconds, from runs that keep everything.
 fn timed_trace(task: &NetworkWorkload, batch: u64) -> Trace {
     let mut trace = task.trace(batch).expect("the network lowers");
     let (keep, _) = keeping(task, &trace, Link::symmetric(BytesPerSecond(1e10)));
@@ -69,7 +68,7 @@ fn timed_trace(task: &NetworkWorkload, batch: u64) -> Trace {
     trace
 }
 
-/// A policy's schedule and its predicted makespan; none where it does not fit.
+/// Returns a policy's schedule and its predicted makespan; `None` if it does not fit.
 fn plan(
     task: &NetworkWorkload,
     trace: &Trace,
@@ -81,7 +80,7 @@ fn plan(
     outcome.plan().map(|plan| (plan.schedule.clone(), plan.makespan))
 }
 
-/// Keeping everything, which fits any budget that is large enough.
+/// Returns the schedule that keeps everything, within a budget that is certainly large enough.
 fn keeping(task: &NetworkWorkload, trace: &Trace, link: Link) -> (Schedule, Seconds) {
     plan(task, trace, Policy::Keep, Bytes(1 << 60), link).expect("everything fits 2^60 bytes")
 }

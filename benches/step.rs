@@ -1,5 +1,5 @@
-//! Seconds of a whole training step, keeping everything: input, forward, backward, update, metrics. Printed as JSON for
-//! `benches/pytorch_step.py`, which takes turns with it. `cargo bench --bench step -- NETWORK IMAGE BATCH THREADS STEPS`.
+//! Seconds of a whole training step, keeping everything: input, forward, backward, update, metrics. Prints JSON for
+//! `benches/pytorch_step.py`, which alternates with it. `cargo bench --bench step -- NETWORK IMAGE BATCH THREADS STEPS`.
 //!
 //! Processor seconds, which a busy machine does not lengthen, are those of all threads of the process.
 
@@ -40,7 +40,7 @@ fn main() {
     println!("{}", serde_json::json!({ "seconds": measured.0, "processor_seconds": measured.1 }));
 }
 
-/// What all threads of this process have run so far.
+/// Returns the processor seconds of all threads of this process so far.
 fn processor_seconds() -> f64 {
     let of_thread = |folder: std::io::Result<std::fs::DirEntry>| -> f64 {
         let text =

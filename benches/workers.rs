@@ -1,5 +1,5 @@
-//! Two workers on one machine with a link of a given rate between them: what their updates take, beside the prediction and both
-//! bounds. Skipped with a word where there is no `mpirun.mpich`, or where network namespaces are not allowed.
+//! Two workers on one machine with a link of a given rate between them: the times of their updates, compared with the
+//! prediction and both bounds. Skipped with a message if there is no `mpirun.mpich`, or if network namespaces are not allowed.
 //!
 //! `cargo bench --bench workers` tunes a study, then runs itself twice by `shaped_link.sh`, as the workers of that study.
 
@@ -26,7 +26,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// What is trained, with how many samples in a pass, and how many updates count.
+/// Network to train, samples in a pass, and number of updates that count.
 struct Size {
     network: &'static str,
     batch: u64,
@@ -45,16 +45,16 @@ const SMALL: Size = Size { network: "resnet20", batch: 4, updates: 3, links: &[N
 /// Updates before those that count.
 const WARM_UP: u64 = 5;
 
-/// What worker 0 found.
+/// Results of worker 0.
 #[derive(Serialize, Deserialize)]
 struct Found {
-    /// The network between both, as `doctor` measures it.
+    /// Network between both workers, as `doctor` measures it.
     interconnect: Interconnect,
-    /// By the clock: of each update.
+    /// Wall-clock seconds of each update.
     seconds: Vec<f64>,
-    /// How long of all of them the threads that compute waited for a processor.
+    /// Time that computing threads waited for a processor, over all updates.
     waited: f64,
-    /// What left this worker in an update, with all headers, by the counters of its interfaces.
+    /// Bytes that this worker sent in an update, with all headers, by the counters of its interfaces.
     sent: f64,
 }
 
@@ -122,7 +122,7 @@ fn main() {
     }
 }
 
-/// Keeps a study of the network at this batch, within what keeping nearly everything takes.
+/// Keeps a study of the network at this batch, with a budget that keeps nearly everything.
 fn tune(size: &Size, study: &Path) {
     let batch = size.batch.to_string();
     let mut tune = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
@@ -145,7 +145,7 @@ fn task(network: &str) -> NetworkWorkload {
         .expect("a network of the zoo")
 }
 
-/// Runs both workers; none, with a word, where that is not allowed.
+/// Runs both workers; prints a message and returns `None` if that is not allowed.
 fn run(link: Option<&str>, size: &Size, study: &Path) -> Option<Found> {
     let this = std::env::current_exe().expect("it runs");
     let mut command = match link {
@@ -175,7 +175,7 @@ fn run(link: Option<&str>, size: &Size, study: &Path) -> Option<Found> {
     Some(serde_json::from_str(line).expect("as it was written"))
 }
 
-/// One of both workers.
+/// Runs one of both workers.
 fn work(network: &str, study: &Path, updates: u64) {
     let (trace, schedule) = chosen(study);
     let task = task(network);
@@ -198,7 +198,7 @@ fn work(network: &str, study: &Path, updates: u64) {
     };
     let mut trainer = Trainer::sharing(executor, loaded.remove(0), None, plan, group).expect("two share two");
     let (mut seconds, mut waited) = (Vec::new(), 0.0);
-    // Each has its own network namespace, or shares one in which nothing is sent.
+    // Each worker has its own network namespace, or both share one in which nothing is sent.
     trainer.train(&*task.data.train, WARM_UP, &mut |_| {}, &|| false).expect("training runs");
     let before = sent();
     let mut observe = |seen: &plimsoll::runtime::Observation| {
@@ -215,7 +215,7 @@ fn work(network: &str, study: &Path, updates: u64) {
     assert!(world.end(), "the other has ended");
 }
 
-/// The bytes that left this process's network, but for its loopback.
+/// Returns the bytes sent from this process's network, except through its loopback.
 fn sent() -> f64 {
     let text = std::fs::read_to_string("/proc/self/net/dev").unwrap_or_default();
     let of_line = |line: &str| {

@@ -1,4 +1,4 @@
-//! A network of the zoo, lowered to one training iteration: what there is to plan.
+//! A network of the zoo, lowered to one training iteration, ready to be planned.
 
 use plimsoll::ir::network::NetworkSpec;
 use plimsoll::networks::{LowerOptions, build, lower};
@@ -10,7 +10,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let parameters: u64 = network.layers.iter().map(|layer| network.parameters(layer)).sum();
     println!("{}: {} layers, {parameters} parameters", spec.name, network.layers.len());
 
-    // The scratch of a kernel is the device's to know; here there is none.
+    // Only a device knows the scratch of its kernels; here there is none.
     let options = LowerOptions::default();
     for batch in [1, 16, 64] {
         let trace = lower(&network, batch, &options)?.trace;

@@ -13,7 +13,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let spec = NetworkSpec { name: "resnet18".into(), image: [64, 64], channels: 3, classes: 10 };
     let options = LowerOptions::default();
     let mut trace = lower(&build(&spec)?, 64, &options)?.trace;
-    // Times would come from a profile; here, a machine that does 5 TFLOP/s and starts a kernel in 5 us.
+    // Times would come from a profile; these are of a machine that does 5 TFLOP/s and starts a kernel in 5 us.
     for op in &mut trace.ops {
         op.seconds = Seconds(op.flops as f64 / 5e12 + 5e-6);
     }

@@ -1,4 +1,4 @@
-//! A network trained on the embedded CPU device within half the memory that keeping everything takes, to the same bits.
+//! Trains a network on the embedded CPU device within half the memory that keeping everything takes, to the same bits.
 
 use plimsoll::ir::program::KernelAlternative;
 use plimsoll::ir::schedule::{Link, Schedule};

@@ -1,4 +1,4 @@
-//! A study by library calls alone: batch size, placement and learning rate for a GPU that is not here, and the report.
+//! A study by library calls alone: batch size, placement and learning rate for an absent GPU, and the report.
 
 use plimsoll::ir::config::LearningRateRule;
 use plimsoll::study::data::DataSource;
@@ -30,7 +30,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
         fresh: false,
     };
 
-    // What happens is told here: progress, warnings, and what else a user should know.
+    // Receives all events: progress, warnings, and other notices to the user.
     let tell = |event: Event<'_>| {
         if let Event::Notice(notice) = event {
             println!("{notice}");
@@ -48,7 +48,7 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
         tuned.tuning.why
     );
 
-    // Whoever opens the study later finds all of it.
+    // The complete study can be opened again later.
     let report = Tuned::read(&Study::existing(folder.path())?)?.report()?;
     println!("the page has {} KB", report.html().len() / 1000);
     Ok(())

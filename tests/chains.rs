@@ -1,4 +1,4 @@
-//! The policies of Euro-Par'20 need a chain: every network of the zoo, whatever its graph, is grouped into one for them.
+//! Euro-Par'20's policies need a chain: they group every network of the zoo, whatever its graph, into one.
 
 use plimsoll::ir::Bytes;
 use plimsoll::ir::check::check;
@@ -6,7 +6,7 @@ use plimsoll::networks::{LowerOptions, build, lower, usual};
 use plimsoll::tuner::model::devices::{Modelled, sheet};
 use plimsoll::tuner::{Outcome, PlanRequest, Policy, plan};
 
-/// At a budget so far from the floor to the peak, both policies have a plan that moves something.
+/// Checks that at a budget this far from the floor to the peak, both policies have a plan that moves something.
 #[track_caller]
 fn check_offered(network: &str, batch: u64, far: f64) {
     let device =

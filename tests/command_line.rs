@@ -1,4 +1,4 @@
-//! The command line as a user meets it: what it prints, and what it says to every kind of bad input.
+//! The command line from a user's view: its output, and its messages for every kind of bad input.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ fn plimsoll(folder: &Path, arguments: &str) -> Output {
         .expect("the program starts")
 }
 
-/// The command exits with this code, and stderr holds all of these.
+/// Checks that the command exits with this code, and that stderr contains all these texts.
 #[track_caller]
 fn check(folder: &Path, arguments: &str, code: i32, says: &[&str]) {
     let output = plimsoll(folder, arguments);
@@ -26,16 +26,16 @@ fn check(folder: &Path, arguments: &str, code: i32, says: &[&str]) {
     assert!(!stderr.contains("panicked"), "{arguments}\n{stderr}");
 }
 
-/// A folder with a trace and a schedule of it.
+/// Returns a folder with a trace and a schedule for it.
 fn planned() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     check(folder.path(), "trace resnet20 --batch 8 -o t.json", 0, &[]);
-    // Its ops take no time as yet, so that recomputing would be all that a plan does.
+    // The ops take no time yet, so the plan would only recompute.
     check(folder.path(), "plan t.json --budget 70% --link 12.2GB/s --no-recompute -o s.json", 0, &[]);
     folder
 }
 
-/// The same, and the trace's ops take a millisecond each.
+/// Returns the same folder, with a millisecond for each op of the trace.
 fn timed() -> tempfile::TempDir {
     let folder = planned();
     let path = folder.path().join("t.json");
@@ -192,12 +192,12 @@ fn every_outcome_of_a_plan_has_its_word_and_its_bound() {
     // Below the floor nothing fits, and there is no time to bound.
     let short = facts("--budget 1MiB", 3);
     assert_eq!((short["status"].as_str(), short["bound_seconds"].as_f64()), (Some("infeasible"), None));
-    // Half the rate back: what goes both ways takes longer.
+    // At half the rate back, tensors that go both ways take longer.
     let (even, slow) = (facts("--budget 50%", 0), facts("--budget 50% --prefetch-link 5MB/s", 0));
     assert!(slow["makespan_seconds"].as_f64() > even["makespan_seconds"].as_f64(), "{even} {slow}");
 }
 
-/// What is swapped fits what the host has: less is swapped, or it is said how much there would have to be.
+/// Swapped tensors fit the host's memory: less is swapped, or the message states the memory needed.
 #[test]
 fn host_memory_limits_what_is_swapped() {
     let folder = timed();
@@ -220,7 +220,7 @@ fn host_memory_limits_what_is_swapped() {
     );
     assert_eq!(host("--host-memory 0"), 0, "it recomputes");
     check(folder, "check t.json x.json", 0, &[]);
-    // Swapping alone, some bytes have to be on the host.
+    // With swapping alone, some bytes have to be on the host.
     let (short, says) = plan("--no-recompute --host-memory 100kB", 3);
     assert_eq!(
         short["short_by_bytes"].as_u64().zip(short["needs_bytes"].as_u64()).map(|(s, n)| n - s),
@@ -235,7 +235,7 @@ fn host_memory_limits_what_is_swapped() {
     ] {
         assert!(says.contains(words), "{words}: {says}");
     }
-    // A policy that decides by itself is refused for what it decides.
+    // A policy with fixed decisions rejects limits on them.
     let (_, says) = plan("--policy naive --host-memory 100kB", 3);
     assert!(
         says.contains("was found within a budget") && says.contains("raise --host-memory to about"),
@@ -539,7 +539,7 @@ fn hints_of_run_name_what_run_has() {
         ("--data synthetic", "or take another folder"),
         ("--data synthetic --trace-out no/x.json", "the folder must exist"),
     ];
-    // All at once: one that waits for the study's lock waits for seconds.
+    // All run at once: each that waits for the study's lock takes seconds.
     let lines = cases.map(|(options, _)| format!("run study {options}"));
     let outputs: Vec<Output> = std::thread::scope(|scope| {
         let runs = lines.each_ref().map(|line| scope.spawn(move || plimsoll(folder, line)));
@@ -592,7 +592,7 @@ fn a_study_without_a_whole_choice_is_told_alike_by_all_that_need_one() {
 #[test]
 fn synthetic_samples_are_made_when_they_are_read() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    // As many and as large as ImageNet's: 718 GiB, were they held.
+    // As many and as large as ImageNet's images: 718 GiB if they were held.
     check(
         folder.path(),
         "verify --network lenet --image 224 --batch 1 --iterations 1 --data synthetic:1281167",
@@ -627,7 +627,7 @@ fn what_profile_measured_is_what_tune_and_auto_go_on_from() {
         assert_eq!(output.status.code(), Some(0), "{line}: {}", String::from_utf8_lossy(&output.stderr));
     };
     let journal = || fs::read(folder.join("s/profile.journal.jsonl")).expect("a journal");
-    // Its 16 samples fit less than the 32 that `tune` wants at least.
+    // The default budget, for 16 samples, fits fewer than the 32 that `tune` wants at least.
     calm("profile --network mlp --study s");
     let measured = journal();
     for line in ["tune --network mlp --study s", "auto --network mlp --study s --epochs 1"] {
@@ -664,7 +664,7 @@ fn what_was_measured_in_one_study_is_used_in_another() {
     let samples =
         |study: &str| fs::read(folder.join(study).join("profile.journal.jsonl")).expect("a journal");
     assert_eq!(samples("second"), samples("first"));
-    // Measured anew when asked for, whether the machine is calm enough or not.
+    // Measured anew on request, even if the machine is not calm enough.
     let third = plimsoll(folder, &format!("{profile} third --fresh"));
     assert!(String::from_utf8_lossy(&third.stderr).contains("measuring mlp"));
 }

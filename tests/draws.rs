@@ -1,9 +1,9 @@
-//! `run --per-draw`: each iteration by the plan of its own draw of stochastic depth, and the training is the same file.
+//! `run --per-draw`: each iteration runs by the plan of its own draw of stochastic depth, and the training's file is the same.
 
 use crate::study_folder::{by_hand, check, state, table};
 use std::fs;
 
-/// A study of a network with stochastic depth, within less than keeps everything.
+/// Returns a study of a network with stochastic depth, with too little memory to keep everything.
 fn study(network: &str, budget: &str) -> tempfile::TempDir {
     let folder = by_hand(network, budget, |_| {});
     let at = folder.path();
@@ -19,7 +19,7 @@ fn plans_of_single_draws_train_to_the_same_file() {
     let told = table(single.path(), &format!("{line} --per-draw"));
     assert_eq!(told["drawn"], told["iterations"], "{told}");
     assert!(state(&all) == state(&single));
-    // Either goes on from the other's.
+    // Each continues from the other's state.
     let more = "run study --epochs 2 --decay constant";
     let told = table(all.path(), &format!("{more} --per-draw"));
     assert_eq!(told["drawn"].as_u64(), told["resumed_at"].as_u64(), "{told}");

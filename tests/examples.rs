@@ -1,4 +1,4 @@
-//! The examples run and end well, so that what they teach stays true.
+//! The examples run successfully, so that they stay correct.
 
 #[path = "../examples/01_networks_and_traces.rs"]
 mod networks_and_traces;

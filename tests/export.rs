@@ -1,4 +1,4 @@
-//! Exports: the numbers are those of the config or follow from its rule, and each tool can read its lines.
+//! Exports: the numbers are the config's or follow from its rule, and each tool can read its lines.
 
 use plimsoll::failure::Failure;
 use plimsoll::ir::config::{Cluster, Config};
@@ -10,8 +10,8 @@ use plimsoll::study::request::DecayShape;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// A config of batch 96 on 9600 samples, from 0.05 at batch 32 by the linear rule, with 30 iterations of warm-up; its plan
-/// swaps, and up to 73 samples everything is kept.
+/// Returns a config of batch 96 on 9600 samples, from 0.05 at batch 32 by the linear rule, with 30 iterations of warm-up; its
+/// plan swaps, and everything is kept up to 73 samples.
 fn config() -> Config {
     Config::from_json(include_str!("data/chosen.config.json")).expect("a config")
 }
@@ -37,7 +37,7 @@ fn made(wanted: &Wanted) -> Result<Export, ExportError> {
     Ok(export)
 }
 
-/// The plan's own batch.
+/// Exports the plan's own batch.
 fn export(workers: u64, global: Option<u64>) -> Export {
     made(&Wanted { workers: Some(workers), global, as_planned: true, ..WANTED }).expect("it divides")
 }
@@ -72,7 +72,7 @@ fn what_is_exported_keeps_everything_and_accumulates_to_the_same_update() {
     let said = refused(&Wanted { workers: Some(8), global: Some(100), ..WANTED });
     assert!(said.contains("100 is no multiple of 8 workers") && said.contains("96 and 104"), "{said}");
 
-    // No search for a divisor of what is more than the data anyway.
+    // No search for a divisor of a number that exceeds the data anyway.
     let huge = refused(&Wanted { global: Some(u64::MAX - 58), ..WANTED });
     assert!(huge.contains("more than the 9600 samples"), "{huge}");
 
@@ -109,12 +109,12 @@ fn the_cluster_that_was_tuned_for_is_exported_unless_another_is_asked_for() {
         assert_eq!(numbers(Some(1), None, as_planned), (1, 32, 6, 0.3));
         assert_eq!(numbers(Some(3), None, as_planned), (3, 32, 2, 0.3));
         assert_eq!(numbers(None, Some(128), true), (2, 32, 2, 0.2));
-        // As in `run`, where there are more workers than batches.
+        // As in `run`, with more workers than batches.
         assert_eq!(numbers(Some(8), None, as_planned), (8, 32, 1, 0.4));
     }
     assert_eq!(numbers(None, Some(128), false), (2, 64, 1, 0.2));
     assert_eq!(made(WANTED).updates, 20 * 50, "of 20 epochs");
-    // Five workers cannot share the tuned update out evenly, nor can four in batches of the plan.
+    // Five workers cannot divide the tuned update evenly, nor can four in batches of the plan.
     assert_eq!(numbers(Some(5), None, false), (5, 32, 1, 0.25));
     assert_eq!(numbers(Some(4), None, true), (4, 32, 1, 0.2));
     let lines = made(WANTED).lines(Tool::Torchrun).expect("any");
@@ -129,14 +129,14 @@ fn the_plans_own_batch_has_the_configs_own_numbers_and_more_follow_its_rule() {
     assert_eq!((alone.updates, alone.clone()), (2000, export(1, Some(96))));
     let four = export(2, Some(384));
     assert_eq!((four.batch, four.workers, four.accumulation, four.global()), (96, 2, 2, 384));
-    // Twelve times the base batch; log2(12) epochs of 25 updates, but a tenth of 20 epochs at most.
+    // Twelve times the base batch; log2(12) epochs of 25 updates, but at most a tenth of 20 epochs.
     assert!(four.rate == 0.6 && four.warmup == 50, "{four:?}");
     let told = four.notes.join(" ");
     assert!(told.contains("tensors swapped: 1") && told.contains("12 times the base batch"), "{told}");
     assert!(told.contains("Batch normalisation sees 96 samples"), "{told}");
 }
 
-/// Names may come from anywhere, and the lines are pasted into shells.
+/// Names may be untrusted, and the lines are pasted into shells.
 #[test]
 fn no_name_begins_a_line_of_its_own() {
     let mut config = config();
@@ -177,7 +177,7 @@ fn the_rate_falls_elsewhere_as_it_does_here_and_the_users_optimizer_is_named() {
     let lines = export.lines(Tool::Lightning).expect("PyTorch has every schedule");
     assert!(lines.contains("torch.optim.AdamW(self.parameters(), lr=LEARNING_RATE)"), "{lines}");
     assert!(export.notes.iter().any(|note| note.contains("a rate for AdamW")), "{export:?}");
-    // Its own function, run by Python at three updates: the first of the warm-up, half of the way, and the end.
+    // Its function, run by Python at three updates: the first of the warm-up, half of the way, and the end.
     let from = lines.find("WARMUP, UPDATES").expect("the constants");
     let to = lines.find("trainer =").expect("what follows the function");
     let (warmup, updates) = (export.warmup, export.updates);
@@ -223,7 +223,7 @@ fn deepspeeds_lines_are_json_and_its_batch_is_the_product() {
         assert_eq!(number("train_batch_size"), product);
         let warmup = &lines["scheduler"]["params"];
         assert_eq!(warmup["warmup_max_lr"], lines["optimizer"]["params"]["lr"]);
-        // Its first rate is min, and each later update adds as much: the first of ours is 1/W, and so is a step.
+        // Its first rate is min, and each later update adds as much; our first rate is 1/W, and so is a step.
         let [least, most] =
             ["warmup_min_lr", "warmup_max_lr"].map(|key| warmup[key].as_f64().expect("a rate"));
         let step = (most - least) / warmup["warmup_num_steps"].as_f64().expect("a number");
@@ -245,7 +245,7 @@ fn without_a_warm_up_no_tool_gets_a_schedule() {
     }
 }
 
-/// A program takes a text without complaint.
+/// Checks that a program accepts a text without complaint.
 #[track_caller]
 fn reads(program: &str, arguments: &[&str], text: &str) {
     let process = Command::new(program)
@@ -262,7 +262,7 @@ fn reads(program: &str, arguments: &[&str], text: &str) {
     assert!(output.status.success(), "{}\n{text}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Python compiles a text.
+/// Python program that compiles a text.
 const COMPILE: &str = "import sys; compile(sys.stdin.read(), 'lines', 'exec')";
 
 #[test]

@@ -1,5 +1,5 @@
-//! The command line on the device `cuda` when something goes wrong, with the stand-in for its driver: what is said, exit 4, and
-//! what is kept.
+//! Faults of the device `cuda` on the command line, with the stand-in for its driver: messages, exit code 4, and the state that
+//! is kept.
 #![cfg(unix)]
 
 use crate::study_folder::by_hand;
@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// Folders: that of CUDA's libraries, and that of compiled kernels, which all tests share.
+/// Directories of CUDA's libraries and of compiled kernels, which all tests share.
 pub(crate) struct Libraries {
     folder: tempfile::TempDir,
 }
 
-/// None, with a word, where there is no C compiler for the kernels.
+/// Returns the libraries; prints a message and returns `None` if there is no C compiler for the kernels.
 pub(crate) fn libraries() -> Option<&'static Libraries> {
     static LIBRARIES: OnceLock<Option<Libraries>> = OnceLock::new();
     LIBRARIES.get_or_init(make).as_ref()
@@ -41,13 +41,13 @@ fn make() -> Option<Libraries> {
 }
 
 impl Libraries {
-    /// Lets a program find them.
+    /// Lets a program find the libraries.
     pub(crate) fn given_to<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command.env("PLIMSOLL_CUDA_LIBRARIES", self.folder.path());
         command.env("XDG_CACHE_HOME", self.folder.path().join("cache")).env_remove("CUDA_VISIBLE_DEVICES")
     }
 
-    /// Runs the program; `answer` is what the driver answers to one call.
+    /// Runs the program; `answer` is the driver's answer to one call.
     pub(crate) fn run(&self, arguments: &str, answer: &str, more: &[(&str, &str)]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
         self.given_to(command.args(arguments.split_whitespace()));
@@ -74,7 +74,7 @@ fn patiently(run: impl Fn() -> Output) -> Output {
     last.expect("it ran")
 }
 
-/// The exit code, and stderr, which must say all of these.
+/// Checks the exit code, and that stderr contains all these texts.
 #[track_caller]
 pub(crate) fn check(output: &Output, code: i32, says: &[&str]) {
     let said = String::from_utf8_lossy(&output.stderr);
@@ -85,10 +85,10 @@ pub(crate) fn check(output: &Output, code: i32, says: &[&str]) {
     assert!(!said.contains("panicked"), "{said}");
 }
 
-/// Options of a small task, with few batch sizes to plan for.
+/// Options of a small task, with few batch sizes to plan.
 const SMALL: &str = "--network mlp --device cuda --budget 16MiB --max-batch 34";
 
-/// A study of its own of that task; it is tuned once.
+/// Copies a study of that task, which is tuned only once.
 pub(crate) fn tuned(libraries: &Libraries, study: &Path) {
     static TUNED: OnceLock<tempfile::TempDir> = OnceLock::new();
     let tuned = TUNED.get_or_init(|| {
@@ -116,7 +116,7 @@ fn what_stands_in_the_way_of_a_start_is_said_with_what_to_do() {
     };
     start("", &[("CUDA_VISIBLE_DEVICES", "")], &["CUDA_VISIBLE_DEVICES is ``", "unset it", "nvidia-smi -L"]);
     start("", &[("CUDA_VISIBLE_DEVICES", "7")], &["CUDA_VISIBLE_DEVICES is `7`"]);
-    // The driver is older than the runtime that it meets, or its halves do not match.
+    // The driver is older than the runtime, or its halves do not match.
     start(
         "cuInit:0:803",
         &[],
@@ -125,9 +125,9 @@ fn what_stands_in_the_way_of_a_start_is_said_with_what_to_do() {
     start("cuModuleLoadData:0:222:lost", &[], &["the driver is older than NVRTC", "PLIMSOLL_CUDA_LIBRARIES"]);
     let larger = "profile --network mlp --device cuda --budget 101% --study none";
     check(&libraries.run(larger, "", &[]), 2, &["GiB of the device", "lower --budget"]);
-    // Another process has it for itself.
+    // Another process uses the device exclusively.
     start("cuDevicePrimaryCtxRetain:0:46", &[], &["cuda:0", "another process has it for itself"]);
-    // Between the question what is free and the allocation somebody took it.
+    // Another process took the memory between the query and the allocation.
     start("cuMemAlloc_v2:0:2", &[], &["of device memory are needed", "--budget", "plimsoll doctor"]);
     start("cuMemHostRegister_v2:0:2", &[], &["of pinned host memory are needed"]);
     start(
@@ -137,7 +137,7 @@ fn what_stands_in_the_way_of_a_start_is_said_with_what_to_do() {
     );
 }
 
-/// Another process on the device, heat (bit 0x20), and a container in which this process does not know its own number.
+/// A different process on the device, heat (bit 0x20), and a container in which this process does not know its own id.
 const SHARED: (&str, &str) =
     ("PLIMSOLL_STANDIN_HEALTH", "slow=0x20 own=99999 other=4242:3221225472:/usr/bin/python3");
 
@@ -148,7 +148,8 @@ fn a_device_that_others_use_or_that_is_slowed_is_said_so() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let study = folder.path().join("study");
     let profile = format!("profile {SMALL} --study {}", study.display());
-    // The first run says it, also where it cannot measure; one that can keeps it. It measures, whatever other tests did.
+    // The first run reports it even if it cannot measure; a run that can measure records it. It measures, whatever other tests
+    // did.
     let output = libraries.run(&format!("{profile} --fresh"), "", &[SHARED]);
     let other = "process 4242 (python3, 3 GiB)";
     let code = output.status.code().expect("it ends by itself");
@@ -179,7 +180,7 @@ fn a_device_that_others_use_or_that_is_slowed_is_said_so() {
     for words in [other, "slowed down (heat)", "5.0 x16", "580.0", "1980", "own_f32"] {
         assert!(told.contains(words), "`{words}` in: {told}");
     }
-    // Who holds the memory that is missing.
+    // The message names the process that holds the missing memory.
     let full = libraries.run(
         &format!("profile {SMALL} --fresh --study {}", folder.path().join("other").display()),
         "cuMemAlloc_v2:0:2",
@@ -208,7 +209,7 @@ fn doctor_starts_every_device_and_says_what_does_not_start() {
             "the libraries compute all 65",
         ],
     );
-    // A cuDNN of which a part is missing: it does not start, or says so when it is first asked, or is to compute.
+    // A part of cuDNN is missing: it does not start, or fails at its first query, or at its first computation.
     for call in ["cudnnCreate", "cudnnGetConvolutionForwardWorkspaceSize", "cudnnConvolutionForward"] {
         doctor(
             &format!("{call}:0:3009"),
@@ -218,7 +219,7 @@ fn doctor_starts_every_device_and_says_what_does_not_start() {
     doctor("cuDevicePrimaryCtxRetain:0:46", &["cuda:0 does not start", "another process has it for itself"]);
 }
 
-/// The iterations in what is kept, as stderr says.
+/// Returns the iterations of the kept state, by stderr.
 pub(crate) fn kept_iterations(output: &Output) -> u64 {
     let said = String::from_utf8_lossy(&output.stderr);
     let after = said.split("the state after ").nth(1).and_then(|rest| rest.split(' ').next());
@@ -240,12 +241,12 @@ fn a_device_that_is_lost_in_training_leaves_the_state_of_the_last_finished_itera
     let study = folder.path().join("study");
     tuned(libraries, &study);
     let run = |answer: &str, options: &str| two_epochs(libraries, &study, answer, options);
-    // Without a budget a study goes on with its own, whatever is free by now.
+    // Without a budget a study continues with its own, whatever is free by now.
     let again = format!("profile --network mlp --device cuda --max-batch 34 --study {}", study.display());
     let profile = libraries.run(&again, "", &[]);
     check(&profile, 0, &[]);
     assert!(String::from_utf8_lossy(&profile.stdout).contains("16 MiB"), "{profile:?}");
-    // What was tuned has its budget.
+    // A tuned study has its budget.
     let none = "`plimsoll run` has no --budget, `plimsoll tune` has";
     check(&run("cuMemAlloc_v2:0:2", ""), 4, &["of device memory are needed", none]);
     let kept = study.join("training.safetensors");
@@ -262,10 +263,10 @@ fn a_device_that_is_lost_in_training_leaves_the_state_of_the_last_finished_itera
         &["CUDA_ERROR_LAUNCH_FAILED", "nothing was saved yet"],
     );
     assert!(!kept.exists());
-    // Without a word of how often, every iteration's state is copied beside the next. So wherever in an iteration the device
-    // is lost, what is kept is the state before it, or the one before that where the copy was still on its way. Each
-    // iteration waits for the device three times: for its hyperparameters, for its end, for its metrics. (The first two of a
-    // training wait for two inputs besides, which no iteration before has brought.)
+    // Without an interval, every iteration's state is copied during the next iteration. So wherever in an iteration the device
+    // is lost, the kept state is the one before it, or the one before that if the copy was not complete. Each iteration waits
+    // for the device three times: for its hyperparameters, for its end, for its metrics. (The first two of a training also wait
+    // for two inputs, which no earlier iteration has transferred.)
     let lost_at = |calls: u64| {
         let output = run(&format!("cuStreamSynchronize:{calls}:719:lost"), "");
         check(&output, 4, &["CUDA_ERROR_LAUNCH_FAILED", "is kept in"]);
@@ -282,11 +283,11 @@ fn a_device_that_is_lost_in_training_leaves_the_state_of_the_last_finished_itera
     check(&lost, 4, &["CUDA_ERROR_ECC_UNCORRECTABLE", "is kept in", "the same command goes on from there"]);
     let after = kept_iterations(&lost);
     assert!(after > 0 && kept.exists());
-    // The same command goes on, to the numbers of a training that nothing disturbed.
+    // The same command continues, to the numbers of an undisturbed training.
     let resumed = run("", "--format json");
     check(&resumed, 0, &[&format!("going on from iteration {after} of")]);
     std::fs::remove_file(&kept).expect("it is there");
-    // Undisturbed but for another process, which is said once.
+    // Undisturbed except by a different process, which is reported once.
     let run_shared = format!("run {} --epochs 2 --format json", study.join("chosen.config.json").display());
     let whole = libraries.run(&run_shared, "", &[SHARED]);
     check(&whole, 0, &["process 4242 (python3, 3 GiB)", "slowed down (heat)"]);
@@ -294,19 +295,19 @@ fn a_device_that_is_lost_in_training_leaves_the_state_of_the_last_finished_itera
     assert_eq!(test_loss(&resumed), test_loss(&whole));
 }
 
-/// The line of the test loss in what a run printed as JSON.
+/// Returns the line of the test loss in a run's JSON output.
 fn test_loss(output: &Output) -> Option<String> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.lines().find(|line| line.contains("\"test_loss\"")).map(str::to_owned)
 }
 
-/// The study is made by hand: to be measured it needs a calm machine, which the other tests do not leave it.
+/// The study is made by hand: measuring needs a calm machine, which the other tests prevent.
 #[test]
 fn after_a_lost_device_the_same_command_goes_on_from_what_was_kept() {
     let Some(libraries) = libraries() else { return };
     let folder = by_hand("mlp", "100%", |config| config["device"] = "cuda: Plimsoll stand-in".into());
     let trace = folder.path().join("trace.json");
-    // Kernels of the device have a workspace where those of the processor have none.
+    // Kernels of the device have a workspace that those of the processor do not need.
     let text = std::fs::read_to_string(&trace).expect("a trace");
     let text = text.replace("\"workspace_bytes\":0", "\"workspace_bytes\":512");
     std::fs::write(&trace, text).expect("a file");

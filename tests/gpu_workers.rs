@@ -1,12 +1,12 @@
-//! Workers that have a GPU each, with the stand-in for its driver: the file of a training on one, and what is said where there
-//! are too few.
+//! Workers with one GPU each, with the stand-in for its driver: the training's file is that of one worker, and too few GPUs
+//! give a message.
 #![cfg(unix)]
 
 use crate::gpu_faults::{check, kept_iterations, libraries, tuned};
 use crate::mpi::{ended, launchers, mpirun};
 use std::fs;
 
-/// How many GPUs a machine has, as the stand-in is told.
+/// Number of a machine's GPUs, for the stand-in.
 const GPUS: &str = "PLIMSOLL_STANDIN_GPUS";
 
 #[test]
@@ -42,13 +42,13 @@ fn workers_on_gpus_leave_the_file_of_one_and_each_needs_its_own() {
         ended(&processes(&[(GPUS, "2")]), 0, &["2 workers by "]);
         assert!(state() == expected, "{launcher}");
         ended(&processes(&[(GPUS, "1")]), 4, &[too_few]);
-        // Who starts them shows each its own.
+        // The launcher shows each worker its own GPU.
         ended(&processes(&[(GPUS, "2"), ("CUDA_VISIBLE_DEVICES", "1")]), 0, &[]);
         assert!(state() == expected, "{launcher}");
     }
 }
 
-/// Where GPUs are lost while an update is made, their memory is of no use; what the update overwrote lies on the host.
+/// If GPUs are lost during an update, their memory is useless; the data that the update overwrote are on the host.
 #[test]
 #[ignore = "minutes: CI runs it"]
 fn gpus_that_are_lost_leave_the_state_before_an_update_and_the_same_command_goes_on() {
@@ -73,7 +73,8 @@ fn gpus_that_are_lost_leave_the_state_before_an_update_and_the_same_command_goes
     assert!(found.iter().all(|kept| *kept > 0) && found.last() > found.first(), "{found:?}");
 }
 
-/// The plan says who sums; the run does as it was tuned, goes on on one GPU, and ends where NCCL refuses, with the state kept.
+/// The plan states if NCCL sums; the run does as it was tuned, continues on one GPU, and ends if NCCL refuses, with the state
+/// kept.
 #[test]
 #[ignore = "minutes: CI runs it"]
 fn gpus_that_sum_by_nccl_train_as_it_was_tuned() {
@@ -96,7 +97,7 @@ fn gpus_that_sum_by_nccl_train_as_it_was_tuned() {
     let modelled = tune("h100", "modelled");
     check(&modelled, 0, &[]);
     assert!(String::from_utf8_lossy(&modelled.stdout).contains("by NCCL, on the GPUs"), "{modelled:?}");
-    // What was measured on the stand-in, for the workers of the other.
+    // Measurements on the stand-in, for the workers of the other study.
     tuned(libraries, &study);
     let read = |path: &std::path::Path| -> serde_json::Value {
         let config = fs::read(path.join("chosen.config.json")).expect("it was tuned");

@@ -1,11 +1,12 @@
-//! Ctrl-C in every phase of `auto`: exit 130, and the same command goes on from what is in the study's folder.
+//! Ctrl-C in every phase of `auto`: exit code 130, and the same command continues from the study's folder.
 #![cfg(unix)]
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Runs `auto` in a study; where a marker is given, presses Ctrl-C when a line on stderr holds it. Exit code and stderr.
+/// Runs `auto` in a study; if a marker is given, presses Ctrl-C when a line on stderr contains it. Returns exit code and
+/// stderr.
 fn auto(study: &Path, press_at: Option<&str>) -> (Option<i32>, String) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
         .args(["auto", "--epochs", "12", "--study"])
@@ -50,7 +51,7 @@ fn every_phase_stops_and_goes_on() {
     one_more_iteration_is_shown_and_changes_nothing(folder.path(), &study);
 }
 
-/// Of a study whose training is done.
+/// Checks a study whose training is done.
 fn one_more_iteration_is_shown_and_changes_nothing(folder: &Path, study: &Path) {
     let state = || std::fs::read(study.join("training.safetensors")).expect("training was saved");
     let before = state();
@@ -63,7 +64,7 @@ fn one_more_iteration_is_shown_and_changes_nothing(folder: &Path, study: &Path) 
         .expect("the program starts");
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
     assert!(state() == before, "what was trained is as it was");
-    // What is refused has forgotten nothing, and nothing is written over what the study keeps.
+    // A refused command discards nothing, and nothing overwrites the study's files.
     let refused = |line: &[&str], expected: &str| {
         let output = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
             .args(line)

@@ -1,4 +1,4 @@
-//! The tests of program and library: one program, so that they are linked once and run beside each other.
+//! The tests of program and library, in one program, so that they are linked once and run in parallel.
 //!
 //! `cargo test --release -p plimsoll --test main chains` runs those of one file.
 

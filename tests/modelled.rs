@@ -1,5 +1,4 @@
-//! Devices that are not here: what their model says beside what was published of them, and that every verb says that it is a
-//! model, and how far that may be off.
+//! Absent devices: their model compared with published results; every verb states that it is a model, and its possible error.
 
 #[path = "../benches/devices/fit.rs"]
 mod fit;
@@ -16,19 +15,19 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// Every published throughput beside the model's.
+/// Returns every published throughput, with the model's.
 fn all() -> &'static [Judged] {
     static ALL: OnceLock<Vec<Judged>> = OnceLock::new();
     ALL.get_or_init(judged)
 }
 
-/// The arithmetics of a generation: f32, and TF32 where its tensor cores have it.
+/// Returns the arithmetics of a generation: f32, and TF32 if its tensor cores support it.
 fn arithmetics(generation: &Generation) -> &'static [bool] {
     if generation.reach.tf32.is_some() { &[false, true] } else { &[false] }
 }
 
-/// Ratios of a generation, model over published, lie within ranges: their geometric mean, and each of them. Gives the number
-/// of ratios.
+/// Checks that a generation's ratios, model over published, lie within ranges: their geometric mean, and each of them. Returns
+/// the number of ratios.
 #[track_caller]
 fn near<'a>(of: &str, ratios: impl Iterator<Item = &'a Judged>, mean: [f64; 2], each: [f64; 2]) -> usize {
     let Some(found) = spread(ratios) else { return 0 };
@@ -75,7 +74,7 @@ fn the_stated_error_is_that_of_what_was_held_out() {
     assert!(within * 10 >= held.len() * 9, "{within} of {} within what is stated", held.len());
 }
 
-/// What a generation is said to reach, in two digits, fits its rows as well as anything does.
+/// A generation's shares, in two digits, fit its rows as well as any others.
 #[test]
 fn what_kernels_reach_is_what_the_fit_finds() {
     let mut worse = Vec::new();
@@ -99,7 +98,7 @@ fn every_row_names_its_source() {
     }
 }
 
-/// One iteration as a device would run it.
+/// Returns one iteration as a device would run it.
 fn timed(network: &str, batch: u64, device: &Modelled) -> Program {
     let network = build(&usual(network).expect("in the zoo")).expect("a network");
     let alternatives = |call: &Call| device.alternatives(call);
@@ -128,7 +127,7 @@ fn no_op_is_slower_where_tensor_cores_are_allowed() {
                     }
                 }
             }
-            // Only what PyTorch multiplies as a matrix is left in f32 by default.
+            // By default, only PyTorch's matrix products remain in f32.
             for (index, kernel) in usual.kernels.iter().enumerate() {
                 let seconds = |of: &Program| of.trace.ops[index].seconds;
                 let as_in = match kernel.call {
@@ -150,7 +149,7 @@ fn no_op_is_slower_where_tensor_cores_are_allowed() {
     assert!(!faster.contains(&"rtx4090"));
 }
 
-/// Where the data sheet has bf16, feature maps take half the bytes, so that no op takes longer than in TF32 without the fast
+/// If the data sheet has bf16, activations take half the bytes, so that no op takes longer than in TF32 without the fast
 /// alternatives, which transform in f32; the other devices are refused by name.
 #[test]
 fn bf16_is_modelled_where_the_data_sheet_has_it() {
@@ -199,7 +198,7 @@ fn plimsoll(folder: &Path, line: &str) -> Output {
         .expect("the program starts")
 }
 
-/// Runs a line that ends with this code; gives what it printed and what it said.
+/// Runs a line that ends with this code; returns stdout and stderr.
 #[track_caller]
 fn told(folder: &Path, line: &str, code: i32) -> [String; 2] {
     let output = plimsoll(folder, line);
@@ -240,7 +239,7 @@ fn nothing_is_swapped_for_what_counts_as_equal() {
         number(&fastest, "offloaded_bytes") > 0.0 && number(&frugal, "batch") < number(&fastest, "batch"),
         "{fastest}"
     );
-    // What is on the device at the peak is no more than it holds.
+    // The bytes on the device at the peak do not exceed its memory.
     assert!(number(&fastest, "at_peak_bytes") <= number(&fastest, "peak_bytes"), "{fastest}");
 }
 
@@ -272,13 +271,13 @@ fn every_verb_says_that_it_is_a_model() {
     assert!(told(at, "explain s", 0)[0].contains("modelled from the device's data sheet, not measured"));
     assert!(told(at, "export s --to torchrun", 0)[0].contains("Nothing was measured"));
     assert_eq!(config["modelled_error"], error);
-    // Every time that is given states the model's error, and that of the fit beside it.
+    // Every time states the model's error, combined with that of the fit.
     let states = |value: &Value| value.as_f64().is_some_and(|stated| (error..error + 0.1).contains(&stated));
     assert!(states(&config["predicted"]["relative_error"]), "{config}");
     assert!(states(&tuning["rounds"][0]["candidates"][0]["relative_error"]), "{}", tuning["rounds"][0]);
     assert!(states(&report["answer"]["settings"][0]["predicted_error"]), "{}", report["answer"]);
     assert!(tables.contains(&off) && !tables.contains(" 0.0 %"), "{tables}");
-    // A second time, from what the study holds.
+    // A second time, from the study's choice.
     assert!(
         told(at, "auto --device k40 --max-batch 256 --study s", 0)[0].contains("data sheet, not measured")
     );
@@ -335,7 +334,7 @@ fn a_study_of_one_device_is_not_taken_over_by_another() {
         assert!(said.contains(words) && said.contains("help: "), "{line}: {said}");
         assert_eq!(there(), chosen, "{line}");
     }
-    // The same anew, and another where that is asked for.
+    // Anew for the same device, and for a different one on request.
     told(at, &format!("tune {v100} --min-batch 40"), 0);
     told(at, &format!("tune {k40} --fresh"), 0);
     assert!(
@@ -343,7 +342,7 @@ fn a_study_of_one_device_is_not_taken_over_by_another() {
     );
 }
 
-/// A modelled device's host has the memory that its sheet states, or what is said; what is chosen fits it.
+/// A modelled device's host has the memory that its sheet states, or the given limit; the choice fits it.
 #[test]
 fn the_host_of_a_modelled_device_has_so_much_memory() {
     let folder = tempfile::tempdir().expect("a temporary folder");

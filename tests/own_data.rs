@@ -5,7 +5,7 @@ use image::{ColorType, ImageFormat, save_buffer_with_format};
 use std::fs;
 use std::path::Path;
 
-/// A grey 8x8 picture: rows brighten in one class, columns in the other.
+/// Writes a grey 8x8 picture: rows brighten in one class, columns in the other.
 fn picture(folder: &Path, class: usize, number: usize) {
     let folder = folder.join(["columns", "rows"][class]);
     fs::create_dir_all(&folder).expect("a folder");
@@ -15,7 +15,7 @@ fn picture(folder: &Path, class: usize, number: usize) {
     save_buffer_with_format(file, &bytes, 8, 8, ColorType::L8, ImageFormat::Png).expect("a file");
 }
 
-/// A study of so many images that lie in it, in two classes, with a rate that needs no warm-up.
+/// Returns a study with this many images in its folder, in two classes, with a rate that needs no warm-up.
 fn study(images: usize) -> tempfile::TempDir {
     let folder = by_hand("mlp", "100%", |config| {
         config["data"] = "images:pictures".into();
@@ -29,7 +29,7 @@ fn study(images: usize) -> tempfile::TempDir {
 
 #[test]
 fn a_folder_of_images_trains_alike_on_any_workers_and_goes_on() {
-    // Of these 260 are trained on.
+    // Of these, 260 are training images.
     let [whole, parts] = [(); 2].map(|()| study(288));
     let line = "--decay constant --global-batch 128";
     let of_whole = table(whole.path(), &format!("run study --epochs 8 {line}"));
@@ -39,7 +39,7 @@ fn a_folder_of_images_trains_alike_on_any_workers_and_goes_on() {
     check(parts.path(), "run study --epochs 8 --decay constant", 0, &[]);
     assert!(state(&whole) == state(&parts));
 
-    // The training ends before the image is needed, then with its name.
+    // Training ends before it needs the image, and the error names the image.
     let rows = parts.path().join("pictures/rows/101.png");
     let size = fs::metadata(&rows).expect("it is there").len() as usize;
     let bytes = fs::read(&rows).expect("it is there");
@@ -56,7 +56,7 @@ fn a_folder_of_images_trains_alike_on_any_workers_and_goes_on() {
     check(parts.path(), more, 2, &["data set to go on with", "images-train-"]);
 }
 
-/// Of more images than mean and deviation are taken of, one that is spoilt is found when it is its turn.
+/// With more images than mean and deviation are computed from, a damaged image is found when it is read.
 #[test]
 fn a_spoilt_image_ends_training_with_its_state_kept() {
     let [whole, spoilt] = [(); 2].map(|()| study(1400));
@@ -76,7 +76,7 @@ fn a_spoilt_image_ends_training_with_its_state_kept() {
     assert!(state(&whole) == state(&spoilt));
 }
 
-/// Also where another worker than the one that saves has read the image.
+/// Also if the worker that read the image is not the one that saves.
 #[test]
 fn a_spoilt_image_ends_the_training_of_all_workers_with_the_state_kept() {
     let line = "run study --epochs 2 --decay constant --global-batch 192";
@@ -136,7 +136,7 @@ fn a_tokenised_text_is_trained_on() {
     check(folder.path(), &small, 2, &["train.bin", "at place", "is beyond the vocabulary of 30 tokens"]);
     check(folder.path(), "verify --network resnet20 --data tokens:train.bin", 2, &["is for images"]);
     check(folder.path(), &format!("{verify} tokens:none.bin"), 2, &["none.bin", "16-bit numbers"]);
-    // The same as NumPy writes it.
+    // The same data in NumPy's format.
     let header = format!("{:<117}\n", "{'descr': '<i8', 'fortran_order': False, 'shape': (3000,), }");
     let numbers = (0..3000u64).flat_map(|i| (i * i % 41).to_le_bytes()).collect::<Vec<u8>>();
     let array = [b"\x93NUMPY\x01\x00\x76\x00", header.as_bytes(), &numbers].concat();

@@ -1,4 +1,4 @@
-//! The README's pictures are of the program as it is: their commands run, and the report is compared with what they show.
+//! The README's pictures show the current program: their commands run, and the report is compared with the pictures' record.
 
 #[path = "../xtask/src/pictures/made_from.rs"]
 mod made_from;
@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// What to do where a picture shows what is no more.
+/// Advice if a picture is out of date.
 const DO: &str = "run `cargo xtask pictures`, and look at both pictures";
 
 #[test]

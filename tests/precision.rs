@@ -1,11 +1,11 @@
-//! `--precision` on the command line: what is asked for is what every output names, what a study was begun with is what it
-//! goes on with, and bf16 halves what feature maps take.
+//! `--precision` on the command line: every output names the requested precision, a study keeps the one that it was begun with,
+//! and bf16 halves the bytes of activations.
 
 use crate::study_folder::{check, command};
 use serde_json::Value;
 use std::path::Path;
 
-/// What a command prints as JSON.
+/// Returns a command's JSON output.
 #[track_caller]
 fn told(folder: &Path, line: &str) -> Value {
     let output = command(folder, &format!("{line} --format json")).output().expect("the program starts");
@@ -14,7 +14,7 @@ fn told(folder: &Path, line: &str) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{line}: {error}"))
 }
 
-/// The precision that a command's table names.
+/// Returns the precision that a command's table names.
 #[track_caller]
 fn precision(folder: &Path, line: &str) -> String {
     fn find(value: &Value) -> Option<&str> {
@@ -30,7 +30,7 @@ fn precision(folder: &Path, line: &str) -> String {
     find(&told).unwrap_or_else(|| panic!("{line} names none: {told}")).to_owned()
 }
 
-/// Bytes of feature maps and their gradients in a trace of resnet20.
+/// Returns the bytes of activations and their gradients in a trace of resnet20.
 fn maps(folder: &Path, options: &str) -> u64 {
     let trace = told_trace(folder, options);
     let tensors = trace["tensors"].as_array().expect("a trace has tensors").iter();
@@ -76,7 +76,7 @@ fn every_verb_measures_plans_trains_and_verifies_in_bf16() {
     let other = ["the profile was measured in bf16, and --precision asks for f32", "leave --precision out"];
     check(folder, &format!("{trace} --precision f32"), 2, &other);
     assert_eq!(precision(folder, &format!("tune {of} --precision bf16 --study s")), "bf16");
-    // What was measured and chosen in one precision is of no use in another.
+    // Measurements and choices in one precision are useless in a different one.
     let refused = check(folder, &format!("tune {of} --precision f32 --study s"), 2, &[]);
     assert!(refused.contains("the precision is bf16 there, and f32 now"), "{refused}");
     assert_eq!(precision(folder, "run s --epochs 1"), "bf16");

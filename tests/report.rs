@@ -1,4 +1,4 @@
-//! Reports and explanations as a user meets them: of a trace and its schedule, of a study, and of what is none.
+//! Reports and explanations from a user's view: of a trace and its schedule, of a study, and of invalid input.
 
 use plimsoll::study::report::Report;
 use serde_json::Value;
@@ -16,10 +16,10 @@ fn plimsoll(folder: &Path, arguments: &str) -> Output {
     command.env("XDG_CONFIG_HOME", folder).output().expect("the program starts")
 }
 
-/// The command succeeds, and this is on stdout.
+/// Returns stdout of a command that succeeds.
 #[track_caller]
 fn printed(folder: &Path, arguments: &str) -> String {
-    // Tests share the machine: what was too noisy to decide is measured on.
+    // Tests share the machine: a measurement that is too noisy continues.
     let mut outputs = (0..8).map(|_| plimsoll(folder, arguments));
     let output =
         outputs.find(|output| output.status.code() != Some(5)).expect("the machine is calm at times");
@@ -33,7 +33,7 @@ fn json(folder: &Path, arguments: &str) -> Value {
     serde_json::from_str(&printed(folder, &format!("{arguments} --format json"))).expect("JSON on stdout")
 }
 
-/// The command exits with this code, and stderr holds all of these.
+/// Checks that the command exits with this code, and that stderr contains all these texts.
 #[track_caller]
 fn refused(folder: &Path, arguments: &str, code: i32, says: &[&str]) {
     let output = plimsoll(folder, arguments);
@@ -44,7 +44,7 @@ fn refused(folder: &Path, arguments: &str, code: i32, says: &[&str]) {
     }
 }
 
-/// The document has all fields of the type of which its schema is made, with their types, and no others.
+/// Checks that the document has exactly the fields of the schema's type, with their types.
 #[track_caller]
 pub(crate) fn fits_the_schema(document: &Value) {
     let read: Report = serde_json::from_value(document.clone()).expect("its fields have their types");
@@ -52,7 +52,7 @@ pub(crate) fn fits_the_schema(document: &Value) {
     assert!(again == *document, "a field is unknown or missing:\n{document}\n{again}");
 }
 
-/// A small network, tuned once for all tests: 8 samples of the digits at most within what 16 take.
+/// Returns a small network, tuned once for all tests: at most 8 samples of the digits, within the memory of 16.
 fn study() -> &'static Path {
     static STUDY: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
     let (_, study) = STUDY.get_or_init(|| {
@@ -65,7 +65,7 @@ fn study() -> &'static Path {
     study
 }
 
-/// A copy of it, to be broken.
+/// Returns a copy of it, to be broken.
 fn copy() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     for entry in fs::read_dir(study()).expect("the study").map(|entry| entry.expect("a file")) {
@@ -74,7 +74,7 @@ fn copy() -> tempfile::TempDir {
     folder
 }
 
-/// A trace whose ops take a millisecond each, and a schedule that swaps.
+/// Returns a folder with a trace whose ops take a millisecond each, and a schedule that swaps.
 fn planned() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     printed(folder.path(), "trace resnet20 --batch 8 -o t.json");
@@ -245,7 +245,7 @@ fn a_study_is_reported_with_its_answer_and_everything_that_was_measured() {
     assert!(about["data"].as_str().expect("words").contains("10 classes"));
 }
 
-/// What stands beside the chart of the link is what its points are off its curves.
+/// Checks that the errors shown next to the chart of the link are those of its points from its curves.
 #[track_caller]
 fn the_link_errors_are_those_of_its_points(fit: &Value) {
     for direction in fit["link"].as_array().expect("ways") {
@@ -266,7 +266,7 @@ fn the_link_errors_are_those_of_its_points(fit: &Value) {
         off.sort_by(f64::total_cmp);
         let middle = (off[(off.len() - 1) / 2] + off[off.len() / 2]) / 2.0;
         let same = |key: &str, expected: f64| {
-            // The report's seconds have a few digits only: a point that is far off is known as well as its ratio.
+            // The report's seconds have few digits: a point that is far off is only as precise as its ratio.
             assert!(
                 (number(key) - expected).abs() < 1e-3 * (1.0 + expected),
                 "{key}: {expected}, {direction}"
@@ -321,7 +321,7 @@ fn a_report_shows_the_training_that_followed() {
     assert!(kept.as_array().is_some_and(|rows| rows.len() > 3), "{kept}");
     printed(folder, "run . --epochs 1");
     assert_eq!(training(folder), kept, "nothing was left to train");
-    // What is trained is trained, whatever became of the rest of the study.
+    // A finished training stays finished, whatever became of the rest of the study.
     fs::remove_file(folder.join("network.profile.json")).expect("it is there");
     let output = plimsoll(folder, "run . --epochs 2");
     let said = String::from_utf8_lossy(&output.stderr);
@@ -367,7 +367,7 @@ fn how_a_plan_was_searched_for_is_told_step_by_step() {
     assert!((best / predicted - 1.0).abs() < 1e-6, "the fastest step is the plan: {best}, {predicted}");
     refused(study(), "explain . --search-log --layer fc2", 2, &["--search-log", "--layer"]);
 
-    // What an earlier version tuned has no log.
+    // A tuning of an earlier version has no log.
     let copied = copy();
     let file = copied.path().join("tuning.json");
     let mut tuning: Value =
@@ -377,7 +377,7 @@ fn how_a_plan_was_searched_for_is_told_step_by_step() {
     fs::remove_file(copied.path().join("checksums.txt")).expect("a study has checksums");
     refused(copied.path(), "explain . --search-log", 2, &["how its plan was searched for", "tune --fresh"]);
 
-    // A planner tells its steps to programs as events, on standard error.
+    // A planner reports its steps to programs as events, on standard error.
     let folder = planned();
     let told = plimsoll(folder.path(), "plan t.json --budget 60% --link 10GB/s --message-format json");
     let events: Vec<Value> = String::from_utf8_lossy(&told.stderr)
@@ -435,7 +435,7 @@ fn what_is_no_study_or_half_of_one_is_told_what_to_do() {
         fs::remove_file(old.path().join(file)).expect("it is there");
         let says = ["not tuned to the end, or by an older version", file, "plimsoll tune --study ."];
         refused(old.path(), "report .", 2, &says);
-        // Where a training stands on the choice, tuning there would be refused.
+        // If a training depends on the choice, tuning there would be refused.
         fs::write(old.path().join("training.safetensors"), "").expect("it can be written");
         refused(old.path(), "report .", 2, &["holds a training: tune into another folder"]);
     }
@@ -450,7 +450,7 @@ fn a_study_of_another_version_or_with_torn_files_is_refused() {
         let changed = change(text.clone());
         assert_ne!(text, changed, "{file}");
         fs::write(&path, changed).expect("it can be written");
-        // As a study that another version wrote, or that was changed by hand: `kept` has those that were damaged.
+        // Like a study that a different version wrote, or that was edited: `kept` has the damaged ones.
         fs::remove_file(folder.path().join("checksums.txt")).expect("a study has checksums");
         refused(folder.path(), "report .", code, says);
     };

@@ -1,6 +1,6 @@
-//! The report's page in a headless Chromium: it opens from a disk, asks for nothing, complains of nothing, and everything on
-//! it can be clicked. Pictures of it, light and dark, wide and narrow, and a print go to `report_page/` in Cargo's folder for
-//! tests. Without Chromium the tests that need it say that they were skipped.
+//! The report's page in a headless Chromium: it opens from disk, requests nothing, logs no errors, and everything on it can be
+//! clicked. Pictures of it, light and dark, wide and narrow, and a print go to `report_page/` in Cargo's folder for tests.
+//! Without Chromium the tests that need it print that they were skipped.
 
 #[path = "support/browser.rs"]
 mod browser;
@@ -16,7 +16,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// What names may hold that would do harm were it taken for markup; each sets `window.broken`.
+/// Names that would do harm if interpreted as markup; each sets `window.broken`.
 const HOSTILE: [&str; 4] = [
     "</script><script>window.broken = 1</script>",
     "<img src=x onerror=\"window.broken = 2\">",
@@ -24,7 +24,7 @@ const HOSTILE: [&str; 4] = [
     "<!-- <script> &lt;b&gt; {{report}}",
 ];
 
-/// Where pictures go.
+/// Directory of the pictures.
 fn folder() -> PathBuf {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("report_page");
     fs::create_dir_all(&folder).expect("a folder for pictures");
@@ -38,7 +38,7 @@ fn written(name: &str, page: &str) -> PathBuf {
     path
 }
 
-/// A browser, or a word that there is none.
+/// Starts a browser; prints a message if there is none.
 fn browser() -> Option<Browser> {
     let browser = Browser::start();
     if browser.is_none() {
@@ -47,7 +47,7 @@ fn browser() -> Option<Browser> {
     browser
 }
 
-/// Nothing but the file itself was asked for, and nothing was wrong.
+/// Checks that only the file itself was requested, and that there were no errors.
 #[track_caller]
 fn quiet(browser: &mut Browser) {
     let (asked, wrong) = browser.heard();
@@ -59,7 +59,7 @@ fn quiet(browser: &mut Browser) {
     assert_eq!(wrong, Vec::<String>::new(), "the console has errors or warnings");
 }
 
-/// What is in the middle of its page.
+/// Returns the report that a page contains.
 fn data_of(page: &str) -> Report {
     let (_, rest) =
         page.split_once("<script type=\"application/json\" id=\"report\">").expect("the report's place");
@@ -67,7 +67,7 @@ fn data_of(page: &str) -> Report {
     serde_json::from_str(json).expect("a report")
 }
 
-/// A report in which all names and words are hostile.
+/// Returns a report in which all names and words are hostile.
 fn hostile() -> Report {
     let mut report = report(&Sample { layers: 8, ..SMALL });
     let word = |at: usize| HOSTILE[at % HOSTILE.len()].to_owned();
@@ -159,7 +159,7 @@ fn everything_on_the_page_can_be_clicked() {
         browser.open(&path);
         assert!(begun.elapsed() < Duration::from_secs(20), "{name} takes {:?} to open", begun.elapsed());
         sections(&mut browser, &sample);
-        // All of the small one; what is another thing with many ops, of the large one; what is left, of the untuned.
+        // All figures of the small report; those that differ with many ops, of the large one; the rest, of the untuned one.
         for figure in figures(&mut browser) {
             if name == "small" {
                 legend(&mut browser, &figure);
@@ -216,7 +216,7 @@ fn pictures_are_taken_and_fit_their_width() {
     quiet(&mut browser);
 }
 
-/// The parts that a report has are there, in order, and those that it does not have are not.
+/// Checks that the page has the parts of the report, in order, and no others.
 fn sections(browser: &mut Browser, sample: &Sample) {
     let found = browser.eval("[...document.querySelectorAll('main > section')].map(s => s.id)");
     let all = ["answer", "batches", "workers", "iteration", "memory", "layers", "fit", "policies", "origin"];
@@ -241,7 +241,7 @@ fn figures(browser: &mut Browser) -> Vec<String> {
     ids.as_array().expect("a list").iter().map(|id| id.as_str().expect("an id").to_owned()).collect()
 }
 
-/// Something that changes when a plot is drawn differently.
+/// Returns a value that changes when a plot is drawn differently.
 fn drawing(browser: &mut Browser, figure: &str) -> String {
     browser.frame();
     let look = format!(
@@ -259,7 +259,7 @@ fn legend(browser: &mut Browser, figure: &str) {
     for at in 1..=many {
         let button = format!("{figure} .legend li:nth-child({at}) button");
         let pressed = format!("document.querySelector('{button}').getAttribute('aria-pressed')");
-        // What is hidden may be too small to be seen; the first entry never is.
+        // A hidden entry may be too small to be seen; the first entry never is.
         let before = (at == 1).then(|| drawing(browser, figure));
         browser.click(&button);
         assert_eq!(browser.eval(&pressed), json!("false"));
@@ -276,7 +276,7 @@ fn zoom(browser: &mut Browser, figure: &str) {
         browser.click(&format!("{figure} .zoom button:nth-child({at})"));
         assert!(drawing(browser, figure) != before, "{figure}: zoom button {at} changes nothing");
     }
-    // The middle may lie between two frames, where nothing is to zoom. What is zoomed along is looked at in a plot without a
+    // The middle may lie between two frames, where zooming has no effect. The linked axis is checked in a plot without the
     // mouse.
     let (x, y) = browser.middle(&format!("{figure} .plot"));
     let other = if figure == "#bytes" { "#addresses" } else { "#bytes" };
@@ -293,7 +293,7 @@ fn zoom(browser: &mut Browser, figure: &str) {
     assert!(other != "#bytes" || drawing(browser, other) == whole, "{figure}: {other} is as it was");
 }
 
-/// Moves over a plot until it says something.
+/// Moves over a plot until it shows a tooltip.
 fn tooltip(browser: &mut Browser, figure: &str) {
     let plot = format!("{figure} .plot");
     let (x, y) = browser.middle(&plot);
@@ -305,7 +305,7 @@ fn tooltip(browser: &mut Browser, figure: &str) {
         "(() => {{ const t = document.querySelector('{figure} .tip'); \
          return t && getComputedStyle(t).visibility !== 'hidden' && t.style.opacity !== '0' ? t.textContent : ''; }})()"
     );
-    // From the middle row outwards, as close as a point is wide; the page is asked now and then.
+    // From the middle row outwards, in steps of a point's width; the page is queried now and then.
     for row in 0..40 {
         let down = f64::from(if row % 2 == 0 { row } else { -row }) / 84.0 * (height - 40.0);
         for column in 0..80 {
@@ -333,7 +333,7 @@ fn open_all(browser: &mut Browser) {
     }
 }
 
-/// A wait of the list is zoomed to, and memory with it.
+/// Checks that a click on a wait in the list zooms to it, and memory with it.
 fn wait_is_shown(browser: &mut Browser) {
     let whole = drawing(browser, "#bytes");
     browser.click("#timeline .stalls tbody tr:first-child td:last-child button");
@@ -342,7 +342,7 @@ fn wait_is_shown(browser: &mut Browser) {
     assert!(drawing(browser, "#bytes") == whole, "all is shown again");
 }
 
-/// Every head of every table sorts, both ways.
+/// Checks that every head of every table sorts, in both directions.
 fn sort_all(browser: &mut Browser) {
     let many = browser
         .eval(
@@ -370,7 +370,7 @@ fn copy(browser: &mut Browser) {
     assert_eq!(browser.eval(said), json!("Copied"));
 }
 
-/// The table of layers: sorted by a number, filtered by text and by decision.
+/// Checks the table of layers: sorted by a number, filtered by text and by decision.
 fn layers(browser: &mut Browser, many: usize) {
     let column = "[...document.querySelectorAll('#layers tbody tr')].map(r => \
                   Number(r.children[4].textContent.replaceAll(',', '').replace('< ', '')))";

@@ -1,5 +1,5 @@
-//! What commands say and where: an answer on standard output, a document where one is asked for, options for research under
-//! their own heading, and numbers that do not contradict each other.
+//! Output of commands: an answer on standard output, a document if requested, options for research under their own heading, and
+//! numbers that do not contradict each other.
 
 use serde_json::{Value, json};
 use std::fs;
@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Runs the program in a folder, with this on standard input and without settings of the user's.
+/// Runs the program in a folder, with this standard input and without the user's settings.
 fn plimsoll(folder: &Path, arguments: &str, input: &[u8]) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
         .args(arguments.split_whitespace())
@@ -23,7 +23,7 @@ fn plimsoll(folder: &Path, arguments: &str, input: &[u8]) -> Output {
     child.wait_with_output().expect("it ends")
 }
 
-/// Standard output of a command that succeeds.
+/// Returns standard output of a command that succeeds.
 #[track_caller]
 fn printed(folder: &Path, arguments: &str, input: &[u8]) -> Vec<u8> {
     let output = plimsoll(folder, arguments, input);
@@ -31,7 +31,7 @@ fn printed(folder: &Path, arguments: &str, input: &[u8]) -> Vec<u8> {
     output.stdout
 }
 
-/// The command exits with this code, and stderr holds all of these.
+/// Checks that the command exits with this code, and that stderr contains all these texts.
 #[track_caller]
 fn refused(folder: &Path, arguments: &str, code: i32, says: &[&str]) {
     let output = plimsoll(folder, arguments, b"");
@@ -40,7 +40,7 @@ fn refused(folder: &Path, arguments: &str, code: i32, says: &[&str]) {
     says.iter().for_each(|words| assert!(said.contains(words), "{arguments} does not say `{words}`: {said}"));
 }
 
-/// A folder with a trace whose ops take a millisecond each.
+/// Returns a folder with a trace whose ops take a millisecond each.
 fn traced() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let trace = printed(folder.path(), "trace lenet --batch 64", b"");
@@ -78,7 +78,7 @@ fn a_plan_without_a_file_is_its_answer() {
         serde_json::from_slice(&printed(folder, &format!("{PLAN} -o s.json --format json"), b""))
             .expect("JSON");
     assert_eq!(written["plan"]["schedule"], "s.json");
-    // Nothing is left behind but what was asked for.
+    // Only the requested files are left.
     assert_eq!(fs::read_dir(folder).expect("a folder").count(), 2);
 }
 
@@ -117,7 +117,7 @@ fn documents_go_through_pipes() {
     let piped = printed(folder, "plan - --budget 95% --link 50MB/s -o -", &trace);
     assert!(piped == schedule, "and so from a pipe");
     assert!(!folder.join("-").exists());
-    // What has no plan writes no half of a document.
+    // A command without a plan writes no partial document.
     let short = plimsoll(folder, "plan t.json --budget 1KiB --link 50MB/s -o -", b"");
     assert_eq!((short.status.code(), short.stdout.len()), (Some(3), 0));
     refused(folder, "check t.json -", 2, &["standard input", "empty"]);
@@ -128,7 +128,7 @@ fn documents_go_through_pipes() {
     assert!(twice.status.code() == Some(2) && said.contains("`-` is named twice"), "{said}");
 }
 
-/// An op has a faster alternative than its usual one, which a plan takes.
+/// An op has a faster alternative than its usual one, and a plan uses it.
 #[test]
 fn no_makespan_is_below_compute() {
     let folder = traced();
@@ -228,12 +228,12 @@ fn csv_is_one_table_whatever_a_command_prints() {
         known.sort_unstable();
         known.dedup();
         assert_eq!(known.len(), columns.len(), "{line}: a column stands twice: {heading}");
-        // No cell of these has a line of its own.
+        // No cell of these contains a line break.
         assert_eq!(text.lines().count(), 1 + rows, "{line}: {text}");
     }
 }
 
-/// Where messages stand, of the program and of the PyTorch front.
+/// Directories with messages, of the program and of the PyTorch front.
 const SOURCES: [&str; 9] = [
     "src",
     "study/src",
@@ -246,7 +246,7 @@ const SOURCES: [&str; 9] = [
     "python/src",
 ];
 
-/// The sources in a folder and below it, without lines of comments. A text that goes on in the next line is one.
+/// Returns the sources in a directory and below it, without comment lines. A text that continues on the next line is joined.
 fn sources(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).expect("a folder") {

@@ -1,7 +1,7 @@
-//! A plan changes no bit: parameters, the optimizer's states and running statistics after 20 iterations (5 of the networks that
-//! take longest) are those of keeping everything, under every policy and under random valid schedules, on 1 and 2 compute
+//! A plan changes no bit: parameters, the optimizer's states and running statistics after 20 iterations (5 for the slowest
+//! networks) equal those of keeping everything, under every policy and under random valid schedules, on 1 and 2 compute
 //! threads, with random delays in the streams and a pool full of NaN before every iteration, in f32 and in bf16. In f32 they
-//! are also those of a program whose batch normalisations take nothing over.
+//! also equal those of a program whose batch normalisations absorb nothing.
 
 use plimsoll::ir::check::check as check_schedule;
 use plimsoll::ir::network::{NetworkSpec, Shape};
@@ -16,11 +16,11 @@ use plimsoll::runtime::{
 };
 use plimsoll::tuner::{Outcome, PlanRequest, Policy, plan};
 
-/// Iterations, and those of networks that take long.
+/// Iterations, and iterations of slow networks.
 const ITERATIONS: u64 = 20;
 const FEW: u64 = 5;
 
-/// What is trained.
+/// Network to train, and settings.
 struct Case {
     spec: NetworkSpec,
     batch: u64,
@@ -29,7 +29,7 @@ struct Case {
     optimizer: Optimizer,
     fuse: bool,
     iterations: u64,
-    /// Random schedules besides those of the policies.
+    /// Number of random schedules besides those of the policies.
     random: u64,
 }
 
@@ -60,7 +60,7 @@ fn program(case: &Case, threads: u32) -> Program {
     program
 }
 
-/// The schedule of a policy at the tightest of some budgets that it fits; none where it fits none of them.
+/// Returns the schedule of a policy at the tightest of some budgets that it fits; `None` if it fits none.
 fn schedule(program: &Program, policy: Policy) -> Option<Schedule> {
     let memory = program.trace.memory();
     let (_, peak) = memory.peak().expect("there are ops");
@@ -73,7 +73,7 @@ fn schedule(program: &Program, policy: Policy) -> Option<Schedule> {
             return Some(plan.schedule);
         }
     }
-    // Those of the papers may have no plan for a network; ours and those that it stands on always have.
+    // The papers' policies may have no plan for a network; ours and the basic ones always have.
     let always = [Policy::Keep, Policy::Naive, Policy::Accudnn, Policy::Plimsoll];
     assert!(!always.contains(&policy), "{policy} does not fit 1.3 times what keeping everything takes");
     println!("{policy} has no plan for {}", program.trace.name);
@@ -161,7 +161,7 @@ fn residual_networks_with_batch_norm() {
     check(&case("resnet20", 8, 6, ReluStorage::Auto, 3));
 }
 
-/// ReLUs that save masks, that have a ceiling, and sums without any.
+/// ReLUs that save masks, ReLUs with a ceiling, and sums without any.
 #[test]
 #[ignore = "minutes: CI runs it"]
 fn what_batch_norm_takes_over() {
@@ -169,7 +169,7 @@ fn what_batch_norm_takes_over() {
     check(&Case { iterations: FEW, ..case("mobilenet_v2", 32, 8, ReluStorage::Auto, 1) });
 }
 
-/// A network whose layers are ops of their own, as on modelled devices.
+/// A network whose layers are separate ops, as on modelled devices.
 #[test]
 #[ignore = "minutes: CI runs it"]
 fn batch_norm_that_takes_nothing_over() {

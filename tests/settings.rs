@@ -1,11 +1,11 @@
-//! Settings as a user meets them: which of flag, environment and file wins, what is said of a bad file, and that the
-//! schema of the file has the options of the command line.
+//! Settings from a user's view: the precedence of flag, environment and file, messages for a bad file, and a schema of the file
+//! with the options of the command line.
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Runs the program in a folder, with these variables and no settings of the user's.
+/// Runs the program in a folder, with these variables and without the user's settings.
 fn plimsoll(folder: &Path, variables: &[(&str, &str)], arguments: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
     command
@@ -15,14 +15,14 @@ fn plimsoll(folder: &Path, variables: &[(&str, &str)], arguments: &str) -> Outpu
     command.envs(variables.iter().copied()).output().expect("the program starts")
 }
 
-/// A folder with this `plimsoll.toml`.
+/// Returns a folder with this `plimsoll.toml`.
 fn with_file(text: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     fs::write(folder.path().join("plimsoll.toml"), text).expect("a file");
     folder
 }
 
-/// Value, source and place of an option, as `config show` has them.
+/// Returns value, source and place of an option, as in `config show`.
 #[track_caller]
 fn shown(folder: &Path, variables: &[(&str, &str)], line: &str, option: &str) -> [Option<String>; 3] {
     let output = plimsoll(folder, variables, &format!("config show --all --format json {line}"));
@@ -51,7 +51,7 @@ fn a_flag_is_over_the_environment_over_the_file_over_the_default() {
     check(&[], "tune", "min-batch", ["", "default", ""]);
     check(&[], "tune", "fresh", ["true", "file", "plimsoll.toml [tune]"]);
     check(&[], "tune --fresh=false", "fresh", ["false", "flag", ""]);
-    // What contradicts something of higher rank gives way.
+    // A setting that contradicts one of higher rank is dropped.
     check(&[], "plan", "budget", ["7MiB", "file", "plimsoll.toml"]);
     check(&[], "plan --sweep 2", "budget", ["", "default", ""]);
     check(&[("PLIMSOLL_SWEEP", "2")], "plan", "budget", ["", "default", ""]);
@@ -90,7 +90,7 @@ fn settings_hold_where_the_command_runs() {
     assert_eq!(plan("plan t.json")["frontier"].as_array().map(Vec::len), Some(2));
     // A trace without a device has no times.
     assert_eq!(plan("plan t.json --budget 100% -o s.json")["plan"]["status"], "unknown");
-    // An option that nobody typed is blamed on the one who set it.
+    // An error in an option that nobody typed names its source.
     fs::write(folder.join("plimsoll.toml"), "threads = 2\n").expect("a file");
     let refused = plimsoll(folder, &[], "verify --device cuda");
     let said = String::from_utf8_lossy(&refused.stderr);
@@ -120,7 +120,7 @@ fn a_bad_file_is_told_with_file_key_and_what_is_wanted() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{text}: {said}");
         assert!(says.iter().all(|words| said.contains(words)), "{text}: {said}");
-        // Help needs no file that can be read.
+        // Help works even if the file is unreadable.
         assert!(plimsoll(folder.path(), &[], "tune --help").status.success(), "{text}");
     }
     let folder = with_file("[plan]\nbudget = \"90%\"\nsweep = 3\n");
@@ -146,7 +146,7 @@ fn a_variable_that_is_no_option_is_told_with_the_one_that_may_be_meant() {
         assert_eq!(refused.status.code(), Some(2), "{variable}: {said}");
         assert!(said.starts_with(&format!("error: {variable} is set")), "{said}");
         assert!(says.iter().all(|words| said.contains(words)), "{variable}: {said}");
-        // Help needs no environment that can be read; an empty variable counts as none.
+        // Help works even if the environment is invalid; an empty variable counts as unset.
         assert!(plimsoll(folder, &[(variable, "1")], "tune --help").status.success(), "{variable}");
         assert!(plimsoll(folder, &[(variable, "")], "networks").status.success(), "{variable}");
     }
@@ -176,7 +176,7 @@ fn what_is_set_is_shown_and_the_rest_is_counted() {
         let left_out = few["file"]["left_out"].as_u64().expect("a number") as usize;
         assert_eq!(rows(&all).len(), names.len() + left_out, "{line}");
     }
-    // Of all commands, too.
+    // For all commands, too.
     let everywhere = show("--format json");
     assert!(rows(&everywhere).iter().all(|row| row["source"] != "default"), "{everywhere}");
     assert!(everywhere["file"]["left_out"].as_u64() > Some(50), "{everywhere}");
@@ -216,7 +216,7 @@ fn programs_read_errors_and_logs_as_lines_of_json() {
         error
     };
     assert!(error("networks resnt18")["message"].as_str().expect("text").contains("did you mean resnet18"));
-    // The line itself cannot be read: only what stands on it tells how to say so.
+    // The line itself cannot be parsed: only its text selects the format of the error.
     let unknown = error("plann --message-format json");
     assert!(unknown["help"].as_str().expect("text").contains("'plan'"), "{unknown}");
     let all = events("verify --network mlp --image 8 --batch 16 --iterations 5000 --format json");
@@ -226,7 +226,7 @@ fn programs_read_errors_and_logs_as_lines_of_json() {
         let found: Vec<_> = event.as_object().expect("an object").keys().cloned().collect();
         assert_eq!(found, keys, "{event}");
     }
-    // After its last step a command is told of by its own name, if the rest takes it long: nothing is counted there.
+    // After its last step, long work of a command is reported under the command's own name, without a count.
     let counted = progress.iter().rfind(|event| event["what"] == "verify" && !event["of"].is_null());
     assert_eq!(counted.expect("a step")["done"], 10_000, "{progress:?}");
 }

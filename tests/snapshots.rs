@@ -1,6 +1,6 @@
-//! Everything that the command line says: pages that somebody read, kept as they were then, and rules that hold for the rest.
+//! All output of the command line: pages that somebody has read, kept as snapshots, and rules for the rest.
 //!
-//! `INSTA_UPDATE=always` takes over a page that changed on purpose; `git diff` then shows the change.
+//! `INSTA_UPDATE=always` accepts a page that changed on purpose; `git diff` then shows the change.
 
 use serde_json::{Value, json};
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// Runs the program in a folder, without settings of the user's.
+/// Runs the program in a folder, without the user's settings.
 fn plimsoll(folder: &Path, arguments: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_plimsoll"))
         .args(arguments.split_whitespace())
@@ -22,7 +22,7 @@ fn plimsoll(folder: &Path, arguments: &str) -> Output {
         .expect("the program starts")
 }
 
-/// The folder of the tests that measure nothing: a trace whose ops take a millisecond each, schedules of it, a study.
+/// Returns the folder of the tests that measure nothing: a trace whose ops take a millisecond each, schedules for it, a study.
 fn made() -> &'static Path {
     static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
     let make = || {
@@ -59,7 +59,7 @@ fn made() -> &'static Path {
     FOLDER.get_or_init(make).path()
 }
 
-/// A command, its output, and its exit code.
+/// Returns a command, its output, and its exit code.
 fn page(line: &str, output: &Output) -> String {
     let stdout = std::str::from_utf8(&output.stdout).expect("text");
     let stderr = std::str::from_utf8(&output.stderr).expect("text");
@@ -72,19 +72,19 @@ fn told(folder: &Path, line: &str) -> String {
     page(line, &plimsoll(folder, line))
 }
 
-/// The JSON that a command prints.
+/// Parses a command's JSON output.
 #[track_caller]
 fn parsed(line: &str, output: &Output) -> Value {
     assert!(output.status.success(), "{}", page(line, output));
     serde_json::from_slice(&output.stdout).expect("JSON on stdout")
 }
 
-/// The words between wide gaps, which are a table's cells.
+/// Returns a table line's cells, which wide gaps separate.
 fn cells(line: &str) -> Vec<&str> {
     line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect()
 }
 
-/// A table without the seconds that planning took; they make the widths of columns differ, too.
+/// Returns a table without the seconds of planning, which also affect the column widths.
 fn without_planning(text: &str) -> String {
     let mut column = None;
     let mut lines = Vec::new();
@@ -150,7 +150,7 @@ const EXACT: [(&str, &[&str]); 2] = [
     ),
 ];
 
-/// Pages that also say how long planning took.
+/// Pages that also show the time of planning.
 const PLANNED: [(&str, &[&str]); 2] = [
     (
         "table-plan",
@@ -214,7 +214,7 @@ fn what_is_printed() {
     }
 }
 
-/// Names hold what they like: nothing of it reaches a terminal as a command, or ends a cell of a Markdown table.
+/// Names may hold any character: none reaches a terminal as a command, or ends a cell of a Markdown table.
 #[test]
 fn names_are_printed_as_texts() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -259,7 +259,7 @@ fn the_schema_of_a_run_names_the_keys_of_its_json() {
     }
 }
 
-/// The schema names exactly the keys of the document, and allows its values.
+/// Checks that the schema names exactly the keys of the document, and allows its values.
 #[track_caller]
 fn fits(schema: &Value, document: &Value) {
     match document {
@@ -287,7 +287,7 @@ fn fits(schema: &Value, document: &Value) {
     }
 }
 
-/// Words before advice, or before the values that are right. Every message has some of them.
+/// Words before advice, or before the valid values. Every message has some of them.
 const REMEDIES: [&str; 5] = ["  help: ", "try '--help'", "; ", "expected ", "whole number"];
 
 #[test]
@@ -311,7 +311,7 @@ fn bad_input_is_refused_and_told_what_to_do() {
     insta::assert_snapshot!("bad-plan", BAD_PLAN.map(|line| refused(line, 2)).concat());
 }
 
-/// Wrong lines of `plan`.
+/// Invalid lines of `plan`.
 const BAD_PLAN: [&str; 31] = [
     "plan missing.json --budget 70% --link 1GB/s -o x.json",
     "plan empty.json --budget 70% --link 1GB/s -o x.json",
@@ -346,7 +346,7 @@ const BAD_PLAN: [&str; 31] = [
     "plan stranger.json --budget 95% --link 1GB/s -o x.json --from s.json --from-trace t.json",
 ];
 
-/// Wrong lines of every other command, by their exit code.
+/// Invalid lines of every other command, by their exit code.
 const BAD: [(i32, &[&str]); 4] = [
     (
         2,
@@ -434,8 +434,8 @@ const BAD: [(i32, &[&str]); 4] = [
     ),
 ];
 
-/// Runs a command that measures. Measuring needs a calm machine, which tests that run at the same time do not leave it: exit 5
-/// is tried again.
+/// Runs a command that measures. Measuring needs a calm machine, which tests that run at the same time prevent: exit code 5 is
+/// retried.
 fn patiently(folder: &Path, line: &str) -> Output {
     let mut runs = (0..8).map(|_| plimsoll(folder, line));
     runs.find(|output| output.status.code() != Some(5)).expect("the machine is calm at times")
@@ -464,7 +464,7 @@ fn measurements_are_printed_as_json() {
     }
 }
 
-/// Without a GPU, and with the stand-in for one that another process uses.
+/// Without a GPU, and with the stand-in for one that a different process uses.
 #[cfg(unix)]
 #[test]
 fn json_of_what_the_machine_offers() {

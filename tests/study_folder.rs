@@ -1,5 +1,5 @@
-//! What a user has is kept: damaged files are found and named, no command takes anything away from another or from the user,
-//! and too little of anything ends in words before it costs a training.
+//! The user's files are safe: damaged files are found and named, no command removes files of a different command or of the
+//! user, and a lack of any resource gives a message before it costs a training.
 
 use plimsoll::ir::network::NetworkSpec;
 use plimsoll::ir::schedule::Link;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_plimsoll");
 
-/// Samples in an iteration of a study that is made by hand.
+/// Samples in an iteration of a study made by hand.
 const BATCH: u64 = 64;
 
 pub(crate) fn command(folder: &Path, arguments: &str) -> Command {
@@ -26,7 +26,7 @@ pub(crate) fn command(folder: &Path, arguments: &str) -> Command {
     command
 }
 
-/// The exit code and stderr, which says all of these and nothing of a panic.
+/// Checks the exit code and that stderr contains all these texts and no panic. Returns stderr.
 #[track_caller]
 fn checked(what: &str, output: &Output, code: i32, says: &[&str]) -> String {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -43,7 +43,7 @@ pub(crate) fn check(folder: &Path, arguments: &str, code: i32, says: &[&str]) ->
     checked(arguments, &command(folder, arguments).output().expect("the program starts"), code, says)
 }
 
-/// Runs it from a shell that limits it first.
+/// Runs a command line in a shell with a limit.
 #[track_caller]
 fn limited(folder: &Path, limit: &str, arguments: &str) -> Output {
     let mut shell = Command::new("sh");
@@ -51,7 +51,7 @@ fn limited(folder: &Path, limit: &str, arguments: &str) -> Output {
     shell.env("XDG_CACHE_HOME", folder.join("cache")).output().expect("a shell")
 }
 
-/// A folder with a study, made by hand: a config and a schedule that plan, trace and an editor made, and no checksums.
+/// Returns a folder with a study made by hand: a config and a schedule from plan, trace and an editor, and no checksums.
 pub(crate) fn by_hand(
     network: &str,
     budget: &str,
@@ -82,19 +82,19 @@ pub(crate) fn by_hand(
     folder
 }
 
-/// The file of a study's training.
+/// Returns the file of a study's training.
 pub(crate) fn state(of: &tempfile::TempDir) -> Vec<u8> {
     fs::read(of.path().join("study/training.safetensors")).expect("it was saved")
 }
 
-/// The table of a run.
+/// Returns the table of a run.
 pub(crate) fn table(folder: &Path, line: &str) -> serde_json::Value {
     let output = command(folder, &format!("{line} --format json")).output().expect("the program starts");
     assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("JSON")["run"].clone()
 }
 
-/// A study of a device that is not here, which takes no time to measure.
+/// Options of a study of a modelled device, which takes no time to measure.
 const MODELLED: &str = "--network mlp --max-batch 64 --device k40 --study study";
 
 fn tuned() -> tempfile::TempDir {
@@ -103,7 +103,7 @@ fn tuned() -> tempfile::TempDir {
     folder
 }
 
-/// All files of a folder and what they hold.
+/// Returns all files of a folder with their contents.
 fn contents(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let paths = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
     let mut all: Vec<_> = paths.map(|path| (path.clone(), fs::read(path).expect("a file"))).collect();
@@ -149,7 +149,8 @@ fn a_damaged_state_is_refused_wherever_a_bit_flipped() {
     );
 }
 
-/// One digit of each file that a study trusts is changed: JSON that nothing but a checksum tells from the right one.
+/// One digit of each file that a study trusts is changed: the result is JSON that only a checksum distinguishes from the
+/// original.
 #[test]
 fn a_damaged_document_of_a_study_is_named_with_what_to_do() {
     let folder = tuned();
@@ -179,7 +180,7 @@ fn a_damaged_document_of_a_study_is_named_with_what_to_do() {
         );
         fs::write(&path, &whole).expect("a file");
     }
-    // What a user changes on purpose, and says so, is taken.
+    // A user's deliberate change, declared as such, is accepted.
     let path = folder.join("study/tuning.json");
     let whole = fs::read_to_string(&path).expect("it is there");
     fs::write(&path, format!("{whole}\n")).expect("a file");
@@ -193,7 +194,7 @@ fn a_damaged_document_of_a_study_is_named_with_what_to_do() {
     check(folder, "report study", 0, &[]);
     check(folder, &format!("tune {MODELLED}"), 0, &[]);
     assert!(fs::read_to_string(&list).expect("it is made").contains("tuning.json"));
-    // Nobody else writes what it lists.
+    // Nobody else writes the listed files.
     let before = contents(&folder.join("study"));
     let plan = "plan study/chosen.trace.json --budget 100% --link 1GB/s -o study/chosen.schedule.json";
     check(folder, plan, 2, &["would be overwritten", "name another output"]);
@@ -207,7 +208,7 @@ fn nothing_is_taken_away_under_another_run() {
     let study = fs::File::open(folder.join("study")).expect("a folder");
     study.lock().expect("nobody works in it");
     let before = contents(&folder.join("study"));
-    // All at once: each waits for the study's lock for seconds.
+    // All run at once: each waits for the study's lock for seconds.
     std::thread::scope(|scope| {
         for verb in ["profile --fresh", "tune --fresh", "auto --fresh", "profile", "tune"] {
             let line = format!("{verb} {MODELLED}");
@@ -257,7 +258,7 @@ fn a_schedule_beyond_the_budget_of_its_config_does_not_run() {
 fn a_schedule_of_another_versions_ops_is_refused_with_what_to_do() {
     let folder = by_hand("resnet20", "100%", |_| {});
     let folder = folder.path();
-    // Such as those of the versions in which no batch normalisation took anything over, as on modelled devices.
+    // Like those of versions in which batch normalisation absorbed nothing, as on modelled devices.
     let trace = format!("trace resnet20 --image 8 --channels 1 --batch {BATCH} --device k40 -o trace.json");
     check(folder, &trace, 0, &[]);
     let plan = "plan trace.json --budget 100% --link 1GB/s --no-recompute -o study/chosen.schedule.json";
@@ -281,20 +282,20 @@ fn where_the_state_cannot_be_written_is_said_before_the_first_iteration() {
         2,
         "nothing is left of the attempt"
     );
-    // What was trained earlier is not lost to a run that could not be kept.
+    // A run that could not be kept loses no earlier training.
     check(folder, "run study --epochs 1", 0, &[]);
     let before = contents(&folder.join("study"));
     let output = limited(folder, "ulimit -f 8", "run study --epochs 1 --fresh");
     checked("ulimit -f --fresh", &output, 2, &["nothing was trained"]);
     assert!(contents(&folder.join("study")) == before);
-    // A training that is over needs no room.
+    // A finished training needs no space.
     checked("done", &limited(folder, "ulimit -f 8", "run study --epochs 1"), 0, &[]);
     // Other outputs, too.
     let output = limited(folder, "ulimit -f 8", "trace resnet50 -o large.json");
     checked("trace", &output, 2, &["cannot write large.json", "ulimit -f"]);
 }
 
-/// The studies that nobody named.
+/// Returns the studies with default names.
 fn studies(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder.join("studies")).into_iter().flatten();
     let mut names: Vec<String> =
@@ -323,12 +324,12 @@ fn another_budget_or_device_has_a_study_of_its_own_and_the_same_line_finds_it_ag
         check(folder, &format!("{auto} {line}"), 0, &["using the choice in studies/mlp-digits-"]);
     }
     assert_eq!(studies(folder), names);
-    // What `profile` measures `tune` goes on from, and `auto` uses what `tune` chose.
+    // `tune` continues from the measurements of `profile`, and `auto` uses the choice of `tune`.
     for verb in ["profile", "tune", "auto"] {
         check(folder, &format!("{verb} --network mlp --max-batch 64 --device m40"), 0, &["mlp-digits-m40-"]);
         assert_eq!(studies(folder).len(), names.len() + 1, "{verb}");
     }
-    // A folder that is named is taken whatever it is called, and holds one choice.
+    // A folder given by name is used whatever its name, and holds one choice.
     check(folder, &format!("{auto} --device k40 --study mine"), 0, &["the study is mine"]);
     let other = format!("{auto} --device k40 --budget 1GiB --study mine");
     check(folder, &other, 2, &["mine holds the choice for another budget", "or leave --study out"]);
@@ -365,7 +366,7 @@ fn more_epochs_go_on_and_say_what_becomes_of_the_rate() {
     let state = |of: &tempfile::TempDir| {
         fs::read(of.path().join("study/training.safetensors")).expect("it was saved")
     };
-    // A rate that does not depend on the epochs: the very numbers of one training.
+    // With a rate that does not depend on the epochs, the numbers equal those of one training.
     check(whole.path(), "run study --epochs 3 --decay constant", 0, &[]);
     for epochs in [1, 2, 3] {
         let line = format!("run study --epochs {epochs} --decay constant");
@@ -460,7 +461,7 @@ fn a_run_trains_on_what_its_study_was_tuned_on() {
     check(folder, "run study --epochs 1 --data digits", 2, &["data set to go on with"]);
     let (others, said) = iterations("run study --epochs 1 --data digits --fresh");
     assert!(others > ten && said.contains("tuned on synthetic:640, and training on digits"), "{said}");
-    // A study of an older version does not say, and data may have moved.
+    // A study of an older version does not name its data, and data may have moved.
     let folder = by_hand("mlp", "100%", |config| {
         config.as_object_mut().expect("an object").remove("data");
     });
@@ -473,7 +474,7 @@ fn a_run_trains_on_what_its_study_was_tuned_on() {
         2,
         &["tuned on mnist:/no/such/folder, which cannot be read", "say with --data where they are"],
     );
-    // A file is kept by its whole path, which holds from every folder.
+    // A file is stored by its absolute path, which is valid from every folder.
     let folder = tempfile::tempdir().expect("a temporary folder");
     fs::write(folder.path().join("text.txt"), "to be, or not to be. ".repeat(600)).expect("a file");
     let tune = "tune --network lstm --data text:text.txt --device k40 --max-batch 64 --study study";
@@ -484,7 +485,8 @@ fn a_run_trains_on_what_its_study_was_tuned_on() {
     assert_eq!(config["data"], format!("text:{}", whole.display()));
 }
 
-/// Wherever a run is killed while it puts a new choice in place, the study holds all of the old one or all of the new.
+/// A run killed at any point while it puts a new choice in place leaves the study with either all of the old one or all of the
+/// new.
 #[test]
 fn a_tune_that_is_killed_while_it_writes_leaves_a_whole_choice() {
     let (old, new) = (tuned(), tempfile::tempdir().expect("a temporary folder"));
@@ -554,7 +556,8 @@ fn a_training_that_diverges_says_how_to_begin_anew() {
     }
 }
 
-/// Presses Ctrl-C a while after a command says that its link is slow; the exit code, what it took from there, and stderr.
+/// Presses Ctrl-C a while after a command reports that its link is slow; returns the exit code, the time from there, and
+/// stderr.
 fn interrupted(folder: &Path, arguments: &str) -> (Option<i32>, Duration, String) {
     let mut child = command(folder, arguments)
         .stdout(Stdio::null())
@@ -599,20 +602,20 @@ fn ctrl_c_ends_the_wait_for_a_slow_link_and_saves() {
         let (code, took, said) = interrupted(folder, line);
         assert_eq!(code, Some(130), "{line}: {said}");
         assert!(said.contains(&format!("error: stopped while {step}")), "{line}: {said}");
-        // A second, and as much for a machine that does other things besides.
+        // A second, and as much for a machine that also does other work.
         assert!(took < Duration::from_secs(2), "{line}: {took:?}\n{said}");
     }
     // The iteration was finished, at the pace of memory, and its state kept.
     assert!(folder.join("study/training.safetensors").exists());
-    // Nothing that was hurried is taken for measured.
+    // No hurried iteration counts as measured.
     let journal = fs::read_to_string(folder.join("other/profile.journal.jsonl")).unwrap_or_default();
     assert!(!journal.contains("\"link\":{\"offload_alone\"") && !journal.contains("\"round\""), "{journal}");
 }
 
-/// A trace that comes through a pipe which nobody writes to.
+/// A trace from a pipe that nobody writes to.
 #[test]
 fn ctrl_c_ends_the_wait_for_input() {
-    // A script's background job ignores SIGINT and hands that on to its children: here the default holds again.
+    // A script's background job ignores SIGINT, as do its children: here the default is restored.
     let mut child = Command::new("env")
         .args(["--default-signal=INT", PROGRAM, "check", "/dev/stdin", "s.json"])
         .stdin(Stdio::piped())
@@ -656,7 +659,7 @@ fn a_rate_has_a_unit_everywhere() {
     fs::write(folder.join("plimsoll.toml"), "link = \"12\"\n").expect("a file");
     check(folder, line, 2, &["plimsoll.toml", wanted]);
     fs::remove_file(folder.join("plimsoll.toml")).expect("it is there");
-    // What is only planned for takes any rate, and says nothing of it.
+    // Planning alone accepts any rate without a warning.
     let said = check(folder, "plan t.json --budget 100% --link 12B/s -o s.json", 0, &[]);
     assert!(!said.contains("paced"), "{said}");
     check(folder, "simulate t.json s.json", 0, &[]);
@@ -676,7 +679,7 @@ fn no_more_threads_than_cores() {
         let says = format!("--threads 1024 is more than the {cores} cores");
         check(folder, &format!("{verb} --threads 1024"), 2, &[&says, "leave --threads out"]);
     }
-    // A study of a larger machine, whose kernels take scratch for each thread, runs and says that it takes longer.
+    // A study from a larger machine, whose kernels need scratch for each thread, runs and warns that it takes longer.
     let setup = Setup::Cpu(cpu_options(Some(cores as u32 + 1), None));
     let spec = NetworkSpec { name: "mlp".to_owned(), image: [8, 8], channels: 1, classes: 10 };
     let task = NetworkWorkload::of_spec(&spec, digits(), setup).expect("it is for digits");
@@ -699,7 +702,7 @@ fn limits_of_the_system_end_in_words() {
         checked("a small stack", &limited(folder, &format!("ulimit -s {stack}"), verify), 0, &[]);
     }
     let mut codes = Vec::new();
-    // What does not hold the program itself is refused by the system, before anything of ours runs.
+    // The system refuses limits that are too small for the program itself, before any of our code runs.
     let program = loaded_bytes(&fs::read(env!("CARGO_BIN_EXE_plimsoll")).expect("it is there")) >> 20;
     for megabytes in [program + 8, program + 12, program + 20, program + 28, 256, 4096] {
         let output = limited(folder, &format!("ulimit -v {}", megabytes << 10), verify);
@@ -713,8 +716,8 @@ fn limits_of_the_system_end_in_words() {
     assert_eq!((codes.first(), codes.last()), (Some(&Some(4)), Some(&Some(0))), "from too little to enough");
 }
 
-/// What a program of 64 bits takes of the address space when it is loaded: the end of its last segment. Its file may be far
-/// larger, as line tables are not loaded.
+/// Returns the address space that a 64-bit program needs when loaded: the end of its last segment. Its file may be far larger,
+/// as line tables are not loaded.
 fn loaded_bytes(elf: &[u8]) -> u64 {
     let number = |at: usize, bytes: usize| {
         elf[at..at + bytes].iter().rev().fold(0u64, |number, byte| number << 8 | u64::from(*byte))

@@ -1,16 +1,16 @@
-//! Weights: a training starts from those of a file, and what came of it is a file again, with PyTorch's names and shapes.
+//! Weights: a training starts from a file's weights, and writes its results to a file, with PyTorch's names and shapes.
 
 use crate::study_folder::{by_hand, check, table};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
-/// A study whose learning rate moves nothing: no f32 of a weight is as small.
+/// Returns a study whose learning rate changes nothing: it is too small for any f32 weight.
 fn still() -> tempfile::TempDir {
     by_hand("mlp", "100%", |config| config["learning_rate"]["rate"] = 1e-30.into())
 }
 
-/// A file's header, and the numbers behind it.
+/// Returns a file's header, and the numbers after it.
 fn parts(path: &Path) -> (Value, Vec<u8>) {
     let bytes = fs::read(path).expect("it was written");
     let header = 8 + u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
@@ -40,7 +40,7 @@ fn a_training_starts_from_what_another_left() {
     let (header, _) = before;
     assert_eq!(header["__metadata__"]["format"], "pt");
     assert_eq!(header["fc1.weight"]["shape"], serde_json::json!([256, 64]));
-    // A training that goes on is one that began with the same.
+    // A training that continues must have begun with the same weights.
     let other = "is of another training run: the checksum of the weights to start from is ";
     check(second.path(), "run study --epochs 2 --decay constant", 2, &[other, " in it and drawn now"]);
     let longer = table(second.path(), &line.replace("--epochs 1", "--epochs 2"));
@@ -88,7 +88,7 @@ fn all_tensors_that_are_not_the_networks_are_named() {
     ];
     let says: Vec<&str> = says.iter().map(String::as_str).collect();
     check(at, &format!("{run} b.safetensors"), 2, &says);
-    // PyTorch counts batches in its normalisations; what counts them is no weight.
+    // PyTorch counts batches in its normalisations; the counter is no weight.
     let mut counted = header.clone();
     let end = numbers.len();
     counted["bn.num_batches_tracked"] =

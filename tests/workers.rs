@@ -1,4 +1,5 @@
-//! `run --workers`: whatever their number, one training; and what cannot be shared out is said before anything is trained.
+//! `run --workers`: any number of workers gives the same training; an update that cannot be divided is an error before
+//! training.
 
 use crate::report::fits_the_schema;
 use crate::study_folder::{by_hand, check, command, state, table};
@@ -14,7 +15,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A study whose batch is 64, with a rate that needs no warm-up up to a batch of 256.
+/// Returns a study whose batch is 64, with a rate that needs no warm-up up to a batch of 256.
 fn study() -> tempfile::TempDir {
     by_hand("mlp", "100%", |config| {
         let rate = serde_json::json!({"rate": 0.01, "rule": "linear", "base_batch": 256, "base_rate": 0.04,
@@ -50,7 +51,7 @@ fn a_training_is_the_same_file_on_any_number_of_workers() {
     assert!(accuracy.as_f64().expect("a share") > 0.3, "{accuracy}");
 }
 
-/// Worker 0 is of another commit, which says more of a training than this one can read.
+/// Worker 0 has a different commit, which sends more about a training than this one can read.
 #[test]
 fn workers_compare_the_version_with_its_commit() {
     let folder = study();
@@ -94,7 +95,7 @@ fn a_training_goes_on_on_other_workers() {
     let [whole, parts] = [(); 2].map(|()| study());
     check(whole.path(), "run study --epochs 3 --decay constant --global-batch 256", 0, &[]);
     for (epochs, workers) in [(1, 4), (2, 1), (3, 3)] {
-        // Only the first says how large an update is, by its number of workers.
+        // Only the first run sets the size of an update, by its number of workers.
         let line = format!("run study --epochs {epochs} --decay constant --workers {workers}");
         check(parts.path(), &line, 0, &[]);
     }
@@ -110,7 +111,7 @@ fn a_training_goes_on_on_other_workers() {
     assert!(state(&whole) == state(&parts));
 }
 
-/// Where worker 0 was lost, another worker has the newest state. The next start goes on from there, and names a file that it
+/// If worker 0 was lost, a different worker has the newest state. The next start continues from it, and names a file that it
 /// cannot read.
 #[test]
 fn a_training_goes_on_from_the_newest_state_that_a_worker_has_kept() {
@@ -132,7 +133,7 @@ fn a_training_goes_on_from_the_newest_state_that_a_worker_has_kept() {
     let whole = study();
     check(whole.path(), &line(3), 0, &[]);
     assert!(state(&folder) == state(&whole));
-    // What is older than worker 0's own file is of no use.
+    // A state older than worker 0's own file is useless.
     fs::write(&first, &older).expect("a file");
     check(at, &line(4), 0, &["going on from iteration 15"]);
     assert!(!first.exists());
@@ -186,7 +187,7 @@ fn workers_that_are_interrupted_leave_one_state_that_goes_on() {
     assert!(state(&whole) == state(&folder));
 }
 
-/// The tables of a tuning for workers, on a modelled device.
+/// Returns the tables of a tuning for workers, on a modelled device.
 fn tuned(folder: &Path, study: &str, options: &str) -> serde_json::Value {
     tuned_within("40MB", folder, study, options)
 }
@@ -221,7 +222,7 @@ fn a_batch_is_chosen_for_what_workers_exchange() {
     assert_eq!(number(&slow["workers"], "global_batch"), global);
     let update = number(&slow["workers"], "update_seconds");
     assert!((number(&slow["workers"], "samples_per_second") - global / update).abs() < 1.0, "{slow}");
-    // What an exchange takes does not depend on the batch: with it a large batch gains more.
+    // The time of an exchange does not depend on the batch: with it a large batch gains more.
     let gain = |table: &serde_json::Value| {
         let epoch = |batch: f64| {
             let curve = table["curve"].as_array().expect("lines");
@@ -244,7 +245,7 @@ fn a_batch_is_chosen_for_what_workers_exchange() {
         assert!(160.0 % number(line, "batch") == 0.0, "{line}");
     }
 
-    // The largest batch that keeps everything is 16, below what is asked for.
+    // The largest batch that keeps everything is 16, below the requested minimum.
     let options = "--workers 3 --interconnect 10Gbit/s --global-batch 160 --min-batch 32";
     let above = tuned_within("5MB", folder.path(), "above", options);
     let curve = above["curve"].as_array().expect("lines");
@@ -277,7 +278,7 @@ fn a_report_shows_what_the_exchange_takes_what_overlap_hides_and_how_it_scales()
             ["predicted_update_seconds", "without_overlap_seconds", "bound_seconds"]
                 .map(|key| number(found, key));
         assert!(bound <= update * (1.0 + 1e-9) && update <= serial, "{study}: {found}");
-        // NCCL sums all gradients of so small a network in one piece.
+        // NCCL sums all gradients of such a small network in one piece.
         assert_eq!(update == serial, study == "nccl", "{study}: {found}");
         let resources = found["resources"].as_array().expect("a list");
         let most = resources.iter().max_by(|a, b| number(a, "share").total_cmp(&number(b, "share")));
@@ -287,7 +288,7 @@ fn a_report_shows_what_the_exchange_takes_what_overlap_hides_and_how_it_scales()
         assert_eq!(busiest == "interconnect", study == "slow", "{study}: {found}");
         let words = told["busiest"].as_str().expect("words");
         assert!(words.starts_with(busiest), "{words}");
-        // One worker exchanges nothing, and the more there are the less each of them does.
+        // One worker exchanges nothing, and with more workers each of them does less.
         let scaling = found["scaling"].as_array().expect("a list");
         assert_eq!((number(&scaling[0], "workers"), number(&scaling[0], "efficiency")), (1.0, 1.0));
         let own = scaling.iter().find(|of| of["workers"] == told["workers"]).expect("it is among them");
@@ -299,7 +300,7 @@ fn a_report_shows_what_the_exchange_takes_what_overlap_hides_and_how_it_scales()
         let hidden = number(found, "hidden");
         let exchange = serial - number(&scaling[0], "update_seconds");
         assert!((hidden - (serial - update) / exchange).abs() < 1e-9, "{study}: {found}");
-        // The paper's reading of efficiency.
+        // The paper's definition of efficiency.
         let single = &found["single"];
         let together = number(found, "samples_per_second");
         let times = together / number(single, "samples_per_second");
@@ -316,7 +317,7 @@ fn a_report_shows_what_the_exchange_takes_what_overlap_hides_and_how_it_scales()
     }
 }
 
-/// That goodput chooses the best of the curve, by the efficiency at this noise scale and a base batch of 32.
+/// Checks that goodput chooses the best of the curve, by the efficiency at this noise scale and a base batch of 32.
 #[track_caller]
 fn by_goodput(table: &serde_json::Value, noise: f64) -> [f64; 2] {
     let curve = table["curve"].as_array().expect("lines");
@@ -367,7 +368,7 @@ fn goodput_chooses_how_large_an_update_is() {
     }
 }
 
-/// That a report compares settings by what their samples are worth.
+/// Checks that a report compares settings by the worth of their samples.
 #[track_caller]
 fn progress_is_compared(folder: &Path, study: &str) {
     let output = command(folder, &format!("report {study} --format json")).output().expect("it starts");
@@ -382,7 +383,7 @@ fn progress_is_compared(folder: &Path, study: &str) {
     assert!(headline.contains(&words), "{study}: {words}: {headline}");
 }
 
-/// A noise scale is taken from the training of a study.
+/// A noise scale is read from the training of a study.
 #[test]
 fn goodput_goes_by_what_a_training_measured() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -404,7 +405,7 @@ fn goodput_goes_by_what_a_training_measured() {
     assert_eq!(number(&table["choice"], "noise_scale_batch"), 64.0);
     let config = fs::read_to_string(folder.path().join("other/chosen.config.json")).expect("it was written");
     assert!(config.contains("\"noise_scale\":120.5"), "{config}");
-    // `auto` finds the choice again, and no other.
+    // `auto` finds this choice again, and no other.
     let auto = "auto --network resnet20 --device k40 --budget 40MB --study other --goodput";
     check(folder.path(), &format!("{auto} trained"), 0, &[]);
     let says = ["the choice for another goal", "goodput at a noise scale of 120.5"];
@@ -454,7 +455,7 @@ fn workers_that_no_batch_is_for() {
     ] {
         check(folder.path(), &format!("{tune} {options}"), exit, &[says]);
     }
-    // A file of settings says what a line could: what it leaves out is asked for, too.
+    // A file of settings acts like the line: missing options are requested, too.
     fs::write(folder.path().join("plimsoll.toml"), "[tune]\nworkers = 4\n").expect("a file");
     check(folder.path(), tune, 2, &["--workers needs --interconnect"]);
     fs::write(folder.path().join("plimsoll.toml"), "[tune]\nglobal-batch = 64\n").expect("a file");
@@ -473,7 +474,7 @@ fn what_is_tuned_for_workers_is_trained_with_their_updates_by_one() {
     let tables: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(number(&tables["training"], "global_batch"), 128.0, "{tables}");
     assert_eq!(number(&tables["workers"], "global_batch"), 128.0, "{tables}");
-    // The same command finds its choice, and says it again.
+    // The same command finds its choice, and reports it again.
     let again =
         command(folder.path(), &format!("{line} --format json")).output().expect("the program starts");
     let again: serde_json::Value = serde_json::from_slice(&again.stdout).expect("JSON");

@@ -1,24 +1,23 @@
-//! Finds what each generation's kernels reach: the shares with which the model is nearest to the fitted rows.
+//! Fits the shares of peak that each generation's kernels reach, so that the model is nearest to the fitted rows.
 //!
-//! A share is fitted only where rows tell it. Kepler has one fitted row, so it takes what Maxwell reaches of memory; Ampere
-//! and Hopper have no rows in f32, so their f32 kernels are Volta's; Ada's f32 peak is also its TF32 peak on GeForce cards,
-//! where both were reported to run at one rate (github.com/NVIDIA/cutlass/discussions/390), so one share serves both. The
-//! search goes down coordinate by coordinate, and along pairs of them, in ever smaller steps, the same way every time.
+//! A share is fitted only if rows determine it. Kepler has one fitted row, so its memory share is Maxwell's. Ampere and Hopper
+//! have no rows in f32, so their f32 kernels are Volta's. Ada's f32 peak is also its TF32 peak on GeForce cards, where both
+//! were reported to run at one rate (github.com/NVIDIA/cutlass/discussions/390), so one share serves both. The search is a
+//! deterministic coordinate descent, also along pairs of coordinates, in ever smaller steps.
 
 use super::published::{Row, rows};
 use plimsoll::ir::program::Program;
 use plimsoll::tuner::model::devices::{Generation, Modelled, Reach};
 
-/// No kernel reaches less or more than this.
+/// Limits of every share.
 const RANGE: [f64; 2] = [0.05, 0.95];
 
-/// The first step and the last one, as shares.
+/// First and last step, as shares.
 const STEPS: [f64; 2] = [0.1, 0.001];
 
-/// What moves: a share, and what it is in a [`Reach`].
+/// Multiplies a share of a [`Reach`] by a factor, and returns the new share.
 type Share = fn(&mut Reach, f64) -> f64;
 
-/// Changes products by a factor.
 fn products(reach: &mut Reach, by: f64) -> f64 {
     reach.products *= by;
     reach.products
@@ -40,7 +39,7 @@ fn memory(reach: &mut Reach, by: f64) -> f64 {
     reach.memory
 }
 
-/// The shares of a generation that its rows tell.
+/// Returns the shares of a generation that its rows determine.
 fn shares(generation: &str) -> &'static [Share] {
     match generation {
         "Kepler" => &[products],
@@ -50,8 +49,8 @@ fn shares(generation: &str) -> &'static [Share] {
     }
 }
 
-/// What a generation reaches, from its fitted rows, starting from what it is said to reach; and the sum of the squares of
-/// their logarithms' misses, with that and with what it is said to reach.
+/// Fits a generation's shares to its fitted rows, starting from its current shares. Also returns the sum of squared logarithms
+/// of the misses, with the fitted shares and with the current ones.
 pub fn fit(generation: &Generation) -> (Reach, [f64; 2]) {
     let of = |row: &Row| row.sheet.generation.name == generation.name && row.is_fitted();
     let mut subjects: Vec<(Row, Program)> =
@@ -71,7 +70,7 @@ pub fn fit(generation: &Generation) -> (Reach, [f64; 2]) {
         let mut moved = false;
         for share in shares(generation.name) {
             for by in [1.0 + step, 1.0 / (1.0 + step)] {
-                // Alone; and with another share that goes the other way, since what one gains the other can lose.
+                // Alone, and with a second share in the opposite direction, since one's gain can offset the other's loss.
                 for other in [None].into_iter().chain(shares(generation.name).iter().map(Some)) {
                     let mut tried = best;
                     let mut inside = (RANGE[0]..=RANGE[1]).contains(&share(&mut tried, by));

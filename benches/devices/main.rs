@@ -1,8 +1,8 @@
-//! Is the model of a device that is not here near the real one? Every published throughput beside the model's, and how far
-//! those are off that it was not fitted to.
+//! Accuracy of the model of an absent device: every published throughput compared with the model's, and the error on rows
+//! outside the fit.
 //!
-//! Nothing is timed. `cargo bench --bench devices` prints the table; `-- fit` finds what each generation's kernels reach
-//! anew, and prints it beside what the model has.
+//! Nothing is timed. `cargo bench --bench devices` prints the table; `-- fit` fits anew the shares that each generation's
+//! kernels reach, and prints them next to the model's.
 
 mod fit;
 mod published;
@@ -24,7 +24,7 @@ fn main() {
     summary(&all);
 }
 
-/// Every row.
+/// Prints every row.
 fn rows(all: &[Judged]) {
     println!(
         "| generation | device | network | batch | products | published, samples/s | model / published | | source |"
@@ -49,7 +49,7 @@ fn rows(all: &[Judged]) {
     }
 }
 
-/// Every generation, in each arithmetic.
+/// Prints every generation, in each arithmetic.
 fn summary(all: &[Judged]) {
     println!(
         "| generation | products | fitted: rows, mean, worst | held out: rows, mean, worst | stated error |"
@@ -79,7 +79,7 @@ fn summary(all: &[Judged]) {
     println!("| all | | {} | {} | |", cell(fitted), cell(held));
 }
 
-/// What each generation reaches, found anew.
+/// Prints the shares that each generation reaches, fitted anew.
 fn fitted() {
     for generation in &GENERATIONS {
         println!("{}: has {:?}", generation.name, generation.reach);

@@ -1,8 +1,8 @@
-//! Published training throughputs beside what the model of their device says: the rows, the ratio of each, and how far
-//! those off are that the model was not fitted to.
+//! Published training throughputs compared with the model of their device: the rows, the ratio of each, and the error of the
+//! rows outside the fit.
 //!
-//! Everything here is computed, nothing is timed: the same rows give the same numbers on any machine. What it deliberately does
-//! not do: print, or choose what a generation's kernels reach (`fit.rs`).
+//! Everything here is computed, nothing is timed: the same rows give the same numbers on any machine. This file deliberately
+//! prints nothing, and does not fit a generation's shares (`fit.rs`).
 
 use plimsoll::ir::Precision;
 use plimsoll::ir::network::{Network, NetworkSpec, Window};
@@ -11,47 +11,45 @@ use plimsoll::ir::trace::Phase;
 use plimsoll::networks::{Builder, LowerOptions, build, lower, usual};
 use plimsoll::tuner::model::devices::{ENOUGH, GENERATIONS, Generation, Modelled, SHEETS, SIBLINGS, Sheet};
 
-/// What was published, with its sources.
+/// Published throughputs, with their sources.
 const TABLE: &str = include_str!("published.csv");
 
-/// The networks to which a generation is fitted; all others are held out.
+/// Networks that a generation is fitted to; all others are held out.
 pub const FITTED: [&str; 3] = ["resnet50", "vgg16", "bert-large"];
 
-/// Whose throughputs are held out whatever the network: Caffe's batch normalisation is two layers of several passes each.
+/// Source whose throughputs are held out for every network: Caffe's batch normalisation is two layers of several passes each.
 const HELD_OUT: &str = "accudnn";
 
 /// One published throughput.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// The device.
     pub sheet: &'static Sheet,
-    /// The network.
     pub network: String,
-    /// The length of its text, where that is not the usual one.
+    /// Length of its text, if unusual.
     pub length: Option<u32>,
-    /// Its classes, where they are not the usual ones.
+    /// Its classes, if unusual.
     pub classes: Option<u32>,
     /// Samples of an iteration.
     pub batch: u64,
-    /// Whether products were in TF32.
+    /// `true` if products were in TF32.
     pub tf32: bool,
-    /// Whether the library could run convolutions by transforms.
+    /// `true` if the library could run convolutions by transforms.
     pub fast_alternatives: bool,
-    /// Seconds that an iteration took.
+    /// Seconds of an iteration.
     pub seconds: f64,
-    /// Whether the update is part of them.
+    /// `true` if these seconds include the update.
     pub updates: bool,
-    /// Where it was published: a key of the table's head.
+    /// Source: a key of the table's head.
     pub source: String,
 }
 
-/// All rows.
+/// Returns all rows.
 pub fn rows() -> Vec<Row> {
     let lines = TABLE.lines().filter(|line| !line.starts_with('#')).skip(1);
     lines.map(|line| row(line).unwrap_or_else(|| panic!("a row like the others: {line}"))).collect()
 }
 
-/// The keys of the sources that the table's head names, each with its address.
+/// Returns the keys of the sources in the table's head, each with its address.
 pub fn sources() -> Vec<(&'static str, &'static str)> {
     TABLE.lines().filter_map(|line| line.strip_prefix("# source ")?.split_once(": ")).collect()
 }
@@ -80,18 +78,18 @@ fn row(line: &str) -> Option<Row> {
 }
 
 impl Row {
-    /// Whether the model was fitted to it.
+    /// Returns `true` if the model was fitted to this row.
     pub fn is_fitted(&self) -> bool {
         FITTED.contains(&self.network.as_str()) && self.source != HELD_OUT
     }
 
-    /// The device's model.
+    /// Returns the device's model.
     pub fn device(&self) -> Modelled {
         let precision = if self.tf32 { Precision::Tf32 } else { Precision::F32 };
         Modelled { precision, fast_alternatives: self.fast_alternatives, ..Modelled::new(self.sheet) }
     }
 
-    /// One iteration of it, without seconds.
+    /// Returns one iteration, without seconds.
     pub fn program(&self) -> Program {
         let device = self.device();
         let alternatives = |call: &Call| device.alternatives(call);
@@ -109,7 +107,7 @@ impl Row {
         build(&spec).expect("a sound network")
     }
 
-    /// Seconds that a model of the device says, each op in its fastest alternative.
+    /// Returns the seconds that a model of the device predicts, with each op in its fastest alternative.
     pub fn modelled(&self, program: &mut Program, device: &Modelled) -> f64 {
         device.fill(program);
         let counts = |phase: Phase| self.updates || phase != Phase::Update;
@@ -122,13 +120,13 @@ impl Row {
         .sum()
     }
 
-    /// How many times as fast the model says the device is as was published.
+    /// Returns the modelled speed over the published speed.
     pub fn ratio(&self) -> f64 {
         self.seconds / self.modelled(&mut self.program(), &self.device())
     }
 }
 
-/// AlexNet as Krizhevsky's "one weird trick" has it, for images of 224x224 padded by 2.
+/// Returns AlexNet of Krizhevsky's "one weird trick", for images of 224x224 padded by 2.
 fn alexnet_owt() -> Network {
     let spec = NetworkSpec { name: "alexnet-owt".to_owned(), image: [224; 2], channels: 3, classes: 1000 };
     let make = || {
@@ -161,31 +159,31 @@ fn alexnet_owt() -> Network {
 
 /// A row with its ratio.
 pub struct Judged {
-    /// What was published.
+    /// Published throughput.
     pub row: Row,
-    /// How many times as fast the model is.
+    /// Modelled speed over published speed.
     pub ratio: f64,
 }
 
-/// All rows, judged.
+/// Returns all rows with their ratios.
 pub fn judged() -> Vec<Judged> {
     rows().into_iter().map(|row| Judged { ratio: row.ratio(), row }).collect()
 }
 
-/// How ratios lie about 1.
+/// Distribution of ratios about 1.
 #[derive(Clone, Copy, Debug)]
 pub struct Spread {
-    /// How many there are.
+    /// Number of ratios.
     pub count: usize,
-    /// Their geometric mean.
+    /// Geometric mean.
     pub mean: f64,
-    /// The one farthest from 1.
+    /// Ratio farthest from 1.
     pub worst: f64,
-    /// What nine of ten of them are off at most, as a share, if their logarithms are distributed normally about 0.
+    /// Error that nine of ten ratios do not exceed, as a share, if their logarithms are normally distributed about 0.
     pub error: f64,
 }
 
-/// How these ratios lie about 1; none of none.
+/// Returns the distribution of these ratios about 1; `None` if there are none.
 pub fn spread<'a>(judged: impl Iterator<Item = &'a Judged>) -> Option<Spread> {
     const NINE_OF_TEN: f64 = 1.645;
     let logs: Vec<f64> = judged.map(|one| one.ratio.ln()).collect();
@@ -196,16 +194,15 @@ pub fn spread<'a>(judged: impl Iterator<Item = &'a Judged>) -> Option<Spread> {
     Some(Spread { count, mean, worst, error: (NINE_OF_TEN * square.sqrt()).exp() - 1.0 })
 }
 
-/// The rows of a generation that were held out, in one arithmetic.
+/// Returns the held-out rows of a generation, in one arithmetic.
 pub fn held_out<'a>(all: &'a [Judged], of: &'a Generation, tf32: bool) -> impl Iterator<Item = &'a Judged> {
     all.iter().filter(move |one| {
         one.row.sheet.generation.name == of.name && one.row.tf32 == tf32 && !one.row.is_fitted()
     })
 }
 
-/// The error that a generation is to state, in f32 and in TF32: that of its held-out rows, where there are [`ENOUGH`]; where
-/// there are fewer, at least that of all generations' held-out rows; where there are none, at least the largest of any
-/// generation.
+/// Returns the error that a generation should state, in f32 and in TF32: that of its held-out rows if there are at least
+/// [`ENOUGH`]; with fewer, at least that of all generations' held-out rows; with none, at least the largest of any generation.
 pub fn to_state(all: &[Judged], of: &Generation) -> [f64; 2] {
     let held = || all.iter().filter(|one| !one.row.is_fitted());
     let together = spread(held()).map_or(1.0, |spread| spread.error);

@@ -1,5 +1,5 @@
-//! AccUDNN (arXiv 1901.06773) on an M40: efficiency-optimal batches within 12 GB, beside SuperNeurons, memory of swapping, and
-//! eight workers.
+//! AccUDNN (arXiv 1901.06773) on an M40: efficiency-optimal batches within 12 GB, compared with SuperNeurons, memory of
+//! swapping, and eight workers.
 
 use crate::plot::Plot;
 use crate::subjects::{Made, Scale, Subject, TWELVE_GB, device, floor, peak};
@@ -14,7 +14,7 @@ use plimsoll::tuner::policies::papers::accudnn::satisfies;
 use plimsoll::tuner::search::accudnn_batch;
 use std::convert::Infallible;
 
-/// Tables 1 and 3: network; AccUDNN's batch and images/s; Caffe's; SuperNeurons', where they are given.
+/// Tables 1 and 3: network; batch and images/s of AccUDNN, of Caffe, and of SuperNeurons if given.
 struct Row {
     network: &'static str,
     accudnn: (u64, f64),
@@ -41,16 +41,16 @@ const ROWS: [Row; 7] = [
     row("resnet152", (54, 24.0), (13, 19.0), Some((32, 17.0))),
 ];
 
-/// Batches beyond this are not looked at.
+/// Largest batch to consider.
 const MOST: u64 = 8192;
 
-/// The budget of a subject: 12 GB, or of a small one what makes it tight.
+/// Returns a subject's budget: 12 GB, or for a small subject a tight one.
 fn budget(scale: &Scale, subject: &Subject) -> Bytes {
     if scale.small { peak(&subject.trace(24)) } else { TWELVE_GB }
 }
 
-/// What AccUDNN's Algorithm 2 chooses, and its schedule: from the largest batch whose layer-wise memory fits, down until eq.
-/// (6) holds.
+/// Returns the choice of AccUDNN's Algorithm 2, and its schedule: from the largest batch whose layer-wise memory fits, down
+/// until eq. (6) holds.
 fn algorithm_2(subject: &Subject, budget: Bytes) -> Option<(Trace, Made)> {
     let plan = |trace: &Trace| subject.plan(trace, Policy::Accudnn, budget);
     let batch = subject.batch_once("algorithm 2", budget, || {
@@ -67,8 +67,8 @@ fn algorithm_2(subject: &Subject, budget: Bytes) -> Option<(Trace, Made)> {
     plan(&trace).map(|made| (trace, made))
 }
 
-/// The largest batch, from one on and to a part in twenty, at which plimsoll trains no slower than this many images a second,
-/// and its rate there.
+/// Returns the largest batch, from one on and to a part in twenty, at which plimsoll trains no slower than this many images a
+/// second, and its rate there.
 fn no_slower(subject: &Subject, budget: Bytes, from: u64, rate: f64) -> (u64, f64) {
     let at = |batch: u64| {
         let trace = subject.trace(batch);
@@ -94,7 +94,7 @@ fn no_slower(subject: &Subject, budget: Bytes, from: u64, rate: f64) -> (u64, f6
     (batch, at(batch).unwrap_or(0.0))
 }
 
-/// What is said below the table of batches.
+/// Notes below the table of batches.
 const BATCHES_NOTES: [&str; 3] = [
     "Our lowering needs less memory than Caffe for the same batch (gradients share memory, ReLU and addition work in place, \
      masks take a bit), so that all batches are larger than the published ones; the ratios are what compares.",
@@ -119,7 +119,7 @@ pub fn batches(scale: &Scale) -> Table {
         };
         let budget = budget(scale, &subject);
         let by_bytes = subject.largest(MOST, &mut |trace| peak(trace) <= budget);
-        // Bytes that fit may lack addresses by a little.
+        // Bytes that fit may slightly lack addresses.
         let kept = (1..=by_bytes).rev().take(20).find_map(|batch| {
             let trace = subject.trace(batch);
             let made = subject.plan(&trace, Policy::Keep, budget)?;
@@ -207,7 +207,7 @@ pub fn super_neurons(scale: &Scale) -> Table {
         let Some(subject) = scale.subject(row.network, None, device("m40", true)) else { continue };
         let budget = budget(scale, &subject);
         let published = row.super_neurons.expect("only those that have one");
-        // The batches at which each is said to be best, in our memory: those of AccUDNN's own search.
+        // The paper uses each system's best batch; with our memory, that is the batch of AccUDNN's own search.
         let Some((trace, accudnn)) = algorithm_2(&subject, budget) else { continue };
         let at =
             |policy| subject.plan(&trace, policy, budget).map(|made| subject.rate(&trace, made.makespan));
@@ -377,7 +377,7 @@ struct Footprint {
 }
 
 impl Footprint {
-    /// What is reproduced of the row that has numbers, ResNet-152's, and what is not.
+    /// Describes the reproduced and missing parts of the row that has numbers, ResNet-152's.
     fn words(&self) -> String {
         let saved = |bytes: Bytes| percent(1.0 - bytes.0 as f64 / self.keep.0 as f64);
         format!(
@@ -396,7 +396,7 @@ impl Footprint {
     }
 }
 
-/// Published gigabytes over ours.
+/// Formats published gigabytes over ours.
 fn times(published: f64, ours: Bytes) -> String {
     format!("{:.1}", published / in_gb(ours))
 }
@@ -405,18 +405,18 @@ fn times(published: f64, ours: Bytes) -> String {
 pub const WORKERS: [(&str, u64, f64, f64, u64, f64); 2] =
     [("resnet101", 20, 30.0, 132.0, 74, 217.0), ("resnet152", 13, 19.0, 76.0, 54, 147.0)];
 
-/// The rate of AccUDNN on one GPU, of Table 1.
+/// Returns the rate of AccUDNN on one GPU, of Table 1.
 pub fn alone(network: &str) -> f64 {
     ROWS.iter().find(|row| row.network == network).expect("Table 1 has it").accudnn.1
 }
 
-/// What an update of a row takes besides its passes, in seconds, by its rates of Caffe-PS: Δ of eq. (3).
+/// Returns the time of an update of a row besides its passes, in seconds, by its rates of Caffe-PS: Δ of eq. (3).
 pub fn delta((_, caffe, one, eight, ..): &(&str, u64, f64, f64, u64, f64)) -> f64 {
     8.0 * *caffe as f64 / eight - *caffe as f64 / one
 }
 
-/// Table 2 from eq. (3) and Caffe's rows alone: their Δ does not depend on the batch, so it says what eight workers reach at
-/// AccUDNN's.
+/// Makes Table 2 from eq. (3) and Caffe's rows alone: their Δ does not depend on the batch, so it gives the rate of eight
+/// workers at AccUDNN's batch.
 pub fn synchronisation(_: &Scale) -> Table {
     let plot = Plot::new("Eight workers from the Δ of Caffe-PS", "network", "images/s");
     let mut table = Table::new(
@@ -465,8 +465,8 @@ pub fn synchronisation(_: &Scale) -> Table {
     table
 }
 
-/// Bytes a second of a synchronisation, parameters out and back, of eight workers over 10 Gb/s Ethernet: what Table 2 comes to.
-/// ResNet-152 with Caffe: 8 x 13 / 76 - 13 / 19 = 0.68 s for twice 241 MB; with AccUDNN: 8 x 54 / 147 - 54 / 24 = 0.69 s.
+/// Bytes a second of a synchronisation, parameters out and back, of eight workers over 10 Gb/s Ethernet, by Table 2. ResNet-152
+/// with Caffe: 8 x 13 / 76 - 13 / 19 = 0.68 s for twice 241 MB; with AccUDNN: 8 x 54 / 147 - 54 / 24 = 0.69 s.
 const SYNCHRONISATION: f64 = 0.70e9;
 
 pub fn workers(scale: &Scale) -> Table {
@@ -489,7 +489,7 @@ pub fn workers(scale: &Scale) -> Table {
     );
     for (network, caffe, one, eight, theirs, rate) in scale.pick(&WORKERS, 1) {
         let Some(subject) = scale.subject(network, None, device("m40", true)) else { continue };
-        // At the published batches: with our memory, keeping everything would fit more than Caffe's did.
+        // At the published batches: with our memory, keeping everything would fit more than Caffe did.
         let delta = Seconds(2.0 * 4.0 * subject.network.all_parameters() as f64 / SYNCHRONISATION);
         let budget = budget(scale, &subject);
         let of = |policy, batch: u64| {
@@ -547,8 +547,8 @@ pub fn workers(scale: &Scale) -> Table {
     table
 }
 
-/// An update by a plan of this batch, with Δ behind the iteration, and with our exchange beside it over a network of the same
-/// rate.
+/// Returns an update by a plan of this batch, with Δ after the iteration, and with our overlapped exchange over a network of
+/// the same rate.
 fn overlapped(subject: &Subject, batch: u64, budget: Bytes, delta: Seconds) -> Option<(Seconds, Seconds)> {
     let program = subject.program(batch);
     let (made, schedule) =

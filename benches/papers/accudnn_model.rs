@@ -1,7 +1,7 @@
-//! AccUDNN (arXiv 1901.06773) §6.2 on AlexNet and an M40: what its performance model rests on. Computing efficiency over the
-//! batch (Fig. 6), estimated beside observed timelines (Fig. 7), and memory over one iteration (Fig. 8).
+//! AccUDNN (arXiv 1901.06773) §6.2 on AlexNet and an M40: the basis of its performance model. Computing efficiency over the
+//! batch (Fig. 6), estimated and observed timelines (Fig. 7), and memory over one iteration (Fig. 8).
 //!
-//! What is *observed* here is what the device's model gives, which the paper measured.
+//! *Observed* times are those of the device's model; the paper measured them.
 
 use crate::frameworks::{caffe, of_all};
 use crate::plot::Plot;
@@ -15,13 +15,13 @@ use plimsoll::tuner::Policy;
 use plimsoll::tuner::model::Model;
 use std::collections::BTreeMap;
 
-/// Fig. 6: from 8 to 1024, by doubling.
+/// Batches of Fig. 6: from 8 to 1024, by doubling.
 const BATCHES: [u64; 8] = [8, 16, 32, 64, 128, 256, 512, 1024];
 
-/// Fig. 7.
+/// Batches of Fig. 7.
 const ESTIMATED: [u64; 3] = [256, 512, 1024];
 
-/// The largest batch of AlexNet that Caffe trains in 12 GB (Table 1).
+/// Largest batch of AlexNet that Caffe trains in 12 GB (Table 1).
 const CAFFES_MOST: u64 = 848;
 
 fn alexnet(scale: &Scale) -> Option<Subject> {
@@ -80,7 +80,7 @@ impl Saturating {
             samples.entry((op.kind.clone(), op.phase)).or_default().push((op.flops as f64, op.seconds.0));
         }
         let line = |samples: Vec<(f64, f64)>| {
-            // Of x / y and 1 / y, the combination nearest to 1.
+            // The combination of x / y and 1 / y that is nearest to 1.
             let sum = |of: fn(f64, f64) -> f64| samples.iter().map(|(x, y)| of(*x, *y)).sum::<f64>();
             let (xx, x1, ones) = (sum(|x, y| x * x / y / y), sum(|x, y| x / y / y), sum(|_, y| 1.0 / y / y));
             let (x, one) = (sum(|x, y| x / y), sum(|_, y| 1.0 / y));
@@ -162,7 +162,7 @@ pub fn timelines(scale: &Scale) -> Table {
     table
 }
 
-/// Fig. 8: batch, GB of the budget, and when the backward pass begins, in ms.
+/// Fig. 8: batch, GB of the budget, and start of the backward pass in ms.
 const ITERATION: (u64, f64, f64) = (256, 3.0, 100.0);
 
 /// Rows of the table of one iteration.

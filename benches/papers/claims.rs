@@ -1,29 +1,29 @@
-//! What a paper claims, held against rows: which of them contradict it, by name.
+//! A paper's claims, checked against rows: the rows that contradict each claim, by name.
 //!
-//! A page counts its own rows; the index counts those of all pages, each row once, as several figures share rows. Nothing here
-//! is typed in but the claim: what contradicts it is worked out from the rows.
+//! A page counts its own rows; the index counts those of all pages, each row once, as several figures share rows. Only the
+//! claims are typed in: the contradictions are worked out from the rows.
 
 use std::collections::BTreeMap;
 
-/// So many rows that contradict a claim are named at most.
+/// Most rows that are named for a claim.
 const NAMED_ROWS: usize = 3;
 
-/// A claim of a paper, and the rows that it was held against.
+/// A claim of a paper, and the rows that it was checked against.
 pub struct Claim {
-    /// In the paper's sense, with the place.
+    /// The claim in the paper's sense, with the place.
     pub words: String,
-    /// By name: whether the row contradicts it. A name has the numbers that say so.
+    /// By name: `true` if the row contradicts the claim. A name has the numbers that show it.
     pub rows: BTreeMap<String, bool>,
-    /// Why rows contradict it, as far as these rows show.
+    /// Reason for the contradictions, as far as these rows show it.
     why: Option<String>,
 }
 
-/// The claims of a page or of all, in the order in which they came up.
+/// Claims of a page or of all pages, in order of first use.
 #[derive(Default)]
 pub struct Claims(Vec<Claim>);
 
 impl Claims {
-    /// Notes whether one row is as claimed.
+    /// Records one row, and if it is as claimed.
     pub fn hold(&mut self, words: &str, row: impl Into<String>, as_claimed: bool) {
         let known = self.0.iter().position(|claim| claim.words == words);
         let at = known.unwrap_or_else(|| {
@@ -35,7 +35,7 @@ impl Claims {
         assert_ne!(before, Some(as_claimed), "{words}: {row} has two verdicts");
     }
 
-    /// Says why rows of a page contradict a claim; nothing where none does.
+    /// Records why rows of a page contradict a claim, if any do.
     pub fn explain(&mut self, words: &str, why: impl Into<String>) {
         let claim = self.0.iter_mut().find(|claim| claim.words == words);
         if let Some(claim) = claim.filter(|claim| claim.rows.values().any(|against| *against)) {
@@ -43,7 +43,7 @@ impl Claims {
         }
     }
 
-    /// Adds those of a page.
+    /// Adds the claims of a page.
     pub fn join(&mut self, page: &Claims) {
         for claim in &page.0 {
             for (row, contradicts) in &claim.rows {
@@ -52,7 +52,7 @@ impl Claims {
         }
     }
 
-    /// In words, an item for each claim; with the rows' names and why they contradict it, or only how many they are.
+    /// Returns a text item for each claim, with the names of the contradicting rows and the reason, or only their number.
     pub fn words(&self, named: bool) -> Vec<String> {
         self.0.iter().map(|claim| claim.words(named)).collect()
     }

@@ -1,10 +1,10 @@
 //! DQN (Chen, "GPU memory management for neural networks using deep Q-network") on a GTX 1080 Ti: overhead over memory
 //! reduction.
 //!
-//! Beside the paper's policy stand those that it compares itself with, SuperNeurons in its three modes, and two controls:
-//! searches over the policy's own actions that learn nothing, with as many evaluations. Policy and controls run with three
-//! seeds; with stochastic depth each seed has a draw of its own. K-means is no network (`kmeans.rs`). What the notes say of the
-//! rows is worked out from them (`reading.rs`).
+//! The paper's policy is compared with the systems of the paper's own comparison, SuperNeurons in its three modes, and two
+//! controls: searches over the policy's own actions that learn nothing, with as many evaluations. Policy and controls run with
+//! three seeds; with stochastic depth each seed has a different draw. K-means is no network (`kmeans.rs`). The notes about the
+//! rows are worked out from them (`reading.rs`).
 
 mod kmeans;
 mod reading;
@@ -23,8 +23,8 @@ use plimsoll::tuner::policies::papers::dqn::Control;
 use plimsoll::tuner::{Allow, Limits, Outcome, PlanRequest, Policy, plan, plan_by_control, plan_with_log};
 use std::collections::BTreeMap;
 
-/// Workload and batch: networks on CIFAR-10's images, and points of K-means. The paper names ResNet and VGG of two depths
-/// each, and no batch.
+/// Workload and batch: networks on CIFAR-10's images, and points of K-means. The paper names ResNet and VGG of two depths each,
+/// and no batch.
 const WORKLOADS: [(&str, u64); 8] = [
     ("resnet56", 256),
     ("resnet110", 256),
@@ -36,22 +36,22 @@ const WORKLOADS: [(&str, u64); 8] = [
     (KMEANS, 1 << 23),
 ];
 
-/// The network with stochastic depth.
+/// Network with stochastic depth.
 const STOCHASTIC: &str = "resnet-sd110";
 
-/// The recurrent network.
+/// Recurrent network.
 const LSTM: &str = "lstm";
 
-/// The workload that is no network.
+/// Workload that is no network.
 const KMEANS: &str = "kmeans";
 
-/// What of the memory of keeping everything is saved, parameters and what belongs to them aside.
+/// Saved shares of the memory that keeps everything, resident bytes excluded.
 const REDUCTIONS: [f64; 6] = [0.2, 0.3, 0.4, 0.5, 0.6, 0.7];
 
-/// The network of the plot.
+/// Network of the plot.
 const PLOTTED: &str = "resnet110";
 
-/// What the paper compares itself with: name, policy, and what it may do.
+/// Systems of the paper's comparison: name, policy, and its means.
 const SYSTEMS: [(&str, Policy, Allow); 5] = [
     ("memonger", Policy::MemongerSearch, Allow::ALL),
     ("superneurons, recomputing", Policy::SuperNeurons, Allow { swap: false, ..Allow::ALL }),
@@ -60,12 +60,12 @@ const SYSTEMS: [(&str, Policy, Allow); 5] = [
     ("tflms", Policy::Tflms, Allow::ALL),
 ];
 
-/// Evaluations of the policy, and of each control: fewer than it takes by itself, as each row has nine such searches.
+/// Evaluations of the policy, and of each control: fewer than its default, as each row has nine such searches.
 const EVALUATIONS: u64 = 2000;
 
 const SEEDS: [u64; 3] = [1, 2, 3];
 
-/// What one search with each seed that has a plan takes over keeping everything, as a share, the shortest first.
+/// Extra time over keeping everything, as a share, of one search with each seed that has a plan, the shortest first.
 struct Runs(Vec<f64>);
 
 impl Runs {
@@ -78,7 +78,7 @@ impl Runs {
         self.0.get(self.0.len() / 2).copied()
     }
 
-    /// The median, and from where to where the seeds reach.
+    /// Formats the median, and the range over the seeds.
     fn cell(&self) -> String {
         match (self.0.first(), self.median(), self.0.last()) {
             (Some(least), Some(median), Some(most)) => {
@@ -89,23 +89,23 @@ impl Runs {
     }
 }
 
-/// A workload at one reduction. All overheads are shares of the time of keeping everything; none where there is no plan.
+/// A workload at one reduction. All overheads are shares of the time of keeping everything; `None` if there is no plan.
 struct Row {
     /// Workload and batch.
     of: String,
     saved: f64,
-    /// Of each of `SYSTEMS`, and of plimsoll; of several draws the mean.
+    /// Overhead of each of `SYSTEMS`; for several draws the mean.
     theirs: [Option<f64>; SYSTEMS.len()],
     plimsoll: Option<f64>,
     best: Runs,
     last: Runs,
     random: Runs,
     annealing: Runs,
-    /// Of processor time, of planning with the policy, training included: the mean of the seeds.
+    /// Processor seconds of planning with the policy, training included: the mean of the seeds.
     seconds: f64,
 }
 
-/// A trace, and what there is for it in memory.
+/// A trace, and its memory.
 struct Case {
     trace: Trace,
     device: Modelled,
@@ -121,7 +121,7 @@ impl Case {
         Case { trace, device, budget, small }
     }
 
-    /// The share of the memory that a plan would save if it held no more than the largest op needs.
+    /// Returns the share of the memory that a plan would save if it held no more than the largest op needs.
     fn most_saved(&self) -> f64 {
         let moving = |all: Bytes| (all - self.trace.resident_bytes).0 as f64;
         1.0 - moving(floor(&self.trace)) / moving(peak(&self.trace))
@@ -133,7 +133,7 @@ impl Case {
         PlanRequest { limits, ..PlanRequest::new(self.budget, self.device.link(), policy) }
     }
 
-    /// What this takes over keeping everything.
+    /// Returns the extra time over keeping everything, as a share.
     fn longer(&self, makespan: Seconds) -> f64 {
         makespan / self.trace.fastest_seconds() - 1.0
     }
@@ -143,7 +143,7 @@ impl Case {
         self.planned(&plan(&self.trace, &request).expect("a sound request"))
     }
 
-    /// That of a plan that is valid.
+    /// Returns the overhead of a valid plan.
     fn planned(&self, outcome: &Outcome) -> Option<f64> {
         let plan = outcome.plan()?;
         check(&self.trace, &plan.schedule).expect("a schedule that the planner hands out is valid");
@@ -151,13 +151,13 @@ impl Case {
     }
 }
 
-/// The mean over draws, where there is a plan for each.
+/// Returns the mean over draws, if there is a plan for each.
 fn mean(cases: &[Case], policy: Policy, allow: Allow) -> Option<f64> {
     let all: Option<Vec<f64>> = cases.iter().map(|case| case.policy(policy, allow)).collect();
     all.map(|all| all.iter().sum::<f64>() / all.len() as f64)
 }
 
-/// A row; of one case, or of a case for each seed.
+/// Makes a row from one case, or from a case for each seed.
 fn row(of: String, saved: f64, cases: &[Case]) -> Row {
     let (mut best, mut last, mut seconds) = (Vec::new(), Vec::new(), 0.0);
     let mut controls = [Vec::new(), Vec::new()];
@@ -187,13 +187,13 @@ fn row(of: String, saved: f64, cases: &[Case]) -> Row {
     }
 }
 
-/// What the last policy decided, in seconds; none where everything was kept.
+/// Returns the makespan of the last policy, in seconds; `None` if everything was kept.
 fn last_policy(log: &SearchLog) -> Option<Seconds> {
     let step = log.steps.iter().rev().find(|step| step.tried.starts_with("last policy"))?;
     step.decided_seconds
 }
 
-/// The table with its columns, and no row yet.
+/// Returns the table with its columns, and no row yet.
 fn empty_table() -> Table {
     let plot = Plot::new(
         "Overhead over memory reduction, ResNet-110 at batch 256, GTX 1080 Ti",
@@ -211,7 +211,7 @@ fn empty_table() -> Table {
     )
 }
 
-/// A workload's cases: one, or one for each seed's draw of stochastic depth; none where the zoo has no such network.
+/// Returns a workload's cases: one, or one for each seed's draw of stochastic depth; `None` if the zoo has no such network.
 fn cases(scale: &Scale, name: &str, batch: u64, saved: f64) -> Option<Vec<Case>> {
     let device = device("gtx1080ti", false);
     let case = |trace| Case::new(trace, device, saved, scale.small);
@@ -276,7 +276,7 @@ pub fn overheads(scale: &Scale) -> Table {
     table
 }
 
-/// Adds a row, and what the plot shows of it.
+/// Adds a row, and its points on the plot.
 fn add(table: &mut Table, row: &Row, plotted: bool) {
     if plotted {
         let names = SYSTEMS.iter().map(|system| system.0).chain(["plimsoll", "dqn"]);

@@ -1,7 +1,7 @@
 //! Euro-Par'20 (Beaumont, Eyraud-Dubois, Shilova) on a V100, over memory limits: makespan over the paper's lower bound (Fig. 5
 //! to 12), and images a second of the same rows (Fig. 13 to 19).
 //!
-//! The paper measured its chains with PyTorch and simulated the schedules; here our lowering gives the ops, the device's model
+//! The paper measured its chains with PyTorch and simulated the schedules. Here our lowering gives the ops, the device's model
 //! their times, and the policies that need a chain group the trace into one (`tuner/src/policies/papers/chain.rs`). The link
 //! carries one transfer at a time (assumption B).
 
@@ -19,17 +19,17 @@ use plimsoll::tuner::{PlanRequest, Policy};
 /// Network, side, batch.
 type Case = (&'static str, u32, u64);
 
-/// The policies of the paper's figures; its own are the first two.
+/// Policies of the paper's figures; the first two are its own.
 const POLICIES: [Policy; 5] =
     [Policy::Greedy, Policy::DynProg, Policy::VdnnRatio, Policy::Tflms, Policy::AutoSwap];
 
-/// Memory limits between the least that any plan needs (0) and keeping everything (1).
+/// Memory limits between the smallest feasible budget (0) and keeping everything (1).
 const LIMITS: [f64; 8] = [0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0];
 
-/// Those at which other batches than a figure's own are looked at.
+/// Limits at which batches other than a figure's own are planned.
 const OF_OTHER_BATCHES: [f64; 3] = [0.25, 0.5, 0.75];
 
-/// The highest limits, at which the paper finds TFLMS optimal, begin here.
+/// Lowest of the high limits, at which the paper finds TFLMS optimal.
 const HIGHEST: f64 = 0.75;
 
 fn cases(figure: u32) -> (&'static str, &'static [Case]) {
@@ -107,15 +107,15 @@ fn cases(figure: u32) -> (&'static str, &'static [Case]) {
     }
 }
 
-/// The first figure that shows images a second.
+/// First figure that shows images a second.
 const THROUGHPUT: u32 = 13;
 
-/// The figure with the ratios of the rows of which this one shows images a second.
+/// Returns the figure with the ratios of the same rows as this figure of images a second.
 fn ratios_of(figure: u32) -> u32 {
     figure - 7
 }
 
-/// LB of Proposition 3: max(all ops, 2 (M_peak - M) / β).
+/// Returns LB of Proposition 3: max(all ops, 2 (M_peak - M) / β).
 fn lower_bound(trace: &Trace, budget: Bytes, link: &Link) -> Seconds {
     let moving = least_moved(trace, budget).0 as f64 / link.offload_bytes_per_second.0;
     Seconds(moving).max(trace.fastest_seconds())
@@ -132,17 +132,17 @@ struct Row {
     f: f64,
     budget: Bytes,
     bound: Seconds,
-    /// What an iteration takes where nothing waits for a transfer.
+    /// Seconds of an iteration if nothing waits for a transfer.
     compute: Seconds,
-    /// Whether its batch is the figure's own, and not half or double of it.
+    /// `true` if its batch is the figure's own, and not half or double of it.
     own_batch: bool,
-    /// Of each policy; and of plimsoll that only moves and of plimsoll, unless the row is the policies' alone. None where there
-    /// is no plan.
+    /// Plans of each policy, of plimsoll that only moves, and of plimsoll; the last two are missing if the row shows only the
+    /// policies. `None` means no plan.
     plans: Vec<Option<Made>>,
 }
 
 impl Row {
-    /// Each makespan over the bound.
+    /// Returns each makespan over the bound.
     fn ratios(&self) -> impl Iterator<Item = Option<f64>> + '_ {
         self.plans.iter().map(|made| made.as_ref().map(|made| made.makespan / self.bound))
     }
@@ -152,13 +152,13 @@ impl Row {
         self.plans[at].as_ref()
     }
 
-    /// The ratio of a policy.
+    /// Returns the ratio of a policy.
     fn ratio(&self, policy: Policy) -> Option<f64> {
         Some(self.plan(policy)?.makespan / self.bound)
     }
 }
 
-/// The rows of a figure with ratios. The paper's figure 5 is of one batch.
+/// Returns the rows of a figure with ratios. The paper's figure 5 is of one batch.
 fn rows(scale: &Scale, figure: u32, cases: &[Case], table: &mut Table) -> Vec<Row> {
     let all_batches = figure > 5 && !scale.small;
     let mut rows = Vec::new();
@@ -175,7 +175,7 @@ fn rows(scale: &Scale, figure: u32, cases: &[Case], table: &mut Table) -> Vec<Ro
     rows
 }
 
-/// The rows of a network at one batch; none where the zoo has no such network.
+/// Returns the rows of a network at one batch; `None` if the zoo has no such network.
 fn rows_of(scale: &Scale, (name, side, batch): Case, own_batch: bool) -> Option<Vec<Row>> {
     let subject = scale.subject(name, Some(side), device("v100", false))?;
     let trace = subject.trace(batch);
@@ -207,7 +207,7 @@ fn rows_of(scale: &Scale, (name, side, batch): Case, own_batch: bool) -> Option<
     Some(scale.pick(limits, 3).iter().map(row).collect())
 }
 
-/// The columns' names, in the order of a row's makespans.
+/// Returns the columns' names, in the order of a row's makespans.
 fn names() -> impl Iterator<Item = &'static str> {
     POLICIES.iter().map(|policy| policy.name()).chain(["plimsoll, moving", "plimsoll"])
 }
@@ -272,12 +272,12 @@ fn ratios(scale: &Scale, figure: u32) -> Table {
     table
 }
 
-/// The cells of a row, with empty ones for plimsoll where the row is the policies' alone.
+/// Returns the cells of a row, with empty ones for plimsoll if the row shows only the policies.
 fn filled(cells: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
     cells.chain(std::iter::repeat(String::new())).take(names().count())
 }
 
-/// What a figure shows of the paper's limits.
+/// Describes the part of the paper's limits that a figure shows.
 fn limits_shown(rows: &[Row]) -> String {
     let here = format!("The paper has curves over all limits; here are {}", LIMITS.len());
     if rows.iter().all(|row| row.own_batch) {
@@ -290,8 +290,8 @@ fn limits_shown(rows: &[Row]) -> String {
     )
 }
 
-/// What a figure shows of the paper's batches, and how much ratios depend on the batch: those of the paper's own policies at
-/// half and at double a network's batch. None where it has one batch.
+/// Describes the part of the paper's batches that a figure shows, and the effect of the batch on ratios: those of the paper's
+/// own policies at half and at double a network's batch. `None` if the figure has one batch.
 fn other_batches(rows: &[Row]) -> Option<String> {
     let mut apart: Vec<f64> = Vec::new();
     for there in rows.iter().filter(|row| !row.own_batch) {
@@ -315,7 +315,7 @@ fn other_batches(rows: &[Row]) -> Option<String> {
     ))
 }
 
-/// Claims that one policy is no slower than another (§6.2): words, the one, the other.
+/// Claims that one policy is no slower than a second (§6.2): words, first, second.
 const NO_SLOWER: [(&str, Policy, Policy); 4] = [
     ("Greedy outperforms VDNN in all cases (§6.2)", Policy::Greedy, Policy::VdnnRatio),
     ("DynProg outperforms VDNN in all cases (§6.2)", Policy::DynProg, Policy::VdnnRatio),
@@ -333,7 +333,7 @@ const ON_DENSENET: &str =
 const TFLMS: &str = "TFLMS is optimal at the highest limits, which are taken as from 0.75 on (§6.2)";
 const FAST: &str = "DynProg's throughput is at least 83 % of the highest possible (§6.2)";
 
-/// What the paper says of its ratios (§6.2), held against one row's. Two policies are compared where both have a plan.
+/// Checks the paper's claims on its ratios (§6.2) against one row's. Two policies are compared if both have a plan.
 fn claims(row: &Row, claims: &mut Claims) {
     let of = format!("{}, f = {}", row.of, row.f);
     for (words, one, other) in NO_SLOWER {
@@ -358,7 +358,7 @@ fn claims(row: &Row, claims: &mut Claims) {
     }
 }
 
-/// Why rows contradict what the paper says, as far as they show it.
+/// Explains why rows contradict the paper's claims, as far as they show it.
 fn explain(rows: &[Row], claims: &mut Claims) {
     for (words, one, other) in NO_SLOWER {
         claims.explain(words, why_slower(rows, one, other));
@@ -381,11 +381,11 @@ fn explain(rows: &[Row], claims: &mut Claims) {
     claims.explain(TFLMS, format!("it has no plan in {without} of {all} rows: {waits}, {addresses}"));
 }
 
-/// What DynProg takes for granted.
+/// Assumptions of DynProg.
 const DECIDED: &str = "its program counts on transfers that can be interrupted, where here they are whole, and plans for less \
                        memory until addresses fit";
 
-/// Why one policy is slower than another in some rows: the bytes that they move, and what the one takes for granted.
+/// Explains why one policy is slower than a second in some rows: the bytes that they move, and the first one's assumptions.
 fn why_slower(rows: &[Row], one: Policy, other: Policy) -> String {
     let both = rows.iter().filter_map(|row| Some((row, row.plan(one)?, row.plan(other)?)));
     let slower =
@@ -412,7 +412,7 @@ fn why_slower(rows: &[Row], one: Policy, other: Policy) -> String {
     format!("{name} moves more bytes than {than} in {rows} of them; {granted}{tries}")
 }
 
-/// T = batch / makespan (§6.4).
+/// Makes a figure of T = batch / makespan (§6.4).
 fn throughput(scale: &Scale, figure: u32) -> Table {
     let beside = ratios_of(figure);
     let (what, cases) = cases(beside);
@@ -466,7 +466,7 @@ fn throughput(scale: &Scale, figure: u32) -> Table {
     table
 }
 
-/// A plan; none where there is none.
+/// Returns a plan; `None` if there is none.
 fn made(subject: &Subject, trace: &Trace, request: PlanRequest<'static>) -> Option<Made> {
     assert!(request.budget < ALL);
     subject.outcome(trace, &request).ok()

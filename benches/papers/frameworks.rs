@@ -1,8 +1,8 @@
-//! What the papers' frameworks allocate, worked out from a network's layers alone: network-wide, before the first iteration.
+//! Allocations of the papers' frameworks, worked out from a network's layers alone: network-wide, before the first iteration.
 //!
-//! Caffe and Torch give each layer's output (a *blob*) a place of its own, but for layers that work in place: ReLU and dropout,
-//! and layers that only change a shape. vDNN's baseline counts no gradients but the largest two (§4.1); Layrub's Caffe has a
-//! gradient for each blob (§5.1). What layers keep besides is not counted.
+//! Caffe and Torch give each layer's output (a *blob*) a separate place, except for layers that work in place: ReLU and
+//! dropout, and layers that only change a shape. vDNN's baseline counts no gradients but the largest two (§4.1); Layrub's Caffe
+//! has a gradient for each blob (§5.1). Other tensors that layers keep are not counted.
 
 use plimsoll::ir::Bytes;
 use plimsoll::ir::network::{Layer, LayerKind, Network};
@@ -10,24 +10,24 @@ use plimsoll::ir::trace::Trace;
 
 /// Blobs and weights of a network at a batch.
 pub struct Blobs {
-    /// All of them, the images included.
+    /// All blobs, including the images.
     pub data: Bytes,
-    /// Of the images.
+    /// The images.
     pub images: Bytes,
     pub largest: Bytes,
-    /// A byte for each element of a ReLU's output: what Layrub's ReLUs keep of it (§4.2).
+    /// A byte for each element of a ReLU's output, which Layrub's ReLUs keep (§4.2).
     pub masks: Bytes,
-    /// Of layers that have any, without gradients.
+    /// Weights of all layers, without gradients.
     pub weights: Bytes,
 }
 
-/// Of all layers but the loss.
+/// Returns the blobs of all layers but the loss.
 pub fn of_all(network: &Network, batch: u64) -> Blobs {
     let before_the_loss = network.layers.len() - 1;
     of(&network.layers[..before_the_loss], batch)
 }
 
-/// Of the layers before the first fully connected one: vDNN's feature extraction layers.
+/// Returns the blobs of the layers before the first fully connected one: vDNN's feature extraction layers.
 pub fn of_features(network: &Network, batch: u64) -> Blobs {
     let classifier = |layer: &Layer| matches!(layer.kind, LayerKind::FullyConnected { .. });
     let end = network.layers.iter().position(classifier).unwrap_or(network.layers.len() - 1);
@@ -52,7 +52,7 @@ fn of(layers: &[Layer], batch: u64) -> Blobs {
     }
 }
 
-/// vDNN's baseline with the fastest algorithms: all blobs, the largest gradients of an input and an output, the largest
+/// Returns vDNN's baseline with the fastest algorithms: all blobs, the largest gradients of an input and an output, the largest
 /// workspace; and weights with their gradients.
 pub fn vdnn_baseline(blobs: &Blobs, trace: &Trace) -> Bytes {
     let workspace = |op: &plimsoll::ir::trace::Op| {
@@ -64,7 +64,7 @@ pub fn vdnn_baseline(blobs: &Blobs, trace: &Trace) -> Bytes {
     blobs.data + blobs.largest * 2 + workspace + blobs.weights * 2
 }
 
-/// What Caffe allocates in Layrub's count: each blob and its gradient; the images have none.
+/// Returns Caffe's allocations in Layrub's count: each blob and its gradient; the images have none.
 pub fn caffe(blobs: &Blobs) -> Bytes {
     blobs.data * 2 - blobs.images
 }

@@ -1,4 +1,5 @@
-//! AccUDNN's cluster by goodput: which update makes the most progress a second, beside the one with the most images a second.
+//! AccUDNN's cluster by goodput: the update with the most progress a second, compared with the one with the most images a
+//! second.
 
 use crate::accudnn::{WORKERS, alone, delta};
 use crate::plot::Plot;
@@ -10,17 +11,17 @@ use plimsoll::tuner::goodput::{best_passes, efficiency};
 /// Gradient noise scales, in samples. They grow as a network learns.
 const NOISE: [f64; 4] = [100.0, 300.0, 1000.0, 10_000.0];
 
-/// The update whose learning rate is known, in samples.
+/// Update size with a known learning rate, in samples.
 const BASE_BATCH: u64 = 256;
 
-/// Passes of a worker in an update, at most.
+/// Most passes of a worker in an update.
 const PASSES: u64 = 64;
 
-/// Eight workers, of which each makes passes of some samples.
+/// Eight workers, each of which makes passes of the same number of samples.
 struct Cluster {
     /// A batch and the seconds of its pass, twice: passes of other batches lie on the line through both.
     passes: [(f64, f64); 2],
-    /// What an update takes besides.
+    /// Seconds of an update besides its passes.
     delta: f64,
 }
 
@@ -42,7 +43,7 @@ impl Cluster {
         self.images_per_second((batch, passes)) * efficiency(noise, BASE_BATCH, 8 * batch * passes)
     }
 
-    /// The batch of a pass, and the passes, with the highest goodput.
+    /// Returns the batch of a pass, and the passes, with the highest goodput.
     fn best(&self, noise: f64, most: u64) -> (u64, u64) {
         let updates = |batch| [1, 2, 4].map(|passes| self.update(batch, passes));
         let all = (1..=most).map(|batch| (batch, best_passes(noise, 8 * batch, updates(batch), PASSES)));

@@ -1,10 +1,9 @@
-//! Layrub (Jin et al., TACO 2018) on a K40: memory of its strategies, what they cost, the deepest ResNet and the largest
-//! batches.
+//! Layrub (Jin et al., TACO 2018) on a K40: memory and cost of its strategies, the deepest ResNet and the largest batches.
 //!
 //! Layrub's intra-layer strategy, in which a gradient takes its activation's place, is a matter of lowering
-//! (`tuner/src/policies/papers/layrub.rs` says why): ours has it by default. So *intra* is keeping everything of that, *hybrid*
-//! is the inter-layer policy on it, and *inter* the same policy on a lowering without that reuse. The baseline is what Caffe
-//! allocates (`frameworks.rs`). Its times are in `layrub_time.rs`.
+//! (`tuner/src/policies/papers/layrub.rs` says why): ours has it by default. So *intra* keeps everything of that lowering,
+//! *hybrid* is the inter-layer policy on it, and *inter* the same policy on a lowering without that reuse. The baseline is
+//! Caffe's allocation (`frameworks.rs`). Its times are in `layrub_time.rs`.
 
 use crate::frameworks::{caffe, of_all};
 use crate::plot::Plot;
@@ -14,10 +13,10 @@ use plimsoll::ir::Bytes;
 use plimsoll::ir::trace::Trace;
 use plimsoll::tuner::Policy;
 
-/// Table 4: what the K40M has.
+/// Table 4: memory of the K40M.
 pub const K40M: Bytes = Bytes(11580 << 20);
 
-/// The text says nothing more than the shares that are named in it.
+/// The text gives only the shares that it names.
 pub const NOT_LEGIBLE: &str = "not legible (figure)";
 
 const STRATEGIES: &[&str] = &[
@@ -32,26 +31,26 @@ const STRATEGIES: &[&str] = &[
     "plimsoll in hybrid's memory: time over hybrid's",
 ];
 
-/// What the strategies leave of a network's intermediate data.
+/// Intermediate data of a network that remain under each strategy.
 struct Saving {
     of: String,
     baseline: Bytes,
     intra: Bytes,
     inter: Bytes,
     hybrid: Bytes,
-    /// What the intra-layer strategy leaves where each blob has a place for itself and its gradient, and none is anybody
-    /// else's: as the paper allocates.
+    /// Remainder of the intra-layer strategy if each blob shares one place with its gradient, and with nothing else: the
+    /// paper's allocation.
     intra_alone: Bytes,
 }
 
 impl Saving {
-    /// Of what Caffe allocates.
+    /// Returns the share that is saved of Caffe's allocation.
     fn saved(&self, left: Bytes) -> f64 {
         1.0 - left.0 as f64 / self.baseline.0 as f64
     }
 }
 
-/// One figure on memory: intermediate data, without what stays on the device.
+/// Makes one figure on memory: intermediate data, without resident bytes.
 fn strategies(
     scale: &Scale,
     title: &str,
@@ -162,7 +161,7 @@ pub fn deep(scale: &Scale) -> Table {
             saving.saved(saving.hybrid),
             0.989,
         );
-        // The published 759.5 MB are what 98.9 % leave.
+        // The published 759.5 MB are the 1.1 % that remain after saving 98.9 %.
         let published = 759.5 / (1.0 - 0.989);
         let ours = saving.baseline.0 as f64 / (1u64 << 20) as f64;
         table.claims.hold(
@@ -174,7 +173,7 @@ pub fn deep(scale: &Scale) -> Table {
     table
 }
 
-/// Holds a share against the published one, to 5 points.
+/// Compares a share with the published one, to 5 points.
 fn hold_share(table: &mut Table, words: &str, of: &str, ours: f64, published: f64) {
     let row = format!("{of} ({} for {})", percent(ours), percent(published));
     table.claims.hold(words, row, (ours - published).abs() <= 0.05);
@@ -275,7 +274,7 @@ pub fn systems(scale: &Scale) -> Table {
     )
 }
 
-/// Memory in all, MB of 2^20 bytes, of Memonger (the paper's MXNet), Layrub and plimsoll.
+/// Makes a table of total memory in MB of 2^20 bytes, of Memonger (the paper's MXNet), Layrub and plimsoll.
 fn runtime_memory(scale: &Scale, title: &str, from: &str, rows: Vec<(&str, u64, &str)>) -> Table {
     let plot = Plot::new(title, "network", "memory in all, GB").log_y();
     let mut table = Table::new(
@@ -328,7 +327,7 @@ fn runtime_memory(scale: &Scale, title: &str, from: &str, rows: Vec<(&str, u64, 
     table
 }
 
-/// Table 6: depth, and what of it is published in MB on the K40M: Caffe, MXNet, Layrub.
+/// Table 6: depth, and published MB on the K40M: Caffe, MXNet, Layrub.
 const DEPTHS: [(&str, &str, &str); 8] = [
     ("resnet34", "resnet34", "Layrub 1257 MB, MXNet 1431, Caffe 4430"),
     ("resnet50", "resnet50", "Layrub 1805 MB, MXNet 2195, Caffe 11425"),
@@ -372,7 +371,7 @@ pub fn extreme_depth(scale: &Scale) -> Table {
     table
 }
 
-/// The deepest ResNet, of bottlenecks, for which a policy has a plan in a K40M at batch 32.
+/// Returns the deepest ResNet, of bottlenecks, for which a policy has a plan in a K40M at batch 32.
 fn deepest(scale: &Scale, policy: Policy) -> u32 {
     if scale.small {
         return 0;
@@ -387,7 +386,7 @@ fn deepest(scale: &Scale, policy: Policy) -> u32 {
     };
     let planned =
         |(subject, trace): &(Subject, Trace)| subject.outcome(trace, &subject.glance(policy, K40M)).is_ok();
-    // No plan fits below the floor, and plimsoll finds one hardly above it.
+    // No plan fits below the floor, and plimsoll finds one just above it.
     let fits = |at: &(Subject, Trace)| floor(&at.1) <= K40M && (policy == Policy::Plimsoll || planned(at));
     let (mut low, mut high) = (0u32, 1200);
     while high - low > 1 {
@@ -400,7 +399,7 @@ fn deepest(scale: &Scale, policy: Policy) -> u32 {
     of(low)
 }
 
-/// Table 5: network, batch, published seconds of 20 iterations of Caffe and of Layrub, and the share that it takes longer; and
+/// Table 5: network, batch, published seconds of 20 iterations of Caffe and of Layrub, and the extra share of time; and
 /// MXNet's.
 pub const OVERHEADS: [(&str, u64, f64, f64); 8] = [
     ("lenet", 64, 0.0905, 0.1728),
@@ -534,7 +533,7 @@ pub fn largest_batches(scale: &Scale) -> Table {
         let kept = subject.largest(most, &mut |trace| peak(trace) <= budget);
         let of = |trace: &Trace, policy| subject.plan(trace, policy, budget);
         let theirs = subject.largest(most, &mut |trace| of(trace, Policy::LayrubHybrid).is_some());
-        // By the floor; and from there down until there is a plan.
+        // Starts from the floor's batch, and goes down until there is a plan.
         let mut ours = subject.largest(most, &mut |trace| floor(trace) <= budget);
         while ours > theirs && of(&subject.trace(ours), Policy::Plimsoll).is_none() {
             ours -= (ours / 100).max(1);
@@ -595,7 +594,7 @@ pub fn largest_batches(scale: &Scale) -> Table {
     table
 }
 
-/// The least and the most of a number of each row; none where there is no row.
+/// Returns the least and the most of a number of each row; `None` if there is no row.
 fn reach(rows: &[(f64, f64)], of: fn(&(f64, f64)) -> f64) -> Option<(f64, f64)> {
     rows.iter().map(of).fold(None, |reach, value| {
         let (least, most) = reach.unwrap_or((value, value));

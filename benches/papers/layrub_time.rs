@@ -1,5 +1,5 @@
-//! Layrub (Jin et al., TACO 2018) on a K40: performance beside vDNN (Fig. 13), what of its transfers is not hidden (Fig. 14),
-//! training to one accuracy at two batches (Fig. 15), and two nodes (Table 8).
+//! Layrub (Jin et al., TACO 2018) on a K40: performance compared with vDNN (Fig. 13), the part of its transfers that is not
+//! hidden (Fig. 14), training to one accuracy at two batches (Fig. 15), and two nodes (Table 8).
 
 use crate::frameworks::of_all;
 use crate::layrub::{K40M, NOT_LEGIBLE, OVERHEADS};
@@ -16,7 +16,7 @@ use plimsoll::tuner::exchange::{Workers, exchange};
 /// Images of an epoch of ImageNet.
 const IMAGES: f64 = 1_281_167.0;
 
-/// What VGG-16's iteration takes longer with Layrub than with Caffe (Table 5, 20 iterations each).
+/// Extra seconds of VGG-16's iteration with Layrub over Caffe (Table 5, 20 iterations each).
 const LONGER: f64 = (110.759 - 91.815) / 20.0;
 
 pub fn performance(scale: &Scale) -> Table {
@@ -103,7 +103,7 @@ pub fn performance(scale: &Scale) -> Table {
     table
 }
 
-/// Why the figure's third system is not here, and what follows for a network of what the text says of its memory.
+/// Explains why the figure's third system is missing, and what the text's remark on its memory means for a network.
 fn geeps(row: &str, trace: &Trace, layrub: Option<&Made>) -> String {
     let resident = trace.resident_bytes;
     let doubled = layrub.map(|made| resident + (made.memory - resident) * 2);
@@ -229,7 +229,7 @@ pub fn end_to_end(scale: &Scale) -> Table {
     table
 }
 
-/// Table 8: network, batch, minutes of an epoch of one node and of two, and how many times as fast.
+/// Table 8: network, batch, minutes of an epoch of one node and of two, and the speedup.
 const NODES: [(&str, u64, f64, f64, f64); 3] = [
     ("alexnet", 256, 107.0, 54.0, 1.98),
     ("resnet50", 32, 3196.0, 1614.0, 1.98),

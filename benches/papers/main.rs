@@ -1,16 +1,16 @@
-//! The papers' tables, by one command: ours beside the paper's own policy beside what was published.
+//! The papers' tables, by one command: our results compared with the paper's own policy and with the published numbers.
 //!
 //! `cargo bench --bench papers [-- TABLE ...] [--list] [--print]`
 //!
-//! Each table runs our implementation of the paper's policy and `plimsoll` on the paper's device, modelled from its data
-//! sheet (`tuner/src/model/devices`): same trace, same link, same clock, every schedule judged by `check`. Published numbers
-//! are typed in from the papers' text, with the place; what stands only in a figure is not legible in that text, and said so.
+//! Each table runs our implementation of the paper's policy and `plimsoll` on the paper's device, modelled from its data sheet
+//! (`tuner/src/model/devices`): same trace, same link, same clock, every schedule judged by `check`. Published numbers are
+//! typed in from the papers' text, with the place; numbers that appear only in a figure are marked as not legible in that text.
 //! Nothing here is a measurement.
 //!
-//! `all`, or no name, makes all tables, two at a time; the index says how long that took. Each is printed and written to
+//! `all`, or no name, makes all tables, two at a time; the index gives the time that this took. Each is printed and written to
 //! `benches/papers/NAME.md`, its plot to `NAME.svg`, and the rows of a long one to `NAME.csv`; with `--print` nothing is
-//! written. The exit code is 1 where `plimsoll` is worse than the paper's own system in a row. `cargo test` makes a small
-//! version of each and writes nothing.
+//! written. The exit code is 1 if `plimsoll` is worse than the paper's own system in a row. `cargo test` makes a small version
+//! of each and writes nothing.
 
 mod accudnn;
 mod accudnn_model;
@@ -38,10 +38,10 @@ use std::time::Instant;
 use subjects::Scale;
 use table::{Table, or_dash};
 
-/// What makes a table.
+/// Makes a table.
 type Make = fn(&Scale) -> Table;
 
-/// All tables: name, what it shows, how it is made.
+/// All tables: name, title, maker.
 const TABLES: [(&str, &str, Make); 43] = [
     ("vdnn-fig9", "vDNN: maximum memory of its policies on a K40", vdnn_memory::most),
     ("vdnn-fig9-average", "vDNN: average memory of its policies on a K40", vdnn_memory::average),
@@ -96,7 +96,7 @@ const TABLES: [(&str, &str, Make); 43] = [
     ("europar-fig19", "Euro-Par'20: images a second, Inception", |scale| europar::figure(scale, 19)),
 ];
 
-/// DQN's one figure stands apart: its policy trains for seconds, and has controls.
+/// DQN's only figure is separate: its policy trains for seconds, and has controls.
 const LAST: (&str, &str, Make) = ("dqn-fig5", "DQN: overhead over memory reduction", dqn::overheads);
 
 fn all() -> impl Iterator<Item = (&'static str, &'static str, Make)> {
@@ -119,7 +119,7 @@ fn options() -> Options {
             "--print" => options.write = false,
             "all" => {}
             name if all().any(|(known, ..)| known == name) => options.names.push(argument),
-            // What the test harness of cargo would understand.
+            // Options of cargo's test harness.
             other if other.starts_with("--") => {}
             other => panic!("there is no table `{other}`; `--list` lists them"),
         }
@@ -164,7 +164,7 @@ fn main() -> ExitCode {
             std::fs::write(folder.join("README.md"), text).expect("the index can be written");
         }
     }
-    // A small table plans with next to no search: that plimsoll leads everywhere is for the full one.
+    // A small table plans with next to no search: only the full one requires plimsoll to lead everywhere.
     if worse.is_empty() || options.small {
         return ExitCode::SUCCESS;
     }
@@ -173,8 +173,8 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Makes tables on two threads: each with the seconds of its thread, in order. The last one, which takes longest, is begun
-/// first.
+/// Makes tables on two threads, and returns each with the seconds of its thread, in order. The last one, which takes longest,
+/// is begun first.
 fn make_all(
     tables: &[(&'static str, &'static str, Make)],
     scale: &Scale,
@@ -198,8 +198,8 @@ fn make_all(
     made.into_iter().map(|made| made.into_inner().expect("every table was made"))
 }
 
-/// The processor time that this thread has taken, which other work on the machine leaves alone; where the system does not say
-/// it, the time of day.
+/// The processor time of this thread, which other work on the machine does not affect; if the system does not report it,
+/// wall-clock time.
 struct Clock {
     start: Instant,
     taken: Option<f64>,
@@ -210,7 +210,7 @@ impl Clock {
         Clock { start: Instant::now(), taken: processor_seconds("thread-self") }
     }
 
-    /// Since `now`.
+    /// Returns the seconds since `now`.
     fn seconds(&self) -> f64 {
         match (self.taken, processor_seconds("thread-self")) {
             (Some(before), Some(after)) => after - before,
@@ -219,8 +219,8 @@ impl Clock {
     }
 }
 
-/// What `self` or `thread-self` has taken. Fields 14 and 15 of Linux's `/proc/PID/stat`: in user and in system mode, in
-/// hundredths of a second. The second field, in parentheses, may have blanks.
+/// Returns the processor seconds of `self` or `thread-self`. Fields 14 and 15 of Linux's `/proc/PID/stat`: in user and in
+/// system mode, in hundredths of a second. The second field, in parentheses, may have blanks.
 fn processor_seconds(of: &str) -> Option<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{of}/stat")).ok()?;
     let mut fields = stat.rsplit(')').next()?.split_whitespace().skip(11);
@@ -228,11 +228,11 @@ fn processor_seconds(of: &str) -> Option<f64> {
     Some((hundredths()? + hundredths()?) / 100.0)
 }
 
-/// The index of all tables, and what contradicts the papers in them.
+/// Index of all tables, and the contradictions of the papers in them.
 #[derive(Default)]
 struct Index {
     lines: Vec<String>,
-    /// By paper.
+    /// Claims by paper.
     claims: Vec<(&'static str, Claims)>,
     published: usize,
     rows: usize,

@@ -1,14 +1,14 @@
-//! Plots of tables, as SVG: lines of what we made, crosses for what was published.
+//! Plots of tables, as SVG: lines for our results, crosses for published ones.
 
 use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
 
 pub struct Series {
     pub name: String,
-    /// Which of the colours.
+    /// Index of the colour.
     pub colour: usize,
     pub points: Vec<(f64, f64)>,
-    /// Typed in from the paper, not made here.
+    /// `true` if the points are typed in from the paper, not made here.
     pub published: bool,
 }
 
@@ -18,7 +18,7 @@ pub struct Plot {
     pub title: String,
     pub x: String,
     pub y: String,
-    /// Where x counts these.
+    /// Names that x counts, if any.
     pub names: Vec<String>,
     pub log_y: bool,
     pub series: Vec<Series>,
@@ -34,7 +34,7 @@ impl Plot {
         self
     }
 
-    /// The position of a name on the x axis.
+    /// Returns the position of a name on the x axis.
     pub fn at(&mut self, name: &str) -> f64 {
         let known = self.names.iter().position(|known| known == name);
         known.unwrap_or_else(|| {
@@ -49,7 +49,7 @@ impl Plot {
             known.points.push(point);
             return;
         }
-        // What was published has the colour of what it is beside.
+        // A published series has the colour of its counterpart.
         let beside = self.series.iter().find(|known| published && known.name == of).map(|known| known.colour);
         let next = self.series.iter().map(|known| known.colour + 1).max().unwrap_or(0);
         self.series.push(Series { name, colour: beside.unwrap_or(next), points: vec![point], published });
@@ -59,7 +59,7 @@ impl Plot {
         self.add_to(series, (x, y), false);
     }
 
-    /// A published figure of what a series shows, which has a point by now.
+    /// Adds a published figure of a series that already has a point.
     pub fn published(&mut self, of: &str, x: f64, y: f64) {
         self.add_to(of, (x, y), true);
     }
@@ -67,7 +67,7 @@ impl Plot {
 
 const SIZE: (u32, u32) = (960, 540);
 
-/// Told apart by those who see no red or no green (Okabe and Ito).
+/// Distinct for people who see no red or no green (Okabe and Ito).
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 0, 0),
     RGBColor(0, 114, 178),
@@ -108,7 +108,7 @@ pub fn svg(plot: &Plot) -> String {
     text
 }
 
-/// A number on an axis of this length, with as many digits as tell a tenth of the axis from the next.
+/// Formats a number on an axis of this length, with enough digits to separate tenths of the axis.
 fn short(value: f64, length: f64) -> String {
     let fine = (1.0 - length.log10().floor()).clamp(2.0, 6.0) as usize;
     let digits = if value.abs() >= 10.0 || value.fract() == 0.0 { 0 } else { fine };
@@ -155,7 +155,7 @@ fn draw<Y>(
     let series_count = plot.series.iter().map(|series| series.colour + 1).max().unwrap_or(1);
     for series in &plot.series {
         let colour = COLOURS[series.colour % COLOURS.len()];
-        // Over names, side by side.
+        // Over names, points stand side by side.
         let aside =
             (series.colour as f64 - 0.5 * (series_count - 1) as f64) * 0.7 / series_count.max(4) as f64;
         let aside = if named { aside } else { 0.0 };

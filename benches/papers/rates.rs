@@ -1,7 +1,8 @@
-//! AccUDNN (arXiv 1901.06773), eq. (9): the learning rate at another batch, beside the one rate that the paper says.
+//! AccUDNN (arXiv 1901.06773), eq. (9): the learning rate at a different batch, compared with the only rate that the paper
+//! gives.
 //!
 //! The paper does not say how its c was chosen. Ours (`tuner/src/rate.rs`) is not fitted to that rate, here or there: a single
-//! number cannot tell the rules apart, and c is no property of a network that one could measure.
+//! number cannot distinguish the rules, and c is no property of a network that one could measure.
 
 use crate::plot::Plot;
 use crate::subjects::Scale;
@@ -9,13 +10,13 @@ use crate::table::{Table, percent};
 use plimsoll::ir::config::LearningRateRule::{self, Accudnn, Linear, SquareRoot};
 use plimsoll::tuner::rate::{CEILING_IN_BASE_RATES, default_convexity, learning_rate};
 
-/// What the rates start from: the usual batch and rate of residual networks on ImageNet. The paper says neither.
+/// Base point of the rates: the usual batch and rate of residual networks on ImageNet. The paper gives neither.
 const BASE: (u64, f64) = (256, 0.1);
 
 /// §6.3 D: eight workers of 74 images each, and their rate.
 const PUBLISHED: (u64, f64) = (592, 0.22);
 
-/// Half a unit of the last digit that is published.
+/// Half a unit of the last published digit.
 const ROUNDING: f64 = 0.005;
 
 /// Batches besides the published one, for the plot.
@@ -25,7 +26,7 @@ fn at(rule: LearningRateRule, batch: u64) -> f64 {
     learning_rate(rule, BASE.0, BASE.1, batch).expect("a sound base point")
 }
 
-/// The c at which eq. (9) gives this rate at the published batch: a larger c gives a lower rate.
+/// Returns the c at which eq. (9) gives this rate at the published batch: a larger c gives a lower rate.
 fn convexity_for(rate: f64) -> f64 {
     let (mut low, mut high) = (1e-6, (1.0 - 1e-6) / BASE.1);
     for _ in 0..60 {

@@ -1,5 +1,6 @@
-//! From 8 workers to 4,096, by simulation: what an update takes with and without overlap, by shards and by trees, beside
-//! what it takes at least; and which resource limits it from how many workers on. Of no paper: AccUDNN's cluster has eight.
+//! From 8 workers to 4,096, by simulation: the time of an update with and without overlap, by shards and by trees, compared
+//! with its lower bound; and the resource that limits it from some number of workers on. Not from a paper: AccUDNN's cluster
+//! has eight.
 
 use crate::subjects::{Scale, TWELVE_GB, device};
 use crate::table::{Table, percent};
@@ -9,7 +10,7 @@ use plimsoll::ir::{Bytes, Seconds};
 use plimsoll::tuner::Policy;
 use plimsoll::tuner::exchange::{Workers, exchange};
 
-/// Bytes of a piece, of which the best are taken: small ones can begin early, large ones need fewer messages.
+/// Candidate piece sizes in bytes, of which the best is used: small ones can begin early, large ones need fewer messages.
 const PIECES: [u64; 4] = [4 << 20, 16 << 20, 64 << 20, 256 << 20];
 
 /// AccUDNN's networks of Table 2, with its batches.
@@ -17,7 +18,7 @@ const NETWORKS: [(&str, u64); 2] = [("resnet101", 74), ("resnet152", 54)];
 
 const INTERCONNECTS: [&str; 2] = ["10Gbit/s,30us", "100Gbit/s,10us"];
 
-/// AccUDNN's cluster has the first.
+/// Numbers of workers; AccUDNN's cluster has the first.
 const WORKERS: [u64; 6] = [8, 16, 64, 256, 1024, 4096];
 
 pub fn workers(scale: &Scale) -> Table {
@@ -97,7 +98,7 @@ pub fn workers(scale: &Scale) -> Table {
     table
 }
 
-/// The resource that takes nearly all of an update; else its parts wait for one another.
+/// Returns the resource that takes nearly all of an update; if there is none, its parts wait for one another.
 fn limit(busy: Busy, update: Seconds) -> &'static str {
     let of = [
         (busy.compute, "compute"),

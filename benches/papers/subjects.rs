@@ -1,6 +1,6 @@
-//! What the tables are made on: networks of the zoo, lowered at a batch and timed by a modelled device, and plans of them.
+//! Subjects of the tables: networks of the zoo, lowered at a batch and timed by a modelled device, and plans for them.
 //!
-//! Every plan is judged by `check` here, and its makespan worked out by `simulate`, whoever made it. No plan is made twice in
+//! Every plan is judged by `check` here, and its makespan worked out by `simulate`, whatever made it. No plan is made twice in
 //! one run: several figures of a paper show the same rows.
 
 use plimsoll::ir::check::check;
@@ -16,19 +16,20 @@ use plimsoll::tuner::{Allow, Limits, Outcome, PlanRequest, Policy, plan};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// A fifth or less of what plimsoll takes by itself, so that all tables take minutes: its plans are a little longer for that.
+/// Evaluations of a plan, at most a fifth of plimsoll's default, so that all tables take minutes: its plans are therefore
+/// slightly longer.
 pub const EVALUATIONS: u64 = 6000;
 
-/// What a GPU of 12 GB has.
+/// Memory of a 12 GB GPU.
 pub const TWELVE_GB: Bytes = Bytes(12 << 30);
 
 pub struct Scale {
-    /// For `cargo test`: one small network a table, and hardly a search.
+    /// `true` for `cargo test`: one small network per table, and hardly a search.
     pub small: bool,
     kept: Arc<Kept>,
 }
 
-/// What this run has worked out, by what it was worked out for.
+/// Results of this run, by their inputs.
 #[derive(Default)]
 struct Kept {
     plans: Once<Result<Made, Bytes>>,
@@ -57,12 +58,12 @@ impl<T: Copy> Once<T> {
 pub struct Subject {
     pub network: Network,
     pub device: Modelled,
-    /// Of stochastic depth; none for ops that serve every draw.
+    /// Draw of stochastic depth; `None` if the ops serve every draw.
     draw: Option<Draw>,
-    /// Whether gradients take the places of feature maps.
+    /// `true` if gradients take the places of activations.
     reuse: bool,
     small: bool,
-    /// Tells it apart from all others.
+    /// Unique key.
     key: String,
     kept: Arc<Kept>,
 }
@@ -71,17 +72,17 @@ pub struct Subject {
 #[derive(Clone, Copy)]
 pub struct Made {
     pub makespan: Seconds,
-    /// Resident bytes and pool. Of a plan that was made with memory to spare, the pool is spread out.
+    /// Resident bytes and pool. If the plan was made with memory to spare, the pool is spread out.
     pub memory: Bytes,
-    /// Resident bytes and the most that is alive at once: what the plan would take, were addresses no matter.
+    /// Resident bytes and most bytes alive at once: the plan's memory if addresses did not matter.
     pub alive: Bytes,
-    /// The same on average over the ops of the forward and the backward pass.
+    /// The same, averaged over the ops of the forward and the backward pass.
     pub average: Bytes,
-    /// What lies on the host.
+    /// Bytes on the host.
     pub offloaded: Bytes,
 }
 
-/// A device of the papers: with the fast alternatives of convolutions, or with the usual one alone.
+/// Returns a device of the papers, with the fast alternatives of convolutions, or with the usual one alone.
 pub fn device(name: &str, fast_alternatives: bool) -> Modelled {
     Modelled { fast_alternatives, ..Modelled::new(sheet(name).expect("a device that is modelled")) }
 }
@@ -91,13 +92,13 @@ impl Scale {
         Scale { small, kept: Arc::default() }
     }
 
-    /// The full list, or the small one.
+    /// Returns the full list, or the small one.
     pub fn pick<'l, T>(&self, full: &'l [T], small: usize) -> &'l [T] {
         if self.small { &full[..small.min(full.len())] } else { full }
     }
 
-    /// A network of the zoo for images of this side; without one for those that it was made for. None where the zoo has none. A
-    /// small table takes a small network in its place.
+    /// Returns a network of the zoo for images of this side, by default the side that it was made for; `None` if the zoo has no
+    /// such network. A small table uses a small network instead.
     pub fn subject(&self, name: &str, side: Option<u32>, device: Modelled) -> Option<Subject> {
         eprintln!("  {name}");
         let named = if self.small { small_of(name) } else { name };
@@ -117,33 +118,33 @@ impl Scale {
     }
 }
 
-/// What stands in for a network in a small table.
+/// Returns the network that replaces a network in a small table.
 fn small_of(name: &str) -> &'static str {
     if name.starts_with("vgg") || name == "alexnet" || name == "overfeat" { "lenet" } else { "resnet20" }
 }
 
 impl Subject {
-    /// The same in an iteration of which it is known what stochastic depth drops.
+    /// Returns the same subject in an iteration with a known draw of stochastic depth.
     pub fn drawn(mut self, draw: Draw) -> Subject {
         self.key = format!("{} {draw:?}", self.key);
         self.draw = Some(draw);
         self
     }
 
-    /// The same as the papers' frameworks train it, where no gradient takes the place of a feature map: ReLUs keep their
-    /// outputs, neuron gradients come before parameter gradients, and those of normalisations have tensors of their own.
+    /// Returns the same subject as the papers' frameworks train it, with no gradient in the place of an activation: ReLUs keep
+    /// their outputs, neuron gradients come before parameter gradients, and those of normalisations have separate tensors.
     pub fn without_reuse(mut self) -> Subject {
         self.key = format!("{} without reuse", self.key);
         self.reuse = false;
         self
     }
 
-    /// One iteration with the device's seconds.
+    /// Returns one iteration with the device's seconds.
     pub fn trace(&self, batch: u64) -> Trace {
         self.program(batch).trace
     }
 
-    /// The same, with what each op computes.
+    /// Returns the same, with each op's computation.
     pub fn program(&self, batch: u64) -> Program {
         let alternatives = |call: &Call| self.device.alternatives(call);
         let relu = if self.reuse { ReluStorage::Auto } else { ReluStorage::Output };
@@ -159,7 +160,7 @@ impl Subject {
         program
     }
 
-    /// Whether it is of a small table.
+    /// Returns `true` if it belongs to a small table.
     pub fn is_small(&self) -> bool {
         self.small
     }
@@ -168,7 +169,7 @@ impl Subject {
         self.device.link()
     }
 
-    /// A plan of a policy, with all that is allowed by default.
+    /// Returns a policy's plan, with everything that is allowed by default.
     pub fn plan(&self, trace: &Trace, policy: Policy, budget: Bytes) -> Option<Made> {
         self.outcome(trace, &self.request(policy, budget)).ok()
     }
@@ -179,7 +180,7 @@ impl Subject {
         PlanRequest { limits, ..PlanRequest::new(budget, self.link(), policy) }
     }
 
-    /// A plan for one of this subject's traces, or what it lacks: the bytes that would be needed.
+    /// Returns a plan for one of this subject's traces; fails with the bytes that would be needed.
     pub fn outcome(&self, trace: &Trace, request: &PlanRequest<'_>) -> Result<Made, Bytes> {
         assert!(request.from.is_none() && request.limits.expired.is_none(), "the key would not tell");
         let PlanRequest { budget, link, policy, allow, seed, limits, .. } = request;
@@ -188,7 +189,7 @@ impl Subject {
         self.kept.plans.get(key, || self.scheduled(trace, request).map(|(made, _)| made))
     }
 
-    /// The same, with the schedule; always planned.
+    /// Returns the same, with the schedule; always plans.
     pub fn scheduled(&self, trace: &Trace, request: &PlanRequest<'_>) -> Result<(Made, Schedule), Bytes> {
         match plan(trace, request).expect("a sound request") {
             Outcome::Infeasible(witness) => Err(witness.needs),
@@ -206,23 +207,23 @@ impl Subject {
         }
     }
 
-    /// A batch of this subject within a budget that was looked for before, or what `search` finds.
+    /// Returns a batch of this subject within a budget: the result of an earlier search, or of `search`.
     pub fn batch_once(&self, what: &str, budget: Bytes, search: impl FnOnce() -> Option<u64>) -> Option<u64> {
         let key = format!("{what} {} {budget:?}", self.key);
         self.kept.batches.get(key, search)
     }
 
-    /// The least memory within which a policy has a plan, as its own witnesses say, and that plan.
+    /// Returns a policy's plan within the least memory, as the policy's own witnesses state it.
     pub fn leanest(&self, trace: &Trace, policy: Policy) -> Option<Made> {
         self.leanest_of(trace, |budget| self.request(policy, budget))
     }
 
-    /// The least memory alone: whether there is a plan, not how good it is, takes hardly a search.
+    /// Returns the least memory alone: a test for any plan, however good, takes hardly a search.
     pub fn least_memory(&self, trace: &Trace, policy: Policy) -> Option<Bytes> {
         self.leanest_of(trace, |budget| self.glance(policy, budget)).map(|made| made.memory)
     }
 
-    /// A request that tells whether there is a plan, and not how good it is.
+    /// Returns a request that tests if there is a plan, however good.
     pub fn glance(&self, policy: Policy, budget: Bytes) -> PlanRequest<'static> {
         let limits = Limits { evaluations: Some(50), expired: None };
         PlanRequest { limits, ..self.request(policy, budget) }
@@ -240,7 +241,7 @@ impl Subject {
         None
     }
 
-    /// The largest batch, up to `most`, with a property that smaller ones share; 0 where there is none.
+    /// Returns the largest batch, up to `most`, with a property that smaller ones share; 0 if there is none.
     pub fn largest(&self, most: u64, fits: &mut dyn FnMut(&Trace) -> bool) -> u64 {
         let most = if self.small { most.min(64) } else { most };
         let found = plimsoll::tuner::search::largest(most, &mut |batch| {
@@ -250,13 +251,13 @@ impl Subject {
         found.unwrap_or(0)
     }
 
-    /// Images per second.
+    /// Returns images per second.
     pub fn rate(&self, trace: &Trace, makespan: Seconds) -> f64 {
         trace.batch as f64 / makespan.0
     }
 }
 
-/// The most bytes of the pool that are alive during an op, on average over the ops of the forward and the backward pass.
+/// Returns the most pool bytes alive during an op, averaged over the ops of the forward and the backward pass.
 fn average(trace: &Trace, schedule: &Schedule, timeline: &Timeline) -> Bytes {
     let steps = timeline.pool_bytes_over_time(trace, schedule);
     let (mut at, mut sum, mut count) = (0, 0.0, 0.0);
@@ -265,7 +266,7 @@ fn average(trace: &Trace, schedule: &Schedule, timeline: &Timeline) -> Bytes {
         if trace.ops[op.index()].phase == Phase::Update {
             continue;
         }
-        // What is open when it starts, and what opens before it ends.
+        // Buffers that are open when it starts, and that open before it ends.
         while steps.get(at + 1).is_some_and(|next| next.from.0 <= span.start.0) {
             at += 1;
         }
@@ -276,18 +277,18 @@ fn average(trace: &Trace, schedule: &Schedule, timeline: &Timeline) -> Bytes {
     Bytes((sum / f64::max(count, 1.0)) as u64)
 }
 
-/// What no plan fits below.
+/// Returns the smallest feasible budget.
 pub fn floor(trace: &Trace) -> Bytes {
     trace.memory().floor().map_or(Bytes::ZERO, |(_, bytes)| bytes)
 }
 
-/// What keeping everything takes, whatever is dead freed at once.
+/// Returns the memory that keeps everything, if dead tensors are freed at once.
 pub fn peak(trace: &Trace) -> Bytes {
     trace.memory().peak().map_or(Bytes::ZERO, |(_, bytes)| bytes)
 }
 
-/// Only moving, no recomputing: what the papers on offloading allow themselves.
+/// Only moving, no recomputing: the means of the papers on offloading.
 pub const MOVING: Allow = Allow { recompute: false, ..Allow::ALL };
 
-/// Memory without end.
+/// Unlimited memory.
 pub const ALL: Bytes = Bytes(1 << 50);

@@ -1,38 +1,38 @@
-//! A table: its rows, how much better `plimsoll` is in each, and what a reader must know.
+//! A table: its rows, plimsoll's advantage in each, and notes for the reader.
 
 use crate::claims::Claims;
 use crate::plot::Plot;
 use plimsoll::ir::Bytes;
 
-/// How much better `plimsoll` is than the paper's own system in one row: above 1 is better.
+/// Advantage of `plimsoll` over the paper's own system in one row: above 1 is better.
 pub struct Advantage {
-    /// Of which row, in what.
+    /// Row and quantity.
     pub of: String,
     pub times: f64,
 }
 
-/// A table with more rows stands in a file of its own, next to its page.
+/// Most rows of a table on its page; a longer one has a separate file.
 const ROWS_OF_A_PAGE: usize = 12;
 
-/// Times that differ by no more than this share are equal.
+/// Share within which times count as equal.
 pub const SAME: f64 = 1e-3;
 
-/// A row's cells, and whether it is ours alone: the paper's text has no number of it.
+/// A row's cells; `alone` if the paper's text has no number of the row.
 struct Row {
     cells: Vec<String>,
     alone: bool,
 }
 
 pub struct Table {
-    /// Which table of which paper, and the device and link that it was made for.
+    /// Paper and table of origin, and the device and link that it was made for.
     pub from: String,
     pub heading: Vec<&'static str>,
     rows: Vec<Row>,
     pub advantages: Vec<Advantage>,
     pub claims: Claims,
-    /// What explains the differences.
+    /// Explanations of the differences.
     pub notes: Vec<String>,
-    /// Whether its numbers are published ones and what follows from them, and no model's.
+    /// `true` if its numbers are published ones and derived from them, not from a model.
     pub published: bool,
     pub plot: Plot,
 }
@@ -53,17 +53,17 @@ impl Table {
         }
     }
 
-    /// A row of which the paper's text has a number.
+    /// Adds a row with a number in the paper's text.
     pub fn row(&mut self, cells: Vec<String>) {
         self.add(cells, false);
     }
 
-    /// A row that is ours alone.
+    /// Adds a row without a number in the paper's text.
     pub fn alone(&mut self, cells: Vec<String>) {
         self.add(cells, true);
     }
 
-    /// A row, which is ours alone or is not.
+    /// Adds a row; `alone` if the paper's text has no number of it.
     pub fn add(&mut self, cells: Vec<String>, alone: bool) {
         assert_eq!(cells.len(), self.heading.len(), "a row has a cell for each heading: {cells:?}");
         self.rows.push(Row { cells, alone });
@@ -77,18 +77,18 @@ impl Table {
         self.advantages.push(Advantage { of: of.into(), times });
     }
 
-    /// The rows in which the paper's own system is better.
+    /// Returns the rows in which the paper's own system is better.
     pub fn worse(&self) -> impl Iterator<Item = String> + '_ {
         let worse = self.advantages.iter().filter(|one| one.times < 1.0 - SAME);
         worse.map(|one| format!("{}: {:.4} times", one.of, one.times))
     }
 
-    /// The smallest advantage.
+    /// Returns the smallest advantage.
     pub fn least(&self) -> Option<&Advantage> {
         self.advantages.iter().min_by(|a, b| a.times.total_cmp(&b.times))
     }
 
-    /// The geometric mean of all advantages; none where there is none.
+    /// Returns the geometric mean of all advantages; `None` if there is none.
     pub fn mean(&self) -> Option<f64> {
         let logarithms: f64 = self.advantages.iter().map(|one| one.times.ln()).sum();
         let count = self.advantages.len();
@@ -133,7 +133,7 @@ impl Table {
         self.rows.len() > ROWS_OF_A_PAGE
     }
 
-    /// The rows as CSV, if the table is too long for its page.
+    /// Returns the rows as CSV, if the table is too long for its page.
     pub fn csv(&self) -> Option<String> {
         let mut csv = csv::Writer::from_writer(Vec::new());
         for line in self.lines() {
@@ -143,7 +143,7 @@ impl Table {
         self.is_long().then(|| String::from_utf8(bytes).expect("cells are text"))
     }
 
-    /// The heading and the rows. If only some rows have a number in the paper's text, a column says which.
+    /// Returns the heading and the rows. If only some rows have a number in the paper's text, a column marks them.
     fn lines(&self) -> Vec<Vec<&str>> {
         let (published, all) = self.published_rows();
         let mixed = 0 < published && published < all;
@@ -156,7 +156,7 @@ impl Table {
         lines
     }
 
-    /// The lines as Markdown.
+    /// Returns the lines as Markdown.
     fn grid(&self) -> String {
         let line = |cells: &[&str]| format!("| {} |\n", cells.join(" | "));
         let lines = self.lines();
@@ -164,7 +164,7 @@ impl Table {
         lines[1..].iter().fold(line(&lines[0]) + &rule, |text, cells| text + &line(cells))
     }
 
-    /// How many rows have a number in the paper's text, as a sentence.
+    /// States how many rows have a number in the paper's text.
     fn origin(&self) -> String {
         match self.published_rows() {
             (0, _) => "\nOurs alone: no row has a number in the paper's text.\n".to_owned(),
@@ -177,38 +177,38 @@ impl Table {
         }
     }
 
-    /// How many rows have a number in the paper's text, and how many there are.
+    /// Returns the number of rows with a number in the paper's text, and the number of all rows.
     pub fn published_rows(&self) -> (usize, usize) {
         (self.rows.iter().filter(|row| !row.alone).count(), self.rows.len())
     }
 }
 
-/// Whether one time, or size, is at most another, but for what counts as equal.
+/// Returns `true` if one time, or size, is at most the other, within the share that counts as equal.
 pub fn at_most(one: f64, other: f64) -> bool {
     one <= other * (1.0 + SAME)
 }
 
-/// A share in percent.
+/// Formats a share in percent.
 pub fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// Whole megabytes, of 2^20 bytes.
+/// Formats whole megabytes, of 2^20 bytes.
 pub fn mb(bytes: Bytes) -> String {
     format!("{:.0}", bytes.0 as f64 / (1u64 << 20) as f64)
 }
 
-/// Gigabytes, of 2^30 bytes.
+/// Formats gigabytes, of 2^30 bytes.
 pub fn gb(bytes: Bytes) -> String {
     format!("{:.2}", in_gb(bytes))
 }
 
-/// The same, as a number.
+/// Returns gigabytes, of 2^30 bytes.
 pub fn in_gb(bytes: Bytes) -> f64 {
     bytes.0 as f64 / (1u64 << 30) as f64
 }
 
-/// A cell of something that may be missing.
+/// Formats a cell of a value that may be missing.
 pub fn or_dash<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| "-".to_owned(), text)
 }

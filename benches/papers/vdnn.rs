@@ -11,8 +11,8 @@ use plimsoll::ir::trace::Trace;
 use plimsoll::tuner::Policy;
 use plimsoll::tuner::model::devices::WORKSPACE_MOST;
 
-/// §4.3: networks and batches. The paper names VGG E, our vgg19, after its 16 convolutions. At 384, which is ours alone, none
-/// of vDNN's policies fits.
+/// §4.3: networks and batches. The paper names VGG E, our vgg19, after its 16 convolutions. At 384, which only we plan, none of
+/// vDNN's policies fits.
 const NETWORKS: [(&str, u64); 7] = [
     ("alexnet", 128),
     ("overfeat", 128),
@@ -23,7 +23,7 @@ const NETWORKS: [(&str, u64); 7] = [
     ("vgg19", 384),
 ];
 
-/// The network that is not the paper's.
+/// Network that is not in the paper.
 pub const OURS: &str = "vgg19 (384)";
 
 /// The paper's policies with the leanest algorithms (m) or the fastest (p); the last is the dynamic one.
@@ -35,10 +35,10 @@ pub const VARIANTS: [(&str, Policy); 5] = [
     ("vdnn-dyn", Policy::VdnnDyn),
 ];
 
-/// The place of the dynamic policy among them.
+/// Position of the dynamic policy in `VARIANTS`.
 pub const DYNAMIC: usize = VARIANTS.len() - 1;
 
-/// What stands behind a number of a plan that does not fit the device.
+/// Mark after a number of a plan that does not fit the device.
 pub const FITS_NOT: &str = "(*)";
 
 /// A network as the paper's frameworks train it, or as we do.
@@ -46,15 +46,15 @@ pub struct Case {
     pub name: String,
     pub subject: Subject,
     pub trace: Trace,
-    /// What the paper counts of it.
+    /// Blobs and weights that the paper counts.
     pub blobs: Blobs,
-    /// Everything kept, with the fastest algorithms and memory without end: the paper's oracle.
+    /// Everything kept, with the fastest algorithms and unlimited memory: the paper's oracle.
     pub oracle: Made,
     /// The device's memory.
     pub budget: Bytes,
 }
 
-/// All networks, with or without gradients in the places of feature maps.
+/// Returns all networks, with or without gradients in the places of activations.
 pub fn cases(scale: &Scale, reuse: bool) -> Vec<Case> {
     scale
         .pick(&NETWORKS, 1)
@@ -64,7 +64,7 @@ pub fn cases(scale: &Scale, reuse: bool) -> Vec<Case> {
 }
 
 impl Case {
-    /// None where the zoo has no such network.
+    /// Returns `None` if the zoo has no such network.
     fn new(scale: &Scale, name: &str, batch: u64, reuse: bool) -> Option<Case> {
         let subject = scale.subject(name, None, device("k40", true))?;
         let subject = if reuse { subject } else { subject.without_reuse() };
@@ -75,18 +75,17 @@ impl Case {
         Some(Case { name, subject, trace, blobs, oracle, budget })
     }
 
-    /// What the paper counts of bytes that include all that stays on the device: weights and gradients of feature extraction
-    /// layers.
+    /// Converts bytes that include all resident bytes to the paper's count: weights and gradients of feature extraction layers.
     pub fn counted(&self, bytes: Bytes) -> Bytes {
         bytes.saturating_sub(self.trace.resident_bytes) + self.blobs.weights * 2
     }
 
-    /// What the paper's baseline allocates, as the paper counts.
+    /// Returns the memory of the paper's baseline, as the paper counts it.
     pub fn baseline(&self) -> Bytes {
         vdnn_baseline(&self.blobs, &self.trace)
     }
 
-    /// A policy's plan within the device's memory, and whether there is one; where there is none, without end.
+    /// Returns a policy's plan, and `true` if it fits the device's memory; otherwise the plan has unlimited memory.
     pub fn made(&self, policy: Policy) -> (Option<Made>, bool) {
         match self.subject.plan(&self.trace, policy, self.budget) {
             Some(made) => (Some(made), true),
@@ -98,16 +97,16 @@ impl Case {
         self.subject.plan(&self.trace, Policy::Plimsoll, budget)
     }
 
-    /// What a plan has of the oracle's images per second.
+    /// Returns a plan's images per second, as a share of the oracle's.
     fn share(&self, made: &Made) -> f64 {
         self.oracle.makespan / made.makespan
     }
 }
 
-/// Published means, by variant; none where the text does not say one.
+/// Published means, by variant; `None` if the text gives none.
 pub type Means = [Option<f64>; VARIANTS.len()];
 
-/// Holds the mean of each variant against the published one.
+/// Compares the mean of each variant with the published one.
 pub fn hold_means(claims: &mut Claims, words: &str, ours: &[f64], published: Means) {
     for (((name, ..), ours), published) in VARIANTS.iter().zip(ours).zip(published) {
         if let Some(published) = published {
@@ -121,7 +120,7 @@ pub fn mean(all: &[f64]) -> f64 {
     all.iter().sum::<f64>() / all.len().max(1) as f64
 }
 
-/// What §5.1 and §5.3 say of single networks: of which policy, and its images per second over the oracle's.
+/// Statements of §5.1 and §5.3 on single networks: policy, and its images per second over the oracle's.
 const SHARES: [(&str, usize, f64); 2] = [("vgg19 (128)", 0, 0.51), ("vgg19 (256)", DYNAMIC, 0.78)];
 
 pub fn performance(scale: &Scale) -> Table {
@@ -192,10 +191,10 @@ pub fn performance(scale: &Scale) -> Table {
     table
 }
 
-/// The batch of VGG-16 at which the paper's vdnn-dyn downgrades algorithms, and its baseline in GB (§5.1).
+/// Batch of VGG-16 at which the paper's vdnn-dyn downgrades algorithms, and its baseline in GB (§5.1).
 const DOWNGRADED: (u64, f64) = (256, 28.0);
 
-/// Why vdnn-dyn loses next to nothing here where the paper's loses most.
+/// Explains why vdnn-dyn loses next to nothing here, although the paper's loses most.
 fn why_nothing_is_downgraded(case: &Case) -> String {
     let known = case.trace.ops.iter().flat_map(|op| &op.alternatives).map(|way| way.workspace_bytes).max();
     let workspace = in_gb(known.unwrap_or_default());
@@ -218,7 +217,7 @@ fn why_nothing_is_downgraded(case: &Case) -> String {
     )
 }
 
-/// The means over the paper's networks, beside the published ones.
+/// Adds the means over the paper's networks, with the published ones.
 fn losses(table: &mut Table, lost: &[Vec<f64>]) {
     let published = ["46 % (worst 59 %)", "not said", "43 % (worst 56 %)", "not said", "5 % (worst 22 %)"];
     for (((name, ..), lost), published) in VARIANTS.iter().zip(lost).zip(published) {
@@ -244,7 +243,7 @@ fn losses(table: &mut Table, lost: &[Vec<f64>]) {
     table.note("The paper compares the feature extraction layers only; here the classifier and the update count too.");
 }
 
-/// What §5.3 says of each network's performance; by variant, the share of the oracle's.
+/// Claims of §5.3 about each network's performance; by variant, the share of the oracle's.
 fn claims_of_performance(claims: &mut Claims, name: &str, shares: &[Option<f64>]) {
     let &[Some(all), _, Some(conv), _, Some(dynamic)] = shares else { return };
     if name == OURS {
@@ -262,7 +261,7 @@ fn claims_of_performance(claims: &mut Claims, name: &str, shares: &[Option<f64>]
     );
 }
 
-/// The paper's name, our network, convolutions, and the memory in GB of the baseline and of vdnn-dyn where the text says it.
+/// The paper's name, our network, convolutions, and the memory in GB of the baseline and of vdnn-dyn, if the text gives it.
 type Deep = (&'static str, &'static str, u32, Option<f64>, Option<f64>);
 
 /// The networks of Fig. 13.

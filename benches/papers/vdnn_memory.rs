@@ -1,10 +1,10 @@
-//! vDNN (Rhu et al., arXiv 1602.08124) on a K40: what its policies take on the device, at most and on average (Fig. 9), and on
-//! the host (Fig. 10), and what convolutions leave of the device's bandwidth (Fig. 11).
+//! vDNN (Rhu et al., arXiv 1602.08124) on a K40: memory of its policies on the device, at most and on average (Fig. 9), and on
+//! the host (Fig. 10), and the device bandwidth that convolutions leave free (Fig. 11).
 //!
 //! Memory is counted in two ways. *The paper's*: a network as its frameworks train it, without gradients in the places of
-//! feature maps; the baseline allocates for the whole network before it runs (`frameworks.rs`), vDNN's policies have what is
-//! alive; both count the feature extraction layers, weights with gradients included. *Ours*: our own lowering, in which what is
-//! dead is anybody's, everything counted, and so for the baseline.
+//! activations; the baseline allocates for the whole network before it runs (`frameworks.rs`), vDNN's policies count live
+//! tensors; both count the feature extraction layers, weights with gradients included. *Ours*: our own lowering, in which dead
+//! memory is free for any tensor, with everything counted, for the baseline too.
 
 use crate::claims::Claims;
 use crate::plot::Plot;
@@ -16,19 +16,19 @@ use plimsoll::ir::trace::Phase;
 use plimsoll::tuner::Policy;
 use plimsoll::tuner::model::devices::WORKSPACE_MOST;
 
-/// How memory is counted.
+/// Way of counting memory.
 #[derive(Clone, Copy, PartialEq)]
 enum Counting {
     Papers,
     Ours,
 }
 
-/// What of a plan's memory a table shows.
+/// Memory figure of a plan that a table shows.
 struct Measure {
     of: fn(&Made) -> Bytes,
-    /// What plimsoll is compared by.
+    /// Figure by which plimsoll is compared.
     of_plimsoll: fn(&Made) -> Bytes,
-    /// What each variant saves of the baseline, published (§5.1).
+    /// Published share that each variant saves of the baseline (§5.1).
     means: Means,
     words: &'static str,
 }
@@ -55,7 +55,7 @@ impl Counting {
         }
     }
 
-    /// Of bytes that include all that stays on the device.
+    /// Counts bytes, given those that include all resident bytes.
     fn count(self, case: &Case, bytes: Bytes) -> Bytes {
         match self {
             Counting::Papers => case.counted(bytes),
@@ -65,7 +65,7 @@ impl Counting {
 
     fn baseline(self, case: &Case, measure: &Measure) -> Bytes {
         match self {
-            // The same at all times.
+            // Constant over time.
             Counting::Papers => case.baseline(),
             Counting::Ours => (measure.of)(&case.oracle),
         }
@@ -125,7 +125,7 @@ pub fn average(scale: &Scale) -> Table {
     table
 }
 
-/// One half of figure 9.
+/// Makes one half of figure 9.
 fn memory(scale: &Scale, measure: &Measure, from: &str, plot: Plot) -> Table {
     let mut table = Table::new(
         format!(
@@ -204,7 +204,7 @@ fn add_row(
     }
     if let (Some(ours), Some(dynamic)) = (&ours, &dynamic) {
         let times = counted(dynamic).0 as f64 / of_plimsoll(ours).0 as f64;
-        // Its plan is the leanest at its most, which on average may be more.
+        // The plan is the leanest at its maximum, but may be larger on average.
         if measure.words == MOST.words {
             table.advantage(format!("{}, memory at vdnn-dyn's time, {}", case.name, counting.name()), times);
         }
@@ -228,13 +228,13 @@ fn is_average(measure: &Measure) -> bool {
     measure.words == AVERAGE.words
 }
 
-/// What the text says of a single network.
+/// Statement of the text on a single network.
 struct Said {
     network: &'static str,
     average: bool,
-    /// A variant by its place; none for the baseline.
+    /// Position of the variant; `None` for the baseline.
     of: Option<usize>,
-    /// GB, or the share that is saved of the baseline on average.
+    /// GB, or the share of the baseline that is saved on average.
     value: f64,
 }
 
@@ -242,7 +242,7 @@ const fn said(network: &'static str, average: bool, of: Option<usize>, value: f6
     Said { network, average, of, value }
 }
 
-/// §5.1, §5.3; and the abstract, whose three shares have the mean that §5.1 says for the dynamic policy.
+/// §5.1, §5.3; and the abstract, whose three shares have the mean that §5.1 gives for the dynamic policy.
 const SAID: [Said; 5] = [
     said("vgg19 (128)", false, None, 15.0),
     said("vgg19 (128)", false, Some(0), 4.8),
@@ -251,7 +251,7 @@ const SAID: [Said; 5] = [
     said("overfeat (128)", true, Some(DYNAMIC), 0.83),
 ];
 
-/// What the paper says of a network's memory, as it counts; by variant, bytes.
+/// Adds the paper's claims on a network's memory, in the paper's count; by variant, bytes.
 fn claims(claims: &mut Claims, measure: &Measure, name: &str, base: Bytes, all: &[f64], fits: bool) {
     if all.len() < VARIANTS.len() || name == OURS {
         return;
@@ -278,7 +278,7 @@ fn claims(claims: &mut Claims, measure: &Measure, name: &str, base: Bytes, all: 
     }
 }
 
-/// The plan of the least memory at which plimsoll takes no longer than another plan.
+/// Returns the plan of the least memory at which plimsoll takes no longer than a given plan.
 fn least(scale: &Scale, case: &Case, made: &Made) -> Option<Made> {
     let no_longer =
         |budget: Bytes| case.plimsoll(budget).filter(|ours| ours.makespan <= made.makespan * 1.001);
@@ -297,7 +297,7 @@ fn least(scale: &Scale, case: &Case, made: &Made) -> Option<Made> {
     Some(best)
 }
 
-/// §5.1: what vdnn-all offloads of VGG-16 (256), "up to 16 GB".
+/// §5.1: bytes that vdnn-all offloads of VGG-16 (256), "up to 16 GB".
 const OFFLOADED: (&str, f64) = ("vgg19 (256)", 16.0);
 
 pub fn offloaded(scale: &Scale) -> Table {
@@ -340,7 +340,7 @@ pub fn offloaded(scale: &Scale) -> Table {
     table
 }
 
-/// What PCIe moves at the most, GB a second (§5.2).
+/// Maximum of PCIe, GB a second (§5.2).
 const PCIE: f64 = 16.0;
 
 pub fn bandwidth(scale: &Scale) -> Table {

@@ -1,9 +1,9 @@
-//! What each trick of the planner's search is worth: everything planned with all of them, and without each.
+//! Value of each trick of the planner's search: everything planned with all tricks, and without each.
 //!
-//! Networks of up to some hundred ops, at f = 0.1 and 0.2, and random traces: what pays on one kind of trace may
-//! cost on the other. A trick is worth keeping where plans without it take longer, move more, or are found later. It is
-//! the same run, one trace after the other with all variants, so that the machine's mood is the same for all; time is
-//! that of the clock.
+//! The subjects are networks of up to some hundred ops, at f = 0.1 and 0.2, and random traces: a trick may help on one kind of
+//! trace and hurt on the other. A trick is worth keeping if plans without it take longer, move more, or are found later. One
+//! run plans one trace after the other with all variants, so that the machine's load is the same for all; time is wall-clock
+//! time.
 
 use super::runs::{Case, Means, Runs};
 use super::subjects::{self, Subject, USUAL};
@@ -12,10 +12,10 @@ use plimsoll::tuner::{Policy, Trick};
 use std::path::Path;
 use std::time::Instant;
 
-/// Networks of more ops than this are left out, unless traces are named.
+/// Most ops of a network, unless traces are named.
 const MOST_OPS: usize = 450;
 
-/// Random traces.
+/// Number of random traces.
 const RANDOM: u64 = 24;
 
 pub fn table(runs: &mut Runs) {
@@ -50,7 +50,7 @@ pub fn table(runs: &mut Runs) {
     faults(&random).iter().for_each(|fault| println!("FAULT: {fault}"));
 }
 
-/// All tricks, and all but one.
+/// Returns all tricks, and all but each one.
 fn variants() -> impl Iterator<Item = Option<Trick>> {
     std::iter::once(None).chain(Trick::of(Policy::Plimsoll).map(Some))
 }
@@ -61,7 +61,7 @@ fn make(runs: &mut Runs, usual: &[Case]) {
     runs.make(usual.iter().flat_map(with_and_without), THREADS);
 }
 
-/// Random traces, with the same settings.
+/// Returns random traces, with the same settings.
 fn random(runs: &Runs, folder: &Path) -> Runs {
     let count = if runs.evaluations.is_none() { RANDOM } else { 2 };
     let time = runs.end.saturating_duration_since(Instant::now());
@@ -70,7 +70,7 @@ fn random(runs: &Runs, folder: &Path) -> Runs {
     random
 }
 
-/// Makespan over the bound; makespan, bytes moved and time over those with all tricks.
+/// Returns makespan over the bound; and makespan, bytes moved and time over those with all tricks.
 fn worth(runs: &Runs, usual: &[Case], without: Option<Trick>) -> [String; 4] {
     let mut sums: [Several; 3] = Default::default();
     let mut seconds = [0.0; 2];
@@ -87,7 +87,7 @@ fn worth(runs: &Runs, usual: &[Case], without: Option<Trick>) -> [String; 4] {
         seconds[1] += less.seconds;
     }
     let [bound, all, moved] = sums.map(|sum| sum.mean());
-    // Of sums: single plans take too little for the system's clock.
+    // Ratio of sums: a single plan is too short for the system's clock.
     let time = (seconds[0] > 0.0).then(|| seconds[1] / seconds[0]);
     [shown(bound, 4), shown(all, 4), shown(moved, 2), shown(time, 2)]
 }

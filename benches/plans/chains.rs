@@ -1,10 +1,10 @@
-//! The finding of Euro-Par'20 on chains: `dynprog` stays within 1.2 of the paper's bound.
+//! The result of Euro-Par'20 on chains: `dynprog` stays within 1.2 of the paper's bound.
 //!
-//! As in its §6: ResNet, DenseNet and Inception, each non-linear part of the graph grouped as one layer of the chain (the
-//! planner's chains do), one transfer at a time (assumption B: half duplex), memory limits between the least in which the
-//! chain runs with everything offloaded (plus a hundredth of the way, for the addresses, which the paper does not have) and
-//! the peak, and the ratio to LB = max(compute, 2 (peak - limit) / rate)
-//! (Proposition 3). Times are of roofline models, where the paper measured.
+//! As in its §6, the networks are ResNet, DenseNet and Inception, with each non-linear part of the graph grouped as one layer
+//! of the chain (as the planner's chains do), and one transfer at a time (assumption B: half duplex). Memory limits lie between
+//! the peak and the least memory in which the chain runs with everything offloaded (plus a hundredth of the way, for the
+//! addresses, which the paper does not have). The ratio is to LB = max(compute, 2 (peak - limit) / rate) (Proposition 3). The
+//! paper measured its times; here they come from roofline models.
 
 use super::runs::{RATE, Runs};
 use super::subjects::Subject;
@@ -16,10 +16,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// The networks of the paper's chains.
+/// Networks of the paper's chains.
 const FAMILIES: [&str; 3] = ["resnet", "densenet", "inception"];
 
-/// The deepest that it plans have about so many ops.
+/// Approximate ops of the deepest network that it plans.
 const DEEPEST: usize = 2_000;
 
 const POLICIES: [Policy; 5] =
@@ -32,7 +32,7 @@ pub fn table(runs: &mut Runs) {
         println!("skipped: no trace of a network of Euro-Par'20's is among those asked for\n");
         return;
     }
-    // Between the least memory and the peak; few in a test.
+    // Steps between the least memory and the peak; few in a test.
     let steps = if runs.evaluations.is_none() { 10 } else { 2 };
     let heading = ["chain", "limits"].into_iter().chain(POLICIES.iter().map(|policy| policy.name()));
     let mut grid = Grid::new(heading.map(str::to_owned));
@@ -67,15 +67,15 @@ pub fn table(runs: &mut Runs) {
     );
 }
 
-/// What came of the memory limits of one chain.
+/// Results at the memory limits of one chain.
 struct Sweep {
     least: Bytes,
     peak: Bytes,
-    /// The ratios of every policy's plans.
+    /// Ratios of every policy's plans.
     ratios: [Several; POLICIES.len()],
     /// Limits at which `dynprog` is faster than `plimsoll`.
     beaten: usize,
-    /// Plans that there was no time for.
+    /// Plans skipped for lack of time.
     left_out: usize,
 }
 
@@ -102,7 +102,7 @@ fn sweep(subject: &Subject, steps: u64, runs: &Runs) -> Sweep {
     sweep
 }
 
-/// The makespan, or what the policy needs.
+/// Returns the makespan, or the memory that the policy needs.
 fn makespan(
     subject: &Subject,
     budget: Bytes,
@@ -119,7 +119,7 @@ fn makespan(
     }
 }
 
-/// The least memory in which the chain runs: from the floor up, to what `dynprog` says that it needs.
+/// Returns the least memory in which the chain runs: from the floor up, to the memory that `dynprog` reports it needs.
 fn least(subject: &Subject) -> Bytes {
     let mut budget = subject.floor;
     while let Err(needs) = makespan(subject, budget, Policy::DynProg, None) {

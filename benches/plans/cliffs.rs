@@ -1,11 +1,11 @@
-//! No cliffs: links of other rates, and whether more means, more memory or a faster link ever gave a plan that is worse.
+//! No cliffs: links of different rates, and a check that more means, more memory or a faster link never gave a worse plan.
 
 use super::runs::{Case, Made, Means, RATES, Runs};
 use super::subjects::FRACTIONS;
 use super::tables::{Grid, Several, THREADS, headings, list, shown};
 use plimsoll::tuner::Policy;
 
-/// What counts as worse.
+/// Ratio above which a plan counts as worse.
 const WORSE: f64 = 1.001;
 
 const MEANS: [(Means, &str); 3] = [
@@ -14,7 +14,7 @@ const MEANS: [(Means, &str); 3] = [
     (Means::RecomputeOnly, "recompute only"),
 ];
 
-/// All plans at all rates, full and half duplex; without swapping the link does not matter.
+/// Returns all plans at all rates, full and half duplex; without swapping the link does not matter.
 fn cases(runs: &Runs) -> Vec<Case> {
     let mut cases = Vec::new();
     for (means, _) in MEANS {
@@ -57,7 +57,7 @@ pub fn table(runs: &mut Runs) {
     println!("worse: {}\n", list(&worse));
 }
 
-/// The cases that a case may not be worse than.
+/// Returns the cases that a case must not be worse than.
 type Others = fn(&Runs, Case) -> Vec<Case>;
 
 const OTHERS: [(&str, Others); 4] = [
@@ -85,7 +85,7 @@ fn said(runs: &Runs, case: Case) -> String {
     format!("{subject} at {f}, {means}, {} {duplex} duplex", RATES[case.rate])
 }
 
-/// Makespan over bound by rate and duplex.
+/// Prints makespan over bound by rate and duplex.
 fn links(runs: &Runs, cases: &[Case]) {
     let mut grid = Grid::new(headings(runs, &["means", "link", "no plan"]));
     for (means, name) in MEANS {

@@ -1,9 +1,9 @@
-//! The first plan: from the request, the trace in memory, to a checked schedule and its result, for requests whose time is up
-//! from the start. On one core: it uses no second thread.
+//! The first plan: from the request, with the trace in memory, to a checked schedule and its result, for requests whose time is
+//! up from the start. It runs on one core and uses no second thread.
 //!
-//! Budgets at f = 0.1 and 0.4; links of 12.2, 25 and 50 GB/s each way, full and half duplex; with both means, and with one.
-//! Each is asked for several times: median and median absolute deviation. Ratios are to the lower bound that has all the time
-//! it wants, for the same means.
+//! Budgets are at f = 0.1 and 0.4; links have 12.2, 25 and 50 GB/s each way, full and half duplex; with both means, and with
+//! one. Each request is repeated: the table shows median and median absolute deviation. Ratios are to the lower bound without a
+//! time limit, for the same means.
 
 use super::runs::{FOR_LARGE, RATES, Runs};
 use super::subjects::FRACTIONS;
@@ -13,10 +13,10 @@ use plimsoll::tuner::bound::lower_bound;
 use plimsoll::tuner::{Allow, Limits, PlanRequest, Policy, plan};
 use std::time::Instant;
 
-/// How often each is asked for.
+/// Repetitions of each request.
 const TIMES: usize = 5;
 
-/// What is to be reached: milliseconds for up to so many ops, in proportion for more, and the mean ratio to the bound.
+/// Targets: milliseconds for up to `OPS` ops, in proportion for more, and the mean ratio to the bound.
 const MILLISECONDS: f64 = 20.0;
 const OPS: usize = 1500;
 const RATIO: f64 = 1.2;

@@ -1,15 +1,14 @@
-//! How good are the plans, and how long do they take? One table for each thing that the planner is to reach.
+//! Quality of the plans, and the time that they take: one table for each goal of the planner.
 //!
 //! `cargo bench --bench plans [-- TABLE ...] [--trace NAME ...] [--fraction F] [--minutes M]`
 //!
-//! The tables are `time`, `first`, `hybrid`, `state`, `offload`, `cliffs`, `chains`, `effort`, `ablation`, `pool`,
-//! `readings`, `best` and `valid`; by default all of them but `ablation`, `cliffs` and `first`, which take minutes each:
-//! traces of more than 2,000 ops are then planned at f = 0.1 and 0.4 only, and what there is no time for is left out, and
-//! counted; naming tables or traces makes all. Traces are those of `../shared/traces` beside the repository; where they are
-//! missing, networks of the zoo are planned, with the seconds of a roofline model. Budgets are floor + f x (peak - floor),
-//! the link 12.2 GB/s each way. Every schedule is judged by our check and by `../shared/tools/referee.py`, where that is.
-//! Times are printed, never asserted; a schedule that a judge refuses ends the bench with exit code 1. `cargo test` runs all
-//! tables on two small networks.
+//! The tables are `time`, `first`, `hybrid`, `state`, `offload`, `cliffs`, `chains`, `effort`, `ablation`, `pool`, `readings`,
+//! `best` and `valid`. The default is all of them but `ablation`, `cliffs` and `first`, which take minutes each; traces of more
+//! than 2,000 ops are then planned at f = 0.1 and 0.4 only, and plans skipped for lack of time are counted. Naming tables or
+//! traces plans everything. Traces are those of `../shared/traces` next to the repository; if they are missing, networks of the
+//! zoo are planned, with the seconds of a roofline model. Budgets are floor + f x (peak - floor), the link 12.2 GB/s each way.
+//! Every schedule is judged by our check and by `../shared/tools/referee.py`, if present. Times are printed, never asserted; a
+//! schedule that a judge refuses ends the bench with exit code 1. `cargo test` runs all tables on two small networks.
 
 mod ablation;
 mod chains;
@@ -26,11 +25,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 use subjects::FRACTIONS;
 
-/// Makes what it needs, and prints itself.
+/// Makes the plans that a table needs, and prints the table.
 type Table = fn(&mut Runs);
 
-/// The tables in the order in which they are made. Timing comes first, one plan at a time; the validity of all that was
-/// planned for the others comes last.
+/// The tables in the order in which they are made. Timing comes first, one plan at a time; the validity of all plans made for
+/// the others comes last.
 const TABLES: [(&str, Table); 13] = [
     ("time", tables::time),
     ("first", first::table),
@@ -52,7 +51,7 @@ struct Options {
     traces: Vec<String>,
     fractions: Vec<usize>,
     minutes: f64,
-    /// `cargo bench`, not `cargo test`.
+    /// `true` for `cargo bench`, `false` for `cargo test`.
     full: bool,
 }
 
@@ -72,7 +71,7 @@ fn options() -> Options {
                 options.fractions.push(known.unwrap_or_else(|| panic!("the fractions are {FRACTIONS:?}")));
             }
             table if TABLES.iter().any(|(name, _)| *name == table) => options.tables.push(argument),
-            // What the test harness of cargo would understand.
+            // Options of cargo's test harness.
             other if other.starts_with("--") => {}
             other => panic!("there is no table `{other}`; there are {:?}", TABLES.map(|table| table.0)),
         }

@@ -1,7 +1,7 @@
-//! AccUDNN's policy as it is repaired, as it is printed, and Euro-Par's greedy beside them: makespan over compute.
+//! AccUDNN's policy repaired and as printed, compared with Euro-Par's greedy: makespan over compute.
 //!
-//! What is repaired stands in `tuner/src/policies/accudnn.rs`. The budgets are larger than those of the other tables, up to
-//! none: whether a policy stalls where nothing needs to move is what tells a repaired one.
+//! `tuner/src/policies/accudnn.rs` lists the repairs. The budgets are larger than those of the other tables, up to unlimited: a
+//! repaired policy does not stall when nothing needs to move.
 
 use super::runs::{RATE, Runs};
 use super::tables::{Grid, Several, shown};
@@ -11,7 +11,7 @@ use plimsoll::tuner::{PlanRequest, Policy, plan};
 
 const POLICIES: [Policy; 3] = [Policy::Accudnn, Policy::AccudnnAsPrinted, Policy::Greedy];
 
-/// Budgets at floor + f x (peak - floor); the last is as good as none.
+/// Fractions f of budgets at floor + f x (peak - floor); the last is practically unlimited.
 const WHERE: [f64; 4] = [0.4, 0.7, 1.0, 100.0];
 
 pub fn table(runs: &mut Runs) {

@@ -1,4 +1,4 @@
-//! The judge that shares no code with us: `../shared/tools/referee.py`, in one process of Python for many schedules.
+//! The judge that shares no code with Plimsoll: `../shared/tools/referee.py`, in one Python process for many schedules.
 
 use super::subjects::Subject;
 use plimsoll::ir::Document;
@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// Judges the schedules that are named on its standard input, one a line after the file of their trace.
+/// Judges the schedules that standard input names, one per line after the file of their trace.
 const DRIVER: &str = r#"
 import json, sys
 sys.path.insert(0, sys.argv[1])
@@ -30,13 +30,13 @@ pub struct Referee {
     process: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
-    /// Where schedules are laid before it.
+    /// File through which the referee gets a schedule.
     file: PathBuf,
     _folder: tempfile::TempDir,
 }
 
 impl Referee {
-    /// None where there is no referee beside the repository, or no Python.
+    /// Starts the referee; `None` if there is no referee next to the repository, or no Python.
     pub fn start() -> Option<Referee> {
         let tools = concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/tools");
         let mut command = Command::new("python3");
@@ -56,7 +56,7 @@ impl Referee {
         line.trim_end().to_owned()
     }
 
-    /// The makespan of a valid schedule, or why it is not valid.
+    /// Returns the makespan of a valid schedule, or the reason why it is invalid.
     pub fn judge(&mut self, subject: &Subject, schedule: &Schedule) -> Result<f64, String> {
         std::fs::write(&self.file, schedule.to_json()).expect("a temporary folder can be written to");
         let asked = writeln!(self.to, "{}\t{}", subject.path.display(), self.file.display());
@@ -72,7 +72,7 @@ impl Referee {
 
 impl Drop for Referee {
     fn drop(&mut self) {
-        // It ends by itself when nothing more can come; killing it only makes that sure.
+        // The process ends once its input ends; killing it only makes sure of that.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

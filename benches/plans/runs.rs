@@ -16,13 +16,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// The link of the papers' PCIe, each way.
+/// Link rate of the papers' PCIe, each way.
 pub const RATE: BytesPerSecond = RATES[0];
 
-/// That, and links that are faster, for PCIe 4 and 5.
+/// That rate, and the faster rates of PCIe 4 and 5.
 pub const RATES: [BytesPerSecond; 3] = [BytesPerSecond(12.2e9), BytesPerSecond(25e9), BytesPerSecond(50e9)];
 
-/// What a plan may do.
+/// Means that a plan may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Means {
     SwapAndRecompute,
@@ -43,22 +43,22 @@ pub struct Case {
     pub subject: usize,
     pub fraction: usize,
     pub means: Means,
-    /// The link's rate, as a position.
+    /// Position of the link's rate.
     pub rate: usize,
-    /// Whether both ways share the link.
+    /// `true` if both directions share the link.
     pub half: bool,
     pub policy: Policy,
-    /// How many times the usual evaluations.
+    /// Multiple of the usual evaluations.
     pub effort: u64,
-    /// A trick that is left out.
+    /// Trick that is left out.
     pub without: Option<Trick>,
 }
 
-/// What came of it.
+/// Result of planning a case.
 pub struct Made {
-    /// Seconds of `plan` by the clock, on two cores where nothing else runs.
+    /// Wall-clock seconds of `plan`, on two otherwise idle cores.
     pub seconds: f64,
-    /// The lower bound of the makespan for these means.
+    /// Lower bound of the makespan for these means.
     pub bound: f64,
     pub found: Found,
 }
@@ -67,22 +67,22 @@ pub enum Found {
     Schedule(Measures),
     /// No plan: the witness.
     None(String),
-    /// A fault of ours, or a schedule that a judge refuses.
+    /// A bug of Plimsoll, or a schedule that a judge refuses.
     Fault(String),
 }
 
 #[derive(Clone, Copy)]
 pub struct Measures {
     pub makespan: f64,
-    /// Bytes, both ways together.
+    /// Bytes moved in both directions together.
     pub moved: u64,
     pub pool: u64,
-    /// The most bytes that lie in open buffers at once.
+    /// Most bytes in open buffers at once.
     pub alive: u64,
-    /// An iteration with a copy of the state beside it: before everything that is swapped out, behind all of it, and at the
-    /// best place, with the share of the iteration after which it is whole there.
+    /// Makespan of an iteration with a copy of the state: before all offloads, after all of them, and at the best place, with
+    /// the share of the iteration after which the copy is complete there.
     pub copied: Option<[f64; 4]>,
-    /// Whether the referee was there to judge it.
+    /// `true` if the referee was available to judge the plan.
     pub refereed: bool,
 }
 
@@ -99,28 +99,28 @@ impl Made {
     }
 }
 
-/// The subjects and all that was made of them.
+/// The subjects and all plans made for them.
 pub struct Runs {
     pub subjects: Vec<Subject>,
-    /// The fractions that are planned, as positions.
+    /// Positions of the fractions that are planned.
     pub fractions: Vec<usize>,
     pub made: HashMap<Case, Made>,
-    /// When no further plan is begun.
+    /// Time after which no further plan is begun.
     pub end: Instant,
-    /// Plans that there was no time for.
+    /// Plans skipped for lack of time.
     pub left_out: HashSet<Case>,
-    /// So many evaluations a plan; none for what the planner thinks right.
+    /// Evaluations of each plan; `None` leaves the number to the planner.
     pub evaluations: Option<u64>,
-    /// Whether every plan is made, however long it takes; else some of those that take longest are spared.
+    /// `true` to make every plan, however long it takes; otherwise some of the slowest are skipped.
     pub thorough: bool,
-    /// Whether the traces were named.
+    /// `true` if the traces were named.
     pub selected: bool,
 }
 
-/// Traces with more ops than this take longest.
+/// Ops above which a trace counts as large, and takes longest.
 const LARGE: usize = 2_000;
 
-/// The fractions at which large traces are planned all the same, as positions.
+/// Positions of the fractions at which large traces are planned all the same.
 pub const FOR_LARGE: [usize; 2] = [1, 3];
 
 impl Runs {
@@ -132,7 +132,7 @@ impl Runs {
         Runs { subjects, fractions, made, end, left_out, evaluations, thorough, selected }
     }
 
-    /// The cases of one policy at every subject and fraction.
+    /// Returns the cases of one policy at every subject and fraction.
     pub fn cases(&self, means: Means, half: bool, policy: Policy) -> Vec<Case> {
         let case = |subject, fraction| Case {
             subject,
@@ -152,14 +152,14 @@ impl Runs {
         self.made.get(&case)
     }
 
-    /// Makes what is not there yet, the smallest traces first, so that a lack of time costs few rows.
+    /// Makes the plans that are missing, the smallest traces first, so that a lack of time costs few rows.
     pub fn make(&mut self, cases: impl IntoIterator<Item = Case>, threads: usize) {
         let wanted = |case: &Case| !self.made.contains_key(case) && !self.is_spared(case);
         let mut cases: Vec<Case> = cases.into_iter().filter(wanted).collect();
         cases.sort_by_key(|case| self.subjects[case.subject].ops() as u64 * case.effort);
         let (next, made) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         let work = || {
-            // Started for the first plan of ours; then it stays, or there is none.
+            // The referee starts with our first plan, and is then kept, unless there is none.
             let mut referee = None;
             while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
                 if Instant::now() >= self.end {
@@ -217,7 +217,7 @@ impl Runs {
     }
 }
 
-/// What a plan is, once more and from its schedule alone; or why it is not valid.
+/// Measures a plan again, from its schedule alone; fails with the reason if it is invalid.
 fn measure(
     subject: &Subject,
     budget: Bytes,
@@ -247,8 +247,8 @@ fn measure(
     Ok(Measures { makespan, moved, pool, alive, copied, refereed })
 }
 
-/// What a copy of the state adds; the state is taken for two thirds of what is resident: parameters and momenta, but no
-/// gradients.
+/// Returns the cost of a copy of the state, which is estimated as two thirds of the resident bytes: parameters and momenta, but
+/// no gradients.
 fn copied(trace: &Trace, schedule: &Schedule) -> Option<[f64; 4]> {
     let state = Bytes(trace.resident_bytes.0 * 2 / 3);
     let places = places_of_copy(trace, schedule, state);

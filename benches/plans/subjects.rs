@@ -1,4 +1,4 @@
-//! What is planned: the shared traces beside the repository, or, where they are missing, networks of our own zoo with the
+//! Subjects of planning: the shared traces next to the repository or, if they are missing, networks of our own zoo with the
 //! seconds of a roofline model.
 
 use plimsoll::ir::network::NetworkSpec;
@@ -8,24 +8,24 @@ use plimsoll::networks::{LowerOptions, build, lower};
 use plimsoll_ir::testing::random_trace_of;
 use std::path::{Path, PathBuf};
 
-/// The budgets: floor + f x (peak - floor).
+/// Fractions f of budgets floor + f x (peak - floor).
 pub const FRACTIONS: [f64; 6] = [0.05, 0.1, 0.2, 0.4, 0.6, 0.8];
 
-/// The positions of those at which networks are planned where not all are: tricks, effort and time are looked at there.
+/// Positions of the fractions for tables that do not use all: tricks, effort and time.
 pub const USUAL: [usize; 3] = [1, 2, 3];
 
-/// A trace, and what the tables need to know of it.
+/// A trace, and facts that the tables need.
 pub struct Subject {
     pub name: String,
     pub trace: Trace,
-    /// Where it can be read by a judge.
+    /// File of the trace, for a judge.
     pub path: PathBuf,
     pub floor: Bytes,
     pub peak: Bytes,
     pub compute: f64,
-    /// The bytes of its largest tensor.
+    /// Bytes of its largest tensor.
     pub largest: Bytes,
-    /// The joint lower bound over compute that came with the trace, by fraction; full duplex.
+    /// Joint lower bound over compute that came with the trace, by fraction; full duplex.
     pub given: [Option<f64>; FRACTIONS.len()],
 }
 
@@ -39,12 +39,12 @@ impl Subject {
         Subject { name, trace, path, floor, peak, compute, largest, given: [None; FRACTIONS.len()] }
     }
 
-    /// The budget at a fraction between floor (0) and peak (1).
+    /// Returns the budget at a fraction between floor (0) and peak (1).
     pub fn budget(&self, fraction: f64) -> Bytes {
         self.floor + Bytes((fraction * (self.peak - self.floor).0 as f64) as u64)
     }
 
-    /// Whether its largest tensor takes more than a sixth of the pool.
+    /// Returns `true` if the largest tensor takes more than a sixth of the pool.
     pub fn is_coarse(&self, fraction: f64) -> bool {
         self.largest * 6 > self.budget(fraction) - self.trace.resident_bytes
     }
@@ -54,7 +54,7 @@ impl Subject {
     }
 }
 
-/// The shared traces whose names contain one of these words, the smallest first; none where there are none.
+/// Returns the shared traces whose names contain one of these words, the smallest first; empty if none do.
 pub fn shared(words: &[String]) -> Vec<Subject> {
     let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/traces"));
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
@@ -84,7 +84,7 @@ pub fn shared(words: &[String]) -> Vec<Subject> {
 /// Network, image side, channels, classes, batch.
 pub type Named = (&'static str, u32, u32, u32, u64);
 
-/// Networks of the zoo that stand in for the shared traces.
+/// Networks of the zoo that replace the shared traces.
 pub const ZOO: [Named; 6] = [
     ("alexnet", 224, 3, 1000, 512),
     ("vgg16", 224, 3, 1000, 64),
@@ -94,11 +94,11 @@ pub const ZOO: [Named; 6] = [
     ("resnet152", 224, 3, 1000, 32),
 ];
 
-/// Those that a test plans.
+/// Networks that a test plans.
 pub const SMALL: [Named; 2] = [("mlp", 28, 1, 10, 4096), ("resnet20", 32, 3, 10, 32)];
 
-/// Networks of the zoo, timed by a roofline: an op takes as long as its floating-point operations at 14e12 a second, or as
-/// what it reads and writes at 900e9 bytes a second, whichever is longer, and 5 us. That is a model of a V100 and no
+/// Returns networks of the zoo, timed by a roofline. An op takes 5 us plus the longer of two times: its floating-point
+/// operations at 14e12 a second, or the bytes that it reads and writes at 900e9 a second. That is a model of a V100, not a
 /// measurement. The traces are written to `folder`, for other judges.
 pub fn zoo(networks: &[Named], words: &[String], folder: &Path) -> Vec<Subject> {
     let wanted = |name: &str| words.is_empty() || words.iter().any(|word| name.contains(word.as_str()));
@@ -119,7 +119,7 @@ pub fn zoo(networks: &[Named], words: &[String], folder: &Path) -> Vec<Subject> 
     networks.iter().filter(|network| wanted(network.0)).map(subject).collect()
 }
 
-/// Random traces of 40 to 160 ops. On average a tensor is a megabyte, and an op takes as long as one needs to cross the link.
+/// Returns random traces of 40 to 160 ops. On average a tensor has a megabyte, and an op takes as long as a transfer of one.
 pub fn random(count: u64, folder: &Path) -> Vec<Subject> {
     let scale = 4096;
     let subject = |seed: u64| {

@@ -1,17 +1,17 @@
-//! The tables that are made of plans at fractions between floor and peak.
+//! The tables of plans at fractions between floor and peak.
 //!
-//! A table prints its targets beside what was reached, and below it the rows that miss them. `-` is a plan that there is
-//! not; `?` one that there was no time for.
+//! A table prints its targets next to the results, and below it the rows that miss them. `-` means no plan; `?` a plan skipped
+//! for lack of time.
 
 use super::runs::{Case, Found, Made, Means, Runs};
 use super::subjects::{FRACTIONS, USUAL};
 use plimsoll::tuner::Policy;
 use std::collections::BTreeMap;
 
-/// Threads that plan different traces at once, where no time is taken.
+/// Threads that plan different traces at once, if nothing is timed.
 pub const THREADS: usize = 2;
 
-/// Makespans that differ by no more than this share are equal.
+/// Share within which makespans count as equal.
 const SAME: f64 = 1e-6;
 
 /// A heading and rows of cells, printed as a Markdown table.
@@ -37,7 +37,7 @@ impl Grid {
     }
 }
 
-/// What several values come to.
+/// Statistics over several values.
 #[derive(Default)]
 pub struct Several(Vec<f64>);
 
@@ -60,7 +60,7 @@ impl Several {
     }
 }
 
-/// A number with so many decimals, or a dash.
+/// Formats a number with this many decimals, or a dash.
 pub fn shown(value: Option<f64>, decimals: usize) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.decimals$}"))
 }
@@ -70,14 +70,15 @@ pub fn headings(runs: &Runs, first: &[&str]) -> Vec<String> {
     first.iter().map(|word| (*word).to_owned()).chain(fractions).collect()
 }
 
-/// The limits of the time that planning takes: up to so many ops, in seconds.
+/// Limits of planning time in seconds, each for up to this many ops.
 const LIMITS: [(usize, f64); 3] = [(500, 1.0), (1500, 4.0), (usize::MAX, 20.0)];
 
 fn limit(ops: usize) -> f64 {
     LIMITS.iter().find(|(most, _)| ops <= *most).map_or(0.0, |(_, seconds)| *seconds)
 }
 
-/// Seconds of planning: one plan at a time; in a bench of everything, only at the first two fractions, and only with all means.
+/// Prints seconds of planning, one plan at a time; in a bench of everything, only at the first two fractions, and only with all
+/// means.
 pub fn time(runs: &mut Runs) {
     for (means, _, name, _) in [MODES[0], MODES[2]] {
         if means == Means::SwapAndRecompute || runs.thorough {
@@ -124,14 +125,14 @@ fn time_of(runs: &mut Runs, means: Means, name: &str) {
     println!("over the limit: {over} of {made}{note}\n");
 }
 
-/// Mean and worst that are to be reached, by fraction.
+/// Target mean and worst ratio, by fraction.
 type Targets = [[f64; 2]; FRACTIONS.len()];
 
 const HYBRID: Targets =
     [[1.015, 1.05], [1.009, 1.05], [1.005, 1.05], [1.003, 1.05], [1.003, 1.05], [1.003, 1.05]];
 const OFFLOAD: Targets = [[1.005, 1.04]; FRACTIONS.len()];
 
-/// The worst that is to be reached where a tensor takes more than a sixth of the pool.
+/// Target worst ratio if a tensor takes more than a sixth of the pool.
 const COARSE: f64 = 1.10;
 
 pub fn hybrid(runs: &mut Runs) {
@@ -151,7 +152,7 @@ pub fn offload(runs: &mut Runs) {
     }
 }
 
-/// The bound that a plan is judged by: the one that came with the trace for these means, where there is one, else ours.
+/// Returns the bound that a plan is judged by: the bound that came with the trace for these means, if any, else ours.
 fn judged_by(runs: &Runs, case: Case, made: &Made) -> f64 {
     let subject = &runs.subjects[case.subject];
     let given = subject.given[case.fraction].filter(|_| case.means == Means::SwapAndRecompute && !case.half);
@@ -233,7 +234,7 @@ const MODES: [(Means, bool, &str, [f64; 2]); 4] = [
     (Means::OffloadOnly, true, "offload only, half duplex", [1.02, 1.06]),
 ];
 
-/// The pool over the most bytes that lie in open buffers at once.
+/// Prints the pool over the most bytes in open buffers at once.
 pub fn pool(runs: &mut Runs) {
     let mut grid = Grid::new(headings(runs, &["", "target", "all"]));
     let mut weak = Vec::new();
@@ -261,7 +262,7 @@ pub fn pool(runs: &mut Runs) {
     println!("worse than the worst target: {}\n", list(&weak));
 }
 
-/// What it takes to have the state copied to the host beside every iteration.
+/// Prints the cost of copying the state to the host during every iteration.
 pub fn state(runs: &mut Runs) {
     let cases = runs.cases(Means::SwapAndRecompute, false, Policy::Plimsoll);
     runs.make(cases.iter().copied(), THREADS);
@@ -287,7 +288,7 @@ pub fn state(runs: &mut Runs) {
     println!("geometric means: before {first}; behind {last}; best {best}\n");
 }
 
-/// Every policy beside `plimsoll` with the same means.
+/// Compares every policy with `plimsoll` with the same means.
 pub fn best(runs: &mut Runs) {
     let mut heading = vec!["policy".to_owned()];
     heading.extend(MODES.map(|mode| mode.2.to_owned()));
@@ -299,8 +300,8 @@ pub fn best(runs: &mut Runs) {
         let recomputes = matches!(policy, Policy::SuperNeurons | Policy::Memonger);
         let mut cells = Vec::new();
         for (means, half, name, _) in MODES {
-            // Without its means such a policy is none: it keeps everything, or only swaps. A policy that has no use for them is
-            // the same with them.
+            // Without its means such a policy only keeps everything, or only swaps. A policy that does not use these means is
+            // unchanged.
             if recomputes && means == Means::OffloadOnly {
                 cells.push(String::new());
                 continue;
@@ -333,9 +334,9 @@ pub fn best(runs: &mut Runs) {
     println!("`plimsoll` is worse: {}\n", list(&worse));
 }
 
-/// What ten times the evaluations find, on traces that are small enough to wait for.
+/// Prints the gain from ten times the evaluations, on traces that are small enough to wait for.
 pub fn effort(runs: &mut Runs) {
-    // In a bench of everything, only at one fraction.
+    // In a bench of everything, only one fraction is planned.
     let few = if runs.thorough { &USUAL[..] } else { &USUAL[..1] };
     let small = |case: &Case| runs.subjects[case.subject].ops() <= 500 && few.contains(&case.fraction);
     let cases = runs.cases(Means::SwapAndRecompute, false, Policy::Plimsoll);
@@ -371,7 +372,7 @@ pub fn effort(runs: &mut Runs) {
     println!("mean gain {}, more than 0.5 %: {}\n", shown(gains.mean(), 4), list(&weak));
 }
 
-/// Plans that a judge refuses, and errors of the planner.
+/// Returns plans that a judge refuses, and errors of the planner.
 pub fn faults(runs: &Runs) -> Vec<String> {
     let fault = |(case, made): (&Case, &Made)| {
         let Found::Fault(why) = &made.found else { return None };
@@ -385,7 +386,7 @@ pub fn faults(runs: &Runs) -> Vec<String> {
     faults
 }
 
-/// Of all that was planned, how much is valid.
+/// Prints how many of all plans are valid.
 pub fn valid(runs: &mut Runs) {
     let mut grid = Grid::new(headings(runs, &["plans of `plimsoll`"]));
     let ours =

@@ -1,4 +1,4 @@
-//! What the benches share: a size that fits `cargo test`, a task on synthetic data, schedules run in turn, medians.
+//! Shared support of the benches: a size that fits `cargo test`, a task on synthetic data, schedules run in turn, medians.
 
 pub mod report;
 pub mod subject;
@@ -10,14 +10,14 @@ use plimsoll::ir::{Bytes, Seconds};
 use plimsoll::runtime::Trainer;
 use plimsoll::study::{NetworkWorkload, Workload};
 
-/// Whether a network is asked for: every one where none is named on the command line.
+/// Returns `true` if a network is requested; without names on the command line, every network is.
 pub fn wanted(network: &str) -> bool {
     let mut named = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).peekable();
     named.peek().is_none() || named.any(|name| name == network)
 }
 
-/// Iterations of several trainers in turn, `rounds` of each after a warm-up: the seconds of each, without what others took of
-/// the processors. Taking turns lets a drift of the machine fall on all of them alike.
+/// Runs iterations of several trainers in turn, `rounds` of each after a warm-up. Returns the seconds of each, without the
+/// processor time that other processes took. Alternating spreads a drift of the machine over all trainers alike.
 pub fn in_turn(task: &NetworkWorkload, trainers: &mut [Trainer], rounds: u64) -> Vec<Vec<Seconds>> {
     let mut seconds = vec![Vec::new(); trainers.len()];
     for round in 1..=rounds + 2 {
@@ -33,12 +33,12 @@ pub fn in_turn(task: &NetworkWorkload, trainers: &mut [Trainer], rounds: u64) ->
     seconds
 }
 
-/// What keeping everything takes.
+/// Returns the memory that keeps everything.
 pub fn peak(task: &NetworkWorkload, batch: u64) -> Bytes {
     task.trace(batch).expect("the network lowers").memory().peak().map_or(Bytes::ZERO, |(_, bytes)| bytes)
 }
 
-/// A budget between the floor, below which no plan fits (0), and what keeping everything takes (1).
+/// Returns a budget between the floor (0), below which no plan fits, and the memory that keeps everything (1).
 pub fn budget(task: &NetworkWorkload, batch: u64, share: f64) -> Bytes {
     let memory = task.trace(batch).expect("the network lowers").memory();
     let (_, floor) = memory.floor().expect("there are ops");

@@ -1,7 +1,7 @@
-//! A step at batch sizes that were not recorded: what recordings at two other batch sizes say of it.
+//! A step at batch sizes that were not recorded, derived from recordings at two other batch sizes.
 //!
-//! Bytes and seconds are taken to grow linearly with the batch between the two and beyond them. Whether that holds of a step
-//! its caller finds out, by the shapes of a third recording ([`Batches::bytes_at`]). The search itself is the tuner's.
+//! Bytes and seconds are assumed to grow linearly with the batch between the two and beyond them. The caller checks this for a
+//! step, by the shapes of a third recording ([`Batches::bytes_at`]). The search itself is the tuner's.
 
 use crate::errors::BadInput;
 use crate::schedule::Schedule;
@@ -19,10 +19,10 @@ use plimsoll_tuner::{Earlier, Outcome, Plan};
 use pyo3::prelude::*;
 use std::time::{Duration, Instant};
 
-/// Batches that are tried below the largest whose floor fits, where no plan is found for that one.
+/// Batches to try below the largest whose floor fits, if that one has no plan.
 const STEPS_DOWN: u64 = 8;
 
-/// Plans that a search for the fastest batch makes at most.
+/// Maximum number of plans in a search for the fastest batch.
 const EVALUATIONS: usize = 16;
 
 /// One step at any batch size.
@@ -32,7 +32,7 @@ pub struct Batches {
     high: trace::Trace,
 }
 
-/// What is to be planned within.
+/// Limits of planning.
 struct Limits {
     budget: Bytes,
     link: Link,
@@ -42,8 +42,8 @@ struct Limits {
 
 #[pymethods]
 impl Batches {
-    /// Takes two traces of the step as JSON text, the smaller batch first, whose bytes are those that were asked for: not yet
-    /// rounded up to what storages take.
+    /// Takes two traces of the step as JSON text, the smaller batch first. Their bytes are those requested, not yet rounded up
+    /// to the size of storages.
     #[new]
     fn new(low: &str, high: &str) -> PyResult<Batches> {
         let read = |text| {
@@ -66,19 +66,19 @@ impl Batches {
         Ok(Batches { low, high })
     }
 
-    /// The trace of a batch size.
+    /// Trace of a batch size.
     fn at(&self, batch: u64) -> Trace {
         Trace { inner: self.trace_at(batch) }
     }
 
-    /// The bytes of each tensor at a batch size, as a trace has them.
+    /// Bytes of each tensor at a batch size, as in its trace.
     fn bytes_at(&self, batch: u64) -> Vec<u64> {
         self.trace_at(batch).tensors.iter().map(|tensor| tensor.bytes.0).collect()
     }
 
-    /// The largest batch up to `limit` that a plan is found for within the budget; none where one sample has none. The search
-    /// for each plan takes at most `seconds`. What is swapped takes at most `host` bytes of the host's memory, and any number
-    /// without it.
+    /// Largest batch up to `limit` that has a plan within the budget; `None` if not even one sample has a plan. The search for
+    /// each plan takes at most `seconds`. Swapped tensors take at most `host` bytes of the host's memory; without it the host
+    /// is unlimited.
     #[pyo3(signature = (budget, limit, offload_rate, prefetch_rate, half_duplex, seconds, host=None))]
     #[allow(clippy::too_many_arguments)]
     fn largest(
@@ -104,12 +104,12 @@ impl Batches {
         Ok(None)
     }
 
-    /// Batches with a plan within the budget: first the one that trains the most samples per second, then the others by that;
-    /// none where no plan is found. Looked for among `among`, or where that is empty, up to `limit`. Of batches that are
-    /// equally fast within 1 % the one that swaps and recomputes least counts as the fastest, then the smallest. A batch that
-    /// swaps counts as faster than one that keeps everything only by more than `error`. `host` is as in `largest`.
+    /// Batches with a plan within the budget, by samples per second, the fastest first; empty if no plan is found. The search
+    /// considers `among`, or if that is empty, batches up to `limit`. Of batches that are equally fast within 1 % the one that
+    /// swaps and recomputes least counts as the fastest, then the smallest. A batch that swaps counts as faster than one that
+    /// keeps everything only by more than `error`. `host` is as in `largest`.
     ///
-    /// `exchange` is called with a batch and its schedule, and gives the seconds that exchanging gradients between ranks adds
+    /// `exchange` is called with a batch and its schedule, and returns the seconds that exchanging gradients between ranks adds
     /// to one iteration; an exception that it raises is raised here. Without it nothing is exchanged.
     #[pyo3(signature = (
         budget, limit, among, offload_rate, prefetch_rate, half_duplex, seconds, error, host=None, exchange=None
@@ -174,7 +174,7 @@ impl Batches {
     }
 }
 
-/// A batch with a plan, as it was predicted.
+/// A batch with a plan, as predicted.
 #[pyclass(frozen, module = "plimsoll")]
 pub struct Candidate {
     inner: search::Candidate,
@@ -188,19 +188,19 @@ impl Candidate {
         self.inner.batch
     }
 
-    /// One iteration, without what exchanging gradients adds.
+    /// Seconds of one iteration, without the exchange of gradients.
     #[getter]
     fn seconds(&self) -> f64 {
         self.inner.iteration.0
     }
 
-    /// What exchanging gradients between ranks adds to it, in seconds; 0 where nothing is exchanged.
+    /// Seconds that exchanging gradients between ranks adds to it; 0 if nothing is exchanged.
     #[getter]
     fn exchange_seconds(&self) -> f64 {
         self.inner.sharing.exchange.0
     }
 
-    /// What the device holds.
+    /// Bytes that the device holds.
     #[getter]
     fn peak_bytes(&self) -> u64 {
         self.inner.peak.0
@@ -212,22 +212,22 @@ impl Candidate {
         self.inner.moved.offloaded.0
     }
 
-    /// How many ops are recomputed in one iteration.
+    /// Number of ops recomputed in one iteration.
     #[getter]
     fn recomputed_ops(&self) -> u64 {
         self.inner.moved.recomputed_ops
     }
 
-    /// Bytes of the tensors that they write once more.
+    /// Bytes of the tensors that these ops write again.
     #[getter]
     fn recomputed_bytes(&self) -> u64 {
         self.inner.moved.recomputed.0
     }
 }
 
-/// Which of these to take, by what one sample of each took when it was run, and by how far such times scatter, relative to
-/// them: of those that are as fast as the fastest, within the scatter (1 % at least, 3 % at most), the one that swaps and
-/// recomputes least, then the smallest.
+/// Chooses the best candidate, by the measured seconds of one sample of each, and the relative scatter of these times. Of those
+/// as fast as the fastest, within the scatter (1 % at least, 3 % at most), it takes the one that swaps and recomputes least,
+/// then the smallest.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value)]
 pub fn choose(candidates: Vec<PyRef<'_, Candidate>>, seconds: Vec<f64>, scatter: f64) -> PyResult<u64> {
@@ -257,7 +257,7 @@ fn limits(
     Ok(Limits { budget: Bytes(budget), link, seconds, host: host.map(Bytes) })
 }
 
-/// A plan, where one is found: made from an earlier one where there is one.
+/// Returns a plan, if one is found, starting from an earlier plan if given.
 fn plan(
     py: Python<'_>,
     trace: &trace::Trace,
@@ -276,7 +276,7 @@ fn plan(
     }
 }
 
-/// What exchanging gradients adds to an iteration by a plan, as a function of Python's says; one rank alone without it.
+/// Returns the time that exchanging gradients adds to an iteration, by a Python function; without it there is a single rank.
 fn sharing(trace: &trace::Trace, plan: Plan, exchange: Option<&Bound<'_, PyAny>>) -> PyResult<Sharing> {
     let Some(exchange) = exchange else { return Ok(Sharing::ALONE) };
     let seconds = exchange.call1((trace.batch, Schedule::new(trace, plan)?))?.extract()?;
@@ -294,7 +294,7 @@ impl Batches {
         for (op, high) in trace.ops.iter_mut().zip(&self.high.ops) {
             op.workspace_bytes = self.bytes(op.workspace_bytes, high.workspace_bytes, batch);
             let seconds = self.line(op.seconds.0, high.seconds.0, batch);
-            // Noise may make the smaller batch the slower one; no op is faster at a larger batch.
+            // Noise may make the smaller batch slower; no op is faster at a larger batch.
             op.seconds = Seconds(match batch {
                 _ if batch > self.high.batch => seconds.max(high.seconds.0),
                 _ if batch < self.low.batch => seconds.clamp(op.seconds.0 / 100.0, op.seconds.0),
@@ -304,13 +304,13 @@ impl Batches {
         trace
     }
 
-    /// The value at a batch of the line through the values of both recordings.
+    /// Returns the value at a batch on the line through the values of both recordings.
     fn line(&self, low: f64, high: f64, batch: u64) -> f64 {
         let share = (batch as f64 - self.low.batch as f64) / (self.high.batch - self.low.batch) as f64;
         low + (high - low) * share
     }
 
-    /// What a storage takes, by the line through what was asked for.
+    /// Returns the bytes of a storage, by the line through the requested bytes.
     fn bytes(&self, low: Bytes, high: Bytes, batch: u64) -> Bytes {
         let bytes = self.line(low.0 as f64, high.0 as f64, batch).round().max(0.0) as u64;
         Bytes(bytes.next_multiple_of(STORAGE_ALIGNMENT))

@@ -1,10 +1,10 @@
-//! What the ranks of a distributed training exchange in a step: an `exchange/1` beside a schedule, and what it adds to its
-//! time.
+//! The exchange of gradients between the ranks of a distributed training step: an `exchange/1` for a schedule, and the time
+//! that it adds.
 //!
-//! A piece is a bucket of gradients, complete after an op of the step; the first op of the next step waits for all of them, as
-//! a step that PyTorch runs has no updates.
+//! A piece is a gradient bucket, complete after an op of the step; the first op of the next step waits for all buckets, as a
+//! step that PyTorch runs has no updates.
 //!
-//! What it deliberately does not do: decide what lies in which bucket. That is PyTorch's.
+//! This file deliberately does not assign gradients to buckets; PyTorch does.
 
 use crate::errors::BadInput;
 use crate::schedule::Schedule;
@@ -14,7 +14,7 @@ use plimsoll_ir::schedule::Command;
 use plimsoll_ir::{Bytes, BytesPerSecond, Document, OpId, Seconds};
 use pyo3::prelude::*;
 
-/// What the ranks exchange in a step, and how long the step takes with it.
+/// The exchange of a step, and the step's duration with it.
 #[pyclass(frozen, module = "plimsoll")]
 pub struct Exchange {
     inner: exchange::Exchange,
@@ -24,8 +24,8 @@ pub struct Exchange {
 
 #[pymethods]
 impl Exchange {
-    /// The buckets beside a schedule: of each its bytes, and the op after which it is complete. `staged` where gradients go
-    /// over the device's link to the host and back.
+    /// Takes the buckets of a schedule's step: the bytes of each, and the op after which it is complete. `staged` is true if
+    /// gradients go over the device's link to the host and back.
     #[new]
     fn new(
         schedule: &Schedule,
@@ -44,8 +44,8 @@ impl Exchange {
         let mut bytes = Bytes::ZERO;
         let mut pieces = Vec::new();
         for (size, op) in buckets {
-            // What a recomputed op leaves was handed over when it first ran. The format has no such piece: it counts as
-            // complete after the next op that runs once.
+            // The output of a recomputed op was sent when it first ran. The format has no such piece: it counts as complete
+            // after the next op that runs once.
             let ready = (op..trace.ops.len() as u32).map(OpId).find(|op| !again(*op)).unwrap_or(OpId(op));
             pieces.push(Piece {
                 first_byte: bytes,
@@ -82,25 +82,25 @@ impl Exchange {
         self.inner.to_json()
     }
 
-    /// From a step to the next, predicted.
+    /// Predicted seconds from one step to the next.
     #[getter]
     fn seconds(&self) -> f64 {
         self.seconds.0
     }
 
-    /// What of that the exchange adds to the step.
+    /// Seconds of these that the exchange adds to the step.
     #[getter]
     fn exposed_seconds(&self) -> f64 {
         self.exposed.0
     }
 
-    /// The bytes of all buckets.
+    /// Bytes of all buckets.
     #[getter]
     fn bytes(&self) -> u64 {
         self.inner.bytes.0
     }
 
-    /// How many buckets there are.
+    /// Number of buckets.
     fn __len__(&self) -> usize {
         self.inner.pieces.len()
     }
@@ -122,7 +122,7 @@ pub fn parse_interconnect(text: &str) -> PyResult<(f64, f64)> {
     Ok((bytes_per_second.0, latency_seconds.0))
 }
 
-/// The same in words.
+/// Formats an interconnect in the same form.
 #[pyfunction]
 pub fn show_interconnect(bytes_per_second: f64, latency_seconds: f64) -> String {
     let bytes_per_second = BytesPerSecond(bytes_per_second);

@@ -1,9 +1,9 @@
-//! The extension module `plimsoll._core`: what the house decides and proves, for Python.
+//! The extension module `plimsoll._core`: Plimsoll's decisions and proofs, for Python.
 //!
-//! Documents come as JSON text and leave as JSON text. A `trace::Trace` is validated once, when it is made; a
-//! `schedule::Schedule` exists only where `check` passed. Copies between pool and host run here too
-//! (`transfers::Transfers`, on two threads without Python; `cuda::CudaTransfers`, on two CUDA streams). The whole command
-//! line is in it too (`program`). No tensor and no kernel is known here: those are PyTorch's.
+//! Documents come and leave as JSON text. A `trace::Trace` is validated once, when it is made; a `schedule::Schedule` exists
+//! only if `check` passed. Copies between pool and host also run here (`transfers::Transfers`, on two threads without Python;
+//! `cuda::CudaTransfers`, on two CUDA streams), as does the whole command line (`program`). This module knows no tensors and no
+//! kernels: those are PyTorch's.
 
 mod batches;
 mod cuda;
@@ -21,21 +21,21 @@ use plimsoll_ir::units::Size;
 use pyo3::prelude::*;
 
 mod errors {
-    //! The exceptions, which are classes of Python's side.
+    //! The exceptions, which are Python classes.
     pyo3::import_exception!(plimsoll.errors, BadInput);
     pyo3::import_exception!(plimsoll.errors, DeviceError);
     pyo3::import_exception!(plimsoll.errors, HostMemoryError);
     pyo3::import_exception!(plimsoll.errors, NoPlan);
 }
 
-/// The bytes that a size such as `22GiB` or `60%` (of `whole`) stands for.
+/// Bytes of a size such as `22GiB` or `60%` (of `whole`).
 #[pyfunction]
 fn parse_size(text: &str, whole: u64) -> PyResult<u64> {
     let size: Size = text.parse().map_err(|error| errors::BadInput::new_err(format!("{error}")))?;
     Ok(size.of(plimsoll_ir::Bytes(whole)).0)
 }
 
-/// The bytes per second that a rate such as `12GB/s` stands for.
+/// Bytes per second of a rate such as `12GB/s`.
 #[pyfunction]
 fn parse_rate(text: &str) -> PyResult<f64> {
     let rate: BytesPerSecond = text.parse().map_err(|error| errors::BadInput::new_err(format!("{error}")))?;
@@ -54,7 +54,7 @@ fn show_seconds(seconds: f64) -> String {
     plimsoll_ir::Seconds(seconds).to_string()
 }
 
-/// The learning rate at a batch size that follows from one that is known, by a rule: `linear` or `square root`.
+/// Learning rate at a batch size, derived from a known one by a rule: `linear` or `square root`.
 #[pyfunction]
 fn learning_rate(rule: &str, base_batch: u64, base_rate: f64, batch: u64) -> PyResult<f64> {
     let rule = match rule {
@@ -66,10 +66,10 @@ fn learning_rate(rule: &str, base_batch: u64, base_rate: f64, batch: u64) -> PyR
         .map_err(|error| errors::BadInput::new_err(error.to_string()))
 }
 
-/// What Plimsoll decides, proves and copies.
+/// Decides, proves and copies for Plimsoll.
 ///
-/// It needs no lock of the interpreter's: what Python holds is immutable, or borrowed by one thread at a time, which is checked
-/// when it runs; threads that copy never call Python.
+/// The module does not need the interpreter's lock: objects that Python holds are immutable, or borrowed by one thread at a
+/// time, which is checked at run time; threads that copy never call Python.
 #[pymodule(gil_used = false)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("ALIGNMENT", plimsoll_ir::program::STORAGE_ALIGNMENT)?;

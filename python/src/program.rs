@@ -1,4 +1,4 @@
-//! The command line of the house in the wheel: every verb runs as it does in the program that cargo builds.
+//! Plimsoll's command line in the wheel: every verb runs as in the program that cargo builds.
 
 use plimsoll::program;
 use plimsoll_ir::units::Size;
@@ -6,38 +6,39 @@ use pyo3::prelude::*;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Runs a command line, the program's name first, and gives the exit code. Once in a process, which has nothing else to do: it
-/// takes Ctrl-C, and says where logs go.
+/// Runs a command line, the program's name first, and returns the exit code. Call it once in a process that does nothing else:
+/// it handles Ctrl-C, and configures logging.
 #[pyfunction]
 pub fn run_program(py: Python<'_>, line: Vec<OsString>) -> u8 {
     py.detach(|| program::run(line))
 }
 
-/// A Python script that `plimsoll auto` is to run.
+/// A Python script for `plimsoll auto` to run.
 #[pyclass(frozen, get_all, module = "plimsoll")]
 pub struct Script {
-    /// The script.
+    /// Path of the script.
     path: PathBuf,
-    /// What it is given.
+    /// Arguments of the script.
     arguments: Vec<OsString>,
-    /// The budget, in place of those of its calls of `plimsoll.tune`: bytes, or a share such as `60%`.
+    /// Budget that overrides those of its calls of `plimsoll.tune`: bytes, or a share such as `60%`.
     budget: Option<Budget>,
-    /// The rate of the link each way, in place of theirs, in bytes per second.
+    /// Link rate each way that overrides theirs, in bytes per second.
     link: Option<f64>,
-    /// Where the reports go.
+    /// Directory of the reports.
     folder: PathBuf,
-    /// Whether only results and errors are told.
+    /// `true` to print only results and errors.
     quiet: bool,
 }
 
-/// A budget as Python takes it.
+/// A budget in Python's form.
 #[derive(Clone, IntoPyObject)]
 enum Budget {
     Bytes(u64),
     Share(String),
 }
 
-/// The script that a command line asks for; none where it asks for something else, or wrongly: then `run_program` says so.
+/// Script that a command line asks to run; `None` if the line asks for something else, or is invalid: then `run_program`
+/// reports it.
 #[pyfunction]
 #[allow(clippy::needless_pass_by_value)]
 pub fn script(line: Vec<OsString>) -> Option<Script> {

@@ -1,4 +1,4 @@
-//! The house's report of a step: its plan as it was predicted, beside what PyTorch measured of it.
+//! The report of a step: its plan as predicted, compared with PyTorch's measurements.
 
 use crate::errors::BadInput;
 use crate::schedule::Schedule;
@@ -8,9 +8,9 @@ use plimsoll_study::report::scheduled::{Known, of_schedule};
 use pyo3::prelude::*;
 use std::time::Duration;
 
-/// The report of a schedule as a page. `known` is what is known of it besides, as JSON; `spans` has start and end of every
-/// compute, swap-out and swap-in command as they were measured, in seconds from the start of the iteration, or three empty
-/// lists. No further policy is planned beside the schedule after `seconds`.
+/// Report of a schedule as a page. `known` has other known facts, as JSON; `spans` has the measured start and end of every
+/// compute, swap-out and swap-in command, in seconds from the start of the iteration, or three empty lists. After `seconds`, no
+/// further policy is planned for comparison.
 #[pyfunction]
 pub fn report_page(
     py: Python<'_>,

@@ -1,7 +1,7 @@
-//! A `schedule/1` that passed `check`, and where each of its commands finds what it touches.
+//! A `schedule/1` that passed `check`, and the memory that each of its commands uses.
 //!
-//! The proof and the places come from one call of the house's checker, so that no other code works out which buffer holds
-//! which version. What is handed to Python is what a kernel needs: offsets in the pool, and how many transfers must have ended.
+//! One call of the checker gives both the proof and the places, so that no other code works out which buffer holds which
+//! version. Python gets what a kernel needs: offsets in the pool, and how many transfers must have ended.
 
 mod methods;
 
@@ -25,7 +25,7 @@ pub struct Schedule {
     plan: Option<Facts>,
 }
 
-/// What the planner says of a schedule besides the schedule itself.
+/// Facts that the planner states about a schedule.
 struct Facts {
     makespan: f64,
     bound: f64,
@@ -33,7 +33,7 @@ struct Facts {
 }
 
 impl Schedule {
-    /// What the planner made, proved once more.
+    /// Takes the planner's plan, and proves it again.
     pub fn new(trace: &trace::Trace, plan: Plan) -> PyResult<Schedule> {
         let status = match plan.status {
             Status::Optimal => "optimal",
@@ -52,17 +52,18 @@ impl Schedule {
         Ok(Schedule { inner, places, trace: trace.clone(), plan })
     }
 
-    /// Itself, as the house has it.
+    /// Returns the schedule as the Rust type.
     pub fn inner(&self) -> &schedule::Schedule {
         &self.inner
     }
 
-    /// The trace that it is valid for.
+    /// Returns the trace that it is valid for.
     pub fn trace(&self) -> &trace::Trace {
         &self.trace
     }
 
-    /// When every command ran, from the spans of each stream's commands in their order; none where there are no spans.
+    /// Returns the times of all commands, from the spans of each stream's commands in their order; `None` if there are no
+    /// spans.
     pub fn timeline(&self, spans: [Spans; 3]) -> PyResult<Option<Timeline>> {
         if spans.iter().all(Vec::is_empty) {
             return Ok(None);
@@ -84,8 +85,8 @@ impl Schedule {
             .sum()
     }
 
-    /// By command: how many commands of each stream its waits name. Streams run in order, so that the last one counts. On a
-    /// half-duplex link a transfer waits for the one before it, too.
+    /// By command: how many commands of each stream must have ended, by its waits. Streams run in order, so that the last one
+    /// counts. On a half-duplex link a transfer also waits for the previous transfer.
     fn needs(&self) -> Vec<Progress> {
         let mut done = [0; 3];
         let mut position = Vec::new();

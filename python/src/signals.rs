@@ -1,13 +1,13 @@
-//! Ctrl-C while the interpreter's lock is given back: looked for now and then, and handed on as Python's exception.
+//! Ctrl-C while the interpreter's lock is released: checked now and then, and passed on as Python's exception.
 
 use pyo3::prelude::*;
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
-/// How long a Ctrl-C may go unnoticed.
+/// Longest delay until a Ctrl-C is noticed.
 const EVERY: Duration = Duration::from_millis(50);
 
-/// Looks for signals.
+/// Checks for signals.
 pub struct Signals {
     looked: Cell<Instant>,
     error: RefCell<Option<PyErr>>,
@@ -20,8 +20,8 @@ impl Default for Signals {
 }
 
 impl Signals {
-    /// Whether one came that Python's handler made an exception of.
-    // The method that clippy would rather have named is not general enough over the lifetime of the lock.
+    /// Returns `true` if a signal came that Python's handler turned into an exception.
+    // The method that clippy suggests is not general enough over the lifetime of the lock.
     #[allow(clippy::redundant_closure_for_method_calls)]
     pub fn came(&self) -> bool {
         if self.looked.get().elapsed() > EVERY {
@@ -33,7 +33,7 @@ impl Signals {
         self.error.borrow().is_some()
     }
 
-    /// The exception.
+    /// Returns the exception.
     pub fn into_error(self) -> Option<PyErr> {
         self.error.into_inner()
     }

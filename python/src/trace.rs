@@ -1,7 +1,7 @@
-//! A `trace/1` in Python's hands: its memory figures, and the planner.
+//! A `trace/1` for Python: its memory figures, and the planner.
 //!
-//! A budget that nothing fits is an outcome of the tuner's and an exception of Python's, [`NoPlan`], whose words and numbers
-//! are the tuner's witness. Planning runs without the interpreter's lock and looks for Ctrl-C now and then.
+//! If nothing fits a budget, the tuner's outcome becomes the Python exception [`NoPlan`], with the words and numbers of the
+//! tuner's witness. Planning runs without the interpreter's lock and checks for Ctrl-C now and then.
 
 use crate::errors::{BadInput, NoPlan};
 use crate::schedule::Schedule;
@@ -38,7 +38,7 @@ impl Trace {
         Ok(std::fs::write(path, self.inner.to_json())?)
     }
 
-    /// The same trace with other seconds, one for each op.
+    /// The same trace with different seconds, one for each op.
     fn with_seconds(&self, seconds: Vec<f64>) -> PyResult<Trace> {
         if seconds.len() != self.inner.ops.len() {
             let (given, ops) = (seconds.len(), self.inner.ops.len());
@@ -63,31 +63,31 @@ impl Trace {
         self.inner.batch
     }
 
-    /// What stays on the device for the whole iteration: parameters, gradients, optimizer state.
+    /// Bytes on the device during the whole iteration: parameters, gradients, optimizer state.
     #[getter]
     fn resident_bytes(&self) -> u64 {
         self.inner.resident_bytes.0
     }
 
-    /// What the iteration takes with nothing swapped or recomputed.
+    /// Bytes that the iteration takes with nothing swapped or recomputed.
     #[getter]
     fn peak_bytes(&self) -> u64 {
         self.inner.memory().peak().map_or(0, |(_, bytes)| bytes.0)
     }
 
-    /// What no plan fits below.
+    /// Smallest feasible budget, in bytes.
     #[getter]
     fn floor_bytes(&self) -> u64 {
         self.inner.memory().floor().map_or(0, |(_, bytes)| bytes.0)
     }
 
-    /// The layer of the op that the floor is for.
+    /// Layer of the op that determines the floor.
     #[getter]
     fn floor_layer(&self) -> &str {
         self.inner.memory().floor().map_or("", |(op, _)| self.layer(op))
     }
 
-    /// By layer: the most that one of its ops touches, resident bytes included. The first entries decide over the floor.
+    /// By layer: most bytes that one of its ops touches, resident bytes included. The first entry determines the floor.
     fn floors(&self) -> Vec<(String, u64)> {
         let mut layers: Vec<(String, u64)> = Vec::new();
         for (op, touched) in self.inner.ops.iter().zip(&self.inner.memory().touched) {
@@ -100,24 +100,24 @@ impl Trace {
         layers
     }
 
-    /// The op that the floor is for.
+    /// The op that determines the floor.
     #[getter]
     fn floor_op(&self) -> &str {
         self.inner.memory().floor().map_or("", |(op, _)| &self.inner.ops[op.index()].kind)
     }
 
-    /// The bytes of each tensor.
+    /// Bytes of each tensor.
     fn tensor_bytes(&self) -> Vec<u64> {
         self.inner.tensors.iter().map(|tensor| tensor.bytes.0).collect()
     }
 
-    /// The sum of all ops' seconds.
+    /// Sum of all ops' seconds.
     #[getter]
     fn compute_seconds(&self) -> f64 {
         self.inner.compute_seconds().0
     }
 
-    /// How many ops there are.
+    /// Number of ops.
     fn __len__(&self) -> usize {
         self.inner.ops.len()
     }
@@ -129,9 +129,9 @@ impl Trace {
         format!("<Trace {name}, batch {batch}: {ops} ops, {tensors} tensors, peak {peak}, floor {floor}>")
     }
 
-    /// A schedule within `budget` bytes for a link of these rates (bytes per second), or `NoPlan`. `seconds` bounds the search,
-    /// which then gives its best plan so far; without it the same trace gives the same plan. What is swapped takes at most
-    /// `host` bytes of the host's memory, and any number without it.
+    /// Returns a schedule within `budget` bytes for a link of these rates (bytes per second), or raises `NoPlan`. `seconds`
+    /// limits the search, which then returns its best plan so far; without it the same trace gives the same plan. Swapped
+    /// tensors take at most `host` bytes of the host's memory; without it the host is unlimited.
     #[pyo3(signature = (budget, offload_rate, prefetch_rate, seconds=None, host=None, half_duplex=false))]
     #[allow(clippy::too_many_arguments)]
     fn plan(
@@ -164,14 +164,14 @@ impl Trace {
     }
 }
 
-/// A link of these rates, whose two ways copy at once, or one at a time.
+/// Returns a link of these rates; with `half_duplex` only one direction copies at a time.
 pub fn link_of(offload_rate: f64, prefetch_rate: f64, half_duplex: bool) -> Link {
     let duplex = if half_duplex { Duplex::Half } else { Duplex::Full };
     let prefetch_bytes_per_second = BytesPerSecond(prefetch_rate);
     Link { prefetch_bytes_per_second, duplex, ..Link::symmetric(BytesPerSecond(offload_rate)) }
 }
 
-/// Looks for a plan until the deadline or a Ctrl-C, whose exception is returned beside the outcome.
+/// Searches for a plan until the deadline or a Ctrl-C, whose exception is returned with the outcome.
 pub fn plan_within(
     trace: &trace::Trace,
     budget: Bytes,
@@ -195,7 +195,7 @@ impl Trace {
         &self.inner.ops[op.index()].layer
     }
 
-    /// The exception that says which op of which layer needs how much.
+    /// Returns the exception that names the op, its layer, and the bytes that it needs.
     fn no_plan(
         &self,
         py: Python<'_>,

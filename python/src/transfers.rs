@@ -1,10 +1,10 @@
 //! The swap-out and the swap-in stream: two threads that copy between pool and host while PyTorch computes.
 //!
-//! The compute stream is the caller. Each stream runs its copies in order, so that all waiting is for three counts: how many
+//! The compute stream is the caller. Each stream runs its copies in order, so that all waits are for three counts: how many
 //! commands of each stream have ended. The threads live for one iteration: nothing is left behind by a fork, an exception or
-//! the interpreter's end. The lock of the interpreter is given back wherever the caller waits.
+//! the interpreter's end. The interpreter's lock is released wherever the caller waits.
 //!
-//! Nothing here knows what the bytes are. That they may be copied when they are follows from `check`.
+//! This file does not know the meaning of the bytes. `check` proves that they may be copied at these times.
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How many commands of each stream must have ended, by [`Stream::index`](plimsoll_ir::schedule::Stream::index).
+/// Commands of each stream that must have ended, by [`Stream::index`](plimsoll_ir::schedule::Stream::index).
 pub type Progress = [usize; 3];
 
 /// Start and end of each command of a stream, in seconds from the start of the iteration.
@@ -21,23 +21,23 @@ pub type Spans = Vec<(f64, f64)>;
 /// One copy.
 #[derive(Clone, Debug)]
 pub struct Copy {
-    /// The address of its source.
+    /// Address of its source.
     pub from: usize,
-    /// The address of its destination.
+    /// Address of its destination.
     pub to: usize,
-    /// How many bytes.
+    /// Number of bytes.
     pub length: usize,
-    /// What must have ended before it starts.
+    /// Commands that must have ended before it starts.
     pub needs: Progress,
 }
 
-/// What has ended of this iteration.
+/// Progress of this iteration.
 #[derive(Default)]
 struct TransferState {
     ended: Progress,
     aborted: bool,
-    /// By stream: when each command began and ended, in seconds from the start of the iteration. Of compute commands only those
-    /// whose beginning was told.
+    /// By stream: start and end of each command, in seconds from the start of the iteration. Compute commands are included only
+    /// if their start was reported.
     spans: [Spans; 3],
 }
 
@@ -52,7 +52,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until so much has ended; false where the iteration was aborted.
+    /// Waits until these commands have ended; returns `false` if the iteration was aborted.
     fn reach(&self, needs: &Progress) -> bool {
         let short = |state: &mut TransferState| {
             !state.aborted && state.ended.iter().zip(needs).any(|(ended, need)| ended < need)
@@ -61,7 +61,7 @@ impl Shared {
         !state.aborted
     }
 
-    /// One more command of a stream has ended, and when, where that is known.
+    /// Records the end of a stream's next command, with its times if known.
     fn end(&self, stream: usize, span: Option<(f64, f64)>) {
         let mut state = self.lock();
         state.ended[stream] += 1;
@@ -79,12 +79,12 @@ pub struct Transfers {
     threads: Vec<JoinHandle<()>>,
     stalled: Duration,
     begun: Instant,
-    /// When the compute command that runs began, in seconds from the start of the iteration, where it was told.
+    /// Start of the running compute command, in seconds from the start of the iteration, if reported.
     began: Option<f64>,
 }
 
 impl Transfers {
-    /// Copies of the swap-out and the swap-in stream, beside so many compute commands.
+    /// Takes the copies of the swap-out and the swap-in stream, and the number of compute commands.
     pub fn new(copies: [Vec<Copy>; 2], computes: usize) -> Transfers {
         let copies = copies.map(Arc::new);
         let shared = Arc::default();
@@ -95,7 +95,7 @@ impl Transfers {
     /// Waits for the threads to end.
     fn join(&mut self) {
         for thread in self.threads.drain(..) {
-            // A thread that panicked has said so; its copies are then missing from the count.
+            // A thread that panicked has already reported it; its copies are then missing from the count.
             let _ = thread.join();
         }
     }
@@ -103,7 +103,7 @@ impl Transfers {
 
 #[pymethods]
 impl Transfers {
-    /// Begins an iteration. The copies are timed in any case, and there is one stream of calls only.
+    /// Begins an iteration. The copies are always timed, and there is only one stream of calls.
     fn start(&mut self, py: Python<'_>, is_timed: bool, stream: usize) {
         let _ = (is_timed, stream);
         self.abort(py);
@@ -119,7 +119,7 @@ impl Transfers {
         }
     }
 
-    /// The compute stream waits until so many offloads and prefetches have ended.
+    /// Makes the compute stream wait until this many offloads and prefetches have ended.
     fn wait(&mut self, py: Python<'_>, offloads: usize, prefetches: usize) {
         let shared = self.shared.clone();
         let start = Instant::now();
@@ -127,12 +127,12 @@ impl Transfers {
         self.stalled += start.elapsed();
     }
 
-    /// A compute command begins, and is timed.
+    /// Reports the start of a timed compute command.
     fn began(&mut self) {
         self.began = Some(self.begun.elapsed().as_secs_f64());
     }
 
-    /// One more compute command has ended.
+    /// Reports the end of the next compute command.
     fn computed(&mut self) {
         let span = self.began.take().map(|began| (began, self.begun.elapsed().as_secs_f64()));
         self.shared.end(0, span);
@@ -158,7 +158,7 @@ impl Transfers {
         py.detach(|| self.join());
     }
 
-    /// How many copies there are.
+    /// Number of copies.
     fn __len__(&self) -> usize {
         self.copies.iter().map(|copies| copies.len()).sum()
     }
@@ -169,8 +169,8 @@ impl Transfers {
         self.shared.lock().spans[1..].iter().flatten().map(|(start, end)| end - start).sum()
     }
 
-    /// When each command of the last iteration began and ended, in seconds from its start, by stream: compute commands where
-    /// they were timed, and all copies out and in.
+    /// Start and end of each command of the last iteration, in seconds from its start, by stream: compute commands if they were
+    /// timed, and all copies out and in.
     fn spans(&self) -> (Spans, Spans, Spans) {
         let [compute, out, back] = self.shared.lock().spans.clone();
         (compute, out, back)
@@ -198,7 +198,7 @@ fn run(stream: usize, copies: &[Copy], shared: &Shared, begun: Instant) {
             return;
         }
         let start = begun.elapsed().as_secs_f64();
-        // SAFETY: whoever made the transfers keeps pool and host slab allocated (`Schedule::transfers`); `check` proved that
+        // SAFETY: the maker of the transfers keeps pool and host slab allocated (`Schedule::transfers`); `check` proved that
         // the bytes lie inside of them and that no other command touches them meanwhile; pool and host never overlap.
         unsafe { std::ptr::copy_nonoverlapping(copy.from as *const u8, copy.to as *mut u8, copy.length) };
         shared.end(stream, Some((start, begun.elapsed().as_secs_f64())));

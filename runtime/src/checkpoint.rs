@@ -1,12 +1,12 @@
 //! A checkpoint: everything that the next iteration depends on, as a safetensors file.
 //!
-//! Parameters are saved as `parameter/<name>`, running statistics as `state/<name>`, and what the optimizer keeps as
-//! `momentum/<name>` (SGD) or `first-moment/<name>` and `second-moment/<name>` (AdamW); what else there is to know (step, place
-//! in the epoch, the training plan) is JSON under the metadata key `plimsoll`, behind the checksum of all of that and a space.
-//! A file is written beside its place and then moved there, so that an interruption leaves the old one or the new one, whole.
+//! Parameters are saved as `parameter/<name>`, running statistics as `state/<name>`, and optimizer state as
+//! `momentum/<name>` (SGD) or `first-moment/<name>` and `second-moment/<name>` (AdamW). The rest (step, position in the
+//! epoch, training plan) is JSON under the metadata key `plimsoll`, after the checksum of everything and a space. A file is
+//! written next to its final path and then moved there, so that an interruption leaves the old file or the new one, whole.
 //!
-//! A file of `checkpoint/1`, from before there were checksums, is read, too. No file holds a number that is not finite: such a
-//! state cannot be trained any further, and would replace one that can.
+//! A file of `checkpoint/1`, from before there were checksums, is also read. No file holds a number that is not finite: such
+//! a state cannot be trained any further, and would replace one that can.
 
 use crate::cpu::allocate_blocks;
 use crate::error::RuntimeError;
@@ -21,26 +21,26 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// The metadata key, and what the value says it is.
+/// The metadata key, and the kind that its value names.
 const KEY: &str = "plimsoll";
 const KIND: &str = "checkpoint/2";
 
-/// The kind of a file that has no checksum.
+/// Kind of a file without a checksum.
 const UNSUMMED: &str = "checkpoint/1";
 
-/// More than a file holds besides its numbers: names, shapes and the training plan.
+/// Upper bound on the bytes of a file besides its numbers: names, shapes and the training plan.
 const OVERHEAD: Bytes = Bytes(1 << 20);
 
 /// The state of a training run between two iterations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
-    /// Where the run stands.
+    /// Position of the run.
     pub progress: Progress,
-    /// Sorted by name, as the file has them.
+    /// Sorted by name, as in the file.
     pub(crate) regions: Vec<SavedRegion>,
 }
 
-/// Where a training run stands, and what it is.
+/// Position of a training run, and its identity.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Progress {
@@ -50,28 +50,28 @@ pub struct Progress {
     pub step: u64,
     /// The epoch of the next iteration, from 0.
     pub epoch: u64,
-    /// Samples of that epoch's order that are behind it.
+    /// Samples of that epoch's order that were used.
     pub position: u64,
-    /// What is trained, and how.
+    /// The network and how it is trained.
     pub plan: TrainingPlan,
-    /// What it is trained on; none before the first iteration.
+    /// Data set; `None` before the first iteration.
     pub data: Option<DataName>,
 }
 
-/// What a run is trained on.
+/// Identity of a data set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataName {
     /// The set's name.
     pub name: String,
-    /// Its samples.
+    /// Number of samples.
     pub samples: u64,
 }
 
-/// A resident region's contents.
+/// Contents of a resident region.
 #[derive(Clone, PartialEq)]
 pub(crate) struct SavedRegion {
-    /// With the role before it, such as `momentum/conv1.weight`.
+    /// Includes the role, as in `momentum/conv1.weight`.
     pub(crate) name: String,
     pub(crate) shape: Vec<usize>,
     /// f32, little-endian.
@@ -79,7 +79,7 @@ pub(crate) struct SavedRegion {
 }
 
 impl fmt::Debug for SavedRegion {
-    /// Without the contents, which can be a gigabyte.
+    /// Omits the contents, which can be a gigabyte.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {:?}", self.name, self.shape)
     }
@@ -99,19 +99,19 @@ impl Progress {
 }
 
 impl SavedRegion {
-    /// Whether every number in it is one.
+    /// Returns `true` if every number is finite.
     fn is_finite(&self) -> bool {
         numbers(&self.data).all(f32::is_finite)
     }
 }
 
-/// The f32 of some bytes.
+/// Reads bytes as f32 numbers.
 pub(crate) fn numbers(data: &[u8]) -> impl Iterator<Item = f32> {
     data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
 }
 
 impl Checkpoint {
-    /// Writes it to a file, whole or not at all; not where it holds a number that is not finite.
+    /// Writes it to a file, whole or not at all; refuses a state with a number that is not finite.
     pub fn save(&self, path: &Path) -> Result<(), RuntimeError> {
         let fault = |why: String| RuntimeError::Checkpoint { path: path.to_owned(), why };
         if let Some(region) = self.regions.iter().find(|region| !region.is_finite()) {
@@ -130,7 +130,7 @@ impl Checkpoint {
         write_whole(path, &bytes).map_err(|e| fault(unwritable(&e)))
     }
 
-    /// Of all that a file says, `progress` being the text there.
+    /// Checksum of the file's contents, with `progress` as its text.
     fn checksum(&self, progress: &str) -> Checksum {
         let mut sum = Summing::default();
         sum.add(progress.as_bytes());
@@ -141,12 +141,13 @@ impl Checkpoint {
         sum.sum()
     }
 
-    /// Whether the file that it was read from had a checksum; those of older versions have none.
+    /// Returns `true` if the file that it was read from had a checksum; files of older versions have none.
     pub fn has_checksum(&self) -> bool {
         self.progress.kind != UNSUMMED
     }
 
-    /// Makes sure that a file of so many bytes can be written at a place, beside the one that is there. Nothing is left of it.
+    /// Checks that a file of this size can be written to a path in addition to the file that is there. Leaves no file
+    /// behind.
     ///
     /// # Errors
     ///
@@ -156,7 +157,7 @@ impl Checkpoint {
         let beside = beside(path).map_err(fault)?;
         let bytes = Bytes(state.0.saturating_add(OVERHEAD.0));
         let made = File::create(&beside).and_then(|file| allocate_blocks(&file, bytes));
-        // Where it could not be made there is nothing to remove.
+        // If the file could not be made there is nothing to remove.
         let removed = fs::remove_file(&beside);
         made.and(removed).map_err(fault)
     }
@@ -165,7 +166,7 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// It is no such file, does not match its checksum, or holds a number that is not finite.
+    /// It is not such a file, does not match its checksum, or holds a number that is not finite.
     pub fn load(path: &Path) -> Result<Checkpoint, RuntimeError> {
         let fault = |why: String| RuntimeError::Checkpoint { path: path.to_owned(), why };
         let bytes = fs::read(path).map_err(|e| fault(format!("cannot be read: {e}")))?;
@@ -177,7 +178,7 @@ impl Checkpoint {
         let text = text.ok_or_else(|| {
             fault(format!("is a safetensors file without the metadata `{KEY}`; it was not made by Plimsoll"))
         })?;
-        // In a file without a checksum the JSON begins at once.
+        // In a file without a checksum the text is JSON from the start.
         let (sum, text) = text.split_once(' ').filter(|(sum, _)| !sum.starts_with('{')).unwrap_or(("", text));
         let progress: Progress = serde_json::from_str(text).map_err(|e| {
             fault(format!("has metadata that this version cannot read ({e}); expected `{KIND}`"))
@@ -204,7 +205,7 @@ impl Checkpoint {
         Ok(loaded)
     }
 
-    /// Files beside this one in which processes that are no more were saving it.
+    /// Files next to this one that a process which has ended left unfinished.
     pub fn unfinished(path: &Path) -> Vec<PathBuf> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let is_dead = |file: &str| {
@@ -222,28 +223,28 @@ impl Checkpoint {
         Checkpoint { progress, regions }
     }
 
-    /// The f32 of a saved region, such as `parameter/conv1.weight`; none where there is no such region.
+    /// Numbers of a saved region, such as `parameter/conv1.weight`; `None` if there is no such region.
     pub fn region(&self, name: &str) -> Option<Vec<f32>> {
         Some(numbers(self.region_bytes(name)?).collect())
     }
 
-    /// The bytes of a saved region: f32, little-endian.
+    /// Bytes of a saved region: f32, little-endian.
     pub fn region_bytes(&self, name: &str) -> Option<&[u8]> {
         self.regions.iter().find(|r| r.name == name).map(|region| &region.data[..])
     }
 
-    /// The names of all saved regions.
+    /// Names of all saved regions.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.regions.iter().map(|r| r.name.as_str())
     }
 }
 
-/// The folder that a file lies in.
+/// Folder of a file.
 fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Why a file cannot be written, and what to do.
+/// Message for a file that cannot be written: the reason and the remedy.
 fn unwritable(error: &io::Error) -> String {
     let todo = match error.kind() {
         ErrorKind::FileTooLarge => "raise the size that files may have (`ulimit -f`)",
@@ -253,14 +254,14 @@ fn unwritable(error: &io::Error) -> String {
     format!("cannot be written: {error}; {todo}")
 }
 
-/// Where this process writes a file before it is moved to its place.
+/// Path at which this process writes a file before moving it to its final path.
 fn beside(path: &Path) -> io::Result<PathBuf> {
     let name = path.file_name().ok_or_else(|| io::Error::other("it names no file"))?;
     let part = format!(".{}.{}.part", name.to_string_lossy(), std::process::id());
     Ok(folder_of(path).join(part))
 }
 
-/// Writes beside the place, makes it last, moves it there.
+/// Writes the file next to its final path, syncs it, and moves it there.
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let (folder, beside) = (folder_of(path), beside(path)?);
     let written = File::create(&beside).and_then(|mut file| {
@@ -268,12 +269,12 @@ fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
         file.sync_all()
     });
     if let Err(error) = written.and_then(|()| fs::rename(&beside, path)) {
-        // What was begun is of no use; the error that matters is the one at hand.
+        // The unfinished file is useless; the first error is the one to report.
         let _ = fs::remove_file(&beside);
         return Err(error);
     }
     match File::open(folder)?.sync_all() {
-        // The file is in its place; some file systems make no more of folders than that.
+        // The file is in its place; some file systems cannot sync folders.
         Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Ok(()),
         synced => synced,
     }

@@ -1,49 +1,49 @@
-//! What can go wrong above the device, split by what the caller can do about it.
+//! Errors above the device, split by what the caller can do about them.
 
 use crate::device::DeviceError;
 use crate::group::GroupError;
 use plimsoll_ir::check::Violation;
 use std::path::PathBuf;
 
-/// Why something could not be loaded, run, saved or resumed.
+/// Failure to load, run, save or resume.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
-    /// Plan again: this schedule would compute something else than its trace.
+    /// Plan again: this schedule would compute something different from its trace.
     #[error("the schedule is not valid for this program: {0}")]
     Schedule(Violation),
-    /// Bring together what belongs together.
+    /// Pass values that belong together.
     #[error("{what}: expected {expected}, found {found}")]
     Mismatch {
-        /// What does not fit.
+        /// Property that does not match.
         what: String,
-        /// What would fit.
+        /// Value required.
         expected: String,
-        /// What was given.
+        /// Value given.
         found: String,
     },
-    /// Give it less to hold, or see to the machine.
+    /// Reduce the memory needed, or check the machine.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// See to the worker that is named.
+    /// Check the worker named.
     #[error(transparent)]
     Group(#[from] GroupError),
-    /// Bring a whole file of the right kind.
+    /// Provide a complete file of the right kind.
     #[error("`{}`: {why}", path.display())]
     Data {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it, and what would be right.
+        /// The fault, and what a correct file has.
         why: String,
     },
-    /// Resume from another checkpoint, or with the settings that it was made with.
+    /// Resume from a different checkpoint, or with the settings that it was made with.
     #[error("the checkpoint `{}` {why}", path.display())]
     Checkpoint {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it, and what would be right.
+        /// The fault, and what a correct file has.
         why: String,
     },
-    /// Lower the learning rate: the state is none that training can go on from.
+    /// Lower the learning rate: training cannot continue from this state.
     #[error(
         "after {step} iterations `{region}` holds a number that is not finite; lower the learning rate or lengthen the warm-up"
     )]
@@ -53,12 +53,12 @@ pub enum RuntimeError {
         /// The first region with such a number.
         region: String,
     },
-    /// Lower the learning rate: the loss is no number any more.
+    /// Lower the learning rate: the loss is not finite.
     #[error("the loss is {loss} at step {step}; lower the learning rate or lengthen the warm-up")]
     Diverged {
         /// The iteration, from 0.
         step: u64,
-        /// What was read.
+        /// Loss read.
         loss: f32,
     },
     /// The iteration of a draw of stochastic depth could not be made.
@@ -66,7 +66,7 @@ pub enum RuntimeError {
     Draw {
         /// The iteration, from 0.
         step: u64,
-        /// What went wrong.
+        /// The cause.
         why: String,
     },
 }

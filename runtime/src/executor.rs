@@ -1,15 +1,13 @@
-//! The executor: a checked schedule, turned once into the commands of three streams, and enqueued at every
-//! iteration.
+//! The executor: turns a checked schedule once into the commands of three streams, and enqueues them at every iteration.
 //!
-//! Everything that can be decided is decided when a schedule is loaded: addresses, events, and the few waits that
-//! cross streams (what runs on one stream is in order anyway). An iteration only enqueues and synchronises, and
-//! allocates nothing. On a half-duplex link a transfer also waits for the transfer before it in list order, as
-//! formats.md asks.
+//! Loading a schedule fixes everything: addresses, events, and the few waits that cross streams (a stream itself is in
+//! order). An iteration only enqueues and synchronises, and allocates nothing. On a half-duplex link a transfer also waits
+//! for the previous transfer in list order, as formats.md requires.
 //!
-//! Iterations that copy a training's state are in `executor/keeping.rs`, those in two parts in `executor/apart.rs`, and those
-//! that are timed in `executor/timing.rs`.
+//! Iterations that copy a training's state are in `executor/keeping.rs`, those in two parts in `executor/apart.rs`, and
+//! timed ones in `executor/timing.rs`.
 //!
-//! What it deliberately does not do: trust a schedule that it has not checked itself, or decide anything.
+//! Deliberately does not run a schedule that it has not checked itself, or decide anything.
 
 mod apart;
 mod feeding;
@@ -39,8 +37,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use timing::Joined;
 
-/// A device with its memory, ready to run what is loaded: one allocation for everything, three streams, and the commands of
-/// schedules with their addresses worked out once.
+/// A device with its memory, ready to run loaded programs: one allocation for everything, three streams, and the commands of
+/// schedules with addresses computed once.
 ///
 /// ```
 /// use plimsoll_ir::network::NetworkSpec;
@@ -71,39 +69,40 @@ pub struct Executor {
     device: Box<dyn Device>,
     layout: MemoryLayout,
     room: Room,
-    /// How many sequences of commands were made.
+    /// Number of command sequences made.
     sequences: u32,
-    /// Images in the bytes that the device stores, where those are others than the host's; kept from iteration to iteration.
+    /// Images in the device's storage format, if it differs from the host's; the buffer is reused by every iteration.
     rounded: Vec<u8>,
-    /// Tells executors apart.
+    /// Unique number of the executor.
     id: u64,
 }
 
-/// One iteration with nothing timed inside.
+/// One iteration without timed commands.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Whole {
     /// From the first command to the end of the last, by the host's clock or the device's own.
     pub seconds: Seconds,
-    /// How long of that the threads that compute were ready to run while others had their processors; 0 where nobody counts it.
+    /// Part of that in which compute threads were ready to run while other processes had their processors; 0 if it is not
+    /// counted.
     pub waited: Seconds,
 }
 
 /// A program under a schedule, bound to one executor's memory.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// The samples in an iteration.
+    /// Samples in an iteration.
     batch: u64,
     resident: Vec<Region>,
     hyper: Region,
     metrics: Region,
     inputs: Inputs,
-    /// Where inputs of iterations to come are taken from; none where each is written before its iteration.
+    /// Source of later inputs; `None` if each input is written before its iteration.
     slots: Option<Slots>,
     plain: Enqueued,
-    /// The same commands, and behind them the next input from each slot.
+    /// The same commands, followed by the next input from each slot.
     fed: Option<[Enqueued; 2]>,
     timed: Enqueued,
-    /// The commands that are timed as one.
+    /// Commands that are timed as one.
     joined: Vec<Joined>,
     keeping: Option<Keeping>,
     apart: Option<Apart>,
@@ -112,29 +111,29 @@ pub struct Loaded {
     executor: u64,
 }
 
-/// What the host writes before each iteration.
+/// Tensors that the host writes before each iteration.
 #[derive(Clone, Debug)]
 struct Inputs {
     images: Input,
     labels: Input,
-    /// How many different tokens there are, where the images are tokens.
+    /// Vocabulary size, if the images are tokens.
     vocabulary: Option<u32>,
     label_count: u64,
 }
 
-/// A tensor that the host writes before each iteration: where its pieces lie.
+/// Pieces of a tensor that the host writes before each iteration.
 #[derive(Clone, Debug)]
 struct Input {
     bytes: Bytes,
-    /// Whether the host's f32 numbers are rounded to bf16.
+    /// `true` if the host's f32 numbers are rounded to bf16.
     rounds: bool,
     /// Address in the allocation, first byte of the tensor, number of bytes.
     pieces: Vec<(Bytes, Bytes, Bytes)>,
 }
 
 impl Input {
-    /// How many bytes it takes of the host's data, which are no more than it has; a tensor's size is rounded up to the storage
-    /// alignment.
+    /// Bytes that the host's data take in the tensor; an error if they exceed it. A tensor's size is rounded up to the
+    /// storage alignment.
     fn fits(&self, what: &str, data: &[u8]) -> Result<Bytes, RuntimeError> {
         let found = Bytes(data.len() as u64 / if self.rounds { 2 } else { 1 });
         if found > self.bytes {
@@ -143,7 +142,7 @@ impl Input {
         Ok(found)
     }
 
-    /// The host's data as the device stores them, in as many bytes as [`Input::fits`] says.
+    /// Writes the host's data in the device's format, in as many bytes as [`Input::fits`] returns.
     fn store(&self, data: &[u8], to: &mut [u8]) {
         if !self.rounds {
             return to.copy_from_slice(data);
@@ -154,7 +153,7 @@ impl Input {
     }
 }
 
-/// The commands of an iteration in the order in which they are enqueued.
+/// Commands of an iteration in the order of enqueueing.
 #[derive(Clone, Debug)]
 struct Enqueued {
     id: IterationId,
@@ -176,7 +175,7 @@ impl Step {
 }
 
 impl MemoryLayout {
-    /// Exactly what a program under a schedule needs. The schedule must be valid for the program's trace.
+    /// Exact memory that a program under a schedule needs. The schedule must be valid for the program's trace.
     pub fn of(program: &Program, schedule: &Schedule) -> MemoryLayout {
         MemoryLayout {
             resident: program.trace.resident_bytes,
@@ -197,19 +196,19 @@ impl Executor {
         Ok(Executor { device, layout, room: Room::default(), sequences: 0, rounded: Vec::new(), id })
     }
 
-    /// The device, for its facts and its alternatives.
+    /// The device, for its facts and alternatives.
     pub fn device(&self) -> &dyn Device {
         &*self.device
     }
 
-    /// What was allocated.
+    /// Memory allocated.
     pub fn layout(&self) -> MemoryLayout {
         self.layout
     }
 
-    /// Checks a schedule and readies it. Several programs with the same resident regions can be loaded, and then
-    /// run in turn. Where the program trains and the memory has room for inputs ([`MemoryLayout::feeding`]), the iterations of
-    /// a [`crate::Trainer`] bring each other's.
+    /// Checks a schedule and prepares it. Several programs with the same resident regions can be loaded, and then run in
+    /// turn. If the program trains and the memory has room for inputs ([`MemoryLayout::feeding`]), each iteration of a
+    /// [`crate::Trainer`] brings the next one's input.
     ///
     /// Errors: the schedule is not valid for the program's trace; the program's kernels do not fit its trace; the
     /// allocation is too small.
@@ -292,15 +291,15 @@ impl Executor {
         })
     }
 
-    /// A sequence of commands of its own.
+    /// Wraps steps as a new sequence of commands.
     fn enqueued(&mut self, timed: bool, steps: Vec<Step>) -> Enqueued {
         let id = IterationId { number: self.sequences, timed };
         self.sequences += 1;
         Enqueued { id, steps }
     }
 
-    /// Makes sure of what kernels rely on and no schedule promises: aligned operands, an alternative that this device has, and
-    /// the scratch that it needs.
+    /// Checks requirements of kernels that no schedule guarantees: aligned operands, an alternative that this device has,
+    /// and the scratch that it needs.
     fn check_launches(&self, program: &Program, enqueued: &Enqueued) -> Result<(), RuntimeError> {
         for launch in enqueued.steps.iter().filter_map(Step::launch) {
             let name = &program.trace.ops[launch.op.index()].name;
@@ -335,7 +334,7 @@ impl Executor {
         self.finish()
     }
 
-    /// Runs one iteration as training does, with nothing timed inside, and waits for its end.
+    /// Runs one iteration as training does, without timed commands, and waits for its end.
     pub fn run_whole(&mut self, loaded: &Loaded) -> Result<Whole, RuntimeError> {
         let before = self.device.waited();
         let begun = Instant::now();
@@ -345,8 +344,8 @@ impl Executor {
         Ok(Whole { seconds, waited: self.waited_since(before) })
     }
 
-    /// How long the threads that compute were ready while others had their processors, since [`Device::waited`] gave this; 0
-    /// where nobody counts it.
+    /// Time since `before` (from [`Device::waited`]) in which compute threads were ready while other processes had their
+    /// processors; 0 if it is not counted.
     pub(crate) fn waited_since(&self, before: Option<Seconds>) -> Seconds {
         match (before, self.device.waited()) {
             (Some(before), Some(now)) => Seconds((now.0 - before.0).max(0.0)),
@@ -354,19 +353,18 @@ impl Executor {
         }
     }
 
-    /// Enqueues one iteration; [`Executor::finish`] must follow. Between them the host is free to prepare the next
-    /// input.
+    /// Enqueues one iteration; [`Executor::finish`] must follow. Meanwhile the host is free to prepare the next input.
     pub fn start(&mut self, loaded: &Loaded) {
         self.enqueue(loaded, &loaded.plain);
     }
 
-    /// Waits for the end of what was started.
+    /// Waits for the end of the iteration or pass that was started.
     pub fn finish(&mut self) -> Result<(), RuntimeError> {
         Ok(self.device.synchronise()?)
     }
 
-    /// Runs one iteration with an event before and after each command; gives the measured times. Commands that the device joins
-    /// to one kernel are timed as that kernel, and have a share of its time each, by the bytes of their operands.
+    /// Runs one iteration with an event before and after each command, and returns the measured times. Commands that the
+    /// device joins to one kernel are timed as that kernel; each gets a share of its time, by the bytes of their operands.
     pub fn run_timed(&mut self, loaded: &Loaded) -> Result<Timeline, RuntimeError> {
         self.enqueue(loaded, &loaded.timed);
         self.device.synchronise()?;
@@ -374,7 +372,7 @@ impl Executor {
     }
 
     fn enqueue(&mut self, loaded: &Loaded, enqueued: &Enqueued) {
-        // Its addresses are those of one executor's memory and would be wild in another's.
+        // Its addresses belong to one executor's memory and would be wild in another's.
         assert_eq!(loaded.executor, self.id, "a loaded program runs on the executor that loaded it");
         if self.device.begin(enqueued.id) == Begun::Replayed {
             return;
@@ -382,7 +380,7 @@ impl Executor {
         self.enqueue_steps(&enqueued.steps);
     }
 
-    /// Enqueues some steps of an iteration that was begun, and lets them begin.
+    /// Enqueues some steps of an iteration that was begun, and lets them start.
     fn enqueue_steps(&mut self, steps: &[Step]) {
         for step in steps {
             match step {
@@ -396,13 +394,13 @@ impl Executor {
     }
 
     /// Writes the images (f32 `[batch][height][width][channels]`, as bytes) of the next iteration, or its tokens (i32
-    /// `[batch][length]`); none survives an iteration. A program in bf16 gets the images rounded.
+    /// `[batch][length]`); they do not survive an iteration. A program in bf16 gets rounded images.
     pub fn write_images(&mut self, loaded: &Loaded, data: &[u8]) -> Result<(), RuntimeError> {
         self.write_input("images", &loaded.inputs.images, data)
     }
 
-    /// Writes the labels (i32 `[batch][height][width]` of the logits' positions, as bytes; -1 for one that does not count) of
-    /// the next iteration.
+    /// Writes the labels (i32 `[batch][height][width]` of the logits' positions, as bytes; -1 for a label that does not
+    /// count) of the next iteration.
     pub fn write_labels(&mut self, loaded: &Loaded, data: &[u8]) -> Result<(), RuntimeError> {
         self.write_input("labels", &loaded.inputs.labels, data)
     }
@@ -424,7 +422,7 @@ impl Executor {
         Ok(())
     }
 
-    /// Runs one iteration as a timed one and gives no times, but how the device was while it ran.
+    /// Runs one iteration as a timed one, and returns the device's health during it instead of times.
     pub fn run_watched(&mut self, loaded: &Loaded) -> Result<Option<Health>, RuntimeError> {
         self.enqueue(loaded, &loaded.timed);
         let health = self.device.health();
@@ -432,8 +430,9 @@ impl Executor {
         Ok(health)
     }
 
-    /// Copies plain host memory (neither page-locked nor the slab's) to the start of the pool and back, as inputs are written
-    /// and results read; the seconds of each way by the host's clock. What the pool held between two iterations nobody reads.
+    /// Copies plain host memory (neither pinned nor the slab's) to the start of the pool and back, as inputs are written and
+    /// results read; returns the seconds of each direction by the host's clock. Between two iterations the pool's contents
+    /// are unused.
     pub fn time_plain_copies(&mut self, host: &mut [u8]) -> Result<[Seconds; 2], RuntimeError> {
         let begun = Instant::now();
         self.device.write(self.layout.resident, host)?;
@@ -455,8 +454,8 @@ impl Executor {
     }
 }
 
-/// Parameters are resident and have no version: once the update has begun, an op that is recomputed would compute with
-/// new ones, which `trace/1` cannot say and so no check of a schedule sees.
+/// Rejects recomputation after the update has begun. Parameters are resident and have no version, so a recomputed op would
+/// use new ones; `trace/1` cannot express that, and no check of a schedule sees it.
 fn check_repetitions(program: &Program, schedule: &Schedule) -> Result<(), RuntimeError> {
     let mut updating = false;
     for command in &schedule.commands {
@@ -479,12 +478,12 @@ fn same_length(region: &Region, found: usize) -> Result<(), RuntimeError> {
 }
 
 impl Loaded {
-    /// The samples in an iteration.
+    /// Samples in an iteration.
     pub fn batch(&self) -> u64 {
         self.batch
     }
 
-    /// Of a network that takes tokens: how many different ones there are.
+    /// Vocabulary size of a network that takes tokens.
     pub fn vocabulary(&self) -> Option<u32> {
         self.inputs.vocabulary
     }
@@ -499,22 +498,22 @@ impl Loaded {
         &self.resident
     }
 
-    /// Where the hyperparameters are written.
+    /// Region to which the hyperparameters are written.
     pub fn hyper(&self) -> &Region {
         &self.hyper
     }
 
-    /// Where the metrics are read.
+    /// Region from which the metrics are read.
     pub fn metrics(&self) -> &Region {
         &self.metrics
     }
 
-    /// What runs.
+    /// The schedule that runs.
     pub fn schedule(&self) -> &Schedule {
         &self.schedule
     }
 
-    /// What it runs for.
+    /// The trace that the schedule is for.
     pub fn trace(&self) -> &Trace {
         &self.trace
     }
@@ -540,12 +539,11 @@ impl Enqueued {
     }
 }
 
-/// From which number on events are free.
+/// First free event number.
 fn unused(events: &[Option<EventId>]) -> u32 {
     events.iter().flatten().count() as u32
 }
 
-/// Makes the steps of an iteration.
 struct Builder<'a> {
     program: &'a Program,
     schedule: &'a Schedule,
@@ -557,14 +555,14 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    /// The steps of an iteration with nothing timed inside, which brings the next input from a slot.
+    /// Steps of an iteration without timed commands, which brings the next input from a slot.
     fn plain_steps(&self, slot: Option<Half>) -> Vec<Step> {
         let events = self.events();
         let feeding = self.feeding(slot, unused(&events));
         self.steps(&events, &|_| false, Vec::new(), feeding, |_, _, _| {})
     }
 
-    /// By command: the event of its end, where another stream waits for that.
+    /// By command: the event of its end, if another stream waits for it.
     fn events(&self) -> Vec<Option<EventId>> {
         let mut events: Vec<Option<EventId>> = vec![None; self.schedule.commands.len()];
         self.waits.iter().flatten().for_each(|w| events[w.index()] = Some(EventId(0)));
@@ -572,8 +570,8 @@ impl Builder<'_> {
         events
     }
 
-    /// After the first steps every command with what `before` puts in front of it, with its waits before it, where it begins
-    /// what is timed an event, and its event, where it has one, after it; behind all the next input.
+    /// All steps: first the given ones, then every command, then the next input. Around a command stand, in order: the steps
+    /// of `before`, its waits, a start event if it begins a timed section, the command, and its end event if it has one.
     fn steps(
         &self,
         events: &[Option<EventId>],
@@ -624,7 +622,7 @@ impl Builder<'_> {
         let workspace = self.places.workspace(id).map_or(Bytes::ZERO, |w| self.resident + w);
         Step::Compute(Arc::new(Launch {
             op: *op,
-            // A name with a zero byte in it is shown up to there.
+            // A name with a zero byte is cut there.
             name: CString::new(op_of_trace.name.split('\0').next().unwrap_or_default())
                 .expect("what stands before the first zero byte has none"),
             call: kernel.call,
@@ -636,13 +634,13 @@ impl Builder<'_> {
         }))
     }
 
-    /// Where a tensor, or the piece that is moved, lies for a command; a tensor of no bytes lies anywhere.
+    /// Address of a tensor, or of the piece that is moved, for a command; a tensor of no bytes may have any address.
     fn address(&self, id: CommandId, tensor: TensorId) -> Bytes {
         let mut places = self.places.tensors(id).iter();
         self.resident + places.find(|(t, _)| *t == tensor).map_or(Bytes::ZERO, |(_, offset)| *offset)
     }
 
-    /// Where a tensor that is there from the start lies.
+    /// Pieces of a tensor that is there from the start.
     fn input(&self, tensor: TensorId) -> Input {
         let whole = self.program.trace.tensors[tensor.index()].bytes;
         let pieces = self.schedule.buffers.iter().filter(|b| b.opens.is_none()).filter_map(|buffer| {
@@ -658,8 +656,7 @@ impl Builder<'_> {
     }
 }
 
-/// Makes sure that kernels and trace say the same, and that every operand lies whole in its tensor or among the
-/// resident bytes.
+/// Checks that kernels and trace agree, and that every operand lies whole in its tensor or among the resident bytes.
 fn check_program(program: &Program) -> Result<(), RuntimeError> {
     let trace = &program.trace;
     if program.kernels.len() != trace.ops.len() {

@@ -1,10 +1,10 @@
-//! What executes: the seam to a machine, the devices behind it, the executor and the trainer.
+//! Execution of schedules: the interface to a machine, the devices that implement it, the executor and the trainer.
 //!
 //! A [`plimsoll_ir::schedule::Schedule`] that was proved valid is turned once into the commands of three streams
-//! ([`Executor`]), and those are enqueued on a [`Device`] at every iteration. The [`Trainer`] feeds it batches, and
-//! saves and resumes [`Checkpoint`]s; several trainers are the workers of one training behind a [`Group`]. This crate
-//! decides nothing, and allocates no device memory once an iteration has started; it is the only one of the house with
-//! `unsafe` code, all of it in `cpu/`, `cuda/`, `group/mpi/table.rs`, [`limits`] and in the one cast of [`data`].
+//! ([`Executor`]), which every iteration enqueues on a [`Device`]. The [`Trainer`] feeds it batches, and saves and resumes
+//! [`Checkpoint`]s; several trainers are the workers of one training behind a [`Group`]. This crate decides nothing, and
+//! allocates no device memory once an iteration has started. It is the only crate of this repository with `unsafe` code, all
+//! of it in `cpu/`, `cuda/`, `group/mpi/table.rs`, [`limits`] and one cast of [`data`].
 
 pub mod checkpoint;
 pub mod cpu;

@@ -1,26 +1,26 @@
-//! What the system lets a process have, so that too little ends in words: memory of the heap, the size of files, address space.
+//! Limits that the system sets on a process (heap memory, size of files, address space), reported as readable messages.
 //!
-//! A system answers who takes too much in its own ways: an allocation of the heap that fails aborts, and a file that grows
-//! beyond `ulimit -f` ends the process by a signal. Here both become something that a user can read.
+//! By default a heap allocation that fails aborts, and a file that grows beyond `ulimit -f` ends the process by a signal.
+//! Here both become a message that a user can read.
 //!
-//! What it deliberately does not do: go on without memory. What was saved is saved; nothing that is computed can be.
+//! Deliberately does not continue without memory. Saved state is safe; nothing that is being computed can be saved.
 
 use plimsoll_ir::Bytes;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs::read_to_string;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The exit code of a process that gets no memory: that of a device that fails.
+/// Exit code of a process that gets no memory: that of a failing device.
 const EXIT: libc::c_int = 4;
 
-/// Bytes of a page, as `/proc/self/statm` counts.
+/// Bytes of a page, the unit of `/proc/self/statm`.
 const PAGE: u64 = 4096;
 
-/// The system's heap, where an allocation that fails ends the process with a message and exit code 4.
+/// The system's heap; an allocation that fails ends the process with a message and exit code 4.
 pub struct Heap;
 
-// SAFETY: every call is the system allocator's with the same arguments; what it answers is handed on, unless it is null, where
-// nothing is handed on at all.
+// SAFETY: every call is the system allocator's with the same arguments, and its result is returned, unless it is null: then
+// nothing is returned.
 unsafe impl GlobalAlloc for Heap {
     /// # Safety
     ///
@@ -55,17 +55,17 @@ unsafe impl GlobalAlloc for Heap {
     }
 }
 
-/// What was allocated; ends the process where that is nothing.
+/// Returns allocated memory; ends the process if it is null.
 fn given(memory: *mut u8, bytes: usize) -> *mut u8 {
     if memory.is_null() { end(bytes) } else { memory }
 }
 
-/// Ends the process in words, for which there is no memory either. Threads that come while one speaks wait for the end.
+/// Ends the process with a message that needs no memory. Threads that fail meanwhile wait for the end.
 #[cold]
 fn end(bytes: usize) -> ! {
     static SPEAKING: AtomicBool = AtomicBool::new(false);
     while SPEAKING.swap(true, Ordering::Relaxed) {
-        // SAFETY: it takes nothing and returns when a signal comes.
+        // SAFETY: it takes no arguments and returns when a signal comes.
         unsafe { libc::pause() };
     }
     const BEFORE: &[u8] = b"error: the system gives this process no more memory: ";
@@ -82,28 +82,28 @@ fn end(bytes: usize) -> ! {
         }
     }
     for words in [BEFORE, &digits[first..], BEHIND] {
-        // SAFETY: the bytes are there for the whole call. Nobody is left to hear of a failure.
+        // SAFETY: the bytes live for the whole call. Nobody is left to handle a failure.
         let _ = unsafe { libc::write(libc::STDERR_FILENO, words.as_ptr().cast(), words.len()) };
     }
     // SAFETY: it ends the process without running anything more of it, which could ask for memory.
     unsafe { libc::_exit(EXIT) }
 }
 
-/// Has a file that would grow beyond `ulimit -f` fail where it is written, as on a full disk. Called once, by `main`.
+/// Makes a write beyond `ulimit -f` fail as on a full disk. Called once, by `main`.
 pub fn fail_where_files_are_too_large() {
-    // SAFETY: to ignore a signal installs no code; it holds for the process from here on.
+    // SAFETY: ignoring a signal installs no code; it holds for the process from here on.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// The address space that this process may have in all (`ulimit -v`); none where it has no limit.
+/// Address space that this process may have in all (`ulimit -v`); `None` means unlimited.
 pub(crate) fn address_space() -> Option<Bytes> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the struct is there for the whole call, and the call only writes it.
+    // SAFETY: the struct lives for the whole call, and the call only writes it.
     let answered = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) } == 0;
     Some(Bytes(limit.rlim_cur)).filter(|_| answered && limit.rlim_cur != libc::RLIM_INFINITY)
 }
 
-/// The address space that it has taken.
+/// Address space that the process uses.
 pub(crate) fn address_space_taken() -> Bytes {
     let pages = read_to_string("/proc/self/statm").ok().and_then(|text| text.split(' ').next()?.parse().ok());
     Bytes(pages.unwrap_or(0u64).saturating_mul(PAGE))

@@ -1,39 +1,39 @@
-//! The gradient noise scale of a training: how many samples an update can have before more of them say little that is new
+//! The gradient noise scale of a training: how many samples an update can have before further samples add little information
 //! (McCandlish et al. 2018, "An Empirical Model of Large-Batch Training").
 //!
-//! Let G be the gradient over all data, and S the covariance of the gradient of one sample. The gradient of B samples then has
-//! an expected square norm of |G|^2 + tr(S) / B. An update of several virtual workers shows two such norms: that of their own
-//! gradients, of b samples each, and that of the mean, of B. They give (appendix A.1)
+//! Let G be the gradient over all data, and S the covariance of the gradient of one sample. The gradient of B samples then
+//! has an expected square norm of |G|^2 + tr(S) / B. An update of several virtual workers gives two such norms: that of
+//! their own gradients, of b samples each, and that of the mean, of B. They give (appendix A.1)
 //!
 //! ```text
 //! |G|^2 = (B |mean|^2 - b |own|^2) / (B - b)        tr(S) = (|own|^2 - |mean|^2) / (1 / b - 1 / B)
 //! ```
 //!
-//! Both are unbiased and scatter from one update to the next, so each is averaged over updates before the noise scale, which is
-//! tr(S) / |G|^2, is taken. The averages are exponential: a noise scale grows while a network learns. The usual correction of
-//! such averages for their start is the same factor in both, and cancels.
+//! Both are unbiased and scatter from one update to the next, so each is averaged over updates before their ratio tr(S) /
+//! |G|^2, the noise scale, is taken. The averages are exponential: a noise scale grows while a network learns. The usual
+//! correction of such averages for their start is the same factor in both, and cancels.
 //!
-//! What it deliberately does not do: compare successive updates of one virtual worker each. Parameters change between them, and
-//! momentum makes their gradients alike.
+//! Deliberately does not compare successive updates of one virtual worker each. Parameters change between them, and momentum
+//! makes their gradients alike.
 
 use plimsoll_ir::tuning::NoiseScale;
 
-/// The share of the averages that an update keeps.
+/// Share of the averages that an update keeps.
 const KEPT: f64 = 0.99;
 
-/// Updates that the averages are made of at least.
+/// Smallest number of updates in the averages.
 const LEAST: u64 = 10;
 
 /// Square norms of the gradients of an update.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GradientNorms {
-    /// Samples of a virtual worker: the mean over those that have a label which counts.
+    /// Samples of a virtual worker that have a label which counts: mean over the virtual workers.
     pub own_samples: f64,
     /// Samples of the update, more than `own_samples`.
     pub samples: f64,
-    /// Of the virtual workers' own gradients, the mean of all.
+    /// Square norm of a virtual worker's own gradient: mean over the virtual workers.
     pub own: f64,
-    /// Of the update's gradient.
+    /// Square norm of the update's gradient.
     pub mean: f64,
 }
 
@@ -51,14 +51,14 @@ impl GradientNorms {
 #[derive(Clone, Debug, Default)]
 pub struct NoiseAverages {
     updates: u64,
-    /// Of |G|^2 and tr(S); all averages begin at 0.
+    /// Averages of |G|^2 and tr(S); all averages begin at 0.
     means: [f64; 2],
-    /// Of |G|^4, |G|^2 tr(S) and tr(S)^2.
+    /// Averages of |G|^4, |G|^2 tr(S) and tr(S)^2.
     squares: [f64; 3],
 }
 
 impl NoiseAverages {
-    /// Takes an update into the averages.
+    /// Adds an update to the averages.
     pub fn take(&mut self, norms: &GradientNorms) {
         let [gradient, noise] = norms.estimates();
         let average = |mean: &mut f64, new: f64| *mean = KEPT * *mean + (1.0 - KEPT) * new;
@@ -68,8 +68,8 @@ impl NoiseAverages {
         self.squares.iter_mut().zip(squares).for_each(|(mean, new)| average(mean, new));
     }
 
-    /// The noise scale, of a training whose batch norm normalises over so many samples; none while |G|^2, by the scatter of its
-    /// estimates, could as well be 0.
+    /// The noise scale of a training whose batch norm normalises over this many samples; `None` while the scatter of the
+    /// estimates does not exclude that |G|^2 is 0.
     pub fn scale(&self, batch_norm_over: Option<u64>) -> Option<NoiseScale> {
         if self.updates < LEAST {
             return None;
@@ -77,14 +77,14 @@ impl NoiseAverages {
         let from_start = KEPT.powf(self.updates as f64);
         let [gradient, noise] = self.means.map(|mean| mean / (1.0 - from_start));
         let [gg, gn, nn] = self.squares.map(|mean| mean / (1.0 - from_start));
-        // As many equal weights scatter as much.
+        // Number of equal weights with the same scatter.
         let count = (1.0 - from_start) / (1.0 + from_start) * (1.0 + KEPT) / (1.0 - KEPT);
         let error = |mean_square: f64| (mean_square.max(0.0) / (count - 1.0)).sqrt();
         if gradient <= 2.0 * error(gg - gradient * gradient) || noise <= 0.0 {
             return None;
         }
         let samples = noise / gradient;
-        // The scatter of tr(S) - samples |G|^2, whose mean is 0.
+        // Scatter of tr(S) - samples |G|^2, whose mean is 0.
         let scatter = nn - 2.0 * samples * gn + samples * samples * gg;
         let relative_error = error(scatter) / noise;
         let finite = samples.is_finite() && relative_error.is_finite();
@@ -92,11 +92,11 @@ impl NoiseAverages {
     }
 }
 
-/// Numbers of which the squares are added in 32 bits, which takes half the time: their sum is off by less than a millionth. Of
-/// numbers above 1e19 and below 1e-19 the squares are no such numbers; no network learns from those.
+/// Size of a block whose squares are summed in 32 bits, which takes half the time: the sum is off by less than a millionth.
+/// Squares of numbers above 1e19 or below 1e-19 are not represented; no network learns from such gradients.
 const BLOCK: usize = 1024;
 
-/// Multiplies numbers, and gives the sum of their squares then, in one order wherever it is computed.
+/// Multiplies the numbers, and returns the sum of their new squares, always added in the same order.
 pub(crate) fn scale(numbers: &mut [f32], by: f32) -> f64 {
     let mut sum = 0.0;
     for block in numbers.chunks_mut(BLOCK) {
@@ -106,7 +106,7 @@ pub(crate) fn scale(numbers: &mut [f32], by: f32) -> f64 {
     sum
 }
 
-/// The sum of squares of a block.
+/// Sum of squares of a block.
 fn square_of(block: &[f32]) -> f64 {
     let mut lanes = [0.0f32; 32];
     let (whole, rest) = block.as_chunks::<32>();
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(hidden.scale(None), None, "of two gradients of two samples each nothing is the same");
     }
 
-    /// A change of the noise shows once the averages have forgotten what was before.
+    /// A change of the noise shows once the averages have forgotten the earlier updates.
     #[test]
     fn a_noise_scale_follows_the_training() {
         let mut averages = NoiseAverages::default();

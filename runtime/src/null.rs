@@ -1,8 +1,8 @@
 //! The device `null`: no memory and no work, only the clock of formats.md ("Time").
 //!
-//! A stream's clock is the end of its last command; a launch takes its predicted seconds and a transfer what its
-//! link says. What is executed on it takes exactly the times that `simulate` gives, to the last bit, because it
-//! adds the same numbers in the same order. Reads give zeros.
+//! A stream's clock is the end of its last command; a launch takes its predicted seconds and a transfer takes the time that
+//! its link gives. Execution takes exactly the times of `simulate`, to the last bit, because it adds the same numbers in the
+//! same order. Reads return zeros.
 
 use crate::device::{
     Begun, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryLayout, Room, Transfer,
@@ -13,19 +13,19 @@ use plimsoll_ir::schedule::{Link, Stream};
 use plimsoll_ir::{Bytes, Float, Precision, Seconds};
 use std::sync::Arc;
 
-/// A device that takes its predicted time and does nothing.
+/// A device whose commands take their predicted time and do nothing.
 #[derive(Clone, Debug)]
 pub struct Null {
     link: Link,
     memory: MemoryLayout,
     clocks: [Seconds; 3],
     events: Vec<Seconds>,
-    /// What stands for any part of the host memory.
+    /// Stand-in for any part of the host memory.
     zeros: Vec<u8>,
 }
 
 impl Null {
-    /// With this link; its duplex is the executor's to keep.
+    /// Creates a device with this link; the executor enforces its duplex.
     pub fn new(link: Link) -> Null {
         Null {
             link,
@@ -43,7 +43,7 @@ impl Device for Null {
         DeviceFacts { name, system, threads: 1, memory: None, precision }
     }
 
-    /// It touches none of them.
+    /// Always `true`: it reads no activations.
     fn stores(&self, _: Float) -> bool {
         true
     }
@@ -52,7 +52,7 @@ impl Device for Null {
         KernelAlternative::sole(Bytes::ZERO)
     }
 
-    /// Any alternative that a trace has an alternative for: it takes that one's seconds.
+    /// Accepts any alternative number of a trace; it takes the seconds of that alternative.
     fn alternative(&self, call: &Call, _: u32) -> Option<KernelAlternative> {
         self.alternatives(call).pop()
     }

@@ -9,31 +9,30 @@ use std::fmt;
 pub struct LearningRateSchedule {
     /// The rate after warm-up and before any decay.
     pub base: f64,
-    /// The first so many iterations rise linearly, from base / this, to the base; 0 for none.
+    /// Number of first iterations in which the rate rises linearly, from base / this, to the base; 0 for no warm-up.
     pub warmup_iterations: u64,
-    /// What it does then.
+    /// Change of the rate after warm-up.
     pub decay: Decay,
 }
 
-/// How the rate falls after the warm-up.
+/// Decay of the rate after warm-up.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Decay {
-    /// Not at all.
+    /// No decay.
     Constant,
-    /// Times `factor` after every `every` iterations, counted from the start of training.
+    /// Multiplies by `factor` after every `every` iterations, counted from the start of training.
     Step {
-        /// Iterations between two falls; 0 is taken as 1.
+        /// Iterations between two falls; 0 means 1.
         every: u64,
         /// Between 0 and 1.
         factor: f64,
     },
-    /// Along half a cosine from the base to `floor` times the base, reached at iteration `iterations` and kept
-    /// then.
+    /// Half a cosine from the base to `floor` times the base, reached at iteration `iterations` and kept from then on.
     Cosine {
         /// Iterations in all, warm-up included.
         iterations: u64,
-        /// The share of the base that remains at the end.
+        /// Share of the base that remains at the end.
         floor: f64,
     },
 }
@@ -53,12 +52,12 @@ impl fmt::Display for LearningRateSchedule {
 }
 
 impl LearningRateSchedule {
-    /// The same rate always.
+    /// Constant rate.
     pub fn constant(base: f64) -> LearningRateSchedule {
         LearningRateSchedule { base, warmup_iterations: 0, decay: Decay::Constant }
     }
 
-    /// The same shape, spread over as many iterations as another schedule's decay.
+    /// Returns the same shape, spread over as many iterations as the other schedule's decay.
     pub fn spread_as(&self, other: &LearningRateSchedule) -> LearningRateSchedule {
         let decay = match (self.decay, other.decay) {
             (Decay::Step { factor, .. }, Decay::Step { every, .. }) => Decay::Step { every, factor },
@@ -70,7 +69,7 @@ impl LearningRateSchedule {
         LearningRateSchedule { decay, ..*self }
     }
 
-    /// The rate of iteration `step`, from 0.
+    /// Rate of iteration `step`, from 0.
     pub fn at(&self, step: u64) -> f64 {
         if step < self.warmup_iterations {
             return self.base * (step + 1) as f64 / self.warmup_iterations as f64;

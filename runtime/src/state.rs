@@ -1,14 +1,14 @@
-//! Where the state of a training lies on the host, out of reach of a device that fails.
+//! Place of a training's state in host memory, out of reach of a device that fails.
 //!
-//! The state is all that the next iteration depends on: parameters, the optimizer's states, running statistics. It is copied
-//! out beside that iteration, on the swap-out stream, where the tuner found room for it: most of it changes only in the update.
-//! What changes sooner (running statistics, a few kilobytes) is copied first. A copy that a failing iteration cuts off is no
-//! loss of the one before: there is room for two, written in turn.
+//! The state is everything that the next iteration depends on: parameters, optimizer state, running statistics. It is copied
+//! out alongside that iteration, on the swap-out stream, where the tuner found room for it: most of it changes only in the
+//! update. Data that change sooner (running statistics, a few kilobytes) are copied first. A failing iteration that cuts off
+//! a copy does not lose the previous one: there is room for two, written in turn.
 //!
-//! Behind a copy follows its stamp, the iteration's own [`Hyper`] with its number. It is the last transfer of the copy on one
-//! stream, so where it has arrived the copy is whole, whatever became of the device after that.
+//! A copy is followed by its stamp, the iteration's own [`Hyper`] with its number. It is the last transfer of the copy on
+//! one stream, so the copy is whole once the stamp has arrived, even if the device fails afterwards.
 //!
-//! What it deliberately does not do: write files ([`crate::Checkpoint`] does), or keep more than the newest whole copy.
+//! Deliberately does not write files ([`crate::Checkpoint`] does), or keep more than the newest whole copy.
 
 use crate::device::{MemoryLayout, Transfer};
 use plimsoll_ir::Bytes;
@@ -16,20 +16,20 @@ use plimsoll_ir::program::{Hyper, Kernel, Operand, Program, Region, Role, STORAG
 use plimsoll_ir::schedule::Stream;
 use plimsoll_ir::trace::Phase;
 
-/// One of the two places for a copy.
+/// One of the two places for a copy of the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Half {
     /// Right after the host slab.
     First,
-    /// After that.
+    /// Right after the first.
     Second,
 }
 
 impl Half {
-    /// Both.
+    /// Both halves.
     pub(crate) const BOTH: [Half; 2] = [Half::First, Half::Second];
 
-    /// The one that is written after it.
+    /// Half that is written after this one.
     pub(crate) fn next(self) -> Half {
         match self {
             Half::First => Half::Second,
@@ -38,7 +38,7 @@ impl Half {
     }
 }
 
-/// Regions side by side, and where their copy starts within a half.
+/// Adjacent regions, and the offset of their copy within a half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Piece {
     device: u64,
@@ -46,7 +46,7 @@ struct Piece {
     host: u64,
 }
 
-/// The name under which a region is saved; none where it is made anew in every iteration.
+/// Name under which a region is saved; `None` if it is made anew in every iteration.
 pub(crate) fn saved_name(region: &Region) -> Option<String> {
     let role = match region.role {
         Role::Parameter(_) => "parameter",
@@ -59,30 +59,29 @@ pub(crate) fn saved_name(region: &Region) -> Option<String> {
     Some(format!("{role}/{}", region.name))
 }
 
-/// What a copy of the state that a program trains takes on the host.
+/// Host bytes of a copy of a program's training state.
 pub fn state_bytes(program: &Program) -> Bytes {
     Bytes(Pieces::of(program).bytes + STAMP)
 }
 
 impl MemoryLayout {
-    /// The same with host memory for two copies of the state that this program trains, for
-    /// [`crate::Executor::load_keeping_state`].
+    /// Adds host memory for two copies of the program's training state, for [`crate::Executor::load_keeping_state`].
     pub fn keeping_state(self, program: &Program) -> MemoryLayout {
         MemoryLayout { state: Bytes(2 * state_bytes(program).0), ..self }
     }
 }
 
-/// What a stamp takes of a half.
+/// Bytes of a stamp in a half.
 const STAMP: u64 = STORAGE_ALIGNMENT;
 
-/// What is copied of a program's resident part.
+/// Parts of a program's resident memory that are copied.
 #[derive(Clone, Debug)]
 struct Pieces {
-    /// Those that change before the update come first.
+    /// Pieces that change before the update come first.
     all: Vec<Piece>,
-    /// How many do.
+    /// Number of pieces that change before the update.
     early: usize,
-    /// What a copy takes.
+    /// Bytes of a copy.
     bytes: u64,
 }
 
@@ -95,7 +94,7 @@ impl Pieces {
         };
         let mut pieces = Pieces { all: Vec::new(), early: 0, bytes: 0 };
         for early in [true, false] {
-            // Where the region before it is copied at another time, or not at all.
+            // `true` if the region before it is copied at a different time, or not at all.
             let mut apart = true;
             for region in &program.resident {
                 let taken = saved_name(region).is_some() && is_early(region) == early;
@@ -124,7 +123,7 @@ impl Pieces {
     }
 }
 
-/// The first bytes of the resident regions that a kernel changes.
+/// Offsets of the resident regions that a kernel changes.
 fn changed(kernel: &Kernel) -> impl Iterator<Item = u64> {
     kernel.specified().filter_map(|(operand, spec)| match operand {
         Operand::Resident(offset) if spec.access.writes() => Some(offset.0),
@@ -132,37 +131,37 @@ fn changed(kernel: &Kernel) -> impl Iterator<Item = u64> {
     })
 }
 
-/// The first bytes of the regions that a program changes elsewhere than in its update.
+/// Offsets of the regions that a program changes outside its update.
 fn changed_early(program: &Program) -> Vec<u64> {
     let ops = program.trace.ops.iter().zip(&program.kernels);
     ops.filter(|(op, _)| op.phase != Phase::Update).flat_map(|(_, kernel)| changed(kernel)).collect()
 }
 
-/// The copies of the state that a program trains.
+/// Copies of a program's training state.
 #[derive(Clone, Debug)]
 pub(crate) struct StateCopies {
     pieces: Pieces,
-    /// Where each half starts in the host memory.
+    /// Start of each half in the host memory.
     starts: [u64; 2],
-    /// Where [`Hyper`] lies on the device.
+    /// Address of [`Hyper`] on the device.
     hyper: Bytes,
 }
 
 impl StateCopies {
-    /// Of a program that trains, in memory with room for them.
+    /// Copies of a training program, in memory with room for them.
     pub(crate) fn of(program: &Program, layout: MemoryLayout) -> StateCopies {
         let pieces = Pieces::of(program);
         let (first, half) = (layout.host.0, pieces.bytes + STAMP);
         StateCopies { pieces, starts: [first, first + half], hyper: program.hyper().offset }
     }
 
-    /// What is copied to a half first, because it changes before the update.
+    /// Transfers to a half that come first, because they copy data that change before the update.
     pub(crate) fn first(&self, half: Half) -> impl Iterator<Item = Transfer> {
         let first = &self.pieces.all[..self.pieces.early];
         first.iter().map(move |piece| self.transfer(half, piece))
     }
 
-    /// What is copied to it before the update, and its stamp.
+    /// Transfers to a half that come before the update, and its stamp.
     pub(crate) fn rest(&self, half: Half) -> impl Iterator<Item = Transfer> {
         let rest = &self.pieces.all[self.pieces.early..];
         let hyper =
@@ -179,18 +178,18 @@ impl StateCopies {
         }
     }
 
-    /// Whether a kernel changes what is copied first.
+    /// Returns `true` if a kernel changes data that are copied first.
     pub(crate) fn changes_first(&self, kernel: &Kernel) -> bool {
         let first = &self.pieces.all[..self.pieces.early];
         changed(kernel).any(|offset| first.iter().any(|piece| (piece.device..piece.end).contains(&offset)))
     }
 
-    /// Where the stamp of a half lies, and its length.
+    /// Offset and length of the stamp of a half.
     pub(crate) fn stamp(&self, half: Half) -> (Bytes, Bytes) {
         (Bytes(self.starts[half as usize] + self.pieces.bytes), Bytes(Hyper::BYTES as u64))
     }
 
-    /// Where a region of the state lies in a half.
+    /// Offset of a region's copy in a half.
     pub(crate) fn place(&self, half: Half, region: &Region) -> Option<Bytes> {
         let (device, end) = (region.offset.0, region.offset.0 + region.bytes().0);
         let piece = self.pieces.all.iter().find(|piece| piece.device <= device && end <= piece.end)?;

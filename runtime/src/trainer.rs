@@ -1,15 +1,14 @@
 //! The trainer: initial parameters, batches in, metrics out, checkpoints, evaluation.
 //!
-//! An iteration writes images, labels and [`Hyper`], runs the schedule and reads the metrics. While the device runs, the next
-//! batch is read from the data set. Where the program was loaded for it, its state is copied to the host beside the next
-//! iteration (`state.rs`), and an iteration is finished, and told, when it is there: whatever becomes of the device then,
-//! training goes on behind it. Everything drawn (parameters, the epochs' orders, dropout) is drawn from the plan's seed by
-//! counter, so the numbers depend on nothing but the plan and the data: not on the schedule, not on where a run was
-//! interrupted.
+//! An iteration writes images, labels and [`Hyper`], runs the schedule and reads the metrics. While the device runs, the
+//! next batch is read from the data set. If the program was loaded for it, its state is copied to the host during the next
+//! iteration (`state.rs`), and an iteration is finished, and reported, once its copy is there: training can continue from it
+//! even if the device fails. Everything drawn (parameters, epoch orders, dropout) is drawn from the plan's seed by counter,
+//! so the results depend only on the plan and the data: not on the schedule, nor on where a run was interrupted.
 //!
-//! Where an update is made of several virtual workers, the iterations are those of `trainer/share.rs`.
+//! If an update is made of several virtual workers, the iterations are those of `trainer/share.rs`.
 //!
-//! What it deliberately does not do: choose a batch size, a rate or a schedule.
+//! Deliberately does not choose a batch size, a rate or a schedule.
 
 mod before;
 mod draws;
@@ -43,10 +42,10 @@ use source::{Feed, Place, Source};
 use std::time::Instant;
 pub use weights::Weights;
 
-/// Keeps the draws of parameters apart from those of orders and dropout.
+/// Separates the draws of parameters from those of orders and dropout.
 const INIT_STREAM: u32 = 0x494e_4954;
 
-/// What is told of every iteration, once it is finished.
+/// Report on an iteration, once it is finished.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Observation {
     /// The iteration, from 0.
@@ -57,51 +56,51 @@ pub struct Observation {
     pub learning_rate: f64,
     /// Mean loss of the batch, before the update.
     pub loss: f32,
-    /// Share of the batch that was classified right, before the update.
+    /// Share of the batch that was classified correctly, before the update.
     pub accuracy: f32,
     /// From the first command to the end of the last.
     pub seconds: Seconds,
-    /// From the end of the iteration before to this one's first command: writing the input, reading the metrics (Δ
-    /// of AccUDNN eq. 3).
+    /// Time from the end of the previous iteration to the first command of this one: writing the input, reading the metrics
+    /// (Δ of AccUDNN eq. 3).
     pub between: Seconds,
-    /// How long of `seconds` the threads that compute were ready to run while others had their processors; 0 where nobody
-    /// counts it.
+    /// Part of `seconds` in which compute threads were ready to run while other processes had their processors; 0 if it is
+    /// not counted.
     pub waited: Seconds,
-    /// The square norms of its gradients; none where its update is that of one virtual worker.
+    /// Square norms of its gradients; `None` if its update comes from one virtual worker.
     pub norms: Option<GradientNorms>,
 }
 
-/// How training ended.
+/// Result of a call of [`Trainer::train`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// All the asked iterations are done.
+    /// All requested iterations are done.
     Finished,
-    /// It was told to pause; [`Trainer::train`] goes on from there.
+    /// It was asked to pause; [`Trainer::train`] continues from there.
     Paused,
 }
 
-/// What a network makes of a data set.
+/// Results of a network on a data set.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Evaluation {
     /// Mean loss over all labels.
     pub loss: f64,
-    /// Labels that were found.
+    /// Labels that were predicted correctly.
     pub correct: u64,
     /// Labels: one for each sample, or for each of its pixels or tokens.
     pub labels: u64,
-    /// Samples.
+    /// Samples evaluated.
     pub samples: u64,
 }
 
 impl Evaluation {
-    /// The share of the labels that were found.
+    /// Share of the labels that were predicted correctly.
     pub fn accuracy(&self) -> f64 {
         self.correct as f64 / self.labels.max(1) as f64
     }
 }
 
 /// A network in training on an executor: fills in the samples and the learning rate of each iteration, reads its loss, and
-/// saves and restores all that training depends on.
+/// saves and restores everything that training depends on.
 ///
 /// ```
 /// use plimsoll_ir::network::NetworkSpec;
@@ -128,49 +127,48 @@ impl Evaluation {
 /// let update = UpdateRule::usual(Optimizer::Sgd);
 /// let how = TrainingPlan { network: spec, batch: 8, virtual_workers: 1, seed: 1, rate, update, weights: None };
 /// let mut trainer = Trainer::new(executor, loaded, None, how)?;
-/// // Ten iterations; the last function is asked between them whether to pause.
+/// // Ten iterations; between them the last function returns `true` to pause.
 /// trainer.train(&*digits().train, 10, &mut |seen| println!("loss {}", seen.loss), &|| false)?;
 /// assert_eq!(trainer.step(), 10);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Trainer {
-    /// What it shares with other workers, or accumulates; none in a plain training. Dropped first: the others hear of the end
-    /// of this one before its device is given back.
+    /// State shared with other workers or accumulated; `None` in a plain training. Dropped first: the other workers learn of
+    /// the end of this one before its device is freed.
     share: Option<Box<Share>>,
     executor: Executor,
     train: Loaded,
     evaluate: Option<Loaded>,
     plan: TrainingPlan,
-    /// Of the program, as workers compare it.
+    /// Version of the program, as workers compare it.
     version: String,
-    /// Where iterations of single draws come from, and the one that runs; none in most trainings.
+    /// Source of iterations of single draws, and the iteration that runs; `None` in most trainings.
     per_draw: Option<PerDraw>,
     drawn: Option<Loaded>,
     step: u64,
-    /// What it was trained on so far, and the iterations of an epoch.
+    /// Data set of the training so far, and the iterations of its epoch.
     data: Option<(DataName, u64)>,
     feed: Option<Feed>,
-    /// The newest whole copy of the state.
+    /// Newest whole copy of the state.
     copied: Option<Copied>,
-    /// The one that the running iteration makes, and the stamp that it will have.
+    /// Copy that the running iteration makes, and its stamp.
     copying: Option<(Copied, [u8; Hyper::BYTES])>,
-    /// Whose input lies on the device already, brought by the iteration or the pass before.
+    /// Input that is already on the device, brought by the previous iteration or pass.
     fed: Option<Place>,
-    /// The slot that was filled last, and whose input is in it.
+    /// Slot that was filled last, and its input.
     filled: Option<(Half, Place)>,
-    /// Whether the device is looked at in the next iteration, and what was seen last.
+    /// `true` if the device's health is read in the next iteration; below, the last health read.
     look: bool,
     seen: Option<Health>,
 }
 
-/// A copy of the state: where it is, and the iterations done in it.
+/// A copy of the state: its place, and the iterations done in it.
 #[derive(Clone, Copy)]
 struct Copied {
     half: Half,
     step: u64,
 }
 
-/// Metrics as the device leaves them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Metrics {
     loss: f32,
@@ -188,9 +186,9 @@ impl Metrics {
 }
 
 impl Trainer {
-    /// Starts anew: parameters are drawn, everything else of the resident part is set to its start.
+    /// Starts a new training: parameters are drawn, and all other resident regions get their initial values.
     ///
-    /// Errors: the plan is of another batch or optimizer, or of several virtual workers, which [`Trainer::sharing`] takes.
+    /// Errors: the plan has a different batch or optimizer, or several virtual workers, which [`Trainer::sharing`] takes.
     pub fn new(
         executor: Executor,
         train: Loaded,
@@ -207,16 +205,16 @@ impl Trainer {
         Trainer::with(executor, train, evaluate, plan, None)
     }
 
-    /// As [`Trainer::new`], of one worker of a group: each update is made of the gradients of all virtual workers of the plan,
-    /// of which this worker has a part. All that it leaves (parameters, the optimizer's states, running statistics) is the same
-    /// bits in every group.
+    /// Creates one worker of a group, as [`Trainer::new`] does: each update is made of the gradients of all virtual workers
+    /// of the plan, of which this worker has a part. All results (parameters, optimizer state, running statistics) are the
+    /// same bits in every group.
     ///
-    /// All workers make the same calls of [`Trainer::train`], but that worker 0 may pause and go on; worker 0's state is
-    /// sent to all at the first of them. Where the workers' devices sum by themselves ([`crate::Device::collective`]), they add
-    /// in an order of their own: the same bits are promised on no other group, and no norms of gradients are told.
+    /// All workers make the same calls of [`Trainer::train`], except that worker 0 may pause and continue; worker 0's state
+    /// is sent to all at the first call. If the workers' devices sum by themselves ([`crate::Device::collective`]), they add
+    /// in an order of their choice: other groups may give different bits, and no gradient norms are reported.
     ///
-    /// Errors: those of `new`; the program was not loaded in two parts ([`Executor::load_apart`]); there are more workers than
-    /// virtual workers.
+    /// Errors: those of `new`; the program was not loaded in two parts ([`Executor::load_apart`]); there are more workers
+    /// than virtual workers.
     pub fn sharing(
         mut executor: Executor,
         train: Loaded,
@@ -278,19 +276,19 @@ impl Trainer {
         self.step
     }
 
-    /// What is trained, and how.
+    /// The network and how it is trained.
     pub fn plan(&self) -> &TrainingPlan {
         &self.plan
     }
 
-    /// How the device was in the middle of the first iteration after the last call of this, where it tells; a device at rest
-    /// shows nothing that slows it down.
+    /// Device health in the middle of the first iteration after the previous call, if the device reports it; an idle device
+    /// shows no throttling.
     pub fn seen(&mut self) -> Option<Health> {
         self.look = true;
         self.seen.take()
     }
 
-    /// What was allocated for it.
+    /// Memory allocated for it.
     pub fn layout(&self) -> MemoryLayout {
         self.executor.layout()
     }
@@ -300,13 +298,12 @@ impl Trainer {
         &self.train
     }
 
-    /// The executor and the training program, for whoever runs iterations on input of their own.
+    /// Returns the executor and the training program, for callers that run iterations on their own input.
     pub fn into_parts(self) -> (Executor, Loaded) {
         (self.executor, self.train)
     }
 
-    /// Iterations of one epoch of so many samples; the samples that do not fill a last batch are left out of that
-    /// epoch.
+    /// Iterations of an epoch of this many samples; samples that do not fill a last batch are left out of that epoch.
     pub fn iterations_per_epoch(&self, samples: usize) -> u64 {
         samples as u64 / self.plan.samples_of_update()
     }
@@ -326,7 +323,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// Makes sure that a data set fits the network, and that it is the one that training has begun with.
+    /// Checks that a data set fits the network, and that it is the one that training began with.
     fn accept(&mut self, data: &dyn Dataset) -> Result<u64, RuntimeError> {
         self.check_shape(data)?;
         let per_epoch = self.iterations_per_epoch(data.len());
@@ -371,12 +368,12 @@ impl Trainer {
         Ok(())
     }
 
-    /// Trains until so many iterations are done in all, counted from the start of training.
+    /// Trains until `until` iterations are done in all, counted from the start of training.
     ///
-    /// `observe` is told of every iteration that is finished; where its state is copied, or its update is made beside the next
-    /// forward pass, that is when the next one has ended.
-    /// `pause` is asked before every iteration, and ends the call there; the batch that was read ahead is kept for the next
-    /// call. Errors: a data set that does not fit, a device that fails, a loss that is no number.
+    /// `observe` is called for every finished iteration; if its state is copied, or its update is made during the next
+    /// forward pass, only once the next iteration has ended. `pause` is called before every iteration, and ends the call if
+    /// it returns `true`; the batch that was read ahead is kept for the next call. Errors: a data set that does not fit, a
+    /// device that fails, a loss that is not finite.
     pub fn train(
         &mut self,
         data: &dyn Dataset,
@@ -407,7 +404,7 @@ impl Trainer {
         pause: &dyn Fn() -> bool,
     ) -> Result<Outcome, RuntimeError> {
         let mut last_end = Instant::now();
-        // Over on the device, and not copied yet.
+        // Ended on the device, but not copied yet.
         let mut ended: Option<Observation> = None;
         let outcome = loop {
             if self.step >= until {
@@ -430,7 +427,7 @@ impl Trainer {
                 (None, Some(slot)) => self.executor.start_feeding(&self.train, slot),
                 (None, None) => self.executor.start(self.drawn.as_ref().unwrap_or(&self.train)),
             }
-            // Meanwhile the host prepares what it can.
+            // Meanwhile the host prepares the next inputs.
             let prepared = self.read_ahead(source, slot, [(step + 1, 0), (step + 2, 0)]).and_then(|()| {
                 let Some(per_draw) = &mut self.per_draw else { return Ok(()) };
                 if step + 1 < until { per_draw.prepare(step + 1, self.executor.device()) } else { Ok(()) }
@@ -479,7 +476,7 @@ impl Trainer {
         Ok(outcome)
     }
 
-    /// Puts an input into a slot, unless it is there already.
+    /// Puts an input into a slot, unless it is already there.
     fn fill(&mut self, source: &mut Source<'_>, slot: Half, place: Place) -> Result<(), RuntimeError> {
         if self.filled == Some((slot, place)) {
             return Ok(());
@@ -491,9 +488,9 @@ impl Trainer {
         Ok(())
     }
 
-    /// The slot from which an iteration, or a pass, brings the input of the next one, which is in it from here on: that of the
-    /// half to which the iteration copies the state; where it copies none, the slot that holds this input already, else the one
-    /// that the next copy does not take. None where each input is written.
+    /// Slot from which an iteration or a pass brings the next input; the slot holds that input from here on. It is the slot
+    /// of the half to which the iteration copies the state; if it copies none, the slot that already holds this input, else
+    /// the one that the next copy does not use. `None` if each input is written.
     fn next_slot(
         &mut self,
         source: &mut Source<'_>,
@@ -512,8 +509,8 @@ impl Trainer {
         Ok(Some(slot))
     }
 
-    /// Reads the next input, or, where that comes from a slot, the one after it into the other slot. One that cannot be read is
-    /// read again, and told, when it is needed: the iteration that runs has nothing to do with it.
+    /// Reads the next input; if that comes from a slot, reads the one after it into the other slot. An input that cannot be
+    /// read is read again when it is needed, and reported then: the running iteration does not depend on it.
     fn read_ahead(
         &mut self,
         source: &mut Source<'_>,
@@ -530,19 +527,19 @@ impl Trainer {
         }
     }
 
-    /// The state as it is now, and where it is copied.
+    /// Current iteration count, and the half to which the state is copied next.
     fn next_copy(&self) -> Copied {
         Copied { half: self.copied.map_or(Half::First, |newest| newest.half.next()), step: self.step }
     }
 
-    /// Starts an iteration that copies the state beside it.
+    /// Starts an iteration that also copies the state.
     fn start_copying(&mut self, stamp: [u8; Hyper::BYTES]) {
         let copy = self.next_copy();
         self.copying = Some((copy, stamp));
         self.executor.start_copying(&self.train, copy.half);
     }
 
-    /// One iteration of training, the next, with the start and end of every command measured.
+    /// Runs the next training iteration, and returns the measured start and end of every command.
     pub fn train_timed(&mut self, data: &dyn Dataset) -> Result<Timeline, RuntimeError> {
         let per_epoch = self.accept(data)?;
         let mut feed = Feed::new(data, &self.plan);
@@ -561,9 +558,9 @@ impl Trainer {
         Ok(whole.expect("nobody stopped it"))
     }
 
-    /// The same; none where it was told to stop, which it asks before each batch.
+    /// As `evaluate`, but calls `stop` before each batch; `None` if it returned `true`.
     ///
-    /// Errors: a data set that does not fit, a device that fails, a loss that is no number.
+    /// Errors: a data set that does not fit, a device that fails, a loss that is not finite.
     pub fn evaluate_until(
         &mut self,
         data: &dyn Dataset,
@@ -577,7 +574,7 @@ impl Trainer {
                 "only training",
             ));
         };
-        // Its input lies in the same memory.
+        // Its input uses the same memory.
         self.fed = None;
         let samples = evaluate.batch() as usize;
         let mut batch = Batch::new(evaluate.batch(), data);
@@ -604,8 +601,8 @@ impl Trainer {
         Ok(Some(Evaluation { loss, correct, labels, samples: data.len() as u64 }))
     }
 
-    /// Writes what the next iteration of training, or the next pass, reads, with this seed of its dropout: its input, unless it
-    /// was brought to the device already, and its hyperparameters, which it gives.
+    /// Writes the input of the next training iteration or pass, unless it is already on the device, and its hyperparameters
+    /// with this dropout seed. Returns the hyperparameters.
     fn write_input(
         &mut self,
         source: &mut Source<'_>,
@@ -622,14 +619,13 @@ impl Trainer {
         self.write_hyper(learning_rate, seed)
     }
 
-    /// Writes the hyperparameters of the next iteration of training, with this seed of its dropout, and gives them.
+    /// Writes the hyperparameters of the next training iteration with this dropout seed, and returns them.
     fn write_hyper(&mut self, learning_rate: f64, seed: u64) -> Result<[u8; Hyper::BYTES], RuntimeError> {
         let bytes = self.hyper(self.step, learning_rate, seed);
         self.executor.write_region(self.train.hyper(), &bytes)?;
         Ok(bytes)
     }
 
-    /// The hyperparameters of an iteration.
     fn hyper(&self, step: u64, learning_rate: f64, seed: u64) -> [u8; Hyper::BYTES] {
         let hyper = Hyper {
             seed_low: seed as u32,
@@ -647,7 +643,8 @@ impl Trainer {
     }
 }
 
-/// Draws a region's start: element i from counter [i / 4, region, ...], so that no order of drawing matters.
+/// Draws a region's initial values: element i from counter [i / 4, region, ...], so that the order of drawing does not
+/// matter.
 fn draw(init: Init, seed: u64, region: u32, values: &mut [f32]) {
     for (block, four) in (0u64..).zip(values.chunks_mut(4)) {
         let words = philox4x32(seed, [block as u32, (block >> 32) as u32, region, INIT_STREAM]);

@@ -1,30 +1,30 @@
-//! The training plan: all that the numbers of a training run depend on besides the data. The trainer follows it, and a
-//! checkpoint keeps it.
+//! The training plan: everything that the results of a training run depend on besides the data. The trainer follows it, and
+//! a checkpoint stores it.
 
 use crate::rate::LearningRateSchedule;
 use plimsoll_ir::UpdateRule;
 use plimsoll_ir::network::NetworkSpec;
 use serde::{Deserialize, Serialize};
 
-/// What is trained, and how: all that the numbers depend on besides the data.
+/// The network and how it is trained: everything that the results depend on besides the data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainingPlan {
     /// The network.
     pub network: NetworkSpec,
-    /// Samples in an iteration; of a virtual worker, where there are several.
+    /// Samples in an iteration; if there are several virtual workers, samples of one of them.
     pub batch: u64,
-    /// The virtual workers whose gradients make an update, each with `batch` samples; 1 for a plain training.
+    /// Virtual workers whose gradients make an update, each with `batch` samples; 1 for a plain training.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub virtual_workers: u64,
-    /// Of parameters, orders and dropout.
+    /// Seed of parameters, epoch orders and dropout.
     pub seed: u64,
     /// The learning rate of every iteration.
     pub rate: LearningRateSchedule,
-    /// The optimizer and its settings, whose names stand beside the others where a plan is saved. It refuses names that are
-    /// none of these.
+    /// The optimizer and its settings. In a saved plan their names stand next to the other fields. Unknown names are
+    /// rejected.
     #[serde(flatten)]
     pub update: UpdateRule,
-    /// The checksum of the weights that it starts from; none where they are drawn.
+    /// Checksum of the initial weights; `None` if they are drawn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<String>,
 }
@@ -39,21 +39,21 @@ fn is_one(virtual_workers: &u64) -> bool {
 }
 
 impl TrainingPlan {
-    /// Samples in an update, of all virtual workers together.
+    /// Samples in an update, over all virtual workers.
     pub fn samples_of_update(&self) -> u64 {
         self.batch * self.virtual_workers
     }
 
-    /// The first thing in which a saved plan differs from the one of now.
+    /// First difference between a saved plan and the current one.
     pub(crate) fn difference(&self, now: &TrainingPlan) -> Option<String> {
-        // How long a training is to be may change.
+        // The length of a training may change.
         let same_shape = now.rate.spread_as(&self.rate) == self.rate;
         let rate = if same_shape { self.rate } else { now.rate };
         let (what, saved, now) = self.differs(&TrainingPlan { rate, ..now.clone() })?;
         Some(format!("the {what} is {saved} in it and {now} now"))
     }
 
-    /// The first thing in which another plan differs from this one: what, here, there.
+    /// First difference between two plans: field, value here, value there.
     pub(crate) fn differs(&self, other: &TrainingPlan) -> Option<(&'static str, String, String)> {
         let network = |plan: &TrainingPlan| {
             let NetworkSpec { name, image: [height, width], channels, classes } = &plan.network;
@@ -89,7 +89,7 @@ mod tests {
         TrainingPlan { network, batch: 8, virtual_workers: 1, seed: 1, rate, update, weights: None }
     }
 
-    /// Plans were saved with these names before there was another optimizer.
+    /// Plans used these names before a second optimizer was added.
     #[test]
     fn a_plan_of_sgd_is_saved_as_it_always_was() {
         let saved = serde_json::to_value(plan(Optimizer::Sgd)).expect("finite numbers");

@@ -1,13 +1,13 @@
-//! The waits that need an event: those that neither the streams' own order nor another wait implies.
+//! Waits that need an event: those that neither stream order nor another wait implies.
 
 use plimsoll_ir::CommandId;
 use plimsoll_ir::schedule::{Duplex, Schedule};
 
-/// For each command the commands of other streams that it must wait for itself. On a half-duplex link a transfer
-/// also waits for the transfer before it in list order.
+/// For each command, the commands of other streams that need an explicit wait. On a half-duplex link a transfer also waits
+/// for the previous transfer in list order.
 ///
-/// The idea: a vector clock (how many commands of each stream have ended) says what a command's waits imply; taken
-/// latest first, a wait that the clock covers already needs no event.
+/// A vector clock (how many commands of each stream have ended) holds what a command's waits imply. Waits are taken latest
+/// first; a wait that the clock already covers needs no event.
 pub(crate) fn crossing_waits(schedule: &Schedule) -> Vec<Vec<CommandId>> {
     let half = schedule.link.duplex == Duplex::Half;
     let mut latest = [[0u32; 3]; 3];

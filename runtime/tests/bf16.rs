@@ -1,7 +1,8 @@
-//! Training whose feature maps are bf16: its gradients are those of f32 but for rounding, it learns as well, and what it keeps
-//! and says is what f32 training keeps and says.
+//! Training with bf16 activations: its gradients are those of f32 except for rounding, it learns as well, and its state and
+//! reports have the form of f32 training.
 //!
-//! That no plan changes a bit is in `same_bits.rs`, that kernels round what f32 kernels compute in the kernels themselves.
+//! `same_bits.rs` tests that no plan changes a bit; the kernels' own tests check that kernels round the results of f32
+//! kernels.
 
 use crate::support::{advance, drawn, everything, keep, naive, trainer, training, training_in, zoo};
 use plimsoll_ir::network::Network;
@@ -13,9 +14,9 @@ fn options(feature_maps: Float) -> CpuOptions {
     CpuOptions { feature_maps, ..CpuOptions::default() }
 }
 
-/// How far the gradients of a network's parameters are from those in f32, as a share of their own length, by parameter. The
-/// bias before a normalisation has a gradient of 0, of which there is no share: a hundredth of all gradients' length is added
-/// to each.
+/// Distance of the gradients of a network's parameters from those in f32, relative to their own length, by parameter. The
+/// bias before a normalisation has a gradient of 0, which has no relative distance: a hundredth of the length of all
+/// gradients is added to each.
 fn apart(network: &Network) -> Vec<(String, f64)> {
     let [f32, bf16] = [Float::F32, Float::Bf16].map(|feature_maps| {
         let program = training_in(feature_maps, network, 16);
@@ -31,9 +32,9 @@ fn apart(network: &Network) -> Vec<(String, f64)> {
     each.collect()
 }
 
-/// A bf16 number is off by up to 2^-9 of itself, and some ten roundings stand one behind another. Where a ReLU or a pooling
-/// chooses otherwise since two numbers are near, a whole term is another: of a share p of them comes an error of the root of p.
-/// A term that is left out, counted twice or in the wrong place makes about as much as the gradient itself.
+/// A bf16 number is off by up to 2^-9 of itself, and about ten roundings follow one another. If a ReLU or a pooling chooses
+/// differently because two numbers are close, a whole term changes: a share p of them gives an error of the root of p. A
+/// term that is left out, counted twice or in the wrong place gives an error about as large as the gradient itself.
 #[test]
 fn gradients_are_those_of_f32_within_rounding() {
     for (network, most) in
@@ -62,7 +63,7 @@ fn a_small_network_learns_the_digits_as_in_f32() {
     assert_ne!(bf16.loss.to_bits(), f32.loss.to_bits(), "they are trained in different precisions");
 }
 
-/// The state is f32, and has the same names and sizes; so a training saved in bf16 goes on in bf16 with the same bits.
+/// The state is f32, with the same names and sizes; so a training saved in bf16 continues in bf16 with the same bits.
 #[test]
 fn a_checkpoint_holds_what_one_in_f32_holds() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -101,7 +102,7 @@ fn a_device_takes_only_programs_of_its_own_storage() {
     }
 }
 
-/// What swapping everything moves: half of it, but for labels, masks and statistics.
+/// Swapping everything moves half the bytes, except for labels, masks and statistics.
 #[test]
 fn transfers_move_half_the_bytes() {
     let moved = |feature_maps| {

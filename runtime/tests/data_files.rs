@@ -1,4 +1,4 @@
-//! Data sets read from files: what whole ones give, and what is said of those that are not.
+//! Data sets read from files: contents of complete ones, and error messages for the others.
 
 use image::{ColorType, ImageFormat, save_buffer_with_format};
 use plimsoll_ir::network::Shape;
@@ -13,7 +13,7 @@ fn idx(dimensions: &[u32], data: &[u8]) -> Vec<u8> {
     file
 }
 
-/// A set of 3 training and 2 test images of 2x4.
+/// Writes a set of 3 training and 2 test images of 2x4.
 fn write_mnist(folder: &Path) {
     for (name, count) in [("train", 3u8), ("t10k", 2)] {
         let pixels: Vec<u8> = (0..count * 8).collect();
@@ -124,7 +124,7 @@ fn a_text_file_is_read_whole_or_not_at_all() {
     fails(of(1), &["is empty"]);
 }
 
-/// A picture of one colour.
+/// Writes a picture of one colour.
 fn picture(file: &Path, [width, height]: [u32; 2], colour: [u8; 3]) {
     std::fs::create_dir_all(file.parent().expect("it lies in a folder")).expect("a folder can be made");
     let bytes = colour.repeat((width * height) as usize);
@@ -167,7 +167,7 @@ fn a_folder_of_images_holds_every_tenth_of_each_class_out() {
     let deviation = (reds.iter().map(|r| r * r).sum::<f64>() / 23.0 - mean * mean).sqrt();
     let expected = |red: f32| (red - mean as f32) * (1.0 / deviation) as f32;
     assert_eq!((tenth[0], twentieth[0]), (expected(9.0), expected(19.0)), "to the bit");
-    // All together are the same as one by one.
+    // Reading all together gives the same as one by one.
     let (mut pixels, mut labels) = (vec![0.0; 23 * 12], vec![-1; 23]);
     let order: Vec<usize> = (0..23).rev().collect();
     split.train.read_all(&order, Input::Pixels(&mut pixels), &mut labels).expect("they are whole");
@@ -191,7 +191,7 @@ fn an_image_becomes_the_size_and_the_channels_of_the_network() {
         save_buffer_with_format(file, bytes, width, height, kind, ImageFormat::Png)
             .expect("it can be written");
     };
-    // Of 8x4 pixels the middle 4x4 stays; each new pixel is of four old ones and those around.
+    // Of 8x4 pixels the middle 4x4 stays; each new pixel combines four old ones and those around.
     let row = [[9u8; 2], [255; 2], [0; 2], [9; 2]].concat();
     save("1.png", [8, 4], ColorType::L8, &row.repeat(4));
     save("2.png", [2, 2], ColorType::Rgba8, &[255, 0, 0, 7].repeat(4));
@@ -368,7 +368,7 @@ fn arrays_of_tokens_are_read_as_raw_numbers_are() {
     check(1, "<u4", &tokens().flat_map(|token| (token as u32).to_le_bytes()).collect::<Vec<u8>>());
     check(1, "<i4", &tokens().flat_map(|token| (token as i32).to_le_bytes()).collect::<Vec<u8>>());
     check(1, "<i8", &tokens().flat_map(i64::to_le_bytes).collect::<Vec<u8>>());
-    // Tokens that 16 bits do not hold; the last is held out.
+    // Tokens that do not fit 16 bits; the last is held out.
     let wide = [0, 70_000, 3, 4, 5, 6, 7, 8, 9, 2_000_000, 1, 2].map(u32::to_le_bytes).concat();
     write(path, "train.npy", &npy(1, "<u4", "(12,)", &wide));
     write(path, "val.npy", &npy(1, "<u4", "(12,)", &wide));
@@ -419,7 +419,7 @@ fn arrays_that_hold_no_text_are_named() {
         &["-1 at place 99 is no token", "from 0 to 2147483646"],
     );
     fails(of(&npy(1, "<i8", "(100,)", &with(1 << 31)), None), &["2147483648 at place 99 is no token"]);
-    // Where a vocabulary is given, it is found when it is read.
+    // If a vocabulary is given, such a token is found when it is read.
     let late = [vec![0; 8 * 98], 77_i64.to_le_bytes().to_vec(), vec![0; 8]].concat();
     let split =
         of(&npy(1, "<i8", "(100,)", &late), Some(50)).expect("tokens are looked at when they are read");

@@ -12,7 +12,7 @@ use plimsoll_runtime::{
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Each op takes a random time, and some have another alternative.
+/// Gives each op a random time, and some a second alternative.
 fn timed_program(seed: u64) -> plimsoll_ir::program::Program {
     let mut program = training(&everything(), 4);
     let mut random = Random::new(seed);
@@ -118,8 +118,8 @@ fn the_host_slab_takes_the_offloaded_extents_and_nothing_else() {
     assert_eq!(host_slab(&program.trace, &schedule).bytes(), expected);
 }
 
-/// A paced link is never faster than it is: the transfers of a stream end no earlier than one after the other, on a
-/// half-duplex link those of both streams.
+/// A paced link is never faster than its rate: the transfers of a stream end no earlier than in sequence; on a half-duplex
+/// link, those of both streams.
 #[test]
 fn a_paced_link_takes_its_time() {
     let program = training(&zoo("resnet20"), 8);
@@ -146,7 +146,7 @@ fn a_paced_link_takes_its_time() {
         let total = measured.makespan();
         println!("{duplex:?}: {told:?} s of transfers ended at {last:?} s, all at {total}");
         assert_eq!(told.iter().filter(|told| **told > 0.0).count(), 2, "both streams move something");
-        // Sleeps shorter than 20 us are left out; whatever the machine does besides only adds time.
+        // Sleeps shorter than 20 us are skipped; other work of the machine only adds time.
         let slack = 50e-6;
         match duplex {
             Duplex::Full => assert!(told.iter().zip(last).all(|(told, last)| last > told - slack)),

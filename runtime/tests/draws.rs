@@ -1,5 +1,5 @@
-//! Stochastic depth: the ops that one draw leaves give the state that the ops that serve every draw give, iteration after
-//! iteration, under schedules of their own.
+//! Stochastic depth: the ops that one draw leaves give the same state as the ops that serve every draw, iteration after
+//! iteration, under their own schedules.
 
 use crate::support::{advance, alternatives, keep, naive, plan, spec, trainer, trainer_of, training};
 use plimsoll_ir::network::{DropUnit, LayerKind, Network, Window};
@@ -10,7 +10,7 @@ use plimsoll_runtime::{
 };
 use std::path::Path;
 
-/// Residual blocks of which each may be dropped, with the running statistics of a normalisation before and in each.
+/// Residual blocks, each of which may be dropped, with the running statistics of a normalisation before and in each.
 fn blocks() -> Network {
     let mut b = Builder::new(&spec("blocks")).expect("the spec has no zeros");
     let window = Window::square(3, 1, 1);
@@ -32,7 +32,7 @@ fn blocks() -> Network {
     b.finish(logits).expect("every layer is used")
 }
 
-/// The ops that a draw leaves.
+/// Program with the ops that a draw leaves.
 fn program_of(network: &Network, step: u64) -> Program {
     let draw = Some(Draw { seed: plan(network, 8).seed, step: step as u32 });
     let options = LowerOptions { draw, alternatives: &alternatives, ..LowerOptions::default() };
@@ -94,13 +94,13 @@ fn a_trainer_of_single_draws_gives_what_one_for_all_draws_gives() {
     let mut single = plain(&network, options);
     let of = network.clone();
     let draws = move |step: u64, _: &dyn Device| -> Result<Drawn, String> {
-        // One for all draws, now and then.
+        // Sometimes one program for all draws.
         let program = program_of(&of, step);
         let schedule = naive(&program.trace);
         Ok((step % 5 != 3).then_some((program, schedule)))
     };
     single.per_draw(Box::new(draws)).expect("it is a plain one");
-    // Training stops and goes on, at other iterations than those that were made ahead.
+    // Training stops and continues, at iterations other than those that were made ahead.
     for until in [1, 2, 7, ITERATIONS] {
         for trainer in [&mut all, &mut single] {
             advance(trainer, until).expect("iterations run");

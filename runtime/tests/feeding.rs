@@ -1,4 +1,4 @@
-//! Iterations that are fed as a trainer's are: each trains on the input that it was given two iterations before.
+//! Iterations that are fed as a trainer's are: each trains on the input that was given two iterations earlier.
 
 use crate::support::{evaluation_in, everything, keep, naive, plan, training_in};
 use plimsoll_ir::{Bytes, Float};
@@ -7,7 +7,7 @@ use plimsoll_runtime::{Cpu, CpuOptions, Executor, Loaded, MemoryLayout, Trainer}
 
 const BATCH: u64 = 4;
 
-/// An executor with drawn parameters that nothing changes: the learning rate is 0.
+/// An executor with drawn parameters that never change: the learning rate is 0.
 fn drawn(feature_maps: Float, swapped: bool) -> (Executor, Loaded) {
     let network = everything();
     let program = training_in(feature_maps, &network, BATCH);
@@ -20,7 +20,7 @@ fn drawn(feature_maps: Float, swapped: bool) -> (Executor, Loaded) {
     trainer.into_parts()
 }
 
-/// An input that is another for each number.
+/// A different input for each number.
 fn input(number: u64) -> (Vec<u8>, Vec<u8>) {
     let pixel = |i: u64| ((i * (number + 3)) % 17) as f32 / 8.0 - 1.0;
     let images = (0..BATCH * 64).flat_map(|i| pixel(i).to_le_bytes()).collect();
@@ -74,7 +74,7 @@ fn an_input_that_is_too_long_is_refused_and_the_iteration_ends() {
     executor.run_feeding(&loaded, 2, &images, &labels).expect("the device goes on");
 }
 
-/// A trainer whose state is not copied, with slots for inputs or without.
+/// A trainer whose state is not copied, with or without slots for inputs.
 fn trainer(feature_maps: Float, swapped: bool, slots: bool) -> Trainer {
     let network = everything();
     let scheduler = if swapped { naive } else { keep };
@@ -91,7 +91,7 @@ fn trainer(feature_maps: Float, swapped: bool, slots: bool) -> Trainer {
     Trainer::new(executor, loaded, Some(evaluation), plan(&network, BATCH)).expect("the plan fits")
 }
 
-/// Epochs end in between, trainings pause, are evaluated and go on from checkpoints.
+/// Epochs end in between; trainings pause, are evaluated and continue from checkpoints.
 #[test]
 fn inputs_from_slots_change_no_bit() {
     let data = digits().test;

@@ -1,5 +1,5 @@
-//! The runtime's tests, but for those of the kernels, with which a GPU is tried, too: one program, so that they are linked once
-//! and run beside each other.
+//! The runtime's tests, except for those of the kernels, which also run on a GPU: one program, so that the tests are linked
+//! once and run in parallel.
 //!
 //! `cargo test --release -p plimsoll-runtime --test main allocations` runs those of one file.
 

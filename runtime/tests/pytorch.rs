@@ -1,7 +1,7 @@
-//! Three steps of training beside PyTorch's: the same start, the same batches, and what comes out within rounding.
+//! Three steps of training compared with PyTorch's: the same start, the same batches, and results within rounding.
 //!
-//! `pytorch/references.py` says what the reference files hold and how they were made. Their truth is PyTorch in f64; how
-//! far PyTorch's own f32 is from it is in them as well, and printed beside how far Plimsoll is.
+//! `pytorch/references.py` documents the reference files and how they were made. Their truth is PyTorch in f64; they also
+//! hold the error of PyTorch's own f32, which is printed next to Plimsoll's.
 
 use plimsoll_ir::UpdateRule;
 use plimsoll_ir::network::{LayerKind, Network, NetworkSpec};
@@ -13,21 +13,21 @@ use plimsoll_runtime::{
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// Of the largest element of the same tensor: how far any may be off.
+/// Largest error, relative to the largest element of the same tensor.
 const PARAMETER: f64 = 1e-4;
-/// Of the largest change of the same tensor: how far any change may be off. f32 holds a change of a ten-thousandth
-/// of a number to a thousandth.
+/// Largest error of a change, relative to the largest change of the same tensor. f32 holds a change of a ten-thousandth of a
+/// number to a thousandth.
 const UPDATE: f64 = 2e-3;
-/// Where a value lies within rounding of where a ReLU bends, or two of a pooling within rounding of each other, a processor
-/// that adds in another order may take the other side, and what stands before moves by up to this. So many of the changes
-/// that are looked at may: of GoogLeNet's 5 % do on one processor, where none did on the one on which the limits were set; of
-/// the other networks' none do.
+/// If a value is within rounding of a ReLU's bend, or two values of a pooling are within rounding of each other, a processor
+/// that adds in a different order may take the other side, and changes of earlier layers move by up to this. A share
+/// `FLIPPED` of the sampled changes may do so: 5 % of GoogLeNet's do on one processor, none on the processor on which the
+/// limits were set; none of the other networks' do.
 const UPDATE_OF_A_FLIP: f64 = 5e-2;
 const FLIPPED: f64 = 0.1;
-/// Of the loss of a step.
+/// Largest relative error of a step's loss.
 const LOSS: f64 = 1e-4;
 
-/// The streams of the generator.
+/// Streams of the generator.
 const PARAMETERS: u32 = 0;
 const INPUT: u32 = 1;
 const LABELS: u32 = 2;
@@ -39,11 +39,11 @@ struct Reference {
     batch: u64,
     seed: u64,
     rate: f64,
-    /// Refuses names that are neither its own nor any of these.
+    /// Unknown names are rejected.
     #[serde(flatten)]
     update: UpdateRule,
     off_in_f32: BTreeMap<String, f64>,
-    /// Before each step.
+    /// Loss before each step.
     losses: Vec<f64>,
     regions: Vec<Values>,
 }
@@ -54,17 +54,17 @@ struct Reference {
 struct Values {
     name: String,
     elements: usize,
-    /// Of a parameter: where it starts, and the largest change.
+    /// For a parameter: start, and largest change.
     centre: Option<f32>,
     spread: Option<f32>,
     largest_update: Option<f64>,
     largest: f64,
     norm: f64,
-    /// Elements at even distances, the first and the last among them.
+    /// Elements at equal distances, including the first and the last.
     samples: Vec<f64>,
 }
 
-/// The first words of a sequence.
+/// First words of a sequence.
 fn words(seed: u64, count: usize, number: usize, stream: u32) -> Vec<u32> {
     let block = |i: usize| philox4x32(seed, [i as u32, number as u32, 0, stream]);
     (0..count.div_ceil(4)).flat_map(block).take(count).collect()
@@ -79,7 +79,7 @@ fn bytes<const N: usize, T>(values: &[T], to_bytes: impl Fn(&T) -> [u8; N]) -> V
     values.iter().flat_map(to_bytes).collect()
 }
 
-/// Whole numbers below a limit, as the device takes them.
+/// Whole numbers below a limit, in the device's format.
 fn below(words: &[u32], limit: u32) -> Vec<u8> {
     bytes(words, |word| ((word % limit) as i32).to_le_bytes())
 }
@@ -107,13 +107,13 @@ fn prepare(reference: &Reference) -> (Network, Executor, Loaded) {
         update: reference.update,
         weights: None,
     };
-    // It sets the optimizer's states and running statistics to their start; the parameters that it draws are written over.
+    // It initialises optimizer state and running statistics; the parameters that it draws are overwritten.
     let trainer = Trainer::new(executor, loaded, None, plan).expect("the plan fits the program");
     let (executor, loaded) = trainer.into_parts();
     (network, executor, loaded)
 }
 
-/// How far the worst of its kind is off.
+/// Largest error by kind.
 #[derive(Default)]
 struct Worst(BTreeMap<&'static str, (f64, String)>);
 
@@ -135,7 +135,7 @@ fn check(text: &str) {
             Some(uniform(&words(), values.centre?, values.spread?))
         })
         .collect();
-    // Of BERT's second segment, which no network here sees, PyTorch's side has no row.
+    // PyTorch's side has no row for BERT's second segment, which no network here uses.
     let here = |r: &&plimsoll_ir::program::Region| {
         matches!(r.role, Role::Parameter(_) | Role::State(_)) && !r.name.ends_with(".spare")
     };
@@ -196,7 +196,7 @@ fn check(text: &str) {
     }
 }
 
-/// One step on a batch of its own; gives the loss before it.
+/// Runs one step on its own batch; returns the loss before it.
 fn run_step(
     reference: &Reference,
     network: &Network,

@@ -1,6 +1,5 @@
-//! Whatever is swapped and recomputed, on however many threads, however late a stream is: after 20 iterations the
-//! parameters, the optimizer's states and the running statistics are bit for bit those of keeping everything, in f32 and
-//! in bf16.
+//! For any swapping and recomputing, any number of threads and any late stream: after 20 iterations the parameters, the
+//! optimizer state and the running statistics are bit for bit those of keeping everything, in f32 and in bf16.
 
 use crate::support::{advance, drawn, everything, keep, naive, trainer, trainer_by, training_in, zoo};
 use plimsoll_ir::network::Network;
@@ -49,7 +48,7 @@ fn a_network_of_every_kind_of_layer_trains_to_the_same_bits() {
     );
 }
 
-/// Both moments of every parameter, too.
+/// Including both moments of every parameter.
 #[test]
 fn a_network_of_every_kind_of_layer_trains_to_the_same_bits_by_adamw() {
     let network = everything();

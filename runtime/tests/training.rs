@@ -1,4 +1,4 @@
-//! Training: it learns, it resumes bit for bit, it stops when told, and it says what does not fit.
+//! Training: it learns, it resumes bit for bit, it stops when asked, and it reports mismatches.
 
 use crate::support::{
     advance, everything, keep, naive, plan, spoilt, trainer, trainer_by, training, training_by, training_in,
@@ -40,8 +40,8 @@ fn a_small_network_learns_the_digits() {
     assert_eq!(trainer.evaluate(&*split.test).expect("it evaluates"), after, "evaluation changes nothing");
 }
 
-/// Iterations that bring the next input give the bits of those whose input is written before, with an evaluation between, which
-/// uses the same memory, and however often training is stopped.
+/// Iterations that bring the next input give the same bits as those whose input is written before, with an evaluation
+/// between that uses the same memory, and for any number of stops.
 #[test]
 fn where_an_input_comes_from_changes_no_bit() {
     let (network, split) = (everything(), digits());
@@ -86,7 +86,7 @@ fn networks_for_texts_learn_what_comes_next() {
         assert_eq!((after.samples, after.labels), (965, 965 * 16));
         assert!(after.loss < expected, "{name}: {after:?}");
     };
-    // 4.11 is what a guess among 61 characters takes, 3.4 what their frequencies take.
+    // 4.11 is the loss of a guess among 61 characters, 3.4 that of their frequencies.
     check("gpt-tiny", 40, 3.3);
     check("llama-tiny", 40, 3.3);
     check("lstm", 30, 3.2);
@@ -155,7 +155,7 @@ fn an_interrupted_run_goes_on_with_the_same_numbers() {
     assert_eq!(left.len(), 1, "no temporary file is left");
 }
 
-/// Both moments, and the corrections, which depend on the iteration, go on where they were.
+/// Both moments, and the corrections, which depend on the iteration, continue unchanged.
 #[test]
 fn a_run_by_adamw_learns_and_goes_on_with_the_same_numbers() {
     let (folder, split) = (tempfile::tempdir().expect("there is a temporary folder"), digits());
@@ -199,7 +199,7 @@ fn a_plan_and_a_checkpoint_of_another_optimizer_are_refused() {
     let (executor, loaded) = load();
     let expected = "optimizer of the training plan: expected adamw, found sgd";
     fails(Trainer::new(executor, loaded, None, plan(&network, 8)), expected);
-    // The same but for the optimizer.
+    // The same except for the optimizer.
     let mut sgd = trainer(&network, 8, CpuOptions::default(), &keep).expect("it is small");
     let saved = sgd.checkpoint().expect("the device can be read");
     let (executor, loaded) = load();
@@ -215,7 +215,7 @@ fn fails(outcome: Result<impl Sized, RuntimeError>, expected: &str) {
     assert!(error.contains(expected), "`{error}` does not say `{expected}`");
 }
 
-/// Whatever bit of a file flips: it is refused, or holds what it held.
+/// A file with any flipped bit is refused, or has the same contents.
 #[test]
 fn no_flipped_bit_of_a_checkpoint_is_loaded() {
     let folder = tempfile::tempdir().expect("there is a temporary folder");
@@ -226,7 +226,7 @@ fn no_flipped_bit_of_a_checkpoint_is_loaded() {
     saved.save(&path).expect("the folder can be written");
     let whole = std::fs::read(&path).expect("it was saved");
     let header = 8 + u64::from_le_bytes(whole[..8].try_into().expect("eight bytes")) as usize;
-    // Some of each, and of every bit of a byte: the steps have no factor in common with 8.
+    // Samples of each, and of every bit of a byte: the steps have no factor in common with 8.
     let all = (0..8 * header).step_by(37).chain((8 * header..8 * whole.len()).step_by(12_347));
     for bit in all {
         let mut damaged = whole.clone();
@@ -241,7 +241,7 @@ fn no_flipped_bit_of_a_checkpoint_is_loaded() {
     }
 }
 
-/// As `checkpoint/1` was written: the same without a checksum.
+/// Rewrites a file in the format of `checkpoint/1`: the same without a checksum.
 fn without_checksum(path: &Path, spoil: bool) {
     let bytes = std::fs::read(path).expect("it was saved");
     let (_, metadata) = safetensors::SafeTensors::read_metadata(&bytes).expect("it is whole");
@@ -281,7 +281,7 @@ fn a_checkpoint_of_an_older_version_is_read_and_numbers_that_are_none_are_not() 
     saved.save(&path).expect("the folder can be written");
     without_checksum(&path, true);
     fails(Checkpoint::load(&path), "that is not finite");
-    // A state that overflowed replaces none that did not.
+    // A state that overflowed does not replace a good one.
     saved.save(&path).expect("the folder can be written");
     let mut mlp = new_trainer("mlp", 10);
     spoilt::last_finished(&mut mlp, 5).expect("the iteration after it is spoilt");
@@ -373,7 +373,7 @@ fn the_state_of_the_last_finished_iteration_is_kept_beside_the_next() {
             }
         }
     }
-    // Before the first iteration has finished nothing is kept.
+    // Nothing is kept before the first iteration has finished.
     let none = spoilt::last_finished(&mut new_trainer("everything", 4), 0);
     assert_eq!(none.expect("the first is spoilt"), None);
 }

@@ -1,4 +1,4 @@
-//! Workers: an update is the same bits however its virtual workers are split, and whatever ends one worker ends all.
+//! Workers: an update is the same bits for any split of its virtual workers, and any end of one worker ends all.
 
 use crate::support::{
     advance, everything, keep, naive, plan, plan_by, trainer, training, training_by, training_in, zoo,
@@ -30,8 +30,8 @@ fn images() -> Box<dyn Dataset> {
     synthetic(Shape { height: 8, width: 8, channels: 1 }, 10, 43, 5)
 }
 
-/// A worker's trainer on the device `cpu`. Passes of workers of even rank bring each other's input; between those of the others
-/// the pool is poisoned.
+/// A worker's trainer on the device `cpu`. Passes of workers of even rank bring the next input; for the other workers the
+/// pool is poisoned between passes.
 fn worker(
     network: &Network,
     plan: TrainingPlan,
@@ -42,7 +42,7 @@ fn worker(
     worker_of(&program, plan, scheduler, group)
 }
 
-/// The same of a program, whose feature maps say in what the device computes.
+/// The same for a program, whose activations determine the device's format.
 fn worker_of(
     program: &Program,
     plan: TrainingPlan,
@@ -57,7 +57,7 @@ fn worker_of(
     let layout = MemoryLayout::of(program, &schedule);
     let layout = if feeds { layout.feeding(program) } else { layout };
     let mut executor = Executor::new(Box::new(Cpu::new(options)), layout)?;
-    // One worker sums all at once, several in many parts; one whose sums fail, too.
+    // One worker sums all at once, several in many parts; so does one whose sums fail.
     let part = if group.facts().engine == "alone" { Bytes(1 << 40) } else { Bytes(1 << 10) };
     let loaded = executor.load_apart(program, &schedule, part)?;
     Trainer::sharing(executor, loaded, None, plan, group)
@@ -67,7 +67,7 @@ fn of(network: &Network, virtual_workers: u64) -> TrainingPlan {
     TrainingPlan { virtual_workers, ..plan(network, BATCH) }
 }
 
-/// The schedule of a policy, tight where it can be.
+/// Schedule of a policy, tight if possible.
 fn planned(trace: &Trace, policy: Policy) -> Schedule {
     let mut trace = trace.clone();
     trace.ops.iter_mut().for_each(|op| op.seconds = Seconds(op.flops as f64 / 2e10 + 2e-6));
@@ -83,7 +83,7 @@ fn planned(trace: &Trace, policy: Policy) -> Schedule {
     panic!("{policy} does not fit 1.5 times what keeping everything takes")
 }
 
-/// Trains on so many workers until so many updates are done; gives worker 0's state and checks that all have it.
+/// Trains on this many workers until `until` updates are done; returns worker 0's state and checks that all have it.
 fn train(
     network: &Network,
     virtual_workers: u64,
@@ -95,7 +95,7 @@ fn train(
     train_as(network, &of(network, virtual_workers), scheduler, workers, until, from)
 }
 
-/// The same by this plan.
+/// The same with this plan.
 fn train_as(
     network: &Network,
     plan: &TrainingPlan,
@@ -172,7 +172,7 @@ fn a_training_goes_on_with_the_same_bits_on_another_number_of_workers() {
     }
 }
 
-/// Wherever a training ends and however many go on with it, under whatever schedule.
+/// A training may end at any point, and continue with any number of workers under any schedule.
 #[test]
 #[ignore = "minutes: CI runs it"]
 fn thirty_random_restarts_on_other_workers_change_no_bit() {
@@ -221,7 +221,7 @@ fn one_virtual_worker_is_a_plain_training() {
     assert_eq!(shared, plain.checkpoint().expect("the device can be read"));
 }
 
-/// Images of which some have no label.
+/// Images, some of them without a label.
 struct Unlabelled(Box<dyn Dataset>);
 
 impl Dataset for Unlabelled {
@@ -246,7 +246,7 @@ impl Dataset for Unlabelled {
     }
 }
 
-/// Without batch norm and dropout, an update of several virtual workers is that of one large batch, but for rounding.
+/// Without batch norm and dropout, an update of several virtual workers is that of one large batch, except for rounding.
 #[test]
 fn an_update_is_that_of_one_large_batch_also_where_labels_are_missing() {
     let network = zoo("mlp");
@@ -282,7 +282,7 @@ fn an_update_is_that_of_one_large_batch_also_where_labels_are_missing() {
     }
 }
 
-/// By AdamW, too, and also where they go on from a checkpoint.
+/// Also with AdamW, and when training continues from a checkpoint.
 #[test]
 fn every_split_gives_the_same_bits_by_adamw() {
     let network = everything();
@@ -299,7 +299,7 @@ fn every_split_gives_the_same_bits_by_adamw() {
     }
 }
 
-/// The norms of the gradients of each update.
+/// Gradient norms of each update.
 fn norms(
     network: &Network,
     virtual_workers: u64,
@@ -338,7 +338,7 @@ fn norms_of_gradients_are_the_same_bits_on_any_number_of_workers() {
     assert_eq!(norms(&network, 1, 1, &*images()), [], "one pass by itself shows no noise");
 }
 
-/// The first momenta are the first gradients, where weights do not decay.
+/// Without weight decay the first momenta are the first gradients.
 #[test]
 fn norms_are_those_of_the_gradients_also_where_labels_are_missing() {
     let network = zoo("mlp");
@@ -371,14 +371,14 @@ fn norms_are_those_of_the_gradients_also_where_labels_are_missing() {
     assert!(near(found.mean, mean), "{found:?}, mean {mean}");
 }
 
-/// The order of the first epoch.
+/// Order of the first epoch.
 fn order(network: &Network) -> Vec<u32> {
     let mut order = Vec::new();
     epoch_order(images().len(), plan(network, BATCH).seed, 0, &mut order);
     order
 }
 
-/// What comes this many samples later in an order is read first.
+/// Data set that starts this many samples later in an order.
 struct Later(Box<dyn Dataset>, Vec<u32>, usize);
 
 impl Dataset for Later {
@@ -408,7 +408,7 @@ fn running_statistics_are_the_mean_of_those_of_the_virtual_workers() {
         plain.train(data, 1, &mut |_| {}, &|| false).expect("it trains");
         plain.checkpoint().expect("it can be read")
     };
-    // What virtual worker 1 would read comes first.
+    // Virtual worker 1's samples come first.
     let second = Later(images(), order(&network), BATCH as usize);
     let (first, second) = (after_one(&*images()), after_one(&second));
     let both = train(&network, 2, &keep, 2, 1, None);
@@ -422,7 +422,7 @@ fn running_statistics_are_the_mean_of_those_of_the_virtual_workers() {
     }
 }
 
-/// What the workers of a training end with.
+/// Results of the workers of a training.
 fn ends(
     workers: usize,
     plan_of: impl Fn(usize) -> TrainingPlan + Sync,
@@ -432,7 +432,7 @@ fn ends(
     ends_of(workers, |rank, group| worker(network, plan_of(rank), &keep, group), work)
 }
 
-/// The same of workers that are made so.
+/// The same for workers made by this function.
 fn ends_of(
     workers: usize,
     worker: impl Fn(usize, Box<dyn Group>) -> Result<Trainer, RuntimeError> + Sync,
@@ -486,7 +486,7 @@ fn workers_that_train_something_else_are_named_before_the_first_update() {
     }
 }
 
-/// Nothing is trained, and all workers say so.
+/// Checks that nothing is trained, and that all workers report the reason.
 fn all_say(worker: impl Fn(usize, Box<dyn Group>) -> Result<Trainer, RuntimeError> + Sync, expected: &str) {
     let train = |_, mut trainer: Trainer| {
         trainer.train(&*images(), 3, &mut |_| panic!("nothing is trained"), &|| false).map(|_| ())
@@ -549,7 +549,7 @@ fn whatever_ends_one_worker_ends_all() {
     }
 }
 
-/// One worker whose sums fail after so many.
+/// A worker whose sums fail after `left` of them.
 struct Failing {
     group: Box<dyn Group>,
     left: usize,
@@ -590,8 +590,8 @@ impl Group for Failing {
     }
 }
 
-/// Wherever in an update a worker is lost, also where a part of it is applied, the state is that of an update before, and of
-/// all those that were told.
+/// A worker may be lost at any point of an update, even while a part of it is applied: the state is that of an earlier
+/// update, and includes all reported updates.
 #[test]
 fn nothing_is_left_of_an_update_whose_sums_do_not_come() {
     let network = everything();
@@ -616,7 +616,7 @@ fn nothing_is_left_of_an_update_whose_sums_do_not_come() {
     assert!(within > 10, "{within} failures before the last update is pending, {left} in all");
 }
 
-/// Nobody keeps the state for all before the workers have begun to train together.
+/// No worker keeps the state for all before the workers have begun to train together.
 #[test]
 fn the_first_worker_that_is_left_has_begun_to_train() {
     let network = everything();
@@ -626,7 +626,8 @@ fn the_first_worker_that_is_left_has_begun_to_train() {
     assert!(trainer.is_first_left());
 }
 
-/// Where one or several leave in the middle, all end with the state after the last update, and can go on together from there.
+/// If one or several leave in the middle, all end with the state after the last update, and can continue together from
+/// there.
 #[test]
 fn a_worker_that_leaves_takes_the_others_along() {
     for leaving in [&[0][..], &[1], &[2, 1], &[0, 2]] {
@@ -683,7 +684,7 @@ fn what_cannot_be_shared_is_refused() {
     );
 }
 
-/// A checkpoint of several virtual workers says so, and is no other training's.
+/// A checkpoint of several virtual workers records their number, and fits no other training.
 #[test]
 fn a_checkpoint_keeps_the_number_of_virtual_workers() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -1,11 +1,11 @@
-//! What a test asks of the stand-in besides the driver's calls: how late streams are, how often each call was made, what
-//! one call answers without being made, and whether all is done.
+//! Test controls in addition to the driver's calls: delays of streams, counts of calls, answers to calls that are not made,
+//! and the number of busy streams.
 //!
-//! A call that is not made and says that all is well is what a device that forgot to make it would see; one that says
-//! something else, what a driver that refuses it.
+//! A call that is answered with success without being made looks like one that the device forgot; any other answer looks
+//! like a driver that refuses the call.
 //!
-//! A program that is tested from outside is given its fault in the environment: `PLIMSOLL_STANDIN_ANSWER=name:after:code` is
-//! such an answer, and with `:lost` behind it the context is lost with it, as after a kernel that failed.
+//! A program that is tested from outside reads its fault from the environment: `PLIMSOLL_STANDIN_ANSWER=name:after:code` is
+//! such an answer; followed by `:lost`, the context is lost with it, as after a kernel that failed.
 
 use crate::state::{choose_order, state};
 use crate::status::{self, Status};
@@ -16,19 +16,19 @@ use std::sync::{Mutex, Once};
 
 static COUNTS: Mutex<BTreeMap<&'static str, u64>> = Mutex::new(BTreeMap::new());
 
-/// The call that is answered without being made.
+/// A call that is answered without being made.
 struct Answer {
     name: String,
-    /// How many of its name are still made before it.
+    /// Number of calls of that name that are still made before it.
     after: u64,
     code: u32,
-    /// Whether every later call gives it, too.
+    /// `true` if every later call also returns it.
     lost: bool,
 }
 
 static ANSWER: Mutex<Option<Answer>> = Mutex::new(None);
 
-/// Counts a call; what it answers if it is not to be made.
+/// Counts a call; returns its answer if it is not to be made.
 pub fn enter(name: &'static str) -> Option<u32> {
     note(name);
     from_environment();
@@ -46,7 +46,7 @@ pub fn enter(name: &'static str) -> Option<u32> {
     Some(answer.code)
 }
 
-/// Plants what the environment says, once.
+/// Plants the fault that the environment names, once.
 fn from_environment() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -66,12 +66,12 @@ fn from_environment() {
     });
 }
 
-/// Counts something that happened.
+/// Counts an occurrence.
 pub fn note(name: &'static str) {
     *lock(&COUNTS).entry(name).or_default() += 1;
 }
 
-/// The text that a test gives.
+/// Text given by a test.
 ///
 /// # Safety
 /// `text` is null or ends with a zero.
@@ -83,37 +83,37 @@ pub unsafe fn words(text: *const c_char) -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// From now on streams are as late as this seed makes them; 0 for prompt.
+/// Sets the seed of stream delays from now on; 0 for no delays.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_delays(seed: u64) {
     delays::seed(seed);
 }
 
-/// From now on streams take turns: in one of the fixed orders 1 to 6, or in those drawn with a
-/// larger number as the seed; 0 for streams that run by themselves.
+/// Makes streams take turns from now on: in one of the fixed orders 1 to 6, or in those drawn with a larger number as the
+/// seed; 0 for streams that run independently.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_order(order: u64) {
     choose_order(order);
 }
 
-/// From now on copies between host and device run at this rate, both ways at once or one at a time; 0 for no limit.
+/// Sets the rate of copies between host and device from now on, both ways at once or one at a time; 0 for no limit.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_link(bytes_per_second: u64, is_shared: bool) {
     link::pace(bytes_per_second, is_shared);
 }
 
-/// Writes a line `name count` for each call made so far, or as much of it as there is room for; gives the length of all.
+/// Writes a line `name count` for each call made so far, as far as there is room; returns the length of all lines.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_counts(text: *mut u8, room: usize) -> usize {
     let lines: String = lock(&COUNTS).iter().map(|(name, count)| format!("{name} {count}\n")).collect();
     if !text.is_null() {
-        // SAFETY: the test gives so much room.
+        // SAFETY: the test gives this much room.
         unsafe { std::ptr::copy_nonoverlapping(lines.as_ptr(), text, lines.len().min(room)) };
     }
     lines.len()
 }
 
-/// The call of this name that comes after so many others of it is not made and gives this code; no name takes it back.
+/// Answers the call of this name that follows `after` others with this code instead of making it; an empty name cancels it.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_answer(name: *const c_char, after: u64, code: u32) {
     // SAFETY: the test gives a text that ends with a zero, or null.
@@ -121,7 +121,7 @@ extern "C" fn plimsoll_standin_answer(name: *const c_char, after: u64, code: u32
     *lock(&ANSWER) = (!name.is_empty()).then_some(Answer { name, after, code, lost: false });
 }
 
-/// How many streams have something left to do.
+/// Number of streams with pending work.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_busy() -> usize {
     let streams = state().all_streams();

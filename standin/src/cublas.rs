@@ -1,7 +1,7 @@
 //! cuBLAS: handles, scratch, and products of two matrices by columns, one or a batch, enqueued on the handle's stream.
 //!
-//! A product without scratch of the caller's is refused: a real one would allocate some. Setting a stream forgets the scratch,
-//! as it does there. What is given is filled with garbage, all of it.
+//! A product without scratch from the caller is refused: a real one would allocate some. Setting a stream resets the
+//! scratch, as in cuBLAS. All of the given scratch is filled with garbage.
 #![allow(non_snake_case, reason = "the names are cuBLAS's")]
 
 use crate::cudnn::factor;
@@ -29,10 +29,10 @@ const IN_F32: u32 = 68;
 const IN_TF32: u32 = 77;
 const USUAL: c_int = -1;
 
-/// Parts of a sum are added in f32 whatever the result is stored in.
+/// Flag: partial sums are added in f32 for any result format.
 const SUMS_IN_F32: u32 = 16;
 
-/// What a handle takes of the device.
+/// Device memory of a handle.
 const OF_HANDLE: u64 = 1 << 20;
 
 /// Scratch starts at a multiple of this.
@@ -59,7 +59,7 @@ fn of<T>(handle: usize, get: impl FnOnce(&mut Handle) -> T) -> Outcome<T> {
     lock(&HANDLES).get_mut(&handle).map(get).ok_or(NOT_INITIALIZED)
 }
 
-/// What factors and results are stored in, of the pairs that there are.
+/// Storage formats of factors and results, for supported pairs.
 fn stored(factors: [u32; 2], results: u32) -> Outcome<[Numbers; 2]> {
     match (factors, results) {
         ([FLOAT, FLOAT], FLOAT) => Ok([Numbers::F32; 2]),
@@ -115,7 +115,7 @@ calls! {
     ) {
         let [a, b, c] = [(a, type_a, lda), (b, type_b, ldb), (c, type_c, ldc)]
             .map(|(at, kind, leading)| Side { at, kind, leading, next: 0 });
-        // SAFETY: the caller gives factors that it holds during the call.
+        // SAFETY: the caller keeps the factors alive during the call.
         let factors = unsafe { [factor(alpha), factor(beta)] };
         multiply(handle, [of_a, of_b], [m, n, k, 1], factors, [a, b, c], arithmetic, algorithm)
     }
@@ -127,14 +127,14 @@ calls! {
     ) {
         let [a, b, c] = [(a, type_a, lda, next_a), (b, type_b, ldb, next_b), (c, type_c, ldc, next_c)]
             .map(|(at, kind, leading, next)| Side { at, kind, leading, next });
-        // SAFETY: the caller gives factors that it holds during the call.
+        // SAFETY: the caller keeps the factors alive during the call.
         let factors = unsafe { [factor(alpha), factor(beta)] };
         multiply(handle, [of_a, of_b], [m, n, k, count], factors, [a, b, c], arithmetic, algorithm)
     }
 }
 
-/// A matrix as it is given: where, of which numbers, and the elements from column to column and from one product's to the next
-/// one's.
+/// A matrix as given: its address, its number format, and the distances in elements between columns and between consecutive
+/// products.
 #[derive(Clone, Copy)]
 struct Side {
     at: u64,
@@ -143,7 +143,7 @@ struct Side {
     next: i64,
 }
 
-/// Products of m x n x k, so many, each with matrices of its own.
+/// Several products of m x n x k, each with its own matrices.
 fn multiply(
     handle: usize,
     transposed: [u32; 2],
@@ -199,8 +199,8 @@ fn multiply(
     let run = move || {
         spoil(scratch)?;
         for [a, b, c] in products.iter().copied() {
-            // SAFETY: what is written was found apart from the rest; what else touches them meanwhile is the fault of a
-            // schedule, as it would be on a device.
+            // SAFETY: the output was found not to overlap the rest; other accesses to them meanwhile are the fault of a
+            // schedule, as they would be on a device.
             unsafe {
                 let (factors, mut to) = ([of_factor.read(a)?, of_factor.read(b)?], of_result.read(c)?);
                 let [a, b] = &factors;
@@ -213,7 +213,7 @@ fn multiply(
     state().enqueue(stream, Work::Compute(Box::new(run))).map_err(|_| EXECUTION_FAILED)
 }
 
-/// A code's name.
+/// Name of a code.
 #[unsafe(no_mangle)]
 extern "C" fn cublasGetStatusName(code: u32) -> *const c_char {
     let text = match code {
@@ -228,7 +228,7 @@ extern "C" fn cublasGetStatusName(code: u32) -> *const c_char {
     text.as_ptr()
 }
 
-/// The same in words.
+/// The same as a text.
 #[unsafe(no_mangle)]
 extern "C" fn cublasGetStatusString(code: u32) -> *const c_char {
     let text = if code == 0 { c"success" } else { c"what the name says" };

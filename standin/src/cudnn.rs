@@ -1,8 +1,8 @@
-//! cuDNN: handles, descriptors, what there is for a convolution, and the three passes, enqueued on the handle's stream.
+//! cuDNN: handles, descriptors, the algorithms of a convolution, and the three passes, enqueued on the handle's stream.
 //!
-//! Every algorithm that is offered adds in an order of its own (`sums.rs`) and has scratch of its own size, which it fills with
-//! garbage before and after. Those that are not deterministic here add in another order every time. Ranks depend on the batch,
-//! so that who relies on them is seen. Operands have to lie in live device memory and may not overlap.
+//! Every algorithm adds in its own order (`sums.rs`) and has its own size of scratch, which it fills with garbage before and
+//! after. Algorithms marked as non-deterministic add in a different order every time. Ranks depend on the batch, so that a
+//! caller that relies on them is caught. Operands have to lie in live device memory and may not overlap.
 #![allow(non_snake_case, reason = "the names are cuDNN's")]
 
 use crate::driver::here;
@@ -32,21 +32,21 @@ const DEFAULT_MATH: u32 = 0;
 const TENSOR_OP_MATH: u32 = 1;
 const FMA_MATH: u32 = 3;
 
-/// What a handle takes of the device.
+/// Device memory of a handle.
 const OF_HANDLE: u64 = 1 << 20;
 
 type Place<'a, T> = Option<&'a mut MaybeUninit<T>>;
 type Outcome<T = ()> = Result<T, u32>;
 
-/// What handles stand for.
+/// Object behind a handle.
 enum Thing {
     Handle {
         stream: usize,
         memory: u64,
     },
-    /// n, c, h, w, what lies from one of each to the next, and what they are stored in.
+    /// Sizes n, c, h, w, their strides, and the storage format.
     Tensor([usize; 4], [usize; 4], Numbers),
-    /// k, c, h, w, whether they lie in this order, and what they are stored in.
+    /// Sizes k, c, h, w, `true` if they lie in this order, and the storage format.
     Filter([usize; 4], bool, Numbers),
     Convolution(Convolution),
 }
@@ -60,17 +60,17 @@ struct Convolution {
     math: u32,
 }
 
-/// In what a convolution is computed.
+/// Arithmetic of a convolution.
 #[derive(Clone, Copy)]
 struct Arithmetic {
     math: u32,
-    /// What all three tensors are stored in.
+    /// Storage format of all three tensors.
     numbers: Numbers,
 }
 
 static THINGS: Mutex<BTreeMap<usize, Thing>> = Mutex::new(BTreeMap::new());
 
-/// How often something was added in an order that is never the same.
+/// Number of sums added in an order that never repeats.
 static DRAWN: AtomicUsize = AtomicUsize::new(0);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ struct Algorithm {
     winograd: bool,
     /// Only for planes.
     planes: bool,
-    /// Bytes of scratch, besides those for each element of the weights.
+    /// Bytes of scratch, in addition to those for each element of the weights.
     scratch: usize,
     of_weight: usize,
 }
@@ -101,7 +101,7 @@ const fn algorithm(number: u32, deterministic: bool, scratch: usize, of_weight: 
 const WINOGRAD: Algorithm = Algorithm { winograd: true, ..algorithm(0, true, 3072, 8) };
 
 impl Pass {
-    /// What is offered.
+    /// Algorithms offered.
     fn algorithms(self) -> Vec<Algorithm> {
         match self {
             Pass::Forward => vec![
@@ -132,7 +132,7 @@ impl Pass {
 
 impl Algorithm {
     fn takes(&self, shape: &Shape) -> bool {
-        // On planes there are more.
+        // Some are offered only for planes.
         if self.planes && !shape.planes {
             return false;
         }
@@ -140,7 +140,7 @@ impl Algorithm {
         !self.winograd || plain && shape.groups == 1
     }
 
-    /// Bytes of scratch; more where tensor cores take part.
+    /// Bytes of scratch; more with tensor cores.
     fn workspace(&self, shape: &Shape, math: u32) -> usize {
         let more = if math == FMA_MATH { 0 } else { 200 };
         self.scratch + self.of_weight * shape.elements()[1] + more
@@ -155,7 +155,7 @@ impl Algorithm {
     }
 }
 
-/// What is told of an algorithm, in the layout of `cudnnConvolutionFwdAlgoPerf_t`.
+/// Report on an algorithm, in the layout of `cudnnConvolutionFwdAlgoPerf_t`.
 #[repr(C)]
 struct Perf {
     algorithm: u32,
@@ -174,7 +174,7 @@ fn put<T>(place: Place<T>, value: T) -> Outcome {
 
 fn add(place: Place<usize>, thing: Thing) -> Outcome {
     let mut things = lock(&THINGS);
-    // Numbers of things that are gone are not given out again while any other is there.
+    // A dead number is not reused while a later object exists.
     let handle = things.keys().last().map_or(0x1000, |last| last + 8);
     things.insert(handle, thing);
     put(place, handle)
@@ -188,7 +188,7 @@ fn remove(handle: usize, is: impl Fn(&Thing) -> bool) -> Outcome<Thing> {
     things.remove(&handle).ok_or(BAD_PARAM)
 }
 
-/// A data type of a tensor.
+/// Storage format for a data type of a tensor.
 fn numbers(kind: u32) -> Outcome<Numbers> {
     match kind {
         FLOAT => Ok(Numbers::F32),
@@ -197,7 +197,7 @@ fn numbers(kind: u32) -> Outcome<Numbers> {
     }
 }
 
-/// A length as C gives it, at least `least`.
+/// A length from C, at least `least`.
 fn length(n: c_int, least: usize) -> Outcome<usize> {
     usize::try_from(n).ok().filter(|n| *n >= least).ok_or(BAD_PARAM)
 }
@@ -210,7 +210,7 @@ fn lengths<const N: usize>(of: [c_int; N], least: usize) -> Outcome<[usize; N]> 
     Ok(found)
 }
 
-/// Changes a thing that is there.
+/// Changes an existing object.
 fn set<T>(handle: usize, change: impl FnOnce(&mut Thing) -> Option<T>) -> Outcome<T> {
     lock(&THINGS).get_mut(&handle).and_then(change).ok_or(BAD_PARAM)
 }
@@ -219,7 +219,7 @@ fn stream_of(handle: usize) -> Outcome<usize> {
     set(handle, |thing| if let Thing::Handle { stream, .. } = thing { Some(*stream) } else { None })
 }
 
-/// What the four descriptors say together, and the arithmetic.
+/// Shape and arithmetic that the four descriptors give together.
 fn shape(x: usize, w: usize, convolution: usize, y: usize) -> Outcome<(Shape, Arithmetic)> {
     let tensor = |handle| {
         set(handle, |thing| if let Thing::Tensor(n, of, in_) = thing { Some((*n, *of, *in_)) } else { None })
@@ -230,7 +230,7 @@ fn shape(x: usize, w: usize, convolution: usize, y: usize) -> Outcome<(Shape, Ar
         Thing::Filter(n, planes, in_) => Some((*n, *planes, *in_)),
         _ => None,
     })?;
-    // A gradient of weights in f32 from maps in bf16 there is not.
+    // There is no f32 gradient of weights from bf16 activations.
     if [in_y, in_w] != [numbers; 2] {
         return Err(NOT_SUPPORTED);
     }
@@ -247,7 +247,7 @@ fn shape(x: usize, w: usize, convolution: usize, y: usize) -> Outcome<(Shape, Ar
         strides: [of_x, of_y].map(|[n, c, h, w]| [n, h, w, c]),
         planes,
     };
-    // Images lie as the weights do.
+    // Images have the layout of the weights.
     if [of_x, of_y].iter().any(|[_, c, _, w]| *(if planes { w } else { c }) != 1) {
         return Err(NOT_SUPPORTED);
     }
@@ -263,7 +263,7 @@ fn shape(x: usize, w: usize, convolution: usize, y: usize) -> Outcome<(Shape, Ar
     Ok((shape, Arithmetic { math: c.math, numbers }))
 }
 
-/// Tells of all algorithms of a pass, as the heuristic does: in an order that depends on the shape.
+/// Reports all algorithms of a pass, as the heuristic does: in an order that depends on the shape.
 fn rank(
     pass: Pass,
     (shape, Arithmetic { math, .. }): (Shape, Arithmetic),
@@ -272,7 +272,7 @@ fn rank(
     results: *mut Perf,
 ) -> Outcome {
     let mut told: Vec<Perf> = Vec::new();
-    // What tensor cores do is told beside what is done without them.
+    // Variants with tensor cores are listed in addition to those without.
     let maths = match math {
         FMA_MATH => vec![FMA_MATH],
         TENSOR_OP_MATH => vec![DEFAULT_MATH, TENSOR_OP_MATH, FMA_MATH],
@@ -301,7 +301,7 @@ fn rank(
         return Err(BAD_PARAM);
     }
     for (at, perf) in told.into_iter().enumerate() {
-        // SAFETY: the caller gives room for so many.
+        // SAFETY: the caller gives room for this many.
         unsafe { results.add(at).write(perf) };
     }
     Ok(())
@@ -316,7 +316,7 @@ fn workspace(
     put(bytes, pass.algorithm(number, &shape, math)?.workspace(&shape, math))
 }
 
-/// Where a pass finds everything.
+/// Addresses of a pass's operands.
 #[derive(Clone, Copy, Debug)]
 struct Places {
     /// Address and bytes of the input, the weights and the output.
@@ -325,7 +325,7 @@ struct Places {
 }
 
 impl Places {
-    /// Whether all of it lies in live memory and nothing overlaps.
+    /// Returns `true` if all of it lies in live memory and nothing overlaps.
     fn are_sound(&self) -> bool {
         let [x, w, y] = self.operands;
         let all = [x, w, y, self.scratch];
@@ -335,7 +335,7 @@ impl Places {
     }
 }
 
-/// A factor that the host gives.
+/// Reads a factor in host memory.
 ///
 /// # Safety
 /// It is null or points at a number.
@@ -356,7 +356,7 @@ fn convolve(
 ) -> Outcome {
     let stream = stream_of(handle)?;
     here().map_err(|_| EXECUTION_FAILED)?;
-    // SAFETY: the caller gives factors that it holds during the call.
+    // SAFETY: the caller keeps the factors alive during the call.
     let [alpha, old] = unsafe { [factor(alpha), factor(beta)] };
     let old = old.filter(|_| alpha == Some(1.0)).ok_or(BAD_PARAM)?;
     let Arithmetic { math, numbers } = arithmetic;
@@ -387,7 +387,7 @@ fn run(
     old: f32,
 ) -> Result<(), String> {
     spoil(places.scratch)?;
-    // SAFETY: the three were found apart from each other; what else touches them meanwhile is the fault of a schedule, as it
+    // SAFETY: the three were found not to overlap; other accesses to them meanwhile are the fault of a schedule, as they
     // would be on a device.
     unsafe {
         let [of_x, of_w, of_y] = places.operands;
@@ -494,7 +494,7 @@ calls! {
     }
 }
 
-// What there is, and the passes themselves.
+// Algorithms, and the passes themselves.
 calls! {
     fn cudnnGetConvolutionForwardAlgorithm_v7(
         handle: usize, x: usize, w: usize, convolution: usize, y: usize, room: c_int, count: Place<c_int>, results: *mut Perf,
@@ -563,13 +563,13 @@ calls! {
     }
 }
 
-/// 9.1.0.
+/// Version 9.1.0.
 #[unsafe(no_mangle)]
 extern "C" fn cudnnGetVersion() -> usize {
     90_100
 }
 
-/// What a code means.
+/// Meaning of a code.
 #[unsafe(no_mangle)]
 extern "C" fn cudnnGetErrorString(code: u32) -> *const c_char {
     let text = match code {
@@ -584,11 +584,11 @@ extern "C" fn cudnnGetErrorString(code: u32) -> *const c_char {
     text.as_ptr()
 }
 
-/// Nothing is remembered of an error but its code.
+/// Only the code of an error is kept.
 #[unsafe(no_mangle)]
 extern "C" fn cudnnGetLastErrorString(room: *mut c_char, length: usize) {
     if !room.is_null() && length > 0 {
-        // SAFETY: the caller gives so much room.
+        // SAFETY: the caller gives this much room.
         unsafe { room.write(0) };
     }
 }

@@ -1,17 +1,17 @@
-//! How late each stream is: a pure function of a seed, the stream's number and the number of its command.
+//! Delay of each stream: a pure function of a seed, the stream's number and the number of its command.
 //!
-//! Under one seed a stream is prompt, late or very late as a whole, and besides that each command has its own chance: a
-//! missing wait shows when the side that should have been waited for is late, whichever that is. Seed 0 means no delays.
+//! Under one seed a stream is prompt, late or very late as a whole, and each command also has its own chance: a missing wait
+//! shows when the side that should be waited for is late, whichever that is. Seed 0 means no delays.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 static SEED: AtomicU64 = AtomicU64::new(0);
 
-/// The commands of each stream so far; numbers of streams beyond these share.
+/// Number of commands of each stream so far; streams with higher numbers share counters.
 static COMMANDS: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
-/// From now on.
+/// Sets the seed from now on.
 pub fn seed(seed: u64) {
     SEED.store(seed, Ordering::Relaxed);
 }
@@ -26,12 +26,12 @@ pub fn pause(stream: u32) {
     }
 }
 
-/// What [`pause`] waits.
+/// Duration of [`pause`].
 fn delay(seed: u64, stream: u32, command: u64) -> Duration {
     if seed == 0 {
         return Duration::ZERO;
     }
-    // Three seeds in a row make each of three streams the late one once.
+    // Three consecutive seeds make each of three streams the late one once.
     let lateness = [0, 1, 8][((seed + u64::from(stream)) % 3) as usize];
     let random = mix(seed ^ mix((u64::from(stream) << 40) ^ command));
     let micros = if random & 1 == 0 { 0 } else { (random >> 8) % 60 };

@@ -1,7 +1,7 @@
-//! The driver's calls, as many of them as the device makes, with the names and the signatures of `cuda.h`.
+//! The driver's calls that the device makes, with the names and the signatures of `cuda.h`.
 //!
-//! Each is counted, may be answered without being made ([`control`]), looks at what every call looks at (was `cuInit` called,
-//! is a context current on this thread, did something fail before), and hands its arguments on. Handles are numbers here: C
+//! Each is counted, may be answered without being made ([`control`]), makes the checks of every call (`cuInit` was called, a
+//! context is current on this thread, nothing failed before), and passes its arguments on. Handles are numbers here: C
 //! passes both the same way.
 #![allow(non_snake_case, reason = "the names are the driver's")]
 
@@ -22,13 +22,13 @@ use std::mem::MaybeUninit;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-/// A place for a result, where the caller gives one.
+/// Place for a result, if the caller gives one.
 type Place<'a, T> = Option<&'a mut MaybeUninit<T>>;
 
 /// The only flags that a stream may have here.
 const NON_BLOCKING: c_uint = 1;
 
-/// The device's name of its own.
+/// The device's own name.
 const GPU: &str = "GPU-5ca1ab1e-0000-4000-8000-000000000001";
 
 /// The primary context's handle.
@@ -36,7 +36,7 @@ const CONTEXT: usize = 0xc0;
 
 static INITIALISED: AtomicBool = AtomicBool::new(false);
 
-/// How often the primary context is held.
+/// Number of holders of the primary context.
 static HOLDERS: Mutex<u32> = Mutex::new(0);
 
 thread_local! {
@@ -63,12 +63,12 @@ fn put<T>(place: Place<T>, value: T) -> Outcome {
     Ok(())
 }
 
-/// What every call but `cuInit` looks at.
+/// Check of every call except `cuInit`.
 fn initialised() -> Outcome {
     if INITIALISED.load(Ordering::Relaxed) { Ok(()) } else { Err(status::NOT_INITIALIZED) }
 }
 
-/// What every call that has to do with a device looks at.
+/// Check of every call that concerns a device.
 pub fn here() -> Outcome {
     initialised()?;
     if CURRENT.get() != CONTEXT || *lock(&HOLDERS) == 0 {
@@ -77,22 +77,22 @@ pub fn here() -> Outcome {
     sticky()
 }
 
-/// Whether anybody holds the context.
+/// Returns `true` if the context is held.
 pub fn is_held() -> bool {
     *lock(&HOLDERS) > 0
 }
 
-/// The devices that this process sees, from number 0. They have one memory and one context.
+/// Number of devices that this process sees, from number 0. They share one memory and one context.
 static VISIBLE: AtomicI32 = AtomicI32::new(0);
 
-/// One of them.
+/// Checks that a device is visible.
 fn seen(device: c_int) -> Outcome {
     initialised()?;
     if (0..VISIBLE.load(Ordering::Relaxed)).contains(&device) { Ok(()) } else { Err(status::INVALID_DEVICE) }
 }
 
-/// How many of the machine's GPUs are seen, as the driver reads it: everything from the first name on that is no device is not
-/// seen. A GPU's own name may be cut short.
+/// Number of the machine's GPUs that are visible, by the driver's rule: everything from the first invalid name on is not
+/// visible. A GPU's own name may be abbreviated.
 fn visible() -> c_int {
     let machine = std::env::var("PLIMSOLL_STANDIN_GPUS").ok().and_then(|gpus| gpus.parse().ok()).unwrap_or(1);
     let Ok(visible) = std::env::var("CUDA_VISIBLE_DEVICES") else { return machine };
@@ -106,27 +106,27 @@ fn visible() -> c_int {
     visible.split(',').take_while(is_device).count() as c_int
 }
 
-/// The text that the caller gives.
+/// Text given by the caller.
 fn text<'a>(at: *const c_char) -> Outcome<&'a CStr> {
     if at.is_null() {
         return Err(status::INVALID_VALUE);
     }
-    // SAFETY: the caller gives a text that ends with a zero and lives during the call, as the interface asks.
+    // SAFETY: the caller gives a text that ends with a zero and lives during the call, as the interface requires.
     Ok(unsafe { CStr::from_ptr(at) })
 }
 
-/// Copies a text to where there is room for so many bytes, the last of them a zero.
+/// Copies a text, with a final zero, to a buffer of `length` bytes.
 fn copy_out(words: &CStr, room: *mut c_char, length: c_int) -> Outcome {
     let bytes = words.to_bytes_with_nul();
     if room.is_null() || usize::try_from(length).is_ok_and(|length| length < bytes.len()) {
         return Err(status::INVALID_VALUE);
     }
-    // SAFETY: the caller gives so much room, which was just found to be enough.
+    // SAFETY: the caller gives this much room, which was just found to be enough.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), room, bytes.len()) };
     Ok(())
 }
 
-/// Enqueues a copy. One of pageable memory holds the caller up until it is done, and no capture can hold it.
+/// Enqueues a copy. A copy of pageable memory blocks the caller until it is done, and no capture can hold it.
 fn copy(direction: Direction, to: u64, from: u64, bytes: usize, stream: usize) -> Outcome {
     here()?;
     default_stream(stream);
@@ -152,7 +152,7 @@ fn default_stream(stream: usize) {
     }
 }
 
-/// Whether a stream captures (1), or did until its capture was broken (2), and the number of its capture.
+/// Status of a stream's capture: 1 while it captures, 2 after its capture was broken; and the number of the capture.
 fn capture_status(stream: usize) -> Outcome<(c_uint, c_ulonglong)> {
     here()?;
     let mut state = state();
@@ -161,7 +161,7 @@ fn capture_status(stream: usize) -> Outcome<(c_uint, c_ulonglong)> {
     Ok(capture.map_or((0, 0), |(handle, held)| (1 + c_uint::from(held.broken), handle as c_ulonglong)))
 }
 
-/// The words of a code, by which of the two.
+/// Text of a code, chosen by `which` of the two.
 fn say(
     code: u32,
     place: Place<*const c_char>,
@@ -317,7 +317,7 @@ calls! {
 calls! {
     fn cuStreamCreate(stream: Place<usize>, flags: c_uint) {
         here()?;
-        // With any other flags a stream has an order with the default stream, which is not kept here.
+        // With any other flags a stream is ordered with the default stream, which the stand-in does not model.
         if flags != NON_BLOCKING {
             return Err(status::INVALID_VALUE);
         }
@@ -328,7 +328,7 @@ calls! {
         here()?;
         let mut state = state();
         state.refuse_capturing(stream)?;
-        // What it still has to do, it does.
+        // It still completes its pending work.
         let closed = state.streams.remove(&stream).ok_or(status::INVALID_HANDLE)?;
         closed.close();
         Ok(())
@@ -362,7 +362,7 @@ calls! {
 
     fn cuThreadExchangeStreamCaptureMode(mode: Place<c_uint>) {
         let mode = mode.ok_or(status::INVALID_VALUE)?;
-        // SAFETY: the caller gives the mode that it wants, as the interface asks.
+        // SAFETY: the caller gives the wanted mode, as the interface requires.
         let wanted = Mode::of(unsafe { mode.assume_init_read() }).ok_or(status::INVALID_VALUE)?;
         mode.write(exchange_interaction(wanted) as c_uint);
         Ok(())
@@ -381,7 +381,7 @@ calls! {
         put(status, capture_status(stream)?.0)
     }
 
-    // Of the graph that is made nothing is told.
+    // No facts about the graph in progress are given.
     fn cuStreamGetCaptureInfo_v2(
         stream: usize, status: Place<c_uint>, id: Place<c_ulonglong>, _graph: *const c_void, _after: *const c_void,
         _count: *const c_void,
@@ -393,7 +393,7 @@ calls! {
 
     fn cuEventCreate(event: Place<usize>, flags: c_uint) {
         here()?;
-        // Blocking synchronisation and no timing are what the flags may say.
+        // The flags may only select blocking synchronisation and no timing.
         if flags & !3 != 0 {
             return Err(status::INVALID_VALUE);
         }
@@ -457,7 +457,7 @@ calls! {
         here()?;
         let code = text(image)?.to_string_lossy();
         let (header, words) = code.split_once('\n').ok_or(status::INVALID_PTX)?;
-        // Machine code runs on its own architecture; PTX is taken by a driver that is no older than it.
+        // Machine code runs on its own architecture; a driver accepts PTX that is no newer than itself.
         match (header.strip_prefix("\x7fELF sm_"), header.strip_prefix("// .version 9.")) {
             (Some("90"), _) | (_, Some("0")) => (),
             (Some(_), _) => return Err(status::NO_BINARY_FOR_GPU),
@@ -505,7 +505,7 @@ calls! {
             return Err(status::INVALID_VALUE);
         }
         let read = |(at, kind): (usize, &kernels::Kind)| {
-            // SAFETY: the caller gives the address of a value for each parameter of the kernel, as the interface asks.
+            // SAFETY: the caller gives the address of a value for each parameter of the kernel, as the interface requires.
             unsafe { kind.read((*arguments.add(at)).cast()) }
         };
         let arguments = function.kinds.iter().enumerate().map(read).collect();
@@ -515,7 +515,7 @@ calls! {
     fn cuGraphGetNodes(graph: usize, nodes: *const c_void, count: Place<usize>) {
         here()?;
         if !nodes.is_null() {
-            return Err(status::INVALID_VALUE); // only how many there are is told
+            return Err(status::INVALID_VALUE); // only the number is returned
         }
         put(count, state().graphs.get(&graph).ok_or(status::INVALID_HANDLE)?.len())
     }

@@ -1,7 +1,7 @@
-//! What was captured: work with the work that it depends on, and how it is launched.
+//! Captured work, the work that it depends on, and its launch.
 //!
-//! Replaying keeps the edges of the graph and no other order: what one stream captured has edges one after the other
-//! and runs on a thread of its own, as late as that stream is.
+//! Replaying keeps the edges of the graph and no other order: the work captured on one stream has consecutive edges and runs
+//! on its own thread, with that stream's delays.
 
 use crate::stream::{Moment, Work};
 use crate::{delays, status, turns};
@@ -11,7 +11,7 @@ use std::thread::ThreadId;
 
 /// One piece of captured work.
 pub struct Node {
-    /// None for the fork of a stream, which has to be joined as work has.
+    /// `None` for the fork of a stream, which has to be joined as work has.
     work: Option<Work>,
     /// Earlier nodes that must have ended.
     after: BTreeSet<usize>,
@@ -25,7 +25,7 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// How many pieces of work were captured.
+    /// Number of captured pieces of work.
     pub fn len(&self) -> usize {
         self.nodes.iter().filter(|node| node.work.is_some()).count()
     }
@@ -38,7 +38,7 @@ impl Graph {
     fn run_by_turns(&self) {
         let mut open: Vec<usize> = (0..self.nodes.len()).collect();
         let mut ended = vec![false; open.len()];
-        // Of the nodes that can go on, that of the most eager stream; captured first, where there are several.
+        // Next node: of those that are ready, one of the most eager stream; the earliest captured if there are several.
         let next = |open: &[usize], ended: &[bool]| {
             let ready = (0..open.len()).filter(|at| self.nodes[open[*at]].after.iter().all(|n| ended[*n]));
             ready.min_by_key(|at| turns::rank(self.nodes[open[*at]].stream))
@@ -78,59 +78,59 @@ impl Graph {
     }
 }
 
-/// A capture that goes on: which streams take part, and after which nodes each of them is.
+/// A capture in progress: the streams that take part, and the nodes that each of them follows.
 pub struct Capture {
-    /// The handle of the stream that it began on.
+    /// Handle of the stream on which it began.
     pub origin: usize,
     /// The thread that began it.
     pub thread: ThreadId,
-    /// Which calls it forbids.
+    /// Calls that it forbids.
     pub mode: Mode,
-    /// An error broke it: it can only be ended.
+    /// `true` if an error broke it: it can only be ended.
     pub broken: bool,
     nodes: Vec<Node>,
-    /// By the handle of the stream.
+    /// Last nodes, by handle of the stream.
     tails: BTreeMap<usize, BTreeSet<usize>>,
 }
 
-/// Where calls that a capture cannot hold are refused.
+/// Threads on which calls that a capture cannot hold are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// On every thread.
+    /// All threads.
     Global,
-    /// On the thread that captures.
+    /// The thread that captures.
     ThreadLocal,
-    /// Nowhere.
+    /// No thread.
     Relaxed,
 }
 
 impl Mode {
-    /// By the driver's number of it.
+    /// Mode with this number in the driver.
     pub fn of(number: u32) -> Option<Mode> {
         [Mode::Global, Mode::ThreadLocal, Mode::Relaxed].into_iter().find(|mode| *mode as u32 == number)
     }
 }
 
 impl Capture {
-    /// One that has just begun.
+    /// A capture that has just begun.
     pub fn new(origin: usize, mode: Mode) -> Capture {
         let thread = std::thread::current().id();
         let tails = BTreeMap::from([(origin, BTreeSet::new())]);
         Capture { origin, thread, mode, broken: false, nodes: Vec::new(), tails }
     }
 
-    /// Whether a stream takes part.
+    /// Returns `true` if a stream takes part.
     pub fn holds(&self, stream: usize) -> bool {
         self.tails.contains_key(&stream)
     }
 
-    /// The nodes that a stream is after.
+    /// Nodes that a stream follows.
     pub fn tail(&self, stream: usize) -> BTreeSet<usize> {
         self.tails.get(&stream).cloned().unwrap_or_default()
     }
 
-    /// A stream goes on after these nodes too. One that takes part from now on forks here. The driver's documentation asks
-    /// that every fork is joined; this holds it to the word, whether the stream does anything or not.
+    /// Makes a stream also follow these nodes. A stream that takes part from now on forks here. The driver's documentation
+    /// requires every fork to be joined; the stand-in enforces that, even for a stream without work.
     pub fn join(&mut self, stream: usize, number: u32, after: &BTreeSet<usize>) {
         let forks = !self.holds(stream);
         self.tails.entry(stream).or_default().extend(after);
@@ -149,7 +149,7 @@ impl Capture {
         self.nodes.push(Node { work, after, stream: number });
     }
 
-    /// Whether the stream that it began on is after everything that was captured.
+    /// Returns `true` if the stream on which it began follows everything that was captured.
     pub fn is_joined(&self) -> bool {
         let mut reached = vec![false; self.nodes.len()];
         let mut open: Vec<usize> = self.tail(self.origin).into_iter().collect();
@@ -161,7 +161,7 @@ impl Capture {
         reached.into_iter().all(|reached| reached)
     }
 
-    /// What was captured.
+    /// Captured work.
     pub fn end(self) -> Arc<Graph> {
         Arc::new(Graph { nodes: self.nodes })
     }

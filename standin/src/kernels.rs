@@ -1,11 +1,11 @@
 //! Kernels: the device's own text, compiled by the machine's C compiler, and run thread after thread.
 //!
-//! The text is written in what CUDA C++ and C11 have in common (`dialect.cu` of the device says how): a kernel begins
-//! a line with `KERNEL(name, (parameters))`. Behind the text comes a function for each kernel that takes the
-//! arguments as words, and calls it for every thread of every block. What was compiled is kept by its text in a folder
-//! beside the stand-in's own file, so that a second process does not compile it again.
+//! The text uses only the common part of CUDA C++ and C11 (`dialect.cu` of the device explains it): a kernel begins a line
+//! with `KERNEL(name, (parameters))`. The text is followed by a function for each kernel that takes the arguments as words,
+//! and calls it for every thread of every block. The compiled library is kept by its text in a folder next to the stand-in's
+//! own file, so that a second process does not compile it again.
 //!
-//! It does not run blocks at the same time, and cannot: what is within a kernel is not what a schedule can get wrong.
+//! Does not run blocks at the same time, and cannot: a schedule cannot cause faults within a kernel.
 
 use crate::memory;
 use std::ffi::{CStr, CString, OsStr};
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-/// What a parameter is, as far as passing it goes.
+/// Kind of a parameter, for passing it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A device address.
@@ -34,7 +34,7 @@ impl Kind {
     /// # Safety
     /// `at` points at a value of this kind.
     pub unsafe fn read(self, at: *const u8) -> u64 {
-        // SAFETY: as the caller promises; nothing is said of its alignment.
+        // SAFETY: as the caller promises; it may be unaligned.
         unsafe {
             match self {
                 Kind::Pointer | Kind::Wide => at.cast::<u64>().read_unaligned(),
@@ -44,11 +44,11 @@ impl Kind {
     }
 }
 
-/// A kernel as the text declares it.
+/// A kernel as declared in the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Declared {
     name: String,
-    /// The type and the kind of each parameter.
+    /// Type and kind of each parameter.
     parameters: Vec<(String, Kind)>,
 }
 
@@ -59,13 +59,13 @@ type Run = unsafe extern "C" fn(*const u64, *const u32, u32);
 pub struct Function {
     name: String,
     run: Run,
-    /// Of its parameters.
+    /// Kinds of its parameters.
     pub kinds: Vec<Kind>,
-    /// The most threads that a block of it may have.
+    /// Largest number of threads of a block.
     pub threads_max: u32,
 }
 
-/// A launch with its arguments as they were when it was enqueued.
+/// A launch with its arguments at the time of enqueueing.
 pub struct Launch {
     pub function: Arc<Function>,
     pub blocks: [u32; 3],
@@ -74,7 +74,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Runs it; an error where an argument points at nothing.
+    /// Runs it; an error if an argument points to no allocation.
     pub fn run(&self) -> Result<(), String> {
         let Function { name, run, kinds, .. } = &*self.function;
         let mut words = self.arguments.clone();
@@ -85,14 +85,14 @@ impl Launch {
                 *word = storage as u64;
             }
         }
-        // SAFETY: the function was made for these parameters, there is a word for each, and every pointer leads into a
-        // live allocation. That the kernel stays in it is for the kernel, as on a device.
+        // SAFETY: the function was made for these parameters, there is a word for each, and every pointer leads into a live
+        // allocation. The kernel must stay within it, as on a device.
         unsafe { run(words.as_ptr(), self.blocks.as_ptr(), self.threads) };
         Ok(())
     }
 }
 
-/// The kernels of a text, compiled. The error is what is wrong with the text, in the compiler's words.
+/// Compiled kernels of a text. The error is the compiler's message.
 pub fn load(text: &str) -> Result<Vec<(String, Arc<Function>)>, String> {
     let declared = declared(text)?;
     let library = compile(text)?;
@@ -120,7 +120,7 @@ pub fn load(text: &str) -> Result<Vec<(String, Arc<Function>)>, String> {
     Ok(functions)
 }
 
-/// The most threads of a block: what the text says to the real compiler, or what every device can do.
+/// Largest number of threads of a block: the text's bound for the real compiler, or the limit of every device.
 fn bound(text: &str) -> u32 {
     let said = text.split_once("__launch_bounds__(").and_then(|(_, rest)| rest.split_once(')'));
     said.and_then(|(number, _)| number.trim().parse().ok()).unwrap_or(1024)
@@ -151,7 +151,7 @@ fn declared(text: &str) -> Result<Vec<Declared>, String> {
     Ok(found)
 }
 
-/// The type of a parameter and its kind.
+/// Type and kind of a parameter.
 fn parameter(text: &str) -> Result<(String, Kind), String> {
     let name = text.trim_end_matches(|c: char| c.is_alphanumeric() || c == '_');
     let of = name.replace("RESTRICT", "").split_whitespace().collect::<Vec<_>>().join(" ");
@@ -164,7 +164,7 @@ fn parameter(text: &str) -> Result<(String, Kind), String> {
     Ok((of, kind))
 }
 
-/// The text of the functions that call the kernels.
+/// Text of the functions that call the kernels.
 fn launchers(declared: &[Declared]) -> String {
     let mut text = String::new();
     for Declared { name, parameters } in declared {
@@ -187,7 +187,7 @@ fn launchers(declared: &[Declared]) -> String {
     text
 }
 
-/// Compiles a text with its launchers; gives the library's path.
+/// Compiles a text with its launchers; returns the library's path.
 fn compile(text: &str) -> Result<PathBuf, String> {
     let whole = format!("{text}\n{}", launchers(&declared(text)?));
     let mut hasher = DefaultHasher::new();
@@ -197,18 +197,18 @@ fn compile(text: &str) -> Result<PathBuf, String> {
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let library = folder.join(format!("{name}.so"));
     if !library.exists() {
-        // Another process may compile the same: each writes its own and the last rename wins.
+        // Another process may compile the same: each writes its own file and the last rename wins.
         let own = folder.join(format!("{name}-{}", std::process::id()));
         build(&whole, &own, &library)?;
     }
     Ok(library)
 }
 
-/// The folder of the file that this code was loaded from: the stand-in, or a test that it is linked to.
+/// Folder of the file from which this code was loaded: the stand-in, or a test that is linked to it.
 fn own_folder() -> Result<PathBuf, String> {
     let mut found = MaybeUninit::<libc::Dl_info>::uninit();
-    // SAFETY: `found` has room for what is written, all of which is written where the call does not give 0; the name ends
-    // with a zero and lives as long as this code is loaded.
+    // SAFETY: `found` has room for the result, all of which is written unless the call returns 0; the name ends with a zero
+    // and lives as long as this code is loaded.
     let name = unsafe {
         if libc::dladdr(own_folder as *const libc::c_void, found.as_mut_ptr()) == 0 {
             return Err("the loader does not know the stand-in's file".into());
@@ -216,7 +216,7 @@ fn own_folder() -> Result<PathBuf, String> {
         CStr::from_ptr(found.assume_init().dli_fname)
     };
     let path = Path::new(OsStr::from_bytes(name.to_bytes()));
-    // A linked test is named as it was started, which may be without a folder.
+    // A linked test has the name with which it was started, which may have no folder.
     Ok(path.parent().filter(|folder| folder.is_dir()).map_or_else(std::env::temp_dir, Path::to_owned))
 }
 

@@ -1,5 +1,5 @@
-//! The link between host and device, at a rate: each way by itself, or one copy at a time. Without a rate copies take what the
-//! machine's memory takes.
+//! The link between host and device, at a rate: each way independently, or one copy at a time. Without a rate, copies take
+//! as long as the machine's memory needs.
 
 use crate::lock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 static BYTES_PER_SECOND: AtomicU64 = AtomicU64::new(0);
 static IS_SHARED: AtomicBool = AtomicBool::new(false);
 
-/// The copies that have come and that have gone, where both ways share the link: they go in the order in which they came.
+/// Copies that have arrived and copies that are done, if both ways share the link: they run in order of arrival.
 static TURNS: Mutex<(u64, u64)> = Mutex::new((0, 0));
 static GONE: Condvar = Condvar::new();
 
-/// From now on; no rate is for none.
+/// Sets the rate from now on; 0 means no limit.
 pub fn pace(bytes_per_second: u64, is_shared: bool) {
     BYTES_PER_SECOND.store(bytes_per_second, Ordering::SeqCst);
     IS_SHARED.store(is_shared, Ordering::SeqCst);
 }
 
-/// Copies, as long as the link takes for so many bytes.
+/// Runs a copy, and takes as long as the link needs for this many bytes.
 pub fn carry(bytes: u64, copy: impl FnOnce()) {
     let rate = BYTES_PER_SECOND.load(Ordering::SeqCst);
     if rate == 0 {

@@ -1,8 +1,8 @@
-//! Device memory, page-locked memory of the host, and what an address belongs to.
+//! Device memory, page-locked memory of the host, and the lookup of addresses.
 //!
-//! A device address is the address of its storage plus [`DEVICE`], which no host address reaches: a host that follows
-//! one faults, and a copy in the wrong direction is seen by its addresses alone. Storage starts as bits that are NaN in
-//! f32, and ends at a page that faults. What is given back is unmapped and its address refused.
+//! A device address is the address of its storage plus [`DEVICE`], which no host address reaches: a host that follows one
+//! faults, and the addresses alone show a copy in the wrong direction. Storage starts as bits that are NaN in f32, and ends
+//! at a page that faults. Freed memory is unmapped and its address refused.
 
 use crate::lock;
 use crate::status::{self, Outcome};
@@ -10,72 +10,72 @@ use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{LazyLock, Mutex};
 
-/// What device addresses have on top; host addresses of user space are below 2^47.
+/// Offset of device addresses; host addresses of user space are below 2^47.
 const DEVICE: u64 = 1 << 50;
 
 const PAGE: u64 = 4096;
 
-/// Every device allocation starts at a multiple of this.
+/// Alignment of device allocations.
 const ALIGNMENT: u64 = 256;
 
-/// All of the device, less what a context takes of a real one.
+/// Total memory of the device, including that of the context.
 pub const TOTAL: u64 = 4 << 30;
 
-/// A slice of the device (MIG), by its name, and its memory.
+/// Name of a slice of the device (MIG), and its memory.
 pub const SLICE: &str = "MIG-5ca1ab1e-0000-4000-8000-000000000002";
 const OF_SLICE: u64 = 1 << 30;
 
-/// Taken by the context.
+/// Memory of the context.
 const CONTEXT: u64 = 256 << 20;
 
 /// Live memory by first address.
 struct Live {
-    /// Device address to length.
+    /// Length by device address.
     device: BTreeMap<u64, u64>,
-    /// Address of page-locked host memory to length.
+    /// Length by address of page-locked host memory.
     host: BTreeMap<u64, u64>,
 }
 
-/// What may be page-locked at once, as a system may have it: `PLIMSOLL_STANDIN_PINNED` bytes, or any number.
+/// Most memory that may be page-locked at once, as limited by a system: `PLIMSOLL_STANDIN_PINNED` bytes, or unlimited.
 static MOST_PAGE_LOCKED: LazyLock<u64> = LazyLock::new(|| {
     std::env::var("PLIMSOLL_STANDIN_PINNED").ok().and_then(|bytes| bytes.parse().ok()).unwrap_or(u64::MAX)
 });
 
 static LIVE: Mutex<Live> = Mutex::new(Live { device: BTreeMap::new(), host: BTreeMap::new() });
 
-/// What a range of host memory is to the driver.
+/// Kind of a range of host memory for the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Host {
     /// Copies to and from it run on their stream.
     PageLocked,
-    /// Copies to and from it hold the caller up.
+    /// Copies to and from it block the caller.
     Pageable,
 }
 
-/// The bytes that are free, and all.
+/// Free bytes, and all bytes.
 pub fn info() -> (u64, u64) {
     let taken: u64 = lock(&LIVE).device.values().sum();
     let total = if is_slice() { OF_SLICE } else { TOTAL };
     (total - CONTEXT - taken, total)
 }
 
-/// Whether the process computes on a slice: it named one when it began.
+/// Returns `true` if the process computes on a slice: it named one when it began.
 pub fn is_slice() -> bool {
     static NAMED: LazyLock<bool> =
         LazyLock::new(|| std::env::var("CUDA_VISIBLE_DEVICES").is_ok_and(|names| names.trim() == SLICE));
     *NAMED
 }
 
-/// Maps so many bytes, a multiple of the page.
+/// Maps this many bytes, a multiple of the page.
 fn map(bytes: u64) -> Outcome<u64> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new private mapping at an address of the system's choice touches nothing that is there.
+    // SAFETY: a new private mapping at an address chosen by the system touches no existing memory.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes as usize, protection, flags, -1, 0) };
     if at == libc::MAP_FAILED { Err(status::OUT_OF_MEMORY) } else { Ok(at as u64) }
 }
 
-/// The pages of an allocation: as many as its bytes need, and one that faults behind them.
+/// Pages of an allocation: those of its bytes, followed by one that faults.
 fn pages(bytes: u64) -> u64 {
     bytes.next_multiple_of(PAGE) + PAGE
 }
@@ -90,7 +90,7 @@ pub fn allocate(bytes: u64) -> Outcome<u64> {
     }
     let mapped = map(pages(bytes))?;
     let guard = mapped + bytes.next_multiple_of(PAGE);
-    // It ends right at the guard, as nearly as its alignment lets it.
+    // It ends at the guard, as closely as its alignment allows.
     let start = guard - bytes.next_multiple_of(ALIGNMENT);
     // SAFETY: the guard is the last page of the mapping, and the bytes before it are mapped for writing.
     unsafe {
@@ -101,14 +101,14 @@ pub fn allocate(bytes: u64) -> Outcome<u64> {
     Ok(start + DEVICE)
 }
 
-/// Gives device memory back; the device is idle.
+/// Frees device memory; the device is idle.
 pub fn free(address: u64) -> Outcome {
     let bytes = lock(&LIVE).device.remove(&address).ok_or(status::INVALID_VALUE)?;
     unmap(address, bytes);
     Ok(())
 }
 
-/// Gives everything back, and unlocks what is page-locked; the device is idle.
+/// Frees everything, and unlocks page-locked memory; the device is idle.
 pub fn free_all() {
     let mut live = lock(&LIVE);
     live.host.clear();
@@ -146,8 +146,8 @@ pub fn unregister(address: u64) -> Outcome {
     lock(&LIVE).host.remove(&address).map(|_| ()).ok_or(status::NOT_REGISTERED)
 }
 
-/// The storage of a range of device memory, all of it in one live allocation. The end of an allocation is in it as a
-/// range of no bytes.
+/// Storage of a range of device memory that lies in one live allocation. The end of an allocation is valid as an empty
+/// range.
 pub fn device(address: u64, bytes: u64) -> Outcome<*mut u8> {
     let live = lock(&LIVE);
     let around = live.device.range(..=address).next_back();
@@ -159,7 +159,7 @@ pub fn device(address: u64, bytes: u64) -> Outcome<*mut u8> {
     }
 }
 
-/// What a range of host memory is. One that is a device address, or leaves the page-locked memory that it starts in, is
+/// Kind of a range of host memory. A device address, or a range that leaves the page-locked memory in which it starts, is
 /// refused.
 pub fn host(address: u64, bytes: u64) -> Outcome<Host> {
     let end = address.checked_add(bytes).ok_or(status::INVALID_VALUE)?;

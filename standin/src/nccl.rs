@@ -1,11 +1,11 @@
-//! NCCL, as far as the device calls it: workers of one process that join by an id, and sums of what all of them have.
+//! NCCL, as far as the device calls it: workers of one process that join by an id, and sums over all of them.
 //!
-//! Like NCCL with calls that do not block, a communicator does what it is asked later: a join is over once all have joined,
-//! and a sum is on its stream only behind a question for the communicator's state. A sum then waits on its stream for the
-//! numbers of all workers, however long that takes, and is left as it is where its own worker gives up. Workers add from the
-//! last to the first, each with its own factor: not in the order of anybody's tree.
+//! Like NCCL with non-blocking calls, a communicator executes requests later: a join is over once all have joined, and a sum
+//! is put on its stream only by a query of the communicator's state. A sum then waits on its stream for the numbers of all
+//! workers, however long that takes, and is left as it is if its own worker gives up. Workers add from the last to the
+//! first, each with its own factor: not in the order of any tree.
 //!
-//! Devices have one memory here, so that two workers on one GPU, which NCCL refuses, are not seen.
+//! All devices share one memory here, so that two workers on one GPU, which NCCL refuses, are not detected.
 #![allow(non_snake_case, reason = "the names are NCCL's")]
 
 use crate::driver::here;
@@ -28,7 +28,7 @@ const VERSION: c_int = 22_809;
 const FLOAT: u32 = 7;
 const ON_THE_HOST: u32 = 1;
 
-/// Numbers below are NCCL's own operations.
+/// Smaller numbers are NCCL's own operations.
 const OPERATIONS: u32 = 5;
 
 const MAGIC: u32 = 0xcafe_beef;
@@ -36,7 +36,7 @@ const MAGIC: u32 = 0xcafe_beef;
 type Place<'a, T> = Option<&'a mut MaybeUninit<T>>;
 type Outcome<T = ()> = Result<T, u32>;
 
-/// What the workers that join by one id have in common.
+/// State shared by the workers that join by one id.
 struct Meeting {
     joined: Vec<bool>,
     /// By the number of the sum.
@@ -45,9 +45,9 @@ struct Meeting {
 
 /// A sum that not all workers have taken yet.
 struct Sum {
-    /// By worker: what it has, times its factor.
+    /// By worker: its numbers, times its factor.
     numbers: Vec<Option<Vec<f32>>>,
-    /// By worker: when it goes on.
+    /// By worker: the moment at which it continues.
     moments: Vec<Arc<Moment>>,
     taken: usize,
 }
@@ -58,7 +58,7 @@ impl Sum {
         Sum { numbers: vec![None; workers], moments, taken: 0 }
     }
 
-    /// Over all workers; none where one has not come.
+    /// Sum over all workers; `None` if the numbers of one are missing.
     fn whole(&self) -> Option<Vec<f32>> {
         let mut all = self.numbers.iter().rev();
         let mut sum = all.next()?.clone()?;
@@ -73,9 +73,9 @@ impl Sum {
 struct Communicator {
     meeting: Arc<Mutex<Meeting>>,
     rank: usize,
-    /// Sums so far.
+    /// Number of sums so far.
     sums: u64,
-    /// Asked for, and not on their streams.
+    /// Requested sums that are not on their streams yet.
     asked: Vec<Asked>,
     factors: BTreeMap<u32, f32>,
     operations: u32,
@@ -92,11 +92,11 @@ static MEETINGS: Mutex<BTreeMap<u64, Arc<Mutex<Meeting>>>> = Mutex::new(BTreeMap
 static COMMUNICATORS: Mutex<BTreeMap<usize, Communicator>> = Mutex::new(BTreeMap::new());
 
 thread_local! {
-    /// Whether this thread has begun a group.
+    /// `true` if this thread has begun a group.
     static GROUP: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What worker 0 tells the others.
+/// Id that worker 0 sends to the others.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct UniqueId {
@@ -122,7 +122,7 @@ impl Communicator {
         lock(&self.meeting).joined.iter().all(|joined| *joined)
     }
 
-    /// Puts on its stream what was asked for; false where that was nothing.
+    /// Puts requested sums on their streams; returns `false` if there were none.
     fn enqueue(&mut self) -> Outcome<bool> {
         let asked = std::mem::take(&mut self.asked);
         let is_some = !asked.is_empty();
@@ -145,7 +145,7 @@ impl Communicator {
     }
 }
 
-/// A worker's numbers are there; behind the last of them all go on.
+/// Adds a worker's numbers; after the last worker's, all continue.
 fn give(
     meeting: &mut Meeting,
     (number, rank): (u64, usize),
@@ -153,7 +153,7 @@ fn give(
     factor: f32,
 ) -> Result<(), String> {
     let Some(sum) = meeting.sums.get_mut(&number) else { return Ok(()) };
-    // SAFETY: what touches the numbers meanwhile is the fault of the device, as it would be on a GPU.
+    // SAFETY: other accesses to the numbers meanwhile are the fault of the device, as they would be on a GPU.
     let mut numbers = unsafe { Numbers::F32.read(place)? };
     numbers.iter_mut().for_each(|number| *number *= factor);
     if let Some(other) = sum.numbers.iter().flatten().find(|other| other.len() != numbers.len()) {
@@ -166,7 +166,7 @@ fn give(
     Ok(())
 }
 
-/// Writes the sum in place of a worker's own numbers; one that was given up leaves garbage.
+/// Replaces a worker's own numbers by the sum; a sum that was given up leaves garbage.
 fn take(meeting: &mut Meeting, number: u64, place: (u64, u64)) -> Result<(), String> {
     let Some(sum) = meeting.sums.get_mut(&number) else { return Ok(()) };
     let numbers = sum.whole().unwrap_or_else(|| vec![f32::NAN; (place.1 / 4) as usize]);
@@ -285,7 +285,7 @@ calls! {
     }
 }
 
-/// A code's name.
+/// Name of a code.
 #[unsafe(no_mangle)]
 extern "C" fn ncclGetErrorString(code: u32) -> *const c_char {
     let text = match code {
@@ -301,7 +301,7 @@ extern "C" fn ncclGetErrorString(code: u32) -> *const c_char {
     text.as_ptr()
 }
 
-/// What is known of the last error.
+/// Text about the last error.
 #[unsafe(no_mangle)]
 extern "C" fn ncclGetLastError(_: *mut c_void) -> *const c_char {
     c"what the name says".as_ptr()

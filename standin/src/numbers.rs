@@ -1,11 +1,11 @@
 //! Numbers as the libraries find them in device memory: f32, or bf16, which are widened when they are read and rounded once
 //! when they are written.
 //!
-//! It does not compute with them: all sums are f32.
+//! Does not compute with them: all sums are f32.
 
 use crate::memory;
 
-/// What a matrix or a tensor is stored in.
+/// Storage format of a matrix or a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Numbers {
     F32,
@@ -20,7 +20,7 @@ impl Numbers {
         }
     }
 
-    /// The numbers of a range.
+    /// Reads the numbers of a range.
     ///
     /// # Safety
     /// Nothing writes to the range meanwhile.
@@ -67,14 +67,14 @@ fn bf16(number: f32) -> u16 {
     below + u16::from(up)
 }
 
-/// Fills scratch with what no algorithm can use.
+/// Fills scratch with bytes that no algorithm can use.
 pub fn spoil(place: (u64, u64)) -> Result<(), String> {
     // SAFETY: the range was just found whole in one live allocation.
     unsafe { std::ptr::write_bytes(found(place)?, 0xff, place.1 as usize) };
     Ok(())
 }
 
-/// Where a range lies.
+/// Host address of a range.
 fn found((at, bytes): (u64, u64)) -> Result<*mut u8, String> {
     memory::device(at, bytes).map_err(|_| format!("nothing is at {at:#x} any more"))
 }
@@ -90,7 +90,7 @@ mod tests {
         let rounded = [1.0, 1.0, 1.0 + 1.0 / 64.0, -1.007_812_5, f32::INFINITY, f32::NEG_INFINITY, -0.0];
         for (numbers, expected) in [(Numbers::F32, written), (Numbers::Bf16, rounded)] {
             let place = (at, numbers.bytes() * written.len() as u64);
-            // SAFETY: nobody else knows of the memory.
+            // SAFETY: nothing else uses the memory.
             let found = unsafe { numbers.write(place, &written).and_then(|()| numbers.read(place)) };
             assert_eq!(found, Ok(expected.to_vec()), "{numbers:?}");
         }

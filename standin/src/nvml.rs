@@ -1,9 +1,9 @@
-//! NVML: how the only device is, as the test says in the environment.
+//! NVML: state of the only device, as set by the test in the environment.
 //!
 //! `PLIMSOLL_STANDIN_HEALTH` is words with blanks between: `slow=0x20` (the bits of the reasons), `other=PID:BYTES:COMMAND`
-//! (a process, as often as there are some), `own=PID` (the number that this process has for the machine, where a container
-//! gives it another), `free=BYTES`. Where CUDA_VISIBLE_DEVICES names a slice of it (`MIG-...`), it is cut into slices, and
-//! tells of its whole memory and of all processes. This process is on the device while it holds the context, like any other.
+//! (a process; may be repeated), `own=PID` (this process's number on the machine, if a container gives it a different one),
+//! `free=BYTES`. If CUDA_VISIBLE_DEVICES names a slice of it (`MIG-...`), it is cut into slices, and reports its whole
+//! memory and all processes. This process is on the device while it holds the context, like any other.
 #![allow(non_snake_case, reason = "the names are the library's")]
 
 use crate::driver::is_held;
@@ -18,10 +18,10 @@ const INSUFFICIENT_SIZE: u32 = 7;
 /// The only device.
 const DEVICE: usize = 1;
 
-/// Where it is plugged in.
+/// Bus address of the device.
 const BUS: &CStr = c"0000:00:00.0";
 
-/// A place for a result, where the caller gives one.
+/// Place for a result, if the caller gives one.
 type Place<'a, T> = Option<&'a mut MaybeUninit<T>>;
 
 /// As in `nvml.h`, version 2.
@@ -43,14 +43,14 @@ struct Process {
     compute_instance: c_uint,
 }
 
-/// What the test says under a name, each time it says it.
+/// All values that the test sets under a name.
 fn said(name: &str) -> Vec<String> {
     let all = std::env::var("PLIMSOLL_STANDIN_HEALTH").unwrap_or_default();
     let words = all.split_whitespace().filter_map(|word| word.split_once('='));
     words.filter(|(of, _)| *of == name).map(|(_, value)| value.to_owned()).collect()
 }
 
-/// The other processes: number, bytes, command.
+/// Other processes: number, bytes, command.
 fn others() -> Vec<(u32, u64, String)> {
     let other = |text: String| {
         let mut parts = text.splitn(3, ':');
@@ -71,18 +71,18 @@ fn put<T>(place: Place<T>, value: T) -> u32 {
     }
 }
 
-/// Copies a text to where there is room for so many bytes, the last of them a zero.
+/// Copies a text, with a final zero, to a buffer of `length` bytes.
 fn copy_out(words: &CStr, room: *mut c_char, length: c_uint) -> u32 {
     let bytes = words.to_bytes_with_nul();
     if room.is_null() || (length as usize) < bytes.len() {
         return INSUFFICIENT_SIZE;
     }
-    // SAFETY: the caller gives so much room, which was just found to be enough.
+    // SAFETY: the caller gives this much room, which was just found to be enough.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr().cast(), room, bytes.len()) };
     0
 }
 
-/// Defines calls that give one fixed number about the device.
+/// Defines calls that return one fixed number about the device.
 macro_rules! fixed {
     ($($name:ident = $number:expr;)*) => {$(
         #[unsafe(no_mangle)]
@@ -100,7 +100,7 @@ fixed! {
     nvmlDeviceGetEnforcedPowerLimit = 350_000;
 }
 
-/// Defines calls that give one fixed number about a part of the device.
+/// Defines calls that return one fixed number about a part of the device.
 macro_rules! fixed_of {
     ($($name:ident = $number:expr;)*) => {$(
         #[unsafe(no_mangle)]
@@ -144,7 +144,7 @@ extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(bus: *const c_char, device: Place
     if bus.is_null() {
         return INVALID_ARGUMENT;
     }
-    // SAFETY: the caller gives a text that ends with a zero, as the interface asks.
+    // SAFETY: the caller gives a text that ends with a zero, as the interface requires.
     if unsafe { CStr::from_ptr(bus) } == BUS { put(device, DEVICE) } else { NOT_FOUND }
 }
 
@@ -176,7 +176,7 @@ extern "C" fn nvmlDeviceGetPowerManagementLimitConstraints(
 extern "C" fn nvmlDeviceGetCurrentClocksThrottleReasons(device: usize, reasons: Place<c_ulonglong>) -> u32 {
     let bits =
         said("slow").first().and_then(|bits| u64::from_str_radix(bits.trim_start_matches("0x"), 16).ok());
-    // Without a word it idles.
+    // The default is an idle device.
     if device == DEVICE { put(reasons, bits.unwrap_or(1)) } else { INVALID_ARGUMENT }
 }
 
@@ -202,7 +202,7 @@ extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
     }
     for (at, (pid, used)) in all.into_iter().enumerate() {
         let process = Process { pid, used, gpu_instance: u32::MAX, compute_instance: u32::MAX };
-        // SAFETY: the caller gives room for as many as it says, which was just found to be enough.
+        // SAFETY: the caller gives room for `count` entries, which was just found to be enough.
         unsafe { room.add(at).write(process) };
     }
     0

@@ -1,5 +1,5 @@
-//! NVRTC: takes a text, has the C compiler say whether it compiles, and hands the text itself on as the code, below a line that
-//! says what it was compiled for: `// .version 9.0` is PTX, as new as this NVRTC; `\x7fELF sm_90` is machine code.
+//! NVRTC: lets the C compiler check that a text compiles, and returns the text itself as the code, after a line that names
+//! the target: `// .version 9.0` is PTX, as new as this NVRTC; `\x7fELF sm_90` is machine code.
 
 use crate::{kernels, lock};
 use std::collections::BTreeMap;
@@ -13,10 +13,10 @@ const INVALID_PROGRAM: u32 = 4;
 const INVALID_OPTION: u32 = 5;
 const COMPILATION: u32 = 6;
 
-/// A text, what it is compiled for, and what the compiler said.
+/// A text, its target, and the compiler's output.
 struct Program {
     text: CString,
-    /// As the option has it: `sm_90`, `compute_90`.
+    /// Value of the option: `sm_90`, `compute_90`.
     target: String,
     log: CString,
 }
@@ -27,7 +27,7 @@ impl Program {
         CString::new(code).unwrap_or_default()
     }
 
-    /// Machine code; nothing of what is compiled for no machine.
+    /// Machine code; `None` if the target is not a machine.
     fn cubin(&self) -> Option<CString> {
         self.target.starts_with("sm_").then(|| self.code(&format!("\x7fELF {}", self.target)))
     }
@@ -39,7 +39,7 @@ impl Program {
 
 static PROGRAMS: Mutex<BTreeMap<usize, Program>> = Mutex::new(BTreeMap::new());
 
-/// A place for a result, where the caller gives one.
+/// Place for a result, if the caller gives one.
 type Place<'a, T> = Option<&'a mut MaybeUninit<T>>;
 
 fn put<T>(place: Place<T>, value: T) -> Result<(), u32> {
@@ -47,17 +47,17 @@ fn put<T>(place: Place<T>, value: T) -> Result<(), u32> {
     Ok(())
 }
 
-/// Something of a program.
+/// Reads a property of a program.
 fn of<T>(program: usize, get: impl FnOnce(&mut Program) -> T) -> Result<T, u32> {
     lock(&PROGRAMS).get_mut(&program).map(get).ok_or(INVALID_PROGRAM)
 }
 
-/// Copies a text with the zero at its end to where there is room for it.
+/// Copies a text and its final zero to a buffer with room for it.
 fn copy_out(text: &CStr, room: *mut c_char) -> Result<(), u32> {
     if room.is_null() {
         return Err(INVALID_INPUT);
     }
-    // SAFETY: the caller asked for the size first and gives so much room, as the interface asks.
+    // SAFETY: the caller queried the size first and gives this much room, as the interface requires.
     unsafe { std::ptr::copy_nonoverlapping(text.as_ptr(), room, text.to_bytes_with_nul().len()) };
     Ok(())
 }
@@ -76,7 +76,7 @@ calls! {
         if room.is_null() {
             return Err(INVALID_INPUT);
         }
-        // SAFETY: the caller asked for their number first and gives so much room.
+        // SAFETY: the caller queried their number first and gives this much room.
         unsafe { std::ptr::copy_nonoverlapping(known().as_ptr(), room, known().len()) };
         Ok(())
     }
@@ -98,7 +98,7 @@ calls! {
 
     fn nvrtcCompileProgram(program: usize, count: c_int, options: *const *const c_char) {
         for at in 0..usize::try_from(count).map_err(|_| INVALID_INPUT)? {
-            // SAFETY: the caller gives so many options, each of which ends with a zero.
+            // SAFETY: the caller gives `count` options, each of which ends with a zero.
             let option = unsafe { CStr::from_ptr(*options.add(at)) };
             let option = option.to_string_lossy();
             if !option.starts_with('-') {
@@ -151,13 +151,13 @@ calls! {
     }
 }
 
-/// The compute capabilities that a real one of this version makes code for, times 10.
+/// Compute capabilities, times 10, for which a real NVRTC of this version makes code.
 const ARCHITECTURES: [c_int; 5] = [75, 80, 86, 90, 100];
 
-/// The minor version of the NVRTC that this is one of: 13.0 unless a test asks for another.
+/// Minor version of this NVRTC: 13.0 unless a test chooses a different one.
 static MINOR: Mutex<c_int> = Mutex::new(0);
 
-/// The newest architecture that it knows.
+/// Newest architecture that it knows.
 static NEWEST: Mutex<c_int> = Mutex::new(c_int::MAX);
 
 fn known() -> &'static [c_int] {
@@ -165,13 +165,13 @@ fn known() -> &'static [c_int] {
     &ARCHITECTURES[..ARCHITECTURES.partition_point(|known| *known <= newest)]
 }
 
-/// From now on this is NVRTC 13.`minor`, and knows architectures up to `newest` (capability times 10).
+/// Makes this NVRTC 13.`minor` from now on, with architectures up to `newest` (capability times 10).
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_compiler(minor: c_int, newest: c_int) {
     (*lock(&MINOR), *lock(&NEWEST)) = (minor, newest);
 }
 
-/// What a code means.
+/// Meaning of a code.
 #[unsafe(no_mangle)]
 extern "C" fn nvrtcGetErrorString(code: u32) -> *const c_char {
     let text = match code {

@@ -1,6 +1,7 @@
-//! NVTX, as far as the device calls it: ranges of the calling thread, which are noted by name when they are closed.
+//! NVTX, as far as the device calls it: ranges of the calling thread, which are recorded by name when they are closed.
 //!
-//! What was opened and not closed, or closed and not opened, a test sees as a range that is missing, or of another name.
+//! A range that is opened but not closed, or closed but not opened, appears to a test as a missing range, or one with a
+//! different name.
 
 use crate::control::words;
 use crate::lock;
@@ -9,7 +10,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_char;
 use std::sync::Mutex;
 
-/// How often a range of each path, such as `iteration/conv1`, was closed.
+/// Number of times that a range of each path, such as `iteration/conv1`, was closed.
 static CLOSED: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
 
 thread_local! {
@@ -18,7 +19,7 @@ thread_local! {
 
 #[unsafe(no_mangle)]
 extern "C" fn nvtxRangePushA(name: *const c_char) -> i32 {
-    // SAFETY: like NVTX this trusts that a name ends with a zero.
+    // SAFETY: like NVTX this relies on a name that ends with a zero.
     let name = unsafe { words(name) };
     OPEN.with_borrow_mut(|open| {
         open.push(name);
@@ -38,7 +39,7 @@ extern "C" fn nvtxRangePop() -> i32 {
     })
 }
 
-/// For tests: how often a range of this path was closed.
+/// For tests: number of times that a range of this path was closed.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_ranges(path: *const c_char) -> u64 {
     // SAFETY: the test's path ends with a zero.

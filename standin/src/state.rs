@@ -1,7 +1,7 @@
-//! What handles stand for, and the rules of streams, events and captures.
+//! Objects behind handles, and the rules of streams, events and captures.
 //!
-//! A handle is a number that is never given out twice, so a dead one is refused. Calls that wait let go of the state
-//! first: streams go on, and other threads may call.
+//! A handle is a number that is never reused, so a dead one is refused. Calls that wait release the state first: streams
+//! continue, and other threads may call.
 
 use crate::graph::{Capture, Graph, Mode};
 use crate::kernels::Function;
@@ -12,14 +12,14 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
-/// Everything that has a handle, and the captures that go on.
+/// All objects with handles, and the captures in progress.
 #[derive(Default)]
 pub struct DriverState {
     last_handle: usize,
     started: u32,
     pub streams: BTreeMap<usize, Arc<Stream>>,
     pub events: BTreeMap<usize, Event>,
-    /// The kernels of each module, by name.
+    /// Kernels of each module, by name.
     pub modules: BTreeMap<usize, BTreeMap<String, Arc<Function>>>,
     pub functions: BTreeMap<usize, Arc<Function>>,
     captures: Vec<(usize, Capture)>,
@@ -28,51 +28,51 @@ pub struct DriverState {
     pub executables: BTreeMap<usize, Arc<Graph>>,
 }
 
-/// An event, and what was recorded in it last.
+/// An event, and its last recording.
 pub struct Event {
-    /// Whether it can tell times.
+    /// `true` if it can tell times.
     pub timed: bool,
     pub last: Recorded,
 }
 
-/// What an event stands for.
+/// Recorded point of an event.
 #[derive(Clone)]
 pub enum Recorded {
     /// Nothing yet.
     Never,
-    /// A moment in a stream.
+    /// A point in a stream.
     Moment(Arc<Moment>),
     /// Nodes of a capture.
     Captured {
-        /// Its handle.
+        /// Handle of the capture.
         capture: usize,
-        /// Which.
+        /// Numbers of the nodes.
         after: BTreeSet<usize>,
     },
 }
 
-/// The default stream's handle, and the one by which it can be named explicitly.
+/// Handle of the default stream, and the one by which it can be named explicitly.
 const DEFAULT: [usize; 2] = [0, 1];
 
 static STATE: LazyLock<Mutex<DriverState>> = LazyLock::new(Mutex::default);
 
 thread_local! {
-    /// How this thread's own calls are looked at while somebody captures.
+    /// Treatment of this thread's own calls during captures.
     static INTERACTION: Cell<Mode> = const { Cell::new(Mode::Global) };
 }
 
-/// Has this thread's calls be looked at in another way from now on; gives the way until now.
+/// Sets the treatment of this thread's calls during captures; returns the previous one.
 pub fn exchange_interaction(mode: Mode) -> Mode {
     INTERACTION.replace(mode)
 }
 
-/// The state of this process.
+/// State of this process.
 pub fn state() -> MutexGuard<'static, DriverState> {
     lock(&STATE)
 }
 
 impl DriverState {
-    /// A new handle; small numbers mean something to the driver.
+    /// Returns a new handle; small numbers have a meaning for the driver.
     pub fn handle(&mut self) -> usize {
         self.last_handle = self.last_handle.max(0xff) + 1;
         self.last_handle
@@ -95,18 +95,18 @@ impl DriverState {
         self.streams.get(&handle).cloned().ok_or(status::INVALID_HANDLE)
     }
 
-    /// Whether a handle names the default stream.
+    /// Returns `true` if a handle names the default stream.
     pub fn is_default(handle: usize) -> bool {
         DEFAULT.contains(&handle)
     }
 
-    /// The capture that a stream takes part in.
+    /// Capture in which a stream takes part.
     pub fn capture_of(&mut self, stream: usize) -> Option<(usize, &mut Capture)> {
         let found = self.captures.iter_mut().find(|(_, capture)| capture.holds(stream));
         found.map(|(handle, capture)| (*handle, capture))
     }
 
-    /// A call that no capture may see happens: those that forbid it are broken by it, unless the thread said that it knows.
+    /// Refuses a call that captures cannot hold: it breaks those that forbid it, unless the thread's mode is relaxed.
     pub fn refuse_in_captures(&mut self) -> Outcome {
         if INTERACTION.get() == Mode::Relaxed {
             return Ok(());
@@ -129,7 +129,7 @@ impl DriverState {
         outcome
     }
 
-    /// A stream is asked how far it is, which it cannot say while it captures.
+    /// Refuses to query the progress of a stream that captures.
     pub fn refuse_capturing(&mut self, stream: usize) -> Outcome {
         match self.capture_of(stream) {
             Some((_, capture)) => {
@@ -173,7 +173,7 @@ impl DriverState {
         Ok(())
     }
 
-    /// Records an event each time that the graph runs which the stream captures (`cudaEventRecordExternal`).
+    /// Records an event each time that the graph captured by the stream runs (`cudaEventRecordExternal`).
     pub fn record_external(&mut self, event: usize, stream: usize) -> Outcome {
         if !self.events.contains_key(&event) {
             return Err(status::INVALID_HANDLE);
@@ -187,7 +187,7 @@ impl DriverState {
         Ok(())
     }
 
-    /// Makes a stream wait for what an event stands for now. Waiting for an event of a capture brings the stream into it.
+    /// Makes a stream wait for the last recording of an event. Waiting for an event of a capture makes the stream join it.
     pub fn wait(&mut self, stream: usize, event: usize) -> Outcome {
         let number = self.stream(stream)?.number;
         let last = self.events.get(&event).ok_or(status::INVALID_HANDLE)?.last.clone();
@@ -219,7 +219,7 @@ impl DriverState {
         }
     }
 
-    /// The moment that an event stands for; none where it never was recorded.
+    /// Moment of an event's last recording; `None` if it was never recorded.
     pub fn moment(&mut self, event: usize) -> Outcome<Option<Arc<Moment>>> {
         match &self.events.get(&event).ok_or(status::INVALID_HANDLE)?.last {
             Recorded::Never => Ok(None),
@@ -246,7 +246,7 @@ impl DriverState {
         Ok(())
     }
 
-    /// Ends a capture where it began.
+    /// Ends a capture on the stream on which it began.
     pub fn end_capture(&mut self, stream: usize) -> Outcome<Arc<Graph>> {
         let at = self.captures.iter().position(|(_, capture)| capture.holds(stream));
         let at = at.ok_or(status::ILLEGAL_STATE)?;
@@ -269,27 +269,27 @@ impl DriverState {
         Ok(capture.end())
     }
 
-    /// All streams, to be waited for without the state.
+    /// All streams, for waiting without holding the state.
     pub fn all_streams(&self) -> Vec<Arc<Stream>> {
         self.streams.values().cloned().collect()
     }
 }
 
-/// From now on streams take turns in this order ([`turns::choose`]), or run by themselves.
+/// Makes streams take turns in this order from now on ([`turns::choose`]), or run independently.
 pub fn choose_order(order: u64) {
     turns::choose(order);
-    // What is left over is theirs again, where they run by themselves.
+    // If they run independently, they take back the work that is left.
     state().all_streams().iter().for_each(|stream| stream.wake());
 }
 
-/// Waits until a stream has done everything.
+/// Waits until a stream has no work left.
 pub fn finish(stream: &Stream) {
     if !turns::on() {
         return stream.wait_until_idle();
     }
     let mut streams = state().all_streams();
     loop {
-        // The last piece of work of a stream without more may be another thread's turn.
+        // Another thread's turn may do the last piece of the stream's work.
         let turn = lock(&TURN);
         if stream.is_idle() {
             return;
@@ -300,7 +300,7 @@ pub fn finish(stream: &Stream) {
     }
 }
 
-/// Who asks for an event again and again waits, too: where streams take turns, one does its next piece of work.
+/// Makes a caller that polls an event wait: if streams take turns, one does its next piece of work.
 pub fn wait_a_little() {
     if turns::on() {
         take_turn(&lock(&TURN), &mut state().all_streams());
@@ -310,7 +310,7 @@ pub fn wait_a_little() {
 /// Held by the thread whose turn it is.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Does the next piece of work of these streams; false where none can go on.
+/// Does the next piece of work of these streams; returns `false` if none can continue.
 fn take_turn(_: &MutexGuard<'_, ()>, streams: &mut [Arc<Stream>]) -> bool {
     streams.sort_by_key(|stream| turns::rank(stream.number));
     let Some(work) = streams.iter().find_map(|stream| stream.take_ready()) else { return false };
@@ -319,13 +319,13 @@ fn take_turn(_: &MutexGuard<'_, ()>, streams: &mut [Arc<Stream>]) -> bool {
     true
 }
 
-/// Waits until every stream has done everything.
+/// Waits until no stream has work left.
 pub fn wait_for_all() {
     let streams = state().all_streams();
     streams.iter().for_each(|stream| finish(stream));
 }
 
-/// Ends everything that lives in a context, with what it still has to do. Handles are not given out again.
+/// Ends everything that lives in a context, after its pending work. Handles are not reused.
 pub fn end_context() {
     wait_for_all();
     let mut state = state();

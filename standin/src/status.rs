@@ -1,7 +1,7 @@
-//! The driver's result codes: those that the stand-in gives, and those that a test may have it answer.
+//! The driver's result codes: those that the stand-in returns, and those that a test may choose as an answer.
 //!
-//! Names and numbers are those of `cuda.h`; the sentences are our own. What went wrong asynchronously is *sticky*, as in
-//! the driver: every later call that has to do with the device returns it ([`fail`], [`sticky`]).
+//! Names and numbers are those of `cuda.h`; the sentences are our own. An asynchronous failure is *sticky*, as in the
+//! driver: every later call that concerns the device returns it ([`fail`], [`sticky`]).
 
 use crate::lock;
 use std::ffi::CStr;
@@ -11,15 +11,15 @@ use std::sync::Mutex;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status(pub u32);
 
-/// What a call gives: a value, or the code of what is wrong.
+/// Result of a call: a value, or the code of the error.
 pub type Outcome<T = ()> = Result<T, Status>;
 
-/// The codes that the stand-in gives, as constants.
+/// Defines the codes that the stand-in returns as constants.
 macro_rules! codes {
     (given { $($constant:ident = $code:literal, $name:literal, $text:literal;)* }
      only_said { $($other:literal = $other_name:literal, $other_text:literal;)* }) => {
         $(#[doc = $text] pub const $constant: Status = Status($code);)*
-        /// Every code with the driver's name for it and what it means, each with a zero at its end.
+        /// Every code with the driver's name for it and its meaning, each with a zero at its end.
         const WORDS: &[(u32, &str, &str)] = &[
             (0, "CUDA_SUCCESS\0", "no error\0"),
             $(($code, concat!("CUDA_ERROR_", $name, "\0"), concat!($text, "\0")),)*
@@ -72,7 +72,7 @@ codes! {
     }
 }
 
-/// The name of a code and what it means; none for one that is not known here.
+/// Name of a code and its meaning; `None` for an unknown one.
 pub fn words(code: u32) -> Option<(&'static CStr, &'static CStr)> {
     let (_, name, text) = WORDS.iter().find(|(known, ..)| *known == code)?;
     let ended =
@@ -82,7 +82,8 @@ pub fn words(code: u32) -> Option<(&'static CStr, &'static CStr)> {
 
 static STICKY: Mutex<Option<Status>> = Mutex::new(None);
 
-/// Something that a stream ran failed; the first failure stays. The reason goes to stderr, because no code can tell it.
+/// Records the failure of work on a stream; the first failure stays. The reason goes to stderr, because no code can express
+/// it.
 pub fn fail(status: Status, why: &str) {
     let mut sticky = lock(&STICKY);
     if sticky.is_none() {
@@ -91,12 +92,12 @@ pub fn fail(status: Status, why: &str) {
     }
 }
 
-/// Whether something failed before.
+/// Returns the earlier failure, if there is one.
 pub fn sticky() -> Outcome {
     lock(&STICKY).map_or(Ok(()), Err)
 }
 
-/// Forgets what failed: a new context begins.
+/// Forgets the failure: a new context begins.
 pub fn forgive() {
     *lock(&STICKY) = None;
 }

@@ -1,7 +1,7 @@
-//! A stream: a thread with a queue, that does one piece of work after the other, each after a delay.
+//! A stream: a thread with a queue that does one piece of work after the other, each after a delay.
 //!
-//! Work is checked again when it is its turn, against what is alive then. What fails is kept ([`status::fail`]) and
-//! everything after it is left out, except that events still happen, so that nobody waits for ever.
+//! Work is checked again in its turn, against what is alive then. A failure is kept ([`status::fail`]) and everything after
+//! it is skipped, except that events still happen, so that no thread waits for ever.
 
 use crate::kernels::Launch;
 use crate::memory::{self, Host};
@@ -11,30 +11,30 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-/// What a stream, or a node of a graph, does.
+/// Work of a stream, or of a node of a graph.
 pub enum Work {
-    /// From host to device or the other way.
+    /// Copies from host to device, the other way, or within the device.
     Copy(Copy),
     /// Sets bytes of device memory.
     Fill {
-        /// Where.
+        /// First address.
         address: u64,
-        /// To what.
+        /// Value of the bytes.
         byte: u8,
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
     },
     /// Runs a kernel.
     Launch(Launch),
-    /// Runs what a library computes, or all nodes of a graph.
+    /// Runs a library's computation, or all nodes of a graph.
     Compute(Box<dyn Fn() -> Result<(), String> + Send + Sync>),
-    /// An event happens.
+    /// Makes an event happen.
     Record(Arc<Moment>),
-    /// Waits until it has.
+    /// Waits until an event has happened.
     Wait(Arc<Moment>),
 }
 
-/// A copy, by what it says it does.
+/// A copy, with its declared direction.
 #[derive(Clone, Copy, Debug)]
 pub struct Copy {
     pub direction: Direction,
@@ -43,7 +43,7 @@ pub struct Copy {
     pub bytes: u64,
 }
 
-/// Between which memories.
+/// Memories of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     HostToDevice,
@@ -52,7 +52,7 @@ pub enum Direction {
 }
 
 impl Copy {
-    /// Makes sure that the addresses are what the way says; tells whether the host's side, if there is one, is page-locked.
+    /// Checks the addresses against the direction; returns the kind of the host's side, page-locked if there is none.
     pub fn check(&self) -> Outcome<Host> {
         match self.direction {
             Direction::HostToDevice => {
@@ -68,7 +68,7 @@ impl Copy {
         }
     }
 
-    /// Copies.
+    /// Runs the copy.
     pub fn run(&self) -> Outcome {
         self.check()?;
         let (to, from) = match self.direction {
@@ -91,7 +91,7 @@ impl Copy {
 }
 
 impl Work {
-    /// Does it.
+    /// Runs the work.
     pub fn run(&self) {
         let outcome = match self {
             Work::Record(moment) => return moment.happen(),
@@ -117,7 +117,7 @@ pub fn fill(address: u64, byte: u8, bytes: u64) -> Outcome {
     Ok(())
 }
 
-/// One recording of an event: a moment that will come.
+/// One recording of an event: a moment in the future.
 #[derive(Default)]
 pub struct Moment {
     at: Mutex<Option<Instant>>,
@@ -125,18 +125,18 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// When it was, if it was.
+    /// Time of the moment, if it has happened.
     pub fn at(&self) -> Option<Instant> {
         *lock(&self.at)
     }
 
-    /// Now.
+    /// Makes it happen now.
     pub fn happen(&self) {
         *lock(&self.at) = Some(Instant::now());
         self.came.notify_all();
     }
 
-    /// Until it has happened.
+    /// Waits until it has happened.
     pub fn wait(&self) {
         let mut at = lock(&self.at);
         while at.is_none() {
@@ -188,7 +188,7 @@ impl Stream {
             };
             delays::pause(self.number);
             if let Work::Record(moment) = work {
-                // Whoever sees that it happened sees an idle stream, too, if nothing follows.
+                // A thread that sees the moment also sees an idle stream, if nothing follows.
                 let mut queue = lock(&self.queue);
                 queue.busy = false;
                 moment.happen();
@@ -198,13 +198,13 @@ impl Stream {
         }
     }
 
-    /// Has its thread look again.
+    /// Makes its thread check the queue again.
     pub fn wake(&self) {
         let _queue = lock(&self.queue);
         self.changed.notify_all();
     }
 
-    /// Takes out the next work, if it can be done at once; for whoever does it in the stream's place.
+    /// Takes out the next work, if it can be done at once, for a thread that does it in the stream's place.
     pub fn take_ready(&self) -> Option<Work> {
         let mut queue = lock(&self.queue);
         match queue.works.front() {
@@ -213,19 +213,19 @@ impl Stream {
         }
     }
 
-    /// Enqueues.
+    /// Enqueues work.
     pub fn push(&self, work: Work) {
         lock(&self.queue).works.push_back(work);
         self.changed.notify_all();
     }
 
-    /// Whether it has done everything.
+    /// Returns `true` if no work is left.
     pub fn is_idle(&self) -> bool {
         let queue = lock(&self.queue);
         queue.works.is_empty() && !queue.busy
     }
 
-    /// Until it has done everything.
+    /// Waits until no work is left.
     pub fn wait_until_idle(&self) {
         let mut queue = lock(&self.queue);
         while !queue.works.is_empty() || queue.busy {
@@ -233,7 +233,7 @@ impl Stream {
         }
     }
 
-    /// Ends its thread once it has done everything.
+    /// Ends its thread once no work is left.
     pub fn close(&self) {
         lock(&self.queue).closed = true;
         self.changed.notify_all();

@@ -1,19 +1,19 @@
 //! The sums of convolutions and matrix products by plain loops, for the stand-ins of cuDNN and cuBLAS.
 //!
-//! Each algorithm adds in an order of its own, which is the same every time: terms go by turns to a number of partial sums. So
-//! two algorithms differ by rounding, as real ones do, and one run in place of another shows. With TF32 factors lose 13 bits
+//! Each algorithm adds in its own order, which is the same every time: terms go in turn to a number of partial sums. So two
+//! algorithms differ by rounding, as real ones do, and a run of the wrong one is noticed. With TF32 factors lose 13 bits
 //! before they are multiplied.
 
-/// How sums are added up.
+/// Order of the additions of a sum.
 #[derive(Clone, Copy, Debug)]
 pub struct Order {
-    /// Partial sums that terms go to by turns, 1 to 16.
+    /// Partial sums that terms go to in turn, 1 to 16.
     pub lanes: usize,
-    /// Whether factors are rounded to TF32.
+    /// `true` if factors are rounded to TF32.
     pub tf32: bool,
 }
 
-/// A sum on its way.
+/// A sum in progress.
 struct Sum {
     order: Order,
     parts: [f32; 16],
@@ -39,7 +39,7 @@ impl Sum {
     }
 }
 
-/// Rounded to 10 bits after the point.
+/// Rounds to 10 bits after the point.
 fn tf32(x: f32) -> f32 {
     if x.is_finite() { f32::from_bits(x.to_bits().wrapping_add(0x1000) & !0x1fff) } else { x }
 }
@@ -56,13 +56,13 @@ pub struct Shape {
     pub stride: [usize; 2],
     pub dilation: [usize; 2],
     pub groups: usize,
-    /// From one image, row, column and channel of the input and of the output to the next.
+    /// Strides of image, row, column and channel, of the input and of the output.
     pub strides: [[usize; 4]; 2],
-    /// Whether weights are KCRS, not KRSC.
+    /// `true` if weights are KCRS instead of KRSC.
     pub planes: bool,
 }
 
-/// The strides of packed images of rows, columns and channels.
+/// Strides of packed images of rows, columns and channels.
 #[cfg(test)]
 pub fn packed([rows, columns, channels]: [usize; 3]) -> [usize; 4] {
     [rows * columns * channels, columns * channels, channels, 1]
@@ -86,7 +86,7 @@ impl Shape {
         [of(self.input, self.strides[0]), weights, of(self.output, self.strides[1])]
     }
 
-    /// Where a tap of the window at an output position lies in the input; none in the padding.
+    /// Input position of a tap of the window at an output position; `None` in the padding.
     fn tap(&self, at: [usize; 2], tap: [usize; 2]) -> Option<[usize; 2]> {
         let of = |side: usize| {
             let place = at[side] * self.stride[side] + tap[side] * self.dilation[side];
@@ -109,7 +109,7 @@ impl Shape {
         }
     }
 
-    /// From one channel of the input to the next, and from one channel of the weights to the next.
+    /// Strides of the input's channels and of the weights' channels.
     fn steps(&self) -> [usize; 2] {
         let [rows, columns] = self.window;
         [self.strides[0][3], if self.planes { rows * columns } else { 1 }]
@@ -119,7 +119,7 @@ impl Shape {
         dot([n, at[0], at[1], k], self.strides[1])
     }
 
-    /// The channels of the input that an output channel sees, from the first.
+    /// First input channel that an output channel uses.
     fn first_of(&self, k: usize) -> usize {
         k / (self.output[2] / self.groups) * self.depth()
     }
@@ -130,7 +130,7 @@ fn pairs(bounds: [usize; 2]) -> impl Iterator<Item = [usize; 2]> + Clone {
     (0..bounds[0]).flat_map(move |row| (0..bounds[1]).map(move |column| [row, column]))
 }
 
-/// y = the convolution of x with w, plus `old` times what y holds.
+/// y = the convolution of x with w, plus `old` times y.
 pub fn forward(s: &Shape, order: Order, x: &[f32], w: &[f32], y: &mut [f32], old: f32) {
     let [of_x, of_w] = s.steps();
     for n in 0..s.batch {
@@ -149,7 +149,7 @@ pub fn forward(s: &Shape, order: Order, x: &[f32], w: &[f32], y: &mut [f32], old
     }
 }
 
-/// dx = what dy makes of it through w, plus `old` times what dx holds.
+/// dx = the gradient of x from dy and w, plus `old` times dx.
 pub fn backward_data(s: &Shape, order: Order, dy: &[f32], w: &[f32], dx: &mut [f32], old: f32) {
     let ([elements, ..], [of_x, of_w]) = (s.elements(), s.steps());
     let mut sums: Vec<Sum> = (0..elements).map(|_| Sum::new(order)).collect();
@@ -166,7 +166,7 @@ pub fn backward_data(s: &Shape, order: Order, dy: &[f32], w: &[f32], dx: &mut [f
             }
         }
     }
-    // What lies between the channels of a group is not its own.
+    // Elements between the channels of a group belong to other groups.
     for n in 0..s.batch {
         for at in pairs([s.input[0], s.input[1]]) {
             for at in (0..s.input[2]).map(|c| s.x(n, at, c)) {
@@ -176,7 +176,7 @@ pub fn backward_data(s: &Shape, order: Order, dy: &[f32], w: &[f32], dx: &mut [f
     }
 }
 
-/// dw = what x and dy make of it, plus `old` times what dw holds.
+/// dw = the gradient of w from x and dy, plus `old` times dw.
 pub fn backward_filter(s: &Shape, order: Order, x: &[f32], dy: &[f32], dw: &mut [f32], old: f32) {
     let [of_x, _] = s.steps();
     for k in 0..s.output[2] {
@@ -194,11 +194,11 @@ pub fn backward_filter(s: &Shape, order: Order, x: &[f32], dy: &[f32], dw: &mut 
     }
 }
 
-/// A matrix by columns, as BLAS has it, or its transpose.
+/// A matrix by columns, as in BLAS, or its transpose.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix {
     pub transposed: bool,
-    /// From column to column.
+    /// Distance between columns.
     pub leading: usize,
 }
 
@@ -207,13 +207,13 @@ impl Matrix {
         if self.transposed { column + row * self.leading } else { row + column * self.leading }
     }
 
-    /// Elements from the first to the last of so many rows and columns.
+    /// Elements from the first to the last of this many rows and columns.
     pub fn span(&self, rows: usize, columns: usize) -> usize {
         self.at(rows - 1, columns - 1) + 1
     }
 }
 
-/// c = a b, plus `old` times what c holds; of m x n results with an inner side of k.
+/// c = a b, plus `old` times c; m x n results with an inner dimension of k.
 pub fn product(
     [m, n, k]: [usize; 3],
     order: Order,
@@ -231,7 +231,7 @@ pub fn product(
     }
 }
 
-/// Where nothing is left of what is there, it is not read: it may be anything.
+/// If `old` is 0 the place is not read: it may hold anything.
 fn put(place: &mut f32, value: f32, old: f32) {
     *place = if old == 0.0 { value } else { value + old * *place };
 }

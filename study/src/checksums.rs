@@ -1,11 +1,11 @@
-//! What the documents of a study should hold: `checksums.txt` beside them, a line a file, with its CRC-32 and its name.
+//! Checksums of a study's documents: `checksums.txt` in the same folder has one line per file, with its CRC-32 and its name.
 //!
 //! A file is replaced in three steps: its new checksum joins the list, the file is replaced, the old checksum leaves the list.
-//! So wherever a run is killed, every file has the checksum that the list says, or one of two. Who reads while another writes
-//! may see one of them old and the other new, and reads again.
+//! So wherever a run is killed, every file matches one of its checksums in the list. A reader during a write may see one of the
+//! two old and the other new, and reads again.
 //!
-//! A file that is not in the list is taken as it is: those of studies from before there was one, and those that users make or
-//! change. Journals and the training's state carry checksums of their own.
+//! A file that is not in the list is accepted unverified: files of studies older than the list, and those that users make or
+//! change. Journals and the training's state carry their own checksums.
 
 use crate::error::{Doing, FileError};
 use crate::files;
@@ -14,17 +14,17 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// The list's name.
+/// Name of the list.
 pub const LIST: &str = "checksums.txt";
 
-/// What a list says.
+/// Parsed list of checksums.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Listed {
     lines: Vec<(Checksum, String)>,
 }
 
 impl Listed {
-    /// Of a folder; nothing where it has no list.
+    /// Reads a folder's list; empty if it has none.
     fn of(folder: &Path) -> Result<Listed, FileError> {
         let path = folder.join(LIST);
         let text = match fs::read(&path) {
@@ -46,7 +46,7 @@ impl Listed {
         self.lines.iter().any(|(_, listed)| listed == name)
     }
 
-    /// Whether a file may hold these bytes.
+    /// Returns `true` if the list permits these bytes for a file.
     fn allows(&self, name: &str, bytes: &[u8]) -> bool {
         let line = (Checksum::of(bytes), name.to_owned());
         !self.names(name) || self.lines.contains(&line)
@@ -69,19 +69,19 @@ impl Listed {
     }
 }
 
-/// The folder and the name of a file.
+/// Splits a path into directory and file name.
 fn parts(path: &Path) -> (&Path, String) {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     (folder, path.file_name().unwrap_or_default().to_string_lossy().into_owned())
 }
 
-/// Whether a study keeps the checksum of this file, and so writes it itself.
+/// Returns `true` if a study keeps the checksum of this file, and so writes the file itself.
 pub fn is_listed(path: &Path) -> bool {
     let (folder, name) = parts(path);
     Listed::of(folder).is_ok_and(|listed| listed.names(&name))
 }
 
-/// Reads a file, which has its checksum where the list beside it knows one.
+/// Reads a file, which must match its checksum if the folder's list has one.
 pub fn read(path: &Path) -> Result<Vec<u8>, FileError> {
     let (folder, name) = parts(path);
     let mut before = None;
@@ -90,7 +90,7 @@ pub fn read(path: &Path) -> Result<Vec<u8>, FileError> {
         if Listed::of(folder)?.allows(&name, &bytes) {
             return Ok(bytes);
         }
-        // Twice the same is not what another run is just replacing.
+        // The same bytes twice: no other run is just replacing the file.
         if before.as_ref() == Some(&bytes) {
             return Err(FileError::Damaged { path: path.to_owned(), list: folder.join(LIST) });
         }
@@ -104,7 +104,7 @@ pub fn write(folder: &Path, new: &[(PathBuf, Vec<u8>)]) -> Result<(), FileError>
     let named: Vec<(String, &PathBuf, &Vec<u8>)> =
         new.iter().map(|(path, bytes)| (parts(path).1, path, bytes)).collect();
     for (name, path, bytes) in &named {
-        // One that is not in the list is taken as it is, until the new one is there.
+        // A file outside the list is accepted unverified, until the new one is there.
         if !listed.names(name)
             && let Ok(there) = fs::read(path)
         {
@@ -121,7 +121,7 @@ pub fn write(folder: &Path, new: &[(PathBuf, Vec<u8>)]) -> Result<(), FileError>
     listed.write(folder)
 }
 
-/// Takes files out of the list of a folder; they are gone, or no longer the study's.
+/// Removes files from a folder's list; they are gone, or no longer the study's.
 pub fn forget(folder: &Path, paths: &[PathBuf]) -> Result<(), FileError> {
     let before = Listed::of(folder)?;
     let mut listed = before.clone();
@@ -155,7 +155,7 @@ mod tests {
         assert!(read(&config).is_ok(), "the user took the line out");
     }
 
-    /// Between any two of the steps, the old file and the new one are both sound.
+    /// Between any two of the steps, both the old and the new file pass.
     #[test]
     fn a_run_that_is_killed_while_it_writes_leaves_sound_files() {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -170,7 +170,7 @@ mod tests {
             old.into_iter().chain([new]).for_each(|text| both.add("config.json", text.as_bytes()));
             both.write(folder.path()).expect("it can be written");
             let both = state().1;
-            // The list first, then the file, then the list again.
+            // First the list, then the file, then the list again.
             for (file, list) in
                 [(&old_file, &old_list), (&old_file, &both), (&new_file, &both), (&new_file, &new_list)]
             {

@@ -1,4 +1,4 @@
-//! What is trained on: where data come from, and the data for a network.
+//! Training data: where they come from, and how they are opened for a network.
 
 use crate::error::{DataError, Error};
 use crate::request::NetworkRequest;
@@ -11,37 +11,37 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Characters of a text, where neither the network nor the request says.
+/// Sequence length in characters, if neither the network nor the request gives one.
 const USUAL_LENGTH: u32 = 128;
 
-/// Images, where neither the network nor the request says.
+/// Image shape and classes, if neither the network nor the request gives them.
 const USUAL_IMAGES: NetworkSpec =
     NetworkSpec { name: String::new(), image: [32; 2], channels: 3, classes: 10 };
 
-/// What to train on.
+/// Source of the training data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DataSource {
-    /// The handwritten digits that come with Plimsoll.
+    /// Handwritten digits that come with Plimsoll.
     Digits,
-    /// Noise of any shape: this many samples.
+    /// Noise of any shape, with this many samples.
     Synthetic(u64),
-    /// A folder with MNIST's four IDX files.
+    /// Directory with MNIST's four IDX files.
     Mnist(PathBuf),
-    /// A folder with CIFAR-10's binary files.
+    /// Directory with CIFAR-10's binary files.
     Cifar10(PathBuf),
-    /// A text file of the user's, or the text that comes with Plimsoll: what character comes next.
+    /// The user's text file, or the text that comes with Plimsoll; the task is to predict the next character.
     Text(Option<PathBuf>),
-    /// A folder with a folder of images for each class.
+    /// Directory with a subdirectory of images for each class.
     Images(PathBuf),
-    /// A file of tokens, or a folder with `train.bin`: what token comes next.
+    /// File of tokens, or a directory with `train.bin`; the task is to predict the next token.
     Tokens(PathBuf),
 }
 
-/// Samples of `synthetic` without a number.
+/// Samples of `synthetic` if no number is given.
 const SYNTHETIC_SAMPLES: u64 = 4096;
 
 impl DataSource {
-    /// The kind alone, such as `mnist`.
+    /// Returns the kind alone, such as `mnist`.
     pub fn kind(&self) -> &'static str {
         match self {
             DataSource::Digits => "digits",
@@ -54,7 +54,7 @@ impl DataSource {
         }
     }
 
-    /// The file or folder of the user's that it is read from.
+    /// Returns the user's file or directory that the data are read from.
     pub fn path(&self) -> Option<&Path> {
         match self {
             DataSource::Mnist(path)
@@ -66,7 +66,7 @@ impl DataSource {
         }
     }
 
-    /// The same data by the whole path of its file or folder, which names it from every folder.
+    /// Returns the same source with an absolute path, which is valid from every directory.
     pub fn whole(&self) -> DataSource {
         let whole = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
         match self {
@@ -81,7 +81,7 @@ impl DataSource {
 }
 
 impl fmt::Display for DataSource {
-    /// As `--data` takes it.
+    /// Writes the source as `--data` accepts it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = self.kind();
         match (self, self.path()) {
@@ -102,7 +102,7 @@ impl FromStr for DataSource {
             None if text == "text" => Ok(DataSource::Text(None)),
             None if text == "synthetic" => Ok(DataSource::Synthetic(SYNTHETIC_SAMPLES)),
             Some(("synthetic", count)) => {
-                // An order of samples has numbers of 32 bits.
+                // An order of samples uses 32-bit numbers.
                 let samples = count.parse().ok().filter(|n| (1..=u64::from(u32::MAX)).contains(n));
                 samples.map(DataSource::Synthetic).ok_or_else(|| {
                     format!("`{count}` is no number of samples from 1 to {}; {wanted}", u32::MAX)
@@ -121,7 +121,7 @@ impl FromStr for DataSource {
     }
 }
 
-/// Reads or makes the data for a network of the zoo, by its name and what was asked for.
+/// Reads or makes the data for a network of the zoo, given its name and the request.
 pub(crate) fn open(source: &DataSource, name: &str, request: &NetworkRequest) -> Result<Split, Error> {
     match source {
         DataSource::Text(file) => text(file.as_deref(), request.image.unwrap_or_else(|| usual_length(name))),
@@ -184,7 +184,7 @@ pub fn of_network(source: &DataSource, network: &Network) -> Result<Split, Error
     }
 }
 
-/// Reads data that are what they are, whatever the network.
+/// Reads data whose shape does not depend on the network.
 fn in_files(source: &DataSource) -> Result<Split, Error> {
     Ok(match source {
         DataSource::Mnist(folder) => data::mnist(folder)?,
@@ -193,7 +193,7 @@ fn in_files(source: &DataSource) -> Result<Split, Error> {
     })
 }
 
-/// Reads a text, cut to so many characters by 1.
+/// Reads a text, cut into sequences of `length` characters.
 fn text(file: Option<&Path>, [length, width]: [u32; 2]) -> Result<Split, Error> {
     if width != 1 {
         return Err(DataError::TextWidth { length, width }.into());
@@ -204,7 +204,7 @@ fn text(file: Option<&Path>, [length, width]: [u32; 2]) -> Result<Split, Error> 
     })
 }
 
-/// Opens a file of tokens, cut to so many by 1.
+/// Opens a file of tokens, cut into sequences of `length` tokens.
 fn tokens(file: &Path, [length, width]: [u32; 2], vocabulary: Option<u32>) -> Result<Split, Error> {
     if width != 1 {
         return Err(DataError::TextWidth { length, width }.into());
@@ -212,17 +212,17 @@ fn tokens(file: &Path, [length, width]: [u32; 2], vocabulary: Option<u32>) -> Re
     Ok(data::token_file(file, length, vocabulary)?)
 }
 
-/// Of texts, where the request does not say.
+/// Returns the shape of text samples if the request gives none.
 fn usual_length(name: &str) -> [u32; 2] {
     [usual_text(name).map_or(USUAL_LENGTH, |spec| spec.image[0]), 1]
 }
 
-/// What a network for texts was made for; none for other networks.
+/// Returns the spec for which a text network was made; `None` for other networks.
 pub(crate) fn usual_text(name: &str) -> Option<NetworkSpec> {
     usual(name).filter(|spec| spec.image[1] == 1)
 }
 
-/// Whether the data are what a network takes.
+/// Checks that the data match the network's input and classes.
 pub(crate) fn fits(spec: &NetworkSpec, data: &Split) -> Result<(), DataError> {
     let wanted = Shape { height: spec.image[0], width: spec.image[1], channels: spec.channels };
     if data.train.image() == wanted && data.train.classes() <= spec.classes {

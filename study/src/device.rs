@@ -1,4 +1,4 @@
-//! The device that a job is for: the processor, a GPU, or one that is modelled from its data sheet.
+//! The device of a job: the processor, a GPU, or a device modelled from its data sheet.
 
 use crate::error::{Error, SetupError};
 use crate::watch::Watch;
@@ -13,36 +13,36 @@ use plimsoll_runtime::{
 use plimsoll_tuner::model::devices::{Modelled, Sheet};
 use std::rc::Rc;
 
-/// A paced link below this draws a warning: no device has such a one, and a missing prefix of a unit looks like it.
+/// A paced link slower than this draws a warning: no device is this slow, and the usual cause is a missing unit prefix.
 const SLOW: BytesPerSecond = BytesPerSecond(1e6);
 
-/// Which device, and how it is set up.
+/// Device and its settings.
 #[derive(Clone)]
 pub enum Setup {
     /// The processor.
     Cpu(CpuOptions),
     /// An NVIDIA GPU.
     Cuda(Gpu),
-    /// A device that is not here: what it would take is known, and nothing runs on it.
+    /// A device that is not present: its times and memory are modelled, and nothing runs on it.
     Modelled(Modelled),
 }
 
-/// A GPU: open from the start, since only its libraries know the alternatives of a call, and what they take of it counts.
+/// A GPU, open from the start: only its libraries know the alternatives of a call, and the memory that they take counts.
 #[derive(Clone)]
 pub struct Gpu {
     options: CudaOptions,
-    /// Allocates nothing; those that do share its libraries.
+    /// Allocates nothing; devices that allocate share its libraries.
     pub(crate) open: Rc<CudaDevice>,
 }
 
 impl Gpu {
-    /// Opens it, so that one that cannot be used is said before anything is planned for it.
+    /// Opens the GPU, so that an unusable GPU is reported before anything is planned for it.
     pub fn open(options: CudaOptions) -> Result<Gpu, Error> {
         let open = Rc::new(CudaDevice::open(&options)?);
         Ok(Gpu { options, open })
     }
 
-    /// The GPU of the worker with this number, where worker 0 has this one: set up alike.
+    /// Returns the GPU of worker `number`, with the same settings; `self` is worker 0's GPU.
     fn of_worker(&self, number: u32) -> Result<Gpu, Error> {
         if number == 0 {
             return Ok(self.clone());
@@ -51,39 +51,39 @@ impl Gpu {
         Gpu::open(CudaOptions { ordinal, ..self.options.clone() })
     }
 
-    /// Whether it replays iterations as graphs.
+    /// Returns `true` if iterations are replayed as graphs.
     pub fn graphs(&self) -> bool {
         self.options.graphs
     }
 
-    /// Whose kernels it runs.
+    /// Returns the kernels that the GPU runs: the libraries' or Plimsoll's own.
     pub fn kernels(&self) -> GpuKernels {
         let CudaOptions { kernels, deterministic, .. } = self.options;
         GpuKernels { libraries: kernels == Kernels::Libraries, deterministic, tf32: None }
     }
 }
 
-/// Options that choose kernels and their precision; none for the device's default.
+/// Returns options with these kernels and this precision; `None` is the device's default precision.
 pub fn with_kernels(options: CudaOptions, chosen: GpuKernels, precision: Option<Precision>) -> CudaOptions {
     let GpuKernels { libraries, deterministic, .. } = chosen;
     let kernels = if libraries { Kernels::Libraries } else { Kernels::Own };
     CudaOptions { kernels, precision, deterministic, ..options }
 }
 
-/// The processor in f32 with so many threads, by default all cores but one, which is left to the two transfer streams, and a
-/// link of this pace, by default as fast as it goes.
+/// Returns the processor's f32 options. `threads` defaults to all cores but one, which is left to the two transfer streams;
+/// `link` defaults to an unpaced link.
 pub fn cpu_options(threads: Option<u32>, link: Option<Link>) -> CpuOptions {
     let threads = threads.unwrap_or_else(|| cores().saturating_sub(1).max(1));
     CpuOptions { threads, link, ..CpuOptions::default() }
 }
 
 impl Setup {
-    /// A GPU, by its number from 0, with or without graphs, in a precision, by default PyTorch's. What is offloaded goes to
-    /// pinned memory.
+    /// Opens GPU `ordinal` (from 0), with or without graphs; `precision` defaults to PyTorch's. Offloaded tensors go to pinned
+    /// memory.
     ///
     /// # Errors
     ///
-    /// There is no such GPU, its driver or a library is missing or too old, it lacks the precision, or it refuses.
+    /// The GPU does not exist, its driver or a library is missing or too old, it lacks the precision, or it refuses.
     pub fn cuda(
         ordinal: u32,
         graphs: bool,
@@ -94,11 +94,11 @@ impl Setup {
         Ok(Setup::Cuda(Gpu::open(with_kernels(options, kernels, precision))?))
     }
 
-    /// A device of which only the data sheet is known, in a precision, by default PyTorch's.
+    /// Returns a device that is known only by its data sheet; `precision` defaults to PyTorch's.
     ///
     /// # Errors
     ///
-    /// It has no tensor cores for the precision.
+    /// The device has no tensor cores for the precision.
     pub fn modelled(sheet: &'static Sheet, precision: Option<Precision>) -> Result<Setup, SetupError> {
         let has_tf32 = sheet.tf32_peak.is_some();
         let precision = precision.unwrap_or(Precision::usual(has_tf32));
@@ -113,7 +113,7 @@ impl Setup {
         Ok(Setup::Modelled(Modelled { precision, ..Modelled::new(sheet) }))
     }
 
-    /// In what convolutions and matrix products multiply, and feature maps are stored.
+    /// Returns the precision of convolutions, matrix products and stored activations.
     pub fn precision(&self) -> Precision {
         match self {
             Setup::Cpu(options) => options.precision(),
@@ -122,7 +122,7 @@ impl Setup {
         }
     }
 
-    /// Warns of a paced link on which training takes hours for what others do in a second.
+    /// Warns if the link is paced so slowly that seconds of training would take hours.
     pub fn warn_of_slow_link(&self, watch: &Watch<'_>) {
         let Some(link) = self.link() else { return };
         let rate = BytesPerSecond(link.offload_bytes_per_second.0.min(link.prefetch_bytes_per_second.0));
@@ -135,26 +135,26 @@ impl Setup {
         }
     }
 
-    /// The device that is modelled, where it is.
+    /// Returns the modelled device, if it is one.
     pub fn model(&self) -> Option<Modelled> {
         if let Setup::Modelled(device) = self { Some(*device) } else { None }
     }
 
-    /// Whose kernels run, where that is to be chosen.
+    /// Returns the kernels that run, if the device offers a choice.
     pub fn kernels(&self) -> Option<GpuKernels> {
         if let Setup::Cuda(gpu) = self { Some(gpu.kernels()) } else { None }
     }
 
-    /// Threads of the processor that compute; 1 where a GPU does.
+    /// Returns the processor threads that compute; 1 if a GPU computes.
     pub fn threads(&self) -> u32 {
         if let Setup::Cpu(options) = self { options.threads.max(1) } else { 1 }
     }
 
-    /// Makes sure that the workers' devices can sum by NCCL, where that is asked for.
+    /// Checks that the workers' devices can sum by NCCL, if `nccl` asks for that.
     ///
     /// # Errors
     ///
-    /// It is the processor, or NCCL is missing here.
+    /// The device is the processor, or NCCL is missing here.
     pub fn takes(&self, nccl: bool) -> Result<(), Error> {
         match self {
             Setup::Cpu(_) if nccl => Err(SetupError::NcclWithoutGpu.into()),
@@ -166,18 +166,18 @@ impl Setup {
         }
     }
 
-    /// The pace of the link; none for as fast as it goes.
+    /// Returns the pace of the link; `None` means unpaced.
     pub fn link(&self) -> Option<Link> {
         if let Setup::Cpu(options) = self { options.link } else { None }
     }
 
-    /// Whether batch normalisations take over the sums and ReLUs that follow them ([`plimsoll_networks::LowerOptions`]): on
-    /// devices whose kernels are ours. The modelled ones are those of papers, whose libraries ran each layer by itself.
+    /// Returns `true` if batch normalisations absorb the sums and ReLUs that follow them ([`plimsoll_networks::LowerOptions`]):
+    /// on devices that run our kernels. Modelled devices are those of papers, whose libraries ran each layer separately.
     pub fn fuses(&self) -> bool {
         !matches!(self, Setup::Modelled(_))
     }
 
-    /// How the device can run a call.
+    /// Returns the alternatives with which the device can run a call.
     pub fn alternatives(&self, call: &Call) -> Vec<KernelAlternative> {
         match self {
             Setup::Cpu(options) => options.alternatives(call),
@@ -186,7 +186,7 @@ impl Setup {
         }
     }
 
-    /// What is known of the device.
+    /// Returns the facts known of the device.
     pub fn facts(&self) -> Result<DeviceFacts, Error> {
         let Setup::Modelled(device) = self else { return Ok(self.device()?.facts()) };
         let machine = device.machine("");
@@ -195,12 +195,12 @@ impl Setup {
         Ok(DeviceFacts { name, system, threads, memory, precision })
     }
 
-    /// Whether a failure takes the device's memory along.
+    /// Returns `true` if a device failure also loses its memory.
     pub fn can_be_lost(&self) -> bool {
         matches!(self, Setup::Cuda(_))
     }
 
-    /// The device, with nothing allocated.
+    /// Opens the device, with nothing allocated.
     pub fn device(&self) -> Result<Box<dyn Device>, Error> {
         Ok(match self {
             Setup::Cpu(options) => Box::new(Cpu::new(options.clone())),
@@ -211,14 +211,14 @@ impl Setup {
         })
     }
 
-    /// The device of one of several workers, with this number among those of this process, with nothing allocated: the
-    /// processor for all, or each its own of the GPUs from the first worker's on. A GPU's iterations are no graphs, so that
-    /// what they complete can be sent while they go on; GPUs sum by NCCL where that is asked for.
+    /// Opens the device of worker `number` of this process, with nothing allocated. All workers share the processor; each
+    /// worker has a separate GPU, counted from the first worker's. A GPU's iterations are not graphs, so that finished results
+    /// can be sent while the iteration goes on. GPUs sum by NCCL if `nccl` is set.
     ///
     /// # Errors
     ///
-    /// There are fewer GPUs than workers, or another is of another kind: the schedule was chosen for the first. NCCL is asked
-    /// for and missing, or this is no GPU.
+    /// There are fewer GPUs than workers, or a GPU's model differs from the first, for which the schedule was chosen. NCCL is
+    /// requested but missing, or the device is no GPU.
     pub fn device_of_worker(&self, number: u32, nccl: bool) -> Result<Box<dyn Device>, Error> {
         self.takes(nccl)?;
         let Setup::Cuda(first) = self else { return self.device() };
@@ -232,11 +232,11 @@ impl Setup {
     }
 }
 
-/// The GPU of the worker with this number on its machine, where worker 0 has the first.
+/// Returns the ordinal of the GPU of worker `number` on its machine; worker 0 has the first.
 ///
 /// # Errors
 ///
-/// There are fewer.
+/// There are fewer GPUs.
 pub fn gpu_of_worker(first: u32, number: u32) -> Result<u32, Error> {
     let (ordinal, devices) = (first.saturating_add(number), cuda::visible()?);
     if ordinal < devices {
@@ -246,22 +246,22 @@ pub fn gpu_of_worker(first: u32, number: u32) -> Result<u32, Error> {
     }
 }
 
-/// Whether a document's name of a device means the CPU: `cpu`, or with its model, `cpu: AMD EPYC 9J14`.
+/// Returns `true` if a device name in a document means the CPU: `cpu`, or with its model, `cpu: AMD EPYC 9J14`.
 pub fn is_cpu(name: &str) -> bool {
     name.split(':').next() == Some("cpu")
 }
 
-/// The cores that this process may use.
+/// Returns the number of cores that this process may use.
 pub fn cores() -> u32 {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     u32::try_from(cores).unwrap_or(u32::MAX)
 }
 
-/// In what the processor stores feature maps in a precision; none is its default, f32.
+/// Returns the type in which the processor stores activations for a precision; `None` is its default, f32.
 ///
 /// # Errors
 ///
-/// It does not have the precision.
+/// The processor does not support the precision.
 pub fn of_processor(precision: Option<Precision>) -> Result<Float, SetupError> {
     match precision.unwrap_or_default() {
         precision @ (Precision::F32 | Precision::Bf16) => Ok(precision.feature_maps()),
@@ -271,7 +271,7 @@ pub fn of_processor(precision: Option<Precision>) -> Result<Float, SetupError> {
     }
 }
 
-/// Makes sure that this machine has a core for each of so many threads.
+/// Checks that this machine has a core for each of these threads.
 pub fn as_many_cores(threads: u32) -> Result<(), SetupError> {
     let cores = cores();
     if threads <= cores {

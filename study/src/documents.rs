@@ -1,4 +1,4 @@
-//! Reading and writing documents: files of a study have the checksums that the study keeps of them.
+//! Reading and writing documents; a study keeps checksums of its files.
 
 use crate::checksums;
 use crate::error::{Doing, FileError};
@@ -8,27 +8,27 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Reads a document; one of a study has the checksum that the study keeps of it.
+/// Reads a document; a study's document must match the checksum that the study keeps.
 ///
 /// # Errors
 ///
-/// The file cannot be read, is damaged, or is no such document.
+/// The file cannot be read, is damaged, or is not a document of this type.
 pub fn read<D: Document>(path: &Path) -> Result<D, FileError> {
     document(path, checksums::read(path)?)
 }
 
-/// The document that these bytes of a file are.
+/// Parses a file's bytes as a document.
 ///
 /// # Errors
 ///
-/// They are no such document.
+/// They are not a document of this type.
 pub fn document<D: Document>(path: &Path, bytes: Vec<u8>) -> Result<D, FileError> {
     let text =
         String::from_utf8(bytes).map_err(|_| FileError::NotText { path: path.to_owned(), kind: D::KIND })?;
     D::from_json(&text).map_err(|fault| FileError::Document { path: path.to_owned(), fault: Box::new(fault) })
 }
 
-/// Writes a document, replacing the one that was there.
+/// Writes a document, replacing any earlier file.
 ///
 /// # Errors
 ///
@@ -37,14 +37,14 @@ pub fn write<D: Document>(path: &Path, document: &D) -> Result<(), FileError> {
     write_text(path, &document.to_json())
 }
 
-/// Makes sure that a file can be written there, before the work of which it tells is begun: its folder takes files, and it is
-/// none of a study's own. Nothing changes.
+/// Checks that a file can be written at this path, before the work that it records begins: its directory takes files, and the
+/// path is not one of a study's own files. Changes nothing.
 pub fn can_be_made(path: &Path) -> Result<(), FileError> {
     let failed = |error: io::Error| FileError::io(path, Doing::Write, error);
     let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     match fs::metadata(&place) {
         Ok(there) if there.is_dir() => return Err(failed(io::ErrorKind::IsADirectory.into())),
-        // A pipe or a terminal, which is written to as it is.
+        // A pipe or a terminal is written to directly.
         Ok(there) if !there.is_file() => return Ok(()),
         _ => {}
     }

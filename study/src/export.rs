@@ -1,12 +1,13 @@
-//! What was tuned, as the lines that a user of another tool pastes there: batch size per worker, gradient accumulation,
-//! optimizer, learning rate, its warm-up and its decay.
+//! The tuned settings, as lines to paste into a different tool: batch size per worker, gradient accumulation, optimizer,
+//! learning rate, its warm-up and its decay.
 //!
-//! The rate goes as in `run`, whatever the tool: update s, from 0, of W has (s + 1) / W of it, then comes the decay. In
-//! Python that is a function, which PyTorch's `LambdaLR` asks; DeepSpeed has schedules of its own, of which `WarmupLR`
-//! repeats its first rate once, and `WarmupCosineLR` makes its first update with a rate of 0 (DeepSpeed 0.19.8).
+//! The rate follows the same curve as in `run`, whatever the tool: of W warm-up updates, update s (from 0) has (s + 1) / W of
+//! the rate; the decay follows. In Python this is a function that PyTorch's `LambdaLR` calls. DeepSpeed has schedules of its
+//! own: `WarmupLR` repeats its first rate once, and `WarmupCosineLR` makes its first update with a rate of 0 (DeepSpeed
+//! 0.19.8).
 //!
-//! What it deliberately does not do: export the plan inside an iteration, which none of these tools can follow. So what is
-//! exported is a batch that keeps everything, unless the plan's own is asked for.
+//! This file deliberately does not export the plan inside an iteration, which none of these tools can follow. So the exported
+//! batch keeps everything, unless the caller asks for the plan's own batch.
 
 use crate::error::ExportError;
 use crate::measure::may_be_off;
@@ -31,7 +32,7 @@ pub enum Tool {
     Deepspeed,
 }
 
-/// Optimizers that the user may train with there.
+/// Optimizers available in those tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Optimizer {
     /// Stochastic gradient descent with momentum
@@ -43,7 +44,7 @@ pub enum Optimizer {
 }
 
 impl Optimizer {
-    /// Its name in PyTorch and in DeepSpeed.
+    /// Returns the optimizer's name in PyTorch and in DeepSpeed.
     fn name(self) -> &'static str {
         match self {
             Optimizer::Sgd => "SGD",
@@ -62,55 +63,55 @@ impl From<plimsoll_ir::Optimizer> for Optimizer {
     }
 }
 
-/// What a training elsewhere is to be.
+/// Settings requested for a training elsewhere.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// Workers, each with a device of its own; by default those that the config was tuned for, else one.
+    /// Workers, each with its own device; by default those that the config was tuned for, else one.
     pub workers: Option<u64>,
-    /// Samples in an update, of all workers together; by default those that the config was tuned for, where each worker has a
-    /// batch of them, else about one batch of the config's for each.
+    /// Samples in an update of all workers. By default those that the config was tuned for, if each worker then has a batch of
+    /// them; else about one of the config's batches for each worker.
     pub global: Option<u64>,
     /// Passes over the data.
     pub epochs: u64,
-    /// How the rate falls after the warm-up.
+    /// Decay of the rate after the warm-up.
     pub decay: DecayShape,
-    /// Who updates the parameters; by default the one that was tuned for.
+    /// Optimizer; by default the one that was tuned for.
     pub optimizer: Option<Optimizer>,
-    /// Of SGD; by default what `run` has.
+    /// Momentum of SGD; by default that of `run`.
     pub momentum: Option<f32>,
-    /// By default what `run` has, where the optimizer is SGD or the one that was tuned for; else what the tool has.
+    /// Weight decay. By default that of `run`, if the optimizer is SGD or the one that was tuned for; else the tool's default.
     pub weight_decay: Option<f32>,
-    /// The batch of the plan, which only a runtime that follows the plan can hold.
+    /// `true` to export the plan's batch, which only a runtime that follows the plan can hold.
     pub as_planned: bool,
 }
 
 /// The numbers of a training elsewhere.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Export {
-    /// Samples that one worker sees at once.
+    /// Samples that one worker processes at once.
     pub batch: u64,
-    /// Workers, each with a device of its own.
+    /// Workers, each with its own device.
     pub workers: u64,
-    /// Batches of each worker that make one update.
+    /// Batches of each worker in one update.
     pub accumulation: u64,
-    /// The learning rate of an update of all of these.
+    /// Learning rate of an update of all these samples.
     pub rate: f64,
-    /// Updates in which the rate rises; fewer than two are none.
+    /// Updates in which the rate rises; fewer than two mean no warm-up.
     pub warmup: u64,
     /// Updates in all.
     pub updates: u64,
-    /// How the rate falls after the warm-up.
+    /// Decay of the rate after the warm-up.
     pub decay: DecayShape,
-    /// Who updates the parameters.
+    /// Optimizer that updates the parameters.
     pub optimizer: Optimizer,
-    /// Its settings besides the rate, by PyTorch's names.
+    /// The optimizer's settings besides the rate, by PyTorch's names.
     pub settings: Vec<(&'static str, f32)>,
-    /// Where the numbers come from and what is left out, a line each.
+    /// Sources of the numbers and omitted parts, one line each.
     pub notes: Vec<String>,
 }
 
-/// The optimizer's settings besides the rate, by PyTorch's names. Of an optimizer that was not tuned for the tool has its own,
-/// but for SGD.
+/// Returns the optimizer's settings besides the rate, by PyTorch's names. For an optimizer that was not tuned for, the tool's
+/// defaults apply, except for SGD.
 fn settings(
     config: &Config,
     optimizer: Optimizer,
@@ -123,7 +124,7 @@ fn settings(
         UpdateRule::Sgd { momentum: kept, weight_decay: usual } if optimizer == Optimizer::Sgd => {
             vec![("momentum", momentum.unwrap_or(kept)), ("weight_decay", weight_decay.unwrap_or(usual))]
         }
-        // The tools disagree on what is usual: PyTorch's AdamW has 1e-2, DeepSpeed's 0.
+        // The tools' defaults disagree: PyTorch's AdamW has 1e-2, DeepSpeed's 0.
         UpdateRule::Adamw { weight_decay: usual, .. } => {
             vec![("weight_decay", weight_decay.unwrap_or(usual))]
         }
@@ -131,7 +132,7 @@ fn settings(
     }
 }
 
-/// One update's samples shared out: batches of so many samples, and how many of them each worker takes.
+/// One update's samples as shared out: the batch size, and the number of batches that each worker takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shares {
     batch: u64,
@@ -139,11 +140,11 @@ struct Shares {
 }
 
 impl Export {
-    /// Of a config and its schedule. By default a worker's batch is the largest that keeps everything on the device and
-    /// shares an update out evenly, since no other tool swaps and recomputes as the plan does; as many batches are
-    /// accumulated as the update needs. No batch is larger than the tuned one, unless an update is asked for. Rate and warm-up
-    /// are those that the config's rule gives for so many samples. Fails where the workers cannot share the samples out, or
-    /// where no batch is known to fit.
+    /// Derives the export from a config and its schedule. By default a worker's batch is the largest that keeps everything on
+    /// the device and divides an update evenly, since no other tool swaps and recomputes as the plan does; the worker
+    /// accumulates as many batches as the update needs. No batch is larger than the tuned one, unless an update is asked for.
+    /// The config's rule gives rate and warm-up for this number of samples. Fails if the samples do not divide among the
+    /// workers, or if no batch is known to fit.
     pub fn new(config: &Config, schedule: &Schedule, wanted: &Wanted) -> Result<Export, ExportError> {
         let Wanted { epochs, decay, optimizer, momentum, weight_decay, as_planned, .. } = *wanted;
         let tuned = config.cluster;
@@ -166,8 +167,8 @@ impl Export {
             let most = if wanted.global.is_some() { held } else { held.min(config.batch) };
             shared(most, config.batch, workers, global)
         };
-        // As in `run`: a tuned update is kept on other workers, too, where each has a batch of it; here only where they can
-        // share it out evenly.
+        // As in `run`, a different number of workers keeps the tuned update if each has a batch of it; here it must also divide
+        // evenly.
         let tuned =
             tuned.map(|cluster| cluster.global_batch).filter(|global| global / config.batch >= workers);
         let Shares { batch, accumulation } = match (wanted.global, tuned) {
@@ -191,12 +192,12 @@ impl Export {
         })
     }
 
-    /// Samples in an update.
+    /// Returns the samples in an update.
     pub fn global(&self) -> u64 {
         self.batch * self.workers * self.accumulation
     }
 
-    /// Says where the numbers come from, and what of the schedule stays behind.
+    /// Adds notes on the sources of the numbers and on the omitted parts of the schedule.
     pub fn tell(&mut self, config: &Config, schedule: &Schedule, from: &str) {
         let Config { network, device, budget_bytes, learning_rate, .. } = config;
         let LearningRate { base_rate, base_batch, .. } = learning_rate;
@@ -251,8 +252,8 @@ impl Export {
         }
     }
 
-    /// The lines for a tool, notes as comments among them where its format has comments.
-    /// Fails where the tool has no schedule of the rate as was asked for.
+    /// Returns the lines for a tool, with the notes as comments if its format has comments. Fails if the tool has no such
+    /// schedule of the rate.
     pub fn lines(&self, tool: Tool) -> Result<String, ExportError> {
         match tool {
             Tool::Torchrun => Ok(self.torchrun()),
@@ -267,12 +268,12 @@ impl Export {
         self.notes.iter().map(|note| format!("# {}\n", visible(note))).collect()
     }
 
-    /// Whether the rate changes at all.
+    /// Returns `true` if the rate changes at all.
     fn has_schedule(&self) -> bool {
         self.warmup > 1 || self.decay != DecayShape::Constant
     }
 
-    /// The constants that all of the Python begins with, and how the rate goes.
+    /// Returns the constants that begin all Python exports, and the curve of the rate.
     fn constants(&self) -> String {
         let Export { batch, accumulation, rate, warmup, updates, .. } = self;
         let mut lines = format!(
@@ -296,13 +297,13 @@ impl Export {
         lines
     }
 
-    /// The module of Python's own that the lines need.
+    /// Returns the import of Python's standard library that the lines need.
     fn imports(&self) -> &'static str {
         if self.decay == DecayShape::Cosine { "import math\n\n" } else { "" }
     }
 
-    /// The optimizer and, where the rate changes, its schedule, at so many columns from the left. `share` is Python for a
-    /// function of how often the tool has stepped the schedule.
+    /// Returns the optimizer and, if the rate changes, its schedule, indented by `indent`. `share` is Python for a function of
+    /// the number of steps that the tool has made.
     fn optimizer(&self, indent: &str, model: &str, share: &str) -> String {
         let name = self.optimizer.name();
         let settings: String =
@@ -375,12 +376,12 @@ impl Export {
         )
     }
 
-    /// JSON has no comments. Fails where DeepSpeed has no such schedule of the rate.
+    /// Returns DeepSpeed's configuration; JSON has no comments. Fails if DeepSpeed has no such schedule of the rate.
     fn deepspeed(&self) -> Result<String, ExportError> {
         let Export { batch, accumulation, rate, warmup, updates, .. } = self;
         let mut params = json!({"lr": rate});
         for (name, value) in &self.settings {
-            // As decimal digits say it, not as the nearest binary fraction of 32 bits does.
+            // The decimal digits of the number, not the nearest 32-bit binary fraction.
             params[*name] = value.to_string().parse::<f64>().expect("a number was just written").into();
         }
         let mut config = json!({
@@ -403,7 +404,7 @@ impl Export {
             }
             DecayShape::Constant => {}
             DecayShape::Cosine => {
-                // It refuses 0 steps; from a ratio of 1 to 1, a step of warm-up is none.
+                // DeepSpeed refuses 0 steps; one warm-up step with a ratio from 1 to 1 has no effect.
                 config["scheduler"] = json!({
                     "type": "WarmupCosineLR",
                     "params": {
@@ -423,21 +424,21 @@ impl Export {
     }
 }
 
-/// How many tensors a schedule swaps out, or pieces of them, and how many ops it recomputes.
+/// Returns how many tensors, or pieces of tensors, a schedule swaps out, and how many ops it recomputes.
 fn moves(schedule: &Schedule) -> [usize; 2] {
     let is_swap = |command: &&Command| matches!(command, Command::Offload { .. });
     let is_again = |command: &&Command| matches!(command, Command::Compute { again: true, .. });
     [schedule.commands.iter().filter(is_swap).count(), schedule.commands.iter().filter(is_again).count()]
 }
 
-/// The largest batch that is known to fit without the plan: that keeps everything on the device.
+/// Returns the largest batch that is known to fit without the plan, with everything kept on the device.
 fn held(config: &Config, schedule: &Schedule) -> Result<u64, ExportError> {
     let own = (moves(schedule) == [0, 0]).then_some(config.batch);
     config.keeps_all.max(own).ok_or(ExportError::NothingKept { budget: config.budget_bytes })
 }
 
-/// Shares an update out in batches of at most so many samples, as few as possible. By default an update is about as large as
-/// the tuned batch for each worker: as large as batches of one size make it.
+/// Divides an update into as few batches as possible, each of at most `held` samples. By default an update has about the tuned
+/// batch for each worker, rounded so that all batches have one size.
 fn shared(held: u64, tuned: u64, workers: u64, global: Option<u64>) -> Result<Shares, ExportError> {
     let Some(global) = global else {
         let accumulation = tuned.div_ceil(held);
@@ -461,7 +462,7 @@ fn shared(held: u64, tuned: u64, workers: u64, global: Option<u64>) -> Result<Sh
     Ok(Shares { batch: share / accumulation, accumulation })
 }
 
-/// An update in batches of the plan's own size.
+/// Divides an update into batches of the plan's own size.
 fn planned(batch: u64, workers: u64, global: Option<u64>) -> Result<Shares, ExportError> {
     let at_once = batch * workers;
     let global = global.unwrap_or(at_once);
@@ -474,16 +475,16 @@ fn planned(batch: u64, workers: u64, global: Option<u64>) -> Result<Shares, Expo
     Ok(Shares { batch, accumulation: global / at_once })
 }
 
-/// A global batch that is no multiple of what all workers take at once, with the nearest that are.
+/// Reports a global batch that is no multiple of the samples that all workers take at once, with the nearest multiples.
 fn not_shared(why: String, global: u64, at_once: u64) -> ExportError {
     let below = global / at_once * at_once;
     let above = below.saturating_add(at_once);
     ExportError::NotShared { why, below: (below > 0).then_some(below), above }
 }
 
-/// Samples of the data that a config was tuned for, which are at least one update's.
+/// Returns the samples of the data that a config was tuned for, at least one update's.
 fn samples_for(config: &Config, global: u64) -> Result<u64, ExportError> {
-    // An epoch takes as many iterations, or updates of the tuned workers, as there are of these in the data.
+    // An epoch has as many iterations, or updates of the tuned workers, as the data hold.
     let samples = match config.cluster {
         Some(Cluster { update_seconds, global_batch, .. }) => {
             let known = config.measured.unwrap_or(config.predicted);
@@ -501,12 +502,12 @@ fn samples_for(config: &Config, global: u64) -> Result<u64, ExportError> {
     Ok(samples)
 }
 
-/// As many digits as a rate needs.
 fn to_six_digits(rate: f64) -> f64 {
     format!("{rate:.5e}").parse().expect("a number was just written")
 }
 
-/// Rate, warm-up and updates of an epoch, of updates of so many samples: the config's own rate and warm-up at its own batch.
+/// Returns rate, warm-up and updates of an epoch for updates of `global` samples; at the config's own batch, its own rate and
+/// warm-up.
 fn rate_at(config: &Config, global: u64, epochs: u64) -> Result<(f64, u64, u64), ExportError> {
     let LearningRate { rate, rule, base_batch, base_rate, warmup_iterations: warmup } = config.learning_rate;
     let updates = samples_for(config, global)? / global;

@@ -1,5 +1,5 @@
-//! Writing files: to a temporary file beside the place, which is renamed, so that a run that is cut off leaves the old one or
-//! the new one, never half of one.
+//! Writing files: to a temporary file in the same directory, which is then renamed, so that an interrupted run leaves the old
+//! file or the new one, never half of one.
 
 use crate::error::{Doing, FileError};
 use std::fs;
@@ -11,8 +11,8 @@ pub fn write_text(path: &Path, text: &str) -> Result<(), FileError> {
     write_bytes(path, text.as_bytes())
 }
 
-/// Writes in one step, replacing the file that was there. A link is followed; what is no regular file (a pipe, a
-/// terminal) is written to as it is.
+/// Writes in one step, replacing any earlier file. Follows a link; writes directly to a pipe, a terminal or any other file that
+/// is not regular.
 pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     let failed = |error: io::Error| FileError::io(path, Doing::Write, error);
     let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -21,10 +21,10 @@ pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
         return file.and_then(|mut file| file.write_all(bytes)).map_err(failed);
     }
     let folder = place.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // Said of the folder itself, and not of a temporary file that nobody asked for.
+    // The error then names the directory itself, not a temporary file that nobody asked for.
     fs::metadata(folder).map_err(failed)?;
     let mut builder = tempfile::Builder::new();
-    // As any new file has it; the umask takes its part.
+    // The mode of any new file; the umask applies.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     let mut file = builder.tempfile_in(folder).map_err(failed)?;
@@ -33,7 +33,7 @@ pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Makes sure that an output is not the very file that the command reads, or will write itself.
+/// Checks that an output is not the file that the command reads, or will write itself.
 pub fn not_the_same(input: &Path, output: &Path) -> Result<(), FileError> {
     match (place(input), place(output)) {
         (Some(input), Some(there)) if input == there => Err(FileError::Input(output.to_owned())),
@@ -41,7 +41,7 @@ pub fn not_the_same(input: &Path, output: &Path) -> Result<(), FileError> {
     }
 }
 
-/// Makes sure that two outputs are two files.
+/// Checks that two outputs are two files.
 pub fn not_each_other(one: Option<&Path>, other: Option<&Path>) -> Result<(), FileError> {
     match (one, other) {
         (Some(one), Some(other)) => not_the_same(one, other),
@@ -49,7 +49,7 @@ pub fn not_each_other(one: Option<&Path>, other: Option<&Path>) -> Result<(), Fi
     }
 }
 
-/// The one path of a file, which need not be there; none where its folder is not.
+/// Returns the canonical path of a file, which need not exist; `None` if its directory does not exist.
 fn place(path: &Path) -> Option<PathBuf> {
     fs::canonicalize(path).ok().or_else(|| {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -1,6 +1,6 @@
-//! A study's folder: what was measured, chosen and trained for one network, kept so that a second run continues.
+//! A study's folder: the measurements, the choice and the training of one network, kept so that a second run continues.
 //!
-//! Nothing else is ever written there, and `--fresh` removes nothing else.
+//! Nothing else is ever written to it, and `--fresh` removes nothing else.
 
 use crate::checksums;
 use crate::documents;
@@ -19,27 +19,27 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A run that was killed holds its study until the system has taken its memory apart, which a launcher of workers does not
-/// wait for: so long another run waits for it.
+/// A killed run holds its study until the system has freed its memory, and a launcher of workers does not wait for that. The
+/// next run waits up to this long.
 const DYING: Duration = Duration::from_secs(5);
 
-/// How often it looks.
+/// Interval between attempts.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// No header of a journal is longer.
+/// Maximum bytes of a journal's header.
 const HEADER_BYTES_MAX: u64 = 1 << 16;
 
-/// So much of a file shows who wrote it.
+/// Bytes at the start of a file that identify its writer.
 const START_BYTES: u64 = 1 << 14;
 
-/// Where the files of a tuning are gathered, and where they are once all are there, until each is in its place.
+/// Directory in which the files of a tuning are gathered, and its name once all are there, until each file is in its place.
 const GATHERED: &str = ".tuned.part";
 const WHOLE: &str = ".tuned";
 
-/// The start of the names of a worker's files.
+/// Start of the names of a worker's files.
 const WORKER: &str = "training.worker-";
 
-/// The end of the name of its note.
+/// End of the name of a worker's note.
 const NOTE: &str = ".note.json";
 
 /// A study's folder.
@@ -49,24 +49,24 @@ pub struct Study {
 }
 
 impl Study {
-    /// The study in a folder, which need not be there.
+    /// Returns the study in a folder, which need not exist.
     pub fn at(folder: &Path) -> Study {
         Study { folder: folder.to_owned() }
     }
 
-    /// Makes the folder where it is missing, and sure that it can be written to; says which it is.
+    /// Creates the folder if it is missing, checks that it can be written to, and logs its path.
     pub fn make(&self) -> Result<(), FileError> {
         let folder = &self.folder;
         fs::create_dir_all(folder).map_err(|error| FileError::io(folder, Doing::CreateStudy, error))?;
-        // Found out now, and not after the measuring.
+        // Fail now, not after the measuring.
         tempfile::NamedTempFile::new_in(folder)
             .map_err(|error| FileError::io(folder, Doing::WriteToStudy, error))?;
         tracing::info!("the study is {}", folder.display());
         Ok(())
     }
 
-    /// The budget that it was begun with, where it was: that of its measurements. What cannot be read is complained of where
-    /// it is gone on with.
+    /// Returns the budget that the study was begun with, from its measurements. An unreadable journal gives `None`; whoever
+    /// continues it reports the error.
     pub fn budget(&self) -> Option<Bytes> {
         let mut line = String::new();
         let journal = fs::File::open(self.journal()).ok()?;
@@ -74,7 +74,7 @@ impl Study {
         Header::of_line(&line).map(|header| header.budget_bytes)
     }
 
-    /// Makes sure that of these files none is somebody else's, which would be written over or removed.
+    /// Checks that none of these files, which would be overwritten or removed, belongs to somebody else.
     pub fn are_ours(&self, files: &[PathBuf]) -> Result<(), StudyError> {
         match files.iter().find(|file| !self.wrote(file)) {
             None => Ok(()),
@@ -82,7 +82,7 @@ impl Study {
         }
     }
 
-    /// Whether a file is none, or empty, or begins as what Plimsoll writes under its name does.
+    /// Returns `true` if a file is missing or empty, or begins like the file that Plimsoll writes under this name.
     fn wrote(&self, file: &Path) -> bool {
         let mut start = Vec::new();
         let Ok(open) = fs::File::open(file) else { return true };
@@ -98,7 +98,7 @@ impl Study {
         start.is_empty() || marks.iter().any(|mark| start.contains(mark))
     }
 
-    /// Removes these files of the study, where they are.
+    /// Removes these files of the study, if they exist.
     pub fn forget(&self, files: &[PathBuf]) -> Result<(), FileError> {
         for path in files {
             match fs::remove_file(path) {
@@ -116,10 +116,10 @@ impl Study {
         checksums::write(&self.folder, files)
     }
 
-    /// Puts the files of a tuning in place together: wherever a run is killed, the study holds what it held before or all of
-    /// the new. The page of an earlier choice goes, since it would tell of that.
+    /// Puts the files of a tuning in place together: wherever a run is killed, the study holds either all the old files or all
+    /// the new ones. Removes the page of an earlier choice, which would be out of date.
     ///
-    /// The files are gathered in a folder; its new name says that they are whole, from when on whoever works in the study puts
+    /// The files are gathered in a directory. Renaming it marks them as complete; from then on, whoever works in the study puts
     /// them in place.
     pub fn put_together(&self, _alone: &Held, files: &[(PathBuf, Vec<u8>)]) -> Result<(), FileError> {
         let [gathered, whole] = [GATHERED, WHOLE].map(|name| self.folder.join(name));
@@ -132,7 +132,7 @@ impl Study {
         self.settle()
     }
 
-    /// Puts in place what a run that was killed had gathered whole, and removes what it had not.
+    /// Puts in place the files that a killed run had gathered completely, and removes incomplete ones.
     fn settle(&self) -> Result<(), FileError> {
         let [gathered, whole] = [GATHERED, WHOLE].map(|name| self.folder.join(name));
         remove_folder(&gathered)?;
@@ -150,12 +150,12 @@ impl Study {
         }
         self.put(&files)?;
         self.forget(&[self.report()])?;
-        // So that no part of it is ever taken for whole.
+        // No part of it can then be mistaken for a complete set.
         fs::rename(&whole, &gathered).map_err(|error| FileError::io(&whole, Doing::Remove, error))?;
         remove_folder(&gathered)
     }
 
-    /// Makes sure that no run that was killed has left a tuning half in place, which is then put there.
+    /// Finishes a tuning that a killed run left half in place.
     fn settled(self) -> Result<Study, StudyError> {
         if self.folder.join(WHOLE).exists() {
             drop(self.lock()?);
@@ -163,7 +163,7 @@ impl Study {
         Ok(self)
     }
 
-    /// Makes sure that no training stands on the choice that is about to be replaced.
+    /// Checks that no training depends on the choice that is about to be replaced.
     pub fn without_training(&self) -> Result<(), StudyError> {
         if !self.holds_training() {
             return Ok(());
@@ -171,7 +171,7 @@ impl Study {
         Err(StudyError::HoldsTraining(self.folder.clone()))
     }
 
-    /// The folder of a config that was given as a file or as its study's folder, and the config's path.
+    /// Returns the study and the config's path, given a config file or its study's folder.
     pub fn of_config(path: &Path) -> (Study, PathBuf) {
         if path.is_dir() {
             let study = Study { folder: path.to_owned() };
@@ -182,7 +182,7 @@ impl Study {
         (Study { folder: folder.map_or_else(|| PathBuf::from("."), Path::to_owned) }, path.to_owned())
     }
 
-    /// The study of which a folder or the config in it is named, which must be there.
+    /// Returns the study of a folder, or of the config in it, which must exist.
     pub fn existing(path: &Path) -> Result<Study, StudyError> {
         if !path.exists() {
             return Err(StudyError::Missing(path.to_owned()));
@@ -190,7 +190,7 @@ impl Study {
         Study::of_config(path).0.settled()
     }
 
-    /// The choice that a config's file or its study's folder names: the study, the config's path, what stands in it, and its
+    /// Reads the choice that a config file or its study's folder names: the study, the config's path, the config and its
     /// schedule.
     pub fn choice_of(path: &Path) -> Result<(Study, PathBuf, Config, Schedule), StudyError> {
         let (study, config_path) = Study::of_config(path);
@@ -205,7 +205,7 @@ impl Study {
         Ok((study, config_path, config, schedule))
     }
 
-    /// What was chosen. Fails with what to do where it is no study, or half of one.
+    /// Reads the choice. If this is no study, or half of one, the error says what to do.
     pub fn chosen(&self) -> Result<(Config, Schedule), StudyError> {
         if !self.config().exists() {
             let measured = self.journal().exists() || self.profile().exists();
@@ -218,7 +218,7 @@ impl Study {
         Ok((config, self.document(&schedule)?))
     }
 
-    /// Makes sure that a file of a tuning is there.
+    /// Checks that a file of a tuning exists.
     pub fn holds(&self, file: &Path) -> Result<(), StudyError> {
         if file.exists() {
             return Ok(());
@@ -226,13 +226,13 @@ impl Study {
         Err(StudyError::Incomplete { missing: name(file), retune: self.retune() })
     }
 
-    /// A document of the study's tuning.
+    /// Reads a document of the study's tuning.
     pub fn document<D: Document>(&self, path: &Path) -> Result<D, StudyError> {
         documents::read(path).map_err(|source| StudyError::Document { source, retune: self.retune() })
     }
 
-    /// Makes sure that what the study holds (such as `the choice for`) is of what is asked for: names the first thing in
-    /// which the two differ, with both.
+    /// Checks that the part that `holds` names (such as `the choice for`) matches the request. The error names the first
+    /// difference, with both values.
     pub fn is_of(&self, holds: &str, compared: &[(&str, String, String)]) -> Result<(), StudyError> {
         let Some((what, kept, asked)) = compared.iter().find(|(_, kept, asked)| kept != asked) else {
             return Ok(());
@@ -247,57 +247,57 @@ impl Study {
         Err(StudyError::OfAnother(Box::new(other)))
     }
 
-    /// How it comes to a whole choice.
+    /// Returns the way to a complete choice.
     pub fn retune(&self) -> Retune {
         Retune { folder: self.folder.clone(), holds_training: self.holds_training() }
     }
 
-    /// What was measured, as it was measured.
+    /// Path of the journal of measurements.
     pub fn journal(&self) -> PathBuf {
         self.folder.join("profile.journal.jsonl")
     }
 
-    /// What was measured, whole.
+    /// Path of the complete profile.
     pub fn profile(&self) -> PathBuf {
         self.folder.join("network.profile.json")
     }
 
-    /// What was fitted to that.
+    /// Path of the model fitted to the profile.
     pub fn model(&self) -> PathBuf {
         self.folder.join("network.model.json")
     }
 
-    /// What was chosen.
+    /// Path of the chosen config.
     pub fn config(&self) -> PathBuf {
         self.folder.join("chosen.config.json")
     }
 
-    /// The chosen schedule.
+    /// Path of the chosen schedule.
     pub fn schedule(&self) -> PathBuf {
         self.folder.join("chosen.schedule.json")
     }
 
-    /// The iteration that the chosen schedule is of, with the seconds that it was planned for.
+    /// Path of the iteration that the chosen schedule is for, with the seconds that it was planned for.
     pub fn trace(&self) -> PathBuf {
         self.folder.join("chosen.trace.json")
     }
 
-    /// What was tried for the choice, and what was measured of it.
+    /// Path of the tuning: everything that was tried for the choice and measured.
     pub fn tuning(&self) -> PathBuf {
         self.folder.join("tuning.json")
     }
 
-    /// The plans of a search that is not over.
+    /// Path of the plans of an unfinished search.
     pub fn plans(&self) -> PathBuf {
         self.folder.join("tuning.journal.jsonl")
     }
 
-    /// The page for people.
+    /// Path of the HTML report.
     pub fn report(&self) -> PathBuf {
         self.folder.join("report.html")
     }
 
-    /// All that a tuning leaves besides the profile.
+    /// Paths of all files that a tuning leaves besides the profile.
     pub fn choice(&self) -> Vec<PathBuf> {
         vec![
             self.model(),
@@ -310,22 +310,22 @@ impl Study {
         ]
     }
 
-    /// Parameters and optimizer state of the last run.
+    /// Path of the parameters and optimizer state of the last run.
     pub fn checkpoint(&self) -> PathBuf {
         self.folder.join("training.safetensors")
     }
 
-    /// The training's state as another worker keeps it where worker 0 is lost.
+    /// Path of the training's state that worker `rank` keeps if worker 0 is lost.
     pub fn kept_by(&self, rank: usize) -> PathBuf {
         self.folder.join(format!("{WORKER}{rank}.safetensors"))
     }
 
-    /// Those that are there.
+    /// Paths of the workers' states that exist.
     pub fn kept_by_workers(&self) -> Vec<PathBuf> {
         self.of_workers(".safetensors")
     }
 
-    /// The files of workers whose names end so.
+    /// Paths of the workers' files with this suffix.
     fn of_workers(&self, end: &str) -> Vec<PathBuf> {
         let is_one = |name: &str| {
             let rank = name.strip_prefix(WORKER).and_then(|rest| rest.strip_suffix(end));
@@ -340,22 +340,22 @@ impl Study {
         found
     }
 
-    /// What a worker that is a process says of itself while it trains.
+    /// Path of the note that a worker process keeps while it trains.
     pub fn note(&self, rank: usize) -> PathBuf {
         self.folder.join(format!("{WORKER}{rank}{NOTE}"))
     }
 
-    /// Those that are there.
+    /// Paths of the notes that exist.
     pub fn notes(&self) -> Vec<PathBuf> {
         self.of_workers(NOTE)
     }
 
-    /// The files of a training: its checkpoint, and the states that workers have kept.
+    /// Paths of a training's files: its checkpoint, and the states that workers have kept.
     pub fn training(&self) -> Vec<PathBuf> {
         [vec![self.checkpoint()], self.kept_by_workers()].concat()
     }
 
-    /// What runs that are no more have left of its files, half written.
+    /// Paths of half-written files that ended runs have left.
     fn unfinished(&self) -> Vec<PathBuf> {
         let files = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let names = files.map(|file| file.file_name().to_string_lossy().into_owned());
@@ -374,19 +374,19 @@ impl Study {
         self.training().iter().any(|file| file.exists())
     }
 
-    /// All files that it may hold.
+    /// Paths of all files that the study may hold.
     pub fn files(&self) -> Vec<PathBuf> {
         let others = vec![self.journal(), self.profile()];
         [others, self.training(), self.notes(), self.choice()].concat()
     }
 
-    /// Makes sure that none of its files would be written over.
+    /// Checks that an output would not overwrite one of the study's files.
     pub fn is_not(&self, output: &Path) -> Result<(), FileError> {
         self.files().iter().try_for_each(|file| files::not_the_same(file, output))
     }
 
-    /// Keeps other runs from measuring, tuning and training in it until what is given is dropped. What a run that was killed
-    /// left half written is removed, and what it had written whole is put in place. Waits a few seconds for a run that ends.
+    /// Keeps other runs from measuring, tuning and training in the study until the returned [`Held`] is dropped. Removes
+    /// half-written files of a killed run, and puts its complete ones in place. Waits a few seconds for a run that ends.
     pub fn lock(&self) -> Result<Held, StudyError> {
         let Ok(folder) = fs::File::open(&self.folder) else { return Ok(Held(None)) };
         let asked = Instant::now();
@@ -398,7 +398,7 @@ impl Study {
         };
         match locked {
             Err(TryLockError::WouldBlock) => Err(StudyError::InUse(self.folder.clone())),
-            // Not every file system knows locks.
+            // Not every file system supports locks.
             Err(TryLockError::Error(error)) => {
                 tracing::debug!("{} cannot be locked: {error}", self.folder.display());
                 self.settle()?;
@@ -415,18 +415,18 @@ impl Study {
         }
     }
 
-    /// The folder.
+    /// Returns the folder's path.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 }
 
-/// A study that no other run works in; none keeps others away where the file system knows no locks.
+/// A study that no other run works in; `None` inside keeps nobody away, since the file system has no locks.
 #[derive(Debug)]
 #[must_use = "the study is free again as soon as this is dropped"]
 pub struct Held(#[allow(dead_code, reason = "an open file holds its lock")] Option<fs::File>);
 
-/// Removes a folder and all that is in it, where it is there.
+/// Removes a folder and its contents, if it exists.
 fn remove_folder(folder: &Path) -> Result<(), FileError> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(FileError::io(folder, Doing::Remove, error)),
@@ -434,16 +434,15 @@ fn remove_folder(folder: &Path) -> Result<(), FileError> {
     }
 }
 
-/// Makes sure that a schedule, which stands at this path, is valid for a trace.
+/// Checks that a schedule, read from this path, is valid for a trace.
 ///
 /// # Errors
 ///
-/// It is not: the first thing that is wrong with it.
+/// The schedule is invalid: the first violation.
 pub fn check_valid(path: &Path, trace: &Trace, schedule: &Schedule) -> Result<(), Error> {
     check(trace, schedule).map_err(|violation| Error::Invalid { path: path.to_owned(), violation })
 }
 
-/// The name of a file.
 pub(crate) fn name(path: &Path) -> String {
     path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
@@ -456,7 +455,7 @@ mod tests {
     fn what_a_killed_run_left_half_written_goes_when_another_trains() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (study, _) = Study::of_config(folder.path());
-        // No process has a number beyond 2^22.
+        // No process id exceeds 2^22.
         let ours = format!(".training.safetensors.{}.part", std::process::id());
         let others =
             [&ours, "training.safetensors", ".training.safetensors.part", ".other.safetensors.9999999.part"];

@@ -1,7 +1,7 @@
-//! The jobs that a study's folder is for, each one call: measure, tune, choose, train.
+//! The jobs on a study's folder, each one call: measure, tune, choose, train.
 //!
-//! Each job locks the folder, refuses to overwrite a file that Plimsoll did not write, works, and keeps its results there.
-//! The next job goes on from the results of an interrupted one.
+//! Each job locks the folder, refuses to overwrite files that Plimsoll did not write, works, and keeps its results there. The
+//! next job continues from the results of an interrupted one.
 
 use crate::error::Error;
 use crate::folder::{Held, Study};
@@ -20,18 +20,18 @@ use plimsoll_runtime::Group;
 use plimsoll_runtime::group::threads;
 use std::path::PathBuf;
 
-/// What is measured.
+/// Request to measure a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MeasureRequest {
-    /// What the device may hold.
+    /// Memory budget of the device.
     pub budget: Bytes,
-    /// No batch larger than this.
+    /// Largest batch to consider.
     pub max_batch: u64,
-    /// Whether to throw away what the study measured earlier.
+    /// `true` to discard the study's earlier measurements.
     pub fresh: bool,
 }
 
-/// The choice of a study.
+/// A study's choice.
 #[allow(clippy::large_enum_variant, reason = "there is one of them in a program")]
 pub enum Chosen {
     /// Made just now.
@@ -41,7 +41,7 @@ pub enum Chosen {
 }
 
 impl Chosen {
-    /// The choice and its schedule.
+    /// Returns the config and its schedule.
     pub fn parts(&self) -> (&Config, &Schedule) {
         match self {
             Chosen::Now(tuned) => (&tuned.config, &tuned.schedule),
@@ -51,12 +51,13 @@ impl Chosen {
 }
 
 impl Study {
-    /// Measures a workload's ops and the link at fractions of the largest batch that can be trained, or goes on measuring.
+    /// Measures a workload's ops and the link at fractions of the largest trainable batch, or continues an interrupted
+    /// measurement.
     ///
     /// # Errors
     ///
-    /// No batch fits, the folder cannot be used or holds measurements of another workload, the device fails, measurements are
-    /// too noisy, or the watch stops it, after which the same call goes on.
+    /// No batch fits, the folder cannot be used or holds measurements of a different workload, the device fails, measurements
+    /// are too noisy, or the watch stops the job; the same call then continues it.
     pub fn measure(
         &self,
         workload: &dyn Workload,
@@ -72,13 +73,12 @@ impl Study {
         measure(workload, budget, largest, self, fresh.then_some(made).as_deref(), watch)
     }
 
-    /// Chooses batch size, placement and learning rate for a workload, and keeps the choice; measures where that is not done
-    /// yet.
+    /// Chooses batch size, placement and learning rate for a workload, and keeps the choice; measures first if needed.
     ///
     /// # Errors
     ///
-    /// As of [`Study::measure`]; the request contradicts itself; or the study holds a training, which another choice would be
-    /// in the way of.
+    /// Those of [`Study::measure`]; the request contradicts itself; or the study holds a training, which a new choice would
+    /// invalidate.
     ///
     /// ```
     /// use plimsoll_ir::config::LearningRateRule;
@@ -124,13 +124,12 @@ impl Study {
         self.tune_anew(workload, request, largest, (&held, request.fresh.then_some(made)), watch)
     }
 
-    /// The choice for a workload: the one that the study holds, if it was made for the same workload and the request is not
-    /// `fresh`; else a new one, which the study keeps. No other run works in the study until the returned [`Held`] is
-    /// dropped.
+    /// Returns the choice for a workload: the study's choice, if it was made for the same workload and the request is not
+    /// `fresh`; else a new one, which the study keeps. No other run works in the study until the returned [`Held`] is dropped.
     ///
     /// # Errors
     ///
-    /// As of [`Study::measure`]; the request contradicts itself; or the study holds a choice for another workload.
+    /// Those of [`Study::measure`]; the request contradicts itself; or the study holds a choice for a different workload.
     pub fn choose(
         &self,
         workload: &dyn Workload,
@@ -166,12 +165,12 @@ impl Study {
         Ok(tuned)
     }
 
-    /// Trains a choice, or goes on from the study's checkpoint where there is one, and tests at the end.
+    /// Trains a choice, or continues from the study's checkpoint if there is one, and tests at the end.
     ///
     /// # Errors
     ///
-    /// The schedule does not keep its budget, the device fails, training diverges, the state cannot be kept, or the watch stops
-    /// it, after which the same call goes on.
+    /// The schedule exceeds its budget, the device fails, training diverges, the state cannot be kept, or the watch stops the
+    /// job; the same call then continues it.
     pub fn train(
         &self,
         task: &NetworkWorkload,
@@ -183,11 +182,11 @@ impl Study {
         self.train_with(task, (config, schedule), request, threads(request.workers.count), held, watch)
     }
 
-    /// As [`Study::train`], as worker 0 of several processes: `request.workers.count` of them, in this group.
+    /// Trains like [`Study::train`], as worker 0 of `request.workers.count` processes in this group.
     ///
     /// # Errors
     ///
-    /// As of [`Study::train`]; or another worker fails.
+    /// Those of [`Study::train`]; or a different worker fails.
     pub fn train_together(
         &self,
         task: &NetworkWorkload,
@@ -200,13 +199,13 @@ impl Study {
         self.train_with(task, choice, request, vec![group], held, watch)
     }
 
-    /// Trains a choice as another of several processes, beside worker 0's [`Study::train_together`]. Reads the study's choice,
-    /// and writes nothing but what it keeps of the state where another worker is lost. Where `stop` says so, all workers pause,
-    /// and worker 0 saves the state.
+    /// Trains a choice as one of the other processes, while worker 0 runs [`Study::train_together`]. Reads the study's choice,
+    /// and writes only the state that it keeps if worker 0 is lost. If `stop` returns `true`, all workers pause, and worker 0
+    /// saves the state.
     ///
     /// # Errors
     ///
-    /// The schedule does not keep its budget, the device fails, training diverges, or another worker fails.
+    /// The schedule exceeds its budget, the device fails, training diverges, or a different worker fails.
     pub fn work(
         &self,
         task: &NetworkWorkload,

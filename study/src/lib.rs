@@ -1,8 +1,8 @@
-//! The job: measure a network and a machine, tune, train and report, with a study's folder that keeps all of it.
+//! The job: measure a network and a machine, tune, train and report, with a study's folder that keeps all results.
 //!
-//! Everything here is a plain value and a call. A job is asked by a request ([`request`], [`tuning::TuneRequest`]), tells what
-//! it does through a [`Watch`], keeps what it did in a [`Study`], and fails with an [`Error`]. It prints nothing, reads no
-//! command line, and exits nothing: a command line, a Python package and a worker stand on it alike.
+//! Everything here is a plain value or a call. A request describes the job ([`request`], [`tuning::TuneRequest`]). A job
+//! reports progress through a [`Watch`], keeps its results in a [`Study`], and fails with an [`Error`]. This crate prints
+//! nothing, reads no command line and never exits, so a command line, a Python package and a worker can all use it.
 #![forbid(unsafe_code)]
 
 pub mod checksums;
@@ -39,10 +39,10 @@ pub use network_workload::NetworkWorkload;
 pub use watch::Watch;
 pub use workload::Workload;
 
-/// The commit that this was built from, where the build knew; measurements name it.
+/// Commit of this build, if the build knew it; measurements name it.
 pub const COMMIT: Option<&str> = option_env!("PLIMSOLL_COMMIT");
 
-/// The version, with the commit where that is known.
+/// Returns the version, with the commit if known.
 pub fn version() -> String {
     match COMMIT {
         Some(commit) => format!("{} ({commit})", env!("CARGO_PKG_VERSION")),

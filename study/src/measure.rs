@@ -14,11 +14,11 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-/// The largest batch that can be trained, of these `batches`. Needs no study.
+/// Returns the largest of these `batches` that can be trained. Needs no study.
 ///
 /// # Errors
 ///
-/// None of them can be trained: which op needs how much, or the largest smaller batch that can.
+/// No batch can be trained: the error names the op and its bytes, or the largest smaller batch that can be trained.
 pub(crate) fn largest(
     workload: &dyn Workload,
     budget: Bytes,
@@ -29,7 +29,7 @@ pub(crate) fn largest(
     let largest = workload.largest_trainable(budget, *batches.end(), watch)?;
     drop(looking);
     let Some(largest) = largest else {
-        // Planning the smallest batch says which layer needs how much.
+        // Planning the smallest batch names the layer and its bytes.
         let trace = workload.trace(workload.smallest_batch())?;
         workload.plan(&trace, Policy::Naive, budget, Link::symmetric(UNMEASURED), watch)?;
         return Err(WorkloadError::NoBatch.into());
@@ -41,8 +41,8 @@ pub(crate) fn largest(
     Ok(largest)
 }
 
-/// Measures at fractions of the largest trainable batch, or goes on measuring, and keeps the profile in the study. With
-/// `forgotten` files everything is measured anew: these files are removed first.
+/// Measures at fractions of the largest trainable batch, or continues an interrupted measurement, and keeps the profile in the
+/// study. `forgotten` files are removed first, and everything is measured anew.
 pub(crate) fn measure(
     workload: &dyn Workload,
     budget: Bytes,
@@ -54,7 +54,7 @@ pub(crate) fn measure(
     let about = workload.about()?;
     let keeps_all = match about.modelled_error {
         None => workload.largest_batch(Policy::Keep, budget, largest, watch)?,
-        // A data sheet knows no caches.
+        // A data sheet does not describe caches.
         Some(_) => None,
     };
     let batches = batch_sizes(workload.smallest_batch(), largest, keeps_all);
@@ -68,15 +68,15 @@ pub(crate) fn measure(
     Ok(profile)
 }
 
-/// The fractions of the largest batch, and the largest that keeps everything, which is always compared with the choice; none
-/// below the smallest.
+/// Returns the batch sizes to measure: fractions of the largest batch, and the largest that keeps everything, which is always
+/// compared with the choice; none is below the smallest.
 fn batch_sizes(smallest: u64, largest: u64, keeps_all: Option<u64>) -> Vec<u64> {
     let all = fractions(largest).into_iter().chain(keeps_all).map(|k| k.max(smallest));
     all.collect::<BTreeSet<u64>>().into_iter().collect()
 }
 
-/// Makes sure that a profile in the study is of what is asked for, where one of the two is modelled: what is measured has a
-/// journal, which tells that itself. A profile that cannot be read is made anew.
+/// Checks that a stored profile matches the request, if one of the two is modelled; for measured profiles the journal checks
+/// this. An unreadable profile is made anew.
 fn goes_on(about: &About, budget: Bytes, study: &Study) -> Result<(), Error> {
     let there = crate::documents::read::<Profile>(&study.profile()).ok();
     let modelled = |there: &Profile| there.machine.modelled || about.modelled_error.is_some();
@@ -89,18 +89,18 @@ fn goes_on(about: &About, budget: Bytes, study: &Study) -> Result<(), Error> {
     Ok(study.is_of("the profile of", &compared)?)
 }
 
-/// A budget to the byte.
+/// Formats a budget to the byte.
 pub fn exact(budget: Bytes) -> String {
     format!("{budget} ({} B)", budget.0)
 }
 
-/// A network in words that tell it from others.
+/// Describes a network so that it differs from all others.
 pub fn in_words(spec: &NetworkSpec) -> String {
     let NetworkSpec { name, image: [height, width], channels, classes } = spec;
     format!("{name} for {height}x{width}x{channels} in {classes} classes")
 }
 
-/// How far the times of a modelled device may be off.
+/// Describes how far the times of a modelled device may be off.
 pub fn may_be_off(error: Option<f64>) -> String {
     match error {
         Some(error) => format!("nine of ten times are off by at most {:.0} %", error * 100.0),

@@ -1,11 +1,11 @@
-//! The device's memory over an iteration as PyTorch's memory visualiser (pytorch.org/memory_viz) opens it: the pickled
-//! dictionary that `torch.cuda.memory._snapshot()` gives.
+//! The device's memory over an iteration in the format of PyTorch's memory visualiser (pytorch.org/memory_viz): the pickled
+//! dictionary that `torch.cuda.memory._snapshot()` returns.
 //!
-//! One segment is what stays all the time (parameters, optimizer state), one is the pool; addresses count from the start
-//! of the device's one allocation. Every buffer of the schedule is an allocation of the history, whose stack says what
-//! lies there, and by which command it was opened. At the end of an iteration the pool is empty.
+//! One segment holds the bytes that stay all the time (parameters, optimizer state), one is the pool; addresses count from the
+//! start of the device's only allocation. Every buffer of the schedule is an allocation in the history, whose stack names its
+//! contents and the command that opened it. At the end of an iteration the pool is empty.
 //!
-//! What this file does not do: tell of allocations that are not the plan's (the driver's, the libraries').
+//! This file does not list allocations outside the plan (the driver's, the libraries').
 
 use crate::error::FileError;
 use crate::files;
@@ -17,11 +17,11 @@ use plimsoll_ir::{BufferId, CommandId};
 use serde::Serialize;
 use std::path::Path;
 
-/// A snapshot. Keys are those of the format.
+/// A snapshot; keys are those of the format.
 #[derive(Debug, Serialize)]
 pub struct MemorySnapshot {
     segments: Vec<Segment>,
-    /// One list a device; there is one device.
+    /// One list per device; there is one device.
     device_traces: [Vec<Event>; 1],
 }
 
@@ -60,7 +60,7 @@ struct Event {
     frames: Vec<Frame>,
 }
 
-/// A line of the stack, innermost first.
+/// One line of the stack, innermost first.
 #[derive(Clone, Debug, Serialize)]
 struct Frame {
     name: String,
@@ -69,7 +69,7 @@ struct Frame {
 }
 
 impl MemorySnapshot {
-    /// The memory of a schedule that passed `check`, over a timeline of it.
+    /// Returns the memory of a schedule that passed `check`, over one of its timelines.
     pub fn new(trace: &Trace, schedule: &Schedule, timeline: &Timeline) -> MemorySnapshot {
         let (resident, pool) = (trace.resident_bytes.0, schedule.pool_bytes.0);
         let mut events = Vec::with_capacity(3 * schedule.buffers.len());
@@ -98,19 +98,19 @@ impl MemorySnapshot {
         MemorySnapshot { segments, device_traces: [events] }
     }
 
-    /// The bytes of the file.
+    /// Returns the bytes of the file.
     pub fn pickled(&self) -> Vec<u8> {
         // Protocol 3: the visualiser reads 2 to 4.
         serde_pickle::to_vec(self, serde_pickle::SerOptions::new()).expect("numbers and names can be pickled")
     }
 
-    /// Writes it to a file.
+    /// Writes the snapshot to a file.
     pub fn write(&self, path: &Path) -> Result<(), FileError> {
         files::write_bytes(path, &self.pickled())
     }
 }
 
-/// A segment that is one block.
+/// Returns a segment with a single block.
 fn segment((address, size, state, frame): (u64, u64, &'static str, Frame)) -> Segment {
     let used = if state == "inactive" { 0 } else { size };
     Segment {
@@ -128,7 +128,7 @@ fn segment((address, size, state, frame): (u64, u64, &'static str, Frame)) -> Se
     }
 }
 
-/// What lies in a buffer, and the command that opened it; the line is that command's number.
+/// Describes a buffer's contents and the command that opened it; the line is that command's number.
 fn frames(trace: &Trace, schedule: &Schedule, buffer: BufferId) -> Vec<Frame> {
     let buffer = &schedule.buffers[buffer.index()];
     let name = match buffer.holds {
@@ -162,7 +162,7 @@ mod tests {
         (MemorySnapshot::new(&trace, &schedule, &timeline), trace, schedule, timeline)
     }
 
-    /// What the visualiser does: allocations that overlap, or a free without one, are what it cannot show.
+    /// The visualiser's own check: it cannot show overlapping allocations, or a free without an allocation.
     #[test]
     fn allocations_never_overlap_and_all_are_freed() {
         let (snapshot, trace, schedule, timeline) = snapshot();

@@ -1,12 +1,12 @@
-//! The folder of a study that nobody named: `studies/<network>-<data>-<device>[-<budget>]-<digits>`.
+//! Default name of a study's folder: `studies/<network>-<data>-<device>[-<budget>]-<digits>`.
 //!
-//! The digits are a checksum of all that decides what is chosen and trained. So another budget, device, link or learning rate
-//! has a study of its own, and the same command finds its own again, from whatever machine state: only what the line says
-//! counts, and which device it is. Options at their defaults are left out of the checksum, so that an option which a later
-//! version adds changes no name.
+//! The digits are a checksum of everything that affects the choice and the training. So a different budget, device, link or
+//! learning rate gets a different study, and the same command finds its study again, whatever the machine's state: only the
+//! command line and the device count. Options at their defaults are left out of the checksum, so that an option added by a
+//! later version changes no name.
 //!
-//! What is deliberately left out: how long is trained (`--epochs`), since a study's training can go on, and how often it is
-//! saved.
+//! The name deliberately leaves out the length of training (`--epochs`), since a study's training can continue, and how often
+//! it is saved.
 
 use crate::device::Setup;
 use crate::error::Error;
@@ -19,42 +19,42 @@ use plimsoll_ir::{Bytes, Precision};
 use plimsoll_runtime::HostMemory;
 use std::path::PathBuf;
 
-/// Where studies that nobody named lie.
+/// Directory of studies with default names.
 const STUDIES: &str = "studies";
 
 /// Digits of the checksum in a name.
 const DIGITS: usize = 6;
 
-/// What a request says that decides what is chosen and trained, besides network, data and device.
+/// The parts of a request that affect the choice and the training, besides network, data and device.
 #[derive(Clone, Debug)]
 pub struct Decides {
-    /// What the device may hold, where that is said.
+    /// Memory budget of the device, if given.
     pub budget: Option<Size>,
-    /// What swapped tensors may take of the host's memory, where that is said.
+    /// Host memory limit for swapped tensors, if given.
     pub host_memory: Option<Bytes>,
-    /// Whose search chooses.
+    /// Search that chooses the batch.
     pub search: Searcher,
-    /// What the search is for.
+    /// Goal of the search.
     pub objective: Objective,
-    /// No batch smaller than this.
+    /// Smallest batch to consider.
     pub min_batch: u64,
-    /// No batch larger than this.
+    /// Largest batch to consider.
     pub max_batch: Option<u64>,
-    /// The workers that the batch is for; none for one alone.
+    /// Workers that the batch is for; `None` for a single worker.
     pub cluster: Option<ClusterRequest>,
-    /// The noise scale by which samples of an update count.
+    /// Noise scale that weighs the samples of an update.
     pub goodput: Option<GoodputRequest>,
-    /// How the learning rate follows the batch.
+    /// Relation of the learning rate to the batch.
     pub rate: RateRequest,
-    /// How to train.
+    /// Settings of the training.
     pub train: TrainRequest,
 }
 
-/// The folder of a study that nobody named: of a task with this request, where `usual` is a request without options.
+/// Returns the default folder for a task with this request; `usual` is a request without options.
 ///
 /// # Errors
 ///
-/// The budget is above the device's memory, or the device cannot be asked for its name.
+/// The budget exceeds the device's memory, or the device's name cannot be read.
 pub fn folder(task: &NetworkWorkload, request: &Decides, usual: &Decides) -> Result<PathBuf, Error> {
     let budget = request.budget.map(|given| task.budget(Some(given))).transpose()?;
     let source = task.source.as_ref();
@@ -74,7 +74,7 @@ pub fn folder(task: &NetworkWorkload, request: &Decides, usual: &Decides) -> Res
     Ok(PathBuf::from(STUDIES).join(words.join("-")))
 }
 
-/// What a device is and how it is set up, its name first.
+/// Returns the device's name, followed by its settings.
 fn device(setup: &Setup) -> Result<Vec<String>, Error> {
     let said = |what: &str, is: bool| is.then(|| what.to_owned());
     Ok(match setup {
@@ -103,7 +103,8 @@ fn device(setup: &Setup) -> Result<Vec<String>, Error> {
     })
 }
 
-/// What decides, each with its value. A new field of a request has to be taken in or left out here.
+/// Returns the options that affect the result, with their values. Each new field of a request must be taken in or left out
+/// here.
 fn options(request: &Decides) -> Vec<String> {
     let Decides {
         budget: _,
@@ -118,7 +119,7 @@ fn options(request: &Decides) -> Vec<String> {
         train,
     } = request;
     let RateRequest { base_batch, base_rate, rule } = rate;
-    // The workers are no option of what is tuned and trained in one.
+    // `workers` is left out: any number of workers uses the same study.
     let TrainRequest {
         epochs: _,
         save_every: _,
@@ -152,7 +153,7 @@ fn options(request: &Decides) -> Vec<String> {
         .collect()
 }
 
-/// A name that is fit for a folder.
+/// Returns a name that is fit for a folder.
 fn plain(name: &str) -> String {
     let words = name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     words.map(str::to_ascii_lowercase).collect::<Vec<_>>().join("-")

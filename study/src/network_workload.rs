@@ -1,7 +1,7 @@
 //! A training task: a network, its data and a device, and the steps that several verbs take with them.
 //!
-//! Lowering, planning and loading are one call each here, with failures turned into the command line's. What is measured
-//! or chosen lives in the verbs.
+//! Lowering, planning and loading are one call each here; failures become the errors of this crate. Measurements and choices
+//! belong to the verbs.
 
 mod confirm;
 mod host;
@@ -36,32 +36,32 @@ use plimsoll_tuner::exchange::{Workers, exchange};
 use plimsoll_tuner::{Outcome, Policy};
 use std::sync::Once;
 
-/// Without a budget, what keeping everything takes at this batch is taken: the CPU stands in for a device that is too
-/// small for the batch of 32 that people start with.
+/// Batch whose memory with everything kept is the default budget: the CPU stands in for a device that is too small for the
+/// usual starting batch of 32.
 pub const UNBUDGETED_BATCH: u64 = 16;
 
-/// What a budget without a number leaves free on a GPU: for graphs, and for what others take meanwhile.
+/// Memory that an unspecified budget leaves free on a GPU: for graphs, and for other processes.
 pub const GPU_MARGIN: Bytes = Bytes(512 << 20);
 
-/// A budget without a number is a multiple of this on a GPU, so that a second run finds the same although a little more or
-/// less is free.
+/// An unspecified budget on a GPU is a multiple of this, so that a second run gets the same budget when free memory differs
+/// slightly.
 const GPU_STEP: u64 = 256 << 20;
-/// The share of the machine's memory that a budget without a number never passes.
+/// Share of the machine's memory that an unspecified budget never exceeds.
 const MACHINE_SHARE: f64 = 0.8;
 
 /// A network, its data and a device.
 pub struct NetworkWorkload {
-    /// What is trained.
+    /// Network to train.
     pub network: Network,
-    /// What it is trained on and tested with.
+    /// Data to train on and test with.
     pub data: Split,
     /// The device.
     pub setup: Setup,
-    /// Where the data are from, as `--data` takes it, where a command line said so.
+    /// Source of the data, as `--data` accepts it, if a command line named it.
     pub source: Option<DataSource>,
-    /// What swapped tensors may take of the host's memory, where that was said.
+    /// Host memory limit for swapped tensors, if given.
     pub host_memory: Option<Bytes>,
-    /// Who updates the parameters; what it keeps for each is resident.
+    /// Optimizer that updates the parameters; its state for each parameter is resident.
     pub optimizer: Optimizer,
 }
 
@@ -70,7 +70,7 @@ impl NetworkWorkload {
     ///
     /// # Errors
     ///
-    /// The network or the data cannot be had, or do not go together.
+    /// The network or the data are unavailable, or do not match.
     pub fn new(
         request: &NetworkRequest,
         source: &DataSource,
@@ -93,14 +93,14 @@ impl NetworkWorkload {
         Ok(NetworkWorkload { source: Some(source.whole()), ..NetworkWorkload::of_spec(&spec, data, setup)? })
     }
 
-    /// A network that is named by its spec, which the data must fit.
+    /// Builds a network from its spec, which the data must fit.
     pub fn of_spec(spec: &NetworkSpec, data: Split, setup: Setup) -> Result<NetworkWorkload, Error> {
-        // Whether the data fit is said first.
+        // A mismatch with the data is the first error to report.
         fits(spec, &data)?;
         NetworkWorkload::of(build(spec)?, data, setup)
     }
 
-    /// A network that was built, which the data must fit.
+    /// Wraps a network that is already built, which the data must fit.
     pub fn of(network: Network, data: Split, setup: Setup) -> Result<NetworkWorkload, Error> {
         fits(&network.spec, &data)?;
         let (name, set) = (network.spec.name.clone(), data.train.name().to_owned());
@@ -117,12 +117,12 @@ impl NetworkWorkload {
         Ok(NetworkWorkload { network, data, setup, source, host_memory, optimizer: Optimizer::Sgd })
     }
 
-    /// The same task, trained by this optimizer.
+    /// Returns the same task with this optimizer.
     pub fn trained_by(self, optimizer: Optimizer) -> NetworkWorkload {
         NetworkWorkload { optimizer, ..self }
     }
 
-    /// The network's iteration at a batch size, for this device.
+    /// Lowers the network to its iteration at a batch size, for this device.
     pub fn program(&self, batch: u64, mode: Mode) -> Result<Program, Error> {
         let alternatives = |call: &Call| self.setup.alternatives(call);
         let feature_maps = self.setup.precision().feature_maps();
@@ -133,10 +133,10 @@ impl NetworkWorkload {
         Ok(lower(&self.network, batch, &options)?)
     }
 
-    /// The budget of a study: what is given, else what the study was begun with, unless it is to be `fresh`: a study is of
-    /// one budget, and what is free, or which batch is the least, changes from run to run. Else as
-    /// [`NetworkWorkload::budget`] says; on a processor at least what keeps everything of the least batch that is wanted,
-    /// where less does not train it.
+    /// Returns the budget of a study: the given budget, else, unless `fresh`, the budget that the study was begun with. A study
+    /// has one budget, whereas free memory and the least batch change from run to run. Otherwise returns
+    /// [`NetworkWorkload::budget`]; on a processor, if that cannot train the least wanted batch, the memory that keeps
+    /// everything at that batch.
     pub fn budget_in(
         &self,
         study: &Study,
@@ -160,16 +160,16 @@ impl NetworkWorkload {
         Ok(budget)
     }
 
-    /// What keeping everything takes at a batch, as far as the machine has it.
+    /// Returns the memory that keeps everything at a batch, limited by the machine's memory.
     fn budget_of(&self, batch: u64) -> Result<Bytes, Error> {
         let machine = self.setup.facts()?.memory.unwrap_or(Bytes(u64::MAX >> 2));
         let peak = self.trace(batch)?.memory().peak().map_or(Bytes::ZERO, |(_, bytes)| bytes);
         Ok(peak.min(Size::Share(MACHINE_SHARE).of(machine)))
     }
 
-    /// The budget in bytes: what is given (a share is one of the device's memory, and none is above it), or
-    /// [`UNBUDGETED_BATCH`]'s, or on a GPU what is free, less [`GPU_MARGIN`]; on a modelled one all of its memory, less as
-    /// much.
+    /// Returns the budget in bytes. A given budget is used as it is (a share is of the device's memory, which no budget may
+    /// exceed). The default is the memory of [`UNBUDGETED_BATCH`]; on a GPU, free memory less [`GPU_MARGIN`]; on a modelled
+    /// device, all its memory less the same margin.
     pub fn budget(&self, given: Option<Size>) -> Result<Bytes, Error> {
         if given.is_none()
             && let Setup::Cuda(gpu) = &self.setup
@@ -192,7 +192,7 @@ impl NetworkWorkload {
         self.budget_of(UNBUDGETED_BATCH)
     }
 
-    /// The data in words, with their shape and number.
+    /// Describes the data, with their shape and number.
     fn data_in_words(&self) -> String {
         let data = &self.data.train;
         if data.holds_tokens() {
@@ -213,7 +213,7 @@ impl NetworkWorkload {
         )
     }
 
-    /// The program and schedule of evaluation: at most `batch` samples at once, fewer where the pool has no room for more.
+    /// Returns the program and schedule of evaluation: at most `batch` samples at once, fewer if the pool has no room for more.
     pub fn evaluation(
         &self,
         batch: u64,
@@ -240,16 +240,16 @@ impl NetworkWorkload {
         }
     }
 
-    /// An executor whose one allocation serves all of these, each loaded. Where its host memory is page-locked, iterations that
-    /// train bring each other's input.
+    /// Returns an executor whose single allocation serves all these programs, and the loaded programs. If host memory is
+    /// page-locked, iterations that train transfer each other's input.
     pub fn executor(&self, programs: &[(&Program, &Schedule)]) -> Result<(Executor, Vec<Loaded>), Error> {
         let device = self.setup.device()?;
         let layout = layout_of(programs, &*device);
         load(Executor::new(device, layout)?, programs)
     }
 
-    /// The same on this device, the first of them loaded in two parts: its pass, and its update. What workers sum is cut into
-    /// pieces of about so many bytes.
+    /// Does the same on this device, with the first program loaded in two parts: its pass, and its update. The sums of workers
+    /// are cut into pieces of about `piece` bytes.
     pub fn executor_apart(
         &self,
         device: Box<dyn Device>,
@@ -264,8 +264,8 @@ impl NetworkWorkload {
         Ok((executor, [vec![trained], others].concat()))
     }
 
-    /// The same; the state that the first of them trains is kept on the host, copied before this offload of its schedule or
-    /// behind all.
+    /// Does the same, and keeps the state that the first program trains on the host. The state is copied before this offload of
+    /// its schedule, or after all of them.
     pub fn executor_keeping_state(
         &self,
         programs: &[(&Program, &Schedule)],
@@ -361,7 +361,7 @@ impl Workload for NetworkWorkload {
         let (staged, overlap) = match nccl {
             // Several passes of a worker are added up on its host.
             true => (passes > 1, Overlap::Backward(NCCL_PIECE_BYTES)),
-            // A processor's device memory is the host's.
+            // A processor's device memory is host memory.
             false => (!matches!(self.setup, Setup::Cpu(_)), Overlap::Forward(PIECE_BYTES)),
         };
         let workers = Workers { count, interconnect, form, staged, passes, overlap };
@@ -390,7 +390,8 @@ impl Workload for NetworkWorkload {
     }
 }
 
-/// What some programs need in turn on a device; with slots for inputs where it page-locks them.
+/// Returns the memory that programs need when they run in turn on a device, with slots for inputs if the device page-locks
+/// them.
 fn layout_of(programs: &[(&Program, &Schedule)], device: &dyn Device) -> MemoryLayout {
     let layouts = programs.iter().map(|(program, schedule)| {
         let layout = MemoryLayout::of(program, schedule);
@@ -399,7 +400,7 @@ fn layout_of(programs: &[(&Program, &Schedule)], device: &dyn Device) -> MemoryL
     layouts.fold(MemoryLayout::default(), MemoryLayout::union)
 }
 
-/// An executor with these programs.
+/// Loads these programs into an executor.
 fn load(
     mut executor: Executor,
     programs: &[(&Program, &Schedule)],
@@ -408,13 +409,13 @@ fn load(
     Ok((executor, loaded))
 }
 
-/// The budget of a GPU with so much free memory.
+/// Returns the default budget of a GPU with this much free memory.
 pub fn unbudgeted(free: Bytes) -> Bytes {
     let left = free.saturating_sub(GPU_MARGIN);
     Bytes(left.0 / GPU_STEP * GPU_STEP)
 }
 
-/// The middle of some times; 0 of none.
+/// Returns the median of these times; 0 if there are none.
 pub fn median(seconds: &mut [f64]) -> Seconds {
     seconds.sort_by(f64::total_cmp);
     match seconds.len() {

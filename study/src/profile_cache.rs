@@ -1,11 +1,10 @@
-//! What was measured earlier, in whatever study: journals that are complete, under the user's cache folder.
+//! Complete journals of earlier measurements in any study, under the user's cache directory.
 //!
-//! A measurement is known by its journal's header: network, optimizer, device, driver and libraries, threads, pace of the
-//! link, budget, batch sizes, version and commit. The same measurement in another study begins with a copy of the journal, and
-//! so is done at once; a journal whose header differs is refused where it is opened, so that no wrong one can be taken.
+//! A journal's header identifies a measurement: network, optimizer, device, driver and libraries, threads, pace of the link,
+//! budget, batch sizes, version and commit. The same measurement in a different study starts with a copy of the journal, and so
+//! finishes at once. Opening a journal with a different header fails, so a wrong one cannot be used.
 //!
-//! What this file does not do: keep what a build with uncommitted changes measured, since its name does not tell one
-//! build from the next.
+//! This file does not keep measurements of a build with uncommitted changes, since two such builds can have the same name.
 
 use crate::error::{Doing, FileError};
 use crate::files;
@@ -21,29 +20,29 @@ pub struct ProfileCache {
 }
 
 impl ProfileCache {
-    /// The user's: `$XDG_CACHE_HOME/plimsoll/profiles`, or below `~/.cache` where that is not set. Without a home, or with
-    /// uncommitted changes in this build, there is none, and nothing is found or kept.
+    /// Returns the user's cache: `$XDG_CACHE_HOME/plimsoll/profiles`, or below `~/.cache` if that is not set. Without a home
+    /// directory, or if this build has uncommitted changes, the cache finds and keeps nothing.
     pub fn of_user() -> ProfileCache {
         let known = !crate::COMMIT.is_some_and(|commit| commit.ends_with("-dirty"));
         let caches = if known { user_cache() } else { None };
         ProfileCache { folder: caches.map(|caches| caches.join("profiles")) }
     }
 
-    /// One in a folder.
+    /// Returns the cache in a directory.
     pub fn at(folder: &Path) -> ProfileCache {
         ProfileCache { folder: Some(folder.to_owned()) }
     }
 
-    /// The folder.
+    /// Returns the cache's directory.
     pub fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
     }
 
-    /// Copies the journal of the same measurement to where the request wants its own; gives how long ago it was made.
+    /// Copies the journal of the same measurement to the request's path, and returns its age.
     ///
     /// # Errors
     ///
-    /// The study's folder cannot be written to. A cache that cannot be read holds nothing.
+    /// The study's folder cannot be written to. An unreadable cache counts as empty.
     pub fn find(&self, request: &ProfileRequest) -> Result<Option<Duration>, FileError> {
         let Some(path) = self.entry(request) else { return Ok(None) };
         let Ok(journal) = std::fs::read(&path) else { return Ok(None) };
@@ -53,11 +52,11 @@ impl ProfileCache {
         Ok(Some(age))
     }
 
-    /// Keeps a request's journal, which is complete.
+    /// Keeps a request's complete journal.
     ///
     /// # Errors
     ///
-    /// The cache cannot be written to. The study has all the same what was measured.
+    /// The cache cannot be written to. The study has the measurements all the same.
     pub fn keep(&self, request: &ProfileRequest) -> Result<(), FileError> {
         let Some(path) = self.entry(request) else { return Ok(()) };
         let folder = path.parent().expect("it lies in the cache's folder");

@@ -1,147 +1,147 @@
-//! What is asked of a job, as plain values.
+//! Requests to jobs, as plain values.
 
 use plimsoll_ir::config::LearningRateRule;
 use plimsoll_ir::exchange::Interconnect;
 use plimsoll_ir::{Seconds, UpdateRule};
 use std::path::PathBuf;
 
-/// Which network, for which images.
+/// Network, and its input shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkRequest {
-    /// Its name in the zoo.
+    /// Name in the zoo.
     pub name: String,
     /// Height and width of the images in pixels; by default the data's.
     pub image: Option<[u32; 2]>,
     /// Channels of the images; by default the data's.
     pub channels: Option<u32>,
-    /// Classes to tell apart; by default the data's.
+    /// Classes; by default the data's.
     pub classes: Option<u32>,
 }
 
 impl NetworkRequest {
-    /// A network of the zoo, for the data's own images.
+    /// Returns a network of the zoo, with the data's image shape.
     pub fn zoo(name: &str) -> NetworkRequest {
         NetworkRequest { name: name.to_owned(), image: None, channels: None, classes: None }
     }
 }
 
-/// Whose search chooses the batch.
+/// Search that chooses the batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Searcher {
-    /// The batch with the shortest epoch, planned by policy plimsoll.
+    /// Batch with the shortest epoch, planned by policy plimsoll.
     #[default]
     Plimsoll,
     /// AccUDNN's Algorithm 2: the largest batch at which its eq. (6) promises no stall, planned by policy accudnn.
     Accudnn,
 }
 
-/// What the search for the batch is for.
+/// Goal of the search for the batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Objective {
-    /// Of the batches whose epoch is within 1 % of the shortest (or within what the runs scatter by, up to 3 %) the one that
-    /// swaps and recomputes for the fewest seconds, then the smallest.
+    /// Of the batches whose epoch is within 1 % of the shortest (or within the scatter of the runs, up to 3 %), the one that
+    /// spends the fewest seconds on swapping and recomputing, then the smallest.
     #[default]
     Frugal,
-    /// The shortest epoch, however much is swapped and recomputed for it.
+    /// The shortest epoch, whatever it swaps and recomputes.
     Fastest,
 }
 
-/// How the learning rate follows the batch.
+/// Relation of the learning rate to the batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateRequest {
-    /// A batch for which a good learning rate is known.
+    /// Batch for which a good learning rate is known.
     pub base_batch: u64,
-    /// That learning rate.
+    /// Good learning rate at the base batch.
     pub base_rate: f64,
-    /// How the rate follows from the batch.
+    /// Rule that derives the rate from the batch.
     pub rule: LearningRateRule,
 }
 
-/// The workers that a batch is chosen for.
+/// Workers that a batch is chosen for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClusterRequest {
-    /// How many, each with a device of this kind and this budget; at least 2.
+    /// Number of workers, each with a device of this kind and this budget; at least 2.
     pub workers: u64,
-    /// The network between them.
+    /// Network between the workers.
     pub interconnect: Interconnect,
-    /// Whether their GPUs sum by NCCL; else their hosts do.
+    /// `true` if their GPUs sum by NCCL; otherwise their hosts do.
     pub nccl: bool,
-    /// Samples in an update, of all of them, to be kept; by default a batch of each.
+    /// Samples in an update of all workers, to be kept; by default one batch of each.
     pub global_batch: Option<u64>,
 }
 
 impl ClusterRequest {
-    /// Whether an update can be made of iterations of a batch, at least one for each worker.
+    /// Returns `true` if an update divides into iterations of this batch, at least one for each worker.
     pub fn takes(&self, batch: u64) -> bool {
         let fits = |global: u64| global.is_multiple_of(batch) && global / batch >= self.workers;
         self.global_batch.is_none_or(fits)
     }
 
-    /// Samples in an update of iterations of a batch, of all workers.
+    /// Returns the samples in an update of all workers, at this batch.
     pub fn update_of(&self, batch: u64) -> u64 {
         self.global_batch.unwrap_or(self.workers.saturating_mul(batch))
     }
 }
 
-/// That an update is chosen by what its samples are worth, too.
+/// Goodput settings: the worth of its samples also decides which update is chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GoodputRequest {
-    /// The gradient noise scale, in samples; above 0.
+    /// Gradient noise scale, in samples; above 0.
     pub noise_scale: f64,
-    /// The samples over which batch norm normalised when it was measured, where that is known.
+    /// Samples over which batch norm normalised when the scale was measured, if known.
     pub batch_norm_over: Option<u64>,
 }
 
-/// How the rate changes during training.
+/// Decay of the rate during training.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DecayShape {
     /// Down to 0 along half a cosine.
     #[default]
     Cosine,
-    /// The same all the time.
+    /// Constant rate.
     Constant,
-    /// To a tenth after each third of the iterations.
+    /// Down to a tenth after each third of the iterations.
     Step,
 }
 
-/// Who trains together, and how large an update of theirs is.
+/// Workers that train together, and the size of their update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workers {
-    /// How many, as threads of this process; at least 1. Each has a device, and the budget, for itself.
+    /// Number of workers, as threads of this process; at least 1. Each has a device and the full budget.
     pub count: usize,
-    /// Samples in an update, of all of them: a multiple of the config's batch. By default those of the training that goes on,
-    /// else a batch of the config's for each worker.
+    /// Samples in an update of all workers, a multiple of the config's batch. By default as in the training that continues,
+    /// else one of the config's batches for each worker.
     pub global_batch: Option<u64>,
 }
 
 impl Default for Workers {
-    /// One, whose updates are of one batch.
+    /// One worker, whose updates are of one batch.
     fn default() -> Workers {
         Workers { count: 1, global_batch: None }
     }
 }
 
-/// How to train.
+/// Settings of a training.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainRequest {
-    /// Passes over the training data, those of earlier runs included.
+    /// Passes over the training data, including those of earlier runs.
     pub epochs: u64,
-    /// How the learning rate changes during training.
+    /// Decay of the learning rate during training.
     pub decay: DecayShape,
-    /// The optimizer, which is the one that was tuned for, and its settings.
+    /// Settings of the optimizer, which must be the one that was tuned for.
     pub update: UpdateRule,
-    /// The file of the weights to start from; none for drawn ones.
+    /// File of initial weights; `None` draws them.
     pub weights: Option<PathBuf>,
-    /// Of initial parameters, order of the data and dropout.
+    /// Seed of initial parameters, order of the data and dropout.
     pub seed: u64,
-    /// How often the state is saved to its file; none for as often as takes a hundredth of the time.
+    /// Interval between saves of the state to its file; `None` saves as often as costs one percent of the time.
     pub save_every: Option<Seconds>,
-    /// Each iteration runs by the study's plan cut to its own draw of stochastic depth.
+    /// `true` to run each iteration by the study's plan, cut to its own draw of stochastic depth.
     pub per_draw: bool,
-    /// An earlier training is forgotten, once it is sure that this one can begin.
+    /// `true` to discard an earlier training, once this one is certain to begin.
     pub fresh: bool,
-    /// Who trains it.
+    /// Workers of the training.
     pub workers: Workers,
-    /// Two more iterations are run at the end, and the second is timed command by command; they change nothing that is kept.
+    /// `true` to run two more iterations at the end and time the second command by command; they change no saved state.
     pub timed: bool,
 }

@@ -1,4 +1,4 @@
-//! For tests: an iteration whose plan swaps, stalls and recomputes.
+//! Test support: an iteration whose plan swaps, stalls and recomputes.
 
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::simulate::{Timeline, simulate};
@@ -7,7 +7,7 @@ use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond};
 use plimsoll_tuner::{Outcome, PlanRequest, Policy, plan};
 
-/// A chain within an eighth of the way from its floor to its peak, as planned and as predicted.
+/// Returns a chain with a budget an eighth of the way from its floor to its peak, with its schedule and predicted timeline.
 pub(crate) fn planned_chain() -> (Trace, Schedule, Timeline) {
     let trace = chain_trace(30);
     let memory = trace.memory();

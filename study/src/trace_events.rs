@@ -1,14 +1,13 @@
 //! Timelines as trace events: the JSON that Chrome's tracing defined and that Perfetto (ui.perfetto.dev) opens.
 //!
-//! A timeline is a *process*, such as `predicted`; each stream is a thread of it, with a slice for every command and one for
-//! every stall of the compute stream, named by what it waited for. Beside them stand three counters: bytes in open buffers
-//! of the pool, bytes of host copies, and bytes on their way.
+//! A timeline is a *process*, such as `predicted`; each stream is one of its threads, with a slice for every command and one
+//! for every stall of the compute stream, named by its cause. Three counters accompany them: bytes in open buffers of the pool,
+//! bytes of host copies, and bytes in flight.
 //!
-//! Times are nanoseconds, written as microseconds. A reader that computes in floats may come out one nanosecond early, and
-//! slices of one thread that overlap are dropped; so a slice ends one nanosecond before the next may begin.
+//! Times are nanoseconds, written as microseconds. A reader that computes in floats may be one nanosecond early, and it drops
+//! overlapping slices of one thread; so a slice ends one nanosecond before the next may begin.
 //!
-//! What this file does not do: measure anything, or say what was waited for where a device was late for no reason of the
-//! schedule's.
+//! This file measures nothing. If a device was late for no reason in the schedule, it names no cause.
 
 use crate::error::FileError;
 use crate::files;
@@ -22,7 +21,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
-/// The threads of a process, in the order of [`Stream::ALL`].
+/// Threads of a process, in the order of [`Stream::ALL`].
 const THREADS: [&str; 3] = ["compute", "swap-out", "swap-in"];
 
 /// Events of one or more timelines.
@@ -30,15 +29,15 @@ const THREADS: [&str; 3] = ["compute", "swap-out", "swap-in"];
 pub struct TraceEvents {
     #[serde(rename = "traceEvents")]
     events: Vec<Event>,
-    /// How many timelines there are.
+    /// Number of timelines.
     #[serde(skip)]
     processes: u32,
 }
 
-/// One event. Keys are those of the format.
+/// One event; keys are those of the format.
 #[derive(Debug, Serialize)]
 struct Event {
-    /// `X` a slice, `C` a counter, `M` a name.
+    /// `X` for a slice, `C` for a counter, `M` for a name.
     ph: &'static str,
     name: String,
     pid: u32,
@@ -54,7 +53,7 @@ struct Event {
 }
 
 impl TraceEvents {
-    /// Adds a timeline of a schedule that passed `check`, under a name.
+    /// Adds a named timeline of a schedule that passed `check`.
     pub fn add(&mut self, name: &str, trace: &Trace, schedule: &Schedule, timeline: &Timeline) {
         self.processes += 1;
         self.name(0, "process_name", name);
@@ -98,7 +97,7 @@ impl TraceEvents {
         self.counter("in flight", bytes_in_flight_over_time(trace, schedule, timeline));
     }
 
-    /// A slice; none where it has no length.
+    /// Adds a slice, unless its length is zero.
     fn slice(
         &mut self,
         stream: Stream,
@@ -115,7 +114,7 @@ impl TraceEvents {
         }
     }
 
-    /// Bytes from a time on. Of several at one nanosecond the last counts.
+    /// Adds a counter of bytes; of several values in one nanosecond the last counts.
     fn counter(&mut self, name: &str, steps: impl IntoIterator<Item = (Seconds, u64)>) {
         let first = self.events.len();
         for (at, bytes) in steps {
@@ -152,17 +151,17 @@ impl TraceEvents {
     }
 }
 
-/// The bytes of each tensor that have a copy on the host.
+/// Byte ranges of each tensor that have a copy on the host.
 #[derive(Default)]
 struct HostCopies(HashMap<TensorId, Vec<Range<u64>>>);
 
 impl HostCopies {
-    /// Adds a piece; gives how many of its bytes had no copy before.
+    /// Adds a piece, and returns how many of its bytes had no copy before.
     fn add(&mut self, tensor: TensorId, piece: Range<u64>) -> u64 {
         let held = self.0.entry(tensor).or_default();
         let had = |r: &Range<u64>| r.end.min(piece.end).saturating_sub(r.start.max(piece.start));
         let new = piece.end - piece.start - held.iter().map(had).sum::<u64>();
-        // Together with all that it meets it is one range, so that ranges never overlap.
+        // Merging all ranges that touch the piece keeps ranges disjoint.
         let meets = |r: &Range<u64>| r.start <= piece.end && piece.start <= r.end;
         let joined = held
             .iter()
@@ -174,7 +173,7 @@ impl HostCopies {
     }
 }
 
-/// Bytes that have a copy on the host, from a time on.
+/// Returns the bytes of host copies over time, as steps.
 pub fn host_bytes_over_time(trace: &Trace, schedule: &Schedule, timeline: &Timeline) -> Vec<(Seconds, u64)> {
     let (mut copies, mut host, mut on_host) = (HostCopies::default(), Vec::new(), 0);
     for (command, span) in schedule.commands.iter().zip(&timeline.spans) {
@@ -186,7 +185,7 @@ pub fn host_bytes_over_time(trace: &Trace, schedule: &Schedule, timeline: &Timel
     host
 }
 
-/// Bytes that are being copied, either way, from a time on.
+/// Returns the bytes being copied in either direction over time, as steps.
 pub fn bytes_in_flight_over_time(
     trace: &Trace,
     schedule: &Schedule,
@@ -208,7 +207,7 @@ pub fn bytes_in_flight_over_time(
     changes.into_iter().map(add).collect()
 }
 
-/// Whole nanoseconds of a time.
+/// Rounds a time to whole nanoseconds.
 pub(crate) fn nanoseconds(at: Seconds) -> u64 {
     (at.0 * 1e9).round() as u64
 }
@@ -217,7 +216,7 @@ fn microseconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e3
 }
 
-/// What a command does, in words.
+/// Describes a command.
 pub fn describe(trace: &Trace, command: &Command) -> String {
     match command {
         Command::Compute { op, again, .. } => {
@@ -229,7 +228,7 @@ pub fn describe(trace: &Trace, command: &Command) -> String {
     }
 }
 
-/// What a stall waited for, in words.
+/// Describes the cause of a stall.
 pub fn cause(trace: &Trace, schedule: &Schedule, cause: Cause) -> String {
     let name = |id: plimsoll_ir::CommandId| describe(trace, &schedule.commands[id.index()]);
     match cause {
@@ -252,7 +251,7 @@ fn category(trace: &Trace, command: &Command) -> &'static str {
     }
 }
 
-/// What is worth knowing of a command besides its name and times.
+/// Returns facts about a command besides its name and times.
 fn facts(trace: &Trace, command: &Command) -> Map<String, Value> {
     let facts = match command {
         Command::Compute { op, alternative, .. } => {

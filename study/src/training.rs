@@ -1,7 +1,7 @@
-//! Training what was tuned: the config's schedule on the task's data, epoch by epoch, its state kept (`saving.rs`) where a
-//! device that fails cannot take it along. Workers that train together are in `workers.rs`.
+//! Training the tuned config: its schedule on the task's data, epoch by epoch. If a failing device loses its memory, the state
+//! is kept outside of it (`saving.rs`). Workers that train together are in `workers.rs`.
 //!
-//! What it deliberately does not do: choose anything. Batch, placement and rate stand in the config.
+//! This file deliberately chooses nothing: the config holds batch, placement and rate.
 
 mod draws;
 mod left;
@@ -40,46 +40,46 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use workers::{Update, beside};
 
-/// How often the device is asked how it is, at most: its driver takes milliseconds to tell.
+/// Least time between queries of the device's health: its driver takes milliseconds to answer.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// A larger share of training for which others had the processors is told.
+/// Share of training that other processes may take before it is reported.
 const TOLD: f64 = 0.05;
 
-/// What came of training.
+/// Results of a training.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trained {
-    /// Iterations done in all.
+    /// Iterations done in total.
     pub iterations: u64,
-    /// Iterations that an earlier run had done.
+    /// Iterations done by earlier runs.
     pub resumed_at: u64,
     /// Mean loss over the last epoch that this run saw.
     pub loss: f32,
-    /// On the held-out samples.
+    /// Evaluation on the held-out samples.
     pub test: Evaluation,
-    /// An iteration of this run that nothing disturbs: `undisturbed`.
+    /// Seconds of an undisturbed iteration of this run (`undisturbed`).
     pub iteration: Seconds,
-    /// Iterations of this run under the plan of their own draw of stochastic depth; none where one plan serves all draws. Of
-    /// such a run `iteration` is the mean.
+    /// Iterations of this run under the plan of their own draw of stochastic depth; `None` if one plan serves all draws. With
+    /// draws, `iteration` is the mean.
     pub drawn: Option<u64>,
-    /// The median time between two iterations.
+    /// Median time between two iterations.
     pub between: Seconds,
     /// Resident bytes and pool that were allocated, for each worker.
     pub peak: Bytes,
     /// Workers that trained together.
     pub workers: usize,
-    /// Samples in an update, of all of them.
+    /// Samples in an update of all workers.
     pub global_batch: u64,
-    /// The learning rate of such an update, before its decay.
+    /// Learning rate of such an update, before its decay.
     pub rate: f64,
-    /// The gradient noise scale over the last updates of this run; none where an update is of one batch, or where the gradient
-    /// could not be told from its noise.
+    /// Gradient noise scale over the last updates of this run; `None` if an update is of one batch, or if the gradient could
+    /// not be separated from its noise.
     pub noise_scale: Option<NoiseScale>,
-    /// When every command of one more iteration ran, where that was asked for.
+    /// Times of every command of one more iteration, if requested.
     pub timeline: Option<Timeline>,
 }
 
-/// The rate of every iteration.
+/// Returns the learning rate of every iteration.
 fn rate_schedule(update: &Update, request: &TrainRequest, iterations: u64) -> LearningRateSchedule {
     let decay = match request.decay {
         DecayShape::Constant => Decay::Constant,
@@ -89,7 +89,7 @@ fn rate_schedule(update: &Update, request: &TrainRequest, iterations: u64) -> Le
     LearningRateSchedule { base: update.rate, warmup_iterations: update.warmup_iterations, decay }
 }
 
-/// The trainers of all workers at the start of training, by rank.
+/// Returns the trainers of all workers at the start of training, by rank.
 fn set_up(
     task: &NetworkWorkload,
     config: &Config,
@@ -119,7 +119,7 @@ fn set_up(
         return Err(TrainError::DrawsOfUpdate { virtual_workers: update.virtual_workers }.into());
     }
     if update.virtual_workers > 1 {
-        // Worker 0 tests, too.
+        // Worker 0 also tests.
         let several = request.workers.count > 1;
         let nccl = several && config.cluster.is_some_and(|cluster| cluster.nccl);
         let trainer = |(number, group): (u32, Box<dyn Group>)| {
@@ -140,7 +140,7 @@ fn set_up(
         None if task.setup.can_be_lost() && !request.per_draw => {
             task.executor_keeping_state(&programs, place_copies(study, &program, schedule, watch)?)?
         }
-        // What computes in the host's memory has the state there, and who says how often it is saved has it in its file.
+        // A device that computes in host memory has its state there, and with an explicit interval the file has the state.
         _ => task.executor(&programs)?,
     };
     let evaluate = loaded.pop();
@@ -152,25 +152,25 @@ fn set_up(
     Ok(vec![trainer])
 }
 
-/// The weights that a training starts from.
+/// Reads the initial weights of a training, if given.
 fn weights_of(task: &NetworkWorkload, request: &TrainRequest) -> Result<Option<Weights>, Error> {
     let weights = request.weights.as_ref().map(|path| crate::weights::read(path, &task.network));
     Ok(weights.transpose()?)
 }
 
-/// Makes sure that a training is by the optimizer for which its schedule was chosen.
+/// Checks that a training uses the optimizer for which its schedule was chosen.
 fn of_optimizer(tuned: Optimizer, asked: Optimizer) -> Result<(), Error> {
     if tuned == asked { Ok(()) } else { Err(TrainError::OtherOptimizer { tuned, asked }.into()) }
 }
 
-/// Makes sure that a schedule is one of this program, whatever the version that tuned it made of the network.
+/// Checks that a schedule is valid for this program, even if an older version lowered the network differently.
 fn of_iteration(program: &Program, config: &Config, schedule: &Schedule, study: &Study) -> Result<(), Error> {
     let Err(violation) = check(&program.trace, schedule) else { return Ok(()) };
     let (schedule, retune) = (config.schedule.clone(), study.retune());
     Err(TrainError::OtherIteration { schedule, violation, retune }.into())
 }
 
-/// Makes sure that a schedule keeps the budget of its config, whatever budget it says itself.
+/// Checks that a schedule keeps the budget of its config, whatever budget the schedule states.
 fn within_budget(
     program: &Program,
     config: &Config,
@@ -185,8 +185,8 @@ fn within_budget(
     Err(TrainError::OverBudget { schedule, takes, budget, retune: study.retune() }.into())
 }
 
-/// Where the state is copied to the host beside an iteration, by the times of the study's trace; behind what is swapped out
-/// where the study has none for this program. Says so where it slows training down.
+/// Returns the offload before which an iteration copies the state to the host, by the times of the study's trace; `None`, after
+/// all offloads, if the study has no trace of this program. Notifies the user if the copy slows training down.
 fn place_copies(
     study: &Study,
     program: &Program,
@@ -198,7 +198,7 @@ fn place_copies(
     }
     let trace: Trace = documents::read(&study.trace())?;
     let state = state_bytes(program);
-    // Whatever became of the study's files: times of another iteration are no guide, and its schedule is another.
+    // The study's files may have changed: the times of a different iteration are no guide, and its schedule differs.
     if check(&trace, schedule).is_err() {
         return Ok(None);
     }
@@ -208,14 +208,14 @@ fn place_copies(
     Ok(place.before)
 }
 
-/// What to tell where a copy of the state takes more than a hundredth of an iteration, wherever it is made.
+/// Returns a notice if a copy of the state takes more than a hundredth of an iteration, even at the best place.
 fn slowed(without: Seconds, place: &CopyPlace, state: Bytes) -> Option<Notice> {
     let with = place.makespan;
     (with / without - 1.0 > 0.01).then_some(Notice::StateCopiesSlow { without, with, state })
 }
 
-/// Trains, or goes on from the study's checkpoint where there is one, and tests at the end. No other run works in the study.
-/// The groups are those of the workers of this process, worker 0's first.
+/// Trains, or continues from the study's checkpoint if there is one, and tests at the end. No other run works in the study. The
+/// groups are those of the workers of this process, worker 0's first.
 pub fn train(
     task: &NetworkWorkload,
     (config, schedule): (&Config, &Schedule),
@@ -245,7 +245,7 @@ pub fn train(
     })
 }
 
-/// Trains as one of the other workers, as worker 0 says, until all is trained or a worker is told to stop.
+/// Trains as one of the other workers, by worker 0's settings, until training is complete or a worker is asked to stop.
 pub fn work(
     task: &NetworkWorkload,
     (config, schedule): (&Config, &Schedule),
@@ -256,9 +256,9 @@ pub fn work(
 ) -> Result<(), Error> {
     let rank = group.facts().rank;
     let (update, is_of_first) = Update::told(&mut *group, study)?;
-    // Worker 0 tells of the training.
+    // Worker 0 reports on the training.
     let watch = Watch { stop, ..Watch::silent() };
-    // Worker 0 begins with them; here they only tell whether it is the same training.
+    // Worker 0 starts from the weights; here they only identify the training.
     let checksum = weights_of(task, request)?.map(|weights| weights.checksum);
     let training = (request, &update, checksum);
     let trainers = set_up(task, config, schedule, training, vec![group], study, &watch)?;
@@ -271,7 +271,7 @@ pub fn work(
         };
         let mut ended = trainer.train(&*task.data.train, total, &mut |_| {}, &pause);
         if asks.get() && matches!(ended, Ok(Outcome::Paused)) {
-            // Worker 0 saves the state, and tells of the pause.
+            // Worker 0 saves the state, and reports the pause.
             ended = trainer.leave().map(|()| Outcome::Paused);
         }
         ended.map_err(|error| {
@@ -281,7 +281,7 @@ pub fn work(
     Ok(())
 }
 
-/// Trains from where a trainer is, and tests at the end.
+/// Trains from a trainer's current state, and tests at the end.
 fn train_from(
     mut trainer: Trainer,
     task: &NetworkWorkload,
@@ -292,8 +292,8 @@ fn train_from(
     let (per_epoch, peak, resumed_at) = (update.per_epoch, trainer.layout().device(), trainer.step());
     let total = per_epoch * request.epochs;
     let before = if request.fresh { study.training() } else { Vec::new() };
-    // Nothing is trained yet, but data that is not what training began with is refused, even where all is done, and so are
-    // workers that train something else.
+    // Trains nothing yet, but rejects data other than those of the earlier iterations, even if all is done, and workers that
+    // train something else.
     trainer.train(&*task.data.train, resumed_at, &mut |_| {}, &|| false)?;
     study.forget(&before)?;
     let mut seen = Seen::default();
@@ -306,7 +306,7 @@ fn train_from(
         let epoch = trainer.step() / per_epoch;
         let reached = Cell::new(trainer.step());
         let mut observe = |observation: &Observation| {
-            // An iteration that Ctrl-C hurried shows nothing of others.
+            // An iteration hurried by Ctrl-C shows nothing about other processes.
             seen.take(observation, !watch.stops());
             reached.set(observation.step + 1);
             training.done(observation.step + 1);
@@ -336,13 +336,13 @@ fn train_from(
         } else if has_left || watch.stops() {
             saving.write(&mut trainer)?;
             if !has_left {
-                // The others have nothing to save; where one of them is gone, the state is saved all the same.
+                // The others have nothing to save; if one of them is gone, the state is saved all the same.
                 let _ = trainer.leave();
             }
             return Err(Stopped::Training(saving.saved()).into());
         }
     }
-    // A disk that is full by now takes neither the test nor its result along.
+    // If the disk is full by now, the test and its result are still made.
     let written = saving.write(&mut trainer);
     drop(training);
     let (iterations, drawn) = (trainer.step(), trainer.drawn());
@@ -361,7 +361,7 @@ fn train_from(
         loss: seen.last().0,
         test,
         iteration: match drawn {
-            // They differ, and the shorter ones are not those that nothing disturbed.
+            // Iterations of draws differ, so the shorter ones are not the undisturbed ones.
             Some(_) => mean(&seen.seconds),
             None => undisturbed(seen.seconds).unwrap_or(Seconds::ZERO),
         },
@@ -376,14 +376,14 @@ fn train_from(
     })
 }
 
-/// Samples over which batch norm normalises, where the network has it: nothing else has running statistics.
+/// Returns the samples over which batch norm normalises, if the network has batch norm: nothing else has running statistics.
 fn batch_norm_over(trainer: &Trainer) -> Option<u64> {
     let mut resident = trainer.loaded().resident().iter();
     resident.any(|region| matches!(region.role, Role::State(_))).then_some(trainer.plan().batch)
 }
 
-/// Goes on from the study's newest state where there is one and it is not to be forgotten, else from the weights where some are
-/// given, once it is sure that the state can be saved.
+/// Continues from the study's newest state, if there is one and it is not to be discarded; else starts from the given weights,
+/// if any. First makes sure that the state can be saved.
 fn begin(
     trainer: &mut Trainer,
     (saved, weights): (Option<Newest>, Option<Weights>),
@@ -415,7 +415,7 @@ fn begin(
     Ok(())
 }
 
-/// So many iterations, in epochs where they are whole ones.
+/// Formats a number of iterations, in epochs if it is whole epochs.
 fn in_epochs(iterations: u64, per_epoch: u64) -> String {
     match (iterations / per_epoch, iterations % per_epoch) {
         (1, 0) => "1 epoch".to_owned(),
@@ -426,7 +426,8 @@ fn in_epochs(iterations: u64, per_epoch: u64) -> String {
     }
 }
 
-/// Tells of a training that goes on for other than the epochs over which the decay of its rate was spread until now.
+/// Notifies the user of a training that continues with a number of epochs different from the one over which its decay was
+/// spread.
 fn other_length(
     (trained, asked): (String, String),
     before: LearningRateSchedule,
@@ -436,7 +437,7 @@ fn other_length(
     Notice::OtherLength { trained, asked, last: before.at(step.saturating_sub(1)), next: now.at(step) }
 }
 
-/// Tests a network that is trained; then, where that was asked for, runs two more iterations and gives the second's timeline.
+/// Tests a trained network; then, if `timed`, runs two more iterations and returns the second's timeline.
 fn test(
     task: &NetworkWorkload,
     trainer: &mut Trainer,
@@ -453,20 +454,20 @@ fn test(
         let timed = trainer.train_timed(&*task.data.train);
         timeline = Some(timed.map_err(|error| saving.failed(error, trainer))?);
     }
-    // Iterations that were hurried show nothing of others.
+    // Hurried iterations show nothing about other processes.
     test.filter(|_| !timed || !watch.stops())
         .map(|test| (test, timeline))
         .ok_or_else(|| Stopped::Testing { done, saved: saving.saved() }.into())
 }
 
-/// Warns of what is new in how the device is, where that is told; gives all that is known of it.
+/// Warns of changes in the device's health, if the device reports it; returns all that is known of it.
 fn warn_of(known: Health, now: Option<Health>, watch: &Watch<'_>) -> Health {
     let Some(now) = now else { return known };
     now.warnings(&known).iter().for_each(|warning| watch.warn(warning));
     known.then(now)
 }
 
-/// The study's checkpoint, where there is one.
+/// Reads the study's checkpoint, if there is one.
 fn load(checkpoint: &Path, watch: &Watch<'_>) -> Result<Option<Checkpoint>, Error> {
     if !checkpoint.exists() {
         return Ok(None);
@@ -481,7 +482,7 @@ fn load(checkpoint: &Path, watch: &Watch<'_>) -> Result<Option<Checkpoint>, Erro
     Ok(Some(saved))
 }
 
-/// Goes on from a checkpoint; gives the rates that were planned when it was saved.
+/// Continues from a checkpoint; returns the rates that were planned when it was saved.
 fn resume(
     trainer: &mut Trainer,
     saved: &Checkpoint,
@@ -495,20 +496,20 @@ fn resume(
     Ok(saved.progress.plan.rate)
 }
 
-/// The mean of some times; 0 of none.
+/// Returns the mean of these times; 0 if there are none.
 fn mean(seconds: &[Seconds]) -> Seconds {
     seconds.iter().copied().sum::<Seconds>() * (1.0 / seconds.len().max(1) as f64)
 }
 
-/// What this run observed.
+/// Observations of this run.
 #[derive(Default)]
 struct Seen {
-    /// Loss and accuracy of the iterations of the last epoch.
+    /// Loss and accuracy of each iteration of the last epoch.
     losses: Vec<(f32, f32)>,
-    /// Of each iteration, without what others took of the processors.
+    /// Seconds of each iteration, without the processor time that other processes took.
     seconds: Vec<Seconds>,
     between: Vec<f64>,
-    /// What others took, of all iterations, and what these took by the clock.
+    /// Time that other processes took from all iterations, and the iterations' wall-clock time.
     waited: f64,
     by_the_clock: f64,
     noise: NoiseAverages,
@@ -527,14 +528,14 @@ impl Seen {
         self.between.push(observation.between.0);
     }
 
-    /// Forgets the epoch where another follows.
+    /// Clears the epoch's losses if a further epoch follows.
     fn end_epoch(&mut self, another_follows: bool) {
         if another_follows {
             self.losses.clear();
         }
     }
 
-    /// Mean loss and accuracy over the last epoch; NaN where this run had nothing to do.
+    /// Returns mean loss and accuracy over the last epoch; NaN if this run had nothing to do.
     fn last(&self) -> (f32, f32) {
         let count = self.losses.len() as f32;
         let sum =

@@ -1,14 +1,14 @@
-//! Tuning: from a profile to a config that was measured (AccUDNN §4, made better).
+//! Tuning: from a profile to a config that was measured (AccUDNN §4, improved).
 //!
-//! The model is fitted, the planner is asked at batch sizes over the whole range, and one is run for some iterations, beside
-//! the largest batch that keeps everything. Epochs within 1 % of the shortest count as equal, or within what the runs scatter
-//! by, up to 3 %: of those the batch is taken that swaps and recomputes for the fewest seconds, then the smallest
-//! ([`Objective::Frugal`]). Where one of the two takes another time than predicted, by more than the stated error, its
-//! samples join the profile and the search begins anew. What is returned has been measured; where keeping everything is
-//! measured to be no slower, that is what is returned.
+//! The model is fitted, the planner plans at batch sizes over the whole range, and the best one is run for some iterations,
+//! next to the largest batch that keeps everything. Epochs within 1 % of the shortest count as equal, or within the scatter of
+//! the runs, up to 3 %. Of those batches, the search takes the one that spends the fewest seconds on swapping and recomputing,
+//! then the smallest ([`Objective::Frugal`]). If the time of one of the two runs differs from its prediction by more than the
+//! stated error, its samples join the profile and the search begins anew. The result has been measured; if keeping everything
+//! is measured to be no slower, the result keeps everything.
 //!
-//! AccUDNN's own search, Algorithm 2, is made beside it, and its answer is run, too. Asked for by name, its answer is what is
-//! returned, whatever else is faster, and the other search's is run beside it.
+//! AccUDNN's own search, Algorithm 2, is also made, and its answer is run. If it is requested by name, its answer is the
+//! result, even if a faster one exists, and the other search's answer is run for comparison.
 
 mod choice;
 mod document;
@@ -51,36 +51,36 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Instant;
 
-/// What is tuned for.
+/// Request to tune a workload.
 #[derive(Clone, Debug)]
 pub struct TuneRequest {
-    /// What the device may hold.
+    /// Memory budget of the device.
     pub budget: Bytes,
-    /// Whose search chooses.
+    /// Search that chooses the batch.
     pub search: Searcher,
-    /// What the search is for.
+    /// Goal of the search.
     pub objective: Objective,
-    /// No batch smaller than this.
+    /// Smallest batch to consider.
     pub min_batch: u64,
-    /// No batch larger than this.
+    /// Largest batch to consider.
     pub max_batch: Option<u64>,
-    /// The workers that the batch is for; none for one alone.
+    /// Workers that the batch is for; `None` for a single worker.
     pub cluster: Option<ClusterRequest>,
-    /// The noise scale by which samples of an update count; none where each counts the same. What is searched for is then the
-    /// highest goodput, with as many passes of each worker in an update as that takes.
+    /// Noise scale that weighs the samples of an update; `None` if all count the same. With it, the goal is the highest
+    /// goodput, and each worker makes as many passes in an update as that takes.
     pub goodput: Option<GoodputRequest>,
-    /// The base point and the rule of the learning rate.
+    /// Base point and rule of the learning rate.
     pub rate: RateRequest,
-    /// Epochs that will be trained; the warm-up takes at most a tenth of them.
+    /// Epochs of the planned training; the warm-up takes at most a tenth of them.
     pub epochs: u64,
-    /// The command that asks, for the record.
+    /// Command of the request, for the record.
     pub command: String,
-    /// What the study holds is thrown away, measurements too.
+    /// `true` to discard the study's contents, measurements included.
     pub fresh: bool,
 }
 
 impl TuneRequest {
-    /// The share by which an epoch may be longer than the shortest and count as equal to it, where measurements scatter by so
+    /// Returns the share by which an epoch may exceed the shortest and count as equal to it, if measurements scatter by this
     /// much.
     fn within(&self, scatter: f64) -> f64 {
         match self.objective {
@@ -89,8 +89,7 @@ impl TuneRequest {
         }
     }
 
-    /// The largest batch to consider. Fails where the request contradicts itself, so that this is known before anything is
-    /// measured.
+    /// Returns the largest batch to consider. Fails if the request contradicts itself, before anything is measured.
     pub fn limit(&self, workload: &dyn Workload) -> Result<u64, Error> {
         let RateRequest { base_batch, base_rate, rule } = self.rate;
         learning_rate(rule, base_batch, base_rate, base_batch)?;
@@ -109,7 +108,7 @@ impl TuneRequest {
         Ok(cluster.global_batch.map_or(limit.min(samples / workers), |global| limit.min(global / workers)))
     }
 
-    /// The largest batch that can be trained, of those that are asked for.
+    /// Returns the largest requested batch that can be trained.
     pub(crate) fn largest(&self, workload: &dyn Workload, watch: &Watch<'_>) -> Result<u64, Error> {
         let batches = self.min_batch..=self.limit(workload)?;
         let largest = largest(workload, self.budget, &batches, watch)?;
@@ -117,12 +116,12 @@ impl TuneRequest {
         Ok(largest)
     }
 
-    /// Whether a batch can be chosen, of those from the least to the largest.
+    /// Returns `true` if this batch can be chosen.
     fn takes(&self, batch: u64) -> bool {
         self.cluster.is_none_or(|cluster| cluster.takes(batch))
     }
 
-    /// Makes sure that a batch of a range can be chosen.
+    /// Checks that some batch of a range can be chosen.
     fn takes_one(&self, least: u64, most: u64) -> Result<(), TuneError> {
         match self.cluster {
             Some(ClusterRequest { workers, global_batch: Some(global), .. })
@@ -134,12 +133,12 @@ impl TuneRequest {
         }
     }
 
-    /// What a sample of an update of so many is worth.
+    /// Returns the worth of a sample in an update of `global` samples.
     fn efficiency(&self, global: u64) -> f64 {
         self.goodput.map_or(1.0, |goodput| efficiency(goodput.noise_scale, self.rate.base_batch, global))
     }
 
-    /// Who plans the batch that is chosen.
+    /// Returns the policy that plans the chosen batch.
     pub fn policy(&self) -> Policy {
         match self.search {
             Searcher::Plimsoll => Policy::Plimsoll,
@@ -148,85 +147,85 @@ impl TuneRequest {
     }
 }
 
-/// What tuning found.
+/// Result of a tuning.
 pub struct Tuned {
-    /// What to run.
+    /// Config to run.
     pub config: Config,
-    /// The schedule to run.
+    /// Schedule to run.
     pub schedule: Schedule,
-    /// The iteration that it is of, with the model's seconds.
+    /// Iteration that the schedule is for, with the model's seconds.
     pub trace: Trace,
-    /// The choice.
+    /// The choice, as measured.
     pub chosen: Measured,
-    /// The largest batch that keeps everything; none where not even one sample does.
+    /// Largest batch that keeps everything; `None` if not even one sample does.
     pub keeper: Option<Measured>,
-    /// The base batch, keeping everything; none where it does not fit.
+    /// Base batch with everything kept; `None` if it does not fit.
     pub yours: Option<Measured>,
-    /// The base batch, as it is trained without a planner where it does not fit.
+    /// Ways to train the base batch without a planner, if it does not fit with everything kept.
     pub ways: Vec<Way>,
-    /// Whose search chose, and the answer of the other; none where it has none.
+    /// Search that made the choice.
     pub search: Searcher,
-    /// See `search`.
+    /// Answer of the other search; `None` if it has none.
     pub other: Option<Measured>,
     /// Every batch size that was planned in the last round.
     pub curve: Vec<Candidate>,
-    /// All that was tried and measured, to be kept.
+    /// Record of everything that was tried and measured.
     pub tuning: Tuning,
 }
 
 impl Tuned {
-    /// How often the model was refitted with what the choice was measured to take.
+    /// Returns how often the model was refitted with the choice's measured times.
     pub fn refits(&self) -> u64 {
         self.tuning.rounds.iter().filter(|round| round.refit).count() as u64
     }
 }
 
-/// Refits at most; then what was measured is told beside what was predicted.
+/// Maximum number of refits; after that, the report shows measured and predicted times.
 const REFITS: usize = 3;
 
-/// Epochs within this share of the shortest count as equal to it, and within what measurements scatter by up to the other.
+/// Bounds of the share within which epochs count as equal to the shortest; in between, the scatter of measurements decides.
 const WITHIN_LEAST: f64 = 0.01;
 const WITHIN_MOST: f64 = 0.03;
 
-/// The share by which an epoch may be longer than the shortest and count as equal to it, where measurements scatter by so much.
+/// Returns the share by which an epoch may exceed the shortest and count as equal to it, if measurements scatter by this much.
 pub fn counts_as_equal(scatter: f64) -> f64 {
     scatter.clamp(WITHIN_LEAST, WITHIN_MOST)
 }
 
-/// Batch sizes that a search plans at most.
+/// Maximum number of batch sizes that a search plans.
 const EVALUATIONS: usize = 40;
 
-/// A larger share of the time that others had the processors is told.
+/// Share of the time that other processes may have the processors before it is reported.
 const TOLD: f64 = 0.05;
 
-/// What one tuning stands on, besides the profile.
+/// Inputs of one tuning, besides the profile.
 pub(crate) struct Tuner<'a> {
     pub workload: &'a dyn Workload,
     pub request: &'a TuneRequest,
-    /// The largest batch that can be trained.
+    /// Largest batch that can be trained.
     pub largest: u64,
-    /// The largest batch that keeps everything, of those that can be chosen.
+    /// Largest batch that keeps everything, of those that can be chosen.
     pub keeps_all: Option<u64>,
-    /// By batch size, what its plan took and what its ops alone take.
+    /// By batch size: seconds of planning and of the ops alone.
     pub costs: RefCell<BTreeMap<u64, Cost>>,
-    /// The plans of this round.
+    /// Plans of this round.
     journal: RefCell<PlanJournal>,
-    /// By batch size, the plan of the round before: the model's seconds have changed a little since.
+    /// By batch size: the plan of the previous round, which used slightly different seconds.
     before: RefCell<BTreeMap<u64, Earlier>>,
     watch: &'a Watch<'a>,
 }
 
-/// What is worth knowing of a plan beside its candidate.
+/// Costs of a plan in addition to its candidate.
 #[derive(Clone, Copy)]
 pub(crate) struct Cost {
-    /// What planning took.
+    /// Seconds of planning.
     pub planning: Seconds,
-    /// What the ops alone take, each in its fastest alternative.
+    /// Seconds of the ops alone, each in its fastest alternative.
     pub compute: Seconds,
 }
 
-/// Tunes, over batches up to the largest that can be trained. The profile grows where the model had to be refitted. The study
-/// notes each plan while the search lasts, so that an interrupted search goes on.
+/// Tunes over batches up to the largest that can be trained. The profile grows if the model had to be refitted. The study
+/// records each plan during the search, so that an interrupted search continues.
 pub(crate) fn tune(
     workload: &dyn Workload,
     profile: &mut Profile,
@@ -247,7 +246,7 @@ pub(crate) fn tune(
     tracing::info!("searching batch sizes from {} to {largest}", request.min_batch);
     let step = watch.step("tune", None);
     let mut rounds: Vec<Round> = Vec::new();
-    // Keeping everything is the same schedule in every round, and is run once.
+    // Keeping everything gives the same schedule in every round, and is run once.
     let mut kept: Option<Ran> = None;
     loop {
         let model = Model::fit(profile)?;
@@ -276,7 +275,7 @@ pub(crate) fn tune(
     }
 }
 
-/// Takes what plans were measured to take into the profile, for the n-th refit.
+/// Adds the measured times of plans to the profile, for the n-th refit.
 fn learn(profile: &mut Profile, off: &[&Ran], refit: usize) {
     let samples = off.iter().filter_map(|ran| ran.ran.as_ref()).map(|timed| timed.samples.clone());
     samples.for_each(|samples| take_in(&mut profile.batches, samples));
@@ -287,42 +286,42 @@ fn learn(profile: &mut Profile, off: &[&Ran], refit: usize) {
     );
 }
 
-/// What the searches of one round found.
+/// Findings of one round's searches.
 pub(crate) struct Found {
-    /// Every batch size that was planned and fits, with what was chosen among them.
+    /// Every batch size that was planned and fits, including the choice.
     pub curve: Vec<Candidate>,
     /// Batch sizes without a plan.
     pub no_plan: Vec<u64>,
     /// See [`Round::within`].
     pub within: f64,
-    /// Why what was chosen was chosen.
+    /// Reason for the choice.
     why: String,
-    /// The answer of the search that was not asked for.
+    /// Answer of the search that was not requested.
     other: Option<(Candidate, Planned)>,
 }
 
-/// The answers of both searches, the one that was asked for first, and why it is that one.
+/// Answers of both searches, the requested one first, and the reason for it.
 struct Choice {
     answer: (Candidate, Planned),
     other: Option<(Candidate, Planned)>,
     why: String,
 }
 
-/// What the last round found.
+/// Findings of the last round.
 struct Searched {
     found: Found,
     chosen: Ran,
-    /// The largest batch that keeps everything, where the choice is another plan.
+    /// Largest batch that keeps everything, if the choice is a different plan.
     kept: Option<Ran>,
     rounds: Vec<Round>,
 }
 
-/// What plans of the next round can be made from.
+/// Returns the plans from which the next round can start.
 fn earlier_plans(search: &Search<'_>) -> Result<BTreeMap<u64, Earlier>, Error> {
     search.plans().map(|plan| Ok((plan.trace.batch, plan.earlier()?))).collect()
 }
 
-/// A curve on which a candidate stands in place of another one of its batch.
+/// Replaces the candidate of this batch on a curve.
 fn with(mut curve: Vec<Candidate>, candidate: Candidate) -> Vec<Candidate> {
     curve.retain(|other| other.batch != candidate.batch);
     let at = curve.partition_point(|other| other.batch < candidate.batch);
@@ -331,8 +330,8 @@ fn with(mut curve: Vec<Candidate>, candidate: Candidate) -> Vec<Candidate> {
 }
 
 impl Tuner<'_> {
-    /// What is searched. What passes between iterations for input is proportional to the batch, so it does not move the best
-    /// batch, and is left out until it is measured.
+    /// Returns the request of the search. The time between iterations for input is proportional to the batch, so it does not
+    /// affect the best batch, and is left out until it is measured.
     fn search_request(&self) -> SearchRequest<'_> {
         SearchRequest {
             dataset: self.workload.samples(),
@@ -384,7 +383,7 @@ impl Tuner<'_> {
         }
     }
 
-    /// The answer of AccUDNN's Algorithm 2: the largest batch at which eq. (6) holds, with the plan of policy accudnn.
+    /// Returns the answer of AccUDNN's Algorithm 2: the largest batch at which eq. (6) holds, with the plan of policy accudnn.
     fn algorithm_2(&self, model: &Model, step: &Step<'_>) -> Result<Option<(Candidate, Planned)>, Error> {
         let request = self.search_request();
         let (budget, link) = (self.request.budget, model.link());
@@ -407,8 +406,8 @@ impl Tuner<'_> {
         Ok(found.map(|(batch, plan)| (request.candidate(batch, &plan), plan)))
     }
 
-    /// Chooses and runs the choice. Where that scatters by more than what counts as equal, more batch sizes are equal, and
-    /// one of them may be the better choice.
+    /// Chooses a batch and runs it. If the run scatters by more than the share that counts as equal, more batch sizes are
+    /// equal, and one of them may be the better choice.
     fn choose_and_run(
         &self,
         model: &Model,
@@ -439,7 +438,7 @@ impl Tuner<'_> {
         }
     }
 
-    /// Which answer is taken, and which is run beside it.
+    /// Returns the answer to take, and the other to run for comparison.
     fn choose(
         &self,
         model: &Model,
@@ -460,7 +459,7 @@ impl Tuner<'_> {
         Ok(Choice { answer, other: Some(ours), why })
     }
 
-    /// A plan that the host has memory for.
+    /// Returns the plan if the host has memory for it.
     fn fitting(&self, trace: Trace, outcome: PlanOutcome, log: SearchLog) -> Result<Option<Planned>, Error> {
         match outcome {
             PlanOutcome::Planned(plan) if self.workload.fits_host(&trace, &plan.schedule) => {
@@ -470,8 +469,8 @@ impl Tuner<'_> {
         }
     }
 
-    /// The planner's answer at one batch size; none where it fits no plan. Where a plan of a nearby batch size is given, it is
-    /// made from that, or from the plan that the round before had for this one.
+    /// Returns the planner's answer at one batch size; `None` if no plan fits. Starts from `near`, a plan of a nearby batch
+    /// size, if given, or from the previous round's plan for this size.
     fn planned(&self, model: &Model, batch: u64, near: Option<&Planned>) -> Result<Option<Planned>, Error> {
         let mut trace = self.workload.trace(batch)?;
         model.fill(&mut trace)?;
@@ -482,7 +481,7 @@ impl Tuner<'_> {
             Some(known) => known,
             None => {
                 let noted = self.made(model, &trace, near)?;
-                // A search that was cut short found less than there is.
+                // An interrupted search may have missed better plans.
                 if !self.watch.stops() {
                     journal.note(batch, noted.clone())?;
                 }
@@ -495,7 +494,7 @@ impl Tuner<'_> {
         Ok(shared.map(|plan| Planned { carried, ..plan }))
     }
 
-    /// What is made of a trace, and what that took.
+    /// Plans a trace, and records the cost.
     fn made(&self, model: &Model, trace: &Trace, near: Option<&Planned>) -> Result<Noted, Error> {
         let start = Instant::now();
         let before = self.before.borrow();
@@ -515,7 +514,7 @@ impl Tuner<'_> {
         Ok(Noted { plan, carried: near.is_some(), planning })
     }
 
-    /// Runs a choice for some iterations. On a device that is modelled nothing runs, and nothing is known but the prediction.
+    /// Runs a choice for some iterations. On a modelled device nothing runs, and only the prediction is known.
     fn measure(&self, model: &Model, candidate: Candidate, plan: Planned) -> Result<Ran, Error> {
         let (batch, predicted_error) = (candidate.batch, model.iteration_error(candidate.batch));
         let Some(ran) = self.workload.run(batch, &plan.schedule, self.watch)? else {
@@ -546,8 +545,8 @@ impl Tuner<'_> {
         Ok(Ran { measured, plan, ran: Some(Timed { samples, timeline }) })
     }
 
-    /// The largest batch that keeps everything, where the choice is another plan: run now or in an earlier round, and what
-    /// this round's model says of it.
+    /// Returns the largest batch that keeps everything, if the choice is a different plan: run now or in an earlier round, with
+    /// the prediction of this round's model.
     fn keeping_everything(
         &self,
         model: &Model,
@@ -563,7 +562,7 @@ impl Tuner<'_> {
         let between = figures.between_seconds;
         let epoch_of =
             |iteration| candidate.sharing.epoch(self.workload.samples(), batch, iteration + between);
-        // How workers share an update follows the model.
+        // The model determines how workers share an update.
         let figures = Figures { epoch_seconds: epoch_of(figures.iteration_seconds), ..figures };
         let candidate = Candidate { between, epoch: epoch_of(candidate.iteration), ..candidate };
         let predicted_error = model.iteration_error(batch);
@@ -571,7 +570,7 @@ impl Tuner<'_> {
         Ok(Some(Ran { measured, plan, ran }))
     }
 
-    /// The plan of a batch size at which everything is kept.
+    /// Returns the plan of a batch size at which everything is kept.
     fn kept(&self, model: &Model, batch: u64) -> Result<(Candidate, Planned), Error> {
         let request = self.search_request();
         if let Some(plan) = self.planned(model, batch, None)? {
@@ -580,7 +579,7 @@ impl Tuner<'_> {
                 return Ok((candidate, plan));
             }
         }
-        // Where memory is short, the planner swaps for faster alternatives.
+        // If memory is short, the planner swaps to use faster alternatives.
         let mut trace = self.workload.trace(batch)?;
         model.fill(&mut trace)?;
         let (outcome, log) =
@@ -597,7 +596,7 @@ impl Tuner<'_> {
         Ok(Rc::new(self.measure(model, candidate, plan)?))
     }
 
-    /// Runs an answer beside the choice; one that is the same is not run again.
+    /// Runs an answer for comparison with the choice, unless it is the same.
     fn beside(
         &self,
         model: &Model,
@@ -611,14 +610,14 @@ impl Tuner<'_> {
         Ok(Rc::new(self.measure(model, candidate, plan)?))
     }
 
-    /// Measures the user's own setting and the other search's answer beside the choice and keeping everything, takes the
-    /// best, and writes it up.
+    /// Measures the user's own setting and the other search's answer, compares them with the choice and with keeping
+    /// everything, takes the best, and records the result.
     fn finish(&self, model: &Model, profile: &Profile, searched: Searched) -> Result<Tuned, Error> {
         let Searched { found, chosen, kept, rounds } = searched;
         let Found { curve, mut why, other, .. } = found;
         let mut best = Rc::new(chosen);
         let other = other.map(|(candidate, plan)| self.beside(model, &best, candidate, plan)).transpose()?;
-        // AccUDNN's answer was asked for as it is.
+        // AccUDNN's answer was requested as it is.
         let may_change = self.request.search == Searcher::Plimsoll;
         let mut keeper = None;
         if let Some(batch) = self.keeps_all {
@@ -676,7 +675,7 @@ impl Tuner<'_> {
         })
     }
 
-    /// The choice as a config.
+    /// Returns the choice as a config.
     fn config(&self, model: &Model, chosen: &Measured) -> Result<Config, Error> {
         let (workload, request) = (self.workload, self.request);
         let RateRequest { base_batch, base_rate, rule } = request.rate;
@@ -716,8 +715,8 @@ impl Tuner<'_> {
     }
 }
 
-/// Puts samples in the place of the profile's of the same batch size, or adds them as a new one. Older ones were measured
-/// under another plan or at another time, and would outvote them. An alternative that did not run this time keeps its samples.
+/// Replaces the profile's samples of the same batch size, or adds the new ones. Older samples were measured under a different
+/// plan or at a different time, and would outvote the new ones. An alternative that did not run this time keeps its samples.
 fn take_in(batches: &mut Vec<BatchSamples>, new: BatchSamples) {
     match batches.iter_mut().find(|b| b.batch == new.batch) {
         Some(known) => {

@@ -1,7 +1,7 @@
-//! What a job tells while it works, and how it is told to stop.
+//! Progress reports of a job, and requests to stop it.
 //!
-//! A job prints nothing. Its caller passes a [`Watch`] of two functions: the job asks the first whether to stop, and tells the
-//! second what happens. [`Watch::silent`] serves callers who want neither.
+//! A job prints nothing. Its caller passes a [`Watch`] of two functions: the job calls the first to ask if it should stop, and
+//! the second to report events. [`Watch::silent`] serves callers who want neither.
 
 use plimsoll_ir::{Bytes, Seconds};
 use std::fmt;
@@ -11,95 +11,94 @@ use std::time::Duration;
 /// The caller's side of a job.
 #[derive(Clone, Copy)]
 pub struct Watch<'a> {
-    /// Whether to save what is done and stop. Asked between iterations and plans, from the thread that the job runs on.
+    /// Returns `true` to save the results so far and stop. Called between iterations and plans, on the job's thread.
     pub stop: &'a dyn Fn() -> bool,
-    /// Told of every event, in order.
+    /// Receives every event, in order.
     pub tell: &'a dyn Fn(Event<'_>),
 }
 
-/// Something that happens while a job works.
+/// Event of a running job.
 #[derive(Clone, Debug)]
 pub enum Event<'a> {
-    /// A step of the job begins, such as `profile`: so many parts of it are to be done, where that is known. Steps do not
-    /// overlap.
+    /// A step of the job begins, such as `profile`. Steps do not overlap.
     Begin {
-        /// The step's name.
+        /// Name of the step.
         step: &'static str,
-        /// How many parts it has.
+        /// Number of parts of the step, if known.
         of: Option<u64>,
     },
-    /// The step has so many parts, as is known by now.
+    /// Number of parts of the step, known by now.
     Length(u64),
-    /// So many parts of the step are done.
+    /// Number of parts that are done.
     Done(u64),
-    /// What the step is at.
+    /// Current work of the step.
     At(&'a str),
-    /// The step begins once more.
+    /// The step begins again.
     Again,
     /// The step is over.
     End,
     /// An epoch of training is over.
     Epoch {
-        /// Its number, from 1.
+        /// Number of the epoch, from 1.
         epoch: u64,
-        /// How many there will be.
+        /// Number of epochs in total.
         of: u64,
-        /// The mean loss over the epoch.
+        /// Mean loss over the epoch.
         loss: f32,
-        /// The share of samples that were told right, from 0 to 1.
+        /// Share of samples classified correctly, from 0 to 1.
         accuracy: f32,
     },
-    /// Something that the user should know.
+    /// A notice to the user.
     Notice(Notice),
 }
 
-/// Something that the user should know. [`Notice::is_warning`] tells warnings from information.
+/// Information for the user. [`Notice::is_warning`] separates warnings from other notices.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Notice {
     /// Makes results doubtful, or training slower than it could be.
     Warning(String),
-    /// The same was measured before, this long ago, and is used.
+    /// An earlier identical measurement is used.
     MeasuredBefore {
-        /// The network's name.
+        /// Name of the network.
         network: String,
-        /// How long ago.
+        /// Age of the measurement.
         age: Duration,
     },
-    /// An iteration took longer or shorter than the error that was stated for its prediction allows.
+    /// An iteration's time differs from its prediction by more than the stated error.
     PredictionMissed(String),
-    /// The link has no room for a copy of the state beside every iteration.
+    /// The link has no room for a copy of the state during every iteration.
     StateCopiesSlow {
-        /// An iteration without the copy.
+        /// Seconds of an iteration without the copy.
         without: Seconds,
-        /// An iteration with it.
+        /// Seconds of an iteration with the copy.
         with: Seconds,
         /// Bytes of the state.
         state: Bytes,
     },
     /// Nothing is left to train.
     NothingLeft {
-        /// For how long was trained, in words.
+        /// Length of the training so far, in words.
         trained: String,
-        /// For how long was asked, in words.
+        /// Requested length, in words.
         asked: String,
     },
-    /// A training goes on for other than the epochs over which its decay was spread.
+    /// A training continues with a number of epochs different from the one over which its decay was spread.
     OtherLength {
-        /// For how long was trained, in words.
+        /// Length of the training so far, in words.
         trained: String,
-        /// For how long is asked now, in words.
+        /// Requested length, in words.
         asked: String,
-        /// The rate of the last iteration.
+        /// Rate of the last iteration.
         last: f64,
-        /// The rate of the next.
+        /// Rate of the next iteration.
         next: f64,
     },
-    /// A choice that the study holds is used.
+    /// The choice that the study holds is used.
     ChoiceUsed(PathBuf),
 }
 
 impl Notice {
-    /// Whether results are doubtful, slower or other than expected.
+    /// Returns `true` if results are doubtful, slower or other than expected.
     pub fn is_warning(&self) -> bool {
         match self {
             Notice::Warning(_)
@@ -143,29 +142,29 @@ impl fmt::Display for Notice {
 }
 
 impl<'a> Watch<'a> {
-    /// Nobody watches, and nothing stops the job.
+    /// Returns a watch that ignores events and never stops the job.
     pub fn silent() -> Watch<'static> {
         Watch { stop: &|| false, tell: &|_| {} }
     }
 
-    /// Whether to stop.
+    /// Returns `true` if the job should stop.
     pub fn stops(&self) -> bool {
         (self.stop)()
     }
 
-    /// Begins a step of so many parts, where that is known; it ends when what is given is dropped.
+    /// Begins a step with this number of parts, if known; the step ends when the returned value is dropped.
     #[must_use = "the step ends as soon as this is dropped"]
     pub fn step(&self, step: &'static str, of: Option<u64>) -> Step<'a> {
         (self.tell)(Event::Begin { step, of });
         Step { tell: self.tell }
     }
 
-    /// Tells what makes results doubtful or training slower.
+    /// Warns of doubtful results or slower training.
     pub fn warn(&self, words: impl fmt::Display) {
         self.notice(Notice::Warning(words.to_string()));
     }
 
-    /// Tells what the user should know.
+    /// Sends the user a notice.
     pub fn notice(&self, notice: Notice) {
         (self.tell)(Event::Notice(notice));
     }
@@ -177,22 +176,22 @@ pub struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// It has so many parts, as is known by now.
+    /// Reports the number of parts, known by now.
     pub fn length(&self, of: u64) {
         (self.tell)(Event::Length(of));
     }
 
-    /// So many parts are done.
+    /// Reports the number of parts done.
     pub fn done(&self, parts: u64) {
         (self.tell)(Event::Done(parts));
     }
 
-    /// What it is at.
+    /// Reports the current work.
     pub fn at(&self, words: &str) {
         (self.tell)(Event::At(words));
     }
 
-    /// It begins once more.
+    /// Reports that the step begins again.
     pub fn again(&self) {
         (self.tell)(Event::Again);
     }

@@ -1,10 +1,10 @@
-//! Weights in safetensors files: those that a training starts from, and those that it ends with.
+//! Weights in safetensors files: initial weights of a training, and its results.
 //!
 //! A file has the tensors of a network as [`plimsoll_networks::file_tensors`] names them, in f32, like PyTorch's `state_dict`
-//! of a network with the same names. The counters of batches that PyTorch's batch normalisations keep
-//! (`num_batches_tracked`) may be there and are not read.
+//! of a network with the same names. The batch counters of PyTorch's batch normalisations (`num_batches_tracked`) may be
+//! present and are not read.
 //!
-//! What it deliberately does not do: read a part of the tensors, or other types: what a training starts from would be a guess.
+//! This file deliberately reads no subset of the tensors and no other types: the initial weights would then be a guess.
 
 use crate::error::{Doing, FileError, OtherTensors, WeightsError};
 use crate::files;
@@ -16,14 +16,14 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
-/// What PyTorch counts in each of its batch normalisations, of no use here.
+/// Counter in each of PyTorch's batch normalisations, unused here.
 const COUNTER: &str = "num_batches_tracked";
 
-/// Reads the weights that a training starts from, which must be those of this network.
+/// Reads a training's initial weights, which must be those of this network.
 ///
 /// # Errors
 ///
-/// The file cannot be read, is of another kind, or has other tensors than the network.
+/// The file cannot be read, has a different format, or has different tensors from the network's.
 pub fn read(path: &Path, network: &Network) -> Result<Weights, WeightsError> {
     let bytes = std::fs::read(path).map_err(|error| FileError::io(path, Doing::Read, error))?;
     let foreign = |error: safetensors::SafeTensorError| WeightsError::Foreign {
@@ -55,7 +55,7 @@ pub fn read(path: &Path, network: &Network) -> Result<Weights, WeightsError> {
 ///
 /// # Errors
 ///
-/// The state is of another network, or the file cannot be written.
+/// The state is of a different network, or the file cannot be written.
 pub fn write(path: &Path, tensors: &[FileTensor], state: &Checkpoint) -> Result<(), WeightsError> {
     let mut all = Vec::new();
     for tensor in tensors {
@@ -72,19 +72,19 @@ pub fn write(path: &Path, tensors: &[FileTensor], state: &Checkpoint) -> Result<
         let view = TensorView::new(Dtype::F32, shape.clone(), data);
         (name, view.expect("the bytes of its shape"))
     });
-    // Other tools ask for this.
+    // Other tools require this entry.
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let bytes = serialize(views, Some(metadata)).expect("names are distinct, and data are there");
     Ok(files::write_bytes(path, &bytes)?)
 }
 
-/// The name of a tensor's region in a training's state.
+/// Returns the name of a tensor's region in a training's state.
 fn saved_name(tensor: &FileTensor) -> String {
     format!("{}/{}", if tensor.trained { "parameter" } else { "state" }, tensor.name)
 }
 
 impl OtherTensors {
-    /// All in which a file's tensors differ from those of a network.
+    /// Lists all differences between a file's tensors and those of a network.
     fn between(wanted: &[FileTensor], found: &SafeTensors<'_>) -> OtherTensors {
         let names: HashSet<&str> = wanted.iter().map(|tensor| tensor.name.as_str()).collect();
         let counts = |name: &str| name.rsplit('.').next() == Some(COUNTER);

@@ -1,20 +1,20 @@
-//! Words that come from outside, made safe to show: names of networks, layers and files may hold any character.
+//! Outside text made safe to show: names of networks, layers and files may hold any character.
 
-/// Whether a reader obeys a character instead of showing it: colours, bells and new lines of terminals, and the marks of
-/// Unicode that turn what follows the other way round or break a line.
+/// Returns `true` if a reader obeys a character instead of showing it: colours, bells and line breaks of terminals, and the
+/// marks of Unicode that reverse the following text or break a line.
 pub fn is_obeyed(c: char) -> bool {
     let turns =
         matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     c.is_control() || turns || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
-/// A text in which the characters that a reader obeys are written out.
+/// Returns a text with the characters that a reader obeys escaped.
 pub fn visible(text: &str) -> String {
     let shown = |c: char| if is_obeyed(c) { c.escape_default().collect() } else { c.to_string() };
     text.chars().map(shown).collect()
 }
 
-/// JSON that holds the same, in which they are written as JSON writes any character. New lines between values stay.
+/// Returns equivalent JSON with those characters written as JSON escapes. Line breaks between values stay.
 pub fn visible_json(json: &str) -> String {
     let shown = |c: char| match c {
         '\n' => c.to_string(),

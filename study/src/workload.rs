@@ -1,7 +1,8 @@
-//! What is tuned: an iteration at any batch size, and something that measures and runs it.
+//! The subject of tuning: an iteration at any batch size, and a way to measure and run it.
 //!
-//! The search asks nothing else. [`NetworkWorkload`](crate::NetworkWorkload) is a network of the house on one of its devices;
-//! whatever else gives traces and runs schedules, such as a training step of another framework, is tuned by the same search.
+//! The search needs nothing else. [`NetworkWorkload`](crate::NetworkWorkload) is one of Plimsoll's networks on one of its
+//! devices. Anything else that provides traces and runs schedules, such as a training step of a different framework, is tuned
+//! by the same search.
 
 use crate::error::{Error, Iteration, WorkloadError};
 use crate::folder::Study;
@@ -19,81 +20,81 @@ use plimsoll_ir::{Bytes, BytesPerSecond, Optimizer, Precision, Seconds};
 use plimsoll_tuner::search::largest;
 use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, plan_with_log};
 
-/// Where a schedule only has to fit it is planned for a link of this rate, before the link was measured; the order of naive
-/// swapping's commands is the same for every rate.
+/// Link rate for schedules that only have to fit, before the link is measured; the order of naive swapping's commands is the
+/// same for every rate.
 pub const UNMEASURED: BytesPerSecond = BytesPerSecond(1e10);
 
-/// What a workload is, as configs and reports tell it.
+/// Description of a workload in configs and reports.
 #[derive(Clone, Debug, PartialEq)]
 pub struct About {
     /// The network.
     pub network: NetworkSpec,
-    /// Where the data are from, as [`DataSource`](crate::data::DataSource) is written, where that is known.
+    /// Source of the data, as [`DataSource`](crate::data::DataSource) is written, if known.
     pub data: Option<String>,
-    /// The data in words, with their shape and number.
+    /// Description of the data, with their shape and number.
     pub data_in_words: String,
     /// The device.
     pub device: String,
-    /// Threads of the processor that compute; 1 where a GPU does.
+    /// Processor threads that compute; 1 if a GPU computes.
     pub threads: u32,
-    /// The pace of the link; none for as fast as it goes.
+    /// Pace of the link; `None` means unpaced.
     pub paced: Option<Link>,
-    /// Whose kernels run, where that is to be chosen.
+    /// Kernels that run, if the device offers a choice.
     pub kernels: Option<GpuKernels>,
-    /// In what convolutions and matrix products multiply.
+    /// Precision of convolutions and matrix products.
     pub precision: Precision,
-    /// Who updates the parameters.
+    /// Optimizer that updates the parameters.
     pub optimizer: Optimizer,
-    /// Of a device that is modelled, by how much nine of ten times are off at most, as a share.
+    /// For a modelled device, the error that nine of ten times do not exceed, as a share.
     pub modelled_error: Option<f64>,
 }
 
-/// Of the parameters and of the order of the data while a plan is run to be measured.
+/// Seed of the parameters and the order of the data while a plan is run to be measured.
 pub(crate) const SEED: u64 = 1;
 
-/// What a plan was measured to take.
+/// Measured results of a plan.
 pub struct Confirmed {
-    /// An iteration that nothing disturbs.
+    /// Seconds of an undisturbed iteration.
     pub iteration: Seconds,
-    /// How far single iterations are off their median, typically, as a share of it.
+    /// Typical deviation of single iterations from their median, as a share of it.
     pub scatter: f64,
-    /// The median time between two.
+    /// Median time between two iterations.
     pub between: Seconds,
-    /// What would mend the model.
+    /// Samples that would correct the model.
     pub samples: BatchSamples,
-    /// A typical iteration that was timed.
+    /// Timeline of a typical iteration that was timed.
     pub timeline: Timeline,
     /// Resident bytes and pool that were allocated.
     pub peak: Bytes,
-    /// The share of the measured iterations for which others had the processors.
+    /// Share of the measured iterations in which other processes had the processors.
     pub taken_by_others: f64,
 }
 
-/// What is tuned. The methods that are given follow from the others.
+/// The subject of tuning. The provided methods follow from the required ones.
 pub trait Workload {
-    /// What it is.
+    /// Returns the workload's description.
     fn about(&self) -> Result<About, Error>;
 
-    /// Samples to train on.
+    /// Returns the number of training samples.
     fn samples(&self) -> u64;
 
-    /// The largest batch to consider: what is asked for, but no more than there are samples, nor than can be run.
+    /// Returns the largest batch to consider: the requested one, limited by the number of samples and by the device.
     fn most(&self, asked: Option<u64>) -> Result<u64, Error>;
 
-    /// The training iteration at a batch size; its seconds are 0.
+    /// Returns the training iteration at a batch size; its seconds are 0.
     fn trace(&self, batch: u64) -> Result<Trace, Error>;
 
-    /// The pace of the link, where that is known before anything is measured.
+    /// Returns the pace of the link, if known before anything is measured.
     fn pace(&self) -> Option<Link>;
 
-    /// What swapped tensors may take of the host's memory, where that was said.
+    /// Returns the requested host memory limit for swapped tensors, if given.
     fn host_memory(&self) -> Option<Bytes>;
 
-    /// What swapped tensors may take of the host's memory; none for any number of bytes.
+    /// Returns the host memory limit for swapped tensors; `None` means unlimited.
     fn host_limit(&self) -> Option<Bytes>;
 
-    /// Measures ops and link at these batch sizes, and keeps that in the study; goes on from what the study holds, unless all
-    /// is to be `fresh`.
+    /// Measures ops and link at these batch sizes, and keeps the measurements in the study; continues from those that the study
+    /// holds, unless `fresh`.
     fn measure(
         &self,
         batches: &[u64],
@@ -103,25 +104,25 @@ pub trait Workload {
         watch: &Watch<'_>,
     ) -> Result<Profile, Error>;
 
-    /// Runs a schedule for as many iterations as tell what one takes, at a learning rate of 0, so that nothing is learnt and
-    /// nothing diverges; none where nothing can run, since the device is modelled.
+    /// Runs a schedule for as many iterations as measuring takes, at a learning rate of 0, so that nothing is learnt and
+    /// nothing diverges. Returns `None` for a modelled device, where nothing can run.
     fn run(&self, batch: u64, schedule: &Schedule, watch: &Watch<'_>) -> Result<Option<Confirmed>, Error>;
 
-    /// The smallest batch that can be lowered: 1, or 2 where batch normalisation sees a single position.
+    /// Returns the smallest batch that can be lowered: 1, or 2 if batch normalisation would see a single position.
     fn smallest_batch(&self) -> u64 {
         if self.trace(1).is_ok() { 1 } else { 2 }
     }
 
-    /// Whether there is the memory on the host for what a schedule offloads.
+    /// Returns `true` if the host has memory for the bytes that a schedule offloads.
     fn fits_host(&self, trace: &Trace, schedule: &Schedule) -> bool {
         self.host_limit().is_none_or(|room| schedule.host_bytes(trace) <= room)
     }
 
-    /// What workers exchange beside an iteration of a batch, `passes` of them for an update: piece by piece while the last
-    /// backward pass goes on, as [`crate::training`] does it.
+    /// Returns the exchange of workers during an update of `passes` iterations of a batch: piece by piece during the last
+    /// backward pass, as in [`crate::training`].
     fn exchange(&self, batch: u64, cluster: &ClusterRequest, passes: u64) -> Result<Exchange, Error>;
 
-    /// What a plan is asked for with.
+    /// Returns the planner's request for a trace.
     fn plan_request<'r>(
         &self,
         policy: Policy,
@@ -129,14 +130,14 @@ pub trait Workload {
         link: Link,
         watch: &Watch<'r>,
     ) -> PlanRequest<'r> {
-        // The others take no time worth stopping, and what is stopped early may miss what fits.
+        // The other policies take no time worth stopping, and a plan stopped early may miss one that fits.
         let searches = matches!(policy, Policy::Plimsoll | Policy::Optimal);
         let limits = Limits { evaluations: None, expired: searches.then_some(watch.stop) };
         let allow = Allow { host: self.host_limit(), ..Allow::ALL };
         PlanRequest { limits, allow, ..PlanRequest::new(budget, link, policy) }
     }
 
-    /// What a policy makes of a trace, and how it searched.
+    /// Runs a policy on a trace, and returns its outcome and the log of its search.
     fn outcome(
         &self,
         trace: &Trace,
@@ -148,11 +149,11 @@ pub trait Workload {
         Ok(plan_with_log(trace, &self.plan_request(policy, budget, link, watch))?)
     }
 
-    /// The plan of a policy.
+    /// Returns a policy's plan.
     ///
     /// # Errors
     ///
-    /// [`WorkloadError::NoPlan`] says what does not fit, and which batch would.
+    /// [`WorkloadError::NoPlan`] states what does not fit, and the batch that would.
     fn plan(
         &self,
         trace: &Trace,
@@ -171,8 +172,8 @@ pub trait Workload {
         }
     }
 
-    /// The largest batch, up to `limit`, at which a policy finds a plan that the host has memory for; none where it finds none
-    /// for one sample.
+    /// Returns the largest batch, up to `limit`, at which a policy finds a plan that the host has memory for; `None` if it
+    /// finds none for one sample.
     fn largest_batch(
         &self,
         policy: Policy,
@@ -183,7 +184,7 @@ pub trait Workload {
         let link = self.pace().unwrap_or(Link::symmetric(UNMEASURED));
         let least = self.smallest_batch();
         let found = largest(limit, &mut |batch: u64| {
-            // One position of one sample has no variance; a batch of two tells whether the network can be trained.
+            // One position of one sample has no variance; a batch of two shows if the network can be trained.
             let batch = batch.max(least);
             let trace = self.trace(batch)?;
             let (outcome, _) = self.outcome(&trace, policy, budget, link, watch)?;
@@ -192,10 +193,10 @@ pub trait Workload {
         Ok(found.map(|batch| batch.max(least)))
     }
 
-    /// The largest batch, up to `limit`, that can be trained with everything kept or everything swapped; where that ends at the
-    /// host's memory, or by recomputing.
+    /// Returns the largest batch, up to `limit`, that can be trained with everything kept or everything swapped; if the host's
+    /// memory limits swapping, by recomputing.
     fn largest_trainable(&self, budget: Bytes, limit: u64, watch: &Watch<'_>) -> Result<Option<u64>, Error> {
-        // Where the host has less memory than the device, keeping may go further than swapping.
+        // If the host has less memory than the device, keeping may allow a larger batch than swapping.
         let kept = self.largest_batch(Policy::Keep, budget, limit, watch)?;
         let most = self.largest_batch(Policy::Naive, budget, limit, watch)?.max(kept);
         let next = most.map_or(self.smallest_batch(), |most| most + 1);

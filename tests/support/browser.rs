@@ -1,8 +1,8 @@
-//! A headless Chromium on a pipe: opens pages, sends real clicks and keys, and hears all that a page asks for or complains of.
+//! A headless Chromium on a pipe: opens pages, sends real clicks and keys, and records a page's requests and errors.
 //!
-//! It speaks the browser's own protocol (DevTools) over file descriptors 3 and 4, as JSON ended by a zero byte; a shell
-//! puts them there. Every wait has an end, and the browser goes with its [`Browser`]. What it does not do: run where there is
-//! no Chromium, which [`Browser::start`] says with `None`.
+//! It speaks the browser's own protocol (DevTools) over file descriptors 3 and 4, as JSON ended by a zero byte; a shell puts
+//! them there. Every wait has a time limit, and the browser ends with its [`Browser`]. It cannot run without Chromium;
+//! [`Browser::start`] then returns `None`.
 
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
@@ -12,10 +12,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// No answer takes longer than this.
+/// Time limit of every answer.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Programs that are Chromium by another name.
+/// Names of Chromium's program.
 const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];
 
 /// A running browser with one page.
@@ -26,12 +26,12 @@ pub struct Browser {
     last: u64,
     session: Option<String>,
     events: Vec<Value>,
-    /// Its profile, gone with it.
+    /// Its profile, deleted with it.
     _profile: tempfile::TempDir,
 }
 
 impl Browser {
-    /// Starts a browser with an empty page; none where there is no Chromium.
+    /// Starts a browser with an empty page; `None` if there is no Chromium.
     pub fn start() -> Option<Self> {
         let runs = |name: &str| {
             let version =
@@ -138,7 +138,7 @@ impl Browser {
         }
     }
 
-    /// The window's size in pixels, and whether the user prefers dark colours.
+    /// Sets the window's size in pixels, and the user's preference for dark colours.
     pub fn look(&mut self, width: u64, height: u64, dark: bool) {
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
         self.call("Emulation.setDeviceMetricsOverride", &size);
@@ -147,7 +147,7 @@ impl Browser {
         self.call("Emulation.setEmulatedMedia", &features);
     }
 
-    /// The value of an expression in the page, awaited where it is a promise.
+    /// Returns the value of an expression in the page, awaited if it is a promise.
     #[track_caller]
     pub fn eval(&mut self, expression: &str) -> Value {
         let asked = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true, "userGesture": true });
@@ -156,7 +156,7 @@ impl Browser {
         result["result"].get("value").cloned().unwrap_or(Value::Null)
     }
 
-    /// Brings an element into view and gives the middle of it, in pixels of the window.
+    /// Brings an element into view and returns its middle, in pixels of the window.
     #[track_caller]
     pub fn middle(&mut self, selector: &str) -> (f64, f64) {
         let place = format!(
@@ -193,12 +193,12 @@ impl Browser {
         self.call("Input.dispatchMouseEvent", &event);
     }
 
-    /// Types into what has the focus.
+    /// Types into the focused element.
     pub fn type_text(&mut self, text: &str) {
         self.call("Input.insertText", &json!({ "text": text }));
     }
 
-    /// The whole page as PNG.
+    /// Returns the whole page as PNG.
     pub fn picture(&mut self) -> Vec<u8> {
         let asked = json!({ "format": "png", "captureBeyondViewport": true });
         let size = self.call("Page.getLayoutMetrics", &json!({}));
@@ -210,21 +210,21 @@ impl Browser {
         bytes_of(shot["data"].as_str().expect("a picture"))
     }
 
-    /// The page as it prints, as PDF.
+    /// Returns the page as printed, as PDF.
     pub fn paper(&mut self) -> Vec<u8> {
         let asked = json!({ "preferCSSPageSize": true, "printBackground": true, "paperWidth": 8.27, "paperHeight": 11.69 });
         let paper = self.call("Page.printToPDF", &asked);
         bytes_of(paper["data"].as_str().expect("a document"))
     }
 
-    /// Waits until what the last event set off is drawn. A browser on a busy machine may draw no frame where nothing changed,
-    /// and is not waited for longer than that takes at worst.
+    /// Waits until the effect of the last event is drawn. On a busy machine a browser may draw no frame if nothing changed; the
+    /// wait is then limited to the worst drawing time.
     pub fn frame(&mut self) {
         let drawn = "new Promise(done => { requestAnimationFrame(() => setTimeout(done, 50)); setTimeout(done, 2000); })";
         self.eval(drawn);
     }
 
-    /// Addresses that were asked for, and errors, warnings and exceptions, since the browser started.
+    /// Returns the requested addresses, and errors, warnings and exceptions, since the browser started.
     pub fn heard(&mut self) -> (Vec<String>, Vec<String>) {
         self.frame();
         let (mut asked, mut wrong) = (vec![], vec![]);
@@ -248,13 +248,13 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // It is over either way; a browser that has ended already is as good.
+        // The test is over either way; the browser may already have ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Base64, as the protocol writes bytes.
+/// Decodes base64, in which the protocol writes bytes.
 fn bytes_of(text: &str) -> Vec<u8> {
     let value = |c: u8| match c {
         b'A'..=b'Z' => c - b'A',

@@ -1,7 +1,7 @@
-//! Reports of networks that nobody trains: every part, of any size, with numbers that belong together.
+//! Reports of networks that nobody trains: every part, of any size, with consistent numbers.
 //!
-//! Layers in a row run forward and backward. Every third one's feature maps are swapped, every ninth one's are made
-//! again, the rest stay; compute waits for what is not back yet, the link moves one tensor at a time each way, and every
+//! Layers in a row run forward and backward. Every third one's activations are swapped, every ninth one's are recomputed, the
+//! rest stay; compute waits for tensors that have not returned yet, the link moves one tensor at a time each way, and every
 //! residency gets the lowest free bytes. Nothing here is measured or planned: it is data to show.
 
 use plimsoll::study::report::{
@@ -10,32 +10,30 @@ use plimsoll::study::report::{
     Setting, Single, Slices, StallView, StepSeries, Workers,
 };
 
-/// One mebibyte.
 const MIB: u64 = 1 << 20;
 
 /// Bytes per nanosecond of the link, each way.
 const LINK: f64 = 12.2;
 
-/// What to make a report of.
+/// Settings of a sample report.
 #[derive(Clone, Copy)]
 pub struct Sample {
-    /// The network's name.
     pub network: &'static str,
-    /// Layers with feature maps.
+    /// Layers with activations.
     pub layers: usize,
     /// Nanoseconds of a layer's forward op; times vary around it.
     pub forward: u64,
-    /// Bytes of a layer's feature map; sizes vary around it.
+    /// Bytes of a layer's activation; sizes vary around it.
     pub bytes: u64,
-    /// Whether the answer is to change nothing.
+    /// `true` if the answer is to change nothing.
     pub keep_your_settings: bool,
-    /// Whether there was a tuning at all.
+    /// `true` if there was a tuning.
     pub tuned: bool,
-    /// Whether it was tuned for workers.
+    /// `true` if it was tuned for workers.
     pub workers: bool,
 }
 
-/// Small enough to look at every row, with all parts; the answer is to keep the settings.
+/// A report small enough to look at every row, with all parts; the answer is to keep the settings.
 pub const SMALL: Sample = Sample {
     network: "lenet-like",
     layers: 12,
@@ -46,7 +44,7 @@ pub const SMALL: Sample = Sample {
     workers: false,
 };
 
-/// Of resnet152's size at a batch that needs swapping.
+/// A report of resnet152's size at a batch that needs swapping.
 pub const LARGE: Sample = Sample {
     network: "resnet152-like",
     layers: 520,
@@ -57,10 +55,10 @@ pub const LARGE: Sample = Sample {
     workers: true,
 };
 
-/// Of a trace and its schedule alone.
+/// A report of a trace and its schedule alone.
 pub const UNTUNED: Sample = Sample { network: "from-a-trace", tuned: false, ..SMALL };
 
-/// Numbers that look like chance and are the same every time, from 0 to 1.
+/// Pseudo-random numbers from 0 to 1, the same every time.
 struct Dice(u64);
 
 impl Dice {
@@ -74,7 +72,7 @@ impl Dice {
     }
 }
 
-/// A layer as the lanes see it; times in nanoseconds.
+/// A layer's times on the lanes, in nanoseconds.
 struct Stage {
     name: String,
     kind: &'static str,
@@ -111,7 +109,7 @@ fn stages(sample: &Sample, dice: &mut Dice) -> Vec<Stage> {
         .collect()
 }
 
-/// What one run through all lanes leaves: commands, stalls, and where tensors are.
+/// Results of one run through all lanes: commands, stalls, and positions of tensors.
 #[derive(Default)]
 struct Lanes {
     names: Vec<String>,
@@ -119,9 +117,9 @@ struct Lanes {
     stalls: Vec<StallView>,
     busy: [u64; 3],
     end: u64,
-    /// From, to, bytes, name, what.
+    /// From, to, bytes, name, kind.
     lives: Vec<(u64, u64, u64, u32, u8)>,
-    /// Copies on the host, and what is on its way: from, to, bytes.
+    /// Copies on the host, and bytes in flight: from, to, bytes.
     copies: Vec<(u64, u64, u64)>,
     moving: Vec<(u64, u64, u64)>,
 }
@@ -207,7 +205,7 @@ fn lanes(stages: &[Stage], dice: &mut Dice, noise: f64) -> Lanes {
     lanes
 }
 
-/// Steps of a sum of spans.
+/// Returns a sum of spans as steps.
 fn steps(spans: impl Iterator<Item = (u64, u64, u64)>) -> StepSeries {
     let mut changes: Vec<(u64, i64)> = vec![(0, 0)];
     for (from, to, bytes) in spans {
@@ -228,7 +226,7 @@ fn steps(spans: impl Iterator<Item = (u64, u64, u64)>) -> StepSeries {
     series
 }
 
-/// The lowest free bytes for each residency, in the order of their starts.
+/// Assigns the lowest free bytes to each residency, in the order of their starts.
 fn addresses(lives: &[(u64, u64, u64, u32, u8)]) -> Residencies {
     let mut sorted: Vec<_> = lives.iter().filter(|life| life.2 > 0).copied().collect();
     sorted.sort_by_key(|life| (life.0, life.1));
@@ -535,7 +533,7 @@ fn policies(makespan: f64, compute: f64, memory: &Memory) -> Policies {
     }
 }
 
-/// A plan, and eager, which is over the budget.
+/// Returns a plan's setting, and eager's, which exceeds the budget.
 fn beside_eager(memory: &Memory, batch: u64, makespan: f64) -> Vec<Setting> {
     let setting = |what: &str, peak_bytes: u64, iteration: f64, note: Option<&str>| Setting {
         what: what.to_owned(),
@@ -557,7 +555,7 @@ fn beside_eager(memory: &Memory, batch: u64, makespan: f64) -> Vec<Setting> {
     ]
 }
 
-/// Eight workers, whose exchange begins to count from some number on.
+/// Returns eight workers, whose exchange becomes noticeable from some number on.
 fn workers(iteration: f64, batch: u64) -> Workers {
     let of = |workers: u64| {
         let update = iteration * (1.0 + 0.004 * (workers as f64).log2().powi(2));
@@ -602,7 +600,7 @@ fn workers(iteration: f64, batch: u64) -> Workers {
     }
 }
 
-/// The report.
+/// Returns the report.
 pub fn report(sample: &Sample) -> Report {
     let mut dice = Dice(7);
     let stages = stages(sample, &mut dice);

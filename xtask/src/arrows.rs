@@ -1,7 +1,7 @@
-//! Which crate may use which, and what no crate may reach for.
+//! Dependencies permitted between crates, and uses forbidden to some of them.
 //!
-//! The arrows are read from the manifests, the rest from the code outside tests. Dependencies for tests are free, but
-//! may not lead back to the crate that is tested: its own tests would then see two of it.
+//! The arrows are read from the manifests, the rest from the code outside tests. Dependencies for tests are free, but must not
+//! lead back to the tested crate: its own tests would then link two copies of it.
 
 use crate::count::lines;
 use crate::tree::Tree;
@@ -22,23 +22,23 @@ const ARROWS: [(&str, &[&str]); 12] = [
     ("python", &["", "ir", "runtime", "tuner", "study"]),
 ];
 
-/// Modules of the standard library that `ir` does without, since it does no IO, and `tuner`, which reads no environment.
+/// Modules of the standard library that are forbidden in `ir`, since it does no IO, and in `tuner`, which reads no environment.
 const WITHOUT: [(&str, &[&str]); 2] = [
     ("ir/src/", &["std::fs", "std::net", "std::env", "std::process", "std::{"]),
     ("tuner/src/", &["std::env", "std::{"]),
 ];
 
-/// The binding to CUDA, and the only place that may name it.
+/// Binding to CUDA, and the only place that may name it.
 const CUDA: (&str, &str) = (concat!("cudarc", "::"), "runtime/src/cuda");
 
-/// Folders whose messages name no option of the command line: other callers have none.
+/// Directories whose messages name no option of the command line: other callers have none.
 const WITHOUT_OPTIONS: [&str; 6] =
     ["ir/src/", "networks/src/", "tuner/src/", "runtime/src/", "profiler/src/", "study/src/"];
 
-/// Files with options of others: of NVRTC, and of the tools that training is exported to.
+/// Files with options of other programs: of NVRTC, and of the tools that training is exported to.
 const OPTIONS_OF_OTHERS: [&str; 2] = ["runtime/src/cuda/compile.rs", "study/src/export.rs"];
 
-/// All forbidden uses.
+/// Returns all forbidden uses.
 pub fn check(tree: &Tree) -> Vec<String> {
     let mut found = Vec::new();
     for (path, text) in tree.ending("Cargo.toml") {
@@ -66,7 +66,7 @@ pub fn check(tree: &Tree) -> Vec<String> {
     found
 }
 
-/// Whether a line has `--name`.
+/// Returns `true` if a line has `--name`.
 fn names_an_option(code: &str) -> bool {
     code.match_indices("--").any(|(at, dashes)| {
         let next = code[at + dashes.len()..].chars().next();
@@ -74,7 +74,7 @@ fn names_an_option(code: &str) -> bool {
     })
 }
 
-/// The dependencies that a manifest names, compared with the arrows.
+/// Compares the dependencies that a manifest names with the arrows.
 fn manifest(path: &str, text: &str, found: &mut Vec<String>) {
     let folder = path.trim_end_matches("Cargo.toml").trim_end_matches('/');
     let Some(allowed) = allowed(folder) else {
@@ -96,7 +96,7 @@ fn manifest(path: &str, text: &str, found: &mut Vec<String>) {
             if !section.contains("dev-dependencies") && !allowed.contains(&target) {
                 found.push(format!("{path}:{number}: {package} may not depend on {used}"));
             }
-            // A crate's tests may name the crate itself, to turn on a feature of it.
+            // A crate's tests may name the crate itself, to turn on one of its features.
             if section.contains("dev-dependencies") && target != folder && leads_to(target, folder) {
                 found.push(format!(
                     "{path}:{number}: {used} leads back to {package}: move the test to tests/"
@@ -110,12 +110,12 @@ fn allowed(folder: &str) -> Option<&'static [&'static str]> {
     ARROWS.iter().find(|(of, _)| *of == folder).map(|(_, to)| *to)
 }
 
-/// The folder of a crate of the house, from its package name.
+/// Returns the folder of a workspace crate, given its package name.
 fn folder_of(package: &str) -> Option<&str> {
     if package == "plimsoll" { Some("") } else { package.strip_prefix("plimsoll-") }
 }
 
-/// Whether the arrows lead from one folder to the other, or are at it already.
+/// Returns `true` if the arrows lead from one folder to the other, or if they are the same.
 fn leads_to(from: &str, to: &str) -> bool {
     from == to || allowed(from).is_some_and(|next| next.iter().any(|next| leads_to(next, to)))
 }

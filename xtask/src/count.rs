@@ -1,14 +1,14 @@
-//! `cargo xtask count`: the size of the house in three numbers, for people to compare.
+//! `cargo xtask count`: the size of the repository in three numbers, for people to compare.
 //!
-//! Code is read line by line, by the form that rustfmt gives it, and not parsed. The PyTorch front is left out: its sizes are
-//! those of another language. So is code of others (`echarts/`).
+//! Code is read line by line, in the form that rustfmt gives it, and not parsed. The PyTorch front is left out: its sizes are
+//! those of a different language. So is third-party code (`echarts/`).
 
 use crate::tree::Tree;
 
-/// How the names of files of code end.
+/// Extensions of code files.
 const CODE: [&str; 9] = [".rs", ".cu", ".js", ".mjs", ".py", ".sh", ".h", ".html", ".css"];
 
-/// Lines of product code and of tests outside `python/`, without comments and blank lines, and words of Markdown.
+/// Returns lines of product code and of tests outside `python/`, without comments and blank lines, and words of Markdown.
 pub fn table(tree: &Tree) -> String {
     let modules = test_modules(tree);
     let (mut product, mut tests) = (0, 0);
@@ -27,22 +27,22 @@ pub fn table(tree: &Tree) -> String {
     format!("product code  {product:6} lines\ntests         {tests:6} lines\nMarkdown      {words:6} words\n")
 }
 
-/// A line of code: no comment, and not blank.
+/// A line of code: neither a comment nor blank.
 pub struct Line<'a> {
-    /// Counted from 1.
+    /// Line number from 1.
     pub number: usize,
     pub text: &'a str,
-    /// Whether it is compiled for tests only.
+    /// `true` if it is compiled for tests only.
     pub test: bool,
 }
 
-/// The lines of code of a file.
+/// Returns the lines of code of a file.
 pub fn lines<'a>(path: &str, text: &'a str) -> Vec<Line<'a>> {
     let comment = if path.ends_with(".py") || path.ends_with(".sh") { "#" } else { "//" };
     let of_tests = is_test_file(path);
     let mut found = Vec::new();
     let mut in_comment = false;
-    // Of an item for tests: its indentation, and whether it is a module, behind which no product code stands.
+    // Indentation of the current item for tests; `true` if it is a module, which no product code follows.
     let mut item: Option<(usize, bool)> = None;
     for (number, text) in (1..).zip(text.lines()) {
         let code = text.trim();
@@ -67,7 +67,7 @@ pub fn lines<'a>(path: &str, text: &'a str) -> Vec<Line<'a>> {
     found
 }
 
-/// Whether a whole file is tests, or serves them alone.
+/// Returns `true` if a whole file is tests, or serves them alone.
 fn is_test_file(path: &str) -> bool {
     let mut names = path.split('/').rev();
     let file = names.next().unwrap_or_default();
@@ -76,7 +76,7 @@ fn is_test_file(path: &str) -> bool {
         || names.any(|name| ["tests", "testing"].contains(&name))
 }
 
-/// The beginnings of the paths of modules that another file declares under `#[cfg(test)]`.
+/// Returns the path prefixes of modules that a different file declares under `#[cfg(test)]`.
 fn test_modules(tree: &Tree) -> Vec<String> {
     let mut found = Vec::new();
     for (path, text) in tree.ending(".rs") {

@@ -1,9 +1,9 @@
-//! The house's own checks: `cargo xtask ci` runs all of them, `cargo xtask NAME` runs one.
+//! The repository's own checks: `cargo xtask ci` runs all of them, `cargo xtask NAME` runs one.
 //!
-//! A check is a function from the texts of the repository to faults, one line `path:line: the fault` each, so that a test of
-//! it is a tree of two strings. Cargo's own tools (fmt, clippy, doc, and the lock file of `fuzz`) print their faults
-//! themselves. [`count`] and [`pictures`] are no checks: one prints three numbers, the other makes the README's pictures.
-//! Nothing here runs the tests: `cargo test` does.
+//! A check is a function from the texts of the repository to faults, one line `path:line: the fault` each, so that a test of it
+//! is a tree of two strings. Cargo's own tools (fmt, clippy, doc, and the lock file of `fuzz`) print their faults themselves.
+//! [`count`] and [`pictures`] are no checks: one prints three numbers, the other makes the README's pictures. Nothing here runs
+//! the tests: `cargo test` does.
 
 mod arrows;
 mod count;
@@ -15,13 +15,13 @@ mod workshop;
 use std::process::{Command, ExitCode};
 use tree::{Tree, root};
 
-/// The faults that a check found, or the reason why it could not look.
+/// Faults that a check found, or the reason why it could not run.
 type Faults = Result<Vec<String>, String>;
 
 /// A check by its name.
 type Check = (&'static str, fn(&Tree) -> Faults);
 
-/// All checks, in the order in which `ci` runs them: first those that answer at once.
+/// All checks, in the order in which `ci` runs them: the fastest first.
 const CHECKS: &[Check] = &[
     ("arrows", |tree| Ok(arrows::check(tree))),
     ("fmt", |_| cargo(&["fmt", "--all", "--check"])),
@@ -57,7 +57,7 @@ fn run(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs one check, or with `ci` all of them, each whatever the others found.
+/// Runs one check, or with `ci` all of them, whatever each finds.
 fn check(name: &str, tree: &Tree) -> Result<(), String> {
     let chosen: Vec<_> = CHECKS.iter().filter(|(check, _)| name == "ci" || name == *check).collect();
     if chosen.is_empty() {
@@ -76,7 +76,7 @@ fn passes(name: &str, faults: Faults) -> bool {
     faults.is_empty()
 }
 
-/// Runs cargo at the root. Everything is built in the release profile: the house builds and tests only that.
+/// Runs cargo at the root, always in the release profile, which all builds and tests here use.
 fn cargo(arguments: &[&str]) -> Faults {
     let mut command = Command::new(env!("CARGO"));
     let command = command.args(arguments).current_dir(root()).env("RUSTDOCFLAGS", "-D warnings");

@@ -1,8 +1,8 @@
-//! The commands of the documents run, and what the documents say about them is so.
+//! Checks that the commands in the documents run, and that their documented output is correct.
 //!
-//! | before a block | what is done with it |
+//! | before a block | effect |
 //! | --- | --- |
-//! | `<!-- runs -->` | its commands run, in a folder of the document's own |
+//! | `<!-- runs -->` | its commands run, in a separate directory for the document |
 //! | `<!-- prints -->` | must be what the block before it printed, numbers aside; a line `...` stands for any lines |
 //! | `<!-- file NAME -->` | is saved as NAME, for commands below it |
 //! | `<!-- from FILE -->` | must stand in FILE, line after line: a test of that file is then one of the page |
@@ -14,7 +14,7 @@ use crate::tree::{Tree, root};
 use crate::workshop::{Workshop, last_words};
 use std::path::PathBuf;
 
-/// All commands that fail, and all outputs that differ.
+/// Returns all commands that fail, and all outputs that differ.
 pub fn check(tree: &Tree) -> Faults {
     let workshop = Workshop::open("readme")?;
     let mut found = Vec::new();
@@ -36,15 +36,15 @@ pub fn check(tree: &Tree) -> Faults {
 
 /// A fenced block.
 struct Block<'a> {
-    /// The line of its opening fence, counted from 1.
+    /// Line of its opening fence, from 1.
     line: usize,
     language: &'a str,
-    /// The words of the comment before it: `runs` of `<!-- runs -->`.
+    /// Words of the comment before it: `runs` of `<!-- runs -->`.
     mark: &'a str,
     lines: Vec<&'a str>,
 }
 
-/// The lines of prose of a document with their numbers, and its blocks.
+/// Returns a document's lines of prose with their numbers, and its blocks.
 fn parse(text: &str) -> (Vec<(usize, &str)>, Vec<Block<'_>>) {
     let (mut prose, mut blocks) = (Vec::new(), Vec::<Block>::new());
     let (mut inside, mut mark) = (false, "");
@@ -68,7 +68,7 @@ fn parse(text: &str) -> (Vec<(usize, &str)>, Vec<Block<'_>>) {
     (prose, blocks)
 }
 
-/// The commands of a block with their lines; a backslash at the end of a line continues it, a prompt is dropped.
+/// Returns a block's commands with their lines; a backslash at the end of a line continues it, a prompt is dropped.
 fn commands(block: &Block) -> Vec<(usize, String)> {
     let mut commands: Vec<(usize, String)> = Vec::new();
     let mut continued = false;
@@ -85,21 +85,22 @@ fn commands(block: &Block) -> Vec<(usize, String)> {
     commands
 }
 
-/// A command of ours, from a clone or not, as it is called when it is installed.
+/// Converts a call of Plimsoll, from a clone or not, to a call of the installed program.
 fn as_ours(command: &str) -> Option<String> {
     let arguments = command.strip_prefix("cargo run --release -- ").or(command.strip_prefix("plimsoll "));
     arguments.map(|arguments| format!("plimsoll {arguments}"))
 }
 
-/// Whether a code span is a call of our program; one of any command, or with a hole for the reader, is none.
+/// Returns `true` if a code span is a call of Plimsoll; a span without a verb, or with a placeholder for the reader, is none.
 fn is_call(span: &str) -> bool {
     let verb = as_ours(span).and_then(|ours| ours.split_whitespace().nth(1).map(str::to_owned));
     verb.is_some_and(|verb| verb.starts_with(|c: char| c.is_ascii_lowercase()))
         && !span.contains(['<', '[', '…'])
 }
 
-/// The command that asks for help with the options of this one, up to its first operator, comment, or `:` of a launcher. Each
-/// option is parsed before help is shown. What follows `--` is a script's. `config` has no help, and only shows settings.
+/// Returns the command that shows help for the options of this one, up to its first operator, comment, or `:` of a launcher.
+/// Each option is parsed before help is shown. Options after `--` belong to a script. `config` has no help, and only shows
+/// settings.
 fn asks_for_help(command: &str) -> String {
     let operators = ["|", ">", ">>", "2>", "&&", "||", ";", "&", "<", ":", "--"];
     let words = command.split_whitespace();
@@ -109,13 +110,13 @@ fn asks_for_help(command: &str) -> String {
     words.join(" ") + help
 }
 
-/// A document whose commands are tried.
+/// A document whose commands are run.
 struct Document<'a> {
     path: &'a str,
     workshop: &'a Workshop,
-    /// The folder in which its commands run.
+    /// Directory in which its commands run.
     room: PathBuf,
-    /// The output of the last block that ran.
+    /// Output of the last block that ran.
     printed: String,
 }
 
@@ -150,7 +151,7 @@ impl Document<'_> {
         }
     }
 
-    /// Runs the commands of a block, and keeps what they print.
+    /// Runs the commands of a block, and keeps their output.
     fn run_all(&mut self, block: &Block) -> Faults {
         let (mut found, mut printed) = (Vec::new(), String::new());
         for (line, command) in commands(block) {
@@ -168,7 +169,7 @@ impl Document<'_> {
         Ok(found)
     }
 
-    /// Asks a command of ours for its help, also one that a launcher starts: `mpirun ... plimsoll ...`.
+    /// Runs a call of Plimsoll with `--help`, also if a launcher starts it: `mpirun ... plimsoll ...`.
     fn understands(&self, line: usize, command: &str) -> Faults {
         let started = command.split_once(" plimsoll ").map(|(_, arguments)| format!("plimsoll {arguments}"));
         let Some(ours) = as_ours(command).or(started) else { return Ok(Vec::new()) };
@@ -178,8 +179,8 @@ impl Document<'_> {
     }
 }
 
-/// The first line of a block that does not stand in a file behind the line before it, by its place. The file may have all of
-/// them further to the right.
+/// Returns the first line of a block that is missing in a file after the previous line, with its position. The file may indent
+/// all of them further.
 fn stands_in(block: &[&str], file: &str, text: &str) -> Option<(usize, String)> {
     let lines: Vec<&str> = text.lines().collect();
     let indent = |line: &str| line.len() - line.trim_start().len();
@@ -194,7 +195,7 @@ fn stands_in(block: &[&str], file: &str, text: &str) -> Option<(usize, String)> 
     block.get(best).map(|line| (best, format!("`{line}` does not follow so in {file}")))
 }
 
-/// The first line of a block that was not printed so, by its place.
+/// Returns the first line of a block that was not printed, with its position.
 fn shows(block: &[&str], printed: &str) -> Option<(usize, String)> {
     let mut rest = printed.lines().map(opening).filter(|opening| !opening.is_empty());
     let mut skips = false;
@@ -214,7 +215,7 @@ fn shows(block: &[&str], printed: &str) -> Option<(usize, String)> {
     Some((block.len(), format!("the command goes on with `{left}`: show it, or end with `...`")))
 }
 
-/// The first two words of a line, every number in them written `#`; rules and borders are no words.
+/// Returns the first two words of a line, with each number replaced by `#`; rules and borders are no words.
 fn opening(line: &str) -> String {
     let words = line.split_whitespace().filter(|word| word.contains(char::is_alphanumeric));
     let without_numbers = |word: &str| {

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The root of the house.
+/// Returns the root of the repository.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(PathBuf::new, Path::to_path_buf)
 }
 
-/// Paths from the root, with `/`, each with its text. A file that is no text is empty here.
+/// Paths from the root, with `/`, each with its text. A binary file is empty here.
 pub struct Tree {
     files: BTreeMap<String, String>,
 }
@@ -29,18 +29,18 @@ impl Tree {
         Ok(Tree { files: there.map(|path| (path.to_owned(), text(path))).collect() })
     }
 
-    /// The tree of these texts.
+    /// Returns the tree of these texts.
     #[cfg(test)]
     pub fn of(files: &[(&str, &str)]) -> Tree {
         Tree { files: files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect() }
     }
 
-    /// All files in the order of their paths.
+    /// Returns all files in the order of their paths.
     pub fn files(&self) -> impl Iterator<Item = (&str, &str)> {
         self.files.iter().map(|(path, text)| (path.as_str(), text.as_str()))
     }
 
-    /// The files whose path ends so.
+    /// Returns the files whose path has this ending.
     pub fn ending(&self, end: &str) -> impl Iterator<Item = (&str, &str)> {
         self.files().filter(move |(path, _)| path.ends_with(end))
     }

@@ -1,17 +1,18 @@
-//! Where commands of documents run: the built command line, and temporary folders that look like the root of a clone.
+//! Environment for the documents' commands: the built command line, and temporary directories that look like the root of a
+//! clone.
 
 use crate::tree::{Tree, root};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The built command line and a temporary folder; the folder is gone when this is dropped.
+/// The built command line and a temporary directory, which is deleted when this is dropped.
 pub struct Workshop {
     folder: PathBuf,
     path: std::ffi::OsString,
 }
 
 impl Workshop {
-    /// Builds the command line. `name` tells its folder from others.
+    /// Builds the command line. `name` is part of the directory's name.
     pub fn open(name: &str) -> Result<Workshop, String> {
         let mut build = Command::new(env!("CARGO"));
         build.args(["build", "--release", "--locked", "--bin", "plimsoll"]).current_dir(root());
@@ -29,7 +30,8 @@ impl Workshop {
         Ok(Workshop { folder, path })
     }
 
-    /// The room of a document, with links to all that lies in the root: no page relies on a file that another page made.
+    /// Makes a document's directory, with links to all entries of the root: no page relies on a file that a different page
+    /// made.
     pub fn room(&self, tree: &Tree, document: &str) -> Result<PathBuf, String> {
         let room = self.folder.join(document.replace('/', "-"));
         let lay_out = || -> std::io::Result<()> {
@@ -43,7 +45,7 @@ impl Workshop {
         Ok(room)
     }
 
-    /// Runs a shell line in a room.
+    /// Runs a shell line in a directory.
     pub fn sh(&self, room: &Path, line: &str) -> Result<Output, String> {
         let mut bash = Command::new("bash");
         bash.args(["-euo", "pipefail", "-c", line]).current_dir(room).env("PATH", &self.path);
@@ -61,7 +63,7 @@ impl Drop for Workshop {
     }
 }
 
-/// The end of the messages of a command that failed.
+/// Returns the end of the messages of a command that failed.
 pub fn last_words(output: &Output) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
     let lines: Vec<&str> = errors.lines().collect();

@@ -1,14 +1,15 @@
-//! K-means as a workload: a trace of its first iterations on points of which each block is a tensor.
+//! K-means as a workload: a trace of its first iterations on points, each block of which is a tensor.
 //!
-//! A block of points is written once and then read in each iteration, always in the same order: what is read next was read
-//! longest ago, where a network's backward pass reads first what was written last. The paper names neither sizes nor what the
-//! device keeps; all numbers here are ours. Centroids, sums and labels stay on the device, and so are resident bytes.
+//! A block of points is written once and then read in each iteration, always in the same order: the next block is the one read
+//! longest ago, whereas a network's backward pass first reads the tensors written last. The paper names neither sizes nor the
+//! tensors that the device keeps; all numbers here are ours. Centroids, sums and labels stay on the device, and so are resident
+//! bytes.
 
 use plimsoll::ir::trace::{Op, Phase, Tensor, TensorKind, Trace, TraceKind};
 use plimsoll::ir::{Bytes, Seconds, TensorId};
 use plimsoll::tuner::model::devices::{LAUNCH, Modelled, RAMP};
 
-/// Numbers of a point, centroids, iterations.
+/// Coordinates of a point, number of centroids, and iterations.
 const DIMENSIONS: u64 = 128;
 const CENTROIDS: u64 = 1024;
 const ITERATIONS: usize = 4;
@@ -16,12 +17,12 @@ const ITERATIONS: usize = 4;
 /// Points in a block: 64 MiB.
 const BLOCK: u64 = 1 << 17;
 
-/// The trace for so many points, a multiple of a block. Of the iterations the first is taken for the forward pass.
+/// Returns the trace for this many points, a multiple of a block. The first iteration counts as the forward pass.
 pub fn trace(points: u64, device: &Modelled) -> Trace {
     let blocks = (points / BLOCK) as usize;
     let bytes = Bytes(4 * BLOCK * DIMENSIONS);
     let streaming = bytes.0 as f64 / (device.sheet.bandwidth * device.reach.memory);
-    // All distances are products of matrices.
+    // All distances are matrix products.
     let flops = 2 * BLOCK * CENTROIDS * DIMENSIONS;
     let products = flops as f64 / (device.sheet.f32_peak * device.reach.products) + RAMP.0;
     let op = |name: String, kind: &str, phase, seconds, flops| Op {
@@ -63,7 +64,7 @@ pub fn trace(points: u64, device: &Modelled) -> Trace {
     }
 }
 
-/// What the page says of it.
+/// Describes the workload on the page.
 pub fn words(points: u64) -> String {
     format!(
         "K-means: {points} points of {DIMENSIONS} numbers, {CENTROIDS} centroids, {ITERATIONS} iterations, each over {} blocks \

@@ -1,11 +1,11 @@
-//! What the rows of DQN's figure 5 show, in words, and what of the paper's claims they contradict. Every number, and who is
-//! ahead, is worked out from the rows.
+//! Text on the rows of DQN's figure 5, and the paper's claims that they contradict. Every number, and every ranking, is worked
+//! out from the rows.
 
 use super::{KMEANS, LSTM, Row, STOCHASTIC, SYSTEMS};
 use crate::claims::Claims;
 use crate::table::{Table, at_most, percent};
 
-/// What a row has of one column.
+/// Value of a row in one column.
 type Column = fn(&Row) -> Option<f64>;
 
 const OTHERS: [(&str, Column); 5] = [
@@ -16,7 +16,7 @@ const OTHERS: [(&str, Column); 5] = [
     ("annealing", |row| row.annealing.median()),
 ];
 
-/// Overheads of which the one is no longer than the other, to 0.1 % of the iteration.
+/// Returns `true` if the first overhead is no longer than the second, to 0.1 % of the iteration.
 fn no_longer(one: f64, other: f64) -> bool {
     at_most(1.0 + one, 1.0 + other)
 }
@@ -31,12 +31,12 @@ impl Row {
     }
 }
 
-/// The rows in which both columns have a plan, with both.
+/// Returns the rows in which both columns have a plan, with both values.
 fn both(rows: &[Row], one: Column, other: Column) -> Vec<(&Row, f64, f64)> {
     rows.iter().filter_map(|row| Some((row, one(row)?, other(row)?))).collect()
 }
 
-/// "in x of y", of the rows of `both` in which the first is no longer.
+/// Returns "in x of y": of the rows of `both`, those in which the first is no longer.
 fn shorter(both: &[(&Row, f64, f64)]) -> String {
     let shorter = both.iter().filter(|(_, one, other)| no_longer(*one, *other)).count();
     format!("in {shorter} of {}", both.len())
@@ -65,14 +65,14 @@ pub(super) fn read(table: &mut Table, rows: &[Row]) {
     claims(&mut table.claims, rows);
 }
 
-/// The workloads, in the order of their rows.
+/// Returns the workloads, in the order of their rows.
 fn workloads(rows: &[Row]) -> Vec<&str> {
     let mut names: Vec<&str> = rows.iter().map(|row| &*row.of).collect();
     names.dedup();
     names
 }
 
-/// The paper's order by workload: in how many rows it holds, and where it fails by how much.
+/// Describes by workload how often the paper's order holds, and by how much it fails.
 fn order(rows: &[Row], first: (&str, Column), second: (&str, Column)) -> String {
     let all_three = |row: &Row| Some((row.dqn()?, first.1(row)?, second.1(row)?));
     let (mut ordered, mut count, mut words) = (0, 0, Vec::new());
@@ -103,7 +103,7 @@ fn order(rows: &[Row], first: (&str, Column), second: (&str, Column)) -> String 
     )
 }
 
-/// In how many rows each mode of superneurons has a plan, and in how many it is the fastest of them.
+/// Describes in how many rows each mode of superneurons has a plan, and in how many it is the fastest of them.
 fn modes(rows: &[Row]) -> String {
     let [_, (_, fastest), ..] = OTHERS;
     let of = |at: usize| {
@@ -117,7 +117,7 @@ fn modes(rows: &[Row]) -> String {
     format!("Modes of superneurons, where any has a plan: {}.", [1, 2, 3].map(of).join("; "))
 }
 
-/// The workloads by what dqn costs there, the most first.
+/// Lists the workloads by dqn's overhead, the largest first.
 fn weakest(rows: &[Row]) -> String {
     let of = |name: &str| {
         let found: Vec<f64> = rows.iter().filter(|row| row.of == name).filter_map(Row::dqn).collect();
@@ -147,7 +147,7 @@ fn weakest(rows: &[Row]) -> String {
     )
 }
 
-/// Where others are ahead, by how much at most, and why.
+/// Explains the rows in which others are ahead, with the largest lead.
 fn behind(table: &mut Table, rows: &[Row], superneurons: (&str, Column), memonger: (&str, Column)) {
     let ahead: Vec<String> = [superneurons, memonger]
         .into_iter()
@@ -169,7 +169,7 @@ fn behind(table: &mut Table, rows: &[Row], superneurons: (&str, Column), memonge
     }
 }
 
-/// What §5.1 and §5.2 say, held against the rows.
+/// Checks the claims of §5.1 and §5.2 against the rows.
 fn claims(claims: &mut Claims, rows: &[Row]) {
     for (name, of) in &OTHERS[..3] {
         for (row, dqn, other) in both(rows, Row::dqn, *of) {

@@ -1,4 +1,4 @@
-//! What Python asks of a schedule.
+//! The methods of a schedule for Python.
 
 use super::{Facts, Schedule};
 use crate::cuda::{CudaTransfers, PinnedSlab, SwapStreams};
@@ -14,17 +14,17 @@ use pyo3::prelude::*;
 /// One run of an op.
 #[pyclass(frozen, get_all, module = "plimsoll")]
 pub struct Compute {
-    /// Its position in the trace.
+    /// Position of the op in the trace.
     op: u32,
-    /// Whether it is a recomputation.
+    /// `true` if it is a recomputation.
     again: bool,
     /// Each tensor that it touches, with the pool offset of its first byte.
     places: Vec<(u32, u64)>,
-    /// The pool offset of its workspace.
+    /// Pool offset of its workspace.
     workspace: Option<u64>,
-    /// How many offloads must have ended before it starts.
+    /// Offloads that must have ended before it starts.
     offloads: usize,
-    /// How many prefetches must have ended before it starts.
+    /// Prefetches that must have ended before it starts.
     prefetches: usize,
 }
 
@@ -43,19 +43,19 @@ impl Schedule {
         self.inner.to_json()
     }
 
-    /// The one allocation that all tensors and workspaces lie in.
+    /// Bytes of the single allocation that contains all tensors and workspaces.
     #[getter]
     fn pool_bytes(&self) -> u64 {
         self.inner.pool_bytes.0
     }
 
-    /// What resident bytes and pool may take together.
+    /// Limit of resident bytes and pool together.
     #[getter]
     fn budget_bytes(&self) -> u64 {
         self.inner.budget_bytes.0
     }
 
-    /// What swapped tensors take of the host's memory.
+    /// Bytes of the host's memory that swapped tensors take.
     #[getter]
     fn host_bytes(&self) -> u64 {
         self.inner.host_bytes(&self.trace).0
@@ -73,13 +73,13 @@ impl Schedule {
         self.moved_bytes(Stream::Prefetch)
     }
 
-    /// How many ops run again.
+    /// Number of ops that run again.
     #[getter]
     fn recomputed_ops(&self) -> usize {
         self.inner.commands.iter().filter(|c| matches!(c, Command::Compute { again: true, .. })).count()
     }
 
-    /// Bytes of the tensors that they write once more.
+    /// Bytes of the tensors that these ops write again.
     #[getter]
     fn recomputed_bytes(&self) -> u64 {
         let written = |command: &Command| match command {
@@ -91,26 +91,26 @@ impl Schedule {
         self.inner.commands.iter().map(written).sum()
     }
 
-    /// One iteration, predicted; none for a schedule that was read from text.
+    /// Predicted seconds of one iteration; `None` for a schedule that was read from text.
     #[getter]
     fn makespan_seconds(&self) -> Option<f64> {
         self.plan.as_ref().map(|plan| plan.makespan)
     }
 
-    /// No schedule is faster; none for a schedule that was read from text.
+    /// Lower bound of every schedule's seconds; `None` for a schedule that was read from text.
     #[getter]
     fn bound_seconds(&self) -> Option<f64> {
         self.plan.as_ref().map(|plan| plan.bound)
     }
 
-    /// `optimal`, `feasible`, `out of time` or `unknown`; none for a schedule that was read from text.
+    /// `optimal`, `feasible`, `out of time` or `unknown`; `None` for a schedule that was read from text.
     #[getter]
     fn status(&self) -> Option<&'static str> {
         self.plan.as_ref().map(|plan| plan.status)
     }
 
-    /// The same schedule with what runs of it measured: seconds of ops, which `trace` has, and the bytes per second of its
-    /// copies. How long an iteration takes is predicted anew from those, and no plan is faster than all ops once.
+    /// The same schedule with measurements of its runs: seconds of ops, which `trace` has, and the bytes per second of its
+    /// copies. The time of an iteration is predicted anew from these, and the bound becomes the time of running all ops once.
     fn timed(&self, trace: &Trace, offload_rate: f64, prefetch_rate: f64) -> PyResult<Schedule> {
         let mut inner = self.inner.clone();
         inner.link.offload_bytes_per_second = BytesPerSecond(offload_rate);
@@ -121,14 +121,14 @@ impl Schedule {
         Schedule::proved(&trace.inner, inner, Some(facts))
     }
 
-    /// The bytes per second of its copies out of the device, and of those back.
+    /// Bytes per second of its copies out of the device, and of those back.
     #[getter]
     fn rates(&self) -> (f64, f64) {
         let link = &self.inner.link;
         (link.offload_bytes_per_second.0, link.prefetch_bytes_per_second.0)
     }
 
-    /// The runs of ops, in their order.
+    /// Runs of ops, in their order.
     fn computes(&self) -> Vec<Compute> {
         let needs = self.needs();
         let compute = |(id, command): (plimsoll_ir::CommandId, &Command)| {
@@ -141,7 +141,7 @@ impl Schedule {
         self.inner.numbered_commands().filter_map(compute).collect()
     }
 
-    /// The pool offset of each tensor that is on the device from the start.
+    /// Pool offset of each tensor that is on the device from the start.
     fn inputs(&self) -> Vec<(u32, u64)> {
         let lives = self.trace.lives();
         let first = |(id, life): (usize, &Option<trace::Life>)| {
@@ -158,16 +158,16 @@ impl Schedule {
         lives.iter().enumerate().filter_map(first).collect()
     }
 
-    /// The copies of one iteration, between a pool of `pool_bytes` at the address `pool` and `host_bytes` at the address
-    /// `host`. Both must stay where they are, and allocated, for as long as the transfers exist.
+    /// Copies of one iteration, between a pool of `pool_bytes` at the address `pool` and `host_bytes` at the address `host`.
+    /// Both must stay in place and allocated for as long as the transfers exist.
     fn transfers(&self, pool: usize, host: usize) -> Transfers {
         let computes = self.inner.commands.iter().filter(|c| c.stream() == Stream::Compute).count();
         Transfers::new(self.copies(pool, host), computes)
     }
 
-    /// The copies of one iteration, between a pool of `pool_bytes` at the address `pool` on the device and `host_bytes` of
-    /// page-locked memory, on the two swap streams. The pool must stay where it is, and allocated, for as long as the
-    /// transfers exist.
+    /// Copies of one iteration, between a pool of `pool_bytes` at the address `pool` on the device and `host_bytes` of
+    /// page-locked memory, on the two swap streams. The pool must stay in place and allocated for as long as the transfers
+    /// exist.
     fn cuda_transfers(&self, streams: &SwapStreams, pool: u64, host: &PinnedSlab) -> PyResult<CudaTransfers> {
         let slab = host.slab();
         let wanted = self.inner.host_bytes(&self.trace);
@@ -202,7 +202,7 @@ impl Schedule {
 }
 
 impl Schedule {
-    /// The copies of the swap-out and of the swap-in stream, between a pool and a slab at these addresses.
+    /// Returns the copies of the swap-out and of the swap-in stream, between a pool and a slab at these addresses.
     fn copies(&self, pool: usize, host: usize) -> [Vec<Copy>; 2] {
         let needs = self.needs();
         let mut copies = [Vec::new(), Vec::new()];

@@ -1,11 +1,11 @@
 //! Pacing: a transfer takes as long as a link of a given rate and latency would take.
 //!
-//! A transfer copies chunk by chunk and sleeps whenever it is ahead of its link; it never spins, which would take
-//! the computing thread's core. A sleep ends some microseconds late; so the next transfer of a busy link starts
-//! where the last one should have ended, and the error does not add up.
+//! A transfer copies chunk by chunk and sleeps whenever it is ahead of its link; it never spins, which would take the
+//! computing thread's core. A sleep ends some microseconds late; so the next transfer of a busy link starts where the last
+//! one should have ended, and the error does not accumulate.
 //!
-//! On a slow link a transfer may take hours. [`Hurry`] ends the waiting and not the transfer: the rest is copied at once, so
-//! that the iteration ends soon, and right. What it took is then no measurement.
+//! On a slow link a transfer may take hours. [`Hurry`] ends the waiting but not the transfer: the rest is copied at once, so
+//! that the iteration ends soon, with correct results. Its duration is then not a measurement.
 
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::{Duplex, Link, Stream};
@@ -13,21 +13,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Copied between two looks at the clock.
+/// Bytes copied between two reads of the clock.
 const CHUNK: usize = 256 << 10;
-/// A transfer that ends this much late was held up by the machine, and its link has been idle meanwhile.
+/// A transfer that ends this much late was delayed by the machine, and its link has been idle meanwhile.
 const LATE_NANOS: u64 = 300_000;
 /// Shorter sleeps than this are not worth the system call.
 const SHORTEST_SLEEP_NANOS: u64 = 20_000;
-/// Longer ones are cut, to look whether there is a hurry.
+/// Longer sleeps are split, to check for a hurry.
 const LONGEST_SLEEP: Duration = Duration::from_millis(50);
 
-/// A switch that is turned once: from then on paced links wait for nothing. Clones are the same switch.
+/// A switch that can be turned once: from then on paced links no longer wait. Clones are the same switch.
 #[derive(Clone, Debug, Default)]
 pub struct Hurry(Arc<AtomicBool>);
 
 impl Hurry {
-    /// Has all paced links that know of it wait no longer.
+    /// Makes all paced links that use it stop waiting.
     pub fn up(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -38,7 +38,7 @@ impl Hurry {
 }
 
 impl PartialEq for Hurry {
-    /// Whether both are the same switch.
+    /// Returns `true` if both are the same switch.
     fn eq(&self, other: &Hurry) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -48,12 +48,12 @@ impl PartialEq for Hurry {
 pub(super) struct Pace {
     link: Link,
     stream: Stream,
-    /// When the next transfer can start at the earliest, in nanoseconds of the device's clock.
+    /// Earliest start of the next transfer, in nanoseconds of the device's clock.
     ready: u64,
     hurry: Hurry,
 }
 
-/// A half-duplex link carries one transfer at a time; this holds when the last one ended.
+/// End of the last transfer of a half-duplex link, which carries one transfer at a time.
 pub(super) type Shared = Mutex<u64>;
 
 impl Pace {
@@ -61,12 +61,12 @@ impl Pace {
         Pace { link, stream, ready: 0, hurry }
     }
 
-    /// The stream could not have gone on before this time.
+    /// Delays the stream's next transfer to this time or later.
     pub(super) fn not_before(&mut self, nanos: u64) {
         self.ready = self.ready.max(nanos);
     }
 
-    /// When the stream is, or would be if every sleep had ended in time.
+    /// Time of the stream if every sleep had ended in time.
     pub(super) fn due(&self, now: u64) -> u64 {
         if now > self.ready.saturating_add(LATE_NANOS) { now } else { self.ready }
     }
@@ -109,13 +109,13 @@ impl Pace {
     }
 }
 
-/// Has the system wake this thread when it asked to be woken; by default it may be 50 us late.
+/// Makes the system wake this thread on time; by default it may be 50 us late.
 pub(super) fn wake_in_time() {
     // SAFETY: the call takes plain numbers and changes a property of this thread only.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong, 0, 0, 0) };
 }
 
-/// Sleeps until a time of the clock has come, or there is a hurry; gives the time then.
+/// Sleeps until a time of the clock, or a hurry; returns the time then.
 fn sleep_until(nanos: u64, clock: Instant, hurry: &Hurry) -> u64 {
     loop {
         let now = clock.elapsed().as_nanos() as u64;
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
     use plimsoll_ir::{BytesPerSecond, Seconds};
 
-    /// The quickest of some transfers of one size, each after an idle link, over what the link says.
+    /// The fastest of some transfers of one size, each after an idle link, relative to the link's time.
     fn ratio(link: Link, bytes: u64) -> f64 {
         wake_in_time();
         let mut pace = Pace::new(link, Stream::Offload, Hurry::default());
@@ -153,7 +153,7 @@ mod tests {
             let link = Link { latency_seconds, ..Link::symmetric(BytesPerSecond(rate)) };
             let ratio = ratio(link, bytes);
             println!("{bytes} bytes at {rate}: {ratio:.5}");
-            // The upper end leaves room for a busy machine; how close it comes on a quiet one is printed.
+            // The upper bound leaves room for a busy machine; the ratio on a quiet one is printed.
             assert!((0.985..2.0).contains(&ratio), "{bytes} bytes at {rate} took {ratio} of their time");
         }
     }

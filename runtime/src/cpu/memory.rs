@@ -1,12 +1,12 @@
 //! Device memory and host memory of the device `cpu`: mappings of exact size.
 //!
-//! Both are mapped and touched when they are allocated, and what the system says is available is asked for first, so that
-//! too little memory is an error then. (Memory that another process takes meanwhile can still end the process at that moment,
-//! but not in the middle of training.) A host file gets all its blocks at once for the same reason: writing
-//! through a mapping to a disk that has become full would end the process.
+//! Both are mapped and touched when they are allocated, after a check of the memory that the system reports as available, so
+//! that too little memory is an error then. (Memory that another process takes meanwhile can still end the process at that
+//! moment, but not in the middle of training.) A host file gets all its blocks at once for the same reason: writing through
+//! a mapping to a disk that has become full would end the process.
 //!
-//! Pointers into the mappings are given to the streams' threads. That no two of them touch the same bytes at once
-//! is what `ir::check` has proved of the schedule.
+//! The streams' threads get pointers into the mappings. `ir::check` has proved of the schedule that no two of them touch the
+//! same bytes at once.
 
 use super::system::{allocate_blocks, available_bytes, machine_bytes};
 use crate::device::{DeviceError, MemoryKind, MemoryLayout};
@@ -16,33 +16,33 @@ use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Where the host memory lies.
+/// Location of the host memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum HostMemory {
-    /// In memory.
+    /// Anonymous memory.
     #[default]
     Anonymous,
-    /// In a file of this name, which must not exist yet. Its name is gone as soon as it is mapped, its blocks when the
-    /// device is dropped, however that comes.
+    /// A file of this name, which must not exist yet. Its name is removed as soon as it is mapped, its blocks when the
+    /// device is dropped, in any way.
     File(PathBuf),
 }
 
-/// A mapping, or nothing where 0 bytes were asked for.
+/// A mapping, or nothing for 0 bytes.
 struct Region {
     /// Keeps the mapping alive; only `base` is used.
     _map: Option<MmapMut>,
     base: *mut u8,
 }
 
-/// The device memory, and the host slab with the copies of the state behind it.
+/// The device memory, and the host slab followed by the copies of the state.
 pub(super) struct Memory {
     layout: MemoryLayout,
     device: Region,
     host: Region,
 }
 
-// SAFETY: the pointers lead into mappings that live as long as the value; who may touch which bytes at a time is
-// ordered by the events of a checked schedule while the streams run, and by `&mut Cpu` while they are idle.
+// SAFETY: the pointers lead into mappings that live as long as the value; access to their bytes is ordered by the events of
+// a checked schedule while the streams run, and by `&mut Cpu` while they are idle.
 unsafe impl Send for Memory {}
 // SAFETY: as above; shared access hands out raw pointers only.
 unsafe impl Sync for Memory {}
@@ -59,12 +59,12 @@ impl Region {
 }
 
 impl Memory {
-    /// No bytes.
+    /// Memory of 0 bytes.
     pub(super) fn empty() -> Memory {
         Memory { layout: MemoryLayout::default(), device: Region::empty(), host: Region::empty() }
     }
 
-    /// Exactly these bytes, zeros, 4096-aligned.
+    /// Zeroed memory of exactly these sizes, 4096-aligned.
     pub(super) fn new(layout: MemoryLayout, host: &HostMemory) -> Result<Memory, DeviceError> {
         let on_host = if *host == HostMemory::Anonymous { layout.on_host() } else { Bytes::ZERO };
         if let Some(available) = available_bytes() {
@@ -86,18 +86,18 @@ impl Memory {
         Ok(Memory { layout, device, host })
     }
 
-    /// What was asked for.
+    /// Sizes allocated.
     pub(super) fn layout(&self) -> MemoryLayout {
         self.layout
     }
 
-    /// The address of a byte of the device memory; the offset is at most its length.
+    /// Address of a byte of the device memory; the offset is at most its length.
     pub(super) fn device(&self, offset: Bytes) -> *mut u8 {
         assert!(offset <= self.layout.device());
         self.device.base.wrapping_add(offset.0 as usize)
     }
 
-    /// The address of a byte of the host memory; the offset is at most its length.
+    /// Address of a byte of the host memory; the offset is at most its length.
     pub(super) fn host(&self, offset: Bytes) -> *mut u8 {
         assert!(offset <= self.layout.on_host());
         self.host.base.wrapping_add(offset.0 as usize)
@@ -108,18 +108,17 @@ impl Memory {
         let pool = (self.device(self.layout.resident), self.layout.pool);
         for (start, bytes) in [pool, (self.host.base, self.layout.host)] {
             if bytes > Bytes::ZERO {
-                // SAFETY: the range is one of the mappings' own, and nothing else touches it while the streams are
-                // idle.
+                // SAFETY: the range is one of the mappings' own, and nothing else touches it while the streams are idle.
                 unsafe { start.write_bytes(0xff, bytes.0 as usize) };
             }
         }
     }
 }
 
-/// A page, or a part of one, whose first byte brings it into place.
+/// Bytes of a page, or of a part of one; writing its first byte brings it into memory.
 const PAGE: usize = 4096;
 
-/// Anonymous memory with all its pages in place.
+/// Anonymous memory with all its pages in memory.
 fn anonymous(bytes: Bytes, what: MemoryKind) -> Result<Region, DeviceError> {
     let short = || DeviceError::OutOfMemory {
         what,
@@ -132,14 +131,14 @@ fn anonymous(bytes: Bytes, what: MemoryKind) -> Result<Region, DeviceError> {
     }
     let length = usize::try_from(bytes.0).map_err(|_| short())?;
     let mut map = MmapOptions::new().len(length).map_anon().map_err(|_| short())?;
-    // Large pages, where the system has them, so that ops wait less for addresses to be translated: an LSTM's iteration takes
-    // 5 % less. That is advice, without which everything works.
+    // Large pages, if the system has them, so that ops wait less for address translation: an LSTM's iteration takes 5 %
+    // less. The call is advice; its failure does no harm.
     let _ = map.advise(Advice::HugePage);
     map.chunks_mut(PAGE).for_each(|page| page[0] = 0);
     Ok(Region::of(map))
 }
 
-/// Why there is no host file, and what to do about it.
+/// Message for a missing host file: the reason and the remedy.
 fn what_to_do(error: &std::io::Error) -> String {
     match error.kind() {
         ErrorKind::AlreadyExists => {
@@ -168,12 +167,12 @@ fn file(path: &Path, bytes: Bytes) -> Result<Region, DeviceError> {
         Ok(Region::empty())
     } else {
         allocate_blocks(&file, bytes).and_then(|()| {
-            // SAFETY: the file is the run's own, made just now; a process that shortens it meanwhile would end this one
-            // with SIGBUS, as for any mapped file.
+            // SAFETY: the file is the run's own, made just now; a process that shortens it meanwhile would end this one with
+            // SIGBUS, as for any mapped file.
             unsafe { MmapOptions::new().len(bytes.0 as usize).populate().map_mut(&file) }.map(Region::of)
         })
     };
-    // The name goes at once and the blocks with the mapping, so that nothing is left of a run however it ends.
+    // The name goes at once and the blocks with the mapping, so that a run leaves nothing behind however it ends.
     std::fs::remove_file(path).map_err(|e| fault(&e))?;
     region.map_err(|e| fault(&e))
 }
@@ -211,7 +210,7 @@ mod tests {
         let memory = Memory::new(layout, &HostMemory::Anonymous).expect("it is small");
         for (base, bytes) in [(memory.device(Bytes(0)), 1024), (memory.host(Bytes(0)), 7)] {
             assert_eq!(base as usize % 4096, 0);
-            // SAFETY: the mapping has this many bytes, and nobody else has it.
+            // SAFETY: the mapping has this many bytes, and nothing else uses it.
             let held = unsafe { std::slice::from_raw_parts(base, bytes) };
             assert!(held.iter().all(|b| *b == 0));
         }

@@ -1,12 +1,12 @@
-//! The device `cpu`: the embedded default, and the model of what any device does.
+//! The device `cpu`: the embedded default, and the reference behaviour of any device.
 //!
-//! One mapping of exactly the asked bytes is the device memory, another (or a file) the host slab; the streams are
-//! three threads with command queues, and events order them as on a GPU. Compute is f32, on feature maps in f32 or bf16,
-//! and deterministic, on one thread or on N. The link can be paced ([`CpuOptions::link`]), so that a laptop shows the stalls
-//! of an accelerator behind its bus.
+//! A mapping of the exact size is the device memory, a second one (or a file) the host slab; the streams are three threads
+//! with command queues, and events order them as on a GPU. Compute is f32, on activations in f32 or bf16, and deterministic,
+//! on one thread or on N. The link can be paced ([`CpuOptions::link`]), so that a laptop shows the stalls of an accelerator
+//! behind its bus.
 //!
-//! Two options are there for tests: random delays before commands, which bring races to light, and a pool that is
-//! filled with NaN between iterations, so that whoever reads what was never brought there computes NaN.
+//! Two options are for tests: random delays before commands, which expose races, and a pool that is filled with NaN between
+//! iterations, so that reading bytes that were never brought there computes NaN.
 
 mod events;
 pub mod kernels;
@@ -34,20 +34,20 @@ use plimsoll_ir::{Bytes, Float, Precision, Seconds};
 use std::sync::Arc;
 use stream::{Streams, Task};
 
-/// How the device `cpu` is set up.
+/// Configuration of the device `cpu`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CpuOptions {
-    /// Threads that compute, at least 1.
+    /// Compute threads, at least 1.
     pub threads: u32,
-    /// In what feature maps and their gradients are stored.
+    /// Storage format of activations and their gradients.
     pub feature_maps: Float,
-    /// Transfers take the time of this link; none for as fast as memory copies.
+    /// Link whose time transfers take; `None` means as fast as memory copies.
     pub link: Option<Link>,
-    /// What has a paced link wait no longer.
+    /// Switch that makes a paced link stop waiting.
     pub hurry: Hurry,
-    /// Where the host slab lies.
+    /// Location of the host slab.
     pub host: HostMemory,
-    /// For tests: a seed of random delays of up to 100 us before every command.
+    /// For tests: seed of random delays of up to 100 us before every command.
     pub delays: Option<u64>,
     /// For tests: fill pool and host slab with NaN between iterations.
     pub poison: bool,
@@ -68,7 +68,7 @@ impl Default for CpuOptions {
 }
 
 impl CpuOptions {
-    /// The precision of a device that is set up so.
+    /// Precision of a device with these options.
     pub fn precision(&self) -> Precision {
         match self.feature_maps {
             Float::F32 => Precision::F32,
@@ -76,7 +76,7 @@ impl CpuOptions {
         }
     }
 
-    /// How a device that is set up so runs a call.
+    /// Alternatives of a call on a device with these options.
     pub fn alternatives(&self, call: &Call) -> Vec<KernelAlternative> {
         let threads = self.threads.max(1);
         KernelAlternative::sole(match self.feature_maps {
@@ -90,7 +90,7 @@ impl CpuOptions {
 pub struct Cpu {
     options: CpuOptions,
     memory: Arc<Memory>,
-    /// None until memory is allocated.
+    /// `None` until memory is allocated.
     streams: Option<Streams>,
 }
 
@@ -104,7 +104,7 @@ impl Cpu {
         self.streams.as_mut().expect("`allocate` comes before everything else")
     }
 
-    /// Fills what an iteration may not rely on with NaN. The streams are idle.
+    /// Fills memory whose contents do not outlive an iteration with NaN. The streams are idle.
     fn poison(&mut self) {
         if self.options.poison {
             self.memory.poison();
@@ -200,7 +200,7 @@ impl Device for Cpu {
     fn read_behind(&mut self, event: EventId, offset: Bytes, data: &mut [u8]) -> Result<bool, DeviceError> {
         let has_happened = self.streams().has_happened(event);
         if has_happened {
-            // No command behind the event writes it.
+            // No command after the event writes it.
             self.read_beside(offset, data)?;
         }
         Ok(has_happened)
@@ -224,15 +224,15 @@ impl Device for Cpu {
 impl Beside for Cpu {
     fn read_beside(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
         in_range(offset, Bytes(data.len() as u64), self.memory.layout().device())?;
-        // SAFETY: the range was checked, and no command that is still to run writes it.
+        // SAFETY: the range was checked, and no pending command writes it.
         unsafe { std::ptr::copy_nonoverlapping(self.memory.device(offset), data.as_mut_ptr(), data.len()) };
         Ok(())
     }
 
     fn write_beside(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
         in_range(offset, Bytes(data.len() as u64), self.memory.layout().device())?;
-        // SAFETY: the range was checked, and no command that was enqueued touches it; the queues' mutexes carry it to the
-        // threads together with the commands that come.
+        // SAFETY: the range was checked, and no enqueued command touches it; the queues' mutexes carry it to the threads
+        // together with later commands.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.memory.device(offset), data.len()) };
         Ok(())
     }

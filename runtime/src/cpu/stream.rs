@@ -1,10 +1,10 @@
-//! The three streams: a thread each, with a queue of commands whose room is there beforehand.
+//! The three streams: a thread each, with a command queue that is allocated beforehand.
 //!
-//! An iteration's commands are gathered and handed to each thread at once: waking a thread for every single command
-//! would cost more than most commands do.
+//! An iteration's commands are gathered and handed to each thread at once: waking a thread for every single command would
+//! cost more than most commands do.
 //!
-//! A command that fails (a kernel that panics) is kept as the iteration's failure, and everything after it is
-//! skipped except the events, so that no stream waits for ever and `synchronise` always returns.
+//! If a command fails (a kernel panics), the failure is kept as the iteration's, and everything after it is skipped except
+//! the events, so that no stream waits for ever and `synchronise` always returns.
 
 use super::CpuOptions;
 use super::events::Events;
@@ -24,17 +24,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// What a stream can do.
+/// Task of a stream.
 pub(super) enum Task {
     Compute(Arc<Launch>),
     Copy(Transfer),
-    /// Of the host's bytes to the allocation, within it.
+    /// Write of host bytes to the allocation, within its bounds.
     Write(Bytes, Box<[u8]>),
     Record(EventId),
     Wait(EventId),
 }
 
-/// A stream's commands, and whether its thread is busy with one that it has taken out.
+/// A stream's commands, and the state of its thread.
 struct Queue {
     state: Mutex<QueueState>,
     work: Condvar,
@@ -43,23 +43,23 @@ struct Queue {
 
 struct QueueState {
     tasks: VecDeque<Task>,
-    /// The thread waits for work; it has done all that it took.
+    /// `true` while the thread waits for work; it has done all that it took.
     asleep: bool,
     closed: bool,
 }
 
-/// What the three threads share.
+/// State that the three threads share.
 struct Common {
     memory: Arc<Memory>,
     events: Events,
     queues: [Queue; 3],
     clock: Instant,
-    /// The number of the running iteration, from 1.
+    /// Number of the running iteration, from 1.
     iteration: AtomicU64,
     failed: AtomicBool,
     failure: Mutex<Option<DeviceError>>,
     link: SharedLink,
-    /// Of the threads that compute, once they run.
+    /// Waiting times of the compute threads, once they run.
     waited: OnceLock<Waited>,
 }
 
@@ -67,12 +67,12 @@ struct Common {
 pub(super) struct Streams {
     common: Arc<Common>,
     threads: Vec<JoinHandle<()>>,
-    /// What was not handed over yet.
+    /// Tasks that were not handed over yet.
     gathered: [Vec<Task>; 3],
     begun: u64,
 }
 
-/// A mutex here guards plain values that are whole at every moment, so a panic elsewhere spoils nothing.
+/// A mutex here guards plain values that are valid at every moment, so a panic elsewhere does no harm.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -90,7 +90,7 @@ impl Queue {
         }
     }
 
-    /// The next task and whether it had to be waited for; none when the queue is closed.
+    /// Next task, and `true` if the thread had to wait for it; `None` when the queue is closed.
     fn next(&self) -> Option<(Task, bool)> {
         let mut state = lock(&self.state);
         let mut waited = false;
@@ -109,7 +109,8 @@ impl Queue {
         }
     }
 
-    /// The thread says that it waits for work only when it has done all that it took, so asleep and empty is idle.
+    /// Waits until the queue is idle. The thread sets `asleep` only when it has done all that it took, so asleep and empty
+    /// is idle.
     fn wait_until_idle(&self) {
         let mut state = lock(&self.state);
         while !(state.asleep && state.tasks.is_empty()) {
@@ -179,7 +180,7 @@ impl Streams {
         self.common.queues.iter().for_each(Queue::wait_until_idle);
     }
 
-    /// Whether an event was recorded in the iteration that runs.
+    /// Returns `true` if an event was recorded in the running iteration.
     pub(super) fn has_happened(&self, event: EventId) -> bool {
         self.common.events.has_happened(event, self.common.iteration.load(Ordering::Relaxed))
     }
@@ -188,8 +189,8 @@ impl Streams {
         Seconds(self.common.events.nanos(event).saturating_sub(self.begun) as f64 * 1e-9)
     }
 
-    /// How long the threads that compute were ready while others had the processors, in all so far; none where nobody counts
-    /// it.
+    /// Total time in which the compute threads were ready while others had the processors; `None` if the system does not
+    /// count it.
     pub(super) fn waited(&self) -> Option<Seconds> {
         self.common.waited.get()?.so_far()
     }
@@ -206,18 +207,18 @@ impl Drop for Streams {
             queue.work.notify_one();
         }
         for thread in self.threads.drain(..) {
-            // A worker catches what its tasks do; it has no panic of its own to hand on.
+            // A worker catches the panics of its tasks, so it has none to pass on.
             let _ = thread.join();
         }
     }
 }
 
-/// A stream's thread.
+/// Thread of a stream.
 struct Worker {
     stream: Stream,
     common: Arc<Common>,
     threads: Threads,
-    /// None for a link without pace, and for the compute stream.
+    /// `None` for a link without pace, and for the compute stream.
     pace: Option<Pace>,
     delays: Option<u64>,
     feature_maps: Float,
@@ -246,7 +247,7 @@ impl Worker {
             let counters = self.threads.on_each(own_counter).into_iter().flatten().collect();
             self.common.waited.get_or_init(|| Waited::of(counters));
         }
-        // Kept from launch to launch, so that none allocates.
+        // Reused by every launch, so that none allocates.
         let mut operands = Vec::with_capacity(16);
         let common = Arc::clone(&self.common);
         while let Some((task, waited)) = common.queues[self.stream.index()].next() {
@@ -258,7 +259,7 @@ impl Worker {
         }
     }
 
-    /// For tests: up to 100 us, drawn from the seed, the stream and the number of the task.
+    /// For tests: delays up to 100 us, drawn from the seed, the stream and the number of the task.
     fn delay(&mut self) {
         let Some(seed) = self.delays else { return };
         let [micros, ..] = philox4x32(seed, [self.done as u32, self.stream as u32, 0, 0]);
@@ -349,7 +350,7 @@ impl Worker {
     }
 }
 
-/// Copies without leaving what was written in the caches, which belong to the computing thread.
+/// Copies without leaving the written bytes in the caches, which belong to the computing thread.
 ///
 /// # Safety
 ///
@@ -362,8 +363,8 @@ unsafe fn copy_past_caches(from: *const u8, to: *mut u8, bytes: usize) {
     let head = to.align_offset(LINE).min(bytes);
     let lines = (bytes - head) / LINE;
     let tail = head + lines * LINE;
-    // SAFETY: head, lines and tail are parts of the range that the caller vouches for; the lines of `to` start at
-    // multiples of 64 bytes, as streaming stores ask; SSE2 is part of the architecture.
+    // SAFETY: head, lines and tail are parts of the range that the caller vouches for; the lines of `to` start at multiples
+    // of 64 bytes, as streaming stores require; SSE2 is part of the architecture.
     unsafe {
         std::ptr::copy_nonoverlapping(from, to, head);
         for line in 0..lines {
@@ -383,7 +384,7 @@ unsafe fn copy_past_caches(from: *const u8, to: *mut u8, bytes: usize) {
 #[cfg(not(target_arch = "x86_64"))]
 use std::ptr::copy_nonoverlapping as copy_past_caches;
 
-/// What a panic said.
+/// Message of a panic.
 fn message_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it panicked".to_owned())
@@ -411,7 +412,7 @@ mod tests {
     }
     use crate::device::MemoryLayout;
 
-    /// The one way to a task outside of its memory is a mistake in this crate; it surfaces, and nothing hangs.
+    /// Only a mistake in this crate can make a task leave its memory; it surfaces, and nothing hangs.
     #[test]
     fn a_failure_surfaces_at_synchronise_and_the_streams_go_on() {
         let layout = MemoryLayout {

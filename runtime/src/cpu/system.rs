@@ -1,7 +1,7 @@
-//! What the system says of itself: its memory, that of the control groups which this process is in, and its name.
+//! Facts that the system reports: its memory, that of the control groups of this process, and its name.
 //!
-//! A container is given less memory than the machine has and is ended when it takes more; the machine's own table does not
-//! know, nor of the process's own limit of address space. So all are asked, and the least counts.
+//! A container gets less memory than the machine has and is ended when it exceeds it; the machine's memory table does not
+//! show that, nor the process's own limit of address space. So all are read, and the smallest counts.
 
 use crate::limits::{address_space, address_space_taken};
 use plimsoll_ir::Bytes;
@@ -10,30 +10,30 @@ use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-/// A limit beyond this is none.
+/// A limit beyond this means unlimited.
 const UNLIMITED: u64 = 1 << 60;
 
-/// What the system could give now; none where it does not say.
+/// Memory available now; `None` if the system does not report it.
 pub fn available_bytes() -> Option<Bytes> {
     let groups = own_groups().into_iter().map(|group| Bytes(group.limit.saturating_sub(group.used)));
     let addresses = address_space().map(|limit| limit.saturating_sub(address_space_taken()));
     groups.chain(meminfo("MemAvailable:")).chain(addresses).min()
 }
 
-/// All memory that this process may ever have; none where the system does not say.
+/// Largest memory that this process may ever have; `None` if the system does not report it.
 pub fn machine_bytes() -> Option<Bytes> {
     let groups = own_groups().into_iter().map(|group| Bytes(group.limit));
     groups.chain(meminfo("MemTotal:")).chain(address_space()).min()
 }
 
-/// What of memory can be pinned at most, where so much of the machine's is left to the system; none where nothing limits it.
-/// What is in use now does not count: it may be given back.
+/// Largest amount of memory that can be pinned while `left` bytes of the machine's stay with the system; `None` if there is
+/// no limit. Memory in use now does not count: it may be freed.
 pub fn pinnable_bytes(left: Bytes) -> Option<Bytes> {
     let groups = own_groups().into_iter().map(|group| group.limit).min().map(Bytes);
     pinnable(groups, meminfo("MemTotal:"), address_space(), left)
 }
 
-/// The least of what control groups, the machine and the process's address space allow.
+/// Smallest of the limits of control groups, the machine and the process's address space.
 fn pinnable(
     groups: Option<Bytes>,
     machine: Option<Bytes>,
@@ -44,7 +44,7 @@ fn pinnable(
     [groups, machine, addresses].into_iter().flatten().min()
 }
 
-/// A number of the system's memory table.
+/// Value in the system's memory table.
 fn meminfo(key: &str) -> Option<Bytes> {
     let text = read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find(|l| l.starts_with(key))?;
@@ -56,7 +56,7 @@ fn meminfo(key: &str) -> Option<Bytes> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Group {
     limit: u64,
-    /// Less what the system would take back when it is needed.
+    /// Excludes memory that the system would reclaim when needed.
     used: u64,
 }
 
@@ -65,8 +65,8 @@ fn own_groups() -> Vec<Group> {
     groups(Path::new("/sys/fs/cgroup"), &own)
 }
 
-/// The groups with a limit, of those that a process is in and all above them. Of either version: `0::/path` in the tree
-/// itself, `N:memory:/path` in its folder `memory`. In a container a path may be one of the machine's, which is not there;
+/// Groups with a limit, among those of a process and all above them. Of either version: `0::/path` in the tree itself,
+/// `N:memory:/path` in its folder `memory`. In a container a path may be one of the machine's, which does not exist there;
 /// the tree's root is then the container's own group.
 fn groups(tree: &Path, own: &str) -> Vec<Group> {
     let mut found = Vec::new();
@@ -98,21 +98,21 @@ fn group(folder: &Path, [limit, used, inactive]: [&str; 3]) -> Option<Group> {
     Some(Group { limit, used })
 }
 
-/// Gives a file its length and all of its blocks.
+/// Gives a file its length and allocates all of its blocks.
 pub(crate) fn allocate_blocks(file: &File, bytes: Bytes) -> io::Result<()> {
     let length = libc::off_t::try_from(bytes.0).map_err(|_| ErrorKind::FileTooLarge)?;
     loop {
         // SAFETY: the descriptor is open for writing for the whole call.
         match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
             0 => return file.set_len(bytes.0),
-            // A signal, such as Ctrl-C, which is looked at between iterations.
+            // A signal, such as Ctrl-C, which is handled between iterations.
             libc::EINTR => {}
             code => return Err(io::Error::from_raw_os_error(code)),
         }
     }
 }
 
-/// The processor's model and the operating system.
+/// Model of the processor, and operating system.
 pub(crate) fn system_name() -> String {
     let text = read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = text.lines().find(|l| l.starts_with("model name")).and_then(|l| l.split_once(':'));
@@ -124,7 +124,7 @@ pub(crate) fn system_name() -> String {
 mod tests {
     use super::*;
 
-    /// Makes a tree of files, and gives the groups of a process in it.
+    /// Checks the groups of a process in a tree made of these files.
     fn check(files: &[(&str, &str)], own: &str, expected: &[(u64, u64)]) {
         let tree = tempfile::tempdir().expect("a folder");
         for (path, text) in files {
@@ -167,7 +167,7 @@ mod tests {
                 assert_eq!(found, expected.map(Bytes), "{groups:?} {machine:?} {addresses:?}");
             };
         check(None, Some(10), None, Some(8));
-        // A group's limit is what it may take of memory, and nothing of it is the system's.
+        // A group's limit bounds the group alone; no part of it stays with the system.
         check(Some(8), Some(10), None, Some(8));
         check(Some(5), Some(10), None, Some(5));
         check(Some(9), Some(10), Some(4), Some(4));

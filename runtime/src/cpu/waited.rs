@@ -1,43 +1,43 @@
-//! How long the computing threads were ready to run while others had the processors.
+//! Time in which the computing threads were ready to run while others had the processors.
 //!
-//! On a machine that is shared, what an iteration takes by the clock says as much of the others as of the iteration. Linux
-//! counts for every thread how long it waited for a processor without needing anything else (`schedstat`). What a stream
-//! waits for on purpose, an event or its next command, is sleep and not in it; neither is what a neighbour takes of caches
-//! and memory, nor what another virtual machine takes of the processor.
+//! On a shared machine the clock time of an iteration depends as much on other processes as on the iteration. Linux counts
+//! for every thread how long it waited for a processor without needing anything else (`schedstat`). Intended waits of a
+//! stream, for an event or its next command, are sleep and not counted; nor are a neighbour's use of caches and memory, or
+//! processor time taken by another virtual machine.
 //!
-//! What it deliberately does not do: judge. Who measures takes it off, or measures again.
+//! Deliberately does not judge. The code that measures subtracts the time, or measures again.
 
 use plimsoll_ir::Seconds;
 use std::fs::{File, read_link};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// The counters of some threads, kept open so that reading one takes about a microsecond.
+/// Counters of some threads, kept open so that reading one takes about a microsecond.
 pub(super) struct Waited {
     counters: Vec<File>,
 }
 
-/// The counter of the calling thread; none where the system keeps none.
+/// Counter of the calling thread; `None` if the system has none.
 pub(super) fn own_counter() -> Option<File> {
     let thread = read_link("/proc/thread-self").ok()?;
     File::open(Path::new("/proc").join(thread).join("schedstat")).ok()
 }
 
 impl Waited {
-    /// Of these threads.
+    /// Waiting time of these threads.
     pub(super) fn of(counters: Vec<File>) -> Waited {
         Waited { counters }
     }
 
-    /// The mean over the threads, since each began: tasks of a kernel go to whichever thread is free, so what one of them
-    /// waits the others share. None where a thread has no counter.
+    /// Mean over the threads, since each began: tasks of a kernel go to any free thread, so a wait of one thread is shared
+    /// by the others. `None` if a thread has no counter.
     pub(super) fn so_far(&self) -> Option<Seconds> {
         let sum = self.counters.iter().map(nanos).sum::<Option<u64>>()?;
         (!self.counters.is_empty()).then(|| Seconds(sum as f64 * 1e-9 / self.counters.len() as f64))
     }
 }
 
-/// The second number: nanoseconds that the thread was ready and did not run.
+/// Second number: nanoseconds in which the thread was ready and did not run.
 fn nanos(counter: &File) -> Option<u64> {
     let mut text = [0; 96];
     let length = counter.read_at(&mut text, 0).ok()?;
@@ -62,7 +62,7 @@ mod tests {
         let slept = waited.so_far().expect("it is there still") - before;
         assert!(slept.0 < 0.9 * begun.elapsed().as_secs_f64(), "{slept} of sleep count as waiting");
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        // Twice as many threads as processors, each busy for 300 ms: they have half of the time each.
+        // Twice as many threads as processors, each busy for 300 ms: each has half of the time.
         let busy = || {
             let own = Waited::of(own_counter().into_iter().collect());
             let begun = Instant::now();

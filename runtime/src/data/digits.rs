@@ -1,5 +1,4 @@
-//! The 1,797 handwritten digits that the binary carries (see `runtime/data/digits/README.md` for their origin and
-//! licence).
+//! The 1,797 handwritten digits embedded in the binary (see `runtime/data/digits/README.md` for their origin and licence).
 
 use super::images::Samples;
 use super::{Images, Split};
@@ -8,10 +7,10 @@ use plimsoll_ir::network::Shape;
 /// Records of a label and 64 pixels.
 static RECORDS: &[u8] = include_bytes!("../../data/digits/digits.bin");
 const RECORD: usize = 65;
-/// Of each class, one sample in so many is held out.
+/// One sample in this many is held out of each class.
 const HELD_OUT: usize = 5;
 
-/// The digits, 8x8x1 in 10 classes: 1,442 to train on; 355 held out, every fifth of each class.
+/// The digits, 8x8x1 in 10 classes: 1,442 for training; 355 held out, every fifth of each class.
 pub fn digits() -> Split {
     let (mut train, mut test) = (Samples::default(), Samples::default());
     let mut seen = [0; 10];

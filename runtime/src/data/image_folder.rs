@@ -1,14 +1,14 @@
-//! A folder of the user's with a folder of JPEG and PNG files for each class, as ImageFolder of torchvision has it.
+//! A user's folder with a subfolder of JPEG and PNG files for each class, like torchvision's ImageFolder.
 //!
-//! Paths and labels are held, about 100 bytes an image; an image is decoded each time it is read, those of a batch on all
-//! cores, so that a set may be larger than memory. The largest rectangle of the network's proportions is cut from the middle
-//! of an image and scaled to the network's size, linearly over all pixels that a new one covers. An image of that size keeps
-//! its bytes.
+//! Paths and labels are held in memory, about 100 bytes an image; an image is decoded each time it is read, those of a batch
+//! on all cores, so that a set may be larger than memory. The largest rectangle of the network's proportions is cut from the
+//! middle of an image and scaled to the network's size, linearly over all pixels that a new one covers. An image of that
+//! size keeps its bytes.
 //!
 //! Mean and deviation are those of a bounded sample, spread evenly over the training images. The digits in the name of a set
 //! are a checksum of all paths and file sizes; contents are left out, since reading them would take as long as an epoch.
 //!
-//! What it deliberately does not do: augment, turn an image as its camera says, or apply a colour profile.
+//! Deliberately does not augment, rotate an image by its orientation tag, or apply a colour profile.
 
 use super::images::{Sums, normalise};
 use super::{Dataset, Input, Split};
@@ -24,22 +24,22 @@ use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Of each class, one image in so many is held out, where the folder has no part for that.
+/// One image in this many is held out of each class, if the folder has no held-out part.
 const HELD_OUT: usize = 10;
 
-/// Training images of which mean and deviation are taken.
+/// Number of training images from which mean and deviation are computed.
 const SAMPLED: usize = 1024;
 
-/// Of the files that are read, in small letters.
+/// Extensions of image files, in lower case.
 const ENDINGS: [&str; 3] = ["jpg", "jpeg", "png"];
 
-/// The names of the part that is held out; the first that is there.
+/// Names of the held-out part; the first that exists is used.
 const HELD_OUT_PARTS: [&str; 2] = ["val", "test"];
 
 struct ImageFolder {
     name: String,
     folder: PathBuf,
-    /// Where each lies in the folder, and its class.
+    /// Path of each in the folder, and its class.
     files: Vec<(Box<Path>, u32)>,
     image: Shape,
     classes: u32,
@@ -54,13 +54,13 @@ struct Found {
     class: u32,
 }
 
-/// What `folder` holds, as images of this shape of 1 or 3 channels: `train` and `val` (or `test`) with a folder for each
-/// class, or these folders themselves, of which every tenth image is held out. Classes are numbered in the order of their
-/// names.
+/// Reads `folder` as images of this shape with 1 or 3 channels: `train` and `val` (or `test`) with a subfolder for each
+/// class, or the class folders themselves, of which every tenth image is held out. Classes are numbered in the order of
+/// their names.
 ///
 /// # Errors
 ///
-/// The folder is not like that, or an image of the sample cannot be decoded.
+/// The folder does not have this structure, or an image of the sample cannot be decoded.
 pub fn image_folder(folder: &Path, image: Shape) -> Result<Split, RuntimeError> {
     if !matches!(image.channels, 1 | 3) {
         let expected = "1 (grey) or 3 (red, green, blue)";
@@ -107,15 +107,15 @@ fn fault(path: &Path, why: impl Into<String>) -> RuntimeError {
     RuntimeError::Data { path: path.to_owned(), why: why.into() }
 }
 
-/// Where a file lies in a folder.
+/// Path of a file relative to a folder.
 fn within<'a>(folder: &Path, file: &'a Path) -> &'a Path {
     file.strip_prefix(folder).expect("it was found in it")
 }
 
-/// The names of the training classes, and the images of both parts.
+/// Names of the training classes, and images of both parts.
 type Parts = (Vec<OsString>, [Vec<Found>; 2]);
 
-/// Of a folder for each part.
+/// Reads a folder for each part.
 fn in_parts(train: &Path, test: &Path) -> Result<Parts, RuntimeError> {
     let (mut names, mut parts) = (Vec::new(), [Vec::new(), Vec::new()]);
     for (name, files) in classes_of(train)? {
@@ -133,7 +133,7 @@ fn in_parts(train: &Path, test: &Path) -> Result<Parts, RuntimeError> {
     Ok((names, parts))
 }
 
-/// Of a folder that holds the classes themselves.
+/// Reads a folder that holds the class folders themselves.
 fn in_one(folder: &Path) -> Result<Parts, RuntimeError> {
     let (mut names, [mut train, mut test]) = (Vec::new(), [Vec::new(), Vec::new()]);
     for (name, files) in classes_of(folder)? {
@@ -153,7 +153,7 @@ fn in_one(folder: &Path) -> Result<Parts, RuntimeError> {
     Ok((names, [train, test]))
 }
 
-/// The classes of a part in the order of their names, with their images in the order of their paths.
+/// Classes of a part in the order of their names, with their images in the order of their paths.
 fn classes_of(part: &Path) -> Result<Vec<(OsString, Vec<Found>)>, RuntimeError> {
     let mut classes = Vec::new();
     for path in visible(part)? {
@@ -174,7 +174,7 @@ fn classes_of(part: &Path) -> Result<Vec<(OsString, Vec<Found>)>, RuntimeError> 
     Ok(classes)
 }
 
-/// Finds the images in a folder and in those below it; `above` are the folders that it lies in.
+/// Finds the images in a folder and its subfolders; `above` holds its parent folders.
 fn find(folder: &Path, above: &mut Vec<PathBuf>, found: &mut Vec<Found>) -> Result<(), RuntimeError> {
     let whole = folder.canonicalize().map_err(|error| fault(folder, error.to_string()))?;
     if above.contains(&whole) {
@@ -198,7 +198,7 @@ fn find(folder: &Path, above: &mut Vec<PathBuf>, found: &mut Vec<Found>) -> Resu
     Ok(())
 }
 
-/// What lies in a folder in the order of the names, without what a dot hides.
+/// Entries of a folder in the order of their names, without hidden ones.
 fn visible(folder: &Path) -> Result<Vec<PathBuf>, RuntimeError> {
     let failed = |error: std::io::Error| {
         fault(folder, format!("{error}; expected a folder of JPEG or PNG files for each class"))
@@ -214,7 +214,7 @@ fn visible(folder: &Path) -> Result<Vec<PathBuf>, RuntimeError> {
     Ok(paths)
 }
 
-/// Of what a link leads to, too.
+/// Metadata of a path; follows links.
 fn metadata(path: &Path) -> Result<Metadata, RuntimeError> {
     std::fs::metadata(path).map_err(|error| {
         let link = if path.is_symlink() { " (it is a link)" } else { "" };
@@ -222,7 +222,7 @@ fn metadata(path: &Path) -> Result<Metadata, RuntimeError> {
     })
 }
 
-/// The checksum of where all images lie and of how large their files are.
+/// Checksum of the paths of all images and the sizes of their files.
 fn digest(folder: &Path, parts: [&[Found]; 2]) -> Checksum {
     let mut sum = Summing::default();
     for found in parts.into_iter().flatten() {
@@ -251,7 +251,7 @@ fn decoded(path: &Path, image: Shape) -> Result<Vec<u8>, RuntimeError> {
     };
     let [width, height, to_width, to_height] =
         [whole.width(), whole.height(), image.width, image.height].map(u64::from);
-    // The nearest whole number of pixels, and at least one.
+    // Nearest whole number of pixels, and at least one.
     let of = |one: u64, to: u64, other: u64| ((one * to + other / 2) / other).max(1);
     let (cut_width, cut_height) = if width * to_height > height * to_width {
         (of(height, to_width, to_height).min(width), height)
@@ -263,8 +263,8 @@ fn decoded(path: &Path, image: Shape) -> Result<Vec<u8>, RuntimeError> {
     Ok(cut.resize_exact(image.width, image.height, FilterType::Triangle).into_bytes())
 }
 
-/// Whether a JPEG has its end behind its first scan, without which the decoder makes up the rest; true of other files. What
-/// stands before the scan, such as a small picture with an end of its own, is stepped over.
+/// Returns `true` if a JPEG has its end marker after its first scan, without which the decoder invents the rest; also for
+/// other files. Segments before the scan, such as a thumbnail with its own end marker, are skipped.
 fn jpeg_ends(bytes: &[u8]) -> bool {
     const START: [u8; 2] = [0xff, 0xd8];
     const SCAN: u8 = 0xda;
@@ -276,7 +276,7 @@ fn jpeg_ends(bytes: &[u8]) -> bool {
     while let [0xff, marker, after @ ..] = rest {
         match (marker, after) {
             (&SCAN, _) => return after.windows(END.len()).any(|two| two == END),
-            // Fills the place before a marker.
+            // Padding before a marker.
             (0xff, _) => rest = &rest[1..],
             (_, [high, low, ..]) => {
                 let length = usize::from(u16::from_be_bytes([*high, *low]));
@@ -285,7 +285,7 @@ fn jpeg_ends(bytes: &[u8]) -> bool {
             _ => break,
         }
     }
-    // The decoder says what is wrong with it.
+    // The decoder reports the fault.
     true
 }
 
@@ -304,7 +304,7 @@ impl ImageFolder {
         };
         let each: Vec<_> = self.threads.install(|| (0..count).into_par_iter().map(sums_of).collect());
         let mut all = Sums::new(self.image.channels);
-        // The first that cannot be decoded is told.
+        // The first image that cannot be decoded is reported.
         each.into_iter().try_for_each(|sums: Result<Sums, RuntimeError>| sums.map(|sums| all.join(&sums)))?;
         Ok(all.scales())
     }
@@ -339,7 +339,7 @@ impl Dataset for ImageFolder {
             self.read(*sample, Input::Pixels(pixels), std::slice::from_mut(label))
         };
         let each: Vec<_> = self.threads.install(|| samples.par_iter().zip(places).map(read).collect());
-        // The first that cannot be decoded is told.
+        // The first image that cannot be decoded is reported.
         each.into_iter().collect()
     }
 }

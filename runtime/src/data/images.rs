@@ -1,4 +1,4 @@
-//! A set of images in memory, one byte a pixel and channel.
+//! A set of images in memory, one byte for each pixel and channel.
 
 use super::{Dataset, Input, Split};
 use crate::error::RuntimeError;
@@ -17,7 +17,7 @@ pub struct Images {
     scales: Vec<(f32, f32)>,
 }
 
-/// What a reader finds: pixels `[sample][height][width][channels]` and a label for each.
+/// Result of a reader: pixels `[sample][height][width][channels]` and a label for each.
 pub(super) type Samples = (Vec<u8>, Vec<u8>);
 
 impl Images {
@@ -34,7 +34,7 @@ impl Images {
     }
 }
 
-/// Sums of pixels and of their squares, of each channel: exact integers, so that no order of adding can matter.
+/// Sums of pixels and of their squares, for each channel: exact integers, so that the order of adding does not matter.
 pub(super) struct Sums {
     channels: Vec<(u64, u64)>,
     positions: u64,
@@ -55,7 +55,7 @@ impl Sums {
         }
     }
 
-    /// Those of others, too.
+    /// Adds the sums of others.
     pub(super) fn join(&mut self, others: &Sums) {
         for (sum, other) in self.channels.iter_mut().zip(&others.channels) {
             *sum = (sum.0 + other.0, sum.1 + other.1);
@@ -69,14 +69,14 @@ impl Sums {
         let scale = |(sum, squares): &(u64, u64)| {
             let mean = *sum as f64 / count;
             let variance = *squares as f64 / count - mean * mean;
-            // A channel that never changes carries nothing; it becomes zeros.
+            // A channel that never changes carries no information; it becomes zeros.
             (mean as f32, if variance > 0.0 { (1.0 / variance.sqrt()) as f32 } else { 0.0 })
         };
         self.channels.iter().map(scale).collect()
     }
 }
 
-/// Pixels as a network takes them: (pixel - mean) / standard deviation, per channel.
+/// Normalises pixels for a network: (pixel - mean) / standard deviation, per channel.
 pub(super) fn normalise(raw: &[u8], scales: &[(f32, f32)], pixels: &mut [f32]) {
     let channels = scales.len();
     for (to, from) in pixels.chunks_exact_mut(channels).zip(raw.chunks_exact(channels)) {

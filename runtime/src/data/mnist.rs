@@ -1,4 +1,4 @@
-//! MNIST's IDX files (and those of the sets made in its image, such as Fashion-MNIST), uncompressed.
+//! MNIST's IDX files (and those of sets in the same format, such as Fashion-MNIST), uncompressed.
 //!
 //! A file has a magic number (two zeros, 8 for bytes, the number of dimensions), the dimensions as big-endian
 //! 32-bit numbers, then the bytes.
@@ -39,7 +39,7 @@ fn part(folder: &Path, name: &str) -> Result<(Shape, Samples), RuntimeError> {
     Ok((Shape { height, width, channels: 1 }, (pixels, labels)))
 }
 
-/// The dimensions and the bytes of an IDX file of bytes.
+/// Dimensions and bytes of an IDX file of bytes.
 fn idx<const D: usize>(path: &Path) -> Result<([u32; D], Vec<u8>), RuntimeError> {
     let fault = |why: String| Err(RuntimeError::Data { path: path.to_owned(), why });
     let mut file = whole_file(path, "an IDX file of MNIST")?;

@@ -1,12 +1,12 @@
-//! What is trained on: sets of labelled images and texts, and the order in which they are taken.
+//! Training data: sets of labelled images and texts, and the order in which samples are used.
 //!
 //! A set gives any sample as normalised f32 pixels, `[height][width][channels]`, or as tokens, and its labels: one class, or
-//! one for each pixel or token. Two sets are in the binary ([`digits()`], [`text()`]); others are read from files that the
-//! user has ([`mnist()`], [`cifar10()`], [`text_file()`], and sample by sample [`image_folder()`] and [`token_file()`]);
+//! one for each pixel or token. Two sets are embedded in the binary ([`digits()`], [`text()`]); others are read from the
+//! user's files ([`mnist()`], [`cifar10()`], [`text_file()`], and sample by sample [`image_folder()`] and [`token_file()`]);
 //! [`synthetic()`] makes one of any shape. Every order and every synthetic pixel is drawn from a seed by counter, so a run
 //! can be repeated and resumed.
 //!
-//! What it deliberately does not do: download, decompress archives or augment.
+//! Deliberately does not download, decompress archives or augment.
 
 mod cifar;
 mod digits;
@@ -33,17 +33,17 @@ use plimsoll_ir::network::Shape;
 use plimsoll_ir::philox::philox4x32;
 use std::path::Path;
 
-/// Where a sample goes.
+/// Destination of a sample.
 #[derive(Debug)]
 pub enum Input<'a> {
     /// f32 `[height][width][channels]`.
     Pixels(&'a mut [f32]),
-    /// `[length]`, each below the number of classes.
+    /// i32 `[length]`, each below the number of classes.
     Tokens(&'a mut [i32]),
 }
 
 impl<'a> Input<'a> {
-    /// Room for pixels. Panics where it is for tokens.
+    /// The buffer for pixels. Panics if it is for tokens.
     pub fn pixels(self) -> &'a mut [f32] {
         match self {
             Input::Pixels(pixels) => pixels,
@@ -51,7 +51,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// The places of samples of so many elements.
+    /// Buffers of samples of this many elements.
     fn split(self, elements: usize) -> Box<dyn Iterator<Item = Input<'a>> + 'a> {
         match self {
             Input::Pixels(all) => Box::new(all.chunks_exact_mut(elements).map(Input::Pixels)),
@@ -59,7 +59,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Room for tokens. Panics where it is for pixels.
+    /// The buffer for tokens. Panics if it is for pixels.
     pub fn tokens(self) -> &'a mut [i32] {
         match self {
             Input::Tokens(tokens) => tokens,
@@ -70,39 +70,39 @@ impl<'a> Input<'a> {
 
 /// A set of labelled images or texts.
 pub trait Dataset: Send + Sync {
-    /// Its name, for people and for checkpoints.
+    /// Name of the set, for reports and checkpoints.
     fn name(&self) -> &str;
 
-    /// How many samples it has.
+    /// Number of samples.
     fn len(&self) -> usize;
 
-    /// Whether it has none.
+    /// Returns `true` if it has no samples.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The shape of one image; of a text its length, 1 and 1.
+    /// Shape of an image; for a text its length, 1 and 1.
     fn image(&self) -> Shape;
 
-    /// How many classes there are; every label is below, and every token.
+    /// Number of classes; every label and every token is below it.
     fn classes(&self) -> u32;
 
-    /// Labels of a sample: one, or one for each pixel or token.
+    /// Number of labels of a sample: one, or one for each pixel or token.
     fn labels(&self) -> usize {
         1
     }
 
-    /// Whether it holds tokens, and not pixels.
+    /// Returns `true` if it holds tokens instead of pixels.
     fn holds_tokens(&self) -> bool {
         false
     }
 
-    /// Gives sample `index` and its labels, as many as [`Dataset::labels`]. Panics where there is no such sample, or where
-    /// `input` is of the other kind. Errors: its file cannot be read, or is not whole.
+    /// Reads sample `index` and its labels, as many as [`Dataset::labels`]. Panics if there is no such sample, or if `input`
+    /// is of the wrong kind. Errors: its file cannot be read, or is incomplete.
     fn read(&self, index: usize, input: Input<'_>, labels: &mut [i32]) -> Result<(), RuntimeError>;
 
-    /// Gives some samples one behind the other, each as [`Dataset::read`] gives it. A set whose samples take long shares them
-    /// among threads.
+    /// Reads samples into consecutive places, each as [`Dataset::read`] does. A set whose samples take long to read
+    /// distributes them among threads.
     fn read_all(&self, samples: &[usize], input: Input<'_>, labels: &mut [i32]) -> Result<(), RuntimeError> {
         let places =
             input.split(self.image().elements() as usize).zip(labels.chunks_exact_mut(self.labels()));
@@ -110,15 +110,15 @@ pub trait Dataset: Send + Sync {
     }
 }
 
-/// A set to train on and one to test with.
+/// A training set and a test set.
 pub struct Split {
-    /// To train on.
+    /// Training set.
     pub train: Box<dyn Dataset>,
-    /// Held out.
+    /// Held-out set.
     pub test: Box<dyn Dataset>,
 }
 
-/// Keeps the draws of the order apart from those of parameters and dropout.
+/// Separates the draws of the order from those of parameters and dropout.
 const ORDER_STREAM: u32 = 0x4f52_4452;
 
 /// The order of an epoch: a permutation of `0..len` drawn from the seed (Fisher and Yates).
@@ -132,11 +132,11 @@ pub fn epoch_order(len: usize, seed: u64, epoch: u64, order: &mut Vec<u32>) {
     }
 }
 
-/// A batch as the device takes it, with its room kept from batch to batch.
+/// A batch in the device's layout; its buffers are reused.
 pub(crate) struct Batch {
     input: Words,
     labels: Vec<i32>,
-    /// Of a sample.
+    /// Elements of a sample.
     elements: usize,
     labels_each: usize,
 }
@@ -148,7 +148,7 @@ enum Words {
 }
 
 impl Batch {
-    /// Room for so many samples of a set.
+    /// A batch with room for this many samples of a set.
     pub(crate) fn new(samples: u64, data: &dyn Dataset) -> Batch {
         let (elements, labels_each) = (data.image().elements() as usize, data.labels());
         let all = samples as usize * elements;
@@ -193,7 +193,7 @@ impl Batch {
     }
 }
 
-/// Numbers that are the same as their bytes: 4 of them, without padding, every pattern allowed.
+/// Number type that equals its bytes: 4 of them, without padding, every pattern allowed.
 trait Word: Copy {}
 impl Word for f32 {}
 impl Word for i32 {}
@@ -203,7 +203,7 @@ fn as_bytes<T: Word>(words: &[T]) -> &[u8] {
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
 }
 
-/// The whole of a file; an empty one, or none, is an error that says what was wanted.
+/// Contents of a file; an empty or missing file is an error that names `wanted`.
 fn whole_file(path: &Path, wanted: &str) -> Result<Vec<u8>, RuntimeError> {
     let fault = |why: String| RuntimeError::Data { path: path.to_owned(), why };
     let bytes = std::fs::read(path).map_err(|error| {

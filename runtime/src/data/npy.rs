@@ -1,26 +1,26 @@
-//! The header of an array that NumPy wrote (`numpy.save`): of what type its numbers are, and where in the file they lie.
+//! Header of an array that NumPy wrote (`numpy.save`): the type of its numbers, and their place in the file.
 //!
-//! Such a file begins with `\x93NUMPY`, two bytes of version, the length of a text (of 2 bytes in version 1.0, of 4 in 2.0),
-//! and that text, a dictionary of Python:
+//! Such a file begins with `\x93NUMPY`, two bytes of version, the length of a text (2 bytes in version 1.0, 4 in 2.0), and
+//! that text, a Python dictionary:
 //!
 //! ```text
 //! {'descr': '<u2', 'fortran_order': False, 'shape': (100,), }
 //! ```
 //!
-//! (<https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>.) Of one dimension both orders are the same. The
-//! text is read by these rules alone and never evaluated.
+//! (<https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>.) For one dimension both orders are the same.
+//! The text is read by these rules alone and never evaluated.
 //!
-//! What it deliberately does not do: read numbers, arrays of several dimensions, or archives (`.npz`).
+//! Deliberately does not read numbers, arrays of several dimensions, or archives (`.npz`).
 
 use std::io::Read;
 
-/// What every file begins with.
+/// First bytes of every file.
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
 
-/// No header of numbers is longer.
+/// Upper bound on the length of a header of numbers.
 const HEADER_BYTES_MAX: u32 = 1 << 16;
 
-/// The types of numbers that tokens have, little-endian.
+/// Number types of tokens, little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Number {
     U16,
@@ -30,7 +30,7 @@ pub(super) enum Number {
 }
 
 impl Number {
-    /// By the name that NumPy has for it.
+    /// Type with this NumPy name.
     fn named(descr: &str) -> Option<Number> {
         Some(match descr {
             "<u2" => Number::U16,
@@ -50,7 +50,7 @@ impl Number {
         }
     }
 
-    /// The numbers in some bytes.
+    /// Decodes bytes as numbers.
     pub(super) fn all(self, bytes: &[u8]) -> impl Iterator<Item = i64> {
         bytes.chunks_exact(self.bytes()).map(move |chunk| match (self, chunk) {
             (Number::U16, &[a, b]) => u16::from_le_bytes([a, b]).into(),
@@ -61,19 +61,19 @@ impl Number {
     }
 }
 
-/// Where the numbers of an array lie.
+/// Type and place of an array's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Array {
-    /// What they are.
+    /// Type of the numbers.
     pub number: Number,
-    /// How many there are.
+    /// Number of elements.
     pub length: u64,
-    /// The first byte of the first.
+    /// Offset of the first number in the file.
     pub start: u64,
 }
 
-/// Reads the header of a file of so many bytes, which holds the whole array and nothing else. The error says what is wrong with
-/// it, and what to do.
+/// Reads the header of a file of this many bytes, which holds the whole array and nothing else. The error gives the fault
+/// and the remedy.
 pub(super) fn array(file: &mut impl Read, bytes: u64) -> Result<Array, String> {
     let cut = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::UnexpectedEof => "is cut short within its header; copy it again".to_owned(),
@@ -138,7 +138,7 @@ fn foreign() -> String {
         .to_owned()
 }
 
-/// What a header says.
+/// Contents of a header.
 struct Header {
     descr: String,
     shape: Vec<u64>,
@@ -156,14 +156,14 @@ impl Header {
     }
 }
 
-/// What of a header is still to be read.
+/// Rest of a header that is not read yet.
 struct Rest<'t> {
     text: &'t [u8],
     at: usize,
 }
 
 impl Rest<'_> {
-    /// All of it: a dictionary with each of the three keys once, and white space behind it.
+    /// The whole dictionary, with each of the three keys once, and trailing white space.
     fn dictionary(&mut self) -> Option<Header> {
         let (mut descr, mut order, mut shape) = (None, None, None);
         self.mark(b'{')?;
@@ -176,7 +176,7 @@ impl Rest<'_> {
                 "shape" => shape.replace(self.sizes()?).is_none(),
                 _ => false,
             };
-            // A comma may stand behind the last, too.
+            // The last entry may have a comma after it.
             if !new || self.mark(b',').is_none() && self.text.get(self.at) != Some(&b'}') {
                 return None;
             }
@@ -195,7 +195,7 @@ impl Rest<'_> {
         }
     }
 
-    /// This mark, with white space before and behind it.
+    /// This mark, with white space around it.
     fn mark(&mut self, mark: u8) -> Option<()> {
         self.space();
         if self.text.get(self.at) != Some(&mark) {
@@ -206,7 +206,7 @@ impl Rest<'_> {
         Some(())
     }
 
-    /// A text between quotation marks, without any of them or a backslash inside.
+    /// A quoted text that contains neither quotation marks nor a backslash.
     fn quoted(&mut self) -> Option<String> {
         let quote = *self.text.get(self.at).filter(|byte| b"'\"".contains(byte))?;
         let inner = &self.text[self.at + 1..];
@@ -216,7 +216,7 @@ impl Rest<'_> {
         Some(text.to_owned())
     }
 
-    /// A type; that of records is a list, of which the beginning is enough to refuse it.
+    /// A type; a record type is a list, of which the beginning suffices to refuse it.
     fn quoted_or_list(&mut self) -> Option<String> {
         if self.text.get(self.at) != Some(&b'[') {
             return self.quoted();
@@ -233,7 +233,7 @@ impl Rest<'_> {
         Some(truth)
     }
 
-    /// Sizes in brackets; a single one has a comma behind it.
+    /// Sizes in brackets; a single size is followed by a comma.
     fn sizes(&mut self) -> Option<Vec<u64>> {
         let (mut sizes, mut comma) = (Vec::new(), false);
         self.mark(b'(')?;
@@ -247,7 +247,7 @@ impl Rest<'_> {
             sizes.push(number);
             comma = self.mark(b',').is_some();
         }
-        // Behind the bracket no white space is skipped that ends the text.
+        // White space after the bracket may end the text, and is not skipped.
         self.at += 1;
         (sizes.len() != 1 || comma).then_some(sizes)
     }
@@ -257,7 +257,7 @@ impl Rest<'_> {
 mod tests {
     use super::*;
 
-    /// A file of version 1.0 with this header, and so many bytes behind it.
+    /// A file of version 1.0 with this header, and this many bytes of data.
     fn file(header: &str, data: usize) -> Vec<u8> {
         [&MAGIC[..], &[1, 0], &(header.len() as u16).to_le_bytes(), header.as_bytes(), &vec![0; data]]
             .concat()

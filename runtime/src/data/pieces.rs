@@ -1,8 +1,8 @@
-//! Texts cut into samples: pieces of so many tokens, each with the token that follows as its label.
+//! Texts cut into samples: pieces of a fixed number of tokens, each token labelled with the next one.
 //!
-//! Pieces lie end to end, so that an epoch takes every token once.
+//! Pieces are consecutive, so that an epoch uses every token once.
 //!
-//! What it deliberately does not do: know where tokens lie.
+//! Deliberately does not know where tokens are stored.
 
 use super::{Dataset, Input};
 use crate::error::RuntimeError;
@@ -10,9 +10,9 @@ use plimsoll_ir::network::Shape;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Where tokens lie, each below a number of classes that the pieces have.
+/// Source of tokens, each below the pieces' number of classes.
 pub(super) trait Tokens: Send + Sync {
-    /// Gives tokens from this place on. Panics where there are fewer.
+    /// Reads tokens from position `first` on. Panics if there are fewer.
     ///
     /// # Errors
     ///
@@ -24,7 +24,7 @@ pub(super) trait Tokens: Send + Sync {
 pub(super) struct Pieces<T> {
     name: String,
     tokens: Arc<T>,
-    /// Where the part starts.
+    /// Position of the part's first token.
     first: usize,
     pieces: usize,
     length: u32,
@@ -32,7 +32,7 @@ pub(super) struct Pieces<T> {
 }
 
 impl<T: Tokens> Pieces<T> {
-    /// Of so many tokens each, of this part of a text; it has at least one.
+    /// Pieces of this many tokens each, from this part of a text; the part has room for at least one.
     pub(super) fn of(
         name: String,
         tokens: &Arc<T>,
@@ -45,7 +45,7 @@ impl<T: Tokens> Pieces<T> {
     }
 }
 
-/// The longest piece of a part of so many tokens, of which the last is only a label.
+/// Length of the longest piece of a part of this many tokens, whose last token is only a label.
 pub(super) fn longest(tokens: usize) -> usize {
     tokens.saturating_sub(1)
 }

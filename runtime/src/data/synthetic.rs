@@ -1,9 +1,9 @@
-//! Sets of any shape, made from a seed: for measuring, where what is learned does not matter, and yet learnable.
+//! Sets of any shape, made from a seed: for measurements, where the data do not matter, and yet learnable.
 //!
-//! Each class has a coarse pattern of its own, and every sample adds noise to its class's pattern. Where there is a label
-//! for every pixel, classes change along the rows. Of a text most tokens follow from the one before.
+//! Each class has its own coarse pattern, and every sample adds noise to its class's pattern. If there is a label for every
+//! pixel, classes change along the rows. In a text most tokens follow from the previous one.
 //!
-//! What it deliberately does not do: look like anything.
+//! Deliberately does not imitate real data.
 
 use super::{Dataset, Input};
 use crate::error::RuntimeError;
@@ -24,17 +24,17 @@ struct Synthetic {
     samples: usize,
     seed: u64,
     labels: usize,
-    /// Of a text.
+    /// Vocabulary size, for a text.
     vocabulary: Option<u32>,
 }
 
-/// `samples` images of this shape in `classes` classes (at least 1), the same for the same seed.
+/// Makes `samples` images of this shape in `classes` classes (at least 1), the same for the same seed.
 pub fn synthetic(image: Shape, classes: u32, samples: usize, seed: u64) -> Box<dyn Dataset> {
     Box::new(Synthetic { image, classes: classes.max(1), samples, seed, labels: 1, vocabulary: None })
 }
 
-/// `samples` samples of what a network takes, with the labels that it is trained with: images or texts, a class of each,
-/// of each pixel or of each token. The same for the same seed.
+/// Makes `samples` samples of a network's input, with the labels that it is trained with: images or texts, with one class
+/// each, or one for each pixel or token. The same for the same seed.
 pub fn synthetic_like(network: &Network, samples: usize, seed: u64) -> Box<dyn Dataset> {
     let [height, width] = network.spec.image;
     let vocabulary = network.layers.iter().filter_map(|layer| match layer.kind {
@@ -52,13 +52,13 @@ pub fn synthetic_like(network: &Network, samples: usize, seed: u64) -> Box<dyn D
 }
 
 impl Synthetic {
-    /// Draws words of a sample, or of what all samples share.
+    /// Draws words of a sample, or of data shared by all samples.
     fn draw(&self, at: u32, index: usize, stream: u32) -> [u32; 4] {
         philox4x32(self.seed, [at, index as u32, (index as u64 >> 32) as u32, stream])
     }
 
-    /// A text: three tokens of four follow from the one before, the others are drawn. Its labels are what comes next, or its
-    /// first token where there is one label.
+    /// A text: three of four tokens follow from the previous one, the others are drawn. Its labels are the next tokens, or
+    /// its first token if there is one label.
     fn read_text(&self, index: usize, vocabulary: u32, tokens: &mut [i32], labels: &mut [i32]) {
         let mut token = self.draw(u32::MAX, index, TOKEN_STREAM)[0] % vocabulary;
         let first = token;
@@ -84,7 +84,7 @@ impl Synthetic {
         }
     }
 
-    /// An image with a class for every pixel; with fewer labels, each is that of the pixels around it in reading order.
+    /// An image with a class for every pixel; if there are fewer labels, each covers the pixels around it in reading order.
     fn read_map(&self, index: usize, pixels: &mut [f32], labels: &mut [i32]) {
         for (run, places) in (0..).zip(labels.chunks_mut(RUN)) {
             places.fill((self.draw(run, index, LABEL_STREAM)[0] % self.classes) as i32);
@@ -102,7 +102,7 @@ impl Synthetic {
     }
 }
 
-/// Up to four numbers of two uniform parts with mean 0; together about variance 1.
+/// Adds to up to four numbers two uniform parts with mean 0; together about variance 1.
 fn add_noise(numbers: &mut [f32], pattern: [u32; 4], noise: [u32; 4]) {
     for ((number, p), n) in numbers.iter_mut().zip(pattern).zip(noise) {
         *number = 2.4 * (unit_f32(p) - 0.5) + 2.4 * (unit_f32(n) - 0.5);

@@ -1,9 +1,10 @@
-//! Texts, for models that say what comes next: the one that the binary carries (see `runtime/data/text/README.md`) or a
-//! file of the user's.
+//! Texts, for models that predict the next token: the text embedded in the binary (see `runtime/data/text/README.md`) or a
+//! user's file.
 //!
-//! A token is a character, numbered in the order of those that occur in the whole text. Samples are its pieces (`pieces.rs`).
+//! A token is a character, numbered in the order of those that occur in the whole text. Samples are its pieces
+//! (`pieces.rs`).
 //!
-//! What it deliberately does not do: build larger tokens, or hide characters that a model is to guess.
+//! Deliberately does not build larger tokens, or mask characters for a model to guess.
 
 use super::Split;
 use super::pieces::{Pieces, Tokens, longest};
@@ -13,16 +14,16 @@ use std::sync::Arc;
 
 /// *The Tragedy of Coriolanus*.
 static SHIPPED: &str = include_str!("../../data/text/coriolanus.txt");
-/// One character in so many is held out, at the end of the text.
+/// One character in this many is held out, at the end of the text.
 const HELD_OUT: usize = 10;
 
-/// The text that comes with Plimsoll, in pieces of so many characters. Errors: the pieces are longer than what is held out.
+/// The text embedded in Plimsoll, in pieces of `length` characters. Errors: the pieces are longer than the held-out part.
 pub fn text(length: u32) -> Result<Split, RuntimeError> {
     split(SHIPPED, length)
         .map_err(|most| RuntimeError::mismatch("length of the texts", format!("1 to {most}"), length))
 }
 
-/// A text file in UTF-8, in pieces of so many characters. Errors: it cannot be read, is no UTF-8 or too short.
+/// A text file in UTF-8, in pieces of `length` characters. Errors: it cannot be read, is not UTF-8 or too short.
 pub fn text_file(path: &Path, length: u32) -> Result<Split, RuntimeError> {
     let fault = |why: String| RuntimeError::Data { path: path.to_owned(), why };
     let bytes = super::whole_file(path, "a text")?;
@@ -39,7 +40,7 @@ pub fn text_file(path: &Path, length: u32) -> Result<Split, RuntimeError> {
     })
 }
 
-/// Training and test set, or the longest pieces of which both have one.
+/// Training and test set; the error is the longest piece for which both have one.
 fn split(text: &str, length: u32) -> Result<Split, usize> {
     let mut characters: Vec<char> = text.chars().collect();
     characters.sort_unstable();
@@ -48,7 +49,7 @@ fn split(text: &str, length: u32) -> Result<Split, usize> {
     let tokens: Arc<Vec<i32>> = Arc::new(text.chars().map(number).collect());
     let vocabulary = characters.len() as u32;
     let held_out = tokens.len() / HELD_OUT;
-    // Of the shorter part.
+    // Bounded by the shorter part.
     let most = longest(held_out);
     if length == 0 || length as usize > most {
         return Err(most);

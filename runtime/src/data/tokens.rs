@@ -1,10 +1,10 @@
-//! A text that is tokenised already: 16-bit numbers, little-endian, one behind the other, as nanoGPT writes `train.bin`, or
-//! an array that NumPy wrote (`npy.rs`).
+//! An already tokenised text: consecutive 16-bit little-endian numbers, as nanoGPT writes `train.bin`, or an array that
+//! NumPy wrote (`npy.rs`).
 //!
-//! A piece (`pieces.rs`) is read from the file when it is asked for, so that a text may be larger than memory. The digits in
+//! A piece (`pieces.rs`) is read from the file when it is requested, so that a text may be larger than memory. The digits in
 //! the name of a set are a checksum of the sizes and of a few blocks of the files.
 //!
-//! What it deliberately does not do: tokenise.
+//! Deliberately does not tokenise.
 
 use super::Split;
 use super::npy::{self, Array, Number};
@@ -17,11 +17,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// One token in so many is held out, at the end, where no file is there for that.
+/// One token in this many is held out, at the end, if there is no held-out file.
 const HELD_OUT: u64 = 10;
-/// No vocabulary is larger: labels are integers of 32 bits.
+/// Upper bound on a vocabulary: labels are 32-bit integers.
 const TOKENS_MAX: u32 = i32::MAX as u32;
-/// Bytes of a block that is read at once, or summed up; how many of the latter.
+/// Bytes of a block that is read, or checksummed, at once; number of checksummed blocks.
 const BLOCK: usize = 1 << 16;
 const SUMMED: u64 = 16;
 
@@ -32,13 +32,14 @@ struct TokenFile {
     tokens: Array,
 }
 
-/// A file of tokens, or the `train.bin` or `train.npy` of a folder, in pieces of so many. `val.bin` beside a `train.bin`, and
-/// `val.npy` beside a `train.npy`, is held out, else the last tenth. Where no vocabulary is given it is the largest token plus
-/// 1, for which the files are read once; a token beyond one that is given is an error where it is read.
+/// A file of tokens, or the `train.bin` or `train.npy` of a folder, in pieces of `length` tokens. `val.bin` next to a
+/// `train.bin`, and `val.npy` next to a `train.npy`, is held out, else the last tenth. The default vocabulary is the largest
+/// token plus 1, for which the files are read once; a token that is not below a given vocabulary is an error when it is
+/// read.
 ///
 /// # Errors
 ///
-/// A file cannot be read, is not whole, or is too short for such pieces.
+/// A file cannot be read, is incomplete, or is too short for such pieces.
 pub fn token_file(path: &Path, length: u32, vocabulary: Option<u32>) -> Result<Split, RuntimeError> {
     let path = if path.is_dir() { of_folder(path) } else { path.to_owned() };
     let train = Arc::new(TokenFile::open(&path)?);
@@ -71,16 +72,16 @@ pub fn token_file(path: &Path, length: u32, vocabulary: Option<u32>) -> Result<S
     Ok(Split { train: part("train", &train, train_range), test: part("test", &test, test_range) })
 }
 
-/// The files of a folder that are trained on.
+/// Training files of a folder.
 const TRAIN: [&str; 2] = ["train.bin", "train.npy"];
 
-/// The first of them that is there.
+/// The first of them that exists.
 fn of_folder(folder: &Path) -> PathBuf {
     let [usual, array] = TRAIN.map(|name| folder.join(name));
     if !usual.exists() && array.exists() { array } else { usual }
 }
 
-/// Whether a file is named as an array of NumPy.
+/// Returns `true` if a file has the extension of a NumPy array.
 fn is_npy(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("npy"))
 }
@@ -139,7 +140,7 @@ impl TokenFile {
         Ok(largest)
     }
 
-    /// A token at a place, which must be one of a vocabulary.
+    /// Token at a position, checked against the vocabulary.
     fn below(&self, at: u64, token: i64, vocabulary: u32) -> Result<u32, RuntimeError> {
         match u32::try_from(token) {
             Ok(known) if known < vocabulary.min(TOKENS_MAX) => Ok(known),
@@ -154,7 +155,7 @@ impl TokenFile {
         }
     }
 
-    /// Reads what begins at a token.
+    /// Reads bytes from the start of a token on.
     fn read_at(&self, first: u64, bytes: &mut [u8]) -> Result<(), RuntimeError> {
         let Array { number, start, .. } = self.tokens;
         let at = start + first * number.bytes() as u64;
@@ -162,7 +163,7 @@ impl TokenFile {
     }
 }
 
-/// Of the sizes of the files, and of blocks from all over them.
+/// Checksum of the sizes of the files, and of blocks from all over them.
 fn digest(files: [&TokenFile; 2]) -> Result<Checksum, RuntimeError> {
     let mut sum = Summing::default();
     for file in files {

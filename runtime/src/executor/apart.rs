@@ -1,14 +1,14 @@
-//! An iteration in two parts, between which numbers are exchanged: the pass, forward and backward, and the update.
+//! An iteration in two parts, between which workers exchange numbers: the pass (forward and backward), and the update.
 //!
-//! The update's ops read and write only what is resident. So it can stand behind all other commands of a schedule, and the
-//! pass can be run again before it. What the schedule promises of the other commands holds as before: none of them waits for
+//! The update's ops read and write only resident memory. So the update can come after all other commands of a schedule, and
+//! the pass can be run again before it. The schedule's guarantees for the other commands still hold: none of them waits for
 //! the update.
 //!
-//! For the same reason each of its ops can also stand within the next pass, before the first command that reads the parameter.
-//! Where the host can write beside a running iteration, such a pass is enqueued as far as it does not need a part's
+//! For the same reason each update op can also run within the next pass, before the first command that reads its parameter.
+//! If the host can write during a running iteration, such a pass is enqueued up to the first command that needs a part's
 //! parameters; then, with the sum of that part, its update; and so on.
 //!
-//! What it deliberately does not do: change a schedule, or a plain iteration of it.
+//! Deliberately does not change a schedule, or a plain iteration of it.
 
 use super::{Begun, Builder, Enqueued, Executor, Loaded, Step, same_length, unused};
 use crate::device::{Beside, Collective, EventId};
@@ -25,56 +25,56 @@ use plimsoll_ir::{Bytes, CommandId, OpId};
 #[derive(Clone, Debug)]
 pub(super) struct Apart {
     pass: Pass,
-    /// The same, and behind it the next input from each slot.
+    /// The same, followed by the next input from each slot.
     fed: Option<[Pass; 2]>,
     update: Enqueued,
     parts: Vec<Part>,
 }
 
-/// A pass.
+/// A pass, forward and backward.
 #[derive(Clone, Debug)]
 struct Pass {
     enqueued: Enqueued,
-    /// In the order of its steps.
+    /// In the order of the pass's steps.
     needs: Vec<Need>,
 }
 
-/// Before a step of a pass a part has to be updated.
+/// A part that must be updated before a step of a pass.
 #[derive(Clone, Copy, Debug)]
 struct Need {
     step: usize,
     part: usize,
 }
 
-/// How far a pass is enqueued that updates parts on its way.
+/// Progress of a pass that updates parts on its way.
 pub(crate) struct Enqueuing {
     slot: Option<Half>,
-    /// Steps of it that are enqueued.
+    /// Number of steps enqueued.
     steps: usize,
-    /// Of its needs, those that were given.
+    /// Number of needs already returned.
     parts: usize,
 }
 
-/// A part of what workers sum, which the pass completes at once.
+/// A part of the numbers that workers sum, which the pass completes at once.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
     /// Gradients, or running statistics.
     pub(crate) regions: Vec<Region>,
-    /// Its place in the order in which passes need its parameters, from 1; 0 of running statistics, which they need at their
+    /// Its place in the order in which passes need its parameters, from 1; 0 for running statistics, which are needed at the
     /// start.
     pub(crate) needed: u32,
-    /// What its update writes: parameters, and what the optimizer keeps for them.
+    /// Regions that its update writes: parameters and their optimizer state.
     pub(crate) updated: Vec<Region>,
-    /// Its update, behind which nothing waits.
+    /// Its update; nothing waits for it.
     update: Vec<Step>,
     /// The last command that writes the regions.
     last: CommandId,
-    /// Recorded behind it.
+    /// Event recorded after that command.
     complete: EventId,
 }
 
 impl Apart {
-    /// All of its sequences of commands.
+    /// All its command sequences.
     pub(super) fn sequences(&self) -> impl Iterator<Item = &Enqueued> {
         let passes = [&self.pass].into_iter().chain(self.fed.iter().flatten());
         passes.map(|pass| &pass.enqueued).chain([&self.update])
@@ -86,12 +86,12 @@ impl Apart {
 }
 
 impl Executor {
-    /// As [`Executor::load`], of a program whose pass and update a [`crate::Trainer`] of several virtual workers then runs
-    /// one by one. What workers sum is cut into parts of about so many bytes, each of which can be sent once the pass has
-    /// completed it.
+    /// Loads a program as [`Executor::load`] does; a [`crate::Trainer`] of several virtual workers can then run its pass and
+    /// its update one by one. The numbers that workers sum are cut into parts of about `part` bytes, each of which can be
+    /// sent once the pass has completed it.
     ///
-    /// Errors: those of `load`; the program does not train, or has a gradient without an update; or an update touches the pool,
-    /// or something waits for it.
+    /// Errors: those of `load`; the program does not train, or has a gradient without an update; or an update touches the
+    /// pool, or a command waits for it.
     pub fn load_apart(
         &mut self,
         program: &Program,
@@ -114,17 +114,17 @@ impl Executor {
         })
     }
 
-    /// Enqueues a pass, which brings the next input from a slot where there are slots; [`Executor::finish`] must follow.
+    /// Enqueues a pass, which brings the next input if a slot is given; [`Executor::finish`] must follow.
     pub(crate) fn start_pass(&mut self, loaded: &Loaded, slot: Option<Half>) {
         self.enqueue(loaded, &loaded.apart().pass(slot).enqueued);
     }
 
-    /// Whether a pass can update parts on its way.
+    /// Returns `true` if a pass can update parts on its way.
     pub(crate) fn updates_within(&mut self) -> bool {
         self.device.beside().is_some()
     }
 
-    /// Begins a pass as [`Executor::start_pass`] does, of which [`Executor::enqueue_on`] enqueues the commands.
+    /// Begins a pass as [`Executor::start_pass`] does, without enqueueing its commands; [`Executor::enqueue_on`] does that.
     pub(crate) fn begin_pass(&mut self, loaded: &Loaded, slot: Option<Half>) -> Enqueuing {
         assert_eq!(loaded.executor, self.id, "a loaded program runs on the executor that loaded it");
         let begun = self.device.begin(loaded.apart().pass(slot).enqueued.id);
@@ -132,8 +132,8 @@ impl Executor {
         Enqueuing { slot, steps: 0, parts: 0 }
     }
 
-    /// Enqueues a pass as far as it can run before the update of a part, and gives which, for [`Executor::update_part`]; none
-    /// where all of it is enqueued.
+    /// Enqueues a pass up to the next part that must be updated, and returns its number, for [`Executor::update_part`];
+    /// `None` if all of it is enqueued.
     pub(crate) fn enqueue_on(&mut self, loaded: &Loaded, pass: &mut Enqueuing) -> Option<usize> {
         let Pass { enqueued, needs } = loaded.apart().pass(pass.slot);
         let next = needs.get(pass.parts);
@@ -143,8 +143,8 @@ impl Executor {
         next.map(|need| need.part)
     }
 
-    /// Enqueues the update of a part with these gradients, one behind the other, and with hyperparameters of its own before
-    /// those of the pass. What it overwrites is put into `before`.
+    /// Enqueues the update of a part with these concatenated gradients, with its own hyperparameters before those of the
+    /// pass. The data that it overwrites are put into `before`.
     pub(crate) fn update_part(
         &mut self,
         loaded: &Loaded,
@@ -154,7 +154,7 @@ impl Executor {
         before: &mut Vec<u8>,
     ) -> Result<(), RuntimeError> {
         let part = &loaded.parts()[number];
-        // Of the commands that are enqueued none touches its gradients, and none writes its parameters.
+        // No command that is enqueued touches its gradients or writes its parameters.
         let beside = self.beside();
         before.resize(part.updated.iter().map(|region| region.bytes().0 as usize).sum(), 0);
         let mut rest = before.as_mut_slice();
@@ -174,7 +174,7 @@ impl Executor {
         Ok(self.beside().write_in_order(loaded.hyper.offset, of_pass)?)
     }
 
-    /// Puts back what the update of a part has overwritten, while nothing runs.
+    /// Restores the data that the update of a part has overwritten, while nothing runs.
     pub(crate) fn undo_part(
         &mut self,
         loaded: &Loaded,
@@ -194,7 +194,7 @@ impl Executor {
         self.device.beside().expect("it updates within passes")
     }
 
-    /// Reads a region of a part while the pass goes on; false where the part is not complete yet.
+    /// Reads a region of a part during a pass; returns `false` if the part is not complete yet.
     pub(crate) fn read_of_part(
         &mut self,
         part: &Part,
@@ -205,12 +205,12 @@ impl Executor {
         Ok(self.device.read_behind(part.complete, region.offset, data)?)
     }
 
-    /// Whether a pass that goes on has completed a part.
+    /// Returns `true` if a running pass has completed a part.
     pub(crate) fn has_completed(&mut self, part: &Part) -> Result<bool, RuntimeError> {
         Ok(self.device.read_behind(part.complete, Bytes::ZERO, &mut [])?)
     }
 
-    /// Puts these numbers in place of those of a part, which a pass that goes on has completed.
+    /// Replaces the numbers of a part that a running pass has completed.
     pub(crate) fn replace_part(&mut self, part: &Part, numbers: &[f32]) -> Result<(), RuntimeError> {
         let mut rest = numbers;
         for region in &part.regions {
@@ -221,8 +221,8 @@ impl Executor {
         Ok(())
     }
 
-    /// Begins to sum regions, which a pass that goes on has completed, over the devices of all workers: of each, its numbers
-    /// times its factor.
+    /// Begins to sum regions that a running pass has completed over the devices of all workers; each worker's numbers are
+    /// multiplied by its factor.
     pub(crate) fn sum_regions<'a>(
         &mut self,
         regions: impl Iterator<Item = &'a Region>,
@@ -232,17 +232,16 @@ impl Executor {
         Ok(self.collective().sum(&ranges, factor)?)
     }
 
-    /// Whether the devices of workers sum by themselves.
+    /// Returns `true` if the workers' devices sum by themselves.
     pub(crate) fn sums_on_devices(&mut self) -> bool {
         self.device.collective().is_some()
     }
 
-    /// The way to the other workers' devices.
+    /// The device's sums with other workers' devices.
     pub(crate) fn collective(&mut self) -> &mut dyn Collective {
         self.device.collective().expect("its device sums with others")
     }
 
-    /// Runs the update.
     pub(crate) fn run_update(&mut self, loaded: &Loaded) -> Result<(), RuntimeError> {
         self.enqueue(loaded, &loaded.apart().update);
         self.finish()
@@ -250,12 +249,12 @@ impl Executor {
 }
 
 impl Loaded {
-    /// Whether its pass and its update can be run one by one.
+    /// Returns `true` if its pass and its update can be run one by one.
     pub(crate) fn is_apart(&self) -> bool {
         self.apart.is_some()
     }
 
-    /// What workers sum, in the order in which a pass completes it.
+    /// Numbers that workers sum, in the order in which a pass completes them.
     pub(crate) fn parts(&self) -> &[Part] {
         &self.apart().parts
     }
@@ -266,20 +265,20 @@ impl Loaded {
 }
 
 impl Builder<'_> {
-    /// The commands of the update.
+    /// Commands of the update.
     fn updates(&self) -> impl Iterator<Item = (CommandId, &Command)> {
         self.schedule.numbered_commands().filter(|(_, command)| is_update(self.program, command))
     }
 
-    /// The steps of the update. What they wait for is over with the pass.
+    /// Steps of the update. The commands that they wait for end with the pass.
     fn update_steps(&self) -> Result<Vec<Step>, RuntimeError> {
         self.updates()
             .map(|(id, command)| only_resident(self.program, command).map(|()| self.step(id, command)))
             .collect()
     }
 
-    /// The steps of the pass, which completes these parts and brings the next input from a slot, and before which of them the
-    /// parts have to be updated.
+    /// Steps of a pass that completes these parts and brings the next input if a slot is given, and the steps before which
+    /// each part must be updated.
     fn pass_steps(&self, parts: &[Part], slot: Option<Half>) -> Result<(Vec<Step>, Vec<Need>), RuntimeError> {
         let (events, program) = (self.events(), self.program);
         let feeding = self.feeding(slot, unused(&events) + parts.len() as u32);
@@ -313,7 +312,7 @@ impl Builder<'_> {
         Ok((pass, needs))
     }
 
-    /// What workers sum, cut into parts of about so many bytes, in the order in which the commands complete them.
+    /// Numbers that workers sum, cut into parts of about this many bytes, in the order in which the commands complete them.
     fn parts(&self, part: Bytes) -> Result<Vec<Part>, RuntimeError> {
         let pieces = pieces(self.program, Overlap::Forward(part));
         let pieces = pieces.ok_or_else(|| {
@@ -329,7 +328,7 @@ impl Builder<'_> {
                 end += region.bytes();
                 of_piece.push(region.clone());
             }
-            // With those that run an op again, and write the same numbers again.
+            // Includes ops that are recomputed, and write the same numbers again.
             let written: Vec<OpId> =
                 of_piece.iter().flat_map(|region| writes(self.program, region)).collect();
             let writes_it =
@@ -354,7 +353,7 @@ impl Builder<'_> {
                 of_parts,
             ));
         }
-        // So that what an update has before it is all of the state, with the running statistics.
+        // With these, the data saved before an update are all of the state, together with the running statistics.
         let is_updated = |region: &Region| {
             parts.iter().flat_map(|part| &part.updated).any(|updated| updated.offset == region.offset)
         };
@@ -373,7 +372,7 @@ impl Builder<'_> {
         Ok(parts)
     }
 
-    /// The update by these gradients, and what it writes.
+    /// Update that uses these gradients, and the regions that it writes.
     fn update_of(&self, gradients: &[Region]) -> (Vec<Step>, Vec<Region>) {
         let at = |place: Operand, regions: &[Region]| {
             let mut regions = regions.iter().filter(|region| region.bytes() > Bytes::ZERO);
@@ -393,7 +392,7 @@ impl Builder<'_> {
         (steps, updated)
     }
 
-    /// The place of the first command of a pass that touches one of these regions, from 1; 0 where there are none.
+    /// Place of the first command of a pass that touches one of these regions, from 1; 0 if there are no regions.
     fn first_reader(&self, regions: &[Region]) -> u32 {
         if regions.is_empty() {
             return 0;
@@ -407,7 +406,7 @@ impl Builder<'_> {
         };
         let mut passing =
             self.schedule.numbered_commands().filter(|(_, command)| !is_update(self.program, command));
-        // What no pass reads is updated at its start.
+        // A region that no pass reads is updated at its start.
         1 + passing.find(|(_, command)| touches(command)).map_or(0, |(id, _)| id.0)
     }
 }
@@ -416,7 +415,7 @@ fn is_update(program: &Program, command: &Command) -> bool {
     matches!(command, Command::Compute { op, .. } if program.trace.ops[op.index()].phase == Phase::Update)
 }
 
-/// Makes sure that an update needs nothing of the pool, in which a pass leaves nothing.
+/// Checks that an update uses nothing in the pool, where a pass leaves nothing.
 fn only_resident(program: &Program, command: &Command) -> Result<(), RuntimeError> {
     let Command::Compute { op, .. } = command else { return Ok(()) };
     let operands = &program.kernels[op.index()].operands;
@@ -445,9 +444,9 @@ mod tests {
     use plimsoll_networks::{LowerOptions, build, lower, usual};
     use plimsoll_tuner::{PlanRequest, Policy, plan};
 
-    /// A part may be read behind its event: nothing that runs later writes it, and what was to be written is. Most of the
-    /// backward pass is still to come when the first gradients are complete. Nor has anything run that reads a parameter where
-    /// a pass needs its part, and most of the forward pass has where the last one is needed.
+    /// A part may be read after its event: no later command writes it, and all writes are done. Most of the backward pass is
+    /// still to come when the first gradients are complete. No command that reads a parameter has run where a pass needs its
+    /// part, and most of the forward pass has run where the last part is needed.
     #[test]
     fn a_part_is_complete_behind_its_event_and_needed_where_its_parameters_are() {
         let network = build(&usual("resnet20").expect("it is in the zoo")).expect("it can be built");
@@ -458,7 +457,7 @@ mod tests {
         let (floor, peak) = (floor.expect("it has ops").1, peak.expect("it has ops").1);
         for share in [0.1, 1.0] {
             let budget = Bytes(floor.0 + ((peak.0 - floor.0) as f64 * share) as u64);
-            // So slow that ops are computed again.
+            // Slow enough that ops are recomputed.
             let request = PlanRequest::new(budget, Link::symmetric(BytesPerSecond(1e6)), Policy::Plimsoll);
             let planned = plan(&program.trace, &request).expect("a sound trace");
             let schedule = &planned.plan().expect("it fits").schedule;

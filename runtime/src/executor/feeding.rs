@@ -1,11 +1,11 @@
 //! Iterations that bring the input of the next one to the device.
 //!
-//! Two slots of host memory hold inputs, by turns: while an iteration copies one to the device, the host fills the other. The
+//! Two slots of host memory hold inputs in turn: while an iteration copies one to the device, the host fills the other. The
 //! input's own place on the device is free for that as soon as nothing of the running iteration touches its bytes any more,
-//! neither the input nor what a plan puts there later; so the copy takes no byte of the budget. It is the last of the
-//! prefetches, and waits for the last compute command and the last offload that touch these bytes.
+//! neither the input nor data that the plan puts there later; so the copy needs no byte of the budget. It is the last
+//! prefetch, and waits for the last compute command and the last offload that touch these bytes.
 //!
-//! What it deliberately does not do: fill a slot, or know which input is where; the trainer does.
+//! Deliberately does not fill a slot, or know which input is in which slot; the trainer does.
 
 use super::{Builder, Executor, Input, Loaded, Step};
 use crate::device::{EventId, MemoryLayout, Transfer};
@@ -16,25 +16,25 @@ use plimsoll_ir::schedule::{Command, Stream, alternative_of};
 use plimsoll_ir::trace::Phase;
 use plimsoll_ir::{Bytes, CommandId};
 
-/// Whether a program changes parameters.
+/// Returns `true` if a program changes parameters.
 pub(super) fn trains(program: &Program) -> bool {
     program.trace.ops.iter().any(|op| op.phase == Phase::Update)
 }
 
-/// Where the two slots lie on the host.
+/// Places of the two slots on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slots {
-    /// The first slot's images.
+    /// Offset of the first slot's images.
     start: Bytes,
-    /// From a slot's images to its labels.
+    /// Distance from a slot's images to its labels.
     labels: Bytes,
-    /// From one slot to the other.
+    /// Distance from one slot to the other.
     each: Bytes,
 }
 
 impl MemoryLayout {
-    /// The same with host memory for two inputs of this program, so that its iterations bring each other's; without for a
-    /// program that trains nothing.
+    /// Adds host memory for two inputs of this program, so that each iteration brings the next one's; adds none if the
+    /// program does not train.
     pub fn feeding(self, program: &Program) -> MemoryLayout {
         let each = if trains(program) { Slots::of(program, Bytes::ZERO).each } else { Bytes::ZERO };
         MemoryLayout { input: Bytes(2 * each.0), ..self }
@@ -48,14 +48,14 @@ impl Slots {
         Slots { start, labels: images, each: images + labels }
     }
 
-    /// The slots of a program; none where it trains nothing, or where the memory has no room for them.
+    /// Slots of a program; `None` if it does not train, or if the memory has no room for them.
     pub(super) fn within(program: &Program, layout: MemoryLayout) -> Option<Slots> {
         let slots = Slots::of(program, layout.host + layout.state);
         (trains(program) && slots.each > Bytes::ZERO && Bytes(2 * slots.each.0) <= layout.input)
             .then_some(slots)
     }
 
-    /// Where images and labels of a slot start.
+    /// Offsets of a slot's images and labels.
     fn starts(&self, slot: Half) -> [Bytes; 2] {
         let start = self.start + Bytes(slot as u64 * self.each.0);
         [start, start + self.labels]
@@ -63,13 +63,13 @@ impl Slots {
 }
 
 impl Executor {
-    /// As [`Executor::start`]; the iteration brings the next input from a slot.
+    /// Starts an iteration as [`Executor::start`] does; it also brings the next input from a slot.
     pub(crate) fn start_feeding(&mut self, loaded: &Loaded, slot: Half) {
         let fed = loaded.fed.as_ref().expect("it was loaded with slots");
         self.enqueue(loaded, &fed[slot as usize]);
     }
 
-    /// Puts the input of an iteration to come into a slot, which no command of the running iteration touches.
+    /// Puts the input of a later iteration into a slot that no command of the running iteration touches.
     pub(crate) fn fill_slot(
         &mut self,
         loaded: &Loaded,
@@ -88,26 +88,26 @@ impl Executor {
 }
 
 impl Loaded {
-    /// Whether its iterations bring each other's input.
+    /// Returns `true` if each iteration brings the next one's input.
     pub(crate) fn feeds(&self) -> bool {
         self.slots.is_some()
     }
 }
 
-/// The copies of an input while they are put among an iteration's steps.
+/// Copies of an input, while they are inserted among an iteration's steps.
 pub(super) struct Feeding {
-    /// The last command on the compute stream, and on the offload stream, that touches the bytes; each until it has passed.
+    /// Last command on the compute stream, and on the offload stream, that touches the bytes; `None` once it has passed.
     last: [Option<CommandId>; 2],
-    /// That it has passed.
+    /// Events of these commands.
     events: [EventId; 2],
     transfers: Vec<Transfer>,
 }
 
-/// The streams that the copies wait for.
+/// Streams that the copies wait for.
 const OTHERS: [Stream; 2] = [Stream::Compute, Stream::Offload];
 
 impl Feeding {
-    /// Of a slot; events from this number on are free.
+    /// Copies from a slot; events from `unused` on are free.
     fn new(builder: &Builder, slots: Slots, slot: Half, unused: u32) -> Feeding {
         let inputs = [builder.program.images, builder.program.labels].map(|tensor| builder.input(tensor));
         let transfers = inputs.iter().zip(slots.starts(slot)).flat_map(|(input, start)| {
@@ -128,7 +128,7 @@ impl Feeding {
         Feeding { last, events: [EventId(unused), EventId(unused + 1)], transfers }
     }
 
-    /// What has to stand behind a command.
+    /// Adds the steps that must follow a command.
     pub(super) fn behind(&self, id: CommandId, steps: &mut Vec<Step>) {
         for ((last, event), stream) in self.last.iter().zip(self.events).zip(OTHERS) {
             if *last == Some(id) {
@@ -137,7 +137,7 @@ impl Feeding {
         }
     }
 
-    /// What stands behind all.
+    /// Adds the steps that follow all commands.
     pub(super) fn end(self, steps: &mut Vec<Step>) {
         let awaited = self.last.iter().zip(self.events).filter(|(last, _)| last.is_some());
         steps.extend(awaited.map(|(_, event)| Step::Wait(Stream::Prefetch, event)));
@@ -146,12 +146,12 @@ impl Feeding {
 }
 
 impl Builder<'_> {
-    /// The next input from a slot, where there are slots; events from this number on are free.
+    /// Copies of the next input from a slot, if there are slots; events from `unused` on are free.
     pub(super) fn feeding(&self, slot: Option<Half>, unused: u32) -> Option<Feeding> {
         Some(Feeding::new(self, self.slots?, slot?, unused))
     }
 
-    /// Whether a command touches a byte of where an input lies: that of a tensor, as if all of it were there, or of scratch.
+    /// Returns `true` if a command touches a byte where an input lies, through a tensor, taken as whole, or through scratch.
     fn touches(&self, id: CommandId, input: &Input) -> bool {
         let trace = &self.program.trace;
         let tensors = self.places.tensors(id).iter();
@@ -163,7 +163,7 @@ impl Builder<'_> {
         })
     }
 
-    /// The scratch of a compute command.
+    /// Bytes of scratch of a compute command.
     fn scratch(&self, id: CommandId) -> Bytes {
         let Command::Compute { op, alternative, .. } = &self.schedule.commands[id.index()] else {
             return Bytes::ZERO;

@@ -1,9 +1,9 @@
 //! Iterations that copy a training's state to the host, for a program that was loaded to keep it.
 //!
-//! The copies are transfers of the iteration like any other (`../state.rs` says which): the schedule's own commands stay as
-//! they are, in their order, and those that change the state wait for its copy.
+//! The copies are ordinary transfers of the iteration (`../state.rs` lists them): the schedule's own commands stay unchanged
+//! and in order, and commands that change the state wait for its copy.
 //!
-//! What it deliberately does not do: decide when a state is copied, or what becomes of a copy; the trainer does.
+//! Deliberately does not decide when a state is copied, or how a copy is used; the trainer does.
 
 use super::feeding::trains;
 use super::{Builder, Enqueued, Executor, Loaded, Step, same_length, unused};
@@ -15,18 +15,18 @@ use plimsoll_ir::program::{Program, Region};
 use plimsoll_ir::schedule::{Command, Schedule, Stream};
 use plimsoll_ir::trace::Phase;
 
-/// The iterations that copy the state, for each half of where it goes.
+/// Iterations that copy the state, for each half that it can go to.
 #[derive(Clone, Debug)]
 pub(super) struct Keeping {
     copies: StateCopies,
-    /// Beside the schedule's commands; where there are slots for inputs, with the next input from the slot of that half.
+    /// With the schedule's commands; if there are slots for inputs, also with the next input from the slot of that half.
     beside: [Enqueued; 2],
-    /// And nothing else.
+    /// Without them.
     alone: [Enqueued; 2],
 }
 
 impl Keeping {
-    /// Of a schedule whose state is copied before this offload, or behind all.
+    /// Iterations of a schedule whose state is copied before this offload, or after all commands.
     fn new(
         executor: &mut Executor,
         builder: &Builder,
@@ -44,15 +44,15 @@ impl Keeping {
         Keeping { copies, beside, alone }
     }
 
-    /// All of its sequences of commands.
+    /// All its command sequences.
     pub(super) fn sequences(&self) -> impl Iterator<Item = &Enqueued> {
         self.beside.iter().chain(&self.alone)
     }
 }
 
 impl Executor {
-    /// As [`Executor::load`], of a program whose state a [`crate::Trainer`] then keeps on the host, where the memory has room
-    /// for that ([`MemoryLayout::keeping_state`]); it is copied before this offload, or behind all.
+    /// Loads a program as [`Executor::load`] does; if the memory has room ([`MemoryLayout::keeping_state`]), a
+    /// [`crate::Trainer`] then keeps its state on the host. The state is copied before this offload, or after all commands.
     pub fn load_keeping_state(
         &mut self,
         program: &Program,
@@ -76,27 +76,27 @@ impl Executor {
         })
     }
 
-    /// As [`Executor::start`], with a copy of the state beside the iteration, which goes to a half.
+    /// Starts an iteration as [`Executor::start`] does, with a copy of the state to a half.
     pub(crate) fn start_copying(&mut self, loaded: &Loaded, half: Half) {
         self.enqueue(loaded, &loaded.keeping().beside[half as usize]);
     }
 
-    /// Runs one iteration with a copy of the state beside it, as a trainer does: for whoever measures what that takes.
+    /// Runs one iteration with a copy of the state, as a trainer does, so that callers can measure its cost.
     ///
-    /// Panics where the program was loaded without ([`Executor::load_keeping_state`]).
+    /// Panics if the program was loaded without ([`Executor::load_keeping_state`]).
     pub fn run_copying(&mut self, loaded: &Loaded) -> Result<(), RuntimeError> {
         self.start_copying(loaded, Half::First);
         self.finish()
     }
 
-    /// Runs one iteration as a trainer does, for whoever measures training. Beside it the state is copied, the input of the
-    /// next iteration comes from its slot, and the host fills the other slot with `images` and `labels`: the iteration after
-    /// the next trains on them.
+    /// Runs one iteration as a trainer does, so that callers can measure training. Meanwhile the state is copied, the input
+    /// of the next iteration comes from its slot, and the host fills the other slot with `images` and `labels`: the
+    /// iteration after the next trains on them.
     ///
-    /// `iteration` counts from 0. Iteration 0 trains on what [`Executor::write_images`] and [`Executor::write_labels`] wrote,
-    /// iteration 1 on what is given to iteration 0.
+    /// `iteration` counts from 0. Iteration 0 trains on the data of [`Executor::write_images`] and
+    /// [`Executor::write_labels`], iteration 1 on the data given to iteration 0.
     ///
-    /// Errors: an input that is longer than the program's, a device that fails. Panics where the program was loaded without
+    /// Errors: an input that is longer than the program's, a device that fails. Panics if the program was loaded without
     /// room for inputs ([`MemoryLayout::feeding`]).
     pub fn run_feeding(
         &mut self,
@@ -115,13 +115,14 @@ impl Executor {
         filled
     }
 
-    /// Copies the state to a half, and nothing else.
+    /// Copies the state to a half, and does nothing else.
     pub(crate) fn copy_state(&mut self, loaded: &Loaded, half: Half) -> Result<(), RuntimeError> {
         self.enqueue(loaded, &loaded.keeping().alone[half as usize]);
         self.finish()
     }
 
-    /// Whether the last copy to a half, in an iteration with these hyperparameters, is whole; also where the iteration failed.
+    /// Returns `true` if the last copy to a half, in an iteration with these hyperparameters, is whole, even if the
+    /// iteration failed.
     pub(crate) fn is_whole(
         &mut self,
         loaded: &Loaded,
@@ -132,7 +133,7 @@ impl Executor {
         Ok(self.device.host(offset, bytes)? == hyper)
     }
 
-    /// Forgets what was copied to a half.
+    /// Marks the copy in a half as not whole.
     pub(crate) fn forget_copy(&mut self, loaded: &Loaded, half: Half) -> Result<(), RuntimeError> {
         let (offset, bytes) = loaded.keeping().copies.stamp(half);
         self.device.host(offset, bytes)?.fill(0);
@@ -155,7 +156,7 @@ impl Executor {
 }
 
 impl Loaded {
-    /// Whether its state is kept on the host.
+    /// Returns `true` if its state is kept on the host.
     pub(crate) fn keeps_state(&self) -> bool {
         self.keeping.is_some()
     }
@@ -165,18 +166,18 @@ impl Loaded {
     }
 }
 
-/// A copy of the state beside an iteration.
+/// A copy of the state made during an iteration.
 #[derive(Clone, Copy)]
 struct Beside<'a> {
     copies: &'a StateCopies,
     half: Half,
-    /// The offload that comes behind it; none where it comes behind all.
+    /// Offload that follows the copy; `None` if the copy follows all commands.
     before: Option<CommandId>,
 }
 
 impl Builder<'_> {
-    /// The steps of an iteration, and a copy of the state beside them, which they wait for before they change it; behind them
-    /// the next input from the slot of that half, where there are slots.
+    /// Steps of an iteration that also copies the state, and waits for the copy before it changes the state; they are
+    /// followed by the next input from the slot of that half, if there are slots.
     fn steps_beside(&self, beside: Beside) -> Vec<Step> {
         let events = self.events();
         let unused = unused(&events);
@@ -189,17 +190,17 @@ impl Builder<'_> {
     }
 }
 
-/// A copy of the state while it is put among an iteration's steps.
+/// A copy of the state while it is inserted among an iteration's steps.
 struct Inserting<'a> {
     beside: Beside<'a>,
-    /// What is copied first is out, and the rest is; each until the compute stream was made to wait for it.
+    /// Events of the first pieces and of the rest; each until the compute stream was made to wait for it.
     events: [Option<EventId>; 2],
-    /// The event of the rest, until that was enqueued.
+    /// Event of the rest, until the rest is enqueued.
     rest: Option<EventId>,
 }
 
 impl<'a> Inserting<'a> {
-    /// Begins with what changes first; events from this number on are free.
+    /// Begins with the pieces that change first; events from `unused` on are free.
     fn new(beside: Beside<'a>, unused: u32, steps: &mut Vec<Step>) -> Inserting<'a> {
         let [first, rest] = [EventId(unused), EventId(unused + 1)];
         steps.extend(beside.copies.first(beside.half).map(Step::Copy));
@@ -207,7 +208,7 @@ impl<'a> Inserting<'a> {
         Inserting { beside, events: [Some(first), Some(rest)], rest: Some(rest) }
     }
 
-    /// What has to stand before a command.
+    /// Adds the steps that must precede a command.
     fn before(&mut self, program: &Program, id: CommandId, command: &Command, steps: &mut Vec<Step>) {
         if self.beside.before == Some(id) {
             self.enqueue_rest(steps);
@@ -222,7 +223,7 @@ impl<'a> Inserting<'a> {
         }
     }
 
-    /// The rest of the state, at the latest before the update.
+    /// Enqueues the rest of the state, at the latest before the update.
     fn enqueue_rest(&mut self, steps: &mut Vec<Step>) {
         if let Some(event) = self.rest.take() {
             let Beside { copies, half, .. } = self.beside;

@@ -1,11 +1,10 @@
 //! Iterations in which commands are timed: an event before and after each.
 //!
-//! A device may run launches that follow one another as one kernel ([`Device::joins`]): the updates of all parameters. An
-//! event between them would keep them apart, and each would be measured as a launch that no iteration of training has. So
-//! they are timed as they run, from the first to the last, and each has the share of that time that its operands have of all
-//! their bytes.
+//! A device may run consecutive launches as one kernel ([`Device::joins`]): the updates of all parameters. An event between
+//! them would separate them, and each would be measured as a launch that no training iteration has. So they are timed as
+//! they run, from the first to the last, and each gets its operands' share, by bytes, of that time.
 //!
-//! What it deliberately does not do: correct times for what the events cost; the profiler does, who has measured that.
+//! Deliberately does not correct times for the cost of the events; the profiler does, which has measured it.
 
 use super::{Builder, Loaded, Step};
 use crate::device::{Device, EventId};
@@ -18,11 +17,11 @@ use plimsoll_ir::{CommandId, Seconds};
 pub(super) struct Joined {
     /// At least two, in their order.
     commands: Vec<CommandId>,
-    /// What each has of all of their bytes; 1 in sum.
+    /// Share of each in the bytes of all; the sum is 1.
     shares: Vec<f64>,
 }
 
-/// What every command that is timed has.
+/// Start event of a timed command.
 pub(super) fn begin_event(command: u32) -> EventId {
     EventId(2 * command)
 }
@@ -32,7 +31,8 @@ fn end_event(command: u32) -> EventId {
 }
 
 impl Loaded {
-    /// What a command has of the pair of events that times it: 1, or its share of those with which the device joins it.
+    /// Share of a command in the pair of events that times it: 1, or its share of the commands that the device joins it
+    /// with.
     pub fn share_of_events(&self, command: CommandId) -> f64 {
         let of = |joined: &Joined| {
             let at = joined.commands.binary_search(&command).ok()?;
@@ -42,7 +42,7 @@ impl Loaded {
     }
 }
 
-/// When each command ran in the last iteration, which was timed.
+/// Start and end of each command in the last iteration, which was timed.
 pub(super) fn timeline(device: &mut dyn Device, loaded: &Loaded) -> Timeline {
     let mut spans = vec![Span { start: Seconds::ZERO, end: Seconds::ZERO }; loaded.schedule.commands.len()];
     let mut alone = vec![true; spans.len()];
@@ -66,8 +66,8 @@ pub(super) fn timeline(device: &mut dyn Device, loaded: &Loaded) -> Timeline {
 }
 
 impl Builder<'_> {
-    /// The commands that the device joins: neighbours on the compute stream, where no other stream waits for the first and the
-    /// next waits for none.
+    /// Commands that the device joins: neighbours on the compute stream, of which no other stream waits for the first and
+    /// the next waits for none.
     pub(super) fn joined(&self, device: &dyn Device) -> Vec<Joined> {
         let awaited = self.events();
         let mut all: Vec<Joined> = Vec::new();
@@ -94,14 +94,14 @@ impl Builder<'_> {
         all
     }
 
-    /// The bytes of a compute command's operands.
+    /// Bytes of a compute command's operands.
     fn bytes(&self, id: CommandId) -> u64 {
         let Command::Compute { op, .. } = &self.schedule.commands[id.index()] else { return 0 };
         let kernel = &self.program.kernels[op.index()];
         kernel.specified().map(|(_, spec)| spec.bytes_in(self.program.feature_maps).0).sum()
     }
 
-    /// The steps of an iteration in which every command is timed.
+    /// Steps of an iteration in which every command is timed.
     pub(super) fn timed_steps(&self, joined: &[Joined]) -> Vec<Step> {
         let count = self.schedule.commands.len();
         let mut begins = vec![true; count];

@@ -4,14 +4,14 @@ use super::tree::TreeSum;
 use super::{Group, GroupError, GroupFacts, Piece};
 use std::collections::HashMap;
 
-/// One worker by itself.
+/// Group of one worker.
 pub fn alone() -> Box<dyn Group> {
     Box::new(Alone::default())
 }
 
 #[derive(Default)]
 struct Alone {
-    /// The sums of the pieces that were started, by number.
+    /// Sums of the started pieces, by number.
     started: HashMap<u32, Vec<f32>>,
     spare: Vec<Vec<f32>>,
 }

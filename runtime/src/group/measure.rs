@@ -1,51 +1,51 @@
-//! The network between workers, measured in the rhythm of an iteration: pieces one behind the other, each summed for all where
-//! it is owned and sent back, as at the end of a backward pass.
+//! Measurement of the network between workers, in the rhythm of an iteration: pieces in sequence, each summed by its owner
+//! and sent back, as at the end of a backward pass.
 //!
-//! An exchange of a piece is two rounds of messages ([`Round::sharded`]), whose time is a line over the bytes. Pieces of two
-//! sizes give latency and rate, and pieces of a third size say how far that line is off.
+//! Exchanging a piece takes two rounds of messages ([`Round::sharded`]), whose time is a line over the bytes. Pieces of two
+//! sizes give latency and rate, and pieces of a third size give the error of that line.
 //!
-//! What it deliberately does not do: compute meanwhile, or copy anything to and from a device.
+//! Deliberately does not compute meanwhile, or copy anything to or from a device.
 
 use super::{Group, GroupError, Node, Piece, TreeSum, equal_pieces};
 use plimsoll_ir::exchange::{Interconnect, PIECE_BYTES, Round};
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use std::time::Instant;
 
-/// Numbers in a piece: where messages count, where bytes do, and between.
+/// Numbers in a piece: dominated by messages, dominated by bytes, and between.
 const FEW: usize = 1 << 10;
 const MANY: usize = PIECE_BYTES.0 as usize / size_of::<f32>();
 const BETWEEN: usize = MANY / 4;
 
-/// Few numbers are exchanged in so many pieces.
+/// Number of small pieces per exchange.
 const PIECES: usize = 64;
 
-/// Many are exchanged in as many pieces as take so long, at least and at most so many.
+/// Target duration of an exchange of large pieces, and the least number of them; the most is [`PIECES`].
 const SECONDS: f64 = 0.25;
 const LEAST: usize = 4;
 
-/// How often, of which the median counts.
+/// Number of exchanges, of which the median counts.
 const TIMES: usize = 5;
 
-/// What was measured.
+/// Result of the measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// The network as predictions take it.
+    /// Network parameters for predictions.
     pub interconnect: Interconnect,
-    /// What pieces of a size between took, over what the line says.
+    /// Measured time of pieces of the third size, divided by the line's prediction.
     pub measured_to_predicted: f64,
 }
 
-/// Measures the network between all workers, which call this together; none for one that is alone. Takes some seconds.
+/// Measures the network between all workers, which call this together; `None` for a single worker. Takes some seconds.
 ///
 /// # Errors
 ///
-/// Those of a worker that is lost.
+/// A worker is lost.
 pub fn measure(group: &mut dyn Group) -> Result<Option<Measured>, GroupError> {
     let workers = group.facts().workers;
     if workers == 1 {
         return Ok(None);
     }
-    // The first also connects them.
+    // The first exchange also connects the workers.
     exchange(group, MANY, 1)?;
     let pieces = (SECONDS / exchange(group, MANY, 1)?) as usize;
     let pieces = pieces.clamp(LEAST, PIECES);
@@ -57,18 +57,18 @@ pub fn measure(group: &mut dyn Group) -> Result<Option<Measured>, GroupError> {
     Ok(Some(Measured { interconnect, measured_to_predicted }))
 }
 
-/// What a worker sends to reduce a piece of so many numbers, and as much again to gather it.
+/// Data that a worker sends to reduce a piece of this many numbers; gathering it takes as much again.
 fn round(workers: usize, numbers: usize) -> Round {
     Round::sharded(Bytes((numbers * size_of::<f32>()) as u64), workers as u64)
 }
 
-/// The seconds of a piece.
+/// Predicted seconds of a piece.
 fn predicted(interconnect: &Interconnect, workers: usize, numbers: usize) -> f64 {
     2.0 * interconnect.seconds(round(workers, numbers)).0
 }
 
-/// The network by which a piece of few numbers and one of many take these seconds. Where noise would have a latency below 0,
-/// it has none, and the piece of many numbers gives the rate.
+/// Network for which a piece of few numbers and one of many take these seconds. If noise would make the latency negative, it
+/// is 0, and the piece of many numbers gives the rate.
 fn through(workers: usize, few: f64, many: f64) -> Interconnect {
     let [of_few, of_many] = [FEW, MANY].map(|numbers| round(workers, numbers));
     let slope = (many - few) / (2.0 * (of_many.bytes.to_f64() - of_few.bytes.to_f64()));
@@ -81,7 +81,7 @@ fn through(workers: usize, few: f64, many: f64) -> Interconnect {
     Interconnect { bytes_per_second: BytesPerSecond(rate), latency_seconds: Seconds(latency) }
 }
 
-/// The median of the seconds of a piece, the same for all workers.
+/// Median seconds of a piece, the same for all workers.
 fn median(group: &mut dyn Group, numbers: usize, pieces: usize) -> Result<f64, GroupError> {
     let mut times: Vec<f64> =
         (0..TIMES).map(|_| exchange(group, numbers, pieces)).collect::<Result<_, _>>()?;
@@ -89,7 +89,7 @@ fn median(group: &mut dyn Group, numbers: usize, pieces: usize) -> Result<f64, G
     Ok(times[TIMES / 2])
 }
 
-/// The seconds of a piece, where so many are exchanged one behind the other; those of the slowest worker.
+/// Seconds per piece of several exchanged in sequence, at the slowest worker.
 fn exchange(group: &mut dyn Group, numbers: usize, pieces: usize) -> Result<f64, GroupError> {
     let facts = group.facts();
     let mut mine = TreeSum::over(facts.workers as u64);
@@ -105,7 +105,7 @@ fn exchange(group: &mut dyn Group, numbers: usize, pieces: usize) -> Result<f64,
     };
     let all: Vec<Piece> = (0..pieces).flat_map(piece).collect();
     let mut sums = vec![0.0; numbers * pieces];
-    // All begin together.
+    // All workers begin together.
     group.agree(&[])?;
     let begun = Instant::now();
     for share in &all {
@@ -136,7 +136,7 @@ mod tests {
             assert!((found.bytes_per_second.0 / rate - 1.0).abs() < 1e-9, "{found:?}");
             assert!((found.latency_seconds.0 - latency).abs() < 1e-12, "{found:?}");
         }
-        // Pieces of many numbers are kept to where few took less than nothing.
+        // Pieces of many numbers set the rate when those of few took less than no time.
         let found = through(2, 0.0, 1e-3);
         assert_eq!(found.latency_seconds, Seconds::ZERO);
         assert!((predicted(&found, 2, MANY) / 1e-3 - 1.0).abs() < 1e-12, "{found:?}");

@@ -1,30 +1,30 @@
-//! What an engine of several workers has to offer: messages from one worker to another, those first that are needed first.
+//! Interface of an engine of several workers: messages from one worker to another, in the order in which they are needed.
 //!
-//! A message is words of 32 bits, behind a head that says what it is of, so that workers that are at different places of a
-//! training find out instead of adding up what does not belong together.
+//! A message is words of 32 bits, after a head that identifies them, so that workers at different points of a training
+//! notice it instead of adding up numbers that do not belong together.
 
 use super::rooms::Rooms;
 use super::{GroupError, GroupFacts};
 
-/// Words of a message before what it carries.
+/// Words of a message before its contents.
 pub(super) const HEAD: usize = 3;
 
-/// What a message is of.
+/// Subject of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Head {
     /// The sender's nodes of a piece.
     Nodes(u32),
     /// The sum of a piece.
     Sum(u32),
-    /// What the sender says to all.
+    /// Words of the sender for all workers.
     Agreement,
-    /// What worker 0 has for all.
+    /// Words of worker 0 for all workers.
     Broadcast,
 }
 
 impl Head {
-    /// Its words in a round, behind so many messages of pieces to the same worker. A round ends where all workers forget their
-    /// pieces.
+    /// Its words in a round, after `behind` messages of pieces to the same worker. A round ends when all workers forget
+    /// their pieces.
     pub(super) fn words(self, round: u32, behind: u32) -> [u32; HEAD] {
         match self {
             Head::Nodes(piece) => [1, piece, round],
@@ -34,29 +34,29 @@ impl Head {
         }
     }
 
-    /// Whether it is that of a message, in a round.
+    /// Returns `true` if a message has this head, in this round.
     pub(super) fn is_of(self, message: &[u32], round: u32) -> bool {
         let behind = message.get(1).copied().unwrap_or_default();
         message.starts_with(&self.words(round, behind))
     }
 
-    /// Whether a message is of no piece, and all that was sent of pieces before it has come, where so many messages have in
-    /// this round.
+    /// Returns `true` if a message belongs to no piece, and all earlier messages of pieces have come, given that `heard`
+    /// messages have come in this round.
     pub(super) fn is_next(message: &[u32], round: u32, heard: u32) -> bool {
         matches!(message, [3 | 4, behind, of, ..] if *of != round || *behind == heard)
     }
 
-    /// Whether a message is of a piece that was forgotten before this round.
+    /// Returns `true` if a message belongs to a piece that was forgotten before this round.
     pub(super) fn is_forgotten(message: &[u32], round: u32) -> bool {
         matches!(message, [1 | 2, _, of, ..] if *of != round)
     }
 
-    /// Whether a message is of a piece.
+    /// Returns `true` if a message belongs to a piece.
     pub(super) fn is_of_piece(message: &[u32]) -> bool {
         matches!(message, [1 | 2, ..])
     }
 
-    /// Of a message's first words, in words.
+    /// Description of a message, from its first words.
     pub(super) fn in_words(words: &[u32]) -> String {
         match words {
             [1, piece, ..] => format!("the nodes of piece {piece}"),
@@ -70,31 +70,31 @@ impl Head {
 
 /// Messages between the workers of a group.
 pub(super) trait Messages: Send {
-    /// Who this worker is.
+    /// Identity of this worker.
     fn facts(&self) -> GroupFacts;
 
-    /// Sends a message, which arrives behind those that were sent to that worker before and are needed as soon: it may overtake
-    /// those that are needed later. Waits for nobody.
+    /// Sends a message without waiting. It arrives after earlier messages to that worker that are needed as soon, and may
+    /// overtake messages that are needed later.
     fn send(&mut self, to: usize, needed: u32, message: Vec<u32>) -> Result<(), GroupError>;
 
-    /// The buffers of messages, of those that are sent and of those that are received.
+    /// Buffers of sent and received messages.
     fn rooms(&self) -> &Rooms;
 
-    /// Says how many iterations this worker has done.
+    /// Sets the number of iterations that this worker has done.
     fn at(&mut self, _iterations: u64) {}
 
-    /// The next message of any worker, where there is one already, and whose it is. Whether the others still live is told by
-    /// [`Messages::receive`].
+    /// The next message of any worker that has already arrived, and its sender. Only [`Messages::receive`] reports that
+    /// other workers are lost.
     fn arrived(&mut self) -> Option<(usize, Vec<u32>)>;
 
-    /// Whom this worker has lost, as far as is heard.
+    /// A worker that this one has lost, as far as known.
     fn lost(&mut self) -> Option<GroupError>;
 
-    /// Whether all workers before this one are lost.
+    /// Returns `true` if all workers before this one are lost.
     fn is_first_left(&mut self) -> bool {
         self.facts().rank == 0
     }
 
-    /// Waits for the next message of any worker, as long as the awaited one lives.
+    /// Waits for the next message of any worker, as long as the awaited worker lives.
     fn receive(&mut self, awaited: usize) -> Result<(usize, Vec<u32>), GroupError>;
 }

@@ -1,10 +1,11 @@
-//! The seam between the workers of one training: what a trainer knows of the others.
+//! The interface between the workers of one training.
 //!
-//! A group sums numbers over all workers in the order of one fixed tree (`tree.rs`), piece by piece, each piece at the worker
-//! that owns it: a sharded parameter server, whose servers are the workers themselves. [`alone()`] has one worker,
-//! [`threads()`] the workers of one process, and [`mpi`] those of several. All workers make the same calls in the same order.
+//! A group sums numbers over all workers in the order of one fixed tree (`tree.rs`), piece by piece, each piece at the
+//! worker that owns it: a sharded parameter server, whose servers are the workers themselves. [`alone()`] has one worker,
+//! [`threads()`] the workers of one process, and [`mpi`] those of several. All workers make the same calls in the same
+//! order.
 //!
-//! What it deliberately does not do: know of devices, gradients or iterations, or decide who has which virtual workers.
+//! Deliberately does not know devices, gradients or iterations, or assign virtual workers.
 
 mod alone;
 mod measure;
@@ -23,150 +24,151 @@ pub use tree::{Node, TreeSum};
 use std::ops::Range;
 use std::time::Duration;
 
-/// Who a worker is.
+/// Identity of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupFacts {
-    /// What the workers exchange numbers by: `alone`, `threads` or `mpi`.
+    /// Engine by which workers exchange numbers: `alone`, `threads` or `mpi`.
     pub engine: &'static str,
     /// This worker's number, from 0.
     pub rank: usize,
-    /// How many workers there are.
+    /// Number of workers.
     pub workers: usize,
 }
 
 /// A piece of the numbers that are summed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Tells the pieces of one sum apart.
+    /// Number of the piece within a sum.
     pub number: u32,
     /// The worker that sums it.
     pub owner: usize,
-    /// Its place in the order in which sums are needed: what is sent of it may overtake what is sent of those behind it.
+    /// Its place in the order in which sums are needed: its messages may overtake those of pieces needed later.
     pub needed: u32,
-    /// Which of the numbers, half-open.
+    /// Range of the numbers, half-open.
     pub elements: Range<usize>,
 }
 
-/// Why workers cannot go on together.
+/// Failure of the workers to continue together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GroupError {
     /// A worker has ended.
     #[error("worker {rank} has ended")]
     Lost {
-        /// Which.
+        /// The worker's number.
         rank: usize,
     },
-    /// A worker has failed, and said why.
+    /// A worker has failed, and gave the reason.
     #[error("worker {rank} on {host}, after {iterations} iterations: {why}")]
     Failed {
-        /// Which.
+        /// The worker's number.
         rank: usize,
         /// Its machine.
         host: String,
-        /// The iterations that it has done.
+        /// Iterations that it has done.
         iterations: u64,
-        /// What it said.
+        /// Its reason.
         why: String,
     },
-    /// Nothing is heard of a worker: it is stopped, or its machine is gone.
+    /// A worker is silent: it is stopped, or its machine is gone.
     #[error(
         "worker {rank} on {host} has shown no sign of life for {} s, after {iterations} iterations",
         silent.as_secs_f64()
     )]
     Silent {
-        /// Which.
+        /// The worker's number.
         rank: usize,
         /// Its machine.
         host: String,
-        /// The iterations that it has done.
+        /// Iterations that it has done.
         iterations: u64,
-        /// For how long.
+        /// Duration of the silence.
         silent: Duration,
     },
-    /// A worker's process has died, and the library lets the others live.
+    /// A worker's process has died, but the library keeps the others alive.
     #[error("worker {rank} on {host} has died, after {iterations} iterations ({why})")]
     Died {
-        /// Which.
+        /// The worker's number.
         rank: usize,
         /// Its machine.
         host: String,
-        /// The iterations that it has done.
+        /// Iterations that it has done.
         iterations: u64,
-        /// What the library says.
+        /// Message of the library.
         why: String,
     },
-    /// What carries the messages does so no longer.
+    /// The message engine no longer works.
     #[error("worker {me} cannot reach the others any more: {why}")]
     Engine {
-        /// Who says so.
+        /// The worker that reports it.
         me: usize,
-        /// What it says.
+        /// Message of the engine.
         why: String,
     },
-    /// A worker is somewhere else in the training.
+    /// A worker is at a different point of the training.
     #[error("worker {rank} is at {there}, where worker {me} is at {here}")]
     OutOfStep {
-        /// Which.
+        /// The worker's number.
         rank: usize,
-        /// Who says so.
+        /// The worker that reports it.
         me: usize,
-        /// What that worker sent.
+        /// Message that the worker sent.
         there: String,
-        /// What should have come.
+        /// Message that was expected.
         here: String,
     },
-    /// A worker trains something else.
+    /// A worker trains something different.
     #[error("worker {rank} has another {what} than worker 0: {there}, not {first}")]
     Different {
-        /// Which.
+        /// The worker's number.
         rank: usize,
-        /// What differs.
+        /// Property that differs.
         what: String,
-        /// Its own.
+        /// Value at that worker.
         there: String,
-        /// Worker 0's.
+        /// Value at worker 0.
         first: String,
     },
 }
 
-/// The workers of a training, as one of them sees them.
+/// The workers of a training, as seen by one of them.
 pub trait Group: Send {
-    /// Who this worker is.
+    /// Identity of this worker.
     fn facts(&self) -> GroupFacts;
 
-    /// Starts to sum a piece of what all workers have in `mine`.
+    /// Starts to sum a piece over all workers; `mine` holds this worker's numbers.
     fn start(&mut self, piece: &Piece, mine: &TreeSum) -> Result<(), GroupError>;
 
-    /// Waits for the sum of a piece that was started, and gives it. Pieces are finished in any order, and all of them before
-    /// one of the same number is started again.
+    /// Waits for the sum of a piece that was started, and returns it. Pieces may be finished in any order, but all of them
+    /// before a piece with the same number is started again.
     fn finish(&mut self, piece: &Piece, sum: &mut [f32]) -> Result<(), GroupError>;
 
-    /// Sums what has arrived of the pieces that were started, and waits for nobody.
+    /// Sums data that have arrived for the started pieces, without waiting.
     fn advance(&mut self) -> Result<(), GroupError>;
 
-    /// Makes sure that the others work, as far as is heard, and sums as [`Group::advance`] does. Where one has ended, what it
-    /// sent before may still arrive.
+    /// Checks that the other workers are alive, as far as known, and sums as [`Group::advance`] does. Messages that a worker
+    /// sent before it ended may still arrive.
     fn look(&mut self) -> Result<(), GroupError>;
 
-    /// Forgets the pieces that were started and not finished, where an iteration comes to no end.
+    /// Forgets the pieces that were started and not finished, when an iteration is abandoned.
     fn forget(&mut self);
 
-    /// Gives what every worker says, by rank.
+    /// Returns the words of every worker, by rank.
     fn agree(&mut self, mine: &[u32]) -> Result<Vec<Vec<u32>>, GroupError>;
 
-    /// Whether this worker is the first that is left: all before it are lost. Waits until that is known of each of them.
+    /// Returns `true` if this worker is the first that is left: all before it are lost. Waits until that is known of each of
+    /// them.
     fn is_first_left(&mut self) -> bool {
         self.facts().rank == 0
     }
 
-    /// Says how many iterations this worker has done, for those who tell of it where it fails.
+    /// Sets the number of iterations that this worker has done; the others report it if this worker fails.
     fn at(&mut self, _iterations: u64) {}
 
-    /// Gives every worker what worker 0 has.
+    /// Replaces every worker's words by those of worker 0.
     fn broadcast(&mut self, words: &mut Vec<u32>) -> Result<(), GroupError>;
 }
 
-/// The virtual workers of a worker: a range of them, the ranges of all workers in order and as equal as can be.
+/// Virtual workers of a worker: a range; the ranges of all workers are in order and as equal as possible.
 pub fn share(facts: GroupFacts, virtual_workers: u64) -> Range<u64> {
     let begin = |rank: usize| {
         let place = rank as u128 * u128::from(virtual_workers) / facts.workers as u128;
@@ -175,11 +177,11 @@ pub fn share(facts: GroupFacts, virtual_workers: u64) -> Range<u64> {
     begin(facts.rank)..begin(facts.rank + 1)
 }
 
-/// Passes that differ by less take as long as one another: a measurement scatters by so much.
+/// Ratio up to which durations of passes count as equal, given the scatter of measurements.
 const AS_LONG: f64 = 1.05;
 
-/// The virtual workers of each worker, of which a pass takes so many seconds: more for the faster ones, so that the last is
-/// done as early as it can be, and at least one each. As equal as can be where passes take about as long.
+/// Virtual workers of each worker, given the duration of its passes: faster workers have more, so that the last is done as
+/// early as possible, and each has at least one. As equal as possible if passes take about as long.
 pub fn shares_by_pace(facts: GroupFacts, seconds: &[f64], virtual_workers: u64) -> Vec<Range<u64>> {
     let [least, most] = [f64::min, f64::max].map(|pick| seconds.iter().copied().reduce(pick).unwrap_or(0.0));
     if most <= AS_LONG * least {
@@ -187,7 +189,7 @@ pub fn shares_by_pace(facts: GroupFacts, seconds: &[f64], virtual_workers: u64) 
     }
     let mut counts = vec![1u64; facts.workers];
     for _ in facts.workers as u64..virtual_workers {
-        // Whoever is done first with one more has it.
+        // The worker that would be done first with one more gets it.
         let done = |rank: &usize| (counts[*rank] + 1) as f64 * seconds[*rank];
         let next = (0..facts.workers).min_by(|a, b| done(a).total_cmp(&done(b))).expect("there are workers");
         counts[next] += 1;
@@ -200,7 +202,7 @@ pub fn shares_by_pace(facts: GroupFacts, seconds: &[f64], virtual_workers: u64) 
     counts.into_iter().map(range).collect()
 }
 
-/// So many numbers in a piece for each worker, as equal as can be, all needed at this place of the order.
+/// Pieces of this many numbers, one for each worker, as equal as possible, all with the same place in the order.
 pub fn equal_pieces(facts: GroupFacts, needed: u32, elements: usize) -> Vec<Piece> {
     let each = elements.div_ceil(facts.workers);
     let piece = |(number, owner): (u32, usize)| Piece {
@@ -252,7 +254,7 @@ mod tests {
         assert_eq!(shares(&[3.0, 1.0, 1.0], 7), [1, 3, 3]);
         assert_eq!(shares(&[9.0, 1.0], 2), [1, 1], "each has one");
         assert_eq!(shares(&[1.0, 1.04], 5), [2, 3], "as measurements scatter");
-        // No other split has its last worker done earlier.
+        // No other split lets the last worker finish earlier.
         for (seconds, count) in [([1.0, 1.7, 2.9], 11), ([5.0, 1.0, 3.3], 13), ([1.0, 1.0, 1.1], 8)] {
             let last = |counts: &[u64]| {
                 counts.iter().zip(&seconds).map(|(count, pass)| *count as f64 * pass).fold(0.0, f64::max)
@@ -267,7 +269,7 @@ mod tests {
         }
     }
 
-    /// What each of some workers has of the sum of pieces, with each engine.
+    /// Numbers of each worker for the sum of pieces, with each engine.
     #[test]
     fn pieces_are_summed_in_the_order_of_the_tree_and_everybody_hears_of_all() {
         let number = |leaf: u64, element: usize| {
@@ -283,7 +285,7 @@ mod tests {
             let mut sum = vec![0.0; 10];
             for _ in 0..3 {
                 pieces.iter().try_for_each(|piece| group.start(piece, &mine)).expect("all work");
-                // Each worker in an order of its own.
+                // Each worker in a different order.
                 let (before, behind) = pieces.split_at(facts.rank % pieces.len());
                 for piece in behind.iter().chain(before) {
                     group.finish(piece, &mut sum[piece.elements.clone()]).expect("all work");
@@ -320,7 +322,7 @@ mod tests {
         let mut first = all.pop().expect("three");
         std::thread::scope(|scope| {
             scope.spawn(move || drop(last));
-            // The second stays where it is, so that only the third has ended.
+            // The second stays alive, so that only the third has ended.
             let second = scope.spawn(move || {
                 let mut second = second;
                 (second.agree(&[1]), second)
@@ -330,7 +332,7 @@ mod tests {
         });
     }
 
-    /// One thread has both workers here, so whoever waited for the other would wait for ever.
+    /// One thread has both workers here, so a worker that waited for the other would wait for ever.
     #[test]
     fn pieces_are_summed_while_a_worker_does_something_else() {
         let mut all = threads(2);
@@ -347,7 +349,7 @@ mod tests {
             mine
         };
         let mut sum = [0.0];
-        // Of an iteration that comes to no end nothing is left, also of what arrives before the next.
+        // An abandoned iteration leaves nothing, not even of messages that arrive before the next.
         second.start(&piece(0, 0), &numbers(1)).expect("it waits for nobody");
         first.start(&piece(1, 0), &numbers(0)).expect("it waits for nobody");
         first.advance().expect("the other is at another piece");
@@ -369,7 +371,7 @@ mod tests {
         }
     }
 
-    /// All have agreed to end, say, and one is faster than the other, who sums for it meanwhile.
+    /// For example, all have agreed to end, and one is faster than the other, which sums for it meanwhile.
     #[test]
     fn a_sum_for_a_worker_that_has_ended_is_no_failure() {
         let mut all = threads(2);
@@ -394,7 +396,7 @@ mod tests {
         let (mut second, first) = (all.pop().expect("two"), all.pop().expect("two"));
         std::thread::scope(|scope| {
             let second = scope.spawn(move || second.agree(&[1]));
-            // It ends with this, and the second waits no longer.
+            // It ends here, and the second no longer waits.
             let mut first = first;
             let piece = Piece { number: 5, owner: 0, needed: 0, elements: 0..1 };
             let mut mine = TreeSum::over(2);

@@ -1,16 +1,16 @@
-//! Buffers of messages, used again. The allocator returns long blocks to the system, and the system clears each page before it
-//! gives the page out again: clearing takes longer than filling the buffer.
+//! Reused message buffers. The allocator returns long blocks to the system, and the system clears each page before it gives
+//! the page out again: clearing takes longer than filling the buffer.
 //!
-//! What it deliberately does not do: keep short buffers, or more than [`KEPT`] words. The oldest buffer goes first.
+//! Deliberately does not keep short buffers, or more than [`KEPT`] words. The oldest buffer goes first.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The words of the shortest buffer that is kept (16 KiB), and of all buffers together at most (256 MiB).
+/// Words of the shortest buffer that is kept (16 KiB), and the limit for all buffers together (256 MiB).
 const LONG: usize = 1 << 12;
 const KEPT: usize = 1 << 26;
 
-/// The buffers of one process that wait to be used again.
+/// Buffers of one process that wait for reuse.
 #[derive(Debug, Default)]
 pub(super) struct Rooms {
     kept: Mutex<Kept>,
@@ -18,9 +18,9 @@ pub(super) struct Rooms {
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// The one that was used last is last.
+    /// In the order of last use, newest last.
     rooms: VecDeque<Vec<u32>>,
-    /// The capacity of all.
+    /// Capacity of all buffers.
     words: usize,
 }
 
@@ -29,14 +29,14 @@ impl Rooms {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An empty buffer with room for so many words.
+    /// An empty buffer with room for this many words.
     pub(super) fn empty(&self, words: usize) -> Vec<u32> {
         let mut room = self.any(words);
         room.clear();
         room
     }
 
-    /// A buffer of so many words, which are those of an earlier message or 0.
+    /// A buffer of this many words, whose contents are those of an earlier message or 0.
     pub(super) fn filled(&self, words: usize) -> Vec<u32> {
         let mut room = self.any(words);
         room.resize(words, 0);
@@ -50,7 +50,7 @@ impl Rooms {
         room
     }
 
-    /// Takes a buffer that is no longer used.
+    /// Takes back a buffer that is no longer used.
     pub(super) fn keep(&self, room: Vec<u32>) {
         if !(LONG..=KEPT).contains(&room.capacity()) {
             return;
@@ -64,11 +64,11 @@ impl Rooms {
         }
     }
 
-    /// The buffer that was used last, of those that are long enough; else a new one.
+    /// The buffer that was used last among those that are long enough, else a new one.
     fn any(&self, words: usize) -> Vec<u32> {
         if words >= LONG {
             let mut kept = self.kept();
-            // A much longer one would be missing where its length is needed.
+            // A much longer buffer would be missing where its length is needed.
             let fits = |room: &Vec<u32>| (words..=2 * words).contains(&room.capacity());
             if let Some(room) = kept.rooms.iter().rposition(fits).and_then(|place| kept.rooms.remove(place)) {
                 kept.words -= room.capacity();

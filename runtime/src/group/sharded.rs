@@ -1,8 +1,8 @@
-//! The sharded parameter server: each piece is summed by its owner, whatever carries the messages.
+//! The sharded parameter server: each piece is summed by its owner, over any message engine.
 //!
-//! To start a piece is to send one's nodes of it to its owner. The owner pushes the nodes of all workers into the tree, from
-//! left to right, and sends the root to all. What is on the wire is (N - 1) / N of the numbers each way for every worker whose
-//! range of virtual workers is one node of the tree.
+//! To start a piece is to send one's own nodes of it to its owner. The owner pushes the nodes of all workers into the tree,
+//! from left to right, and sends the root to all. Every worker whose range of virtual workers is one node of the tree sends
+//! and receives (N - 1) / N of the numbers.
 
 use super::messages::{HEAD, Head, Messages};
 use super::rooms::Rooms;
@@ -11,36 +11,36 @@ use super::{Group, GroupError, GroupFacts, Piece};
 use bytemuck::{cast_slice, cast_vec};
 use std::collections::{HashMap, VecDeque};
 
-/// Words that say which node follows, and of how many numbers.
+/// Words that identify the node that follows, and its count of numbers.
 const NODE: usize = 5;
 
-/// A group on messages.
+/// A group that exchanges messages.
 pub(super) struct Sharded<M> {
     messages: M,
-    /// By worker: messages that have come before somebody asked for them.
+    /// By worker: messages that have come early.
     early: Vec<VecDeque<Vec<u32>>>,
-    /// How many times pieces were forgotten.
+    /// Number of times that pieces were forgotten.
     round: u32,
-    /// By worker: the messages of pieces of this round that were sent to it.
+    /// By worker: number of messages of this round's pieces sent to it.
     sent: Vec<u32>,
-    /// By worker: those that have come from it.
+    /// By worker: number of messages of this round's pieces that came from it.
     heard: Vec<u32>,
-    /// The pieces of this worker that are started.
+    /// Started pieces that this worker owns.
     own: Vec<Own>,
-    /// Whether something has come, or was started, since they were looked at.
+    /// `true` if a message has come, or a piece was started, since the pieces were examined.
     is_new: bool,
-    /// The sums of those that it has added up, which nobody has asked for yet, by number.
+    /// Finished sums that were not requested yet, by number.
     summed: HashMap<u32, Vec<f32>>,
 }
 
 /// A piece that this worker sums.
 struct Own {
     piece: Piece,
-    /// Its own nodes of it.
+    /// Its own nodes of the piece.
     mine: TreeSum,
-    /// The nodes of the workers before the next one.
+    /// Nodes of the workers before the next one.
     all: TreeSum,
-    /// Whose nodes come next.
+    /// Worker whose nodes come next.
     next: usize,
 }
 
@@ -59,13 +59,13 @@ impl<M: Messages> Sharded<M> {
         }
     }
 
-    /// Sends what a worker says to others, past what is of pieces.
+    /// Sends a worker's words to another; they overtake messages of pieces.
     fn say(&mut self, to: usize, head: Head, words: &[u32]) -> Result<(), GroupError> {
         let head = head.words(self.round, self.sent[to]);
         self.messages.send(to, 0, [&head, words].concat())
     }
 
-    /// Sends what is of a piece.
+    /// Sends a message of a piece.
     fn send(&mut self, to: usize, piece: &Piece, message: Vec<u32>) -> Result<(), GroupError> {
         self.sent[to] = self.sent[to].wrapping_add(1);
         self.messages.send(to, piece.needed.saturating_add(1), message)
@@ -82,9 +82,9 @@ impl<M: Messages> Sharded<M> {
         }
     }
 
-    /// Waits for a message of any worker, as long as this one may still send what is awaited.
+    /// Waits for a message of any worker, as long as this one may still send the awaited message.
     fn hear(&mut self, awaited: usize, head: Head) -> Result<(), GroupError> {
-        // What a worker says comes in its turn, and overtakes what it sent before of pieces: as many as it says with it.
+        // Messages of no piece overtake earlier messages of pieces; their head holds the number of those.
         let is_next = |message: &&Vec<u32>| Head::is_next(message, self.round, self.heard[awaited]);
         if let Some(other) = self.early[awaited].iter().find(is_next) {
             return Err(self.out_of_step(awaited, head, other));
@@ -93,13 +93,13 @@ impl<M: Messages> Sharded<M> {
         self.keep(from, message)
     }
 
-    /// The message of a worker with this head, where it has come.
+    /// Message of a worker with this head, if it has come.
     fn take(&mut self, from: usize, head: Head) -> Option<Vec<u32>> {
         let place = self.early[from].iter().position(|message| head.is_of(message, self.round))?;
         self.early[from].remove(place)
     }
 
-    /// Keeps a message until it is asked for. A worker sends what is of its pieces in an order of its own, each once.
+    /// Keeps a message until it is requested. A worker sends the messages of its pieces in any order, each once.
     fn keep(&mut self, from: usize, message: Vec<u32>) -> Result<(), GroupError> {
         if Head::is_forgotten(&message, self.round) {
             return Ok(());
@@ -128,7 +128,7 @@ impl<M: Messages> Sharded<M> {
         (0..workers).filter(move |other| *other != rank)
     }
 
-    /// Adds up the pieces of this worker that are started, as far as their nodes have come, and sends their sums to all.
+    /// Adds up the started pieces of this worker as far as their nodes have come, and sends their sums to all.
     fn serve(&mut self) -> Result<(), GroupError> {
         while let Some((from, message)) = self.messages.arrived() {
             self.keep(from, message)?;
@@ -192,7 +192,7 @@ impl<M: Messages> Sharded<M> {
     }
 }
 
-/// A message with the nodes of a piece behind its first words.
+/// A message with the nodes of a piece after its first words.
 fn with_nodes(first: [u32; HEAD], piece: &Piece, mine: &TreeSum, rooms: &Rooms) -> Vec<u32> {
     let mut words = rooms.empty(HEAD + mine.nodes().count() * (NODE + piece.elements.len()));
     words.extend(first);
@@ -210,7 +210,7 @@ fn with_nodes(first: [u32; HEAD], piece: &Piece, mine: &TreeSum, rooms: &Rooms) 
     words
 }
 
-/// Pushes nodes that arrived into a tree; none where they are no nodes of this piece that come next in it.
+/// Pushes received nodes into a tree; `None` if they are not the nodes of this piece that come next in it.
 fn push_nodes(mut words: &[u32], piece: &Piece, all: &mut TreeSum, rooms: &Rooms) -> Option<()> {
     let mut next = all.nodes().last().map_or(0, |(node, _)| node.end);
     while !words.is_empty() {
@@ -330,7 +330,7 @@ mod tests {
     use super::*;
     use std::sync::{Arc, Mutex, PoisonError};
 
-    /// One of two workers, between whom what is of no piece overtakes everything.
+    /// One of two workers between which messages of no piece overtake everything.
     struct Overtaking {
         rank: usize,
         rooms: Rooms,
@@ -366,8 +366,8 @@ mod tests {
         }
     }
 
-    /// What a worker says may come before the pieces that it sent before. Only where all of these have come, and the awaited
-    /// one is not among them, is it somewhere else.
+    /// A worker's words may come before its earlier messages of pieces. It is out of step only if all of these have come,
+    /// and the awaited message is not among them.
     #[test]
     fn a_worker_whose_word_overtakes_its_pieces_is_not_out_of_step() {
         let piece = |number| Piece { number, owner: 0, needed: number, elements: 0..1 };

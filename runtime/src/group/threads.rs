@@ -1,8 +1,8 @@
-//! The workers of one process, each to be used by a thread of its own: a channel leads to each of them from all others.
+//! The workers of one process, one for each thread: a channel leads to each of them from all others.
 //!
-//! A worker that ends, by an error or a panic, says so to all as it drops its ends of the channels, so that nobody waits for
-//! it. What it sent before still arrives. A message to it is dropped: whoever waits for its answer is told that it has ended.
-//! So a worker that still sends sums when the others have ended gives their reason, not that one of them is lost.
+//! A worker that ends, by an error or a panic, notifies all as it drops its ends of the channels, so that none waits for it.
+//! Its earlier messages still arrive. A message to it is dropped: a worker that waits for its answer learns that it has
+//! ended. So a worker that still sends sums when the others have ended reports their reason, not that one of them is lost.
 
 use super::messages::Messages;
 use super::rooms::Rooms;
@@ -11,7 +11,7 @@ use super::{Group, GroupError, GroupFacts, alone};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// So many workers, by rank.
+/// Creates this many workers, by rank.
 pub fn threads(workers: usize) -> Vec<Box<dyn Group>> {
     if workers == 1 {
         return vec![alone()];
@@ -31,20 +31,20 @@ pub fn threads(workers: usize) -> Vec<Box<dyn Group>> {
 /// A worker's ends of the channels.
 struct Channels {
     rank: usize,
-    /// By worker, this one's own among them.
+    /// By worker, including this one.
     to: Vec<Sender<Sent>>,
     from: Receiver<Sent>,
-    /// By worker, as far as it was heard.
+    /// By worker, as far as heard.
     has_ended: Vec<bool>,
-    /// The buffers of all workers.
+    /// Buffers of all workers.
     rooms: Arc<Rooms>,
 }
 
-/// Whose message it is; none where that worker ends.
+/// Sender and message; `None` if the sender ends.
 type Sent = (usize, Option<Vec<u32>>);
 
 impl Channels {
-    /// What it is if it is a message.
+    /// Returns a message; notes the end of a worker.
     fn heard(&mut self, (from, message): Sent) -> Option<(usize, Vec<u32>)> {
         self.has_ended[from] |= message.is_none();
         Some((from, message?))
@@ -54,7 +54,7 @@ impl Channels {
 impl Drop for Channels {
     fn drop(&mut self) {
         for to in &self.to {
-            // Whoever has ended before hears of it no more.
+            // A worker that has already ended no longer receives this.
             let _ = to.send((self.rank, None));
         }
     }
@@ -69,7 +69,7 @@ impl Messages for Channels {
         &self.rooms
     }
 
-    /// Nothing waits on the way, so nothing is overtaken.
+    /// No message waits on the way, so none is overtaken.
     fn send(&mut self, to: usize, _: u32, message: Vec<u32>) -> Result<(), GroupError> {
         let _ = self.to[to].send((self.rank, Some(message)));
         Ok(())

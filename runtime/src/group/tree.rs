@@ -1,40 +1,40 @@
 //! Sums over the virtual workers, by the fixed binary tree of [`plimsoll_ir::exchange::tree`].
 //!
-//! A worker adds up what lies whole within its range of virtual workers, and has a few nodes left ([`TreeSum::nodes`]); who has
-//! the nodes of all workers has the root. Since every addition is one of the tree's, the root is the same bits for every split
-//! of the range.
+//! A worker adds up the nodes that lie whole within its range of virtual workers, and has a few nodes left
+//! ([`TreeSum::nodes`]); the nodes of all workers give the root. Since every addition is one of the tree's, the root is the
+//! same bits for every split of the range.
 
 pub use plimsoll_ir::exchange::tree::Node;
 
-/// Sums of numbers, all of one length, over some of the leaves: added as soon as the tree adds them.
+/// Sums of numbers, all of one length, over some of the leaves; added as soon as the tree allows.
 #[derive(Debug)]
 pub struct TreeSum {
     leaves: u64,
     /// From left to right.
     nodes: Vec<(Node, Vec<f32>)>,
-    /// Room that was used before.
+    /// Buffers for reuse.
     spare: Vec<Vec<f32>>,
 }
 
 impl TreeSum {
-    /// With nothing in it, of a tree with so many leaves.
+    /// An empty sum of a tree with this many leaves.
     pub fn over(leaves: u64) -> TreeSum {
         TreeSum { leaves, nodes: Vec::new(), spare: Vec::new() }
     }
 
-    /// The leaves of the tree.
+    /// Number of leaves of the tree.
     pub fn leaves(&self) -> u64 {
         self.leaves
     }
 
-    /// Room for the numbers of a node, with whatever stood there before.
+    /// Buffer for the numbers of a node, with arbitrary contents.
     pub fn room(&mut self, numbers: usize) -> Vec<f32> {
         let mut room = self.spare.pop().unwrap_or_default();
         room.resize(numbers, 0.0);
         room
     }
 
-    /// Adds a node, which begins where the last one ended, or is the first.
+    /// Adds a node; it is the first, or begins where the last one ended.
     pub fn push(&mut self, node: Node, numbers: Vec<f32>) {
         debug_assert!(
             self.nodes.last().is_none_or(|(last, _)| last.end == node.first),
@@ -44,7 +44,7 @@ impl TreeSum {
         self.add_pairs();
     }
 
-    /// Adds a node to the last one where the tree adds these two; gives false, and does nothing, where it does not.
+    /// Adds a node to the last one if the tree adds these two; otherwise does nothing and returns `false`.
     pub fn add(&mut self, node: Node, numbers: &[f32]) -> bool {
         let Some((last, sum)) = self.nodes.last_mut() else { return false };
         let is_added = last.is_paired_with(node, self.leaves);
@@ -68,17 +68,17 @@ impl TreeSum {
         }
     }
 
-    /// What is summed, from left to right.
+    /// Summed nodes, from left to right.
     pub fn nodes(&self) -> impl Iterator<Item = (Node, &[f32])> {
         self.nodes.iter().map(|(node, numbers)| (*node, numbers.as_slice()))
     }
 
-    /// Takes out what is summed, from left to right.
+    /// Takes out the summed nodes, from left to right.
     pub fn take_nodes(&mut self) -> impl Iterator<Item = (Node, Vec<f32>)> {
         self.nodes.drain(..)
     }
 
-    /// The sum over all leaves, once it is there.
+    /// Sum over all leaves, once it is complete.
     pub fn root(&self) -> Option<&[f32]> {
         match self.nodes.as_slice() {
             [(Node { first: 0, end }, numbers)] if *end == self.leaves => Some(numbers),
@@ -86,12 +86,12 @@ impl TreeSum {
         }
     }
 
-    /// The buffers of its nodes, and those that it has to spare.
+    /// Buffers of its nodes, and spare ones.
     pub(super) fn into_rooms(self) -> impl Iterator<Item = Vec<f32>> {
         self.nodes.into_iter().map(|(_, numbers)| numbers).chain(self.spare)
     }
 
-    /// Forgets all sums and keeps their room.
+    /// Forgets all sums and keeps their buffers.
     pub fn clear(&mut self) {
         self.spare.extend(self.nodes.drain(..).map(|(_, numbers)| numbers));
     }
@@ -107,7 +107,7 @@ mod tests {
         ((word >> 40) as f32 / 8_388_608.0 - 1.0) * 10f32.powi((word % 7) as i32 - 3)
     }
 
-    /// Level by level, as the head of this file says it.
+    /// Sum level by level, as defined at the head of this file.
     fn by_levels(leaves: u64) -> f32 {
         let mut level: Vec<f32> = (0..leaves).map(number).collect();
         while level.len() > 1 {
@@ -119,7 +119,7 @@ mod tests {
         level[0]
     }
 
-    /// The nodes of the workers that begin at these leaves, in one tree.
+    /// Sum of the nodes of workers that begin at these leaves, in one tree.
     fn by_workers(leaves: u64, begins: &[u64]) -> f32 {
         let mut all = TreeSum::over(leaves);
         let ends = begins.iter().skip(1).chain([&leaves]);

@@ -1,10 +1,11 @@
-//! The state before an update, on the host: what the update of each part has overwritten, and the running statistics.
+//! The state before an update, on the host: the data that the update of each part has overwritten, and the running
+//! statistics.
 //!
-//! An update that comes to no end is undone from there. Where the device can be lost, and its memory with it, the state before
-//! the previous update is kept as well until the newer state is whole: once an update was applied, one of the two always is.
+//! An update that cannot be completed is undone from there. If the device and its memory can be lost, the state before the
+//! previous update is also kept until the newer state is whole: once an update was applied, one of the two always is.
 //!
-//! What it deliberately does not do: copy what is not overwritten, or keep what an update overwrites that is applied between
-//! two passes; the state before an earlier update stays then.
+//! Deliberately does not copy data that are not overwritten, or data overwritten by an update that is applied between two
+//! passes; the state before an earlier update stays then.
 
 use plimsoll_ir::program::Region;
 use std::collections::HashMap;
@@ -13,31 +14,30 @@ use std::collections::HashMap;
 pub(super) struct Befores {
     /// One, or two that are written in turn.
     all: Vec<Before>,
-    /// The one that is written, or was last.
+    /// Index of the one that is being written, or was written last.
     current: usize,
 }
 
 /// The state before an update.
 #[derive(Clone, Default)]
 pub(super) struct Before {
-    /// Iterations done in it.
+    /// Iterations done in that state.
     pub(super) step: u64,
-    /// The running statistics, one behind the other.
+    /// Concatenated running statistics.
     pub(super) statistics: Vec<f32>,
-    /// By part: what its update overwrites, one region behind the other.
+    /// By part: the data that its update overwrites, as concatenated regions.
     pub(super) parts: Vec<Vec<u8>>,
-    /// Whether all of it is there.
     is_whole: bool,
 }
 
 impl Befores {
-    /// None yet, of so many parts.
+    /// Empty states with this many parts.
     pub(super) fn new(parts: usize, can_be_lost: bool) -> Befores {
         let none = Before { parts: vec![Vec::new(); parts], ..Before::default() };
         Befores { all: vec![none; if can_be_lost { 2 } else { 1 }], current: 0 }
     }
 
-    /// Begins with the state after so many iterations, of which the statistics are given.
+    /// Begins the state after `step` iterations, with these statistics.
     pub(super) fn begin(&mut self, step: u64, statistics: Vec<f32>) {
         if self.all[self.current].is_whole {
             self.current = (self.current + 1) % self.all.len();
@@ -46,29 +46,29 @@ impl Befores {
         (before.step, before.statistics, before.is_whole) = (step, statistics, false);
     }
 
-    /// The one that was begun last.
+    /// State that was begun last.
     pub(super) fn current(&mut self) -> &mut Before {
         &mut self.all[self.current]
     }
 
-    /// All of the one that was begun last is there.
+    /// Marks the state that was begun last as whole.
     pub(super) fn end(&mut self) {
         self.current().is_whole = true;
     }
 
-    /// Forgets all: the training is another.
+    /// Forgets all states, because the training changes.
     pub(super) fn forget(&mut self) {
         self.all.iter_mut().for_each(|before| before.is_whole = false);
     }
 
-    /// The newest that is whole.
+    /// Newest state that is whole.
     pub(super) fn newest(&self) -> Option<&Before> {
         self.all.iter().filter(|before| before.is_whole).max_by_key(|before| before.step)
     }
 }
 
 impl Before {
-    /// The bytes of each region, by where it lies; `updated` are those of each part's update, by part.
+    /// Bytes of each region, by address; `updated` holds the regions of each part's update.
     pub(super) fn regions<'a>(
         &'a self,
         updated: impl Iterator<Item = &'a [Region]>,
@@ -80,7 +80,7 @@ impl Before {
             for region in regions {
                 let (own, others) = rest.split_at(region.bytes().0 as usize);
                 rest = others;
-                // A region without bytes lies where another begins.
+                // A region without bytes has the address of the next region.
                 if !own.is_empty() {
                     found.insert(region.offset.0, own);
                 }
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(newest(&befores), None);
         befores.end();
         for step in [5, 6, 7] {
-            // That of the update before, also where one was begun twice.
+            // Still the state of the previous update, even after two begins.
             befores.begin(step, Vec::new());
             befores.begin(step, Vec::new());
             assert_eq!(newest(&befores), Some(step - 1));

@@ -1,6 +1,6 @@
-//! Iterations of single draws of stochastic depth, each with ops and a schedule of its own, made while the one before runs.
+//! Iterations of single draws of stochastic depth, each with its own ops and schedule, made while the previous one runs.
 //!
-//! What it deliberately does not do: make them. That takes a planner, which the runtime does not know.
+//! Deliberately does not make them. That needs a planner, which the runtime does not know.
 
 use super::Trainer;
 use crate::device::Device;
@@ -9,18 +9,18 @@ use crate::executor::{Executor, Loaded};
 use plimsoll_ir::program::Program;
 use plimsoll_ir::schedule::Schedule;
 
-/// The iteration of a draw: the ops that it leaves, and their schedule. None where the one for all draws is to run.
+/// Iteration of a draw: the ops that it leaves, and their schedule; `None` to run the iteration for all draws.
 pub type Drawn = Option<(Program, Schedule)>;
 
-/// Makes the iteration of a draw, named by its number, for a device. What fails is told in words.
+/// Function that makes the iteration of a draw, by its number, for a device; an error is a message.
 pub type Draws = Box<dyn FnMut(u64, &dyn Device) -> Result<Drawn, String> + Send>;
 
-/// Where a trainer's iterations of single draws come from.
+/// Source of a trainer's iterations of single draws.
 pub(super) struct PerDraw {
     draws: Draws,
     /// The next one, with its number.
     ahead: Option<(u64, Drawn)>,
-    /// How many were run.
+    /// Number of those that were run.
     run: u64,
 }
 
@@ -29,7 +29,7 @@ impl PerDraw {
         (self.draws)(step, device).map_err(|why| RuntimeError::Draw { step, why })
     }
 
-    /// Makes the iteration that comes next, unless it is there.
+    /// Makes the next iteration, unless it is ready.
     pub(super) fn prepare(&mut self, step: u64, device: &dyn Device) -> Result<(), RuntimeError> {
         if self.ahead.as_ref().is_none_or(|(ahead, _)| *ahead != step) {
             self.ahead = Some((step, self.make(step, device)?));
@@ -37,7 +37,7 @@ impl PerDraw {
         Ok(())
     }
 
-    /// The iteration of a draw, ready to run.
+    /// Loads the iteration of a draw.
     pub(super) fn load(
         &mut self,
         step: u64,
@@ -59,8 +59,8 @@ impl PerDraw {
 }
 
 impl Trainer {
-    /// Has each iteration run what its draw of stochastic depth leaves, as `draws` makes it: within the memory that the trainer
-    /// has, and on the same resident regions. Which numbers an iteration gives does not change.
+    /// Makes each iteration run only the ops that its draw of stochastic depth leaves, as `draws` makes it: within the
+    /// trainer's memory, and on the same resident regions. The results of an iteration do not change.
     ///
     /// Errors: the trainer shares its updates with other workers, or keeps its state on the host, whose copy is part of one
     /// schedule.
@@ -73,7 +73,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// How many iterations of single draws were run; none of a trainer without.
+    /// Number of iterations of single draws that were run; `None` if [`Trainer::per_draw`] was not called.
     pub fn drawn(&self) -> Option<u64> {
         self.per_draw.as_ref().map(|per_draw| per_draw.run)
     }

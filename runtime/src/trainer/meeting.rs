@@ -1,6 +1,6 @@
-//! Where the workers of a training begin together: they make sure that they train the same, and take worker 0's state.
+//! First meeting of the workers of a training: they check that they train the same, and take worker 0's state.
 //!
-//! What it deliberately does not do: look at schedules. Each worker may have one of its own.
+//! Deliberately does not look at schedules. Each worker may have its own.
 
 use super::Trainer;
 use super::share::Share;
@@ -15,29 +15,29 @@ use plimsoll_ir::{Precision, Seconds};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// What differs where workers are of different commits.
+/// Difference between workers of different commits.
 const OTHER_VERSION: &str = "version of Plimsoll";
 
-/// What of [`Training`] every version can read of every other.
+/// Part of [`Training`] that every version can read from every other.
 #[derive(Deserialize)]
 struct Built {
     version: String,
 }
 
-/// What a worker trains, and with which program.
+/// Training of a worker, and its program.
 #[derive(Serialize, Deserialize)]
 struct Training {
     version: String,
     plan: TrainingPlan,
     data: DataName,
-    /// Of some samples and their labels.
+    /// Checksum of some samples and their labels.
     samples: String,
-    /// In what its device multiplies, and stores feature maps.
+    /// Precision of products and stored activations on its device.
     precision: Precision,
-    /// Whether the workers' devices sum by themselves.
+    /// `true` if the workers' devices sum by themselves.
     on_devices: bool,
-    /// Where they do: of what they sum, in the order in which this worker's schedule completes it. Devices tell sums apart by
-    /// nothing else.
+    /// Checksum of the sums, in the order in which this worker's schedule completes them; only if devices sum. Devices tell
+    /// sums apart by nothing else.
     order_of_sums: Option<String>,
 }
 
@@ -46,7 +46,7 @@ impl Training {
         if self.on_devices { "on the devices" } else { "on the hosts" }
     }
 
-    /// The first thing in which another's differs: what, here, there.
+    /// First difference from another worker's training: property, value here, value there.
     fn differs(&self, other: &Training) -> Option<(&'static str, String, String)> {
         let shown = |order: &Option<String>| order.clone().unwrap_or_else(|| "none".to_owned());
         let name = |data: &DataName| format!("{} ({} samples)", data.name, data.samples);
@@ -57,7 +57,7 @@ impl Training {
             ("order of sums", shown(&self.order_of_sums), shown(&other.order_of_sums)),
             ("precision", self.precision.to_string(), other.precision.to_string()),
         ];
-        // What else differs may follow from the version.
+        // Other differences may follow from the version.
         let version = (OTHER_VERSION, self.version.clone(), other.version.clone());
         let version = Some(version).filter(|(_, here, there)| here != there);
         let plan = || self.plan.differs(&other.plan);
@@ -65,29 +65,29 @@ impl Training {
     }
 }
 
-/// Samples of the data that are compared.
+/// Number of samples that are compared.
 const COMPARED: usize = 16;
 
 impl Trainer {
-    /// Names the version of the program, with its commit where it knows that. Workers of one training have the same; without
-    /// this, it is that of this crate.
+    /// Sets the version of the program, with its commit if known. Workers of one training have the same version; the default
+    /// is the version of this crate.
     pub fn built_as(self, version: String) -> Trainer {
         Trainer { version, ..self }
     }
 
-    /// Says what a pass of this worker takes, as it was measured or predicted. Faster workers then make more of the passes of
-    /// an update; nothing of the results changes with that.
+    /// Sets the duration of a pass of this worker, measured or predicted. Faster workers then make more of the passes of an
+    /// update; the results do not change.
     pub fn at_pace(mut self, pass: Seconds) -> Trainer {
         self.share.iter_mut().for_each(|share| share.pass_seconds = Some(pass));
         self
     }
 
-    /// The virtual workers that this worker has, once the workers have met; none where it shares nothing.
+    /// Virtual workers of this worker, once the workers have met; `None` if it shares nothing.
     pub fn virtual_workers(&self) -> Option<Range<u64>> {
         self.share.as_ref().map(|share| share.mine.clone())
     }
 
-    /// Makes sure that all workers train the same, and gives all of them worker 0's state; nothing where they have met.
+    /// Checks that all workers train the same, and gives all of them worker 0's state; does nothing if they have met.
     pub(super) fn meet(&mut self, share: &mut Share, data: &dyn Dataset) -> Result<(), RuntimeError> {
         if share.met {
             return Ok(());
@@ -100,7 +100,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// Gives each worker its virtual workers by what a pass takes here and there; as equal as can be where one does not know.
+    /// Assigns virtual workers to workers by the duration of their passes; as equally as possible if one does not know it.
     fn divide(&self, share: &mut Share) -> Result<(), RuntimeError> {
         let mine = share.pass_seconds.unwrap_or_default().0.to_bits();
         let said = share.group.agree(&[mine as u32, (mine >> 32) as u32])?;
@@ -159,7 +159,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// The iterations that worker 0 has done, and all that the next one depends on.
+    /// Takes worker 0's iteration count, and everything that the next iteration depends on.
     fn take_state(&mut self, share: &mut Share) -> Result<(), RuntimeError> {
         let saved: Vec<_> =
             self.train.resident().iter().filter(|region| saved_name(region).is_some()).cloned().collect();
@@ -193,7 +193,7 @@ impl Trainer {
     }
 }
 
-/// Of a few samples from all over a set.
+/// Checksum of a few samples from all over a set.
 fn checksum(data: &dyn Dataset) -> Result<String, RuntimeError> {
     let mut batch = crate::data::Batch::new(COMPARED as u64, data);
     batch.fill(data, (0..COMPARED.min(data.len())).map(|i| i * data.len() / COMPARED.min(data.len())))?;
@@ -203,13 +203,13 @@ fn checksum(data: &dyn Dataset) -> Result<String, RuntimeError> {
     Ok(sum.sum().to_string())
 }
 
-/// A text as words: its length, and four bytes in each.
+/// Text as words: its length, then four bytes in each.
 fn packed(text: &str) -> Vec<u32> {
     let four = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
     [text.len() as u32].into_iter().chain(text.as_bytes().chunks(4).map(four)).collect()
 }
 
-/// The text of such words, as far as they are one.
+/// Text of such words, as far as they are valid.
 fn unpacked(words: &[u32]) -> String {
     let Some((length, words)) = words.split_first() else { return String::new() };
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).take(*length as usize).collect();

@@ -1,15 +1,15 @@
 //! An iteration of several virtual workers whose sums are made by the workers' devices, as by NCCL.
 //!
-//! It differs from that of `share.rs` in three things. Workers agree on the update within the pass, as soon as its loss is
-//! there: how many labels count in all is known then, so that each worker's gradient is weighted on its way into the sum. Each
-//! part is summed where it lies, once it is complete, and nothing of it comes to the host. And the update is made whole, once
-//! all parts are summed.
+//! It differs from the iteration of `share.rs` in three ways. Workers agree on the update within the pass, as soon as its
+//! loss is known: the total number of labels that count is known then, so that each worker's gradient is weighted on its way
+//! into the sum. Each part is summed in place on the device once it is complete, and nothing of it comes to the host. And
+//! the update is made whole, once all parts are summed.
 //!
-//! A worker that makes several passes for an update adds up those before the last on the host, as in `share.rs`, and with the
-//! last what it has itself; that sum it writes back.
+//! A worker that makes several passes for an update adds up the earlier ones on the host, as in `share.rs`, adds the last
+//! one's numbers, and writes that sum back.
 //!
-//! What it deliberately does not do: promise bits. Devices add in an order of their own, so on another number of workers, or
-//! otherwise connected, the same training rounds otherwise. Nor does it tell norms of gradients: no sum passes the host.
+//! Deliberately does not promise bits. Devices add in an order of their choice, so with a different number of workers or
+//! different links, the same training rounds differently. Nor does it report gradient norms: no sum passes through the host.
 
 use super::share::{GOES_ON, LOOK, Passed, Share, Squares, is_finite, together};
 use super::{Place, Source, Trainer};
@@ -21,11 +21,12 @@ use plimsoll_ir::checksum::Summing;
 use plimsoll_ir::program::{Region, Role};
 use std::time::{Duration, Instant};
 
-/// For so long what a worker has sent before it ended may still be on its way; and whoever fails may say so.
+/// Time for which messages that a worker sent before it ended may still be on their way; a failing worker may give its
+/// reason.
 const ON_ITS_WAY: Duration = Duration::from_secs(1);
 
 impl Share {
-    /// The devices of all workers find each other.
+    /// Joins the devices of all workers.
     pub(super) fn join_devices(&mut self, executor: &mut Executor) -> Result<(), RuntimeError> {
         if !self.on_devices {
             return Ok(());
@@ -37,7 +38,7 @@ impl Share {
         self.wait_for_devices(executor, |devices| devices.is_done())
     }
 
-    /// A checksum of what is summed, in its order and as it is cut.
+    /// Checksum of the summed regions, their order and their parts.
     pub(super) fn order_of_sums(&self) -> String {
         let mut sum = Summing::default();
         for part in self.sums.iter().map(|sum| &sum.part) {
@@ -50,7 +51,7 @@ impl Share {
         sum.sum().to_string()
     }
 
-    /// What devices began and comes to no end is ended here. The workers have to meet again.
+    /// Ends sums that the devices began and cannot finish. The workers must meet again.
     pub(super) fn abandon_devices(&mut self, executor: &mut Executor) {
         if self.on_devices {
             executor.collective().abandon();
@@ -58,7 +59,8 @@ impl Share {
         }
     }
 
-    /// Waits for the devices, as long as all workers are there. Where one is not, its word counts, not that of the devices.
+    /// Waits for the devices while all workers are there. If a worker is gone, its message counts rather than the devices'
+    /// error.
     fn wait_for_devices(
         &mut self,
         executor: &mut Executor,
@@ -90,8 +92,8 @@ impl Share {
         }
     }
 
-    /// Of the last pass of this worker: agrees with the others on the update, and has the devices sum each part once it is
-    /// complete. What all passes left; none where a worker leaves.
+    /// During this worker's last pass: agrees with the others on the update, and has the devices sum each part once it is
+    /// complete. Returns the results of all passes; `None` if a worker leaves.
     fn sum_on_devices(
         &mut self,
         executor: &mut Executor,
@@ -138,8 +140,8 @@ impl Share {
 }
 
 impl Trainer {
-    /// The last pass of this worker, behind what those before have left, and the sums over all devices. What all passes left;
-    /// none where a worker leaves.
+    /// Runs this worker's last pass after its earlier ones, and the sums over all devices. Returns the results of all
+    /// passes; `None` if a worker leaves.
     pub(super) fn pass_on_devices(
         &mut self,
         share: &mut Share,

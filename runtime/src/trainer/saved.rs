@@ -1,4 +1,4 @@
-//! What a checkpoint has of a training, wherever it lies, and how training goes on from one.
+//! Contents of a training's checkpoint, read from the device or the host, and resumption from one.
 
 use super::{Copied, Trainer};
 use crate::checkpoint::{Checkpoint, Progress, SavedRegion};
@@ -10,18 +10,18 @@ use std::collections::HashMap;
 use std::path::Path;
 
 impl Trainer {
-    /// What a file holds of the training's state, in numbers.
+    /// Bytes of the training's state in a checkpoint file.
     pub fn saved_bytes(&self) -> Bytes {
         self.saved().iter().map(|(_, region)| region.bytes()).sum()
     }
 
-    /// What a file holds, by its name there.
+    /// Regions saved in a file, with their names there.
     fn saved(&self) -> Vec<(String, Region)> {
         let all = self.train.resident().iter().cloned();
         all.filter_map(|region| Some((saved_name(&region)?, region))).collect()
     }
 
-    /// Everything that the next iteration depends on, as it is on the device.
+    /// State on the device: everything that the next iteration depends on.
     ///
     /// Errors: the device cannot be read.
     pub fn checkpoint(&mut self) -> Result<Checkpoint, RuntimeError> {
@@ -31,36 +31,38 @@ impl Trainer {
         Ok(Checkpoint::new(self.progress(self.step), regions))
     }
 
-    /// Whether it is for this worker to keep the state, since all before it are lost: the workers had begun to train together,
-    /// and this one is the first that is left.
+    /// Returns `true` if this worker must keep the state because all before it are lost: the workers had begun to train
+    /// together, and this one is the first that is left.
     pub fn is_first_left(&mut self) -> bool {
         self.share.as_mut().is_some_and(|share| share.has_begun && share.group.is_first_left())
     }
 
-    /// Where a training with so many iterations stands.
+    /// Position of a training after this many iterations.
     pub(super) fn progress(&self, step: u64) -> Progress {
         let (data, per_epoch) = self.data.clone().map_or((None, 1), |(name, n)| (Some(name), n));
         Progress::new(step, per_epoch, self.plan.clone(), data)
     }
 
-    /// The state after the last finished iteration, from its copy on the host: it is there also where the device is lost.
-    /// None where nothing was finished yet, or where the program was loaded without ([`crate::Executor::load_keeping_state`]).
+    /// The state after the last finished iteration, from its copy on the host, which is available even after the device is
+    /// lost. `None` if no iteration was finished yet, or if the program was loaded without
+    /// ([`crate::Executor::load_keeping_state`]).
     ///
-    /// Of a worker it is the state before the last update that was made beside a pass, or before the one that precedes it.
+    /// For one of several workers it is the state before the last update that was made during a pass, or before the previous
+    /// one.
     ///
-    /// `earlier` is a checkpoint of this training that is of no more use, for its memory.
+    /// `earlier` is a checkpoint of this training that is no longer needed; its memory is reused.
     pub fn last_finished(&mut self, earlier: Option<Checkpoint>) -> Result<Option<Checkpoint>, RuntimeError> {
         if let Some((step, regions)) = self.share.as_ref().and_then(|share| share.newest()) {
             let read = |region: &Region, data: &mut [u8]| {
                 let kept = regions.get(&region.offset.0).copied().unwrap_or_default();
-                // Whoever loads a program in two parts has made sure that all of its state is in them.
+                // Loading a program in two parts checks that all of its state is in them.
                 data.copy_from_slice(kept);
                 Ok(())
             };
             let regions = saved_regions(self.saved(), earlier, read)?;
             return Ok(Some(Checkpoint::new(self.progress(step), regions)));
         }
-        // An iteration that failed may have finished the one before.
+        // An iteration that failed may have finished the previous one.
         if let Some((copy, stamp)) = self.copying.take()
             && self.executor.is_whole(&self.train, copy.half, &stamp)?
         {
@@ -73,19 +75,19 @@ impl Trainer {
         Ok(Some(Checkpoint::new(self.progress(step), regions)))
     }
 
-    /// Iterations done in the newest whole copy of the state on the host, as far as no iteration has failed since.
+    /// Iterations done in the newest whole copy of the state on the host, if no iteration has failed since.
     pub fn copied_step(&self) -> Option<u64> {
         let of_share = self.share.as_ref().and_then(|share| share.newest());
         of_share.map(|(step, _)| step).or(self.copied.map(|copied| copied.step))
     }
 
-    /// Goes on from a checkpoint with the same numbers as if it had never been interrupted. Where the decay of the learning
-    /// rate is spread over more or fewer iterations than in the checkpoint's plan, its shape being the same, the iterations
-    /// from here on have the rates of the new plan. `path` is where the checkpoint came from, for errors.
+    /// Continues from a checkpoint with the same results as if training had never been interrupted. If the decay of the
+    /// learning rate has the checkpoint's shape but is spread over more or fewer iterations, the iterations from here on
+    /// have the rates of the new plan. `path` is the checkpoint's file, for errors.
     ///
-    /// Of several workers only worker 0 resumes; the others have its state from it.
+    /// Of several workers only worker 0 resumes and sends its state to the others.
     ///
-    /// Errors: it is of another network, batch, seed or rate (the message names what differs).
+    /// Errors: it has a different network, batch, seed or rate (the message names the difference).
     pub fn resume(&mut self, checkpoint: &Checkpoint, path: &Path) -> Result<(), RuntimeError> {
         let fault = |why: String| Err(RuntimeError::Checkpoint { path: path.to_owned(), why });
         let progress = &checkpoint.progress;
@@ -114,10 +116,10 @@ impl Trainer {
         self.step = progress.step;
         (self.copied, self.copying) = (None, None);
         if self.train.keeps_state() {
-            // Stamps of another training would say of a copy that is begun that it is whole.
+            // A stamp of an earlier training would mark an unfinished copy as whole.
             Half::BOTH.into_iter().try_for_each(|half| self.executor.forget_copy(&self.train, half))?;
         }
-        // What was read ahead is of other data, as far as anybody knows.
+        // An input that was read ahead may belong to different data.
         (self.feed, self.fed, self.filled) = (None, None, None);
         self.data = progress.data.clone().map(|data| {
             let per_epoch = data.samples / self.plan.samples_of_update();
@@ -130,8 +132,8 @@ impl Trainer {
     }
 }
 
-/// What a checkpoint holds, region by region with its name, in the memory of an earlier one: fresh memory costs as much time as
-/// the copy.
+/// Contents of a checkpoint, region by region with its name, in the memory of an earlier one: fresh memory takes as much
+/// time as the copy.
 fn saved_regions(
     wanted: Vec<(String, Region)>,
     earlier: Option<Checkpoint>,

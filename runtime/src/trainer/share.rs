@@ -1,27 +1,27 @@
 //! An iteration of several virtual workers: this worker's passes, the sum over all of them, and the update.
 //!
-//! Everything is defined over virtual workers, so that it does not matter who has which of them. Each starts from the running
-//! statistics of the last update, has its own k samples of the epoch's order and its own seed of dropout, and leaves a
-//! gradient that is a mean over its labels. What is summed is that gradient, weighted by the share of labels that count, and
-//! the running statistics; what is written back is the gradient over all labels, and the mean of the statistics.
+//! Everything is defined over virtual workers, so that their assignment to workers does not matter. Each starts from the
+//! running statistics of the last update, has its own k samples of the epoch's order and its own dropout seed, and leaves a
+//! gradient that is a mean over its labels. The sum is over that gradient, weighted by the share of labels that count, and
+//! the running statistics; the result written back is the gradient over all labels, and the mean of the statistics.
 //!
-//! The last pass of a worker completes its sums part by part, from the end of the network to its beginning. Each part is sent
-//! as soon as it is complete, while the pass goes on; then workers say how it went, and the update is decided.
+//! The last pass of a worker completes its sums part by part, from the end of the network to its beginning. Each part is
+//! sent as soon as it is complete, while the pass continues; then workers report their results, and the update is decided.
 //!
-//! A decided update is pending until its sums are there. On a device that the host can write to meanwhile, the next pass goes
-//! on as far as it does not need a part of the update, which is applied there, so that sums are on their way beside the next
-//! forward pass; on others, and where training stops, the update is applied whole before anything else. An iteration is told
-//! once its update is applied.
+//! A decided update is pending until its sums arrive. On a device that the host can write to meanwhile, the next pass runs
+//! until it needs a part of the update, which is applied there, so that sums are exchanged during the next forward pass; on
+//! other devices, and where training stops, the update is applied whole before anything else. An iteration is reported once
+//! its update is applied.
 //!
-//! Nothing is left of an update that is not applied whole: what it has overwritten is put back, with the statistics, so that a
-//! checkpoint is the state after the last one that is (`before.rs`).
+//! An update that is not applied whole leaves no trace: overwritten data and the statistics are restored, so that a
+//! checkpoint is the state after the last update applied whole (`before.rs`).
 //!
-//! Each pass also leaves the square norm of its gradient, and so does the update: from both follows how much a gradient of so
-//! many samples is noise (`noise.rs`). They change nothing.
+//! Each pass also leaves the square norm of its gradient, and so does the update: together they show how much of a gradient
+//! of this many samples is noise (`noise.rs`). They change nothing.
 //!
-//! Where the devices of workers sum by themselves, nothing comes to the host (`on_devices.rs`).
+//! If the workers' devices sum by themselves, nothing comes to the host (`on_devices.rs`).
 //!
-//! What it deliberately does not do: measure times.
+//! Deliberately does not measure times.
 
 use super::before::Befores;
 use super::{Metrics, Observation, Outcome, Place, Source, Trainer};
@@ -39,66 +39,65 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Keeps the draws of virtual workers' seeds apart from those of parameters, orders and dropout.
+/// Separates the draws of virtual workers' seeds from those of parameters, orders and dropout.
 const WORKER_STREAM: u32 = 0x574f_524b;
 
-/// What a worker says of its iteration in an agreement: that it goes on, or that it leaves.
+/// A worker's word in an agreement: it goes on, or it leaves.
 pub(super) const GOES_ON: u32 = 1;
 pub(super) const LEAVES: u32 = 2;
 
-/// What it says that in: the word, and the iteration.
+/// Words before the passes in an agreement: that word, and the iteration in two words.
 const SAID: usize = 3;
 
-/// How often one whose device computes looks whether a part is complete, and what the others have sent.
+/// Interval at which a worker whose device computes checks for a complete part and for messages.
 pub(super) const LOOK: Duration = Duration::from_micros(100);
 
 /// A worker's share of a training.
 pub(super) struct Share {
     pub(super) group: Box<dyn Group>,
-    /// Its virtual workers, from when the workers have met.
+    /// Its virtual workers, once the workers have met.
     pub(super) mine: Range<u64>,
-    /// What one of its passes takes, as far as that is known.
+    /// Duration of one of its passes, if known.
     pub(super) pass_seconds: Option<Seconds>,
-    /// Running statistics.
     pub(super) statistics: Vec<Region>,
     /// Gradients and running statistics, in the order in which a pass completes them.
     pub(super) sums: Vec<Sum>,
-    /// Whether the workers' devices sum by themselves.
+    /// `true` if the workers' devices sum by themselves.
     pub(super) on_devices: bool,
-    /// The last update that is decided, where it is not applied yet.
+    /// Last decided update, if it is not applied yet.
     pending: Option<Pending>,
-    /// What updates have overwritten.
+    /// Data that updates have overwritten.
     befores: Befores,
-    /// What is to be told of the last update that was applied.
+    /// Report on the last update that was applied.
     applied: Option<Observation>,
-    /// Whether the workers have met: all have worker 0's state.
+    /// `true` once the workers have met: all have worker 0's state.
     pub(super) met: bool,
-    /// Whether they have met once, so that each has a state of this training.
+    /// `true` once they have met for the first time, so that each has a state of this training.
     pub(super) has_begun: bool,
 }
 
-/// A part of what is summed.
+/// A part of the numbers that are summed.
 pub(super) struct Sum {
     pub(super) part: Part,
-    /// Each with its owner.
+    /// Pieces, each with its owner.
     pieces: Vec<Piece>,
-    /// Over this worker's virtual workers.
+    /// Sum over this worker's virtual workers.
     pub(super) mine: TreeSum,
-    /// Over all of them.
+    /// Sum over all virtual workers.
     pub(super) whole: Vec<f32>,
-    /// Whether the pending update is applied to this part.
+    /// `true` if the pending update is applied to this part.
     is_applied: bool,
 }
 
-/// An update that is decided: every worker has made its passes, and the sums are on their way.
+/// A decided update: every worker has made its passes, and the sums are on their way.
 struct Pending {
-    /// As it will be told, but for the norms.
+    /// Its report, without the norms.
     observation: Observation,
-    /// What the passes of all virtual workers left.
+    /// Results of the passes of all virtual workers.
     passed: Vec<Passed>,
-    /// The factor that turns the sums of gradients into means over all labels that count.
+    /// Factor that turns the sums of gradients into means over all labels that count.
     of_labels: f32,
-    /// Of the parts that have come.
+    /// Square norms of the parts that have arrived.
     squares: Squares,
 }
 
@@ -129,7 +128,7 @@ impl Sum {
     }
 }
 
-/// The square norms of regions, with where these are.
+/// Square norms of regions, with their offsets.
 #[derive(Default)]
 pub(super) struct Squares(Vec<(Bytes, f64)>);
 
@@ -138,23 +137,23 @@ impl Squares {
         self.0.push((region.offset, square));
     }
 
-    /// Their sum, which does not depend on the order in which parts are complete.
+    /// Their sum, which does not depend on the order in which parts complete.
     fn sum(mut self) -> f64 {
         self.0.sort_unstable_by_key(|(offset, _)| *offset);
         self.0.iter().map(|(_, square)| square).sum()
     }
 }
 
-/// What a pass leaves besides what is summed.
+/// Results of a pass, apart from the summed numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Passed {
     pub(super) metrics: Metrics,
-    /// The square norm of its gradient, a mean over its labels that count.
+    /// Square norm of its gradient, a mean over its labels that count.
     pub(super) square: f64,
 }
 
 impl Passed {
-    /// Words of an agreement for each.
+    /// Words of one pass in an agreement.
     const WORDS: usize = 5;
 
     fn words(&self) -> [u32; Passed::WORDS] {
@@ -170,7 +169,7 @@ impl Passed {
     }
 }
 
-/// Reads the numbers of regions, one behind the other.
+/// Reads the numbers of regions, concatenated.
 fn read(executor: &mut Executor, regions: &[Region]) -> Result<Vec<f32>, RuntimeError> {
     let elements = |region: &Region| region.elements() as usize;
     let mut found = vec![0.0; regions.iter().map(elements).sum()];
@@ -183,7 +182,7 @@ fn read(executor: &mut Executor, regions: &[Region]) -> Result<Vec<f32>, Runtime
     Ok(found)
 }
 
-/// Writes numbers to regions, one behind the other.
+/// Writes concatenated numbers to regions.
 fn write(executor: &mut Executor, regions: &[Region], numbers: &[f32]) -> Result<(), RuntimeError> {
     let mut rest = numbers;
     for region in regions {
@@ -241,8 +240,8 @@ impl Share {
         write(executor, &self.statistics, numbers)
     }
 
-    /// Takes what a pass leaves for this virtual worker, each part as soon as it is complete; that of the last pass is sent.
-    /// Gradients count by the labels that do. Gives the square norm of the gradient by itself.
+    /// Takes the results of a pass for this virtual worker, each part as soon as it is complete; those of the last pass are
+    /// sent. Gradients are weighted by their labels that count. Returns the square norm of the gradient alone.
     fn take(&mut self, executor: &mut Executor, train: &Loaded, number: u64) -> Result<f64, RuntimeError> {
         let (mut weight, mut squares) = (0.0, Squares::default());
         let first_gradient = self.first_gradient();
@@ -261,7 +260,7 @@ impl Share {
         Ok(if weight > 0.0 { squares.sum() / (weight * weight) } else { 0.0 })
     }
 
-    /// Waits until a pass that goes on has completed a part.
+    /// Waits until a running pass has completed a part.
     pub(super) fn wait_for_part(&mut self, executor: &mut Executor, part: usize) -> Result<(), RuntimeError> {
         while !executor.has_completed(&self.sums[part].part)? {
             self.group.advance()?;
@@ -270,19 +269,19 @@ impl Share {
         Ok(())
     }
 
-    /// The part of gradients that a pass completes first; statistics may be complete before.
+    /// Gradient part that a pass completes first; statistics may be complete earlier.
     pub(super) fn first_gradient(&self) -> usize {
         self.sums.iter().position(|sum| !sum.is_of_statistics()).expect("what trains has gradients")
     }
 
-    /// The metrics of a pass that goes on, and has completed a gradient: the loss is there then.
+    /// Metrics of a running pass that has completed a gradient: the loss is known then.
     pub(super) fn metrics(&self, executor: &mut Executor, train: &Loaded) -> Result<Metrics, RuntimeError> {
         let mut words = [0; Metrics::BYTES];
         executor.read_of_part(&self.sums[self.first_gradient()].part, train.metrics(), &mut words)?;
         Ok(Metrics::of(&words))
     }
 
-    /// Adds what a pass has left of a part for this virtual worker, gradients times their weight, whose squares are noted.
+    /// Adds a part of a pass for this virtual worker, gradients times their weight, and notes their squares.
     pub(super) fn add_part(
         &mut self,
         executor: &mut Executor,
@@ -305,31 +304,31 @@ impl Share {
         Ok(())
     }
 
-    /// The first of its virtual workers.
+    /// First of its virtual workers.
     pub(super) fn first(&self) -> u64 {
         self.mine.start
     }
 
-    /// The pass of this worker after a pass.
+    /// Next pass of this worker after a pass.
     fn after(&self, (step, number): Place) -> Place {
         if number + 1 < self.mine.end { (step, number + 1) } else { (step + 1, self.mine.start) }
     }
 
-    /// The workers have to meet again, and what was overwritten is of no use.
+    /// Requires the workers to meet again, and discards the overwritten data.
     pub(super) fn part(&mut self) {
         self.met = false;
         self.befores.forget();
     }
 
-    /// The newest state that is whole on the host: the iterations done in it, and the bytes of its regions, by where they lie.
+    /// Newest state that is whole on the host: the iterations done in it, and the bytes of its regions, by offset.
     pub(super) fn newest(&self) -> Option<(u64, HashMap<u64, &[u8]>)> {
         let before = self.befores.newest()?;
         let updated = self.sums.iter().map(|sum| sum.part.updated.as_slice());
         Some((before.step, before.regions(updated, &self.statistics)))
     }
 
-    /// Tells all how an iteration went here, and hears how it went elsewhere: what the passes of all virtual workers left, in
-    /// their order, or none where a worker leaves.
+    /// Sends the results of this worker's iteration to all, and receives theirs: the results of the passes of all virtual
+    /// workers, in their order, or `None` if a worker leaves.
     pub(super) fn agree(
         &mut self,
         step: u64,
@@ -354,7 +353,7 @@ impl Share {
         Ok(Some(all))
     }
 
-    /// Waits for what the pending update needs of a part.
+    /// Waits for the sums of a part that the pending update needs.
     fn finish(&mut self, part: usize) -> Result<(), GroupError> {
         let Share { group, sums, pending, .. } = self;
         let (sum, pending) = (&mut sums[part], pending.as_mut().expect("an update is decided"));
@@ -368,7 +367,7 @@ impl Share {
         GroupError::OutOfStep { rank, me, there, here }.into()
     }
 
-    /// Waits for the sums of the running statistics over all virtual workers, and has the device go on from their means.
+    /// Waits for the sums of the running statistics over all virtual workers, and writes their means to the device.
     fn finish_statistics(&mut self, executor: &mut Executor) -> Result<(), RuntimeError> {
         let Share { group, sums, .. } = self;
         for sum in sums.iter_mut().filter(|sum| sum.is_of_statistics()) {
@@ -379,7 +378,7 @@ impl Share {
         Ok(())
     }
 
-    /// The pending update, where there is one, is applied, and took so many seconds more.
+    /// Notes that the pending update, if there is one, is applied, and took this many more seconds.
     fn note_applied(&mut self, samples: u64, seconds: Seconds) {
         let Some(Pending { mut observation, passed, squares, .. }) = self.pending.take() else { return };
         if self.sums.iter().any(|sum| sum.is_applied) {
@@ -395,7 +394,7 @@ impl Share {
     }
 }
 
-/// The metrics of an update: means over all labels that count, in the order of the virtual workers.
+/// Metrics of an update: means over all labels that count, in the order of the virtual workers.
 pub(super) fn together(all: &[Passed]) -> (f32, f64, f64) {
     let (mut loss, mut correct, mut counted) = (0.0, 0.0, 0.0);
     for Passed { metrics, .. } in all {
@@ -406,15 +405,15 @@ pub(super) fn together(all: &[Passed]) -> (f32, f64, f64) {
     ((loss / counted.max(1.0)) as f32, correct, counted)
 }
 
-/// Makes sure that the loss of an update is a number.
+/// Checks that the loss of an update is finite.
 pub(super) fn is_finite(step: u64, all: &[Passed]) -> Result<(), RuntimeError> {
     let (loss, ..) = together(all);
     if loss.is_finite() { Ok(()) } else { Err(RuntimeError::Diverged { step, loss }) }
 }
 
-/// The norms of an update of so many samples, whose gradient has this square norm; none where no two passes can be compared.
-/// Those with more labels that count have less noise and count more, so that the mean is what passes of equal labels would
-/// show.
+/// Norms of an update of this many samples, whose gradient has the square norm `mean`; `None` if no two passes can be
+/// compared. Passes with more labels that count have less noise and more weight, so that the mean is that of passes with
+/// equal labels.
 fn norms(all: &[Passed], samples: f64, mean: f64) -> Option<GradientNorms> {
     let counted: f64 = all.iter().map(|passed| f64::from(passed.metrics.counted)).sum();
     let own: f64 = all.iter().map(|passed| f64::from(passed.metrics.counted) * passed.square).sum();
@@ -423,7 +422,7 @@ fn norms(all: &[Passed], samples: f64, mean: f64) -> Option<GradientNorms> {
     (compared > 1).then_some(GradientNorms { own_samples, samples, own: own / counted, mean })
 }
 
-/// The seed of a virtual worker's dropout: that of the first is the training's own.
+/// Seed of a virtual worker's dropout; the first virtual worker uses the training's own seed.
 fn seed_of(seed: u64, number: u64) -> u64 {
     if number == 0 {
         return seed;
@@ -433,7 +432,7 @@ fn seed_of(seed: u64, number: u64) -> u64 {
 }
 
 impl Trainer {
-    /// As `train_from`, of a worker of a group.
+    /// As `train_from`, for a worker of a group.
     pub(super) fn train_sharing(
         &mut self,
         share: &mut Share,
@@ -461,7 +460,7 @@ impl Trainer {
                 (Ok(true), None) => {}
                 (Ok(_), outcome) => return Ok(outcome.unwrap_or(Outcome::Paused)),
                 (Err(error), _) => {
-                    // What went wrong first is told.
+                    // The first error is reported.
                     share.abandon_devices(&mut self.executor);
                     let _ = self.undo(share);
                     return Err(error);
@@ -470,8 +469,8 @@ impl Trainer {
         }
     }
 
-    /// One iteration, up to the decision on its update; false where a worker leaves. Running statistics are put back where it
-    /// comes to none.
+    /// Runs one iteration, up to the decision on its update; returns `false` if a worker leaves. Running statistics are
+    /// restored if there is no decision.
     fn iterate(
         &mut self,
         share: &mut Share,
@@ -484,17 +483,17 @@ impl Trainer {
             Ok(Some(passed)) => passed,
             other => {
                 if other.is_err() {
-                    // Nothing writes to the statistics any more then.
+                    // Nothing writes to the statistics after that.
                     share.abandon_devices(&mut self.executor);
                 }
                 let put_back = share.write_statistics(&mut self.executor, &statistics);
                 let is_lost = matches!(other, Err(RuntimeError::Group(_) | RuntimeError::Device(_)));
                 if !is_lost && share.sums.iter().all(|sum| !sum.is_applied) {
-                    // The others go on from the update before; what is still pending after this is undone.
+                    // The others continue from the previous update; an update that is still pending after this is undone.
                     let _ = self.apply_whole(share);
                 }
                 share.group.forget();
-                // What went wrong first is told.
+                // The first error is reported.
                 return other.and_then(|_| put_back.map(|()| false));
             }
         };
@@ -520,8 +519,8 @@ impl Trainer {
         Ok(true)
     }
 
-    /// The passes of this worker, and the agreement on its update: what all passes left; none where a worker leaves. Running
-    /// statistics are as all leave them, or, where this fails, anything.
+    /// Runs the passes of this worker and agrees on its update: the results of all passes; `None` if a worker leaves.
+    /// Running statistics are those that all passes leave; on failure they are undefined.
     fn sum(
         &mut self,
         share: &mut Share,
@@ -546,11 +545,11 @@ impl Trainer {
         Ok(Some(all))
     }
 
-    /// Applies the pending update, where there is one, between two passes.
+    /// Applies the pending update, if there is one, between two passes.
     fn apply_whole(&mut self, share: &mut Share) -> Result<(), RuntimeError> {
         let Some(pending) = &share.pending else { return Ok(()) };
         let (begun, Observation { step, learning_rate, .. }) = (Instant::now(), pending.observation);
-        // What devices sum is where the update reads it.
+        // Devices sum in place, where the update reads.
         let is_awaited = |sum: &Sum| !sum.is_of_statistics() && !share.on_devices;
         let awaited: Vec<usize> =
             (0..share.sums.len()).filter(|part| is_awaited(&share.sums[*part])).collect();
@@ -565,7 +564,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// Leaves nothing of an update that is not applied whole.
+    /// Undoes an update that is not applied whole.
     fn undo(&mut self, share: &mut Share) -> Result<(), RuntimeError> {
         let Some(Pending { observation, .. }) = share.pending.take() else { return Ok(()) };
         share.group.forget();
@@ -579,7 +578,7 @@ impl Trainer {
         write(&mut self.executor, &share.statistics, &before.statistics)
     }
 
-    /// Starts a pass, with the pending update on its way, where there is one.
+    /// Starts a pass, during which the pending update is applied, if there is one.
     fn start_pass(
         &mut self,
         share: &mut Share,
@@ -603,7 +602,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// The pass of a virtual worker, and what it leaves.
+    /// Runs the pass of a virtual worker, and returns its results.
     fn pass(
         &mut self,
         share: &mut Share,
@@ -615,7 +614,7 @@ impl Trainer {
         Ok(Passed { metrics: self.metrics()?, square })
     }
 
-    /// Runs the pass of a virtual worker, and takes what it leaves while it goes on; the next input is read beside it.
+    /// Runs the pass of a virtual worker, and takes its results during it; meanwhile the next input is read.
     pub(super) fn run_pass<T>(
         &mut self,
         share: &mut Share,
@@ -637,7 +636,7 @@ impl Trainer {
             }
             take(share, &mut self.executor, &self.train)
         });
-        // What failed on the device is told first.
+        // A failure of the device is reported first.
         self.executor.finish()?;
         if is_started {
             share.note_applied(self.plan.samples_of_update(), Seconds::ZERO);

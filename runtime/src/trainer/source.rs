@@ -1,24 +1,24 @@
-//! The inputs of a training: batches of a data set in the drawn order of each epoch.
+//! Inputs of a training: batches of a data set in the drawn order of each epoch.
 //!
-//! What it deliberately does not do: know where an input goes, or read one before it is asked to.
+//! Deliberately does not know where an input goes, or read one before it is requested.
 
 use crate::data::{Batch, Dataset, epoch_order};
 use crate::error::RuntimeError;
 use crate::training_plan::TrainingPlan;
 
-/// Which input: that of an iteration, for a virtual worker.
+/// Iteration and virtual worker of an input.
 pub(super) type Place = (u64, u64);
 
-/// Brings the batches in the order of their epochs.
+/// Reader of batches in the order of their epochs.
 pub(super) struct Feed {
     seed: u64,
     batch_size: u64,
     virtual_workers: u64,
     batch: Batch,
-    /// The iteration and the virtual worker that `batch` is of.
+    /// Iteration and virtual worker of `batch`.
     place: Option<Place>,
     order: Vec<u32>,
-    /// The epoch that `order` is of.
+    /// Epoch of `order`.
     epoch: Option<u64>,
 }
 
@@ -29,7 +29,7 @@ impl Feed {
         Feed { seed, batch_size, virtual_workers, batch, place: None, order, epoch: None }
     }
 
-    /// The batch of an iteration for a virtual worker, read unless it was the last to be.
+    /// Batch of an iteration for a virtual worker; reads it unless it was read last.
     fn batch_of(&mut self, place: Place, data: &dyn Dataset, per_epoch: u64) -> Result<&Batch, RuntimeError> {
         if self.place != Some(place) {
             let (step, number) = place;
@@ -47,11 +47,11 @@ impl Feed {
     }
 }
 
-/// Where the inputs of a training come from.
+/// Source of a training's inputs.
 pub(super) struct Source<'a> {
     pub(super) feed: &'a mut Feed,
     pub(super) data: &'a dyn Dataset,
-    /// The iterations of an epoch.
+    /// Iterations of an epoch.
     pub(super) per_epoch: u64,
 }
 

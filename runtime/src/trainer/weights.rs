@@ -1,26 +1,26 @@
-//! Numbers that a training starts from in place of drawn ones.
+//! Initial weights of a training in place of drawn ones.
 //!
-//! What it deliberately does not do: open files. Whoever reads one makes sure that its tensors are those of the network.
+//! Deliberately does not open files. The code that reads a file checks that its tensors match the network.
 
 use super::Trainer;
 use crate::error::RuntimeError;
 use crate::state::saved_name;
 use std::collections::BTreeMap;
 
-/// Parameters and running statistics to start from.
+/// Initial parameters and running statistics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Weights {
-    /// By the name that a checkpoint has for them, such as `parameter/conv1.weight`: f32 as they lie on the device.
+    /// By their name in a checkpoint, such as `parameter/conv1.weight`: f32 in the device's layout.
     pub regions: BTreeMap<String, Vec<u8>>,
-    /// Of all of them, which tells one training from another.
+    /// Checksum of all regions, which distinguishes trainings.
     pub checksum: String,
 }
 
 impl Trainer {
-    /// Begins with these weights instead of drawn ones. Of several workers only worker 0 does; the others have its state from
-    /// it.
+    /// Begins with these weights instead of drawn ones. Of several workers only worker 0 does so and sends its state to the
+    /// others.
     ///
-    /// Errors: the plan says other weights, something was trained already, or they are of another network.
+    /// Errors: the plan names different weights, training has already begun, or they belong to a different network.
     pub fn start_from(&mut self, weights: &Weights) -> Result<(), RuntimeError> {
         if self.plan.weights.as_ref() != Some(&weights.checksum) {
             let planned = self.plan.weights.as_deref().unwrap_or("none");

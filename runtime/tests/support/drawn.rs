@@ -1,5 +1,5 @@
-//! Two more small networks, one of tokens and one that gives every pixel a class, and training on inputs that are drawn:
-//! whatever their shape, without a set of data.
+//! Two more small networks, one of tokens and one that gives every pixel a class, and training on drawn inputs of any shape,
+//! without a data set.
 #![allow(dead_code, reason = "every test binary uses a part")]
 
 use plimsoll_ir::network::{Axis, DropUnit, Extent, LayerKind, Network, NetworkSpec, Window};
@@ -11,7 +11,7 @@ use plimsoll_networks::{Builder, NetworkError};
 use plimsoll_runtime::{Device, Executor, MemoryLayout, RuntimeError};
 use std::collections::BTreeMap;
 
-/// What every region that outlives an iteration holds: bits of numbers, by name and role.
+/// Contents of every region that outlives an iteration: bits of numbers, by name and role.
 pub type Outcome = BTreeMap<String, Vec<u32>>;
 
 const VOCABULARY: u32 = 11;
@@ -25,9 +25,9 @@ fn pixel(out_channels: u32, bias: bool) -> LayerKind {
     LayerKind::Conv { out_channels, window: Window::square(1, 1, 0), groups: 1, bias }
 }
 
-/// Predicts tokens: a table, learned positions, causal attention of two heads that share one of keys and values and are turned
-/// by their positions, and three steps of a long short-term memory,
-/// whose gates have one weight for all steps and whose logits have the table's.
+/// Predicts tokens: a table, learned positions, causal attention of two heads that share one head of keys and values and are
+/// rotated by their positions, and three steps of a long short-term memory, whose gates share one weight over all steps and
+/// whose logits use the table's weight.
 pub fn text() -> Network {
     let mut b = Builder::new(&spec("text", [LENGTH, 1], VOCABULARY)).expect("the spec has no zeros");
     let lookup = |first, length| LayerKind::Embedding { vocabulary: VOCABULARY, width: 8, first, length };
@@ -40,7 +40,7 @@ pub fn text() -> Network {
         let k = b.add("k", pixel(4, true), &[n])?;
         let [turned, key] = [("qr", q), ("kr", k)]
             .map(|(name, x)| b.add(name, LayerKind::Rotary { width: 4, base: 100.0 }, &[x]));
-        // What is read again after it was turned is not turned in place.
+        // A tensor that is read again after its rotation is not rotated in place.
         let q = b.concat("qkv", &[turned?, key?, k])?;
         let a = b.add("a", LayerKind::Attention { heads: 2, kv_heads: 1, causal: true }, &[q])?;
         let o = b.add("o", pixel(8, true), &[a])?;
@@ -75,7 +75,7 @@ pub fn text() -> Network {
 }
 
 /// Gives each pixel one of three classes: down by a pooling that reaches beyond the image, a convolution twice with one
-/// weight, up again by a transposed one, and what was there before beside it; ReLUs with a ceiling.
+/// weight, up again by a transposed one, concatenated with the earlier activation; ReLUs with a ceiling.
 pub fn maps() -> Network {
     let mut b = Builder::new(&spec("maps", [8, 7], 3)).expect("the spec has no zeros");
     let three =
@@ -118,7 +118,7 @@ fn start(region: &Region, random: &mut Random) -> Vec<u8> {
     }))
 }
 
-/// Trains on drawn inputs, the same for the same network and batch: what the device holds after so many iterations.
+/// Trains on drawn inputs, the same for the same network and batch; returns the device's contents after `iterations`.
 pub fn train(
     network: &Network,
     program: &Program,
@@ -131,7 +131,7 @@ pub fn train(
     outcome(&mut executor, program.resident.iter().filter(outlives))
 }
 
-/// The executor after so many iterations.
+/// Executor after this many iterations.
 fn trained(
     network: &Network,
     program: &Program,
@@ -170,7 +170,7 @@ fn trained(
     Ok(executor)
 }
 
-/// The gradients of all parameters after one iteration on drawn inputs, the same for the same network and batch.
+/// Gradients of all parameters after one iteration on drawn inputs, the same for the same network and batch.
 pub fn gradients(
     network: &Network,
     program: &Program,
@@ -181,7 +181,7 @@ pub fn gradients(
     outcome(&mut executor, program.resident.iter().filter(|region| region.role == Role::Gradient))
 }
 
-/// What some regions hold.
+/// Contents of some regions.
 fn outcome<'a>(
     executor: &mut Executor,
     regions: impl Iterator<Item = &'a Region>,
@@ -196,7 +196,7 @@ fn outcome<'a>(
     Ok(outcome)
 }
 
-/// The numbers of which an outcome holds the bits.
+/// Numbers whose bits an outcome holds.
 pub fn numbers(outcome: &Outcome) -> impl Iterator<Item = (&str, Vec<f32>)> {
     outcome.iter().map(|(name, bits)| (name.as_str(), bits.iter().map(|b| f32::from_bits(*b)).collect()))
 }

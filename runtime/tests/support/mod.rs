@@ -1,8 +1,7 @@
-//! What the runtime's tests share: small networks that use every kind of layer, and two schedulers that need no
-//! tuner.
+//! Shared parts of the runtime's tests: small networks that use every kind of layer, and two schedulers that need no tuner.
 //!
-//! `keep` gives every tensor a place of its own; `naive` swaps everything and keeps nothing between two ops, in two
-//! halves of the pool by turns, so that places are used again while transfers still run.
+//! `keep` gives every tensor its own place; `naive` swaps everything and keeps nothing between two ops, in two halves of the
+//! pool in turn, so that places are reused while transfers still run.
 #![allow(dead_code, reason = "every test binary uses a part")]
 
 pub mod drawn;
@@ -65,7 +64,7 @@ pub fn training(network: &Network, batch: u64) -> Program {
     training_in(Float::F32, network, batch)
 }
 
-/// The same with feature maps stored in this.
+/// The same with activations stored in this format.
 pub fn training_in(feature_maps: Float, network: &Network, batch: u64) -> Program {
     lowered(network, batch, Mode::Train, feature_maps)
 }
@@ -75,12 +74,12 @@ pub fn evaluation(network: &Network, batch: u64) -> Program {
     evaluation_in(Float::F32, network, batch)
 }
 
-/// The same with feature maps stored in this.
+/// The same with activations stored in this format.
 pub fn evaluation_in(feature_maps: Float, network: &Network, batch: u64) -> Program {
     lowered(network, batch, Mode::Evaluate, feature_maps)
 }
 
-/// One training iteration by this optimizer.
+/// One training iteration with this optimizer.
 pub fn training_by(optimizer: Optimizer, network: &Network, batch: u64) -> Program {
     lowered_by(optimizer, network, batch, Mode::Train, Float::F32)
 }
@@ -103,7 +102,7 @@ fn lowered_by(
     lower(network, batch, &options).expect("a small network can be lowered")
 }
 
-/// How the device `cpu` runs a call, on any number of threads up to 2.
+/// Alternatives of a call on the device `cpu`, on any number of threads up to 2.
 pub fn alternatives(call: &Call) -> Vec<KernelAlternative> {
     alternatives_in(Float::F32, call)
 }
@@ -142,7 +141,7 @@ fn compute(op: usize, waits: Vec<CommandId>) -> Command {
     Command::Compute { op: plimsoll_ir::OpId::new(op), again: false, alternative: None, waits }
 }
 
-/// Everything stays, each tensor at its own place.
+/// Schedule in which everything stays, each tensor at its own place.
 pub fn keep(trace: &Trace) -> Schedule {
     let workspaces = trace.tensors.iter().map(|t| t.bytes.0).sum::<u64>();
     let most = trace.ops.iter().map(|op| op.workspace_bytes.0).max().unwrap_or(0);
@@ -171,7 +170,7 @@ pub fn keep(trace: &Trace) -> Schedule {
     made
 }
 
-/// Nothing stays from one op to the next.
+/// Schedule in which nothing stays from one op to the next.
 pub fn naive(trace: &Trace) -> Schedule {
     let half = trace.memory().touched.iter().map(|b| b.0 - trace.resident_bytes.0).max().unwrap_or(0);
     let lives = trace.lives();
@@ -230,7 +229,7 @@ fn prefetch(tensor: TensorId, waits: Vec<CommandId>) -> Command {
     Command::Prefetch { tensor, first_byte: None, bytes: None, waits }
 }
 
-/// The same by this optimizer, with a rate that goes with it.
+/// The same with this optimizer, and a rate that suits it.
 pub fn plan_by(optimizer: Optimizer, network: &Network, batch: u64) -> TrainingPlan {
     let sgd = plan(network, batch);
     match optimizer {
@@ -242,7 +241,7 @@ pub fn plan_by(optimizer: Optimizer, network: &Network, batch: u64) -> TrainingP
     }
 }
 
-/// A plan with everything in it that the numbers depend on.
+/// A plan that sets everything that the results depend on.
 pub fn plan(network: &Network, batch: u64) -> TrainingPlan {
     TrainingPlan {
         network: network.spec.clone(),
@@ -265,7 +264,7 @@ pub fn trainer(
     trainer_by(Optimizer::Sgd, network, batch, options, scheduler)
 }
 
-/// A trainer on the device `cpu` by this optimizer, with the same kind of schedule for training and evaluation.
+/// A trainer on the device `cpu` with this optimizer, with the same kind of schedule for training and evaluation.
 pub fn trainer_by(
     optimizer: Optimizer,
     network: &Network,
@@ -278,7 +277,7 @@ pub fn trainer_by(
     trainer_of(network, options, &train, &schedule, scheduler)
 }
 
-/// A trainer on the device `cpu` of this iteration under this schedule.
+/// A trainer on the device `cpu` for this iteration under this schedule.
 pub fn trainer_of(
     network: &Network,
     options: CpuOptions,
@@ -293,7 +292,7 @@ pub fn trainer_of(
     let layout =
         MemoryLayout::of(train, train_schedule).union(MemoryLayout::of(&evaluate, &evaluate_schedule));
     let layout = layout.keeping_state(train);
-    // Where nothing in the pool survives an iteration, no iteration can bring the input of the next one.
+    // If nothing in the pool survives an iteration, no iteration can bring the input of the next one.
     let layout = if options.poison { layout } else { layout.feeding(train) };
     let mut executor = Executor::new(Box::new(Cpu::new(options)), layout)?;
     let train = executor.load_keeping_state(train, train_schedule, None)?;
@@ -301,7 +300,7 @@ pub fn trainer_of(
     Trainer::new(executor, train, Some(evaluate), plan_by(optimizer, network, batch))
 }
 
-/// Trains until so many iterations are done.
+/// Trains until this many iterations are done.
 pub fn advance(trainer: &mut Trainer, until: u64) -> Result<(), RuntimeError> {
     let digits = plimsoll_runtime::data::digits();
     trainer.train(&*digits.train, until, &mut |_| {}, &|| false).map(|_| ())

@@ -1,11 +1,11 @@
-//! A training that goes wrong at a known iteration, after that iteration has changed all of its state.
+//! A training that fails at a known iteration, after that iteration has changed all of its state.
 
 use plimsoll_ir::network::Shape;
 use plimsoll_runtime::data::{Dataset, Input, digits};
 use plimsoll_runtime::{Checkpoint, RuntimeError, Trainer};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The digits, but from a sample on, in the order in which they are read, no pixel is a number.
+/// The digits, but from sample `from` on, in the order of reading, no pixel is a number.
 struct Spoilt {
     digits: Box<dyn Dataset>,
     read: AtomicU64,
@@ -39,8 +39,8 @@ impl Dataset for Spoilt {
     }
 }
 
-/// Trains until iteration `finished`, counted from 0, spoils the state: its loss is no number, and its update makes every
-/// parameter one that is none. Gives what the trainer kept of the iterations before; where training ends in another way, how.
+/// Trains until iteration `finished`, counted from 0, spoils the state: its loss is NaN, and its update makes every
+/// parameter NaN. Returns the trainer's copy of the earlier state; if training ends in a different way, its result.
 pub fn last_finished(
     trainer: &mut Trainer,
     finished: u64,
@@ -54,7 +54,7 @@ pub fn last_finished(
         other => return Err(other.map(drop)),
     }
     let kept = trainer.last_finished(None).expect("host memory can be read");
-    // What is finished was told, all of it and nothing else.
+    // The finished iterations were reported, all of them and no others.
     assert_eq!(told.last().map(|step| step + 1), kept.as_ref().map(|state| state.progress.step));
     Ok(kept)
 }

@@ -1,11 +1,11 @@
-//! Running a plan as training runs it, for as many iterations as tell what one takes.
+//! Running a plan as training runs it, until an iteration's time is known.
 //!
-//! Iterations count once they are steady (`profiler::Settling`), and until their middle is known to a third of a percent, or
-//! there are enough of them. What others took of the processors meanwhile is taken off each, and the lower quartile is what
-//! is told (`undisturbed`), as of training. A few more are timed command by command: they join the profile where the model is
-//! refitted, and one of them is shown in reports.
+//! Iterations count once they are steady (`profiler::Settling`), until the standard error of their median is a third of a
+//! percent, or there are enough of them. The processor time that other processes took is subtracted from each iteration; the
+//! result is the lower quartile (`undisturbed`), as for training. A few more iterations are timed command by command: they join
+//! the profile if the model is refitted, and reports show one of them.
 //!
-//! What this file does not do: judge what was measured.
+//! This file does not judge the measurements.
 
 use crate::error::{Error, Stopped};
 use crate::workload::Confirmed;
@@ -16,22 +16,22 @@ use plimsoll_runtime::data::Dataset;
 use plimsoll_runtime::{Observation, Trainer};
 use std::cell::RefCell;
 
-/// Iterations in a row that are no faster than those before them, for steadiness.
+/// Consecutive iterations that are no faster than those before them, for steadiness.
 const STEADY: usize = 4;
 
-/// Iterations that count, at least and at most.
+/// Least and most iterations that count.
 const MEASURED: (usize, usize) = (15, 60);
 
-/// What they take together at least: others come and go in seconds.
+/// Least total time of these iterations: other load comes and goes in seconds.
 const LASTING: Seconds = Seconds(2.0);
 
-/// The relative standard error of their median that is good enough.
+/// Sufficient relative standard error of the median.
 const GOOD: f64 = 0.003;
 
 /// Iterations that are timed command by command.
 const TIMED: usize = 7;
 
-/// What was observed so far.
+/// Observations so far.
 struct Observed {
     settling: Settling,
     steady: bool,
@@ -63,7 +63,7 @@ impl Observed {
     }
 }
 
-/// Runs a trainer from where it is, until it is known what an iteration takes.
+/// Runs a trainer from its current state, until an iteration's time is known.
 pub fn confirm(
     trainer: &mut Trainer,
     data: &dyn Dataset,
@@ -79,7 +79,7 @@ pub fn confirm(
     let mut observe = |observation: &Observation| observed.borrow_mut().take(observation);
     trainer.train(data, u64::MAX, &mut observe, &|| stop() || observed.borrow().is_enough())?;
     let observed = observed.into_inner();
-    // What was hurried is no measurement.
+    // Hurried iterations are no measurement.
     if stop() || !observed.is_enough() {
         return Err(Stopped::Confirming.into());
     }

@@ -1,6 +1,6 @@
-//! What a task's swapped tensors may take of the host's memory.
+//! Host memory limit for a task's swapped tensors.
 //!
-//! What this file does not do: plan within it, which the tuner does.
+//! Planning within the limit is the tuner's task.
 
 use super::NetworkWorkload;
 use crate::device::Setup;
@@ -8,13 +8,13 @@ use crate::error::WorkloadError;
 use plimsoll_ir::Bytes;
 use plimsoll_runtime::{CpuOptions, HostMemory, cpu};
 
-/// The share of the machine's memory that what is offloaded may take. Of all of it and not of what is free now, so that a
-/// second run plans the same; where too little is free, allocating it says so.
+/// Share of the machine's memory for offloaded tensors. It is a share of all memory, not of free memory, so that a second run
+/// plans the same; if too little is free, the allocation fails with an error.
 pub(super) const HOST_SHARE: f64 = 0.7;
 
 impl NetworkWorkload {
-    /// The same task where swapped tensors may take so much of the host's memory: no more than the machine has, where it is
-    /// this one.
+    /// Returns the same task with this host memory limit for swapped tensors. Fails if the task runs on this machine and the
+    /// machine has less memory.
     pub fn within(self, host_memory: Option<Bytes>) -> Result<NetworkWorkload, WorkloadError> {
         let machine = self.machine_memory();
         if let (Some(asked), Some(machine), None) = (host_memory, machine, self.setup.model())
@@ -25,7 +25,7 @@ impl NetworkWorkload {
         Ok(NetworkWorkload { host_memory, ..self })
     }
 
-    /// The memory of the machine that the device is in, for what is swapped; none for a file, or where nothing is known.
+    /// Returns the memory of the device's host for swapped tensors; `None` if they go to a file, or if nothing is known.
     pub(super) fn machine_memory(&self) -> Option<Bytes> {
         match &self.setup {
             Setup::Modelled(device) => Some(device.sheet.host),

@@ -1,4 +1,4 @@
-//! Profiling a task on its device: which schedule each batch size runs under, and where earlier measurements are found.
+//! Profiling a task on its device: the schedule for each batch size, and the lookup of earlier measurements.
 
 use super::NetworkWorkload;
 use crate::error::Error;
@@ -19,8 +19,8 @@ use plimsoll_profiler::{
 use plimsoll_tuner::Policy;
 use plimsoll_tuner::model::devices::Modelled;
 
-/// Measures at these batch sizes, or goes on from the study's journal. What any study measured of the same is taken as it is,
-/// unless all is to be `fresh`.
+/// Measures at these batch sizes, or continues from the study's journal. An earlier identical measurement of any study is
+/// reused, unless `fresh`.
 pub(super) fn profile(
     task: &NetworkWorkload,
     batches: &[u64],
@@ -55,7 +55,7 @@ pub(super) fn profile(
         None => tracing::info!("measuring {name} at batches {:?} within {budget}", request.batches),
     }
     let mut subject = |batch, alternative| {
-        // Looks at other batch sizes would be hurried, and plans made in no time.
+        // Further batch sizes would be hurried, with plans made in no time.
         if watch.stops() {
             return Err(Error::from(ProfileError::Interrupted).into());
         }
@@ -85,7 +85,7 @@ pub(super) fn profile(
     Ok(profile)
 }
 
-/// A profile at these batch sizes, as the model of a device that is not here gives it.
+/// Returns a profile at these batch sizes from the model of a device that is not present.
 fn modelled(
     task: &NetworkWorkload,
     device: &Modelled,
@@ -101,9 +101,9 @@ fn modelled(
     Ok(device.profile(&task.network.spec, budget, &programs, &crate::version()))
 }
 
-/// The schedule under which a batch size would be trained, as far as that is known before anything was measured: everything
-/// is kept where it fits; where not, a plan from what a few iterations under naive swapping show. Ops take other times beside
-/// transfers and behind them than where everything stays in the caches.
+/// Returns the schedule under which a batch size would be trained, as far as is known before measuring. Everything is kept if
+/// it fits; otherwise the plan follows from a few iterations under naive swapping. Ops take different times during and after
+/// transfers than when everything stays in the caches.
 fn as_trained(
     task: &NetworkWorkload,
     program: &Program,
@@ -119,7 +119,7 @@ fn as_trained(
     let rough = rough_seconds(task.setup.device()?, program, &first)?;
     let mut trace = program.trace.clone();
     trace.ops.iter_mut().zip(&rough.seconds).for_each(|(op, seconds)| op.seconds = *seconds);
-    // How alternatives compare is not known yet.
+    // The relative speed of alternatives is not known yet.
     trace.order_alternatives();
     let usual = Link::symmetric(UNMEASURED);
     let [out, back] = rough.rates.map(|rate| rate.unwrap_or(UNMEASURED));
@@ -130,8 +130,8 @@ fn as_trained(
     Ok(planned.map_or(first, |plan| plan.schedule.clone()))
 }
 
-/// A schedule that keeps everything, or else one that swaps naively, or where the host is short recomputes; none where none
-/// fits.
+/// Returns a schedule that keeps everything, else one that swaps naively or, if host memory is short, recomputes; `None` if
+/// none fits.
 fn kept_or_swapped(
     task: &NetworkWorkload,
     trace: &Trace,

@@ -1,8 +1,8 @@
-//! What a report says: `report/1`, plain data that the page shows and that a script gets as JSON.
+//! Contents of a report: `report/1`, plain data that the page shows and that a script gets as JSON.
 //!
-//! Seconds, bytes, bytes per second and shares (0.01 is 1 %) throughout. Long lists are kept as columns of one length, so
-//! that an iteration of some thousand commands stays small. Parts that only a tuning knows (`answer`, `batches`, `workers`,
-//! `fit`) are absent in the report of a trace and its schedule.
+//! All quantities are seconds, bytes, bytes per second and shares (0.01 is 1 %). Long lists are columns of one length, so that
+//! an iteration of some thousand commands stays small. Parts that only a tuning knows (`answer`, `batches`, `workers`, `fit`)
+//! are absent in the report of a trace and its schedule.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

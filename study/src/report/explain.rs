@@ -1,6 +1,6 @@
-//! Explanations: what limits an iteration, what each layer costs, and everything that there is to say of one layer.
+//! Explanations: the limits of an iteration, the cost of each layer, and all details of one layer.
 //!
-//! What this file does not do: it formats nothing, and leaves the reasons to `reasons.rs`.
+//! This file formats nothing, and leaves the reasons to `reasons.rs`.
 
 use crate::report::Layer;
 use crate::report::gather::{INPUT, Subject, layers};
@@ -13,68 +13,68 @@ use plimsoll_ir::trace::Phase;
 use plimsoll_ir::{Bytes, CommandId, Seconds};
 use std::collections::HashMap;
 
-/// An iteration, explained: by its limits, by its layers, or by one layer.
+/// Explanation of an iteration: by its limits, by its layers, or by one layer.
 pub struct Explanation<'a> {
     subject: Subject<'a>,
     predicted: Timeline,
     layers: Vec<Layer>,
 }
 
-/// What is known of one layer.
+/// Details of one layer.
 #[derive(Clone, Debug)]
 pub struct LayerExplained<'a> {
-    /// Its times, its feature maps, what becomes of them and why.
+    /// Its times, its activations, their fate and the reasons.
     pub layer: &'a Layer,
-    /// Its ops, each time that one runs, in the order of the schedule.
+    /// All runs of its ops, in the order of the schedule.
     pub ops: Vec<OpRun>,
-    /// The feature maps that the backward pass needs.
+    /// Activations that the backward pass needs.
     pub tensors: Vec<TensorExplained>,
-    /// The transfers of these, by their predicted start.
+    /// Transfers of these activations, by their predicted start.
     pub transfers: Vec<Transfer>,
 }
 
-/// An op that runs.
+/// One run of an op.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpRun {
-    /// Its name.
+    /// Name of the op.
     pub op: String,
-    /// Its pass; none where it is recomputed.
+    /// Pass of the op; `None` if it is recomputed.
     pub phase: Option<Phase>,
-    /// When it starts, as predicted.
+    /// Predicted start.
     pub start: Seconds,
-    /// How long it takes, as predicted.
+    /// Predicted seconds.
     pub predicted: Seconds,
-    /// How long it took, where that was measured.
+    /// Measured seconds, if measured.
     pub measured: Option<Seconds>,
 }
 
-/// A feature map, and what becomes of it.
+/// An activation, and its fate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TensorExplained {
-    /// Its name.
+    /// Name of the tensor.
     pub tensor: String,
-    /// Its bytes.
+    /// Size of the tensor.
     pub bytes: Bytes,
     /// `kept`, `swapped`, `recomputed`, joined by ` + `.
     pub decision: String,
-    /// Why, with the numbers that decided.
+    /// Reason, with the numbers that decided.
     pub reason: String,
 }
 
 /// A transfer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transfer {
-    /// What it does, in words.
+    /// Description of the transfer.
     pub command: String,
-    /// The stream that it runs on.
+    /// Stream of the transfer.
     pub stream: Stream,
-    /// The bytes that it moves.
+    /// Bytes moved.
     pub bytes: Bytes,
-    /// When it starts, as predicted.
+    /// Predicted start.
     pub start: Seconds,
-    /// How long it takes, as predicted.
+    /// Predicted seconds.
     pub predicted: Seconds,
-    /// How long it took, where that was measured.
+    /// Measured seconds, if measured.
     pub measured: Option<Seconds>,
 }
 
@@ -86,28 +86,28 @@ impl<'a> Explanation<'a> {
         Explanation { subject, predicted, layers }
     }
 
-    /// What is explained.
+    /// Returns the explained iteration.
     pub fn subject(&self) -> Subject<'a> {
         self.subject
     }
 
-    /// When the commands run, as predicted.
+    /// Returns the predicted times of the commands.
     pub fn predicted(&self) -> &Timeline {
         &self.predicted
     }
 
-    /// What limits the iteration.
+    /// Returns the limits of the iteration.
     pub fn limits(&self) -> Limits {
         Limits::of(self.subject.trace, self.subject.schedule, &self.predicted)
     }
 
-    /// All layers, in the order of the network.
+    /// Returns all layers, in the order of the network.
     pub fn layers(&self) -> &[Layer] {
         &self.layers
     }
 
-    /// All layers, with the seconds that go to moving and recomputing their maps and to waiting for these: those that cost most
-    /// come first, then those with the largest maps.
+    /// Returns all layers with their cost: the seconds of moving and recomputing their activations and of waiting for them. The
+    /// highest cost comes first, then the largest activations.
     pub fn layers_by_cost(&self) -> Vec<(Seconds, &Layer)> {
         let costs = self.costs();
         let cost = |layer: &Layer| costs.get(layer.layer.as_str()).copied().unwrap_or(Seconds::ZERO);
@@ -119,7 +119,7 @@ impl<'a> Explanation<'a> {
         ranked
     }
 
-    /// Everything of the layer of this name; none where the trace has no such layer.
+    /// Returns the details of a layer; `None` if the trace has no layer of this name.
     pub fn layer(&self, name: &str) -> Option<LayerExplained<'_>> {
         let layer = self.layers.iter().find(|layer| layer.layer == name)?;
         let iteration = self.iteration();
@@ -139,12 +139,12 @@ impl<'a> Explanation<'a> {
         Iteration::new(self.subject.trace, self.subject.schedule, &self.predicted)
     }
 
-    /// The layer that a tensor is told of with.
+    /// Returns the layer under which a tensor is listed.
     fn layer_of(&self, fate: &Fate) -> &'a str {
         fate.maker.map_or(INPUT, |op| &self.subject.trace.ops[op.index()].layer)
     }
 
-    /// By layer: what moving and recomputing its maps takes, and what compute waits for these.
+    /// By layer: seconds of moving and recomputing its activations, and of compute waiting for them.
     fn costs(&self) -> HashMap<&'a str, Seconds> {
         let Subject { trace, schedule, .. } = self.subject;
         let iteration = self.iteration();

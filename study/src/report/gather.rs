@@ -1,9 +1,9 @@
 //! From a trace and its schedule to a report: the iteration, its memory, its layers.
 //!
-//! Times become whole nanoseconds and lists become columns here, and nowhere else. What a tuning adds is gathered in
-//! `study.rs`, what the other policies make of the trace in `policies.rs`.
+//! Times become whole nanoseconds and lists become columns here, and nowhere else. `tuned.rs` adds the results of a tuning,
+//! `policies.rs` the plans of the other policies.
 //!
-//! What this file does not do: check the schedule (the caller has), or judge it.
+//! This file does not check the schedule (the caller has), or judge it.
 
 use crate::report::data::{
     About, Iteration, LaneView, Layer, Memory, Policies, Report, ReportKind, Residencies, Slices, StallView,
@@ -18,19 +18,19 @@ use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_runtime::host_slab;
 use std::collections::{BTreeMap, HashMap};
 
-/// What a report of an iteration stands on.
+/// Inputs of an iteration's report.
 #[derive(Clone, Copy)]
 pub struct Subject<'a> {
-    /// The trace, with the seconds that the schedule was planned for.
+    /// Trace, with the seconds that the schedule was planned for.
     pub trace: &'a Trace,
-    /// A valid schedule of it.
+    /// Valid schedule of the trace.
     pub schedule: &'a Schedule,
-    /// When its commands ran, where they were measured.
+    /// Measured times of its commands, if measured.
     pub measured: Option<&'a Timeline>,
 }
 
 impl Subject<'_> {
-    /// The report of the iteration alone; `policies` says how others would do.
+    /// Returns the report of the iteration alone; `policies` compares the other policies.
     pub fn report(&self, policies: Policies, about: About) -> Report {
         let Subject { trace, schedule, measured } = *self;
         let predicted = simulate(trace, schedule);
@@ -59,7 +59,7 @@ impl Subject<'_> {
         }
     }
 
-    /// Memory over the predicted iteration.
+    /// Returns memory over the predicted iteration.
     fn memory(&self, predicted: &Timeline, names: &mut Names) -> Memory {
         let Subject { trace, schedule, .. } = *self;
         let pool = predicted.pool_bytes_over_time(trace, schedule);
@@ -83,7 +83,7 @@ impl Subject<'_> {
     }
 }
 
-/// Names, each once.
+/// Distinct names.
 #[derive(Default)]
 pub(super) struct Names {
     list: Vec<String>,
@@ -91,18 +91,18 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Names that are known already.
+    /// Starts from known names.
     pub(super) fn from(list: Vec<String>) -> Names {
         let index = list.iter().cloned().zip(0..).collect();
         Names { list, index }
     }
 
-    /// All of them.
+    /// Returns all names.
     pub(super) fn into_list(self) -> Vec<String> {
         self.list
     }
 
-    /// The position of a name.
+    /// Returns the position of a name, adding it if it is new.
     pub(super) fn of(&mut self, name: &str) -> u32 {
         if let Some(known) = self.index.get(name) {
             return *known;
@@ -114,7 +114,7 @@ impl Names {
     }
 }
 
-/// Start and length in nanoseconds.
+/// Returns start and length in nanoseconds.
 fn in_nanoseconds(span: Span) -> (u64, u64) {
     let [start, end] = [span.start, span.end].map(nanoseconds);
     (start, end.saturating_sub(start))
@@ -163,7 +163,7 @@ fn lane_view(
     }
 }
 
-/// The op or the tensor of a command.
+/// Returns the name of a command's op or tensor.
 fn name_of<'t>(trace: &'t Trace, command: &Command) -> &'t str {
     match command {
         Command::Compute { op, .. } => &trace.ops[op.index()].name,
@@ -173,7 +173,7 @@ fn name_of<'t>(trace: &'t Trace, command: &Command) -> &'t str {
     }
 }
 
-/// A series from 0 on; of several values within a nanosecond the last one counts, and what does not change is left out.
+/// Returns a step series from 0 on. Of several values in one nanosecond the last counts; unchanged values are left out.
 fn steps(values: impl IntoIterator<Item = (Seconds, u64)>) -> StepSeries {
     let mut series = StepSeries { at: vec![0], bytes: vec![0] };
     for (at, bytes) in values {
@@ -190,7 +190,7 @@ fn steps(values: impl IntoIterator<Item = (Seconds, u64)>) -> StepSeries {
     series
 }
 
-/// Bytes in use beside what is resident, were everything kept and every op run in its leanest alternative.
+/// Returns the bytes in use besides resident bytes, if everything were kept and every op run in its leanest alternative.
 fn keeping_everything(trace: &Trace) -> Vec<(Seconds, u64)> {
     let (mut at, mut values) = (Seconds::ZERO, Vec::with_capacity(trace.ops.len() + 1));
     for (op, in_use) in trace.ops.iter().zip(trace.memory().in_use) {
@@ -234,11 +234,11 @@ fn residencies(trace: &Trace, schedule: &Schedule, predicted: &Timeline, names: 
     all
 }
 
-/// The layer that tensors belong to which are on the device from the start.
+/// Layer of the tensors that are on the device from the start.
 pub const INPUT: &str = "input";
 
-/// One line a layer, in the order of the first op of each; what is there from the start comes first, where the backward pass
-/// needs it.
+/// Returns one line per layer, in the order of each layer's first op. Tensors on the device from the start come first, if the
+/// backward pass needs them.
 pub fn layers(
     trace: &Trace,
     schedule: &Schedule,
@@ -308,7 +308,7 @@ fn empty_layer(name: &str, kind: &str) -> Layer {
     }
 }
 
-/// What becomes of a layer's maps, and why.
+/// Fills in the fate of a layer's activations, and the reasons.
 fn describe(iteration: &reasons::Iteration<'_>, layer: &mut Layer, fates: &[&Fate]) {
     let commands = &iteration.schedule.commands;
     let offloads = fates.iter().flat_map(|fate| &fate.transfers);

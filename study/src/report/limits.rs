@@ -1,4 +1,4 @@
-//! What limits an iteration: the budget, the link, or computing itself; each with its numbers, and which of them costs most.
+//! Limits of an iteration: the budget, the link, or computing itself; each with its numbers, and the one that costs most.
 
 use plimsoll_ir::schedule::{Schedule, Stream};
 use plimsoll_ir::simulate::Timeline;
@@ -7,31 +7,31 @@ use plimsoll_ir::{Bytes, Seconds};
 
 use crate::report::reasons::percent;
 
-/// Time beside computing that is less than this share of an iteration limits nothing.
+/// Share of an iteration below which time besides computing limits nothing.
 const LITTLE: f64 = 0.01;
 
-/// The three, in words.
+/// The three limits, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Which costs most, in a sentence.
+    /// Costliest limit, in a sentence.
     pub verdict: String,
-    /// What keeping everything would need beside the budget, and what recomputing costs.
+    /// Memory above the budget that keeping everything would need, and the cost of recomputing.
     pub budget: String,
-    /// How busy the link is, and how long compute waits for it.
+    /// Load of the link, and the time that compute waits for it.
     pub link: String,
-    /// The share of the iteration in which ops run for the first time.
+    /// Share of the iteration in which ops run for the first time.
     pub compute: String,
 }
 
 impl Limits {
-    /// Of an iteration as it was predicted. The schedule is valid for the trace.
+    /// Describes the limits of a predicted iteration. The schedule is valid for the trace.
     pub fn of(trace: &Trace, schedule: &Schedule, predicted: &Timeline) -> Limits {
         let totals = predicted.totals(trace, schedule);
         let makespan = predicted.makespan();
         let share = |seconds: Seconds| if makespan.0 > 0.0 { seconds / makespan } else { 0.0 };
         let [compute, out, back] = Stream::ALL.map(|stream| totals.busy[stream.index()]);
         let first = compute - totals.recomputed;
-        // What compute waits for, and what still moves when it is done.
+        // Waits of compute, and transfers that go on after its end.
         let waits = totals.stalled[Stream::Compute.index()] + totals.idle[Stream::Compute.index()];
         let (again, budget) = (totals.recomputed, schedule.budget_bytes);
         let moves = totals.offloaded > Bytes::ZERO || totals.prefetched > Bytes::ZERO;

@@ -1,9 +1,9 @@
-//! Reports: what a tuning found, or what a schedule does, as plain data for people and for scripts.
+//! Reports: the results of a tuning, or the effect of a schedule, as plain data for people and for scripts.
 //!
-//! [`Report`] is the data; [`gather`] makes it of a trace and its schedule, [`scheduled`] of a schedule by itself,
-//! [`Tuned`] of a study; [`explain`] tells less of more: one layer, or what costs most; [`reasons`] says why each feature
-//! map stays, leaves or is recomputed; [`policies`] asks the others. What it does not do: it decides nothing, and measures
-//! nothing.
+//! [`Report`] is the data. [`gather`] makes it from a trace and its schedule, [`scheduled`] from a schedule alone, [`Tuned`]
+//! from a study. [`explain`] gives fewer facts in more detail: one layer, or the costliest layers. [`reasons`] explains why
+//! each activation is kept, swapped or recomputed. [`policies`] plans under the other policies. This module decides nothing,
+//! and measures nothing.
 
 mod data;
 pub mod explain;
@@ -22,7 +22,7 @@ pub use tuned::{Tuned, placement_in_words, rule_in_words};
 use crate::words::visible_json;
 
 impl Report {
-    /// The report as JSON on one line, for scripts.
+    /// Returns the report as JSON on one line, for scripts.
     pub fn json(&self) -> String {
         visible_json(&serde_json::to_string(self).expect("a report has only texts, numbers and lists"))
     }

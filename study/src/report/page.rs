@@ -1,18 +1,18 @@
-//! The page of a report: one HTML file that opens from a disk, without a network, and holds all that it shows.
+//! The page of a report: one HTML file that opens from disk, without a network, and contains everything that it shows.
 //!
-//! Template, style, scripts and the plotting library are part of the program; the report itself goes in as JSON, and the
-//! page's script shows it. Names in it come from anybody's traces, so that nothing of it can end the element it stands in, and
-//! the script never makes markup of a text. What it does not do: it computes nothing that is not in the report already.
+//! Template, style, scripts and the plotting library are part of the program; the report is embedded as JSON, and the page's
+//! script shows it. Its names come from untrusted traces, so the JSON cannot close the element around it, and the script never
+//! interprets a text as markup. The page computes nothing that is not already in the report.
 
 use crate::report::Report;
 use crate::words::is_obeyed;
 
-/// The skeleton, with `{{places}}` to fill.
+/// Skeleton, with `{{places}}` to fill.
 const TEMPLATE: &str = include_str!("page/report.html");
 const STYLE: &str = include_str!("page/report.css");
-/// Apache ECharts; `page/echarts/build.sh` says how it was made.
+/// Apache ECharts, built by `page/echarts/build.sh`.
 const LIBRARY: &str = include_str!("page/echarts/echarts.min.js");
-/// The page's own scripts, in the order in which they go in.
+/// The page's own scripts, in order of inclusion.
 const SCRIPTS: [&str; 13] = [
     include_str!("page/words.js"),
     include_str!("page/tables.js"),
@@ -28,7 +28,7 @@ const SCRIPTS: [&str; 13] = [
     include_str!("page/policies.js"),
     include_str!("page/page.js"),
 ];
-/// What goes with the library wherever it goes.
+/// Notices and licences that must accompany the library.
 const LICENCES: [&str; 5] = [
     include_str!("page/echarts/NOTICE"),
     include_str!("page/echarts/LICENSE"),
@@ -38,7 +38,7 @@ const LICENCES: [&str; 5] = [
 ];
 
 impl Report {
-    /// The report as a page, complete in itself.
+    /// Returns the report as a self-contained page.
     pub fn html(&self) -> String {
         let json = serde_json::to_string(self).expect("a report has only texts, numbers and lists");
         let json = written_out(&json);
@@ -54,7 +54,7 @@ impl Report {
                 escaped(text.trim(), page);
                 page.push_str("\n\n");
             }),
-            // Within JSON `<` stands only in texts, where it may be written by its number.
+            // In JSON `<` occurs only in strings, where an escape may replace it.
             "report" => page.push_str(&json.replace('<', "\\u003c")),
             "library" => page.push_str(LIBRARY.trim_end()),
             "script" => SCRIPTS.iter().for_each(|text| page.push_str(text)),
@@ -62,7 +62,7 @@ impl Report {
         };
         let mut page =
             String::with_capacity(TEMPLATE.len() + STYLE.len() + LIBRARY.len() + json.len() + (1 << 17));
-        // Places are found in the template alone, never in what was filled in.
+        // Only the template has places to fill, never the text filled in.
         let mut parts = TEMPLATE.split("{{");
         page.push_str(parts.next().unwrap_or_default());
         for part in parts {
@@ -74,12 +74,12 @@ impl Report {
     }
 }
 
-/// JSON in whose texts the characters that a reader obeys are written out, to be seen.
+/// Returns JSON with the characters in its strings that a reader obeys escaped, so that they are visible.
 fn written_out(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for character in json.chars() {
         match is_obeyed(character) {
-            // The backslash that is to be seen is one of the text.
+            // The visible backslash is part of the string.
             true => out.extend(['\\'].into_iter().chain(character.escape_default())),
             false => out.push(character),
         }
@@ -87,7 +87,7 @@ fn written_out(json: &str) -> String {
     out
 }
 
-/// Appends a text so that HTML shows it as it is, in an element or in an attribute.
+/// Appends a text so that HTML shows it unchanged, in an element or in an attribute.
 fn escaped(text: &str, page: &mut String) {
     for character in text.chars() {
         match character {

@@ -1,7 +1,7 @@
-//! What the policies of the papers make of the same trace at the same budget and link, beside the schedule that a report is of.
+//! The papers' policies on the same trace at the same budget and link, compared with the schedule of a report.
 //!
-//! Each is planned as `compare` does. Time is limited: a report of a large trace comes all the same, and the policies that
-//! were not asked say so.
+//! Each policy is planned as `compare` does. Time is limited: the report of a large trace still appears, and lists the policies
+//! that were not planned.
 
 use crate::error::{Error, Stopped};
 use crate::report::data::{Policies, PolicyRow};
@@ -13,11 +13,11 @@ use plimsoll_tuner::bound::lower_bound_within;
 use plimsoll_tuner::{Allow, Limits, Outcome, PlanRequest, Policy, plan};
 use std::time::{Duration, Instant};
 
-/// All policies but the schedule's own get this long together, and the bound is found within it.
+/// Time limit of all policies but the schedule's own; the bound is found within it, too.
 pub const TIME_LIMIT: Duration = Duration::from_secs(20);
 
-/// Plans under every policy but the one that the schedule is of, and puts all in order. `own` is the name of the schedule's
-/// row. No new policy is begun after `limit`. Fails once `stop` says so: what was cut short is no comparison.
+/// Plans under every policy but the schedule's own, and sorts the rows. `own` is the name of the schedule's row. No new policy
+/// is begun after `limit`. Fails once `stop` returns `true`: an interrupted comparison is worthless.
 pub fn compare(
     trace: &Trace,
     schedule: &Schedule,
@@ -30,9 +30,9 @@ pub fn compare(
     let limits = Limits { evaluations: None, expired: Some(&expired) };
     let bound = lower_bound_within(trace, schedule.budget_bytes, &schedule.link, Allow::default(), &limits);
     let mut rows = vec![row(own, trace, schedule, &simulate(trace, schedule), None)];
-    // The schedule's own row stands for its policy; where it is the planner's or nobody's, the planner is not asked again.
+    // The schedule's own row stands for its policy; if it is the planner's or unknown, the planner is not run again.
     let ours = own.0 != Policy::Accudnn.name();
-    // The one that trains for seconds comes last, in what is left of the time.
+    // The policy that trains for seconds comes last, in the time left.
     let all = Policy::ALL.into_iter().chain([Policy::Dqn]);
     let others = all.filter(|p| p.name() != own.0 && !(ours && *p == Policy::Plimsoll));
     for policy in others {
@@ -58,7 +58,7 @@ pub fn compare(
     if stop() {
         return Err(Stopped::Comparing { tuning: false }.into());
     }
-    // Those that found the same stand in the order of the policies.
+    // Equal results stay in the order of the policies.
     let seconds = |row: &PolicyRow| row.makespan_seconds.unwrap_or(f64::INFINITY);
     rows.sort_by(|a, b| seconds(a).total_cmp(&seconds(b)));
     let compute_seconds = trace.fastest_seconds().0;
@@ -104,7 +104,7 @@ fn without((policy, paper): (&str, &str), note: String, planning_seconds: Option
     }
 }
 
-/// Where a policy comes from.
+/// Returns the source of a policy.
 pub fn paper(policy: Policy) -> &'static str {
     match policy {
         Policy::Keep => "",

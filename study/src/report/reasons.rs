@@ -1,15 +1,16 @@
-//! What becomes of every feature map, and why, in words with the numbers that decided.
+//! The fate of every activation, and the reason for it, in words with the numbers that decided.
 //!
-//! The decision is read off the schedule: what is offloaded, what is recomputed, what stays. The planner weighs all tensors at
-//! once, so no single number made it decide; the words therefore say numbers that hold of this schedule and leave the
-//! judgement to the reader. Every one of them is worked out here:
+//! The decision is read off the schedule: offloaded, recomputed or kept. The planner weighs all tensors at once, so no single
+//! number made it decide; the words therefore state numbers that hold for this schedule and leave the judgement to the reader.
+//! All numbers are worked out here:
 //!
-//! - *slack* is the time between a map's last use in the forward pass and its first in the backward pass, were everything kept;
-//! - a *transfer* takes the link's latency and rate each way, a map that is moved what its commands take;
-//! - memory is *short* across a map where, in its slack, keeping everything would pass the budget;
-//! - the link is *free* in the predicted timeline, between the same two uses, while no transfer of its way runs.
+//! - *slack* is the time between an activation's last use in the forward pass and its first in the backward pass, if everything
+//!   were kept;
+//! - a *transfer* takes the link's latency and rate each way; an activation that is moved takes the time of its commands;
+//! - memory is *short* across an activation if, in its slack, keeping everything would exceed the budget;
+//! - the link is *free* in the predicted timeline, between the same two uses, while no transfer in that direction runs.
 //!
-//! What this file does not do: say what another schedule would have taken.
+//! This file does not state what a different schedule would have taken.
 
 use plimsoll_ir::schedule::{Command, Schedule, Stream, moved};
 use plimsoll_ir::simulate::{Cause, Span, Timeline};
@@ -17,22 +18,22 @@ use plimsoll_ir::trace::{Phase, Trace};
 use plimsoll_ir::{Bytes, CommandId, OpId, Seconds, TensorId};
 use std::ops::Range;
 
-/// A map that takes less than this share of the pool is called small.
+/// Share of the pool below which an activation is called small.
 const SMALL: f64 = 1e-3;
 
-/// What becomes of feature maps; several may hold of one that is partly swapped, or treated differently in two gaps.
+/// Fate of activations; several fields may hold for one that is partly swapped, or treated differently in two gaps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// Some of it stays on the device from the forward to the backward pass.
+    /// `true` if some of it stays on the device from the forward to the backward pass.
     pub kept: bool,
-    /// Some of it leaves and returns.
+    /// `true` if some of it leaves and returns.
     pub swapped: bool,
-    /// It is recomputed.
+    /// `true` if it is recomputed.
     pub recomputed: bool,
 }
 
 impl Decision {
-    /// `kept`, `swapped`, `recomputed`, joined by ` + `; `none` where there is nothing to decide.
+    /// Returns `kept`, `swapped`, `recomputed`, joined by ` + `; `none` if there is nothing to decide.
     pub fn words(self) -> String {
         let all = [(self.kept, "kept"), (self.swapped, "swapped"), (self.recomputed, "recomputed")];
         let words: Vec<&str> = all.into_iter().filter(|(holds, _)| *holds).map(|(_, word)| word).collect();
@@ -40,51 +41,51 @@ impl Decision {
     }
 }
 
-/// One feature map that the backward pass needs, and what becomes of it.
+/// One activation that the backward pass needs, and its fate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fate {
-    /// Which.
+    /// The activation's tensor.
     pub tensor: TensorId,
-    /// The op that wrote it last in the forward pass; none where it is there from the start.
+    /// Op that wrote it last in the forward pass; `None` if it is there from the start.
     pub maker: Option<OpId>,
-    /// The positions of its last use in the forward pass (0 with no use: the first op), and of the first use after it.
+    /// Positions of its last use in the forward pass (0, the first op, if unused), and of the first use after it.
     pub between: (usize, usize),
-    /// Its bytes.
+    /// Size of the activation.
     pub bytes: Bytes,
-    /// What becomes of it.
+    /// Decision about the activation.
     pub decision: Decision,
     /// Its offloads and prefetches, in order.
     pub transfers: Vec<CommandId>,
-    /// The commands that recompute it.
+    /// Commands that recompute it.
     pub again: Vec<CommandId>,
 }
 
-/// An iteration, ready to be asked for reasons.
+/// An iteration prepared for explanations.
 pub struct Iteration<'a> {
-    /// The trace, with seconds.
+    /// Trace, with seconds.
     pub trace: &'a Trace,
-    /// A valid schedule of it.
+    /// Valid schedule of the trace.
     pub schedule: &'a Schedule,
-    /// When its commands run, as predicted.
+    /// Predicted times of its commands.
     pub predicted: &'a Timeline,
-    /// What becomes of what, in the order of the trace's tensors.
+    /// Fate of each activation, in the order of the trace's tensors.
     pub fates: Vec<Fate>,
-    /// By op: when it starts, and at the end when all are done, were everything kept.
+    /// By op: start time if everything were kept, and at the end the time when all ops are done.
     keeping: Vec<Seconds>,
-    /// By op: what is in use were everything kept.
+    /// By op: bytes in use if everything were kept.
     in_use: Vec<Bytes>,
     /// By op: the command of its first run.
     first_run: Vec<Option<CommandId>>,
-    /// By transfer stream, the spans of its commands.
+    /// By transfer stream: the spans of its commands.
     lanes: [Vec<Span>; 2],
-    /// By tensor: how long compute waits for its transfers.
+    /// By tensor: time that compute waits for its transfers.
     stalls: Vec<Seconds>,
-    /// By tensor: whether it is recomputed for others to read.
+    /// By tensor: `true` if it is recomputed for others to read.
     recomputed: Vec<bool>,
 }
 
 impl<'a> Iteration<'a> {
-    /// Looks at an iteration. The schedule is valid for the trace, and the timeline of both.
+    /// Prepares an iteration. The schedule is valid for the trace, and the timeline belongs to both.
     pub fn new(trace: &'a Trace, schedule: &'a Schedule, predicted: &'a Timeline) -> Iteration<'a> {
         let mut at = Seconds::ZERO;
         let mut keeping = vec![at];
@@ -117,27 +118,28 @@ impl<'a> Iteration<'a> {
         Iteration { trace, schedule, predicted, fates, keeping, in_use, first_run, lanes, stalls, recomputed }
     }
 
-    /// The time between two uses, were everything kept: from the end of one op to the start of another.
+    /// Returns the time between two uses if everything were kept: from the end of one op to the start of the other.
     pub fn slack(&self, between: (usize, usize)) -> Seconds {
         (self.keeping[between.1] - self.keeping[between.0 + 1]).max(Seconds::ZERO)
     }
 
-    /// Whether the forward pass made it, or found it: else it is the backward pass's own.
+    /// Returns `true` if the tensor is made in the forward pass, or there from the start; otherwise it belongs to the backward
+    /// pass.
     pub fn is_map(&self, fate: &Fate) -> bool {
         fate.maker.is_none_or(|op| self.trace.ops[op.index()].phase == Phase::Forward)
     }
 
-    /// What moving a whole map takes, out and back.
+    /// Returns the seconds of moving a whole activation, out and back.
     pub fn transfer(&self, bytes: Bytes) -> [Seconds; 2] {
         [Stream::Offload, Stream::Prefetch].map(|direction| self.schedule.link.seconds(direction, bytes))
     }
 
-    /// How long compute waits for transfers of a tensor.
+    /// Returns the time that compute waits for transfers of a tensor.
     pub fn stalled(&self, tensor: TensorId) -> Seconds {
         self.stalls[tensor.index()]
     }
 
-    /// The decision about several maps, in words; what stays of each is one thing, what leaves another.
+    /// Returns the combined decision about several activations.
     pub fn decision(fates: &[&Fate]) -> Decision {
         fates.iter().fold(Decision::default(), |all, fate| Decision {
             kept: all.kept || fate.decision.kept,
@@ -146,7 +148,7 @@ impl<'a> Iteration<'a> {
         })
     }
 
-    /// Why, of the maps of one layer together: one sentence for each thing that becomes of them.
+    /// Explains the decisions about one layer's activations: one sentence for each kind of decision.
     pub fn reason(&self, fates: &[&Fate]) -> String {
         if fates.is_empty() {
             return "none: the backward pass reads nothing that it makes".to_owned();
@@ -167,7 +169,7 @@ impl<'a> Iteration<'a> {
             let of = format!(" ({} of {} maps): ", group.len(), maps.len());
             words.push(if mixed && maps.len() > 1 { said.replacen(": ", &of, 1) } else { said });
         }
-        // What the backward pass makes for itself has gaps of its own.
+        // Tensors of the backward pass have their own gaps.
         let gradients = |fate: &&Fate| fate.decision.swapped;
         let others: Vec<&Fate> = others.into_iter().filter(gradients).collect();
         if !others.is_empty() {
@@ -220,7 +222,7 @@ impl<'a> Iteration<'a> {
         )
     }
 
-    /// What making these again would take, where that is possible, as the end of a sentence.
+    /// Returns the seconds of recomputing these activations, if possible, as the end of a sentence.
     fn again_in_words(&self, group: &[&Fate]) -> String {
         let makers = || group.iter().filter_map(|fate| fate.maker);
         let possible = |op: OpId| self.trace.ops[op.index()].recomputable;
@@ -254,7 +256,7 @@ impl<'a> Iteration<'a> {
         if back == out {
             words += &format!(" and return in {}", seconds(Stream::Prefetch));
         } else if back > 0 {
-            // Of one host copy several gaps live, and what is recomputed needs not return.
+            // One host copy serves several gaps, and recomputed bytes need not return.
             words += &format!(" and {} return in {}", Bytes(back), seconds(Stream::Prefetch));
         }
         words += &format!(", the slack is {}", self.slack(common(group)));
@@ -269,7 +271,7 @@ impl<'a> Iteration<'a> {
         words
     }
 
-    /// How often a map returns: the most prefetches of one of its bytes.
+    /// Returns how often an activation returns: the most prefetches of one of its bytes.
     fn returns(&self, fate: &Fate) -> usize {
         let pieces = fate.transfers.iter().map(|id| &self.schedule.commands[id.index()]);
         let pieces: Vec<Range<u64>> = pieces
@@ -281,7 +283,7 @@ impl<'a> Iteration<'a> {
 
     fn recomputed(&self, group: &[&Fate]) -> String {
         let whole: Bytes = group.iter().map(|fate| fate.bytes).sum();
-        // One run may make several maps.
+        // One run may make several activations.
         let mut runs: Vec<CommandId> = group.iter().flat_map(|fate| &fate.again).copied().collect();
         runs.sort_unstable();
         runs.dedup();
@@ -296,7 +298,7 @@ impl<'a> Iteration<'a> {
         format!("recomputed: {seconds} to make {whole} again{often}{others}; moving it would take {moving}")
     }
 
-    /// The bytes of other tensors that these runs make besides, for somebody to read.
+    /// Returns the bytes of other tensors that these runs also make, if those are read.
     fn made_for_others(&self, group: &[&Fate], runs: &[CommandId]) -> Bytes {
         let counts =
             |t: &&TensorId| self.recomputed[t.index()] && !group.iter().any(|fate| fate.tensor == **t);
@@ -311,7 +313,7 @@ impl<'a> Iteration<'a> {
         others.iter().map(|t| self.trace.tensors[t.index()].bytes).sum()
     }
 
-    /// How often a map is recomputed: the most runs of one op that writes it.
+    /// Returns how often an activation is recomputed: the most runs of one op that writes it.
     pub fn times(&self, fate: &Fate) -> usize {
         let op = |id: &CommandId| match self.schedule.commands[id.index()] {
             Command::Compute { op, .. } => Some(op),
@@ -321,7 +323,7 @@ impl<'a> Iteration<'a> {
         fate.again.iter().map(runs).max().unwrap_or(0)
     }
 
-    /// What moving each of these whole takes together, out and back.
+    /// Returns the total seconds of moving each of these whole activations, out and back.
     fn transfers(&self, group: &[&Fate]) -> [Seconds; 2] {
         group
             .iter()
@@ -329,17 +331,17 @@ impl<'a> Iteration<'a> {
             .fold([Seconds::ZERO; 2], |sum, one| [sum[0] + one[0], sum[1] + one[1]])
     }
 
-    /// What a command takes, as predicted.
+    /// Returns the predicted seconds of a command.
     pub fn seconds(&self, id: CommandId) -> Seconds {
         self.predicted.spans[id.index()].seconds()
     }
 
-    /// What a transfer moves.
+    /// Returns the bytes that a transfer moves.
     pub fn moved_bytes(&self, id: CommandId) -> u64 {
         moved(self.trace, &self.schedule.commands[id.index()]).map_or(0, |(_, piece)| piece.end - piece.start)
     }
 
-    /// The time between two uses in the predicted timeline.
+    /// Returns the time between two uses in the predicted timeline.
     fn window(&self, between: (usize, usize)) -> Span {
         let span = |op: usize| self.first_run[op].map(|id| self.predicted.spans[id.index()]);
         let start = span(between.0).map_or(Seconds::ZERO, |span| span.end);
@@ -347,7 +349,7 @@ impl<'a> Iteration<'a> {
         Span { start, end: end.max(start) }
     }
 
-    /// How long each way of the link has nothing to do between two uses.
+    /// Returns the time that each direction of the link is free between two uses.
     fn free(&self, between: (usize, usize)) -> [Seconds; 2] {
         let window = self.window(between);
         let inside =
@@ -356,25 +358,26 @@ impl<'a> Iteration<'a> {
     }
 }
 
-/// The stretch that all of several maps are not used in: after the last of their last uses, before the first of the others.
+/// Returns the range in which none of several activations is used: after the last of their last uses, before the first of their
+/// next uses.
 pub fn common(group: &[&Fate]) -> (usize, usize) {
     let after = group.iter().map(|fate| fate.between.0).max().unwrap_or(0);
     let before = group.iter().map(|fate| fate.between.1).min().unwrap_or(0);
     (after, before.max(after + 1))
 }
 
-/// A share in percent.
+/// Formats a share in percent.
 pub fn percent(share: f64) -> String {
     if share > 0.0 && share < 1e-3 { "less than 0.1 %".to_owned() } else { format!("{:.1} %", share * 100.0) }
 }
 
-/// The uses of a tensor that its fate follows from.
+/// Uses of a tensor that determine its fate.
 #[derive(Clone, Default)]
 struct Uses {
     maker: Option<OpId>,
     last_forward: Option<usize>,
     first_after: Option<usize>,
-    /// The backward pass wrote it before it read it: what the forward pass left there is not needed.
+    /// `true` if the backward pass wrote it before reading it, so that the forward pass's contents are not needed.
     overwritten: bool,
 }
 
@@ -402,8 +405,7 @@ fn uses(trace: &Trace) -> Vec<Uses> {
     uses
 }
 
-/// What becomes of every tensor that the forward pass leaves for the backward pass, or that a run of the forward pass again
-/// needs.
+/// Returns the fate of every tensor that the forward pass leaves for the backward pass, or for a recomputation.
 fn fates(trace: &Trace, schedule: &Schedule, recomputed: &[bool]) -> Vec<Fate> {
     let mut uses = uses(trace);
     let mut transfers: Vec<Vec<CommandId>> = vec![Vec::new(); trace.tensors.len()];
@@ -428,14 +430,14 @@ fn fates(trace: &Trace, schedule: &Schedule, recomputed: &[bool]) -> Vec<Fate> {
     let mut fates = Vec::new();
     for (i, tensor) in trace.tensors.iter().enumerate().filter(|(_, tensor)| tensor.bytes > Bytes::ZERO) {
         let Uses { maker, last_forward, first_after, .. } = std::mem::take(&mut uses[i]);
-        // A run of the forward pass again reads it before the op that it is run for.
+        // A recomputation reads it before the op that needs its result.
         let source = sources[i].filter(|_| again[i].is_empty()).map(|id| next[id.index()]);
         let source = source.filter(|op| last_forward.is_some_and(|last| *op > last));
         let before = [first_after, source].into_iter().flatten().min();
         let moves = !transfers[i].is_empty();
         let (maker, between) = match before {
             Some(before) => (maker, (last_forward.unwrap_or(0).min(before.saturating_sub(1)), before)),
-            // A gradient, or what else the backward pass makes for itself, is told of where it is moved.
+            // A gradient, or any other tensor of the backward pass, is listed if it is moved.
             None if moves => widest_gap(trace, TensorId::new(i)),
             None => continue,
         };
@@ -455,7 +457,7 @@ fn fates(trace: &Trace, schedule: &Schedule, recomputed: &[bool]) -> Vec<Fate> {
     fates
 }
 
-/// The op that first writes a tensor, and the two uses of it that lie farthest apart.
+/// Returns the op that first writes a tensor, and its two consecutive uses that lie farthest apart.
 fn widest_gap(trace: &Trace, tensor: TensorId) -> (Option<OpId>, (usize, usize)) {
     let touches = |op: &plimsoll_ir::trace::Op| op.touches().any(|t| t == tensor);
     let all: Vec<usize> = (0..trace.ops.len()).filter(|i| touches(&trace.ops[*i])).collect();
@@ -465,7 +467,7 @@ fn widest_gap(trace: &Trace, tensor: TensorId) -> (Option<OpId>, (usize, usize))
     (maker, widest.unwrap_or((first, first + 1)))
 }
 
-/// By tensor: whether a recomputation makes it for others. One that makes several tensors may make one that nobody asked for.
+/// By tensor: `true` if a recomputation makes it for others. A recomputation with several outputs may make unneeded ones.
 fn needed_again(schedule: &Schedule, tensors: usize) -> Vec<bool> {
     use plimsoll_ir::schedule::Holds;
     let mut needed = vec![false; tensors];
@@ -478,7 +480,7 @@ fn needed_again(schedule: &Schedule, tensors: usize) -> Vec<bool> {
     needed
 }
 
-/// By command: the op of the next command that runs an op for the first time; the last op where there is none.
+/// By command: the op of the next command that runs an op for the first time; the last op if there is none.
 fn next_ops(schedule: &Schedule, ops: usize) -> Vec<usize> {
     let mut next = ops.saturating_sub(1);
     let mut all = vec![next; schedule.commands.len()];
@@ -491,7 +493,7 @@ fn next_ops(schedule: &Schedule, ops: usize) -> Vec<usize> {
     all
 }
 
-/// How many bytes of a tensor its offloads copy, each counted once.
+/// Returns how many bytes of a tensor its offloads copy, each counted once.
 fn outside(trace: &Trace, schedule: &Schedule, transfers: &[CommandId]) -> u64 {
     let commands = transfers.iter().map(|id| &schedule.commands[id.index()]);
     let out = commands.filter(|command| command.stream() == Stream::Offload);
@@ -517,8 +519,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Four layers in a row that each make a map of so many MiB, in so many milliseconds; the backward pass reads them in the
-    /// opposite order.
+    /// Returns a chain of four layers that each make an activation of the given MiB, in the given milliseconds; the backward pass
+    /// reads them in reverse order.
     fn chain(sizes: [u64; 4], milliseconds: f64) -> Trace {
         let map = |i: usize| Tensor {
             name: format!("map{i}"),
@@ -558,7 +560,7 @@ mod tests {
         }
     }
 
-    /// What is said of every map of a chain under a schedule.
+    /// Returns the decision and reason of every activation of a chain under a schedule.
     fn said(trace: &Trace, schedule: &Schedule) -> Vec<(String, String)> {
         let predicted = simulate(trace, schedule);
         let iteration = Iteration::new(trace, schedule, &predicted);
@@ -585,7 +587,7 @@ mod tests {
         let all = said(&trace, &schedule);
         let swapped: Vec<_> = all.iter().filter(|(decision, _)| decision == "swapped").collect();
         assert_eq!(swapped.len(), 1, "one map of four does not fit: {all:?}");
-        // 8 MiB at 10 GB/s and 10 us. Map 0 is used last by op 1 and again by op 7, so ops 2 to 6 lie between, and so on.
+        // 8 MiB at 10 GB/s and 10 us. Activation 0 is used last by op 1 and next by op 7, so ops 2 to 6 lie between, and so on.
         let slacks = ["50 ms", "30 ms", "10 ms"];
         let at = all.iter().position(|(decision, _)| decision == "swapped").expect("one is");
         let slack = slacks[at];
@@ -619,7 +621,7 @@ mod tests {
 
     #[test]
     fn what_stays_although_memory_is_short_says_what_moving_it_would_take() {
-        // Map 2 has 10 ms of slack, and its transfer takes 16.8 ms.
+        // Activation 2 has 10 ms of slack, and its transfer takes 16.8 ms.
         let trace = chain([8, 8, 8, 8], 10.0);
         let all = said(&trace, &planned(&trace, 24, 1e9, true, Policy::Plimsoll));
         let expected =
@@ -648,7 +650,7 @@ mod tests {
 
     #[test]
     fn what_a_run_again_makes_besides_is_told_where_somebody_reads_it() {
-        // Every layer makes a mask of 4 KiB, too, which its backward op reads.
+        // Every layer also makes a mask of 4 KiB, which its backward op reads.
         let mut trace = chain([8; 4], 10.0);
         for layer in 0..4 {
             let mask = TensorId::new(trace.tensors.len());
@@ -672,7 +674,7 @@ mod tests {
             let expected =
                 format!("recomputed: 10 ms to make 8 MiB again{besides}; moving it would take 167.8 ms");
             assert_eq!(iteration.reason(&[map]), expected);
-            // Told of together there are no others.
+            // Explained together, there are no others.
             let both = iteration.reason(&[map, mask]);
             assert!(!both.contains("that others use"), "{both}");
         }

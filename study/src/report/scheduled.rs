@@ -1,7 +1,7 @@
-//! The report of a schedule by itself: no study, no search for a batch, whoever made the schedule and wherever it ran.
+//! The report of a schedule alone: no study, no search for a batch, whoever made the schedule and wherever it ran.
 //!
-//! What is known of it besides comes as plain values ([`Known`]), so that `plimsoll report` and the PyTorch front tell what
-//! each of them knows, and the page is one.
+//! Further facts are plain values ([`Known`]), so that `plimsoll report` and the PyTorch front can each pass the facts that
+//! they know, and share one page.
 
 use crate::COMMIT;
 use crate::error::Error;
@@ -14,35 +14,35 @@ use plimsoll_ir::trace::Trace;
 use serde::Deserialize;
 use std::time::Duration;
 
-/// The name of the schedule's row among the policies.
+/// Name of the schedule's row among the policies.
 const OWN: &str = "this schedule";
 
-/// What is known of a schedule besides itself and its trace. All of it may be missing.
+/// Facts about a schedule besides itself and its trace. All of them may be missing.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Known {
-    /// What the network is trained on or with, in words.
+    /// Description of the training data.
     pub data: Option<String>,
-    /// The device, in words.
+    /// Description of the device.
     pub device: Option<String>,
-    /// Whether the trace's seconds are those of a modelled device.
+    /// `true` if the trace's seconds are those of a modelled device.
     pub modelled: bool,
-    /// What else was found out of the machine: name and value.
+    /// Other facts about the machine: name and value.
     pub machine: Vec<(String, String)>,
-    /// The command that made the schedule, or the report.
+    /// Command that made the schedule, or the report.
     pub command: Option<String>,
-    /// When it was measured, in seconds since 1970.
+    /// Time of the measurement, in seconds since 1970.
     pub unix_seconds: Option<u64>,
-    /// What to know before one believes the numbers.
+    /// Warnings about the reliability of the numbers.
     pub warnings: Vec<String>,
-    /// When each command ran, where that was measured: a span a command, by its id.
+    /// Measured times of the commands, if measured: one span per command, by its id.
     pub timeline: Option<Timeline>,
-    /// The schedule and what it stands beside, such as keeping everything; the schedule first.
+    /// The schedule, and settings to compare it with, such as keeping everything; the schedule first.
     pub settings: Vec<Setting>,
 }
 
-/// The report of a valid schedule. All policies but its own are planned beside it, no new one after `limit`. Fails once
-/// `stop` says so.
+/// Returns the report of a valid schedule. All other policies are planned for comparison, no new one after `limit`. Fails once
+/// `stop` returns `true`.
 pub fn of_schedule(
     trace: &Trace,
     schedule: &Schedule,

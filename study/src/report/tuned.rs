@@ -1,6 +1,6 @@
-//! From a study's folder to a report: the iteration as `gather.rs` has it, and what only a tuning knows.
+//! From a study's folder to a report: the iteration from `gather.rs`, and the results of the tuning.
 //!
-//! Everything stands in the study's files; no device, data or network is asked. The model is fitted again from the profile,
+//! All data come from the study's files; no device, data or network is needed. The model is fitted again from the profile,
 //! which gives the same model.
 
 use crate::error::{Error, StudyError};
@@ -28,22 +28,22 @@ use plimsoll_tuner::rate::{caution, rate_of_update};
 use plimsoll_tuner::search::{Moved, moved};
 use std::collections::BTreeMap;
 
-/// What a study holds of a tuning that is over.
+/// A study's contents after a tuning.
 pub struct Tuned {
     /// The choice.
     pub config: Config,
-    /// What was tried for it.
+    /// Record of the attempts for the choice.
     pub tuning: Tuning,
-    /// What the model is fitted to.
+    /// Profile that the model is fitted to.
     pub profile: Profile,
-    /// The iteration, and how it runs.
+    /// Chosen iteration.
     pub trace: Trace,
-    /// See `trace`.
+    /// Its schedule.
     pub schedule: Schedule,
 }
 
 impl Tuned {
-    /// Reads a study. Fails with what to do where it is no study, half of one, or one of another version.
+    /// Reads a study. If it is no study, half of one, or one of a different version, the error says what to do.
     pub fn read(study: &Study) -> Result<Tuned, Error> {
         let (config, schedule) = study.chosen()?;
         for path in [&study.tuning(), &study.trace(), &study.profile()] {
@@ -71,7 +71,8 @@ impl Tuned {
         Ok(tuned)
     }
 
-    /// Adds what a training took and gave, and keeps it in the study; nothing where this run had nothing left to train.
+    /// Adds the costs and results of a training, and keeps them in the study; does nothing if this run had nothing left to
+    /// train.
     pub fn add_training(&mut self, study: &Study, trained: &Trained) -> Result<(), Error> {
         if trained.iterations == trained.resumed_at {
             return Ok(());
@@ -92,7 +93,7 @@ impl Tuned {
         Ok(study.put(&[(study.tuning(), self.tuning.to_json().into_bytes())])?)
     }
 
-    /// The iteration in words and numbers: what limits it, what its layers cost.
+    /// Returns the explanation of the iteration: its limits, and the cost of its layers.
     pub fn explanation(&self) -> Explanation<'_> {
         Explanation::of(self.iteration())
     }
@@ -102,7 +103,7 @@ impl Tuned {
         Subject { trace, schedule, measured: tuning.timeline.as_ref() }
     }
 
-    /// The report.
+    /// Returns the report.
     pub fn report(&self) -> Result<Report, Error> {
         let Tuned { tuning, profile, .. } = self;
         let mut report = self.iteration().report(self.policies(), self.about());
@@ -110,7 +111,7 @@ impl Tuned {
         report.batches = Some(self.batches());
         report.workers = workers(&self.config, tuning);
         let mut names = Names::from(std::mem::take(&mut report.iteration.names));
-        // How well curves fit a model says nothing of a device.
+        // The fit of curves to a modelled device shows nothing about a real one.
         report.fit = if tuning.machine.modelled { None } else { Some(fit(profile, &mut names)?) };
         report.iteration.names = names.into_list();
         Ok(report)
@@ -142,7 +143,7 @@ impl Tuned {
         let mut warnings: Vec<String> = health.iter().flatten().map(ToString::to_string).collect();
         warnings
             .extend(self.tuning.runs.iter().filter_map(run_missed).map(|words| format!("{words}; {ANEW}.")));
-        // What was predicted is an iteration of one batch, for all draws.
+        // The prediction is for an iteration of one batch, and for all draws.
         let as_predicted = |training: &&Training| training.global_batch.is_none() && training.drawn.is_none();
         let trained = self.tuning.training.as_ref().filter(as_predicted);
         let trained = trained.map(|training| training.iteration_seconds);
@@ -170,14 +171,14 @@ impl Tuned {
         self.tuning.runs.iter().find(|run| run.what == what)
     }
 
-    /// What was measured of a run; where the machine is modelled, what the model says.
+    /// Returns a run's measured figures; on a modelled machine, the model's.
     fn known(&self, what: &str) -> Option<Figures> {
         let run = self.run(what)?;
         if self.tuning.machine.modelled { run.predicted } else { run.measured }
     }
 
-    /// What an epoch gains over the user's own setting, and over keeping everything, as measured (or modelled): shares of their
-    /// epochs. By goodput, epochs of the same progress.
+    /// Returns how much shorter an epoch is than with the user's own setting, or with everything kept, as measured (or
+    /// modelled): a share of that epoch. By goodput, epochs of the same progress.
     pub fn gain_over(&self, what: &str) -> Option<f64> {
         let progress = |what: &str| {
             let efficiency = self.run(what)?.efficiency.unwrap_or(1.0);
@@ -224,7 +225,7 @@ impl Tuned {
         }
     }
 
-    /// The answer in one sentence.
+    /// Returns the answer in one sentence.
     pub fn headline(&self) -> String {
         let Tuned { config, tuning, .. } = self;
         let batch = config.batch;
@@ -236,7 +237,7 @@ impl Tuned {
         let takes = if config.goodput.is_some() { "the same progress takes" } else { "an epoch takes" };
         let over = |what: &str, words: &str| match self.gain_over(what) {
             Some(gain) if gain > 0.0 => Some(format!("{takes} {} less than {words}", percent(gain))),
-            // The least batch that was asked for may be above the one that this is compared with.
+            // The least requested batch may be above the one that this is compared with.
             Some(gain) if gain < 0.0 => {
                 let known = self.run(what).map_or(0, |run| run.batch);
                 let least = tuning.asked.least;
@@ -277,7 +278,7 @@ impl Tuned {
         }
     }
 
-    /// Why, in a sentence or two.
+    /// Returns the reason, in a sentence or two.
     pub fn why(&self) -> String {
         let Tuning { asked, rounds, why, .. } = &self.tuning;
         let tried: usize = rounds.iter().map(|round| round.candidates.len() + round.no_plan.len()).sum();
@@ -297,7 +298,7 @@ impl Tuned {
         format!("{words}. {plans} made for {batches}{refits}.")
     }
 
-    /// What stays, what is swapped and what is recomputed, in one sentence.
+    /// Describes in one sentence the kept, swapped and recomputed activations.
     pub fn placement(&self) -> String {
         capitalised(&placement_in_words(&moved(&self.trace, &self.schedule))) + "."
     }
@@ -326,7 +327,7 @@ impl Tuned {
         let Tuning { asked, rounds, runs, .. } = &self.tuning;
         let last = rounds.last().expect("a tuning that was read has a round");
         let samples = asked.samples as f64;
-        // What passes between iterations is proportional to the batch, so over an epoch it is the same for all.
+        // The time between iterations is proportional to the batch, so over an epoch it is the same for all.
         let chosen = self.run("chosen").and_then(|run| run.measured);
         let (passes, update) = self
             .config
@@ -388,7 +389,7 @@ impl Tuned {
     }
 }
 
-/// Where a learning rate comes from.
+/// Describes the origin of a learning rate.
 pub fn rule_in_words(rate: &LearningRate) -> String {
     let rule = match rate.rule {
         LearningRateRule::Linear => "linear".to_owned(),
@@ -398,7 +399,7 @@ pub fn rule_in_words(rate: &LearningRate) -> String {
     format!("{rule}, from {} at batch {}", rate.base_rate, rate.base_batch)
 }
 
-/// A noise scale, with its error and, where it depends on that, the batch of batch norm.
+/// Describes a noise scale, with its error and, if it depends on that, the batch of batch norm.
 fn noise_in_words(noise: &NoiseScale) -> String {
     let NoiseScale { samples, relative_error, batch_norm_over } = *noise;
     let error = relative_error * 100.0;
@@ -406,7 +407,7 @@ fn noise_in_words(noise: &NoiseScale) -> String {
     format!("{samples:.0} samples, within {error:.0} %{over}")
 }
 
-/// What stays, what is swapped and what is recomputed in an iteration, in words.
+/// Describes the kept, swapped and recomputed activations of an iteration.
 pub fn placement_in_words(moved: &Moved) -> String {
     let Moved { at_peak, offloaded, swapping, recomputed_ops, recomputed, recomputing } = *moved;
     if offloaded == Bytes::ZERO && recomputed_ops == 0 {
@@ -423,7 +424,6 @@ pub fn placement_in_words(moved: &Moved) -> String {
     parts.join(", ")
 }
 
-/// Words as a sentence begins.
 fn capitalised(words: &str) -> String {
     match words.get(..1) {
         Some(first) => first.to_uppercase() + &words[1..],
@@ -431,12 +431,12 @@ fn capitalised(words: &str) -> String {
     }
 }
 
-/// What is said of a study in which nothing was measured.
+/// Statement about a study in which nothing was measured.
 const MODELLED: &str = "Nothing here was measured: the device is not here, and all times are those of a model of it, from \
                         its data sheet. Stated errors are how far nine of ten published throughputs of its generation are \
                         off that model.";
 
-/// What a report says to do where a prediction missed.
+/// Advice in a report if a prediction missed.
 const ANEW: &str = "tuning anew on a calm machine measures it again";
 
 fn ran(run: &Run, figures: Figures) -> BatchMeasured {
@@ -449,7 +449,7 @@ fn ran(run: &Run, figures: Figures) -> BatchMeasured {
     }
 }
 
-/// How well the model fits what was measured.
+/// Returns how well the model fits the measurements.
 fn fit(profile: &Profile, names: &mut Names) -> Result<Fit, Error> {
     let model = Model::fit(profile)?;
     let held_out = model.held_out().iter().map(|held| FitHeldOut {
@@ -466,7 +466,7 @@ fn fit(profile: &Profile, names: &mut Names) -> Result<Fit, Error> {
     })
 }
 
-/// Each layer type, its phase and kernel: predicted beside the median of what was measured.
+/// By layer type, phase and kernel: predicted times, and the median of the measured ones.
 fn kinds(profile: &Profile, model: &Model, names: &mut Names) -> Result<Vec<FitKind>, Error> {
     let mut kinds: BTreeMap<String, FitKind> = BTreeMap::new();
     for batch in &profile.batches {
@@ -474,7 +474,7 @@ fn kinds(profile: &Profile, model: &Model, names: &mut Names) -> Result<Vec<FitK
         model.fill(&mut trace)?;
         for (op, samples) in trace.ops.iter().zip(&batch.ops) {
             let mut seconds: Vec<f64> = samples.seconds.iter().map(|s| s.0).collect();
-            // One whose usual alternative never ran here says nothing of it.
+            // If the usual alternative never ran here, the samples show nothing about it.
             if seconds.is_empty() {
                 continue;
             }
@@ -500,20 +500,20 @@ fn kinds(profile: &Profile, model: &Model, names: &mut Names) -> Result<Vec<FitK
         let pairs = kind.predicted.iter().zip(&kind.measured).filter(|(predicted, _)| **predicted > 0.0);
         [kind.median_error, kind.worst_error] = median_and_worst(pairs.map(|(p, m)| m / p));
     }
-    // What takes most time first.
+    // The kind that takes most time comes first.
     let total = |kind: &FitKind| kind.measured.iter().sum::<f64>();
     kinds.sort_by(|a, b| total(b).total_cmp(&total(a)));
     Ok(kinds)
 }
 
-/// How far samples are off what was said of them, from the ratios of the two: the median, and the worst.
+/// Returns the deviation of samples from their predictions, from the ratios of the two: the median, and the worst.
 fn median_and_worst(ratios: impl Iterator<Item = f64>) -> [f64; 2] {
     let mut errors: Vec<f64> = ratios.map(|ratio| (ratio - 1.0).abs()).collect();
     let worst = errors.iter().copied().fold(0.0, f64::max);
     [crate::network_workload::median(&mut errors).0, worst]
 }
 
-/// The ops of a profile as a trace, to be filled with predicted seconds.
+/// Returns the ops of a profile as a trace, to be filled with predicted seconds.
 fn bare_trace(profile: &Profile, batch: &plimsoll_ir::profile::BatchSamples) -> Trace {
     let op = |samples: &plimsoll_ir::profile::OpSamples| Op {
         name: samples.name.clone(),
@@ -538,7 +538,7 @@ fn bare_trace(profile: &Profile, batch: &plimsoll_ir::profile::BatchSamples) -> 
     }
 }
 
-/// Layer type, phase, and where that says more the kernel: the last part of the op's name.
+/// Returns layer type, phase, and, if it adds information, the kernel: the last part of the op's name.
 fn type_of(op: &Op) -> String {
     let phase = match op.phase {
         Phase::Forward => "forward",
@@ -555,19 +555,19 @@ fn type_of(op: &Op) -> String {
     }
 }
 
-/// To five digits: a sample is no better than that, and a report stays small.
+/// Rounds to five digits: a sample is no more precise than that, and a report stays small.
 fn rounded(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;
     }
     let digits = 4 - value.abs().log10().floor() as i32;
-    // Dividing by a whole power of ten gives the nearest number to the decimal.
+    // Dividing by a whole power of ten gives the number nearest to the decimal.
     let scale = 10f64.powi(digits.abs());
     if digits >= 0 { (value * scale).round() / scale } else { (value / scale).round() * scale }
 }
 
-/// The link's fits, with their samples, and how far these are off. A model's own error is of the median of each size, which
-/// is not what is shown.
+/// Returns the link's fits, with their samples and deviations. A model's own error is of the median of each size, which is not
+/// shown.
 fn link(profile: &Profile, rates: &LinkModel) -> Vec<FitLink> {
     let samples = &profile.link;
     let one = |what: &str, fitted: &FittedRate, samples: &[TransferSample]| {

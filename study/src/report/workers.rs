@@ -1,8 +1,8 @@
-//! What a report says of the workers that a study was tuned for: their update, which resource it takes, what overlap hides, and
-//! how it scales.
+//! The workers that a study was tuned for, in its report: their update, the resources it uses, what overlap hides, and how
+//! it scales.
 //!
-//! Efficiency has two readings, and both are given. That of AccUDNN (its Table 2: 7.7 of 8) compares the workers with one
-//! worker that trains by the user's own setting, and counts what the larger batch gains, too. The other compares them with as
+//! Efficiency has two definitions, and both are given. AccUDNN's (its Table 2: 7.7 of 8) compares the workers with one worker
+//! that trains by the user's own setting, so that it includes the gain of the larger batch. The other compares them with as
 //! many workers of the same batch that exchange nothing.
 
 use super::data::{ResourceShare, Scaled, Single, Workers};
@@ -11,10 +11,10 @@ use plimsoll_ir::exchange::update::Busy;
 use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::tuning::{Tuning, WorkersUpdate};
 
-/// One worker alone, with which all are compared: the user's own setting, or what is nearest to it.
+/// Baseline of one worker: the user's own setting, or the nearest to it.
 const SINGLES: [&str; 2] = ["yours", "keeping everything"];
 
-/// The workers of a study; none where it was tuned for one alone, or by an older version.
+/// Returns the workers of a study; `None` if it was tuned for a single worker, or by an older version.
 pub fn workers(config: &Config, tuning: &Tuning) -> Option<Workers> {
     let Cluster { workers, interconnect, nccl, global_batch, passes, exchange_seconds, update_seconds } =
         config.cluster?;
@@ -23,7 +23,7 @@ pub fn workers(config: &Config, tuning: &Tuning) -> Option<Workers> {
     let samples_per_second = global_batch as f64 / update_seconds.0;
     let one = scaling.first().filter(|of| of.workers == 1)?;
     let scaled = scaling.iter().map(|of| {
-        // Here some workers may make a pass less.
+        // In the tuned update some workers may make one pass less.
         let is_this = of.workers == workers;
         let samples = if is_this { global_batch } else { of.workers * passes * config.batch };
         Scaled {
@@ -64,7 +64,7 @@ pub fn workers(config: &Config, tuning: &Tuning) -> Option<Workers> {
     })
 }
 
-/// One worker alone that trains in a way that was run, or is modelled.
+/// Returns a single worker whose way to train was run, or is modelled.
 fn single(tuning: &Tuning, what: &str, together: f64) -> Option<Single> {
     let run = tuning.runs.iter().find(|run| run.what == what)?;
     let known = if tuning.machine.modelled { run.predicted } else { run.measured }?;

@@ -1,9 +1,9 @@
-//! Iterations of single draws of stochastic depth: what a draw leaves of the network, under the study's plan cut to it.
+//! Iterations of single draws of stochastic depth: the part of the network that a draw keeps, under the study's plan cut to it.
 //!
-//! A draw's plan has the memory of the study's: its pool, and as much of the host. Where a draw cannot be lowered by itself, or
-//! has no plan within that, its iteration runs by the study's plan, which serves every draw.
+//! A draw's plan uses the study's pool, and at most as much host memory. If a draw cannot be lowered separately, or has no plan
+//! within that memory, its iteration runs by the study's plan, which serves every draw.
 //!
-//! What it deliberately does not do: search. A cut takes milliseconds, and it has to be made while the iteration before runs.
+//! This file deliberately does not search. A cut takes milliseconds, and it has to be made during the previous iteration.
 
 use crate::documents;
 use crate::error::{Error, TrainError};
@@ -21,7 +21,7 @@ use plimsoll_runtime::{Device, Drawn, Draws};
 use plimsoll_tuner::{Allow, Earlier, Limits, Outcome, PlanRequest, Policy, plan};
 use std::collections::HashMap;
 
-/// Makes the iterations of a training with this seed.
+/// Returns a maker of the iterations of a training with this seed.
 pub(super) fn draws(
     task: &NetworkWorkload,
     (config, schedule): (&Config, &Schedule),
@@ -34,7 +34,7 @@ pub(super) fn draws(
     }
     let known: Trace = documents::read(&study.trace())?;
     let for_all = task.program(config.batch, Mode::Train)?;
-    // Times of another iteration are no guide.
+    // The times of a different iteration are no guide.
     of_iteration(&Program { trace: known.clone(), ..for_all }, config, schedule, study)?;
     let earlier = Earlier::new(&known, schedule).map_err(|error| Error::Bug(error.to_string()))?;
     let times = Times::of(&known);
@@ -82,16 +82,16 @@ pub(super) fn draws(
     Ok(Box::new(make))
 }
 
-/// How long ops take, by the study's trace. An op that is only there in a draw, such as a ReLU that a normalisation takes over
-/// otherwise, takes as many seconds a byte as the ops of its kind do, or as all ops where there are none.
+/// Seconds of ops, by the study's trace. An op that exists only in a draw, such as a ReLU that a normalisation otherwise
+/// absorbs, takes as many seconds per byte as the ops of its kind, or as all ops if there are none.
 struct Times {
-    /// By name: the op, and its alternatives.
+    /// By name: seconds of the op, and of its alternatives.
     of_op: HashMap<String, (Seconds, Vec<Seconds>)>,
     of_kind: HashMap<String, Rate>,
     of_all: Rate,
 }
 
-/// Seconds and bytes of some ops.
+/// Total seconds and bytes of some ops.
 #[derive(Clone, Copy, Default)]
 struct Rate {
     seconds: f64,
@@ -135,7 +135,7 @@ impl Times {
     }
 }
 
-/// The bytes that an op reads or writes.
+/// Returns the bytes that an op reads or writes.
 fn touched(op: &Op, tensors: &[Tensor]) -> f64 {
     op.touches().map(|tensor| tensors[tensor.index()].bytes.0 as f64).sum()
 }

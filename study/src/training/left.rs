@@ -1,10 +1,10 @@
-//! The state that another worker keeps where worker 0 is lost.
+//! The state that a different worker keeps if worker 0 is lost.
 //!
-//! Every worker has the whole state, and worker 0 saves it. Where worker 0 is a process that is lost, the first worker that is
-//! left saves the state in a file of its own, and the next start takes the newest file. The file of worker 0 stays as it is:
-//! worker 0 may only be stopped, and save an older state once it wakes up.
+//! Every worker has the whole state, and worker 0 saves it. If worker 0 is a process that is lost, the first remaining worker
+//! saves the state in a separate file, and the next start takes the newest file. Worker 0's file stays unchanged: worker 0 may
+//! only be stopped, and save an older state once it wakes up.
 //!
-//! What it deliberately does not do: bring files from other machines. The study lies in a folder that all workers have.
+//! This file deliberately transfers no files from other machines. The study lies in a folder that all workers can access.
 
 use crate::error::{Error, Saved, TrainError};
 use crate::folder::Study;
@@ -13,8 +13,8 @@ use plimsoll_runtime::group::mpi::host;
 use plimsoll_runtime::{Checkpoint, GroupError, RuntimeError, Trainer};
 use std::path::PathBuf;
 
-/// The error of a worker that is a process, with the state that it has kept where worker 0 is lost. Worker 0's study has the
-/// same path or another one.
+/// Returns the error of a worker process, with the state that it has kept if worker 0 is lost. `is_of_first` is `true` if
+/// worker 0's study has the same path.
 pub(super) fn failed(
     source: RuntimeError,
     (trainer, rank): (&mut Trainer, usize),
@@ -32,7 +32,7 @@ pub(super) fn failed(
             (Saved { path, step, host, total, fresh }, None)
         }
         Err(error) => {
-            // The newest file of worker 0 is left, where this worker can see it.
+            // Worker 0's newest file remains, if this worker can see it.
             let path = study.checkpoint();
             let step = Checkpoint::load(&path).ok().map(|state| state.progress.step);
             (Saved { path, step, host: None, total, fresh }, Some(error.to_string()))
@@ -41,7 +41,7 @@ pub(super) fn failed(
     TrainError::Worker { rank, source, saved, lost }.into()
 }
 
-/// Tells whether the lost worker ran on a different machine, which may have a folder of its own.
+/// Returns `true` if the lost worker ran on a different machine, which may have a separate folder.
 fn is_elsewhere(error: &RuntimeError) -> bool {
     match error {
         RuntimeError::Group(GroupError::Silent { host: of, .. } | GroupError::Died { host: of, .. }) => {
@@ -51,7 +51,7 @@ fn is_elsewhere(error: &RuntimeError) -> bool {
     }
 }
 
-/// The newest state of a study's training, where it was read, and the files of other workers that were read with it.
+/// Newest state of a study's training, the file that it was read from, and the files of other workers that were read with it.
 pub(super) struct Newest {
     pub state: Checkpoint,
     pub path: PathBuf,
@@ -59,8 +59,8 @@ pub(super) struct Newest {
 }
 
 impl Newest {
-    /// The state of worker 0's file, or a newer one that another worker has kept. A file that cannot be read is named, and
-    /// stays.
+    /// Returns the state of worker 0's file, or a newer one that a different worker has kept. Warns of a file that cannot be
+    /// read, and leaves it in place.
     pub fn of(own: Option<Checkpoint>, study: &Study, watch: &Watch<'_>) -> Option<Newest> {
         let mut newest = own.map(|state| (state, study.checkpoint()));
         let mut kept = Vec::new();
@@ -78,8 +78,8 @@ impl Newest {
         newest.map(|(state, path)| Newest { state, path, kept })
     }
 
-    /// Puts the state in place of worker 0's file, and removes the other files that were read. To be called once the training
-    /// has taken the state: until then every file stays.
+    /// Puts the state in place of worker 0's file, and removes the other files that were read. Call this only after the
+    /// training has taken the state: until then every file stays.
     pub fn settle(&self, study: &Study) -> Result<(), Error> {
         if self.kept.contains(&self.path) {
             self.state.save(&study.checkpoint()).map_err(TrainError::CannotKeep)?;

@@ -1,14 +1,14 @@
-//! What of a training is kept where its device cannot take it along.
+//! Saving a training's state outside of a device that can be lost.
 //!
-//! A device that fails takes its memory with it. So where a device can be lost the trainer copies the state to host memory
-//! beside the iteration that follows, and an iteration is finished when its state is there: what is written where the device
-//! fails is the state after the last finished iteration, always. The file gets it while training goes on, too, against what
-//! is worse than a device's failure (a machine that goes down): a thread writes it, as often as costs [`SHARE`] of the time.
+//! A failing device loses its memory. So on such a device the trainer copies the state to host memory during the next
+//! iteration, and an iteration counts as finished when its state has been copied: after a device failure, the saved state is
+//! always that of the last finished iteration. A thread also writes the state to the file during training, as often as costs
+//! [`SHARE`] of the time, in case more than the device fails (the machine goes down).
 //!
-//! Who says how often to save gets the file that often, and no copies between. Where that is after every iteration, the file
-//! has the last finished one's.
+//! With an explicit interval the file is written that often, without copies in between. If that is after every iteration, the
+//! file has the last finished iteration's state.
 //!
-//! What it deliberately does not do: keep more than one state in the file.
+//! This file deliberately keeps only one state in the file.
 
 use crate::error::{Error, Saved, TrainError};
 use crate::request::TrainRequest;
@@ -20,25 +20,25 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The share of the time that is spent on what is written, and of its own that the thread writes, where nobody says how often.
+/// Share of the training's time, and of the writing thread's time, that saving may take if no interval is given.
 const SHARE: f64 = 0.01;
 
-/// What a write that failed counts as at least.
+/// Least cost that a failed write counts as.
 const FAILED: Duration = Duration::from_millis(100);
 
-/// The state of a training, out of its device's reach.
+/// Keeps the state of a training out of its device's reach.
 pub(crate) struct Saving<'a> {
     path: &'a Path,
     total: u64,
-    /// Whether the request is to begin anew.
+    /// `true` if the request is to begin anew.
     fresh: bool,
-    /// The base rate and the study's folder, of which a training tells that diverges.
+    /// Base rate and the study's folder, for the error of a diverged training.
     rate: (f64, &'a Path),
-    /// How often it is to be written, where somebody said so.
+    /// Interval between writes, if given.
     every: Option<Seconds>,
-    /// The iterations that the file holds; none where there is no file yet.
+    /// Iterations that the file holds; `None` if there is no file yet.
     in_file: Option<u64>,
-    /// What was written last, for its memory.
+    /// State that was written last; its memory is reused.
     older: Option<Checkpoint>,
     saves: Pace,
     writes: Pace,
@@ -46,18 +46,18 @@ pub(crate) struct Saving<'a> {
     watch: Watch<'a>,
 }
 
-/// What the thread that writes leaves.
+/// Result of the writing thread.
 struct Written {
     state: Checkpoint,
     result: Result<(), RuntimeError>,
 }
 
-/// Work that is done now and then.
+/// Pace of recurring work.
 #[derive(Clone, Copy)]
 struct Pace {
-    /// When it was last done; at first, the start.
+    /// End of the last run; initially the start.
     ended: Instant,
-    /// What it took; at first nothing.
+    /// Cost of the last run; initially zero.
     cost: Duration,
 }
 
@@ -66,7 +66,7 @@ impl Pace {
         Pace { ended: Instant::now(), cost: Duration::ZERO }
     }
 
-    /// Whether it would take no more than [`SHARE`] of the time, were it done again now.
+    /// Returns `true` if the work, done again now, would take at most [`SHARE`] of the time.
     fn is_due(&self) -> bool {
         self.ended.elapsed().as_secs_f64() >= self.cost.as_secs_f64() / SHARE
     }
@@ -77,7 +77,7 @@ impl Pace {
 }
 
 impl<'a> Saving<'a> {
-    /// Of a training in this folder that is at a step, which is the file's where there is a file, and of this base rate.
+    /// Saves a training in this folder that is at this step, which is the file's step if there is a file, with this base rate.
     pub(crate) fn new(
         path: &'a Path,
         (step, total): (u64, u64),
@@ -91,13 +91,13 @@ impl<'a> Saving<'a> {
         Saving { path, total, fresh, rate, every, in_file, older: None, saves, writes, writer: None, watch }
     }
 
-    /// Whether it is time to write, at a step.
+    /// Returns `true` if it is time to write, at a step.
     pub(crate) fn is_due(&self, step: u64) -> bool {
         let due = match self.every {
             Some(every) => self.saves.ended.elapsed().as_secs_f64() >= every.0,
             None => {
                 let written = match &self.writer {
-                    // What its last write took is known where it has ended.
+                    // The cost of the thread's last write is known once the write has ended.
                     Some((_, times)) => times.get().is_some_and(Pace::is_due),
                     None => self.writes.is_due(),
                 };
@@ -107,7 +107,7 @@ impl<'a> Saving<'a> {
         step > self.in_file.unwrap_or(0) && due
     }
 
-    /// Has the state written: at once where somebody said how often, else by a thread.
+    /// Saves the state: at once if an interval is given, else by a thread.
     pub(crate) fn save(&mut self, trainer: &mut Trainer) -> Result<(), Error> {
         let begun = Instant::now();
         match self.every {
@@ -118,10 +118,10 @@ impl<'a> Saving<'a> {
         Ok(())
     }
 
-    /// Has the state written by a thread, unless one wrote just now.
+    /// Writes the state by a thread, unless one wrote just now.
     fn begin_writing(&mut self, trainer: &mut Trainer) -> Result<(), Error> {
         if let Err(error) = self.join() {
-            // A disk that is full, or away, may be so for a while; training goes on, and so do attempts.
+            // A full or missing disk may recover after a while; training continues, and so do attempts.
             self.watch.warn(format_args!("{error}; it is tried again while training goes on"));
         }
         if !self.writes.is_due() {
@@ -134,7 +134,7 @@ impl<'a> Saving<'a> {
             let begun = Instant::now();
             let result = state.save(&path);
             let took = begun.elapsed();
-            // Where it failed, the next is tried after a while, and one warning comes at a time.
+            // After a failure the next attempt waits a while, so that one warning comes at a time.
             let cost = if result.is_err() { took.max(FAILED) } else { took };
             told.get_or_init(|| Pace { ended: Instant::now(), cost });
             Written { state, result }
@@ -151,7 +151,7 @@ impl<'a> Saving<'a> {
         Ok(())
     }
 
-    /// Waits for the thread that writes, where there is one.
+    /// Waits for the writing thread, if there is one.
     fn join(&mut self) -> Result<(), RuntimeError> {
         let Some((writer, times)) = self.writer.take() else { return Ok(()) };
         let Written { state, result } =
@@ -164,7 +164,7 @@ impl<'a> Saving<'a> {
         Ok(())
     }
 
-    /// The state between two iterations: from its copy, where the trainer has one, which costs the device nothing.
+    /// Returns the state between two iterations: from the trainer's copy if there is one, which costs the device nothing.
     fn state_of(&mut self, trainer: &mut Trainer) -> Result<Checkpoint, Error> {
         if trainer.copied_step() == Some(trainer.step())
             && let Some(state) = trainer.last_finished(self.older.take())?
@@ -174,9 +174,9 @@ impl<'a> Saving<'a> {
         trainer.checkpoint().map_err(|error| self.failed(error, trainer))
     }
 
-    /// Writes the state between two iterations, unless the file has it, and waits until it is there.
+    /// Writes the state between two iterations, unless the file has it, and waits for the write to end.
     pub(crate) fn write(&mut self, trainer: &mut Trainer) -> Result<(), Error> {
-        // Whatever became of an older one, the newest is tried.
+        // Whatever became of an older state, the newest is written.
         let older = self.join();
         if self.in_file == Some(trainer.step()) {
             return Ok(older?);
@@ -191,7 +191,7 @@ impl<'a> Saving<'a> {
         })
     }
 
-    /// The same where training has failed; why it could not, in words.
+    /// Does the same after training has failed; returns the reason if it could not write.
     fn write_last(&mut self, trainer: &mut Trainer) -> Option<String> {
         self.write(trainer).err().map(|error| error.to_string())
     }
@@ -202,7 +202,7 @@ impl<'a> Saving<'a> {
         Ok(())
     }
 
-    /// Writes the state of the last finished iteration, where there is a copy of it and the file has it not.
+    /// Writes the state of the last finished iteration, if there is a copy of it and the file lacks it.
     fn write_copy(&mut self, trainer: &mut Trainer) -> Result<(), RuntimeError> {
         let older = self.join();
         let copy = trainer.last_finished(self.older.take())?;
@@ -212,23 +212,23 @@ impl<'a> Saving<'a> {
         }
     }
 
-    /// An error in the middle of training. Where it is the device's, the data's or another worker's, the state of the last
-    /// finished iteration is written.
+    /// Returns the error of a training that failed. If the device, the data or a different worker failed, writes the state of
+    /// the last finished iteration.
     pub(crate) fn failed(&mut self, source: RuntimeError, trainer: &mut Trainer) -> Error {
         match source {
             RuntimeError::Diverged { .. } | RuntimeError::Overflowed { .. } => self.diverged(source),
-            // A range outside the pool is a bug, and no device that is lost.
+            // A range outside the pool is a bug, not a lost device.
             RuntimeError::Device(DeviceError::OutOfRange { .. }) => source.into(),
             RuntimeError::Device(_) => {
                 let lost = self.write_copy(trainer).err();
                 TrainError::Device { source, saved: self.saved(), lost }.into()
             }
-            // A sample that cannot be read is missing before an iteration begins.
+            // An unreadable sample fails before an iteration begins.
             RuntimeError::Data { .. } => {
                 let lost = self.write_last(trainer);
                 TrainError::Data { source, saved: self.saved(), lost }.into()
             }
-            // This worker's state is that of its last update, whatever became of another.
+            // This worker's state is that of its last update, whatever became of the others.
             RuntimeError::Group(
                 GroupError::Lost { rank }
                 | GroupError::Failed { rank, .. }
@@ -244,13 +244,13 @@ impl<'a> Saving<'a> {
         }
     }
 
-    /// A training that diverged. What the file holds is of no use for going on: the same numbers come again.
+    /// Returns the error of a training that diverged. Continuing from the file is useless: the same numbers come again.
     fn diverged(&self, source: RuntimeError) -> Error {
         let (base_rate, folder) = self.rate;
         TrainError::Diverged { source, base_rate, folder: folder.to_owned(), saved: self.saved() }.into()
     }
 
-    /// What the file holds.
+    /// Describes the file's contents.
     pub(crate) fn saved(&self) -> Saved {
         let (path, step) = (self.path.to_owned(), self.in_file);
         Saved { path, step, host: None, total: self.total, fresh: self.fresh }
@@ -258,7 +258,7 @@ impl<'a> Saving<'a> {
 }
 
 impl Drop for Saving<'_> {
-    /// What is being written is written to its end.
+    /// Waits until the current write is complete.
     fn drop(&mut self) {
         if let Err(error) = self.join() {
             self.watch.warn(error);
@@ -284,7 +284,7 @@ mod tests {
 
     const BATCH: u64 = 4;
 
-    /// One whose device can be lost, or one that keeps no copies.
+    /// Returns a trainer whose device can be lost, or one that keeps no copies.
     fn trainer_with(copies: bool) -> Trainer {
         let network = NetworkSpec { name: "mlp".into(), image: [8; 2], channels: 1, classes: 10 };
         let built = build(&network).expect("the zoo has it");
@@ -331,12 +331,12 @@ mod tests {
         RuntimeError::Device(DeviceError::Driver { why, what_to_do })
     }
 
-    /// The iterations that a file holds.
+    /// Returns the iterations that a file holds.
     fn in_file(path: &Path) -> u64 {
         Checkpoint::load(path).expect("it is whole").progress.step
     }
 
-    /// A training of 10 iterations that begins.
+    /// Returns the saving of a training of 10 iterations that begins.
     fn begun(path: &Path, fresh: bool, save_every: Option<Seconds>) -> Saving<'_> {
         let request = TrainRequest {
             per_draw: false,
@@ -353,7 +353,7 @@ mod tests {
         Saving::new(path, (0, 10), &request, (0.05, Path::new("study")), &Watch::silent())
     }
 
-    /// What is kept where the device failed, and why the newest state was lost, where it was.
+    /// Returns the state that was kept when the device failed, and the reason if the newest state was lost.
     fn saved(error: Error) -> (Saved, Option<RuntimeError>) {
         let Error::Train(error) = error else { panic!("{error}") };
         match *error {
@@ -377,7 +377,7 @@ mod tests {
         assert_eq!((saved.step, in_file(&path)), (Some(3), 3));
     }
 
-    /// Paces at which nothing is written for a while.
+    /// Sets paces at which nothing is written for a while.
     fn slow(saving: &mut Saving<'_>) {
         (saving.saves.cost, saving.writes.cost) = (Duration::from_secs(1_000), Duration::from_secs(1_000));
     }

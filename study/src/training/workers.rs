@@ -1,12 +1,12 @@
-//! Workers that train together: how large their updates are, and the threads that they run on.
+//! Workers that train together: the size of their updates, and the threads that they run on.
 //!
-//! An update is made of a whole number of the config's batches, one for each virtual worker; which worker has which of them
-//! changes no bit. Worker 0 is the one that tests, saves and tells; the others only train. What ends one of them ends all, and
+//! An update is made of a whole number of the config's batches, one for each virtual worker; their distribution among workers
+//! changes no bit of the result. Worker 0 tests, saves and reports; the others only train. If one of them ends, all end, and
 //! worker 0's state is kept.
 //!
-//! Workers that are processes ask worker 0 how large an update is: only worker 0 reads the training that goes on.
+//! Worker processes get the size of an update from worker 0: only worker 0 reads the training that continues.
 //!
-//! What it deliberately does not do: choose how many workers there are, or start processes.
+//! This file deliberately chooses no number of workers, and starts no processes.
 
 use crate::device::cores;
 use crate::error::{Error, TrainError};
@@ -20,21 +20,22 @@ use plimsoll_runtime::data::Dataset;
 use plimsoll_runtime::{Checkpoint, Group, RuntimeError, Trainer};
 use plimsoll_tuner::rate::{caution, learning_rate, warmup_iterations};
 
-/// An update: what of a training follows from its size.
+/// Size of an update, and the settings that follow from it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Update {
-    /// Batches in it.
+    /// Batches in an update.
     pub(super) virtual_workers: u64,
-    /// Updates of an epoch.
+    /// Updates in an epoch.
     pub(super) per_epoch: u64,
-    /// The learning rate before its decay.
+    /// Learning rate before its decay.
     pub(super) rate: f64,
-    /// Updates in which it rises.
+    /// Updates in which the rate rises.
     pub(super) warmup_iterations: u64,
 }
 
 impl Update {
-    /// What the request asks for, else what the training has that goes on. So many workers are of this process.
+    /// Returns the update that the request asks for, else that of the training that continues. `here` is the number of workers
+    /// in this process.
     pub(super) fn of(
         task: &NetworkWorkload,
         config: &Config,
@@ -63,7 +64,7 @@ impl Update {
             watch.warn(format_args!("an update of {global} samples is {words}"));
         }
         let same = plan.filter(|plan| plan.virtual_workers == virtual_workers);
-        // More epochs do not lengthen a warm-up that is over.
+        // More epochs do not lengthen a finished warm-up.
         let warmup_iterations = same.map_or_else(
             || warmup_iterations(base_batch, global, per_epoch, request.epochs),
             |plan| plan.rate.warmup_iterations,
@@ -74,7 +75,7 @@ impl Update {
 }
 
 impl Update {
-    /// Tells the other processes, and in which folder worker 0 keeps the training.
+    /// Sends the update to the other processes, with the folder in which worker 0 keeps the training.
     pub(super) fn tell(&self, group: &mut dyn Group, study: &Study) -> Result<(), Error> {
         let Update { virtual_workers, per_epoch, rate, warmup_iterations } = *self;
         let all = [virtual_workers, per_epoch, rate.to_bits(), warmup_iterations];
@@ -83,7 +84,7 @@ impl Update {
         Ok(group.broadcast(&mut folder_in_words(study)).map_err(RuntimeError::from)?)
     }
 
-    /// What worker 0 tells, and whether this worker's study is in a folder of the same path.
+    /// Receives the update from worker 0; the `bool` is `true` if this worker's study has the same path.
     pub(super) fn told(group: &mut dyn Group, study: &Study) -> Result<(Update, bool), Error> {
         let mut words = Vec::new();
         group.broadcast(&mut words).map_err(RuntimeError::from)?;
@@ -99,14 +100,14 @@ impl Update {
     }
 }
 
-/// The path of a study's folder, a byte in each word.
+/// Encodes the path of a study's folder, one byte in each word.
 fn folder_in_words(study: &Study) -> Vec<u32> {
     let folder = study.folder();
     let whole = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
     whole.as_os_str().as_encoded_bytes().iter().map(|byte| u32::from(*byte)).collect()
 }
 
-/// Batches in an update.
+/// Returns the batches in an update.
 fn virtual_workers(workers: Workers, batch: u64, earlier: Option<u64>) -> Result<u64, Error> {
     let Workers { count, global_batch } = workers;
     let virtual_workers = match global_batch {
@@ -123,7 +124,7 @@ fn virtual_workers(workers: Workers, batch: u64, earlier: Option<u64>) -> Result
     Ok(virtual_workers)
 }
 
-/// The virtual workers that a config was chosen for, where they are enough for so many workers.
+/// Returns the virtual workers that a config was chosen for, if they are enough for this number of workers.
 fn tuned_for(config: &Config, workers: usize) -> Option<u64> {
     let virtual_workers = config.cluster?.global_batch / config.batch;
     (virtual_workers >= workers as u64).then_some(virtual_workers)
@@ -139,7 +140,7 @@ fn warn_of_cores(workers: usize, threads: u32, watch: &Watch<'_>) {
     }
 }
 
-/// Does what worker 0 does while the others train beside it, until so many updates are done or worker 0 ends.
+/// Runs worker 0's closure while the others train, until `until` updates are done or worker 0 ends.
 pub(super) fn beside<T>(
     others: Vec<Trainer>,
     data: &dyn Dataset,
@@ -156,7 +157,7 @@ pub(super) fn beside<T>(
             match std::thread::Builder::new().name(format!("worker {rank}")).spawn_scoped(scope, work) {
                 Ok(thread) => threads.push((rank, thread)),
                 Err(error) => {
-                    // Without worker 0 those that have begun end.
+                    // Without worker 0 the workers already started end.
                     drop(first);
                     return Err(TrainError::NoThread { rank, why: error.to_string() }.into());
                 }
@@ -166,7 +167,7 @@ pub(super) fn beside<T>(
         let mut failed = None;
         for (rank, thread) in threads {
             let ended = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            // A worker that says that another has ended has nothing of its own to say.
+            // An error that only reports the end of a different worker adds nothing.
             if let Err(own) = ended
                 && !matches!(own, RuntimeError::Group(_))
             {
@@ -177,7 +178,7 @@ pub(super) fn beside<T>(
     })
 }
 
-/// The error of worker 0, or that of the worker without which worker 0 could not go on.
+/// Returns the error of worker 0, or that of the worker whose failure stopped worker 0.
 fn by_whom(error: Error, failed: Option<(usize, RuntimeError)>) -> Error {
     let Error::Train(error) = error else { return error };
     match *error {

@@ -1,4 +1,4 @@
-//! The choice that a study holds: written together, and found again where it was made for the same task.
+//! The choice that a study holds: its files are written together, and read again if they were made for the same task.
 
 use super::{TuneRequest, Tuned};
 use crate::error::Error;
@@ -13,8 +13,8 @@ use plimsoll_ir::profile::Profile;
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_tuner::model::Model;
 
-/// Writes the profile, with what refits added to it, the model that it gives, what was tried, schedule and config to the study,
-/// together.
+/// Writes the profile, including samples from refits, the model fitted to it, the record of the tuning, schedule and config to
+/// the study, together.
 pub fn keep(study: &Study, held: &Held, tuned: &Tuned, profile: &Profile) -> Result<(), Error> {
     let model = Model::fit(profile)?;
     let model = serde_json::to_string_pretty(&model).expect("numbers and names can be written");
@@ -29,7 +29,7 @@ pub fn keep(study: &Study, held: &Held, tuned: &Tuned, profile: &Profile) -> Res
     Ok(study.put_together(held, &texts.map(|(path, text)| (path, text.into_bytes())))?)
 }
 
-/// The choice that the study holds, where it was made for this very workload.
+/// Returns the study's choice, if it was made for this very workload.
 pub fn earlier(
     study: &Study,
     workload: &dyn Workload,
@@ -61,7 +61,7 @@ pub fn earlier(
             format!("libraries {libraries}, deterministic {deterministic}")
         })
     };
-    // A choice holds for a host as large as it needs.
+    // A choice is valid for any host with enough memory for it.
     let swapped = schedule.host_bytes(&workload.trace(config.batch)?);
     let fits = workload.host_limit().is_none_or(|limit| swapped <= limit);
     let host = workload.host_limit().filter(|_| !fits).unwrap_or(swapped);
@@ -77,7 +77,7 @@ pub fn earlier(
         })
     };
     let chosen_for = config.cluster.map(|c| (c.workers, c.interconnect, c.global_batch));
-    // By goodput, how large an update is was chosen.
+    // By goodput, the size of an update is part of the choice.
     let chosen_update = config.cluster.filter(|_| request.goodput.is_some()).map(|c| c.global_batch);
     let update_of = |cluster: ClusterRequest| chosen_update.unwrap_or(cluster.update_of(batch));
     let asked_for = request.cluster.map(|c| (c.workers, c.interconnect, update_of(c)));
@@ -87,15 +87,15 @@ pub fn earlier(
     };
     let compared = [
         ("network", in_words(&config.network), in_words(&about.network)),
-        // A config of an older version does not say.
+        // A config of an older version does not name its data.
         ("data", config.data.clone().unwrap_or_else(|| data.clone()), data),
         ("device", device(&config.device, config.threads), device(&about.device, about.threads)),
-        // Without a number it follows from the network and the device.
+        // An unspecified budget follows from the network and the device.
         ("budget", exact(config.budget_bytes), exact(request.budget)),
         ("host memory", exact(swapped), exact(host)),
         ("pace of the link", pace(config.paced), pace(about.paced)),
         ("choice of kernels", kernels(config.kernels), kernels(about.kernels)),
-        // Of an older version's modelled device, the device's name says it.
+        // For a modelled device of an older version, the device's name contains the precision.
         (
             "precision",
             config.arithmetic().unwrap_or(about.precision).to_string(),

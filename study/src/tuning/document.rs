@@ -1,5 +1,5 @@
-//! What of a tuning is kept in its study as `tuning/2`: everything that was tried and measured, and what the other policies
-//! make of the chosen batch. It is worked out once here, so that a report is quick and needs no device.
+//! The record of a tuning in its study, `tuning/2`: everything that was tried and measured, and the plans of the other policies
+//! at the chosen batch. It is worked out once here, so that a report is quick and needs no device.
 
 use super::measured::{Measured, Ran, no_run};
 use super::plain::Way;
@@ -15,21 +15,21 @@ use plimsoll_tuner::model::Model;
 use plimsoll_tuner::search::{Candidate, Reason};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What was run at the end of a tuning.
+/// Runs at the end of a tuning.
 pub(crate) struct Runs<'a> {
     /// The choice.
     pub best: &'a Ran,
-    /// The largest batch that keeps everything.
+    /// Largest batch that keeps everything.
     pub keeper: Option<&'a Ran>,
-    /// The base batch, keeping everything.
+    /// Base batch with everything kept.
     pub yours: Option<&'a Ran>,
-    /// The base batch in other ways.
+    /// Other ways to train the base batch.
     pub ways: &'a [Way],
-    /// The answer of the search that was not asked for.
+    /// Answer of the search that was not requested.
     pub other: Option<&'a Ran>,
 }
 
-/// One round of a search, whose choice was run.
+/// Returns one round of a search, whose choice was run.
 pub(crate) fn round(
     tuner: &Tuner<'_>,
     model: &Model,
@@ -69,7 +69,7 @@ pub(crate) fn round(
     }
 }
 
-/// The whole of a tuning that is over.
+/// Returns the record of a finished tuning.
 pub(crate) fn tuning(
     tuner: &Tuner<'_>,
     profile: &Profile,
@@ -113,7 +113,7 @@ fn keeping(keeper: Option<&Ran>) -> Run {
     keeper.map_or(no_run(what, note), |ran| ran.measured.run(what))
 }
 
-/// What the answer of the search that was not asked for is called.
+/// Returns the name of the answer of the search that was not requested.
 pub fn other_name(search: Searcher) -> &'static str {
     match search {
         Searcher::Plimsoll => "AccUDNN's search",
@@ -128,7 +128,7 @@ fn other_search(tuner: &Tuner<'_>, other: Option<&Ran>) -> Run {
     other.map_or(no_run(what, note), |ran| ran.measured.run(what))
 }
 
-/// The user's own setting is the base batch with everything kept.
+/// Returns the run of the user's own setting: the base batch with everything kept.
 fn your_own(tuner: &Tuner<'_>, yours: Option<&Ran>) -> Result<Run, Error> {
     let what = "yours";
     if let Some(ran) = yours {
@@ -151,7 +151,7 @@ fn your_own(tuner: &Tuner<'_>, yours: Option<&Ran>) -> Result<Run, Error> {
     Ok(Run { batch, ..no_run(what, Some(note)) })
 }
 
-/// Why a search chose what it chose, where epochs within a share of the shortest count as equal; or by goodput.
+/// Explains a search's choice, if epochs within a share of the shortest count as equal, or by goodput.
 pub(crate) fn in_words(reason: &Reason, within: f64, by_goodput: bool) -> String {
     let best = if by_goodput { "the highest goodput" } else { "the shortest epoch" };
     match *reason {
@@ -189,7 +189,7 @@ pub(crate) fn in_words(reason: &Reason, within: f64, by_goodput: bool) -> String
     }
 }
 
-/// All policies at the chosen batch. The planner's own row is the plan that was chosen.
+/// Compares all policies at the chosen batch. The planner's own row is the chosen plan.
 fn comparison(tuner: &Tuner<'_>, best: &Ran) -> Result<Comparison, Error> {
     let (trace, schedule) = (&best.plan.trace, &best.plan.schedule);
     let own = tuner.request.policy();

@@ -1,8 +1,8 @@
-//! The plans of a search for the batch size, noted as they are made: a search that is interrupted goes on from them.
+//! The plans of a search for the batch size, recorded as they are made: an interrupted search continues from them.
 //!
-//! A plan is as good as what it was made for: the measurements (the model is fitted to nothing else), the budgets, the
-//! version of the planner. A line that was written for anything else, that was cut off or damaged, or whose schedule does not
-//! pass the check counts for nothing. When the search is over, its results are in the study and the file goes.
+//! A plan is valid only for its inputs: the measurements (the model is fitted to nothing else), the budgets, the version of the
+//! planner. A line that was written for other inputs, that was cut off or damaged, or whose schedule fails the check is
+//! ignored. When the search is over, its results are in the study and the file is removed.
 
 use crate::error::{Doing, FileError};
 use plimsoll_ir::check::check;
@@ -26,36 +26,36 @@ pub struct PlanJournal {
     known: BTreeMap<u64, Line>,
 }
 
-/// What was made of a batch size.
+/// The planner's answer at a batch size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Noted {
-    /// The schedule, and how it was searched for; none where no plan fits.
+    /// Schedule, and the log of its search; `None` if no plan fits.
     pub plan: Option<(Schedule, SearchLog)>,
-    /// Whether it was made from the plan of another batch size.
+    /// `true` if it was made from the plan of a different batch size.
     pub carried: bool,
-    /// What that took.
+    /// Seconds of planning.
     pub planning: Seconds,
 }
 
-/// One batch size.
+/// A line of the journal: one batch size.
 #[derive(Serialize, Deserialize)]
 struct Line {
-    /// A digest of all that the plan depends on.
+    /// Digest of all inputs of the plan.
     made_for: String,
     batch: u64,
     planning_seconds: Seconds,
-    /// Whether it was made from the plan of another batch size.
+    /// `true` if it was made from the plan of a different batch size.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     carried: bool,
-    /// None where no plan fits.
+    /// `None` if no plan fits.
     schedule: Option<Schedule>,
-    /// How it was searched for.
+    /// Log of the search.
     search: SearchLog,
 }
 
 impl PlanJournal {
-    /// Takes up what an earlier search left for the same measurements and budgets: the device's, and the host's where it has
-    /// one.
+    /// Opens the journal with the plans that an earlier search left for the same measurements and budgets: the device's, and
+    /// the host's if it has one.
     pub fn open(
         path: &Path,
         profile: &Profile,
@@ -65,7 +65,7 @@ impl PlanJournal {
         (profile.to_json(), budgets, crate::version()).hash(&mut hasher);
         let made_for = format!("{:016x}", hasher.finish());
         let text = match fs::read(path) {
-            // A line that is no text any more counts for nothing, as any other that was damaged.
+            // A line that is no longer text is ignored, like any other damaged line.
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
             Err(error) => return Err(FileError::io(path, Doing::Read, error)),
@@ -78,7 +78,7 @@ impl PlanJournal {
         if journal.known.is_empty() && !text.is_empty() {
             journal.remove()?;
         } else if !text.is_empty() && !text.ends_with('\n') {
-            // What was cut off ends here, so that the next line begins a new one.
+            // End a line that was cut off, so that the next begins a new one.
             journal.append("\n")?;
         }
         if !journal.known.is_empty() {
@@ -90,7 +90,7 @@ impl PlanJournal {
         Ok(journal)
     }
 
-    /// What an earlier search made of this trace.
+    /// Returns an earlier search's answer for this trace.
     pub fn known(&self, trace: &Trace) -> Option<Noted> {
         let line = self.known.get(&trace.batch)?;
         let valid = line.schedule.as_ref().is_none_or(|schedule| check(trace, schedule).is_ok());
@@ -98,7 +98,7 @@ impl PlanJournal {
         valid.then_some(Noted { plan, carried: line.carried, planning: line.planning_seconds })
     }
 
-    /// Notes what was made of a batch size.
+    /// Records the answer at a batch size.
     pub fn note(&mut self, batch: u64, noted: Noted) -> Result<(), FileError> {
         let made_for = self.made_for.clone();
         let Noted { plan, carried, planning: planning_seconds } = noted;
@@ -109,7 +109,7 @@ impl PlanJournal {
         self.append(&line_of(&text))
     }
 
-    /// The search is over.
+    /// Removes the journal; the search is over.
     pub fn forget(self) -> Result<(), FileError> {
         self.remove()
     }
@@ -182,10 +182,10 @@ mod tests {
         tried.note(7, none.clone()).expect("it can be written");
         assert_eq!(open(10).known(&trace), Some(plan));
         assert_eq!(open(10).known(&Trace { batch: 7, ..trace.clone() }), Some(none.clone()));
-        // A schedule that is not valid for what is asked counts for nothing.
+        // A schedule that is invalid for the trace is ignored.
         let other = Trace { name: "another".into(), ..trace.clone() };
         assert_eq!(open(10).known(&other), None);
-        // A line that was cut off neither.
+        // So is a line that was cut off.
         let text = fs::read_to_string(&path).expect("the file");
         fs::write(&path, &text[..text.len() - 5]).expect("it can be written");
         let mut tried = open(10);

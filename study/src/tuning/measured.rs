@@ -1,4 +1,4 @@
-//! What was run: a choice, what the model says of it, what was measured, and how two of them compare.
+//! Runs: a choice, its prediction, its measurements, and comparisons of two runs.
 
 use crate::request::ClusterRequest;
 use plimsoll_ir::Seconds;
@@ -8,19 +8,19 @@ use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::tuning::Run;
 use plimsoll_tuner::search::{Candidate, Observed, Planned, Verdict, confirm};
 
-/// A choice and what it was measured to take.
+/// A choice and its measured times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// What the planner says of it; `between` is the measured one.
+    /// The planner's figures; `between` is the measured one.
     pub candidate: Candidate,
-    /// What an iteration was measured to take, and everything else; none where the device is modelled.
+    /// Measured iteration and other figures; `None` if the device is modelled.
     pub figures: Option<Figures>,
-    /// The relative error of the prediction.
+    /// Relative error of the prediction.
     pub predicted_error: f64,
 }
 
 impl Measured {
-    /// What the model says of it.
+    /// Returns the model's prediction.
     pub fn predicted(&self) -> Figures {
         let candidate = &self.candidate;
         Figures {
@@ -32,7 +32,7 @@ impl Measured {
         }
     }
 
-    /// For the record.
+    /// Returns the run for the record.
     pub(crate) fn run(&self, what: &str) -> Run {
         let Candidate { batch, sharing, .. } = self.candidate;
         Run {
@@ -45,19 +45,19 @@ impl Measured {
         }
     }
 
-    /// What as much progress takes as a pass over the data makes with samples that are worth 1.
+    /// Returns the time to make as much progress as a pass over the data with samples of worth 1.
     pub fn progress(&self) -> Seconds {
         self.known().epoch_seconds * (1.0 / self.candidate.sharing.efficiency)
     }
 
-    /// Samples a second of all workers, by what they are worth.
+    /// Returns the samples a second of all workers, weighed by their worth.
     pub fn goodput(&self) -> f64 {
         let Candidate { batch, sharing, .. } = self.candidate;
         let known = self.known();
         sharing.goodput(batch, known.iteration_seconds + known.between_seconds)
     }
 
-    /// An update of workers: its passes as measured where they were, and its exchange as predicted.
+    /// Returns the workers' update: its passes as measured if they were, and its exchange as predicted.
     pub(crate) fn update(&self, asked: &ClusterRequest) -> Cluster {
         let Candidate { batch, sharing, .. } = self.candidate;
         let known = self.known();
@@ -72,30 +72,30 @@ impl Measured {
         }
     }
 
-    /// What was measured; of a device that is modelled, what the model says.
+    /// Returns the measured figures; for a modelled device, the model's.
     pub fn known(&self) -> Figures {
         self.figures.unwrap_or_else(|| self.predicted())
     }
 }
 
-/// A way to train that was not run, and why.
+/// Returns the record of a way to train that was not run, with the reason.
 pub(crate) fn no_run(what: &str, note: Option<String>) -> Run {
     Run { what: what.to_owned(), batch: 0, predicted: None, measured: None, efficiency: None, note }
 }
 
-/// A plan that was run, or would have been on a device that is here.
+/// A plan that was run, or would have been if the device were not modelled.
 pub(crate) struct Ran {
     pub measured: Measured,
     pub plan: Planned,
-    /// What was timed; none on a device that is modelled.
+    /// Timed samples; `None` on a modelled device.
     pub ran: Option<Timed>,
 }
 
-/// What was timed command by command.
+/// Samples and timeline of iterations that were timed command by command.
 pub(crate) struct Timed {
-    /// What would mend the model.
+    /// Samples that would correct the model.
     pub samples: BatchSamples,
-    /// A typical iteration.
+    /// Timeline of a typical iteration.
     pub timeline: Timeline,
 }
 
@@ -104,12 +104,12 @@ impl Ran {
         self.measured.candidate.batch
     }
 
-    /// See [`Measured::progress`].
+    /// Returns [`Measured::progress`].
     pub fn progress(&self) -> Seconds {
         self.measured.progress()
     }
 
-    /// How its figures are known.
+    /// Returns the source of the figures: `measured` or `modelled`.
     pub fn how_known(&self) -> &'static str {
         if self.measured.figures.is_some() { "measured" } else { "modelled" }
     }
@@ -118,13 +118,13 @@ impl Ran {
         self.measured.candidate.keeps_everything()
     }
 
-    /// How far its measurements lie apart; nothing where it was not run.
+    /// Returns the scatter of the measurements; 0 if the plan was not run.
     pub fn scatter(&self) -> f64 {
         self.measured.figures.map_or(0.0, |figures| figures.relative_error)
     }
 
-    /// Says why this one, which keeps everything, is taken and not another, where it is: its epoch is shorter by more than
-    /// counts as equal, or equal to that of one that swaps or recomputes.
+    /// States why this run, which keeps everything, is better than `other`, if it is: its epoch is shorter by more than counts
+    /// as equal, or it is equal to one that swaps or recomputes.
     pub fn better_than(&self, other: &Ran, within: f64) -> Option<String> {
         let (batch, known) = (self.batch(), self.how_known());
         if self.progress() * (1.0 + within) <= other.progress() {
@@ -136,8 +136,8 @@ impl Ran {
         }
     }
 
-    /// Says that another gains nothing over this one, where that is so: it is faster by no more than both scatter, or than
-    /// counts as equal.
+    /// States that `other` gains nothing over this run, if that is so: it is faster by no more than the scatter of both, or
+    /// than counts as equal.
     pub fn no_slower(&self, other: &Ran, within: f64) -> Option<String> {
         let gain = 1.0 - other.progress() / self.progress();
         let equal = self.scatter().hypot(other.scatter()).max(within);
@@ -158,7 +158,7 @@ impl Ran {
     }
 }
 
-/// What to say of an iteration that took longer or shorter than the prediction's stated error allows, with all three numbers.
+/// Describes an iteration whose time differs from its prediction by more than the stated error, with all three numbers.
 pub fn missed(measured: Seconds, predicted: &Figures) -> Option<String> {
     let Figures { iteration_seconds: said, relative_error: stated, .. } = *predicted;
     let off = measured / said - 1.0;
@@ -171,14 +171,15 @@ pub fn missed(measured: Seconds, predicted: &Figures) -> Option<String> {
     })
 }
 
-/// The same of a run for comparison; nothing of one that was not run.
+/// Does the same for a run for comparison; `None` if it was not run.
 pub fn run_missed(run: &Run) -> Option<String> {
     let Run { what, batch, .. } = run;
     let words = missed(run.measured?.iteration_seconds, &run.predicted?)?;
     Some(format!("At batch {batch} ({what}) an iteration took {words}"))
 }
 
-/// Whether a plan took another time than the model's stated error allows; never where it was not run.
+/// Returns `true` if a plan's time differs from the prediction by more than the model's stated error; `false` if it was not
+/// run.
 pub(crate) fn wants_refit(ran: &Ran) -> bool {
     let Some(figures) = &ran.measured.figures else { return false };
     let (said, error) = (predicted(&ran.measured), ran.measured.predicted_error * 100.0);
@@ -192,7 +193,7 @@ pub(crate) fn wants_refit(ran: &Ran) -> bool {
     matches!(confirm(&said, &observed(figures)), Verdict::Refit { .. })
 }
 
-/// What the model says.
+/// Returns the model's prediction.
 fn predicted(measured: &Measured) -> Observed {
     let Candidate { iteration, peak, .. } = measured.candidate;
     Observed { iteration, peak, relative_error: measured.predicted_error }

@@ -1,13 +1,12 @@
-//! The user's own batch where keeping everything does not fit: what people do about that without a planner, run beside the
-//! choice.
+//! The user's own batch if keeping everything does not fit: the usual ways to train it without a planner, run for comparison.
 //!
-//! - *Accumulated*: passes of the largest part of the batch that keeps everything, and one update after the last of them.
-//!   Batch normalisation then sees the part, so that where there is some it is another training.
+//! - *Accumulated*: passes of the largest part of the batch that keeps everything, and one update after the last of them. Batch
+//!   normalisation then sees only the part, so a network that has it trains differently.
 //! - *Recomputing alone*: checkpoints, set by the planner. It is the fastest plan that it finds without swapping, so
 //!   checkpoints set by hand (Chen et al. 2016, `torch.utils.checkpoint`) are hardly faster.
 //!
-//! What this file does not do: decide. None of them is ever chosen: the plan of the user's batch may do all that the second
-//! does, and a batch below the user's own is another recipe.
+//! This file does not decide. None of these ways is ever chosen: the plan of the user's batch may do all that the second does,
+//! and a batch below the user's own is a different recipe.
 
 use super::Tuner;
 use super::measured::{Measured, Ran, no_run};
@@ -20,7 +19,7 @@ use plimsoll_tuner::model::Model;
 use plimsoll_tuner::search::{Candidate, Sharing};
 use plimsoll_tuner::{Allow, Outcome, PlanRequest, Policy, plan_with_log};
 
-/// What the ways are called.
+/// Names of the ways.
 pub const ACCUMULATED: &str = "yours, accumulated";
 /// See [`ACCUMULATED`].
 pub const RECOMPUTED: &str = "yours, recomputing alone";
@@ -28,18 +27,18 @@ pub const RECOMPUTED: &str = "yours, recomputing alone";
 /// A way to train the user's own batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Way {
-    /// One of the names above.
+    /// Name: one of the constants above.
     pub what: &'static str,
     /// Samples of a pass.
     pub batch: u64,
-    /// What it takes; none where it does not fit.
+    /// Measured times; `None` if it does not fit.
     pub measured: Option<Measured>,
-    /// What it does, or why it cannot.
+    /// Description, or the reason why it does not fit.
     pub note: String,
 }
 
 impl Way {
-    /// For the record.
+    /// Returns the run for the record.
     pub(super) fn run(&self) -> Run {
         let note = Some(self.note.clone());
         let none = Run { batch: self.batch, ..no_run(self.what, note.clone()) };
@@ -48,7 +47,7 @@ impl Way {
 }
 
 impl Tuner<'_> {
-    /// Both ways; none where the user's batch keeps everything, is no batch of these data, or is that of several workers.
+    /// Returns both ways; none if the user's batch keeps everything, is no batch of these data, or is that of several workers.
     pub(super) fn plain_ways(&self, model: &Model, keeper: Option<&Ran>) -> Result<Vec<Way>, Error> {
         let base = self.request.rate.base_batch;
         let range = self.workload.smallest_batch()..=self.workload.samples();
@@ -81,7 +80,7 @@ impl Tuner<'_> {
         let known = keeper.filter(|keeper| keeper.batch() == part).map(|keeper| keeper.measured);
         let measured = match known {
             None => self.measure(model, candidate, plan)?.measured,
-            // A pass of it was run already.
+            // A pass of this batch was already run.
             Some(known) => {
                 let between = known.candidate.between;
                 let of_passes = |figures: Figures| Figures {

@@ -1,5 +1,5 @@
-//! How the iterations of a plan make an update: those of all workers, and what their exchange adds. Where samples count by a
-//! noise scale, each worker makes as many passes in an update as give the highest goodput; one worker alone makes one.
+//! Updates made of a plan's iterations: those of all workers, and the time that their exchange adds. If a noise scale weighs
+//! samples, each worker makes as many passes in an update as give the highest goodput; a single worker makes one.
 
 use super::Tuner;
 use crate::error::{Error, TuneError};
@@ -14,11 +14,11 @@ use plimsoll_ir::tuning::{UpdateOf, WorkersUpdate};
 use plimsoll_tuner::goodput::best_passes;
 use plimsoll_tuner::search::{Planned, Sharing};
 
-/// At least up to so many workers it is predicted how an update scales.
+/// Scaling of an update is predicted for at least up to this many workers.
 const SCALES_TO: u64 = 64;
 
 impl Tuner<'_> {
-    /// A plan, with what workers exchange beside it, and what samples of its updates are worth.
+    /// Returns a plan with its workers' exchange and the worth of its updates' samples.
     pub(super) fn shared(&self, trace: Trace, schedule: Schedule, log: SearchLog) -> Result<Planned, Error> {
         let makespan = simulate(&trace, &schedule).makespan();
         let (batch, request) = (trace.batch, self.request);
@@ -36,7 +36,7 @@ impl Tuner<'_> {
                 let seconds = [seconds(1)?, seconds(2)?, seconds(4)?];
                 let most = (self.workload.samples() / of_pass).max(1);
                 let best = best_passes(goodput.noise_scale, of_pass, seconds, most);
-                // Passes that are a whole subtree of the sums are sent as one node.
+                // Passes that form a whole subtree of the sums are sent as one node.
                 let (below, above) = (1 << best.ilog2(), best.next_power_of_two().min(most));
                 let worth = |sharing: &Sharing| {
                     let efficiency = request.efficiency(sharing.iterations * batch);
@@ -51,8 +51,8 @@ impl Tuner<'_> {
         Ok(Planned { trace, schedule, makespan, log, sharing, carried: false })
     }
 
-    /// An update of the workers by a plan, beside what it would be without overlap and of other numbers of workers; none of one
-    /// worker alone.
+    /// Returns the workers' update by a plan, compared with an update without overlap and with other numbers of workers; `None`
+    /// for a single worker.
     pub(super) fn workers_update(&self, plan: &Planned) -> Result<Option<WorkersUpdate>, Error> {
         let Some(cluster) = &self.request.cluster else { return Ok(None) };
         let Planned { trace, schedule, sharing, .. } = plan;
@@ -73,7 +73,7 @@ impl Tuner<'_> {
         }))
     }
 
-    /// An update of so many iterations of workers, each of which takes `makespan` without exchange.
+    /// Returns an update of `iterations` iterations of workers, each of which takes `makespan` without exchange.
     fn update(
         &self,
         cluster: &ClusterRequest,

@@ -1,41 +1,42 @@
-//! What the README's pictures are made from, as a text of which it can be told later whether it has changed.
+//! Record of the inputs of the README's pictures: a text that shows if they have changed.
 //!
-//! The text has the commands, a checksum of the page without its report, a checksum of the photograph, and, value by value,
-//! what the report's first screen shows. Left out is what differs between machines and days: versions, times, the commit.
-//! Numbers are rounded to four digits, since libraries of mathematics differ in a last bit. The picture of memory is text, and
-//! compared by itself. This is built into xtask, which writes the text, and into a test of the root, which compares.
+//! The text has the commands, a checksum of the page without its report, a checksum of the photograph, and, value by value, the
+//! contents of the report's first screen. Values that differ between machines and days are left out: versions, times, the
+//! commit. Numbers are rounded to four digits, since mathematical libraries differ in a last bit. The picture of memory is
+//! text, and compared directly. This is built into xtask, which writes the text, and into a test of the root, which compares
+//! it.
 
 use serde_json::Value;
 
-/// What makes the report, on a modelled device: on every machine it is the same.
+/// Commands that make the report, on a modelled device: it is the same on every machine.
 pub const COMMANDS: [&str; 2] = [
     "plimsoll tune --network densenet121 --image 224 --data synthetic --device h100 --budget 4GiB --base-batch 64 \
      --max-batch 64 --study pictures",
     "plimsoll report pictures",
 ];
 
-/// Where they put it.
+/// Path of the report.
 pub const PAGE: &str = "pictures/report.html";
 
-/// The folder of the pictures, from the root, and its files.
+/// Directory of the pictures, from the root.
 pub const FOLDER: &str = "docs/pictures";
-/// The report's first screen.
+/// Picture of the report's first screen.
 pub const PHOTOGRAPH: &str = "report.png";
-/// Memory over time.
+/// Picture of memory over time.
 pub const MEMORY: &str = "memory.svg";
-/// The text that [`made_from`] gives.
+/// File of the text that [`made_from`] returns.
 pub const MADE_FROM: &str = "made-from.txt";
 
-/// What the first screen shows of a report.
+/// Parts of a report that the first screen shows.
 const SHOWN: [&str; 2] = ["/about", "/answer"];
 
-/// What differs between machines and days, and what the commands say already.
+/// Fields that differ between machines and days, or that the commands already contain.
 const LEFT_OUT: [&str; 4] = ["plimsoll", "commit", "command", "unix_seconds"];
 
-/// The row of the machine that names the version.
+/// Row of the machine that names the version.
 const VERSION: &str = "modelled with";
 
-/// A report's page, in two: the report, and the page around it.
+/// Splits a report's page into the report and the page around it.
 pub fn taken_apart(page: &str) -> Result<(Value, String), String> {
     let begins = "<script type=\"application/json\" id=\"report\">";
     let (before, rest) = page.split_once(begins).ok_or("the page holds no report")?;
@@ -44,7 +45,7 @@ pub fn taken_apart(page: &str) -> Result<(Value, String), String> {
     Ok((report, format!("{before}{after}")))
 }
 
-/// The text for a page and its photograph.
+/// Returns the text for a page and its photograph.
 pub fn made_from(page: &str, photograph: &[u8]) -> Result<String, String> {
     let (report, around) = taken_apart(page)?;
     let version = report["about"]["plimsoll"].as_str().ok_or("the report names no version")?;
@@ -60,7 +61,7 @@ pub fn made_from(page: &str, photograph: &[u8]) -> Result<String, String> {
     Ok(lines.join("\n") + "\n")
 }
 
-/// Every value below a place of the report, in a line each.
+/// Writes every value below a place of the report, one per line.
 fn values(place: &str, value: &Value, lines: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
@@ -82,7 +83,7 @@ fn values(place: &str, value: &Value, lines: &mut Vec<String>) {
     }
 }
 
-/// FNV-1a of 64 bits: against change, not against forgery.
+/// FNV-1a of 64 bits: detects changes, not forgery.
 fn checksum(bytes: &[u8]) -> u64 {
     bytes
         .iter()

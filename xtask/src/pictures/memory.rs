@@ -1,7 +1,7 @@
-//! A report's memory over one iteration as SVG: what the plan holds, what keeping everything would hold, and the budget.
+//! A report's memory over one iteration as SVG: the plan's memory, the memory that keeps everything, and the budget.
 //!
-//! The picture has a background of its own, so that it can be read on white and on black. Numbers of the axes are round, places
-//! are rounded to a tenth of a pixel, and nothing but the report goes in: the same report is the same text. It is built into
+//! The picture has its own background, so that it can be read on white and on black. Numbers of the axes are round, places are
+//! rounded to a tenth of a pixel, and the report is the only input: the same report gives the same text. It is built into
 //! xtask, which draws it, and into a test of the root, which draws it again.
 
 use serde_json::Value;
@@ -9,7 +9,7 @@ use std::fmt::Write;
 
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 430.0;
-/// The plot's edges.
+/// Edges of the plot.
 const LEFT: f64 = 72.0;
 const RIGHT: f64 = 936.0;
 const TOP: f64 = 92.0;
@@ -18,7 +18,7 @@ const BOTTOM: f64 = 372.0;
 const GIB: f64 = (1u64 << 30) as f64;
 const NANOSECONDS_OF_MS: f64 = 1e6;
 
-/// Told apart by those who see no red or no green (Okabe and Ito), with dashes as well.
+/// Colours distinct for people who see no red or no green (Okabe and Ito), with dashes as well.
 const BLUE: &str = "#0072b2";
 const ORANGE: &str = "#d55e00";
 const GREEN: &str = "#009e73";
@@ -74,7 +74,7 @@ pub fn draw(report: &Value) -> Result<String, String> {
     Ok(plot.drawn(&words, budget, &lines))
 }
 
-/// The title and the line below it, which says why keeping everything takes longer where it does.
+/// Returns the title and the line below it, which explains why keeping everything takes longer, if it does.
 fn words(report: &Value, slower: bool) -> Result<[String; 2], String> {
     let about = &report["about"];
     let word = |name: &str| about[name].as_str().ok_or_else(|| format!("the report has no about.{name}"));
@@ -91,7 +91,7 @@ fn number(of: &Value, name: &str) -> Result<f64, String> {
     of[name].as_f64().ok_or_else(|| format!("the report has no number `{name}`"))
 }
 
-/// A series of the report, with what is there all the time.
+/// Reads a series of the report, and adds a constant.
 fn steps(memory: &Value, name: &str, plus: f64) -> Result<Vec<(f64, f64)>, String> {
     let list = |part: &str| {
         let values = memory[name][part].as_array().map(|values| values.iter().filter_map(Value::as_f64));
@@ -102,19 +102,19 @@ fn steps(memory: &Value, name: &str, plus: f64) -> Result<Vec<(f64, f64)>, Strin
     Ok(at.iter().zip(bytes).map(|(at, bytes)| (at / NANOSECONDS_OF_MS, (bytes + plus) / GIB)).collect())
 }
 
-/// Such as `7.98 GiB`.
+/// Formats bytes, such as `7.98 GiB`.
 fn gib(bytes: f64) -> String {
     format!("{:.2} GiB", bytes / GIB)
 }
 
-/// The round number (1, 2 or 5, and zeros) of which at most `most` go into a range.
+/// Returns the smallest round number (1, 2 or 5, and zeros) of which at most `most` fit into a range.
 fn round_step(range: f64, most: f64) -> f64 {
     let least = range / most;
     let ten = 10f64.powf(least.log10().floor());
     [1.0, 2.0, 5.0].map(|times| times * ten).into_iter().find(|step| *step >= least).unwrap_or(10.0 * ten)
 }
 
-/// A number of an axis, without zeros that say nothing.
+/// Formats a number of an axis without trailing zeros.
 fn short(value: f64) -> String {
     let text = format!("{value:.2}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -124,7 +124,7 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// What is drawn, and how far its axes go.
+/// The drawing, and the ends of its axes.
 struct Plot {
     /// Milliseconds at the right edge.
     end: f64,
@@ -217,13 +217,13 @@ impl Plot {
         path
     }
 
-    /// In a row above the plot, each with the most of it.
+    /// Draws the legend in a row above the plot, with each line's maximum.
     fn legend<'a>(&mut self, lines: impl Iterator<Item = &'a Line>) {
         let mut x = 20.0;
         for line in lines {
             self.put(format_args!("<path {} d=\"M{x:.1} 72h26\"/>", line.look));
             self.write(x + 33.0, 76.5, "", &line.name);
-            // Letters of 13 pixels are 6.6 wide in the mean, in the widest of the fonts.
+            // A letter of 13 pixels is 6.6 wide on average, in the widest of the fonts.
             x += 33.0 + 6.6 * line.name.len() as f64 + 22.0;
         }
     }

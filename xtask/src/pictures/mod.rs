@@ -1,8 +1,8 @@
 //! The README's two pictures: the report's first screen, photographed in a headless Chromium, and memory over time.
 //!
-//! Both are made from one report, of a modelled device, by the built program ([`made_from::COMMANDS`]). A test of the root runs
-//! the same commands and compares the report with what is written down beside the pictures; it needs no Chromium. No test takes
-//! the photograph: fonts differ between machines.
+//! The built program makes both from one report of a modelled device ([`made_from::COMMANDS`]). A test of the root runs the
+//! same commands and compares the report with the record next to the pictures; it needs no Chromium. No test takes the
+//! photograph: fonts differ between machines.
 
 mod made_from;
 mod memory;
@@ -13,13 +13,13 @@ use made_from::{COMMANDS, FOLDER, MADE_FROM, MEMORY, PAGE, PHOTOGRAPH};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A variable that names a browser to use in place of `chromium`.
+/// Variable that names a browser to use instead of `chromium`.
 const BROWSER: &str = "CHROME";
 
-/// The first screen, in pixels: it ends below the table of settings.
+/// First screen, in pixels: it ends below the table of settings.
 const SCREEN: (u32, u32) = (1400, 994);
 
-/// Makes the pictures, and gives their folder.
+/// Makes the pictures, and returns their directory.
 pub fn make(tree: &Tree) -> Result<PathBuf, String> {
     let workshop = Workshop::open("pictures")?;
     let room = workshop.room(tree, FOLDER)?;

@@ -1,10 +1,10 @@
 //! Functions of each element, and their gradients: GELU and SiLU.
 //!
-//! What a function needs far from 0 comes from the smaller side: 1 less the sigmoid of x is the sigmoid of -x, which is small
-//! by itself. CUDA's kernels do the same steps in `activation.cu`, and give the same bits. A number that is none stays none,
-//! and where x is multiplied by what has become 0, minus infinity becomes one.
+//! Values far from 0 come from the smaller side: 1 less the sigmoid of x is the sigmoid of -x, which is small by itself.
+//! CUDA's kernels do the same steps in `activation.cu`, and give the same bits. NaN stays NaN, and where x is multiplied by
+//! a factor that has become 0, minus infinity becomes NaN.
 //!
-//! What it deliberately does not do: ReLU, whose gradient needs one bit of x (`elementwise.rs`).
+//! Deliberately does not include ReLU, whose gradient needs one bit of x (`elementwise.rs`).
 
 use super::elementwise::map;
 use super::exponential::sigmoids;
@@ -27,7 +27,7 @@ pub(super) unsafe fn forward(n: u64, function: Function, x: Map, y: Map, threads
     }
 }
 
-/// dx = dy * f'(x), or added to what dx holds. `inputs` is x, dy.
+/// dx = dy * f'(x), or added to dx. `inputs` is x, dy.
 ///
 /// # Safety
 /// Live operands of that many elements; dx may be dy.
@@ -54,7 +54,7 @@ pub(super) unsafe fn backward(
     }
 }
 
-/// dx = dy * slope(x), or added to what dx holds.
+/// dx = dy * slope(x), or added to dx.
 ///
 /// # Safety
 /// As [`backward`].

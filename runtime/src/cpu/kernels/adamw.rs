@@ -1,6 +1,6 @@
 //! AdamW: the update of one parameter.
 //!
-//! What it deliberately does not do: correct the moments, which is in the numbers that come with each iteration.
+//! Deliberately does not correct the moments; the correction is in the numbers that come with each iteration.
 
 use super::elementwise::pieces;
 use super::threads::Threads;
@@ -9,10 +9,11 @@ use plimsoll_ir::UpdateNumbers;
 use plimsoll_ir::program::Hyper;
 
 vectorized! {
-    /// One step, as the call's documentation has it; without a gradient as with one of 0, to the bit.
+    /// One step, as the call's documentation defines it; without a gradient the result is that of a gradient of 0, to the
+    /// bit.
     ///
     /// # Safety
-    /// Live operands of that many elements that do not overlap and that nobody else touches.
+    /// Live operands of that many elements that do not overlap and that nothing else touches.
     unsafe fn update [](
         numbers: [f32; UpdateNumbers::WORDS],
         operands: [Ptr<f32>; 3],

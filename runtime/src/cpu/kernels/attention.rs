@@ -1,18 +1,18 @@
 //! Scaled dot-product attention (Vaswani et al. 2017, eq. (1)) as matrix products, head by head and a block of positions at
 //! a time.
 //!
-//! A row of qkv has query, key and value side by side, so that the three matrices of a head are the same rows at different
-//! columns. Heads of queries that share a head of keys and values (grouped-query attention) read the same columns, and
-//! backward one task goes through them in their order, adding up dK and dV. With S = Q K^T / sqrt(w): P = softmax of each row
-//! of S, Y = P V. Backward: dV = P^T dY, dP = dY V^T, dS = P * (dP - the sum of P * dP over the row) / sqrt(w), dQ = dS K, dK
-//! = dS^T Q. With `causal`, a block of positions meets only those up to its last, and what lies above the diagonal within it
-//! is 0.
+//! A row of qkv has query, key and value next to each other, so that the three matrices of a head are the same rows at
+//! different columns. Query heads that share a head of keys and values (grouped-query attention) read the same columns;
+//! backward, one task goes through them in order and adds up dK and dV. With S = Q K^T / sqrt(w): P = softmax of each row of
+//! S, Y = P V. Backward: dV = P^T dY, dP = dY V^T, dS = P * (dP - the sum of P * dP over the row) / sqrt(w), dQ = dS K, dK =
+//! dS^T Q. With `causal`, a block of positions sees only those up to its last, and elements above the diagonal within it are
+//! zero.
 //!
-//! S and P exist a block at a time, in scratch: backward computes them again, by the same products, from the two numbers that
+//! S and P exist a block at a time, in scratch: backward recomputes them, by the same products, from the two numbers that
 //! forward kept of each row (Dao et al. 2022, section 3.1).
 //!
-//! What it deliberately does not do: cut rows, so that a block's softmax and its gradient need no second look; mask anything
-//! but the future.
+//! Deliberately does not cut rows, so that a block's softmax and its gradient need no second pass, or mask anything but the
+//! future.
 
 use super::exponential::exponential;
 use super::matrix::{Matrix, lane_floats, product};
@@ -21,14 +21,14 @@ use super::vector::{Ptr, along, map_row, vectorized};
 use plimsoll_ir::program::AttentionShape;
 use std::ops::Range;
 
-/// Positions of a block: enough for the products, and few enough that a block of scores stays in a core's caches.
+/// Positions of a block: enough for the products, and few enough that a block of scores fits a core's caches.
 const ROWS: usize = 64;
 
-/// An [`AttentionShape`] in the numbers that loops use.
+/// An [`AttentionShape`] in the number types that loops use.
 #[derive(Clone, Copy)]
 struct Sizes {
     batch: usize,
-    /// Of queries, and those of them that share a head of keys and values.
+    /// Number of query heads, and of those that share a head of keys and values.
     heads: usize,
     group: usize,
     length: usize,
@@ -46,7 +46,7 @@ struct Head {
     value: Matrix,
 }
 
-/// The rows of a matrix from one on.
+/// Rows of a matrix from `row` on.
 fn from(m: Matrix, row: usize) -> Matrix {
     Matrix { at: m.at.at(row * m.row), ..m }
 }
@@ -59,7 +59,7 @@ impl Sizes {
         Sizes { batch, heads, group, length, width, causal: s.causal, scale }
     }
 
-    /// Heads of keys, and of values.
+    /// Number of heads of keys, and of values.
     fn kv_heads(&self) -> usize {
         self.heads / self.group
     }
@@ -73,18 +73,18 @@ impl Sizes {
         block * ROWS..self.length.min((block + 1) * ROWS)
     }
 
-    /// How many positions, from the first on, those before `end` see.
+    /// Number of positions, from the first on, that positions before `end` see.
     fn seen(&self, end: usize) -> usize {
         if self.causal { end } else { self.length }
     }
 
-    /// Of a tensor whose rows are `heads` heads side by side, the columns of one.
+    /// Columns of one head in a tensor whose rows are `heads` adjacent heads.
     fn columns(&self, tensor: Ptr<f32>, heads: usize, sample: usize, head: usize) -> Matrix {
         let row = heads * self.width;
         Matrix::rows(tensor.at(sample * self.length * row + head * self.width), row)
     }
 
-    /// A head in a tensor like qkv; `number` counts samples and heads of queries.
+    /// A head in a tensor like qkv; `number` counts samples and query heads.
     fn head(&self, qkv: Ptr<f32>, number: usize) -> Head {
         let (sample, head) = (number / self.heads, number % self.heads);
         let (shared, kv_heads) = (head / self.group, self.kv_heads());
@@ -101,13 +101,13 @@ impl Sizes {
         self.columns(y, self.heads, number / self.heads, number % self.heads)
     }
 
-    /// The two numbers of the first row of a head, which those of the others follow.
+    /// The two numbers of a head's first row; those of the other rows follow.
     fn stats(&self, tensor: Ptr<f32>, number: usize) -> Ptr<f32> {
         tensor.at(number * self.length * 2)
     }
 }
 
-/// The largest of a row.
+/// Largest element of a row.
 #[inline(always)]
 fn largest(row: &[f32]) -> f32 {
     let larger = |a: f32, b: f32| if b > a { b } else { a };
@@ -119,7 +119,7 @@ fn largest(row: &[f32]) -> f32 {
     parts.iter().chain(rest).fold(f32::NEG_INFINITY, |a, b| larger(a, *b))
 }
 
-/// Floats of workspace of one lane for so many blocks of scores.
+/// Floats of one lane's workspace for this many blocks of scores.
 fn blocks_of_scores(shape: &AttentionShape, blocks: usize) -> usize {
     let length = shape.length as usize;
     lane_floats(blocks * length.min(ROWS) * length)
@@ -131,11 +131,11 @@ pub(super) fn forward_scratch(shape: &AttentionShape, lanes: usize) -> usize {
 }
 
 vectorized! {
-    /// Turns a block of products of queries and keys, those of `rows`, into probabilities, 0 for positions that are not seen,
-    /// and notes each row's largest product and 1 / the sum of its exponentials.
+    /// Turns a block of products of queries and keys, those of `rows`, into probabilities, 0 for positions that are not
+    /// seen, and stores each row's largest product and 1 / the sum of its exponentials.
     ///
     /// # Safety
-    /// The block and the head's `stats` live, and nobody else touches these rows of them.
+    /// The block and the head's `stats` are live, and nothing else touches these rows of them.
     unsafe fn softmax [](s: Sizes, rows: Range<usize>, block: Matrix, stats: Ptr<f32>) {
         let end = s.seen(rows.end);
         for (i, row) in rows.enumerate() {
@@ -174,7 +174,7 @@ pub(super) unsafe fn forward(
         let (head, y, stats) = (s.head(qkv, number), s.output(y, number), s.stats(stats, number));
         let (first, count, seen) = (rows.start, rows.len(), s.seen(rows.end));
         let block = Matrix::rows(scratch.at(lane * lane_len), seen);
-        // SAFETY: the caller's promise; blocks of positions do not overlap, a lane has scratch of its own.
+        // SAFETY: the caller's promise; blocks of positions do not overlap, and a lane has its own scratch.
         unsafe {
             product(false, [count, seen, s.width], block, from(head.query, first), head.key.transposed());
             softmax(s, rows, block, stats);
@@ -189,11 +189,11 @@ pub(super) fn backward_scratch(shape: &AttentionShape, lanes: usize) -> usize {
 }
 
 vectorized! {
-    /// Turns a block of products of queries and keys, those of `rows`, into probabilities again, and the probabilities'
-    /// gradient into the scores', both in place.
+    /// Recomputes the probabilities from a block of products of queries and keys, those of `rows`, and turns the
+    /// probabilities' gradient into the scores', both in place.
     ///
     /// # Safety
-    /// Both blocks and the head's `stats` live, and nobody else touches the blocks or writes these rows' numbers.
+    /// Both blocks and the head's `stats` are live, and nothing else touches the blocks or writes these rows' numbers.
     unsafe fn softmax_gradient [](
         s: Sizes,
         rows: Range<usize>,
@@ -218,8 +218,8 @@ vectorized! {
     }
 }
 
-/// qkv, stats, dy -> dqkv, or added to it. A task has a head of keys and values, and those of queries that share it;
-/// blocks go from the last to the first, since the last sees all positions, and so gives every row of dK and dV its first term.
+/// qkv, stats, dy -> dqkv, or added to it. A task has a head of keys and values, and the query heads that share it; blocks
+/// go from the last to the first, since the last sees all positions, and so gives every row of dK and dV its first term.
 ///
 /// # Safety
 /// Live operands of the shape that do not overlap, and the workspace.
@@ -245,7 +245,7 @@ pub(super) unsafe fn backward(
             let add = accumulate || member > 0 || rows.end < s.length;
             let (block, gradient) =
                 (Matrix::rows(scratch, seen), Matrix::rows(scratch.at(count * seen), seen));
-            // SAFETY: the caller's promise; heads have columns of their own, a lane has scratch of its own.
+            // SAFETY: the caller's promise; each head has its own columns, and a lane has its own scratch.
             unsafe {
                 product(false, [count, seen, s.width], block, query, head.key.transposed());
                 product(false, [count, seen, s.width], gradient, dy, head.value.transposed());

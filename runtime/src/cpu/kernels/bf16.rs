@@ -1,16 +1,17 @@
-//! The kernels of the CPU on feature maps in bf16: the same arithmetic, in f32, between widening and rounding.
+//! The kernels of the CPU on activations in bf16: the same arithmetic, in f32, between widening and rounding.
 //!
-//! Every operand that is a feature map or a gradient of one ([`OperandSpec::feature_map`]) is bf16. Kernels widen what they
-//! read, compute in f32 as ever, and round each element that they write once, to the nearest, ties to even: where a gradient
-//! is added to, the sum is rounded. What convolutions and fully connected layers multiply by is bf16 too: the f32 weight,
-//! rounded. All other operands are f32 or integers, and stay.
+//! Every operand that is an activation or its gradient ([`OperandSpec::feature_map`]) is bf16. Kernels widen the elements
+//! that they read, compute in f32, and round each element that they write once, to the nearest, ties to even: if a gradient
+//! is added to, the sum is rounded. The weights of convolutions and fully connected layers are also multiplied in bf16: the
+//! f32 weight, rounded. All other operands stay f32 or integers.
 //!
-//! Kernels that go through feature maps element by element widen a few at a time; normalisations and dropout go in chunks, and
-//! have a buffer for one in each lane (`maps.rs`). All other calls are cut into parts along their leading dimension (samples,
-//! rows, elements), and the f32 kernel runs on one part after the other, widened into the workspace. How a call is cut follows
-//! from its shape alone, so the number of threads never shows in a result. A loss needs all rows for its mean, and is one part.
+//! Kernels that go through activations element by element widen a few at a time; normalisations and dropout go in chunks,
+//! with a buffer for one chunk in each lane (`maps.rs`). All other calls are cut into parts along their leading dimension
+//! (samples, rows, elements), and the f32 kernel runs on one part after the other, widened into the workspace. The cuts
+//! follow from the call's shape alone, so the number of threads never changes a result. A loss needs all rows for its mean,
+//! and is one part.
 //!
-//! What it deliberately does not do: have arithmetic of its own, or allocate: all of it lies in the call's workspace.
+//! Deliberately has no arithmetic of its own, and allocates nothing: all of it lies in the call's workspace.
 
 use super::elementwise::pieces;
 use super::maps::{Map, narrow, round, widen};
@@ -19,18 +20,18 @@ use super::vector::Ptr;
 use plimsoll_ir::program::{Call, OperandSpec};
 use plimsoll_ir::{Bytes, Float};
 
-/// The elements of feature maps that a part has, together, unless one sample or row has more.
+/// Number of activation elements of a part, over all operands, unless one sample or row has more.
 const PART: u64 = 1 << 18;
 
-/// No call has more operands.
+/// Largest number of operands of a call.
 const MOST: usize = 9;
 
-/// How much scratch memory a call takes when it runs on so many threads.
+/// Scratch memory of a call on this many threads.
 pub fn workspace_bytes(call: &Call, threads: u32) -> Bytes {
     workspace_of(call, threads, PART)
 }
 
-/// Computes a call whose feature maps are bf16, and returns when it is done.
+/// Computes a call whose activations are bf16, and returns when it is done.
 ///
 /// # Safety
 /// As [`super::run`], with [`workspace_bytes`] of this module.
@@ -75,11 +76,11 @@ unsafe fn run_in_parts(call: &Call, operands: &[*mut u8], workspace: *mut u8, th
             let buffers = Ptr::of(workspace.wrapping_add(own + before * each));
             Map::Bf16 { at: Ptr::of(operands[operand]), buffers, chunk }
         };
-        // SAFETY: the caller's promise; behind the call's own workspace there are buffers for every map and lane.
+        // SAFETY: the caller's promise; after the call's own workspace there are buffers for every map and lane.
         return unsafe { super::run_on(call, operands, &map, workspace, threads) };
     }
     if feature_maps(call).next().is_none() {
-        // SAFETY: the caller's promise: no operand is of another kind than in f32.
+        // SAFETY: the caller's promise: all operands have the same kinds as in f32.
         return unsafe { super::run(call, operands, workspace, threads) };
     }
     // SAFETY: the caller's promise; the workspace begins with room for the weight.
@@ -96,7 +97,7 @@ unsafe fn run_in_parts(call: &Call, operands: &[*mut u8], workspace: *mut u8, th
     }
 }
 
-/// The call with a ceiling that bf16 has, so that what was clipped is equal to it afterwards.
+/// Replaces the call's ceiling by a bf16 number, so that clipped elements are still equal to it afterwards.
 fn storable(call: &Call) -> Call {
     let mut call = *call;
     if let Call::ReluForward { ceiling, .. }
@@ -113,22 +114,22 @@ fn storable(call: &Call) -> Call {
     call
 }
 
-/// The operands that are bf16.
+/// Operands that are bf16.
 fn feature_maps(call: &Call) -> impl Iterator<Item = OperandSpec> {
     call.operands().into_iter().filter(|spec| spec.feature_map)
 }
 
-/// A multiple of what operands are aligned to.
+/// Rounds up to the alignment of operands.
 fn aligned(bytes: Bytes) -> Bytes {
     bytes.round_up(super::ALIGNMENT as u64)
 }
 
-/// Bytes of a buffer of so many f32 for each lane.
+/// Bytes of a buffer of this many f32 for each lane.
 fn buffers(chunk: usize, threads: u32) -> u64 {
     aligned(Bytes(4 * chunk as u64 * u64::from(threads))).0
 }
 
-/// The operand by which a call multiplies, a parameter.
+/// Index of the weight by which a call multiplies.
 fn weight_of(call: &Call) -> Option<usize> {
     match call {
         Call::ConvForward { .. } | Call::ConvBackwardData { .. } => Some(call.operands().index("weight")),
@@ -136,12 +137,12 @@ fn weight_of(call: &Call) -> Option<usize> {
     }
 }
 
-/// What the rounded weight of a call takes.
+/// Bytes of a call's rounded weight.
 fn weight_bytes(call: &Call) -> Bytes {
     weight_of(call).map_or(Bytes::ZERO, |weight| aligned(call.operands()[weight].bytes))
 }
 
-/// The call's weight rounded to bf16 numbers, at the workspace's start; none where it has none.
+/// The call's weight rounded to bf16 numbers, at the workspace's start; `None` if it has no weight.
 ///
 /// # Safety
 /// As [`run`].
@@ -160,7 +161,7 @@ unsafe fn rounded_weight(
     Some(workspace)
 }
 
-/// How a call is cut: into parts of `each` units, of which the last may have fewer.
+/// Division of a call into parts of `each` units, of which the last may have fewer.
 #[derive(Clone, Copy, Debug)]
 struct Parts {
     units: u64,
@@ -176,14 +177,14 @@ impl Parts {
         Parts { units, each }
     }
 
-    /// The sizes of parts that there are.
+    /// Sizes of the parts.
     fn sizes(self) -> [u64; 2] {
         [self.each.min(self.units), self.units % self.each]
     }
 }
 
-/// Along what a call can be cut: samples, rows or elements; how many there are, and of how many a part has to be a multiple.
-/// One where all are needed at once.
+/// Units along which a call can be cut (samples, rows or elements): their number, and the multiple that a part must be. One
+/// unit if all are needed at once.
 fn units(call: &Call) -> (u64, u64) {
     match call {
         Call::ConvForward { shape }
@@ -196,7 +197,7 @@ fn units(call: &Call) -> (u64, u64) {
         Call::EmbeddingForward { shape } | Call::EmbeddingBackward { shape, .. } => (shape.batch, 1),
         Call::AttentionForward { shape } | Call::AttentionBackward { shape, .. } => (shape.batch, 1),
         Call::RotaryForward { shape, .. } | Call::RotaryBackward { shape, .. } => (shape.batch, 1),
-        // A byte of the mask has 8 elements.
+        // A byte of the mask holds 8 elements.
         Call::ReluMaskForward { elements, .. } | Call::ReluMaskBackward { elements, .. } => (*elements, 8),
         Call::BatchNormInference { shape, .. }
         | Call::BiasForward { shape }
@@ -228,8 +229,8 @@ fn units(call: &Call) -> (u64, u64) {
     }
 }
 
-/// The same call on so many of its units. What it sums over all units into f32 (gradients of parameters) is added to what the
-/// operand holds where `later` is set: the parts before have written it.
+/// The same call on `count` of its units. If `later` is set, f32 sums over all units (gradients of parameters) are added to
+/// the operand, which the earlier parts have written.
 fn resized(call: &Call, count: u64, later: bool) -> Call {
     let mut part = *call;
     match &mut part {
@@ -263,7 +264,7 @@ fn resized(call: &Call, count: u64, later: bool) -> Call {
         | Call::LstmForward { shape, .. }
         | Call::LstmBackward { shape, .. } => shape.rows = count,
         Call::ConcatPart { rows, .. } | Call::SplitPart { rows, .. } => *rows = count,
-        // One unit, which is all.
+        // One unit, the whole call.
         _ => {}
     }
     part
@@ -273,16 +274,16 @@ fn resized(call: &Call, count: u64, later: bool) -> Call {
 struct Part<'a> {
     whole: &'a Call,
     call: Call,
-    /// The units before it.
+    /// Units before it.
     first: u64,
     weight: Option<*mut u8>,
 }
 
 impl Part<'_> {
-    /// Widens what the part reads, computes it, and rounds what it wrote.
+    /// Widens the part's inputs, computes it, and rounds its outputs.
     ///
     /// # Safety
-    /// As [`run`] of the whole call; the workspace holds the part's feature maps in f32, and its own workspace.
+    /// As [`run`] of the whole call; the workspace holds the part's activations in f32, and its own workspace.
     unsafe fn run(&self, operands: &[*mut u8], workspace: *mut u8, threads: &Threads) {
         let (specs, weight) = (self.call.operands(), weight_of(&self.call));
         let mut addresses = [std::ptr::null_mut(); MOST];
@@ -297,7 +298,7 @@ impl Part<'_> {
             if spec.feature_map {
                 free = free.wrapping_add(aligned(spec.bytes).0 as usize);
             }
-            // Of a concatenation the first part overwrites all of y in name; the channels of the others stay as they are.
+            // The first part of a concatenation is declared to overwrite all of y; the channels of the others must stay.
             let kept = spec.access.reads() || matches!(self.call, Call::ConcatPart { .. });
             if spec.feature_map && kept {
                 let (from, to) = (Ptr::<u16>::of(there), Ptr::<f32>::of(addresses[i]));
@@ -307,7 +308,7 @@ impl Part<'_> {
                 });
             }
         }
-        // SAFETY: the caller's promise: operands of the part's shapes, in f32, and behind them its workspace.
+        // SAFETY: the caller's promise: operands of the part's shapes, in f32, followed by its workspace.
         unsafe { super::run(&self.call, &addresses[..specs.len()], free, threads) };
         let written = |spec: &OperandSpec| spec.feature_map && spec.access.writes();
         for (i, spec) in specs.iter().enumerate().filter(|(_, spec)| written(spec)) {
@@ -320,7 +321,7 @@ impl Part<'_> {
         }
     }
 
-    /// The bytes of an operand before the part's own; 0 where all parts have the whole operand.
+    /// Bytes of an operand before the part's own; 0 if all parts use the whole operand.
     fn offset(&self, operand: usize) -> u64 {
         let whole = self.whole.operands()[operand];
         let before = resized(self.whole, self.first, false).operands()[operand];
@@ -336,15 +337,15 @@ mod tests {
     use plimsoll_ir::program::Access;
     use plimsoll_ir::testing::every_call;
 
-    /// 4-byte words of memory, so that every element is aligned.
+    /// 4-byte words, so that every element is aligned.
     type Words = Vec<u32>;
 
     fn words(bytes: Bytes) -> usize {
         bytes.0.div_ceil(4) as usize
     }
 
-    /// An operand's bytes that look random, and are sound for what it holds: small numbers, tokens and labels below 3, places
-    /// and bits of any kind, hyper-parameters.
+    /// Pseudo-random bytes that are valid for the operand: small numbers, tokens and labels below 3, arbitrary places and
+    /// bits, hyperparameters.
     fn drawn(spec: &OperandSpec, number: u32) -> Words {
         let word = |i: usize| {
             let draw = philox4x32(5, [i as u32, number, 0, 0]);
@@ -360,14 +361,14 @@ mod tests {
         (0..words(spec.bytes_in(Float::Bf16))).map(word).collect()
     }
 
-    /// What the operands of a call hold after it ran in parts of this size.
+    /// Contents of a call's operands after it ran in parts of this size.
     fn outcome(call: &Call, part: u64, threads: u32) -> Vec<Words> {
         let pool = Threads::new(threads).expect("a few threads start");
         let mut all: Vec<Words> = call.operands().iter().zip(0..).map(|(s, n)| drawn(s, n)).collect();
         let operands: Vec<*mut u8> = all.iter_mut().map(|words| words.as_mut_ptr().cast()).collect();
         let mut workspace = vec![f32::NAN.to_bits(); words(workspace_of(call, threads, part)) + 1];
         *workspace.last_mut().expect("one more") = 0x1234_5678;
-        // SAFETY: operands and workspace are as large as the call says.
+        // SAFETY: operands and workspace have the sizes that the call requires.
         unsafe { run_in_parts(call, &operands, workspace.as_mut_ptr().cast(), &pool, part) };
         assert_eq!(workspace.last(), Some(&0x1234_5678), "{call:?} overran its workspace");
         all
@@ -387,11 +388,11 @@ mod tests {
         let operands = operands.map(|words| words.as_mut_ptr().cast());
         let count = call.operands().len();
         let mut workspace = vec![0u32; words(workspace_of(call, 1, PART))];
-        // SAFETY: operands and workspace are as large as the call says.
+        // SAFETY: operands and workspace have the sizes that the call requires.
         unsafe { run_in_parts(call, &operands[..count], workspace.as_mut_ptr().cast(), &pool, PART) };
     }
 
-    /// A ReLU keeps its output or a mask: both say of the same elements that they were clipped, whatever the ceiling.
+    /// A ReLU keeps its output or a mask: both mark the same elements as clipped, for any ceiling.
     #[test]
     fn a_ceiling_that_bf16_lacks_clips_the_same_with_and_without_a_mask() {
         let elements = 1 << 12;
@@ -417,7 +418,7 @@ mod tests {
         }
     }
 
-    /// However a call is cut, feature maps come out the same, and so does all else but the order of f32 sums.
+    /// Any division of a call gives the same activations, and the same other results except for the order of f32 sums.
     #[test]
     fn parts_of_a_call_give_what_the_whole_gives() {
         let mut cut = 0;
@@ -448,7 +449,7 @@ mod tests {
         assert!(cut > 50, "{cut} calls were cut");
     }
 
-    /// On the same numbers in f32, the f32 kernel gives what is rounded here.
+    /// On the same numbers, the f32 kernel gives the results that are rounded here.
     #[test]
     fn feature_maps_are_what_f32_kernels_give_rounded() {
         for call in every_call() {
@@ -473,7 +474,7 @@ mod tests {
             let operands: Vec<*mut u8> = all.iter_mut().map(|words| words.as_mut_ptr().cast()).collect();
             let mut workspace = vec![0u32; words(super::super::workspace_bytes(&call, 1))];
             let pool = Threads::new(1).expect("no thread is started");
-            // SAFETY: operands and workspace are as large as the call says.
+            // SAFETY: operands and workspace have the sizes that the call requires.
             unsafe { super::super::run(&call, &operands, workspace.as_mut_ptr().cast(), &pool) };
             for ((i, spec), found) in specs.iter().enumerate().zip(&found) {
                 if !spec.access.writes() {

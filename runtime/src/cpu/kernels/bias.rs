@@ -1,9 +1,9 @@
 //! Biases: added to every row, and their gradient.
 //!
-//! A row is the channels of one position, or of learned positions a whole sample: few rows of very many channels. So where
-//! rows are long, it is they that are cut, and the gradient is summed without scratch, each channel by one task.
+//! A row is the channels of one position or, for learned positions, a whole sample: few rows of very many channels. So long
+//! rows are themselves cut, and the gradient is summed without scratch, each channel by one task.
 //!
-//! What it deliberately does not do: the bias of a convolution, which has it in its own call.
+//! Deliberately does not add the bias of a convolution, which is part of that call.
 
 use super::elementwise::{PIECE, pieces};
 use super::norm;
@@ -11,11 +11,11 @@ use super::threads::Threads;
 use super::vector::{Ptr, map_rows, vectorized};
 use plimsoll_ir::program::RowShape;
 
-/// From so many channels on, they are shared among tasks.
+/// Number of channels from which on they are shared among tasks.
 const LONG: u64 = 2048;
-/// Channels of a task then.
+/// Channels of a task of long rows.
 const CHANNELS: usize = 256;
-/// Rows that are summed in f32 before the sum goes to f64.
+/// Rows that are summed in f32 before the sum is added in f64.
 const ROWS: usize = 64;
 
 /// y = x + bias, row by row.
@@ -41,7 +41,7 @@ pub(super) unsafe fn forward(shape: &RowShape, x: Ptr<f32>, bias: Ptr<f32>, y: P
     threads.each(rows.div_ceil(of_task), |task, _| {
         let first = task * of_task;
         let (x, y) = (x.at(first * channels), y.at(first * channels));
-        // SAFETY: the caller's promise; tasks have rows of their own.
+        // SAFETY: the caller's promise; each task has its own rows.
         unsafe { map_rows([x], [bias], y, of_task.min(rows - first), channels, |[x], [b]| x + b) };
     });
 }
@@ -71,16 +71,16 @@ pub(super) unsafe fn backward(
     threads.each(channels.div_ceil(CHANNELS), |task, _| {
         let first = task * CHANNELS;
         let some = CHANNELS.min(channels - first);
-        // SAFETY: the caller's promise; tasks have channels of their own.
+        // SAFETY: the caller's promise; each task has its own channels.
         unsafe { sum_some(accumulate, dy.at(first), dbias.at(first), rows, channels, some) };
     });
 }
 
 vectorized! {
-    /// Sums `some` channels, at most [`CHANNELS`], of rows that are `apart`.
+    /// Sums `some` channels, at most [`CHANNELS`], of rows at a distance of `apart`.
     ///
     /// # Safety
-    /// Live memory of these rows; nobody else touches the sums.
+    /// Live memory of these rows; nothing else touches the sums.
     unsafe fn sum_some [](accumulate: bool, dy: Ptr<f32>, dbias: Ptr<f32>, rows: usize, apart: usize, some: usize) {
         let mut totals = [0.0f64; CHANNELS];
         for start in (0..rows).step_by(ROWS) {

@@ -1,9 +1,9 @@
 //! A convolution's input as a matrix: one row for each output position, one column for each weight of a filter.
 //!
-//! The matrix is never there as a whole: kernels ask for some of its rows, and for the columns of some kernel rows, and
-//! get them in cache-sized scratch memory. With channels innermost, a row of the window is one run of memory.
+//! The matrix never exists as a whole: kernels request some of its rows, and the columns of some kernel rows, and get them
+//! in cache-sized scratch memory. With channels innermost, a row of the window is one run of memory.
 //!
-//! What it deliberately does not do: multiply.
+//! Deliberately does not multiply.
 
 use super::vector::{Ptr, vectorized};
 use plimsoll_ir::program::ConvShape;
@@ -12,7 +12,7 @@ use std::ops::Range;
 /// The matrix of one group of a convolution.
 #[derive(Clone, Copy)]
 pub(super) struct Columns {
-    /// The window's rows and columns.
+    /// Rows and columns of the window.
     pub taps: [usize; 2],
     /// Channels of the group.
     pub depth: usize,
@@ -27,17 +27,17 @@ pub(super) struct Columns {
     first: usize,
 }
 
-/// A run of a matrix row: zeros (padding), or a run of the input.
+/// A run of a matrix row: zeros (padding), or consecutive elements of the input.
 struct Run {
-    /// Column, counted from the first of the columns asked for.
+    /// Column, counted from the first of the requested columns.
     column: usize,
     len: usize,
-    /// Element of the input where it starts; none in the padding.
+    /// First input element; `None` in the padding.
     element: Option<usize>,
 }
 
 impl Columns {
-    /// Of group number `group`.
+    /// Matrix of group number `group`.
     pub fn of(shape: &ConvShape, group: usize) -> Columns {
         let both = |n: [u32; 2]| n.map(|n| n as usize);
         let depth = (shape.in_channels / shape.groups) as usize;
@@ -59,7 +59,7 @@ impl Columns {
         self.taps[1] * self.depth
     }
 
-    /// Whether the matrix is the input itself, with rows of all its channels.
+    /// Returns `true` if the matrix is the input itself, with rows of all its channels.
     pub fn is_input(&self) -> bool {
         self.taps == [1, 1] && self.stride == [1, 1] && self.padding == [0, 0]
     }
@@ -111,7 +111,7 @@ vectorized! {
     /// Writes some rows of the matrix, with the columns of some kernel rows, one row after another (im2col).
     ///
     /// # Safety
-    /// `x` is the whole input; `matrix` has room, and nobody else touches it.
+    /// `x` is the whole input; `matrix` has room, and nothing else touches it.
     pub(super) unsafe fn gather []
         (columns: &Columns, rows: Range<usize>, kernel_rows: Range<usize>, x: Ptr<f32>, matrix: Ptr<f32>)
     {
@@ -136,7 +136,7 @@ vectorized! {
     /// Adds some rows of the matrix, all columns, to the elements that they came from (col2im).
     ///
     /// # Safety
-    /// `x` is the whole input, of which nobody else touches the images of the rows; `matrix` holds the rows.
+    /// `x` is the whole input, and nothing else touches its images of the rows; `matrix` holds the rows.
     pub(super) unsafe fn scatter_add [](columns: &Columns, rows: Range<usize>, matrix: Ptr<f32>, x: Ptr<f32>) {
         let wide = columns.taps[0] * columns.of_kernel_row();
         for (r, row) in rows.enumerate() {

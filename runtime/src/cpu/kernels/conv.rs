@@ -3,9 +3,9 @@
 //! With channels innermost the output of a batch is one matrix `[positions][out channels]`, and the input one
 //! `[positions][window and in channels]` (`columns`). The product runs over blocks of positions, which may span
 //! images; a 1x1 window needs no block at all. A fully connected layer is a 1x1 convolution on a 1x1 image.
-//! Most dense 3x3 convolutions of stride 1 go another way (`winograd`), which the shape decides.
+//! Most dense 3x3 convolutions of stride 1 use a different algorithm (`winograd`); the shape decides.
 //!
-//! What it deliberately does not do: choose an algorithm by measuring; blocks follow from the shape alone, as do sums.
+//! Deliberately does not choose an algorithm by measuring; blocks follow from the shape alone, as do sums.
 
 use super::columns::{Columns, gather, scatter_add};
 use super::matrix::{Matrix, lane_floats, product};
@@ -16,24 +16,24 @@ use super::winograd;
 use plimsoll_ir::program::{ConvShape, RowShape};
 use std::ops::Range;
 
-/// Elements that a block of the matrix aims at. It fits a second-level cache; a larger one was not faster, and workspace
-/// is memory that a batch cannot have.
+/// Target number of elements of a block of the matrix. It fits a second-level cache; a larger block was not faster, and its
+/// workspace would reduce the memory for the batch.
 const BLOCK: usize = 1 << 15;
 
-/// Positions that a block has at least: with half of it, packing the weights anew for each block costs 5 %.
+/// Least number of positions of a block: with half of it, packing the weights again for each block costs 5 %.
 const LEAST_POSITIONS: usize = 128;
 
-/// Columns that a task of the filter gradient aims at: fewer make a product too narrow, more leave threads idle.
+/// Target number of columns of a filter-gradient task: fewer make a product too narrow, more leave threads idle.
 const COLUMNS: usize = 128;
 
-/// Input channels of a task of the filter gradient, where the window is 1x1.
+/// Input channels of a filter-gradient task, if the window is 1x1.
 const CHANNELS: usize = 512;
 
-/// With no more positions than this, and fewer than filters, packing the weights would cost as much as the product:
-/// the product is made transposed, which packs the input instead.
+/// With no more positions than this, and fewer than filters, packing the weights would cost as much as the product: the
+/// product is computed transposed, which packs the input instead.
 const FEW_POSITIONS: usize = 128;
 
-/// The numbers of a convolution that its products use.
+/// Sizes of a convolution that its products use.
 #[derive(Clone, Copy)]
 struct Sizes {
     /// Output positions of the batch, and of one image.
@@ -47,7 +47,7 @@ struct Sizes {
     filters: usize,
     /// Weights of a filter: columns of the matrix.
     weights: usize,
-    /// Whether the matrix is the input itself.
+    /// `true` if the matrix is the input itself.
     direct: bool,
 }
 
@@ -67,7 +67,7 @@ impl Sizes {
         }
     }
 
-    /// Whether the forward product is made transposed.
+    /// Returns `true` if the forward product is computed transposed.
     fn transposed(&self) -> bool {
         self.positions <= FEW_POSITIONS && self.positions < self.filters
     }
@@ -78,7 +78,7 @@ impl Sizes {
     }
 }
 
-/// The blocks of some positions.
+/// Splits positions into blocks.
 fn blocks(positions: Range<usize>, block: usize) -> impl Iterator<Item = Range<usize>> {
     let end = positions.end;
     positions.step_by(block).map(move |start| start..end.min(start + block))
@@ -128,7 +128,7 @@ pub(super) unsafe fn forward(
         let y = y.at(start * s.channels_out + group * s.filters);
         let columns = Columns::of(shape, group);
         let scratch = scratch.at(lane * (lane_matrix + lane_output));
-        // SAFETY: the caller's promise; tasks write rows and channels of their own, a lane has scratch of its own.
+        // SAFETY: the caller's promise; each task writes its own rows and channels, and a lane has its own scratch.
         unsafe {
             let matrix = if s.direct {
                 Matrix::rows(x.at(start * s.channels_in + group * columns.depth), s.channels_in)
@@ -160,7 +160,7 @@ pub(super) unsafe fn forward(
 /// Copies the elements of a matrix to another of the same size.
 ///
 /// # Safety
-/// Live matrices that do not overlap; nobody else touches `to`.
+/// Live matrices that do not overlap; nothing else touches `to`.
 unsafe fn copy(rows: usize, columns: usize, from: Matrix, to: Matrix) {
     for row in 0..rows {
         for column in 0..columns {
@@ -171,11 +171,11 @@ unsafe fn copy(rows: usize, columns: usize, from: Matrix, to: Matrix) {
     }
 }
 
-/// How the filter gradient is cut: by columns of the matrix, which are independent of one another. A task has some rows
-/// of the window, or where the window is 1x1, some input channels.
+/// Division of the filter gradient by columns of the matrix, which are independent of one another. A task has some rows of
+/// the window or, if the window is 1x1, some input channels.
 struct FilterTasks {
     of_group: usize,
-    /// Rows of the window of a task, and its columns; the last may have fewer.
+    /// Window rows of a task, and its columns; the last task may have fewer.
     kernel_rows: usize,
     width: usize,
 }
@@ -232,7 +232,7 @@ pub(super) unsafe fn backward_filter(
     scratch: Ptr<f32>,
     threads: &Threads,
 ) {
-    // SAFETY: passed on; what one part left in the workspace is not needed by the next.
+    // SAFETY: passed on; one part's data in the workspace are not needed by the next.
     unsafe {
         if winograd::serves(shape) {
             winograd::backward_filter(shape, accumulate, x, dy, dweight, scratch, threads);
@@ -270,7 +270,7 @@ unsafe fn plain_backward_filter(
         let kernel_rows = part * tasks.kernel_rows..columns.taps[0].min((part + 1) * tasks.kernel_rows);
         let dweight = Matrix::rows(dweight.at(group * s.filters * s.weights + first), s.weights);
         for rows in blocks(0..s.positions, block) {
-            // SAFETY: the caller's promise; tasks write columns of their own, a lane has scratch of its own.
+            // SAFETY: the caller's promise; each task writes its own columns, and a lane has its own scratch.
             unsafe {
                 let matrix = if s.direct {
                     Matrix::rows(x.at(group * columns.depth + first), s.channels_in)
@@ -287,7 +287,7 @@ unsafe fn plain_backward_filter(
     });
 }
 
-/// Images of a task of the input gradient: what different images add never meets.
+/// Images of an input-gradient task: sums of different images never meet.
 fn images_of_task(s: &Sizes) -> usize {
     LEAST_POSITIONS.div_ceil(s.of_image)
 }
@@ -340,7 +340,7 @@ pub(super) unsafe fn backward_data(
             for rows in blocks(images.start * s.of_image..images.end * s.of_image, block) {
                 let dy = Matrix::rows(dy.at(rows.start * s.channels_out + group * s.filters), s.channels_out);
                 let sizes = [rows.len(), s.weights, s.filters];
-                // SAFETY: the caller's promise; tasks write images of their own, a lane has scratch of its own.
+                // SAFETY: the caller's promise; each task writes its own images, and a lane has its own scratch.
                 unsafe {
                     if s.direct {
                         let dx = dx.at(rows.start * s.channels_in + group * columns.depth);

@@ -1,9 +1,9 @@
-//! Kernels that go through a tensor once: ReLU with its two ways back, dropout, sums, products, and the parts of a
+//! Kernels that go through a tensor once: ReLU with its two gradients, dropout, sums, products, and the parts of a
 //! concatenation.
 //!
 //! A tensor is cut into pieces of [`PIECE`] elements; a piece is one task, and fits a core's caches.
 //!
-//! What it deliberately does not do: anything that mixes elements.
+//! Deliberately does not combine elements.
 
 use super::maps::Map;
 use super::threads::Threads;
@@ -14,12 +14,12 @@ use plimsoll_ir::program::Branch;
 /// Elements of a task; a multiple of 8, so that no two tasks share a byte of a mask.
 pub(super) const PIECE: usize = 1 << 14;
 
-/// Calls `work(first element, how many)` for the pieces of a tensor.
+/// Calls `work(first element, count)` for the pieces of a tensor.
 pub(super) fn pieces(elements: u64, threads: &Threads, work: impl Fn(usize, usize) + Sync) {
     pieces_with_lanes(elements, threads, |start, len, _| work(start, len));
 }
 
-/// [`pieces`], where a task uses its lane's own memory: calls `work(first element, how many, lane)`.
+/// [`pieces`], if a task uses its lane's own memory: calls `work(first element, count, lane)`.
 pub(super) fn pieces_with_lanes(elements: u64, threads: &Threads, work: impl Fn(usize, usize, usize) + Sync) {
     let elements = elements as usize;
     threads.each(elements.div_ceil(PIECE), |task, lane| {
@@ -57,7 +57,7 @@ pub(super) unsafe fn map<const N: usize>(
 }
 
 vectorized! {
-    /// The same for `len` elements of bf16 from `start` on.
+    /// [`map`] for `len` elements of bf16 from `start` on.
     ///
     /// # Safety
     /// As [`map`].
@@ -82,7 +82,7 @@ vectorized! {
     }
 }
 
-/// min(max(x, 0), ceiling); NaN stays NaN, so that a run that diverged is seen.
+/// min(max(x, 0), ceiling); NaN stays NaN, so that a run that diverged is noticed.
 #[inline(always)]
 pub(super) fn relu(x: f32, ceiling: f32) -> f32 {
     let above = if x <= 0.0 { 0.0 } else { x };
@@ -131,7 +131,7 @@ pub(super) unsafe fn add(elements: u64, a: Map, b: Map, y: Map, threads: &Thread
     unsafe { map(elements, [a, b], y, threads, |[a, b]| a + b) };
 }
 
-/// y = a * b, or added to what y holds. `inputs` is a, b.
+/// y = a * b, or added to y. `inputs` is a, b.
 ///
 /// # Safety
 /// Live operands of that many elements; y may be a.
@@ -151,7 +151,7 @@ vectorized! {
     /// y = min(max(x, 0), ceiling) and one bit an element, for `len` elements from a byte's first bit on.
     ///
     /// # Safety
-    /// Live operands of that many elements, which nobody else touches; y may be x.
+    /// Live operands of that many elements, which nothing else touches; y may be x.
     unsafe fn mask_and_clip [](ceiling: f32, x: Ptr<f32>, y: Ptr<f32>, mask: Ptr<u8>, len: usize) {
         let whole = len / 8 * 8;
         for i in (0..whole).step_by(8) {
@@ -186,7 +186,7 @@ vectorized! {
     /// dx = dy where the bit is set, else 0, or added to dx; for `len` elements from a byte's first bit on.
     ///
     /// # Safety
-    /// Live operands of that many elements, which nobody else touches; dx may be dy.
+    /// Live operands of that many elements, which nothing else touches; dx may be dy.
     unsafe fn pass_where_set [](accumulate: bool, mask: Ptr<u8>, dy: Ptr<f32>, dx: Ptr<f32>, len: usize) {
         let whole = len / 8 * 8;
         for i in (0..whole).step_by(8) {
@@ -213,10 +213,10 @@ vectorized! {
 }
 
 vectorized! {
-    /// The mask of where 0 < y < ceiling, for `len` elements from a byte's first bit on.
+    /// Mask of the elements with 0 < y < ceiling, for `len` elements from a byte's first bit on.
     ///
     /// # Safety
-    /// Live operands of that many elements, which nobody else writes.
+    /// Live operands of that many elements, which nothing else writes.
     pub(super) unsafe fn mask_of [](ceiling: f32, y: Ptr<f32>, mask: Ptr<u8>, len: usize) {
         for start in (0..len).step_by(8) {
             let mut bits = 0;
@@ -231,10 +231,10 @@ vectorized! {
     }
 }
 
-/// dx = dy where the bit is set, else 0, for `len` elements of which the first is number `start` of the mask.
+/// dx = dy where the bit is set, else 0, for `len` elements whose first has the number `start` in the mask.
 ///
 /// # Safety
-/// Live operands of that many elements, which nobody else writes; dx may be dy.
+/// Live operands of that many elements, which nothing else writes; dx may be dy.
 pub(super) unsafe fn pass_where_set_from(
     start: usize,
     mask: Ptr<u8>,
@@ -253,7 +253,7 @@ pub(super) unsafe fn pass_where_set_from(
     }
 }
 
-/// y = min(max(x, 0), ceiling), and the mask of where 0 < x < ceiling.
+/// y = min(max(x, 0), ceiling), and the mask of the elements with 0 < x < ceiling.
 ///
 /// # Safety
 /// Live operands of that many elements; y may be x.
@@ -289,7 +289,7 @@ pub(super) unsafe fn relu_mask_backward(
     });
 }
 
-/// The seed of an iteration's draws, and its number.
+/// Seed of an iteration's draws, and its number.
 ///
 /// # Safety
 /// `hyper` holds [`plimsoll_ir::program::Hyper`].
@@ -299,7 +299,7 @@ unsafe fn seed_and_step(hyper: Ptr<u32>) -> (u64, u32) {
     (u64::from(high) << 32 | u64::from(low), step)
 }
 
-/// Whether the iteration drops a branch of stochastic depth.
+/// Returns `true` if the iteration drops a branch of stochastic depth.
 ///
 /// # Safety
 /// As [`seed_and_step`].
@@ -309,15 +309,14 @@ pub(super) unsafe fn drops(hyper: Ptr<u32>, branch: Branch) -> bool {
     branch.is_dropped(seed, step)
 }
 
-/// What is dropped, and how it is drawn.
+/// Parameters of a dropout.
 pub(super) struct Dropout {
-    /// Elements.
     pub elements: u64,
-    /// The probability that one is dropped.
+    /// Probability that an element is dropped.
     pub probability: f32,
-    /// The layer's number among those that draw.
+    /// Number of the layer among those that draw.
     pub stream: u32,
-    /// Elements that share a draw, one after the other.
+    /// Consecutive elements that share a draw.
     pub run: u64,
 }
 

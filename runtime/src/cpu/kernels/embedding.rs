@@ -1,19 +1,19 @@
 //! Tables of tokens: a row for each token, and the gradient of the table.
 //!
-//! The gradient is cut by channels: a task goes through all tokens in their order and adds to its channels of the tokens'
-//! rows, so that each row is one sum in one order.
+//! The gradient is cut by channels: a task goes through all tokens in order and adds to its channels of the tokens' rows, so
+//! that each row is one sum in one order.
 //!
-//! What it deliberately does not do: skip a token (there is no padding token), or keep a sparse gradient.
+//! Deliberately does not skip a token (there is no padding token), or keep a sparse gradient.
 
 use super::elementwise::PIECE;
 use super::threads::Threads;
 use super::vector::{Ptr, map_rows};
 use plimsoll_ir::program::EmbeddingShape;
 
-/// Channels of a task of the gradient.
+/// Channels of a gradient task.
 const CHANNELS: usize = 64;
 
-/// Calls for the tokens that are looked up, by number.
+/// Iterates over looked-up tokens by number.
 struct Lookup {
     tokens: Ptr<i32>,
     length: usize,
@@ -31,13 +31,13 @@ impl Lookup {
         Lookup { tokens, length, first, count, all, vocabulary, width }
     }
 
-    /// The first element of the row of token number `i` of all that are looked up.
+    /// First element of the table row of looked-up token number `i`.
     ///
     /// # Safety
-    /// The tokens live.
+    /// The tokens are live.
     ///
     /// # Panics
-    /// Where the table has no such row.
+    /// If the table has no such row.
     unsafe fn row(&self, i: usize) -> usize {
         let (sample, at) = (i / self.count, self.first + i % self.count);
         // SAFETY: the caller's promise.
@@ -55,13 +55,13 @@ impl Lookup {
     }
 }
 
-/// y = the rows of the table that the tokens name.
+/// y = the table rows of the tokens.
 ///
 /// # Safety
 /// Live operands of the shape that do not overlap.
 ///
 /// # Panics
-/// Where a token is not in the vocabulary.
+/// If a token is not in the vocabulary.
 pub(super) unsafe fn forward(
     shape: &EmbeddingShape,
     tokens: Ptr<i32>,
@@ -73,7 +73,7 @@ pub(super) unsafe fn forward(
     let of_task = (PIECE / lookup.width.max(1)).max(1);
     threads.each(lookup.all.div_ceil(of_task), |task, _| {
         for i in task * of_task..lookup.all.min((task + 1) * of_task) {
-            // SAFETY: the caller's promise; the row is in the table, and tokens have places of their own in y.
+            // SAFETY: the caller's promise; the row is in the table, and each token has its own place in y.
             unsafe {
                 let from = weight.at(lookup.row(i));
                 from.0.copy_to_nonoverlapping(y.at(i * lookup.width).0, lookup.width);
@@ -82,13 +82,13 @@ pub(super) unsafe fn forward(
     });
 }
 
-/// dweight = for each row the sum of dy where its token stood, or added to dweight.
+/// dweight = for each row the sum of dy at the positions of its token, or added to dweight.
 ///
 /// # Safety
 /// Live operands of the shape that do not overlap.
 ///
 /// # Panics
-/// Where a token is not in the vocabulary.
+/// If a token is not in the vocabulary.
 pub(super) unsafe fn backward(
     shape: &EmbeddingShape,
     accumulate: bool,
@@ -104,7 +104,7 @@ pub(super) unsafe fn backward(
         let channels = CHANNELS.min(width - first);
         if !accumulate {
             for row in 0..lookup.vocabulary {
-                // SAFETY: the caller's promise; tasks have channels of their own.
+                // SAFETY: the caller's promise; each task has its own channels.
                 unsafe { dweight.at(row * width + first).slice_mut(channels).fill(0.0) };
             }
         }

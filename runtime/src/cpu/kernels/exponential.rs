@@ -1,21 +1,22 @@
-//! exp(x) of what is not positive, and the two functions that saturate: the sigmoid and tanh.
+//! exp(x) of non-positive numbers, and the two functions that saturate: the sigmoid and tanh.
 //!
 //! x is a whole number of ln 2 and a rest from -0.35 to 0.35, whose exponential less 1 is a polynomial (our own, by
-//! interpolation, within 2e-8): so what is small is small by itself, and tanh is right to its last digits near 0, too. All
-//! three are within 2e-7 of themselves.
+//! interpolation, within 2e-8): so small results are computed directly, and tanh is also right to its last digits near 0.
+//! All three have a relative error below 2e-7.
 //!
-//! Only sums, products, one quotient and whole-number arithmetic on bits: it is all done in vectors, and CUDA's kernels, the
-//! same steps in `exponential.cu`, give the same bits. A number that is none stays none.
+//! They use only sums, products, one quotient and whole-number arithmetic on bits: they compile to vectors, and CUDA's
+//! kernels, the same steps in `exponential.cu`, give the same bits. NaN stays NaN.
 //!
-//! What it deliberately does not do: the exponential of positive numbers, which overflows, and which no kernel needs.
+//! Deliberately does not compute the exponential of positive numbers, which overflows, and which no kernel needs.
 
 /// (exp(r) - 1 - r) / r^2 by powers of r from -0.4 to 0.35, the highest first.
 const EXPONENTIAL: [f32; 5] = [0.001_368_600_8, 0.008_366_833, 0.041_669_074, 0.166_665_52, 0.499_999_97];
-/// Added to a number and taken away again, it leaves the nearest whole one, which also stands in the lowest bits of the sum.
+/// Added to a number and subtracted again, it leaves the nearest whole number, which also stands in the lowest bits of the
+/// sum.
 const WHOLE: f32 = 12_582_912.0;
-/// ln 2 in two parts, of which the first has so few bits that a multiple of it is exact.
+/// ln 2 in two parts; the first has so few bits that a multiple of it is exact.
 const LN_2: [f32; 2] = [0.693_115_23, 3.194_618_5e-5];
-/// Below it, exponentials are taken for 0: from here on they would lose digits.
+/// Bound below which exponentials are taken as 0, since they would lose digits.
 const LEAST: f32 = -87.0;
 
 /// c\[0\] * v^n + ... + c\[n\].
@@ -24,8 +25,8 @@ pub(super) fn polynomial<const N: usize>(coefficients: [f32; N], v: f32) -> f32 
     coefficients.iter().skip(1).fold(coefficients[0], |sum, c| sum * v + c)
 }
 
-/// exp(exponent - left) = (1 + the first) * the second, a power of 2, where `left` is much smaller than the exponent, which
-/// is from [`LEAST`] to 0.
+/// exp(exponent - left) = (1 + the first) * the second, a power of 2, for `left` much smaller than the exponent, which is
+/// from [`LEAST`] to 0.
 #[inline(always)]
 pub(super) fn parts(exponent: f32, left: f32) -> [f32; 2] {
     let shifted = exponent * std::f32::consts::LOG2_E + WHOLE;
@@ -35,7 +36,7 @@ pub(super) fn parts(exponent: f32, left: f32) -> [f32; 2] {
     [r * r * polynomial(EXPONENTIAL, r) + r, scale]
 }
 
-/// exp(x) where x is not positive.
+/// exp(x) for non-positive x.
 #[inline(always)]
 pub(super) fn exponential(x: f32) -> f32 {
     let far = x < LEAST;
@@ -49,7 +50,7 @@ pub(super) fn sigmoid(x: f32) -> f32 {
     sigmoids(x)[0]
 }
 
-/// The sigmoids of x and of -x, which are 1 together.
+/// Sigmoids of x and of -x, whose sum is 1.
 #[inline(always)]
 pub(super) fn sigmoids(x: f32) -> [f32; 2] {
     let tail = exponential(-x.abs());
@@ -64,7 +65,7 @@ pub(super) fn tanh(x: f32) -> f32 {
     let exponent = -2.0 * x.abs();
     let far = exponent < LEAST;
     let [rest, scale] = parts(if far { LEAST } else { exponent }, 0.0);
-    // exp(-2|x|) - 1: near 0 the power is 1, and the rest is all that there is.
+    // exp(-2|x|) - 1: near 0 the power is 1, and only the rest remains.
     let less = rest * scale + (scale - 1.0);
     let size = if far { 1.0 } else { -less / (less + 2.0) };
     if x < 0.0 { -size } else { size }
@@ -74,8 +75,8 @@ pub(super) fn tanh(x: f32) -> f32 {
 mod tests {
     use super::*;
 
-    /// The largest error of `f` against `expected`, as a share of it, for every 4001st number from the smallest to `most`,
-    /// on the sides that `signs` says, wherever what is expected is above 1e-37.
+    /// Largest relative error of `f` against `expected`, for every 4001st number from the smallest to `most`, with the given
+    /// `signs`, wherever the expected value is above 1e-37.
     fn worst(f: fn(f32) -> f32, expected: fn(f64) -> f64, most: f32, signs: &[f32]) -> f64 {
         let mut worst = 0.0f64;
         for bits in (0..most.to_bits()).step_by(4001) {

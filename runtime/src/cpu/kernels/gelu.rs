@@ -1,20 +1,20 @@
-//! What GELU is made of, exactly: the normal distribution P and its density p.
+//! The functions of exact GELU: the normal distribution P and its density p.
 //!
 //! With t = |x|, P of -t is p(t) * M(t), where M, Mills' ratio, falls smoothly from sqrt(pi / 2) like 1 / t: a polynomial of
 //! u = (t - K) / (t + K) divided by t + K (the substitution of Shepherd and Laframboise 1981). So one exponential gives both
-//! functions, and what is small is small by itself, not as a difference of large numbers: P is within 4e-7 of itself and
-//! p within 2e-7, wherever they are above 1e-37. The coefficients are our own, by Remez' algorithm on t from 0 to 13 (within
-//! 2.6e-8 of M).
+//! functions, and small results are computed directly, not as a difference of large numbers: P has a relative error below
+//! 4e-7 and p below 2e-7, wherever they are above 1e-37. The coefficients are our own, by Remez' algorithm on t from 0 to 13
+//! (within 2.6e-8 of M).
 //!
-//! Only sums, products, one quotient and whole-number arithmetic on bits: it is all done in vectors, and CUDA's kernel, the
-//! same steps in `activation.cu`, gives the same bits. A number that is none stays none, and minus infinity becomes one, as 0 *
+//! The code uses only sums, products, one quotient and whole-number arithmetic on bits: it compiles to vectors, and CUDA's
+//! kernel, the same steps in `activation.cu`, gives the same bits. NaN stays NaN, and minus infinity becomes NaN, as 0 *
 //! infinity.
 //!
-//! What it deliberately does not do: the approximation by tanh.
+//! Deliberately does not use the approximation by tanh.
 
 use super::exponential::{parts, polynomial};
 
-/// From here on p is below 1e-37 and taken for 0.
+/// Bound from which on p is below 1e-37 and taken as 0.
 const FAR: f32 = 13.0;
 /// K above.
 const MIDDLE: f32 = 2.875;
@@ -37,7 +37,7 @@ const HEIGHT: f32 = 0.398_942_3;
 #[inline(always)]
 pub(super) fn normal(x: f32) -> (f32, f32) {
     let t = if x.abs() < FAR { x.abs() } else { FAR };
-    // t^2 / 2 = (the square of its upper half, which is exact, - what is left) / 2.
+    // t^2 / 2 = (the square of its upper half, which is exact, - the rest) / 2.
     let upper = f32::from_bits(t.to_bits() & 0xFFFF_F000);
     let left = (t - upper) * (t + upper) * 0.5;
     let [rest, scale] = parts(upper * upper * -0.5, left);

@@ -1,10 +1,10 @@
 //! Layer normalisation: forward, with the statistics of each row, and backward.
 //!
 //! A row is read up to three times, from a core's caches: for its mean, for the squared distances from it (so that no large
-//! numbers are subtracted), and for what comes out. The gradients of scale and shift are summed over the rows of a chunk, then
+//! numbers are subtracted), and for the output. The gradients of scale and shift are summed over the rows of a chunk, then
 //! over chunks in their order, in f64.
 //!
-//! What it deliberately does not do: keep anything but two numbers a row for the way back.
+//! Deliberately keeps only two numbers a row for the backward pass.
 
 use super::maps::Map;
 use super::threads::Threads;
@@ -13,12 +13,13 @@ use plimsoll_ir::program::RowShape;
 
 /// Elements of a chunk of rows.
 const CHUNK: usize = 1 << 14;
-/// Rows of a chunk: with fewer, the chunks' sums would be a tensor of their own; with more, long sums would be less precise.
+/// Least and largest rows of a chunk: with fewer, the chunks' sums would be as large as a tensor; with more, long sums would
+/// be less precise.
 const ROWS: [usize; 2] = [8, 128];
-/// Channels of a task that puts the chunks' sums together.
+/// Channels of a task that combines the chunks' sums.
 const CHANNELS: usize = 64;
 
-/// How rows are cut.
+/// Division of rows into chunks.
 #[derive(Clone, Copy)]
 pub(super) struct Chunks {
     pub rows: usize,
@@ -36,7 +37,7 @@ impl Chunks {
         self.rows.div_ceil(self.rows_of_chunk)
     }
 
-    /// The elements of the largest chunk of a feature map.
+    /// Elements of the largest chunk of an activation.
     pub fn elements(self) -> usize {
         self.rows_of_chunk.min(self.rows) * self.channels
     }
@@ -51,10 +52,10 @@ impl Chunks {
 }
 
 vectorized! {
-    /// Some rows of `forward`. `stats` are the rows' means and inverse deviations.
+    /// Some rows of `forward`. `stats` holds the rows' means and inverse deviations.
     ///
     /// # Safety
-    /// All are live and of these rows, and nobody else touches them; y may be x.
+    /// All are live and of these rows, and nothing else touches them; y may be x.
     unsafe fn forward_rows [](
         inputs: [Ptr<f32>; 3], y: Ptr<f32>, stats: [Ptr<f32>; 2], rows: usize, channels: usize, epsilon: f32
     ) {
@@ -109,10 +110,10 @@ pub(super) fn backward_scratch(shape: &RowShape) -> usize {
 }
 
 vectorized! {
-    /// Some rows of `backward`; `sums` is what they give to dgamma and dbeta.
+    /// Some rows of `backward`; `sums` gets their contribution to dgamma and dbeta.
     ///
     /// # Safety
-    /// All are live and of these rows, and nobody else touches them; dx may be dy.
+    /// All are live and of these rows, and nothing else touches them; dx may be dy.
     unsafe fn backward_rows [](
         accumulate: bool, inputs: [Ptr<f32>; 3], stats: [Ptr<f32>; 2], dx: Ptr<f32>, sums: [Ptr<f32>; 2], rows: usize,
         channels: usize
@@ -159,7 +160,7 @@ pub(super) unsafe fn backward(
     chunks.each(threads, |chunk, first, rows, lane| {
         let stats = [stats.at(first), stats.at(chunks.rows + first)];
         let sums = [scratch.at(2 * c * chunk), scratch.at(2 * c * chunk + c)];
-        // SAFETY: the caller's promise; chunks do not overlap, and each has sums of its own.
+        // SAFETY: the caller's promise; chunks do not overlap, and each has its own sums.
         unsafe {
             let [x, dy] = [x, dy].map(|map| map.read(first * c, rows * c, lane));
             let to = dx.read_if(accumulate, first * c, rows * c, lane);
@@ -167,15 +168,15 @@ pub(super) unsafe fn backward(
             dx.store(first * c, rows * c, lane);
         }
     });
-    // SAFETY: written by the tasks above, which are done; nobody else touches the gradients, dgamma and dbeta.
+    // SAFETY: written by the tasks above, which are done; nothing else touches the gradients, dgamma and dbeta.
     unsafe { add_chunks(chunks, scratch, gradients, threads) };
 }
 
-/// Adds what the chunks gave to each of the gradients of parameters, in their order, in f64: a chunk's sums of the first lie
-/// before those of the next.
+/// Adds the chunks' sums to each of the gradients of parameters, in order, in f64: within a chunk, the sums of the first
+/// gradient precede those of the next.
 ///
 /// # Safety
-/// `sums` holds them, and nobody else touches the gradients.
+/// `sums` holds them, and nothing else touches the gradients.
 pub(super) unsafe fn add_chunks<const N: usize>(
     chunks: Chunks,
     sums: Ptr<f32>,

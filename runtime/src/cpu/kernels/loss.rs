@@ -2,7 +2,7 @@
 //!
 //! Sums over a batch run over its samples in order, in f64.
 //!
-//! What it deliberately does not do: smooth labels, or weigh classes.
+//! Deliberately does not smooth labels, or weight classes.
 
 use super::threads::Threads;
 use super::vector::Ptr;
@@ -11,7 +11,7 @@ use plimsoll_ir::program::RowShape;
 /// Rows of a task.
 const ROWS: usize = 16;
 
-/// Floats of workspace: loss, and whether the answer is right, of each sample.
+/// Floats of workspace: loss, and 1 or 0 for a right or wrong answer, of each sample.
 pub(super) fn forward_scratch(shape: &RowShape) -> usize {
     2 * shape.rows as usize
 }
@@ -22,15 +22,15 @@ fn rows(shape: &RowShape, threads: &Threads, work: impl Fn(usize) + Sync) {
     threads.each(rows.div_ceil(ROWS), |task, _| (task * ROWS..rows.min((task + 1) * ROWS)).for_each(&work));
 }
 
-/// The class of a sample; none for one that does not count.
+/// Class of a sample; `None` if it does not count.
 fn class(label: i32) -> Option<usize> {
     usize::try_from(label).ok()
 }
 
-/// differences = softmax(logits) by rows - one-hot, 0 for samples that do not count; metrics = mean of -ln(probability of the
-/// label), right answers (ties go to the first class), samples that count.
+/// differences = softmax(logits) by rows - one-hot, 0 for samples that do not count; metrics = mean of -ln(probability of
+/// the label), right answers (ties go to the first class), samples that count.
 ///
-/// The label's difference is taken before it is stored: from a probability close to 1 that was rounded to bf16 it would be 0.
+/// The label's difference is computed before it is stored: after a probability close to 1 is rounded to bf16, it would be 0.
 ///
 /// # Safety
 /// Live operands of the shape; differences may be the logits; labels are below the number of channels.
@@ -80,7 +80,7 @@ pub(super) unsafe fn forward(
     }
 }
 
-/// Turns logits into probabilities - one-hot; gives the loss and 1 if the label is the first of the largest, else 0.
+/// Turns logits into probabilities - one-hot; returns the loss and 1 if the label is the first of the largest, else 0.
 fn softmax(row: &mut [f32], label: usize) -> [f32; 2] {
     let mut best = 0;
     for (c, v) in row.iter().enumerate() {

@@ -3,14 +3,14 @@
 //! With d = bias + alpha / size * (sum of x^2 over the neighbourhood): y = x * d^-beta, and
 //! dx = dy * d^-beta - 2 alpha beta / size * x * (sum of dy * x * d^(-beta - 1) over the neighbourhood).
 //!
-//! What it deliberately does not do: keep d between forward and backward; memory is dearer here than arithmetic.
+//! Deliberately does not keep d between forward and backward: recomputing it is cheaper than its memory.
 
 use super::elementwise::PIECE;
 use super::threads::Threads;
 use super::vector::Ptr;
 use plimsoll_ir::program::RowShape;
 
-/// The layer's numbers, as [`plimsoll_ir::network::LayerKind::Lrn`] names them.
+/// Numbers of the layer, named as in [`plimsoll_ir::network::LayerKind::Lrn`].
 #[derive(Clone, Copy)]
 pub(super) struct Lrn {
     pub size: u32,
@@ -31,7 +31,7 @@ impl Lrn {
         self.bias + self.alpha / self.size as f32 * self.around(channel, x.len(), |c| x[c] * x[c])
     }
 
-    /// d^-beta; 0.75 is what everybody uses, and two roots are much faster than a power.
+    /// d^-beta; 0.75 is the common value, and two roots are much faster than a power.
     fn power(&self, d: f32) -> f32 {
         if self.beta == 0.75 { 1.0 / (d.sqrt() * d.sqrt().sqrt()) } else { d.powf(-self.beta) }
     }
@@ -84,7 +84,7 @@ pub(super) unsafe fn backward(
     let channels = shape.channels as usize;
     let factor = 2.0 * lrn.alpha * lrn.beta / lrn.size as f32;
     rows(shape, threads, |start, lane| {
-        // SAFETY: the caller's promise; rows do not overlap, and a lane has scratch of its own.
+        // SAFETY: the caller's promise; rows do not overlap, and a lane has its own scratch.
         let (x, dy, dx, scratch) = unsafe {
             (
                 x.at(start).slice(channels),

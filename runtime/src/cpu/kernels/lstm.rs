@@ -1,12 +1,12 @@
-//! A step of a long short-term memory (Hochreiter and Schmidhuber 1997, with the forget gates of Gers et al. 2000): what
-//! becomes of the gates once the matrix products are made, and back.
+//! A step of a long short-term memory (Hochreiter and Schmidhuber 1997, with the forget gates of Gers et al. 2000): the
+//! element-wise part after the matrix products of the gates, and its gradient.
 //!
 //! With the gates' activations i, f, g, o: cell = f * previous + i * g and h = o * tanh(cell). Backward, with t = tanh(cell)
-//! and d = dcell + dh * o * (1 - t^2), what reaches the cell: the gates' activations get d * g, d * previous, d * i and
+//! and d = dcell + dh * o * (1 - t^2), the gradient of the cell: the gates' activations get d * g, d * previous, d * i and
 //! dh * t, each times the slope of its function, which follows from its value; the previous cell gets d * f. tanh(cell) is
-//! computed again, since that is cheaper than to keep it.
+//! recomputed, since that is cheaper than keeping it.
 //!
-//! What it deliberately does not do: the products, which are convolutions; keep a state from one iteration to the next.
+//! Deliberately does not compute the products, which are convolutions, or keep a state from one iteration to the next.
 
 use super::elementwise::PIECE;
 use super::exponential::{sigmoid, tanh};
@@ -32,7 +32,7 @@ vectorized! {
     /// Some rows of [`forward`]; `outputs` is h, cell, activated.
     ///
     /// # Safety
-    /// All are live and of these rows, and nobody else touches them; activated may be gates.
+    /// All are live and of these rows, and nothing else touches them; activated may be gates.
     unsafe fn forward_rows [](x: Ptr<f32>, previous: Option<Ptr<f32>>, outputs: [Ptr<f32>; 3], rows: usize, channels: usize) {
         let step = |gates: [f32; 4], previous: f32| {
             let [i, f, o] = [gates[0], gates[1], gates[3]].map(sigmoid);
@@ -61,7 +61,7 @@ vectorized! {
     }
 }
 
-/// gates, \[previous\] -> h, cell, activated; `outputs` in this order. Without a previous cell it counts as 0.
+/// gates, \[previous\] -> h, cell, activated; `outputs` in this order. A missing previous cell counts as 0.
 ///
 /// # Safety
 /// Live operands of the shape; activated may be gates.
@@ -78,28 +78,28 @@ pub(super) unsafe fn forward(
         let start = first * channels;
         let outputs = [h.at(start), cell.at(start), activated.at(4 * start)];
         let previous = previous.map(|p| p.at(start));
-        // SAFETY: the caller's promise; tasks have rows of their own.
+        // SAFETY: the caller's promise; each task has its own rows.
         unsafe { forward_rows(gates.at(4 * start), previous, outputs, rows, channels) };
     });
 }
 
-/// What a step's gradient reads and writes beside the gates.
+/// Operands of a step's gradient in addition to the gates.
 #[derive(Clone, Copy)]
 pub(super) struct Backward {
-    /// The cell before; none in the first step.
+    /// Previous cell; `None` in the first step.
     pub previous: Option<Ptr<f32>>,
-    /// The cell after.
+    /// Cell of this step.
     pub cell: Ptr<f32>,
-    /// What reaches h.
+    /// Gradient of h.
     pub dh: Ptr<f32>,
-    /// What reaches the cell from the next step; none in the last.
+    /// Gradient of the cell from the next step; `None` in the last step.
     pub dcell: Option<Ptr<f32>>,
-    /// What goes on to the step before; none in the first, and may be `dcell`.
+    /// Gradient for the previous step; `None` in the first step, and may be `dcell`.
     pub dprevious: Option<Ptr<f32>>,
 }
 
 impl Backward {
-    /// From that element on.
+    /// The same from element `i` on.
     fn at(self, i: usize) -> Backward {
         let on = |p: Option<Ptr<f32>>| p.map(|p| p.at(i));
         let (previous, dcell, dprevious) = (on(self.previous), on(self.dcell), on(self.dprevious));
@@ -111,7 +111,7 @@ vectorized! {
     /// Some rows of [`backward`].
     ///
     /// # Safety
-    /// All are live and of these rows, and nobody else touches them; dgates may be activated, dprevious may be dcell.
+    /// All are live and of these rows, and nothing else touches them; dgates may be activated, dprevious may be dcell.
     unsafe fn backward_rows [](activated: Ptr<f32>, other: Backward, dgates: Ptr<f32>, rows: usize, channels: usize) {
         let step = |[i, f, g, o]: [f32; 4], [previous, cell, dh, dcell]: [f32; 4]| {
             let t = tanh(cell);
@@ -162,8 +162,8 @@ vectorized! {
 /// activated, \[previous\], cell, dh, \[dcell\] -> dgates, \[dprevious\].
 ///
 /// # Safety
-/// Live operands of the shape; dgates may be activated, dprevious may be dcell. There is a dprevious where there is a
-/// previous cell.
+/// Live operands of the shape; dgates may be activated, dprevious may be dcell. There is a dprevious if there is a previous
+/// cell.
 pub(super) unsafe fn backward(
     shape: &RowShape,
     activated: Ptr<f32>,
@@ -175,7 +175,7 @@ pub(super) unsafe fn backward(
     tasks(shape, threads, |first, rows| {
         let start = first * channels;
         let (activated, dgates) = (activated.at(4 * start), dgates.at(4 * start));
-        // SAFETY: the caller's promise; tasks have rows of their own.
+        // SAFETY: the caller's promise; each task has its own rows.
         unsafe { backward_rows(activated, other.at(start), dgates, rows, channels) };
     });
 }

@@ -1,14 +1,14 @@
-//! Feature maps as kernels read and write them: f32 where they lie, or bf16, of which a task has its chunk in a buffer of
-//! f32 that its lane owns.
+//! Activations as kernels read and write them: f32 in place, or bf16, of which a task has its chunk in an f32 buffer that
+//! its lane owns.
 //!
 //! Widening is exact. Rounding is to the nearest, ties to even, once for each element that a kernel writes.
 //!
-//! What it deliberately does not do: compute, or know who else uses a buffer.
+//! Deliberately does not compute, or know other users of a buffer.
 
 use super::vector::{Ptr, vectorized};
 pub(crate) use plimsoll_ir::precision::bf16 as rounded;
 
-/// The number that a bf16 is.
+/// Value of a bf16.
 #[inline(always)]
 pub(super) fn number(half: u16) -> f32 {
     f32::from_bits(u32::from(half) << 16)
@@ -18,7 +18,7 @@ vectorized! {
     /// Widens `len` elements.
     ///
     /// # Safety
-    /// Live memory of that length, which nobody else writes; the two do not overlap.
+    /// Live memory of that length, which nothing else writes; the two do not overlap.
     pub(super) unsafe fn widen [](from: Ptr<u16>, to: Ptr<f32>, len: usize) {
         // SAFETY: the caller's promise.
         let (from, to) = unsafe { (from.slice(len), to.slice_mut(len)) };
@@ -43,7 +43,7 @@ vectorized! {
 }
 
 vectorized! {
-    /// Rounds `len` elements to bf16 numbers, and leaves them f32.
+    /// Rounds `len` elements to bf16 numbers, stored as f32.
     ///
     /// # Safety
     /// As [`widen`].
@@ -56,27 +56,27 @@ vectorized! {
     }
 }
 
-/// A feature map, or a gradient of one, for a kernel that takes it in any storage: element by element, or in chunks.
+/// An activation, or a gradient of one, for a kernel that takes it in any storage: element by element, or in chunks.
 #[derive(Clone, Copy)]
 pub(super) enum Map {
-    /// Kernels read and write it where it lies.
+    /// Read and written in place.
     F32(Ptr<f32>),
-    /// Kernels read and write a chunk of it in their lane's buffer, or in an array of their own.
+    /// Read and written by chunks, in the lane's buffer or in the kernel's own array.
     Bf16 {
-        /// Where it lies.
+        /// Address of the elements.
         at: Ptr<u16>,
         /// One buffer for each lane.
         buffers: Ptr<f32>,
-        /// The elements of a buffer: those of the largest chunk; 0 for kernels that need none.
+        /// Elements of a buffer: those of the largest chunk; 0 for kernels that need none.
         chunk: usize,
     },
 }
 
 impl Map {
-    /// Where a kernel reads `len` elements from `start` on, and may write their new values.
+    /// Place where a kernel reads `len` elements from `start` on, and may write their new values.
     ///
     /// # Safety
-    /// The elements are live and no more than a chunk, nobody else writes them, and the lane is the task's own.
+    /// The elements are live and no more than a chunk, nothing else writes them, and the lane is the task's own.
     #[inline(always)]
     pub unsafe fn read(self, start: usize, len: usize, lane: usize) -> Ptr<f32> {
         if let Map::Bf16 { at, .. } = self {
@@ -86,7 +86,7 @@ impl Map {
         self.place(start, lane)
     }
 
-    /// Where a kernel writes the elements from `start` on without having read them.
+    /// Place where a kernel writes the elements from `start` on without having read them.
     #[inline(always)]
     pub fn place(self, start: usize, lane: usize) -> Ptr<f32> {
         match self {
@@ -95,7 +95,7 @@ impl Map {
         }
     }
 
-    /// [`Map::read`] where the old values matter, else [`Map::place`].
+    /// [`Map::read`] if the old values are needed, else [`Map::place`].
     ///
     /// # Safety
     /// As [`Map::read`].
@@ -108,7 +108,7 @@ impl Map {
     /// Copies elements from `start` on.
     ///
     /// # Safety
-    /// They are live, and nobody else writes them.
+    /// They are live, and nothing else writes them.
     #[inline(always)]
     pub unsafe fn copy_to(self, start: usize, to: &mut [f32]) {
         for (i, to) in (start..).zip(to) {
@@ -122,10 +122,10 @@ impl Map {
         }
     }
 
-    /// Overwrites elements from `start` on, rounded where they are stored so.
+    /// Overwrites elements from `start` on, rounded if they are stored as bf16.
     ///
     /// # Safety
-    /// They are live, and nobody else reads or writes them.
+    /// They are live, and nothing else reads or writes them.
     #[inline(always)]
     pub unsafe fn copy_from(self, start: usize, from: &[f32]) {
         for (i, from) in (start..).zip(from) {
@@ -139,10 +139,10 @@ impl Map {
         }
     }
 
-    /// Stores what was written to the place of `len` elements from `start` on.
+    /// Stores the values that were written to the place of `len` elements from `start` on.
     ///
     /// # Safety
-    /// As [`Map::read`], and nobody else reads them.
+    /// As [`Map::read`], and nothing else reads them.
     #[inline(always)]
     pub unsafe fn store(self, start: usize, len: usize, lane: usize) {
         if let Map::Bf16 { at, .. } = self {
@@ -156,7 +156,7 @@ impl Map {
 mod tests {
     use super::*;
 
-    /// The nearest by search among the two neighbours, in f64.
+    /// Nearest bf16, by search among the two neighbours, in f64.
     fn nearest(value: f32) -> u16 {
         let below = (value.to_bits() >> 16) as u16;
         let above = below.wrapping_add(1);
@@ -190,7 +190,7 @@ mod tests {
         }
         for step in 0..100_000u32 {
             let value = f32::from_bits(step.wrapping_mul(0x9e37_79b1));
-            // Beyond the largest bf16 the neighbour is infinite, and no distance is known.
+            // Beyond the largest bf16 the neighbour is infinite, and no distance is defined.
             if value.is_finite() && value.abs() < 3.3e38 {
                 assert_eq!(rounded(value), nearest(value), "{value:e}");
             }

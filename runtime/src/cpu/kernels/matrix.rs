@@ -1,8 +1,8 @@
-//! The product of two matrices on one thread, and the scratch memory that lanes make them in.
+//! Product of two matrices on one thread, and scratch memory of lanes.
 
 use super::vector::Ptr;
 
-/// A matrix in memory: where, and the elements from one row and one column to the next.
+/// A matrix in memory: its address, and the distance in elements to the next row and column.
 #[derive(Clone, Copy)]
 pub(super) struct Matrix {
     pub at: Ptr<f32>,
@@ -11,12 +11,12 @@ pub(super) struct Matrix {
 }
 
 impl Matrix {
-    /// Rows after one another, `width` apart.
+    /// Consecutive rows, `width` apart.
     pub fn rows(at: Ptr<f32>, width: usize) -> Matrix {
         Matrix { at, row: width, column: 1 }
     }
 
-    /// Rows as columns.
+    /// Swaps rows and columns.
     pub fn transposed(self) -> Matrix {
         Matrix { row: self.column, column: self.row, ..self }
     }
@@ -25,7 +25,7 @@ impl Matrix {
 /// c = a * b, or c += a * b; c is m x n, a is m x k.
 ///
 /// # Safety
-/// Live matrices of these sizes; nobody else touches c, which overlaps neither a nor b.
+/// Live matrices of these sizes; nothing else touches c, which overlaps neither a nor b.
 pub(super) unsafe fn product(add: bool, [m, n, k]: [usize; 3], c: Matrix, a: Matrix, b: Matrix) {
     let [c_row, c_column, a_row, a_column, b_row, b_column] =
         [c.row, c.column, a.row, a.column, b.row, b.column].map(|n| n as isize);
@@ -55,7 +55,7 @@ pub(super) unsafe fn product(add: bool, [m, n, k]: [usize; 3], c: Matrix, a: Mat
     }
 }
 
-/// Floats of one lane's block, such that the next lane's is aligned.
+/// Floats of one lane's block, rounded up so that the next lane's is aligned.
 pub(super) fn lane_floats(floats: usize) -> usize {
     floats.next_multiple_of(super::ALIGNMENT / 4)
 }

@@ -1,15 +1,15 @@
-//! The kernels of the CPU: every [`Call`] in f32, on operands that lie in the device's memory. Those whose feature maps are
-//! bf16 stand on the same arithmetic: [`bf16`].
+//! The kernels of the CPU: every [`Call`] in f32, on operands in the device's memory. Kernels on bf16 activations use the
+//! same arithmetic: [`bf16`].
 //!
-//! [`run`] is the whole seam: what to compute, where the operands lie, scratch memory, threads. Kernels are plain
-//! functions on addresses, for two reasons: an operand may be the output of the same call (in place), which references
-//! cannot say, and the executor has proved before that nothing else touches the bytes meanwhile.
+//! [`run`] is the whole interface: call, operand addresses, scratch memory, threads. Kernels are plain functions on
+//! addresses, for two reasons: an operand may be the output of the same call (in place), which references cannot express,
+//! and the executor has proved before that nothing else touches the bytes meanwhile.
 //!
-//! The same inputs give the same bits, with any number of threads and at any address. `unsafe` is the price of addresses:
-//! it is kept to taking slices and to the two loops of `vector`.
+//! The same inputs give the same bits, with any number of threads and at any address. Addresses require `unsafe`: it is
+//! limited to taking slices and to the two loops of `vector`.
 //!
-//! What it deliberately does not do: allocate what grows with the batch (scratch comes with the call), choose between
-//! algorithms by measuring, or check operands: `run` is unsafe, and its caller is the executor.
+//! Deliberately does not allocate memory that grows with the batch (scratch comes with the call), choose between algorithms
+//! by measuring, or check operands: `run` is unsafe, and its caller is the executor.
 
 mod activation;
 mod adamw;
@@ -45,10 +45,10 @@ use plimsoll_ir::Bytes;
 use plimsoll_ir::program::Call;
 use vector::Ptr;
 
-/// What a device address must be a multiple of: operands and workspace.
+/// Required alignment of device addresses: operands and workspace.
 const ALIGNMENT: usize = 256;
 
-/// How much scratch memory a call takes when it runs on so many threads.
+/// Scratch memory of a call on this many threads.
 pub fn workspace_bytes(call: &Call, threads: u32) -> Bytes {
     let lanes = threads as usize;
     let floats = match call {
@@ -72,8 +72,8 @@ pub fn workspace_bytes(call: &Call, threads: u32) -> Bytes {
     Bytes(4 * floats as u64).round_up(ALIGNMENT as u64)
 }
 
-/// Of a call whose kernel takes feature maps in any storage: the elements of the largest chunk that each lane has a buffer for;
-/// 0 where it goes element by element, and needs none.
+/// Elements of the largest chunk for which each lane has a buffer, for a call whose kernel takes activations in any storage;
+/// 0 if the kernel goes element by element, and needs no buffer.
 fn chunk(call: &Call) -> Option<usize> {
     Some(match call {
         Call::BatchNormForward { shape, .. } | Call::BatchNormBackward { shape, .. } => norm::chunk(shape),
@@ -94,7 +94,7 @@ fn chunk(call: &Call) -> Option<usize> {
     })
 }
 
-/// Computes a call, and returns when it is done. Feature maps are f32.
+/// Computes a call, and returns when it is done. Activations are f32.
 ///
 /// # Safety
 /// `operands` are the call's, in the order that its documentation gives, and `workspace` has [`workspace_bytes`]; all
@@ -102,18 +102,18 @@ fn chunk(call: &Call) -> Option<usize> {
 /// call returns. Two operands overlap only by being equal, where the call's documentation allows it.
 ///
 /// # Panics
-/// Where a label is not below the number of classes, or a token not in the vocabulary.
+/// If a label is not below the number of classes, or a token is not in the vocabulary.
 pub unsafe fn run(call: &Call, operands: &[*mut u8], workspace: *mut u8, threads: &Threads) {
     let map = |operand: usize| Map::F32(Ptr::of(operands[operand]));
     // SAFETY: passed on.
     unsafe { run_on(call, operands, &map, workspace, threads) }
 }
 
-/// [`run`], where the kernels that take feature maps in any storage ([`chunk`]) find them as `map` gives them, by the number of
-/// the operand.
+/// [`run`] for kernels that take activations in any storage ([`chunk`]): `map` gives the activation by the number of the
+/// operand.
 ///
 /// # Safety
-/// As [`run`]; and where a map is bf16, its buffers have [`chunk`] elements for each thread.
+/// As [`run`]; and if a map is bf16, its buffers have [`chunk`] elements for each thread.
 #[expect(clippy::too_many_lines, reason = "one arm for each call, and nothing else")]
 unsafe fn run_on(
     call: &Call,
@@ -129,10 +129,10 @@ unsafe fn run_on(
     let bytes = |name| Ptr::<u8>::of(address(name));
     let words = |name| Ptr::<u32>::of(address(name));
     let integers = |name| Ptr::<i32>::of(address(name));
-    // Those that some calls of a kind do without.
+    // Operands that some calls of a kind omit.
     let some = |name| specs.position(name).map(|i| Ptr::<f32>::of(operands[i]));
     let scratch = Ptr::<f32>::of(workspace);
-    // SAFETY: each kernel asks for what the caller promised: operands of the call's shapes, and its workspace.
+    // SAFETY: each kernel requires what the caller promised: operands of the call's shapes, and its workspace.
     unsafe {
         match *call {
             Call::ConvForward { shape: s } => {

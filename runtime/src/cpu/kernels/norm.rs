@@ -1,10 +1,10 @@
 //! Batch normalisation: forward, running statistics, inference, backward.
 //!
-//! Statistics are taken in chunks of rows that fit a core's caches: in each the mean, then the squared distances from
-//! it, so that no large numbers are subtracted; chunks are joined by the formula of Chan, Golub and LeVeque (1979) in
-//! f64, in their order.
+//! Statistics are computed in chunks of rows that fit a core's caches: in each the mean, then the squared distances from it,
+//! so that no large numbers are subtracted; chunks are joined by the formula of Chan, Golub and LeVeque (1979) in f64, in
+//! order.
 //!
-//! What it deliberately does not do: synchronise statistics between workers.
+//! Deliberately does not synchronise statistics between workers.
 
 use super::elementwise::{mask_of, pass_where_set_from, relu};
 use super::maps::Map;
@@ -15,7 +15,7 @@ use plimsoll_ir::program::{After, RowShape};
 /// Elements of a chunk of rows.
 const CHUNK: usize = 1 << 14;
 
-/// How rows are cut.
+/// Division of rows into chunks.
 #[derive(Clone, Copy)]
 struct Chunks {
     rows: usize,
@@ -38,7 +38,7 @@ impl Chunks {
         self.rows_of_chunk.min(self.rows - chunk * self.rows_of_chunk)
     }
 
-    /// Chunks no larger that begin with a byte of a mask.
+    /// Chunks of at most this size that begin with a byte of a mask.
     fn of_whole_bytes(self) -> Chunks {
         Chunks { rows_of_chunk: self.rows_of_chunk / 8 * 8, ..self }
     }
@@ -51,7 +51,7 @@ impl Chunks {
     }
 }
 
-/// The elements of the largest chunk of a feature map.
+/// Elements of the largest chunk of an activation.
 pub(super) fn chunk(shape: &RowShape) -> usize {
     let chunks = Chunks::of(shape);
     chunks.rows_of_chunk.min(chunks.rows) * chunks.channels
@@ -63,39 +63,40 @@ pub(super) fn scratch(shape: &RowShape) -> usize {
     2 * chunks.channels * (chunks.count() + 1)
 }
 
-/// [`scratch`] of the backward pass, and a chunk for each lane of what passes a ReLU, where no operand has room for that.
+/// [`scratch`] of the backward pass, and a chunk for each lane for the gradient behind a ReLU, if no operand has room for
+/// it.
 pub(super) fn backward_scratch(shape: &RowShape, then: &After, accumulate: bool, lanes: usize) -> usize {
     let buffers = then.relu.is_some() && !then.add && accumulate;
     scratch(shape) + if buffers { lanes * chunk(shape) } else { 0 }
 }
 
-/// What a forward pass does with what it has normalised, in this order.
+/// Steps of a forward pass after the normalisation, in this order.
 #[derive(Clone, Copy)]
 pub(super) struct Following {
-    /// What it adds.
+    /// Activation to add.
     pub r: Option<Map>,
-    /// The ceiling of the ReLU.
+    /// Ceiling of the ReLU.
     pub relu: Option<f32>,
-    /// The mask that the ReLU saves.
+    /// Mask that the ReLU saves.
     pub mask: Option<Ptr<u8>>,
 }
 
-/// Where a gradient passes.
+/// Elements at which a gradient passes.
 #[derive(Clone, Copy)]
 pub(super) enum Gate {
-    /// Everywhere.
+    /// All elements.
     Open,
-    /// Where an output of a ReLU is above 0 and below this ceiling.
+    /// Elements at which an output of a ReLU is above 0 and below this ceiling.
     Output(Map, f32),
-    /// Where the bit is set.
+    /// Elements whose bit is set.
     Mask(Ptr<u8>),
 }
 
 impl Gate {
-    /// `to = dy` where it passes, else 0, for `len` elements of which the first is number `start`; `to` may be dy.
+    /// `to = dy` where it passes, else 0, for `len` elements whose first has the number `start`; `to` may be dy.
     ///
     /// # Safety
-    /// Live memory of that length, which nobody else writes, and the lane is the task's own.
+    /// Live memory of that length, which nothing else writes, and the lane is the task's own.
     unsafe fn pass(self, dy: Ptr<f32>, to: Ptr<f32>, start: usize, len: usize, lane: usize) {
         // SAFETY: the caller's promise.
         unsafe {
@@ -123,7 +124,7 @@ impl Gate {
 /// `sums = sum over all rows of x` for each channel, or added to `sums`: the gradient of a bias.
 ///
 /// # Safety
-/// x has the shape, `sums` its channels, `scratch` what [`scratch`] says; nobody else touches them.
+/// x has the shape, `sums` its channels, `scratch` the size that [`scratch`] gives; nothing else touches them.
 pub(super) unsafe fn channel_sums(
     shape: &RowShape,
     accumulate: bool,
@@ -135,7 +136,7 @@ pub(super) unsafe fn channel_sums(
     let chunks = Chunks::of(shape);
     let c = chunks.channels;
     chunks.each(threads, |chunk, start, rows, _| {
-        // SAFETY: the caller's promise; each chunk writes sums of its own.
+        // SAFETY: the caller's promise; each chunk writes its own sums.
         unsafe { sum_rows([x.at(start)], [], scratch.at(chunk * c), rows, c, |[x], []| x) };
     });
     for channel in 0..c {
@@ -148,11 +149,11 @@ pub(super) unsafe fn channel_sums(
     }
 }
 
-/// y = (x - mean) * gamma / sqrt(variance + epsilon) + beta, with the batch's statistics, which go to `stats`; and what
-/// follows.
+/// y = (x - mean) * gamma / sqrt(variance + epsilon) + beta, with the batch's statistics, which go to `stats`; then the
+/// following steps.
 ///
 /// # Safety
-/// Live operands of the shape that do not overlap, but that y may be what is added; and the workspace.
+/// Live operands of the shape that do not overlap, except that y may be the added activation; and the workspace.
 pub(super) unsafe fn forward(
     shape: &RowShape,
     epsilon: f32,
@@ -166,7 +167,7 @@ pub(super) unsafe fn forward(
     let c = chunks.channels;
     chunks.each(threads, |chunk, start, rows, lane| {
         let (mean, squares) = (scratch.at(2 * c * chunk), scratch.at(2 * c * chunk + c));
-        // SAFETY: the caller's promise; each chunk writes a mean and squares of its own.
+        // SAFETY: the caller's promise; each chunk writes its own mean and squares.
         unsafe {
             let x = x.read(start, rows * c, lane);
             sum_rows([x], [], mean, rows, c, |[x], []| x);
@@ -204,7 +205,7 @@ pub(super) unsafe fn forward(
             }
             y.store(start, rows * c, lane);
             if let (Some(mask), Some(ceiling)) = (then.mask, then.relu) {
-                // Of y as it is stored.
+                // Mask of y as stored.
                 mask_of(ceiling, y.read(start, rows * c, lane), mask.at(start / 8), rows * c);
             }
         }
@@ -288,9 +289,9 @@ pub(super) unsafe fn inference(
 }
 
 /// With n rows and xhat = (x - mean) / sqrt(variance + epsilon): dbeta = sum dy, dgamma = sum dy * xhat,
-/// dx = gamma / sqrt(variance + epsilon) * (dy - dbeta / n - xhat * dgamma / n). Of dy there is what passes the gate, which is
-/// also `dr`. The first pass puts it there, or else where dx will be, for the second to read; where dx is added to, each pass
-/// makes it for itself, chunk by chunk.
+/// dx = gamma / sqrt(variance + epsilon) * (dy - dbeta / n - xhat * dgamma / n). Here dy is the part that passes the gate,
+/// which is also `dr`. The first pass stores it there, or else in dx, for the second to read; if dx is added to, each pass
+/// computes it again, chunk by chunk.
 ///
 /// # Safety
 /// Live operands of the shape, and [`backward_scratch`]; dx may be dy, or `dr` may.
@@ -312,14 +313,14 @@ pub(super) unsafe fn backward(
             return dy;
         }
         let to = buffers.at(lane * chunk(shape));
-        // SAFETY: the caller's promise; where no operand has room, each lane has a buffer.
+        // SAFETY: the caller's promise; if no operand has room, each lane has a buffer.
         unsafe { gate.pass(dy, to, start, len, lane) };
         to
     };
     let room = dr.or((!accumulate && !matches!(gate, Gate::Open)).then_some(dx));
     chunks.each(threads, |chunk, start, rows, lane| {
         let (sum, product) = (scratch.at(2 * c * chunk), scratch.at(2 * c * chunk + c));
-        // SAFETY: the caller's promise; each chunk writes sums of its own.
+        // SAFETY: the caller's promise; each chunk writes its own sums.
         unsafe {
             let [x, dy] = [x, dy].map(|map| map.read(start, rows * c, lane));
             let dy = match room {
@@ -346,7 +347,7 @@ pub(super) unsafe fn backward(
             let inverse = f64::from(inverse.at(channel).get());
             dbeta.at(channel).set(sum as f32);
             dgamma.at(channel).set((product * inverse) as f32);
-            // What the chunks' sums held is no longer needed: the means of dy and of dy * xhat / sqrt(...) go there.
+            // The chunks' sums are no longer needed: the means of dy and of dy * xhat / sqrt(...) replace them.
             slope.at(channel).set((product * inverse * inverse * share) as f32);
             slope.at(c + channel).set((sum * share) as f32);
         }

@@ -1,30 +1,30 @@
 //! Max and average pooling, forward and backward.
 //!
-//! Backward is a gather: each input position asks the windows that cover it, so tasks write places of their own and sums
-//! have one order.
+//! Backward is a gather: each input position reads the windows that cover it, so tasks write their own places and sums have
+//! one order.
 //!
-//! What it deliberately does not do: keep the input for max pooling's gradient; one byte an output says it all.
+//! Deliberately does not keep the input for max pooling's gradient; one byte an output suffices.
 
 use super::threads::Threads;
 use super::vector::{Ptr, map_rows, vectorized};
 use plimsoll_ir::network::Window;
 use plimsoll_ir::program::PoolShape;
 
-/// The input position under a window's tap along one dimension; none in the padding.
+/// Input position under a window's tap along one dimension; `None` in the padding.
 fn tap_input(window: &Window, d: usize, output: usize, tap: usize, input: usize) -> Option<usize> {
     (output * window.stride[d] as usize + tap * window.dilation[d] as usize)
         .checked_sub(window.padding[d] as usize)
         .filter(|i| *i < input)
 }
 
-/// The output whose window has this tap over an input position along one dimension, if there is one.
+/// Output whose window has this tap over an input position along one dimension, if there is one.
 fn tap_output(window: &Window, d: usize, input: usize, tap: usize, output: usize) -> Option<usize> {
     let reach = (input + window.padding[d] as usize).checked_sub(tap * window.dilation[d] as usize)?;
     let stride = window.stride[d] as usize;
     (reach.is_multiple_of(stride) && reach / stride < output).then_some(reach / stride)
 }
 
-/// A [`PoolShape`] in the numbers that loops use.
+/// A [`PoolShape`] in the number types that loops use.
 struct Grid<'a> {
     window: &'a Window,
     size: [usize; 2],
@@ -46,7 +46,7 @@ impl<'a> Grid<'a> {
         }
     }
 
-    /// Calls `work(element of y, taps)` for each output position; taps give their number and element of x, in order.
+    /// Calls `work(element of y, taps)` for each output position; taps are pairs of number and element of x, in order.
     fn outputs(
         &self,
         threads: &Threads,
@@ -70,7 +70,7 @@ impl<'a> Grid<'a> {
         });
     }
 
-    /// Calls `work(element of x, taps)` for each input position; taps give their number and element of y, in order.
+    /// Calls `work(element of x, taps)` for each input position; taps are pairs of number and element of y, in order.
     fn inputs(
         &self,
         threads: &Threads,
@@ -96,10 +96,10 @@ impl<'a> Grid<'a> {
 }
 
 vectorized! {
-    /// Puts x and its tap where x is larger than what y holds; NaN counts as larger than all.
+    /// Stores x and its tap where x is larger than y; NaN counts as larger than all.
     ///
     /// # Safety
-    /// Live memory of so many channels, not overlapping, that nobody else touches.
+    /// Live memory of `channels` channels, not overlapping, that nothing else touches.
     unsafe fn keep_larger [](x: Ptr<f32>, y: Ptr<f32>, places: Ptr<u8>, tap: u8, channels: usize) {
         // SAFETY: the caller's promise.
         let (x, y, places) = unsafe { (x.slice(channels), y.slice_mut(channels), places.slice_mut(channels)) };
@@ -115,7 +115,7 @@ vectorized! {
     /// Adds dy to dx where the place is this tap.
     ///
     /// # Safety
-    /// Live memory of so many channels, not overlapping, that nobody else touches.
+    /// Live memory of `channels` channels, not overlapping, that nothing else touches.
     unsafe fn add_where [](places: Ptr<u8>, dy: Ptr<f32>, dx: Ptr<f32>, tap: u8, channels: usize) {
         // SAFETY: the caller's promise.
         let (places, dy, dx) = unsafe { (places.slice(channels), dy.slice(channels), dx.slice_mut(channels)) };
@@ -125,8 +125,8 @@ vectorized! {
     }
 }
 
-/// y = the largest of each window, places = its tap, the first of equals. A window all in the padding gives minus
-/// infinity.
+/// y = the largest of each window, places = its tap, the first of equals. A window that lies wholly in the padding gives
+/// minus infinity.
 ///
 /// # Safety
 /// Live operands of the shape that do not overlap.

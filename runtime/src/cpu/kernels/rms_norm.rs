@@ -1,9 +1,9 @@
-//! Normalisation by the root of the mean square of each row (Zhang and Sennrich 2019): forward, and backward.
+//! Normalisation by the root of the mean square of each row (Zhang and Sennrich 2019): forward and backward.
 //!
-//! As layer normalisation without the mean: rows are cut into the same chunks, read from a core's caches, and the gradient of
-//! the scale is put together from the chunks' sums in their order, in f64.
+//! Like layer normalisation without the mean: rows are cut into the same chunks, read from a core's caches, and the gradient
+//! of the scale combines the chunks' sums in order, in f64.
 //!
-//! What it deliberately does not do: keep anything but one number a row for the way back.
+//! Deliberately keeps only one number a row for the backward pass.
 
 use super::layer_norm::{Chunks, add_chunks};
 use super::maps::Map;
@@ -12,10 +12,10 @@ use super::vector::{Ptr, along, map_row, vectorized};
 use plimsoll_ir::program::RowShape;
 
 vectorized! {
-    /// Some rows of `forward`; `stats` are the rows' inverse roots.
+    /// Some rows of `forward`; `stats` holds the rows' inverse roots.
     ///
     /// # Safety
-    /// All are live and of these rows, and nobody else touches them; y may be x.
+    /// All are live and of these rows, and nothing else touches them; y may be x.
     unsafe fn forward_rows [](inputs: [Ptr<f32>; 2], y: Ptr<f32>, stats: Ptr<f32>, rows: usize, channels: usize, epsilon: f32) {
         let [x, gamma] = inputs;
         let share = 1.0 / channels as f64;
@@ -63,10 +63,10 @@ pub(super) fn backward_scratch(shape: &RowShape) -> usize {
 }
 
 vectorized! {
-    /// Some rows of `backward`; `sums` is what they give to dgamma.
+    /// Some rows of `backward`; `sums` gets their contribution to dgamma.
     ///
     /// # Safety
-    /// All are live and of these rows, and nobody else touches them; dx may be dy.
+    /// All are live and of these rows, and nothing else touches them; dx may be dy.
     unsafe fn backward_rows [](
         accumulate: bool, inputs: [Ptr<f32>; 3], stats: Ptr<f32>, dx: Ptr<f32>, sums: Ptr<f32>, rows: usize, channels: usize
     ) {
@@ -109,7 +109,7 @@ pub(super) unsafe fn backward(
     let c = chunks.channels;
     chunks.each(threads, |chunk, first, rows, lane| {
         let (stats, sums) = (stats.at(first), scratch.at(c * chunk));
-        // SAFETY: the caller's promise; chunks do not overlap, and each has sums of its own.
+        // SAFETY: the caller's promise; chunks do not overlap, and each has its own sums.
         unsafe {
             let [x, dy] = [x, dy].map(|map| map.read(first * c, rows * c, lane));
             let to = dx.read_if(accumulate, first * c, rows * c, lane);
@@ -117,6 +117,6 @@ pub(super) unsafe fn backward(
             dx.store(first * c, rows * c, lane);
         }
     });
-    // SAFETY: written by the tasks above, which are done; nobody else touches the gradient.
+    // SAFETY: written by the tasks above, which are done; nothing else touches the gradient.
     unsafe { add_chunks(chunks, scratch, [dgamma], threads) };
 }

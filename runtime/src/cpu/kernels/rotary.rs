@@ -1,10 +1,10 @@
-//! Rotary position embeddings (Su et al. 2021, eq. (34)): pairs of channels turned by their position, and turned back.
+//! Rotary position embeddings (Su et al. 2021, eq. (34)): pairs of channels rotated by their position, and rotated back.
 //!
-//! The sines and cosines are those of a position, the same for all heads and samples, so they are computed once a call, in
-//! f64, into a table: a row of it has the cosines of a position, then the sines.
+//! The sines and cosines depend on the position only, not on head or sample, so they are computed once a call, in f64, into
+//! a table: each row has the cosines of a position, then the sines.
 //!
-//! What it deliberately does not do: keep the table between calls, which would be a tensor more for the planner, dearer to
-//! swap than to compute.
+//! Deliberately does not keep the table between calls: it would be another tensor for the planner, costlier to swap than to
+//! compute.
 
 use super::elementwise::PIECE;
 use super::threads::Threads;
@@ -19,7 +19,7 @@ pub(super) fn scratch(shape: &RotaryShape) -> usize {
 /// The table: for each position the cosines of its angles, then their sines.
 ///
 /// # Safety
-/// The table has [`scratch`] elements, and nobody else touches it.
+/// The table has [`scratch`] elements, and nothing else touches it.
 unsafe fn fill(shape: &RotaryShape, base: f32, table: Ptr<f32>, threads: &Threads) {
     let [length, width] = [shape.length, shape.width].map(|n| n as usize);
     let half = width / 2;
@@ -28,7 +28,7 @@ unsafe fn fill(shape: &RotaryShape, base: f32, table: Ptr<f32>, threads: &Thread
         for position in 0..length {
             let (sine, cosine) = (position as f64 * step).sin_cos();
             let row = table.at(position * width + i);
-            // SAFETY: the caller's promise; a task has a column of its own of each half.
+            // SAFETY: the caller's promise; a task has its own column of each half.
             unsafe {
                 row.set(cosine as f32);
                 row.at(half).set(sine as f32);
@@ -37,7 +37,7 @@ unsafe fn fill(shape: &RotaryShape, base: f32, table: Ptr<f32>, threads: &Thread
     });
 }
 
-/// Which rows, and how they lie.
+/// Range of rows, and their layout.
 #[derive(Clone, Copy)]
 struct Rows {
     first: usize,
@@ -48,10 +48,10 @@ struct Rows {
 }
 
 vectorized! {
-    /// Turns the heads of some rows by the table, sines times `sign`.
+    /// Rotates the heads of some rows by the table, sines times `sign`.
     ///
     /// # Safety
-    /// All are live and of these rows, and nobody else touches y; y may be x.
+    /// All are live and of these rows, and nothing else touches y; y may be x.
     unsafe fn turn [](rows: Rows, sign: f32, accumulate: bool, x: Ptr<f32>, y: Ptr<f32>, table: Ptr<f32>) {
         let half = rows.width / 2;
         for row in rows.first..rows.first + rows.count {
@@ -60,7 +60,7 @@ vectorized! {
                 let at = row * rows.channels + head;
                 let (x, y) = ([x.at(at), x.at(at + half)], [y.at(at), y.at(at + half)]);
                 let inputs = [x[0], x[1], cosines, cosines.at(half)];
-                // SAFETY: the caller's promise; of both halves as much is read before it is written.
+                // SAFETY: the caller's promise; the same number of elements of both halves is read before any is written.
                 unsafe {
                     if accumulate {
                         let [a, b, c, s] = inputs;
@@ -128,7 +128,7 @@ unsafe fn turned(
     threads.each(all.div_ceil(of_task), |task, _| {
         let first = task * of_task;
         let rows = Rows { first, count: of_task.min(all - first), length, channels, width };
-        // SAFETY: the caller's promise; tasks have rows of their own.
+        // SAFETY: the caller's promise; each task has its own rows.
         unsafe { turn(rows, sign, accumulate, x, y, table) };
     });
 }

@@ -1,6 +1,6 @@
 //! Stochastic gradient descent with momentum and L2 penalty: the update of one parameter.
 //!
-//! What it deliberately does not do: schedule the learning rate, which comes with each iteration.
+//! Deliberately does not schedule the learning rate, which comes with each iteration.
 
 use super::elementwise::pieces;
 use super::threads::Threads;
@@ -11,7 +11,7 @@ vectorized! {
     /// m = momentum * m + gradient + decay * parameter; parameter -= rate * m.
     ///
     /// # Safety
-    /// Live operands of that many elements that do not overlap and that nobody else touches.
+    /// Live operands of that many elements that do not overlap and that nothing else touches.
     unsafe fn update [](rates: [f32; 3], operands: [Ptr<f32>; 3], len: usize) {
         let [rate, momentum, decay] = rates;
         let [parameter, gradient, old] = operands;
@@ -26,10 +26,10 @@ vectorized! {
 }
 
 vectorized! {
-    /// The same with a gradient of 0, to the bit.
+    /// [`update`] with a gradient of 0, to the bit.
     ///
     /// # Safety
-    /// Live operands of that many elements that do not overlap and that nobody else touches.
+    /// Live operands of that many elements that do not overlap and that nothing else touches.
     unsafe fn coast [](rates: [f32; 3], operands: [Ptr<f32>; 2], len: usize) {
         let [rate, momentum, decay] = rates;
         let [parameter, old] = operands;
@@ -42,7 +42,7 @@ vectorized! {
     }
 }
 
-/// One step. `operands` is parameter, gradient (where there is one), momentum.
+/// One step. `operands` is parameter, gradient (if there is one), momentum.
 ///
 /// # Safety
 /// `hyper` holds [`Hyper`]; live operands of that many elements that do not overlap.
@@ -54,7 +54,7 @@ pub(super) unsafe fn step(
     threads: &Threads,
 ) {
     let (parameter, gradient, old) = operands;
-    // SAFETY: the caller's promise; rate, momentum and decay are the first words of the update's.
+    // SAFETY: the caller's promise; rate, momentum and decay are the first words of the update's numbers.
     let [rate, momentum, weight_decay] =
         [0, 1, 2].map(|word| unsafe { hyper.at(Hyper::UPDATE + word).get() });
     let rates = [rate, momentum, if decay { weight_decay } else { 0.0 }];

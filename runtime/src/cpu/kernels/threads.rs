@@ -1,24 +1,24 @@
 //! The threads that a kernel runs on, and the one way in which kernels share work among them.
 //!
-//! A kernel is cut into numbered tasks, by its shape alone; threads take tasks as they come. Tasks write to places of
-//! their own, and sums over tasks are made afterwards in the order of their numbers, so the count of threads never
-//! shows in a result.
+//! A kernel is cut into numbered tasks, by its shape alone; threads take tasks as they come. Each task writes to its own
+//! places, and sums over tasks are made afterwards in the order of their numbers, so that the number of threads never
+//! changes a result.
 //!
-//! What it deliberately does not do: cut tasks by the number of threads, or use rayon's global pool, which belongs to
-//! whoever links this crate.
+//! Deliberately does not cut tasks by the number of threads, or use rayon's global pool, which belongs to the program that
+//! links this crate.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The threads of one device's compute stream.
 pub struct Threads {
-    /// None where the calling thread does everything.
+    /// `None` if the calling thread does everything.
     pool: Option<rayon::ThreadPool>,
     count: u32,
 }
 
 impl Threads {
-    /// Starts `count` threads, which must be at least 1; 1 starts none and computes on the calling thread. Fails where the
-    /// system does not start so many.
+    /// Starts `count` threads, which must be at least 1; 1 starts none and computes on the calling thread. Fails if the
+    /// system does not start that many.
     pub fn new(count: u32) -> Result<Threads, rayon::ThreadPoolBuildError> {
         assert!(count > 0, "kernels need at least one thread");
         let builder = || rayon::ThreadPoolBuilder::new().num_threads(count as usize);
@@ -27,12 +27,12 @@ impl Threads {
         Ok(Threads { pool, count })
     }
 
-    /// How many there are.
+    /// Number of threads.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// What a call gives on each of them.
+    /// Calls the function on each thread, and returns the results.
     pub(in crate::cpu) fn on_each<T: Send>(&self, call: impl Fn() -> T + Sync) -> Vec<T> {
         match &self.pool {
             Some(pool) => pool.broadcast(|_| call()),

@@ -1,19 +1,20 @@
-//! The loops that most kernels are: a map over rows of channels, and a sum over rows of channels; and for kernels that go
-//! through a row several times, a map and a sum over one.
+//! The loops of most kernels: a map over rows of channels, and a sum over rows of channels; and for kernels that go through
+//! a row several times, a map and a sum over one row.
 //!
-//! They are written once, on arrays of [`LANES`] numbers that the compiler turns into vectors, and compiled three times:
-//! for any x86-64, for AVX2 and for AVX-512; the machine's best is taken at run time. Each number is computed by the same
-//! operations in the same order whichever it is, and no multiply and add are fused, so the three agree to the bit.
+//! They are written once, on arrays of [`LANES`] numbers that the compiler turns into vectors, and compiled three times: for
+//! any x86-64, for AVX2 and for AVX-512; the best that the machine supports is chosen at run time. Each number is computed
+//! by the same operations in the same order at every level, and no multiply and add are fused, so the three agree to the
+//! bit.
 //!
-//! A map reads a whole array before it writes one: inputs may be the output (in place), which is why the loops are on raw
+//! A map reads a whole array before it writes one: inputs may be the output (in place), which is why the loops use raw
 //! pointers. References would have to be exclusive or shared, and in place they are both.
 //!
-//! What it deliberately does not do: share work among threads.
+//! Deliberately does not share work among threads.
 
 /// Numbers that are computed at once.
 const LANES: usize = 16;
 
-/// An address in the device's memory, which threads may share: kernels hand each task places of its own.
+/// An address in the device's memory, which threads may share: kernels give each task its own places.
 #[derive(Debug)]
 pub(super) struct Ptr<T>(pub *mut T);
 
@@ -25,18 +26,18 @@ impl<T> Clone for Ptr<T> {
 
 impl<T> Copy for Ptr<T> {}
 
-// SAFETY: a pointer is only a number; whoever reads or writes through it promises, there, that no other task writes.
+// SAFETY: a pointer is only a number; each read or write through it must promise that no other task writes.
 unsafe impl<T> Send for Ptr<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Ptr<T> {}
 
 impl<T: Copy> Ptr<T> {
-    /// From untyped device memory.
+    /// Address of untyped device memory.
     pub fn of(bytes: *mut u8) -> Ptr<T> {
         Ptr(bytes.cast())
     }
 
-    /// The address `count` elements on.
+    /// Address `count` elements further.
     #[inline(always)]
     pub fn at(self, count: usize) -> Ptr<T> {
         Ptr(self.0.wrapping_add(count))
@@ -62,21 +63,21 @@ impl<T: Copy> Ptr<T> {
         unsafe { self.0.write(value) }
     }
 
-    /// The elements here, for reading.
+    /// Elements from here on, for reading.
     ///
     /// # Safety
-    /// They lie in live memory, hold values, and nobody writes them for as long as the slice is used.
+    /// They lie in live memory, hold values, and nothing writes them for as long as the slice is used.
     #[inline(always)]
     pub unsafe fn slice<'a>(self, len: usize) -> &'a [T] {
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts(self.0, len) }
     }
 
-    /// The elements here, for writing. Every bit pattern is a value of the element types that kernels use, and device
-    /// memory is never uninitialised as the allocator gives it zeroed.
+    /// Elements from here on, for writing. Every bit pattern is a value of the element types that kernels use, and device
+    /// memory is never uninitialised, as the allocator gives it zeroed.
     ///
     /// # Safety
-    /// They lie in live memory, and nobody else reads or writes them for as long as the slice is used.
+    /// They lie in live memory, and nothing else reads or writes them for as long as the slice is used.
     #[inline(always)]
     pub unsafe fn slice_mut<'a>(self, len: usize) -> &'a mut [T] {
         // SAFETY: the caller's promise.
@@ -96,11 +97,11 @@ impl Ptr<f32> {
     }
 }
 
-/// The sum of f over a row, in [`LANES`] sums that are put together in pairs, and the last four in f64. For use in
-/// [`vectorized`] functions.
+/// Sum of f over a row, in [`LANES`] sums that are combined in pairs, and the last four in f64. For use in [`vectorized`]
+/// functions.
 ///
 /// # Safety
-/// The inputs have as many elements as the row has channels, and nobody writes them.
+/// The inputs have as many elements as the row has channels, and nothing writes them.
 #[inline(always)]
 pub(super) unsafe fn along<const N: usize>(
     inputs: [Ptr<f32>; N],
@@ -130,7 +131,7 @@ pub(super) unsafe fn along<const N: usize>(
 /// `outputs = f(inputs)`, channel by channel of a row; an input may be an output. For use in [`vectorized`] functions.
 ///
 /// # Safety
-/// All have as many elements as the row has channels, and nobody else touches them; two overlap only by being one.
+/// All have as many elements as the row has channels, and nothing else touches them; two overlap only if they are equal.
 #[inline(always)]
 pub(super) unsafe fn map_row<const N: usize, const K: usize>(
     inputs: [Ptr<f32>; N],
@@ -161,7 +162,7 @@ pub(super) unsafe fn map_row<const N: usize, const K: usize>(
     }
 }
 
-/// Compiles a function for three levels of vectors and calls the machine's best.
+/// Compiles a function for three levels of vectors and calls the best that the machine supports.
 macro_rules! vectorized {
     ($(#[$meta:meta])* $vis:vis unsafe fn $name:ident
      [$($generic:tt)*] ($($arg:ident: $ty:ty),* $(,)?) $body:block) => {
@@ -171,7 +172,7 @@ macro_rules! vectorized {
             /// The loop itself.
             ///
             /// # Safety
-            /// As the function that it stands in.
+            /// As the enclosing function.
             #[inline(always)]
             #[allow(clippy::too_many_arguments, reason = "as above")]
             unsafe fn body<$($generic)*>($($arg: $ty),*) $body
@@ -201,11 +202,11 @@ macro_rules! vectorized {
             {
                 use std::arch::is_x86_feature_detected as has;
                 if has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl") {
-                    // SAFETY: passed on, and the machine has what it needs.
+                    // SAFETY: passed on, and the machine supports it.
                     return unsafe { avx512($($arg),*) };
                 }
                 if has!("avx2") {
-                    // SAFETY: passed on, and the machine has what it needs.
+                    // SAFETY: passed on, and the machine supports it.
                     return unsafe { avx2($($arg),*) };
                 }
             }
@@ -221,7 +222,8 @@ vectorized! {
     /// Rows follow one another without gaps. An input may be `y`.
     ///
     /// # Safety
-    /// All lie in live memory of that length, `y` is not touched by others meanwhile, and overlaps an input only by being it.
+    /// All lie in live memory of that length; nothing else touches `y` meanwhile, and it overlaps an input only if it is
+    /// that input.
     pub(super) unsafe fn map_rows [const N: usize, const M: usize, F: Fn([f32; N], [f32; M]) -> f32 + Copy]
         (inputs: [Ptr<f32>; N], parameters: [Ptr<f32>; M], y: Ptr<f32>, rows: usize, channels: usize, f: F)
     {
@@ -250,15 +252,15 @@ vectorized! {
 }
 
 vectorized! {
-    /// For each channel: `sums = sum over rows of f(inputs, parameters of the channel)`, in an order that depends on
-    /// nothing but `rows`. Rows follow one another without gaps.
+    /// For each channel: `sums = sum over rows of f(inputs, parameters of the channel)`, in an order that depends only on
+    /// `rows`. Rows follow one another without gaps.
     ///
     /// # Safety
-    /// All lie in live memory of that length, and `sums` is not touched by others meanwhile nor overlaps an input.
+    /// All lie in live memory of that length; nothing else touches `sums` meanwhile, and it does not overlap an input.
     pub(super) unsafe fn sum_rows [const N: usize, const M: usize, F: Fn([f32; N], [f32; M]) -> f32 + Copy]
         (inputs: [Ptr<f32>; N], parameters: [Ptr<f32>; M], sums: Ptr<f32>, rows: usize, channels: usize, f: F)
     {
-        /// Sums of so many rows are kept apart: more precise, and no addition waits for the one before it.
+        /// Number of separate partial sums: more precise, and no addition waits for the previous one.
         const APART: usize = 4;
         let mut c = 0;
         while c + LANES <= channels {
@@ -297,7 +299,7 @@ vectorized! {
             unsafe {
                 let q = parameters.map(|p| p.at(c).get());
                 for row in 0..rows {
-                    // The same order as above: rows that fill no group of APART go to the first part.
+                    // The same order as above: rows that do not fill a group of APART go to the first part.
                     let a = if row < rows / APART * APART { row % APART } else { 0 };
                     part[a] += f(inputs.map(|p| p.at(row * channels + c).get()), q);
                 }

@@ -1,13 +1,13 @@
-//! Dense 3x3 convolutions of stride 1 with 2.25 times fewer multiplications: Winograd's F(2x2, 3x3), as Lavin and Gray
-//! (2016) put it, in its three directions.
+//! Dense 3x3 convolutions of stride 1 with 2.25 times fewer multiplications: Winograd's F(2x2, 3x3), in the form of Lavin
+//! and Gray (2016), in its three directions.
 //!
-//! A tile is 2x2 outputs, and the 4x4 inputs that they see. With the matrices B, G and A of the paper, an output tile is
-//! `A^T [ (G w G^T) . (B^T x B) ] A`: sums over channels of products at 16 points, thus 16 matrix products. Forward and
-//! input gradient are the same work, the latter with the filter turned and the channels swapped; the filter gradient is
-//! `G^T [ (A dy A^T) . (B^T x B) ] G`. F(2x2) and no larger tile: its error is that of the plain sum.
+//! A tile is 2x2 outputs, and the 4x4 inputs that they depend on. With the matrices B, G and A of the paper, an output tile
+//! is `A^T [ (G w G^T) . (B^T x B) ] A`: sums over channels of products at 16 points, thus 16 matrix products. Forward and
+//! input gradient are the same computation, the latter with the filter turned and the channels swapped; the filter gradient
+//! is `G^T [ (A dy A^T) . (B^T x B) ] G`. F(2x2) and no larger tile: its error is that of the plain sum.
 //!
 //! A task has some tiles and some channels of the output, such that its scratch memory is about as large as that of the
-//! plain way. What it deliberately does not do: other windows, strides, dilations, groups; `conv` does.
+//! plain algorithm. Deliberately does not handle other windows, strides, dilations or groups; `conv` does.
 
 use super::matrix::{Matrix, lane_floats, product};
 use super::threads::Threads;
@@ -16,21 +16,21 @@ use plimsoll_ir::program::ConvShape;
 use std::array::from_fn;
 use std::ops::{Add, Neg, Range, Sub};
 
-/// Points of a tile, and so products.
+/// Points of a tile, and so number of products.
 const POINTS: usize = 16;
 /// Channels that are transformed at once.
 const LANES: usize = 16;
-/// Tiles of a task at most.
+/// Largest number of tiles of a task.
 const TILES: usize = 64;
-/// Elements of the transformed filters of a task at most, and channels at least.
+/// Largest number of elements of a task's transformed filters, and smallest number of its channels.
 const FILTERS: usize = 1 << 17;
 const LEAST_CHANNELS: usize = 32;
 
 /// Tiles below which transforming the filters costs more than it saves.
 const LEAST_TILES: usize = 32;
 
-/// Whether Winograd serves the convolution: where it can, both sides have channels to fill vectors, there are enough
-/// tiles, and not too much of them hangs over the edge.
+/// Returns `true` if Winograd serves the convolution: the shape allows it, both sides have channels to fill vectors, there
+/// are enough tiles, and not too much of them lies beyond the edge.
 pub(super) fn serves(shape: &ConvShape) -> bool {
     let w = &shape.window;
     let whole = |channels: u32| (channels as usize).is_multiple_of(LEAST_CHANNELS);
@@ -80,7 +80,7 @@ impl Patches {
         [tile / (rows * columns), tile / columns % rows * 2, tile % columns * 2]
     }
 
-    /// Where the 16 positions of a patch lie; `zeros` for those outside of the image.
+    /// Addresses of the 16 positions of a patch; `zeros` for those outside the image.
     fn of(&self, tile: usize, x: Ptr<f32>, zeros: Ptr<f32>) -> [Ptr<f32>; POINTS] {
         let [image, row, column] = self.place(tile);
         from_fn(|p| {
@@ -95,7 +95,7 @@ impl Patches {
     }
 }
 
-/// 2x2 outputs of tiles in an image; fewer at its last row and column where its sides are odd.
+/// 2x2 outputs of tiles in an image; fewer at its last row and column if its sides are odd.
 #[derive(Clone, Copy)]
 struct Outputs {
     image: [usize; 2],
@@ -103,7 +103,7 @@ struct Outputs {
 }
 
 impl Outputs {
-    /// Where the 4 positions of a tile lie; none outside of the image.
+    /// Addresses of the 4 positions of a tile; `None` outside the image.
     fn of(&self, [image, row, column]: [usize; 3], y: Ptr<f32>) -> [Option<Ptr<f32>>; 4] {
         from_fn(|p| {
             let (r, c) = (row + p / 2, column + p % 2);
@@ -118,10 +118,10 @@ impl Outputs {
 struct Lanes([f32; LANES]);
 
 impl Lanes {
-    /// Reads so many channels.
+    /// Reads [`LANES`] channels.
     ///
     /// # Safety
-    /// They lie in live memory that nobody writes.
+    /// They lie in live memory that nothing writes.
     #[inline(always)]
     unsafe fn read(from: Ptr<f32>) -> Lanes {
         // SAFETY: the caller's promise.
@@ -131,7 +131,7 @@ impl Lanes {
     /// Writes them.
     ///
     /// # Safety
-    /// They lie in live memory that nobody else touches.
+    /// They lie in live memory that nothing else touches.
     #[inline(always)]
     unsafe fn write(self, to: Ptr<f32>) {
         // SAFETY: the caller's promise.
@@ -247,7 +247,7 @@ vectorized! {
     /// Transforms squares of `I` x `I` inputs, by channels, to squares of `O` x `O` outputs, each `apart` from the last.
     ///
     /// # Safety
-    /// Inputs and outputs are live memory of so many channels, a multiple of [`LANES`]; nobody else touches the outputs.
+    /// Inputs and outputs are live memory of `channels` channels, a multiple of [`LANES`]; nothing else touches the outputs.
     unsafe fn transform [const I: usize, const O: usize, F: Fn([Lanes; I]) -> [Lanes; O] + Copy]
         (x: &[[Ptr<f32>; I]; I], y: Ptr<f32>, apart: usize, channels: usize, f: F)
     {
@@ -297,7 +297,7 @@ vectorized! {
     }
 }
 
-/// The 3x3 taps of a filter `[3][3][channels]`, turned by half a turn or not.
+/// The 3x3 taps of a filter `[3][3][channels]`, rotated by half a turn or not.
 fn taps(filter: Ptr<f32>, channels: usize, turned: bool) -> [[Ptr<f32>; 3]; 3] {
     from_fn(|r| from_fn(|c| filter.at(if turned { 8 - (3 * r + c) } else { 3 * r + c } * channels)))
 }
@@ -307,11 +307,11 @@ fn points(first: Ptr<f32>, apart: usize) -> [[Ptr<f32>; 4]; 4] {
     from_fn(|r| from_fn(|c| first.at((4 * r + c) * apart)))
 }
 
-/// How a convolution is cut into tasks: by tiles and by output channels.
+/// Division of a convolution into tasks: by tiles and by output channels.
 struct Work {
     patches: Patches,
     outputs: Outputs,
-    /// Output channels of a task, and how many tasks share them.
+    /// Output channels of a task, and number of tasks that share them.
     width: usize,
     parts: usize,
     /// Tiles of a task.
@@ -338,7 +338,7 @@ impl Work {
         Work::new(Patches::new(s.batch, s.output, s.input, padding, s.out_channels), outputs)
     }
 
-    /// The filter gradient: a task has all tiles, so it takes fewer channels for the sake of many threads.
+    /// The filter gradient: a task has all tiles, so it takes fewer channels to serve many threads.
     fn filter(s: &ConvShape) -> Work {
         let mut work = Work::forward(s);
         work.width = work.width.min((work.outputs.channels / 2).next_multiple_of(LEAST_CHANNELS));
@@ -380,7 +380,7 @@ impl Work {
     }
 }
 
-/// Cuts a lane's scratch.
+/// Splits a lane's scratch.
 fn cut(work: &Work, scratch: Ptr<f32>, lane: usize) -> [Ptr<f32>; 4] {
     let lens = work.lane();
     let mut start = scratch.at(lane * lens.iter().sum::<usize>());
@@ -462,8 +462,8 @@ pub(super) unsafe fn backward_data(
     unsafe { convolve(&work, dy, filters, None, accumulate, dx, scratch, threads) };
 }
 
-/// The common part of both: `filters` transforms those of some output channels, and gives the matrix `[depth][channels]`
-/// of the first point; the others follow, each after `depth * channels` elements.
+/// The common part of both: `filters` transforms the filters of some output channels, and returns the matrix
+/// `[depth][channels]` of the first point; the others follow, each after `depth * channels` elements.
 ///
 /// # Safety
 /// As [`forward`].
@@ -485,7 +485,7 @@ unsafe fn convolve(
         let channels = part * work.width..work.outputs.channels.min((part + 1) * work.width);
         let (height, width) = (tiles.len(), channels.len());
         let [patches, transformed, m, zeros] = cut(work, scratch, lane);
-        // SAFETY: the caller's promise; tasks write outputs of their own, and a lane has scratch of its own.
+        // SAFETY: the caller's promise; each task writes its own outputs, and a lane has its own scratch.
         unsafe {
             work.transform_patches(tiles.clone(), x, patches, zeros);
             let filters = filters(channels.clone(), transformed);
@@ -527,7 +527,7 @@ pub(super) unsafe fn backward_filter(
         for start in (0..count).step_by(work.tiles) {
             let tiles = start..count.min(start + work.tiles);
             let height = tiles.len();
-            // SAFETY: the caller's promise; tasks write filters of their own, and a lane has scratch of its own.
+            // SAFETY: the caller's promise; each task writes its own filters, and a lane has its own scratch.
             unsafe {
                 work.transform_patches(tiles.clone(), x, patches, zeros);
                 for (i, tile) in tiles.enumerate() {

@@ -1,38 +1,40 @@
-//! How much is under way to a worker at one time.
+//! Flow control: the amount of data under way to a worker.
 //!
-//! Whatever is given to the library waits in buffers of its own, the kernel's and the network's, in which nothing overtakes:
-//! at 200 Mbit/s they were seen to hold a sixth of a second. So a worker acknowledges what has come, with its time, and the
-//! library is given a mebibyte ahead of that. It is given more where words then come at most [`QUEUE`] later than those that
-//! came fastest, as LEDBAT does (RFC 6817): a fast network needs more to be busy. What is needed first waits behind no more.
+//! Data given to the library wait in its own buffers, the kernel's and the network's, in which nothing overtakes: at 200
+//! Mbit/s they were seen to hold a sixth of a second. So a worker acknowledges arrived words, with its time, and the library
+//! is given a mebibyte beyond that. It is given more if words then arrive at most [`QUEUE`] later than the fastest ones did,
+//! as LEDBAT does (RFC 6817): a fast network needs more to be busy. The message needed first waits for no more data than
+//! that.
 //!
-//! The two clocks need not agree: only differences between their differences count. What goes the other way does not count.
+//! The two clocks need not agree: only differences between their differences count. Delay in the other direction does not
+//! count.
 
 use std::collections::VecDeque;
 
-/// A worker acknowledges once so many words have come, or nothing more is announced: 64 KiB.
+/// Words after which a worker acknowledges: 64 KiB; earlier if no more are announced.
 pub(super) const ACKNOWLEDGED: usize = 1 << 14;
 
-/// The window, in words: at first and at least 1 MiB, at most 8 MiB. Where processors are short, a thread waits for some
-/// milliseconds until it runs, and a smaller window leaves the link idle meanwhile: two workers on two cores took 3 %
-/// longer at 200 Mbit/s, and 7 % at 400, with one that shrank to 128 KiB.
+/// Limits of the window, in words: initial and smallest 1 MiB, largest 8 MiB. If processors are scarce, a thread waits for
+/// some milliseconds until it runs, and a smaller window leaves the link idle meanwhile: two workers on two cores took 3 %
+/// longer at 200 Mbit/s, and 7 % at 400, with a window that shrank to 128 KiB.
 const LEAST: usize = 1 << 18;
 const MOST: usize = 1 << 21;
 
-/// Microseconds in queues that a window beyond the least may fill.
+/// Microseconds in queues that a window above the minimum may cause.
 const QUEUE: f64 = 10e3;
 
-/// Clocks drift apart by at most so much: microseconds in a second.
+/// Largest drift between clocks: microseconds in a second.
 const DRIFT: u32 = 100;
 const SECOND: u32 = 1_000_000;
 
-/// What is under way to a worker. Times are microseconds of a clock that wraps.
+/// Data under way to a worker. Times are microseconds of a clock that wraps.
 pub(super) struct Flow {
-    /// Each part with when it was given to the library, in order.
+    /// Words of each part, and the time at which it was given to the library, in order.
     parts: VecDeque<(usize, u32)>,
-    /// Their words together.
+    /// Words of all parts.
     words: usize,
     window: usize,
-    /// The least of the other's time less this worker's, and when it was last raised by what clocks drift.
+    /// Smallest difference of the other clock from this worker's, and the time at which it was last raised by the drift.
     least: Option<(u32, u32)>,
 }
 
@@ -41,12 +43,12 @@ impl Flow {
         Flow { parts: VecDeque::new(), words: 0, window: LEAST, least: None }
     }
 
-    /// Whether more may be under way.
+    /// Returns `true` if more may be under way.
     pub(super) fn has_room(&self) -> bool {
         self.words < self.window
     }
 
-    /// Whether nothing is.
+    /// Returns `true` if nothing is under way.
     pub(super) fn is_empty(&self) -> bool {
         self.words == 0
     }
@@ -56,7 +58,7 @@ impl Flow {
         self.words += words;
     }
 
-    /// So many more words have come to the other worker, by its clock at this time.
+    /// Notes that this many more words have come to the other worker, at this time of its clock.
     pub(super) fn acknowledged(&mut self, words: usize, theirs: u32) {
         let was_full = !self.has_room();
         let mut left = words.min(self.words);
@@ -75,13 +77,13 @@ impl Flow {
         let Some(given) = newest else { return };
         let queue = f64::from(self.queued(theirs.wrapping_sub(given), given));
         if queue > QUEUE || was_full {
-            // A change is felt only later: larger steps would swing.
+            // A change takes effect only later: larger steps would oscillate.
             let step = words as f64 * (1.0 - queue / QUEUE).max(-1.0) / 2.0;
             self.window = ((self.window as f64 + step) as usize).clamp(LEAST, MOST);
         }
     }
 
-    /// How much longer than the least a way took.
+    /// Delay of a message beyond the shortest one.
     fn queued(&mut self, way: u32, now: u32) -> u32 {
         let (mut least, mut raised) = self.least.unwrap_or((way, now));
         if now.wrapping_sub(raised) >= SECOND {
@@ -98,10 +100,10 @@ impl Flow {
 mod tests {
     use super::*;
 
-    /// The most and the least of a window over a link of a rate, on which each word is a time longer on its way and each
-    /// acknowledgement another time back, and how much of the link is used; after a second.
+    /// Largest and smallest window over a link of this rate, with latencies of words and of acknowledgements, and the link's
+    /// utilisation; after a second.
     fn at_rate(words_per_second: f64, latency: f64, back: f64) -> ([usize; 2], f64) {
-        // Any clocks, of which one wraps.
+        // Arbitrary clocks, of which one wraps.
         let clock = |seconds: f64, zero: u32| zero.wrapping_add((seconds * 1e6) as u32);
         let (mine, theirs) = (|now| clock(now, u32::MAX - 1_500_000), |now| clock(now, 77));
         let (mut flow, part) = (Flow::new(), 1 << 12);
@@ -127,8 +129,8 @@ mod tests {
 
     #[test]
     fn a_window_holds_what_the_way_and_a_short_queue_carry_and_keeps_the_link_busy() {
-        // 200 Mbit/s to 10 Gbit/s; a network's time, and that of a thread that waits for a processor; nothing back, or what
-        // stands in a queue.
+        // 200 Mbit/s to 10 Gbit/s; latency of a network, and of a thread that waits for a processor; no return delay, or
+        // that of a queue.
         for rate in [6.25e6, 12.5e6, 31.25e6, 312.5e6] {
             for (latency, back) in [(50e-6, 50e-6), (5e-3, 50e-6), (50e-6, 20e-3)] {
                 let ([least, most], used) = at_rate(rate, latency, back);

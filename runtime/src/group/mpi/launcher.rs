@@ -1,4 +1,4 @@
-//! Who started this process, by what it left in the environment.
+//! Detection of the launcher that started this process, from the environment.
 
 use std::env;
 use std::fs::File;
@@ -6,30 +6,30 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::time::{Duration, Instant};
 
-/// What the loader is asked for, in this order, where no launcher says more.
+/// Library files to load, in this order, if the launcher implies no other.
 pub(super) const LIBRARIES: [&str; 5] =
     ["libmpi.so.40", "libmpich.so.12", "libmpi.so.12", "libmpi_abi.so.1", "libmpi_abi.so.0"];
 
 /// A process that a launcher started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launched {
-    /// Whose launcher.
+    /// Name of the launcher.
     pub launcher: &'static str,
-    /// This worker's number, from 0, as the launcher has it.
+    /// This worker's number, from 0, as set by the launcher.
     pub rank: usize,
     /// The workers that it started.
     pub workers: usize,
-    /// This worker's number among those on its machine, from 0, where the launcher says it.
+    /// This worker's number among those on its machine, from 0, if the launcher sets it.
     pub on_machine: Option<u32>,
 }
 
-/// A launcher, and where it leaves how many workers there are, a worker's number, and that on its machine.
+/// Launchers, and their variables for the number of workers, a worker's number, and its number on its machine.
 const LAUNCHERS: [(&str, [&str; 3]); 2] = [
     ("Open MPI's mpirun", ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"]),
     ("MPICH's mpirun", ["PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID"]),
 ];
 
-/// How this process was started, where a launcher did.
+/// Launcher of this process, if there is one.
 pub fn launched() -> Option<Launched> {
     launched_by(&|name| env::var(name).ok())
 }
@@ -43,7 +43,7 @@ fn launched_by(variable: &dyn Fn(&str) -> Option<String>) -> Option<Launched> {
 }
 
 impl Launched {
-    /// What to look for: the libraries that belong to the launcher first.
+    /// Libraries to look for, those of the launcher first.
     pub(super) fn libraries(self) -> Vec<&'static str> {
         let open_mpi = self.launcher == LAUNCHERS[0].0;
         let (own, others): (Vec<&str>, Vec<&str>) =
@@ -52,21 +52,21 @@ impl Launched {
     }
 }
 
-/// How long a launcher may take to read this process's stderr.
+/// Time limit for a launcher to read this process's stderr.
 const READING: Duration = Duration::from_secs(2);
 
-/// How long a launcher has to print what it has read: this process cannot see when that is done.
+/// Time for a launcher to print the text that it has read: this process cannot see when that is done.
 const PASSING_ON: Duration = Duration::from_millis(100);
 
-/// Waits until the launcher has read this process's stderr, where that is a pipe. MPICH's launcher drops what it has not read
-/// when a worker ends all.
+/// Waits until the launcher has read this process's stderr, if that is a pipe. MPICH's launcher drops unread text when a
+/// worker ends all.
 pub(super) fn what_was_said_is_read() {
     if is_read(std::io::stderr().as_fd(), READING) {
         std::thread::sleep(PASSING_ON);
     }
 }
 
-/// Whether a pipe is read empty within this time; false for a file that is no pipe.
+/// Returns `true` if a pipe is read empty within this time; `false` for a file that is not a pipe.
 fn is_read(written: BorrowedFd<'_>, within: Duration) -> bool {
     let begun = Instant::now();
     let own = written.try_clone_to_owned().map(File::from);

@@ -1,7 +1,7 @@
-//! The thread that makes all calls of MPI: it sends what it is told to, receives whatever comes, and shows that it lives.
+//! The thread that makes all MPI calls: it executes send commands, receives all messages, and shows that it lives.
 //!
-//! A message is a head of fixed length, and a body of the length that the head says. A head without a body is a sign of life,
-//! with the iterations that are done.
+//! A message is a head of fixed length, and a body of the length given in the head. A head without a body is a sign of life,
+//! with the number of iterations done.
 
 use super::super::GroupError;
 use super::Shared;
@@ -12,40 +12,40 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
-/// Of heads, of what messages carry, and of texts, which overtake messages.
+/// Tags of heads, of message bodies, and of texts, which overtake messages.
 const HEAD: i32 = 1;
 const BODY: i32 = 2;
 const TEXT: i32 = 3;
 
-/// A head: what it is, the words of its body or those that have come, the iterations done; the numbers in two words each.
+/// Words of a head: its kind, the words of its body or those that have come, the iterations done; two words for each number.
 const HEAD_WORDS: usize = 5;
 
-/// What a head says.
+/// Kinds of heads.
 const LIVES: u32 = 1;
 const MESSAGE: u32 = 2;
 const FAILED: u32 = 3;
 const ENDS: u32 = 4;
 const HOST: u32 = 5;
-/// That so many words of messages have come, and at which microsecond of a clock; there is no body.
+/// Acknowledges a number of message words at a time in microseconds; there is no body.
 const CAME: u32 = 6;
 
 /// Time between two signs of life.
 const BEAT: Duration = Duration::from_millis(200);
 
-/// A longer time between two looks is one in which this process was stopped, and heard nobody.
+/// A longer time between two checks means that this process was stopped, and heard no worker.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How long no call is made between the last word of all and `MPI_Finalize`. MPICH over UCX asks each other process there,
-/// once, whether all has come, and answers only until it has its own answers: one that is asked while it still looks at
+/// Time without calls between the last word of all and `MPI_Finalize`. MPICH over UCX asks each other process there, once,
+/// if everything has come, and answers only until it has its own answers: a process that is asked while it still polls for
 /// messages answers too early, and waits for ever for its own answer.
 const QUIET: Duration = Duration::from_millis(100);
 
-/// How long it sleeps between two looks: short while something happens, and up to so long after that.
+/// Sleep between two checks: short during activity and for some time after it, else long.
 const SHORT: Duration = Duration::from_micros(50);
 const LONG: Duration = Duration::from_millis(1);
 const LIVELY: Duration = Duration::from_millis(20);
 
-/// What the thread is told to do.
+/// Command to the thread.
 pub(super) enum Command {
     Send { to: usize, needed: u32, message: Vec<u32> },
     Fail(String),
@@ -53,39 +53,38 @@ pub(super) enum Command {
     Abort(u8),
 }
 
-/// A library that was begun.
+/// An initialised library.
 pub(super) struct Begun {
     pub(super) library: String,
     pub(super) rank: usize,
     pub(super) workers: usize,
 }
 
-/// What was heard of all workers.
+/// State of all workers, as heard.
 pub(super) struct Heard {
     pub(super) workers: Vec<OfWorker>,
-    /// Each with its sender.
+    /// Messages, each with its sender.
     pub(super) messages: VecDeque<(usize, Vec<u32>)>,
-    /// Why the library serves no longer, where it does not.
+    /// Reason why the library no longer works, if it does not.
     pub(super) broken: Option<String>,
-    /// MPI was ended here.
+    /// `true` if MPI was ended here.
     pub(super) over: bool,
-    /// This process was stopped for so long that the others may have taken it for lost.
+    /// `true` if this process was stopped for so long that the others may have taken it for lost.
     pub(super) given_up: bool,
 }
 
-/// What was heard of a worker.
+/// State of a worker, as heard.
 pub(super) struct OfWorker {
-    /// Whether it ended as it should.
+    /// `true` if it ended normally.
     pub(super) ended: bool,
     pub(super) last: Instant,
     iterations: u64,
     host: String,
     pub(super) failed: Option<String>,
-    /// What the library says of its death.
+    /// Message of the library about its death.
     pub(super) died: Option<String>,
 }
 
-/// Whether a worker is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Lost {
     No,
@@ -94,8 +93,8 @@ pub(super) enum Lost {
 }
 
 impl OfWorker {
-    /// Whether it has died, or was silent for as long as the timeout. One that has ended by itself, or has shown since then
-    /// that it lives, is not lost.
+    /// Loss of a worker: it has died, or was silent for as long as the timeout. A worker that ended normally, or has sent a
+    /// sign of life since then, is not lost.
     pub(super) fn is_lost(&self, since: Instant, timeout: Duration) -> Lost {
         match self {
             OfWorker { died: Some(_), .. } => Lost::Yes,
@@ -125,7 +124,7 @@ impl Heard {
         }
     }
 
-    /// Why the workers cannot go on together, where they cannot.
+    /// Reason why the workers cannot continue together, if they cannot.
     pub(super) fn lost(&self, me: usize, timeout: Duration) -> Option<GroupError> {
         if let Some(why) = &self.broken {
             return Some(GroupError::Engine { me, why: why.clone() });
@@ -150,50 +149,50 @@ impl Heard {
     }
 }
 
-/// A message that waits, or of which a part is under way.
+/// A message that waits, or is partly under way.
 #[derive(Clone)]
 struct Outgoing {
-    /// Those that are needed sooner go first.
+    /// Messages that are needed sooner go first.
     needed: u32,
     words: Vec<u32>,
     sent: usize,
 }
 
-/// Puts a message behind those that are needed as soon, and behind one of which a part is under way.
+/// Puts a message after those that are needed as soon, and after one that is partly under way.
 fn put(waiting: &mut VecDeque<Outgoing>, message: Outgoing) {
     let goes_before = |other: &Outgoing| other.sent > 0 || other.needed <= message.needed;
     let place = waiting.iter().rposition(goes_before).map_or(0, |before| before + 1);
     waiting.insert(place, message);
 }
 
-/// A message whose head is here.
+/// A message whose head has arrived.
 struct Arriving {
     what: u32,
-    /// None of a message that is a head alone.
+    /// `None` for a message without a body.
     body: Option<Moving>,
-    /// So many of its words have come, and are among those that are acknowledged.
+    /// Number of its words that have come and are counted for acknowledgement.
     counted: usize,
 }
 
 struct Messenger<'a> {
     library: &'a Library,
     shared: &'a Shared,
-    /// To each worker, in the order in which they are needed.
+    /// By worker: messages that wait, in the order in which they are needed.
     waiting: Vec<VecDeque<Outgoing>>,
-    /// What the library has for each worker, in order.
+    /// By worker: messages that the library holds, in order.
     sent: Vec<VecDeque<Moving>>,
-    /// What is under way to each worker.
+    /// By worker: data under way.
     flows: Vec<Flow>,
-    /// Of each worker, the words that have come and are not acknowledged yet.
+    /// By worker: words that have come and are not acknowledged yet.
     came: Vec<usize>,
-    /// Of each worker, in the order in which it sent them.
+    /// By worker: messages in the order in which it sent them.
     arriving: Vec<VecDeque<Arriving>>,
     begun: Instant,
-    /// Of each worker, whether it has died.
+    /// By worker: `true` if it has died.
     dead: Vec<bool>,
 }
 
-/// Begins the first library that can be, says so, and serves until it is told to end.
+/// Initialises the first library that works, reports it, and serves until it receives the command to end.
 pub(super) fn run(
     files: Vec<&'static str>,
     ready: &Sender<Result<Begun, String>>,
@@ -209,7 +208,7 @@ pub(super) fn run(
     let (name, rank, workers) = (library.name.clone(), library.rank, library.workers);
     let _ = ready.send(Ok(Begun { library: name, rank, workers }));
     let Ok(shared) = given.recv() else {
-        // Nobody goes on with it, and a library that was begun does not survive being unloaded.
+        // No worker uses it any more, and an initialised library does not survive being unloaded.
         std::mem::forget(library);
         return;
     };
@@ -250,7 +249,7 @@ impl Messenger<'_> {
             if away > PAUSE {
                 let mut heard = self.shared.heard();
                 heard.workers.iter_mut().for_each(|worker| worker.last += away);
-                // They count from its last sign of life, which came some time before it was stopped.
+                // The others count from its last sign of life, some time before it was stopped.
                 heard.given_up |= away > self.shared.timeout / 2;
             }
             loop {
@@ -279,7 +278,7 @@ impl Messenger<'_> {
         }
     }
 
-    /// Tells all that this worker ends, and sees to it that what was sent is gone.
+    /// Notifies all that this worker ends, and completes all sends.
     fn end(mut self) -> Result<(), String> {
         let begun = Instant::now();
         for ends in [false, true] {
@@ -291,11 +290,11 @@ impl Messenger<'_> {
                 std::thread::sleep(SHORT);
             }
         }
-        // All end at once now; a sign of life that comes after this is received, and the library has nothing left to do.
+        // All end at once now; a later sign of life is received, and the library has nothing left to do.
         self.drain()
     }
 
-    /// Receives what the others send until all have said that they end.
+    /// Receives messages until all workers have ended.
     fn drain(&mut self) -> Result<(), String> {
         let (me, begun) = (self.shared.facts.rank, Instant::now());
         let all_end = |shared: &Shared| {
@@ -311,13 +310,13 @@ impl Messenger<'_> {
         Ok(())
     }
 
-    /// The other workers that live.
+    /// Other workers that live.
     fn others(&self) -> Vec<usize> {
         let others = 0..self.shared.facts.workers;
         others.filter(|other| *other != self.shared.facts.rank && !self.dead[*other]).collect()
     }
 
-    /// What came of a call that was about a worker; none where it has died and the library goes on without it.
+    /// Result of a call about a worker; `None` if it has died and the library continues without it.
     fn of_worker<T>(&mut self, worker: usize, outcome: Result<T, String>) -> Result<Option<T>, String> {
         let Err(why) = outcome else { return outcome.map(Some) };
         if !self.library.outlives {
@@ -329,7 +328,7 @@ impl Messenger<'_> {
         self.flows[worker] = Flow::new();
         self.arriving[worker].clear();
         let mut heard = self.shared.heard();
-        // One that has said that it ends may be gone.
+        // A worker that has announced its end may be gone.
         if !heard.workers[worker].ended {
             heard.workers[worker].died = Some(why);
         }
@@ -347,7 +346,7 @@ impl Messenger<'_> {
         Ok(())
     }
 
-    /// Sends something short, past what waits.
+    /// Sends a short message, which overtakes waiting ones.
     fn send(&mut self, to: usize, what: u32, text: Vec<u32>) -> Result<(), String> {
         self.send_head(to, what, text.len() as u64)?;
         if !text.is_empty() {
@@ -365,14 +364,14 @@ impl Messenger<'_> {
         Ok(())
     }
 
-    /// Whether anything is under way to others, or waits for that.
+    /// Returns `true` if any data are under way to others, or wait.
     fn is_sending(&self) -> bool {
         self.sent.iter().any(|sent| !sent.is_empty())
             || self.flows.iter().any(|flow| !flow.is_empty())
             || self.waiting.iter().any(|waiting| !waiting.is_empty())
     }
 
-    /// Sends what waits, as far as there is room on the way: a part to each worker in turn.
+    /// Sends waiting messages, as far as the windows allow: one part to each worker in turn.
     fn send_on(&mut self) -> Result<(), String> {
         loop {
             let mut has_sent = false;
@@ -388,7 +387,7 @@ impl Messenger<'_> {
         }
     }
 
-    /// Sends the next part of what waits for a worker; false where nothing does.
+    /// Sends the next part of the messages for a worker; returns `false` if there is none.
     fn send_part(&mut self, to: usize) -> Result<bool, String> {
         let Some(Outgoing { words, sent, .. }) = self.waiting[to].front_mut() else { return Ok(false) };
         let (length, begin) = (words.len(), *sent);
@@ -407,7 +406,7 @@ impl Messenger<'_> {
         Ok(true)
     }
 
-    /// Acknowledges what has come from a worker, once it is enough or all that was announced.
+    /// Acknowledges words from a worker, once there are enough or all that were announced.
     fn acknowledge(&mut self, from: usize) -> Result<(), String> {
         let is_all = self.arriving[from].is_empty();
         if self.came[from] >= if is_all { 1 } else { ACKNOWLEDGED } {
@@ -417,12 +416,12 @@ impl Messenger<'_> {
         Ok(())
     }
 
-    /// A clock for what is on its way, which wraps.
+    /// Clock for data under way, which wraps.
     fn micros(&self) -> u32 {
         self.begun.elapsed().as_micros() as u32
     }
 
-    /// Receives what is there, forgets what is sent, and sends on; whether anything happened.
+    /// Receives arrived data, forgets completed sends, and sends more; returns `true` if anything happened.
     fn look(&mut self) -> Result<bool, String> {
         let mut happened = false;
         for to in self.others() {
@@ -444,7 +443,7 @@ impl Messenger<'_> {
         Ok(happened)
     }
 
-    /// Forgets what has been sent to a worker.
+    /// Forgets completed sends to a worker.
     fn forget_sent(&mut self, to: usize) -> Result<(), String> {
         while let Some(first) = self.sent[to].front_mut()
             && self.library.is_done(first)?
@@ -455,7 +454,7 @@ impl Messenger<'_> {
         Ok(())
     }
 
-    /// Takes a step with what a worker sends, where there is one.
+    /// Makes one step of progress with data from a worker; returns `false` if there are none.
     fn look_at(&mut self, from: usize) -> Result<bool, String> {
         if let Some(first) = self.arriving[from].front_mut() {
             let is_done = match &mut first.body {
@@ -473,7 +472,7 @@ impl Messenger<'_> {
                 return Ok(true);
             }
         }
-        // Signs of life come behind a long body, too.
+        // Signs of life also arrive after a long body.
         if !self.library.waits(from, HEAD)? {
             return Ok(false);
         }
@@ -520,7 +519,7 @@ impl Messenger<'_> {
     }
 }
 
-/// This machine's name.
+/// Name of this machine.
 pub fn host() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname")
         .map_or_else(|_| "a host without a name".to_owned(), |name| name.trim().to_owned())

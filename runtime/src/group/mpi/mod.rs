@@ -1,10 +1,10 @@
 //! Workers that are processes, started by a launcher such as `mpirun`: messages by MPI, which is found at run time.
 //!
-//! A thread of each worker makes all calls of MPI (`messenger.rs`): it sends and receives whatever the trainer does meanwhile,
-//! and tells the others several times a second that its process lives. So a worker that has stopped is found by the others,
-//! and the one that fails tells them why before it ends.
+//! A thread of each worker makes all MPI calls (`messenger.rs`): it sends and receives independently of the trainer, and
+//! sends signs of life several times a second. So the others find a worker that has stopped, and a failing worker gives its
+//! reason before it ends.
 //!
-//! What it deliberately does not do: start processes, or choose a network. Launcher and library do.
+//! Deliberately does not start processes, or choose a network. Launcher and library do.
 
 mod flow;
 mod launcher;
@@ -24,56 +24,56 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often one that waits looks whether all the others live.
+/// Interval at which a waiting worker checks that all others live.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A launcher ends a worker that the others have given up within this time, on a busy machine too.
+/// Time in which a launcher ends a worker that the others have given up, even on a busy machine.
 const ENDING: Duration = Duration::from_secs(10);
 
-/// That no iteration was told of yet.
+/// Value of `done` before the first iteration.
 const NONE_YET: u64 = u64::MAX;
 
-/// Why workers cannot be processes here.
+/// Failure to run workers as processes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MpiError {
     /// No library can be used.
     #[error("{launcher} has started {workers} workers, and no MPI library can be used: {why}")]
     Missing {
-        /// Who started this process.
+        /// Name of the launcher.
         launcher: &'static str,
-        /// How many it says there are.
+        /// Number of workers according to the launcher.
         workers: usize,
-        /// What became of each that was looked for.
+        /// Result for each library that was looked for.
         why: String,
     },
-    /// Launcher and library do not belong together.
+    /// Launcher and library do not match.
     #[error("{launcher} says {told} workers, and {library} says {found}: they do not belong together")]
     OtherWorld {
-        /// Who started this process.
+        /// Name of the launcher.
         launcher: &'static str,
-        /// How many it says there are.
+        /// Number of workers according to the launcher.
         told: usize,
-        /// The library.
+        /// Name of the library.
         library: String,
-        /// How many that says there are.
+        /// Number of workers according to the library.
         found: usize,
     },
 }
 
-/// All workers that a launcher started, as this one sees them.
+/// All workers that a launcher started, as seen by this one.
 #[derive(Clone)]
 pub struct World {
     shared: Arc<Shared>,
 }
 
-/// What the trainer's thread and the one that makes the calls share.
+/// State shared by the trainer's thread and the MPI thread.
 struct Shared {
     facts: GroupFacts,
     library: String,
     timeout: Duration,
     rooms: Rooms,
     commands: Mutex<Sender<Command>>,
-    /// The iterations that this worker has done, or [`NONE_YET`].
+    /// Iterations that this worker has done, or [`NONE_YET`].
     done: AtomicU64,
     heard: Mutex<Heard>,
     changed: Condvar,
@@ -89,13 +89,13 @@ impl Shared {
     }
 
     fn command(&self, command: Command) {
-        // Where the thread has ended, what it heard last says why.
+        // If the thread has ended, the last state that it heard holds the reason.
         let _ = self.commands.lock().unwrap_or_else(PoisonError::into_inner).send(command);
     }
 }
 
 impl World {
-    /// Joins the others. A worker from which nothing is heard for as long as the timeout counts as stopped.
+    /// Joins the other workers. A worker that is silent for as long as the timeout counts as stopped.
     pub fn join(launched: Launched, timeout: Duration) -> Result<World, MpiError> {
         let (sender, commands) = channel();
         let (ready, begun) = channel();
@@ -123,54 +123,54 @@ impl World {
                 changed: Condvar::new(),
             }),
         };
-        // It waits for this before it hears anything.
+        // The thread waits for this before it receives anything.
         let _ = shared.send(Arc::clone(&world.shared));
         Ok(world)
     }
 
-    /// Who this worker is.
+    /// Identity of this worker.
     pub fn facts(&self) -> GroupFacts {
         self.shared.facts
     }
 
-    /// The library, with its version and file.
+    /// Name of the library, with its version and file.
     pub fn library(&self) -> &str {
         &self.shared.library
     }
 
-    /// The iterations that this worker has done; none before the workers have begun to train.
+    /// Iterations that this worker has done; `None` before the workers begin to train.
     pub fn iterations(&self) -> Option<u64> {
         self.shared.iterations()
     }
 
-    /// Whether this process was stopped for so long that the others may have taken it for lost.
+    /// Returns `true` if this process was stopped for so long that the others may have taken it for lost.
     pub fn is_given_up(&self) -> bool {
         self.shared.heard().given_up
     }
 
-    /// The workers as a trainer's group.
+    /// The workers as a group for a trainer.
     pub fn group(&self) -> Box<dyn Group> {
         Box::new(Sharded::new(MpiMessages { shared: Arc::clone(&self.shared) }))
     }
 
-    /// Tells the others why this worker ends.
+    /// Sends the others the reason why this worker ends.
     pub fn fail(&self, why: &str) {
         self.shared.command(Command::Fail(why.to_owned()));
     }
 
-    /// Whether a worker has told why it ends; then it speaks for itself.
+    /// Returns `true` if a worker has given the reason why it ends; it then reports it itself.
     pub fn has_said_why(&self, rank: usize) -> bool {
         self.shared.heard().workers[rank].failed.is_some()
     }
 
-    /// Waits for the end of worker 0, or tells the others that this is it; then ends MPI. False where that took too long or
-    /// somebody failed meanwhile.
+    /// Waits for the end of worker 0, or, on worker 0, announces it; then ends MPI. Returns `false` if that took too long or
+    /// a worker failed meanwhile.
     pub fn end(self) -> bool {
         let shared = &self.shared;
         if shared.facts.rank == 0 {
             shared.command(Command::End);
         } else {
-            // Worker 0 tests and saves, which takes as long as it takes.
+            // Worker 0 tests and saves, which may take any time.
             let mut heard = shared.heard();
             while !heard.workers[0].ended {
                 let is_lost =
@@ -187,16 +187,16 @@ impl World {
     }
 
     /// Ends all workers with this exit code, once the launcher has read this process's stderr. This process ends with them
-    /// where the library does as it should.
+    /// if the library works as it should.
     pub fn abort(self, exit: u8) {
         launcher::what_was_said_is_read();
         self.shared.command(Command::Abort(exit));
         self.waits_for(self.shared.timeout, |heard| heard.over);
     }
 
-    /// Waits until one of the workers before this one has saved and ends all, this one among them; where the others may have
-    /// given this one up, until any of them ends all. Returns where none of them lives any longer, or nothing is heard: then
-    /// this one has to end all.
+    /// Waits until one of the workers before this one has saved and ends all, including this one; if the others may have
+    /// given this one up, until any of them ends all. Returns if none of them lives any longer, or the wait takes too long:
+    /// then this worker has to end all.
     pub fn wait_to_be_ended(&self) {
         let lives = |worker: &OfWorker| worker.died.is_none() && worker.last.elapsed() < self.shared.timeout;
         let begun = Instant::now();
@@ -256,7 +256,7 @@ impl Messages for MpiMessages {
             if let Some(message) = heard.messages.pop_front() {
                 return Ok(message);
             }
-            // A process that was stopped itself hears of the others before it takes one for silent.
+            // A process that was itself stopped listens to the others before it takes one for silent.
             if let Some(error) = heard.lost(self.shared.facts.rank, self.shared.timeout) {
                 if std::mem::replace(&mut was_lost, true) {
                     return Err(error);
@@ -276,7 +276,7 @@ impl Messages for MpiMessages {
         let (rank, timeout, asked) = (self.shared.facts.rank, self.shared.timeout, Instant::now());
         let mut heard = self.shared.heard();
         loop {
-            // Where the others may have given this one up, one of them keeps the state.
+            // If the others may have given this one up, one of them keeps the state.
             if heard.given_up || heard.broken.is_some() {
                 return false;
             }
@@ -294,8 +294,8 @@ impl Messages for MpiMessages {
     }
 }
 
-/// The MPI libraries that the loader finds here, each with its name for itself.
+/// MPI libraries that the loader finds here, each with its own name.
 pub fn found() -> Vec<String> {
-    // Each in its order of preference.
+    // In the order of preference.
     launcher::LIBRARIES.iter().filter_map(|file| table::named(file).ok()).collect()
 }

@@ -1,10 +1,10 @@
 //! MPI as a table of functions, filled when a library is found at run time: nothing is linked.
 //!
-//! One table serves three ABIs, which differ in what a handle is (a pointer, or a number) and in the values of constants. A
-//! handle is a word here, and no array of handles and no status crosses. What is called is the least that messages need, and
-//! only by the thread that opened the library.
+//! One table serves three ABIs, which differ in the type of a handle (a pointer, or a number) and in the values of
+//! constants. A handle is a word here, and no array of handles and no status crosses. The table has only the functions that
+//! messages need, called only by the thread that opened the library.
 //!
-//! What it deliberately does not do: reduce. The order of a library's sums is its own.
+//! Deliberately does not reduce. A library chooses its own order of sums.
 
 use libloading::os::unix::{Library as Loaded, RTLD_GLOBAL, RTLD_LOCAL, RTLD_NOW};
 use std::collections::VecDeque;
@@ -24,8 +24,8 @@ macro_rules! functions {
             fn of(library: &Loaded) -> Result<Functions, String> {
                 Ok(Functions {
                     $($name: {
-                        // SAFETY: the function of this name has this type in every MPI, handles being words or numbers that a
-                        // register holds.
+                        // SAFETY: the function of this name has this type in every MPI, since handles are words or numbers
+                        // that a register holds.
                         let found = unsafe { library.get::<unsafe extern "C" fn($($argument),*) -> c_int>($symbol) };
                         *found.map_err(|error| error.to_string())?
                     },)*
@@ -50,7 +50,7 @@ functions! {
     test = b"MPI_Test\0"(*mut Handle, *mut c_int, *mut c_void);
 }
 
-/// Which constants a library has.
+/// Set of constants of a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Abi {
     /// Open MPI: handles are pointers to objects of the library.
@@ -72,7 +72,7 @@ pub(super) struct Constants {
 }
 
 impl Abi {
-    /// The constants that are numbers; none where they are the library's own objects.
+    /// Constants that are numbers; `None` if they are the library's own objects.
     pub(super) fn numbers(self) -> Option<Constants> {
         match self {
             Abi::OpenMpi => None,
@@ -94,21 +94,22 @@ impl Abi {
     }
 }
 
-/// Most words of one call, 16 KiB. Longer messages are moved by a rendezvous, which took twice as long over TCP where two
-/// workers send to each other at once (UCX 1.13, at 0.4 and 1 Gbit/s), and in which the first of several messages under way
-/// comes as late as the last.
+/// Most words of one call, 16 KiB. Longer messages use a rendezvous, which took twice as long over TCP when two workers send
+/// to each other at once (UCX 1.13, at 0.4 and 1 Gbit/s), and in which the first of several messages under way arrives as
+/// late as the last.
 pub(super) const CALL_WORDS: usize = 1 << 12;
 
-/// Room for the longest text of any MPI.
+/// Buffer size for the longest text of any MPI.
 const TEXT: usize = 8192;
 
-/// A library of MPI, begun.
+/// An initialised MPI library.
 pub(super) struct Library {
     functions: Functions,
     constants: Constants,
-    /// Its first line about itself, and its file.
+    /// First line of its version text, and its file.
     pub(super) name: String,
-    /// Whether it can go on where a process has died, by user-level failure mitigation (ULFM). The launcher has to let it.
+    /// `true` if it can continue after a process has died, by user-level failure mitigation (ULFM). The launcher has to
+    /// allow it.
     pub(super) outlives: bool,
     pub(super) rank: usize,
     pub(super) workers: usize,
@@ -118,7 +119,7 @@ pub(super) struct Library {
 
 /// A buffer that MPI reads or writes until all requests are done.
 pub(super) struct Moving {
-    /// Those of its parts that are not done, in order.
+    /// Requests of its parts that are not done, in order.
     requests: VecDeque<Handle>,
     words: Vec<u32>,
 }
@@ -126,27 +127,27 @@ pub(super) struct Moving {
 impl Drop for Moving {
     fn drop(&mut self) {
         if !self.requests.is_empty() {
-            // MPI still has it.
+            // MPI still uses it.
             std::mem::forget(std::mem::take(&mut self.words));
         }
     }
 }
 
 impl Moving {
-    /// How many of its words, from the first on, were sent or have come.
+    /// Number of its words, from the first on, that were sent or have come.
     pub(super) fn words_done(&self) -> usize {
         let parts = self.words.len().div_ceil(CALL_WORDS) - self.requests.len();
         (parts * CALL_WORDS).min(self.words.len())
     }
 
-    /// The words, once all of them were sent or are there.
+    /// The words, once all of them were sent or have come.
     pub(super) fn into_words(mut self) -> Vec<u32> {
         debug_assert!(self.requests.is_empty(), "MPI has them no longer");
         std::mem::take(&mut self.words)
     }
 }
 
-/// A library that is there, with its name for itself; without beginning it.
+/// Name of a library that can be loaded; does not initialise it.
 pub(super) fn named(file: &str) -> Result<String, String> {
     let (loaded, functions, _) = load(file, RTLD_LOCAL)?;
     let name = version(&functions, file);
@@ -156,7 +157,8 @@ pub(super) fn named(file: &str) -> Result<String, String> {
 }
 
 fn load(file: &str, symbols: c_int) -> Result<(Loaded, Functions, Constants), String> {
-    // SAFETY: the initialisers of an MPI library ask nothing of us. Its plugins look for its symbols among the global ones.
+    // SAFETY: the initialisers of an MPI library require nothing of us. Its plugins look for its symbols among the global
+    // ones.
     let loaded =
         unsafe { Loaded::open(Some(file), RTLD_NOW | symbols) }.map_err(|error| error.to_string())?;
     let object = |symbol: &[u8]| {
@@ -186,7 +188,7 @@ fn load(file: &str, symbols: c_int) -> Result<(Loaded, Functions, Constants), St
 
 fn version(functions: &Functions, file: &str) -> String {
     let (mut text, mut length) = (vec![0u8; TEXT], 0);
-    // SAFETY: the room is that of the longest text; this function may be called at any time.
+    // SAFETY: the buffer has the size of the longest text; this function may be called at any time.
     unsafe { (functions.library_version)(text.as_mut_ptr().cast(), &raw mut length) };
     let text = String::from_utf8_lossy(&text[..usize::try_from(length).unwrap_or(0).min(TEXT)]).into_owned();
     let words = text.split(['\n', ',', '\0']).next().unwrap_or_default();
@@ -194,7 +196,7 @@ fn version(functions: &Functions, file: &str) -> String {
 }
 
 impl Library {
-    /// Finds a library and begins it, on the thread that then makes all calls.
+    /// Loads a library and initialises it, on the thread that then makes all calls.
     pub(super) fn begin(file: &str) -> Result<Library, String> {
         let (loaded, functions, constants) = load(file, RTLD_GLOBAL)?;
         let name = version(&functions, file);
@@ -230,7 +232,7 @@ impl Library {
             return Ok(());
         }
         let (mut text, mut length) = (vec![0u8; TEXT], 0);
-        // SAFETY: the room is that of the longest text.
+        // SAFETY: the buffer has the size of the longest text.
         unsafe { (self.functions.error_string)(code, text.as_mut_ptr().cast(), &raw mut length) };
         let length = usize::try_from(length).unwrap_or(0).min(TEXT);
         Err(format!("{call}: {}", String::from_utf8_lossy(&text[..length])))
@@ -253,7 +255,7 @@ impl Library {
         Ok(moving)
     }
 
-    /// Begins to receive as many words of a worker as there is room for.
+    /// Begins to receive as many words from a worker as there is room for.
     pub(super) fn receive(&self, from: usize, tag: c_int, room: Vec<u32>) -> Result<Moving, String> {
         let mut moving = Moving { requests: VecDeque::new(), words: room };
         for part in moving.words.chunks_mut(CALL_WORDS) {
@@ -278,11 +280,11 @@ impl Library {
         Ok(moving)
     }
 
-    /// Whether all of it was sent, or is there.
+    /// Returns `true` if all of it was sent, or has come.
     pub(super) fn is_done(&self, moving: &mut Moving) -> Result<bool, String> {
         while let Some(request) = moving.requests.front_mut() {
             let mut done = 0;
-            // SAFETY: a request that is not done; the status is that which says that none is wanted.
+            // SAFETY: the request is not done; the status is the constant that requests none.
             let code = unsafe {
                 (self.functions.test)(request, &raw mut done, self.constants.status_ignore as *mut c_void)
             };
@@ -295,11 +297,11 @@ impl Library {
         Ok(true)
     }
 
-    /// Whether a message of a worker waits to be received.
+    /// Returns `true` if a message of a worker waits to be received.
     pub(super) fn waits(&self, from: usize, tag: c_int) -> Result<bool, String> {
         let mut waits = 0;
         let Constants { world, status_ignore, .. } = self.constants;
-        // SAFETY: the handle is the library's; the status is that which says that none is wanted.
+        // SAFETY: the handle is the library's; the status is the constant that requests none.
         let code = unsafe {
             (self.functions.iprobe)(from as c_int, tag, world, &raw mut waits, status_ignore as *mut c_void)
         };
@@ -312,12 +314,12 @@ impl Library {
         // SAFETY: nothing is under way, and no call follows.
         let code = unsafe { (self.functions.finalize)() };
         let ended = self.succeeded("MPI_Finalize", code);
-        // What it left running would be gone with its code.
+        // The code of threads that it left running must stay loaded.
         std::mem::forget(self);
         ended
     }
 
-    /// Ends all workers with this exit code, this process among them where the library does as it should.
+    /// Ends all workers with this exit code, including this process if the library works as it should.
     pub(super) fn abort(&self, exit: u8) {
         // SAFETY: the handle is the library's.
         unsafe { (self.functions.abort)(self.constants.world, c_int::from(exit)) };
@@ -329,7 +331,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// The number that a header defines a constant as.
+    /// Numeric value of a constant in a header.
     fn defined(header: &str, name: &str) -> Option<usize> {
         let line = header.lines().find(|line| {
             let mut words = line.split_whitespace();
