@@ -5,4 +5,5 @@
 mod golden;
 mod memory;
 mod symbolic;
+mod weights;
 mod zoo;
