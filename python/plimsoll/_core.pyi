@@ -43,7 +43,7 @@ class Trace:
     ) -> Schedule: ...
 
 class Batches:
-    """A step at any batch size, predicted from traces of two batches."""
+    """One step at any batch size."""
 
     def __new__(cls, low: str, high: str) -> Batches: ...
     def at(self, batch: int) -> Trace: ...
@@ -73,7 +73,7 @@ class Batches:
     ) -> list[Candidate]: ...
 
 class Candidate:
-    """A batch size with a plan, and its predictions."""
+    """A batch with a plan, as predicted."""
 
     @property
     def batch(self) -> int: ...
@@ -107,7 +107,7 @@ class Compute:
     def prefetches(self) -> int: ...
 
 class Schedule:
-    """A static program for three streams, proved valid for its trace and budget."""
+    """A static program for the compute, swap-out and swap-in streams, proved valid for its trace and budget."""
 
     @staticmethod
     def from_json(text: str, trace: Trace) -> Schedule: ...
@@ -143,7 +143,7 @@ class Schedule:
 Spans = tuple[list[tuple[float, float]], list[tuple[float, float]], list[tuple[float, float]]]
 
 class Exchange:
-    """Gradient exchange of the ranks in a step, an `exchange/1`, and the predicted time of the step with it."""
+    """The exchange of a step, and the step's duration with it."""
 
     def __new__(
         cls,

@@ -226,9 +226,7 @@ class Plan:
         self._allocator.installed().plimsoll_begin(self._slots, self._first)
 
     def spare(self, address: int, size: int) -> None:
-        """Gives the step that began, which is being captured, these bytes for single numbers that no plan foresees, until
-        the next call.
-        """
+        """Provides these bytes, until the next call, for single numbers that no plan foresees; the step is being captured."""
         self._library.plimsoll_spare(address, size)
 
     def end(self) -> Counts:

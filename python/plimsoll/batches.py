@@ -31,8 +31,7 @@ PLAN_SECONDS = 2.0
 """Seconds of the search for a plan for each batch."""
 
 PREDICTED_WITHIN = 0.05
-"""Assumed error of a prediction: a batch that swaps must be predicted faster by more than this than one that keeps
-everything.
+"""Assumed error of a prediction: a batch that swaps counts as faster than one that keeps everything only by more than this.
 """
 
 TOLERANCE = 1e-3

@@ -381,7 +381,7 @@ class Step:
         ranks must read it, and get the same answer: the smallest that one of them finds.
         """
         if self._choice is None:
-            from .suggestion import find  # it runs steps of its own
+            from .suggestion import find  # it imports this module
 
             options = Options(
                 self._planner.budget_bytes,
@@ -633,7 +633,7 @@ class Step:
                 loss = self._eager(batch, planned.weight)
             planned.eager_seconds = min(planned.eager_seconds, clock() - start)
             eager = outcome(self._model, generators, loss, is_on_host=True)
-            del loss  # none of eager's tensors may lie in the pool's place
+            del loss  # eager's tensors must not lie in the pool's place
         finally:
             before.restore()
         start = clock()

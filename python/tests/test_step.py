@@ -167,7 +167,7 @@ def test_an_allocation_that_no_plan_has_sends_the_step_to_eager():
     task, step = tuned("convolutions", verify=0)
     plan = step.program._plan
     last = len(plan._first) - 1
-    plan._slots[1] += 64  # the first allocation is now of another size
+    plan._slots[1] += 64  # the first allocation now has a different size
     assert_as_eager(task, step, *task.batches[0])
     assert "allocated otherwise than when it was recorded" in step.fallback
     assert last > 0
@@ -210,7 +210,7 @@ def test_swapping_runs_beside_computing():
     # Copies that the compute stream did not wait for overlapped, on any machine with spare capacity.
     shares = []
     for _ in range(20):
-        model.zero_grad()  # a step that adds to gradients runs by another plan
+        model.zero_grad()  # a step that adds to gradients runs by a different plan
         step(x)
         assert step.program is program
         shares.append(program.stalled_seconds / program.copying_seconds)

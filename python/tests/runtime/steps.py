@@ -242,7 +242,7 @@ def lent():
     right bytes in any order of the streams.
     """
     driver, warnings = StandIn(), Warnings()
-    count = 256  # so that the pool is a segment of its own
+    count = 256  # so that the pool is a separate segment
     model = Register(rows=count)
     step = tuned((model, model, (rows(0, count),)), 0.3)
     for seed in range(3):
