@@ -28,9 +28,8 @@ HERE = Path(__file__).parent
 BEGIN, END = "<!-- silent -->", "<!-- end of silent -->"
 WIDTH, BLOCKS, CLASSES = 64, 4, 10
 SHARES = (0.3, 0.4, 0.5)
-"""Shares of the bytes that keeping everything takes: of saved bytes for `torch.compile`, of all bytes for ours, which does
-not know saved bytes.
-"""
+"""Shares of the bytes that keeping everything takes: of saved bytes for `torch.compile`, of all bytes for
+ours, which does not know saved bytes."""
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -98,9 +97,8 @@ def lowest() -> float:
 
 
 def planned(share: float) -> tuple[float, list[torch.Tensor], int]:
-    """Loss and gradients by a plan within this share of eager's memory, over a link so slow that it recomputes; and the
-    number of recomputed ops.
-    """
+    """Loss and gradients by a plan within this share of eager's memory, over a link so slow that it
+    recomputes; and the number of recomputed ops."""
     model, loss = fresh()
     step = plimsoll.tune(loss, model, None, batch(), budget=f"{100 * share:.0f}%", link="1KB/s", verify=0)
     assert step.fallback is None, step.fallback

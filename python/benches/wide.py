@@ -48,9 +48,8 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 
 def combination(number: int) -> Combination:
-    """The combination of a network, by its place in the list: eight networks in a row have all of f, optimizer and
-    precision; threads and link change with them, and once more with the next eight.
-    """
+    """The combination of a network, by its place in the list: eight networks in a row have all of f, optimizer and precision;
+    threads and link change with them, and once more with the next eight."""
     turn = number + number // 8
     return (
         (0.1, 0.4)[number % 2],

@@ -1,6 +1,5 @@
-"""A step at batch sizes other than the sample's: parts of a batch, and whether their losses combine to the loss of the
-whole.
-"""
+"""A step at batch sizes other than the sample's: parts of a batch, and whether their losses combine
+to the loss of the whole."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ PLAN_SECONDS = 2.0
 """Seconds of the search for a plan for each batch."""
 
 PREDICTED_WITHIN = 0.05
-"""Assumed error of a prediction: a batch that swaps counts as faster than one that keeps everything only by more than this.
-"""
+"""Assumed error of a prediction: a batch that swaps counts as faster than one that keeps everything only by more than this."""
 
 TOLERANCE = 1e-3
 """Largest difference, relative to both, at which a loss counts as the mean or the sum of its parts' losses."""

@@ -127,9 +127,8 @@ class Context:
 
 @dataclass(frozen=True)
 class Of:
-    """A result of a call: the tensor of this number among those that it made, or a view of an input, by shape, strides and
-    offset from its first element.
-    """
+    """A result of a call: the tensor of this number among those that it made, or a view of an input, by shape,
+    strides and offset from its first element."""
 
     number: int
     view: tuple[tuple[int, ...], tuple[int, ...], int] | None = None
@@ -293,9 +292,8 @@ class Use:
 
 
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """Returns the first address of a tensor's elements, and the one after the last. A planned step has many tensors in one
-    storage.
-    """
+    """Returns the first address of a tensor's elements, and the one after the last. A planned step
+    has many tensors in one storage."""
     size = tensor.element_size()
     if isinstance(tensor, FakeTensor):
         first = (storage_key(tensor) << 48) + int(tensor.storage_offset()) * size
@@ -407,9 +405,8 @@ def _run(read: list[torch.Tensor], written: list[torch.Tensor], use: int) -> lis
 
 
 def _run_on_fakes(read: list[torch.Tensor], written: list[torch.Tensor], use: int) -> list[torch.Tensor]:
-    """Does the same without memory: kernels are not launched, and a number that the host reads is 1, since it decides no
-    shape.
-    """
+    """Does the same without memory: kernels are not launched, and a number that the host reads is 1,
+    since it decides no shape."""
     checked, _Now.checked = _Now.checked, False
     try:
         with _without_kernels(), _Ones():

@@ -269,9 +269,8 @@ class Reducing:
         _accumulate(parameter, gradient)
 
     def _fail(self, error: Exception, may_fill: bool) -> None:
-        """Reports an error of this rank to the others, to be raised on all. If they may wait for this rank in a
-        communication hook that it cannot run, they find out when this process ends.
-        """
+        """Reports an error of this rank to the others, to be raised on all. If they may wait for this rank in a communication
+        hook that it cannot run, they find out when this process ends."""
         can_end = True
         if may_fill:
             try:

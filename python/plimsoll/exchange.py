@@ -26,9 +26,8 @@ def of(
     interconnect: Interconnect,
     is_early: bool,
 ) -> _core.Exchange | None:
-    """Returns the exchange of the ranks in a step by a schedule; `None` for one process, and if there is nothing to reduce.
-    If `is_early`, gradients are handed over as soon as they are complete, else at the end of the step.
-    """
+    """Returns the exchange of the ranks in a step by a schedule; `None` for one process, and if there is nothing to reduce. If
+    `is_early`, gradients are handed over as soon as they are complete, else at the end of the step."""
     ranks = dist.get_world_size(wrapper.process_group)
     complete = tape.completions()
     if ranks < 2 or not complete:

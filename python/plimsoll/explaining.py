@@ -13,9 +13,8 @@ from .tape import Role
 
 
 def moved(recomputed_ops: int, recomputed_bytes: int, swapped_bytes: int) -> str:
-    """Describes what is recomputed and swapped in an iteration: ops, the bytes that they write again, and the bytes that
-    leave the device.
-    """
+    """Describes what is recomputed and swapped in an iteration: ops, the bytes that they write
+    again, and the bytes that leave the device."""
     if recomputed_ops == 0 and swapped_bytes == 0:
         return "everything stays"
     return f"{_ops(recomputed_ops, recomputed_bytes)} recomputed, {show_bytes(swapped_bytes)} swapped out"
@@ -29,8 +28,7 @@ def in_one_line(
     planned: Planned, parts: Parts | None, device: Device, exchange: _core.Exchange | None = None
 ) -> str:
     """Describes batch, peak, what is recomputed and swapped, and the predicted time; of each part, if the batch runs in
-    `parts`. The time that an exchange adds stands separately.
-    """
+    `parts`. The time that an exchange adds stands separately."""
     trace, schedule = planned.trace, planned.program.schedule
     peak = trace.resident_bytes + schedule.pool_bytes
     words = [

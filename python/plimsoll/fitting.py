@@ -43,9 +43,8 @@ class Fit:
     """Largest batch that a plan fits; `None` if not even one sample fits, or for the reason in `why_no_largest`."""
     why_no_largest: str
     why_not: str
-    """Reason why no plan fits: the op, its layer, and the bytes that it needs of the budget or of the host's memory; empty
-    if one fits.
-    """
+    """Reason why no plan fits: the op, its layer, and the bytes that it needs of the budget or of
+    the host's memory; empty if one fits."""
     is_measured: bool
     """`True` if scratch of libraries is counted."""
     hint: str

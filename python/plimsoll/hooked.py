@@ -88,9 +88,8 @@ class Hooked:
         self.budget_bytes = 0
 
     def fit(self, trial: Trial, budget: Callable[[int], int], host: int | None) -> str:
-        """Chooses the tensors to swap, for a budget that may depend on eager's bytes. Returns the reason if it does not
-        fit, else an empty string.
-        """
+        """Chooses the tensors to swap, for a budget that may depend on eager's bytes. Returns the reason if
+        it does not fit, else an empty string."""
         self._learn(trial)
         self.budget_bytes = budget(self.peak_bytes)
         sizes = self.swaps.sizes

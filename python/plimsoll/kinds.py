@@ -40,9 +40,8 @@ def check_leaves(leaves: list[Any]) -> None:
 
 
 def kind_of(modules: list[torch.nn.Module], batch: tuple[Any, ...]) -> Kind:
-    """Key of everything, except for what `watched` sees, that determines the calls of a step: the batch, gradients,
-    PyTorch's settings.
-    """
+    """Key of everything, except for what `watched` sees, that determines the calls of a step: the
+    batch, gradients, PyTorch's settings."""
     leaves, spec = tree_flatten(batch)
     check_leaves(leaves)
     described: list[object] = []

@@ -36,9 +36,8 @@ class Link:
 
     @staticmethod
     def parse(link: Link | str | None, measure: Callable[[], Link] | None = None) -> Link:
-        """Parses one rate for both directions, such as `12GB/s`; `None` is measured, by `measure` or in this machine's
-        memory.
-        """
+        """Parses one rate for both directions, such as `12GB/s`; `None` is measured, by `measure` or
+        in this machine's memory."""
         if isinstance(link, Link):
             return link
         if link is None:

@@ -1,6 +1,5 @@
-"""The memory of a step: one allocation each for the pool, for gradients and for results, and host memory for swapped
-tensors.
-"""
+"""The memory of a step: one allocation each for the pool, for gradients and for results, and host
+memory for swapped tensors."""
 
 from __future__ import annotations
 
@@ -19,9 +18,8 @@ if TYPE_CHECKING:
 
 
 class Arena:
-    """One allocation that grows on demand. No tensor in it begins at its first byte, whose address is the allocator's to
-    free.
-    """
+    """One allocation that grows on demand. No tensor in it begins at its first byte, whose address
+    is the allocator's to free."""
 
     def __init__(self, where: torch.device) -> None:
         self._where = where
@@ -104,9 +102,8 @@ class Memory:
         self.pool.open(budget if self._was_settled else None)
 
     def stand_aside(self, gradients: Iterable[torch.Tensor], room: int = 0) -> None:
-        """Makes room for other work if it holds more than `room` bytes: lends or frees the pool; frees everything if none
-        of these gradients lies in it.
-        """
+        """Makes room for other work if it holds more than `room` bytes: lends or frees the pool; frees everything
+        if none of these gradients lies in it."""
         if self.arena_bytes <= room or not (self._bound or self.pool.size or self.host.size):
             return
         if self.arena_bytes - self.pool.held_bytes <= room and self.pool.lend():
@@ -125,9 +122,8 @@ class Memory:
             self._stream = stream
 
     def give_back(self, is_all: bool = False) -> None:
-        """Frees memory that holds nothing between steps: the pool, and its part of the host. With `is_all`, frees
-        everything: no gradient is kept.
-        """
+        """Frees memory that holds nothing between steps: the pool, and its part of the host. With `is_all`,
+        frees everything: no gradient is kept."""
         self._unbind()
         self.pool.give_back()
         self.host.give_back()

@@ -54,9 +54,8 @@ def copies_whole(func: OpOverload) -> bool:
 
 
 def reads_operands(func: OpOverload, kwargs: Any) -> bool:
-    """Returns `True` if the op reads its operands: some ops only use a shape, and an operand scaled by 0 (`baddbmm`) is not
-    read.
-    """
+    """Returns `True` if the op reads its operands: some ops only use a shape, and an operand scaled
+    by 0 (`baddbmm`) is not read."""
     name = _name(func)
     return not (name.endswith("_like") or name.startswith("new_") or kwargs.get("beta") == 0)
 
@@ -66,9 +65,8 @@ def _name(func: OpOverload) -> str:
 
 
 def gives_a_value(func: OpOverload) -> bool:
-    """Returns `True` if the op gives the host only numbers, and no tensor: attention returns lengths, which are shapes,
-    with its result.
-    """
+    """Returns `True` if the op gives the host only numbers, and no tensor: attention returns
+    lengths, which are shapes, with its result."""
     returned = {str(value.type) for value in func._schema.returns}
     return bool(returned) and returned <= {"Scalar", "number", "bool", "int", "float"}
 

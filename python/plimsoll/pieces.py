@@ -99,9 +99,8 @@ def known_of_few(
 
 
 def _held_bytes(fn: Loss, model: torch.nn.Module, part: tuple[Any, ...], memory: int, adds: bool) -> int:
-    """Bytes that recording a few samples allocates, without the model. If this cannot be known before it runs, since the
-    host reads a value, a recording that stops at half of the memory measures it.
-    """
+    """Bytes that recording a few samples allocates, without the model. If this cannot be known before it runs, since the host
+    reads a value, a recording that stops at half of the memory measures it."""
     try:
         tape = recording.record_structure(fn, model, part, adds=adds)
     except Refused:
@@ -135,9 +134,8 @@ def _signature(call: Call) -> tuple[object, ...]:
 
 
 def measure(tape: Tape, sample: tuple[Any, ...], device: Device) -> tuple[int, int]:
-    """Sets seconds, allocations and workspace of each call of a tape on fake tensors, and the bytes of each storage in
-    memory. Returns the peak bytes that this allocated, and the number of calls that ran.
-    """
+    """Sets seconds, allocations and workspace of each call of a tape on fake tensors, and the bytes of each storage in memory.
+    Returns the peak bytes that this allocated, and the number of calls that ran."""
     drawn = [call.random.generator for call in tape.calls if call.random is not None]
     generators = Generators(torch.default_generator, device.default_generator(), *drawn)
     try:
@@ -193,9 +191,8 @@ class _Bench:
                     raise self._differs(call, "other bytes of an operand", "too few")
 
     def _check(self, call: Call, fake: list[Window], made: list[int], taken: _Taken) -> None:
-        """Refuses a call whose results have other layouts in memory than on fake tensors. Bytes that only other kernels
-        read, such as those that cuDNN keeps for the backward pass, may be more: the step does not compute with them.
-        """
+        """Refuses a call whose results have other layouts in memory than on fake tensors. Bytes that only other kernels read,
+        such as those that cuDNN keeps for the backward pass, may be more: the step does not compute with them."""
         if len(fake) != len(taken.windows) or len(made) != len(taken.sizes):
             raise self._differs(call, f"{len(taken.windows)} tensors", f"{len(fake)}")
         # Fake tensors may be on a different device: the seed of attention lies on the host.

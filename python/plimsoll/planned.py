@@ -69,9 +69,8 @@ class Planned:
         )
 
     def is_due_again(self) -> bool:
-        """Returns `True` if this run is compared with eager long after the first ones, which happens if eager fits the
-        budget.
-        """
+        """Returns `True` if this run is compared with eager long after the first ones, which happens
+        if eager fits the budget."""
         runs = self.program.runs
         if runs < COMPARED_AGAIN or runs & (runs - 1):
             return False

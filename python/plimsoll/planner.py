@@ -123,9 +123,8 @@ class Planner:
         return said
 
     def with_less(self, planned: Planned, error: Exception) -> str | None:
-        """Frees the pool and lowers the budget that is short. Returns a message with the new budget; `None` if no plan
-        takes less.
-        """
+        """Frees the pool and lowers the budget that is short. Returns a message with the new budget;
+        `None` if no plan takes less."""
         self.memory.give_back()
         done = (
             self._with_less_of_the_host(planned)

@@ -70,9 +70,8 @@ def as_sample(sample: Any) -> tuple[Any, ...]:
 
 
 def optimizer_bytes(optimizer: torch.optim.Optimizer | None, where: torch.device | None = None) -> int:
-    """Bytes of an optimizer's state: as it is, or, before its first step, as follows from its class. With `where` only
-    tensors there count, which also works for optimizers that work elsewhere.
-    """
+    """Bytes of an optimizer's state: as it is, or, before its first step, as follows from its class. With `where` only tensors
+    there count, which also works for optimizers that work elsewhere."""
     return 0 if optimizer is None else sum(_own_bytes(one, where) for one in _parts(optimizer))
 
 
@@ -93,9 +92,8 @@ def _own_bytes(optimizer: torch.optim.Optimizer, where: torch.device | None) -> 
 
 
 def _parts(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
-    """The optimizers that one without its own state hands its parameters to, such as torchao's offloading one; else itself
-    alone.
-    """
+    """The optimizers that one without its own state hands its parameters to, such as torchao's
+    offloading one; else itself alone."""
     if hasattr(optimizer, "state"):
         return [optimizer]
     held = [one for value in vars(optimizer).values() for one in _values(value)]
@@ -120,9 +118,8 @@ def resident_beside(
     optimizer: torch.optim.Optimizer | None,
     counted: int = 0,
 ) -> int:
-    """Resident bytes besides the step's own: the optimizer state, and the device's other allocations if they count against
-    the budget, less `counted` bytes that are counted elsewhere.
-    """
+    """Resident bytes besides the step's own: the optimizer state, and the device's other allocations if they count against the
+    budget, less `counted` bytes that are counted elsewhere."""
     device.prepare()
     known = {id(t): t for t in (*model.parameters(), *model.buffers())}
     known |= {id(p.grad): p.grad for p in model.parameters() if p.grad is not None}
@@ -198,9 +195,8 @@ def floor_hint(trace: _core.Trace) -> str:
 
 
 def rate_rule(optimizer: torch.optim.Optimizer) -> str:
-    """Rule by which an optimizer's learning rate follows the batch: `square root` if its steps are scaled by their own
-    size, `linear` for SGD.
-    """
+    """Rule by which an optimizer's learning rate follows the batch: `square root` if its steps are
+    scaled by their own size, `linear` for SGD."""
     optimizer = (_parts(optimizer) or [optimizer])[0]
     scaled = (torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam)
     if isinstance(optimizer, (*scaled, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta)):
@@ -234,9 +230,8 @@ class Recorded:
     """Facts about a recording in pieces; `None` for a step that ran as a whole."""
 
     def told(self, call: Call, value: object) -> Recorded:
-        """Returns the same for a new recording, in which the host reads this value at a call instead of that of the few
-        samples.
-        """
+        """Returns the same for a new recording, in which the host reads this value at a call instead
+        of that of the few samples."""
         assert self.measured is not None
         return self._with(self.measured.known.told(self.tape, call, value))
 

@@ -127,9 +127,8 @@ class Pool:
         )
 
     def open(self, budget: int | None) -> None:
-        """Opens its memory to other code between steps. With a budget, code without gradients must keep to it, or the pool
-        is lent.
-        """
+        """Opens its memory to other code between steps. With a budget, code without gradients must
+        keep to it, or the pool is lent."""
         # Freed memory is reused in the order of the stream that allocated it, and of no other.
         if self._handle is not None and self._device.stream() == self._stream:
             counted = budget if budget is not None and self._device.counts_all else -1

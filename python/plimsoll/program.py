@@ -33,14 +33,11 @@ logger = logging.getLogger("plimsoll")
 Gradients = list[tuple[torch.nn.Parameter, torch.Tensor]]
 
 Spans = tuple[list[tuple[float, float]], list[tuple[float, float]], list[tuple[float, float]]]
-"""Start and end of each command of the compute, the swap-out and the swap-in stream, in seconds from the start of the step.
-"""
+"""Start and end of each command of the compute, the swap-out and the swap-in stream, in seconds from the start of the step."""
 
 ENOUGH_LAUNCHES = 8
 MOST_CAPTURES = 3
-"""A step whose memory moves is captured again; not any more if it moved this often before a graph was launched often
-enough.
-"""
+"""A step whose memory moves is captured again; not any more if it moved this often before a graph was launched often enough."""
 
 SPARE_BYTES = 1024
 """Bytes for single numbers that calls make on the device only while they are captured."""
@@ -171,9 +168,8 @@ class Program:
         self.finished = 0
         """Number of runs that ended well."""
         self.spans: Spans | None = None
-        """Times of each command in the fastest of the timed runs, which are 1, 2, 4, 8, ...: other work only adds to a
-        time. Timed runs go call by call; if the step becomes a graph, run 2 is not one of them.
-        """
+        """Times of each command in the fastest of the timed runs, which are 1, 2, 4, 8, ...: other work only adds to a time.
+        Timed runs go call by call; if the step becomes a graph, run 2 is not one of them."""
 
     def _sources(self) -> set[int]:
         calls = self.tape.calls
@@ -249,9 +245,8 @@ class Program:
         self._loss = torch.empty(0)
 
     def _place_residents(self) -> dict[int, Place]:
-        """Places everything outside the pool. Tensors from before the step stay in place. Gradients have slots in a slab
-        whose layout is the same for all programs of a step, so that one program adds to another's.
-        """
+        """Places everything outside the pool. Tensors from before the step stay in place. Gradients have slots in a slab whose
+        layout is the same for all programs of a step, so that one program adds to another's."""
         gradients, results = self._memory.gradients, self._memory.results
         added_to = set(map(id, self._added_to))
         places = {}
@@ -314,9 +309,8 @@ class Program:
         return Step(func, arguments, keywords, (compute.offloads, compute.prefetches), special)
 
     def _keeping_host_results(self, call: Call) -> Callable[..., None]:
-        """Returns a call on a GPU that makes tensors on the host, such as the seed of attention, and copies them to their
-        windows.
-        """
+        """Returns a call on a GPU that makes tensors on the host, such as the seed of attention, and
+        copies them to their windows."""
         kept = [(number, self._windows.at(self._resident[w.storage], w)) for number, w in call.on_host]
 
         def run(*arguments: Any, **keywords: Any) -> None:

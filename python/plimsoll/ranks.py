@@ -97,9 +97,8 @@ class Ranks:
             self._hear(error, begun, can_end, end)
 
     def all_can(self, can: bool) -> bool:
-        """Returns `True` if all ranks can do something, before any of them does it. Raises on all ranks an error of one
-        since they last agreed.
-        """
+        """Returns `True` if all ranks can do something, before any of them does it. Raises on all ranks
+        an error of one since they last agreed."""
         most = self._most(RAN if can else TOLD, None)
         if most == FAILED:
             self._hear(None, begun=False, can_end=True, end=None)

@@ -391,9 +391,8 @@ def owners(events: list[allocator.Event]) -> dict[int, int]:
 
 
 def allocated(events: list[allocator.Event], results: dict[int, int]) -> tuple[list[Allocation], int]:
-    """Returns a call's allocations, in order, and its workspace. `results` has the storages by the events that allocated
-    them.
-    """
+    """Returns a call's allocations, in order, and its workspace. `results` has the storages by the
+    events that allocated them."""
     allocations: list[Allocation] = []
     taken: dict[int, tuple[int, int]] = {}  # by event: bytes of the workspace, half-open
     at_address: dict[int, int] = {}

@@ -221,9 +221,7 @@ def _as_fakes(sample: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _fake(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor of the same shape without memory, dense even if the tensor is a slice; on the CPU if it is on
-    `meta`.
-    """
+    """Returns a tensor of the same shape without memory, dense even if the tensor is a slice; on the CPU if it is on `meta`."""
     dense = torch.empty_like(tensor, device="meta")
     where = torch.device("cpu") if tensor.is_meta else tensor.device
     made = torch.empty_strided(tuple(tensor.shape), dense.stride(), dtype=tensor.dtype, device=where)
@@ -274,9 +272,8 @@ def _record_once(
     most_bytes: int | None = None,
     is_first: bool = False,
 ) -> Tape:
-    """Records one run: on fake tensors if a mode for them is given, else a real one, which may allocate at most
-    `most_bytes`.
-    """
+    """Records one run: on fake tensors if a mode for them is given, else a real one, which may
+    allocate at most `most_bytes`."""
     keeper, modules = Keeper(), Modules(model)
     generators = Generators(torch.default_generator, device.default_generator())
     # Autocast's cache of an earlier run would be a constant of this one.

@@ -97,9 +97,8 @@ class SavedSwaps:
 
     @contextlib.contextmanager
     def learning(self, model: torch.nn.Module, swaps_all: bool = False) -> Iterator[None]:
-        """Context of a step whose saved storages are noted, and swapped with `swaps_all`. Parameters stay, also those that
-        are whole only for a while.
-        """
+        """Context of a step whose saved storages are noted, and swapped with `swaps_all`. Parameters stay, also
+        those that are whole only for a while."""
         self.choose(set())
         self.sizes, self._order = [], []
         self._model, self._swaps_all = model, swaps_all
@@ -111,9 +110,8 @@ class SavedSwaps:
 
     @property
     def missed(self) -> int:
-        """Number of storages that stayed in the last step although they were chosen, since they did not come in the known
-        order and size.
-        """
+        """Number of storages that stayed in the last step although they were chosen, since they did
+        not come in the known order and size."""
         return self._missed
 
     @contextlib.contextmanager

@@ -24,9 +24,8 @@ from .torch_private import tree_flatten, uncompiled
 from .verification import Outcome, State, generators_of, is_same, outcome
 
 LOOSER = (0.0, 0.5, 1.0)
-"""Degrees by which the plan of the smaller batch is looser than that of the whole one if no plan is found: up to eager's
-memory.
-"""
+"""Degrees by which the plan of the smaller batch is looser than that of the whole one if no plan is
+found: up to eager's memory."""
 
 
 Record = Callable[[int, Recorded | None], Recorded]

@@ -40,8 +40,7 @@ class Splitting:
 
     def parts(self) -> tuple[Parts, str]:
         """Returns the fewest parts that a plan fits, and the rule by which their losses make that of the batch: `mean` or
-        `sum`. Raises `NoPlan` if there are none.
-        """
+        `sum`. Raises `NoPlan` if there are none."""
         if self._size == 1:
             raise self._refused(least=self._recorded.trace)
         try:
@@ -85,9 +84,8 @@ class Splitting:
         )
 
     def _one(self, family: _core.Batches) -> _core.Trace:
-        """Trace of one sample as recorded, or as predicted from larger batches if it cannot be recorded: batch norm needs
-        two.
-        """
+        """Trace of one sample as recorded, or as predicted from larger batches if it cannot be
+        recorded: batch norm needs two."""
         try:
             return self._record(batches.taken(self._batch, 0, 1)).trace
         except Exception as error:
@@ -171,9 +169,8 @@ def enough(trace: _core.Trace, plan: Callable[[int], object]) -> int | None:
 
 
 def what_helps(trace: _core.Trace, budget: int, enough_bytes: int | None, state: int) -> str:
-    """Advice for a batch that cannot be made smaller and does not fit: reduce a part that takes as much as is missing, or
-    all of them.
-    """
+    """Advice for a batch that cannot be made smaller and does not fit: reduce a part that takes as
+    much as is missing, or all of them."""
     floor, resident = trace.floor_bytes, trace.resident_bytes
     if planning.logits_decide(trace):
         less = (

@@ -189,9 +189,8 @@ class Step:
         return given
 
     def _by_plan(self, planned: Planned, batch: tuple[Any, ...], tensors: list[torch.Tensor]) -> Given:
-        """Runs a batch by its plan, and also in eager if a comparison is due; by a smaller plan if memory has become short
-        since.
-        """
+        """Runs a batch by its plan, and also in eager if a comparison is due; by a smaller plan if
+        memory has become short since."""
         self._bind(planned)
         if self._verify > 0 and planned.verify == 0 and planned.is_due_again():
             planned.verify = 1
@@ -224,9 +223,8 @@ class Step:
         return program.run(tensors, taker=taker)
 
     def _with_value(self, planned: Planned, diverged: Diverged, batch: tuple[Any, ...]) -> Planned:
-        """Records the same kind of batch again, with the value that the host read in its first run: few samples had a
-        different one.
-        """
+        """Records the same kind of batch again, with the value that the host read in its first run:
+        few samples had a different one."""
         logger.info("the host reads another value than of few samples: recording again (%s)", diverged)
         known = planned.recorded.told(diverged.call, diverged.value)
         fn = batches.weighted(self._fn, planned.weight)
@@ -244,9 +242,8 @@ class Step:
         planned.program.bind()
 
     def _calibrate(self, planned: Planned, batch: tuple[Any, ...]) -> None:
-        """Predicts the step anew from runs of its plan, if the times of single ops say little about their times within the
-        step.
-        """
+        """Predicts the step anew from runs of its plan, if the times of single ops say little about
+        their times within the step."""
         if planned.recorded.measured is not None or not self.device.calibrates:
             return
 
@@ -280,9 +277,8 @@ class Step:
             )
 
     def verify(self, steps: int = 1) -> None:
-        """Compares the next steps of every kind of batch that a plan runs with eager, bit for bit. A difference raises
-        `VerificationError`.
-        """
+        """Compares the next steps of every kind of batch that a plan runs with eager, bit for bit. A
+        difference raises `VerificationError`."""
         if steps < 0:
             raise BadInput(f"{steps} steps cannot be verified; give 0 or more")
         self._verify = steps
@@ -317,9 +313,8 @@ class Step:
 
     @property
     def exchange(self) -> _core.Exchange | None:
-        """Gradient exchange of the ranks in a step of the last kind of batch, with the predicted seconds of the step with
-        it; of the last part if the step runs in parts. `None` in one process, and if the network is unknown.
-        """
+        """Gradient exchange of the ranks in a step of the last kind of batch, with the predicted seconds of the step with it;
+        of the last part if the step runs in parts. `None` in one process, and if the network is unknown."""
         return self.exchange_of(self._parts is None)
 
     def exchange_of(self, is_whole: bool) -> _core.Exchange | None:
@@ -551,9 +546,8 @@ class Step:
         planned: Planned | None = None,
         place: str = "",
     ) -> Given:
-        """Runs a batch without a plan, with hooks if eager does not fit the budget, and logs the reason: once for each kind
-        of batch and place.
-        """
+        """Runs a batch without a plan, with hooks if eager does not fit the budget, and logs the reason:
+        once for each kind of batch and place."""
 
         arrived: list[torch.nn.Parameter] = []
         self._watched.forget()
@@ -610,9 +604,8 @@ class Step:
         return given
 
     def _gradients_beside(self, given: Given, trained: list[torch.nn.Parameter]) -> Given:
-        """Runs the backward pass of a step that a plan began, some of whose gradients the reducer has: it gets none of
-        these.
-        """
+        """Runs the backward pass of a step that a plan began, some of whose gradients the reducer
+        has: it gets none of these."""
         assert self._reducing is not None
         made = outputs.of(given)
         gradients = torch.autograd.grad(made.loss, trained, allow_unused=True)

@@ -46,9 +46,8 @@ FREE_SHARE = 0.8
 
 @dataclass(frozen=True)
 class Tried:
-    """A way to train one batch of the optimizer, as a number of parts of a number of samples. Seconds are of forward and
-    backward of all parts.
-    """
+    """A way to train one batch of the optimizer, as a number of parts of a number of samples. Seconds
+    are of forward and backward of all parts."""
 
     batch: int
     """Samples of one call of the step."""
@@ -69,9 +68,8 @@ class Tried:
     why_not: str
     """Reason why it was not run; empty if it was."""
     exchange_seconds: float = 0.0
-    """Predicted seconds that exchanging gradients between ranks adds, once for all parts. Candidates are judged with it; 0
-    in one process.
-    """
+    """Predicted seconds that exchanging gradients between ranks adds, once for all parts. Candidates
+    are judged with it; 0 in one process."""
 
     @property
     def samples(self) -> int:
@@ -97,14 +95,12 @@ class Suggestion:
     accumulation: int
     """Calls of the step for one of the optimizer."""
     learning_rate: float | None
-    """Learning rate of the first group; `None` without an optimizer, or if the rule by which its rate follows the batch is
-    unknown.
-    """
+    """Learning rate of the first group; `None` without an optimizer, or if the rule by which its
+    rate follows the batch is unknown."""
     budget_bytes: int
     losses: str
-    """Rule by which its parts' losses make the loss of the sample: `mean` or `sum`; `neither`, so that it is not split;
-    `one` if that was not tried.
-    """
+    """Rule by which its parts' losses make the loss of the sample: `mean` or `sum`; `neither`, so that it is
+    not split; `one` if that was not tried."""
     tried: list[Tried]
     """The suggested way first, then the others that were run, the fastest first, then those that were not run."""
     reduces: bool = False
@@ -377,9 +373,8 @@ def _candidates(
     losses: str,
     only: int | None,
 ) -> list[_Candidate]:
-    """Batches with a plan, in the order in which they are worth a run; with `only`, just this one. Raises `NoPlan` if there
-    is none.
-    """
+    """Batches with a plan, in the order in which they are worth a run; with `only`, just this one.
+    Raises `NoPlan` if there is none."""
     size = size_of(sample)
     is_split = losses in ("mean", "sum")
     budget, link, host = options.budget, options.link, options.host_budget
@@ -437,9 +432,8 @@ def _exchanging(
     model: torch.nn.Module, tape: Tape, options: Options, parts_of: Callable[[int], int]
 ) -> Callable[[int, _core.Schedule], float] | None:
     """Returns a function for the seconds that exchanging gradients adds to one call of the step, by its batch and its
-    schedule: an update exchanges them once, in the last of its parts, and each part has its share. `None` if nothing is
-    exchanged, or the network is unknown.
-    """
+    schedule: an update exchanges them once, in the last of its parts, and each part has its share. `None` if nothing
+    is exchanged, or the network is unknown."""
     replica, network = distributed.replica_of(model), Interconnect.parse(options.interconnect)
     if replica is None or network is None:
         return None

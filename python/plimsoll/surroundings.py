@@ -1,6 +1,5 @@
-"""Surroundings of a step's ops while it is recorded: the module and the line that run, the generators, existing state that
-the step changes, and the ways out of PyTorch.
-"""
+"""Surroundings of a step's ops while it is recorded: the module and the line that run, the generators, existing state that the
+step changes, and the ways out of PyTorch."""
 
 from __future__ import annotations
 
@@ -91,9 +90,8 @@ def arrivals_noted(parameters: list[torch.nn.Parameter], arrivals: list[int]) ->
 
 @torch.no_grad()  # as autograd runs them
 def run_accumulate_hooks(arrived: list[torch.nn.Parameter]) -> None:
-    """Runs the user's hooks of the parameters that got a gradient in a whole batch: once each, in the order of arrival.
-    With DDP, autograd runs them when gradients are reduced.
-    """
+    """Runs the user's hooks of the parameters that got a gradient in a whole batch: once each, in the order of arrival. With
+    DDP, autograd runs them when gradients are reduced."""
     for parameter in dict.fromkeys(arrived):
         for hook in list(accumulate_hooks(parameter).values()):
             if parameter.grad is not None:
@@ -108,9 +106,8 @@ class _Running(threading.local):
 
 
 class Modules:
-    """Finds the running module and the running line of the user's code: by hooks and the stack in the forward pass, by the
-    node of autograd in the backward pass. The hooks see the modules of all threads.
-    """
+    """Finds the running module and the running line of the user's code: by hooks and the stack in the forward pass, by the node
+    of autograd in the backward pass. The hooks see the modules of all threads."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._names = {module: name or type(module).__name__ for name, module in model.named_modules()}

@@ -231,9 +231,8 @@ class Document:
 def to_document(
     tape: Tape, name: str, batch: int, other_resident_bytes: int, is_rounded: bool = True
 ) -> Document:
-    """Writes a tape as `trace/1`: call i is op i. Bytes are rounded up as storages are, or the requested ones if not
-    `is_rounded`.
-    """
+    """Writes a tape as `trace/1`: call i is op i. Bytes are rounded up as storages are, or the
+    requested ones if not `is_rounded`."""
     rounded = aligned if is_rounded else int
     tensors: dict[int, int] = {}
     described: list[dict[str, object]] = []

@@ -107,16 +107,14 @@ def flops_of(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], ou
 
 
 def broadcast_buffers_next(wrapper: torch.nn.Module, is_due: bool = True) -> None:
-    """Sets whether `DistributedDataParallel` broadcasts buffers before its next forward pass, as it does after a step that
-    reduced gradients.
-    """
+    """Sets whether `DistributedDataParallel` broadcasts buffers before its next forward pass, as it
+    does after a step that reduced gradients."""
     vars(wrapper)["require_forward_param_sync"] = is_due
 
 
 def abort(group: Any) -> None:
-    """Aborts the running collectives of a process group, which is unusable afterwards. A torch that cannot do so (2.6)
-    leaves it to the group's time limit.
-    """
+    """Aborts the running collectives of a process group, which is unusable afterwards. A torch that cannot do so
+    (2.6) leaves it to the group's time limit."""
     if hasattr(group, "abort"):
         group.abort()
 
@@ -150,9 +148,8 @@ def below_autograd() -> contextlib.AbstractContextManager[Any]:
 
 
 def uncompiled() -> contextlib.AbstractContextManager[Any]:
-    """Context in which code compiled by `torch.compile` runs as written. A tape has no other ops: PyTorch does so wherever
-    calls are recorded.
-    """
+    """Context in which code compiled by `torch.compile` runs as written. A tape has no other ops:
+    PyTorch does so wherever calls are recorded."""
     # Nothing is compiled before this module is imported, which takes seconds.
     if "torch._dynamo" not in sys.modules:
         return contextlib.nullcontext()
@@ -166,8 +163,7 @@ def without_function_modes() -> contextlib.AbstractContextManager[Any]:
 
 def views_as_of_fakes() -> contextlib.AbstractContextManager[Any]:
     """Context in which autograd differentiates an update of a view by the op that made the view, as it always does on fake
-    tensors, and not by `as_strided`. Both move the same numbers.
-    """
+    tensors, and not by `as_strided`. Both move the same numbers."""
     return torch.autograd._force_original_view_tracking(True)
 
 

@@ -336,8 +336,7 @@ class Watched:
     @contextlib.contextmanager
     def recording(self, fn: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
         """Yields the function to record. Meanwhile notes the attributes of modules that the step reads, and those that it
-        changes itself in every run. The first run does not show the latter: in it modules make state that they keep.
-        """
+        changes itself in every run. The first run does not show the latter: in it modules make state that they keep."""
         seen: list[Settings] = []
 
         def look() -> None:

@@ -325,9 +325,8 @@ class Failing:
         return [p.grad.clone() for p in self.inner.parameters()]
 
     def gets_its_memory_back(self):
-        """Restores the budget: every failure reduces the plan by a tenth, and after a few the smallest feasible one is
-        reached.
-        """
+        """Restores the budget: every failure reduces the plan by a tenth, and after a few the
+        smallest feasible one is reached."""
         planner = self.step._planner
         planner.budget = self.step._last.trace.peak_bytes
         planner.replan(self.step._last)
@@ -413,8 +412,7 @@ def agreed():
 
 def middle(hook=None):
     """An error on one rank after gradients were handed over ends the step on all; an error that can be repaired there
-    leaves the bits of an undisturbed step.
-    """
+    leaves the bits of an undisturbed step."""
     name = f"rank {last()} of {dist.get_world_size()} ended the step for all: "
     failing = Failing(bucket_cap_mb=0.001)
     if hook:
@@ -470,9 +468,8 @@ def middle(hook=None):
 
 
 def unlike(hook=waiting):
-    """If not all ranks can hand over gradients in the middle of a step, none does, as a communication hook may wait for the
-    other ranks.
-    """
+    """If not all ranks can hand over gradients in the middle of a step, none does, as a
+    communication hook may wait for the other ranks."""
     name = f"rank {last()} of {dist.get_world_size()} ended the step for all: "
     here = dist.get_rank() == last()
     failing = Failing(bucket_cap_mb=0.001)
@@ -569,9 +566,8 @@ def either():
 
 
 def gone(hook=None):
-    """The others do not wait for a rank that can no longer take part in reducing, and it waits for none that waits in a
-    hook.
-    """
+    """The others do not wait for a rank that can no longer take part in reducing, and it waits for
+    none that waits in a hook."""
     # In a separate group, which is unusable afterwards.
     failing = Failing(bucket_cap_mb=0.001, group=dist.new_group())
     if hook:

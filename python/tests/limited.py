@@ -29,9 +29,8 @@ def loss(x):
 
 
 def run(code):
-    """Returns the stderr of the code, which has `model`, `loss` and `limit(more)`; the latter grants the process this many
-    more bytes.
-    """
+    """Returns the stderr of the code, which has `model`, `loss` and `limit(more)`; the latter grants
+    the process this many more bytes."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(sys.path),

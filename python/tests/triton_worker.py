@@ -1,6 +1,5 @@
-"""Losses and layers of other packages with Triton kernels, which an interpreter runs on the CPU: planned and in eager.
-Run by `test_bypassing.py`, with the name of the package.
-"""
+"""Losses and layers of other packages with Triton kernels, which an interpreter runs on the CPU: planned and in eager. Run by
+`test_bypassing.py`, with the name of the package."""
 
 import sys
 

@@ -1,6 +1,4 @@
-"""The function of each section, and the process that runs it: it prints one row per line, and reports the start of each
-arm.
-"""
+"""The function of each section, and the process that runs it: it prints one row per line, and reports the start of each arm."""
 
 from __future__ import annotations
 

@@ -21,8 +21,7 @@ from typing import Any
 Row = dict[str, Any]
 
 AGAIN = 75
-"""Exit code of a process that wrote the row of an arm after which its GPU no longer responds: a further process continues.
-"""
+"""Exit code of a process that wrote the row of an arm after which its GPU no longer responds: a further process continues."""
 
 PROCESSES = 12
 """Limit for one network."""

@@ -81,9 +81,8 @@ def beside(own: Row, rows: list[Row]) -> Row | None:
 
 
 def ours(ask: Ask, chunks: tuple[int, ...]) -> None:
-    """Adds rows for each of our budgets: Plimsoll with each number of slices of the loss (0: whole), each with its best
-    rival; and the verdict.
-    """
+    """Adds rows for each of our budgets: Plimsoll with each number of slices of the loss (0: whole),
+    each with its best rival; and the verdict."""
     whole = whole_of(ask)
     if whole is None:
         return
@@ -108,9 +107,8 @@ def ours(ask: Ask, chunks: tuple[int, ...]) -> None:
 
 
 def whole_of(ask: Ask) -> int | None:
-    """Bytes that our budgets are shares of: eager's peak, or the GPU's memory if eager does not fit it. `None` if neither
-    is known, which is a row.
-    """
+    """Bytes that our budgets are shares of: eager's peak, or the GPU's memory if eager does not fit it.
+    `None` if neither is known, which is a row."""
     eager = ask.found("eager") or {}
     if "peak_bytes" in eager:
         return eager["peak_bytes"]

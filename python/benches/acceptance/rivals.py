@@ -136,9 +136,8 @@ def all_on_cpu(task: Task) -> None:
 
 
 class OffloadActivations(saved_tensors_hooks):
-    """Keeps saved tensors of autograd in pinned memory of the host, copied on a separate stream, as the classes of this
-    name in torchtune and TRL. Parameters and buffers stay. Without a GPU the copies are made at once.
-    """
+    """Keeps saved tensors of autograd in pinned memory of the host, copied on a separate stream, as the classes of this name in
+    torchtune and TRL. Parameters and buffers stay. Without a GPU the copies are made at once."""
 
     def __init__(self, model: nn.Module, is_cuda: bool) -> None:
         self.stays = {value.untyped_storage().data_ptr() for value in (*model.parameters(), *model.buffers())}
@@ -205,9 +204,8 @@ def sum_of_losses(head: nn.Module, hidden: Tensor, words: Tensor) -> Tensor:
 
 
 def chunk_loss(task: Task, slices: int) -> None:
-    """Computes logits and loss of a language model by slices of rows, each under a checkpoint: the logits never exist as a
-    whole.
-    """
+    """Computes logits and loss of a language model by slices of rows, each under a checkpoint: the
+    logits never exist as a whole."""
     head, task.model.head = task.model.head, nn.Identity()
     # It stays one of the model's modules, since its weight may not be shared.
     task.model.chunked_head = head

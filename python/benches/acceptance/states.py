@@ -83,9 +83,8 @@ KINDS = {
 
 
 def too_small(kind: Kind, counts: list[int], size: int, gpu: int | None, host: int | None) -> str | None:
-    """Reason why parameters with these counts of numbers, of `size` bytes each, cannot be trained: the memory that is too
-    small; `None` if none is known to be.
-    """
+    """Reason why parameters with these counts of numbers, of `size` bytes each, cannot be trained: the memory that is
+    too small; `None` if none is known to be."""
     on_gpu = sum(counts) * (size * (2 + kind.state_sizes) + kind.state_bytes)
     # PyTorch page-locks powers of two.
     on_host = sum(kind.locked * (1 << (n * size - 1).bit_length()) + kind.pageable * n * size for n in counts)

@@ -39,9 +39,8 @@ def has_logits(name: str) -> bool:
 
 @contextlib.contextmanager
 def made_on(device: str, kind: torch.dtype = torch.float32) -> Iterator[None]:
-    """Context in which tensors are made on this device, which draws their numbers: billions would take the CPU half a
-    minute.
-    """
+    """Context in which tensors are made on this device, which draws their numbers: billions would
+    take the CPU half a minute."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(kind)
     try:

@@ -156,9 +156,8 @@ SHARDED: dict[str, Change] = {
 
 
 def planned(task: Task) -> tuple[Parts, int]:
-    """Results by a plan between the floor and eager's memory, over a link so slow that it recomputes; and the number of
-    recomputed ops.
-    """
+    """Results by a plan between the floor and eager's memory, over a link so slow that it
+    recomputes; and the number of recomputed ops."""
     trace = plimsoll.trace(task.loss, task.model, *task.batch)
     budget = int(trace.floor_bytes + 0.4 * (trace.peak_bytes - trace.floor_bytes))
     step = plimsoll.tune(task.loss, task.model, None, task.batch, budget, link="1MB/s", verify=0, seconds=2)

@@ -49,9 +49,8 @@ def seconds_at(front: list[Point], budget: int) -> float | None:
 
 
 def over_budget(timed: dict[str, Any], context: dict[str, Any], budget: int) -> dict[str, Any]:
-    """Distance of the peaks from the budget, as shares of it: the allocator's, and the driver's less its count before the
-    first allocation (CUDA's context). Kernels that are loaded later stay in the driver's count.
-    """
+    """Distance of the peaks from the budget, as shares of it: the allocator's, and the driver's less its count before the first
+    allocation (CUDA's context). Kernels that are loaded later stay in the driver's count."""
     row: dict[str, Any] = {}
     if "peak_bytes" in timed:
         row["peak_over_budget"] = timed["peak_bytes"] / budget - 1

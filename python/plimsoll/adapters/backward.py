@@ -20,9 +20,8 @@ _said: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
 
 def must_step_first(optimizer: torch.optim.Optimizer) -> bool:
-    """Returns `True` if the optimizer must step before anything can be planned, since the size of its state is unknown;
-    logs it once.
-    """
+    """Returns `True` if the optimizer must step before anything can be planned, since the size of
+    its state is unknown; logs it once."""
     if planning.is_state_known(optimizer):
         return False
     if optimizer not in _said:

@@ -25,8 +25,7 @@ def linear_cross_entropy(
     filter_eps: float | str | None = "high",
 ) -> torch.Tensor:
     """Cross-entropy of the logits `e @ c.T`, which are never materialised as a whole: the result of
-    `cut_cross_entropy.linear_cross_entropy`, by the same kernels. `reduction` is `mean`, `sum` or `none`.
-    """
+    `cut_cross_entropy.linear_cross_entropy`, by the same kernels. `reduction` is `mean`, `sum` or `none`."""
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"there is no reduction {reduction!r}; it is `mean`, `sum` or `none`")
     if shift:  # the last word of a sequence has no successor

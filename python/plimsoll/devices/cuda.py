@@ -86,9 +86,8 @@ class Cuda(Device):
         return self._streams
 
     def prepare(self) -> None:
-        """Installs Plimsoll's allocator in front of PyTorch's, and has libraries allocate their workspaces now, outside of
-        any plan.
-        """
+        """Installs Plimsoll's allocator in front of PyTorch's, and has libraries allocate their
+        workspaces now, outside of any plan."""
         backend = torch.cuda.get_allocator_backend()
         if backend != "native":
             raise BadInput(
@@ -109,9 +108,8 @@ class Cuda(Device):
                 self._known_users.add((thread, stream.cuda_stream))
 
     def _take_workspaces(self, stream: torch.cuda.Stream) -> None:
-        """Runs the first products of a thread on a stream: in torch 2.11 (no longer in 2.15), cuBLAS keeps a workspace for
-        each such pair, of 32 MiB on a Hopper, and allocates it at first use.
-        """
+        """Runs the first products of a thread on a stream: in torch 2.11 (no longer in 2.15), cuBLAS keeps a workspace for each
+        such pair, of 32 MiB on a Hopper, and allocates it at first use."""
         with torch.cuda.stream(stream), torch.no_grad(), torch.autocast("cuda", enabled=False):
             square = torch.zeros(16, 16, device=self.where)
             torch.addmm(square[0], square, square)
@@ -122,9 +120,8 @@ class Cuda(Device):
         return torch.cuda.default_generators[self.where.index]
 
     def settings(self) -> tuple[object, ...]:
-        """Autocast, precision, the choice of kernels, and the stream: libraries have a workspace for each. A step within a
-        graph capture is never planned.
-        """
+        """Autocast, precision, the choice of kernels, and the stream: libraries have a workspace for each. A step
+        within a graph capture is never planned."""
         cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
         return (
             torch.is_autocast_enabled("cuda"),
@@ -153,9 +150,8 @@ class Cuda(Device):
         torch.cuda.synchronize(self.where)
 
     def run(self, func: Any, args: Any, kwargs: Any, reads_on_host: bool) -> tuple[Any, Stopwatch]:
-        """Runs an op. Its time is measured between events on a GPU that does not wait for the host; if the host reads the
-        result, the time is the host's.
-        """
+        """Runs an op. Its time is measured between events on a GPU that does not wait for the host; if the host
+        reads the result, the time is the host's."""
         if reads_on_host:
             start = self.clock()
             out = func(*args, **kwargs)
@@ -171,9 +167,8 @@ class Cuda(Device):
         return out, (begin, end, host)
 
     def seconds(self, watches: list[Stopwatch]) -> list[float]:
-        """The GPU's time of each call. If the host takes longer for all calls than the GPU, each call takes the longer of
-        both times: the GPU then waits for the host.
-        """
+        """The GPU's time of each call. If the host takes longer for all calls than the GPU, each call takes the longer of both
+        times: the GPU then waits for the host."""
         self.synchronise()
         on_gpu, on_host = [], []
         for watch in watches:
@@ -216,9 +211,7 @@ class Cuda(Device):
         return None if available is None else int(HOST_SHARE * available)
 
     def pinnable(self, size: int) -> int:
-        """Bytes that the driver page-locks, found by trying; it takes a second for some gigabytes, which are released
-        again.
-        """
+        """Bytes that the driver page-locks, found by trying; it takes a second for some gigabytes, which are released again."""
         return self.swap_streams().pinnable(size)
 
     def host_slab(self) -> HostSlab:

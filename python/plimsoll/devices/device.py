@@ -135,8 +135,7 @@ class Device(abc.ABC):
     @abc.abstractmethod
     def held_bytes(self, known: Iterable[torch.Tensor], counted: int) -> int:
         """Bytes that PyTorch's allocator has allocated besides these tensors and `counted` bytes that are counted
-        elsewhere, as far as the budget covers them.
-        """
+        elsewhere, as far as the budget covers them."""
 
     @abc.abstractmethod
     def undo_bytes(self, updated: Iterable[torch.Tensor], gradients: Iterable[torch.Tensor]) -> int:

@@ -98,8 +98,7 @@ class Graphs:
 
     def seconds(self, work: Callable[[], object], generators: Iterable[torch.Generator]) -> float | None:
         """Seconds of some work on the GPU, by two events of the graph that it is captured as: the shortest of some launches
-        after one that warms up. `None` if it cannot be captured, or if this torch captures no such events.
-        """
+        after one that warms up. `None` if it cannot be captured, or if this torch captures no such events."""
         events = timing_events()
         if events is None:
             return None
@@ -130,9 +129,8 @@ class Graphs:
             raise DeviceError(_first_line(error)) from error
 
     def _recover(self, failed: torch.cuda.CUDAGraph, pool: tuple[int, int]) -> None:
-        """Repairs PyTorch's allocator and generators after a capture that could not begin or end, which leaves them as if
-        it went on. A capture that ends well resets the generators.
-        """
+        """Repairs PyTorch's allocator and generators after a capture that could not begin or end, which leaves them as if it
+        went on. A capture that ends well resets the generators."""
         assert self._byte is not None
         end_failed_capture(failed, self._where, pool)
         graph = torch.cuda.CUDAGraph()

@@ -44,9 +44,8 @@ class Torch:
 
 
 def build(kind: str, folder: Path | None = None, of: Torch | None = None) -> Path:
-    """Builds an allocator, `cpu` or `cuda`, as a shared library, or takes it from the cache if it was built before for this
-    torch.
-    """
+    """Builds an allocator, `cpu` or `cuda`, as a shared library, or takes it from the cache if it
+    was built before for this torch."""
     folder, of = folder or _cache(), of or Torch.installed()
     texts = {name: (FOLDER / name).read_text() for name in (f"{kind}.cpp", LOG)}
     if kind == "cuda":

@@ -26,9 +26,8 @@ from plimsoll import capturing, devices, recording, timing
 
 
 def launched():
-    """The second run is captured, later ones are launched: with the right bytes in any order of the streams, also for runs
-    that are timed call by call in between, and after the pool was freed.
-    """
+    """The second run is captured, later ones are launched: with the right bytes in any order of the streams, also for runs that
+    are timed call by call in between, and after the pool was freed."""
     driver = StandIn()
     for share in (2.0, 0.3, 0.0):
         model, step = register(share)
@@ -58,9 +57,8 @@ def launched():
 
 
 def waits():
-    """Without the waits of its compute commands a captured step has wrong bytes in some order, and with each of them right
-    ones in all.
-    """
+    """Without the waits of its compute commands a captured step has wrong bytes in some order, and
+    with each of them right ones in all."""
     driver = StandIn()
     model, step = register(0.0)
     assert run_register(model, step, 0) == []
@@ -94,9 +92,8 @@ def waits():
 
 
 def timed():
-    """A step that becomes a graph has the times of its calls in one, by events that the graph records; others keep their
-    times.
-    """
+    """A step that becomes a graph has the times of its calls in one, by events that the graph
+    records; others keep their times."""
     driver = StandIn()
     model, loss, batch = language()
     device = devices.on(torch.device("cuda:0"))
@@ -141,9 +138,8 @@ def timed():
 
 
 def refused():
-    """A step that cannot be captured runs call by call, logs that once, and leaves PyTorch able to allocate, to draw and to
-    capture.
-    """
+    """A step that cannot be captured runs call by call, logs that once, and leaves PyTorch able to
+    allocate, to draw and to capture."""
     driver = StandIn()
 
     def check(text, spoil):

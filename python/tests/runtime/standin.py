@@ -35,8 +35,7 @@ class Warnings(logging.Handler):
 
 class Shift(torch.autograd.Function):
     """Moves rows by one, puts a row of the weight first, and returns its result as the weight's gradient: these bytes are
-    copied, and so are right on a GPU that computes nothing.
-    """
+    copied, and so are right on a GPU that computes nothing."""
 
     @staticmethod
     def forward(ctx, x, weight):
@@ -178,8 +177,7 @@ def run_register(model, step, seed, count=16):
 
 def main(functions):
     """Runs one of these functions, by name, with the remaining arguments; or several (`one+other`), one after the other,
-    since a process takes seconds to start.
-    """
+    since a process takes seconds to start."""
     names, *arguments = sys.argv[1:]
     for name in names.split("+"):
         functions[name](*arguments)

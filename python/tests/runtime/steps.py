@@ -239,8 +239,7 @@ def refused():
 
 def lent():
     """An evaluation has the pool, within the budget and beyond PyTorch's limit; a step and its graph take it back, with the
-    right bytes in any order of the streams.
-    """
+    right bytes in any order of the streams."""
     driver, warnings = StandIn(), Warnings()
     count = 256  # so that the pool is a separate segment
     model = Register(rows=count)
@@ -342,9 +341,8 @@ def in_eager():
 
 
 def lent_after_the_optimizer():
-    """Tensors that an optimizer makes in its first step do not lie in the pool's place, though it exceeds the budget
-    meanwhile.
-    """
+    """Tensors that an optimizer makes in its first step do not lie in the pool's place, though it
+    exceeds the budget meanwhile."""
     warnings, count = Warnings(), 256
     model = Register(rows=count)
     optimizer = torch.optim.AdamW(model.parameters())
