@@ -3,8 +3,7 @@
 The prediction is an `exchange/1` next to the schedule, simulated together with it. This file decides only what PyTorch
 alone knows: the gradients of each bucket, and the call after which each bucket is full.
 
-What it deliberately does not do: predict a communication hook, which may send other bytes, or ranks that wait for a slower
-one.
+What it deliberately does not do: predict a communication hook, which may send other bytes, or ranks that wait for a slower one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A kind of batch that no plan runs: in eager if it fits the budget, else with hooks that swap until it does.
 
-With the hooks the step must leave eager's bits, which is checked while the tensors to swap are chosen; eager runs then
-anyway.
+With the hooks the step must leave eager's bits, which is checked while the tensors to swap are chosen; eager runs then anyway.
 """
 
 from __future__ import annotations

@@ -9,8 +9,7 @@ anywhere. Of equal calls on equal layouts only one runs.
 Fake tensors are checked twice: a few samples are recorded both ways, and tensors that a call makes in memory must have
 their layout on fake tensors. Values that the host reads are known from these few samples.
 
-Nothing else here depends on values. A kernel that allocates differently for other values shows when the plan runs, as
-always.
+Nothing else here depends on values. A kernel that allocates differently for other values shows when the plan runs, as always.
 """
 
 from __future__ import annotations

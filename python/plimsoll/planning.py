@@ -326,9 +326,8 @@ def plan(
     """Returns the best schedule for a trace that the planner finds within a budget, proved valid.
 
     `budget` is a size such as `"22GiB"`, a share of the trace's peak such as `"60%"`, or bytes. `link` is a rate such as
-    `"12GB/s"`; without it the machine's is measured. `seconds` limits the search. Swapped tensors take at most
-    `host_budget` of the host's memory, a size or bytes; if that is short, the plan recomputes. Raises `NoPlan` if nothing
-    fits.
+    `"12GB/s"`; without it the machine's is measured. `seconds` limits the search. Swapped tensors take at most `host_budget` of
+    the host's memory, a size or bytes; if that is short, the plan recomputes. Raises `NoPlan` if nothing fits.
     """
     rates = Link.parse(link)
     limit, host = budget_bytes(budget, trace.peak_bytes), host_bytes(host_budget)

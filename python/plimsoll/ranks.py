@@ -1,5 +1,4 @@
-"""Agreement of the ranks of a distributed training: a failure on one rank ends the step on all of them, with the same
-words.
+"""Agreement of the ranks of a distributed training: a failure on one rank ends the step on all of them, with the same words.
 
 Before any rank waits for reduced gradients, the ranks exchange whether their step ran: one number each, by gloo, on the
 host. Nothing waits for a GPU. If one failed, all raise its error, which names the rank; if one planned with less, the

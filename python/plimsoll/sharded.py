@@ -1,9 +1,8 @@
 """Steps of a model whose parameters are sharded by `fully_shard` (FSDP2): in eager, with hooks that swap saved tensors.
 
 No plan places such a step: its parameters are whole only for a while, controlled by FSDP. So a step runs as written. `tune`
-runs it a few times: it notes the tensors saved for the backward pass and the step's memory, and swaps the tensors saved
-first, which are needed last, until the step fits the budget. All ranks swap alike, by the needs of the rank that takes
-most.
+runs it a few times: it notes the tensors saved for the backward pass and the step's memory, and swaps the tensors saved first,
+which are needed last, until the step fits the budget. All ranks swap alike, by the needs of the rank that takes most.
 """
 
 from __future__ import annotations

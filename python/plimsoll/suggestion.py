@@ -1,8 +1,7 @@
 """`suggest`: a batch to train with in a memory budget, the number of batches to accumulate, and a learning rate.
 
-The planner predicts batches from two recordings of the step; the most promising are run as they would be trained, part by
-part, and the fastest of those is the answer. The training loop stays the user's: the answer is a value, with lines to
-paste.
+The planner predicts batches from two recordings of the step; the most promising are run as they would be trained, part by part,
+and the fastest of those is the answer. The training loop stays the user's: the answer is a value, with lines to paste.
 
 What it does not do: change the loader, the optimizer or the step; judge the effect of a different batch on the training.
 """
@@ -276,8 +275,7 @@ def find(
 ) -> Suggestion:
     """`suggest` with checked arguments: a budget in bytes and a known link.
 
-    Each rank of a distributed training searches on its own. The smallest batch that one finds is then run by all the
-    others.
+    Each rank of a distributed training searches on its own. The smallest batch that one finds is then run by all the others.
     """
 
     def found(only: int | None = None) -> Suggestion:

@@ -1,9 +1,7 @@
-"""Sections `curve`, `curves`, `long-*` and `compile-*`: rivals at several settings, Plimsoll at three budgets, and the
-verdict.
+"""Sections `curve`, `curves`, `long-*` and `compile-*`: rivals at several settings, Plimsoll at three budgets, and the verdict.
 
-Rivals run without a limit on memory: the peak of each decides within which of our budgets it is. Rows of other sections
-about the same network on the same GPU (`compile-gpt` for `curve`, and the other way round) are part of the rivals' hull,
-too.
+Rivals run without a limit on memory: the peak of each decides within which of our budgets it is. Rows of other sections about
+the same network on the same GPU (`compile-gpt` for `curve`, and the other way round) are part of the rivals' hull, too.
 """
 
 from __future__ import annotations

@@ -112,8 +112,7 @@ def selective(task: Task, saved: tuple[Any, ...]) -> None:
 def offloaded_checkpoints(task: Task, count: int) -> None:
     """A checkpoint over groups of this many blocks, whose input is kept on the host.
 
-    The hooks are set outside the checkpoint, so they see only its input: the checkpoint drops the tensors that the blocks
-    save.
+    The hooks are set outside the checkpoint, so they see only its input: the checkpoint drops the tensors that the blocks save.
     """
     pin = task.batch[0].is_cuda
 

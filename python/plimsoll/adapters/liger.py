@@ -1,5 +1,4 @@
-"""Liger's kernels (`liger-kernel`), written in Triton, bypass PyTorch's dispatcher: its losses and layers are recorded as
-ops.
+"""Liger's kernels (`liger-kernel`), written in Triton, bypass PyTorch's dispatcher: its losses and layers are recorded as ops.
 
 This needs no code from users who import Liger: it happens when a step is recorded. Which tensors a kernel writes into was
 read from its source (0.8.5), and is checked in the first run of each recording.
