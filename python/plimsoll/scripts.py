@@ -100,7 +100,7 @@ def run(script: Script) -> int:
 
 
 def _report(steps: list[Step], folder: Path, seconds: float) -> int:
-    """Writes the reports and prints their contents; returns the exit code, 0 for success."""
+    """Writes the reports and prints their paths; returns the exit code, 0 for success."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for number, step in enumerate(steps, 1):

@@ -38,7 +38,7 @@ def tune(
     `fn(*sample)` returns the loss, or `plimsoll.Outputs`. `budget` covers parameters, gradients, optimizer state and the
     step: `"22GiB"`, bytes, or `"60%"` of eager's memory. In a script that `plimsoll auto` runs, its `--budget` and `--link`
     replace these arguments. The first `verify` steps are compared with eager, bit for bit, which takes eager's memory and
-    time in addition; with 0 none is. Model, optimizer and generators are not changed here.
+    time in addition; with 0, none is. Model, optimizer and generators are not changed here.
 
     `link` is a rate such as `"12GB/s"`, measured by default, and `seconds` limits the search for each plan. Swapped tensors
     take at most `host_budget` of the host's memory (`"4GiB"`, or bytes); if that is short, plans recompute. `buckets` are

@@ -53,7 +53,7 @@ def machine(device: str) -> Row:
 
 
 def expandable(device: str) -> Row:
-    """Compares the bits of a small planned step with `expandable_segments:True`, which the comparisons use."""
+    """Compares the bits of a small planned step under `expandable_segments:True`, which the comparisons use."""
     if not device.startswith("cuda"):
         raise NotHere("the CPU's allocator has no segments")
     from torch.cuda.memory import _set_allocator_settings
