@@ -1,16 +1,16 @@
-"""What planned steps must reach on a GPU, asked there: bits, memory, time, and the best of what PyTorch's users do instead.
+"""Acceptance of planned steps on a GPU: bits, memory, time, and the best alternatives of PyTorch's users.
 
     python3 accept.py                       # the rows that matter most, in 12 minutes at most
     python3 accept.py facts bits            # some sections; all but `facts bits curve` run only when they are named
     python3 accept.py --small --device cpu  # tiny sizes on the CPU: does everything run?
     python3 accept.py --table rows.jsonl    # the table of `benches/README.md`, of the rows of one run or of several
 
-It needs the wheel of plimsoll, torch, torchvision, a C++ compiler and the folder `benches` beside it, and no network. Each row
-is a JSON object on a line of its own, printed and appended to `$OUT/python-accept.jsonl` as soon as it is there. A network runs
-in a process of its own for so many seconds at most. What fails, hangs or does not fit there is a row that says so, and the rest
-of the network is asked in another process; a rival's failure does not change the exit code. All sections but `facts`
-and `bits` run with `expandable_segments:True`. The driver's count of memory needs nvidia-ml-py, and some rivals need
-torchao, transformers or accelerate: without them, rows say why something was not measured.
+It needs the wheel of plimsoll, torch, torchvision, a C++ compiler and the folder `benches` next to it, and no network. Each
+row is a JSON object on a separate line, printed and appended to `$OUT/python-accept.jsonl` at once. Each network runs in a
+separate process for a limited time. A failure, a hang or a lack of memory there becomes a row, and a further process runs
+the rest of the network; a rival's failure does not change the exit code. All sections but `facts` and `bits` run with
+`expandable_segments:True`. The driver's count of memory needs nvidia-ml-py, and some rivals need torchao, transformers or
+accelerate: without them, rows give the reason why something was not measured.
 
 Exit codes: 0 all was run and all bits were equal, 1 a row failed or was cut, 6 a bit differed.
 """
@@ -27,7 +27,7 @@ from typing import Any
 
 BEGUN = time.monotonic()
 HERE = Path(__file__).resolve().parent
-# The wheel's `plimsoll` is meant, not the folder of its sources beside this file.
+# `plimsoll` must be the wheel's, not the folder of its sources next to this file.
 sys.path[:] = [str(HERE / "benches"), *(path for path in sys.path if Path(path).resolve() != HERE)]
 
 from acceptance.processes import asked, read  # noqa: E402
@@ -35,11 +35,11 @@ from acceptance.sections import SECONDS, SECTIONS, USUAL  # noqa: E402
 from acceptance.table import table  # noqa: E402
 
 SLOWER = 4
-"""Small networks have so many times the seconds, since they run where others do, too."""
+"""Factor of the seconds for small networks, since they also run on slower machines."""
 
 
 def parsed() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
-    """What is asked for."""
+    """Parses the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -91,7 +91,7 @@ def main() -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Asks each network of each section, and writes the rows; the exit code."""
+    """Runs each network of each section, and writes the rows; returns the exit code."""
     out = Path(os.environ.get("OUT", ".")) / "python-accept.jsonl"
     out.parent.mkdir(parents=True, exist_ok=True)
     end, code = time.monotonic() + arguments.seconds, 0

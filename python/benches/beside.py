@@ -1,4 +1,4 @@
-"""A few steps of a network, in eager or by a plan, and all that they leave: what benches and acceptance compare."""
+"""A few steps of a network, in eager or by a plan, and their results for benches and acceptance to compare."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def eager_step(task: Trained) -> Callable[..., Any]:
 
 
 def train(task: Trained, optimizer: torch.optim.Optimizer, step: Callable[..., Any]) -> list[torch.Tensor]:
-    """All that a few steps leave, on the host: losses, parameters, buffers, states of generators."""
+    """Results of a few steps, on the host: losses, parameters, buffers, states of generators."""
     torch.manual_seed(1)
     left = []
     for _ in range(STEPS):

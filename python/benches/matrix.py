@@ -1,7 +1,7 @@
-"""Bits of planned steps beside eager for every network of `rows.py`, at all combinations: two budgets, one and two threads, SGD
-and AdamW, f32 and bf16 autocast, with a network's own dropout on. Bits do not depend on what else the machine does.
+"""Bits of planned steps compared with eager for every network of `rows.py`, at all combinations: two budgets, one and two
+threads, SGD and AdamW, f32 and bf16 autocast, with the network's dropout on. Bits do not depend on the machine's other load.
 
-python benches/matrix.py --write              # all networks; each row is kept as soon as it is there
+python benches/matrix.py --write              # all networks; each row is kept at once
 python benches/matrix.py --only MLP --write   # some of them
 """
 
@@ -47,7 +47,7 @@ def network_of(name: str, precision: str) -> Network:
 
 
 def planned(name: str, precision: str, optimizer: Optimizer, share: float, seconds: float) -> dict[str, Any]:
-    """What three steps by a plan leave, and how they ran."""
+    """Results of three steps by a plan, and the way in which they ran."""
     network = network_of(name, precision)
     rule = optimizer(network.model.parameters())
     trace = plimsoll.trace(network.loss, network.model, *network.batch, optimizer=rule)
@@ -69,7 +69,7 @@ def planned(name: str, precision: str, optimizer: Optimizer, share: float, secon
 
 
 def row(name: str, seconds: float) -> dict[str, Any]:
-    """How many of the combinations left the bits of eager, by a plan and in eager, and which did not."""
+    """Number of combinations with the bits of eager, by a plan and in eager, and those without."""
     found: dict[str, Any] = {"equal": 0, "in_eager": 0, "unplanned": 0, "of": 0, "differ": [], "spread": []}
     for threads, precision, rule in itertools.product((1, 2), PRECISIONS, BY_NAME):
         torch.set_num_threads(threads)

@@ -1,4 +1,4 @@
-"""Models that the bench and the tests share, in the sizes that each of them gives."""
+"""Models shared by the bench and the tests, which set their sizes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 class Block(nn.Module):
-    """A block of a transformer, with attention of PyTorch's own and dropout."""
+    """A block of a transformer, with PyTorch's own attention and dropout."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """A language model whose embedding is its head, too."""
+    """A language model whose embedding is also its head."""
 
     def __init__(self, words: int, width: int, length: int, depth: int) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class GPT(nn.Module):
 
 
 class LlamaBlock(nn.Module):
-    """A block as Llama has it: RMS norm, rotated positions, fewer keys than queries, a gated perceptron, no dropout."""
+    """A block as in Llama: RMS norm, rotated positions, fewer keys than queries, a gated perceptron, no dropout."""
 
     def __init__(self, width: int, heads: int, inner: int) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class LlamaBlock(nn.Module):
         self.down = nn.Linear(inner, width, bias=False)
 
     def rotated(self, x: Tensor) -> Tensor:
-        """Turned by its position, pair by pair."""
+        """Rotates by position, pair by pair."""
         half, length = self.size // 2, x.shape[2]
         rates = 500000 ** (-torch.arange(half, device=x.device) / half)
         angles = torch.arange(length, device=x.device)[:, None] * rates
@@ -86,7 +86,7 @@ class LlamaBlock(nn.Module):
 
 
 class Llama(nn.Module):
-    """A language model like Llama's, whose embedding is its head, too, where they are tied."""
+    """A language model like Llama's; with tied weights its embedding is also its head."""
 
     def __init__(self, words: int, width: int, depth: int, heads: int, inner: int, tied: bool = True) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ def convolved(before: int, after: int) -> nn.Sequential:
 
 
 class UNet(nn.Module):
-    """Segments images: what each level computes on the way down, the same level has again on the way up."""
+    """Segments images: each level on the way up also reads the result of the same level on the way down."""
 
     def __init__(self, width: int, depth: int, classes: int) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class UNet(nn.Module):
         self.head = nn.Conv2d(width, classes, 1)
 
     def levels(self) -> list[nn.Sequential]:
-        """The containers whose layers follow one another."""
+        """Containers whose layers follow one another."""
         return [level for side in (self.down, self.up) for level in side if isinstance(level, nn.Sequential)]
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Two ranks under DDP: eager, and planned steps whose gradients are reduced at their end or while the backward pass goes on.
+"""Two ranks under DDP: eager, and planned steps whose gradients are reduced at their end or during the backward pass.
 
 torchrun --standalone --nproc-per-node=2 benches/reducing.py            # over the loopback interface
 sudo bash ../benches/shaped_link.sh 400mbit python benches/reducing.py  # over a link of a given rate, see there
@@ -28,11 +28,11 @@ from torchvision import models
 import plimsoll
 
 FIRST = "10.9.0.1"
-"""The first rank's address behind a shaped link."""
+"""Address of the first rank behind a shaped link."""
 
 
 def join() -> None:
-    """Joins the other rank: as torchrun says, or as the launcher behind a shaped link numbers its processes."""
+    """Joins the other rank: by torchrun's settings, or by the numbers of the launcher behind a shaped link."""
     if "RANK" not in os.environ:
         rank = os.environ["PMI_RANK"]
         os.environ |= {"RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": FIRST, "MASTER_PORT": "29511"}

@@ -1,4 +1,4 @@
-"""The networks of the table: sizes that a laptop trains in a minute, of the libraries that people take networks from."""
+"""Networks of the table: sizes that a laptop trains in a minute, from common libraries."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def of_torchvision(name: str, size: int) -> Network:
 
 
 def vit() -> Network:
-    """The vision transformer of torchvision, small, with dropout."""
+    """The small vision transformer of torchvision, with dropout."""
     from torchvision.models import VisionTransformer
 
     return images(VisionTransformer(32, 4, 4, 4, 64, 128, dropout=0.1, num_classes=CLASSES), 32)
@@ -110,13 +110,13 @@ def mlp() -> Network:
 
 
 def checkpointed() -> Network:
-    """A part is recomputed by the model itself."""
+    """A model that recomputes a part itself."""
     layers = (nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Dropout(0.2)) for _ in range(4))
     return vectors(Checkpointed(nn.Sequential(*layers), nn.Linear(256, CLASSES)))
 
 
 def compiled() -> Network:
-    """A part of the model is compiled, by the backend that needs no compiler."""
+    """A model with a compiled part, by the backend that needs no compiler."""
     body = torch.compile(
         nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 256)), backend="aot_eager"
     )
@@ -124,13 +124,13 @@ def compiled() -> Network:
 
 
 def lstm() -> Network:
-    """A recurrent network, whose kernels allocate on their own account."""
+    """A recurrent network, whose kernels allocate memory themselves."""
     model = nn.LSTM(64, 64, 2, batch_first=True)
     return Network(model, lambda x: model(x)[0].square().mean(), (torch.randn(BATCH, 32, 64),))
 
 
 def item() -> Network:
-    """The host reads a value that is another after every update."""
+    """A step in which the host reads a value that differs after every update."""
     model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, CLASSES))
 
     def loss(x: Tensor, y: Tensor) -> Tensor:

@@ -1,10 +1,10 @@
-"""Gradients that are wrong without a word: `torch.compile` with a memory budget beside a planned step, dropout on.
+"""Gradients that are silently wrong: `torch.compile` with a memory budget compared with a planned step, dropout on.
 
 python benches/silent.py            # prints the table
 python benches/silent.py --write    # and puts it into README.md
 
 Each side computes the gradients of one batch twice from one seed: keeping everything, and recomputing within a budget.
-What is recomputed draws its dropout again; where it draws another one, the loss stays the same and the gradients do not.
+Recomputing draws the dropout again; if it draws different numbers, the loss stays the same and the gradients do not.
 
 Ours has its lowest share in place of 0.3: no plan for the whole batch takes less of all bytes, parameters and gradients
 included. A smaller budget splits the batch, and the parts draw other dropout than the whole batch, as they do in eager.
@@ -28,16 +28,17 @@ HERE = Path(__file__).parent
 BEGIN, END = "<!-- silent -->", "<!-- end of silent -->"
 WIDTH, BLOCKS, CLASSES = 64, 4, 10
 SHARES = (0.3, 0.4, 0.5)
-"""Of what everything takes: of saved bytes for `torch.compile`, of all bytes for ours, which cannot have the first."""
+"""Shares of the bytes that keeping everything takes: of saved bytes for `torch.compile`, of all bytes for
+ours, which does not know saved bytes."""
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class Block(nn.Module):
-    """A perceptron beside its input, with dropout."""
+    """A perceptron with dropout, added to its input."""
 
     def __init__(self) -> None:
-        """Four times as wide within."""
+        """Makes the inner layer four times as wide."""
         super().__init__()
         self.inner = nn.Sequential(
             nn.LayerNorm(WIDTH),
@@ -48,12 +49,12 @@ class Block(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """What comes in, and what the perceptron makes of it."""
+        """The input plus the perceptron's output."""
         return x + self.inner(x)
 
 
 def fresh() -> tuple[nn.Module, Loss]:
-    """The same model every time."""
+    """Builds the same model every time."""
     torch.manual_seed(0)
     model = nn.Sequential(*(Block() for _ in range(BLOCKS)), nn.Linear(WIDTH, CLASSES))
     return model, lambda x, y: F.cross_entropy(model(x).flatten(0, 1), y.flatten())
@@ -76,7 +77,7 @@ def gradients(model: nn.Module, step: Loss) -> tuple[float, list[torch.Tensor]]:
 
 
 def compiled(share: float) -> tuple[float, list[torch.Tensor]]:
-    """By `torch.compile`, which may save such a share of what backward wants; without a compiler of kernels."""
+    """`torch.compile`, which may save this share of the backward pass's inputs; without a compiler of kernels."""
     torch._dynamo.reset()
     model, loss = fresh()
     with torch._functorch.config.patch(activation_memory_budget=share):
@@ -84,23 +85,24 @@ def compiled(share: float) -> tuple[float, list[torch.Tensor]]:
 
 
 def in_eager() -> tuple[float, list[torch.Tensor]]:
-    """As PyTorch runs it."""
+    """Loss and gradients in eager."""
     return gradients(*fresh())
 
 
 def lowest() -> float:
-    """The lowest share, in whole percent, that a plan for the whole batch can have."""
+    """The lowest share, in whole percent, of a plan for the whole batch."""
     model, loss = fresh()
     trace = plimsoll.trace(loss, model, *batch())
     return math.ceil(100 * trace.floor_bytes / trace.peak_bytes) / 100
 
 
 def planned(share: float) -> tuple[float, list[torch.Tensor], int]:
-    """By a plan within such a share of what eager takes, over a link so slow that it recomputes; how many ops it does."""
+    """Loss and gradients by a plan within this share of eager's memory, over a link so slow that it
+    recomputes; and the number of recomputed ops."""
     model, loss = fresh()
     step = plimsoll.tune(loss, model, None, batch(), budget=f"{100 * share:.0f}%", link="1KB/s", verify=0)
     assert step.fallback is None, step.fallback
-    # One that is split draws other dropout than the whole batch, as it does in eager.
+    # A split batch draws other dropout than the whole one, as it does in eager.
     assert step.why.startswith("batch 32,"), step.why
     ops = step.program.schedule.recomputed_ops
     return *gradients(model, step), ops
@@ -113,7 +115,7 @@ def row(
     other: tuple[float, list[torch.Tensor]],
     note: str,
 ) -> str:
-    """How the gradients differ, as a line of the table."""
+    """A line of the table with the differences of the gradients."""
     pairs = list(zip(kept[1], other[1], strict=True))
     differ = sum(not torch.equal(one, two) for one, two in pairs)
     most = max(((one - two).norm() / one.norm()).item() for one, two in pairs)
@@ -148,7 +150,7 @@ def table() -> str:
 
 
 def main() -> None:
-    """Prints the table, and writes it where that is asked for."""
+    """Prints the table, and writes it on request."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,5 @@
-"""Planned steps beside eager: bits, memory and time, network by network. Writes the table of `README.md` and the raw samples.
+"""Planned steps compared with eager: bits, memory and time, network by network. Writes the table of `README.md` and the raw
+samples.
 
 python benches/steps.py                     # all networks, prints the table
 python benches/steps.py --only GPT --write  # some of them; their rows replace those of README.md
@@ -38,7 +39,7 @@ OPTIMIZERS: dict[float, Callable[..., torch.optim.Optimizer]] = {
 
 
 def build(name: str) -> Network:
-    """The same network every time."""
+    """Builds the same network every time."""
     torch.manual_seed(0)
     return NETWORKS[name]()
 
@@ -46,7 +47,7 @@ def build(name: str) -> Network:
 def seconds_of(
     step: Callable[..., torch.Tensor], network: Network, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """One step."""
+    """Seconds of one step."""
     network.model.zero_grad()
     start = clock()
     step(*network.batch)
@@ -92,7 +93,7 @@ def measure(name: str, runs: int, seconds: float) -> dict[str, Any]:
 
 
 def at_share(name: str, share: float, runs: int, seconds: float) -> dict[str, Any]:
-    """Bits, memory and time at a budget so far between floor and peak."""
+    """Bits, memory and time at a budget at this position between floor and peak."""
     reference, network = build(name), build(name)
     left = train(reference, OPTIMIZERS[share](reference.model.parameters()), eager_step(reference))
     optimizer = OPTIMIZERS[share](network.model.parameters())
@@ -165,7 +166,7 @@ def row_of(name: str, row: dict[str, Any]) -> str:
 
 
 def least(samples: list[float]) -> float:
-    """The least of the samples: what else runs on the machine only adds."""
+    """Smallest sample: other work on the machine only adds time."""
     return min(samples)
 
 
@@ -175,7 +176,7 @@ all kept / eager, time | measured / predicted (f .4 / .1) | copies hidden | `tun
 
 
 def machine() -> str:
-    """Where the numbers are from."""
+    """The machine and the commit of the numbers."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=HERE, check=False
     ).stdout.strip()
@@ -194,7 +195,7 @@ def machine() -> str:
 
 
 def named(parts: list[str] | None, networks: Iterable[str]) -> list[str]:
-    """The networks whose names contain one of these; all without any. Ends the program where one is in no name."""
+    """Networks whose names contain one of these parts; all without any. Ends the program if a part is in no name."""
     names = list(networks)
     for part in parts or []:
         if not any(part in name for name in names):

@@ -1,11 +1,12 @@
-"""Many networks and eager, at one combination each: bits, unplanned allocations, the pool. Writes `README.md` and `wide.json`.
+"""Many networks compared with eager, at one combination each: bits, unplanned allocations, the pool. Writes `README.md` and
+`wide.json`.
 
 python benches/wide.py                       # all networks, prints the table
 python benches/wide.py --only timm --write   # some of them; their rows replace those of wide.json
 
-The combinations come by turns: f of .1 and .4, one thread and two, SGD with momentum and AdamW, f32 and bf16 autocast, and a
+The combinations take turns: f of .1 and .4, one thread and two, SGD with momentum and AdamW, f32 and bf16 autocast, and a
 link that is fast or so slow that plans recompute. Dropout and stochastic depth are on wherever the network has them. Each
-network runs in a process of its own.
+network runs in a separate process.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def torchvision_of(name: str, size: int = 64, **settings: Any) -> Network:
 
 
 def segmenting(name: str) -> Network:
-    """A network of torchvision that gives each pixel a class."""
+    """A network of torchvision that classifies each pixel."""
     from torchvision import models
 
     model = models.get_model(name, weights=None, weights_backbone=None, num_classes=CLASSES)
@@ -82,7 +83,7 @@ def segmenting(name: str) -> Network:
 
 
 def filmed(name: str) -> Network:
-    """A classifier of films of torchvision."""
+    """A video classifier of torchvision."""
     from torchvision import models
 
     model = models.get_model(name, weights=None, num_classes=CLASSES)
@@ -113,7 +114,7 @@ def transformers_of(kind: str, config: str, **settings: Any) -> Network:
 
 
 def vision_of(kind: str, config: str, **settings: Any) -> Network:
-    """A classifier of images of transformers."""
+    """An image classifier of transformers."""
     import transformers
 
     model = getattr(transformers, kind)(getattr(transformers, config)(num_labels=CLASSES, **settings))
@@ -298,7 +299,7 @@ NETWORKS = {
 
 
 def build(name: str, precision: str) -> Network:
-    """The same network every time."""
+    """Builds the same network every time."""
     torch.manual_seed(0)
     network = NETWORKS[name]()
     if precision == "f32":
@@ -358,7 +359,7 @@ def measure(name: str, at: Combination) -> dict[str, Any]:
 
 
 def in_a_process(name: str, at: Combination) -> dict[str, Any]:
-    """The row, of a process of its own; or why there is none."""
+    """The row from a separate process, or the reason why there is none."""
     command = [sys.executable, __file__, "--one", name, "--at", json.dumps(at)]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
@@ -394,12 +395,12 @@ unplanned | peak = pool | recomputed ops, MB swapped out |
 
 
 def is_plain(row: dict[str, Any]) -> bool:
-    """Whether a network runs by its plan with the bits of eager: `README.md` shows the others."""
+    """Returns `True` if a network runs by its plan with the bits of eager: `README.md` shows the others."""
     return bool(row.get("bits", False)) and not row.get("fallbacks") and bool(row["eager_repeats"])
 
 
 def said(rows: dict[str, Any]) -> str:
-    """How many rows there are, of which machine."""
+    """Number of rows, and their machine."""
     equal = sum(row.get("bits", False) and not row.get("fallbacks") for row in rows.values())
     eager = sum(bool(row.get("fallbacks")) for row in rows.values())
     failed = sum("why" in row for row in rows.values())
@@ -452,7 +453,7 @@ def main() -> None:
 
 
 def write(rows: dict[str, Any], file: Path, readme: Path) -> None:
-    """Writes what is known so far."""
+    """Writes the rows so far."""
     rows = {name: rows[name] for name in NETWORKS if name in rows}
     file.write_text(json.dumps(rows, indent=1) + "\n")
     table = "\n".join([HEADER, *(row_of(name, row) for name, row in rows.items() if not is_plain(row))])

@@ -1,4 +1,4 @@
-"""Accumulates gradients over four batches in bf16, with clipping and a schedule: only the backward pass is Plimsoll's.
+"""Accumulates gradients over four batches in bf16, with clipping and a schedule: Plimsoll replaces only the backward pass.
 
 python examples/accumulation.py
 """
@@ -13,7 +13,7 @@ import plimsoll
 
 
 def main() -> None:
-    """Trains for four updates, and gives the accuracy of each batch beside its loss."""
+    """Trains for four updates; the step also returns the accuracy of each batch."""
     torch.manual_seed(0)
     layers = [nn.Sequential(nn.Linear(128, 128), nn.GELU()) for _ in range(8)]
     model = nn.Sequential(*layers, nn.Linear(128, 10))

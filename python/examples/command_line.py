@@ -1,4 +1,4 @@
-"""A step as files: its trace for every verb of the command line, and a schedule for it, by Python and by the program.
+"""A step as files: its trace, for every verb of the command line, and schedules made by Python and by the program.
 
 python examples/command_line.py
 """

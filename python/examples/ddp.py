@@ -1,4 +1,4 @@
-"""Trains in several processes: each plans for itself, and DDP reduces the gradients meanwhile.
+"""Trains in several processes: each plans for itself, and DDP reduces the gradients at the same time.
 
 torchrun --nproc-per-node 2 examples/ddp.py
 """
@@ -15,7 +15,7 @@ import plimsoll
 
 
 def main() -> None:
-    """Trains for five steps on data of each rank's own, and compares the parameters of all ranks."""
+    """Trains for five steps on each rank's data, and compares the parameters of all ranks."""
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)

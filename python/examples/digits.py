@@ -18,11 +18,11 @@ import plimsoll
 
 DIGITS = Path(__file__).resolve().parents[2] / "runtime/data/digits/digits.bin"
 RECORD = 65  # the label, and 8 x 8 pixels of 17 grey levels
-HELD_OUT = 5  # of each class, one sample in so many is for testing
+HELD_OUT = 5  # one sample in this many of each class is for testing
 
 
 def digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """The images and labels to train on, and those to test with."""
+    """Images and labels to train on, and those to test with."""
     records = torch.frombuffer(bytearray(DIGITS.read_bytes()), dtype=torch.uint8).view(-1, RECORD)
     labels, images = records[:, 0].long(), records[:, 1:].float().view(-1, 1, 8, 8) / 16 - 0.5
     held_out = torch.zeros(len(labels), dtype=torch.bool)
@@ -32,7 +32,7 @@ def digits() -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
 
 
 class Layer(nn.Module):
-    """Adds `growth` channels to those that it is given."""
+    """Adds `growth` channels to its input."""
 
     def __init__(self, channels: int, growth: int) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Layer(nn.Module):
         self.conv = nn.Conv2d(channels, growth, 3, padding=1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Concatenates the new channels: every layer reads all that came before."""
+        """Concatenates the new channels: every layer reads all channels before it."""
         return torch.cat([x, self.conv(F.relu(self.norm(x)))], 1)
 
 
@@ -60,14 +60,14 @@ def densenet(growth: int = 6, layers: int = 10) -> nn.Module:
 def train(
     model: nn.Module, optimizer: torch.optim.Optimizer, step: Callable[[Tensor, Tensor], Tensor], epochs: int
 ) -> float:
-    """Trains, and gives the share of the test images that are read right."""
+    """Trains, and returns the share of the test images that are classified correctly."""
     (images, labels), (test_images, test_labels) = digits()
     torch.manual_seed(1)
     batch = 64
     for epoch in range(epochs):
         order = torch.randperm(len(labels))
         total, start = 0.0, time.perf_counter()
-        # The last batch is smaller, and has a plan of its own.
+        # The last batch is smaller, and has a separate plan.
         for chosen in order.split(batch):
             loss = step(images[chosen], labels[chosen])
             optimizer.step()

@@ -1,4 +1,4 @@
-"""Fine-tunes small adapters beside frozen layers (LoRA): frozen parameters have no gradients, which the budget then counts.
+"""Fine-tunes small adapters next to frozen layers (LoRA): frozen parameters have no gradients, and the budget counts none.
 
 python examples/fine_tuning.py
 """
@@ -13,7 +13,7 @@ import plimsoll
 
 
 class Adapted(nn.Module):
-    """A frozen layer, and beside it a product of two small matrices that is trained."""
+    """A frozen layer, plus a trained product of two small matrices."""
 
     def __init__(self, base: nn.Linear, rank: int = 8) -> None:
         super().__init__()
@@ -23,13 +23,13 @@ class Adapted(nn.Module):
         nn.init.zeros_(self.up.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        """As the frozen layer at first."""
+        """Computes the same as the frozen layer at first."""
         out: Tensor = self.base(x) + self.up(self.down(x))
         return out
 
 
 def main() -> None:
-    """Trains for five steps, compares the next one with eager, and writes what a look at the plan needs."""
+    """Trains for five steps, compares the next one with eager, and writes a snapshot of the plan."""
     torch.manual_seed(0)
     layers = [nn.Sequential(Adapted(nn.Linear(256, 256)), nn.GELU()) for _ in range(10)]
     model = nn.Sequential(*layers, Adapted(nn.Linear(256, 10)))
@@ -42,7 +42,7 @@ def main() -> None:
     step = plimsoll.tune(loss, model, optimizer, batch, "70%", "12GB/s", seconds=1)
     for number in range(6):
         if number == 5:
-            step.verify(1)  # raises `VerificationError` where a bit differs
+            step.verify(1)  # raises `VerificationError` if a bit differs
         optimizer.zero_grad()
         value = step(*batch)
         optimizer.step()

@@ -1,4 +1,4 @@
-"""Asks whether a step fits a memory budget before anything large runs. The model lies on `meta` and takes no memory.
+"""Checks whether a step fits a memory budget before anything large runs. The model lies on `meta` and takes no memory.
 
 python examples/fits.py
 """
@@ -20,7 +20,7 @@ def network() -> nn.Module:
 
 
 def main() -> None:
-    """Asks about 256 images of 224 x 224 and three budgets."""
+    """Checks 256 images of 224 x 224 with three budgets."""
     with torch.device("meta"):
         model = network()
         sample = (torch.empty(256, 3, 224, 224), torch.empty(256, dtype=torch.long))

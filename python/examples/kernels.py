@@ -21,7 +21,7 @@ class Softsign(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        """By numpy."""
+        """Computes it with numpy."""
         made = torch.empty_like(x)
         numpy.divide(x.detach().numpy(), 1 + numpy.abs(x.detach().numpy()), out=made.numpy())
         ctx.save_for_backward(x)
@@ -29,7 +29,7 @@ class Softsign(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        """The gradient, by numpy."""
+        """Computes the gradient with numpy."""
         (x,) = ctx.saved_tensors
         made = torch.empty_like(x)
         numpy.divide(gradient.numpy(), (1 + numpy.abs(x.detach().numpy())) ** 2, out=made.numpy())
@@ -53,7 +53,7 @@ class Network(nn.Module):
 
 
 def main() -> None:
-    """Trains a few steps in half of the feature maps' memory."""
+    """Trains a few steps in half of the activations' memory."""
     torch.manual_seed(0)
     model = Network()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)

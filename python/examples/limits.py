@@ -1,4 +1,4 @@
-"""A step that is recorded within its budget, piece by piece, and that may swap little: what is short is recomputed.
+"""A step that is recorded within its budget, piece by piece, and that may swap little: the rest is recomputed.
 
 python examples/limits.py
 """
@@ -13,7 +13,7 @@ import plimsoll
 
 
 def main() -> None:
-    """Asks eager what it takes, and trains in half of the way down to the floor."""
+    """Determines eager's memory, and trains halfway down to the floor."""
     torch.manual_seed(0)
     blocks = (nn.Sequential(nn.Linear(256, 256), nn.GELU()) for _ in range(12))
     model = nn.Sequential(*blocks, nn.Linear(256, 10))

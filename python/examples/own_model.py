@@ -1,4 +1,4 @@
-"""Takes an ordinary training loop, and trains within a memory budget by three changed lines.
+"""Takes an ordinary training loop, and trains within a memory budget after changing three lines.
 
 python examples/own_model.py --budget 60%
 """
@@ -15,7 +15,7 @@ import plimsoll
 
 
 def network() -> nn.Module:
-    """Stands for your own: six convolutions with batch norm, and a classifier."""
+    """A stand-in for your model: six convolutions with batch norm, and a classifier."""
     blocks = [nn.Sequential(nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU()) for _ in range(6)]
     return nn.Sequential(
         nn.Conv2d(3, 32, 3, padding=1), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)
@@ -23,7 +23,7 @@ def network() -> nn.Module:
 
 
 def batches(count: int) -> list[tuple[Tensor, Tensor]]:
-    """Stands for your own `DataLoader`: images of 32 x 32, and their classes."""
+    """A stand-in for your `DataLoader`: images of 32 x 32, and their classes."""
     return [(torch.randn(64, 3, 32, 32), torch.randint(10, (64,))) for _ in range(count)]
 
 

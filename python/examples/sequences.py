@@ -25,13 +25,13 @@ class Language(nn.Module):
         self.logits = nn.Linear(64, WORDS)
 
     def forward(self, words: Tensor) -> Tensor:
-        """By batch, position and word."""
+        """Logits by batch, position and word."""
         out: Tensor = self.logits(self.layers(self.words(words)))
         return out
 
 
 def main() -> None:
-    """Trains on eight batches, each of another length."""
+    """Trains on eight batches of different lengths."""
     torch.manual_seed(0)
     model = Language()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
@@ -39,7 +39,7 @@ def main() -> None:
     def loss(words: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(model(words).flatten(0, 1), targets.flatten(), ignore_index=-1)
 
-    # What positions hold that a batch does not have, by the place of the tensor in the batch.
+    # Padding values, by the position of the tensor in the batch.
     buckets = plimsoll.Buckets([32, 64, 128], pad={0: 0, 1: -1})
     lengths = [128, 20, 61, 90, 32, 127, 45, 64]
     batches = [torch.randint(0, WORDS, (8, length + 1)) for length in lengths]

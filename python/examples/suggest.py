@@ -1,4 +1,4 @@
-"""Measures batch sizes within a memory budget, and says how to train: the loop stays as it is.
+"""Measures batch sizes within a memory budget, and suggests how to train: the loop stays as it is.
 
 python examples/suggest.py
 """
@@ -13,7 +13,7 @@ import plimsoll
 
 
 def main() -> None:
-    """Asks for the split of a batch that is too large, and for the batch that trains the most samples per second."""
+    """Suggests the split of a batch that is too large, and the batch that trains the most samples per second."""
     torch.manual_seed(0)
     layers = [nn.Sequential(nn.Linear(256, 256), nn.GELU(), nn.Dropout(0.1)) for _ in range(6)]
     model = nn.Sequential(*layers, nn.Linear(256, 10))

@@ -64,7 +64,7 @@ __all__ = [
     "tune",
 ]
 
-# The command line begins without PyTorch, which takes seconds to import: names are looked up when they are asked for.
+# The command line starts without PyTorch, which takes seconds to import: names are looked up at first use.
 _WITHOUT_TORCH = ("_core", "errors")
 _WITH_TORCH = (
     "link",
@@ -80,12 +80,12 @@ _WITH_TORCH = (
 
 
 def __dir__() -> list[str]:
-    """The public names, also those that nobody has asked for yet."""
+    """Public names, including those not looked up yet."""
     return sorted(__all__)
 
 
 def __getattr__(name: str) -> object:
-    """What a module of the package has under a public name."""
+    """Returns the attribute of the package with this public name."""
     if name in __all__:
         without = (importlib.import_module(f"{__name__}.{module}") for module in _WITHOUT_TORCH)
         with_torch = (imported(f"{__name__}.{module}") for module in _WITH_TORCH)

@@ -1,4 +1,4 @@
-"""What Plimsoll decides, proves and copies: the extension module, in Rust."""
+"""The extension module, in Rust: Plimsoll's decisions, proofs and copies."""
 
 import os
 import pathlib
@@ -43,7 +43,7 @@ class Trace:
     ) -> Schedule: ...
 
 class Batches:
-    """One step at any batch size, by two traces of it."""
+    """One step at any batch size."""
 
     def __new__(cls, low: str, high: str) -> Batches: ...
     def at(self, batch: int) -> Trace: ...
@@ -73,7 +73,7 @@ class Batches:
     ) -> list[Candidate]: ...
 
 class Candidate:
-    """A batch with a plan, as it was predicted."""
+    """A batch with a plan, as predicted."""
 
     @property
     def batch(self) -> int: ...
@@ -107,7 +107,7 @@ class Compute:
     def prefetches(self) -> int: ...
 
 class Schedule:
-    """A static program for three streams, proved valid for its trace and budget."""
+    """A static program for the compute, swap-out and swap-in streams, proved valid for its trace and budget."""
 
     @staticmethod
     def from_json(text: str, trace: Trace) -> Schedule: ...
@@ -143,7 +143,7 @@ class Schedule:
 Spans = tuple[list[tuple[float, float]], list[tuple[float, float]], list[tuple[float, float]]]
 
 class Exchange:
-    """What the ranks exchange in a step, an `exchange/1`, and how long the step takes with it."""
+    """The exchange of a step, and the step's duration with it."""
 
     def __new__(
         cls,
@@ -164,7 +164,7 @@ class Exchange:
     def __len__(self) -> int: ...
 
 class Transfers:
-    """The copies of one schedule, on two threads."""
+    """The copies of one schedule."""
 
     def start(self, is_timed: bool, stream: int) -> None: ...
     def wait(self, offloads: int, prefetches: int) -> None: ...
@@ -180,7 +180,7 @@ class Transfers:
     def stalled_seconds(self) -> float: ...
 
 class SwapStreams:
-    """The two streams of a GPU that copy, on the context that PyTorch has there."""
+    """The two streams of a GPU that copy."""
 
     def __new__(cls, ordinal: int) -> SwapStreams: ...
     def pinned(self, bytes: int) -> PinnedSlab: ...
@@ -196,7 +196,7 @@ class PinnedSlab:
     def bytes(self) -> int: ...
 
 class CudaTransfers:
-    """The copies of one schedule, on two CUDA streams."""
+    """The copies of one schedule on a GPU."""
 
     def start(self, is_timed: bool, stream: int) -> None: ...
     def start_captured(self, stream: int) -> None: ...
@@ -213,7 +213,7 @@ class CudaTransfers:
     def stalled_seconds(self) -> float: ...
 
 class Script:
-    """A Python script that `plimsoll auto` is to run."""
+    """A Python script for `plimsoll auto` to run."""
 
     @property
     def path(self) -> pathlib.Path: ...

@@ -1,4 +1,4 @@
-"""PyTorch's allocators under Plimsoll, as Python speaks to them: one of the CPU and one of CUDA, built by `native`."""
+"""Python interface to PyTorch's allocators under Plimsoll: one for the CPU and one for CUDA, built by `native`."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ Event = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Counts:
-    """What a replayed step allocated."""
+    """Allocations of a replayed step."""
 
     served: int
     """Allocations that got the plan's address."""
     unplanned: int
     """Allocations that the plan did not foresee."""
     unplanned_bytes: int
-    """The bytes of those."""
+    """Bytes of the unplanned allocations."""
     unused: int
     """Addresses of the plan that no allocation took."""
     faulty_call: int | None
-    """The first call that allocated otherwise than planned."""
+    """The first call whose allocations differ from the plan."""
 
     @property
     def as_planned(self) -> bool:
-        """Whether the step allocated just what the plan has."""
+        """`True` if the step's allocations were those of the plan."""
         return self.faulty_call is None
 
 
 class Turn:
-    """Whose turn it is: one thread at a time, others wait."""
+    """A lock that one thread at a time holds to record or replay a step."""
 
     def __init__(self) -> None:
         self._renew()
         os.register_at_fork(after_in_child=self._renew)
 
     def _renew(self) -> None:
-        # The thread that had the turn may not be there in a forked process.
+        # The thread that held the lock may not exist in a forked process.
         self._lock = threading.Lock()
         self._owner: int | None = None
 
     def check(self) -> None:
-        """Refuses a step inside of a step."""
+        """Refuses a step within a step."""
         if self._owner == threading.get_ident():
             raise Refused("a step was called, or recorded, inside of another step; call it outside")
 
@@ -67,11 +67,11 @@ class Turn:
 
 
 turn = Turn()
-"""Of threads that record or replay a step."""
+"""The lock of all threads that record or replay steps."""
 
 
 class Allocator:
-    """An allocator of PyTorch's, `cpu` or `cuda`, with Plimsoll's in front of it: built, loaded and installed at first use."""
+    """Plimsoll's allocator in front of PyTorch's, `cpu` or `cuda`: built, loaded and installed at first use."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -80,7 +80,7 @@ class Allocator:
         self._waiting: ctypes.CDLL | None = None
 
     def library(self) -> ctypes.PyDLL:
-        """The library."""
+        """Returns the library."""
         if self._loaded is None:
             with self._loading:
                 self._loaded = self._loaded or self._load()
@@ -91,7 +91,7 @@ class Allocator:
             raise NoCompiler("Plimsoll's allocator is for Linux and macOS")
         path = native.build(self._kind)
         try:
-            # With the interpreter's lock: each call takes less time than giving it back.
+            # PyDLL keeps the interpreter's lock: a call takes less time than releasing it would.
             loaded = ctypes.PyDLL(str(path))
         except OSError as error:
             raise NoCompiler(
@@ -110,7 +110,7 @@ class Allocator:
         return loaded
 
     def pools(self) -> ctypes.CDLL:
-        """The library for what may wait for another thread: without the interpreter's lock."""
+        """Returns the library for calls that may wait for another thread: these release the interpreter's lock."""
         if self._waiting is None:
             waiting = ctypes.CDLL(self.library()._name)
             waiting.plimsoll_pool.argtypes = [ctypes.c_int64, ctypes.c_int64]
@@ -120,18 +120,18 @@ class Allocator:
             for name in ("address", "is_there", "lend", "take", "free"):
                 getattr(waiting, f"plimsoll_pool_{name}").argtypes = [ctypes.c_void_p]
             waiting.plimsoll_window.argtypes = [ctypes.c_int64]
-            self._waiting = waiting  # another thread may use it from here on
+            self._waiting = waiting  # other threads may use it from here on
         return self._waiting
 
     def installed(self) -> ctypes.PyDLL:
-        """The library, where no other one stands in front of it."""
+        """Returns the library; refuses if another allocator is installed over it."""
         loaded = self.library()
         if not loaded.plimsoll_is_installed():
             raise Refused("another library installed an allocator over Plimsoll's: load that library first")
         return loaded
 
     def failures(self) -> int:
-        """How many of its allocations have found no memory since this was last asked."""
+        """Number of its allocations that found no memory since the last call of this method."""
         return 0 if self._loaded is None else self._loaded.plimsoll_failures()
 
     @contextlib.contextmanager
@@ -151,24 +151,24 @@ CUDA = Allocator("cuda")
 
 
 def failures() -> int:
-    """How many allocations of PyTorch's have found no memory since this was last asked."""
+    """Number of PyTorch's allocations that found no memory since the last call of this function."""
     return CPU.failures() + CUDA.failures()
 
 
 class Log:
-    """What this thread allocates and frees, from `recording` on."""
+    """This thread's allocations and frees since `recording` began."""
 
     def __init__(self, loaded: ctypes.PyDLL) -> None:
         self._library = loaded
         self._seen = 0
         self._alive: dict[int, int] = {}
         self.alive_bytes = 0
-        """What was allocated and not freed, up to the last `take`."""
+        """Bytes allocated and not freed, up to the last `take`."""
         self.peak_bytes = 0
-        """The most of that at any moment."""
+        """Maximum of `alive_bytes` so far."""
 
     def take(self) -> list[Event]:
-        """The events since the last call."""
+        """Returns the events since the last call."""
         end = self._library.plimsoll_events()
         count = end - self._seen
         flat = (ctypes.c_int64 * (3 * count))()
@@ -186,7 +186,7 @@ class Log:
 
 
 class Plan:
-    """The planned addresses of a program's allocations, call after call."""
+    """Planned addresses of a program's allocations, call by call."""
 
     def __init__(self, of: Allocator, calls: list[list[tuple[int, int]]]) -> None:
         """Takes address and bytes of each allocation of each call."""
@@ -199,14 +199,14 @@ class Plan:
         self._slots = (ctypes.c_int64 * max(len(flat), 1))(*flat)
         self._first = (ctypes.c_int64 * len(first))(*first)
         self.call = self._library.plimsoll_call
-        """Says which call this thread makes next."""
+        """Sets the call that this thread makes next."""
         self.pause = self._library.plimsoll_pause
-        """Until the next call this thread allocates on its own account."""
+        """Suspends the plan for this thread until the next call."""
         self._settle = self._library.plimsoll_settle
         self._events = (ctypes.c_int64 * 0)()
 
     def allocated(self) -> list[list[Event]]:
-        """What the last step allocated, call by call: planned and unplanned."""
+        """Allocations of the last step, call by call: planned and unplanned."""
         flat = self._events
         calls: list[list[Event]] = []
         for at in range(0, len(flat), 3):
@@ -217,16 +217,16 @@ class Plan:
         return calls
 
     def settled(self) -> int | None:
-        """Ends a call, and pauses. The first call so far that allocated otherwise than planned, or none."""
+        """Ends a call, and pauses. Returns the first call so far whose allocations differ from the plan, or `None`."""
         faulty = self._settle()
         return faulty if faulty >= 0 else None
 
     def begin(self) -> None:
-        """Begins a step. The caller has its `turn`."""
+        """Begins a step. The caller holds the `turn`."""
         self._allocator.installed().plimsoll_begin(self._slots, self._first)
 
     def spare(self, address: int, size: int) -> None:
-        """The step that began is captured: single numbers that no plan foresees lie in these bytes, until the next call."""
+        """Provides these bytes, until the next call, for single numbers that no plan foresees; the step is being captured."""
         self._library.plimsoll_spare(address, size)
 
     def end(self) -> Counts:

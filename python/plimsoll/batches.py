@@ -1,4 +1,5 @@
-"""A step at other batch sizes than the sample's: parts of a batch, and whether their losses make the loss of the whole."""
+"""A step at batch sizes other than the sample's: parts of a batch, and whether their losses combine
+to the loss of the whole."""
 
 from __future__ import annotations
 
@@ -20,19 +21,19 @@ from .torch_private import tree_flatten, tree_unflatten
 Arguments = tuple[Any, ...]
 
 SMALL = (2, 4)
-"""Batches that are recorded to tell of others. One sample alone is too few for batch norm."""
+"""Batch sizes that are recorded to predict others. Batch norm needs more than one sample."""
 
 LARGEST = 1 << 20
-"""No larger batch is looked for."""
+"""Upper limit of the search for a batch."""
 
 PLAN_SECONDS = 2.0
-"""How long a plan for each batch may be looked for."""
+"""Seconds of the search for a plan for each batch."""
 
 PREDICTED_WITHIN = 0.05
-"""What a prediction may be off: a batch that swaps must promise more over one that keeps everything."""
+"""Assumed error of a prediction: a batch that swaps counts as faster than one that keeps everything only by more than this."""
 
 TOLERANCE = 1e-3
-"""A loss is the mean or the sum of its parts' losses where it differs by no more, relative to both."""
+"""Largest difference, relative to both, at which a loss counts as the mean or the sum of its parts' losses."""
 
 
 def size_of(sample: Arguments) -> int:
@@ -41,7 +42,7 @@ def size_of(sample: Arguments) -> int:
 
 
 def taken(batch: Arguments, first: int, end: int) -> Arguments:
-    """The samples from `first` to before `end`; past the last one the first ones come again."""
+    """Returns the samples in `first..end`; past the last sample it continues with the first."""
     size = size_of(batch)
     leaves, spec = tree_flatten(batch)
 
@@ -66,9 +67,9 @@ def family(
     sizes: tuple[int, int] = SMALL,
     tape_of: Callable[[Arguments], Tape] | None = None,
 ) -> tuple[_core.Batches, Tape]:
-    """The step at any batch, from recordings at two small ones or at `sizes`, and the recording at the larger one.
+    """Returns the step at any batch, from recordings of two small ones or of `sizes`, and the recording of the larger one.
 
-    With `adds` gradients are there to add to. Without `is_real` nothing is computed; no seconds and no scratch are known then.
+    With `adds` the step adds to gradients. Without `is_real` nothing is computed, and seconds and scratch are unknown.
     `tape_of` records a batch otherwise than as a whole.
     """
     texts = []
@@ -90,17 +91,18 @@ def steps(
     adds: bool = False,
     tape_of: Callable[[Arguments], Tape] | None = None,
 ) -> tuple[_core.Batches, Tape]:
-    """The step at any batch, from recordings of the sample's batch and of half of it, where that is not too small, and the
-    recording at the larger one; with `adds` and `tape_of` as in `family`, whose small batches do for the latter: the sample's
-    may fit no memory.
+    """Returns the step at any batch, from recordings of the sample's batch and of half of it (if large enough), and the
+    recording of the larger one. `adds` and `tape_of` are those of `family`; with `tape_of` the small batches of `family`
+    are recorded, since the sample's may not fit memory.
 
-    Raises `BadInput` where tensors do not grow linearly with the batch.
+    Raises `BadInput` if tensors do not grow linearly with the batch.
     """
     size, name = size_of(sample), type(model).__name__
     sizes = (size // 2, size) if size >= SMALL[1] and tape_of is None else SMALL
     found, recorded = family(fn, model, sample, state_bytes, name, adds=adds, sizes=sizes, tape_of=tape_of)
     if adds:
-        # It has the tensors of the step that sets gradients, and theirs, which do not grow.
+        # This step has the tensors of the step that sets gradients, and existing gradients, which do not grow with the
+        # batch.
         return found, recorded
     double = 2 * sizes[1]
     tape = recording.record_shapes(fn, model, taken(sample, 0, double), Known.of(recorded))
@@ -113,28 +115,28 @@ def steps(
 
 
 def weights(losses: str, sizes: list[int]) -> list[float]:
-    """What the loss of each part counts."""
+    """Weight of the loss of each part."""
     return [size / sum(sizes) if losses == "mean" else 1.0 for size in sizes]
 
 
 def weighted(fn: Loss, weight: float | None) -> Loss:
-    """What a part of a batch trains on: its share of the loss; none is for a whole batch."""
+    """Returns the function that a part of a batch trains on: its share of the loss; `None` is for a whole batch."""
     if weight is None or weight == 1:
         return fn
     return lambda *batch: outputs.of(fn(*batch)).loss * weight
 
 
 def part_sizes(batch: int, largest: int) -> list[int]:
-    """The fewest parts of a batch that are at most so large, as equal as they can be."""
+    """Returns the fewest parts of a batch that are at most this large, as equal as possible."""
     parts = math.ceil(batch / largest)
     return [batch // parts + (number < batch % parts) for number in range(parts)]
 
 
 @host_generators_kept()
 def losses_make(fn: Loss, model: torch.nn.Module, batch: Arguments) -> str:
-    """Whether the loss of a batch is the `mean` or the `sum` of the losses of its parts: tried on four samples in `eval` mode.
+    """Returns `mean` or `sum`, by which the losses of parts make the loss of a batch: tried on four samples in `eval` mode.
 
-    Nothing is changed. Raises `BadInput` where it is neither.
+    Nothing is changed. Raises `BadInput` if it is neither.
     """
     half = min(2, max(1, size_of(batch) // 2))
     modes = [(module, module.training) for module in model.modules()]

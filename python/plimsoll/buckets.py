@@ -1,4 +1,4 @@
-"""Sequences of varying length: the lengths that have a plan, and what becomes of a batch of another length."""
+"""Sequences of varying length: the lengths that have a plan, and padding of batches of other lengths."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Arguments = tuple[Any, ...]
 class Buckets:
     """The lengths that have a plan: `Buckets([128, 256, 512], pad={"input_ids": 0, "attention_mask": 0, "labels": -100})`.
 
-    The length of a batch is the size along `dim` of its first tensor that has this dimension, and every tensor with this size
-    there is part of the sequence. With `pad` a batch is padded at its end to the next length, each tensor with the value under
-    its name: its key in a dictionary, its position among the arguments or in a tuple. Without, lengths must be exact, and
-    padding is for the function that collates the batch.
+    The length of a batch is the size along `dim` of its first tensor that has this dimension; every tensor with this size
+    there is part of the sequence. With `pad` a batch is padded at its end to the next length, each tensor with the value
+    under its name: its key in a dictionary, its position among the arguments or in a tuple. Without `pad`, lengths must
+    match exactly, and the collating function does the padding.
     """
 
     lengths: Sequence[int]
@@ -39,11 +39,11 @@ class Buckets:
 
     @staticmethod
     def parse(buckets: Buckets | Sequence[int] | None) -> Buckets | None:
-        """Buckets as they are, or of these lengths."""
+        """Returns the buckets, made from a list of lengths if that is given."""
         return buckets if buckets is None or isinstance(buckets, Buckets) else Buckets(buckets)
 
     def fitted(self, batch: Arguments) -> Arguments:
-        """The batch, at a length that has a plan. Raises `BadInput` where it is longer than all, or is not to be padded."""
+        """Returns the batch at a length that has a plan. Raises `BadInput` if it is longer than all, or cannot be padded."""
         length = self._length(batch)
         if length in self.lengths:
             return batch
@@ -72,7 +72,7 @@ class Buckets:
         return self._mapped(batch, length, padded)
 
     def longest(self, batch: Arguments) -> Arguments:
-        """The batch at the largest length that has a plan, its sequences cut off or come again."""
+        """Returns the batch at the largest length that has a plan: its sequences are cut off or repeated."""
         length, wanted = self._length(batch), max(self.lengths)
 
         def stretched(_name: object, tensor: torch.Tensor) -> torch.Tensor:

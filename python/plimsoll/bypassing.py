@@ -1,11 +1,11 @@
-"""Functions of autograd whose kernels bypass PyTorch's dispatcher, as Triton's do: each pass of one is an op.
+"""Autograd functions whose kernels bypass PyTorch's dispatcher, as Triton's do: each of their passes becomes an op.
 
-While a step is recorded, `forward` and `backward` of such a function go through an op of their own (`torch.library`), which
-runs them as they were written. So a tape has what they read, write and allocate, and a plan recomputes and swaps around
-them. At any other time they are called as if nothing were here.
+While a step is recorded, `forward` and `backward` of such a function go through an op (`torch.library`), which runs them as
+written. So a tape has their reads, writes and allocations, and a plan recomputes and swaps around them. At any other time
+they are called directly.
 
-What an op cannot say of itself is looked at in the first run of a recording: that it writes into nothing undeclared,
-and draws no random numbers. What it keeps for its backward pass beside tensors must be the same in every run.
+The first run of a recording checks what an op cannot declare: that it writes into no undeclared tensor, and draws no random
+numbers. State other than tensors that it keeps for its backward pass must be the same in every run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .torch_private import (
 )
 
 Written = Sequence[int] | Callable[[Any], Sequence[int]]
-"""Positions; or what gives them, from what `forward` keeps in its context."""
+"""Positions; or a function that returns them from the context of `forward`."""
 
 Kind = TypeVar("Kind", bound=type[torch.autograd.Function])
 
@@ -45,11 +45,11 @@ SCHEMA = "(Tensor[] read, Tensor(a!)[] written, int use) -> Tensor[]"
 FUNCTIONS: dict[type[torch.autograd.Function], Function] = {}
 
 USES: list[Use] = []
-"""By number: how a function was called."""
+"""By number: each way in which a function is called."""
 
 
 class _Now:
-    """Whether calls are taken as ops, and looked at."""
+    """State of this module: `True` while calls become ops (`taken`), and while they are checked (`checked`)."""
 
     taken = False
     checked = False
@@ -57,7 +57,7 @@ class _Now:
 
 @contextlib.contextmanager
 def taken(is_first: bool) -> Iterator[None]:
-    """Within it, calls of opaque functions are ops; in the first run of a recording they are looked at, too."""
+    """Context in which calls of opaque functions become ops; in the first run of a recording they are also checked."""
     if "liger_kernel.ops" in sys.modules:
         from .adapters import liger
 
@@ -73,12 +73,13 @@ def taken(is_first: bool) -> Iterator[None]:
 def opaque(
     function: Kind, writes: Written = (), writes_saved: Written = (), writes_gradients: Written = ()
 ) -> Kind:
-    """Has the passes of a `torch.autograd.Function` recorded as one op each: for functions whose kernels PyTorch's dispatcher
-    does not see (Triton, numba, a C++ extension).
+    """Records each pass of a `torch.autograd.Function` as one op: for functions whose kernels PyTorch's dispatcher does not
+    see (Triton, numba, a C++ extension).
 
-    `writes` are the positions of the arguments that `forward` writes into, `writes_saved` and `writes_gradients` those of the
-    saved tensors and of the incoming gradients that `backward` writes into; each may be a function of the context that
-    gives them. Gives the class, so that it can be used as a decorator. Raises `BadInput` for what is no such function.
+    `writes` are the positions of the arguments that `forward` writes into; `writes_saved` and `writes_gradients` are those
+    of the saved tensors and of the incoming gradients that `backward` writes into. Each may be a function of the context
+    that returns them. Returns the class, so that it can be used as a decorator. Raises `BadInput` for anything else than
+    such a function.
     """
     if not (isinstance(function, type) and issubclass(function, torch.autograd.Function)):
         raise BadInput(f"{function!r} is no class that derives from `torch.autograd.Function`")
@@ -92,7 +93,7 @@ def opaque(
 
 
 class Context:
-    """What `forward` and `backward` are given in place of autograd's own."""
+    """The context of `forward` and `backward`, in place of autograd's own."""
 
     def __init__(self, needs_input_grad: tuple[bool, ...], saved: Sequence[Any] = ()) -> None:
         self.needs_input_grad = needs_input_grad
@@ -105,35 +106,35 @@ class Context:
         self.saved_tensors = tensors
 
     def mark_non_differentiable(self, *tensors: Any) -> None:
-        """Says which results have no gradient."""
+        """Marks results that have no gradient."""
         self._not_differentiable += map(id, tensors)
 
     def mark_dirty(self, *tensors: Any) -> None:
-        """Refused: outside an op, autograd does not know that the argument has become the result."""
+        """Refuses: outside an op, autograd does not know that the argument has become the result."""
         raise Refused(
             "`ctx.mark_dirty` in a function that is recorded as an op: have `forward` give a new tensor, and leave its argument"
         )
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Whether a gradient that is not there comes as zeros."""
+        """Sets whether a missing gradient is passed as zeros."""
         self._materializes = value
 
     def attributes(self) -> dict[str, object]:
-        """What was set beside that."""
+        """Other attributes that were set."""
         own = ("needs_input_grad", "saved_tensors", "_not_differentiable", "_materializes")
         return {name: value for name, value in vars(self).items() if name not in own}
 
 
 @dataclass(frozen=True)
 class Of:
-    """A tensor that a call gives: the one of this number among those that it made, or a view of a tensor that it was given,
-    with shape, strides and offset from its first element."""
+    """A result of a call: the tensor of this number among those that it made, or a view of an input, by shape,
+    strides and offset from its first element."""
 
     number: int
     view: tuple[tuple[int, ...], tuple[int, ...], int] | None = None
 
     def among(self, made: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The tensor."""
+        """Returns the tensor."""
         if self.view is None:
             return made[self.number]
         tensor = given[self.number]
@@ -145,7 +146,7 @@ class Of:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a call gives, and what it keeps for the backward pass; the same in every run."""
+    """Results of a call, and its state for the backward pass; the same in every run."""
 
     results: list[object]
     spec: TreeSpec
@@ -157,38 +158,38 @@ class Outcome:
 
 @dataclass
 class Use:
-    """One way in which a pass of a function is called: what its arguments are beside the contents of tensors."""
+    """One way in which a pass of a function is called: its arguments except for the contents of tensors."""
 
     function: Function
     is_backward: bool
     leaves: list[object]
     spec: TreeSpec
     tensors: Sequence[tuple[object, ...]]
-    """Of each tensor among the leaves, which are none there: size, strides, type, device, whether it requires a gradient."""
+    """For each tensor, whose place among the leaves is empty: size, strides, type, device, `requires_grad`."""
     positions: list[int]
     needs_input_grad: tuple[bool, ...]
     autocast: tuple[bool, torch.dtype]
     forward: Use | None = None
-    """For a backward pass: how the forward pass was called."""
+    """For a backward pass: the use of the forward pass."""
     number: int = field(default=-1, compare=False)
     outcome: Outcome | None = field(default=None, compare=False)
     written: list[int] = field(default_factory=list, compare=False)
-    """Which of the tensors."""
+    """Positions among the tensors."""
 
     def call(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Through the op."""
+        """Calls the op."""
         read = [t for n, t in enumerate(tensors) if n not in self.written]
         written = [tensors[n] for n in self.written]
         op = self.function.backward_op if self.is_backward else self.function.forward_op
         return op(read, written, self.number)
 
     def run(self, read: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """What the op does."""
+        """Does the work of the op."""
         others, changed = iter(read), dict(zip(self.written, written, strict=True))
         given = [changed[n] if n in changed else next(others) for n in range(len(self.tensors))]
         leaves = list(self.leaves)
         for position, tensor, about in zip(self.positions, given, self.tensors, strict=True):
-            # A planned step has windows on memory in the places of tensors that require gradients.
+            # In a planned step, windows on memory take the places of tensors that require gradients.
             leaves[position] = tensor.detach().requires_grad_() if about[-1] else tensor
         arguments = tree_unflatten(leaves, self.spec)
         context, passed = self._context(arguments)
@@ -209,7 +210,7 @@ class Use:
         outcome, made = self._outcome(context, result, given)
         if (
             self.outcome is None or was
-        ):  # what is recorded last holds; a plan of before that has another goes on in eager
+        ):  # the last recording counts; a plan from before that differs goes on in eager
             self.outcome = outcome
         elif outcome != self.outcome:
             from .program import Unplanned
@@ -264,7 +265,7 @@ class Use:
 
     @contextlib.contextmanager
     def _looked_at(self, given: list[torch.Tensor]) -> Iterator[None]:
-        """Refuses what a plan would have to know."""
+        """Refuses effects that a plan would have to know."""
         kept = [None if n in self.written else tensor.clone() for n, tensor in enumerate(given)]
         states = [torch.get_rng_state()]
         states += torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
@@ -291,7 +292,8 @@ class Use:
 
 
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """The first address of a tensor's elements, and the one behind the last. A planned step has many in one storage."""
+    """Returns the first address of a tensor's elements, and the one after the last. A planned step
+    has many tensors in one storage."""
     size = tensor.element_size()
     if isinstance(tensor, FakeTensor):
         first = (storage_key(tensor) << 48) + int(tensor.storage_offset()) * size
@@ -308,7 +310,7 @@ def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 class Function:
-    """A function of autograd that is taken as ops."""
+    """An autograd function that is recorded as ops."""
 
     def __init__(
         self, cls: type[torch.autograd.Function], writes: Written, saved: Written, gradients: Written
@@ -317,7 +319,7 @@ class Function:
         self.passes = (cls.forward, cls.backward)
         self._writes, self._saved, self._gradients = writes, saved, gradients
         name = f"{cls.__module__}_{cls.__qualname__}".replace(".", "_").replace("<", "_").replace(">", "_")
-        if hasattr(torch.ops.plimsoll, name):  # a class that was made twice
+        if hasattr(torch.ops.plimsoll, name):  # the class was created twice
             name += f"_{len(FUNCTIONS)}"
         self.forward_op = self._op(name)
         self.backward_op = self._op(f"{name}_backward")
@@ -359,7 +361,7 @@ class Function:
     def _use(
         self, arguments: Any, needs: tuple[bool, ...], forward: Use | None = None
     ) -> tuple[Use, list[torch.Tensor]]:
-        """How it is called, as one of the ways that are known; and the tensors among its arguments."""
+        """Returns how it is called, as one of the known uses, and the tensors among its arguments."""
         leaves, spec = tree_flatten(arguments)
         positions = [n for n, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
         tensors = [leaves[n] for n in positions]
@@ -379,7 +381,7 @@ class Function:
         return known, tensors
 
     def _written(self, use: Use, arguments: Any) -> list[int]:
-        """Which of the tensors are written."""
+        """Returns the positions of the tensors that are written."""
         if use.forward is None:
             places = set(_positions(self._writes, SimpleNamespace()))
         else:
@@ -403,7 +405,8 @@ def _run(read: list[torch.Tensor], written: list[torch.Tensor], use: int) -> lis
 
 
 def _run_on_fakes(read: list[torch.Tensor], written: list[torch.Tensor], use: int) -> list[torch.Tensor]:
-    """The same without memory: kernels are not launched, and a number that the host reads is 1, as it decides over no shape."""
+    """Does the same without memory: kernels are not launched, and a number that the host reads is 1,
+    since it decides no shape."""
     checked, _Now.checked = _Now.checked, False
     try:
         with _without_kernels(), _Ones():
@@ -418,7 +421,7 @@ def _run_on_fakes(read: list[torch.Tensor], written: list[torch.Tensor], use: in
 
 
 def _without_kernels() -> contextlib.AbstractContextManager[None]:
-    """Triton launches nothing."""
+    """Context in which Triton launches nothing."""
     jit = sys.modules.get("triton.runtime.jit")
     if jit is None:
         return contextlib.nullcontext()
@@ -426,7 +429,7 @@ def _without_kernels() -> contextlib.AbstractContextManager[None]:
 
 
 class _Ones(TorchDispatchMode):
-    """What the host reads of fake tensors is 1, and two of them are not equal."""
+    """A mode in which a number that the host reads from fake tensors is 1, and two fake tensors are never equal."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten.equal.default:

@@ -1,11 +1,12 @@
-"""How long a planned step takes, learnt from running it on the sample when it is bound.
+"""Step time of a plan, calibrated by running it on the sample when it is bound.
 
-The planner has each op's seconds from a recording, where an op runs alone: there caches are cold, memory is new, and what lies
-between two ops is not counted. Here the plan runs a few times. Each op takes the least of its times in there; their sum is
-scaled to the fastest whole step, without the time in which it waited for copies; and the link is as fast as the copies were.
-The plan stays as it is, and its prediction is made anew from those.
+The planner has each op's seconds from a recording, where an op runs alone: caches are cold, memory is new, and the time
+between two ops is not counted. Here the plan runs a few times. Each op takes its shortest time of these runs; the sum of
+these is scaled to the fastest whole step, without its stalls for copies; the link rates are those of the copies. The plan
+stays as it is; its prediction is made anew from these times.
 
-What it deliberately does not do: look for another plan. On a GPU, where events time ops within a stream, nothing runs.
+What this file deliberately does not do: search for a different plan. Nothing runs on a GPU, where events time ops within a
+stream.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from .verification import State
 
 LEAST_RUNS, MOST_RUNS = 3, 20
 ENOUGH_SECONDS = 0.2
-"""The plan runs so often at least; more often where it is short, as short times are noisy."""
+"""Limits for the number of runs: a short plan runs more often, since short times are noisy."""
 LONG_SECONDS = 0.5
-"""Of a plan that takes longer, one run of each kind does."""
+"""A plan that takes longer than this runs once of each kind."""
 
 
 def timed(
     recorded: Recorded, program: Program, tensors: list[torch.Tensor], around: Callable[[], object]
 ) -> tuple[Recorded, Schedule] | None:
-    """Trace and schedule with what runs of the program measured; none where a run did not end.
+    """Returns trace and schedule with the measurements of some runs of the program; `None` if a run did not end.
 
-    `around` is what a step does besides. All is left as it was.
+    `around` is the rest of a step's work. Everything is left as it was.
     """
     before: State | None = None
     fastest, besides, stalled = float("inf"), float("inf"), 0.0
@@ -66,7 +67,7 @@ def timed(
                 number += 1
     except Exception as error:
         if isinstance(error, Diverged | Unplanned | PoolInUse) or shortage.is_one(error):
-            return None  # the first step says so, and does what is to be done
+            return None  # the first step reports the error and handles it
         raise
     finally:
         if before is not None:

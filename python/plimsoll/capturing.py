@@ -1,7 +1,7 @@
-"""Whether a planned step can be one CUDA graph, and what forbids it.
+"""Obstacles to capturing a planned step as one CUDA graph.
 
-A graph repeats what was enqueued: kernels, copies, fills, waits. What the host does between two calls is not repeated: reading
-a value, computing on the host, putting a generator back. Whatever else cannot be captured shows when it is tried.
+A graph repeats enqueued work: kernels, copies, fills, waits. It does not repeat the host's work between two calls: reading
+a value, computing on the host, resetting a generator. Other obstacles show when the capture is tried.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from .tape import Call, Tape
 from .torch_private import tree_unflatten
 
 OWN_NAMESPACES = {"aten", "prims"}
-"""PyTorch's own ops, of which it is known what they do on the host."""
+"""PyTorch's own ops, whose work on the host is known."""
 
 
 def obstacle(tape: Tape, schedule: Schedule) -> str | None:
-    """What forbids that the step becomes a graph; none where nothing is known to."""
+    """Reason why the step cannot become a graph; `None` if none is known."""
     for compute in schedule.computes():
         call = tape.calls[compute.op]
         if why := obstacle_of(tape, call):
@@ -26,14 +26,14 @@ def obstacle(tape: Tape, schedule: Schedule) -> str | None:
 
 
 def obstacle_of(tape: Tape, call: Call) -> str | None:
-    """What forbids that a call is part of a graph, in whatever schedule; none where nothing is known to."""
+    """Reason why a call cannot be part of a graph, in any schedule; `None` if none is known."""
     if call.reads_on_host:
         line = f" at {call.line}" if call.line else ""
         return f"the host reads a value (`{call.name}`{line})"
     if call.func.namespace not in OWN_NAMESPACES:
         return f"`{call.func}` is no op of PyTorch's own, and what it does on the host would not be repeated"
     if _is_without_dropout(call):
-        return None  # its seeds, which lie on the host, mean nothing
+        return None  # its seeds, which lie on the host, are unused
     if any(tape.storages[storage].is_on_host for storage in (*call.reads, *call.writes)):
         return f"{_place(call)} takes or gives a tensor on the host"
     return None
@@ -44,7 +44,7 @@ def _place(call: Call) -> str:
 
 
 def _is_without_dropout(call: Call) -> bool:
-    """Whether it is attention that drops nothing, forward or backward."""
+    """Returns `True` if the call is attention without dropout, forward or backward."""
     names = [argument.name for argument in call.func._schema.arguments]
     if "dropout_p" not in names:
         return False

@@ -1,6 +1,6 @@
-"""The program `plimsoll` of the wheel: the house's command line, and scripts whose step is planned.
+"""The program `plimsoll` of the wheel: Plimsoll's command line, and scripts whose step is planned.
 
-Only a script needs PyTorch; nothing else imports it.
+PyTorch is imported only for scripts.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from . import _core
 
 
 def main() -> int:
-    """Runs the command line of this process, and gives the exit code."""
+    """Runs the command line of this process, and returns the exit code."""
     line = ["plimsoll", *sys.argv[1:]]
     script = _core.script(line)
     if script is None:
-        # Python's handler only leaves a mark, which nobody looks at meanwhile: Ctrl-C ends the process, or is the command's.
+        # Python's handler only sets a flag, which is not checked meanwhile: Ctrl-C ends the process, or the command handles
+        # it.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         return _core.run_program(line)
     from . import scripts

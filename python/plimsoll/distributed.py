@@ -1,8 +1,8 @@
 """Steps of several processes, each with a replica of the model: `DistributedDataParallel` under `torchrun`.
 
-The module inside is planned, each process for itself. Planned gradients are handed to the wrapper's own reducer, in the order
-in which eager has them, and where that can be undone, as soon as they are complete: buckets are reduced while the backward pass
-goes on. Communication hooks, `no_sync` and unused parameters are the wrapper's, and so are the bits.
+Each process plans its own copy of the wrapped module. Planned gradients are handed to the wrapper's own reducer, in eager's
+order, and, if that can be undone, as soon as they are complete: buckets are reduced during the backward pass. Communication
+hooks, `no_sync` and unused parameters are handled by the wrapper, so that the bits are the wrapper's too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ logger = logging.getLogger("plimsoll")
 
 
 def replica_of(model: torch.nn.Module) -> DistributedDataParallel | None:
-    """The wrapper, where the model is one. Raises `Refused` for what is distributed in another way."""
+    """Returns the wrapper if the model is one, else `None`. Raises `Refused` for other kinds of distribution."""
     wrapper = model if isinstance(model, DistributedDataParallel) else None
     inner = model if wrapper is None else wrapper.module
     if wrapper is not None and (wrapper.static_graph or wrapper.mixed_precision is not None):
@@ -61,7 +61,7 @@ def replica_of(model: torch.nn.Module) -> DistributedDataParallel | None:
 
 
 def ranks_of(model: torch.nn.Module) -> Ranks | None:
-    """The ranks that train a model together; none where this process trains it alone."""
+    """Returns the ranks that train a model together; `None` if this process trains it alone."""
     if is_sharded(model):
         return Ranks(None)
     replica = replica_of(model)
@@ -69,7 +69,7 @@ def ranks_of(model: torch.nn.Module) -> Ranks | None:
 
 
 def inside(wrapper: DistributedDataParallel, fn: Loss) -> Loss:
-    """A function that calls the wrapper, with the module inside called in its place."""
+    """Returns a function that calls the wrapper, with the wrapped module called in its place."""
 
     def forward(*arguments: Any, **keywords: Any) -> Any:
         return wrapper.module(*arguments, **keywords)
@@ -82,7 +82,7 @@ def inside(wrapper: DistributedDataParallel, fn: Loss) -> Loss:
 
 
 def module_of(model: torch.nn.Module) -> torch.nn.Module:
-    """The module that trains: the one inside, where the model is a replica."""
+    """The module that trains: the wrapped one if the model is a replica."""
     replica = replica_of(model)
     return model if replica is None else replica.module
 
@@ -94,24 +94,24 @@ def inner_of(model: torch.nn.Module, fn: Loss) -> Loss:
 
 
 def reducing_bytes(model: torch.nn.Module) -> tuple[int, int]:
-    """What reducing gradients takes, and how much of it is there from the wrapper's making on."""
+    """Bytes that reducing gradients takes, and the part of them that exists from the wrapper's construction on."""
     replica = replica_of(model)
     return (0, 0) if replica is None else (own_bytes(replica), bucket_bytes(replica))
 
 
 def bucket_bytes(wrapper: DistributedDataParallel) -> int:
-    """What the wrapper's buckets take, which are there from its making on."""
+    """Bytes of the wrapper's buckets, which exist from its construction on."""
     return sum(aligned(p.numel() * p.element_size()) for p in wrapper.module.parameters() if p.requires_grad)
 
 
 def own_bytes(wrapper: DistributedDataParallel) -> int:
-    """What reducing takes: gradients of the wrapper's own, and its buckets, unless the gradients lie in them."""
+    """Bytes that reducing takes: the wrapper's own gradients, and its buckets, unless the gradients are views of these."""
     gradients = bucket_bytes(wrapper)
     return gradients if wrapper.gradient_as_bucket_view else 2 * gradients
 
 
 def interconnect(wrapper: DistributedDataParallel, ranks: Ranks, given: Interconnect | None) -> Interconnect:
-    """The network between the ranks: as they were told, if all were, else as they measure it together."""
+    """Network between the ranks: as given, if all ranks were given one, else as they measure it together."""
     if ranks.least(int(given is not None)) and given is not None:
         return given
     where = next(wrapper.module.parameters()).device
@@ -123,43 +123,43 @@ def interconnect(wrapper: DistributedDataParallel, ranks: Ranks, given: Intercon
 
 
 class Reducing:
-    """Gradients of a replica's steps on their way to the wrapper's own reducer, which fills buckets and reduces each as soon as
-    it is full.
+    """Hands gradients of a replica's steps to the wrapper's own reducer, which fills buckets and reduces each as soon as it
+    is full.
 
-    A step runs inside of the wrapper's forward pass, so that buffers are broadcast as it does. A gradient is handed over by a
-    backward pass that is nothing but its accumulation, which the reducer waits for; in the order in which eager has them, since
-    buckets follow the order of the first arrivals. The last one has the reducer wait for the other ranks: it is handed over
-    once all ranks have agreed that they have come so far.
+    A step runs inside the wrapper's forward pass, so that buffers are broadcast as usual. A gradient is handed over by a
+    backward pass that consists of its accumulation, which the reducer waits for; in eager's order, since buckets follow the
+    order of the first arrivals. The last gradient makes the reducer wait for the other ranks: it is handed over once all
+    ranks have agreed that they have reached this point.
 
-    Where a step fails, zeros stand for what this rank has not handed over, so that no rank waits for it; then all drop what was
-    reduced. So nothing may depend on gradients before the ranks agree. They are handed over earlier only where no gradient is
-    there that they would be added to, where no hook of the user's runs for each gradient, and after a step that has shown that
-    reducing leaves the parameters as they are: a plan that recomputes reads parameters later than eager does.
+    If a step fails, zeros replace the gradients that this rank has not handed over, so that no rank waits for it; then all
+    drop the reduced gradients. So nothing may depend on gradients before the ranks agree. Gradients are handed over earlier
+    only if there is no gradient that they would be added to, no hook of the user's runs for each gradient, and a step has
+    shown that reducing leaves the parameters unchanged: a plan that recomputes reads parameters later than eager does.
 
-    A communication hook may wait for the other ranks. With one, the ranks tell each other before each step whether they may
-    hand over gradients early, and do so only where all may: else one would wait in its hook for another that waits for it to
-    agree. They must hold back the same gradient then, so that none does where parameters may be unused.
+    A communication hook may wait for the other ranks. With one, the ranks first exchange before each step whether they may
+    hand over gradients early, and do so only if all may: else one would wait in its hook for a rank that waits for it to
+    agree. All must hold back the same gradient then, so that none hands over early if parameters may be unused.
     """
 
     def __init__(self, wrapper: DistributedDataParallel, ranks: Ranks) -> None:
         self._wrapper = wrapper
         self._ranks = ranks
         self._leaves_parameters = False
-        """Whether reducing a step has left the parameters as they were."""
+        """`True` if reducing a step has left the parameters unchanged."""
         self._is_early = False
-        """Whether gradients of the step that runs may be handed over before the ranks agree."""
+        """`True` if gradients of the running step may be handed over before the ranks agree."""
         self._trained: list[torch.nn.Parameter] = []
         self._order: list[torch.nn.Parameter] = []
-        """What is handed over, in this order: in the step that runs, or in the last one."""
+        """Parameters in the order of handing over, in the running or the last step."""
         self._taken: set[int] = set()
-        """The identities of those whose gradient was handed over in the step that runs."""
+        """Identities of the parameters whose gradient was handed over in the running step."""
 
     def run(self, step: Callable[[], Given], arrived: Callable[[], list[torch.nn.Parameter]]) -> Given:
-        """Runs a step of the module inside, and has the wrapper reduce its gradients or add them to those that are there.
+        """Runs a step of the wrapped module, and has the wrapper reduce its gradients or add them to existing ones.
 
-        `arrived` gives what got a gradient in the step that ran, in that order. Raises on all ranks what one raises; gradients
-        are as they were then. A step that reduces nothing raises it on this rank alone where a hook runs for each gradient: the
-        others may wait for this rank in such a hook, and would not come to agree.
+        `arrived` returns the parameters that got a gradient in the step, in order of arrival. If one rank raises, all raise
+        its error, and gradients are restored. A step that reduces nothing raises on this rank alone if a hook runs for each
+        gradient: the others may wait for this rank in such a hook, and would not come to agree.
         """
         given: list[Given] = []
         reduces = self._wrapper.require_backward_grad_sync
@@ -168,7 +168,7 @@ class Reducing:
         without_its_own = contextlib.ExitStack()
 
         def run() -> torch.Tensor:
-            # The step runs eager code, whose gradients are not for the reducer: it is told later what to expect.
+            # The step runs eager code, whose gradients are not for the reducer, which learns later what to expect.
             without_its_own.enter_context(self._wrapper.no_sync())
             given.append(self._run(step, arrived, reduces, has_hooks))
             return torch.empty(0)
@@ -177,7 +177,7 @@ class Reducing:
             with without_its_own, replaced(self._wrapper, DDP_FORWARD, run):
                 self._wrapper()
         except BaseException:
-            # Ranks may have ended after unequally many steps; the next one begins alike on all.
+            # Ranks may have ended after different numbers of steps; the next one begins alike on all.
             broadcast_buffers_next(self._wrapper, reduces or not has_hooks)
             raise
         if reduces:
@@ -185,7 +185,7 @@ class Reducing:
         return given[0]
 
     def taker(self, order: list[torch.nn.Parameter]) -> Taker | None:
-        """Itself, where gradients that are complete in this order may be handed over in the middle of the step that runs."""
+        """Returns itself if gradients that complete in this order may be handed over during the running step, else `None`."""
         if not self._is_early or not order:
             return None
         if not self.has_begun:
@@ -194,7 +194,7 @@ class Reducing:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a gradient of the step that runs was handed over."""
+        """`True` if a gradient of the running step was handed over."""
         return bool(self._taken)
 
     def take(self, parameter: torch.nn.Parameter, gradient: torch.Tensor) -> None:
@@ -203,7 +203,7 @@ class Reducing:
             self._hand_over(parameter, gradient)
 
     def took(self, parameter: torch.nn.Parameter) -> bool:
-        """Whether its gradient was handed over."""
+        """Returns `True` if its gradient was handed over."""
         return id(parameter) in self._taken
 
     def _run(
@@ -256,7 +256,7 @@ class Reducing:
                     parameter.grad = gradient
 
     def _reduce(self, left: Gradients) -> None:
-        """Hands over what is left, which ends with the gradients that all ranks have."""
+        """Hands over the remaining gradients, which end with those that all ranks have."""
         versions = [version_of(parameter) for parameter in self._trained]
         for parameter, gradient in left:
             self._hand_over(parameter, gradient)
@@ -269,13 +269,13 @@ class Reducing:
         _accumulate(parameter, gradient)
 
     def _fail(self, error: Exception, may_fill: bool) -> None:
-        """Tells the others an error of this rank, which is to be raised on all; or lets them find out when this process ends,
-        where they may wait for it in a communication hook that it cannot run."""
+        """Reports an error of this rank to the others, to be raised on all. If they may wait for this rank in a communication
+        hook that it cannot run, they find out when this process ends."""
         can_end = True
         if may_fill:
             try:
                 self._fill()
-            except Exception:  # such as a GPU that is gone; the error that is told says more
+            except Exception:  # such as a lost GPU; the reported error says more
                 logger.exception("this rank cannot take part in reducing any more")
                 if has_communication_hook(self._wrapper):
                     return  # ranks that wait for this one in the hook do not come to agree
@@ -283,7 +283,7 @@ class Reducing:
         self._ranks.agree(error, self.has_begun, can_end, self._end)
 
     def _end(self, can_end: bool) -> None:
-        """Ends reducing a step that failed on a rank; where one cannot take part, what is under way is given up for good."""
+        """Ends reducing a step that failed on a rank; if a rank cannot take part, aborts the running collectives for good."""
         if not can_end:
             abort(self._wrapper.process_group)
             return
@@ -292,9 +292,9 @@ class Reducing:
         self._hand_over(last, torch.zeros_like(last))
 
     def _fill(self) -> None:
-        """Hands over zeros in place of all gradients that are not, but the last."""
+        """Hands over zeros in place of all gradients not yet handed over, except the last."""
         if not self.has_begun:
-            # As the last step had them; what ranks wait for last comes last here, too.
+            # The order of the last step; the gradient that ranks wait for comes last here, too.
             place = {id(parameter): number for number, parameter in enumerate(self._order)}
             self._order = sorted(self._trained, key=lambda p: place.get(id(p), -1))
         for parameter in self._order[:-1]:
@@ -305,12 +305,12 @@ class Reducing:
 
 
 def _accumulate(parameter: torch.nn.Parameter, gradient: torch.Tensor) -> None:
-    """What autograd does with the gradient of a parameter at last."""
+    """Accumulates the gradient of a parameter as autograd does."""
     with without_gradient_hooks(parameter):
         torch.autograd.backward([parameter], [gradient])
 
 
 def _in_order(gradients: Gradients, arrived: list[torch.nn.Parameter]) -> Gradients:
-    """Gradients in the order in which eager has them: the wrapper fills its buckets in that order."""
+    """Gradients in eager's order: the wrapper fills its buckets in that order."""
     order = {id(parameter): place for place, parameter in enumerate(arrived)}
     return sorted(gradients, key=lambda entry: order.get(id(entry[0]), len(order)))

@@ -1,4 +1,4 @@
-"""The exceptions of Plimsoll. Each message says what to do."""
+"""Exceptions of Plimsoll. Each message says how to fix the problem."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ class Error(Exception):
 
 
 class BadInput(Error, ValueError):
-    """An argument or a document that cannot be used."""
+    """An unusable argument or document."""
 
 
 class NoTorch(Error, ImportError):
-    """PyTorch is missing, too old, or newer than what this version of Plimsoll knows."""
+    """PyTorch is missing, too old, or newer than this version of Plimsoll supports."""
 
 
 class NoCompiler(Error):
@@ -20,41 +20,40 @@ class NoCompiler(Error):
 
 
 class DeviceError(Error):
-    """The GPU, or its driver, cannot be used or refused a call."""
+    """The GPU or its driver cannot be used, or refused a call."""
 
 
 class HostMemoryError(DeviceError, MemoryError):
-    """The host cannot page-lock so much memory."""
+    """The host cannot page-lock this much memory."""
 
 
 class NoPlan(Error):
     """No plan fits the budget, or none was found; the words and numbers are the planner's."""
 
     op: str
-    """The name of the op that needs most."""
+    """Name of the op that needs most memory."""
     layer: str
-    """The layer of that op."""
+    """Layer of that op."""
     needs_bytes: int
-    """What it needs, resident bytes included."""
+    """Bytes that the op needs, resident bytes included."""
     short_by_bytes: int
-    """By how much that exceeds the budget."""
+    """Bytes by which this exceeds the budget."""
     floor_bytes: int
-    """What no plan fits below."""
+    """Smallest feasible budget, in bytes."""
     budget_bytes: int
-    """The budget."""
     is_proved: bool
-    """Whether no plan of any kind fits; else none was found."""
+    """`True` if it is proved that no plan fits; `False` if none was found."""
     largest_batch: int | None = None
-    """The largest batch that fits, where it is known and the batch was not to be split."""
+    """Largest batch that fits, if it is known and the batch was not to be split."""
     enough_bytes: int | None = None
-    """A budget that is enough, where not even one sample fits; none where it is not known."""
+    """A sufficient budget, if not even one sample fits; `None` if unknown."""
 
 
 class Refused(Error):
     """The step does something that cannot be recorded."""
 
     def __init__(self, why: str, op: str = "", layer: str = "", line: str = "") -> None:
-        """Says why, with the op, the module and the line of the user's code where they are known."""
+        """Takes the reason, and the op, the module and the line of the user's code if known."""
         places = [f"op `{op}`" if op else "", f"module `{layer}`" if layer else "", line]
         place = ", ".join(filter(None, places))
         super().__init__(f"{why} ({place})" if place else why)
@@ -64,12 +63,12 @@ class Refused(Error):
 
 
 class PoolInUse(Error):
-    """The memory of the step was lent to code between steps, and a tensor still lies in it."""
+    """The step's memory was lent to code between steps, and a tensor still lies in it."""
 
 
 class OtherRank(Error):
-    """Another process of a distributed training ended the step for all, by an error that is none of Plimsoll's, or is gone."""
+    """Another process of a distributed training ended the step for all, by an error that is not Plimsoll's, or has exited."""
 
 
 class VerificationError(Error):
-    """A planned step gave other bits than the same step in eager."""
+    """A planned step has different bits than the same step in eager."""

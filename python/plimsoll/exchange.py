@@ -1,7 +1,7 @@
-"""What the ranks of a replica exchange in a step, and what that adds to the time that is predicted for it.
+"""Gradient exchange of the ranks of a replica in a step, and the time that it adds to the prediction.
 
-The prediction is the house's: an `exchange/1` beside the schedule, simulated with it. What is decided here is what PyTorch
-alone knows: which gradients lie in which bucket, and after which call each bucket is full.
+The prediction is an `exchange/1` next to the schedule, simulated together with it. This file decides only what PyTorch
+alone knows: the gradients of each bucket, and the call after which each bucket is full.
 
 What it deliberately does not do: predict a communication hook, which may send other bytes, or ranks that wait for a slower one.
 """
@@ -25,8 +25,8 @@ def of(
     interconnect: Interconnect,
     is_early: bool,
 ) -> _core.Exchange | None:
-    """What the ranks exchange in a step by a schedule, whose gradients are handed over as soon as they are complete where that
-    `is_early`, and at the end of the step where it is not; none for one process, and where there is nothing to reduce."""
+    """Returns the exchange of the ranks in a step by a schedule; `None` for one process, and if there is nothing to reduce. If
+    `is_early`, gradients are handed over as soon as they are complete, else at the end of the step."""
     ranks = dist.get_world_size(wrapper.process_group)
     complete = tape.completions()
     if ranks < 2 or not complete:
@@ -39,7 +39,7 @@ def of(
         (sum(_bytes(parameters[n]) for n in bucket), max(after[n] for n in bucket))
         for bucket in buckets_of(wrapper, parameters)
     ]
-    # A bucket is reduced once those before it are.
+    # A bucket is reduced after those before it.
     full = [max(op for _, op in buckets[: number + 1]) for number in range(len(buckets))]
     staged = parameters[0].device.type == "cuda" and dist.get_backend(wrapper.process_group) == "gloo"
     return _core.Exchange(

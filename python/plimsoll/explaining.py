@@ -1,4 +1,4 @@
-"""What was chosen for a kind of batch, in words: in one line, and line by line."""
+"""Descriptions of the choice for a kind of batch: in one line, and line by line."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .tape import Role
 
 
 def moved(recomputed_ops: int, recomputed_bytes: int, swapped_bytes: int) -> str:
-    """What is recomputed and swapped in an iteration: ops, the bytes that they write once more, and the bytes that leave the
-    device."""
+    """Describes what is recomputed and swapped in an iteration: ops, the bytes that they write
+    again, and the bytes that leave the device."""
     if recomputed_ops == 0 and swapped_bytes == 0:
         return "everything stays"
     return f"{_ops(recomputed_ops, recomputed_bytes)} recomputed, {show_bytes(swapped_bytes)} swapped out"
@@ -27,8 +27,8 @@ def _ops(count: int, written: int) -> str:
 def in_one_line(
     planned: Planned, parts: Parts | None, device: Device, exchange: _core.Exchange | None = None
 ) -> str:
-    """Batch, peak, what is recomputed and swapped, and the predicted time; of `parts` that the batch runs in, of each. What an
-    exchange adds is told beside it."""
+    """Describes batch, peak, what is recomputed and swapped, and the predicted time; of each part, if the batch runs in
+    `parts`. The time that an exchange adds stands separately."""
     trace, schedule = planned.trace, planned.program.schedule
     peak = trace.resident_bytes + schedule.pool_bytes
     words = [
@@ -62,7 +62,7 @@ def line_by_line(
     exchange: _core.Exchange | None = None,
     interconnect: Interconnect | None = None,
 ) -> str:
-    """The same, and what the plan consists of."""
+    """Describes the same, and the contents of the plan."""
     trace, schedule = planned.trace, planned.program.schedule
     constants = sum(s.role is Role.KEPT for s in planned.tape.storages)
     lines = [

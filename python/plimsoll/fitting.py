@@ -1,7 +1,7 @@
-"""`fits`: whether a step fits a memory budget, asked before anything large runs.
+"""`fits`: a check of a step against a memory budget before anything large runs.
 
-Shapes come from fake tensors, so that a step can be asked about that fits no memory at all. Scratch and seconds come from two
-recordings of small batches, where the model itself fits the budget; else the answer says that they are not in it.
+Shapes come from fake tensors, so that the check works for a step that fits no memory at all. Scratch and seconds come from
+two recordings of small batches, if the model itself fits the budget; else the answer says that it does not include them.
 """
 
 from __future__ import annotations
@@ -23,34 +23,35 @@ from .tape import aligned, to_document
 
 @dataclass(frozen=True)
 class Fit:
-    """Whether a step fits a budget. It counts as true where it does."""
+    """Answer of `fits`; true if the step fits the budget."""
 
     batch: int
     budget_bytes: int
     host_budget_bytes: int | None
-    """What swapped bytes may take of the host's memory; none for any number."""
+    """Host memory limit for swapped tensors; `None` means unlimited."""
     peak_bytes: int
-    """What eager takes."""
+    """Bytes that eager takes."""
     floor_bytes: int
-    """What no plan fits below."""
+    """Smallest feasible budget."""
     floor_layer: str
-    """The layer that the floor is for."""
+    """Layer that determines the floor."""
     floors: list[tuple[str, int]]
-    """By layer: what no plan fits below for that layer alone, the most first."""
+    """By layer: smallest feasible budget for that layer alone, largest first."""
     planned_bytes: int | None
-    """What a plan within the budget takes; none where there is none."""
+    """Bytes of a plan within the budget; `None` if there is none."""
     largest_batch: int | None
-    """The largest batch that a plan fits; none where not even one sample has one, or where `why_no_largest` says why."""
+    """Largest batch that a plan fits; `None` if not even one sample fits, or for the reason in `why_no_largest`."""
     why_no_largest: str
     why_not: str
-    """Why no plan fits: which op of which layer needs how many bytes, of the budget or of the host's; empty where one fits."""
+    """Reason why no plan fits: the op, its layer, and the bytes that it needs of the budget or of
+    the host's memory; empty if one fits."""
     is_measured: bool
-    """Whether scratch of libraries is counted."""
+    """`True` if scratch of libraries is counted."""
     hint: str
-    """What else would lower the floor."""
+    """Other ways to lower the floor."""
 
     def __bool__(self) -> bool:
-        """Whether a plan fits."""
+        """Returns `True` if a plan fits."""
         return self.planned_bytes is not None
 
     def __str__(self) -> str:
@@ -92,13 +93,14 @@ def fits(
     link: Link | str = "12GB/s",
     host_budget: int | str | None = None,
 ) -> Fit:
-    """Says whether the step fits a memory budget, what it takes, which layer decides, and the largest batch that fits.
+    """Checks whether the step fits a memory budget: the bytes that it takes, the layer that decides, and the largest batch
+    that fits.
 
-    What is swapped takes at most `host_budget` of the host's memory (`"4GiB"`, or bytes); without it, on a GPU, most of what
-    the host has.
+    Swapped tensors take at most `host_budget` of the host's memory (`"4GiB"`, or bytes); without it, on a GPU, most of the
+    host's memory.
 
-    The batch of the sample never runs: its shapes are worked out on fake tensors. Batches of 2 and 4 samples run, to learn what
-    scratch libraries take, where parameters, gradients and optimizer state fit the budget. The model may lie on the device
+    The batch of the sample never runs: its shapes are worked out on fake tensors. Batches of 2 and 4 samples run to measure
+    the scratch of libraries, if parameters, gradients and optimizer state fit the budget. The model may lie on the device
     `meta`. Everything is left as it was.
     """
     planning.check(model, optimizer)
@@ -122,7 +124,7 @@ def fits(
             known = Known.of(tape)
     except (Refused, BadInput):
         raise
-    except Exception as error:  # the user's code, which may know one batch size only
+    except Exception as error:  # the user's code, which may support only one batch size
         why = f"not known: the step fails at a batch of {batches.SMALL[0]} ({type(error).__name__}: {error})"
     trace = _trace(recording.record_shapes(fn, model, batch, known), name, size, state, family)
     limit = planning.budget_bytes(budget, trace.peak_bytes)
@@ -170,7 +172,7 @@ def _weights_and_gradients(model: torch.nn.Module) -> int:
 def _trace(
     tape: recording.Tape, name: str, batch: int, state: int, family: _core.Batches | None
 ) -> _core.Trace:
-    """The trace of shapes, with the scratch and the seconds that the family knows."""
+    """Trace of the shapes, with the scratch and the seconds that the family knows."""
     document = json.loads(to_document(tape, name, batch, state).text)
     if family is not None:
         ops = json.loads(family.at(batch).to_json())["ops"]

@@ -1,8 +1,9 @@
-"""Steps in eager whose saved tensors hooks swap, until the step fits a budget: for what no plan can run.
+"""Eager steps whose saved tensors are swapped by hooks until the step fits a budget: for steps that no plan can run.
 
-A step runs a few times, and everything is put back: what it saves for the backward pass is noted, and its peak. Then what is
-saved first, which is needed last, goes to the host, as much as the peak is above the budget; the peak is measured again, and
-more goes until it fits. Where not even one eager run finds memory, what a step saves is noted while all of it is swapped.
+A step runs a few times, and everything is restored: the tensors that it saves for the backward pass are noted, and its
+peak. Then the tensors saved first, which are needed last, go to the host, as much as the peak is above the budget; the peak
+is measured again, and more go until the step fits. If not even one eager run finds memory, the saved tensors are noted
+while all of them are swapped.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from .tape import aligned
 from .torch_private import local_part
 
 MOST_TRIALS = 6
-"""So often a step is run with more swapped than before."""
+"""Number of times that a step is run with more swapped than before."""
 
 Trial = Callable[[Callable[[], AbstractContextManager[None]]], None]
-"""Runs the step within what it is given, and puts everything back."""
+"""Runs the step within a context, and restores everything."""
 
 
 @dataclass
 class Before:
-    """What a step changes, kept to put it back."""
+    """State that a step changes, kept to restore it."""
 
     gradients: list[tuple[torch.nn.Parameter, torch.Tensor | None]]
     buffers: list[tuple[torch.Tensor, torch.Tensor]]
@@ -41,7 +42,7 @@ class Before:
     of_host: tuple[Any, Any]
 
     def restore(self) -> None:
-        """Puts it back."""
+        """Restores it."""
         for parameter, gradient in self.gradients:
             parameter.grad = gradient
         with torch.no_grad():
@@ -53,7 +54,7 @@ class Before:
 
 
 def state_of(device: devices.Device, model: torch.nn.Module) -> Before:
-    """What a step may change, as it is now. Gradients that are there are not copied."""
+    """Copies the state that a step may change. Existing gradients are not copied."""
     generators = {id(g): g for g in (torch.default_generator, device.default_generator())}
     return Before(
         [(p, p.grad) for p in model.parameters()],
@@ -64,7 +65,7 @@ def state_of(device: devices.Device, model: torch.nn.Module) -> Before:
 
 
 class Hooked:
-    """What hooks swap of one kind of step."""
+    """Swaps by hooks for one kind of step."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class Hooked:
         optimizer: torch.optim.Optimizer | None,
         most: Callable[[int], int] | None = None,
     ) -> None:
-        """`most` gives the largest of what all ranks have, where the step runs on several."""
+        """`most` returns the largest value over all ranks, if the step runs on several."""
         self._device = device
         self._model = model
         self._optimizer = optimizer
@@ -81,14 +82,14 @@ class Hooked:
         self._most = most or int
         self.swaps = SavedSwaps(device)
         self.eager_bytes: int | None = None
-        """What eager takes; none where it found no memory."""
+        """Bytes that eager takes; `None` if it found no memory."""
         self.peak_bytes = 0
-        """What the step takes with the hooks."""
+        """Bytes that the step takes with the hooks."""
         self.budget_bytes = 0
 
     def fit(self, trial: Trial, budget: Callable[[int], int], host: int | None) -> str:
-        """Finds out what is swapped, for a budget that may depend on what eager takes. Says why it does not fit; nothing where
-        it does."""
+        """Chooses the tensors to swap, for a budget that may depend on eager's bytes. Returns the reason if
+        it does not fit, else an empty string."""
         self._learn(trial)
         self.budget_bytes = budget(self.peak_bytes)
         sizes = self.swaps.sizes
@@ -122,7 +123,7 @@ class Hooked:
             self.peak_bytes = self._peak(trial, lambda: self.swaps.learning(self._model, swaps_all=True))
 
     def words(self) -> str:
-        """What is swapped, and what the step takes."""
+        """Description of the swaps, and of the step's bytes."""
         if not self.swaps.chosen:
             return "nothing is swapped"
         number, of = len(self.swaps.chosen), sum(size > 0 for size in self.swaps.sizes)
@@ -132,13 +133,13 @@ class Hooked:
         )
 
     def _peak(self, trial: Trial, how: Callable[[], AbstractContextManager[None]]) -> int:
-        """The most that a trial takes, on the rank where that is most."""
+        """Peak of a trial, on the rank where it is largest."""
         with peak_of(self._device, self._resident()) as peak:
             trial(how)
         return self._most(peak[0])
 
     def _resident(self) -> int:
-        """Parameters, gradients, buffers and the optimizer's state, as far as they lie on this rank."""
+        """Parameters, gradients, buffers and the optimizer state, as far as they lie on this rank."""
         parts = [local_part(t) for t in itertools.chain(self._model.parameters(), self._model.buffers())]
         trained = [local_part(p) for p in self._model.parameters() if p.requires_grad and p.grad is not None]
         held = sum(aligned(part.untyped_storage().nbytes()) for part in (*parts, *trained))
@@ -146,7 +147,7 @@ class Hooked:
 
 
 def _first(sizes: list[int], wanted: int) -> set[int]:
-    """What is saved first, up to so many bytes."""
+    """Numbers of the storages saved first, until they have this many bytes."""
     chosen: set[int] = set()
     total = 0
     for number, size in enumerate(sizes):
@@ -160,8 +161,7 @@ def _first(sizes: list[int], wanted: int) -> set[int]:
 
 @contextlib.contextmanager
 def peak_of(device: devices.Device, resident: int) -> Iterator[list[int]]:
-    """The most bytes that are there meanwhile: of the GPU's allocator; on the CPU, what is resident and what this thread
-    takes."""
+    """Peak bytes within the context: of the GPU's allocator; on the CPU, resident bytes and this thread's allocations."""
     peak = [0]
     if device.where.type == "cuda":
         device.synchronise()

@@ -1,6 +1,6 @@
-"""A kind of batch that no plan runs: in eager where that fits the budget, else with hooks that swap until it does.
+"""A kind of batch that no plan runs: in eager if it fits the budget, else with hooks that swap until it does.
 
-With the hooks the step must leave eager's bits, which is seen when it is found out what they swap; eager ran then anyway.
+With the hooks the step must leave eager's bits, which is checked while the tensors to swap are chosen; eager runs then anyway.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger("plimsoll")
 
 
 class InEager:
-    """How one kind of batch runs without a plan."""
+    """Runs one kind of batch without a plan."""
 
     def __init__(
         self,
@@ -34,17 +34,17 @@ class InEager:
         why: str = "",
     ) -> None:
         self.why = why
-        """Why no plan runs; empty where that is known only when a batch comes."""
+        """Reason why no plan runs; empty if it is known only when a batch comes."""
         self._device = device
         self._model = model
         self._optimizer = optimizer
         self._hooked: Hooked | None = None
         self.short = ""
-        """Why it does not fit the budget with hooks either; empty where it does."""
+        """Reason why it does not fit the budget even with hooks; empty if it does."""
         self._said: set[str] = set()
 
     def is_news(self, what: str) -> bool:
-        """Whether this was not said yet."""
+        """Returns `True` if this was not reported yet."""
         is_new = what not in self._said
         self._said.add(what)
         return is_new
@@ -60,11 +60,11 @@ class InEager:
         tape: Tape | None = None,
         keeps: bool = True,
     ) -> None:
-        """Finds out what hooks must swap of this batch, unless that is known. `peak` is what eager takes, where that is known.
-        What memory has room beside it `keeps` its place for the next plan.
+        """Chooses the tensors of this batch that hooks swap, unless that was done. `peak` is eager's bytes, if known. With
+        `keeps`, the step's memory keeps its place for the next plan, as far as it has room next to the batch.
 
-        Gradients, buffers, generators and what the tape of this kind updates are left as they were. Raises
-        `VerificationError` where the step has other bits with the hooks.
+        Gradients, buffers, generators and tensors that the tape of this kind updates are left as they were. Raises
+        `VerificationError` if the step has different bits with the hooks.
         """
         gradients = (p.grad for p in self._model.parameters() if p.grad is not None)
         memory.stand_aside(gradients, max(0, budget - self._eager_bytes(budget, peak)) if keeps else 0)
@@ -106,14 +106,14 @@ class InEager:
         self._hooked, self.short = hooked, short
 
     def _eager_bytes(self, budget: int, peak: int | None) -> int:
-        """What the batch takes without hooks; all of the budget where that is not known to be less."""
+        """Bytes of the batch without hooks; the whole budget unless less is known."""
         if peak is not None:
             return peak
         hooked = self._hooked
         return budget if hooked is None or hooked.swaps.chosen else hooked.peak_bytes
 
     def run(self, run: Callable[[], Given]) -> Given:
-        """Runs a batch, with the hooks where they are needed."""
+        """Runs a batch, with the hooks if they are needed."""
         if self._hooked is None or not self._hooked.swaps.chosen:
             return run()
         swaps = self._hooked.swaps
@@ -130,13 +130,13 @@ class InEager:
 
     @property
     def words(self) -> str:
-        """What hooks do; empty where they do nothing."""
+        """Description of the hooks' swaps; empty if they do nothing."""
         if self._hooked is None or not self._hooked.swaps.chosen:
             return ""
         return f"hooks swap saved tensors: {self._hooked.words()}"
 
     def warn(self, budget: int) -> None:
-        """Says where the budget is not kept."""
+        """Warns if the budget is exceeded."""
         if self._hooked is not None and self.short:
             logger.warning(
                 "the step takes %s in eager, more than the budget of %s: %s",

@@ -1,4 +1,4 @@
-"""The network between the ranks of a distributed training: what is said of it, or what a few all-reduces show."""
+"""The network between the ranks of a distributed training: as given, or as measured by a few all-reduces."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .errors import BadInput
 LARGE_BYTES = 4 << 20
 SMALL_BYTES = 4
 RUNS = 5
-"""The median of so many all-reduces counts, after one that warms up."""
+"""All-reduces of which the median counts, after one that warms up."""
 
 
 @dataclass(frozen=True)
 class Interconnect:
-    """The network between ranks: what one can send while it receives as much, and what a message takes besides."""
+    """The network between ranks: the rate at which one rank sends while it receives as much, and the latency of a message."""
 
     bytes_per_second: float
     latency_seconds: float
@@ -28,7 +28,7 @@ class Interconnect:
 
     @staticmethod
     def parse(interconnect: Interconnect | str | None) -> Interconnect | None:
-        """Of `10Gbit/s` or `10Gbit/s,30us`; none where none is given."""
+        """Parses `10Gbit/s` or `10Gbit/s,30us`; `None` stays `None`."""
         if interconnect is None or isinstance(interconnect, Interconnect):
             return interconnect
         if not isinstance(interconnect, str):
@@ -37,25 +37,25 @@ class Interconnect:
 
     @staticmethod
     def measured(group: dist.ProcessGroup, where: torch.device) -> Interconnect:
-        """What a few all-reduces of a group show on this rank; all ranks of the group measure at once.
+        """Measures a few all-reduces of a group on this rank; all ranks of the group measure at once.
 
-        Each of N ranks sends N - 1 messages twice in one, and (N - 1) / N of the bytes in each round.
+        In an all-reduce, each of N ranks sends 2 (N - 1) messages, and (N - 1) / N of the bytes in each of its two rounds.
         """
         others = dist.get_world_size(group) - 1
         small, large = (_seconds(group, size, where) for size in (SMALL_BYTES, LARGE_BYTES))
         sent = 2 * LARGE_BYTES * others / (others + 1)
-        # A large one is not faster than a small one, whatever the clock says.
+        # A large all-reduce cannot be faster than a small one, whatever the clock says.
         rate = sent / max(large - small, large / 100)
         return Interconnect(rate, small / (2 * others), is_measured=True)
 
     def __str__(self) -> str:
-        """In words."""
+        """The network in words."""
         words = _core.show_interconnect(self.bytes_per_second, self.latency_seconds)
         return f"{words} (measured)" if self.is_measured else words
 
 
 def _seconds(group: dist.ProcessGroup, size: int, where: torch.device) -> float:
-    """What an all-reduce takes: the median."""
+    """Median seconds of an all-reduce."""
     summed = torch.zeros(size // 4, device=where)
     seconds = []
     for _ in range(1 + RUNS):

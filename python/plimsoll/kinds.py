@@ -1,4 +1,4 @@
-"""Kinds of batches: what tells one from another as far as a plan is concerned."""
+"""Kinds of batches: the properties of a batch that its plan depends on."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Kind = tuple[object, ...]
 
 
 def addresses_of(modules: list[torch.nn.Module]) -> list[int]:
-    """Where the modules' parameters and buffers lie."""
+    """Addresses of the modules' parameters and buffers."""
     members = (t for m in modules for named in held_by(m) for t in named.values())
     return [tensor.data_ptr() for tensor in members if tensor is not None]
 
 
 def check_leaves(leaves: list[Any]) -> None:
-    """Refuses what of a batch may hold tensors that nobody sees: they would be constants of the step."""
+    """Refuses leaves of a batch that may hold hidden tensors, which would be constants of the step."""
     for leaf in leaves:
         if isinstance(leaf, (torch.Tensor, *PLAIN)):
             continue
@@ -40,7 +40,8 @@ def check_leaves(leaves: list[Any]) -> None:
 
 
 def kind_of(modules: list[torch.nn.Module], batch: tuple[Any, ...]) -> Kind:
-    """What decides which calls a step makes beside what `watched` sees: the batch, gradients, settings of PyTorch."""
+    """Key of everything, except for what `watched` sees, that determines the calls of a step: the
+    batch, gradients, PyTorch's settings."""
     leaves, spec = tree_flatten(batch)
     check_leaves(leaves)
     described: list[object] = []
@@ -63,7 +64,7 @@ def kind_of(modules: list[torch.nn.Module], batch: tuple[Any, ...]) -> Kind:
 
 
 def _gradient_kind(parameter: torch.nn.Parameter) -> object:
-    """Whether a step gives a gradient, sets it or adds to it."""
+    """Key of how a step treats a gradient: no gradient, set, or added to."""
     there = parameter.grad
     return (
         parameter.requires_grad if there is None else (parameter.requires_grad, there.dtype, there.stride())

@@ -1,4 +1,4 @@
-"""How fast bytes go to the host and back, and whether they can do both at once."""
+"""Rates of copies to the host and back, and whether both directions run at once."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ SAMPLES = 5
 
 @dataclass(frozen=True)
 class Link:
-    """How fast bytes go to the host and back, in bytes per second."""
+    """Rates of copies to the host and back, in bytes per second."""
 
     offload: float
     prefetch: float
     half_duplex: bool = False
-    """Whether both ways share the link, so that one copies at a time."""
+    """`True` if both directions share the link, so that one copies at a time."""
 
     @property
     def rates(self) -> tuple[float, float, bool]:
-        """As the planner takes it."""
+        """The arguments of the planner."""
         return (self.offload, self.prefetch, self.half_duplex)
 
     def __str__(self) -> str:
-        """In words."""
+        """The link in words."""
         out, back = (f"{_core.show_bytes(round(rate))}/s" for rate in (self.offload, self.prefetch))
         return f"{out} out, {back} in, {'one way at a time' if self.half_duplex else 'both ways at once'}"
 
     @staticmethod
     def parse(link: Link | str | None, measure: Callable[[], Link] | None = None) -> Link:
-        """A link of one rate such as `12GB/s`; measured where none is given, by `measure` or in this machine's memory."""
+        """Parses one rate for both directions, such as `12GB/s`; `None` is measured, by `measure` or
+        in this machine's memory."""
         if isinstance(link, Link):
             return link
         if link is None:
@@ -48,7 +49,7 @@ class Link:
 
     @staticmethod
     def measured() -> Link:
-        """The median of a few copies in this machine's memory, which is both device and host of a step on the CPU."""
+        """Median rate of a few copies in this machine's memory, which is both device and host of a step on the CPU."""
         source = torch.zeros(SAMPLE_BYTES, dtype=torch.uint8)
         target = torch.zeros_like(source)
         seconds = []

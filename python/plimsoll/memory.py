@@ -1,4 +1,5 @@
-"""The memory of a step: one allocation each for the pool, for gradients and for results, and the host's for what is swapped."""
+"""The memory of a step: one allocation each for the pool, for gradients and for results, and host
+memory for swapped tensors."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class Arena:
-    """One allocation that grows when more is asked for. What lies in it never begins at its first byte, whose address is the
-    allocator's to free."""
+    """One allocation that grows on demand. No tensor in it begins at its first byte, whose address
+    is the allocator's to free."""
 
     def __init__(self, where: torch.device) -> None:
         self._where = where
@@ -27,19 +28,19 @@ class Arena:
         self.generation = 0
 
     def holds(self, size: int) -> bool:
-        """Whether so many bytes are there."""
+        """Returns `True` if it has at least this many bytes."""
         return size <= self.size and self.generation > 0
 
     def give_back(self) -> None:
-        """Frees it, as soon as no tensor lies in it any more."""
+        """Frees it as soon as no tensor lies in it any more."""
         self._bytes = torch.empty(0, dtype=torch.uint8, device=self._where)
         self.size = 0
         self.generation += 1
 
     def reserve(self, size: int) -> None:
-        """Makes sure that so many bytes are there; what lay in it is lost where it grows."""
+        """Grows to at least this many bytes; growing loses the contents."""
         if not self.holds(size):
-            self.give_back()  # first, so that both are never there at once
+            self.give_back()  # first, so that both never exist at once
             self._bytes = torch.empty(size + 2 * ALIGNMENT, dtype=torch.uint8, device=self._where)
             self.size = size
 
@@ -50,15 +51,15 @@ class Arena:
 
     @property
     def address(self) -> int:
-        """The first address that is used."""
+        """Address of its first used byte."""
         return (self._bytes.data_ptr() // ALIGNMENT + 1) * ALIGNMENT
 
 
 class Memory:
-    """What the programs of one step share: they never run at once."""
+    """Memory shared by the programs of one step, which never run at once."""
 
     def __init__(self, device: Device, is_settled: Callable[[], bool] = lambda: True) -> None:
-        """`is_settled` says whether all is there that is kept from step to step."""
+        """`is_settled` returns `True` once everything that is kept from step to step exists."""
         self.device = device
         self._is_settled = is_settled
         self._was_settled = False
@@ -71,16 +72,16 @@ class Memory:
 
     @property
     def generation(self) -> tuple[int, ...]:
-        """Another value where something moved."""
+        """A value that changes whenever part of the memory moves."""
         return tuple(part.generation for part in (self.pool, self.host, self.gradients, self.results))
 
     @property
     def arena_bytes(self) -> int:
-        """What the arenas on the device take."""
+        """Bytes of the arenas on the device."""
         return self.pool.held_bytes + sum(arena.storage.nbytes() for arena in (self.gradients, self.results))
 
     def reserve(self, program: Program, pool: int, host: int, gradients: int, results: int) -> None:
-        """Makes sure that a program has so many bytes of each. Nobody else has the pool then, until `lend`."""
+        """Provides a program with this many bytes of each. No other code has the pool from then until `lend`."""
         if self.pool.holds(pool):
             self.pool.take()
         parts = ((self.pool, pool), (self.host, host), (self.gradients, gradients), (self.results, results))
@@ -95,14 +96,14 @@ class Memory:
         self._bound.add(program)
 
     def lend(self, budget: int) -> None:
-        """Between steps: other code may have the pool's memory, within so many bytes of all."""
-        # What is made to stay, as an optimizer's state in its first step, must not lie in the pool.
+        """Opens the pool's memory to other code between steps, within a budget for all allocations."""
+        # Memory that stays, such as the optimizer state of the first step, must not lie in the pool.
         self._was_settled = self._was_settled or self._is_settled()
         self.pool.open(budget if self._was_settled else None)
 
     def stand_aside(self, gradients: Iterable[torch.Tensor], room: int = 0) -> None:
-        """Something else runs, beside which there is room for so many bytes: what has none is lent, or given back where it
-        holds none of these gradients."""
+        """Makes room for other work if it holds more than `room` bytes: lends or frees the pool; frees everything
+        if none of these gradients lies in it."""
         if self.arena_bytes <= room or not (self._bound or self.pool.size or self.host.size):
             return
         if self.arena_bytes - self.pool.held_bytes <= room and self.pool.lend():
@@ -115,13 +116,14 @@ class Memory:
             self.give_back()
 
     def use_on(self, stream: int) -> None:
-        """A step is enqueued on a stream: what another stream still does in this memory ends first."""
+        """Waits for another stream's work in this memory before a step is enqueued on this stream."""
         if stream != self._stream:
             self.device.synchronise()
             self._stream = stream
 
     def give_back(self, is_all: bool = False) -> None:
-        """Frees what holds nothing between steps: the pool, and its part of the host; all of it, where no gradient is kept."""
+        """Frees memory that holds nothing between steps: the pool, and its part of the host. With `is_all`,
+        frees everything: no gradient is kept."""
         self._unbind()
         self.pool.give_back()
         self.host.give_back()
@@ -131,7 +133,7 @@ class Memory:
         self.device.trim()
 
     def _unbind(self) -> None:
-        """Windows would keep the memory that they are on; and no stream uses it any more."""
+        """Unbinds all programs, whose windows would keep their memory; no stream uses it any more."""
         self.device.synchronise()
         for program in list(self._bound):
             program.unbind()

@@ -1,6 +1,6 @@
-"""Operands for a call of a tape that runs alone, to be measured: of the right layout, in memory of their own.
+"""Operands for a call of a tape that runs alone, to be measured: of the right layout, in separate memory.
 
-Parameters, buffers and the sample are the real ones, or copies where the call writes them. Floating-point tensors that other
+Parameters, buffers and the sample are the real ones, or copies if the call writes them. Floating-point tensors that other
 calls would make hold 0.5, all others 0, which is a valid index anywhere.
 """
 
@@ -16,11 +16,11 @@ from .tape import Call, Role, Tape, Window
 from .torch_private import tree_unflatten
 
 VALUE = 0.5
-"""What floating-point operands hold: no denormal number, and within the domain of logarithms, roots and probabilities."""
+"""Value of floating-point operands: not denormal, and within the domain of logarithms, roots and probabilities."""
 
 
 class Operands:
-    """Of the calls of a tape."""
+    """Operands for the calls of a tape."""
 
     def __init__(self, tape: Tape, sample: tuple[Any, ...], device: Device) -> None:
         self._tape = tape
@@ -31,7 +31,7 @@ class Operands:
         }
 
     def key(self, call: Call) -> object:
-        """Equal for calls that take the same."""
+        """Key that is equal for calls with equal operands."""
         places: dict[int, int] = {}
         described: list[object] = []
         for argument in call.arguments:
@@ -40,14 +40,14 @@ class Operands:
                 continue
             storage = self._tape.storages[argument.storage]
             place = places.setdefault(argument.storage, len(places))
-            # The values of what is there before the step are the step's own: an index is one of them.
+            # Tensors from before the step have the step's own values: one may be an index.
             own = argument.storage if storage.role in (Role.KEPT, Role.INPUT) and is_index(argument) else None
             layout = (argument.dtype, argument.offset, argument.shape, argument.strides)
             described.append((place, own, layout, storage.size, storage.is_on_host))
         return (str(call.func), str(call.spec), call.reads_on_host, tuple(described))
 
     def storages(self, call: Call) -> dict[int, torch.UntypedStorage]:
-        """Memory for the operands of a call: what it writes is never the model's."""
+        """Allocates memory for the operands of a call; a call never writes the model's."""
         statistics = {
             window.storage
             for position in running_positions(call.func)
@@ -78,18 +78,18 @@ class Operands:
 
 
 def bound(call: Call, storages: dict[int, torch.UntypedStorage]) -> tuple[Any, Any]:
-    """The arguments of a call on these storages, and its keywords."""
+    """Arguments of a call on these storages, and its keywords."""
     leaves = [at(storages[a.storage], a) if isinstance(a, Window) else a for a in call.arguments]
     arguments, keywords = tree_unflatten(leaves, call.spec)
     return arguments, keywords
 
 
 def at(storage: torch.UntypedStorage, window: Window) -> torch.Tensor:
-    """The tensor that a window on this storage is."""
+    """Tensor of a window on this storage."""
     empty = torch.empty(0, dtype=window.dtype, device=storage.device)
     return empty.set_(storage, window.offset, window.shape, window.strides)
 
 
 def is_index(window: Window) -> bool:
-    """Whether values may be positions or masks, for which not every number will do."""
+    """Returns `True` if the values may be positions or masks, which restricts them."""
     return not (window.dtype.is_floating_point or window.dtype.is_complex)

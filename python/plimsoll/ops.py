@@ -1,4 +1,4 @@
-"""What the schema of an op says of a call: what it writes, what it gives to the host."""
+"""Facts about a call from the schema of its op: the tensors that it writes, the values that it gives the host."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .torch_private import BATCH_NORMS, OpOverload, tree_flatten
 
 
 def tensors_in(tree: object) -> list[torch.Tensor]:
-    """The tensors of nested lists, tuples and dictionaries."""
+    """Tensors of nested lists, tuples and dictionaries."""
     return [leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, torch.Tensor)]
 
 
 def written(func: OpOverload, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """The tensors that the op's schema says it writes in place."""
+    """Tensors that the op writes in place according to its schema."""
     if not func._schema.is_mutable or torch.Tag.inplace_view in func.tags:
         return []
     found = []
@@ -29,7 +29,7 @@ def written(func: OpOverload, args: Any, kwargs: Any) -> list[torch.Tensor]:
 
 
 def running_positions(func: OpOverload) -> set[int]:
-    """The positions of a batch norm's running statistics among its arguments."""
+    """Positions of a batch norm's running statistics among its arguments."""
     if func._schema.name.split("::")[1] not in BATCH_NORMS:
         return set()
     names = [argument.name for argument in func._schema.arguments]
@@ -37,24 +37,25 @@ def running_positions(func: OpOverload) -> set[int]:
 
 
 def running_statistics(func: OpOverload, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """What a batch norm updates, whether its schema says so or not."""
+    """Statistics that a batch norm updates, even if its schema does not say so."""
     names = [argument.name for argument in func._schema.arguments]
     positions = running_positions(func)
     return [t for p in positions for t in tensors_in(args[p] if p < len(args) else kwargs.get(names[p]))]
 
 
 def leaves_blank(func: OpOverload) -> bool:
-    """Whether the op makes memory and writes nothing into it."""
+    """Returns `True` if the op makes memory and writes nothing into it."""
     return _name(func).removeprefix("new_").startswith("empty")
 
 
 def copies_whole(func: OpOverload) -> bool:
-    """Whether what the op makes is its operand again, in other memory."""
+    """Returns `True` if the op copies its whole operand to other memory."""
     return _name(func) in ("clone", "_to_copy")
 
 
 def reads_operands(func: OpOverload, kwargs: Any) -> bool:
-    """Whether the op reads its operands: some ask only for a shape, and what is scaled by 0 (`baddbmm`) is not read."""
+    """Returns `True` if the op reads its operands: some ops only use a shape, and an operand scaled
+    by 0 (`baddbmm`) is not read."""
     name = _name(func)
     return not (name.endswith("_like") or name.startswith("new_") or kwargs.get("beta") == 0)
 
@@ -64,13 +65,14 @@ def _name(func: OpOverload) -> str:
 
 
 def gives_a_value(func: OpOverload) -> bool:
-    """Whether the op gives the host a number, and no tensor: attention gives lengths beside its result, which are shapes."""
+    """Returns `True` if the op gives the host only numbers, and no tensor: attention returns
+    lengths, which are shapes, with its result."""
     returned = {str(value.type) for value in func._schema.returns}
     return bool(returned) and returned <= {"Scalar", "number", "bool", "int", "float"}
 
 
 def indexes_by_position(func: OpOverload, args: Any) -> bool:
-    """Whether an op that takes masks or positions as indices was given positions, whose number is known."""
+    """Returns `True` if an op that indexes by masks or positions was given positions, whose number is known."""
     name = func._schema.name.split("::")[1]
     if name not in ("index", "index_put", "index_put_", "_unsafe_index", "_index_put_impl_"):
         return False
@@ -78,7 +80,7 @@ def indexes_by_position(func: OpOverload, args: Any) -> bool:
 
 
 def same_value(first: object, second: object) -> bool:
-    """Whether two values that the host read are the same; two that are no number are."""
+    """Returns `True` if two values that the host read are the same; two NaNs are."""
     both_nan = (
         isinstance(first, float) and isinstance(second, float) and math.isnan(first) and math.isnan(second)
     )

@@ -1,4 +1,4 @@
-"""What a step is planned with: what `tune` takes beside the function, the model, the optimizer and the sample."""
+"""Options of a step's plan: the arguments of `tune` after the function, the model, the optimizer and the sample."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .link import Link
 
 @dataclass(frozen=True)
 class Options:
-    """As `plimsoll.tune` describes them."""
+    """Options as described by `plimsoll.tune`."""
 
     budget: int | str | None
     link: Link | str | None = None
@@ -26,7 +26,7 @@ class Options:
     interconnect: Interconnect | str | None = None
 
     def check(self) -> None:
-        """Refuses what means nothing."""
+        """Refuses meaningless values."""
         if self.verify < 0:
             raise BadInput(f"{self.verify} steps cannot be verified; give 0 or more")
         Interconnect.parse(self.interconnect)

@@ -1,4 +1,4 @@
-"""What a step gives: its loss, and beside it what else its caller wants of the same forward pass."""
+"""Results of a step: its loss, and other tensors of the same forward pass."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .torch_private import tree_map_only
 class Outputs:
     """A loss, and other tensors of the same forward pass: predictions, an accuracy, the terms of the loss.
 
-    The function that is tuned may return it in place of the loss, and the step then gives it, too: the loss without its graph,
-    and copies of the others. What is no tensor in `others` is as it was when the step was recorded.
+    The tuned function may return it in place of the loss. The step then returns it, too: the loss without its graph, and
+    copies of the other tensors. Values in `others` that are not tensors stay as they were when the step was recorded.
     """
 
     loss: torch.Tensor
@@ -27,7 +27,7 @@ Given = torch.Tensor | Outputs
 
 
 def of(given: Given) -> Outputs:
-    """What a function gave, with copies of the others, which then are tensors of their own."""
+    """Returns a function's result, with separate copies of the other tensors."""
     if not isinstance(given, Outputs):
         return Outputs(given, None)
     copied = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), given.others)
@@ -35,7 +35,7 @@ def of(given: Given) -> Outputs:
 
 
 def backward(given: Given) -> Given:
-    """Runs the backward pass of what a function gave, and gives it without its graph."""
+    """Runs the backward pass of a function's result, and returns it without its graph."""
     made = of(given)
     made.loss.backward()
     made.loss = made.loss.detach()

@@ -1,14 +1,15 @@
-"""Records a step that does not fit memory: what it calls from fake tensors, what each call takes by running it alone.
+"""Records a step that does not fit memory: its calls from fake tensors, and the memory and time of each call by running it
+alone.
 
-Fake tensors know shapes, layouts and aliases. What they do not know is measured: each call runs alone, on tensors of the right
-layout, so that memory holds the operands of one call at a time, which any plan must hold, too. Parameters, buffers and
-the sample are the real ones; floating-point tensors that other calls would make hold 0.5, all others 0, which is a valid index
-anywhere. Calls of the same kind on the same layouts run once for all.
+Fake tensors know shapes, layouts and aliases. Everything else is measured: each call runs alone, on tensors of the right
+layout, so that memory holds the operands of one call at a time, which any plan must hold, too. Parameters, buffers and the
+sample are the real ones; floating-point tensors that other calls would make hold 0.5, all others 0, which is a valid index
+anywhere. Of equal calls on equal layouts only one runs.
 
-Whether fake tensors tell the truth is asked twice: a few samples are recorded both ways, and what a call makes in memory must
-have the layout that it has on fake tensors. What the host reads is known from those few samples.
+Fake tensors are checked twice: a few samples are recorded both ways, and tensors that a call makes in memory must have
+their layout on fake tensors. Values that the host reads are known from these few samples.
 
-Values decide over nothing else here. A kernel that allocates otherwise for other values shows when the plan runs, as ever.
+Nothing else here depends on values. A kernel that allocates differently for other values shows when the plan runs, as always.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from .tape import Allocation, Call, Role, Tape, Window
 from .torch_private import below_autograd, storage_key, views_as_of_fakes
 
 RUNS = 3
-"""Each call runs so often, after one run that warms up; it takes the least of its times."""
+"""Timed runs of each call, after one that warms up; it takes its shortest time."""
 
 LONG_SECONDS = 0.1
 """A call that takes longer is timed once."""
@@ -39,40 +40,41 @@ LONG_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Measured:
-    """How a step was recorded in pieces."""
+    """Facts about a recording in pieces."""
 
     peak_bytes: int
-    """The most that trying the calls allocated at any moment, beside what was there before."""
+    """Peak bytes that trying the calls allocated, in addition to existing memory."""
     tried: int
-    """So many calls ran; the others are equal to one of them."""
+    """Number of calls that ran; the others are equal to one of them."""
     known: Known
-    """What the host reads."""
+    """Values that the host reads."""
     is_compared: bool
-    """Whether a few samples were recorded in memory, too, and made the same calls."""
+    """`True` if a few samples were recorded in memory, too, and made the same calls."""
 
 
 @dataclass(frozen=True)
 class _Taken:
-    """What a call took when it ran alone."""
+    """Measurements of a call that ran alone."""
 
     seconds: float
     sizes: list[int]
-    """The bytes of the storages that it made, in order."""
+    """Bytes of the storages that it made, in order."""
     windows: list[Window]
-    """The tensors that it made; a storage's number is its place in `sizes`."""
+    """Tensors that it made; a storage's number is its place in `sizes`."""
     allocations: list[Allocation]
     """A storage's number is its place in `sizes`."""
     workspace_bytes: int
     on_host: list[tuple[int, int]]
-    """Of a step that runs elsewhere: what lies on the host, by the number among all that it gives and among `windows`."""
+    """In a step off the host: the tensors on the host, by position among all results and in `windows`."""
 
 
 def known_of_few(
     fn: Loss, model: torch.nn.Module, sample: tuple[Any, ...], memory: int | None, adds: bool = False
 ) -> tuple[Known, bool]:
-    """What the host reads, from a recording of a few samples where that fits the memory; and whether there was one.
+    """Returns the values that the host reads, from a recording of a few samples if that fits the memory, and `True` if
+    there was one.
 
-    Raises `Refused` where that recording has other calls than one on fake tensors.
+    Raises `Refused` if that recording has different calls than one on fake tensors.
     """
     few, size = batches.SMALL[0], batches.size_of(sample)
     if size <= few:
@@ -87,7 +89,7 @@ def known_of_few(
         raise
     except (TooLarge, NoPlan):
         return NOTHING_KNOWN, False
-    except Exception:  # the user's code, which may know one batch size only, or a device that is too small
+    except Exception:  # the user's code may support only one batch size, or the device is too small
         allocator.failures()
         return NOTHING_KNOWN, False
     found = Known.of(real)
@@ -96,8 +98,8 @@ def known_of_few(
 
 
 def _held_bytes(fn: Loss, model: torch.nn.Module, part: tuple[Any, ...], memory: int, adds: bool) -> int:
-    """What recording a few samples allocates, beside the model. Where that cannot be known before it runs, since the host reads
-    a value, a recording says so that stops at half of the memory."""
+    """Bytes that recording a few samples allocates, without the model. If this cannot be known before it runs, since the host
+    reads a value, a recording that stops at half of the memory measures it."""
     try:
         tape = recording.record_structure(fn, model, part, adds=adds)
     except Refused:
@@ -131,8 +133,8 @@ def _signature(call: Call) -> tuple[object, ...]:
 
 
 def measure(tape: Tape, sample: tuple[Any, ...], device: Device) -> tuple[int, int]:
-    """Gives each call of a tape on fake tensors its seconds, its allocations and its workspace, each storage the bytes that it
-    has in memory. Gives the most that this allocated at once, and how many calls ran."""
+    """Sets seconds, allocations and workspace of each call of a tape on fake tensors, and the bytes of each storage in memory.
+    Returns the peak bytes that this allocated, and the number of calls that ran."""
     drawn = [call.random.generator for call in tape.calls if call.random is not None]
     generators = Generators(torch.default_generator, device.default_generator(), *drawn)
     try:
@@ -180,7 +182,7 @@ class _Bench:
         ]
 
     def _mend(self, call: Call) -> None:
-        """Gives the call the layouts that its operands have in memory."""
+        """Sets the layouts of the call's operands to those in memory."""
         for position, argument in enumerate(call.arguments):
             if isinstance(argument, Window):
                 call.arguments[position] = self._mended.get(argument, argument)
@@ -188,11 +190,11 @@ class _Bench:
                     raise self._differs(call, "other bytes of an operand", "too few")
 
     def _check(self, call: Call, fake: list[Window], made: list[int], taken: _Taken) -> None:
-        """Refuses a call that makes other layouts in memory than on fake tensors. Bytes that only other kernels read, such as
-        those that cuDNN keeps for the backward pass, may be more: they are no part of what the step computes with."""
+        """Refuses a call whose results have other layouts in memory than on fake tensors. Bytes that only other kernels read,
+        such as those that cuDNN keeps for the backward pass, may be more: the step does not compute with them."""
         if len(fake) != len(taken.windows) or len(made) != len(taken.sizes):
             raise self._differs(call, f"{len(taken.windows)} tensors", f"{len(fake)}")
-        # Fake tensors may be elsewhere: the seed of attention lies on the host.
+        # Fake tensors may be on a different device: the seed of attention lies on the host.
         call.on_host = [(given, fake[place]) for given, place in taken.on_host]
         for _, window in call.on_host:
             self._tape.storages[window.storage].is_on_host = True
@@ -215,7 +217,7 @@ class _Bench:
         )
 
     def _try(self, call: Call) -> _Taken:
-        """Runs a call on operands of its own."""
+        """Runs a call on separate operands."""
         try:
             storages = self._operands.storages(call)
             self._log.take()
@@ -225,7 +227,7 @@ class _Bench:
                 first, taken = (
                     taken,
                     self._run(call, storages),
-                )  # the first run of a kernel may keep something
+                )  # the first run of a kernel may keep memory
             if (first.allocations, first.sizes) != (taken.allocations, taken.sizes):
                 raise Refused("it allocates otherwise in a second run", *call.place)
             seconds = taken.seconds
@@ -283,7 +285,7 @@ class _Bench:
 
 
 def _elements(window: Window) -> tuple[object, ...]:
-    """Where its elements are. The stride of a size of 1 is of no meaning, and fake tensors may have another."""
+    """Positions of its elements. The stride of a size of 1 is meaningless, and may differ on fake tensors."""
     steps = [(size, stride) for size, stride in zip(window.shape, window.strides, strict=True) if size != 1]
     return window.dtype, window.offset, window.shape, steps
 

@@ -1,4 +1,4 @@
-"""Records and plans batches of one step, within its budgets as they are now: where memory runs out, they become lower."""
+"""Records and plans batches of one step within its current budgets, which it lowers when memory runs out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger("plimsoll")
 
 
 class Planner:
-    """Makes the plans of one step, which share its memory. What is recorded is watched."""
+    """Makes the plans of one step, which share its memory. Recordings are watched."""
 
     def __init__(
         self,
@@ -40,11 +40,11 @@ class Planner:
         self.memory = Memory(self.device, lambda: planning.is_state_there(optimizer))
         self.link = Link.parse(options.link, self.device.measure_link)
         self.budget: int | str | None = options.budget
-        """What was asked for, then its bytes, then what memory has room for."""
+        """The given budget, later its bytes, later the bytes that memory has room for."""
         self.host_budget = planning.host_limit(self.device, options.host_budget)
-        """What swapped bytes may take of the host's memory; none for any number."""
+        """Host memory limit for swapped tensors; `None` means unlimited."""
         self.in_pieces = options.in_pieces
-        """Whether batches are recorded in pieces; none for only where memory runs out."""
+        """`True` to record batches in pieces, `False` to never do so; `None` to do so when memory runs out."""
         self._graphs = options.graphs
         self._seconds = options.seconds
         self.model = model
@@ -55,14 +55,14 @@ class Planner:
 
     @property
     def budget_bytes(self) -> int:
-        """The budget, once a batch was planned."""
+        """The budget in bytes, once a batch was planned."""
         assert isinstance(self.budget, int)
         return self.budget
 
     def record(
         self, fn: Loss, batch: tuple[Any, ...], adds: bool = False, known: Recorded | None = None
     ) -> Recorded:
-        """A batch as it was recorded: as a whole, or in pieces where that finds no memory. `known` is another batch."""
+        """Records a batch: as a whole, or in pieces if that finds no memory. `known` is a recording of a different batch."""
         with self._watched.recording(fn) as watched:
             return self._record(watched, batch, adds, known)
 
@@ -92,30 +92,30 @@ class Planner:
         return shortage.retried(whole, self._without_pool, None if self.in_pieces is False else in_pieces)
 
     def schedule(self, recorded: Recorded, budget: int | None = None) -> _core.Schedule:
-        """The best schedule within the budget, or within a lower one. Raises `NoPlan`."""
+        """Returns the best schedule within the budget, or within a lower one. Raises `NoPlan`."""
         within = self.budget if budget is None else budget
         assert within is not None
         return planning.plan(recorded.trace, within, self.link, self._seconds, self.host_budget)
 
     def program(self, recorded: Recorded) -> Program:
-        """The same, as it runs in the memory of the step."""
+        """Returns the program of that schedule in the memory of the step."""
         schedule = self.schedule(recorded)
         return Program(recorded.tape, recorded.document, schedule, self.memory, self._graphs)
 
     def replan(self, planned: Planned) -> None:
-        """Another plan within the budget of now, which has not run yet. Raises `NoPlan`."""
+        """Plans again within the current budget; the new plan has not run yet. Raises `NoPlan`."""
         planned.program = self.program(planned.recorded)
         planned.alone_seconds = None
 
     def resident_beside(self) -> int:
-        """What is resident beside the step itself: the optimizer's state, and what reducing gradients takes."""
+        """Resident bytes besides the step's own: the optimizer state, and the memory for reducing gradients."""
         replica, ours = self._replica, self.memory.arena_bytes
         reducing = 0 if replica is None else distributed.own_bytes(replica)
         ours += 0 if replica is None else distributed.bucket_bytes(replica)
         return planning.resident_beside(self.device, self.model, self.optimizer, ours) + reducing
 
     def _without_pool(self, _error: Exception) -> str | None:
-        """Gives the pool back for eager code that needs memory; says so, or gives None where there is none."""
+        """Frees the pool for eager code that needs memory, and returns a message; `None` if there is no pool."""
         if self.memory.pool.size == 0:
             return None
         said = f"giving the pool of {show_bytes(self.memory.pool.size)} back meanwhile"
@@ -123,7 +123,8 @@ class Planner:
         return said
 
     def with_less(self, planned: Planned, error: Exception) -> str | None:
-        """Gives the pool back and lowers the budget that is short; says to what, or gives None where no plan takes less."""
+        """Frees the pool and lowers the budget that is short. Returns a message with the new budget;
+        `None` if no plan takes less."""
         self.memory.give_back()
         done = (
             self._with_less_of_the_host(planned)

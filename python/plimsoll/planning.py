@@ -1,4 +1,4 @@
-"""From a tape to a trace and from a trace to a schedule: what is handed to the planner, which alone decides."""
+"""From a tape to a trace and from a trace to a schedule: the inputs of the planner, which alone decides."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .torch_private import parts_of, tree_flatten
 
 
 def budget_bytes(budget: int | str | None, peak: int) -> int:
-    """A budget such as `22GiB`, or `60%` of what eager takes, in bytes."""
+    """Bytes of a budget such as `22GiB`, or `60%` of eager's memory."""
     if isinstance(budget, bool) or not isinstance(budget, int | str):
         raise BadInput(
             f"a budget is a size such as '22GiB', a share such as '60%' or a number of bytes, not {budget!r}"
@@ -34,7 +34,7 @@ def budget_bytes(budget: int | str | None, peak: int) -> int:
 
 
 def check(model: object, optimizer: object) -> None:
-    """Refuses what is no model, and what is no optimizer."""
+    """Refuses a model or an optimizer of the wrong class."""
     if not isinstance(model, torch.nn.Module):
         raise BadInput(f"the model is a {type(model).__name__}, not a `torch.nn.Module`")
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
@@ -44,7 +44,7 @@ def check(model: object, optimizer: object) -> None:
 
 
 def host_bytes(budget: int | str | None) -> int | None:
-    """A budget of the host's memory such as `4GiB`, in bytes; 0 is for no swapping, and none for any number."""
+    """Bytes of a host memory budget such as `4GiB`; 0 means no swapping, and `None` means unlimited."""
     if budget is None:
         return None
     if isinstance(budget, str) and "%" not in budget:
@@ -55,7 +55,7 @@ def host_bytes(budget: int | str | None) -> int | None:
 
 
 def host_limit(device: Device, budget: int | str | None) -> int | None:
-    """What swapped bytes may take of the host's memory: as is said, or as the device can; none for any number."""
+    """Host memory limit for swapped tensors: the given one, or else the device's; `None` means unlimited."""
     said = host_bytes(budget)
     return device.host_limit() if said is None else said
 
@@ -70,8 +70,8 @@ def as_sample(sample: Any) -> tuple[Any, ...]:
 
 
 def optimizer_bytes(optimizer: torch.optim.Optimizer | None, where: torch.device | None = None) -> int:
-    """What an optimizer's state takes: as it is, or, before its first step, as its kind says. With `where` only what lies there
-    counts, of an optimizer that works elsewhere, too."""
+    """Bytes of an optimizer's state: as it is, or, before its first step, as follows from its class. With `where` only tensors
+    there count, which also works for optimizers that work elsewhere."""
     return 0 if optimizer is None else sum(_own_bytes(one, where) for one in _parts(optimizer))
 
 
@@ -92,8 +92,8 @@ def _own_bytes(optimizer: torch.optim.Optimizer, where: torch.device | None) -> 
 
 
 def _parts(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
-    """The optimizers that one hands its parameters to and that has no state of its own, as torchao's offloading one; else it
-    alone."""
+    """The optimizers that one without its own state hands its parameters to, such as torchao's
+    offloading one; else itself alone."""
     if hasattr(optimizer, "state"):
         return [optimizer]
     held = [one for value in vars(optimizer).values() for one in _values(value)]
@@ -107,7 +107,7 @@ def _values(value: object) -> list[object]:
 
 
 def _state_in_memory(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """The tensors of its state, wherever they lie."""
+    """The tensors of its state, on any device."""
     states = [tensors_in(dict(one.state)) for one in _parts(optimizer)]
     return [part for tensors in states for tensor in tensors for part in parts_of(tensor)]
 
@@ -118,8 +118,8 @@ def resident_beside(
     optimizer: torch.optim.Optimizer | None,
     counted: int = 0,
 ) -> int:
-    """What is resident beside a step's own: the optimizer's state, and what else the device holds as far as it counts; so many
-    bytes of that are counted elsewhere."""
+    """Resident bytes besides the step's own: the optimizer state, and the device's other allocations if they count against the
+    budget, less `counted` bytes that are counted elsewhere."""
     device.prepare()
     known = {id(t): t for t in (*model.parameters(), *model.buffers())}
     known |= {id(p.grad): p.grad for p in model.parameters() if p.grad is not None}
@@ -129,13 +129,13 @@ def resident_beside(
 
 
 def state_bytes(device: Device, optimizer: torch.optim.Optimizer | None) -> int:
-    """What an optimizer's state takes of a device: less than all, where an optimizer has others work for it on the host."""
+    """Bytes of an optimizer's state on a device: not all of it, if the optimizer delegates to others on the host."""
     is_all_there = optimizer is None or hasattr(optimizer, "state")
     return optimizer_bytes(optimizer, None if is_all_there else device.where)
 
 
 def is_state_known(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether it can be said what the optimizer's state takes: of some kinds only after their first step."""
+    """Returns `True` if the bytes of the optimizer's state are known: for some classes only after the first step."""
     try:
         optimizer_bytes(optimizer)
     except BadInput:
@@ -144,12 +144,12 @@ def is_state_known(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def is_state_there(optimizer: torch.optim.Optimizer | None) -> bool:
-    """Whether the optimizer has all of its state in memory, or has none."""
+    """Returns `True` if the optimizer has all of its state in memory, or has none."""
     return optimizer is None or bool(_state_in_memory(optimizer)) or optimizer_bytes(optimizer) == 0
 
 
 def _state_of(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> tuple[int, int]:
-    """What an optimizer keeps for each parameter: how many tensors of its size, and how many single numbers."""
+    """State that an optimizer keeps for each parameter: the number of tensors of its size, and of single numbers."""
     if isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW | torch.optim.NAdam | torch.optim.RAdam):
         return (3 if group.get("amsgrad") else 2), 1 + isinstance(optimizer, torch.optim.NAdam)
     if isinstance(optimizer, torch.optim.SGD):
@@ -170,21 +170,21 @@ def _state_of(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> tuple[
 
 
 def place_of(layer: str) -> str:
-    """Where an op is, in words: the layer, by its module's name. The loss lies in no module as a rule."""
+    """Description of an op's place: the layer, by its module's name. The loss usually lies in no module."""
     return f"layer `{layer}`" if layer else "outside all modules, as the loss"
 
 
 LOGITS = {"_log_softmax", "_log_softmax_backward_data", "nll_loss_backward", "nll_loss_forward"}
-"""Where the floor is one of these, tensors as large as all logits decide."""
+"""Ops for which the floor comes from tensors as large as all logits."""
 
 
 def logits_decide(trace: _core.Trace) -> bool:
-    """Whether the floor is as high as it is because of the logits."""
+    """Returns `True` if the logits determine the floor."""
     return trace.floor_op in LOGITS
 
 
 def floor_hint(trace: _core.Trace) -> str:
-    """What else would lower the floor; empty where nothing is known to."""
+    """Further way to lower the floor; empty if none is known."""
     if not logits_decide(trace):
         return ""
     return (
@@ -195,7 +195,8 @@ def floor_hint(trace: _core.Trace) -> str:
 
 
 def rate_rule(optimizer: torch.optim.Optimizer) -> str:
-    """How an optimizer's learning rate follows the batch: steps that are scaled by their own size follow its square root."""
+    """Rule by which an optimizer's learning rate follows the batch: `square root` if its steps are
+    scaled by their own size, `linear` for SGD."""
     optimizer = (_parts(optimizer) or [optimizer])[0]
     scaled = (torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam)
     if isinstance(optimizer, (*scaled, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta)):
@@ -208,33 +209,34 @@ def rate_rule(optimizer: torch.optim.Optimizer) -> str:
 
 
 def rate_of(optimizer: torch.optim.Optimizer) -> float:
-    """The learning rate of the first group of parameters, before a scheduler changed it."""
+    """Learning rate of the first group of parameters, before a scheduler changed it."""
     group = optimizer.param_groups[0]
     return float(group.get("initial_lr", group["lr"]))
 
 
 def rate_at(optimizer: torch.optim.Optimizer, size: int, batch: int) -> float:
-    """The learning rate that follows for a batch from the optimizer's, which is for a batch of `size`."""
+    """Learning rate for a batch of `batch`, derived from the optimizer's, which is for a batch of `size`."""
     return _core.learning_rate(rate_rule(optimizer), size, rate_of(optimizer), batch)
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A tape and the trace that it is to the planner."""
+    """A tape and its trace for the planner."""
 
     tape: Tape
     document: Document
     trace: _core.Trace
     measured: pieces.Measured | None = None
-    """Of a step that was recorded in pieces; none of one that ran as a whole."""
+    """Facts about a recording in pieces; `None` for a step that ran as a whole."""
 
     def told(self, call: Call, value: object) -> Recorded:
-        """The same for recording again, where the host read another value at a call than of few samples."""
+        """Returns the same for a new recording, in which the host reads this value at a call instead
+        of that of the few samples."""
         assert self.measured is not None
         return self._with(self.measured.known.told(self.tape, call, value))
 
     def of_few(self) -> Recorded:
-        """The same for recording another batch: what the host reads there may be another value."""
+        """Returns the same for recording a different batch, where the host may read other values."""
         assert self.measured is not None
         return self._with(replace(self.measured.known, told_up_to=0))
 
@@ -252,7 +254,7 @@ def record(
     adds: bool = False,
     graphs: bool = True,
 ) -> Recorded:
-    """Records a step; with `adds` as it is when every parameter has a gradient that it adds to."""
+    """Records a step; with `adds`, as if every parameter had a gradient that it adds to."""
     tape = recording.record(fn, model, sample, adds, graphs=graphs)
     document = to_document(tape, name or type(model).__name__, size_of(sample), other_resident_bytes)
     return Recorded(tape, document, _core.Trace(document.text))
@@ -267,9 +269,10 @@ def record_in_pieces(
     adds: bool = False,
     known: pieces.Measured | None = None,
 ) -> Recorded:
-    """Records a step that does not fit memory, within the budget. Where no plan fits, nothing is measured: planning says so.
+    """Records a step that does not fit memory, within the budget. If no plan fits, nothing is measured, and planning
+    reports it.
 
-    `known` is of another batch of the same step.
+    `known` is from a different batch of the same step.
     """
     device = devices.of(model)
     if known is None:
@@ -304,10 +307,10 @@ def trace(
     optimizer: torch.optim.Optimizer | None = None,
     name: str | None = None,
 ) -> _core.Trace:
-    """The `trace/1` of one training step, `fn(*sample)` and its backward pass.
+    """Returns the `trace/1` of one training step, `fn(*sample)` and its backward pass.
 
-    The model, its gradients and the generators are left as they were. With an optimizer its state counts as resident.
-    `trace.save("step.trace.json")` writes what every verb of the command line takes.
+    The model, its gradients and the generators are left as they were. With an optimizer, its state counts as resident.
+    `trace.save("step.trace.json")` writes a file that every verb of the command line takes.
     """
     beside = resident_beside(devices.of(model), model, optimizer)
     return record(fn, model, as_sample(sample), beside, name).trace
@@ -320,11 +323,11 @@ def plan(
     seconds: float | None = None,
     host_budget: int | str | None = None,
 ) -> _core.Schedule:
-    """The best schedule for a trace that the planner finds within a budget, proved valid.
+    """Returns the best schedule for a trace that the planner finds within a budget, proved valid.
 
     `budget` is a size such as `"22GiB"`, a share of the trace's peak such as `"60%"`, or bytes. `link` is a rate such as
-    `"12GB/s"`; without it the machine's is measured. `seconds` bounds the search. What is swapped takes at most `host_budget`
-    of the host's memory, a size or bytes; where that is short, the plan recomputes. Raises `NoPlan` where nothing fits.
+    `"12GB/s"`; without it the machine's is measured. `seconds` limits the search. Swapped tensors take at most `host_budget` of
+    the host's memory, a size or bytes; if that is short, the plan recomputes. Raises `NoPlan` if nothing fits.
     """
     rates = Link.parse(link)
     limit, host = budget_bytes(budget, trace.peak_bytes), host_bytes(host_budget)

@@ -1,9 +1,9 @@
-"""The pool of a step: its own while a step runs, and lent to other code between steps.
+"""The pool of a step: used by the step while it runs, and lent to other code between steps.
 
-Where code between steps (evaluation, sampling, a comparison with eager) finds no memory, or runs without gradients and would
-exceed the budget, PyTorch's allocator is given the pool's memory as a whole (`native/log.h`). The next step takes as much anew.
-That is the same address again in most cases, so that the step's windows and its CUDA graph stay; else they are made anew.
-A tensor that still lies there keeps its memory, and the pool moves.
+If code between steps (evaluation, sampling, a comparison with eager) finds no memory, or runs without gradients and would
+exceed the budget, PyTorch's allocator gets the pool's memory as a whole (`native/log.h`). The next step allocates as much
+anew. In most cases it gets the same address, so that the step's windows and its CUDA graph stay valid; else they are made
+anew. A tensor that still lies there keeps its memory, and the pool moves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ THERE, BACK, MOVED = range(3)
 
 
 class Pool:
-    """One allocation, as an `Arena` is; tensors on it own nothing."""
+    """One allocation, like an `Arena`; tensors on it own nothing."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -39,7 +39,7 @@ class Pool:
         self.generation = 0
 
     def holds(self, size: int) -> bool:
-        """Whether so many bytes are there, or were lent."""
+        """Returns `True` if it has at least this many bytes, lent or not."""
         return size <= self.size and self._handle is not None
 
     @property
@@ -49,19 +49,19 @@ class Pool:
 
     @property
     def address(self) -> int:
-        """The first address that is used."""
+        """Address of its first used byte."""
         return (self._bytes.data_ptr() // ALIGNMENT + 1) * ALIGNMENT
 
     @property
     def is_lent(self) -> bool:
-        """Whether other code has its memory."""
+        """`True` if other code has its memory."""
         return self._handle is not None and not self._device.allocator.pools().plimsoll_pool_is_there(
             self._handle
         )
 
     @property
     def held_bytes(self) -> int:
-        """What it takes now."""
+        """Bytes that it takes now."""
         return 0 if self.is_lent else self.storage.nbytes()
 
     def give_back(self) -> None:
@@ -74,10 +74,10 @@ class Pool:
         self.generation += 1
 
     def reserve(self, size: int) -> None:
-        """Makes sure that so many bytes are there; what lay in it is lost where it grows."""
+        """Grows to at least this many bytes; growing loses the contents."""
         if self.holds(size):
             return
-        self.give_back()  # first, so that both are never there at once
+        self.give_back()  # first, so that both never exist at once
         library = self._device.allocator.pools()
         handle = library.plimsoll_pool(size + 2 * ALIGNMENT, self._device.where.index or 0)
         if handle is None:
@@ -91,7 +91,7 @@ class Pool:
         self._look()
 
     def take(self) -> None:
-        """A step is to run: takes it back where it was lent. Raises `PoolInUse` or `OutOfMemoryError` where that cannot be."""
+        """Takes a lent pool back before a step runs. Raises `PoolInUse` or `OutOfMemoryError` if that is impossible."""
         if self._handle is None:
             return
         before = self._bytes.data_ptr(), self.storage.nbytes()
@@ -116,7 +116,7 @@ class Pool:
             return
         size = self.size
         if living:
-            self._device.allocator.failures()  # of which the next line says all
+            self._device.allocator.failures()  # resets the count: the next line reports them
             raise PoolInUse(
                 f"the step's pool of {show_bytes(size)} was lent between steps and cannot be taken back: a tensor of "
                 f"{show_bytes(max(living))} still lies in it ({show_bytes(sum(living))} in all), and there is no other memory. "
@@ -127,15 +127,15 @@ class Pool:
         )
 
     def open(self, budget: int | None) -> None:
-        """Between steps: other code may have its memory. What runs without gradients is to keep to the budget with it, where
-        there is one."""
-        # Freed memory is used again in the order of the stream that it was taken on, and of no other.
+        """Opens its memory to other code between steps. With a budget, code without gradients must
+        keep to it, or the pool is lent."""
+        # Freed memory is reused in the order of the stream that allocated it, and of no other.
         if self._handle is not None and self._device.stream() == self._stream:
             counted = budget if budget is not None and self._device.counts_all else -1
             self._device.allocator.pools().plimsoll_pool_open(self._handle, counted)
 
     def lend(self) -> bool:
-        """Gives other code its memory now; says whether it has it."""
+        """Lends its memory to other code now; returns `True` if that succeeded."""
         return self._handle is None or bool(self._device.allocator.pools().plimsoll_pool_lend(self._handle))
 
     def _look(self) -> None:

@@ -1,7 +1,7 @@
 """A program: a schedule bound to memory. Running it runs the step.
 
-Every argument of every call is a window on the pool that was made once, and every allocation of a call gets the address that
-the schedule has for it. Running is a loop over calls; the two swap streams run beside it (`_core.Transfers`).
+Every argument of every call is a window on the pool that was made once, and every allocation of a call gets its address
+from the schedule. Running is a loop over calls; the two swap streams run at the same time (`_core.Transfers`).
 
 Nothing is decided here: the order, the addresses and the waits are the schedule's, which passed `check`.
 """
@@ -33,18 +33,18 @@ logger = logging.getLogger("plimsoll")
 Gradients = list[tuple[torch.nn.Parameter, torch.Tensor]]
 
 Spans = tuple[list[tuple[float, float]], list[tuple[float, float]], list[tuple[float, float]]]
-"""Of the compute, the swap-out and the swap-in stream: start and end of each command, in seconds from the start of the step."""
+"""Start and end of each command of the compute, the swap-out and the swap-in stream, in seconds from the start of the step."""
 
 ENOUGH_LAUNCHES = 8
 MOST_CAPTURES = 3
-"""A step whose memory moves is captured anew; no more where it moved so often before the graph was launched often enough."""
+"""A step whose memory moves is captured again; not any more if it moved this often before a graph was launched often enough."""
 
 SPARE_BYTES = 1024
-"""For single numbers that calls make on the device only while they are captured."""
+"""Bytes for single numbers that calls make on the device only while they are captured."""
 
 
 def seconds_of(spans: Spans) -> float:
-    """How long the step took, to the end of its last command."""
+    """Seconds from the start of the step to the end of its last command."""
     return max(end for stream in spans for _, end in stream)
 
 
@@ -52,17 +52,17 @@ class Taker(Protocol):
     """Takes gradients while a step runs."""
 
     def take(self, parameter: torch.nn.Parameter, gradient: torch.Tensor) -> None:
-        """Takes a gradient that is complete, or leaves it. In order; what it took is not to be given a second time."""
+        """Takes a complete gradient, or leaves it. Gradients come in order; one that was taken must not be given again."""
 
     def took(self, parameter: torch.nn.Parameter) -> bool:
-        """Whether it took this one's."""
+        """Returns `True` if it took the gradient of this parameter."""
 
 
 class Diverged(Exception):
-    """The host would have read another value than when the step was recorded, so that other calls might follow."""
+    """The host would have read a different value than when the step was recorded, so that other calls might follow."""
 
     def __init__(self, call: Call, value: object) -> None:
-        """Says which value."""
+        """Takes the call and the value."""
         self.call = call
         self.value = value
         self.place = f"`{call.name}`" + (f" at {call.line}" if call.line else "")
@@ -70,19 +70,19 @@ class Diverged(Exception):
 
 
 class Unplanned(Exception):
-    """A call allocated otherwise than when it was recorded."""
+    """A call's allocations differ from those that were recorded."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a storage begins: a storage of PyTorch's, and the bytes before."""
+    """Start of a storage: a storage of PyTorch's, and an offset in bytes."""
 
     storage: torch.UntypedStorage
     offset: int
 
     @property
     def address(self) -> int:
-        """As a number."""
+        """The address as a number."""
         return self.storage.data_ptr() + self.offset
 
 
@@ -93,7 +93,7 @@ class Windows:
         self._made: dict[tuple[object, ...], torch.Tensor] = {}
 
     def at(self, place: Place, window: Window) -> torch.Tensor:
-        """The tensor that a window on a storage at this place is."""
+        """Tensor of a window on a storage at this place."""
         key = (place.address, window.dtype, window.offset, window.shape, window.strides)
         if key not in self._made:
             empty = torch.empty(0, dtype=window.dtype, device=place.storage.device)
@@ -111,14 +111,14 @@ Special = Callable[[int], None]
 
 @dataclass(slots=True)
 class Step:
-    """One call, bound."""
+    """One call, bound to memory."""
 
     func: Any
     arguments: Any
     keywords: Any
     wait: tuple[int, int] | None
     special: Special | None
-    """For calls that draw random numbers or read on the host."""
+    """Runs calls that draw random numbers or read on the host."""
 
 
 class Program:
@@ -137,7 +137,7 @@ class Program:
         self._bound_to: tuple[int, ...] | None = None
         self._states: dict[int, torch.Tensor] = {}
         self._running: dict[int, Place] = {}
-        # A copy of what the step changes in place, to put back where the step ends early.
+        # Copies of tensors that the step changes in place, to restore if the step ends early.
         self._saved = [torch.empty_like(t) for t in tape.updated]
         self._added_to = [
             p for p, w in tape.gradients if w is not None and tape.storages[w.storage].role is Role.GRADIENT
@@ -158,18 +158,18 @@ class Program:
         self._launches = 0
         self._captures = 0
         self.no_graph = "" if graphs else "`graphs=False`"
-        """Why the step runs call by call where graphs are to be had; empty where nothing is known to forbid one."""
+        """Reason why the step runs call by call although graphs are available; empty if none is known."""
         if self._graphs is not None:
             self.no_graph = capturing.obstacle(tape, schedule) or ""
         self.counts: allocator.Counts | None = None
-        """What the last run allocated; of a step that is a graph, when it was captured."""
+        """Allocations of the last run; of its capture, if the step is a graph."""
         self.runs = 0
-        """How often it began to run."""
+        """Number of runs that began."""
         self.finished = 0
-        """How often it ran to its end."""
+        """Number of runs that ended well."""
         self.spans: Spans | None = None
-        """When each command ran in the fastest of the timed runs, which are 1, 2, 4, 8, ...: other work only adds to a time.
-        They go call by call; where the step becomes a graph, run 2 is none of them."""
+        """Times of each command in the fastest of the timed runs, which are 1, 2, 4, 8, ...: other work only adds to a time.
+        Timed runs go call by call; if the step becomes a graph, run 2 is not one of them."""
 
     def _sources(self) -> set[int]:
         calls = self.tape.calls
@@ -178,7 +178,7 @@ class Program:
         return {random.source for n in again | restored if (random := calls[n].random) is not None}
 
     def bind(self) -> None:
-        """Makes all windows, unless they are there."""
+        """Makes all windows, unless they exist."""
         with allocator.turn:
             try:
                 self._bind_all()
@@ -219,7 +219,7 @@ class Program:
         self._bound_to = bound_to
 
     def _completed_after(self, calls: list[tuple[int, bool]]) -> dict[int, Gradients]:
-        """By position: the gradients that are complete after it. A recomputed call writes the same once more."""
+        """By position: the gradients that are complete after it. A recomputed call writes the same again."""
         if self._added_to:
             return {}
         position = {op: number for number, (op, again) in enumerate(calls) if not again}
@@ -234,7 +234,7 @@ class Program:
         return complete
 
     def unbind(self) -> None:
-        """Forgets all windows, so that the memory under them can be freed."""
+        """Drops all windows, so that the memory under them can be freed."""
         self._bound_to = None
         self._graph = None
         self._transfers = None
@@ -245,8 +245,8 @@ class Program:
         self._loss = torch.empty(0)
 
     def _place_residents(self) -> dict[int, Place]:
-        """Everything outside of the pool. What was there before the step is where it was. Gradients have slots in a slab whose
-        layout is the same for all programs of a step, so that one adds to what another left."""
+        """Places everything outside the pool. Tensors from before the step stay in place. Gradients have slots in a slab whose
+        layout is the same for all programs of a step, so that one program adds to another's."""
         gradients, results = self._memory.gradients, self._memory.results
         added_to = set(map(id, self._added_to))
         places = {}
@@ -259,7 +259,7 @@ class Program:
                     there.untyped_storage(), int(there.storage_offset()) * there.element_size()
                 )
             at += _slot_bytes(parameter)
-        # The loss comes first: it lies where other programs have theirs, and no gradient.
+        # The loss comes first, where other programs also have theirs, and never a gradient.
         offset = results.address - results.storage.data_ptr()
         for number in sorted(self._results, key=lambda number: number != self.tape.loss.storage):
             places[number] = Place(results.storage, offset)
@@ -309,7 +309,8 @@ class Program:
         return Step(func, arguments, keywords, (compute.offloads, compute.prefetches), special)
 
     def _keeping_host_results(self, call: Call) -> Callable[..., None]:
-        """A call on a GPU that gives tensors on the host, such as the seed of attention: they are copied to their windows."""
+        """Returns a call on a GPU that makes tensors on the host, such as the seed of attention, and
+        copies them to their windows."""
         kept = [(number, self._windows.at(self._resident[w.storage], w)) for number, w in call.on_host]
 
         def run(*arguments: Any, **keywords: Any) -> None:
@@ -327,7 +328,7 @@ class Program:
 
     @staticmethod
     def _without_needless_waits(steps: list[Step], computes: list[Compute]) -> list[Step]:
-        """What was waited for once has ended for good."""
+        """Drops waits for copies that were waited for before."""
         offloads = prefetches = 0
         for step, compute in zip(steps, computes, strict=True):
             if compute.offloads <= offloads and compute.prefetches <= prefetches:
@@ -351,7 +352,7 @@ class Program:
         return slots
 
     def _bind_inputs(self) -> list[torch.Tensor | None]:
-        """Where each tensor of the sample goes; none for one that the step does not look at."""
+        """Window for each tensor of the sample; `None` for one that the step does not use."""
         offsets = dict(self.schedule.inputs())
         found: list[torch.Tensor | None] = []
         for window in self.tape.inputs:
@@ -370,7 +371,7 @@ class Program:
         return run
 
     def _drawing(self, compute: Compute, call: Call, func: Any, arguments: Any, keywords: Any) -> Special:
-        """A call that draws from the state that it drew from at first; afterwards the generator is where it was."""
+        """Returns a call that draws from the same generator state as its first run, and restores the generator afterwards."""
         assert call.random is not None
         generator, source = call.random.generator, call.random.source
         first = not compute.again and source == compute.op
@@ -396,7 +397,7 @@ class Program:
 
     @contextlib.contextmanager
     def trial(self) -> Iterator[None]:
-        """Runs within it do not count."""
+        """Context in which runs are not counted."""
         before = (self.runs, self.finished, self.counts, self.spans)
         self.spans = None
         try:
@@ -405,11 +406,11 @@ class Program:
             self.runs, self.finished, self.counts, self.spans = before
 
     def run(self, inputs: list[torch.Tensor], is_timed: bool = False, taker: Taker | None = None) -> Given:
-        """Runs the step: sets gradients or adds to them, gives what the step's function gives. Where it `is_timed`, each
-        command is, as in the runs 1, 2, 4, 8, ...
+        """Runs the step: sets gradients or adds to them, and returns the result of the step's function. If `is_timed`, each
+        command is timed, as in the runs 1, 2, 4, 8, ...
 
-        A `taker` is given each gradient at its place in the step, call by call; those that it took are not set, and it may
-        have them from an earlier run. Where the step ends early, all else is as it was.
+        A `taker` is given each gradient at its place in the step, call by call; gradients that it took are not set, and it
+        may have them from an earlier run. If the step ends early, everything else is restored.
         """
         with allocator.turn:
             try:
@@ -452,7 +453,7 @@ class Program:
         return Outputs(self._loss.clone(), tree_unflatten(others, spec))
 
     def _gradient_copies(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Where the gradients that the step adds to are kept meanwhile, and they themselves."""
+        """Copies of the gradients that the step adds to, paired with these gradients."""
         pairs = zip(self._saved_gradients, self._added_to, strict=True)
         return [(copy, p.grad) for copy, p in pairs if p.grad is not None]
 
@@ -462,7 +463,7 @@ class Program:
                 window.copy_(tensor)
         self.runs += 1
         is_timed = is_timed or self.runs & (self.runs - 1) == 0
-        # Kernels are loaded when they are first launched, which no capture allows: the first run goes call by call.
+        # Kernels are loaded at their first launch, which no capture allows: the first run goes call by call.
         if self.runs > 1 and (not is_timed or self.runs == 2) and (graph := self._captured()) is not None:
             graph.launch()
             self._launches += 1
@@ -470,7 +471,7 @@ class Program:
         self._call_by_call(is_timed, taker)
 
     def _captured(self) -> Graph | None:
-        """The step as a graph, captured where it is not there yet; none where the step cannot be one."""
+        """Returns the step as a graph, captured if necessary; `None` if it cannot be one."""
         if self._graph is not None or self._graphs is None or self.no_graph:
             return self._graph
         if self._launches >= ENOUGH_LAUNCHES:
@@ -485,7 +486,7 @@ class Program:
         try:
             graph = self._graphs.capture(self._captured_calls, known.values(), keeps)
         except (DeviceError, Unplanned) as error:
-            allocator.failures()  # that memory ran out while it was captured is no shortage of the step
+            allocator.failures()  # resets the count: memory that ran out in a capture is no shortage of the step
             self.no_graph = f"it cannot be captured: {error}"
             logger.warning("the step runs call by call and is no CUDA graph: %s", self.no_graph)
             return None
@@ -505,7 +506,7 @@ class Program:
                     if step.wait is not None:
                         transfers.wait(*step.wait)
                     plan.call(number)
-                    # What the host does around a call is nothing here (`capturing`).
+                    # The host does nothing around a call here (`capturing`).
                     self.tape.calls[self._calls[number][0]].func(*step.arguments, **step.keywords)
                     transfers.computed()
             transfers.finish()
@@ -537,7 +538,7 @@ class Program:
         self._check_counts()
 
     def _calls_of(self, numbers: range, is_timed: bool, transfers: Transfers) -> None:
-        """Some of the calls, one after the other."""
+        """Runs a range of calls one after the other."""
         call = self._plan.call
         is_told = is_timed or len(transfers) > 0
         with below_autograd():
@@ -556,7 +557,7 @@ class Program:
                     transfers.computed()
 
     def _hand_over(self, place: int, taker: Taker | None) -> None:
-        """Gives the gradients that are complete here, unless a call before has not kept to the plan."""
+        """Hands over the gradients that are complete here, unless an earlier call deviated from the plan."""
         assert taker is not None
         faulty = self._plan.settled()
         if faulty is not None:
@@ -583,34 +584,34 @@ class Program:
 
     @property
     def handed_over(self) -> list[torch.nn.Parameter]:
-        """Whose gradients a taker is given, in that order: those that the step sets, and none where it adds to gradients."""
+        """Parameters whose gradients a taker is given, in order: those that the step sets; empty if it adds to gradients."""
         return [parameter for gradients in self._complete.values() for parameter, _ in gradients]
 
     @property
     def memory(self) -> Memory:
-        """Where it runs."""
+        """Memory that it runs in."""
         return self._memory
 
     @property
     def runs_as(self) -> str:
-        """How the next runs go, in words."""
+        """Description of how the next runs go."""
         if self._graphs is None or self.no_graph:
             return "call by call" + (f": {self.no_graph}" if self.no_graph else "")
         return "one CUDA graph" + ("" if self._graph is not None else ", from the second run on")
 
     @property
     def hands_over(self) -> bool:
-        """Whether the next runs can give gradients before they end: those call by call that set all gradients."""
+        """`True` if the next runs can hand over gradients before they end: they go call by call and set all gradients."""
         return not self.tape.adds_to_gradients() and (self._graphs is None or bool(self.no_graph))
 
     @property
     def device(self) -> Device:
-        """What it runs on."""
+        """Device that it runs on."""
         return self._device
 
     @property
     def pool_address(self) -> int:
-        """The first address of the pool."""
+        """Address of the pool's first used byte."""
         return self._memory.pool.address
 
     @property
@@ -620,19 +621,19 @@ class Program:
 
     @property
     def residents(self) -> dict[int, Place]:
-        """Where each storage outside of the pool lies."""
+        """Place of each storage outside the pool."""
         return self._resident
 
     def allocated(self) -> list[list[allocator.Event]]:
-        """What the last run allocated, call by call."""
+        """Allocations of the last run, call by call."""
         return self._plan.allocated()
 
     @property
     def stalled_seconds(self) -> float:
-        """How long the last run waited for copies; on a GPU, the last timed run."""
+        """Seconds that the last run waited for copies; on a GPU, the last timed run."""
         return 0.0 if self._transfers is None else self._transfers.stalled_seconds
 
     @property
     def copying_seconds(self) -> float:
-        """How long the last run's copies took; on a GPU, those of the last timed run."""
+        """Seconds of the last run's copies; on a GPU, of the last timed run."""
         return 0.0 if self._transfers is None else self._transfers.copying_seconds

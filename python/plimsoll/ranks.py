@@ -1,8 +1,8 @@
-"""Ranks agree: what one rank of a distributed training cannot do ends the step on all of them, with the same words.
+"""Agreement of the ranks of a distributed training: a failure on one rank ends the step on all of them, with the same words.
 
-Before anybody waits for reduced gradients, the ranks tell each other whether their step ran: one number each, by gloo, on the
-host. Nobody waits for a GPU. Where one failed, all raise its error, which names the rank; where one planned with less, the
-others say so.
+Before any rank waits for reduced gradients, the ranks exchange whether their step ran: one number each, by gloo, on the
+host. Nothing waits for a GPU. If one failed, all raise its error, which names the rank; if one planned with less, the
+others log it.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ RAN, TOLD, FAILED = range(3)
 
 @dataclass(frozen=True)
 class Report:
-    """What a rank tells the others."""
+    """A rank's message to the others."""
 
     rank: int
     kind: str
-    """The class of its error; empty where its step ran."""
+    """Class of its error; empty if its step ran."""
     words: str
     facts: dict[str, Any]
-    """The attributes of its error."""
+    """Attributes of its error."""
     begun: bool
-    """Whether it has begun what all must end."""
+    """`True` if it has begun a collective that all must end."""
     can_end: bool
-    """Whether it can end that."""
+    """`True` if it can end that."""
 
 
 class Ranks:
@@ -48,24 +48,24 @@ class Ranks:
         self._of = dist.group.WORLD if of is None else of
         self._rank = dist.get_rank(self._of)
         self._size = dist.get_world_size(self._of)
-        # A group of their own, on the host: what they say never stands among the gradients.
+        # A separate group on the host: its messages never mix with the gradients.
         ranks = dist.get_process_group_ranks(self._of)
         group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
-        assert isinstance(group, dist.ProcessGroup)  # this rank is one of them
+        assert isinstance(group, dist.ProcessGroup)  # this rank is a member
         self._group = group
         self._news: list[str] = []
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """Number of ranks."""
         return self._size
 
     def tell(self, words: str) -> None:
-        """The other ranks log this when they next agree."""
+        """Queues a message, which the other ranks log when they next agree."""
         self._news.append(words)
 
     def together(self, work: Callable[[], Result]) -> Result:
-        """Does some work, which other ranks do as well. Raises on all ranks what it raises on one."""
+        """Does some work, which other ranks do as well. Raises on all ranks an error that it raises on one."""
         try:
             done = work()
         except Exception as error:
@@ -75,7 +75,7 @@ class Ranks:
         return done
 
     def least(self, number: int) -> int:
-        """The least of the numbers that the ranks give."""
+        """Smallest of the numbers that the ranks give."""
         least = torch.tensor([number], device="cpu")
         dist.all_reduce(least, dist.ReduceOp.MIN, self._group)
         return int(least.item())
@@ -87,24 +87,24 @@ class Ranks:
         can_end: bool = True,
         end: Callable[[bool], None] | None = None,
     ) -> None:
-        """Tells the others whether something failed here. Raises on all ranks what failed on one.
+        """Tells the others whether this rank failed. Raises on all ranks the error of one.
 
-        A rank may have `begun` what all must end. Where one has and another failed, each calls its `end` first, which is told
-        whether all ranks can.
+        A rank may have `begun` a collective that all must end. If one has and another failed, each first calls its `end`,
+        with `True` if all ranks can.
         """
         if self._most(FAILED if error is not None else TOLD if self._news else RAN, error) != RAN:
             self._hear(error, begun, can_end, end)
 
     def all_can(self, can: bool) -> bool:
-        """Whether all ranks can do something, before any of them does it. Raises on all ranks what has failed on one since they
-        last agreed."""
+        """Returns `True` if all ranks can do something, before any of them does it. Raises on all ranks
+        an error of one since they last agreed."""
         most = self._most(RAN if can else TOLD, None)
         if most == FAILED:
             self._hear(None, begun=False, can_end=True, end=None)
         return most == RAN
 
     def _most(self, flag: int, error: Exception | None) -> int:
-        """The most that a rank has to say."""
+        """Largest flag of all ranks."""
         most = torch.tensor([flag], device="cpu")
         with self._heard(error):
             dist.all_reduce(most, dist.ReduceOp.MAX, self._group)
@@ -112,7 +112,7 @@ class Ranks:
 
     @contextlib.contextmanager
     def _heard(self, error: Exception | None) -> Iterator[None]:
-        """Within it the ranks talk. Where another has ended, an error of this rank is raised all the same."""
+        """Context in which the ranks communicate. If another rank has ended, an error of this rank is raised all the same."""
         try:
             yield
         except RuntimeError as gone:
@@ -125,7 +125,7 @@ class Ranks:
     def _hear(
         self, error: Exception | None, begun: bool, can_end: bool, end: Callable[[bool], None] | None
     ) -> None:
-        """Takes what the ranks have to say: logs the news, raises what failed."""
+        """Receives the ranks' reports: logs the news, raises the first error."""
         reports: list[Report | None] = [None] * self._size
         with self._heard(error):
             dist.all_gather_object(reports, self._report(error, begun, can_end), self._group)
@@ -150,7 +150,7 @@ class Ranks:
         return Report(self._rank, kind, str(error) or kind, facts, begun, can_end)
 
     def _error(self, report: Report) -> errors.Error:
-        """What a rank told, in its own class where that is one of ours."""
+        """Error of a report, in its own class if that is one of ours."""
         known = getattr(errors, report.kind, None)
         kind: type[errors.Error] = errors.OtherRank
         words = f"{report.kind}: {report.words}"

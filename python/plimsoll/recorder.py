@@ -1,7 +1,7 @@
-"""Writes down every op that PyTorch dispatches below autograd as a call of a tape.
+"""Records every op that PyTorch dispatches below autograd as a call of a tape.
 
-Refused: shapes that depend on values, tensors that are no plain strided memory, values that leave PyTorch and come
-back, storage that changes its size, and a generator that the step seeds itself.
+Refused: shapes that depend on values, tensors that are not plain strided memory, values that leave PyTorch and come back,
+storage that changes its size, and a generator that the step seeds itself.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 RESIZES = {"resize_", "resize_as_", "set_"}
 
 MOST_ON_HOST = 1 << 20
-"""A larger tensor on the host, in a step on a GPU, is no seed and no counter: it would be swapping by hand."""
+"""A larger tensor on the host, in a step on a GPU, is neither a seed nor a counter: the step would swap by hand."""
 
 
 BYPASSED = (
@@ -55,32 +55,32 @@ BYPASSED = (
 VALUES_DECIDE = "the shape of its result depends on values; a plan needs fixed shapes"
 
 SEED_ON_FAKES = 0x506C696D736F6C6C
-"""A generator has a seed of its own after each call that draws from it: this one and the call's number."""
+"""Base of the seed that a generator gets after each call that draws from it; the call's number is added."""
 
 
 class TooLarge(Exception):
-    """A run has allocated more than it may."""
+    """A run has allocated more than its limit."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """What a real recording of a step says that fake tensors do not."""
+    """Facts from a real recording of a step that fake tensors do not have."""
 
     values: Sequence[object] = ()
-    """What the host reads, in order."""
+    """Values that the host reads, in order."""
     on_host: Mapping[int, Sequence[int]] = field(default_factory=dict)
-    """By call: which of the tensors that it gives are on the host, of a step that runs elsewhere."""
+    """In a step off the host, by call: positions of its results that lie on the host."""
     told_up_to: int = 0
-    """So many of the values are of the whole batch, not of a small one."""
+    """Number of leading values that come from the whole batch, not from a small one."""
 
     @staticmethod
     def of(tape: Tape) -> Known:
-        """Of a tape."""
+        """Returns the facts of a tape."""
         on_host = {n: [at for at, _ in call.on_host] for n, call in enumerate(tape.calls) if call.on_host}
         return Known([call.value for call in tape.calls if call.reads_on_host], on_host)
 
     def told(self, tape: Tape, call: Call, value: object) -> Known:
-        """The same with another value at this call. Raises `Refused` where it was told another before."""
+        """Returns the same with a different value at this call. Raises `Refused` if it was corrected before."""
         reads = [one for one in tape.calls if one.reads_on_host]
         place = next(number for number, one in enumerate(reads) if one is call)
         if place < self.told_up_to:
@@ -93,11 +93,11 @@ NOTHING_KNOWN = Known()
 
 
 class Recorder(TorchDispatchMode):
-    """Writes down every op that is dispatched below autograd.
+    """Records every op that is dispatched below autograd.
 
-    With a log of allocations the step runs as it is. With `fakes` it runs on fake tensors, which have shapes and no memory:
-    nothing is computed, and the tape has neither seconds nor scratch. What the host reads is then taken from what is `known`,
-    in order.
+    With a log of allocations the step really runs. With `fakes` it runs on fake tensors, which have shapes and no memory:
+    nothing is computed, and the tape has neither seconds nor scratch. Values that the host reads are then taken from
+    `known`, in order.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Recorder(TorchDispatchMode):
         self.phase = "forward"
         self.lifted: set[int] = set()
         self.results: list[list[Window]] = []
-        """On fake tensors: by call, what it makes."""
+        """On fake tensors, by call: the tensors that it makes."""
         self._updated: dict[int, None] = {}
         self._device = device
         self._watches: list[Stopwatch] = []
@@ -133,16 +133,16 @@ class Recorder(TorchDispatchMode):
         self._held: list[torch.UntypedStorage] = []
         self._layer, self._line = "", ""
         self._blank: set[int] = set()
-        """Storages that calls made and none has written: a kernel that no call shows may have."""
+        """Storages that a call made and none has written, although an unseen kernel may have."""
 
     @property
     def updated(self) -> list[torch.Tensor]:
-        """On fake tensors: what the step updates that was there before it."""
+        """On fake tensors: existing tensors that the step updates."""
         there = (self.storages[number].tensor for number in self._updated)
         return [tensor for tensor in there if tensor is not None]
 
     def number(self, tensor: torch.Tensor, role: Role) -> int:
-        """The number of a tensor's storage, which is new with this role where it was not seen before."""
+        """Returns the number of a tensor's storage, which is added with this role if it is new."""
         key = storage_key(tensor)
         if key not in self._numbers:
             storage = tensor.untyped_storage()
@@ -156,18 +156,18 @@ class Recorder(TorchDispatchMode):
         return self._numbers[key]
 
     def window(self, tensor: torch.Tensor, role: Role = Role.KEPT) -> Window:
-        """A tensor as a window on its storage."""
+        """Returns a tensor as a window on its storage."""
         number = self.number(tensor, role)
         return Window(
             number, tensor.dtype, int(tensor.storage_offset()), tuple(tensor.shape), tuple(tensor.stride())
         )
 
     def refuse(self, why: str, func: OpOverload | str) -> Refused:
-        """The exception that names op, module and line."""
+        """Returns the exception that names op, module and line."""
         return Refused(why, str(func), self._layer, self._line)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Runs the op and writes it down."""
+        """Runs the op and records it."""
         kwargs = kwargs or {}
         self._layer, self._line = self._modules.current()
         flat, spec = tree_flatten((args, kwargs))
@@ -193,7 +193,7 @@ class Recorder(TorchDispatchMode):
         if random:
             if (
                 self._fakes is not None
-            ):  # nothing was drawn, and whoever puts a state back must find another one
+            ):  # nothing was drawn, and code that restores a state must find a different one
                 random.generator.manual_seed(SEED_ON_FAKES + random.source)
             self._generators.after(random, len(self.calls))
         outs = tensors_in(out)
@@ -206,7 +206,7 @@ class Recorder(TorchDispatchMode):
         if func is torch.ops.aten.lift_fresh.default:
             self.lifted.update(self._numbers[key] for key in before)
         if not made and not mutated and not reads_on_host:
-            return out  # a view, or a check that gives nothing
+            return out  # a view, or a check without a result
         for tensor in made:
             self.number(tensor, Role.MADE)
         self._check_written(func, given if reads_operands(func, kwargs) else [], mutated, made)
@@ -245,7 +245,7 @@ class Recorder(TorchDispatchMode):
         mutated: list[torch.Tensor],
         made: list[torch.Tensor],
     ) -> None:
-        """That the memory which a call reads was written by a call."""
+        """Checks that the memory which a call reads was written by a call."""
         written_now = {self._numbers[storage_key(t)] for t in mutated}
         reads = {self._numbers[storage_key(t)] for t in taken} - written_now
         blank = any(self.is_blank(number) for number in reads)
@@ -256,11 +256,11 @@ class Recorder(TorchDispatchMode):
             self._blank |= {self._numbers[storage_key(t)] for t in made}
 
     def is_blank(self, number: int) -> bool:
-        """Whether no call has written a storage that a call made."""
+        """Returns `True` if no call has written a storage that a call made."""
         return number in self._blank and self.storages[number].size > 0
 
     def _as_fake(self, tensor: torch.Tensor, func: OpOverload) -> torch.Tensor:
-        """A tensor that the step finds in memory, such as a constant, as a fake one: its views are then on one storage."""
+        """Returns a tensor from memory, such as a constant, as a fake one, so that its views are on one storage."""
         assert self._fakes is not None
         if isinstance(tensor, FakeTensor) or type(tensor) not in PLAIN:
             return tensor
@@ -276,7 +276,7 @@ class Recorder(TorchDispatchMode):
         return fake
 
     def settle(self) -> None:
-        """Says how long the calls took, when the step has ended."""
+        """Sets the seconds of the calls after the step has ended."""
         if self._log is not None:
             for call, seconds in zip(self.calls, self._device.seconds(self._watches), strict=True):
                 call.seconds = seconds
@@ -284,7 +284,7 @@ class Recorder(TorchDispatchMode):
     def _on_host(
         self, func: OpOverload, outs: list[torch.Tensor], made: list[torch.Tensor]
     ) -> list[tuple[int, Window]]:
-        """What a call on a GPU makes on the host."""
+        """Results of a call on a GPU that lie on the host."""
         new = {storage_key(t) for t in made}
         found = []
         for number, tensor in enumerate(outs):
@@ -299,7 +299,7 @@ class Recorder(TorchDispatchMode):
         return found
 
     def _run(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Stopwatch, list[allocator.Event]]:
-        """What the op gives, what its time is read from, and what it allocates."""
+        """Returns the op's result, the stopwatch of its time, and its allocations."""
         if self._log is None:
             if gives_a_value(func):
                 known = next(self._values, None)
@@ -352,7 +352,7 @@ class Recorder(TorchDispatchMode):
         return random
 
     def _default_generator(self, flat: list[Any]) -> torch.Generator:
-        """What an op draws from that is given no generator: the device's, or the host's for an op on the host."""
+        """Returns the generator of an op that is given none: the device's, or the host's for an op on the host."""
         on_host = [leaf.device == HOST for leaf in flat if isinstance(leaf, torch.Tensor)]
         named = next((leaf for leaf in flat if isinstance(leaf, torch.device)), None)
         is_host = named == HOST or (named is None and all(on_host))
@@ -361,10 +361,10 @@ class Recorder(TorchDispatchMode):
     def _allocations(
         self, func: OpOverload, events: list[allocator.Event], made: list[torch.Tensor]
     ) -> tuple[list[Allocation], int]:
-        """What the call allocated, in order, with a place in the workspace for each temporary.
+        """Returns the call's allocations, in order, with a place in the workspace for each temporary.
 
-        A result is what is alive at the end: an earlier temporary may have had the same address. Temporaries share bytes
-        only where this thread itself freed one before it allocated the other.
+        Results are alive at the end: an earlier temporary may have had the same address. Temporaries share bytes only if
+        this thread itself freed one before it allocated the other.
         """
         owner = owners(events)
         results = {}
@@ -380,7 +380,7 @@ class Recorder(TorchDispatchMode):
 
 
 def owners(events: list[allocator.Event]) -> dict[int, int]:
-    """By address: the event that allocated what is alive there at the end."""
+    """By address: the event that allocated the memory alive there at the end."""
     found: dict[int, int] = {}
     for position, (kind, address, _) in enumerate(events):
         if kind == allocator.ALLOCATED:
@@ -391,7 +391,8 @@ def owners(events: list[allocator.Event]) -> dict[int, int]:
 
 
 def allocated(events: list[allocator.Event], results: dict[int, int]) -> tuple[list[Allocation], int]:
-    """What a call allocated, in order, and its workspace. `results` has the storages by the events that allocated them."""
+    """Returns a call's allocations, in order, and its workspace. `results` has the storages by the
+    events that allocated them."""
     allocations: list[Allocation] = []
     taken: dict[int, tuple[int, int]] = {}  # by event: bytes of the workspace, half-open
     at_address: dict[int, int] = {}
@@ -413,7 +414,7 @@ def allocated(events: list[allocator.Event], results: dict[int, int]) -> tuple[l
 
 
 def instead_of(line: str) -> str:
-    """What to use in place of the library whose line is refused; empty where nothing is known."""
+    """Hint at a replacement for the library whose line is refused; empty if none is known."""
     if "/cut_cross_entropy/" not in line:
         return ""
     return ". `plimsoll.adapters.cut_cross_entropy.linear_cross_entropy` computes the same loss without that"

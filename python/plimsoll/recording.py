@@ -1,8 +1,8 @@
 """Records a step as a tape, and leaves everything as it was.
 
-The step runs three times, a short one up to ten. The first run warms up caches and lazy initialisation; the others must make
-the same calls. A call takes the least of its times. Recording holds every storage of a run. Of a step that does not fit memory
-the calls are recorded on fake tensors (`record_structure`), and each is then tried alone (`pieces`).
+The step runs three times, a short one up to ten. The first run warms up caches and lazy initialisation; the others must
+make the same calls. A call takes its shortest time. Recording holds every storage of a run. For a step that does not fit
+memory, the calls are recorded on fake tensors (`record_structure`), and each is then tried alone (`pieces`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ logger = logging.getLogger("plimsoll")
 RUNS = 3
 MOST_RUNS = 10
 ENOUGH_SECONDS = 0.1
-"""A step that is over sooner runs a few times more: short times are noisy."""
+"""A step that is over sooner runs a few more times: short times are noisy."""
 
 Loss = Callable[..., Given]
 
@@ -64,10 +64,10 @@ def record(
     most_bytes: int | None = None,
     graphs: bool = True,
 ) -> Tape:
-    """The tape of `fn(*sample)` and its backward pass. Everything else is left as it was, also where this fails.
+    """Returns the tape of `fn(*sample)` and its backward pass. Everything else is left as it was, even if this fails.
 
-    Where a parameter has a gradient, or `adds` says so, the tape adds to it. `TooLarge` is raised as soon as a run has
-    allocated more than `most_bytes`. With `graphs` a step that can be a CUDA graph has the times of one.
+    If a parameter has a gradient, or with `adds`, the tape adds to it. `TooLarge` is raised as soon as a run has allocated
+    more than `most_bytes`. With `graphs`, the calls of a step that can be a CUDA graph have their times within one.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     device = devices.of(model)
@@ -107,10 +107,11 @@ def record(
 def record_shapes(
     fn: Loss, model: torch.nn.Module, sample: tuple[Any, ...], known: Known = NOTHING_KNOWN
 ) -> Tape:
-    """The tape of `fn(*sample)` and its backward pass without computing anything: shapes and bytes, no seconds and no scratch.
+    """Returns the tape of `fn(*sample)` and its backward pass without computing anything: shapes and bytes, no seconds and
+    no scratch.
 
-    The model may be larger than any memory, and may lie on the device `meta`. `known` is what a real recording of the
-    step says. Everything is left as it was, also where this fails.
+    The model may be larger than any memory, and may lie on the device `meta`. `known` has facts from a real recording of
+    the step. Everything is left as it was, even if this fails.
     """
     saved = [(p, p.grad) for p in model.parameters()]
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, _replaced(model, _fake) as fakes:
@@ -132,10 +133,10 @@ def record_structure(
     known: Known = NOTHING_KNOWN,
     adds: bool = False,
 ) -> Tape:
-    """What `record` gives of a step that does not fit memory: calls and storages from fake tensors, without seconds, scratch
-    and allocations, on the parameters, buffers and constants that are there.
+    """Returns the result of `record` for a step that does not fit memory: calls and storages from fake tensors, without
+    seconds, scratch and allocations, on the existing parameters, buffers and constants.
 
-    The step runs twice and must make the same calls. Everything is left as it was, also where this fails.
+    The step runs twice and must make the same calls. Everything is left as it was, even if this fails.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     device = devices.of(model)
@@ -192,7 +193,7 @@ def record_structure(
 def _replaced(
     model: torch.nn.Module, as_fake: Callable[[torch.Tensor], torch.Tensor]
 ) -> Iterator[dict[int, torch.Tensor]]:
-    """Has fake tensors for parameters and buffers meanwhile; gives them by the identities of those."""
+    """Context with fake tensors in place of parameters and buffers; yields them by the identities of the originals."""
     members = _members(model)
     saved = [(p, p.grad) for p in model.parameters()]
     fakes: dict[int, torch.Tensor] = {}
@@ -220,7 +221,7 @@ def _as_fakes(sample: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _fake(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of the same shape without memory, dense also where the tensor is a slice; on the CPU, where it is on none."""
+    """Returns a tensor of the same shape without memory, dense even if the tensor is a slice; on the CPU if it is on `meta`."""
     dense = torch.empty_like(tensor, device="meta")
     where = torch.device("cpu") if tensor.is_meta else tensor.device
     made = torch.empty_strided(tuple(tensor.shape), dense.stride(), dtype=tensor.dtype, device=where)
@@ -244,7 +245,7 @@ Members = list[tuple[torch.nn.Module, dict[str, Any], dict[str, Any]]]
 
 
 def _members(model: torch.nn.Module) -> Members:
-    """Which parameter and which buffer stands under which name."""
+    """Parameters and buffers of each module, by name."""
     held = ((module, *held_by(module)) for module in model.modules())
     return [(module, dict(parameters), dict(buffers)) for module, parameters, buffers in held]
 
@@ -271,10 +272,11 @@ def _record_once(
     most_bytes: int | None = None,
     is_first: bool = False,
 ) -> Tape:
-    """One run: on fake tensors where there is a mode for them, else a real one, which may allocate so many bytes."""
+    """Records one run: on fake tensors if a mode for them is given, else a real one, which may
+    allocate at most `most_bytes`."""
     keeper, modules = Keeper(), Modules(model)
     generators = Generators(torch.default_generator, device.default_generator())
-    # What autocast remembers of an earlier run would be a constant of this one.
+    # Autocast's cache of an earlier run would be a constant of this one.
     torch.clear_autocast_cache()
     # Copies, so that a sample that is a slice of a data set is no larger than its elements.
     leaves, spec = tree_flatten(sample)
@@ -382,7 +384,7 @@ def _outlives(recorder: Recorder, window: Window, what: str) -> None:
 
 
 def _compare(first: Tape, second: Tape) -> None:
-    """Refuses a step that is not the same in two runs."""
+    """Refuses a step that differs between two runs."""
     for one, other in zip(first.calls, second.calls, strict=False):
         if one.signature() != other.signature():
             if one.func is other.func:

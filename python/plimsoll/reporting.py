@@ -1,7 +1,7 @@
-"""`step.report`: what is known of a planned step, handed to the house's report, which makes the page.
+"""`step.report`: the facts about a planned step, handed to the Rust report, which makes the page.
 
-The page, its numbers and the comparison with other policies are Rust's; here is only what PyTorch alone knows: what was
-measured, beside what, and where.
+Rust makes the page, its numbers and the comparison with other policies; this file adds the facts that only PyTorch knows:
+the measurements, the eager times, and the machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ._core import show_bytes
 from .program import Program, seconds_of
 
 COMPARING_SECONDS = 20.0
-"""How long other policies are planned beside the step's plan."""
+"""Seconds of planning other policies for comparison."""
 
 
 def page(
@@ -31,7 +31,7 @@ def page(
     fallback: str | None,
     seconds: float,
 ) -> str:
-    """The report of one kind of batch as HTML. `eager_seconds` is infinite where eager was not timed."""
+    """Report of one kind of batch as HTML. `eager_seconds` is infinite if eager was not timed."""
     schedule = program.schedule
     measured = None if program.spans is None else seconds_of(program.spans)
     eager = eager_seconds if math.isfinite(eager_seconds) else None

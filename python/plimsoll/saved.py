@@ -1,10 +1,10 @@
-"""Swapping without a plan: hooks of autograd that copy saved tensors to the host and back, storage by storage.
+"""Swapping without a plan: autograd hooks that copy saved tensors to the host and back, storage by storage.
 
-A storage is numbered when something of it is first saved in a step, and steps save in the same order: by its number is known
-whether it goes to the host, and what is needed next in the backward pass. A storage is told from a later one at its address by
-a weak reference, and from itself before an update in place by its version. What does not come in the known order and size
-stays where it is, so that the bits are eager's in any case. A storage is copied when the op that saved it has ended: some ops
-save what they write only then (the noise of `rrelu`).
+A storage is numbered when a tensor on it is first saved in a step, and steps save in the same order: the number tells
+whether it goes to the host, and which storage is needed next in the backward pass. A weak reference tells a storage from a
+later one at its address, and its version tells it from itself before an in-place update. A storage that does not come in
+the known order and size stays in place, so that the bits are eager's in any case. A storage is copied when the op that
+saved it has ended: some ops write a saved tensor only then (the noise of `rrelu`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SMALLEST_BYTES = 1024
 
 
 class Stored:
-    """A storage that was saved: on the host, or where it is."""
+    """A storage that was saved: on the host, or in place."""
 
     def __init__(self, number: int, storage: torch.UntypedStorage, is_swapped: bool) -> None:
         self.number = number
@@ -32,9 +32,9 @@ class Stored:
         self.is_swapped = is_swapped
         self.alive = StorageWeakRef(storage)
         self.windows = 0
-        """How many saved tensors on it have not been asked for."""
+        """Number of saved tensors on it that were not yet requested."""
         self.back: torch.Tensor | None = None
-        """Its bytes, on the device again."""
+        """Its bytes, back on the device."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,14 @@ class SavedSwaps:
     def __init__(self, device: Device) -> None:
         self._device = device
         self.sizes: list[int] = []
-        """By number: the bytes of what may be swapped; 0 for what stays, such as parameters."""
+        """By number: bytes of a storage that may be swapped; 0 for one that stays, such as a parameter."""
         self._order: list[int] = []
-        """Numbers, as the backward pass first asks for them."""
+        """Numbers, in the order in which the backward pass first requests them."""
         self._swapped: set[int] = set()
         self._host: dict[int, torch.Tensor] = {}
         self._streams: list[torch.cuda.Stream] = []
         self._leaving: list[tuple[int, Stored, torch.Tensor]] = []
-        """What goes to the host once the op of this number has ended."""
+        """Storages that go to the host once the op of this number has ended."""
         self._known: dict[tuple[int, int], Stored] = {}
         self._numbered: list[Stored] = []
         self._next = 0
@@ -72,18 +72,18 @@ class SavedSwaps:
 
     @property
     def chosen(self) -> set[int]:
-        """The numbers of what goes to the host."""
+        """Numbers of the storages that go to the host."""
         return self._swapped
 
     @property
     def swapped_bytes(self) -> int:
-        """What goes to the host."""
+        """Bytes that go to the host."""
         return sum(self.sizes[number] for number in self._swapped)
 
     def choose(self, numbers: set[int]) -> None:
-        """These go to the host from now on, which has so much memory for them."""
+        """Chooses the storages that go to the host from now on, and allocates host memory for them."""
         self._swapped = numbers
-        self._host = {}  # first, so that both are never there at once
+        self._host = {}  # first, so that both never exist at once
         self._host = {number: self._host_memory(self.sizes[number]) for number in numbers}
         if self._device.where.type == "cuda" and not self._streams:
             self._streams = [torch.cuda.Stream(self._device.where) for _ in range(2)]
@@ -93,12 +93,12 @@ class SavedSwaps:
             return torch.empty(size, dtype=torch.uint8, pin_memory=True)
         return torch.frombuffer(
             bytearray(size), dtype=torch.uint8
-        )  # not PyTorch's allocator's: not the device's memory
+        )  # not from PyTorch's allocator, so that it does not count as device memory
 
     @contextlib.contextmanager
     def learning(self, model: torch.nn.Module, swaps_all: bool = False) -> Iterator[None]:
-        """A step whose saved storages are written down, and swapped where there is no memory for all of them. Parameters, also
-        those that are whole only for a while, stay."""
+        """Context of a step whose saved storages are noted, and swapped with `swaps_all`. Parameters stay, also
+        those that are whole only for a while."""
         self.choose(set())
         self.sizes, self._order = [], []
         self._model, self._swaps_all = model, swaps_all
@@ -110,12 +110,13 @@ class SavedSwaps:
 
     @property
     def missed(self) -> int:
-        """How many of what goes to the host stayed in the last step, as it did not come in the known order and size."""
+        """Number of storages that stayed in the last step although they were chosen, since they did
+        not come in the known order and size."""
         return self._missed
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """A step that swaps."""
+        """Context of a step that swaps."""
         self._known, self._numbered, self._leaving, self._next = {}, [], [], 0
         try:
             with torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack):
@@ -158,7 +159,7 @@ class SavedSwaps:
         return stored
 
     def _leave(self, now: int | None = None) -> None:
-        """Copies to the host what ops before this one saved; of all ops without one."""
+        """Copies to the host the storages that earlier ops saved; with `None`, those of all ops."""
         while self._leaving and self._leaving[0][0] != now:
             _, stored, tensor = self._leaving.pop(0)
             self._out(stored, tensor, tensor.untyped_storage())
@@ -166,7 +167,7 @@ class SavedSwaps:
     def _unpack(self, packed: Any) -> torch.Tensor:
         if isinstance(packed, torch.Tensor):
             return packed
-        if isinstance(packed, tuple):  # while it learns
+        if isinstance(packed, tuple):  # while learning
             stored, tensor = packed
             if stored.number not in self._order:
                 self._order.append(stored.number)
@@ -179,12 +180,12 @@ class SavedSwaps:
         self._ahead(stored.number)
         stored.windows -= 1
         if stored.windows == 0:
-            stored.back = None  # what asked for it holds it now
+            stored.back = None  # the requester holds it now
         made = torch.empty(0, dtype=packed.dtype, device=back.device)
         return made.set_(back.untyped_storage(), packed.offset, packed.shape, packed.strides)
 
     def _ahead(self, number: int) -> None:
-        """Begins to bring back what is asked for next."""
+        """Begins to copy back the storage that is requested next."""
         if not self._streams or number not in self._order:
             return
         following = self._order[self._order.index(number) + 1 :]
@@ -214,12 +215,12 @@ class SavedSwaps:
                 stored.back.copy_(host)
                 return
             out, back = self._streams
-            # Behind what had these bytes before, and behind the copy to the host.
+            # After earlier uses of these bytes, and after the copy to the host.
             back.wait_stream(torch.cuda.current_stream(self._device.where))
             back.wait_stream(out)
             with torch.cuda.stream(back):
                 stored.back.copy_(host, non_blocking=True)
-            stored.back.record_stream(back)  # nobody may ask for it
+            stored.back.record_stream(back)  # it may never be requested
 
     def _ready(self, stored: Stored) -> torch.Tensor:
         self._back(stored)

@@ -1,7 +1,7 @@
 """`plimsoll auto script.py`: runs a script, and reports each step that its calls of `plimsoll.tune` planned.
 
-A script is marked by calling `plimsoll.tune`, and is otherwise what it was: it runs as `python script.py` runs it. Options of
-the command line stand for the arguments of those calls, so that a budget is tried without an edit.
+A script calls `plimsoll.tune`, and otherwise runs as under `python script.py`. Options of the command line replace the
+arguments of those calls, so that a budget can be tried without an edit.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ EXITS: list[tuple[type[errors.Error], int]] = [
     (errors.VerificationError, 6),
     (errors.Error, 2),
 ]
-"""The exit codes of the program, by what ended the script."""
+"""Exit codes of the program, by the way in which the script ended."""
 
 INTERRUPTED = 130
 
 
 @dataclass
 class Session:
-    """A script that runs, and the steps that it planned, which are held until they are reported."""
+    """A running script, and its planned steps, which are held until they are reported."""
 
     budget: int | str | None
     link: float | None
@@ -50,7 +50,7 @@ _session: Session | None = None
 
 
 def arguments(budget: int | str | None, link: Link | str | None) -> tuple[int | str, Link | str | None]:
-    """The budget and the link that hold for a call of `plimsoll.tune` with these."""
+    """Returns the budget and the link for a call of `plimsoll.tune` with these arguments."""
     if _session is not None:
         if _session.budget is not None:
             if budget is not None and budget != _session.budget:
@@ -67,13 +67,13 @@ def arguments(budget: int | str | None, link: Link | str | None) -> tuple[int | 
 
 
 def keep(step: Step) -> None:
-    """Keeps a step for the report, where a script runs."""
+    """Keeps a step for the report, if a script runs."""
     if _session is not None:
         _session.steps.append(step)
 
 
 def run(script: Script) -> int:
-    """Runs a script, writes the reports of its steps, says where they are, and gives the exit code."""
+    """Runs a script, writes the reports of its steps, prints their paths, and returns the exit code."""
     global _session
     _session = session = Session(script.budget, script.link)
     if not script.quiet:
@@ -89,7 +89,7 @@ def run(script: Script) -> int:
     finally:
         _session = None
     if session.steps:
-        # Whoever stops a script waits for no comparison.
+        # After an interrupt, no comparison is made.
         seconds = 0.0 if code == INTERRUPTED else COMPARING_SECONDS
         return _report(session.steps, folder, seconds) or code
     if code == 0:
@@ -100,7 +100,7 @@ def run(script: Script) -> int:
 
 
 def _report(steps: list[Step], folder: Path, seconds: float) -> int:
-    """Writes the reports and says what they are of; gives the exit code, 0 where all is well."""
+    """Writes the reports and prints their paths; returns the exit code, 0 for success."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for number, step in enumerate(steps, 1):

@@ -1,8 +1,8 @@
 """Steps of a model whose parameters are sharded by `fully_shard` (FSDP2): in eager, with hooks that swap saved tensors.
 
-No plan places such a step: its parameters are whole only for a while, when FSDP says so. So a step runs as it is written.
-`tune` runs it a few times: it sees what is saved for the backward pass and how much memory a step takes, and swaps what is
-saved first, which is needed last, until the step fits the budget. All ranks swap alike, by what the rank that takes most needs.
+No plan places such a step: its parameters are whole only for a while, controlled by FSDP. So a step runs as written. `tune`
+runs it a few times: it notes the tensors saved for the backward pass and the step's memory, and swaps the tensors saved first,
+which are needed last, until the step fits the budget. All ranks swap alike, by the needs of the rank that takes most.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WHY = "FSDP: no plan runs; hooks swap saved tensors"
 
 
 class ShardedStep(Step):
-    """What `tune` gives for a sharded model. `fallback` always says that no plan runs."""
+    """The step that `tune` returns for a sharded model. `fallback` always says that no plan runs."""
 
     def __init__(
         self,
@@ -58,12 +58,12 @@ class ShardedStep(Step):
         self._last = None
 
     def __call__(self, *batch: Any) -> Any:
-        """Trains one batch in eager, with the hooks: sets the gradients or adds to them, gives what the function gives."""
+        """Trains one batch in eager, with the hooks: sets the gradients or adds to them, returns the function's result."""
         assert self._ranks is not None
         return self._ranks.together(lambda: self._compared(batch) if self._left > 0 else self._swapped(batch))
 
     def connect(self) -> None:
-        """Nothing: no prediction depends on the network."""
+        """Does nothing: no prediction depends on the network."""
 
     def verify(self, steps: int = 1) -> None:
         """Compares the next steps with eager without hooks, bit for bit. A difference raises `VerificationError`."""
@@ -73,11 +73,11 @@ class ShardedStep(Step):
 
     @property
     def why(self) -> str:
-        """What was chosen, in one line."""
+        """Description of the choice, in one line."""
         return f"{WHY}: {self._hooked.words()}"
 
     def explain(self) -> str:
-        """The same, line by line."""
+        """Description of the choice, line by line."""
         return "\n".join(
             [
                 self.why,
@@ -89,7 +89,7 @@ class ShardedStep(Step):
 
     @property
     def batch(self) -> int:
-        """Not known of a sharded model."""
+        """Unknown for a sharded model."""
         raise BadInput("no batch is recommended for a sharded model: try batches by hand")
 
     def _current(self) -> Any:
@@ -101,7 +101,7 @@ class ShardedStep(Step):
         self._current()
 
     def prepare(self, batch: tuple[Any, ...]) -> None:
-        """Finds out what is swapped. Model, gradients, optimizer and generators stay as they are."""
+        """Chooses the tensors to swap. Model, gradients, optimizer and generators stay as they are."""
         self.device.prepare()
         tensors = [leaf for leaf in tree_flatten(batch)[0] if isinstance(leaf, torch.Tensor)]
         devices.check_sample(self.device, tensors)
@@ -143,7 +143,7 @@ class ShardedStep(Step):
             before.restore()
 
     def _compared(self, batch: tuple[Any, ...]) -> Given:
-        """Runs the batch in eager, then with the hooks from the same state, and compares all that they leave."""
+        """Runs the batch in eager, then with the hooks from the same state, and compares all results."""
         before = state_of(self.device, self._model)
         generators = [generator for generator, _ in before.generators]
         added = [(g, g.clone()) for _, g in before.gradients if g is not None]
@@ -170,7 +170,7 @@ class ShardedStep(Step):
 
 
 def _most(number: int) -> int:
-    """The largest of all ranks."""
+    """Largest value over all ranks."""
     found: list[int] = [0] * dist.get_world_size()
     dist.all_gather_object(found, number)
     return max(found)

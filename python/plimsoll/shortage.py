@@ -1,4 +1,4 @@
-"""Memory that runs out inside a step: whether it did, and the same work again, a few times, after some was given back."""
+"""Out of memory within a step: its detection, and a few retries after memory was released."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from . import allocator
 logger = logging.getLogger("plimsoll")
 
 ATTEMPTS = 3
-"""So often the same work is tried again."""
+"""Number of attempts at the same work."""
 
 SHARE = 0.9
-"""The share of the pool that a plan with less has."""
+"""Share of the pool that a smaller plan has."""
 
 Result = TypeVar("Result")
 
 
 def is_one(error: Exception) -> bool:
-    """Whether an error is that memory ran out: by its class, or as PyTorch's allocators failed since this was last asked."""
+    """Returns `True` if memory ran out: by the error's class, or because PyTorch's allocators failed since the last call."""
     failed = allocator.failures()
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or failed > 0
 
@@ -32,10 +32,10 @@ def retried(
     give_back: Callable[[Exception], str | None],
     instead: Callable[[], Result] | None = None,
 ) -> Result:
-    """Does some work. Where memory runs out it gives some back, and does the same again, at most `ATTEMPTS` times.
+    """Does some work. If memory runs out, it releases some and retries, with at most `ATTEMPTS` attempts.
 
-    `give_back` says what it did about the error, or gives None where it can do nothing more; the error is raised then, unless
-    there is something that takes less memory to do `instead`.
+    `give_back` returns a message about its remedy, or `None` if it has none left; the error is then raised, unless there is
+    work that takes less memory to do `instead`.
     """
     allocator.failures()
     for attempt in range(1, ATTEMPTS + 1):

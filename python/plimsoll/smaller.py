@@ -1,7 +1,7 @@
 """Compares a plan with eager where eager does not fit the budget: at the largest batch that does.
 
 That batch is recorded in pieces and planned as tightly as the whole one, so that the same ways of recording, swapping and
-recomputing are compared. What eager leaves is kept on the host meanwhile.
+recomputing are compared. The results of eager are kept on the host meanwhile.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from .torch_private import tree_flatten, uncompiled
 from .verification import Outcome, State, generators_of, is_same, outcome
 
 LOOSER = (0.0, 0.5, 1.0)
-"""How much looser than the whole batch the smaller one is planned where no plan is found: as far as what eager takes."""
+"""Degrees by which the plan of the smaller batch is looser than that of the whole one if no plan is
+found: up to eager's memory."""
 
 
 Record = Callable[[int, Recorded | None], Recorded]
-"""Records a smaller batch; what the host reads is as in the other recording."""
+"""Records a smaller batch; the host reads the values of the other recording."""
 
 Plan = Callable[[Recorded, int], _core.Schedule]
 """Plans a recording within a budget."""
 
 
 class Smaller:
-    """A smaller batch of the same step, with a plan that is as tight."""
+    """A smaller batch of the same step, with an equally tight plan."""
 
     def __init__(self, recorded: Recorded, record: Record, plan: Plan, budget: int, share: float) -> None:
         self.recorded = recorded
@@ -86,7 +87,7 @@ class Smaller:
             before.restore()
 
     def _run(self, tensors: list[torch.Tensor]) -> Given:
-        """Runs the plan; in its first run the host may read other values than of the whole batch."""
+        """Runs the plan; in its first run the host may read other values than in the whole batch."""
         while True:
             try:
                 return self.program.run(tensors)
@@ -98,10 +99,10 @@ class Smaller:
 
 
 def largest(whole: Recorded, record: Record, budget: int, other_resident_bytes: int) -> int:
-    """The largest batch that fits the budget in eager, the whole one at most; 0 where none does.
+    """Largest batch that fits the budget in eager, at most the whole one; 0 if none does.
 
-    What it takes follows from the whole batch and from a small one, by a line. Raises `BadInput` where the step makes other
-    calls at another batch.
+    Its memory is interpolated linearly between the whole batch and a small one. Raises `BadInput` if the step makes
+    different calls at a different batch.
     """
     few = batches.SMALL[0]
     texts = [
@@ -122,7 +123,7 @@ def largest(whole: Recorded, record: Record, budget: int, other_resident_bytes: 
 def find(
     whole: Recorded, record: Record, plan: Plan, memory: Memory, budget: int, other_resident_bytes: int
 ) -> Smaller | str:
-    """The largest batch that fits the budget in eager, with a plan; or why there is none."""
+    """Returns the largest batch that fits the budget in eager, with a plan, or the reason why there is none."""
     if whole.trace.batch <= batches.SMALL[0]:
         return "the batch cannot be made smaller"
     try:
@@ -135,12 +136,12 @@ def find(
         return str(no_plan)
     except BadInput as other:
         return f"the step is another at smaller batches ({other})"
-    except Exception as error:  # the user's code, which may know one batch size only
+    except Exception as error:  # the user's code, which may support only one batch size
         return f"the step fails at a smaller batch ({type(error).__name__}: {error})"
     return found
 
 
 def _share(trace: _core.Trace, budget: int) -> float:
-    """How far a budget lies between the floor and what eager takes."""
+    """Position of a budget between the floor (0) and eager's memory (1)."""
     room = trace.peak_bytes - trace.floor_bytes
     return 1.0 if room <= 0 else min(1.0, max(0.0, (budget - trace.floor_bytes) / room))

@@ -1,7 +1,7 @@
 """A batch that no plan fits: split into parts, or refused with the largest batch that fits.
 
-The planner names the op that needs most, its layer and the bytes that are short. A refusal adds what to do: the batch to give
-instead, or, where not even one sample fits, a budget that is enough and what else would need less.
+The planner names the op that needs most, its layer and the missing bytes. A refusal adds advice: a smaller batch, or, if
+not even one sample fits, a sufficient budget and ways to need less.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from .planning import Recorded
 from .recording import Loss
 
 ENOUGH = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 1.1)
-"""So far between floor and peak a budget is tried that is to be enough."""
+"""Positions between floor and peak at which a sufficient budget is tried."""
 
 
 SOME_SHARE = 0.5
-"""What the loss of a part counts while it is not known."""
+"""Weight of a part's loss while it is unknown."""
 
 
 class Splitting:
-    """One batch, as it was recorded, and why no plan fits it."""
+    """One recorded batch, and the reason why no plan fits it."""
 
     def __init__(
         self, planner: Planner, fn: Loss, batch: tuple[Any, ...], recorded: Recorded, no_plan: NoPlan
@@ -39,15 +39,15 @@ class Splitting:
         self._no_plan = no_plan
 
     def parts(self) -> tuple[Parts, str]:
-        """The fewest parts that a plan fits, and whether their losses make that of the batch as a mean or as a sum. Raises
-        `NoPlan` where there are none."""
+        """Returns the fewest parts that a plan fits, and the rule by which their losses make that of the batch: `mean` or
+        `sum`. Raises `NoPlan` if there are none."""
         if self._size == 1:
             raise self._refused(least=self._recorded.trace)
         try:
             return self._parts()
         except NoPlan:
             raise
-        except Exception as error:  # the user's code, which may know one batch size only
+        except Exception as error:  # the user's code, which may support only one batch size
             if shortage.is_one(error):
                 raise
             raise self._refused(
@@ -84,7 +84,8 @@ class Splitting:
         )
 
     def _one(self, family: _core.Batches) -> _core.Trace:
-        """One sample as it is recorded, or as larger batches predict it where the step cannot be: batch norm needs two."""
+        """Trace of one sample as recorded, or as predicted from larger batches if it cannot be
+        recorded: batch norm needs two."""
         try:
             return self._record(batches.taken(self._batch, 0, 1)).trace
         except Exception as error:
@@ -93,17 +94,17 @@ class Splitting:
             return family.at(1)
 
     def _record(self, part: tuple[Any, ...]) -> Recorded:
-        """A part as those after the first are, which take most: with its share of the loss, and with gradients to add to."""
+        """Records a part other than the first, which takes most: with its share of the loss, and with gradients to add to."""
         return self._planner.record(batches.weighted(self._fn, SOME_SHARE), part, adds=True)
 
     def _losses(self) -> str:
-        """What the losses of parts make. Raises `BadInput` where that is not the loss of the batch."""
+        """Rule by which the losses of parts make the loss of the batch. Raises `BadInput` if there is none."""
         if self._recorded.tape.others is not None:
             raise BadInput("A step that gives more than its loss is not split")
         return batches.losses_make(self._fn, self._planner.model, self._batch)
 
     def _fits(self, size: int) -> bool:
-        """Whether a plan fits a smaller batch that adds to gradients, as it is when it is recorded."""
+        """Returns `True` if a plan fits a smaller batch that adds to gradients, as recorded."""
         recorded = self._record(batches.taken(self._batch, 0, size))
         try:
             self._planner.schedule(recorded)
@@ -112,7 +113,7 @@ class Splitting:
         return True
 
     def _instead(self, why_not: str, largest: int) -> NoPlan:
-        """The refusal of a batch that is not to be split, of which so many samples fit."""
+        """The refusal of a batch that is not to be split, of which this many samples fit."""
         error = self._refused(
             f"{why_not}. The largest batch that fits, also where gradients are added up, is {largest}: give batches of that, "
             "and accumulate gradients",
@@ -122,7 +123,7 @@ class Splitting:
         return error
 
     def _refused(self, *why: str, least: _core.Trace | None = None) -> NoPlan:
-        """The refusal, with more of why, and with what helps where not even the `least` batch fits."""
+        """The refusal, with further reasons, and with advice if not even the `least` batch fits."""
         error, planner = self._no_plan, self._planner
         words = [str(error) if least is None else str(error).removesuffix(", or lower the batch")]
         if self._recorded.tape.adds_to_gradients():
@@ -141,7 +142,7 @@ class Splitting:
 
 
 def largest_of(fits: Callable[[int], bool], guess: int, limit: int) -> int:
-    """The largest batch up to a limit that fits, looked for from a guess on; 0 where none does."""
+    """Largest batch up to a limit that fits, searched from a guess on; 0 if none does."""
     low, high, at, step = 0, limit + 1, guess, 1
     while high - low > 1:
         if fits(at):
@@ -155,10 +156,10 @@ def largest_of(fits: Callable[[int], bool], guess: int, limit: int) -> int:
 
 
 def enough(trace: _core.Trace, plan: Callable[[int], object]) -> int | None:
-    """A budget that a plan fits; none where no plan was found up to what eager takes, and a tenth more."""
+    """A budget that a plan fits; `None` if no plan was found up to eager's memory plus a tenth."""
     for share in ENOUGH:
         least = trace.floor_bytes + int(share * (trace.peak_bytes - trace.floor_bytes))
-        budget = _core.parse_size(show_bytes(least + least // 100), 0)  # what can be read and written
+        budget = _core.parse_size(show_bytes(least + least // 100), 0)  # a value that can be read and typed
         try:
             plan(budget)
         except NoPlan:
@@ -168,7 +169,8 @@ def enough(trace: _core.Trace, plan: Callable[[int], object]) -> int | None:
 
 
 def what_helps(trace: _core.Trace, budget: int, enough_bytes: int | None, state: int) -> str:
-    """What to do where a batch that cannot be made smaller does not fit: less of what takes as much as is short, or of all."""
+    """Advice for a batch that cannot be made smaller and does not fit: reduce a part that takes as
+    much as is missing, or all of them."""
     floor, resident = trace.floor_bytes, trace.resident_bytes
     if planning.logits_decide(trace):
         less = (

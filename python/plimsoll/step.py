@@ -1,9 +1,9 @@
 """A training step that runs by a plan: calling it trains one batch. `tuning.py` makes it.
 
-A step is planned once for each kind of batch (its shapes, gradients that are there, the model's mode, autocast) and compared
-with eager, bit for bit, when it first runs. A batch that no plan fits runs in parts. Where a plan cannot be kept to, the
-batch runs in eager, `Step.fallback` says why, and a warning says where eager takes more than the budget. Where nothing
-fits, `NoPlan` says so before anything runs.
+A step is planned once for each kind of batch (its shapes, existing gradients, the model's mode, autocast) and compared with
+eager, bit for bit, when it first runs. A batch that no plan fits runs in parts. If a batch cannot keep to the plan, it runs
+in eager, `Step.fallback` gives the reason, and a warning says if eager takes more than the budget. If nothing fits,
+`NoPlan` is raised before anything runs.
 """
 
 from __future__ import annotations
@@ -57,24 +57,24 @@ from .watched import Watched
 logger = logging.getLogger("plimsoll")
 
 KINDS_KEPT = 16
-"""Plans of so many kinds of batches are kept, in each bucket; the one that was used longest ago goes first."""
+"""Number of kinds of batches, in each bucket, whose plans are kept; the least recently used goes first."""
 
 DECLINED_AFTER = 6
-"""A plan is declined after so many comparisons at least."""
+"""Number of comparisons before a plan may be declined."""
 
 DECLINED_ABOVE = 0.02
-"""A plan that takes a larger share of time more than eager, where eager fits the budget, does not pay."""
+"""Share of time by which a plan may be slower than eager where eager fits the budget; beyond it, the plan is declined."""
 
 
 class Step:
     """Runs forward and backward of one batch within the budget: `loss = step(x, y)`.
 
-    Calling it does what `loss.backward()` does: it sets `p.grad` of every parameter, or adds to the gradient that is there,
-    and gives the loss. The optimizer and `zero_grad` stay yours.
+    A call does the work of `loss.backward()`: it sets `p.grad` of every parameter, or adds to an existing gradient, and
+    returns the loss. The optimizer and `zero_grad` stay yours.
     """
 
     fallback: str | None
-    """None while the plan runs; else why the last batch ran in eager."""
+    """Reason why the last batch ran in eager; `None` while the plan runs."""
 
     def __init__(
         self,
@@ -108,10 +108,10 @@ class Step:
         self._parts: Parts | None = None
         self._choice: int | None = None
         self._arrived: list[torch.nn.Parameter] = []
-        """What got a gradient in the last batch, in that order."""
+        """Parameters that got a gradient in the last batch, in order of arrival."""
 
     def __call__(self, *batch: Any) -> Any:
-        """Trains one batch: sets the gradients or adds to them, gives the loss, or `Outputs` where the function gives them."""
+        """Trains one batch: sets the gradients or adds to them, and returns the loss, or `Outputs` if the function does."""
         allocator.turn.check()
         self._arrived = []
         if self._reducing is not None:
@@ -131,7 +131,7 @@ class Step:
         return self._run(planned, batch)
 
     def in_parts(self, parts: Parts, batch: tuple[Any, ...], is_trial: bool = False) -> torch.Tensor:
-        """Trains a batch part by part. A trial, and whatever ends it early, leaves everything as it was before."""
+        """Trains a batch part by part. A trial, or an error that ends it early, leaves everything as it was before."""
         before: State | None = None
         total: torch.Tensor | None = None
         first = 0
@@ -189,7 +189,8 @@ class Step:
         return given
 
     def _by_plan(self, planned: Planned, batch: tuple[Any, ...], tensors: list[torch.Tensor]) -> Given:
-        """Runs a batch by its plan, beside eager where that is due; by a plan with less where memory has become short since."""
+        """Runs a batch by its plan, and also in eager if a comparison is due; by a smaller plan if
+        memory has become short since."""
         self._bind(planned)
         if self._verify > 0 and planned.verify == 0 and planned.is_due_again():
             planned.verify = 1
@@ -198,7 +199,7 @@ class Step:
                 given = self._verified(planned, batch, tensors)
                 planned.verify -= 1
                 self._decline(planned)
-                self.device.trim()  # what eager took
+                self.device.trim()  # memory that eager took
                 return given
             except Exception as error:
                 if not _is_short(error):
@@ -222,7 +223,8 @@ class Step:
         return program.run(tensors, taker=taker)
 
     def _with_value(self, planned: Planned, diverged: Diverged, batch: tuple[Any, ...]) -> Planned:
-        """The same kind of batch, recorded with what the host read in its first run: few samples had another value."""
+        """Records the same kind of batch again, with the value that the host read in its first run:
+        few samples had a different one."""
         logger.info("the host reads another value than of few samples: recording again (%s)", diverged)
         known = planned.recorded.told(diverged.call, diverged.value)
         fn = batches.weighted(self._fn, planned.weight)
@@ -240,7 +242,8 @@ class Step:
         planned.program.bind()
 
     def _calibrate(self, planned: Planned, batch: tuple[Any, ...]) -> None:
-        """Predicts the step anew from runs of its plan, where ops alone say little of how long they take in there."""
+        """Predicts the step anew from runs of its plan, if the times of single ops say little about
+        their times within the step."""
         if planned.recorded.measured is not None or not self.device.calibrates:
             return
 
@@ -259,7 +262,7 @@ class Step:
             planned.trace = planned.recorded.trace
 
     def _decline(self, planned: Planned) -> None:
-        """Leaves the next batches to eager where eager fits the budget and was faster."""
+        """Leaves the next batches to eager if eager fits the budget and was faster."""
         budget = planned.program.schedule.budget_bytes
         slower = planned.plan_seconds / planned.eager_seconds - 1
         planned.compared += 1
@@ -274,8 +277,8 @@ class Step:
             )
 
     def verify(self, steps: int = 1) -> None:
-        """Compares the next steps of every kind of batch that a plan runs with eager, bit for bit. A difference raises
-        `VerificationError`."""
+        """Compares the next steps of every kind of batch that a plan runs with eager, bit for bit. A
+        difference raises `VerificationError`."""
         if steps < 0:
             raise BadInput(f"{steps} steps cannot be verified; give 0 or more")
         self._verify = steps
@@ -288,11 +291,11 @@ class Step:
 
     @property
     def why(self) -> str:
-        """What was chosen for the last kind of batch, in one line."""
+        """Description of the choice for the last kind of batch, in one line."""
         return explaining.in_one_line(self._current(), self._parts, self.device, self.exchange)
 
     def explain(self) -> str:
-        """What the plan of the last kind of batch does, line by line."""
+        """Describes the plan of the last kind of batch, line by line."""
         return explaining.line_by_line(
             self._current(),
             self._parts,
@@ -303,19 +306,19 @@ class Step:
         )
 
     def connect(self) -> None:
-        """Has the ranks measure the network between them, unless all were told of one. All call it."""
+        """Has the ranks measure the network between them, unless one was given to all. All ranks call it."""
         if self._replica is not None and self._ranks is not None and self._ranks.size > 1:
             self._interconnect = distributed.interconnect(self._replica, self._ranks, self._interconnect)
             logger.info("%s", self.why)
 
     @property
     def exchange(self) -> _core.Exchange | None:
-        """What the ranks exchange in a step of the last kind of batch, with the seconds of the step that are predicted with it;
-        in a step that runs in parts, of its last part. None in one process, and where the network is not known."""
+        """Gradient exchange of the ranks in a step of the last kind of batch, with the predicted seconds of the step with it;
+        of the last part if the step runs in parts. `None` in one process, and if the network is unknown."""
         return self.exchange_of(self._parts is None)
 
     def exchange_of(self, is_whole: bool) -> _core.Exchange | None:
-        """The same, of a batch that runs as a whole, or of the last part of one."""
+        """The same for a batch that runs as a whole, or for the last part of one."""
         if self._replica is None or self._interconnect is None:
             return None
         program = self._current().program
@@ -324,7 +327,7 @@ class Step:
 
     @property
     def predicted_seconds(self) -> float | None:
-        """How long a step of the last kind of batch takes: its parts, and what exchanging gradients adds."""
+        """Predicted seconds of a step of the last kind of batch: of all its parts, and of exchanging gradients."""
         alone = self._current().program.schedule.makespan_seconds
         if alone is None:
             return None
@@ -333,11 +336,12 @@ class Step:
         return alone * parts + (0.0 if there is None else there.exposed_seconds)
 
     def report(self, path: str | Path, seconds: float = reporting.COMPARING_SECONDS) -> None:
-        """Writes Plimsoll's report of the kind of batch that ran most often: one HTML file that a browser opens offline.
+        """Writes Plimsoll's report of the kind of batch that ran most often: one HTML file for a browser, which needs no
+        network.
 
-        Memory over time, what is swapped and recomputed layer by layer and why, the timeline as predicted and as measured in
-        the fastest run that was timed, eager beside it, and what other policies make of the same step: no further one is
-        planned after `seconds`.
+        It shows memory over time, the swaps and recomputations layer by layer with reasons, the timeline as predicted and
+        as measured in the fastest timed run, eager for comparison, and the plans of other policies for the same step: after
+        `seconds`, no further policy is planned.
         """
         planned, whole = self._usual()
         if not Path(path).parent.is_dir():
@@ -355,7 +359,7 @@ class Step:
     def memory_viz(self, path: str | Path) -> None:
         """Writes a memory snapshot with tensors by name: the last kind of batch's plan is device 0, its last run device 1.
 
-        https://pytorch.org/memory_viz shows it, and so does `python -m torch.cuda._memory_viz trace_plot`.
+        https://pytorch.org/memory_viz and `python -m torch.cuda._memory_viz trace_plot` show it.
         """
         planned = self._current()
         if planned.program.counts is None:
@@ -368,11 +372,11 @@ class Step:
     def batch(self) -> int:
         """The batch that trains the most samples per second within the budget, of those that were run. Nothing is changed.
 
-        `plimsoll.suggest` says more of it, and of the best way to keep the batch of the sample. In a distributed training all
-        ranks ask for it, and have the same answer: the least that one of them finds.
+        `plimsoll.suggest` gives details, and the best way to keep the batch of the sample. In a distributed training all
+        ranks must read it, and get the same answer: the smallest that one of them finds.
         """
         if self._choice is None:
-            from .suggestion import find  # which runs steps of its own
+            from .suggestion import find  # it imports this module
 
             options = Options(
                 self._planner.budget_bytes,
@@ -389,15 +393,15 @@ class Step:
 
     @property
     def _is_in_pieces(self) -> bool:
-        """Whether a kind of batch was recorded in pieces."""
+        """`True` if a kind of batch was recorded in pieces."""
         kinds = [kind for kind in self._kinds.values() if isinstance(kind, Planned)]
         return any(kind.recorded.measured is not None for kind in kinds)
 
     @property
     def learning_rate(self) -> float:
-        """The learning rate that follows for `step.batch` from the optimizer's: linear for SGD, square root for Adam's like.
+        """Learning rate for `step.batch`, derived from the optimizer's: linear for SGD, square root for Adam's like.
 
-        It is that of the first group of parameters; the others are multiplied by as much.
+        It is that of the first group of parameters; the others scale by the same factor.
         """
         if self._optimizer is None:
             raise BadInput("without an optimizer no learning rate is known: give it to `plimsoll.tune`")
@@ -405,12 +409,12 @@ class Step:
 
     @property
     def trace(self) -> _core.Trace:
-        """The trace of the last kind of batch."""
+        """Trace of the last kind of batch."""
         return self._current().trace
 
     @property
     def program(self) -> Program:
-        """The program of the last kind of batch."""
+        """Program of the last kind of batch."""
         return self._current().program
 
     def _current(self) -> Planned:
@@ -419,7 +423,7 @@ class Step:
         return self._last
 
     def _usual(self) -> tuple[Planned, Parts | None]:
-        """The kind of batch that ran most often, and the batch that it is a part of, if it is one."""
+        """Returns the kind of batch that ran most often, and the batch that it is a part of, if any."""
         kinds = [kind for kind in self._kinds.values() if isinstance(kind, Planned)]
         planned = max(kinds, key=lambda kind: kind.program.runs, default=self._current())
         if planned.weight is None:
@@ -429,13 +433,13 @@ class Step:
         return planned, next((w for w in wholes if part in zip(w.sizes, w.weights, strict=True)), None)
 
     def __reduce__(self) -> str:
-        """A step is memory and threads of this process."""
+        """Refuses: a step is memory and threads of this process."""
         raise BadInput(
             "a step cannot be pickled; save the model and the optimizer, and call `plimsoll.tune` again"
         )
 
     def prepare(self, batch: tuple[Any, ...]) -> None:
-        """Records and plans this kind of batch, which is the sample; the largest bucket first, whose plan takes most."""
+        """Records and plans the sample's kind of batch; before it the largest bucket, whose plan takes most."""
         if self._buckets is not None:
             batch = self._buckets.fitted(batch)
         self.begin(batch)
@@ -451,7 +455,7 @@ class Step:
         self._planned(batch, is_first=True)
 
     def begin(self, batch: tuple[Any, ...]) -> None:
-        """Takes a batch for the sample."""
+        """Takes a batch as the sample."""
         self._sample = batch
         self._modules = modules_of(self._model)
         self._pointers = addresses_of(self._modules)
@@ -460,7 +464,7 @@ class Step:
     def _make(self, batch: tuple[Any, ...], weight: float | None) -> Planned | Parts:
         planner = self._planner
         recorded = planner.record(batches.weighted(self._fn, weight), batch)
-        # A share is of what eager takes for the first kind of batch; what it comes to holds for all.
+        # A share is relative to eager's memory for the first kind of batch; the resulting bytes hold for all.
         planner.budget = planning.budget_bytes(planner.budget, recorded.trace.peak_bytes)
         try:
             program = planner.program(recorded)
@@ -478,7 +482,7 @@ class Step:
         return planned
 
     def _split(self, batch: tuple[Any, ...], splitting: Splitting) -> Parts:
-        """The parts of a batch that no plan fits, the first of which is planned."""
+        """Returns the parts of a batch that no plan fits, the first of which is planned."""
         parts, losses = splitting.parts()
         self._planned(batches.taken(batch, 0, parts.sizes[0]), parts.weights[0])
         self._parts = parts
@@ -519,7 +523,10 @@ class Step:
                 if is_first:
                     raise
                 found = self._new_in_eager(f"it cannot be recorded: {refused}")
-            kind = (self._watched.number(), *rest)  # the first run of a step may have made more to look at
+            kind = (
+                self._watched.number(),
+                *rest,
+            )  # the first run of a step may have made more objects to watch
             self._watched.plan_made()
             self._kinds[kind] = found
             if len(self._kinds) > KINDS_KEPT * (len(self._buckets.lengths) if self._buckets else 1):
@@ -539,8 +546,8 @@ class Step:
         planned: Planned | None = None,
         place: str = "",
     ) -> Given:
-        """Runs a batch without a plan, with hooks where eager does not fit the budget, and says why: once for each kind of
-        batch and place where that shows."""
+        """Runs a batch without a plan, with hooks if eager does not fit the budget, and logs the reason:
+        once for each kind of batch and place."""
 
         arrived: list[torch.nn.Parameter] = []
         self._watched.forget()
@@ -550,7 +557,7 @@ class Step:
             return self._eager(batch, weight, arrived)
 
         budget = self._planner.budget
-        # Finding out what hooks must swap runs the step a few times, and the reducer has gradients of this one already.
+        # Choosing the tensors to swap runs the step a few times, but the reducer has gradients of this one already.
         has_begun = self._reducing is not None and self._reducing.has_begun
         if isinstance(budget, int) and not has_begun:
             peak = None if planned is None else planned.trace.peak_bytes
@@ -579,7 +586,7 @@ class Step:
     def _eager(
         self, batch: tuple[Any, ...], weight: float | None, arrived: list[torch.nn.Parameter] | None = None
     ) -> Given:
-        """Runs a batch in eager; says in `arrived` what got a gradient, in that order."""
+        """Runs a batch in eager; adds to `arrived` the parameters that got a gradient, in order."""
         trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
         arrivals: list[int] = []
         with (
@@ -597,7 +604,8 @@ class Step:
         return given
 
     def _gradients_beside(self, given: Given, trained: list[torch.nn.Parameter]) -> Given:
-        """The backward pass of a step that a plan began, some of whose gradients the reducer has: it sees none of these."""
+        """Runs the backward pass of a step that a plan began, some of whose gradients the reducer
+        has: it gets none of these."""
         assert self._reducing is not None
         made = outputs.of(given)
         gradients = torch.autograd.grad(made.loss, trained, allow_unused=True)
@@ -608,7 +616,7 @@ class Step:
         return made if isinstance(given, Outputs) else made.loss
 
     def _verified(self, planned: Planned, batch: tuple[Any, ...], tensors: list[torch.Tensor]) -> Given:
-        """Runs the batch in eager and by the plan from the same state, and compares all that they leave."""
+        """Runs the batch in eager and by the plan from the same state, and compares all results."""
         generators, before = generators_of(planned.tape), State(planned.tape)
         self._watched.forget()
         clock = self.device.clock
@@ -618,7 +626,7 @@ class Step:
                 loss = self._eager(batch, planned.weight)
             planned.eager_seconds = min(planned.eager_seconds, clock() - start)
             eager = outcome(self._model, generators, loss, is_on_host=True)
-            del loss  # nothing of eager's may lie where the pool was
+            del loss  # eager's tensors must not lie in the pool's place
         finally:
             before.restore()
         start = clock()
@@ -637,7 +645,7 @@ class Step:
         return given if is_same(eager, planned_outcome, again) else planned.program.run(tensors)
 
     def _verify_smaller(self, planned: Planned, batch: tuple[Any, ...]) -> None:
-        """Compares the largest batch that fits the budget in eager with a plan, where this one does not fit."""
+        """Compares the largest batch that fits the budget in eager with a plan, since this one does not fit."""
         planner = self._planner
         fn = batches.weighted(self._fn, planned.weight)
         if planned.smaller is None:
@@ -668,5 +676,5 @@ class Step:
 
 
 def _is_short(error: Exception) -> bool:
-    """Whether memory ran out, or the pool's place is taken."""
+    """Returns `True` if memory ran out, or the pool's place is taken."""
     return shortage.is_one(error) or isinstance(error, PoolInUse)

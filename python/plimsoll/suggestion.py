@@ -1,9 +1,9 @@
-"""`suggest`: which batch to train with in a memory budget, how often to accumulate it, and at which learning rate.
+"""`suggest`: a batch to train with in a memory budget, the number of batches to accumulate, and a learning rate.
 
 The planner predicts batches from two recordings of the step; the most promising are run as they would be trained, part by part,
 and the fastest of those is the answer. The training loop stays the user's: the answer is a value, with lines to paste.
 
-What it does not do: change the loader, the optimizer or the step; judge what another batch does to the training.
+What it does not do: change the loader, the optimizer or the step; judge the effect of a different batch on the training.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from .step import Parts, Step
 from .tape import Tape
 
 MOST_RUN = 3
-"""Of the candidates so many are run."""
+"""Number of candidates that are run."""
 
 RUNS = 5
-"""Each so often, after one run that warms up."""
+"""Runs of each candidate, after one that warms up."""
 
 LATER = f"{MOST_RUN} that promise more, or are nearer to your batch, were run"
-"""Why most candidates are not run."""
+"""Reason why most candidates are not run."""
 
 FREE_SHARE = 0.8
-"""A candidate is run where recording it takes no more than this share of the memory that the machine has free."""
+"""Share of the machine's free memory that recording a candidate may take."""
 
 
 @dataclass(frozen=True)
 class Tried:
-    """A way to train one batch of the optimizer: so many parts of so many samples. Seconds are of forward and backward of
-    all parts."""
+    """A way to train one batch of the optimizer, as a number of parts of a number of samples. Seconds
+    are of forward and backward of all parts."""
 
     batch: int
     """Samples of one call of the step."""
@@ -54,21 +54,21 @@ class Tried:
     """Calls of the step for one of the optimizer."""
     predicted_seconds: float
     seconds: float | None
-    """The least as measured, as other programs only add to it; none where it was not run."""
+    """Shortest measured time, since other programs only add to it; `None` if it was not run."""
     scatter: float
-    """How far the median of the runs lies above the least."""
+    """Excess of the median of the runs over the shortest."""
     peak_bytes: int
     swapped_bytes: int
-    """What leaves the device in one call."""
+    """Bytes that leave the device in one call."""
     recomputed_ops: int
-    """How many ops run again in one call."""
+    """Number of ops that run again in one call."""
     recomputed_bytes: int
-    """Bytes of the tensors that they write once more."""
+    """Bytes of the tensors that they write again."""
     why_not: str
-    """Why it was not run; empty where it was."""
+    """Reason why it was not run; empty if it was."""
     exchange_seconds: float = 0.0
-    """What exchanging gradients between ranks adds to these seconds: once for all parts, predicted. Candidates are judged with
-    it; 0 in one process."""
+    """Predicted seconds that exchanging gradients between ranks adds, once for all parts. Candidates
+    are judged with it; 0 in one process."""
 
     @property
     def samples(self) -> int:
@@ -77,46 +77,47 @@ class Tried:
 
     @property
     def samples_per_second(self) -> float:
-        """As measured, else as predicted; with what exchanging gradients adds."""
+        """Measured rate, else the predicted one; includes exchanging gradients."""
         return self.samples / ((self.seconds or self.predicted_seconds) + self.exchange_seconds)
 
     def __str__(self) -> str:
-        """Such as `8 x 64`, or `64`."""
+        """The way in words, such as `8 x 64`, or `64`."""
         return str(self.batch) if self.accumulation == 1 else f"{self.accumulation} x {self.batch}"
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """What to train with in a memory budget. Nothing was changed for it."""
+    """Settings to train with in a memory budget. Nothing was changed for it."""
 
     batch: int
     """Samples of one call of the step: the loader's batch."""
     accumulation: int
     """Calls of the step for one of the optimizer."""
     learning_rate: float | None
-    """The first group's; none where there is no optimizer, or where how its rate follows the batch is not known."""
+    """Learning rate of the first group; `None` without an optimizer, or if the rule by which its
+    rate follows the batch is unknown."""
     budget_bytes: int
     losses: str
-    """Whether the loss of the sample is the `mean` or the `sum` of its parts' losses, or `neither`, so that it is not split;
-    `one` where that was not asked."""
+    """Rule by which its parts' losses make the loss of the sample: `mean` or `sum`; `neither`, so that it is
+    not split; `one` if that was not tried."""
     tried: list[Tried]
     """The suggested way first, then the others that were run, the fastest first, then those that were not run."""
     reduces: bool = False
-    """Whether the model reduces its gradients between ranks (DDP): where they are accumulated, once for each update."""
+    """`True` if the model reduces its gradients between ranks (DDP), which accumulation does once for each update."""
 
     @property
     def peak_bytes(self) -> int:
-        """What the step takes, with parameters, gradients and the optimizer's state."""
+        """Peak bytes of the step, with parameters, gradients and the optimizer state."""
         return self.tried[0].peak_bytes
 
     @property
     def samples_per_second(self) -> float:
-        """Forward and backward, measured."""
+        """Measured rate of forward and backward."""
         return self.tried[0].samples_per_second
 
     @property
     def certainty(self) -> str:
-        """How sure it is, in words."""
+        """Certainty of the answer, in words."""
         chosen, *others = self.tried
         runs = f"{RUNS} runs that scatter by {chosen.scatter:.1%}"
         if chosen.seconds is not None:
@@ -132,7 +133,7 @@ class Suggestion:
 
     @property
     def code(self) -> str:
-        """The lines that train so."""
+        """Lines of code that train this way."""
         is_mean = self.accumulation > 1 and self.losses == "mean"
         step = f"lambda *batch: loss(*batch) / {self.accumulation}" if is_mean else "loss"
         rate = "" if self.learning_rate is None else f"; the optimizer's lr is {self.learning_rate:.6g}"
@@ -202,14 +203,14 @@ def suggest(
     in_pieces: bool | None = None,
     interconnect: str | None = None,
 ) -> Suggestion:
-    """Says which batch to train with in a memory budget, how often to accumulate it, and at which learning rate.
+    """Returns a batch to train with in a memory budget, the number of batches to accumulate, and a learning rate.
 
-    The batch of the sample is kept: it is split into equal parts whose gradients add up to those of the whole, and the learning
-    rate stays. With `keep_batch=False` any batch may be the answer; the learning rate follows it. Up to three candidates are
-    run a few times, on the sample; model, optimizer, gradients and generators are left as they were.
+    The batch of the sample is kept: it is split into equal parts whose gradients add up to those of the whole, and the
+    learning rate stays. With `keep_batch=False` any batch may be the answer; the learning rate follows it. Up to three
+    candidates are run a few times, on the sample; model, optimizer, gradients and generators are left as they were.
 
-    Arguments are those of `plimsoll.tune`. Raises `NoPlan` where nothing fits, `Refused` for a step that cannot be recorded,
-    `BadInput` for arguments that mean nothing, and where a step's tensors do not grow with the batch.
+    Arguments are those of `plimsoll.tune`. Raises `NoPlan` if nothing fits, `Refused` for a step that cannot be recorded,
+    `BadInput` for meaningless arguments, and if a step's tensors do not grow with the batch.
     """
     planning.check(model, optimizer)
     ranks = distributed.ranks_of(model)
@@ -248,19 +249,19 @@ def suggest(
 
 
 def _beside(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> int:
-    """What is resident beside a step: the optimizer's state, and what reducing gradients takes."""
+    """Resident bytes besides the step's: the optimizer state, and the memory for reducing gradients."""
     own, held = distributed.reducing_bytes(model)
     return planning.resident_beside(devices.of(model), distributed.module_of(model), optimizer, held) + own
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A candidate, as it was predicted."""
+    """A candidate with its predictions."""
 
     plan: _core.Candidate
     accumulation: int
     eager_bytes: int
-    """What recording takes."""
+    """Bytes that recording takes."""
 
 
 def find(
@@ -272,9 +273,9 @@ def find(
     keep_batch: bool,
     ranks: Ranks | None = None,
 ) -> Suggestion:
-    """`suggest`, of what was checked: with a budget in bytes and a link that is known.
+    """`suggest` with checked arguments: a budget in bytes and a known link.
 
-    Each rank of a distributed training looks for itself. The least batch that one finds is then run by all the others.
+    Each rank of a distributed training searches on its own. The smallest batch that one finds is then run by all the others.
     """
 
     def found(only: int | None = None) -> Suggestion:
@@ -296,7 +297,7 @@ def _found(
     keep_batch: bool,
     only: int | None,
 ) -> Suggestion:
-    """What one process finds; with `only` of this batch."""
+    """Result of one process; with `only`, for this batch."""
     inner = (distributed.inner_of(model, fn), distributed.module_of(model))
     budget = options.budget
     assert isinstance(budget, int)
@@ -338,7 +339,7 @@ def _found(
 
 @contextlib.contextmanager
 def _without_gradients(model: torch.nn.Module) -> Iterator[None]:
-    """As after `zero_grad`: a step that found gradients would add to them, which takes more."""
+    """Context without gradients, as after `zero_grad`: a step that found gradients would add to them, which takes more."""
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     for parameter, _ in gradients:
         parameter.grad = None
@@ -356,7 +357,7 @@ def _rate(optimizer: torch.optim.Optimizer | None, size: int, batch: int) -> flo
         return planning.rate_of(optimizer)
     try:
         return planning.rate_at(optimizer, size, batch)
-    except BadInput:  # of an optimizer whose rule nobody knows
+    except BadInput:  # an optimizer whose rule is unknown
         return None
 
 
@@ -370,8 +371,8 @@ def _candidates(
     losses: str,
     only: int | None,
 ) -> list[_Candidate]:
-    """Batches with a plan, in the order in which they are worth a run; with `only` of this one. Raises `NoPlan` where there is
-    none."""
+    """Batches with a plan, in the order in which they are worth a run; with `only`, just this one.
+    Raises `NoPlan` if there is none."""
     size = size_of(sample)
     is_split = losses in ("mean", "sum")
     budget, link, host = options.budget, options.link, options.host_budget
@@ -406,7 +407,7 @@ def _candidates(
         others = fastest(steps, tape, [part for part in parts if only in (None, part)])
     else:
         others = []
-    # First what is predicted to be the best, then what the user has, or what is nearest to it; then the others.
+    # First the best prediction, then the user's batch, or the nearest to it; then the others.
     found = [*others[:1], *own, *(others[1:] if own else sorted(others[1:], key=lambda one: -one.plan.batch))]
     distinct = {one.plan.batch: one for one in reversed(found)}
     if not distinct:
@@ -428,9 +429,9 @@ def _candidates(
 def _exchanging(
     model: torch.nn.Module, tape: Tape, options: Options, parts_of: Callable[[int], int]
 ) -> Callable[[int, _core.Schedule], float] | None:
-    """What exchanging gradients adds to one call of the step, in seconds, by its batch and its schedule: an update exchanges
-    them once, in the last of its parts, and each has its share. None where nothing is exchanged, or nothing known of the
-    network."""
+    """Returns a function for the seconds that exchanging gradients adds to one call of the step, by its batch and its
+    schedule: an update exchanges them once, in the last of its parts, and each part has its share. `None` if nothing
+    is exchanged, or the network is unknown."""
     replica, network = distributed.replica_of(model), Interconnect.parse(options.interconnect)
     if replica is None or network is None:
         return None
@@ -446,7 +447,7 @@ def _exchanging(
 
 
 def _too_large(candidate: _Candidate, device: Device) -> str:
-    """Why a candidate is not run on this machine; empty where it can be."""
+    """Reason why a candidate is not run on this machine; empty if it can be."""
     free = device.free_bytes()
     if free is None or candidate.eager_bytes <= FREE_SHARE * free:
         return ""
@@ -471,7 +472,7 @@ def _predicted(candidate: _Candidate, why_not: str) -> Tried:
 
 
 def _run(step: Step, sample: tuple[Any, ...], predicted: Tried, losses: str) -> Tried:
-    """Runs the sample a few times, part by part as it would be trained, and puts back what that changes."""
+    """Runs the sample a few times, part by part as it would be trained, and restores everything."""
     size, parts = predicted.batch, predicted.accumulation
     batch = taken(sample, 0, size * parts)
     ways = Parts([size] * parts, batches.weights(losses, [size] * parts) if parts > 1 else [1.0])
@@ -486,7 +487,7 @@ def _run(step: Step, sample: tuple[Any, ...], predicted: Tried, losses: str) -> 
                 return replace(predicted, why_not=step.fallback)
     except NoPlan as no_plan:
         return replace(predicted, why_not=str(no_plan))
-    except Exception as error:  # the user's code, which may not take every batch
+    except Exception as error:  # the user's code, which may not support every batch
         return replace(
             predicted, why_not=f"the step fails at a batch of {size} ({type(error).__name__}: {error})"
         )

@@ -1,6 +1,5 @@
-"""What surrounds the ops of a step while it is recorded: the module and the line that run, the generators, what the step
-changes that was there before it, and the ways out of PyTorch.
-"""
+"""Surroundings of a step's ops while it is recorded: the module and the line that run, the generators, existing state that the
+step changes, and the ways out of PyTorch."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ OWN_FOLDER = str(Path(__file__).parent)
 
 
 def user_line() -> str:
-    """The line of the user's code that is running: the innermost frame that is neither torch's nor Plimsoll's."""
+    """The running line of the user's code: the innermost frame that is neither torch's nor Plimsoll's."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
@@ -40,7 +39,7 @@ def user_line() -> str:
 
 @contextlib.contextmanager
 def replaced(owner: object, name: str, value: object) -> Iterator[None]:
-    """Gives an object or a class another attribute for a while."""
+    """Context in which an attribute of an object or a class is replaced."""
     own = vars(owner)
     had, before = name in own, own.get(name)
     setattr(owner, name, value)
@@ -54,12 +53,12 @@ def replaced(owner: object, name: str, value: object) -> Iterator[None]:
 
 
 def without_accumulate_hooks(parameters: Iterable[torch.Tensor]) -> contextlib.AbstractContextManager[None]:
-    """Within it nothing runs as soon as a parameter's gradient is there: that is the user's, and is due after a whole step."""
+    """Context without the user's hooks that run as soon as a parameter's gradient exists: they are due after a whole step."""
     return _without([hooks for parameter in parameters if (hooks := accumulate_hooks(parameter))])
 
 
 def without_gradient_hooks(parameter: torch.Tensor) -> contextlib.AbstractContextManager[None]:
-    """Within it a gradient of the parameter stays as it is: the user's hooks have seen it in the step."""
+    """Context without the user's hooks on a parameter's gradient, which have seen it in the step."""
     return _without([gradient_hooks(parameter)])
 
 
@@ -77,7 +76,7 @@ def _without(all_hooks: list[dict[int, Any]]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def arrivals_noted(parameters: list[torch.nn.Parameter], arrivals: list[int]) -> Iterator[None]:
-    """Notes the order in which parameters get their gradients, by number."""
+    """Context that notes the order in which parameters get their gradients, by number."""
     hooks = [
         parameter.register_post_accumulate_grad_hook(lambda _, number=number: arrivals.append(number))
         for number, parameter in enumerate(parameters)
@@ -92,7 +91,7 @@ def arrivals_noted(parameters: list[torch.nn.Parameter], arrivals: list[int]) ->
 @torch.no_grad()  # as autograd runs them
 def run_accumulate_hooks(arrived: list[torch.nn.Parameter]) -> None:
     """Runs the user's hooks of the parameters that got a gradient in a whole batch: once each, in the order of arrival. With
-    DDP, autograd does so when gradients are reduced."""
+    DDP, autograd runs them when gradients are reduced."""
     for parameter in dict.fromkeys(arrived):
         for hook in list(accumulate_hooks(parameter).values()):
             if parameter.grad is not None:
@@ -100,15 +99,15 @@ def run_accumulate_hooks(arrived: list[torch.nn.Parameter]) -> None:
 
 
 class _Running(threading.local):
-    """The names of the modules that this thread is in."""
+    """Names of the modules that this thread is in."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
 
 
 class Modules:
-    """Which module runs, and which line of the user's code: by hooks and the stack in the forward pass, by the node of
-    autograd in the backward pass. The hooks see the modules of all threads."""
+    """Finds the running module and the running line of the user's code: by hooks and the stack in the forward pass, by the node
+    of autograd in the backward pass. The hooks see the modules of all threads."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._names = {module: name or type(module).__name__ for name, module in model.named_modules()}
@@ -117,13 +116,13 @@ class Modules:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Watches the modules of the model."""
+        """Context that watches the modules of the model."""
         module = torch.nn.modules.module
         before = module.register_module_forward_pre_hook(self._enter)
         after = module.register_module_forward_hook(self._leave, always_call=True)
         try:
             with warnings.catch_warnings():
-                # These hooks firing twice for a compiled module is no harm.
+                # It does no harm that these hooks fire twice for a compiled module.
                 warnings.filterwarnings("ignore", message="Using `torch.compile")
                 yield
         finally:
@@ -139,9 +138,9 @@ class Modules:
             self._running.names.pop()
 
     def current(self) -> tuple[str, str]:
-        """The name of the module whose op is dispatched now, and the line that called for it.
+        """Returns the name of the module whose op is being dispatched, and the line that called it.
 
-        In the backward pass both are of the op of the forward pass that is differentiated.
+        In the backward pass both belong to the op of the forward pass that is differentiated.
         """
         node, running = node_number(), self._running.names
         if node is not None and not running:
@@ -152,25 +151,25 @@ class Modules:
 
 
 class Keeper:
-    """Keeps a copy of what the step changes outside of the pool, just before it does, and puts it back."""
+    """Copies state outside the pool just before the step changes it, and restores it."""
 
     def __init__(self) -> None:
         self._copies: dict[int, tuple[torch.Tensor, torch.UntypedStorage]] = {}
 
     def keep(self, tensor: torch.Tensor) -> None:
-        """Remembers a storage as it is now, unless it is remembered already."""
+        """Copies a storage as it is now, unless it was copied already."""
         key = storage_key(tensor)
         if key not in self._copies:
             self._copies[key] = (tensor, tensor.untyped_storage().clone())
 
     def restore(self) -> None:
-        """Puts everything back."""
+        """Restores everything."""
         for tensor, copy in self._copies.values():
             tensor.untyped_storage().copy_(copy)
 
     @property
     def kept(self) -> list[torch.Tensor]:
-        """What changed, one tensor a storage."""
+        """The changed tensors, one for each storage."""
         return [tensor for tensor, _ in self._copies.values()]
 
 
@@ -180,7 +179,7 @@ def _state_bytes(generator: torch.Generator) -> bytes:
 
 
 class Generators:
-    """The states of generators: which call drew from which state."""
+    """States of generators, and the call that first drew from each state."""
 
     def __init__(self, *known: torch.Generator) -> None:
         self._before: dict[tuple[int, bytes], int] = {}
@@ -196,34 +195,34 @@ class Generators:
             self._now[id(generator)] = _state_bytes(generator)
 
     def before(self, generator: torch.Generator, number: int) -> Random | None:
-        """The source of the state that call `number` draws from; none where the step seeded the generator."""
+        """Returns the source of the state that call `number` draws from; `None` if the step seeded the generator."""
         self._see(generator)
         state = _state_bytes(generator)
         known = self._before.setdefault((id(generator), state), number)
         if state == self._now[id(generator)]:
             return Random(generator, number)
-        # Somebody put an earlier state back, as `torch.utils.checkpoint` does.
+        # The step restored an earlier state, as `torch.utils.checkpoint` does.
         return None if known == number else Random(generator, known)
 
     def after(self, random: Random, number: int) -> None:
-        """Call `number` has drawn. Whoever put an earlier state back puts this one back, too."""
+        """Records that call `number` has drawn. Code that restored an earlier state will restore this one, too."""
         if random.source == number:
             self._now[id(random.generator)] = _state_bytes(random.generator)
 
     def restore(self) -> None:
-        """Puts all states back to where the step found them."""
+        """Restores all states to those before the step."""
         for generator, state in self._first.values():
             generator.set_state(state)
 
 
 def host_generators() -> tuple[Any, Any]:
-    """The states of Python's `random` and of NumPy's own generator, where NumPy is in use."""
+    """States of Python's `random` and of NumPy's own generator, if NumPy is in use."""
     numpy = getattr(sys.modules.get("numpy"), "random", None)
     return random.getstate(), None if numpy is None else numpy.get_state(legacy=False)
 
 
 def put_back_host_generators(states: tuple[Any, Any]) -> None:
-    """Gives Python's `random` and NumPy's own generator states that they had."""
+    """Restores these states of Python's `random` and NumPy's own generator."""
     python, numpy = states
     random.setstate(python)
     if numpy is not None:
@@ -232,7 +231,7 @@ def put_back_host_generators(states: tuple[Any, Any]) -> None:
 
 @contextlib.contextmanager
 def host_generators_kept() -> Iterator[None]:
-    """Leaves Python's `random` and NumPy's own generator as they were."""
+    """Context that leaves Python's `random` and NumPy's own generator as they were."""
     states = host_generators()
     try:
         yield
@@ -241,7 +240,7 @@ def host_generators_kept() -> Iterator[None]:
 
 
 class NoDetours(TorchFunctionMode):
-    """Refuses calls that take values out of PyTorch, where no dispatcher sees what becomes of them."""
+    """Refuses calls that take values out of PyTorch, past which the dispatcher cannot follow them."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")

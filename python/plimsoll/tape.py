@@ -1,7 +1,7 @@
 """A tape: one forward and backward pass as a list of calls below autograd. Plain data, made by `recording`.
 
-A tensor is a window on a *storage*, so that views are no calls: what they make is another window. The step's own storages
-lie in the pool; what outlives the step does not: parameters, buffers, constants, gradients and the loss are *resident*.
+A tensor is a window on a *storage*. So a view is no call, but a further window. The step's own storages lie in the pool.
+Storages that outlive the step do not: parameters, buffers, constants, gradients and the loss are *resident*.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from ._core import ALIGNMENT
 from .torch_private import OpOverload, TreeSpec
 
 SMALLEST_SECONDS = 1e-7
-"""No call is taken to be faster: a clock gives 0 now and then."""
+"""Lower limit of a call's time: a clock gives 0 now and then."""
 
 
 def aligned(size: int) -> int:
-    """The bytes that a storage of this size takes of the pool."""
+    """Bytes of the pool for a storage of this size."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 class Role(enum.Enum):
-    """Whose a storage is."""
+    """Role of a storage in the step."""
 
     INPUT = "input"
     """A tensor of the sample: copied into the pool before the step."""
     MADE = "made"
-    """Made by a call of the step, and of no use after it."""
+    """Made by a call of the step, and unused after it."""
     RESULT = "result"
-    """Made by a call of the step and there after it: a gradient or the loss."""
+    """Made by a call of the step and used after it: a gradient or the loss."""
     GRADIENT = "gradient"
-    """A gradient that was there before the step, which adds to it: `p.grad` as it is each time."""
+    """A gradient from before the step, which adds to it: `p.grad` as it is each time."""
     KEPT = "kept"
-    """There before the step and after it: a parameter, a buffer, or a constant."""
+    """Existing before the step and after it: a parameter, a buffer, or a constant."""
 
 
 @dataclass(slots=True)
 class Storage:
-    """Bytes, and whose they are."""
+    """A number of bytes, and their role."""
 
     size: int
     role: Role
     tensor: torch.Tensor | None = None
     """For a kept storage, a tensor on it."""
     is_on_host: bool = False
-    """Whether it lies in the host's memory, of a step that runs elsewhere."""
+    """`True` if it lies in host memory in a step that runs on a different device."""
 
     @property
     def is_pooled(self) -> bool:
-        """Whether it lies in the pool."""
+        """`True` if it lies in the pool."""
         return self.role in (Role.INPUT, Role.MADE) and self.size > 0 and not self.is_on_host
 
 
@@ -71,13 +71,13 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What a call allocates: one of its results, or a temporary."""
+    """An allocation of a call: one of its results, or a temporary."""
 
     bytes: int
     storage: int | None
-    """None for a temporary."""
+    """`None` for a temporary."""
     offset: int
-    """Of a temporary, in the workspace."""
+    """For a temporary, its offset in the workspace."""
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class Random:
 
     generator: torch.Generator
     source: int
-    """The call whose first run drew from the same state; itself, where the state is new."""
+    """The call whose first run drew from the same state; itself if the state is new."""
 
 
 @dataclass(slots=True)
@@ -108,24 +108,24 @@ class Call:
     random: Random | None = None
     reads_on_host: bool = False
     value: object = None
-    """What the host read, for a call that reads on the host."""
+    """Value that the host read, for a call that reads on the host."""
     on_host: list[tuple[int, Window]] = field(default_factory=list)
-    """Of a step that runs elsewhere: what the call makes on the host, with its number among the tensors that the call gives."""
+    """In a step off the host: the tensors that the call makes on the host, with their positions among its results."""
     flops: int = 0
-    """Floating-point operations as PyTorch counts them; 0 where it does not know the op."""
+    """Floating-point operations as PyTorch counts them; 0 if PyTorch does not know the op."""
 
     @property
     def name(self) -> str:
-        """The op's name, such as `convolution`."""
+        """Name of the op, such as `convolution`."""
         return self.func._schema.name.split("::")[1]
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """The op, its module and the line of the user's code, as a refusal names them."""
+        """The op, its module and the line of the user's code, for a refusal."""
         return str(self.func), self.layer, self.line
 
     def signature(self) -> tuple[object, ...]:
-        """All that must be the same in every run of the step."""
+        """Everything that must be the same in every run of the step."""
         source = self.random.source if self.random else None
         plain = [
             a if isinstance(a, Window | int | float | str | bool | None) else type(a) for a in self.arguments
@@ -140,25 +140,25 @@ class Tape:
     storages: list[Storage]
     calls: list[Call]
     inputs: list[Window]
-    """One a tensor of the sample, in order."""
+    """One for each tensor of the sample, in order."""
     loss: Window
     gradients: list[tuple[torch.nn.Parameter, Window | None]]
-    """None where the step gives a parameter no gradient."""
+    """`None` if the step gives a parameter no gradient."""
     updated: list[torch.Tensor]
     """Kept tensors that the step updates: running statistics, counters."""
     lifted: set[int] = field(default_factory=set)
     """Constants that the host makes in every step."""
     arrivals: list[int] = field(default_factory=list)
-    """The parameters by number, in the order in which autograd has their gradients."""
+    """Parameters by number, in the order in which autograd has their gradients."""
     others: tuple[list[object], TreeSpec] | None = None
-    """What the step gives beside its loss, flattened; tensors are windows. None where it gives the loss alone."""
+    """Results of the step other than its loss, flattened; tensors are windows. `None` if there are none."""
     made: list[list[Window]] = field(default_factory=list)
-    """Of a step on fake tensors, by call: the tensors that it makes."""
+    """In a step on fake tensors, by call: the tensors that it makes."""
     undo_bytes: int = 0
-    """What the copies take of the budget by which a step that ends early is undone."""
+    """Bytes within the budget of the copies by which a step that ends early is undone."""
 
     def is_recomputable(self, call: Call) -> bool:
-        """Whether the call may run again: nobody else writes what it leaves outside of the pool."""
+        """Returns `True` if the call may run again: no other call writes the storages that it writes outside the pool."""
         return not call.reads_on_host and all(
             self.storages[s].is_pooled
             or (self.storages[s].role in (Role.MADE, Role.RESULT) and self._writers(s) == 1)
@@ -171,8 +171,8 @@ class Tape:
     def slots(self) -> dict[int, int]:
         """By storage: the number of the parameter whose slot it takes in the slab of gradients.
 
-        Each parameter has one slot, the same in every tape of a model. A gradient on memory that is larger than the parameter
-        has none; it is a result like others.
+        Each parameter has one slot, the same in every tape of a model. A gradient on memory that is larger than the
+        parameter has none; it is a result like others.
         """
         lies_on = [window.storage for _, window in self.gradients if window is not None]
         return {
@@ -188,7 +188,7 @@ class Tape:
         """The parameters that get a gradient, by number, in the order in which autograd has them; each with the call after
         which its gradient and those before it are complete.
 
-        No call after that reads on the host: where the host reads another value, no gradient of the step was given away.
+        No later call reads on the host: if the host reads a different value, no gradient of the step was handed over.
         """
         last = {storage: number for number, call in enumerate(self.calls) for storage in call.writes}
         arrived = {number: place for place, number in enumerate(self.arrivals)}
@@ -203,11 +203,11 @@ class Tape:
         return found
 
     def adds_to_gradients(self) -> bool:
-        """Whether a gradient was there before the step."""
+        """Returns `True` if a gradient existed before the step."""
         return any(storage.role is Role.GRADIENT for storage in self.storages)
 
     def resident_bytes(self) -> int:
-        """What the step itself keeps outside of the pool: a slot for each gradient, and all else that is there later."""
+        """Bytes that the step itself keeps outside the pool: a slot for each gradient, and all else that outlives the step."""
         slots = self.slots()
         others = sum(
             aligned(s.size)
@@ -231,7 +231,8 @@ class Document:
 def to_document(
     tape: Tape, name: str, batch: int, other_resident_bytes: int, is_rounded: bool = True
 ) -> Document:
-    """Writes a tape as `trace/1`: call i is op i. Bytes are what storages take, or unrounded, what was asked for."""
+    """Writes a tape as `trace/1`: call i is op i. Bytes are rounded up as storages are, or the
+    requested ones if not `is_rounded`."""
     rounded = aligned if is_rounded else int
     tensors: dict[int, int] = {}
     described: list[dict[str, object]] = []

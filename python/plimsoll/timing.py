@@ -1,7 +1,7 @@
 """Seconds of the calls of a step that becomes a CUDA graph: each call is captured alone, between two events of its graph.
 
-The times that are taken while a step is recorded hold the host's, which a graph does without. A step of which a call cannot be
-captured keeps those times, as it runs call by call. On the CPU nothing is captured.
+Times from recording a step include the host's, which a graph does not need. A step with a call that cannot be captured
+keeps those times, since it runs call by call. On the CPU nothing is captured.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from .torch_private import below_autograd
 
 
 def in_graphs(tape: Tape, sample: tuple[Any, ...], device: Device) -> bool:
-    """Gives each call the seconds that it takes in a graph, and says whether it did: all calls, or none.
+    """Sets each call's seconds to its time in a graph, and returns `True` if it did: for all calls, or none.
 
-    Equal calls are timed once, on operands that are made up. Generators are left as they were.
+    Equal calls are timed once, on made-up operands. Generators are left as they were.
     """
     if device.graphs is None or any(obstacle_of(tape, call) for call in tape.calls):
         return False
@@ -43,7 +43,7 @@ def in_graphs(tape: Tape, sample: tuple[Any, ...], device: Device) -> bool:
                 found.append(known[key])
     finally:
         generators.restore()
-        device.trim()  # what captures took for themselves
+        device.trim()  # memory that captures took for themselves
     for call, seconds in zip(tape.calls, found, strict=True):
         call.seconds = seconds
     return True
@@ -60,6 +60,6 @@ def _alone(call: Call, operands: Operands, device: Device) -> float | None:
 
         work()  # kernels are loaded when they first run, which no capture allows
         return device.seconds_in_graph(work, drawn)
-    except RuntimeError:  # it cannot run on such operands, or finds no memory beside them
+    except RuntimeError:  # it cannot run on such operands, or finds no memory next to them
         allocator.failures()
         return None

@@ -1,4 +1,4 @@
-"""Makes a step that runs within a budget: `tune` for users, `make` also for the adapters' own kinds of step."""
+"""Makes a step that runs within a budget: `tune` for users, `make` also for the adapters' kinds of step."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ def tune(
 ) -> Step:
     """Plans a training step for a memory budget.
 
-    `fn(*sample)` gives the loss, or `plimsoll.Outputs`. `budget` is all that parameters, gradients, optimizer state and the
-    step may take: `"22GiB"`, bytes, or `"60%"` of what eager takes; in a script that `plimsoll auto` runs, its `--budget` and
-    `--link` stand for what is given here. The first `verify` steps are compared with eager, bit for bit, which takes eager's
-    memory and time once more; with 0 none is. Nothing of model, optimizer and generators changes here.
+    `fn(*sample)` returns the loss, or `plimsoll.Outputs`. `budget` covers parameters, gradients, optimizer state and the
+    step: `"22GiB"`, bytes, or `"60%"` of eager's memory. In a script that `plimsoll auto` runs, its `--budget` and `--link`
+    replace these arguments. The first `verify` steps are compared with eager, bit for bit, which takes eager's memory and
+    time in addition; with 0, none is. Model, optimizer and generators are not changed here.
 
-    `link` is a rate such as `"12GB/s"`, measured where none is given, and `seconds` bounds the search for each plan. What is
-    swapped takes at most `host_budget` of the host's memory (`"4GiB"`, or bytes); where that is short, plans recompute.
-    `buckets` are the lengths of sequences that have a plan, such as `[128, 256]` or `plimsoll.Buckets`: the largest is planned
-    here, the others when they first come, and a batch of another length is padded or refused. Without, each shape has a plan.
-    On a GPU a step is captured as one CUDA graph in its second run, unless something in it forbids that (`Step.explain` says
-    what) or `graphs` is false.
+    `link` is a rate such as `"12GB/s"`, measured by default, and `seconds` limits the search for each plan. Swapped tensors
+    take at most `host_budget` of the host's memory (`"4GiB"`, or bytes); if that is short, plans recompute. `buckets` are
+    the lengths of sequences that have a plan, such as `[128, 256]` or `plimsoll.Buckets`: the largest is planned here, the
+    others when they first come, and a batch of a different length is padded or refused. Without buckets, each shape has a
+    plan. On a GPU a step is captured as one CUDA graph in its second run, unless something in it forbids that
+    (`Step.explain` gives the reason) or `graphs` is false.
 
-    The step is recorded as a whole, which takes more than eager takes. Where memory runs out, and with `in_pieces` at once, it
-    is recorded within the budget: what it calls on fake tensors, and what each call takes by running it alone. It is then
-    compared with eager at the largest batch that fits the budget in eager. With `in_pieces=False` it is never.
+    The step is recorded as a whole, which takes more memory than eager. If memory runs out, or at once with `in_pieces`, it
+    is recorded within the budget: its calls on fake tensors, and the memory and time of each call by running it alone. It
+    is then compared with eager at the largest batch that fits the budget in eager. `in_pieces=False` forbids this.
 
-    `interconnect` is the network between processes under `torchrun`, such as `"10Gbit/s,30us"` (what one can send, and what a
-    message takes besides); where it is not given, a few all-reduces measure it. What exchanging gradients adds to a step is
-    part of the prediction.
+    `interconnect` is the network between processes under `torchrun`, such as `"10Gbit/s,30us"` (the rate at which one
+    process sends, and the latency of a message); by default a few all-reduces measure it. The prediction includes the time
+    of exchanging gradients.
 
-    A batch that no plan fits is split into the fewest parts that one fits, where its loss is the mean or the sum of theirs.
-    Raises `NoPlan` where nothing fits, `Refused` for a step that cannot be recorded, `BadInput` for arguments
-    that mean nothing, `NoCompiler` where the allocator cannot be built.
+    A batch that no plan fits is split into the fewest parts that one fits, if its loss is the mean or the sum of theirs.
+    Raises `NoPlan` if nothing fits, `Refused` for a step that cannot be recorded, `BadInput` for meaningless arguments,
+    `NoCompiler` if the allocator cannot be built.
     """
     options = Options(budget, link, verify, seconds, host_budget, buckets, graphs, in_pieces, interconnect)
     return make(Step, fn, model, optimizer, sample, options)
@@ -71,7 +71,7 @@ def make(
     sample: Any,
     options: Options,
 ) -> Step:
-    """What `tune` does, for a kind of step. Raises on all ranks of a distributed training what it raises on one."""
+    """Does the work of `tune`, for a kind of step. Raises on all ranks of a distributed training an error of one."""
     planning.check(model, optimizer)
     ranks = distributed.ranks_of(model)
 

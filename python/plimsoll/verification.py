@@ -1,4 +1,4 @@
-"""Compares what a planned step leaves with what eager leaves, and puts back what either changed."""
+"""Compares the results of a planned step with eager's, and restores state that either changed."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ WHAT_TO_DO = (
     "If the step reads Python values or objects that changed since `tune`, pass them as tensors or call `tune` again; else "
     "train without Plimsoll, and report this with the model"
 )
-"""How a message ends that a step differs from eager."""
+"""End of a message about a step that differs from eager."""
 
 
 def generators_of(tape: Tape) -> list[torch.Generator]:
-    """The generators that a step may draw from."""
+    """Generators that a step may draw from."""
     drawn = [call.random.generator for call in tape.calls if call.random is not None]
     return list({id(g): g for g in [torch.default_generator, *drawn]}.values())
 
 
 class State:
-    """What a step changes, to run the same step again."""
+    """State that a step changes, kept to run the same step again."""
 
     def __init__(self, tape: Tape) -> None:
         self._tensors = [(tensor, tensor.clone()) for tensor in tape.updated]
@@ -40,7 +40,7 @@ class State:
         self._tensors += [(there, there.clone()) for _, there in self._gradients if there is not None]
 
     def restore(self) -> None:
-        """Puts everything back."""
+        """Restores everything."""
         for parameter, there in self._gradients:
             parameter.grad = there
         with torch.no_grad():
@@ -53,7 +53,7 @@ class State:
 def outcome(
     model: torch.nn.Module, generators: list[torch.Generator], given: Given, is_on_host: bool = False
 ) -> Outcome:
-    """All that a step leaves, by name: copies of what lies on this rank, on the host where that is asked for."""
+    """All results of a step, by name: copies of the parts on this rank, moved to the host if `is_on_host`."""
 
     def copied(tensor: torch.Tensor) -> torch.Tensor:
         where = torch.device("cpu") if is_on_host else tensor.device
@@ -73,7 +73,7 @@ def outcome(
 
 
 def differences(one: Outcome, other: Outcome) -> dict[str, float]:
-    """By name: how far tensors are apart whose bits differ."""
+    """By name: largest difference of tensors whose bits differ."""
     found = {name: float("inf") for name in one.keys() ^ other.keys()}
     for name in one.keys() & other.keys():
         a, b = one[name].contiguous(), other[name].contiguous()
@@ -86,9 +86,9 @@ def differences(one: Outcome, other: Outcome) -> dict[str, float]:
 
 
 def is_same(eager: Outcome, planned: Outcome, again: Callable[[], Outcome]) -> bool:
-    """Whether a planned step left eager's bits; false where eager, run `again`, differs from itself by as much.
+    """Returns `True` if a planned step left eager's bits; `False` if eager, run `again`, differs from itself by as much.
 
-    Raises `VerificationError` where the planned step differs by more.
+    Raises `VerificationError` if the planned step differs by more.
     """
     different = differences(eager, planned)
     if not different:

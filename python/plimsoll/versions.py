@@ -1,4 +1,4 @@
-"""Which PyTorch this is, said before anything of it is used: missing, too old, or newer than what Plimsoll knows."""
+"""Check of the PyTorch version before anything of it is used: missing, too old, or newer than Plimsoll knows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logger = logging.getLogger("plimsoll")
 
 OLDEST = (2, 6)
 NEWEST_SEEN = (2, 15)
-"""The tests ran with all between these two that CI names."""
+"""The tests ran with the versions between these two that CI names."""
 
 KNOWN = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST_SEEN[0]}.{NEWEST_SEEN[1]}"
 
@@ -26,7 +26,7 @@ def _warn_of_newer(said: str) -> None:
 
 
 def imported(name: str) -> ModuleType:
-    """A module of this package that needs PyTorch. Raises `NoTorch` where PyTorch is not one that it can work with."""
+    """Imports a module of this package that needs PyTorch. Raises `NoTorch` if this PyTorch is unusable."""
     try:
         torch = importlib.import_module("torch")
     except ModuleNotFoundError as error:

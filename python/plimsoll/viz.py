@@ -1,9 +1,9 @@
-"""A plan and the run that followed it as a memory snapshot, which https://pytorch.org/memory_viz and
-`python -m torch.cuda._memory_viz` show.
+"""A plan and the run that followed it as a memory snapshot, for https://pytorch.org/memory_viz and
+`python -m torch.cuda._memory_viz`.
 
-Device 0 is the plan: every buffer of the pool under its tensor's name, and beside the pool what outlives the step. Device 1 is
-the last run: every allocation that a call made, where the allocator put it, until the plan closes its buffer. Time is counted
-in commands.
+Device 0 is the plan: every buffer of the pool under its tensor's name, and next to the pool the tensors that outlive the
+step. Device 1 is the last run: every allocation of a call, at the allocator's address, until the plan closes its buffer.
+Time is counted in commands.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PLANNED, ACTUAL = 0, 1
 
 @dataclass(frozen=True)
 class Span:
-    """Bytes that hold something from one moment to before another."""
+    """Bytes in use during a half-open range of time."""
 
     name: str
     address: int
@@ -68,7 +68,7 @@ def _planned(program: Program, schedule: dict[str, Any], trace: dict[str, Any], 
 
 
 def _residents(program: Program, names: dict[int, str], end: int) -> list[Span]:
-    """What is there before the step or after it."""
+    """Tensors that exist before the step or after it."""
     spans = []
     tape = program.tape
     gradients = {w.storage for _, w in tape.gradients if w is not None}

@@ -1,13 +1,13 @@
-"""What a step reads from Python beside its batch, as far as that can be seen: a change of it is another kind of batch.
+"""Python values that a step reads besides its batch, as far as they can be seen: a change makes a different kind of batch.
 
-Looked at before every step: those attributes of the model's modules that the step read when it was recorded, their hooks and
-those of parameters, replaced `forward`s; and what the function reads through its closure, its defaults, its globals and the
-object it is a method of: plain values, tensors, and modules outside of the model. What the step itself changes whenever it runs
-(a counter, a tensor that it remembers) is left out: the runs of a recording have shown that its calls do not follow from that.
+Checked before every step: the attributes of the model's modules that the step read when it was recorded, their hooks and
+those of parameters, replaced `forward`s; and the values that the function reads through its closure, its defaults, its
+globals and the object it is a method of: plain values, tensors, and modules outside the model. Values that the step itself
+changes whenever it runs (a counter, a tensor that it remembers) are left out: the runs of a recording have shown that its
+calls do not depend on them.
 
-Not seen: what code reads from elsewhere (files, the environment), attributes of classes, what is read through `__dict__`,
-objects inside of objects, containers of more than `MOST_ITEMS`, hooks of autograd nodes, and what is read by functions that
-such functions call.
+Not seen: values from elsewhere (files, the environment), attributes of classes, reads through `__dict__`, objects inside
+objects, containers of more than `MOST_ITEMS`, hooks of autograd nodes, and reads by functions that such functions call.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ PLAIN = (
     *(type(None), bool, int, float, complex, str, bytes, enum.Enum),
     *(torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format),
 )
-"""Types of values that are what they say."""
+"""Types whose values compare by content."""
 
 MOST_ITEMS = 32
 """A container of more items is known by its identity and length alone."""
 
 DEPTH = 2
-"""So deep containers in containers are looked into, and functions in closures of functions."""
+"""Depth to which containers in containers are examined, and functions in closures of functions."""
 
 NUMBERED = 64
-"""So many settings are remembered."""
+"""Number of settings that are remembered."""
 
 HASTY_AFTER = 4
-"""After so many new settings in short order the next ones are not planned before they have stayed."""
+"""After this many new settings in quick succession, the next ones are planned only once they have stayed."""
 
 STAYS = 16
-"""Settings that are the same for so many batches have stayed."""
+"""Number of batches after which unchanged settings have stayed."""
 
 OWN_OF_MODULES = frozenset(vars(torch.nn.Module())) - {"training"}
-"""PyTorch's own attributes of a module, which are looked at in other ways."""
+"""PyTorch's own attributes of a module, which are checked in other ways."""
 
 OTHERS_CODE = ("torch", "numpy", "plimsoll")
-"""Packages whose functions and modules read nothing that a step is about."""
+"""Packages whose functions and modules read no settings of a step."""
 
 recordings = Turn()
-"""Of threads whose recordings are watched: what is replaced meanwhile is PyTorch's, and so that of all threads."""
+"""Lock of the threads whose recordings are watched: meanwhile an attribute of PyTorch is replaced, for all threads."""
 
 MISSING = object()
 """Stands for an attribute that a module does not have."""
@@ -68,7 +68,7 @@ Settings = dict[Label, object]
 
 
 class Same:
-    """An object by its identity, which is not kept alive where Python allows that."""
+    """An object by its identity; it is not kept alive if Python allows that."""
 
     __slots__ = ("_number", "_thing")
 
@@ -93,9 +93,9 @@ class Same:
 
 
 def described(value: object, names: frozenset[str] = frozenset(), depth: int = DEPTH) -> object:
-    """What tells a value from another, and hashes. Of an object these attributes count, of a container what is in it."""
+    """Hashable key that distinguishes values: of an object by these attributes, of a container by its contents."""
     if isinstance(value, float):
-        return (type(value), value.hex())  # which tells -0.0 from 0.0, and finds NaN the same as NaN
+        return (type(value), value.hex())  # distinguishes -0.0 from 0.0, and equates NaN with NaN
     if isinstance(value, PLAIN):
         return (type(value), repr(value) if isinstance(value, complex) else value)
     if isinstance(value, torch.Tensor):
@@ -111,7 +111,7 @@ def described(value: object, names: frozenset[str] = frozenset(), depth: int = D
 
 
 def _read_of(value: object, names: frozenset[str], depth: int) -> list[object]:
-    """The attributes of an object that code reads by name."""
+    """Attributes of an object that code reads by name."""
     if depth == 0 or isinstance(value, torch.nn.Module | type) or _is_others(value):
         return []
     own = getattr(value, "__dict__", None)
@@ -121,14 +121,14 @@ def _read_of(value: object, names: frozenset[str], depth: int) -> list[object]:
 
 
 def _is_others(value: object) -> bool:
-    """Whether a function or a Python module is of a package that a step only calls."""
+    """Returns `True` if a function or a Python module belongs to a package that a step only calls."""
     name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", "")
     return str(name).split(".")[0] in OTHERS_CODE
 
 
 @functools.lru_cache(maxsize=1024)
 def _names_in(code: types.CodeType) -> frozenset[str]:
-    """The names of globals and attributes that code uses, also in functions that it makes."""
+    """Names of globals and attributes that code uses, also in functions that it makes."""
     inner = (one for one in code.co_consts if isinstance(one, types.CodeType))
     return frozenset(code.co_names).union(*map(_names_in, inner))
 
@@ -139,7 +139,7 @@ def _forward_names(kind: type) -> frozenset[str]:
 
 
 def _is_closed(value: object) -> bool:
-    """Whether a value that is the same object is the same value."""
+    """Returns `True` if the same object always has the same value."""
     if isinstance(value, tuple):
         return all(map(_is_closed, value))
     return isinstance(value, (*PLAIN, types.FunctionType, types.MethodType, torch.nn.Module))
@@ -147,19 +147,19 @@ def _is_closed(value: object) -> bool:
 
 @dataclass(slots=True)
 class _Look:
-    """The attributes of a module that the step reads, as they were last seen."""
+    """The attributes of a module that the step reads, as last seen."""
 
     names: list[str]
     values: list[object]
     open: list[str]
-    """The names of those that can change and stay the same object."""
+    """Names of attributes that can change while they stay the same object."""
     code: frozenset[str]
-    """The names that its `forward` uses."""
+    """Names that its `forward` uses."""
     settings: dict[str, object]
 
     @classmethod
     def of(cls, module: torch.nn.Module, reads: set[str]) -> _Look:
-        """Looks at a module, of which a step reads these attributes."""
+        """Looks at these attributes of a module, which a step reads."""
         own, code = vars(module), _forward_names(type(module))
         names = sorted(reads - OWN_OF_MODULES)
         settings = {name: described(own[name], code) for name in names if name in own}
@@ -167,7 +167,7 @@ class _Look:
         return cls(names, [own.get(name, MISSING) for name in names], is_open, code, settings)
 
     def is_of(self, module: torch.nn.Module) -> bool:
-        """Whether the module is as it was."""
+        """Returns `True` if the module is unchanged."""
         own = vars(module)
         if not all(map(is_, map(own.get, self.names, repeat(MISSING)), self.values)):
             return False
@@ -177,10 +177,10 @@ class _Look:
 
 
 class _Reader:
-    """Notes what a function reads, and what that reads in turn."""
+    """Notes the values that a function reads, and those that these read in turn."""
 
     def __init__(self, known: set[int]) -> None:
-        """`known` are the modules that are looked at in other ways, by identity."""
+        """`known` are the identities of modules that are checked in other ways."""
         self._known = known
         self.settings: Settings = {}
         self.outside: dict[int, torch.nn.Module] = {}
@@ -213,7 +213,7 @@ class _Reader:
                 return
             names = _names_in(value.__code__)
             for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-                with contextlib.suppress(ValueError):  # a cell that nothing is in yet
+                with contextlib.suppress(ValueError):  # a cell that is still empty
                     read(cell.cell_contents, name)
             for name, part in (*enumerate(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).items()):
                 read(part, "default", name)
@@ -240,20 +240,20 @@ class _Reader:
 
 
 class Watched:
-    """Gives each state of what a step reads from Python a number."""
+    """Numbers the states of the Python values that a step reads."""
 
     def __init__(self, fn: Callable[..., Any], beside: torch.nn.Module | None = None) -> None:
-        """`beside` is a module that the function calls and that changes in every step, as a replica's wrapper."""
+        """`beside` is a module that the function calls and that changes in every step, such as a replica's wrapper."""
         self._fn = fn
         self._beside = beside
         self._modules: list[torch.nn.Module] = []
         self._known: set[int] = set()
         self._reads: dict[int, set[str]] = {}
-        """The attributes of each module that recorded steps have read, by the module's identity."""
+        """By the module's identity: the attributes of each module that recorded steps have read."""
         self._looks: list[_Look] = []
         self._rest: Settings | None = None
         self._own: set[Label] = set()
-        """What the step itself changes."""
+        """Labels of values that the step itself changes."""
         self._last: Settings = {}
         self._numbers: OrderedDict[frozenset[tuple[Label, object]], int] = OrderedDict()
         self._number = -1
@@ -262,10 +262,10 @@ class Watched:
         self._stayed = 0
         self._hasty = 0
         self.changed = ""
-        """What the last change was, in words."""
+        """Description of the last change."""
 
     def begin(self, modules: list[torch.nn.Module]) -> None:
-        """Takes these for the modules of the model."""
+        """Takes the modules of the model."""
         self._modules = modules
         self._known = {id(module) for module in modules} | {id(self._beside)}
         self._own.clear()
@@ -275,11 +275,11 @@ class Watched:
         self.forget()
 
     def forget(self) -> None:
-        """Holds nothing of what was seen any more: before the step runs in eager, which may give it free."""
+        """Drops all references to seen values, before the step runs in eager, which may free them."""
         self._looks, self._rest = [], None
 
     def number(self) -> int:
-        """The number of the settings as they are now: the same for the same, for as long as these are remembered."""
+        """Returns the number of the current settings: the same for equal settings, for as long as these are remembered."""
         rest = self._seen_elsewhere()
         is_same = rest == self._rest and len(self._looks) == len(self._modules)
         if not is_same or not all(map(_Look.is_of, self._looks, self._modules)):
@@ -287,7 +287,7 @@ class Watched:
         return self._number
 
     def next_batch(self) -> int:
-        """The same, for a batch that comes."""
+        """Returns the same, for the next batch."""
         number = self.number()
         self._stayed += 1
         return number
@@ -322,21 +322,21 @@ class Watched:
         return settings
 
     def is_hasty(self) -> bool:
-        """Whether settings change so often that a plan for those of now would not pay."""
+        """Returns `True` if settings change so often that a plan for the current ones would not pay."""
         return self._number not in self._planned and self._hasty > HASTY_AFTER and self._stayed < STAYS
 
     def is_changed(self) -> bool:
-        """Whether these settings are not those of any plan, and others were."""
+        """Returns `True` if these settings have no plan, and others have."""
         return bool(self._planned) and self._number not in self._planned
 
     def plan_made(self) -> None:
-        """A plan was made for the settings of now."""
+        """Notes that the current settings have a plan."""
         self._planned.add(self._number)
 
     @contextlib.contextmanager
     def recording(self, fn: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-        """Gives the function to record. Meanwhile finds out which attributes of modules the step reads, and what it changes
-        itself in every run. The first run does not say the latter: in it modules make what they keep."""
+        """Yields the function to record. Meanwhile notes the attributes of modules that the step reads, and those that it
+        changes itself in every run. The first run does not show the latter: in it modules make state that they keep."""
         seen: list[Settings] = []
 
         def look() -> None:
@@ -368,14 +368,14 @@ class Watched:
             self.forget()
 
     def _seen_elsewhere(self) -> Settings:
-        """Hooks, the code of modules, and what the function reads."""
+        """Hooks, the code of modules, and the values that the function reads."""
         settings = self._read_by_function()
         kinds = dict.fromkeys(map(type, self._modules))
         settings["types",] = tuple(map(type, self._modules))
         for kind in kinds:
             forward: object = vars(kind).get("forward", getattr(kind, "forward", None))
             settings["code", kind] = (Same(forward), Same(kind.__call__))
-        # Another thread's recording has hooks of its own.
+        # A recording of a different thread has its own hooks.
         everywhere = [
             hook for hook in global_hooks() if not isinstance(getattr(hook[2], "__self__", None), Modules)
         ]
@@ -402,6 +402,6 @@ class Watched:
         return settings
 
     def _words(self, labels: list[Label]) -> str:
-        """What changed, named."""
+        """Names of the changed values."""
         names = [str(label[-1]) for label in labels if isinstance(label[-1], str)]
         return ", ".join(f"`{name}`" for name in dict.fromkeys(names[:3])) or "its code"

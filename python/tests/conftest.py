@@ -13,5 +13,5 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "benches")]
 
 @pytest.fixture(autouse=True)
 def threads():
-    """As many threads as the environment says, so that the tests run with one and with two."""
+    """Sets the number of threads from the environment, so that the tests run with one and with two."""
     torch.set_num_threads(int(os.environ.get("PLIMSOLL_TEST_THREADS", "1")))

@@ -18,7 +18,7 @@ from plimsoll.program import Program, Unplanned
 
 
 class Unused(nn.Module):
-    """Has a part that no step uses."""
+    """A module with a part that no step uses."""
 
     def __init__(self, model):
         super().__init__()
@@ -29,7 +29,7 @@ class Unused(nn.Module):
 
 
 def halved(_state, bucket):
-    """A communication hook: it sends bf16."""
+    """A communication hook that sends bf16."""
     sent = bucket.buffer().bfloat16()
     return (
         dist.all_reduce(sent, async_op=True)
@@ -59,7 +59,7 @@ def waiting(group, bucket):
 
 
 class Watched:
-    """How many gradients are handed over, and how many of them in the middle of a step."""
+    """Counts the gradients that are handed over, and those of them in the middle of a step."""
 
     running = False
 
@@ -76,7 +76,7 @@ class Watched:
         reducing._hand_over = watched
 
     def take(self):
-        """Since this was last asked."""
+        """Counts since the last call."""
         counts = self.early, self.all
         self.early = self.all = 0
         return counts
@@ -99,7 +99,7 @@ Program._call_by_call = noted(Program._call_by_call)
 
 
 def train(name, planned, accumulated=1, hook=None, unused=False, early=True, doubled=False, **ddp):
-    """All that a few steps leave on this rank. By a plan, gradients are handed over early from the third step on."""
+    """Results of a few steps on this rank. By a plan, gradients are handed over early from the third step on."""
     torch.manual_seed(0)
     task = build(name)
     inner = Unused(task.model) if unused else task.model
@@ -173,7 +173,7 @@ def compare(name, **how):
 
 
 def refused():
-    """What is distributed in another way."""
+    """Models that are distributed in other ways."""
     sample = torch.randn(2, 8)
     part = nn.Sequential(DistributedDataParallel(nn.Linear(8, 8)))
     static = DistributedDataParallel(nn.Linear(8, 8), static_graph=True)
@@ -230,7 +230,7 @@ def shard(width=64, seed=0):
 
 
 def sharded():
-    """FSDP2: hooks swap what is saved, with the bits of eager FSDP2, until a step fits."""
+    """FSDP2: hooks swap saved tensors, with the bits of eager FSDP2, until a step fits."""
     g = torch.Generator().manual_seed(10 + dist.get_rank())
     batches = [
         (torch.randn(256, 64, generator=g), torch.randint(0, 8, (256,), generator=g)) for _ in range(4)
@@ -288,7 +288,7 @@ def sharded():
             assert words in str(error), error
         else:
             raise AssertionError(words)
-    # A difference is told, and nothing of the step is kept.
+    # A difference is reported, and nothing of the step is kept.
     swaps = step._hooked.swaps
     pack = swaps._out
     swaps._out = lambda stored, tensor, storage: (
@@ -305,7 +305,7 @@ def sharded():
 
 
 class Failing:
-    """A replica that is planned, on every rank, and batches of it."""
+    """A planned replica on every rank, and batches of it."""
 
     def __init__(self, budget="100%", bucket_cap_mb=25, group=None, **how):
         torch.manual_seed(0)
@@ -325,13 +325,14 @@ class Failing:
         return [p.grad.clone() for p in self.inner.parameters()]
 
     def gets_its_memory_back(self):
-        """Every failure leaves the plan a tenth less: a few of them, and the least that has a plan is reached."""
+        """Restores the budget: every failure reduces the plan by a tenth, and after a few the
+        smallest feasible one is reached."""
         planner = self.step._planner
         planner.budget = self.step._last.trace.peak_bytes
         planner.replan(self.step._last)
 
     def fails(self, kind, *words, call=None):
-        """The error that this rank raises, which says just this on all ranks."""
+        """The error that this rank raises, with the same message on all ranks."""
         try:
             (call or self.run)()
         except kind as error:
@@ -349,7 +350,7 @@ def last():
 
 
 def stands_in_for_run(step, error, times=1):
-    """The next runs of the step's program raise an error, on the last rank only."""
+    """Makes the next runs of the step's program raise an error, on the last rank only."""
     program, left = step.program, [times]
     run = type(program).run
 
@@ -364,7 +365,7 @@ def stands_in_for_run(step, error, times=1):
 
 
 def agreed():
-    """What one rank cannot do ends the step on all, with one message; nothing hangs, and the next step runs."""
+    """A failure on one rank ends the step on all, with one message; nothing hangs, and the next step runs."""
     name = f"rank {last()} of {dist.get_world_size()} ended the step for all: "
     here = dist.get_rank() == last()
     # One rank finds no plan.
@@ -372,7 +373,7 @@ def agreed():
     budget = "20KiB" if here else "100%"
     error = failing.fails(plimsoll.NoPlan, name, "20 KiB", call=lambda: failing.__init__(budget))
     assert error.short_by_bytes > 0 and error.layer
-    # One rank has an argument that means nothing, which is seen before it looks for a plan.
+    # One rank has a meaningless argument, which is found before a plan is searched.
     budget = "seven" if here else "100%"
     failing.fails(plimsoll.BadInput, name, "seven", call=lambda: failing.__init__(budget))
     host = {"host_budget": "50%" if here else None}
@@ -410,8 +411,8 @@ def agreed():
 
 
 def middle(hook=None):
-    """What ends a step on one rank after gradients were handed over ends it on all; what can be put right there leaves the
-    bits of another step."""
+    """An error on one rank after gradients were handed over ends the step on all; an error that can be repaired there
+    leaves the bits of an undisturbed step."""
     name = f"rank {last()} of {dist.get_world_size()} ended the step for all: "
     failing = Failing(bucket_cap_mb=0.001)
     if hook:
@@ -424,7 +425,7 @@ def middle(hook=None):
     take = failing.step._reducing.take
 
     def stands_in(error, number):
-        """One gradient of the next step cannot be handed over, on the last rank only."""
+        """Makes handing over one gradient of the next step fail, on the last rank only."""
         left = [number]
 
         def fails(*arguments):
@@ -458,7 +459,7 @@ def middle(hook=None):
     else:
         failing.fails(plimsoll.DeviceError, name + "within no_sync")
     assert all(map(torch.equal, failing.run(), wanted))
-    # A plan that is not kept to: the batch goes on in eager.
+    # A plan that is not kept to: the batch continues in eager.
     stands_in(Unplanned("of the test"), handed // 2)
     assert all(map(torch.equal, failing.run(), wanted))
     if dist.get_rank() == last():
@@ -467,8 +468,8 @@ def middle(hook=None):
 
 
 def unlike(hook=waiting):
-    """Ranks that cannot all hand over gradients in the middle of a step hand over none there, as a communication hook may wait
-    for the other ranks."""
+    """If not all ranks can hand over gradients in the middle of a step, none does, as a
+    communication hook may wait for the other ranks."""
     name = f"rank {last()} of {dist.get_world_size()} ended the step for all: "
     here = dist.get_rank() == last()
     failing = Failing(bucket_cap_mb=0.001)
@@ -487,7 +488,7 @@ def unlike(hook=waiting):
         watched.take()
 
     runs(early=True)
-    # One rank has a hook that runs as soon as a gradient is there.
+    # One rank has a hook that runs as soon as a gradient exists.
     seen = []
     noting = (
         next(failing.inner.parameters()).register_post_accumulate_grad_hook(seen.append) if here else None
@@ -507,7 +508,7 @@ def unlike(hook=waiting):
     runs(early=True)
     fails()
     runs(early=True)
-    # Within `no_sync` a hook on a gradient may wait for a rank that fails. That one goes on, as in eager.
+    # Within `no_sync` a hook on a gradient may wait for a rank that fails. That rank continues, as in eager.
     parameter = next(failing.inner.parameters())
     summing = parameter.register_post_accumulate_grad_hook(lambda p: dist.all_reduce(p.grad))
     stands_in_for_run(failing.step, ValueError("of the user's"))
@@ -524,7 +525,7 @@ def unlike(hook=waiting):
 
 
 class Either(nn.Module):
-    """Goes one way or the other, as its first number says."""
+    """Takes one of two branches, depending on its first number."""
 
     def __init__(self):
         super().__init__()
@@ -535,7 +536,7 @@ class Either(nn.Module):
 
 
 def either():
-    """Each rank goes a way of its own, and a communication hook waits for the others: with the bits of eager."""
+    """Each rank takes a different branch, and a communication hook waits for the others: with the bits of eager."""
     left = []
     for planned in (False, True):
         torch.manual_seed(0)
@@ -565,8 +566,9 @@ def either():
 
 
 def gone(hook=None):
-    """A rank that cannot take part in reducing any more is not waited for, and waits for none that waits in a hook."""
-    # In a group of its own, which is of no use afterwards.
+    """The others do not wait for a rank that can no longer take part in reducing, and it waits for
+    none that waits in a hook."""
+    # In a separate group, which is unusable afterwards.
     failing = Failing(bucket_cap_mb=0.001, group=dist.new_group())
     if hook:
         failing.model.register_comm_hook(failing.model.process_group, hook)
@@ -580,7 +582,7 @@ def gone(hook=None):
     if hook is None:
         failing.fails(plimsoll.DeviceError, "the GPU fell off")
         return
-    # As in eager, the others wait in the hook until the process has ended, and say so.
+    # As in eager, the others wait in the hook until the process has ended, and report it.
     words = "the GPU fell off" if dist.get_rank() == last() else "by peer"
     try:
         failing.run()
@@ -591,7 +593,7 @@ def gone(hook=None):
 
 
 def short():
-    """One rank runs out of memory and plans with less: the others say so, and all go on with the same bits."""
+    """One rank runs out of memory and plans with less: the others log it, and all continue with the same bits."""
     import logging
 
     said = []
@@ -612,7 +614,7 @@ def short():
             one for one in said if one.startswith(f"rank {last()}: out of memory in a step: planning with")
         ]
         assert len(told) == 1, said
-    # Where no plan takes less, it ends on all ranks.
+    # If no plan takes less, the step ends on all ranks.
     stands_in_for_run(failing.step, torch.OutOfMemoryError("out of memory"), times=100)
     failing.step._planner.with_less = lambda planned, error: None
     failing.fails(plimsoll.OtherRank, "OutOfMemoryError: out of memory")
@@ -620,7 +622,7 @@ def short():
 
 
 def batch():
-    """Each rank has a budget of its own, and all recommend the batch that fits the least."""
+    """Each rank has a different budget, and all recommend the batch of the rank that fits least."""
     torch.manual_seed(0)
     task = build("mlp")
     model = DistributedDataParallel(task.model)
@@ -637,7 +639,7 @@ def batch():
     trace = plimsoll.trace(inner, task.model, *sample, optimizer=optimizer)
     reducing = 2 * sum((p.numel() * 4 + 255) // 256 * 256 for p in task.model.parameters())
     resident = trace.resident_bytes + reducing
-    # The last rank has room for a quarter of what the sample takes, the others for all.
+    # The last rank has room for a quarter of the sample's needs, the others for all.
     room = trace.peak_bytes - trace.resident_bytes
     budget = resident + (room // 4 if dist.get_rank() == last() else room)
     before = [p.detach().clone() for p in task.model.parameters()]
@@ -650,10 +652,10 @@ def batch():
     assert found.batch * found.accumulation == 256
     assert found.batch < 256
     assert found.peak_bytes <= budget and found.samples_per_second > 0
-    # What reducing takes counts; a process that trains alone has it for the step. Which batch is the fastest, runs decide.
+    # Memory for reducing counts; a process that trains alone has it for the step. Runs decide which batch is fastest.
     assert max(one.batch for one in found.tried) <= max(one.batch for one in alone.tried)
     assert all(map(torch.equal, before, task.model.parameters()))
-    # Where one rank has no plan, all say so.
+    # If one rank has no plan, all raise it.
     failing = Failing.__new__(Failing)
     failing.fails(
         plimsoll.NoPlan,
@@ -665,7 +667,7 @@ def batch():
 
 
 def exchanged():
-    """What a step is predicted to exchange is in DDP's own buckets, and is part of what is predicted and chosen."""
+    """The predicted exchange of a step is in DDP's own buckets, and is part of the prediction and the choice."""
     torch.manual_seed(0)
     task = build("convolutions")
     model = DistributedDataParallel(task.model, bucket_cap_mb=0.002)
@@ -696,7 +698,7 @@ def exchanged():
         assert all(one == same[0] for one in same), same
     slow, fast = (steps[rate].exchange.exposed_seconds for rate in ("1Mbit/s,1us", "100Gbit/s"))
     assert fast < slow and slow > exchange.bytes * 8 / 1e6 / 2, (fast, slow)
-    for _ in range(3):  # it makes its buckets anew in the second, and says so in the third
+    for _ in range(3):  # it makes its buckets anew in the second, and reports them in the third
         task.model.zero_grad()
         step(*task.batches[0])
     sizes = model._get_ddp_logging_data()["rebuilt_bucket_sizes"]
@@ -713,8 +715,8 @@ def exchanged():
     ran = [one for one in found.tried if one.seconds is not None]
     assert found.batch == max(one.batch for one in ran)
     assert "between ranks" in str(found)
-    # So are batches that were not run, where all counts but what the step covers, which is less than a step. A rank that runs
-    # the batch of another looks at no other.
+    # The same holds for batches that were not run, for which the whole exchange counts except for the part that the step
+    # covers, which is less than a step. A rank that runs the batch of another rank tries no other.
     tried = gathered(found.tried)
     whole = exchange.bytes * 8 / 1e5
     least = [whole - one.predicted_seconds if one.seconds is None else 0 for one in tried]
@@ -731,7 +733,7 @@ def exchanged():
 
 
 def gathered(mine):
-    """What all ranks have."""
+    """Values of all ranks."""
     of_all = [None] * dist.get_world_size()
     dist.all_gather_object(of_all, mine)
     return [one for of_rank in of_all for one in of_rank]

@@ -1,4 +1,4 @@
-"""Runs code in a process of its own, whose memory the operating system limits."""
+"""Runs code in a separate process, whose memory the operating system limits."""
 
 import os
 import subprocess
@@ -29,7 +29,8 @@ def loss(x):
 
 
 def run(code):
-    """What code says on stderr. It has `model`, `loss` and `limit(more)`, which lets the process take so many bytes more."""
+    """Returns the stderr of the code, which has `model`, `loss` and `limit(more)`; the latter grants
+    the process this many more bytes."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(sys.path),

@@ -1,4 +1,4 @@
-"""Small networks, one for each thing that a step may do."""
+"""Small networks, one for each feature of a step."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ ALL = {
 
 
 def build(name: str) -> Task:
-    """The same task every time."""
+    """Builds the same task every time."""
     torch.manual_seed(0)
     return ALL[name]()
 
@@ -133,7 +133,7 @@ def optimizer_of(name: str, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def train(task: Task, optimizer: torch.optim.Optimizer, step: Callable[..., Tensor]) -> list[Tensor]:
-    """The losses of one step a batch."""
+    """Losses of one step per batch."""
     torch.manual_seed(7)
     losses = []
     for batch in task.batches:
@@ -144,7 +144,7 @@ def train(task: Task, optimizer: torch.optim.Optimizer, step: Callable[..., Tens
 
 
 def budget_at(share: float, task: Task, optimizer: torch.optim.Optimizer | None, adds: bool = False) -> int:
-    """A budget that far between floor and peak, of a step that sets gradients or of one that adds to them."""
+    """A budget at this position between floor and peak, of a step that sets gradients or of one that adds to them."""
     import plimsoll
 
     if adds:

@@ -1,4 +1,4 @@
-"""The acceptance on a GPU runs whole on the CPU, small, so that it does not rot; and the bench's page has its rows."""
+"""A small run of the whole acceptance on the CPU, so that it does not rot; and its rows on the bench's page."""
 
 import json
 import os
@@ -93,7 +93,7 @@ def test_a_verdict_is_given_anew_beside_the_rivals_of_all_runs():
     assert "plimsoll 0.5 is +100.0% over the rivals' hull (aim 5% above: met)" in table(rows)
     faster = {**rival, "arm": "torch.compile, budget 0.5", "seconds": 0.9}
     assert "plimsoll 0.5 is -10.0% over" in table([*rows, {**other, **faster}])
-    # Of another GPU it says nothing.
+    # It judges no other GPU.
     assert "is +100.0% over" in table([*rows, {**other, **faster, "device": "another GPU"}])
 
 
@@ -112,7 +112,8 @@ def test_a_long_sequence_beside_its_rivals(monkeypatch):
 
 @pytest.mark.slow
 def test_all_of_it(tmp_path):
-    # Compiling takes minutes, and its rivals are tested alone; so are long sequences. `curves` is `curve` of other networks.
+    # Compiling takes minutes, and its rivals have separate tests; so have long sequences. `curves` is `curve` for other
+    # networks.
     some = [
         name for name in sections.SECTIONS if not name.startswith(("compile", "curves", "long", "state-8b"))
     ]

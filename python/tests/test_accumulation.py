@@ -1,4 +1,4 @@
-"""Gradients that are there when a step is called are added to, with the bits of eager."""
+"""A step adds to existing gradients, with the bits of eager."""
 
 import itertools
 

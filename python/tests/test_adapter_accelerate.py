@@ -12,7 +12,7 @@ from plimsoll.adapters import accelerate as adapter  # noqa: E402
 
 
 def train(planned, accumulated=1, precision="no", with_others=False, steps=7):
-    """Everything that seven batches leave, the last of them a partial one."""
+    """Results of seven batches, the last of them a partial one."""
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
     accelerator = accelerate.Accelerator(
         gradient_accumulation_steps=accumulated, mixed_precision=precision, cpu=True
@@ -74,7 +74,7 @@ def test_the_bits_of_accelerate_without_a_plan(accumulated, precision, with_othe
 
 
 def train_lora(planned, folder):
-    """Trains, saves, goes on, and goes on once more from what was saved."""
+    """Trains, saves, continues, and continues once more from the saved state."""
     peft = pytest.importorskip("peft", reason="peft is not installed")
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
     task = build("gpt")

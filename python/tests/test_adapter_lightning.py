@@ -25,7 +25,7 @@ def cross_entropy(logits, words):
 
 
 class Module(lightning.LightningModule):
-    """Logs its loss and an accuracy, and keeps what each batch returned."""
+    """Logs its loss and an accuracy, and keeps the result of each batch."""
 
     def __init__(self, model=None):
         super().__init__()
@@ -55,7 +55,7 @@ class Module(lightning.LightningModule):
 
 
 class Metrics(lightning.Callback):
-    """Keeps all that was logged, after every batch."""
+    """Keeps all logged values, after every batch."""
 
     def __init__(self):
         self.seen = []

@@ -48,7 +48,7 @@ def sentences(count=14):
 
 
 def train(trainer_class, folder, model, data, own=None, **arguments):
-    """Trains, and gives all that is left: weights, gradients' norms, losses, metrics, generator."""
+    """Trains, and returns all results: weights, gradients' norms, losses, metrics, generator."""
     defaults = {
         "per_device_train_batch_size": 4,
         "num_train_epochs": 2,
@@ -80,7 +80,7 @@ def both(
     own=None,
     **arguments,
 ):
-    """Trains without and with a budget, and compares every bit. Gives the trainer with a budget."""
+    """Trains without and with a budget, and compares every bit. Returns the trainer with a budget."""
     data = data or texts()
     wanted, history = train(plain, tmp_path / "eager", model(), data, own, **arguments)
     generator = torch.get_rng_state()

@@ -1,4 +1,4 @@
-"""How the acceptance on a GPU asks arm by arm: what an arm raises, ends or never ends is its row, and the others are asked."""
+"""Arms of the acceptance on a GPU: an arm that raises, ends its process or never ends becomes a row, and the others run."""
 
 import json
 import sys
@@ -102,7 +102,7 @@ def test_a_process_that_ends_in_an_arm_is_followed_by_another():
 def test_a_section_that_is_cut_has_its_rows():
     wrong, rows = asked(CHILD.replace('"seconds": 1.0', '"seconds": 99.0'), seconds=2.0)
     assert wrong == "cut after 2 s"
-    # Another process would not have come far in what was left.
+    # A further process would not have come far in the remaining time.
     assert [row["arm"] for row in rows] == ["one", "two"]
     wrong, rows = asked("import time; print('waits'); time.sleep(60)", seconds=1.0)
     assert (wrong, rows) == ("cut after 1 s: waits", []) or (wrong, rows) == ("cut after 1 s: ", [])

@@ -1,4 +1,4 @@
-"""The bench runs, small, so that it does not rot."""
+"""A small run of the bench, so that it does not rot."""
 
 import json
 import os
@@ -71,13 +71,13 @@ def test_gradients_of_recomputed_dropout_are_eagers_where_others_are_not(tmp_pat
     subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=300)
     text = (tmp_path / "README.md").read_text()
     ours = [line.split(" | ") for line in text.splitlines() if line.startswith("| plimsoll | ")]
-    # No plan for the whole batch takes 30 %: the least that one takes stands in its place.
+    # No plan for the whole batch takes 30 %: the lowest feasible share replaces it.
     lowest, *others = [int(row[1].rstrip("%")) for row in ours]
     assert 30 < lowest < 40 and others == [40, 50]
     for row in ours:
         assert int(row[2].split()[0]) > 0
         assert row[3:] == ["equal", "0 of 26", "0 |"]
-    # What PyTorch does is its own matter, and is measured.
+    # PyTorch's results are measured, not checked.
     theirs = [line.split(" | ") for line in text.splitlines() if line.startswith("| `torch.compile`, `act")]
     assert [row[1] for row in theirs] == ["30%", "40%", "50%"]
 

@@ -1,4 +1,4 @@
-"""What people use beside a plan to save memory: losses that never hold all logits, optimizers with a small state."""
+"""Common ways to save memory in addition to a plan: losses that never hold all logits, optimizers with a small state."""
 
 import contextlib
 
@@ -16,7 +16,7 @@ WORDS, WIDTH = 2048, 64
 
 
 class Language(nn.Module):
-    """Words, two layers, and the weights of the logits; the loss is not its own."""
+    """Words, two layers, and the weights of the logits; the loss is separate."""
 
     def __init__(self):
         super().__init__()
@@ -52,7 +52,7 @@ def budget_of(task, optimizer):
 
 
 def assert_trains_as_eager(build, optimizer_of, link="20GB/s"):
-    """Three steps of both, with every bit compared. Gives the step, and what the optimizer's state was counted as."""
+    """Trains three steps of both, and compares every bit. Returns the step, and the counted bytes of the optimizer's state."""
     left = []
     for is_planned in (False, True):
         task = build()
@@ -112,7 +112,7 @@ def test_the_8_bit_optimizer_of_torchao():
 
 
 class Stream:
-    """Stands in for a GPU's."""
+    """A stand-in for a GPU's stream."""
 
     def wait_stream(self, other):
         pass
@@ -126,7 +126,7 @@ class Stream:
 
 @pytest.mark.parametrize("offload_gradients", [False, True])
 def test_the_offloading_optimizer_of_torchao(monkeypatch, offload_gradients):
-    """Its hooks copy each gradient to the host. It asks for a GPU, whose streams and page-locked memory are stood in for."""
+    """Its hooks copy each gradient to the host. It requires a GPU, whose streams and page-locked memory have stand-ins."""
     offload = pytest.importorskip("torchao.optim.cpu_offload", reason="torchao is not installed")
     monkeypatch.setattr(offload, "get_available_devices", lambda: ["cpu", "xpu"])
     monkeypatch.setattr(torch.xpu, "Stream", Stream)
@@ -161,7 +161,7 @@ def test_of_an_optimizer_that_works_elsewhere_what_lies_on_the_device_counts():
 
 
 class Adapted(nn.Module):
-    """A frozen layer and a small one beside it that is trained (LoRA)."""
+    """A frozen layer, plus a small trained one (LoRA)."""
 
     def __init__(self, base):
         super().__init__()

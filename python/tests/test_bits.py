@@ -22,7 +22,7 @@ def assert_same(planned, other):
 
 
 FEW = {("sgd", 0.1, FAST), ("adamw", 0.4, SLOW)}
-"""Of these every network is tried in CI; the rest is marked `slow`."""
+"""In CI every network is tried with these; the rest is marked `slow`."""
 
 MATRIX = [
     pytest.param(*all_of, marks=[] if all_of[1:] in FEW else pytest.mark.slow)
@@ -46,7 +46,7 @@ def test_planned_steps_leave_the_bits_of_eager(name, optimizer, share, link):
     schedule = step.program.schedule
     if link == FAST:
         assert schedule.offloaded_bytes > 0
-    elif share == 0.4:  # nearer to the floor a small network may have nothing left but to swap
+    elif share == 0.4:  # nearer to the floor a small network may be able only to swap
         assert schedule.recomputed_ops > 0
     assert schedule.pool_bytes <= budget
 

@@ -26,7 +26,7 @@ def language(lengths):
 
 
 def by_hand(task, lengths):
-    """The same task with batches that were padded where they were collated."""
+    """The same task with batches padded by hand."""
     for (batch,), length in zip(task.batches, lengths, strict=True):
         more = length - batch["words"].shape[1]
         batch["words"], batch["labels"] = (
@@ -65,7 +65,7 @@ def test_batches_are_padded_to_buckets_with_the_bits_of_eager_on_padded_batches(
     for one, other in zip(task.model.parameters(), reference.model.parameters(), strict=True):
         assert torch.equal(one, other)
     assert len(step._kinds) == 3
-    # The longest was planned first: no other needs memory that it does not.
+    # The longest was planned first: no other needs more memory.
     assert len(pools) == 1
     longest = next(iter(step._kinds.values()))
     assert max(p.program.schedule.pool_bytes for p in step._kinds.values()) == pools.pop()

@@ -1,4 +1,4 @@
-"""Kernels that PyTorch's dispatcher does not see, as ops of a tape: by hand, Liger's, and Cut Cross-Entropy's."""
+"""Kernels that PyTorch's dispatcher does not see, as ops of a tape: handwritten ones, Liger's, and Cut Cross-Entropy's."""
 
 import importlib.util
 import os
@@ -17,11 +17,11 @@ import plimsoll
 
 os.environ.setdefault(
     "TRITON_INTERPRET", "1"
-)  # Triton's kernels run on the CPU, when their package is first imported
+)  # Triton's kernels run on the CPU if this is set when their package is first imported
 
 
 class Squared(torch.autograd.Function):
-    """Computed by numpy, below everything that PyTorch sees, with scratch of PyTorch's."""
+    """Computed by numpy, below everything that PyTorch sees, with scratch from PyTorch."""
 
     @staticmethod
     def forward(ctx, x, scale):
@@ -41,7 +41,7 @@ class Squared(torch.autograd.Function):
 
 
 class InPlace(Squared):
-    """The gradient lies where what it is of lay, as Liger's losses have it."""
+    """The gradient overwrites the tensor that it belongs to, as in Liger's losses."""
 
     @staticmethod
     def forward(ctx, x, scale):
@@ -55,7 +55,7 @@ class InPlace(Squared):
 
 
 def fresh(base, **kwargs):
-    """A class of its own, as taking it as an op lasts."""
+    """A new class, since recording it as an op is permanent."""
     return plimsoll.opaque(type("Own", (base,), {}), **kwargs)
 
 
@@ -148,7 +148,7 @@ def test_another_value_that_it_keeps_ends_the_plan():
     assert "gives or keeps something else than when it was recorded" in step.fallback
 
 
-@pytest.mark.slow  # what interprets Triton's kernels takes its time to be imported
+@pytest.mark.slow  # Triton's interpreter is slow to import
 @pytest.mark.parametrize("package", ["liger_kernel", "cut_cross_entropy"])
 def test_the_kernels_of_triton(package):
     if importlib.util.find_spec(package) is None:

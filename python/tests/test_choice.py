@@ -1,4 +1,4 @@
-"""What a step recommends and shows: batch, learning rate, the log line, the memory snapshot."""
+"""Recommendations and displays of a step: batch, learning rate, the log line, the memory snapshot."""
 
 import io
 import json
@@ -136,7 +136,7 @@ def test_a_snapshot_has_the_plan_and_the_run(name, link, tmp_path):
     assert "the loss" in names
     tensors = json.loads(trace.to_json())["tensors"]
     assert {t["name"] for t in tensors} & names
-    # In the plan no two spans overlap in address while both are there, and all of the pool lies in the pool.
+    # In the plan no two live spans overlap in address, and every span of the pool lies in the pool.
     alive = {}
     pool = range(step.program.pool_address, step.program.pool_address + schedule.pool_bytes)
     for event in planned:
@@ -146,7 +146,7 @@ def test_a_snapshot_has_the_plan_and_the_run(name, link, tmp_path):
             assert event["addr"] + event["size"] <= pool.stop
         if event["action"] == "alloc":
             alive[(event["addr"], event["frames"][0]["name"])] = event["size"]
-    # The run took what the plan has: every allocation lies in a buffer of the plan, under its name.
+    # The run's allocations are the plan's: each lies in a buffer of the plan, under its name.
     assert not any(event["frames"][0]["name"] == "not planned" for event in actual)
     served = [e for e in actual if e["action"] == "alloc" and e["addr"] in pool]
     assert served

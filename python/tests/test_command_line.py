@@ -1,4 +1,4 @@
-"""The wheel's program: every verb of the house, with its exit codes, and scripts whose step is planned."""
+"""The wheel's program: every verb of the command line, with its exit codes, and scripts whose step is planned."""
 
 import json
 import os

@@ -1,7 +1,7 @@
 """Steps on a GPU, on stand-ins of CUDA's driver and runtime: everything but the kernels runs (`runtime/steps.py`,
 `runtime/graphs.py`).
 
-Needs a torch that is built with CUDA, no GPU, a C compiler, and the house's stand-in of the driver, which `test.sh` builds and
+Needs a torch that is built with CUDA, no GPU, a C compiler, and the stand-in of the driver, which `test.sh` builds and
 names in the environment variable PLIMSOLL_STANDIN.
 """
 
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
-    """The runtime's stand-in, built and loaded before PyTorch; the driver's, where Plimsoll looks first."""
+    """The runtime's stand-in, built and loaded before PyTorch; the driver's, on Plimsoll's search path."""
     folder = tmp_path_factory.mktemp("runtime")
     library = folder / "runtime.so"
     headers = native.cuda_headers(Path(torch.__file__).parent)

@@ -1,4 +1,4 @@
-"""That each example runs as its first lines say, and prints what it is there to show."""
+"""Each example runs as its first lines say, and prints its results."""
 
 import os
 import subprocess
@@ -50,8 +50,8 @@ def test_an_example_shows_what_it_says(name, tmp_path):
             file,
         ]
     programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    alone = os.environ | {"OMP_NUM_THREADS": "1", "PATH": programs}  # other tests run beside it
-    # The program takes variables that begin with its name for options.
+    alone = os.environ | {"OMP_NUM_THREADS": "1", "PATH": programs}  # other tests run at the same time
+    # The program reads variables that begin with its name as options.
     alone = {name: value for name, value in alone.items() if not name.startswith("PLIMSOLL_")}
     done = subprocess.run(
         command, cwd=tmp_path, env=alone, capture_output=True, text=True, timeout=300, check=False

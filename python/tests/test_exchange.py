@@ -1,4 +1,4 @@
-"""What ranks exchange in a step, and what it adds to the predicted time. Ranks themselves are in `ddp_worker.py`."""
+"""The exchange of ranks in a step, and its part of the predicted time. Ranks themselves are in `ddp_worker.py`."""
 
 import json
 
@@ -56,7 +56,7 @@ def test_a_staged_exchange_uses_the_device_s_link_as_well(schedule):
 
 @pytest.fixture(scope="module")
 def proportional():
-    """A step at any batch, whose ops take a millisecond for each sample: every batch trains as many samples a second."""
+    """A step at any batch, whose ops take a millisecond for each sample: every batch trains at the same rate."""
     task = build("mlp")
     texts = []
     for size in (2, 4):
@@ -89,7 +89,7 @@ def test_of_equally_fast_batches_a_slow_exchange_makes_the_largest_the_fastest(p
 
 
 def test_an_exchange_is_simulated_beside_the_schedule_of_each_batch(proportional):
-    """The rest of a larger batch covers more of it."""
+    """The rest of a larger batch covers more of the exchange."""
     ops = len(proportional.at(1))
     hidden = 3  # milliseconds, of which the last op covers one for each sample
 

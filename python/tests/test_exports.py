@@ -1,4 +1,4 @@
-"""What `plimsoll export` prints, run by the tool that it is for, as its user would."""
+"""The output of `plimsoll export`, run by the tool that it is for, as by its user."""
 
 import os
 import subprocess
@@ -60,7 +60,7 @@ print("trained", len(rates))
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
-    """Of a batch that is accumulated, and whose learning rate is warmed up and falls."""
+    """A study of a batch that is accumulated, with a learning rate that is warmed up and falls."""
     folder = tmp_path_factory.mktemp("study")
     line = "--network resnet20 --data synthetic --device v100 --study study --budget 60MiB"
     batch = "--base-batch 64 --min-batch 64 --max-batch 64"

@@ -1,4 +1,4 @@
-"""Faults that are planted into a program show in the comparison with eager, so that its silence says something."""
+"""Faults planted into a program show in the comparison with eager, so that its silence means something."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""Loops that find a batch by running out of memory, and what is counted of them."""
+"""Loops that find a batch by running out of memory, and their counts."""
 
 import pytest
 import torch

@@ -10,7 +10,7 @@ import plimsoll
 from plimsoll import batches, recording
 
 LIMIT = 0.03
-"""Scratch is taken to grow linearly, which is not exact."""
+"""Tolerance: scratch is assumed to grow linearly, which is not exact."""
 
 
 @pytest.mark.parametrize("name", ALL)

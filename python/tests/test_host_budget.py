@@ -1,4 +1,4 @@
-"""A budget of the host's memory: what is swapped keeps to it, and where it is short the plan recomputes."""
+"""A budget for the host's memory: swapped tensors keep to it, and if it is short the plan recomputes."""
 
 import re
 
@@ -55,7 +55,7 @@ def test_where_only_swapping_would_fit_the_message_says_to_raise_the_host_budget
 
 
 def deep(size):
-    """Feature maps that nothing recomputes cheaply enough to do without swapping near the floor."""
+    """Activations that no recomputation is cheap enough to replace: near the floor the plan swaps."""
     task = build("convolutions")
     return task, batches.taken(task.batches[0], 0, size)
 
@@ -79,7 +79,7 @@ def test_what_the_host_can_hold_bounds_what_fits_and_the_refusal_names_bytes():
     assert none.largest_batch < free.largest_batch
     some = plimsoll.fits(task.loss, task.model, *sample, budget=budget, link="20GB/s", host_budget="1GiB")
     assert some.largest_batch == free.largest_batch
-    # What it says is what `tune` finds.
+    # Its answer is that of `tune`.
     largest = batches.taken(task.batches[0], 0, none.largest_batch)
     rest = {"verify": 0, "seconds": 0.5, "host_budget": 0}
     step = plimsoll.tune(task.loss, task.model, None, largest, budget, "20GB/s", **rest)

@@ -28,7 +28,7 @@ def tuned(model, loss, x, share, **options):
 
 
 def beside_eager(model, loss, step, x):
-    """A step in eager and by `step`, from the same state; gives the most bytes that `step` took where no plan ran."""
+    """Runs a step in eager and by `step`, from the same state; returns the peak bytes of `step` if no plan ran."""
 
     def left(run):
         model.zero_grad()
@@ -59,7 +59,7 @@ def beside_eager(model, loss, step, x):
 
 
 def signed(model):
-    """A loss for which the host reads a value: of another sign the step is another."""
+    """A loss for which the host reads a value: with a different sign the step differs."""
 
     def loss(x):
         y = model(x)
@@ -232,7 +232,7 @@ def test_hooks_that_leave_other_bits_are_found(monkeypatch):
 
 def test_what_was_chosen_stays_where_eager_differs_from_itself():
     model, x = deep(), torch.rand(256, 64)
-    noise = itertools.chain([1e-3], itertools.repeat(0.0))  # the first run is another
+    noise = itertools.chain([1e-3], itertools.repeat(0.0))  # the first run differs
 
     def loss(x):
         y = model(x)

@@ -1,4 +1,4 @@
-"""Between steps other code may have the memory of the pool, and the next step takes it back."""
+"""Between steps other code may have the pool's memory, and the next step takes it back."""
 
 import sys
 import threading
@@ -18,7 +18,7 @@ from plimsoll.verification import State
 
 
 def run_out():
-    """Asks PyTorch for more than any machine has."""
+    """Requests more memory from PyTorch than any machine has."""
     with pytest.raises(RuntimeError):
         torch.empty(1 << 50, dtype=torch.uint8)
 
@@ -50,7 +50,7 @@ def test_a_pool_that_was_lent_between_steps_gives_the_bits_of_eager(moves):
         assert pool.is_lent
         assert pool.held_bytes == 0
         lent += 1
-        if moves:  # whoever has the memory writes it, and keeps it
+        if moves:  # the other code writes the memory, and keeps it
             held.append(torch.full((pool.storage.nbytes(),), 255, dtype=torch.uint8))
         step.program.bind()
         assert not pool.is_lent

@@ -1,4 +1,4 @@
-"""The allocators are built for the torch that is installed; that of CUDA forwards whatever PyTorch's has."""
+"""The allocators are built for the installed torch; CUDA's forwards every function of PyTorch's."""
 
 import ctypes
 import re
@@ -86,7 +86,7 @@ def test_every_virtual_function_of_the_installed_torch_is_overridden():
 
 @needs_cuda_headers
 def test_the_allocator_of_cuda_stands_in_front_of_pytorchs(tmp_path):
-    """In a process of its own, since nothing takes it away again. Without a GPU, so that nothing is allocated."""
+    """In a separate process, since it cannot be removed again. Without a GPU, so that nothing is allocated."""
     if shutil.which("c++") is None:
         pytest.skip("there is no C++ compiler")
     script = """

@@ -1,4 +1,4 @@
-"""A step beside other code of the process: allocators of other libraries, Ctrl-C, a fork, devices that it does not run on."""
+"""A step next to other code of the process: allocators of other libraries, Ctrl-C, a fork, devices that it does not run on."""
 
 import os
 import shutil
@@ -72,7 +72,7 @@ def run(code, *arguments):
 
 @pytest.fixture(scope="module")
 def other_allocator(tmp_path_factory):
-    """A library that puts an allocator of its own over PyTorch's."""
+    """A library that installs its allocator over PyTorch's."""
     if shutil.which("c++") is None:
         pytest.skip("there is no C++ compiler")
     folder = tmp_path_factory.mktemp("allocator")

@@ -1,4 +1,4 @@
-"""A step gives what its function wants of the same forward pass beside the loss."""
+"""A step returns other results of the same forward pass in addition to the loss."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def with_others(task):
 
 
 def trained(link, planned):
-    """All that three steps give and leave."""
+    """Results of three steps."""
     task = with_others(build("convolutions"))
     optimizer = optimizer_of("sgd", task.model)
     step, kept = None, []

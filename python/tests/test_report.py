@@ -1,4 +1,4 @@
-"""The house's report of a step: what is on the page, and that asking for it changes nothing."""
+"""The report of a step: the contents of the page, and that writing it changes nothing."""
 
 import itertools
 import json

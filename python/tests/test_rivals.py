@@ -1,4 +1,4 @@
-"""Rivals of the acceptance compute the loss and the gradients of eager; and how their rows come about."""
+"""Rivals of the acceptance compute the loss and the gradients of eager; and the contents of their rows."""
 
 import os
 import sys
@@ -43,7 +43,7 @@ def assert_as_eager(network, change, relative):
 def test_a_rival_has_the_loss_and_the_gradients_of_eager(network, rival):
     if "transformers" in rival.arm:
         pytest.importorskip("transformers", minversion="5.17", reason="transformers has no offload")
-    # Slices of rows add up in another order, in bf16 with as many bits as it has.
+    # Slices of rows add up in a different order, in bf16 with as many bits as it has.
     is_rounded = network.endswith("bf16") or network.startswith("Llama")
     assert_as_eager(network, rival.change, 2e-2 if is_rounded else 1e-5)
 
@@ -63,7 +63,7 @@ def test_slices_need_not_be_equal(slices):
 
 
 def saved_bytes(change):
-    """What autograd saves in the forward pass, outside of checkpoints, each storage once."""
+    """Bytes that autograd saves in the forward pass outside checkpoints; each storage counts once."""
     task = tasks.build("GPT, dropout", "cpu", True)
     change(task)
     saved = {}
@@ -128,7 +128,7 @@ class Count(TorchDispatchMode):
 
 
 def ran(saved):
-    """How often the linear layers of the blocks and attention run forward."""
+    """Number of forward runs of the blocks' linear layers and of attention."""
     task = tasks.build("GPT, dropout", "cpu", True)
     rivals.selective(task, saved)
     with Count() as count:
@@ -145,7 +145,7 @@ def test_selective_checkpoints_run_no_saved_operation_again():
 
 
 def offloaded(monkeypatch, module):
-    """The shapes of what `save_on_cpu` of a module offloads from here on, and whether each use asks for pinned memory."""
+    """The shapes that `save_on_cpu` of a module offloads from here on, and whether each use requests pinned memory."""
     shapes, pinned = [], []
 
     class Spy(torch.autograd.graph.saved_tensors_hooks):

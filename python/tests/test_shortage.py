@@ -1,4 +1,4 @@
-"""Memory that runs out inside a step: a limit of the operating system's, in a process of its own."""
+"""Out of memory within a step: a limit of the operating system, in a separate process."""
 
 import sys
 

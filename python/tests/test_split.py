@@ -15,7 +15,7 @@ from plimsoll import batches, splitting
 
 
 def large(name, times=8):
-    """A task with batches so many times as large, and a budget for a part of one."""
+    """A task with batches this many times as large, and a budget for a part of one."""
     task = build(name)
     task.batches = [tuple(torch.cat([t] * times) for t in batch) for batch in task.batches]
     eager(task)(*(t[:6] for t in task.batches[0]))

@@ -1,4 +1,4 @@
-"""Sections of the acceptance on a GPU that are about state that hardly fits, and sequences of varying lengths."""
+"""Sections of the acceptance on a GPU about state that hardly fits, and about sequences of varying lengths."""
 
 import functools
 import sys
@@ -32,7 +32,7 @@ def test_networks_have_the_sizes_of_their_names():
 @pytest.mark.parametrize(
     ("name", "size", "fits"),
     [
-        # Of 79 GiB on the GPU, and 126 GiB on the host.
+        # For 79 GiB on the GPU, and 126 GiB on the host.
         ("Llama 3B", 4, {"AdamW, fused", "AdamW8bit", "CPUOffloadOptimizer"}),
         ("Llama 8B", 4, {"AdamW8bit"}),
         ("Llama 8B", 2, {"AdamW, fused", "AdamW8bit", "CPUOffloadOptimizer"}),
@@ -76,7 +76,7 @@ def test_without_torchao_rows_say_so_and_the_others_are_asked(monkeypatch):
 
 
 def test_an_optimizer_of_unknown_state_has_its_first_update_before_it_is_planned(monkeypatch):
-    """As torchao's of eight bits, which takes a compiler half a minute."""
+    """A stand-in for torchao's optimizer of eight bits, which takes a compiler half a minute."""
 
     class Other(torch.optim.AdamW):
         pass

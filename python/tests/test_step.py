@@ -33,7 +33,7 @@ def gradients(task):
 
 
 def assert_as_eager(task, step, *batch):
-    """One step gives eager's loss, gradients and buffers."""
+    """Checks that one step gives eager's loss, gradients and buffers."""
     state = {k: v.clone() for k, v in task.model.state_dict().items()}
     generator = torch.get_rng_state()
     task.model.zero_grad()
@@ -124,7 +124,7 @@ def test_a_model_that_changes_between_steps_is_planned_anew():
     model = task.model
     dropout = next(number for number, module in enumerate(model) if isinstance(module, nn.Dropout))
     assert_as_eager(task, step, *task.batches[0])
-    step._planner.budget = 1 << 30  # what comes instead may take more
+    step._planner.budget = 1 << 30  # the replacement may take more
     for change in (
         lambda: model.__setitem__(2, nn.Sigmoid()),
         lambda: setattr(model[dropout], "p", 0.6),
@@ -167,7 +167,7 @@ def test_an_allocation_that_no_plan_has_sends_the_step_to_eager():
     task, step = tuned("convolutions", verify=0)
     plan = step.program._plan
     last = len(plan._first) - 1
-    plan._slots[1] += 64  # the first allocation is now of another size
+    plan._slots[1] += 64  # the first allocation now has a different size
     assert_as_eager(task, step, *task.batches[0])
     assert "allocated otherwise than when it was recorded" in step.fallback
     assert last > 0
@@ -207,10 +207,10 @@ def test_swapping_runs_beside_computing():
     step(x)
     program = step.program
     assert program.copying_seconds > 0
-    # What the compute stream did not wait for ran beside it, on any machine that is not wholly taken.
+    # Copies that the compute stream did not wait for overlapped, on any machine with spare capacity.
     shares = []
     for _ in range(20):
-        model.zero_grad()  # a step that adds to gradients runs by another plan
+        model.zero_grad()  # a step that adds to gradients runs by a different plan
         step(x)
         assert step.program is program
         shares.append(program.stalled_seconds / program.copying_seconds)
@@ -236,12 +236,13 @@ def test_the_pool_is_all_that_a_step_takes():
     counts = program.counts
     assert counts.served == len(program._plan._slots) // 2
     assert (counts.unplanned, counts.unused) == (0, 0)
-    # The highest byte that the allocator gave out, or that a copy wrote, is the pool's last, up to the rounding of one tensor.
+    # The highest byte that the allocator gave out, or that a copy wrote, is the pool's last, up to the rounding of one
+    # tensor.
     assert 0 <= pool.size - highest_byte(program) < 256
 
 
 def test_no_step_leaves_memory_behind():
-    """Scratch that libraries free by its address is freed, also where an older pool once lay there."""
+    """Scratch that libraries free by its address is freed, even if an older pool once lay there."""
     for _ in range(3):
         task, step = tuned("convolutions", verify=0)
         step(*task.batches[0])
@@ -339,7 +340,7 @@ def test_explain_names_the_floor():
     _, step = tuned("convolutions")
     text = step.explain()
     assert "floor" in text
-    # Which layer that is depends on the scratch that the processor's kernels take.
+    # The layer depends on the scratch of the processor's kernels.
     assert step.trace.floor_layer in ("6", "7")
     assert f"(layer `{step.trace.floor_layer}`)" in text
     assert step.why.startswith("batch 4, lr unchanged, peak ")
@@ -398,7 +399,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 def test_clipping_scaling_and_schedulers_are_the_user_s():
-    """Gradients are plain tensors: what eager code does to them holds."""
+    """Gradients are plain tensors: eager code may change them."""
     task, step = tuned("mlp", verify=0)
     step(*task.batches[0])
     norm = nn.utils.clip_grad_norm_(task.model.parameters(), 1e-3)
@@ -418,7 +419,7 @@ def test_autocast_remembers_no_weight_of_an_earlier_step():
             optimizer.zero_grad()
             with torch.autocast("cpu", torch.bfloat16):
                 if tune:
-                    model(x)  # its cast of the weights is remembered to the end of this block
+                    model(x)  # its cast of the weights is cached to the end of this block
                     step = step or plimsoll.tune(
                         lambda x: F.mse_loss(model(x).float(), x),
                         model,

@@ -1,4 +1,4 @@
-"""The stubs of the extension name what the extension has, no more and no less."""
+"""The stubs of the extension have the same names as the extension."""
 
 import ast
 from pathlib import Path

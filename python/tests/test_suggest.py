@@ -1,4 +1,4 @@
-"""`plimsoll.suggest`: a batch, an accumulation and a rate that were run, and nothing changed for it."""
+"""`plimsoll.suggest`: a batch, an accumulation and a rate that were run; nothing is changed."""
 
 import contextlib
 from dataclasses import replace
@@ -18,7 +18,7 @@ def sample_of(task, size):
 
 
 def budget_of(task, optimizer, size):
-    """What a batch needs to keep everything, with the gradients that it adds to."""
+    """Bytes that a batch needs to keep everything, with the gradients that it adds to."""
     trace = plimsoll.trace(task.loss, task.model, *sample_of(task, size), optimizer=optimizer)
     return trace.peak_bytes
 
@@ -89,7 +89,7 @@ def test_the_lines_to_paste_train_with_the_bits_of_the_whole_batch_in_parts():
 
 
 def test_the_lines_to_paste_reduce_gradients_between_ranks_once_an_update(monkeypatch):
-    """Of a wrapper whose gradients are reduced in each call that is not within `no_sync`."""
+    """For a wrapper whose gradients are reduced in each call that is not within `no_sync`."""
     calls = []
 
     class Wrapper:

@@ -1,4 +1,4 @@
-"""Swapping on CUDA's streams, on the house's stand-in of the driver: what Python hands to Rust, and what it gets.
+"""Swapping on CUDA's streams, on the stand-in of the driver: the values that Python and Rust exchange.
 
 The orders of waits are tested in Rust (`standin/tests/swaps.rs`). Needs no CUDA in torch; `test.sh` builds the stand-in and
 names it in the environment variable PLIMSOLL_STANDIN.
@@ -37,7 +37,7 @@ def raised(kind, work):
 
 
 def run(tmp_path, script, **more):
-    """A script, in a process that finds the stand-in where it looks for the driver."""
+    """Runs a script in a process that finds the stand-in in the driver's place."""
     (tmp_path / "libcuda.so.1").symlink_to(Path(STANDIN).resolve())
     here = Path(__file__).parent
     path = os.pathsep.join([str(here), str(here.parent / "benches"), *sys.path])

@@ -16,7 +16,7 @@ SEEDS = (1, 2)
 
 
 def at_once(work):
-    """Runs the work with each seed, every one in a thread of its own, which begin together."""
+    """Runs the work with each seed, in separate threads that begin together."""
     start, failed, made = threading.Barrier(len(SEEDS)), [], {}
 
     def run(seed):
@@ -55,7 +55,7 @@ def tuned(seed):
 
 
 def trained(model, step, x, steps=20):
-    """What some steps of gradient descent leave."""
+    """Results of some steps of gradient descent."""
     for _ in range(steps):
         model.zero_grad()
         step(x)
@@ -125,7 +125,7 @@ def test_a_module_that_another_thread_is_in_is_left_while_a_step_is_recorded():
             return x
 
     slow = Slow()
-    # With a hook of its own, the module looks for the hooks of all modules when it ends.
+    # With a hook, the module looks for the hooks of all modules when it ends.
     slow.register_forward_hook(lambda *_: None)
 
     def enter():

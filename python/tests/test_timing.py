@@ -24,7 +24,7 @@ def test_a_step_is_predicted_from_runs_of_its_plan(link):
     planned = step._current()
     assert "from runs of the plan" in step.explain()
     assert planned.alone_seconds != schedule.makespan_seconds
-    # What was said to take so long is what the simulation of those times comes to, and the ops are part of it.
+    # The predicted time is the simulation of those times, and the ops are part of it.
     assert 0 < step.trace.compute_seconds == schedule.bound_seconds
     assert schedule.makespan_seconds >= step.trace.compute_seconds * (1 - 1e-9)
     assert plimsoll.Schedule.from_json(schedule.to_json(), step.trace).pool_bytes == schedule.pool_bytes

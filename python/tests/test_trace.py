@@ -1,4 +1,4 @@
-"""What a trace says, that recording changes nothing, and what is refused."""
+"""Contents of a trace, recording without side effects, and refusals."""
 
 import ctypes
 import json
@@ -63,7 +63,7 @@ def test_a_trace_is_read_again_as_it_was_written(tmp_path):
 
 
 def test_the_peak_is_what_eager_takes():
-    """Feature maps of 8 layers of 4 x 32 floats dominate neither side: the bytes are counted by hand."""
+    """Activations of 8 layers of 4 x 32 floats dominate neither side: the bytes are counted by hand."""
     model = nn.Linear(64, 64, bias=False)
     trace = trace_of(lambda x: model(x).sum(), model, torch.randn(256, 64))
     weight, batch = 64 * 64 * 4, 256 * 64 * 4
@@ -185,7 +185,7 @@ def branches(net, y, calls=[0]):  # noqa: B006
 
 
 class Bypass(torch.autograd.Function):
-    """A kernel that PyTorch's dispatcher does not see, as those of Triton are."""
+    """A kernel that PyTorch's dispatcher does not see, as those of Triton."""
 
     @staticmethod
     def forward(ctx, x):

@@ -1,4 +1,4 @@
-"""What people do in and around a training step: each works with the bits of eager, or is refused with words that help."""
+"""Common code in and around a training step: each works with the bits of eager, or is refused with helpful words."""
 
 import copy
 import logging
@@ -42,7 +42,7 @@ def classify(model):
 
 
 def run_both(build_model, build_loss=classify, data=None, loop=None, share=0.3):
-    """Trains by a plan and in eager, and compares every bit. Gives the step."""
+    """Trains by a plan and in eager, and compares every bit. Returns the step."""
     data = data or vectors()
     losses = []
     for planned in (False, True):
@@ -101,7 +101,7 @@ def test_a_scaler_of_gradients_scales_the_loss_inside_the_step():
         for number, batch in enumerate(task.batches):
             optimizer.zero_grad()
             losses.append(step(*batch).detach().clone())
-            if number == 1:  # a step that overflows is left out
+            if number == 1:  # a step that overflows is skipped
                 next(task.model.parameters()).grad.view(-1)[0] = float("inf")
             scalers[-1].step(optimizer)
             scalers[-1].update()
@@ -198,7 +198,7 @@ def test_old_parametrisations_that_are_hooks():
 
 @pytest.mark.parametrize("frees", [False, True])
 def test_hooks_on_gradients_run_once_a_step_in_the_order_of_eager(frees):
-    """Such as an optimizer that steps as soon as a gradient is there, and frees it."""
+    """For example an optimizer that steps as soon as a gradient exists, and frees it."""
 
     def trained(is_planned):
         task, seen = make(blocks, classify, vectors()), []
@@ -217,7 +217,7 @@ def test_hooks_on_gradients_run_once_a_step_in_the_order_of_eager(frees):
             before = [p.clone() for p in task.model.parameters()]
             budget = budget_at(0.3, task, None)
             step = plimsoll.tune(task.loss, task.model, None, task.batches[0], budget, FAST, seconds=0.5)
-            assert step.batch > 0  # which runs steps
+            assert step.batch > 0  # it runs steps
             assert all(map(torch.equal, before, task.model.parameters()))
             assert not seen
         torch.manual_seed(7)
@@ -234,7 +234,7 @@ def test_hooks_on_gradients_run_once_a_step_in_the_order_of_eager(frees):
 
 
 def test_hooks_run_for_what_got_a_gradient_in_this_step():
-    """Two heads in turn: the gradient of the other one is of an earlier batch. The last kind of batch runs in eager."""
+    """Two heads in turn: the gradient of the other one is from an earlier batch. The last kind of batch runs in eager."""
 
     class Model(nn.Module):
         def __init__(self):

@@ -1,4 +1,4 @@
-"""The table of who trains something else than eager: ours does not, and the others' known faults show."""
+"""The table of ways that train something else than eager: ours does not, and the others' known faults show."""
 
 import pytest
 from acceptance import table, truth
@@ -27,7 +27,7 @@ def test_ours_recomputes_and_is_eager(network):
 def test_what_recomputes_nothing_is_eager(network):
     assert rows_of(network)["eager again"]["equal"]
     assert rows_of(network)["save_on_cpu"]["equal"]
-    # PyTorch saves RReLU's noise before it is drawn: a copy that is made at once has other numbers.
+    # PyTorch saves RReLU's noise before it is drawn: an immediate copy has different numbers.
     assert network == "RReLU" or rows_of(network)["OffloadActivations"]["equal"]
 
 
@@ -40,7 +40,7 @@ def test_dropout_without_the_generators_state_has_other_gradients():
     assert "gradients" in row["differ"] and "loss" not in row["differ"]
     assert "**other**" in table.said(row)
     assert rows_of("dropout")["checkpoint"]["equal"]
-    # What PyTorch's compiler does is its own matter, and is measured.
+    # Results of PyTorch's compiler are measured, not checked.
     assert "torch.compile, budget 0.3" in rows_of("dropout")
 
 

@@ -1,4 +1,4 @@
-"""What the acceptance on a GPU says about its rows: the rivals' hull, ours beside it, and peaks beside the budget."""
+"""Verdicts of the acceptance on a GPU: the rivals' hull, ours compared with it, and peaks compared with the budget."""
 
 import pytest
 from acceptance import verdict
@@ -17,7 +17,7 @@ def own(seconds, peak=50, budget=50, **more):
     [
         ([], []),
         ([(5, 2.0), (3, 4.0)], [(3, 4.0), (5, 2.0)]),
-        # One that is slower with more memory, and one above the line between its neighbours, are left out.
+        # A point that is slower with more memory, and one above the line between its neighbours, are left out.
         ([(3, 4.0), (4, 5.0), (5, 2.0)], [(3, 4.0), (5, 2.0)]),
         ([(0, 10.0), (1, 9.0), (2, 0.0)], [(0, 10.0), (2, 0.0)]),
         ([(0, 10.0), (1, 2.0), (2, 0.0)], [(0, 10.0), (1, 2.0), (2, 0.0)]),
@@ -79,7 +79,7 @@ def test_rivals_of_other_sections_are_in_the_hull():
     late = {"arm": "rival 60", "rival": "r", "not_measured": "not measured: the time for rivals is over"}
     here, there = [rival(40, 4.0), late], [rival(60, 2.0), rival(40, 1.0), {"arm": "plimsoll 0.5"}]
     some = verdict.others_of(here, there)
-    # What was measured here counts, and what was not, as it was measured there.
+    # Measurements from here count; those missing here count as measured there.
     assert [(row["arm"], row["seconds"]) for row in some] == [("rival 40", 4.0), ("rival 60", 2.0)]
     row = verdict.verdict(0.7, [own(3.1)], some)
     assert (row["hull_seconds"], row["met"], row["rivals_not_measured"]) == (3.0, False, 0)

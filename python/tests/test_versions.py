@@ -1,4 +1,4 @@
-"""A PyTorch that is missing, too old or too new is told before anything of it is used."""
+"""A PyTorch that is missing, too old or too new is reported before anything of it is used."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A model or a function that changes between steps never runs by the plan of before: the steps leave what eager leaves."""
+"""A model or a function that changes between steps never runs by an old plan: the steps leave eager's results."""
 
 import collections
 import functools
@@ -21,7 +21,7 @@ from plimsoll.watched import HASTY_AFTER, STAYS, Watched
 
 
 class Net(nn.Module):
-    """A network that reads attributes of its own."""
+    """A network that reads its own attributes."""
 
     def __init__(self):
         super().__init__()
@@ -189,7 +189,7 @@ def test_what_the_function_reads_is_planned_anew(monkeypatch):
     ):
         planned = step.program
         change()
-        for _ in range(STAYS + 1):  # what stays is planned
+        for _ in range(STAYS + 1):  # unchanged settings are planned
             model.zero_grad()
             step(x, y)
         assert_as_eager(task, step, x, y)
@@ -217,7 +217,7 @@ def test_what_the_function_is_made_of_is_planned_anew(how):
 
 
 class Counting(nn.Module):
-    """Counts its runs and remembers what it gave; makes a table in its first run."""
+    """Counts its runs and remembers its result; makes a table in its first run."""
 
     def __init__(self):
         super().__init__()
@@ -248,7 +248,7 @@ def test_what_the_step_itself_changes_is_no_other_kind():
         model.zero_grad()
     assert step.program is planned
     assert len(step._kinds) == 1
-    # What it made in its first run it keeps, and another table is seen.
+    # It keeps what it made in its first run, and a different table is noticed.
     model.table = torch.ones(8)
     assert_as_eager(task, step, x, y)
     assert step.program is not planned
@@ -319,7 +319,7 @@ def test_looking_costs_little():
 
 
 class Deep:
-    """An object in an object, which no look finds."""
+    """An object in an object, which is not examined."""
 
     def __init__(self):
         self.inner = Config()

@@ -1,5 +1,5 @@
-"""Losses and layers of other packages whose kernels are Triton's, which an interpreter runs on the CPU: planned and in eager.
-Run by `test_bypassing.py`, with the name of the package."""
+"""Losses and layers of other packages with Triton kernels, which an interpreter runs on the CPU: planned and in eager. Run by
+`test_bypassing.py`, with the name of the package."""
 
 import sys
 
@@ -16,14 +16,14 @@ def adamw(parameters):
 
 
 def short(loss):
-    """As `language`, on so few words that an interpreter is done in seconds."""
+    """Like `language`, on so few words that an interpreter takes seconds."""
     task = language(loss)
     task.batches = [tuple(t[:2, :16].contiguous() for t in batch) for batch in task.batches]
     return task
 
 
 def with_ignored(y):
-    """Every seventh word or so does not count: in each batch others, and another number."""
+    """About every seventh word is ignored: different ones, and a different number, in each batch."""
     return torch.where(y % 7 == 0, -100, y).flatten()
 
 
@@ -39,7 +39,7 @@ def planned(build, *names):
 
 
 def fits(task):
-    """The batch never runs, and the answer is of the same tape."""
+    """The batch never runs, and the answer comes from the same tape."""
     fit = plimsoll.fits(task.loss, task.model, *task.batches[0], budget="1GiB")
     trace = plimsoll.trace(task.loss, task.model, *task.batches[0])
     assert fit
@@ -50,7 +50,7 @@ def fits(task):
 
 
 def liger_kernel():
-    """Liger's losses, and the layers that it puts into language models."""
+    """Liger's losses, and its layers for language models."""
     test_beside.WORDS = 512
     from liger_kernel.transformers import functional
 
@@ -77,7 +77,7 @@ def liger_kernel():
 
 
 def numbers_are_tensors():
-    """A kernel that is compiled is given its numbers as tensors; the interpreter does so with whole numbers only."""
+    """Passes numbers as tensors to a kernel, as a compiled one gets them; the interpreter does so only with whole numbers."""
     import numpy
     import triton.language as tl
     from triton.runtime import interpreter
@@ -94,7 +94,7 @@ def numbers_are_tensors():
 
 
 def llama():
-    """Llama of transformers with Liger's layers in the places of its own, as `apply_liger_kernel_to_llama` has it."""
+    """Llama of transformers with Liger's layers in place of its own, as by `apply_liger_kernel_to_llama`."""
     import triton.language as tl
     from liger_kernel.ops import rms_norm
     from liger_kernel.transformers import apply_liger_kernel_to_llama
@@ -102,7 +102,7 @@ def llama():
     from transformers import LlamaConfig, LlamaForCausalLM
 
     numbers_are_tensors()
-    rms_norm.rsqrt = lambda x: tl.rsqrt(x)  # CUDA's own is not the interpreter's
+    rms_norm.rsqrt = lambda x: tl.rsqrt(x)  # CUDA's own does not exist in the interpreter
     apply_liger_kernel_to_llama()
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 96}
@@ -114,7 +114,7 @@ def llama():
 
 
 def cut_cross_entropy():
-    """Cut Cross-Entropy: beside the package's own function, and by a plan."""
+    """Cut Cross-Entropy: compared with the package's own function, and by a plan."""
     test_beside.WORDS = 64  # a block of its kernels
     import triton.language as tl
     from triton.language.extra import libdevice
@@ -149,7 +149,7 @@ def cut_cross_entropy():
                 left(own, some, shift=shift, **how), left(ours, some, shift=shift, **how), strict=True
             )
             assert all(torch.allclose(one, other, atol=1e-3) for one, other in pairs), (how, shift)
-    # Its own function is refused, with what to use.
+    # Its own function is refused, with a replacement.
     task = short(lambda model, x, y: own(model(x).half(), model.head.weight, with_ignored(y)))
     try:
         plimsoll.tune(task.loss, task.model, None, task.batches[0], "90%", "20GB/s")

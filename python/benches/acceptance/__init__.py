@@ -1,1 +1,1 @@
-"""What `accept.py` asks of a GPU: its sections, the networks and rivals that they use, and the table of what was measured."""
+"""The parts of `accept.py`: its sections, their networks and rivals, and the table of measurements."""

@@ -1,7 +1,7 @@
-"""One network of one section, asked arm by arm in a process of its own: each row is written as soon as it is there.
+"""One network of one section, run arm by arm in a separate process: each row is written at once.
 
-What an arm raises is its row. What ends the process (a signal, an arm that hangs and is cut) ends that arm alone: the program
-that started the process writes its row, and starts another that is given the rows so far and goes on behind them.
+An error of an arm becomes its row. If the process ends early (by a signal, or because a hanging arm is cut), only that arm
+is lost: the parent program writes its row, and starts a further process that gets the rows so far and continues after them.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from typing import Any
 from .processes import AGAIN, Row
 
 GRACE = 5.0
-"""Seconds that an arm may have beside what it is given."""
+"""Seconds that an arm may take beyond its limit."""
 
 
 class NotHere(Exception):
-    """What an arm needs is not installed, or not there on this device: the row reads `not measured`."""
+    """A dependency of an arm is not installed, or not available on this device: the row reads `not measured`."""
 
 
 def how(error: BaseException) -> str:
-    """How an arm failed, in words."""
+    """Description of an arm's failure."""
     is_short = "OutOfMemory" in type(error).__name__ or "out of memory" in str(error)
     kind = "does not fit" if is_short else "fails"
     return f"{kind}: {type(error).__name__}: {str(error)[:300]}"
 
 
 def no_event(_row: Row, _fails: str, _seconds: float) -> None:
-    """Nobody waits for the arms."""
+    """Ignores the start of an arm."""
 
 
 class Ask:
-    """A network, where it is asked, how much time is left, and the rows so far."""
+    """A network, its device, the time left, and the rows so far."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class Ask:
     ) -> None:
         self.network, self.device, self.small = network, device, small
         self.rows = list(rows or [])
-        """Of this network in this section, those of a process before this one first."""
+        """Rows of this network in this section, those of earlier processes first."""
         self.known = list(known or [])
-        """Of this network in other sections."""
+        """Rows of this network in other sections."""
         self._keep, self._begin = keep, begin
         self._end = time.monotonic() + seconds
 
@@ -62,11 +62,11 @@ class Ask:
         return self._end - time.monotonic()
 
     def found(self, arm: str) -> Row | None:
-        """The row of an arm, where there is one."""
+        """The row of an arm, if there is one."""
         return next((row for row in self.rows if row.get("arm") == arm), None)
 
     def add(self, row: Row) -> Row:
-        """Writes a row, unless a process before this one did."""
+        """Writes a row, unless an earlier process did."""
         old = self.found(row["arm"])
         if old is not None:
             return old
@@ -82,10 +82,10 @@ class Ask:
         seconds: float = math.inf,
         **more: Any,
     ) -> Row:
-        """The row of what is measured; where it raises, of the error, under the key `fails`.
+        """Runs an arm and returns its row; if it raises, the row has the error under the key `fails`.
 
-        `failed` is for a rival, whose failure is a result, and `error` for what must not fail. After so many seconds the arm is
-        cut. A row that a process before this one wrote is not measured again.
+        `failed` is for a rival, whose failure is a result, and `error` for an arm that must not fail. After `seconds` the
+        arm is cut. A row of an earlier process is not measured again.
         """
         old = self.found(arm)
         if old is not None:
@@ -98,21 +98,21 @@ class Ask:
             row |= measure()
         except NotHere as missing:
             row["not_measured"] = f"not measured: {missing}"
-        except Exception as error:  # the others are still asked
+        except Exception as error:  # the other arms still run
             row[fails] = how(error)
         row["arm_seconds"] = time.monotonic() - begun
-        # With the error its frames are gone, and what they held.
+        # Dropping the error drops its frames and their tensors.
         row = self.add(row)
         try:
             emptied(self.device)
-        except Exception:  # such as an illegal address, after which a process can do nothing on its GPU
+        except Exception:  # such as an illegal address, after which the process cannot use its GPU any more
             sys.stdout.flush()
             raise SystemExit(AGAIN) from None
         return row
 
 
 def emptied(device: str) -> None:
-    """Gives back what no tensor holds on a GPU: what was compiled, the GPU's memory, and what is page-locked on the host."""
+    """Releases unused memory on a GPU: compiled code, the GPU's memory, and page-locked memory of the host."""
     if not device.startswith("cuda"):
         return
     import torch
@@ -130,7 +130,7 @@ def emptied(device: str) -> None:
 
 @contextlib.contextmanager
 def limited(device: str, size: int) -> Iterator[None]:
-    """PyTorch's allocator takes at most so many bytes from the driver meanwhile. On the CPU nothing is limited."""
+    """Context in which PyTorch's allocator takes at most this many bytes from the driver. On the CPU nothing is limited."""
     if not device.startswith("cuda"):
         yield
         return

@@ -1,4 +1,4 @@
-"""Section `batch`: which batch fits in half of eager's peak, as loops find it by running out of memory, and by `suggest`."""
+"""Section `batch`: the batch that fits in half of eager's peak, found by loops that run out of memory, and by `suggest`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .gauge import Gauge, measured
 from .tasks import build, of_size, optimizer_of
 
 LOOP_SECONDS = 40.0
-"""For one loop to find its batch."""
+"""Seconds for one loop to find its batch."""
 
 
 def eagers_peak(ask: Ask, has_optimizer: bool = False) -> int | None:
-    """What eager takes. None where it is not known, which is a row."""
+    """Eager's peak bytes. `None` if unknown, which is a row."""
 
     def eager() -> Row:
         task, gauge = build(ask.network, ask.device, ask.small), Gauge(ask.device)
@@ -27,7 +27,7 @@ def eagers_peak(ask: Ask, has_optimizer: bool = False) -> int | None:
         timed = measured(gauge, task, eager_step(task), optimizer)
         if "peak_bytes" in timed:
             return timed
-        # The CPU counts none.
+        # The CPU has no count.
         trace = plimsoll.trace(task.loss, task.model, *task.batch, optimizer=optimizer)
         return {**timed, "whole_bytes": trace.peak_bytes}
 
@@ -36,7 +36,7 @@ def eagers_peak(ask: Ask, has_optimizer: bool = False) -> int | None:
 
 
 def batch(ask: Ask) -> None:
-    """The loops are first: ours stands in front of PyTorch's allocator from its first use on."""
+    """Runs the loops first: Plimsoll installs its allocator in front of PyTorch's at first use."""
     peak = eagers_peak(ask)
     if peak is None:
         return
@@ -52,7 +52,7 @@ def batch(ask: Ask) -> None:
 
 
 def finding(ask: Ask, loop: Callable[[Callable[[int], bool]], int], budget: int) -> Row:
-    """What a loop finds within so many bytes of the GPU."""
+    """Row of a loop within this many bytes of the GPU."""
     if not ask.device.startswith("cuda"):
         raise NotHere("the CPU's memory is not limited")
     with limited(ask.device, budget):
@@ -62,7 +62,7 @@ def finding(ask: Ask, loop: Callable[[Callable[[int], bool]], int], budget: int)
 def found(
     loop: Callable[[Callable[[int], bool]], int], name: str, device: str, small: bool, seconds: float
 ) -> Row:
-    """The batch that a loop finds within so many seconds, how often memory ran out, and how fast the batch trains in eager."""
+    """The batch that a loop finds in this many seconds, how often memory ran out, and the speed of the batch in eager."""
     gauge, task = Gauge(device), build(name, device, small)
     step, sample = eager_step(task), task.batch
 
@@ -84,7 +84,7 @@ def found(
 
 
 def suggested(ask: Ask, budget: int) -> Row:
-    """What `suggest` recommends where the batch need not be kept."""
+    """Recommendation of `suggest` if the batch need not be kept."""
     gauge, task = Gauge(ask.device), build(ask.network, ask.device, ask.small)
     optimizer = torch.optim.SGD(task.model.parameters(), 0.01)
     start = gauge.clock()

@@ -1,4 +1,4 @@
-"""Sections `facts` and `bits`: which machine this is, and whether planned steps leave the bits of eager."""
+"""Sections `facts` and `bits`: a description of the machine, and a comparison of planned steps with eager, bit for bit."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from .tasks import Task, build
 
 
 def trained(task: Task, step: Callable[..., Any]) -> list[Any]:
-    """What a few steps leave."""
+    """Results of a few steps."""
     return train(task, torch.optim.AdamW(task.model.parameters(), 1e-3), step)
 
 
 def are_equal(one: list[Any], other: list[Any]) -> bool:
-    """Bit for bit."""
+    """Returns `True` if they are equal bit for bit."""
     pairs = zip(one, other, strict=True)
     return all(torch.equal(a.flatten().view(torch.uint8), b.flatten().view(torch.uint8)) for a, b in pairs)
 
 
 def facts(ask: Ask) -> None:
-    """A row of the machine, and one of a small step where PyTorch's allocator grows its segments."""
+    """Adds a row of the machine, and one of a small step with an allocator whose segments grow."""
     ask.arm("machine", lambda: machine(ask.device), fails="error")
     ask.arm("a step with expandable segments", lambda: expandable(ask.device), fails="error")
 
@@ -53,7 +53,7 @@ def machine(device: str) -> Row:
 
 
 def expandable(device: str) -> Row:
-    """Bits of a small planned step within `expandable_segments:True`, which the comparisons have."""
+    """Compares the bits of a small planned step under `expandable_segments:True`, which the comparisons use."""
     if not device.startswith("cuda"):
         raise NotHere("the CPU's allocator has no segments")
     from torch.cuda.memory import _set_allocator_settings
@@ -78,7 +78,7 @@ def expandable(device: str) -> Row:
 
 
 def bits(ask: Ask) -> None:
-    """One row for eager, one for all kept, one for each budget."""
+    """Adds one row for eager, one with everything kept, one for each budget."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     name, device, small = ask.network, ask.device, ask.small
     gauge = Gauge(device)

@@ -1,8 +1,9 @@
-"""How users find the largest batch that fits: by trying until memory runs out. Two loops that trainers ship, in our words.
+"""Two loops by which users find the largest batch that fits: they try until memory runs out. Trainers ship them; these are
+our versions.
 
-Accelerate's begins with a large batch and takes a tenth off each time that memory runs out. Lightning's doubles a small one
-until memory runs out, then halves the gap. Both try a few steps, change no learning rate, and know nothing of how fast a batch
-trains. `accept.py batch` runs them within the memory that ours has.
+Accelerate's begins with a large batch and reduces it by a tenth each time that memory runs out. Lightning's doubles a small
+one until memory runs out, then halves the gap. Both try a few steps, keep the learning rate, and do not measure a batch's
+speed. `accept.py batch` runs them within Plimsoll's memory.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from typing import Any
 import torch
 
 FROM, UP_FROM = 1024, 2
-"""Batches that the loops begin with."""
+"""First batches of the loops."""
 
 STEPS = 3
-"""Of each try."""
+"""Steps of each try."""
 
 
 class Tries:
-    """Tries batches, and counts how often memory ran out. After so many seconds none is begun: `TimeoutError`."""
+    """Tries batches, and counts how often memory ran out. After `seconds` no try is begun: `TimeoutError`."""
 
     def __init__(self, step: Callable[[int], Any], seconds: float) -> None:
         self.step, self.end = step, time.monotonic() + seconds
         self.count = self.ooms = 0
 
     def __call__(self, batch: int) -> bool:
-        """Whether a few steps of a batch run."""
+        """Returns `True` if a few steps of a batch run."""
         if time.monotonic() > self.end:
             raise TimeoutError(
                 f"the time is over after {self.count} tries, {self.ooms} of them out of memory"
@@ -41,7 +42,7 @@ class Tries:
             return True
         except torch.OutOfMemoryError:
             self.ooms += 1
-        # What the failed step held is let go with its error.
+        # Dropping the error drops the failed step's tensors.
         if torch.cuda.is_available():
             gc.collect()
             torch.cuda.empty_cache()
@@ -49,7 +50,7 @@ class Tries:
 
 
 def shrinking(runs: Callable[[int], bool]) -> int:
-    """A tenth less each time; 0 where not even one sample runs."""
+    """Reduces the batch by a tenth each time; 0 if not even one sample runs."""
     batch = FROM
     while batch and not runs(batch):
         batch = int(batch * 0.9)
@@ -57,7 +58,7 @@ def shrinking(runs: Callable[[int], bool]) -> int:
 
 
 def doubling(runs: Callable[[int], bool]) -> int:
-    """Twice as much until memory runs out, then the middle of what ran and what did not; 0 where nothing runs."""
+    """Doubles the batch until memory runs out, then bisects; 0 if nothing runs."""
     good, batch = 0, UP_FROM
     while runs(batch):
         good, batch = batch, 2 * batch
@@ -72,4 +73,4 @@ def doubling(runs: Callable[[int], bool]) -> int:
 
 
 LOOPS = {"a tenth less each time, from 1024": shrinking, "doubled from 2, then bisected": doubling}
-"""As Accelerate does it, and as Lightning does."""
+"""The loops of Accelerate and Lightning."""

@@ -1,4 +1,4 @@
-"""The clock and the memory of a device, and what a step takes of both."""
+"""The clock and the memory of a device, and a step's use of both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WARM, RUNS = 2, 7
 """Steps that warm up, and steps that are timed."""
 
 LEAST_RUNS, ENOUGH_SECONDS = 3, 6.0
-"""Where steps are long, fewer are timed: no more after so many seconds, once there are so many."""
+"""Long steps are timed less often: no more after this many seconds, once there are this many."""
 
 
 class Gauge:
@@ -28,19 +28,19 @@ class Gauge:
         self._cuda = torch.cuda
 
     def clock(self) -> float:
-        """Seconds, when all that was enqueued has ended."""
+        """Time in seconds after all enqueued work has ended."""
         if self.is_cuda:
             self._cuda.synchronize()
         return time.perf_counter()
 
     def reset(self) -> None:
-        """Peaks are counted from here."""
+        """Resets the peaks."""
         if self.is_cuda:
             self._cuda.empty_cache()
             self._cuda.reset_peak_memory_stats()
 
     def peaks(self) -> dict[str, int]:
-        """What PyTorch's allocator gave out at most, and held at most; nothing on the CPU, where it does not count."""
+        """Most bytes that PyTorch's allocator has allocated, and reserved; empty on the CPU, where it has no count."""
         if not self.is_cuda:
             return {}
         return {
@@ -49,11 +49,11 @@ class Gauge:
         }
 
     def ooms(self) -> int | None:
-        """How often PyTorch's allocator has run out of memory so far; none on the CPU, where it does not count."""
+        """Number of times that PyTorch's allocator has run out of memory; `None` on the CPU, where it has no count."""
         return self._cuda.memory_stats().get("num_ooms", 0) if self.is_cuda else None
 
     def driver(self) -> dict[str, Any]:
-        """What the driver counts for this process now; for the whole device, where it does not tell processes apart."""
+        """The driver's current count for this process, or for the whole device if it does not tell processes apart."""
         if not self.is_cuda:
             return {"driver": "not measured: no GPU"}
         try:
@@ -72,22 +72,22 @@ class Gauge:
 
 @functools.cache
 def context(device: str) -> dict[str, Any]:
-    """What the driver counts before PyTorch has allocated anything, when it is first called: CUDA's context."""
+    """The driver's count before PyTorch has allocated anything, at the first call: CUDA's context."""
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
     return Gauge(device).driver()
 
 
 def plan_seconds(small: bool) -> float:
-    """How long each plan is looked for."""
+    """Seconds of the search for each plan."""
     return 1.0 if small else 5.0
 
 
 def measured(gauge: Gauge, task: Task, step: Callable[..., Any], optimizer: Any = None) -> dict[str, Any]:
-    """The median of some steps, the optimizer's update included where there is one, and their peak.
+    """Median time of some steps, including the optimizer's update if there is one, and their peak.
 
-    The first step is told apart: some compile in it. The driver is asked after each step: what the allocator has taken from it,
-    it keeps until the next reset.
+    The first step is listed separately: some compile in it. The driver is asked after each step: the allocator keeps memory
+    from it until the next reset.
     """
     samples, counts = [], []
     for number in range(WARM + RUNS):

@@ -1,8 +1,8 @@
-"""Section `lengths`: 200 steps of sequences of varying lengths, in half of what eager takes for the longest.
+"""Section `lengths`: 200 steps of sequences of varying lengths, in half of eager's memory for the longest.
 
 Most sequences are short, and the longest comes late: a batch that has run for a hundred steps then runs out of memory. The
-rival is Accelerate's `find_executable_batch_size` around the training, which begins anew with a tenth less; ours has buckets,
-and keeps the batch. Both run where PyTorch's allocator may take so many bytes from the driver and no more.
+rival is Accelerate's `find_executable_batch_size` around the training, which restarts with a tenth less; Plimsoll has
+buckets, and keeps the batch. Both run with the same limit on the memory that PyTorch's allocator takes from the driver.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from .tasks import Task, build, of_size, optimizer_of
 
 STEPS, SMALL_STEPS = 200, 12
 RIVAL_SECONDS = 110.0
-"""For the loop to end its training."""
+"""Seconds for the loop to end its training."""
 
 IGNORED = -100
-"""The label that counts for nothing."""
+"""The label that is ignored."""
 
 
 def lengths_of(longest: int, steps: int) -> list[int]:
@@ -39,18 +39,18 @@ def lengths_of(longest: int, steps: int) -> list[int]:
 
 
 def batches(task: Task, size: int, lengths: list[int]) -> Iterator[tuple[Any, ...]]:
-    """A batch of so many sequences for each length."""
+    """A batch of this many sequences for each length."""
     samples = of_size(task.batch, size)
     for length in lengths:
         yield tuple(part[:, :length].contiguous() for part in samples)
 
 
 def lengths(ask: Ask) -> None:
-    """The loop, then ours: ours stands in front of PyTorch's allocator from its first use on."""
+    """Runs the loop, then ours: Plimsoll installs its allocator in front of PyTorch's at first use."""
     peak = eagers_peak(ask, has_optimizer=True)
     if peak is None:
         return
-    # In tiny sizes weights and state take most of it.
+    # In tiny sizes weights and state take most of the memory.
     budget = int(peak * (0.9 if ask.small else 0.5))
     task = build(ask.network, ask.device, ask.small)
     size, longest = task.batch[0].shape
@@ -67,7 +67,7 @@ def lengths(ask: Ask) -> None:
 
 
 def by_shrinking(ask: Ask, budget: int, size: int, some: list[int], seconds: float = RIVAL_SECONDS) -> Row:
-    """Trains in eager, from the first step again with a tenth less each time that memory runs out."""
+    """Trains in eager; each time that memory runs out, restarts from the first step with a tenth less."""
     try:
         import accelerate
         from accelerate.utils import find_executable_batch_size
@@ -98,7 +98,7 @@ def by_shrinking(ask: Ask, budget: int, size: int, some: list[int], seconds: flo
         last = train()
         spent = gauge.clock() - start
     row = survived(gauge, last, some, spent)
-    # Each restart is one that memory ran out in.
+    # Memory ran out once for each restart.
     return {
         **row,
         "ooms": begun - 1,
@@ -113,7 +113,7 @@ def by_buckets(ask: Ask, budget: int, some: list[int]) -> Row:
     optimizer = optimizer_of(task)
     size, longest = task.batch[0].shape
     buckets = plimsoll.Buckets([longest // 4, longest // 2, longest], {0: 0, 1: IGNORED})
-    # What the allocator rounds up is not in the budget.
+    # The budget does not cover the allocator's rounding.
     within = budget - (MARGIN if gauge.is_cuda else 0)
     gauge.reset()
     before, start = gauge.ooms(), gauge.clock()
@@ -133,7 +133,7 @@ def by_buckets(ask: Ask, budget: int, some: list[int]) -> Row:
         spent = gauge.clock() - start
     row = {**survived(gauge, size, some, spent), "tune_seconds": tuned, "fallback": fallbacks}
     if before is not None and in_tuning is not None:
-        # Recording tries the whole step first, and goes on in pieces.
+        # Recording tries the whole step first, and continues in pieces.
         row |= {"ooms_in_tuning": in_tuning - before, "ooms": (gauge.ooms() or 0) - in_tuning}
     return row
 
@@ -141,7 +141,7 @@ def by_buckets(ask: Ask, budget: int, some: list[int]) -> Row:
 def trained(
     task: Task, step: Callable[..., Any], optimizer: Any, some: Iterator[tuple[Any, ...]]
 ) -> str | None:
-    """Runs the steps; why some ran without a plan, if any did."""
+    """Runs the steps; returns the reasons why some ran without a plan, or `None`."""
     fallbacks: dict[str, int] = {}
     for batch in some:
         task.model.zero_grad()
@@ -154,7 +154,7 @@ def trained(
 
 
 def survived(gauge: Gauge, size: int, some: list[int], seconds: float) -> Row:
-    """A training that ended, with the time that everything before its last start took, too."""
+    """Row of a training that ended; its time includes everything before its last start."""
     row: Row = {"steps": len(some), "last_batch": size, "train_seconds": seconds}
     row["tokens_per_second"] = size * sum(some) / seconds
     return {**row, **gauge.peaks()}

@@ -1,4 +1,4 @@
-"""Which function asks each section, and the process that runs it: it prints a row a line, and says which arm is begun."""
+"""The function of each section, and the process that runs it: it prints one row per line, and reports the start of each arm."""
 
 from __future__ import annotations
 
@@ -39,14 +39,13 @@ MEASURES: dict[str, Callable[[Ask], None]] = {
 
 
 def say(word: str, what: Any) -> None:
-    """A line of its own, whatever others print, in one call of the system."""
+    """Prints a separate line in one system call, whatever others print."""
     sys.stdout.flush()
     os.write(sys.stdout.fileno(), f"\n{word} {json.dumps(what)}\n".encode())
 
 
 def child(section: str, network: str, device: str, small: bool, seconds: float, files: list[str]) -> None:
-    """Asks one network of one section. The first file has the rows of processes before this one, the others those of other
-    runs."""
+    """Runs one network of one section. The first file has the rows of earlier processes, the others those of other runs."""
     logging.getLogger("plimsoll").setLevel(logging.ERROR)
     context(device)  # before anything is allocated
     where = torch.cuda.get_device_name() if torch.device(device).type == "cuda" else "cpu"

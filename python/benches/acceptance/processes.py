@@ -1,7 +1,7 @@
-"""Runs the process that asks one network, and another one behind it where an arm ended the process.
+"""Runs the process for one network, and a further one if an arm ended the process.
 
-A section that is cut has written its rows. An arm that hangs, or ends its process, is a row that says so; the process after it
-is given the rows so far, and goes on with the next arm.
+A section that is cut has written its rows. An arm that hangs, or ends its process, becomes a row; the next process gets the
+rows so far, and continues with the next arm.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from typing import Any
 Row = dict[str, Any]
 
 AGAIN = 75
-"""The exit code of a process that wrote the row of an arm after which its GPU answers no more: another process goes on."""
+"""Exit code of a process that wrote the row of an arm after which its GPU no longer responds: a further process continues."""
 
 PROCESSES = 12
-"""For one network at most."""
+"""Limit for one network."""
 
 LEAST_SECONDS = 15.0
-"""Another process is begun only where there is so much time: it imports PyTorch first."""
+"""Time left below which no further process is begun: it imports PyTorch first."""
 
-# What cuBLAS needs to give the same bits each time.
+# Setting with which cuBLAS gives the same bits each time.
 DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-# As those have it whose memory is short. Bits are asked with PyTorch's defaults.
+# The setting of users who are short of memory. Bits are compared with PyTorch's defaults.
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 DEFAULTS = ("facts", "bits")
 
 
 def read(path: Path) -> list[Row]:
-    """The rows of a file; none where it is not there. A last line that was cut is left out."""
+    """Rows of a file; empty if the file does not exist. A truncated last line is left out."""
     if not path.is_file():
         return []
     found = []
@@ -50,25 +50,25 @@ def read(path: Path) -> list[Row]:
 
 
 def settings(section: str, is_expandable: bool) -> dict[str, str]:
-    """The environment of a section's processes. What the caller set for PyTorch's allocator stays."""
+    """Environment of a section's processes. The caller's settings of PyTorch's allocator stay."""
     more = {**DETERMINISTIC, **(EXPANDABLE if is_expandable and section not in DEFAULTS else {})}
     return {**more, **os.environ, **DETERMINISTIC}
 
 
 @dataclass
 class Ended:
-    """How a process ended: what went wrong, if anything did, and the arm that it was in."""
+    """End of a process: the error, if any, and the arm that it was in."""
 
     wrong: str
     code: int | None
-    """None where it was cut."""
+    """`None` if it was cut."""
     arm: dict[str, Any] | None
-    """What it said when it began the arm."""
+    """Its report of the start of the arm."""
     arm_seconds: float = 0.0
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process, and those that it started (compilers, say)."""
+    """Ends a process, and those that it started (compilers, for example)."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -126,9 +126,9 @@ def asked(
     keep: Callable[[Row], None],
     is_expandable: bool = True,
 ) -> str:
-    """Asks a network for so many seconds at most; what went wrong, if anything did that is no arm's.
+    """Runs a network for at most this many seconds; returns errors that belong to no arm.
 
-    `command` makes the command of a process for so many seconds, with the file of the rows so far.
+    `command` makes the command of a process for this many seconds, with the file of the rows so far.
     """
     own: list[Row] = []
     end = time.monotonic() + seconds

@@ -1,7 +1,7 @@
-"""Sections `curve`, `curves`, `long-*` and `compile-*`: rivals at several settings, ours at three budgets, and the verdict.
+"""Sections `curve`, `curves`, `long-*` and `compile-*`: rivals at several settings, Plimsoll at three budgets, and the verdict.
 
-Rivals run without a limit on memory: the peak of each says within which of our budgets it is. Rows of other sections about the
-same network on the same GPU (`compile-gpt` for `curve`, and the other way round) are part of the rivals' hull, too.
+Rivals run without a limit on memory: the peak of each decides within which of our budgets it is. Rows of other sections about
+the same network on the same GPU (`compile-gpt` for `curve`, and the other way round) are part of the rivals' hull, too.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from .rivals import SLICES, Rival, chunk_loss, compilers, long_rivals, rivals
 from .tasks import Task, build, has_logits, optimizer_of
 
 OURS = (0.5, 0.3, 0.7)
-"""Budgets of ours, as shares of eager's peak: the middle first, where most is asked."""
+"""Our budgets, as shares of eager's peak: the middle one, with the strictest target, comes first."""
 
 MARGIN = 64 << 20
-"""Bytes by which PyTorch's allocator may hold more than it gives out, since it rounds up."""
+"""Bytes by which PyTorch's allocator may reserve more than it allocates, since it rounds up."""
 
 LEAST_SECONDS = 20.0
-"""What the last rival may take of our time."""
+"""Part of our time that the last rival may take."""
 
 
 def tried(ask: Ask, rival: Rival) -> Row:
@@ -38,7 +38,7 @@ def tried(ask: Ask, rival: Rival) -> Row:
 
 
 def raced(ask: Ask, some: Iterable[Rival], reserve: float) -> None:
-    """One row for each rival; none is begun in the last seconds, which are ours."""
+    """Adds one row for each rival; none is begun in the last seconds, which are reserved for ours."""
     for rival in some:
         left = ask.left() - reserve
         if left > 0:
@@ -50,18 +50,18 @@ def raced(ask: Ask, some: Iterable[Rival], reserve: float) -> None:
 
 
 def best(rows: list[Row], budget: int) -> Row | None:
-    """The fastest rival whose peak is within a budget, if any was."""
+    """The fastest rival whose peak is within a budget, if any."""
     fit = [row for row in rows if "rival" in row and row.get("peak_bytes", budget + 1) <= budget]
     return min(fit, key=lambda row: row["seconds"], default=None)
 
 
 def sweep_of(rows: list[Row], family: str) -> float:
-    """How long all settings of a family took, what they compiled included."""
+    """Seconds of all settings of a family, including compilation."""
     return sum(row.get("arm_seconds", 0) for row in rows if row.get("rival") == family)
 
 
 def beside(own: Row, rows: list[Row]) -> Row | None:
-    """The best rival within the budget of ours, and its sweep beside our tuning; none where our peak is not known."""
+    """Row of the best rival within our budget, and its sweep compared with our tuning; `None` if our peak is unknown."""
     if "peak_bytes" not in own:
         return None
     rival = best(rows, own["budget_bytes"])
@@ -79,8 +79,8 @@ def beside(own: Row, rows: list[Row]) -> Row | None:
 
 
 def ours(ask: Ask, chunks: tuple[int, ...]) -> None:
-    """Rows for each of our budgets: ours with these numbers of slices of the loss (0: whole), each beside its best rival; the
-    verdict."""
+    """Adds rows for each of our budgets: Plimsoll with each number of slices of the loss (0: whole),
+    each with its best rival; and the verdict."""
     whole = whole_of(ask)
     if whole is None:
         return
@@ -105,8 +105,8 @@ def ours(ask: Ask, chunks: tuple[int, ...]) -> None:
 
 
 def whole_of(ask: Ask) -> int | None:
-    """What our budgets are shares of: eager's peak, or the GPU's memory where eager finds too little of it. None where neither
-    is known, which is a row."""
+    """Bytes that our budgets are shares of: eager's peak, or the GPU's memory if eager does not fit it.
+    `None` if neither is known, which is a row."""
     eager = ask.found("eager") or {}
     if "peak_bytes" in eager:
         return eager["peak_bytes"]
@@ -125,7 +125,7 @@ def whole_of(ask: Ask) -> int | None:
 
 
 def planned(task: Task, device: str, small: bool, budget: int) -> Row:
-    """Time and memory of a planned step within a budget, or why there is none."""
+    """Time and memory of a planned step within a budget, or the reason why there is none."""
     gauge, optimizer = Gauge(device), optimizer_of(task)
     start = gauge.clock()
     try:
@@ -144,7 +144,7 @@ def planned(task: Task, device: str, small: bool, budget: int) -> Row:
 
 
 def under_limit(task: Task, step: plimsoll.Step, optimizer: Any, device: str, budget: int) -> Row:
-    """Whether some more steps run where PyTorch's allocator may take the budget and no more from the driver."""
+    """Row about some more steps with the memory that PyTorch's allocator takes from the driver limited to the budget."""
     gauge = Gauge(device)
     before = gauge.ooms()
     try:
@@ -153,14 +153,14 @@ def under_limit(task: Task, step: plimsoll.Step, optimizer: Any, device: str, bu
                 task.model.zero_grad()
                 step(*task.batch)
                 optimizer.step()
-    except Exception as error:  # what was measured before stands
+    except Exception as error:  # earlier measurements stand
         return {"limit_holds": f"no: {type(error).__name__}: {str(error)[:200]}"}
     more = (gauge.ooms() or 0) - (before or 0)
     return {"limit_holds": "yes" if not more else f"no: {more} times out of memory"}
 
 
 def compared(ask: Ask, some: list[Rival], reserve: float, chunks: tuple[int, ...] | None = None) -> None:
-    """Eager, the rivals that there is time for, and ours beside them at each of our budgets."""
+    """Adds rows for eager, the rivals that there is time for, and ours at each of our budgets."""
     raced(ask, [Rival("eager", "", lambda task: None), *some], reserve)
     if chunks is None:
         chunks = (0, SLICES[-1]) if has_logits(ask.network) else (0,)
@@ -168,17 +168,17 @@ def compared(ask: Ask, some: list[Rival], reserve: float, chunks: tuple[int, ...
 
 
 def curve(ask: Ask) -> None:
-    """Beside all rivals but `torch.compile`."""
+    """Compares with all rivals but `torch.compile`."""
     compared(ask, rivals(has_logits(ask.network)), 70)
 
 
 def long(ask: Ask) -> None:
-    """Beside all rivals, those first that have a chance where the logits alone take tens of gigabytes."""
-    # Ours has the whole loss only where its logits can fit.
+    """Compares with all rivals, most promising first for logits of tens of gigabytes."""
+    # Ours has the whole loss only if its logits can fit.
     chunks = (SLICES[-1], 0) if ask.network.endswith(" 8k") else (SLICES[-1],)
     compared(ask, long_rivals(), 250, chunks)
 
 
 def compile_(ask: Ask) -> None:
-    """Beside `torch.compile` at its budgets."""
+    """Compares with `torch.compile` at its budgets."""
     compared(ask, compilers(has_logits(ask.network)), 150)

@@ -1,9 +1,9 @@
-"""What users of PyTorch do when a step does not fit: the rivals that `accept.py` times beside planned steps.
+"""Remedies of PyTorch's users when a step does not fit: the rivals that `accept.py` times and compares with planned steps.
 
-Each rival changes a freshly built task in place; its step is then forward and backward as in eager. A family is one rival at
-several settings: all of them are tried, and the time for that counts. Losses and gradients are those of eager, which
-`tests/test_rivals.py` checks on the CPU. Buffers are not compared: batch norm that is recomputed counts its batch twice.
-`torch.compile` is compared with eager without dropout alone, since it draws other numbers.
+Each rival changes a freshly built task in place; its step is then forward and backward as in eager. A family is one rival
+at several settings: all of them are tried, and the time for that counts. Losses and gradients are those of eager, which
+`tests/test_rivals.py` checks on the CPU. Buffers are not compared: recomputed batch norm counts its batch twice.
+`torch.compile` is compared with eager only without dropout, since it draws different numbers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SHARES = (0.7, 0.5, 0.3, 0.1)
 """Shares of the saved bytes that `torch.compile` may keep."""
 
 LEAST_BYTES, LEAVING = 1024, 5
-"""Smaller tensors are not offloaded; so many wait for their copies to the host at most."""
+"""Smaller tensors are not offloaded; at most this many wait for their copies to the host."""
 
 aten = torch.ops.aten
 ATTENTION = (
@@ -54,7 +54,7 @@ PRODUCTS = (
     aten.convolution.default,
 )
 SAVED = {"attention": ATTENTION, "products and attention": PRODUCTS + ATTENTION}
-"""What selective checkpoints save."""
+"""Ops whose results selective checkpoints save."""
 
 Change = Callable[["Task"], None]
 Call = Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]
@@ -72,24 +72,24 @@ class Rival:
 
     @property
     def arm(self) -> str:
-        """The name of its row."""
+        """Name of its row."""
         return f"{self.family} {self.setting}".strip()
 
 
 class Group(nn.Sequential):
-    """Some blocks that are called in another way."""
+    """Some blocks that are called in a different way."""
 
     def __init__(self, call: Call, blocks: list[nn.Module]) -> None:
         super().__init__(*blocks)
         self.call = call
 
     def forward(self, x: Tensor) -> Tensor:
-        """What the blocks return."""
+        """The result of the blocks."""
         return self.call(super().forward, x)
 
 
 def group(task: Task, count: int, call: Call) -> None:
-    """Puts so many blocks at a time into a group, in place."""
+    """Puts `count` blocks at a time into a group, in place."""
     for container in task.blocks:
         blocks = list(container)
         for key in list(container._modules):
@@ -99,7 +99,7 @@ def group(task: Task, count: int, call: Call) -> None:
 
 
 def checkpointed(task: Task, count: int) -> None:
-    """`torch.utils.checkpoint` over so many blocks."""
+    """`torch.utils.checkpoint` over groups of this many blocks."""
     group(task, count, functools.partial(checkpoint, use_reentrant=False))
 
 
@@ -110,9 +110,9 @@ def selective(task: Task, saved: tuple[Any, ...]) -> None:
 
 
 def offloaded_checkpoints(task: Task, count: int) -> None:
-    """A checkpoint over so many blocks, whose input waits on the host.
+    """A checkpoint over groups of this many blocks, whose input is kept on the host.
 
-    The hooks are set outside of the checkpoint, so they see its input alone: what the blocks save, the checkpoint drops.
+    The hooks are set outside the checkpoint, so they see only its input: the checkpoint drops the tensors that the blocks save.
     """
     pin = task.batch[0].is_cuda
 
@@ -124,7 +124,7 @@ def offloaded_checkpoints(task: Task, count: int) -> None:
 
 
 def all_on_cpu(task: Task) -> None:
-    """All that autograd saves waits on the host."""
+    """Keeps all saved tensors of autograd on the host."""
     loss, pin = task.loss, task.batch[0].is_cuda
 
     def saved(*batch: Any) -> Tensor:
@@ -135,8 +135,8 @@ def all_on_cpu(task: Task) -> None:
 
 
 class OffloadActivations(saved_tensors_hooks):
-    """What autograd saves waits in pinned memory of the host, copied on a stream beside: what torchtune and TRL have under this
-    name. Parameters and buffers stay. Without a GPU the copies are made at once."""
+    """Keeps saved tensors of autograd in pinned memory of the host, copied on a separate stream, as the classes of this name in
+    torchtune and TRL. Parameters and buffers stay. Without a GPU the copies are made at once."""
 
     def __init__(self, model: nn.Module, is_cuda: bool) -> None:
         self.stays = {value.untyped_storage().data_ptr() for value in (*model.parameters(), *model.buffers())}
@@ -145,13 +145,13 @@ class OffloadActivations(saved_tensors_hooks):
         super().__init__(self.pack, self.unpack)
 
     def let_go(self, most: int) -> None:
-        """Gives back the memory of all but so many tensors, once they are copied."""
+        """Releases the memory of all but this many tensors, once they are copied."""
         while len(self.leaving) > most:
             _, copied = self.leaving.popleft()
             torch.cuda.current_stream().wait_event(copied)
 
     def pack(self, x: Tensor) -> Any:
-        """To the host."""
+        """Copies to the host."""
         if x.nbytes < LEAST_BYTES or x.untyped_storage().data_ptr() in self.stays:
             return x
         if self.beside is None:
@@ -165,7 +165,7 @@ class OffloadActivations(saved_tensors_hooks):
         return x.device, host
 
     def unpack(self, packed: Any) -> Tensor:
-        """Back to the device; the copy may overlap with what was enqueued before."""
+        """Copies back to the device; the copy may overlap with work that was enqueued before."""
         if isinstance(packed, Tensor):
             return packed
         device, host = packed
@@ -181,7 +181,7 @@ class OffloadActivations(saved_tensors_hooks):
 
 
 def offload_activations(task: Task) -> None:
-    """All that autograd saves waits on the host, by copies that overlap."""
+    """Keeps all saved tensors of autograd on the host, by copies that overlap."""
     loss, is_cuda = task.loss, task.batch[0].is_cuda
 
     def saved(*batch: Any) -> Tensor:
@@ -192,20 +192,21 @@ def offload_activations(task: Task) -> None:
 
 
 def offload_checkpoints(task: Task) -> None:
-    """The same, where every block is under a checkpoint: its input, and what is outside of blocks, is all that is saved."""
+    """The same with every block under a checkpoint: only its input, and tensors outside blocks, are saved."""
     checkpointed(task, 1)
     offload_activations(task)
 
 
 def sum_of_losses(head: nn.Module, hidden: Tensor, words: Tensor) -> Tensor:
-    """Of one slice of rows."""
+    """Losses of one slice of rows."""
     return F.cross_entropy(head(hidden), words, reduction="sum")
 
 
 def chunk_loss(task: Task, slices: int) -> None:
-    """Logits and loss of a language model by slices of rows, each under a checkpoint: all logits are never there at once."""
+    """Computes logits and loss of a language model by slices of rows, each under a checkpoint: the
+    logits never exist as a whole."""
     head, task.model.head = task.model.head, nn.Identity()
-    # It stays one of the model's modules, for its weight may be its own.
+    # It stays one of the model's modules, since its weight may not be shared.
     task.model.chunked_head = head
 
     def language(x: Tensor, y: Tensor) -> Tensor:
@@ -219,7 +220,7 @@ def chunk_loss(task: Task, slices: int) -> None:
 
 
 def with_chunks(change: Change, slices: int) -> Change:
-    """A rival, and a chunked loss, which comes first since a rival may wrap the loss."""
+    """A rival with a chunked loss, which comes first since a rival may wrap the loss."""
 
     def both(task: Task) -> None:
         chunk_loss(task, slices)
@@ -233,13 +234,13 @@ def compiled(task: Task, share: float) -> None:
     import torch._functorch.config as settings
 
     torch._dynamo.reset()
-    # Read when the first step compiles, so it is left as it is set.
+    # Read when the first step compiles, so it stays set.
     settings.activation_memory_budget = share
     task.model.compile()
 
 
 def rivals(has_logits: bool) -> list[Rival]:
-    """All but `torch.compile`; with a chunked loss in the end, where a network has logits of many rows."""
+    """All rivals but `torch.compile`; with a chunked loss at the end, if a network has logits of many rows."""
 
     def rival(family: str, setting: Any, change: Callable[..., None], *values: Any) -> Rival:
         return Rival(family, str(setting), lambda task: change(task, *values))
@@ -261,7 +262,7 @@ def rivals(has_logits: bool) -> list[Rival]:
 
 
 def trainers_offload(task: Task) -> None:
-    """What transformers' `Trainer` does for `gradient_checkpointing_kwargs={"offload": True}`, by its own code."""
+    """Offloads as transformers' `Trainer` does for `gradient_checkpointing_kwargs={"offload": True}`, by its own code."""
     try:
         from transformers import PretrainedConfig, PreTrainedModel
         from transformers.modeling_layers import GradientCheckpointingLayer
@@ -298,8 +299,8 @@ def trainers_offload(task: Task) -> None:
 def long_rivals() -> list[Rival]:
     """All rivals of a language model, `torch.compile` included, ordered for one long sequence.
 
-    Those with a chunked loss come first, since the logits of 64k tokens alone take more than most GPUs have; of them, what
-    users run comes before the rest of the sweep.
+    Those with a chunked loss come first, since the logits of 64k tokens alone take more than most GPUs have; of them, the
+    common settings come before the rest of the sweep.
     """
     some = [*rivals(True), *compilers(True)]
     name = "transformers' checkpoint every 1, offload"
@@ -325,7 +326,7 @@ def long_rivals() -> list[Rival]:
 
 
 def compilers(has_logits: bool) -> list[Rival]:
-    """`torch.compile` at several budgets; with a chunked loss, too, where a network has logits of many rows."""
+    """`torch.compile` at several budgets; with a chunked loss, too, if a network has logits of many rows."""
 
     def family(name: str, wrap: Callable[[Change], Change]) -> list[Rival]:
         changes = ((share, functools.partial(compiled, share=share)) for share in SHARES)

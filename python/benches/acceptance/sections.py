@@ -1,7 +1,7 @@
-"""The sections of `accept.py`, what matters most first: what each asks, of which networks, and how long it may take.
+"""Sections of `accept.py`, the most important first: the subject of each, its networks, and its time limit.
 
-`gpu/src/plan.rs` names the same sections and seconds, and a test of it reads this file: names in one tuple a line, and the
-seconds last in each section.
+`gpu/src/plan.rs` names the same sections and seconds, and a test of it reads this file: each tuple of names is one line,
+and the seconds are last in each section.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ LARGE = ("Llama 8B", "Llama 8B, bf16 weights")
 
 @dataclass(frozen=True)
 class Section:
-    """What is asked of some networks."""
+    """A section: a subject, for some networks."""
 
     asks: str
     networks: tuple[str, ...]
     seconds: int
-    """For one network at most."""
+    """Limit for one network."""
 
 
 COMPILE = "torch.compile with activation_memory_budget .7 .5 .3 .1"
@@ -73,4 +73,4 @@ SECTIONS = {
 }
 USUAL = ("facts", "bits", "curve")
 SECONDS = sum(SECTIONS[name].seconds * len(SECTIONS[name].networks) for name in USUAL)
-"""All sections together, where nobody says how long: 12 minutes."""
+"""Default limit for all sections together: 12 minutes."""

@@ -1,8 +1,8 @@
 """Sections `state-3b` and `state-8b`: weights, gradients and optimizer state that hardly fit, or do not.
 
-Optimizers that take less of the GPU, each with what its users put beside it (a checkpoint over each block, a chunked loss), and
-with our plan in place of the checkpoints. What the GPU or the host is too small for is said before it is tried: weights,
-gradients and state alone are counted there, so that what is tried may still run out of memory.
+Optimizers that take less of the GPU's memory, each with the usual remedies of its users (a checkpoint over each block, a
+chunked loss), and with our plan in place of the checkpoints. A GPU or a host that is too small is reported before anything
+is tried. That check counts only weights, gradients and state, so that a step that is tried may still run out of memory.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from .rivals import SLICES, checkpointed, chunk_loss
 from .tasks import Task, build, llama
 
 SHARE = 0.95
-"""Of the GPU's free memory our plan may have."""
+"""Share of the GPU's free memory for our plan."""
 
 HOST_SHARE = 0.9
-"""Of the host's available memory an optimizer may take: where it takes all, the system ends processes."""
+"""Share of the host's available memory for an optimizer: one that took all of it would make the system end processes."""
 
 RATE = 1e-5
 
@@ -41,17 +41,17 @@ def torchao(name: str) -> Any:
 
 
 def fused(parameters: Any) -> Any:
-    """As PyTorch has it."""
+    """PyTorch's own."""
     return torch.optim.AdamW(parameters, RATE, fused=True)
 
 
 def eight_bits(parameters: Any) -> Any:
-    """Its state is quantised."""
+    """An optimizer with quantised state."""
     return torchao("AdamW8bit")(parameters, RATE)
 
 
 def offloading(parameters: Any) -> Any:
-    """State and update are the host's; parameters and gradients are there, too."""
+    """An optimizer with state and update on the host, and copies of parameters and gradients."""
     kind = torchao("CPUOffloadOptimizer")
     if not torch.cuda.is_available():
         raise NotHere("CPUOffloadOptimizer needs a GPU")
@@ -60,22 +60,22 @@ def offloading(parameters: Any) -> Any:
 
 @dataclass(frozen=True)
 class Kind:
-    """An optimizer: how it is made, and what it keeps for each parameter."""
+    """An optimizer: its constructor, and its memory for each parameter."""
 
     make: Callable[[Any], Any]
     state_sizes: float
-    """On the GPU, as so many parameters."""
+    """On the GPU, in sizes of the parameter."""
     state_bytes: float
-    """On the GPU, beside those."""
+    """On the GPU, in further bytes per number."""
     locked: int
-    """On the host in page-locked memory, as so many parameters."""
+    """On the host in page-locked memory, in sizes of the parameter."""
     pageable: int
-    """On the host beside those."""
+    """On the host in other memory, in sizes of the parameter."""
 
 
 KINDS = {
     "AdamW, fused": Kind(fused, 2, 0, 0, 0),
-    # Two numbers of a byte, and a scale of four bytes for 256 of them.
+    # Two one-byte numbers, and a scale of four bytes for 256 of them.
     "AdamW8bit": Kind(eight_bits, 0, 2 + 8 / 256, 0, 0),
     # Parameters and gradients, copied from and to the GPU; the update's two averages.
     "CPUOffloadOptimizer": Kind(offloading, 0, 0, 2, 2),
@@ -83,8 +83,8 @@ KINDS = {
 
 
 def too_small(kind: Kind, counts: list[int], size: int, gpu: int | None, host: int | None) -> str | None:
-    """Why parameters of so many numbers, each of so many bytes, cannot be trained: what is too small, if anything is known
-    to be."""
+    """Reason why parameters with these counts of numbers, of `size` bytes each, cannot be trained: the memory that is
+    too small; `None` if none is known to be."""
     on_gpu = sum(counts) * (size * (2 + kind.state_sizes) + kind.state_bytes)
     # PyTorch page-locks powers of two.
     on_host = sum(kind.locked * (1 << (n * size - 1).bit_length()) + kind.pageable * n * size for n in counts)
@@ -99,7 +99,7 @@ def too_small(kind: Kind, counts: list[int], size: int, gpu: int | None, host: i
 
 
 def state(ask: Ask) -> None:
-    """Two rows for each optimizer."""
+    """Adds two rows for each optimizer."""
     model = llama(ask.network, "meta", ask.small)
     counts = [value.numel() for value in model.parameters()]
     size = next(model.parameters()).element_size()
@@ -120,19 +120,19 @@ def state(ask: Ask) -> None:
 
 
 def fresh(ask: Ask) -> Task:
-    """The network with a loss in slices: all have it, since whole logits would take what the state is to have."""
+    """The network with a loss in slices: all arms have it, since whole logits would take the memory of the state."""
     task = build(ask.network, ask.device, ask.small)
     chunk_loss(task, SLICES[-1])
     return task
 
 
 def rate(task: Task, timed: Row) -> Row:
-    """With the tokens of a second."""
+    """Adds the tokens per second."""
     return {**timed, "tokens_per_second": task.batch[0].numel() / timed["seconds"]}
 
 
 def alone(ask: Ask, kind: Kind, _gpu: int | None) -> Row:
-    """As its users have it."""
+    """Row of the optimizer as used without Plimsoll."""
     task = fresh(ask)
     checkpointed(task, 1)
     optimizer = kind.make(task.model.parameters())
@@ -140,7 +140,7 @@ def alone(ask: Ask, kind: Kind, _gpu: int | None) -> Row:
 
 
 def with_plan(ask: Ask, kind: Kind, gpu: int | None) -> Row:
-    """With our plan in place of checkpoints."""
+    """Row of the optimizer with our plan in place of checkpoints."""
     gauge, task = Gauge(ask.device), fresh(ask)
     optimizer = kind.make(task.model.parameters())
     start = gauge.clock()
@@ -161,7 +161,7 @@ def with_plan(ask: Ask, kind: Kind, gpu: int | None) -> Row:
 
 
 def first_update(task: Task, optimizer: Any) -> None:
-    """With gradients of zero: what the optimizer keeps is known after it."""
+    """Makes an update with zero gradients: afterwards the optimizer's state is known."""
     for value in task.model.parameters():
         value.grad = torch.zeros_like(value)
     optimizer.step()

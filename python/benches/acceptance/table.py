@@ -9,16 +9,16 @@ from .processes import Row
 from .sections import SECTIONS
 
 ABOUT = ("network", "device", "torch", "small")
-"""Rows that agree in these can be compared."""
+"""Keys that must agree in rows that are compared."""
 
 
 def about(row: Row) -> tuple[Any, ...]:
-    """What a row is about."""
+    """The subject of a row."""
     return tuple(row.get(key) for key in ABOUT)
 
 
 def judged(rows: list[Row]) -> list[Row]:
-    """The rows, each verdict given anew beside the rivals of all sections about its network."""
+    """The rows, with each verdict computed again from the rivals of all sections about its network."""
     found = []
     for row in rows:
         if not row.get("arm", "").startswith("verdict at ") or "share" not in row:
@@ -34,7 +34,7 @@ def judged(rows: list[Row]) -> list[Row]:
 
 
 def table(rows: list[Row]) -> str:
-    """The rows as they stand in `benches/README.md`; sections without any read `not measured`."""
+    """The table for `benches/README.md`; sections without rows read `not measured`."""
     lines = ["| section | network | measured |", "| --- | --- | --- |"]
     rows = judged(rows)
     for name, section in SECTIONS.items():

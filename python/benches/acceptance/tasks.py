@@ -1,4 +1,4 @@
-"""Networks in the sizes that a GPU is asked about, and tiny for the tests: each with its loss, one batch and its blocks."""
+"""Networks in sizes for a GPU, and tiny for the tests: each with its loss, one batch and its blocks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from models import GPT, Checkpointed, Llama, UNet
 from torch import nn
 
 LLAMAS = {"1B": (2048, 16, 32, 8192), "3B": (3072, 28, 24, 8192), "8B": (4096, 32, 32, 14336)}
-"""Width, blocks, heads, and the width inside of the perceptron."""
+"""Width, blocks, heads, and the inner width of the perceptron."""
 
 WORDS, TOKENS = 128256, 4096
-"""Llama's vocabulary, and the length of a sequence where the network's name has none."""
+"""Llama's vocabulary, and the default length of a sequence."""
 
 SMALL = (32, 3, 4, 48)
 
@@ -33,13 +33,14 @@ class Task:
 
 
 def has_logits(name: str) -> bool:
-    """Whether a network is a language model, whose loss can be computed by slices of rows."""
+    """Returns `True` if a network is a language model, whose loss can be computed by slices of rows."""
     return name.startswith(("GPT", "Llama"))
 
 
 @contextlib.contextmanager
 def made_on(device: str, kind: torch.dtype = torch.float32) -> Iterator[None]:
-    """What is made meanwhile lies on this device, which draws its numbers: billions would take the CPU half a minute."""
+    """Context in which tensors are made on this device, which draws their numbers: billions would
+    take the CPU half a minute."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(kind)
     try:
@@ -50,10 +51,10 @@ def made_on(device: str, kind: torch.dtype = torch.float32) -> Iterator[None]:
 
 
 def llama(name: str, device: str, small: bool) -> nn.Module:
-    """One like Llama's of the size that its name has; also on the device `meta`, to count its parameters."""
+    """A network like Llama, of the size in its name; also on the device `meta`, to count its parameters."""
     with made_on(device, torch.bfloat16 if name.endswith("bf16 weights") else torch.float32):
         size = name.split()[1].rstrip(",")
-        # As in Llama's own, the largest has a head of its own.
+        # As in Llama, only the largest has a separate head.
         return Llama(96 if small else WORDS, *(SMALL if small else LLAMAS[size]), tied=size != "8B")
 
 
@@ -86,7 +87,7 @@ def language(name: str, device: str, small: bool) -> Task:
 
 
 def build(name: str, device: str, small: bool) -> Task:
-    """The same network every time."""
+    """Builds the same network every time."""
     torch.manual_seed(0)
     if has_logits(name):
         return language(name, device, small)
@@ -122,10 +123,10 @@ def build(name: str, device: str, small: bool) -> Task:
 
 
 def optimizer_of(task: Task) -> Any:
-    """AdamW as its users run it."""
+    """AdamW with the usual settings."""
     return torch.optim.AdamW(task.model.parameters(), 1e-4, fused=True)
 
 
 def of_size(batch: tuple[Any, ...], count: int) -> tuple[Any, ...]:
-    """So many samples, those of a batch over and over."""
+    """A batch of `count` samples, repeated from a batch."""
     return tuple(part[torch.arange(count, device=part.device) % len(part)] for part in batch)

@@ -1,11 +1,12 @@
-"""Section `truth`: who trains something else than eager, without a word. One small step is compared, tensor by tensor.
+"""Section `truth`: ways to save memory that silently train something else than eager. One small step is compared, tensor by
+tensor.
 
 Each row is a way to save memory on a network that it may be wrong on: numbers that are drawn again (dropout, RReLU),
 statistics that are updated again (batch norm), storages that have two names (tied weights, views). Ours is planned to
-recompute. `torch.compile` is compared with what it compiles without a budget, since it draws other numbers than eager anyway;
-its backend needs no compiler of kernels. Without a GPU `save_on_cpu` copies nothing, so its row says little there.
-FSDP2 runs in a group of this one process, with the checkpoint that PyTorch's wrapper makes, and with the one that Accelerate
-asks that wrapper for, which keeps no generator's state.
+recompute. `torch.compile` is compared with its own result without a budget, since it draws different numbers than eager
+anyway; its backend needs no compiler of kernels. Without a GPU `save_on_cpu` copies nothing, so its row says little there.
+FSDP2 runs in a group of this one process, with the checkpoint that PyTorch's wrapper makes, and with the one that
+Accelerate requests of that wrapper, which keeps no generator's state.
 """
 
 from __future__ import annotations
@@ -29,24 +30,24 @@ from .tasks import Task
 
 WIDTH, BLOCKS, CLASSES, BATCH = 64, 4, 10, 32
 SHARE = 0.3
-"""Of the saved bytes that `torch.compile` may keep."""
+"""Share of the saved bytes that `torch.compile` may keep."""
 
 KINDS: dict[str, Callable[[], list[nn.Module]]] = {
     "dropout": lambda: [nn.GELU(), nn.Dropout(0.1)],
     "RReLU": lambda: [nn.RReLU()],
     "batch norm": lambda: [nn.BatchNorm1d(4 * WIDTH), nn.ReLU()],
 }
-"""What is inside of each block."""
+"""Contents of each block."""
 
 TIED = "tied weights, views"
 
 Change = Callable[[Task], None]
 Parts = dict[str, list[Tensor]]
-"""What a step leaves, by kind."""
+"""Results of a step, by kind."""
 
 
 def network(name: str, device: str) -> tuple[nn.Module, Callable[..., Tensor], tuple[Tensor, ...], list[Any]]:
-    """The same model every time: it, its loss, a batch, and the container of its blocks."""
+    """Builds the same model every time: the model, its loss, a batch, and the container of its blocks."""
     torch.manual_seed(0)
     if name == TIED:
         language = GPT(96, 32, 24, 3).to(device)
@@ -63,7 +64,7 @@ def network(name: str, device: str) -> tuple[nn.Module, Callable[..., Tensor], t
 
 
 def left(task: Task, step: Callable[..., Tensor]) -> Parts:
-    """What one step leaves, with the random numbers of one seed."""
+    """Results of one step, with the random numbers of one seed."""
     torch.manual_seed(1)
     loss = step(*task.batch)
     states = [torch.get_rng_state()]
@@ -78,18 +79,18 @@ def left(task: Task, step: Callable[..., Tensor]) -> Parts:
 
 
 def whole(x: Tensor) -> Tensor:
-    """All of a tensor that may be sharded."""
+    """The whole of a tensor that may be sharded."""
     return x.full_tensor() if hasattr(x, "full_tensor") else x
 
 
 def trained(task: Task, change: Change) -> Parts:
-    """What forward and backward leave of a task that was changed."""
+    """Results of forward and backward of a task that was changed."""
     change(task)
     return left(task, eager_step(task))
 
 
 def compared(expected: Parts, found: Parts) -> dict[str, Any]:
-    """How many tensors of each kind are other bits."""
+    """Number of tensors of each kind that differ in bits."""
     pairs = {kind: list(zip(expected[kind], found[kind], strict=True)) for kind in expected}
     differ = {kind: sum(not torch.equal(a, b) for a, b in some) for kind, some in pairs.items()}
     return {
@@ -99,12 +100,12 @@ def compared(expected: Parts, found: Parts) -> dict[str, Any]:
 
 
 def without_states(task: Task) -> None:
-    """A checkpoint over each block that draws its random numbers as they come, as Accelerate has FSDP2 do."""
+    """A checkpoint over each block that does not restore random states, as Accelerate has FSDP2 do."""
     group(task, 1, functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=False))
 
 
 def compiled(task: Task, share: float) -> None:
-    """By `torch.compile`, which may keep such a share of what it would save."""
+    """`torch.compile`, which may keep this share of the bytes that it would save."""
     inner = task.loss
 
     def loss(*batch: Any) -> Tensor:
@@ -118,7 +119,7 @@ def compiled(task: Task, share: float) -> None:
 
 
 def sharded(task: Task, **how: Any) -> None:
-    """By FSDP2, block by block, each under the checkpoint of PyTorch's wrapper."""
+    """FSDP2, block by block, each under the checkpoint of PyTorch's wrapper."""
     import torch.distributed as group_of
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
@@ -155,7 +156,8 @@ SHARDED: dict[str, Change] = {
 
 
 def planned(task: Task) -> tuple[Parts, int]:
-    """By a plan between the floor and what eager takes, over a link so slow that it recomputes; and how many ops it does."""
+    """Results by a plan between the floor and eager's memory, over a link so slow that it
+    recomputes; and the number of recomputed ops."""
     trace = plimsoll.trace(task.loss, task.model, *task.batch)
     budget = int(trace.floor_bytes + 0.4 * (trace.peak_bytes - trace.floor_bytes))
     step = plimsoll.tune(task.loss, task.model, None, task.batch, budget, link="1MB/s", verify=0, seconds=2)
@@ -164,7 +166,7 @@ def planned(task: Task) -> tuple[Parts, int]:
 
 
 def truths(ask: Ask) -> None:
-    """One row for each way to save memory, and ours last."""
+    """Adds one row for each way to save memory, and ours last."""
     torch.use_deterministic_algorithms(True, warn_only=True)
 
     def fresh() -> Task:

@@ -1,8 +1,8 @@
-"""What the rows of `accept.py curve` and its like say: whether ours is below what the rivals reach with the same memory.
+"""Verdict on the rows of `accept.py curve` and its like: whether ours is below the rivals' hull at the same memory.
 
-The rivals' hull is the lower convex hull of seconds over peak: what their best settings reach, and what a mixture of two
-would, such as a checkpoint over some of the blocks. Ours is compared at its budget, not at its peak, which is lower.
-It judges rows and measures nothing. A target that is missed is a row, not an error.
+The rivals' hull is the lower convex hull of seconds over peak: their best settings, and mixtures of two, such as a
+checkpoint over some of the blocks. Ours is compared at its budget, not at its peak, which is lower. This file judges rows
+and measures nothing. A missed target is a row, not an error.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import itertools
 from typing import Any
 
 MIDDLE, ABOVE = 0.5, 0.05
-"""At this share of eager's peak ours must be so much faster than the hull; elsewhere not slower."""
+"""At this share of eager's peak ours must be faster than the hull by this share; elsewhere not slower."""
 
 GAP = 0.01
-"""The driver's count of the peak may be so far from the budget, as a share of it."""
+"""Largest distance of the driver's count of the peak from the budget, as a share of it."""
 
 Point = tuple[int, float]
 """Bytes of the peak, and seconds."""
 
 
 def hull(points: list[Point]) -> list[Point]:
-    """The lower convex hull of seconds over peak, from the least peak to the least time."""
+    """The lower convex hull of seconds over peak, from the lowest peak to the shortest time."""
     front: list[Point] = []
     for peak, seconds in sorted(points):
         if front and seconds >= front[-1][1]:
@@ -33,13 +33,13 @@ def hull(points: list[Point]) -> list[Point]:
 
 
 def is_not_below(point: Point, left: Point, right: Point) -> bool:
-    """Whether a point lies on or above the line between two others."""
+    """Returns `True` if a point lies on or above the line between two others."""
     (x, y), (x0, y0), (x1, y1) = point, left, right
     return (y - y0) * (x1 - x0) >= (y1 - y0) * (x - x0)
 
 
 def seconds_at(front: list[Point], budget: int) -> float | None:
-    """The seconds of a hull within a budget; none below its least peak."""
+    """Seconds of a hull within a budget; `None` below its lowest peak."""
     if not front or budget < front[0][0]:
         return None
     for (x0, y0), (x1, y1) in itertools.pairwise(front):
@@ -49,8 +49,8 @@ def seconds_at(front: list[Point], budget: int) -> float | None:
 
 
 def over_budget(timed: dict[str, Any], context: dict[str, Any], budget: int) -> dict[str, Any]:
-    """How far the peaks are from the budget, as shares of it: the allocator's, and the driver's less what it counted before the
-    first allocation (CUDA's context). Kernels that are loaded later stay in the driver's count."""
+    """Distance of the peaks from the budget, as shares of it: the allocator's, and the driver's less its count before the first
+    allocation (CUDA's context). Kernels that are loaded later stay in the driver's count."""
     row: dict[str, Any] = {}
     if "peak_bytes" in timed:
         row["peak_over_budget"] = timed["peak_bytes"] / budget - 1
@@ -62,7 +62,7 @@ def over_budget(timed: dict[str, Any], context: dict[str, Any], budget: int) -> 
 
 
 def others_of(rows: list[dict[str, Any]], known: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of eager and its rivals: of one section, and those of other sections about the same network that it lacks."""
+    """Rows of eager and its rivals: of one section, and those that it lacks of other sections about the same network."""
     own = [row for row in rows if "rival" in row]
     arms = {row["arm"] for row in own if "not_measured" not in row}
     more = {row["arm"]: row for row in known if "rival" in row and row["arm"] not in arms}
@@ -71,9 +71,9 @@ def others_of(rows: list[dict[str, Any]], known: list[dict[str, Any]]) -> list[d
 
 
 def verdict(share: float, own: list[dict[str, Any]], others: list[dict[str, Any]]) -> dict[str, Any]:
-    """Our fastest row at one budget beside the hull of eager and its rivals.
+    """Verdict on our fastest row at one budget against the hull of eager and its rivals.
 
-    Where a rival has no row for want of time, `rivals_not_measured` counts it: the hull is then only what is known so far.
+    If a rival has no row for want of time, `rivals_not_measured` counts it: the hull is then only a part.
     """
     row: dict[str, Any] = {
         "arm": f"verdict at {share}",
@@ -87,7 +87,7 @@ def verdict(share: float, own: list[dict[str, Any]], others: list[dict[str, Any]
     seconds = seconds_at(hull(points), own[0]["budget_bytes"])
     row |= {"hull_seconds": seconds, "rivals_not_measured": sum("not_measured" in one for one in others)}
     if not ran:
-        # Neither side is slower where nothing fits.
+        # Neither side is slower if nothing fits.
         return {**row, "met": seconds is None, "ours": "has no step within the budget"}
     best = min(ran, key=lambda one: one["seconds"])
     row |= {"ours": best["arm"], "our_seconds": best["seconds"], "met": True}

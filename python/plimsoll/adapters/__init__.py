@@ -1,5 +1,5 @@
-"""Trainers of other packages whose steps run by a plan: one module for each, named after its package.
+"""Adapters that run the steps of other packages' trainers by a plan: one module for each, named after its package.
 
-Nothing of these packages is imported before its module is. Each runs the trainer's own code, whatever its version: what the
-trainer calls `backward` on is the loss that is planned.
+A package is imported only when its adapter is. An adapter runs the trainer's own code, whatever its version, and plans the
+loss that the trainer calls `backward` on.
 """

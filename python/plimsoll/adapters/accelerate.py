@@ -29,7 +29,7 @@ HONOURED = {DistributedType.NO, DistributedType.MULTI_CPU}
 
 
 class _UndividedStep(Step):
-    """Gives the loss as it was before Accelerate divided it by the number of batches that it accumulates."""
+    """A step that returns the loss as it was before Accelerate divided it by the number of accumulated batches."""
 
     def __call__(self, *batch: Any) -> Any:
         (loss,), others = super().__call__(*batch).others
@@ -45,10 +45,10 @@ def tune(
     budget: int | str,
     **tune_kwargs: Any,
 ) -> Step:
-    """A step that does what `accelerator.backward(fn(*batch))` does, by a plan, and gives what `fn` gives.
+    """Returns a step that does the work of `accelerator.backward(fn(*batch))` by a plan, and returns the result of `fn`.
 
-    Takes model and optimizer as `accelerator.prepare` gave them, and what else `plimsoll.tune` takes. The number of batches
-    that are accumulated must not change later.
+    Takes model and optimizer as `accelerator.prepare` returned them, and the other arguments of `plimsoll.tune`. The number
+    of accumulated batches must not change later.
     """
     kind = accelerator.distributed_type
     if kind not in HONOURED:

@@ -1,4 +1,4 @@
-"""The loss of code that runs the backward pass itself, and gradients that wait until `backward` is called."""
+"""The loss of code that runs the backward pass itself, and gradients that are withheld until `backward` is called."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _said: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
 
 def must_step_first(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether nothing can be planned before the optimizer's first step, as what it keeps is not known; says so once."""
+    """Returns `True` if the optimizer must step before anything can be planned, since the size of
+    its state is unknown; logs it once."""
     if planning.is_state_known(optimizer):
         return False
     if optimizer not in _said:
@@ -33,7 +34,7 @@ def must_step_first(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def what_backward_gets(run: Callable[[], object]) -> torch.Tensor:
-    """Runs code that calls `loss.backward()` once, leaves the backward pass out, and gives that loss."""
+    """Runs code that calls `loss.backward()` once, skips the backward pass, and returns that loss."""
     losses: list[torch.Tensor] = []
     backward, thread = torch.Tensor.backward, threading.get_ident()
 
@@ -55,7 +56,7 @@ def what_backward_gets(run: Callable[[], object]) -> torch.Tensor:
 
 
 def after_backward(loss: torch.Tensor, parameters: Iterable[torch.nn.Parameter]) -> torch.Tensor:
-    """Takes the gradients away, and gives a loss whose `backward` puts them back."""
+    """Takes the gradients away, and returns a loss whose `backward` puts them back."""
     taken = [(parameter, parameter.grad) for parameter in parameters]
     for parameter, _ in taken:
         parameter.grad = None

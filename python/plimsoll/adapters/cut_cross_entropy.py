@@ -1,7 +1,7 @@
-"""Cut Cross-Entropy (`cut-cross-entropy`) under a plan: its kernels, without the choice of words by `nonzero`.
+"""Cut Cross-Entropy (`cut-cross-entropy`) under a plan: its kernels, without the selection of words by `nonzero`.
 
-Its own function computes only the words that count, whose number is another in each batch, as is then the memory that it
-takes. Here every word is computed and those that are ignored are given no weight: the same loss, for a memory that is known.
+Its own function computes only the words that count. Their number differs from batch to batch, and so does the memory. Here
+every word is computed, and ignored words get no weight: the same loss, in a known amount of memory.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ def linear_cross_entropy(
     shift: bool = False,
     filter_eps: float | str | None = "high",
 ) -> torch.Tensor:
-    """What `cut_cross_entropy.linear_cross_entropy` gives, by the same kernels: the cross-entropy of logits `e @ c.T` that
-    are never there as a whole. `reduction` is `mean`, `sum` or `none`."""
+    """Cross-entropy of the logits `e @ c.T`, which are never materialised as a whole: the result of
+    `cut_cross_entropy.linear_cross_entropy`, by the same kernels. `reduction` is `mean`, `sum` or `none`."""
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"there is no reduction {reduction!r}; it is `mean`, `sum` or `none`")
-    if shift:  # the last word of a sequence has none after it
+    if shift:  # the last word of a sequence has no successor
         targets = torch.nn.functional.pad(targets[..., 1:], (0, 1), value=ignore_index)
     counts = targets != ignore_index
     words = torch.where(counts, targets, 0).flatten()
@@ -42,7 +42,7 @@ def linear_cross_entropy(
 
 
 class _Losses(torch.autograd.Function):
-    """The package's own function, of all words."""
+    """The package's own function, over all words."""
 
     @staticmethod
     def forward(

@@ -1,7 +1,7 @@
-"""Liger's kernels (`liger-kernel`), Triton's, which bypass PyTorch's dispatcher: its losses and layers are taken as ops.
+"""Liger's kernels (`liger-kernel`), written in Triton, bypass PyTorch's dispatcher: its losses and layers are recorded as ops.
 
-Whoever imports Liger gets this when a step is recorded, without a line. Which tensors a kernel writes into was read in
-its source (0.8.5), and is checked in the first run of each recording.
+This needs no code from users who import Liger: it happens when a step is recorded. Which tensors a kernel writes into was
+read from its source (0.8.5), and is checked in the first run of each recording.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..bypassing import FUNCTIONS, Written, opaque
 
 
 def _loss_gradients(context: Any) -> tuple[int, ...]:
-    """The loss over a linear layer scales the gradients that its forward pass made."""
+    """Saved tensors that the loss over a linear layer scales in its backward pass: gradients that its forward pass made."""
     return () if getattr(context, "defer_grads", False) else (0, 1, 2)
 
 
@@ -30,11 +30,11 @@ KERNELS: dict[str, tuple[Written, Written, Written]] = {
     "LigerGELUMulFunction": ((), (0, 1), ()),
     "LigerRopeFunction": ((0, 1), (), (0, 1)),
 }
-"""By function: which arguments, which saved tensors and which incoming gradients it writes into."""
+"""By function: positions of the arguments, saved tensors and incoming gradients that it writes into."""
 
 
 def mark() -> None:
-    """Takes them as ops."""
+    """Registers them as ops."""
     ops = importlib.import_module("liger_kernel.ops")
     for name, written in KERNELS.items():
         function = getattr(ops, name, None)

@@ -1,4 +1,4 @@
-"""A strategy of Lightning's whose training steps run by a plan, on one device.
+"""A Lightning strategy whose training steps run by a plan, on one device.
 
 from plimsoll.adapters.lightning import PlannedStrategy
 Trainer(strategy=PlannedStrategy(budget="22GiB")).fit(module, loader)
@@ -24,7 +24,7 @@ from .backward import after_backward, must_step_first
 
 
 class _BatchNumber:
-    """Stands for `batch_idx`, which is another in every batch: whoever looks at it cannot be planned."""
+    """A stand-in for `batch_idx`, which differs in every batch: code that reads it cannot be planned."""
 
     def _refuse(self, *_: object) -> Any:
         raise Refused(
@@ -39,25 +39,25 @@ for _name in _LOOKS.split():
 
 
 class PlannedStrategy(SingleDeviceStrategy):
-    """Trains on one device within `budget`: `"22GiB"`, bytes, or `"60%"` of what eager takes.
+    """Trains on one device within `budget`: `"22GiB"`, bytes, or `"60%"` of eager's memory.
 
-    `training_step` runs while a step is recorded and verified. What it returns and what it logs (tensors) come from every
-    batch; anything else that it does beside computing the loss is not repeated.
+    `training_step` runs while a step is recorded and verified. Its result and the tensors that it logs come from every
+    batch; its other side effects are not repeated.
     """
 
     step: Step | None = None
-    """The step that trains, once the first batch was seen."""
+    """The training step; `None` before the first batch."""
 
     def __init__(
         self, budget: int | str, device: torch.device | str | int = "cpu", **tune_kwargs: Any
     ) -> None:
-        """Takes the budget, and what else `plimsoll.tune` takes."""
+        """Takes the budget, and the other arguments of `plimsoll.tune`."""
         super().__init__(device)
         self._budget = budget
         self._tune_kwargs = tune_kwargs
 
     def setup(self, trainer: Any) -> None:
-        """Refuses what no plan has, before anything runs."""
+        """Refuses unsupported settings before anything runs."""
         super().setup(trainer)
         self.step = None
         if not trainer.training:
@@ -89,15 +89,15 @@ class PlannedStrategy(SingleDeviceStrategy):
         return self.lightning_module
 
     def training_step(self, *arguments: Any, **keywords: Any) -> Any:
-        """Forward and backward of one batch by the plan. The gradients are there after `backward`, where Lightning calls it."""
+        """Runs forward and backward of one batch by the plan. The gradients appear when Lightning calls `backward`."""
         module = self._module
         trainer = module.trainer
-        # What the loss is divided by is part of what a plan is for; the number of the batch is not.
+        # A plan depends on the divisor of the loss, but not on the number of the batch.
         batch = (trainer.accumulate_grad_batches, arguments[0])
         if self.step is None and must_step_first(self.optimizers[0]):
             return super().training_step(*arguments, **keywords)
         if trainer.fit_loop.batch_idx % trainer.accumulate_grad_batches == 0:
-            self.optimizers[0].zero_grad()  # Lightning does between forward and backward
+            self.optimizers[0].zero_grad()  # Lightning does this between forward and backward
         if self.step is None:
             numbers = [_BatchNumber() for _ in arguments[1:]]
             self.step = tune(

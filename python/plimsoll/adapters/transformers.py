@@ -25,18 +25,18 @@ HONOURED = {DistributedType.NO, DistributedType.MULTI_CPU}
 
 
 class PlannedSteps:
-    """Gives a trainer that derives from `transformers.Trainer` a budget: `class Mine(PlannedSteps, Other): ...`.
+    """A budget for trainers that derive from `transformers.Trainer`: `class Mine(PlannedSteps, Other): ...`.
 
-    What `compute_loss` does beside computing the loss happens only while a step is recorded and verified.
+    Side effects of `compute_loss` happen only while a step is recorded and verified.
     """
 
     step: Step | None = None
-    """The step that trains, once the first batch was seen."""
+    """The training step; `None` before the first batch."""
 
     def __init__(
         self, *arguments: Any, budget: int | str, tune_kwargs: dict[str, Any] | None = None, **keywords: Any
     ) -> None:
-        """Takes what the trainer takes, the budget, and in `tune_kwargs` what else `plimsoll.tune` takes."""
+        """Takes the trainer's arguments, the budget, and in `tune_kwargs` the other arguments of `plimsoll.tune`."""
         self._budget = budget
         self._tune_kwargs = dict(tune_kwargs or {})
         self._tuned_for: tuple[object, ...] = ()
@@ -48,9 +48,9 @@ class PlannedSteps:
         inputs: dict[str, Any],
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> torch.Tensor:
-        """Forward and backward of one batch by the plan, in place of the trainer's own."""
+        """Runs forward and backward of one batch by the plan, in place of the trainer's own."""
         model.train()
-        # What the loss is divided by is part of what a plan is for.
+        # A plan depends on the divisor of the loss.
         batch = (dict(inputs), num_items_in_batch, getattr(self, "current_gradient_accumulation_steps", 1))
         if self._tuned_for != (model, self.optimizer):
             self._refuse_what_no_plan_has()
@@ -68,7 +68,7 @@ class PlannedSteps:
         training_step = super().training_step  # type: ignore[misc]
 
         def loss(inputs: dict[str, Any], num_items_in_batch: Any, _steps: int) -> torch.Tensor:
-            # The mode of the model is the caller's: it was set before.
+            # The caller set the mode of the model before.
             with replaced(model, "train", lambda mode=True: model):
                 return what_backward_gets(lambda: training_step(model, dict(inputs), num_items_in_batch))
 
@@ -95,9 +95,9 @@ class PlannedSteps:
 
 
 class Trainer(PlannedSteps, transformers.Trainer):
-    """`transformers.Trainer` whose steps run by a plan within `budget`: `"22GiB"`, bytes, or `"60%"` of what eager takes."""
+    """`transformers.Trainer` whose steps run by a plan within `budget`: `"22GiB"`, bytes, or `"60%"` of eager's memory."""
 
 
 def _plain(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """The optimizer that Accelerate wrapped."""
+    """Returns the optimizer that Accelerate wrapped."""
     return getattr(optimizer, "optimizer", optimizer)

@@ -20,7 +20,7 @@ CPU = Cpu()
 
 @functools.cache
 def on(where: torch.device) -> Device:
-    """The device that tensors on `where` are computed on."""
+    """Returns the device for tensors on `where`."""
     if where.type == "cpu":
         return CPU
     if where.type == "cuda" and where.index is None:
@@ -31,7 +31,7 @@ def on(where: torch.device) -> Device:
 
 
 def of(model: torch.nn.Module) -> Device:
-    """The device of a model. Raises `BadInput` where it lies on two, or on none that steps run on."""
+    """Returns the device of a model. Raises `BadInput` if the model lies on two, or on an unsupported one."""
     first: tuple[str, torch.device] | None = None
     for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
         if tensor.is_meta:
@@ -49,7 +49,7 @@ def of(model: torch.nn.Module) -> Device:
 
 
 def check_sample(device: Device, tensors: Iterable[torch.Tensor]) -> None:
-    """Raises `BadInput` where a tensor of the sample is not on the device of the model."""
+    """Raises `BadInput` if a tensor of the sample is not on the model's device."""
     for tensor in tensors:
         if tensor.device != device.where:
             raise BadInput(

@@ -36,7 +36,7 @@ class CpuSlab(HostSlab):
 
     @property
     def address(self) -> int:
-        """The first address that is used."""
+        """Address of its first used byte."""
         return self._arena.address
 
 
@@ -50,28 +50,28 @@ class Cpu(Device):
     counts_all = False
 
     def prepare(self) -> None:
-        """Nothing is to be done."""
+        """Does nothing."""
 
     def default_generator(self) -> torch.Generator:
-        """PyTorch's own."""
+        """Returns PyTorch's own generator."""
         return torch.default_generator
 
     def settings(self) -> tuple[object, ...]:
-        """Autocast of the CPU."""
+        """Autocast state of the CPU."""
         return (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"))
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Autocast off."""
+        """Context without autocast."""
         with torch.autocast("cpu", enabled=False):
             yield
 
     def comparable(self) -> contextlib.AbstractContextManager[None]:
-        """Kernels are the same in all threads."""
+        """Does nothing: kernels are the same in all threads."""
         return contextlib.nullcontext()
 
     def synchronise(self) -> None:
-        """Calls have ended when they return."""
+        """Does nothing: calls have ended when they return."""
 
     def run(self, func: Any, args: Any, kwargs: Any, reads_on_host: bool) -> tuple[Any, Stopwatch]:
         """Runs and times an op."""
@@ -80,66 +80,66 @@ class Cpu(Device):
         return out, time.perf_counter() - start
 
     def seconds(self, watches: list[Stopwatch]) -> list[float]:
-        """As measured at once."""
+        """Times that were measured at once."""
         return [watch for watch in watches if isinstance(watch, float)]
 
     def seconds_in_graph(
         self, work: Callable[[], object], generators: Iterable[torch.Generator]
     ) -> float | None:
-        """There are no graphs."""
+        """Returns `None`: there are no graphs."""
         return None
 
     def measure_link(self) -> Link:
-        """Copies in memory."""
+        """Measures copies in memory."""
         return Link.measured()
 
     def host_limit(self) -> int | None:
-        """There is no other memory that could be short."""
+        """Returns `None`: device and host share one memory."""
         return None
 
     def pinnable(self, size: int) -> int:
-        """All of it: there is no other memory that could be short."""
+        """Returns all of it: device and host share one memory."""
         return size
 
     def host_slab(self) -> HostSlab:
-        """An allocation."""
+        """Returns an allocation."""
         return CpuSlab()
 
     def transfers(self, schedule: _core.Schedule, pool: int, host: HostSlab) -> Transfers:
-        """Copies on two threads."""
+        """Returns copies on two threads."""
         return schedule.transfers(pool, host.address)
 
     def stream(self) -> int:
-        """There is only one."""
+        """Returns 0: there is only one stream."""
         return 0
 
     def trim(self) -> None:
-        """PyTorch's CPU allocator holds nothing."""
+        """Does nothing: PyTorch's CPU allocator caches nothing."""
 
     def held_bytes(self, known: Iterable[torch.Tensor], counted: int) -> int:
-        """The budget is over the step alone, not over all memory of the process."""
+        """Returns 0: the budget covers the step alone, not the whole process."""
         return 0
 
     def undo_bytes(self, updated: Iterable[torch.Tensor], gradients: Iterable[torch.Tensor]) -> int:
-        """They count as the host's."""
+        """Returns 0: they count as the host's."""
         return 0
 
     def living_in(self, address: int, size: int) -> list[tuple[int, int]]:
-        """The system says nothing."""
+        """Returns nothing: the system does not report it."""
         return []
 
     def free_bytes(self) -> int | None:
-        """As the system says."""
+        """Free memory as reported by the system."""
         if "SC_AVPHYS_PAGES" not in os.sysconf_names:
             return None
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
     def words(self) -> str:
-        """Its name and PyTorch's version."""
+        """Name of the CPU and PyTorch's version."""
         return f"CPU, PyTorch {torch.__version__}"
 
     def notes(self) -> list[str]:
-        """That nothing is saved."""
+        """Note that no memory is saved."""
         return [
             "The step runs on the CPU, where device and host are one memory: times and addresses are those of the plan, and no "
             "memory of the machine is saved."

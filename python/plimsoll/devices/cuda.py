@@ -1,4 +1,4 @@
-"""Steps on a GPU by CUDA: ops on PyTorch's current stream, copies on two streams beside it, the host's memory page-locked.
+"""Steps on a GPU by CUDA: ops on PyTorch's current stream, copies on two further streams, page-locked host memory.
 
 It has never run on a GPU: see `docs/pytorch/gpu.md`.
 """
@@ -26,18 +26,18 @@ from .graphs import Graphs
 logger = logging.getLogger("plimsoll")
 
 SLEEP_CYCLES = 400_000
-"""Some 200 us: before a call is timed the GPU sleeps so long, so that the call is enqueued when it begins."""
+"""About 200 us of sleep on the GPU before a timed call, so that the call is enqueued by the time it begins."""
 
 LINK_SAMPLE_BYTES = 64 << 20
 
 MOST_CAPTURED_BYTES = 256 << 20
-"""While calls are timed in graphs, the GPU may have so much less than before that nothing uses any more."""
+"""While calls are timed in graphs, at most this much memory of the GPU may be held unused."""
 
 HOST_SHARE = 0.8
-"""The share of the host's available memory that is page-locked where nobody says how much may be."""
+"""Share of the host's available memory that is page-locked by default."""
 
 ROUNDING = 512
-"""PyTorch's allocator rounds up to multiples of this."""
+"""Granularity to which PyTorch's allocator rounds up."""
 
 
 class CudaSlab(HostSlab):
@@ -54,14 +54,14 @@ class CudaSlab(HostSlab):
         self.slab = self._device.swap_streams().pinned(size)
 
     def give_back(self) -> None:
-        """Frees it with the last transfers that use it."""
+        """Releases it; it is freed with the last transfers that use it."""
         self.slab = None
         self.size = 0
         self.generation += 1
 
     @property
     def address(self) -> int:
-        """The first address."""
+        """Address of its first byte."""
         return 0 if self.slab is None else self.slab.address
 
 
@@ -80,13 +80,14 @@ class Cuda(Device):
         self._free_at_most = 0
 
     def swap_streams(self) -> _core.SwapStreams:
-        """The two streams that copy, on PyTorch's context."""
+        """The two streams for copies, on PyTorch's context."""
         if self._streams is None:
             self._streams = _core.SwapStreams(self.where.index)
         return self._streams
 
     def prepare(self) -> None:
-        """Stands in front of PyTorch's allocator, and has libraries take their workspaces now, outside of any plan."""
+        """Installs Plimsoll's allocator in front of PyTorch's, and has libraries allocate their
+        workspaces now, outside of any plan."""
         backend = torch.cuda.get_allocator_backend()
         if backend != "native":
             raise BadInput(
@@ -107,20 +108,20 @@ class Cuda(Device):
                 self._known_users.add((thread, stream.cuda_stream))
 
     def _take_workspaces(self, stream: torch.cuda.Stream) -> None:
-        """The first products of a thread on a stream: in torch 2.11 (no more in 2.15), cuBLAS keeps a workspace for each
-        such pair, of 32 MiB on a Hopper, taken when it is first needed."""
+        """Runs the first products of a thread on a stream: in torch 2.11 (no longer in 2.15), cuBLAS keeps a workspace for each
+        such pair, of 32 MiB on a Hopper, and allocates it at first use."""
         with torch.cuda.stream(stream), torch.no_grad(), torch.autocast("cuda", enabled=False):
             square = torch.zeros(16, 16, device=self.where)
             torch.addmm(square[0], square, square)
             torch.mm(square, square)
 
     def default_generator(self) -> torch.Generator:
-        """The GPU's."""
+        """Returns the GPU's generator."""
         return torch.cuda.default_generators[self.where.index]
 
     def settings(self) -> tuple[object, ...]:
-        """Autocast, precision, the choice of kernels, and the stream: libraries have a workspace for each. What is captured as
-        a graph is never planned."""
+        """Autocast, precision, the choice of kernels, and the stream: libraries have a workspace for each. A step
+        within a graph capture is never planned."""
         cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
         return (
             torch.is_autocast_enabled("cuda"),
@@ -135,13 +136,13 @@ class Cuda(Device):
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Autocast off, and the GPU current."""
+        """Context with autocast off, and this GPU current."""
         self.prepare()
         with torch.cuda.device(self.where), torch.autocast("cuda", enabled=False):
             yield
 
     def comparable(self) -> contextlib.AbstractContextManager[None]:
-        """The backward pass in this thread: cuBLAS and cuDNN choose kernels by handles that each thread has for itself."""
+        """Runs the backward pass in this thread: cuBLAS and cuDNN choose kernels by handles, and each thread has its own."""
         return torch.autograd.set_multithreading_enabled(False)
 
     def synchronise(self) -> None:
@@ -149,8 +150,8 @@ class Cuda(Device):
         torch.cuda.synchronize(self.where)
 
     def run(self, func: Any, args: Any, kwargs: Any, reads_on_host: bool) -> tuple[Any, Stopwatch]:
-        """Runs an op. Its time is from event to event on a GPU that does not wait for the host; where the host reads what it
-        gives, it is the host's."""
+        """Runs an op. Its time is measured between events on a GPU that does not wait for the host; if the host
+        reads the result, the time is the host's."""
         if reads_on_host:
             start = self.clock()
             out = func(*args, **kwargs)
@@ -166,8 +167,8 @@ class Cuda(Device):
         return out, (begin, end, host)
 
     def seconds(self, watches: list[Stopwatch]) -> list[float]:
-        """The GPU's time of each call. Where the host takes longer for all of them than the GPU, each takes the longer of both:
-        the GPU then waits for the host."""
+        """The GPU's time of each call. If the host takes longer for all calls than the GPU, each call takes the longer of both
+        times: the GPU then waits for the host."""
         self.synchronise()
         on_gpu, on_host = [], []
         for watch in watches:
@@ -185,9 +186,9 @@ class Cuda(Device):
     def seconds_in_graph(
         self, work: Callable[[], object], generators: Iterable[torch.Generator]
     ) -> float | None:
-        """From event to event inside of a captured graph, where nothing waits for the host; the least of a few launches."""
+        """Time between events inside a captured graph, where nothing waits for the host; the shortest of a few launches."""
         seconds = self.graphs.seconds(work, generators)
-        # Each capture has memory of its own, which nobody else uses before it is given back.
+        # Each capture has private memory, which nothing else uses before it is released.
         if self._free_at_most - self._free() > MOST_CAPTURED_BYTES:
             self.trim()
             self._free_at_most = 0
@@ -198,33 +199,33 @@ class Cuda(Device):
         return int(torch.cuda.mem_get_info(self.where)[0])
 
     def measure_link(self) -> Link:
-        """Copies between page-locked memory and the GPU, each way alone and both at once."""
+        """Measures copies between page-locked memory and the GPU, each way alone and both at once."""
         link = Link(*self.swap_streams().link(LINK_SAMPLE_BYTES))
         if link.half_duplex:
             logger.info("the link copies one way at a time: %s", link)
         return link
 
     def host_limit(self) -> int | None:
-        """Most of what the system has. The driver may page-lock less, which shows when it is asked."""
+        """Most of the system's available memory. The driver may page-lock less, which shows when it is asked."""
         available = _core.available_host_bytes()
         return None if available is None else int(HOST_SHARE * available)
 
     def pinnable(self, size: int) -> int:
-        """What the driver page-locks, which takes a second for some gigabytes, and is given back."""
+        """Bytes that the driver page-locks, found by trying; it takes a second for some gigabytes, which are released again."""
         return self.swap_streams().pinnable(size)
 
     def host_slab(self) -> HostSlab:
-        """Page-locked memory."""
+        """Returns a slab of page-locked memory."""
         return CudaSlab(self)
 
     def transfers(self, schedule: _core.Schedule, pool: int, host: HostSlab) -> Transfers:
-        """Copies on the two streams."""
+        """Returns copies on the two streams."""
         assert isinstance(host, CudaSlab)
         streams = self.swap_streams()
         return schedule.cuda_transfers(streams, pool, host.slab or streams.pinned(0))
 
     def stream(self) -> int:
-        """PyTorch's current one."""
+        """Handle of PyTorch's current stream."""
         return torch.cuda.current_stream(self.where).cuda_stream
 
     def trim(self) -> None:
@@ -232,14 +233,14 @@ class Cuda(Device):
         torch.cuda.empty_cache()
 
     def held_bytes(self, known: Iterable[torch.Tensor], counted: int) -> int:
-        """Workspaces of libraries, batches, other models: the budget is over all that PyTorch's allocator has given out."""
-        gc.collect()  # programs are circles: what an earlier step held is free only then
+        """Workspaces of libraries, batches, other models: the budget covers all that PyTorch's allocator has allocated."""
+        gc.collect()  # programs are reference cycles: an earlier step's memory is free only after this
         storages = {s.data_ptr(): s.nbytes() for s in map(torch.Tensor.untyped_storage, known)}
         taken = sum(-(-size // ROUNDING) * ROUNDING for size in storages.values())
         return max(0, torch.cuda.memory_allocated(self.where) - taken - counted)
 
     def undo_bytes(self, updated: Iterable[torch.Tensor], gradients: Iterable[torch.Tensor]) -> int:
-        """They lie on the GPU."""
+        """Bytes of these copies, which lie on the GPU."""
         return sum(aligned(t.untyped_storage().nbytes()) for t in (*updated, *gradients))
 
     def living_in(self, address: int, size: int) -> list[tuple[int, int]]:
@@ -258,17 +259,17 @@ class Cuda(Device):
         return found
 
     def free_bytes(self) -> int | None:
-        """What the driver and PyTorch's allocator have."""
+        """Free memory of the driver and of PyTorch's allocator."""
         cached = torch.cuda.memory_reserved(self.where) - torch.cuda.memory_allocated(self.where)
         return torch.cuda.mem_get_info(self.where)[0] + cached
 
     def words(self) -> str:
-        """Its name, PyTorch's version and CUDA's."""
+        """Name of the GPU, versions of PyTorch and CUDA."""
         name = torch.cuda.get_device_name(self.where)
         return f"{name}, PyTorch {torch.__version__}, CUDA {torch.version.cuda}"
 
     def notes(self) -> list[str]:
-        """The graphics memory beside the budget."""
+        """Note on GPU memory outside the budget."""
         return [
             "The budget is over what PyTorch's allocator gives out: CUDA's context and the kernels that it loads come on top."
         ]

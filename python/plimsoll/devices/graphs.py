@@ -1,10 +1,10 @@
-"""Steps on a GPU as CUDA graphs: captured once, on a stream of their own, and launched with one call.
+"""Steps on a GPU as CUDA graphs: captured once, on a separate stream, and launched with one call.
 
-A capture runs nothing. It is PyTorch's own (`torch.cuda.CUDAGraph`), so that random ops draw from where their generators are
-when the graph is launched. Every allocation of a step is a planned one, so that the private pool that PyTorch opens for a
-capture stays empty. Captures are of one thread: what other threads do meanwhile (a loader that page-locks memory) is no fault.
+A capture runs nothing. It is PyTorch's own (`torch.cuda.CUDAGraph`), so that random ops draw from the states of their
+generators at launch. Every allocation of a step is a planned one, so that the private pool that PyTorch opens for a capture
+stays empty. Captures are per thread: other threads may do anything meanwhile (a loader may page-lock memory).
 
-What lies at the addresses of a graph is kept until its last launch has ended.
+The memory of a graph is kept until its last launch has ended.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ..torch_private import end_failed_capture, timing_events
 OF_THIS_THREAD = "thread_local"
 
 TIMED_LAUNCHES = 3
-"""Of work that is timed as a graph, the least of so many launches counts."""
+"""Launches of work that is timed as a graph; the shortest counts."""
 
 
 class Graph:
-    """A captured step. When it is dropped, its last launch is waited for."""
+    """A captured step. Dropping it waits for its last launch."""
 
     def __init__(self, captured: torch.cuda.CUDAGraph, where: torch.device, keeps: Iterable[object]) -> None:
         self._captured = captured
@@ -54,27 +54,28 @@ class Graphs:
 
     @property
     def stream(self) -> torch.cuda.Stream:
-        """The stream that captures; a graph runs on the stream that it is launched on."""
+        """The stream that captures; a graph runs on the stream that launches it."""
         if self._stream is None:
             self._stream = torch.cuda.Stream(self._where)
         return self._stream
 
     def prepare(self) -> None:
-        """Takes what it needs, so that this is no part of what a step takes."""
+        """Allocates in advance, so that this does not count as part of a step."""
         if self._byte is None:
             self._byte = torch.empty(1, dtype=torch.uint8, device=self._where)
 
     def capture(
         self, enqueue: Callable[[int], None], generators: Iterable[torch.Generator], keeps: Iterable[object]
     ) -> Graph:
-        """The graph of what `enqueue` enqueues on the stream whose handle it is given, drawing from these generators.
+        """Captures as a graph the work that `enqueue` enqueues on the stream whose handle it is given, drawing from these
+        generators.
 
-        Raises what `enqueue` raises, and `DeviceError` where something in it cannot be captured. Nothing has run then.
+        Raises the errors of `enqueue`, and `DeviceError` if something in it cannot be captured. Nothing has run then.
         """
         graph = torch.cuda.CUDAGraph()
         default = torch.cuda.default_generators[self._where.index]
         for generator in generators:
-            if generator != default:  # which every capture knows
+            if generator != default:  # every capture knows the default one
                 graph.register_generator_state(generator)
         pool = torch.cuda.graph_pool_handle()
         self.prepare()
@@ -85,7 +86,7 @@ class Graphs:
                 enqueue(self.stream.cuda_stream)
             except BaseException as error:
                 with contextlib.suppress(DeviceError), warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # that nothing may have been captured
+                    warnings.simplefilter("ignore")  # an empty capture warns
                     self._end(graph, pool)
                 if isinstance(error, RuntimeError):
                     raise DeviceError(_first_line(error)) from error
@@ -96,9 +97,8 @@ class Graphs:
         return Graph(graph, self._where, keeps)
 
     def seconds(self, work: Callable[[], object], generators: Iterable[torch.Generator]) -> float | None:
-        """How long some work takes on the GPU, by two events of the graph that it is captured as: the least of some launches
-        after one that warms up. None where it cannot be captured, or where this torch captures no such events.
-        """
+        """Seconds of some work on the GPU, by two events of the graph that it is captured as: the shortest of some launches
+        after one that warms up. `None` if it cannot be captured, or if this torch captures no such events."""
         events = timing_events()
         if events is None:
             return None
@@ -129,8 +129,8 @@ class Graphs:
             raise DeviceError(_first_line(error)) from error
 
     def _recover(self, failed: torch.cuda.CUDAGraph, pool: tuple[int, int]) -> None:
-        """A capture that cannot be begun or ended leaves PyTorch's allocator and generators as if it went on. A capture that
-        ends well puts the generators right."""
+        """Repairs PyTorch's allocator and generators after a capture that could not begin or end, which leaves them as if it
+        went on. A capture that ends well resets the generators."""
         assert self._byte is not None
         end_failed_capture(failed, self._where, pool)
         graph = torch.cuda.CUDAGraph()
@@ -141,7 +141,7 @@ class Graphs:
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """What Python frees may wait for the GPU, which nobody may while a capture goes on."""
+    """Suspends garbage collection: freeing may wait for the GPU, which is forbidden during a capture."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

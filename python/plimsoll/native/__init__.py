@@ -1,6 +1,6 @@
-"""Builds PyTorch's allocators under Plimsoll (`cpu.cpp`, `cuda.cpp`) for the torch that is installed, at first use.
+"""Builds PyTorch's allocators under Plimsoll (`cpu.cpp`, `cuda.cpp`) for the installed torch, at first use.
 
-c10's allocator interface is private: the files of this folder are all that know it.
+c10's allocator interface is private: only the files of this folder know it.
 """
 
 from __future__ import annotations
@@ -25,26 +25,27 @@ TOOLKIT = Path("/usr/local/cuda")
 
 @dataclass(frozen=True)
 class Torch:
-    """A torch to build for: where it is installed, and what its version says."""
+    """A torch to build for: its location and version."""
 
     folder: Path
     version: str
     has_new_strings: bool
-    """Whether it is built with the C++11 ABI of strings."""
+    """`True` if it is built with the C++11 ABI of strings."""
 
     @staticmethod
     def installed() -> Torch:
-        """The torch that runs."""
+        """Returns the running torch."""
         return Torch(Path(torch.__file__).parent, torch.__version__, torch.compiled_with_cxx11_abi())
 
     @property
     def standard(self) -> str:
-        """The C++ standard of its headers."""
+        """C++ standard of its headers."""
         return "c++17" if self.version < torch.torch_version.TorchVersion("2.7") else "c++20"
 
 
 def build(kind: str, folder: Path | None = None, of: Torch | None = None) -> Path:
-    """An allocator, `cpu` or `cuda`, as a shared library, from the cache where it was built before for this torch."""
+    """Builds an allocator, `cpu` or `cuda`, as a shared library, or takes it from the cache if it
+    was built before for this torch."""
     folder, of = folder or _cache(), of or Torch.installed()
     texts = {name: (FOLDER / name).read_text() for name in (f"{kind}.cpp", LOG)}
     if kind == "cuda":
@@ -66,7 +67,7 @@ def build(kind: str, folder: Path | None = None, of: Torch | None = None) -> Pat
                     f"the allocator cannot be built for torch {of.version}; `{' '.join(command)}` says:\n"
                     f"{built.stderr.strip()}"
                 )
-            # Another process may have been faster; both made the same.
+            # Another process may have been faster; both built the same.
             made.replace(library)
     except OSError as error:
         raise NoCompiler(
@@ -88,13 +89,13 @@ def _command(kind: str, of: Torch, folder: Path, made: Path) -> list[str]:
     ]
     libraries = ["-lc10"]
     if kind == "cuda":
-        command += [f"-I{cuda_headers(of.folder)}", f"-I{FOLDER}"]  # the last for `crt/`
+        command += [f"-I{cuda_headers(of.folder)}", f"-I{FOLDER}"]  # last, for `crt/`
         libraries += ["-lc10_cuda"]
     return [*command, str(folder / f"{kind}.cpp"), "-o", str(made), f"-L{of.folder / 'lib'}", *libraries]
 
 
 def cuda_headers(torch_folder: Path) -> Path:
-    """The folder of CUDA's headers: of the packages beside torch, or of a toolkit."""
+    """Folder of CUDA's headers: of the packages next to torch, or of a toolkit."""
     packages = torch_folder.parent / "nvidia"
     toolkits = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
     found = [

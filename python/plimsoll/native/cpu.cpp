@@ -1,6 +1,6 @@
 // PyTorch's CPU allocator while Plimsoll records or replays a step (`log.h`), and PyTorch's own at all other times.
 //
-// Compiled at first use against the headers of the torch that is installed: c10's allocator interface has no stable ABI.
+// Compiled at first use against the headers of the installed torch: c10's allocator interface has no stable ABI.
 // Seen with torch 2.6 and 2.15.
 
 #include "log.h"
@@ -18,7 +18,7 @@ void free_recorded(void* address) {
   c10::free_cpu(address);
 }
 
-// For memory whose owner holds a bare address.
+// Deleter for memory whose owner holds a bare address.
 void free_raw(void* address) {
   if (give_back(address)) return;
   log_free(address);
@@ -79,7 +79,7 @@ void plimsoll_install() {
   }
 }
 
-// Whether no other allocator was installed over this one.
+// Returns 1 if no other allocator was installed over this one.
 int plimsoll_is_installed() { return c10::GetCPUAllocator() == &plimsoll::planned; }
 
 }  // extern "C"

@@ -1,11 +1,11 @@
 // PyTorch's CUDA allocator while Plimsoll records or replays a step (`log.h`), and PyTorch's own at all other times.
 //
 // It stands in front of PyTorch's caching allocator and forwards every call to it, so that statistics, snapshots, graphs and
-// streams are PyTorch's own. `forwards.inc`, which is made from the header of the torch that is installed, forwards whatever
-// is not written here: the interface is another in almost every version. Logged and planned are the allocations of one thread
-// on one device, and only while that thread records or replays.
+// streams are PyTorch's own. `forwards.inc`, which is generated from the header of the installed torch, forwards all functions
+// that are not written here: the interface changes in almost every version. Only the allocations of one thread on one device are
+// logged and planned, and only while that thread records or replays.
 //
-// Planned memory needs no `record_stream`: the plan orders by events what other streams do with it.
+// Planned memory needs no `record_stream`: the plan orders uses by other streams with events.
 // Compiled at first use. Seen to compile with torch 2.6, 2.11 and 2.15; it has never run on a GPU.
 
 #include "log.h"
@@ -23,7 +23,7 @@ namespace {
 
 using Base = c10::cuda::CUDACachingAllocator::CUDAAllocator;
 
-// The types of a member function of PyTorch's, for `forwards.inc`.
+// Types of a member function of PyTorch's, for `forwards.inc`.
 template <class Function>
 struct Signature;
 template <class Return, class Class, class... Types>
@@ -42,32 +42,32 @@ template <auto function, size_t position>
 using Argument = std::tuple_element_t<position, typename Signature<decltype(function)>::Arguments>;
 
 Base* caching = nullptr;                 // PyTorch's
-c10::DeleterFnPtr caching_free = nullptr;  // how it frees what it allocated
-int64_t device = -1;                     // the one whose allocations are recorded or planned
+c10::DeleterFnPtr caching_free = nullptr;  // its deleter
+int64_t device = -1;                     // device whose allocations are recorded or planned
 
 void free_recorded(void* address) {
   log_free(address);
   caching->raw_delete(address);
 }
 
-// For memory whose owner holds a bare address.
+// Deleter for memory whose owner holds a bare address.
 void free_raw(void* address) {
   if (!give_back(address)) free_recorded(address);
 }
 
-// PyTorch's allocator cuts larger allocations from large blocks, such as a pool that was given back; smaller ones it does not.
+// PyTorch's allocator cuts only larger allocations than this from large blocks, such as a pool that was given back.
 constexpr size_t SMALL_BYTES = 1 << 20;
 
-// Evaluation and sampling have no gradients. What would exceed a budget there has the memory of the pools instead.
+// Lends pools to an allocation without gradients, as in evaluation and sampling, that would exceed their budget.
 void lend_above_budget(size_t bytes) {
   if (bytes <= SMALL_BYTES || open_pools.load(std::memory_order_relaxed) == 0) return;
   if (mode != Mode::Pass || c10::GradMode::is_enabled()) return;
   const auto current = c10::cuda::current_device();
-  const int64_t taken = caching->getDeviceStats(current).allocated_bytes[0].current;  // 0: of blocks of all sizes
+  const int64_t taken = caching->getDeviceStats(current).allocated_bytes[0].current;  // 0: blocks of all sizes
   lend_pools(current, taken + static_cast<int64_t>(bytes));
 }
 
-// An allocation of PyTorch's own.
+// Allocates by PyTorch's own allocator.
 template <class Allocate>
 auto own(size_t bytes, Allocate allocate) -> decltype(allocate()) {
   lend_above_budget(bytes);
@@ -117,7 +117,7 @@ struct PlannedAllocator final : Base {
     const auto free = pointer.get_deleter();
     if (free == &free_lent) return;
     if (free != &free_recorded && free != &free_raw) return caching->recordStream(pointer, stream);
-    // PyTorch's allocator knows its own memory by its deleter.
+    // PyTorch's allocator recognises its own memory by the deleter.
     c10::DataPtr same(pointer.get(), pointer.get(), caching_free, pointer.device());
     try {
       caching->recordStream(same, stream);
@@ -162,7 +162,7 @@ void give_memory(void* address) noexcept { caching->raw_delete(address); }
 
 extern "C" {
 
-// Stands in front of PyTorch's allocator, once. CUDA is initialised by then.
+// Installs this allocator in front of PyTorch's, once. CUDA is initialised by then.
 void plimsoll_install() {
   using namespace plimsoll;
   if (caching == nullptr) {
@@ -172,10 +172,10 @@ void plimsoll_install() {
   }
 }
 
-// Whether no other allocator was installed over this one.
+// Returns 1 if no other allocator was installed over this one.
 int plimsoll_is_installed() { return c10::cuda::CUDACachingAllocator::get() == &plimsoll::planned; }
 
-// Whose allocations are recorded or planned from here on.
+// Sets the device whose allocations are recorded or planned.
 void plimsoll_device(int64_t number) { plimsoll::device = number; }
 
 }  // extern "C"

@@ -1,7 +1,7 @@
-"""Writes the part of `cuda.cpp` that only forwards: one member function for each virtual one of PyTorch's CUDA allocator.
+"""Generates the forwarding part of `cuda.cpp`: one member function for each virtual one of PyTorch's CUDA allocator.
 
-The interface changes in almost every version of torch. A function that was not forwarded would do what its default does, which
-is mostly to fail, and no compiler would say so. So the header that is installed tells names and numbers of arguments, and the
+The interface changes in almost every version of torch. Without a forward, a function would run its default, which mostly
+fails, and no compiler would report it. So names and numbers of arguments are read from the installed header, and the
 compiler takes the types from there. A header that cannot be read to its end is an error.
 """
 
@@ -13,19 +13,19 @@ from pathlib import Path
 from ..errors import NoCompiler
 
 BY_HAND = {"raw_alloc", "raw_alloc_with_stream", "raw_delete", "recordStream"}
-"""What `cuda.cpp` does itself, beside the functions of `c10::Allocator`."""
+"""Functions that `cuda.cpp` implements itself, in addition to those of `c10::Allocator`."""
 
 INTERFACES = (
     ("c10/cuda/CUDACachingAllocator.h", "class CUDAAllocator"),
     ("c10/core/CachingDeviceAllocator.h", "struct C10_API DeviceAllocator"),
 )
-"""Header and class; the second one's functions are inherited by the first from torch 2.7 on."""
+"""Header and class; from torch 2.7 on, the first inherits the functions of the second."""
 
 _FUNCTION = re.compile(r"\bvirtual\b[^;{}()]*?\b(~?\w+)\s*\(")
 
 
 def member_functions(include: Path) -> str:
-    """The member functions, as C++, for the headers in this folder."""
+    """Returns the member functions, as C++, for the headers in this folder."""
     found: dict[str, tuple[int, bool]] = {}
     for header, opening in INTERFACES:
         try:
@@ -52,7 +52,7 @@ def _without_comments(text: str) -> str:
 
 
 def _block(text: str, opening: int) -> str:
-    """What stands between a bracket and the one that closes it."""
+    """Text between a bracket and the one that closes it."""
     pairs = {"{": "}", "(": ")"}
     opens, closes = text[opening], pairs[text[opening]]
     depth = 0
@@ -64,7 +64,7 @@ def _block(text: str, opening: int) -> str:
 
 
 def _functions(body: str, header: str) -> dict[str, tuple[int, bool]]:
-    """By name: how many arguments a virtual function takes, and whether it is const."""
+    """By name: number of arguments of a virtual function, and `True` if it is const."""
     found = {}
     for match in _FUNCTION.finditer(body):
         arguments = _block(body, match.end() - 1)
@@ -81,7 +81,7 @@ def _functions(body: str, header: str) -> dict[str, tuple[int, bool]]:
 
 
 def _count(arguments: str) -> int:
-    """How many there are, whose types and defaults may have commas in brackets."""
+    """Number of arguments; their types and defaults may have commas in brackets."""
     depth, count = 0, 1
     for character in arguments:
         depth += (character in "<({[") - (character in ">)}]")

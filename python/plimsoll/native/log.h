@@ -1,9 +1,9 @@
-// What PyTorch's allocators share while Plimsoll records or replays a step; one of them is compiled with it at a time.
+// State of Plimsoll's allocators while a step is recorded or replayed; it is compiled with one of them at a time.
 //
-// Recording, an allocator logs what the recording thread allocates and frees. Replaying, it gives every allocation of a call
-// the address that the plan has for it, in the order in which they were recorded, and counts those that the plan did not
-// foresee; these come from PyTorch's own allocator, so that no call computes with memory that is not its own. Allocations of
-// other threads always come from there: they may come at any moment, and a plan cannot know them.
+// Recording, an allocator logs the allocations and frees of the recording thread. Replaying, it gives every allocation of a call
+// its address in the plan, in the recorded order, and counts those that the plan did not foresee. The latter come from PyTorch's
+// own allocator, so that each call computes only with its own memory. Allocations of other threads always come from there: they
+// may come at any moment, and a plan cannot know them.
 //
 // One thread records or replays at a time.
 //
@@ -26,7 +26,7 @@ enum class Mode { Pass, Record, Replay };
 
 struct Event {
   // Recording, 0: allocated; 1: freed by the recording thread; 2: freed by another thread.
-  // Replaying, 0: given an address of the plan; 3: not foreseen by the plan; 4: a call begins, whose number is the address.
+  // Replaying, 0: given an address of the plan; 3: not foreseen by the plan; 4: a call begins, its number in `address`.
   int64_t kind;
   int64_t address;
   int64_t bytes;
@@ -39,21 +39,21 @@ struct Slot {
 
 inline thread_local Mode mode = Mode::Pass;
 
-// Never destroyed: memory is freed until the process has ended.
-inline std::mutex& guard = *new std::mutex;  // of these three
+// Never destroyed: memory may be freed until the process has ended.
+inline std::mutex& guard = *new std::mutex;  // of the next three
 inline std::vector<Event>& events = *new std::vector<Event>;
 inline std::unordered_set<void*>& recorded = *new std::unordered_set<void*>;  // alive, allocated while recording
 inline std::unordered_set<void*>& lent = *new std::unordered_set<void*>;      // alive, at addresses of the plan
 inline std::atomic<bool> recording{false};
 
-// The plan that is replayed. Slots of call i are those from first[i] up to first[i + 1].
+// The replayed plan. Call i has the slots first[i]..first[i + 1], half-open.
 inline const Slot* slots = nullptr;
 inline const int64_t* first = nullptr;
 inline int64_t call = -1, next_slot = 0, end_slot = 0;
 inline int64_t served = 0, unplanned = 0, unplanned_bytes = 0, unused = 0, faulty_call = -1;
 
 // Bytes for single numbers that calls make on the device only while they are captured as a graph: the seeds of attention, which
-// lie on the host otherwise. They last until the next call, and none is there outside of a capture.
+// lie on the host otherwise. They last until the next call, and exist only in a capture.
 constexpr int64_t SPARE_SLOT = 256, SPARE_BYTES = 8;
 inline int64_t spare = 0, spare_end = 0, next_spare = 0;
 
@@ -63,22 +63,22 @@ struct Pool {
   void* address;
   size_t bytes;
   int64_t device;
-  int64_t budget;  // what all allocations together may take while it is lent to code without gradients; -1: nobody counts
-  bool is_there;   // it is the step's, and nobody else's
-  bool is_open;    // between steps: whoever needs memory may have it
+  int64_t budget;  // limit of all allocations while the pool is lent to code without gradients; -1: none
+  bool is_there;   // the step has it, not lent
+  bool is_open;    // between steps: may be lent
 };
 
 inline std::mutex& pools_guard = *new std::mutex;
 inline std::vector<Pool*>& pools = *new std::vector<Pool*>;
-inline std::atomic<int> open_pools{0};  // of those that are there
-inline thread_local void* window = nullptr;  // what the next allocation of this thread is given, which owns nothing
+inline std::atomic<int> open_pools{0};  // number of open pools that are not lent
+inline thread_local void* window = nullptr;  // address for the next allocation of this thread, which owns nothing
 
-// By each allocator: memory of PyTorch's own for a pool, or null; and its end.
+// Implemented by each allocator: takes memory from PyTorch's for a pool, or returns null; and gives it back.
 void* take_memory(const Pool& pool) noexcept;
 void give_memory(void* address) noexcept;
 
-// Gives open pools of a device back to PyTorch's allocator: all of them, or those whose budget the bytes exceed that would be
-// taken. Says whether there was any.
+// Gives open pools of a device back to PyTorch's allocator: all of them, or those whose budget is below `taken`. Returns true if
+// there was any.
 inline bool lend_pools(int64_t device, int64_t taken = -1) {
   if (open_pools.load(std::memory_order_relaxed) == 0) return false;
   std::lock_guard<std::mutex> lock(pools_guard);
@@ -94,7 +94,7 @@ inline bool lend_pools(int64_t device, int64_t taken = -1) {
   return is_lent;
 }
 
-// Allocates; where no memory is found, once more with the pools that are open.
+// Allocates; if no memory is found, lends the open pools and tries again.
 template <class Allocate>
 auto counted(int64_t device, Allocate allocate) -> decltype(allocate()) {
   try {
@@ -113,7 +113,7 @@ auto counted(int64_t device, Allocate allocate) -> decltype(allocate()) {
   }
 }
 
-// The address that the next allocation is given, once.
+// Returns the address for the next allocation, once.
 inline void* next_window() {
   void* address = window;
   window = nullptr;
@@ -134,7 +134,7 @@ inline void log_free(void* address) {
   }
 }
 
-// The address that the plan has for this allocation of the replaying thread; none where it foresaw another or none.
+// Returns the plan's address for this allocation of the replaying thread; null if the plan has a different one or none.
 inline void* planned_address(size_t bytes) {
   if (next_slot < end_slot && slots[next_slot].bytes == static_cast<int64_t>(bytes)) {
     void* address = reinterpret_cast<void*>(slots[next_slot++].address);
@@ -162,7 +162,7 @@ inline void log_unplanned(void* address, size_t bytes) {
   events.push_back({3, reinterpret_cast<int64_t>(address), static_cast<int64_t>(bytes)});
 }
 
-// Whether an address was lent; it no longer is. What is lent is known one by one: a range would outlive its pool.
+// Returns true if an address was lent, and forgets it. Addresses are stored one by one: a range would outlive its pool.
 inline bool give_back(void* address) {
   std::lock_guard<std::mutex> lock(guard);
   return lent.erase(address) != 0;
@@ -181,7 +181,7 @@ inline void end_call() {
 
 extern "C" {
 
-// How many allocations have found no memory since this was last called.
+// Number of allocations that found no memory since the last call of this function.
 int64_t plimsoll_failures() { return plimsoll::failures.exchange(0); }
 
 void plimsoll_record(int on) {
@@ -219,7 +219,7 @@ void plimsoll_begin(const int64_t* all_slots, const int64_t* first_of_call) {
   faulty_call = -1;
 }
 
-// What this thread allocates from here on belongs to the call.
+// Assigns further allocations of this thread to a call.
 void plimsoll_call(int64_t number) {
   using namespace plimsoll;
   end_call();
@@ -234,17 +234,17 @@ void plimsoll_call(int64_t number) {
   mode = Mode::Replay;
 }
 
-// The step is captured as a graph: these bytes are for single numbers that no plan foresees.
+// Provides these bytes for single numbers that no plan foresees, in a step that is captured as a graph.
 void plimsoll_spare(int64_t address, int64_t bytes) {
   using namespace plimsoll;
   spare = next_spare = address;
   spare_end = address + bytes;
 }
 
-// What this thread allocates from here on belongs to nobody's call.
+// Assigns further allocations of this thread to no call.
 void plimsoll_pause() { plimsoll::mode = plimsoll::Mode::Pass; }
 
-// The call is over, too. The first call so far that allocated otherwise than planned; -1: none.
+// Ends the call, and pauses. Returns the first call so far whose allocations differ from the plan; -1: none.
 int64_t plimsoll_settle() {
   using namespace plimsoll;
   end_call();
@@ -263,7 +263,7 @@ void plimsoll_end(int64_t* out) {
   std::memcpy(out, counts, sizeof counts);
 }
 
-// A pool of so many bytes, which nobody may have until it is opened; null where there is no memory.
+// Makes a pool of this many bytes, which is not lent until it is opened; null if there is no memory.
 plimsoll::Pool* plimsoll_pool(int64_t bytes, int64_t device) {
   using namespace plimsoll;
   Pool* pool = new Pool{nullptr, static_cast<size_t>(bytes), device, -1, true, false};
@@ -284,7 +284,7 @@ int plimsoll_pool_is_there(const plimsoll::Pool* pool) {
   return pool->is_there;
 }
 
-// No step runs in it: whoever needs memory may have it.
+// Opens it to other code, since no step runs in it.
 void plimsoll_pool_open(plimsoll::Pool* pool, int64_t budget) {
   using namespace plimsoll;
   std::lock_guard<std::mutex> lock(pools_guard);
@@ -293,7 +293,7 @@ void plimsoll_pool_open(plimsoll::Pool* pool, int64_t budget) {
   pool->is_open = true;
 }
 
-// Gives it back to PyTorch's allocator now; whether it is lent then.
+// Gives it back to PyTorch's allocator now if it is open; returns 1 if it is lent then.
 int plimsoll_pool_lend(plimsoll::Pool* pool) {
   using namespace plimsoll;
   std::lock_guard<std::mutex> lock(pools_guard);
@@ -305,8 +305,8 @@ int plimsoll_pool_lend(plimsoll::Pool* pool) {
   return !pool->is_there;
 }
 
-// A step is to run in it. 0: it is there, as it was; 1: it was lent, and is at the same address again; 2: it was lent, and is
-// elsewhere; -1: it was lent, and there is no memory for it.
+// Takes it back for a step. 0: it was not lent; 1: it was lent, and is at the same address again; 2: it was lent, and is at a
+// different address; -1: it was lent, and there is no memory for it.
 int plimsoll_pool_take(plimsoll::Pool* pool) {
   using namespace plimsoll;
   {
@@ -315,7 +315,7 @@ int plimsoll_pool_take(plimsoll::Pool* pool) {
     pool->is_open = false;
     if (pool->is_there) return 0;
   }
-  void* address = take_memory(*pool);  // which may lend other pools
+  void* address = take_memory(*pool);  // this may lend other pools
   if (address == nullptr) return -1;
   std::lock_guard<std::mutex> lock(pools_guard);
   const bool is_same = address == pool->address;
@@ -335,7 +335,7 @@ void plimsoll_pool_free(plimsoll::Pool* pool) {
   delete pool;
 }
 
-// The next tensor that this thread makes lies at this address, and owns nothing.
+// Places the next tensor that this thread makes at this address; it owns nothing.
 void plimsoll_window(int64_t address) { plimsoll::window = reinterpret_cast<void*>(address); }
 
 }  // extern "C"

@@ -1,6 +1,6 @@
-"""Steps as CUDA graphs on a GPU that computes nothing (`runtime.c`): what is captured, how it is ordered, what forbids it.
+"""Steps as CUDA graphs on a GPU that computes nothing (`runtime.c`): their capture, their order, and obstacles.
 
-python graphs.py NAME runs one of the functions below, in a process of its own.
+python graphs.py NAME runs one of the functions below, in a separate process.
 """
 
 import logging
@@ -26,8 +26,8 @@ from plimsoll import capturing, devices, recording, timing
 
 
 def launched():
-    """The second run is captured, later ones are launched: with true bytes in whatever order the streams run, also of runs that
-    are timed call by call in between, and when the pool was given back."""
+    """The second run is captured, later ones are launched: with the right bytes in any order of the streams, also for runs that
+    are timed call by call in between, and after the pool was freed."""
     driver = StandIn()
     for share in (2.0, 0.3, 0.0):
         model, step = register(share)
@@ -43,7 +43,7 @@ def launched():
             assert (step.program._graph is not None) == (seed > 0)
         driver.order(0)
         driver.delays(0)
-        # Nothing was allocated for a capture beside the plan.
+        # A capture allocated nothing outside the plan.
         pools = {tuple(segment["segment_pool_id"]) for segment in torch.cuda.memory_snapshot()}
         assert pools == {(0, 0)}, pools
         # 1, 4, 8, 16 and 32 are timed.
@@ -57,8 +57,8 @@ def launched():
 
 
 def waits():
-    """Without the waits of its compute commands a captured step has wrong bytes in some order, and with each of them right ones
-    in all."""
+    """Without the waits of its compute commands a captured step has wrong bytes in some order, and
+    with each of them right ones in all."""
     driver = StandIn()
     model, step = register(0.0)
     assert run_register(model, step, 0) == []
@@ -92,7 +92,8 @@ def waits():
 
 
 def timed():
-    """A step that becomes a graph has the times of its calls in one, by events that the graph records; others keep theirs."""
+    """A step that becomes a graph has the times of its calls in one, by events that the graph
+    records; others keep their times."""
     driver = StandIn()
     model, loss, batch = language()
     device = devices.on(torch.device("cuda:0"))
@@ -108,25 +109,25 @@ def timed():
     assert torch.equal(state(), generator) and torch.cuda.memory_allocated() == taken
     assert torch.cuda.memory_reserved() <= reserved
     assert 2 * 20 < events < 2 * len(tape.calls), (events, len(tape.calls))
-    # Some microseconds of the stand-in, where launching takes Python more.
+    # Some microseconds of the stand-in, for which launching takes Python longer.
     assert all(0 <= call.seconds < 1 for call in tape.calls) and sum(call.seconds for call in tape.calls) > 0
     scale = torch.tensor(2.0)
     assert recorded(lambda x, y: loss(x, y) * scale)[1] == 0
     assert recorded(loss, graphs=False)[1] == 0
 
-    # The events are before and behind the work: eight fills take longer than one.
+    # The events surround the work: eight fills take longer than one.
     x = torch.zeros(64 << 20, dtype=torch.uint8, device="cuda")
     one, eight = (
         device.seconds_in_graph(lambda count=count: [x.zero_() for _ in range(count)], []) for count in (1, 8)
     )
     assert one > 1e-4 and eight > 2 * one, (one, eight)
 
-    # What captures take is given back meanwhile.
+    # Memory of the captures is released meanwhile.
     for _ in range(8):
         device.seconds_in_graph(lambda: torch.empty(200 << 20, dtype=torch.uint8, device="cuda").zero_(), [])
         assert torch.cuda.memory_reserved() - torch.cuda.memory_allocated() <= 512 << 20
 
-    # Where a capture is refused, all calls keep their times, and PyTorch works as before.
+    # If a capture is refused, all calls keep their times, and PyTorch works as before.
     kept = [call.seconds for call in tape.calls]
     driver.answer("cuGraphInstantiateWithFlags", 5, 2)
     assert not timing.in_graphs(tape, batch, device) and [call.seconds for call in tape.calls] == kept
@@ -137,7 +138,8 @@ def timed():
 
 
 def refused():
-    """What cannot be captured runs call by call, says so once, and leaves PyTorch able to allocate, to draw and to capture."""
+    """A step that cannot be captured runs call by call, logs that once, and leaves PyTorch able to
+    allocate, to draw and to capture."""
     driver = StandIn()
 
     def check(text, spoil):
@@ -189,7 +191,7 @@ def refused():
     assert run_register(model, step, 0) == run_register(model, step, 1) == []
     assert step.program.runs_as == "call by call: `graphs=False`" and "call by call" in step.why
 
-    # Ctrl-C while it is captured: all is as it was, and the next step is captured.
+    # Ctrl-C during the capture: everything is restored, and the next step is captured.
     model, step = register(0.3)
     assert run_register(model, step, 0) == []
     call = step.program.tape.calls[3]
@@ -210,7 +212,7 @@ def refused():
 
 
 def moves():
-    """Gradients that lie elsewhere in every step: it is captured a few times, then no more."""
+    """Gradients at different addresses in every step: it is captured a few times, then no more."""
     model, step = register(2.0)
     for _ in range(12):
         for weight in model.weights:
@@ -226,7 +228,7 @@ def moves():
 
 
 def forbidden():
-    """What is known to forbid a graph is said before anything is captured."""
+    """Known obstacles to a graph are reported before anything is captured."""
     model, loss, batch = language()
 
     def why(fn, share=2.0, model=model):

@@ -1,9 +1,9 @@
-// A stand-in of CUDA's runtime, cuBLAS and cuBLASLt for PyTorch, on the house's stand-in of the driver: for tests of what
-// surrounds the kernels (allocations, addresses, streams, events, copies) on machines without a GPU.
+// A stand-in for CUDA's runtime, cuBLAS and cuBLASLt for PyTorch, on the stand-in for the driver in `standin/`: for tests of
+// everything around the kernels (allocations, addresses, streams, events, copies) on machines without a GPU.
 //
-// Loaded before PyTorch (LD_PRELOAD). Memory, streams and events are the driver's, kernels and products are not run, copies and
-// fills are. So a step allocates, orders and copies as on a GPU, and computes nothing: values mean nothing, and tests compare
-// none. What is missing here is CUDA's own, which refuses without a driver.
+// Loaded before PyTorch (LD_PRELOAD). Memory, streams and events are the driver's; copies and fills run, kernels and products do
+// not. So a step allocates, orders and copies as on a GPU, and computes nothing: values mean nothing, and tests compare none.
+// Functions that are missing here are CUDA's own, which refuse without a driver.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -208,7 +208,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEven
   return CALL("cuEventElapsedTime", (float*, cudaEvent_t, cudaEvent_t), milliseconds, from, to);
 }
 
-// What PyTorch asks the driver itself for, by this library as `libcuda.so.1`.
+// Driver functions that PyTorch loads itself, from this library as `libcuda.so.1`.
 int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* is_active) {
   return (void)device, *flags = 0, *is_active = 1, 0;
 }

@@ -1,4 +1,4 @@
-"""What tests of steps share on a GPU that computes nothing (`runtime.c`): the driver's stand-in, and networks to plan."""
+"""Shared by tests of steps on a GPU that computes nothing (`runtime.c`): the driver's stand-in, and networks to plan."""
 
 import contextlib
 import ctypes
@@ -34,8 +34,8 @@ class Warnings(logging.Handler):
 
 
 class Shift(torch.autograd.Function):
-    """Moves rows by one, puts a row of the weight first, and gives what it made as the weight's gradient: bytes that are
-    copied, and so are true on a GPU that computes nothing."""
+    """Moves rows by one, puts a row of the weight first, and returns its result as the weight's gradient: these bytes are
+    copied, and so are right on a GPU that computes nothing."""
 
     @staticmethod
     def forward(ctx, x, weight):
@@ -65,7 +65,7 @@ class Register(nn.Module):
         return x.flatten()[0].clone()
 
     def wrong(self, x):
-        """Which weights have another gradient than they must have."""
+        """Numbers of the weights whose gradient is wrong."""
         x, found = x.cpu(), []
         for number, weight in enumerate(self.weights):
             x = torch.cat([weight.detach().cpu()[:1], x[:-1]])
@@ -80,7 +80,7 @@ def rows(seed, count=16):
 
 
 class StandIn:
-    """The driver's, as a test speaks to it."""
+    """The driver's stand-in, as used by a test."""
 
     def __init__(self):
         self._library = ctypes.CDLL(os.environ["PLIMSOLL_STANDIN"])
@@ -146,7 +146,7 @@ NETWORKS = {
 
 
 def held():
-    """What PyTorch's allocator has given out, without workspaces that libraries keep."""
+    """Bytes that PyTorch's allocator has allocated, without workspaces that libraries keep."""
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()
     return torch.cuda.memory_allocated()
@@ -176,8 +176,8 @@ def run_register(model, step, seed, count=16):
 
 
 def main(functions):
-    """Runs one of these functions, by name, with the rest of the arguments; or some of them (`one+other`), one after the
-    other, since a process takes seconds to begin."""
+    """Runs one of these functions, by name, with the remaining arguments; or several (`one+other`), one after the other,
+    since a process takes seconds to start."""
     names, *arguments = sys.argv[1:]
     for name in names.split("+"):
         functions[name](*arguments)

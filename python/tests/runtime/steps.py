@@ -1,6 +1,6 @@
-"""Steps on a GPU that computes nothing (`runtime.c`): what is allocated, ordered, copied and given back is as on a real one.
+"""Steps on a GPU that computes nothing (`runtime.c`): allocations, order, copies and frees are as on a real one.
 
-python steps.py NAME runs one of the functions below, in a process of its own.
+python steps.py NAME runs one of the functions below, in a separate process.
 """
 
 import gc
@@ -62,7 +62,7 @@ def planned_one(name):
         assert [len(spans) for spans in program.spans] == [len(of) for of in streams]
         assert all(start <= end for spans in program.spans for start, end in spans)
         assert (len(streams[1]) > 0) == (schedule.offloaded_bytes > 0)
-        # What the allocator's rounding adds: at most 1 MiB for each of our three arenas.
+        # Rounding of the allocator: at most 1 MiB for each of our three arenas.
         assert torch.cuda.max_memory_allocated() <= schedule.budget_bytes + (3 << 20)
         if share < 1:
             assert schedule.offloaded_bytes + schedule.recomputed_ops > 0
@@ -73,7 +73,7 @@ def planned_one(name):
 
 
 def in_pieces(name):
-    """A recording in pieces is that of the whole step, takes no more than the budget, and the step runs as planned."""
+    """A recording in pieces equals that of the whole step, takes no more than the budget, and the step runs as planned."""
     model, loss, batch = NETWORKS[name]()
     whole = recording.record(loss, model, batch)
     step = tuned((model, loss, batch), 0.1, in_pieces=False)
@@ -101,7 +101,7 @@ def in_pieces(name):
 
 
 def life():
-    """Accumulation, another stream, a report, and nothing that is left behind."""
+    """Accumulation, another stream, a report, and nothing left behind."""
     model, loss, batch = language()
     loss(*batch).backward()
     model.zero_grad()
@@ -129,7 +129,7 @@ def life():
 
 
 def ended_early():
-    """A step that ends early leaves gradients, buffers and generators, and the next one runs."""
+    """A step that ends early restores gradients, buffers and generators, and the next one runs."""
     model, loss, batch = images()
     step = tuned((model, loss, batch), 0.1, graphs=False)
     step(*batch)
@@ -162,7 +162,7 @@ def ended_early():
 
 
 def host_is_short():
-    """The driver page-locks 9 MiB: that is measured, but for a piece, and the plan recomputes what does not go there."""
+    """The driver page-locks 9 MiB: trying measures that to within a piece, and the plan recomputes the rest."""
     limit, count = int(os.environ["PLIMSOLL_STANDIN_PINNED"]), 256
     driver, warnings = StandIn(), Warnings()
     device = devices.on(torch.device("cuda:0"))
@@ -192,7 +192,7 @@ def host_refuses_once():
 
 
 def refused():
-    """Each with what to do."""
+    """Each refusal says what to do."""
     model, loss, batch = language()
 
     def check(kind, text, work):
@@ -238,10 +238,10 @@ def refused():
 
 
 def lent():
-    """An evaluation has the pool, within the budget and beyond PyTorch's limit; a step and its graph have it back, with true
-    bytes in whatever order the streams run."""
+    """An evaluation has the pool, within the budget and beyond PyTorch's limit; a step and its graph take it back, with the
+    right bytes in any order of the streams."""
     driver, warnings = StandIn(), Warnings()
-    count = 256  # so that the pool is a segment of its own
+    count = 256  # so that the pool is a separate segment
     model = Register(rows=count)
     step = tuned((model, model, (rows(0, count),)), 0.3)
     for seed in range(3):
@@ -254,7 +254,7 @@ def lent():
         with torch.set_grad_enabled(grad):
             made = [torch.full((1 << 20 | 512,), seed, dtype=torch.uint8, device="cuda") for seed in range(2)]
             made.append(torch.empty(bytes_, dtype=torch.uint8, device="cuda"))
-            for _ in range(4):  # copies that a step would see that does not wait for them
+            for _ in range(4):  # copies that a step would see if it did not wait for them
                 made[-1][: made[0].numel()].copy_(made[0])
             return made
 
@@ -278,7 +278,7 @@ def lent():
     assert program._graph is graph, "the graph stays where the address is the same"
     assert program.counts.unplanned == 0 and warnings.said == [], warnings.said
 
-    # A tensor that stays there: the pool moves, and the step is captured anew.
+    # A tensor that stays there: the pool moves, and the step is captured again.
     held = evaluation(pool.size // 2)
     assert run_register(model, step, 30, count) == [] and pool.address != address
     assert len(warnings.said) == 1 and "delete such tensors before the next step" in warnings.said[0], (
@@ -287,7 +287,8 @@ def lent():
     assert run_register(model, step, 31, count) == [] and program._graph is not graph
     del held, graph
 
-    # PyTorch's own limit: code with gradients gets it, too. Where there is no room for the pool any more, one error says why.
+    # PyTorch's own limit: code with gradients gets the pool, too. If there is no room for the pool any more, one error
+    # gives the reason.
     torch.cuda.empty_cache()
     everything = torch.cuda.get_device_properties(0).total_memory
     room = torch.cuda.memory_reserved() + (2 << 20)
@@ -311,7 +312,7 @@ def lent():
 
 
 def in_eager():
-    """A batch for which the host reads another value, and that does not fit in eager: hooks swap it, within the budget."""
+    """A batch for which the host reads a different value, and that does not fit in eager: hooks swap it, within the budget."""
     model, loss = language()[:2]
     x, y = words(64)
     first, other = x.cpu(), x.cpu()
@@ -330,7 +331,7 @@ def in_eager():
         model.zero_grad()
         torch.cuda.reset_peak_memory_stats()
         step(other, y)
-        # A step counts its own batch; the other one is there, too.
+        # A step counts its own batch; the other one exists, too.
         assert torch.cuda.max_memory_allocated() <= budget + first.nbytes, number
         assert "this batch takes another way" in step.fallback and "hooks swap saved tensors" in step.fallback
         assert step._memory.pool.held_bytes == 0
@@ -340,7 +341,8 @@ def in_eager():
 
 
 def lent_after_the_optimizer():
-    """What an optimizer makes in its first step does not lie where the pool was, though it exceeds the budget meanwhile."""
+    """Tensors that an optimizer makes in its first step do not lie in the pool's place, though it
+    exceeds the budget meanwhile."""
     warnings, count = Warnings(), 256
     model = Register(rows=count)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -398,7 +400,7 @@ def asked():
 
 
 def hooks():
-    """Saved tensors that hooks swap are whole when they are read, whatever is late."""
+    """Saved tensors that hooks swap are complete when they are read, whichever copy is late."""
     from plimsoll.saved import SavedSwaps
 
     driver = StandIn()
@@ -428,7 +430,7 @@ def hooks():
 
 
 def named(total, name):
-    """By a name in `CUDA_VISIBLE_DEVICES`, also of a slice: memory, budget and words are the slice's."""
+    """By a name in `CUDA_VISIBLE_DEVICES`, also of a slice: memory, budget and descriptions are the slice's."""
     device = devices.on(torch.device("cuda"))
     free, all_bytes = torch.cuda.mem_get_info()
     assert all_bytes == int(total) << 30 and free <= device.free_bytes() <= all_bytes
@@ -442,7 +444,7 @@ def named(total, name):
     for _ in range(3):
         step(*batch)
     assert step.fallback is None
-    # What does not fit the slice is short there, though the whole GPU has it.
+    # A step that does not fit the slice runs out of memory there, though the whole GPU has it.
     if all_bytes < 2 << 30:
         try:
             torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
@@ -453,7 +455,7 @@ def named(total, name):
 
 
 def compared():
-    """A comparison runs; bits mean nothing here, so that either outcome will do."""
+    """A comparison runs; bits mean nothing here, so that either outcome is accepted."""
     model, loss, batch = language()
     step = tuned((model, loss, batch), 0.4, verify=1)
     try:

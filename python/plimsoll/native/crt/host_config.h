@@ -1,4 +1,4 @@
-// In place of CUDA's header of this name (see `host_defines.h`), which refuses compilers that nvcc cannot work with: nvcc has no
-// part in this.
+// Replaces CUDA's header of this name (see `host_defines.h`), which refuses compilers that nvcc does not support: nvcc is not
+// used here.
 
 #pragma once

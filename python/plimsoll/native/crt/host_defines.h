@@ -1,5 +1,5 @@
-// In place of CUDA's header of this name, which the packages beside torch lack: what g++ and clang++ need of it to read CUDA's
-// runtime headers. Searched last, so that a toolkit's own comes first.
+// Replaces CUDA's header of this name, which is missing from the packages next to torch: the definitions that g++ and clang++
+// need to read CUDA's runtime headers. Searched last, so that a toolkit's own comes first.
 
 #pragma once
 
