@@ -68,7 +68,7 @@ section() {
 run() {
     local small="" failed=0 named name seconds rows
     if [ "${1:-}" = --small ]; then small=$1 && shift; fi
-    [ $# -gt 0 ] || set -- device schedules kernels link step pytorch batch
+    [ $# -gt 0 ] || set -- device=40 schedules=60 kernels=100 link=20 step=200 pytorch=200 batch=100
     mkdir -p "$out"
     PLIMSOLL_CUDA_LIBRARIES=${PLIMSOLL_CUDA_LIBRARIES:+$PLIMSOLL_CUDA_LIBRARIES:}$(libraries)
     # Libraries that load parts of themselves by name find them, too.

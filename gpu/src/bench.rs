@@ -28,7 +28,7 @@ use std::time::Instant;
 /// Prints what a section has measured.
 pub type Row<'a> = dyn Fn(Value) + 'a;
 
-/// Prints one row, of objects without a name in common; a later one replaces an earlier one's value.
+/// Prints one row of several objects; a later value replaces an earlier one of the same name.
 pub fn print(parts: &[&Value]) {
     let parts = parts.iter().filter_map(|part| part.as_object()).flatten();
     let row: Map<String, Value> = parts.map(|(name, value)| (name.clone(), value.clone())).collect();

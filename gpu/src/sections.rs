@@ -39,8 +39,8 @@ pub fn link(small: bool, row: &Row<'_>) -> Result<(), Failure> {
             "off_share": fitted.map(|fitted| fitted.relative_error),
         }));
     }
-    // Samples of an op that is bound by the device's memory.
-    row(json!({ "op_beside_transfers": samples.beside }));
+    // How many times as long an op takes that is bound by the device's memory.
+    row(json!({ "op_slowdown_by_transfers": rates.slowdown }));
     Ok(())
 }
 

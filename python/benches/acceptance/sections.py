@@ -1,8 +1,4 @@
-"""The sections of `accept.py`, what matters most first: what each asks, of which networks, and how long it may take.
-
-`gpu/src/plan.rs` names the same sections and seconds, and a test of it reads this file: names in one tuple a line, and the
-seconds last in each section.
-"""
+"""The sections of `accept.py`, what matters most first: what each asks, of which networks, and how long it may take."""
 
 from __future__ import annotations
 
