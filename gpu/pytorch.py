@@ -3,11 +3,12 @@
     accept cases | python3 pytorch.py
 
 A row is its case, with the seconds of a step (median and median absolute deviation), by events on the device without waiting
-in between, and the peak of PyTorch's allocator. A step is forward, backward and SGD with momentum; it gets its batch from pinned
-memory of the host, copied on another stream while the step before computes.
+in between, and the peak of PyTorch's allocator. A step is forward, backward and SGD with momentum; it gets its batch from
+pinned memory of the host, copied on another stream while the step before computes.
 
 Ways: `eager`; `checkpoint`, around every block; `save_on_cpu`, saved tensors in pinned memory of the host. Each runs in both
-memory formats. Precisions: `f32`; `tf32`, in which convolutions and matrix products multiply; `bf16`, autocast with f32 weights.
+memory formats. Precisions: `f32`; `tf32`, in which convolutions and matrix products multiply; `bf16`, autocast with f32
+weights.
 
 Networks are plain torch, as torchvision builds them, and must have as many parameters as the case says; the device must be
 the case's. With --small everything runs on the CPU where there is no GPU.
@@ -157,7 +158,7 @@ class Trainer:
 
 
 def measure(case, way, layout):
-    """What a row says of one way: warmed up, since cuDNN measures its algorithms and momentum is allocated in the first steps."""
+    """Seconds and peak of one way, warmed up: cuDNN measures its algorithms and momentum is allocated in the first steps."""
     on_gpu = DEVICE.type == "cuda"
     if on_gpu:
         torch.cuda.empty_cache()
