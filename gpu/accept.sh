@@ -66,14 +66,14 @@ section() {
 }
 
 run() {
-    local small="" failed=0 named name seconds rows
+    local small="" failed=0 packages named name seconds rows
     if [ "${1:-}" = --small ]; then small=$1 && shift; fi
     [ $# -gt 0 ] || set -- device=40 schedules=60 kernels=100 link=20 step=200 pytorch=200 batch=100
     mkdir -p "$out"
-    PLIMSOLL_CUDA_LIBRARIES=${PLIMSOLL_CUDA_LIBRARIES:+$PLIMSOLL_CUDA_LIBRARIES:}$(libraries)
+    packages=$(libraries)
+    export PLIMSOLL_CUDA_LIBRARIES=${PLIMSOLL_CUDA_LIBRARIES:+$PLIMSOLL_CUDA_LIBRARIES:}$packages PLIMSOLL_TEST_DEVICE=gpu
     # Libraries that load parts of themselves by name find them, too.
-    LD_LIBRARY_PATH=$PLIMSOLL_CUDA_LIBRARIES${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-    export PLIMSOLL_CUDA_LIBRARIES LD_LIBRARY_PATH PLIMSOLL_TEST_DEVICE=gpu
+    [ -z "$packages" ] || export LD_LIBRARY_PATH=$packages${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     for named; do
         name=${named%%=*} seconds=${named#*=}
         [ "$seconds" != "$named" ] || seconds=120
