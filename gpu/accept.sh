@@ -1,18 +1,23 @@
 #!/usr/bin/env bash
-# What Plimsoll must reach on a GPU: tests and measurements, in two halves.
+# Tests and measurements on a GPU, in two halves.
 #
-#   gpu/accept.sh build                 where Rust is: makes gpu/dist/accept, one program that needs no Rust
-#   gpu/accept.sh run [SECTION...]      where the GPU is: runs the usual sections, or those named, and writes gpu/results/
-#   gpu/accept.sh plan [--minutes N] [--from DIR]   says what to run in so much time, PyTorch's sections included (25);
-#                                       by what sections took in a folder of results, where there is one
+#   gpu/accept.sh build                 where Rust is: makes gpu/dist/, programs that need no Rust
+#   gpu/accept.sh run [--small] [SECTION[=SECONDS]...]
+#                                       where the GPU is: runs sections, each no longer than its seconds, and prints one line for
+#                                       each. One that fails or is cut stops nothing; the exit code is 1 then.
+#   gpu/accept.sh libraries             prints the folders of CUDA's libraries in PyTorch's packages
 #
-# `run` needs this script, pytorch.py and dist/accept, in one folder. Options of `accept run` can be given, too (`--small`).
+# Sections, most important first: device schedules kernels link step pytorch batch. `run` needs this script, pytorch.py and
+# dist/, in one folder. --small measures in tiny sizes, to see that everything runs.
 #   PYTHON                     the Python that has PyTorch (python3)
-#   OUT                        where results are written (gpu/results), as for python/accept.py
+#   DIST                       the folder of the programs (gpu/dist)
+#   OUT                        the folder of the results (gpu/results): rows in SECTION.jsonl, of tests their words in SECTION.txt, and
+#                              SECTION.log
 #   PLIMSOLL_CUDA_LIBRARIES    folders with CUDA's libraries, before those of PyTorch's packages
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-binary=$here/dist/accept
+dist=${DIST:-$here/dist}
+out=${OUT:-$here/results}
 python=${PYTHON:-python3}
 
 # The newest symbols of glibc that the GPU's machine may lack, and what travels at most.
@@ -21,53 +26,73 @@ bytes=$((64 << 20))
 
 build() {
     cd "$here/.."
-    local target=${CARGO_TARGET_DIR:-$PWD/target}
-    # The workspace and a test give dependencies the features that tests use, so that nothing is compiled twice.
-    cargo build --release --locked --workspace --bin accept --test acceptance
-    mkdir -p "$here/dist"
-    cp "$target/release/accept" "$binary"
-    strip "$binary"
-    local newest
-    newest=$(objdump -T "$binary" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -uV | tail -n 1)
-    if [ "$(printf '%s\n%s\n' "$newest" "$glibc" | sort -V | tail -n 1)" != "$glibc" ]; then
-        echo "error: $binary needs glibc $newest; build it where glibc is no newer than $glibc" >&2
-        objdump -T "$binary" | grep -F "GLIBC_$newest" >&2
-        exit 1
-    fi
-    local size
-    size=$(wc -c < "$binary")
+    mkdir -p "$dist"
+    local program name newest size
+    # All targets that are built in the workspace have the features that tests use, so that nothing is compiled twice.
+    for program in $(cargo build --release --locked --workspace --bin accept --test kernels --test device --test schedules \
+        --message-format json-render-diagnostics | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p'); do
+        # Of tests without the hash.
+        name=${program##*/} && name=${name%-*}
+        cp "$program" "$dist/$name" && strip "$dist/$name"
+        newest=$(objdump -T "$dist/$name" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -uV | tail -n 1)
+        if [ "$(printf '%s\n%s\n' "$newest" "$glibc" | sort -V | tail -n 1)" != "$glibc" ]; then
+            echo "error: $name needs glibc $newest; build it where glibc is no newer than $glibc" >&2
+            objdump -T "$dist/$name" | grep -F "GLIBC_$newest" >&2
+            exit 1
+        fi
+        echo "$dist/$name: $(wc -c < "$dist/$name") bytes, glibc $newest or later"
+    done
+    size=$(cat "$dist"/* | wc -c)
     if [ "$size" -gt "$bytes" ]; then
-        echo "error: $binary has $size bytes, more than $bytes" >&2
+        echo "error: the programs have $size bytes, more than $bytes" >&2
         exit 1
     fi
-    echo "$binary: $size bytes, glibc $newest or later, libraries: $(objdump -p "$binary" | awk '/NEEDED/ { printf "%s ", $2 }')"
 }
 
-built() {
-    if [ ! -x "$binary" ]; then
-        echo "error: $binary is not there; make it with \`gpu/accept.sh build\` on a machine with Rust" >&2
-        exit 2
-    fi
+libraries() {
+    "$python" -c 'import glob, sys
+print(":".join(sorted({found for path in sys.path for found in glob.glob(path + "/nvidia/*/lib")})))' || true
+}
+
+# Runs a section's command for its seconds at most; `rows` is where its standard output goes.
+section() {
+    local name=$1 seconds=$2 rows=$3 began=$SECONDS rc=0
+    shift 3
+    timeout -k 5 "$seconds" "$@" > "$rows" 2> "$out/$name.log" || rc=$?
+    # The error, or the last line.
+    printf '%-10s rc %-3s %4s s  %s\n' "$name" "$rc" $((SECONDS - began)) "$(awk \
+        'NF { last = $0 } /^error: / { error = $0 } END { print substr(error ? error : last, 1, 200) }' "$rows" "$out/$name.log")"
+    return "$rc"
 }
 
 run() {
-    built
-    # The libraries of PyTorch's packages, wherever this Python has them.
-    local packages
-    packages=$("$python" -c '
-import glob, sys
-print(":".join(sorted({found for path in sys.path for found in glob.glob(path + "/nvidia/*/lib")})))' || true)
-    export PLIMSOLL_CUDA_LIBRARIES=${PLIMSOLL_CUDA_LIBRARIES:+$PLIMSOLL_CUDA_LIBRARIES:}$packages
+    local small="" failed=0 packages named name seconds rows
+    if [ "${1:-}" = --small ]; then small=$1 && shift; fi
+    [ $# -gt 0 ] || set -- device=40 schedules=60 kernels=100 link=20 step=200 pytorch=200 batch=100
+    mkdir -p "$out"
+    packages=$(libraries)
+    export PLIMSOLL_CUDA_LIBRARIES=${PLIMSOLL_CUDA_LIBRARIES:+$PLIMSOLL_CUDA_LIBRARIES:}$packages PLIMSOLL_TEST_DEVICE=gpu
     # Libraries that load parts of themselves by name find them, too.
-    local search=$packages${packages:+${LD_LIBRARY_PATH:+:}}${LD_LIBRARY_PATH:-}
-    if [ -n "$search" ]; then export LD_LIBRARY_PATH=$search; fi
-    exec "$binary" run --python "$python" --pytorch "$here/pytorch.py" \
-        --results "${OUT:-$here/results}" "$@"
+    [ -z "$packages" ] || export LD_LIBRARY_PATH=$packages${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    for named; do
+        name=${named%%=*} seconds=${named#*=}
+        [ "$seconds" != "$named" ] || seconds=120
+        rows=jsonl
+        case $name in
+            device | schedules) rows=txt && set -- "$dist/$name" bodies:: ;;
+            # The text's and the compiler's own tests need the source.
+            kernels) rows=txt && set -- "$dist/kernels" --include-ignored --skip text:: --skip nvrtc:: ;;
+            link | step | batch) set -- "$dist/accept" "$name" $small ;;
+            pytorch) set -- bash -o pipefail -c '"$0" cases $3 | "$1" "$2" $3' "$dist/accept" "$python" "$here/pytorch.py" "$small" ;;
+            *) echo "error: there is no section \`$name\`" >&2 && exit 2 ;;
+        esac
+        section "$name" "$seconds" "$out/$name.$rows" "$@" || failed=1
+    done
+    return $failed
 }
 
 case ${1:-} in
-    build) build ;;
+    build | libraries) "$1" ;;
     run) shift && run "$@" ;;
-    plan) built && exec "$binary" "$@" ;;
     *) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0" >&2 && exit 2 ;;
 esac

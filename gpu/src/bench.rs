@@ -1,68 +1,105 @@
-//! What the measuring sections share: a network on the device, plans of it, and runs that are timed.
+//! What the sections share: networks on the device, plans of them, and iterations that are timed.
 //!
 //! An iteration is timed from the call that starts it to the return of the one that waits for its end. It runs as
 //! `plimsoll run` trains on a GPU: it brings the next input from page-locked memory, which the host fills meanwhile, and copies
 //! the state to the host. The learning rate is 0, so that every iteration computes on the same plain numbers.
-//!
-//! What it deliberately does not do: choose sizes or judge; the sections do.
 
-use crate::ground::Ground;
-use plimsoll::failure::{Exit, Failure};
+use plimsoll::failure::Failure;
 use plimsoll::study::device::Gpu;
 use plimsoll::study::error::{Doing, FileError};
-use plimsoll::study::version;
 use plimsoll::study::workload::UNMEASURED;
-use plimsoll::study::{NetworkWorkload, Setup, Workload};
+use plimsoll::study::{NetworkWorkload, Setup, Workload, version};
 use plimsoll_ir::network::{NetworkSpec, Shape};
-use plimsoll_ir::profile::{LinkSamples, Profile};
-use plimsoll_ir::program::Program;
+use plimsoll_ir::profile::Profile;
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Precision, Seconds, UpdateRule};
-use plimsoll_networks::Mode;
-use plimsoll_profiler::{
-    Effort, ProfileRequest, SubjectError, Watch, batch_samples, centre, fractions, machine, schedule_with,
-};
-use plimsoll_runtime::cuda::survey;
+use plimsoll_networks::{Mode, build};
+use plimsoll_profiler::{Effort, ProfileRequest, SubjectError, Watch, centre, machine, schedule_with};
 use plimsoll_runtime::data::{Split, synthetic};
 use plimsoll_runtime::{
     CudaOptions, Executor, LearningRateSchedule, Loaded, MemoryLayout, Trainer, TrainingPlan, state_bytes,
 };
 use plimsoll_tuner::state_copy::place_of_copy;
 use plimsoll_tuner::{Limits, Outcome, Plan, PlanRequest, Policy};
+use serde_json::{Map, Value, json};
 use std::time::Instant;
 
-/// Samples of the data, more than any batch: they are made when they are read.
-const SAMPLES: usize = 1 << 20;
+/// Prints what a section has measured.
+pub type Row<'a> = dyn Fn(Value) + 'a;
 
-/// The device as the product opens it: cuDNN and cuBLAS, all alternatives to choose from.
-pub fn cuda(precision: Precision) -> CudaOptions {
-    CudaOptions { precision: Some(precision), ..CudaOptions::default() }
+/// Prints one row of several objects; a later value replaces an earlier one of the same name.
+pub fn print(parts: &[&Value]) {
+    let parts = parts.iter().filter_map(|part| part.as_object()).flatten();
+    let row: Map<String, Value> = parts.map(|(name, value)| (name.clone(), value.clone())).collect();
+    println!("{}", Value::Object(row));
 }
 
-/// A network of the zoo for square images, on the device.
-pub fn task(
-    network: &str,
-    side: u32,
-    classes: u32,
-    options: &CudaOptions,
-) -> Result<NetworkWorkload, Failure> {
-    let spec = NetworkSpec { name: network.to_owned(), image: [side; 2], channels: 3, classes };
-    let image = Shape { height: side, width: side, channels: 3 };
-    let set = |seed| synthetic(image, classes, SAMPLES, seed);
-    Ok(NetworkWorkload::of_spec(
-        &spec,
-        Split { train: set(1), test: set(2) },
-        Setup::Cuda(Gpu::open(options.clone())?),
-    )?)
+/// A network of the zoo for square images, and how it trains.
+pub struct Case {
+    pub network: &'static str,
+    pub image: u32,
+    pub classes: u32,
+    pub batch: u64,
+    pub precision: Precision,
 }
 
-/// A link before it was measured.
-pub fn unmeasured() -> Link {
-    Link::symmetric(UNMEASURED)
+const fn case(network: &'static str, precision: Precision) -> Case {
+    Case { network, image: 224, classes: 1000, batch: 64, precision }
 }
 
-/// The plan of a policy, looked for until `seconds` are over; none where nothing fits.
+/// Most important first.
+pub const CASES: [Case; 5] = [
+    case("resnet50", Precision::Bf16),
+    case("resnet50", Precision::Tf32),
+    case("resnet50", Precision::F32),
+    case("vgg16", Precision::Bf16),
+    case("resnet152", Precision::Bf16),
+];
+
+const fn small(precision: Precision) -> Case {
+    Case { network: "resnet20", image: 8, classes: 10, batch: 2, precision }
+}
+
+/// The same in tiny sizes.
+pub const SMALL_CASES: [Case; 3] = [small(Precision::Bf16), small(Precision::Tf32), small(Precision::F32)];
+
+impl Case {
+    /// In a row.
+    pub fn facts(&self) -> Value {
+        json!({
+            "network": self.network,
+            "image": self.image,
+            "classes": self.classes,
+            "batch": self.batch,
+            "precision": self.precision.name(),
+        })
+    }
+
+    fn spec(&self) -> NetworkSpec {
+        let (name, image) = (self.network.to_owned(), [self.image; 2]);
+        NetworkSpec { name, image, channels: 3, classes: self.classes }
+    }
+
+    /// How many numbers are trained.
+    pub fn parameters(&self) -> Result<u64, Failure> {
+        let network = build(&self.spec()).map_err(Failure::usage)?;
+        Ok(network.layers.iter().map(|layer| network.parameters(layer)).sum())
+    }
+
+    /// The network on the device as the product opens it: cuDNN and cuBLAS, all alternatives to choose from.
+    pub fn open(&self) -> Result<NetworkWorkload, Failure> {
+        let options = CudaOptions { precision: Some(self.precision), ..CudaOptions::default() };
+        // More than any batch: samples are made when they are read.
+        let samples = 1 << 20;
+        let image = Shape { height: self.image, width: self.image, channels: 3 };
+        let set = |seed| synthetic(image, self.classes, samples, seed);
+        let data = Split { train: set(1), test: set(2) };
+        Ok(NetworkWorkload::of_spec(&self.spec(), data, Setup::Cuda(Gpu::open(options)?))?)
+    }
+}
+
+/// The plan of a policy, if one fits; one that searches stops after some seconds.
 pub fn plan(
     trace: &Trace,
     policy: Policy,
@@ -72,8 +109,7 @@ pub fn plan(
 ) -> Result<Option<Plan>, Failure> {
     let begun = Instant::now();
     let expired = || begun.elapsed().as_secs_f64() > seconds;
-    let searches = matches!(policy, Policy::Plimsoll | Policy::Optimal);
-    let limits = Limits { evaluations: None, expired: searches.then_some(&expired) };
+    let limits = Limits { evaluations: None, expired: (seconds > 0.0).then_some(&expired) };
     let request = PlanRequest { limits, ..PlanRequest::new(budget, link, policy) };
     Ok(match plimsoll_tuner::plan(trace, &request)? {
         Outcome::Planned(plan) => Some(plan),
@@ -81,154 +117,58 @@ pub fn plan(
     })
 }
 
-/// More than any device has, and less than no number can say.
-const UNLIMITED: Bytes = Bytes(1 << 50);
-
-/// The plan that keeps everything; of a trace with seconds, each op in its fastest alternative.
-pub fn keeping(trace: &Trace) -> Result<Plan, Failure> {
-    let measured = trace.ops.iter().any(|op| !op.alternatives.is_empty() && op.seconds > Seconds::ZERO);
-    let policy = if measured { Policy::Plimsoll } else { Policy::Keep };
-    let plan = plan(trace, policy, UNLIMITED, unmeasured(), KEEPING)?;
-    plan.ok_or_else(|| Failure::new(Exit::Internal, format_args!("everything does not fit {UNLIMITED}")))
+/// A link before it is measured.
+pub fn unmeasured() -> Link {
+    Link::symmetric(UNMEASURED)
 }
 
-/// Seconds to choose alternatives where everything fits.
-const KEEPING: f64 = 2.0;
-
-/// What keeping everything takes.
-pub fn peak(trace: &Trace) -> Bytes {
+/// Memory that keeping everything takes, each op in its usual alternative.
+fn peak(trace: &Trace) -> Bytes {
     trace.memory().peak().map_or(Bytes::ZERO, |(_, bytes)| bytes)
 }
 
-/// A budget between the floor, below which no plan fits (0), and what keeping everything takes (1).
-pub fn budget(trace: &Trace, share: f64) -> Bytes {
+/// A budget between the floor, below which no plan fits (0), and keeping everything (1); without a share, more than any device
+/// has.
+pub fn budget(trace: &Trace, share: Option<f64>) -> Bytes {
+    let Some(share) = share else { return Bytes(1 << 50) };
     let floor = trace.memory().floor().map_or(Bytes::ZERO, |(_, bytes)| bytes);
     floor + Bytes(((peak(trace) - floor).0 as f64 * share) as u64)
 }
 
-/// The largest batch, up to `limit`, whose trace takes no more than a budget by some measure; to a 64th of it.
-///
-/// Memory is linear in the batch but for scratch, so that a line through what is known leads there in a few steps; each of them
-/// asks the libraries about every shape, which takes time.
-pub fn largest(
-    task: &NetworkWorkload,
-    budget: Bytes,
-    limit: u64,
-    measure: impl Fn(&Trace) -> Bytes,
-) -> Result<Option<u64>, Failure> {
-    let at = |batch: u64| Ok::<_, Failure>(measure(&task.trace(batch)?));
-    let mut low = (task.smallest_batch(), at(task.smallest_batch())?);
-    if low.1 > budget {
-        return Ok(None);
-    }
-    let (mut slope, mut high) = (f64::INFINITY, limit + 1);
-    let mut next = (2 * low.0).max(8);
-    while high - low.0 > 1 + low.0 / 64 {
-        let batch = next.clamp(low.0 + 1, high - 1);
-        let bytes = at(batch)?;
-        slope = slope.min((bytes.0 as f64 - low.1.0 as f64) / (batch - low.0) as f64).max(1.0);
-        if bytes <= budget {
-            low = (batch, bytes);
-        } else {
-            high = batch;
-        }
-        let guess = low.0 + ((budget - low.1).0 as f64 / slope) as u64;
-        // A guess that lies too high is tried a little lower the next time.
-        next = if guess >= high { (low.0 + high) / 2 } else { guess };
-    }
-    Ok(Some(low.0))
-}
-
-/// A policy's schedule at a batch, or at one that is a little smaller, where it does not fit as well as its bytes do.
-pub fn fitting(
-    task: &NetworkWorkload,
-    policy: Policy,
-    budget: Bytes,
-    batch: u64,
-) -> Result<Option<(u64, Program, Schedule)>, Failure> {
-    for less in 0..8 {
-        let batch = batch.saturating_sub((batch / 64).max(1) * less).max(task.smallest_batch());
-        let program = task.program(batch, Mode::Train)?;
-        if let Some(plan) = plan(&program.trace, policy, budget, unmeasured(), f64::INFINITY)? {
-            return Ok(Some((batch, program, plan.schedule)));
-        }
-    }
-    Ok(None)
-}
-
-/// Fractions of a largest batch, as `profile` measures at.
-pub fn batches(task: &NetworkWorkload, largest: u64) -> Vec<u64> {
-    let mut batches: Vec<u64> =
-        fractions(largest).into_iter().map(|k| k.max(task.smallest_batch())).collect();
-    batches.dedup();
-    batches
-}
-
-/// Measures a network at some batches, and at the middle one of them every op in all its alternatives.
-///
-/// It keeps everything where the device has the memory, whatever the budget, which is faster than swapping.
-pub fn profile(
-    task: &NetworkWorkload,
-    budget: Bytes,
-    batches: Vec<u64>,
-    ground: &Ground,
-) -> Result<Profile, Failure> {
+/// Measures link and ops of a network at a batch, each op in all its alternatives, keeping everything.
+pub fn profile(task: &NetworkWorkload, batch: u64, small: bool) -> Result<Profile, Failure> {
     let folder = tempfile::tempdir().map_err(|e| FileError::io(&std::env::temp_dir(), Doing::Write, e))?;
     let device = task.setup.device()?;
-    let spare = task.budget(None)?;
-    let largest = batches.last().copied().unwrap_or(1);
-    let kept = peak(&task.trace(largest)?) + Bytes(ground.pick(SCRATCH, SMALL_SCRATCH));
-    let (policy, within) =
-        if kept <= spare { (Policy::Keep, kept.max(budget)) } else { (Policy::Naive, budget) };
+    // Besides what the usual alternatives take; the link needs room for its largest transfers, twice.
+    let scratch = Bytes(if small { 16 << 20 } else { 2 << 30 });
+    let within = peak(&task.trace(batch)?) + scratch;
     // Two rounds at least; a GPU that is alone repeats itself.
-    let (at_least, time) = ground.pick((6, Seconds(6.0)), (3, Seconds::ZERO));
+    let (at_least, time) = if small { (3, Seconds::ZERO) } else { (6, Seconds(6.0)) };
     let lasting = Seconds::ZERO;
-    let effort = Effort { at_least, at_most: 12, time, lasting, bad: f64::INFINITY, ..Effort::default() };
-    let middle = batches.get(batches.len() / 2).copied();
     let request = ProfileRequest {
         network: task.network.spec.clone(),
         optimizer: task.optimizer,
         machine: machine(&*device, None, &version()),
         budget: within,
-        batches,
-        effort,
+        batches: vec![batch],
+        effort: Effort { at_least, at_most: 12, time, lasting, bad: f64::INFINITY, ..Effort::default() },
         journal: folder.path().join("journal"),
         fresh: true,
     };
     let mut subject = |batch: u64, alternative: Option<u32>| {
         // In tiny sizes one of them is enough.
-        let most = ground.pick(u32::MAX, 1);
-        if alternative.is_some_and(|alternative| Some(batch) != middle || alternative >= most) {
+        if small && alternative.is_some_and(|alternative| alternative > 0) {
             return Ok(None);
         }
         let program = task.program(batch, Mode::Train)?;
         let schedule = schedule_with(&program, alternative, |trace| {
-            let plan = plan(trace, policy, within, unmeasured(), f64::INFINITY)?;
+            let plan = plan(trace, Policy::Keep, within, unmeasured(), 0.0)?;
             Ok::<_, Failure>(plan.map(|plan| plan.schedule))
         })?;
-        let schedule = match (schedule, alternative) {
-            (None, None) => Some(
-                task.plan(&program.trace, policy, within, unmeasured(), &plimsoll::study::Watch::silent())?
-                    .schedule,
-            ),
-            (schedule, _) => schedule,
-        };
         Ok::<_, SubjectError>(schedule.map(|schedule| (program, schedule)))
     };
     let mut watch = Watch { stop: &|| false, progress: &mut |_| {}, warn: &mut |what| eprintln!("{what}") };
     Ok(plimsoll_profiler::profile(&request, &mut subject, device, &mut watch)?)
-}
-
-/// What alternatives may take beside what keeping everything takes in the usual ones.
-const SCRATCH: u64 = 2 << 30;
-const SMALL_SCRATCH: u64 = 4 << 20;
-
-/// The link, as it is measured on a network that is small beside the transfers.
-pub fn link(ground: &Ground) -> Result<LinkSamples, Failure> {
-    let task = task("mlp", ground.pick(32, 8), 10, &cuda(Precision::F32))?;
-    // Room for the largest transfers, twice.
-    let budget = Bytes(ground.pick(512 << 20, 16 << 20));
-    Ok(profile(&task, budget, vec![8], ground)?.link)
 }
 
 /// A schedule on the device, ready to run.
@@ -237,37 +177,19 @@ pub struct Runner {
     loaded: Loaded,
     images: Vec<u8>,
     labels: Vec<u8>,
-    /// Iterations so far that fed each other; none where the input is written before the clock starts.
-    fed: Option<u64>,
+    /// Iterations so far.
+    iteration: u64,
 }
 
 impl Runner {
-    /// Takes the memory and draws parameters, for iterations that are fed and copy the state, as in training; the trace's
-    /// seconds say when that is copied.
+    /// Takes the memory and draws parameters; the trace's seconds say when the state is copied.
     pub fn new(task: &NetworkWorkload, trace: &Trace, schedule: &Schedule) -> Result<Runner, Failure> {
         let program = task.program(trace.batch, Mode::Train)?;
         let before = place_of_copy(trace, schedule, state_bytes(&program)).and_then(|place| place.before);
-        let made = task.executor_keeping_state(&[(&program, schedule)], before)?;
-        let mut runner = Runner::on(task, &program, made, Some(0))?;
-        runner.write_input()?;
-        Ok(runner)
-    }
-
-    /// The same for iterations alone: nothing is copied beside them, and their input is in its place when the clock starts.
-    pub fn bare(task: &NetworkWorkload, batch: u64, schedule: &Schedule) -> Result<Runner, Failure> {
-        let program = task.program(batch, Mode::Train)?;
-        Runner::on(task, &program, task.executor(&[(&program, schedule)])?, None)
-    }
-
-    fn on(
-        task: &NetworkWorkload,
-        program: &Program,
-        (executor, mut loaded): (Executor, Vec<Loaded>),
-        fed: Option<u64>,
-    ) -> Result<Runner, Failure> {
+        let (executor, mut loaded) = task.executor_keeping_state(&[(&program, schedule)], before)?;
         let plan = TrainingPlan {
             network: task.network.spec.clone(),
-            batch: program.trace.batch,
+            batch: trace.batch,
             virtual_workers: 1,
             seed: 1,
             rate: LearningRateSchedule::constant(0.0),
@@ -275,48 +197,31 @@ impl Runner {
             weights: None,
         };
         let (executor, loaded) = Trainer::new(executor, loaded.remove(0), None, plan)?.into_parts();
-        let numbers = program.trace.tensors[program.images.index()].bytes.0 / bytes_of_an_input(program);
-        let images = match program.vocabulary() {
-            None => noise(4 * numbers as usize),
-            Some(tokens) => {
-                (0..numbers).flat_map(|i| ((i % u64::from(tokens)) as i32).to_le_bytes()).collect()
-            }
-        };
-        let classes = i64::from(task.network.spec.classes);
-        let labels =
-            (0..program.label_count() as i64).flat_map(|i| ((i % classes) as i32).to_le_bytes()).collect();
-        Ok(Runner { executor, loaded, images, labels, fed })
+        let stored = trace.tensors[program.images.index()].bytes.0;
+        let images = noise(4 * (stored / program.feature_maps.bytes()) as usize);
+        let label = |i: usize| (i as u32 % task.network.spec.classes).to_le_bytes();
+        let labels = (0..program.label_count() as usize).flat_map(label).collect();
+        let mut runner = Runner { executor, loaded, images, labels, iteration: 0 };
+        runner.executor.write_images(&runner.loaded, &runner.images)?;
+        runner.executor.write_labels(&runner.loaded, &runner.labels)?;
+        Ok(runner)
     }
 
-    /// What was allocated.
+    /// Memory that was allocated.
     pub fn layout(&self) -> MemoryLayout {
         self.executor.layout()
     }
 
-    fn write_input(&mut self) -> Result<(), Failure> {
-        self.executor.write_images(&self.loaded, &self.images)?;
-        Ok(self.executor.write_labels(&self.loaded, &self.labels)?)
-    }
-
-    /// One iteration.
-    pub fn iterate(&mut self) -> Result<Seconds, Failure> {
-        if self.fed.is_none() {
-            self.write_input()?;
-        }
-        let start = Instant::now();
-        match &mut self.fed {
-            Some(iteration) => {
-                self.executor.run_feeding(&self.loaded, *iteration, &self.images, &self.labels)?;
-                *iteration += 1;
-            }
-            None => self.executor.run(&self.loaded)?,
-        }
-        Ok(Seconds(start.elapsed().as_secs_f64()))
-    }
-
-    /// So many iterations.
+    /// Runs some iterations, and gives the time of each.
     pub fn iterations(&mut self, count: usize) -> Result<Vec<Seconds>, Failure> {
-        (0..count).map(|_| self.iterate()).collect()
+        let mut all = Vec::new();
+        for _ in 0..count {
+            let start = Instant::now();
+            self.executor.run_feeding(&self.loaded, self.iteration, &self.images, &self.labels)?;
+            all.push(Seconds(start.elapsed().as_secs_f64()));
+            self.iteration += 1;
+        }
+        Ok(all)
     }
 
     /// The mean loss of the last iteration.
@@ -325,30 +230,11 @@ impl Runner {
         self.executor.read_region(self.loaded.metrics(), &mut bytes)?;
         Ok(f64::from(f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])))
     }
-
-    /// The trace with the median seconds of every op, and no alternative but the usual, the only one that is timed.
-    pub fn timed_trace(&mut self, count: usize) -> Result<Trace, Failure> {
-        let mut timelines = Vec::new();
-        // The first is enqueued command by command, and the others are a graph, as those of training are.
-        for _ in 0..=count {
-            self.write_input()?;
-            timelines.push(self.executor.run_timed(&self.loaded)?);
-        }
-        timelines.remove(0);
-        let mut trace = self.loaded.trace().clone();
-        let samples = batch_samples(&self.loaded, &timelines, Seconds::ZERO);
-        for (op, samples) in trace.ops.iter_mut().zip(samples.ops) {
-            op.seconds = middle(&samples.seconds).0;
-            op.alternatives.clear();
-        }
-        Ok(trace)
-    }
 }
 
-/// What the device stores of a number of an image, or of a token.
-fn bytes_of_an_input(program: &Program) -> u64 {
-    if program.vocabulary().is_some() { 4 } else { program.feature_maps.bytes() }
-}
+/// Iterations before any that counts. Two take turns, each with a slot for its own input; of each, the first loads kernels, the
+/// second is captured, the third replays.
+pub const WARM_UP: usize = 6;
 
 /// So many bytes of numbers in [-1, 1) that repeat after a while; nothing here depends on the pictures.
 fn noise(bytes: usize) -> Vec<u8> {
@@ -359,52 +245,8 @@ fn noise(bytes: usize) -> Vec<u8> {
     all
 }
 
-/// Median, and the median absolute deviation as a share of it.
-pub fn middle(seconds: &[Seconds]) -> (Seconds, f64) {
+/// Median, and the median absolute deviation from it.
+pub fn centre_of(seconds: &[Seconds]) -> (Seconds, Seconds) {
     let centre = centre(seconds).expect("there are samples");
-    (centre.median, centre.deviation / centre.median)
-}
-
-/// Iterations of several in turn, so many rounds of `count` each after a warm-up that captures them: the seconds of each.
-pub fn in_turn(runners: &mut [Runner], rounds: usize, count: usize) -> Result<Vec<Vec<Seconds>>, Failure> {
-    let mut seconds = vec![Vec::new(); runners.len()];
-    for round in 0..=rounds {
-        for (runner, seconds) in runners.iter_mut().zip(&mut seconds) {
-            let taken = runner.iterations(if round == 0 { WARM_UP } else { count })?;
-            seconds.extend(taken.into_iter().filter(|_| round > 0));
-        }
-    }
-    Ok(seconds)
-}
-
-/// Iterations before any that counts. Two take turns, each with a slot for the input of its own; of each, the first loads
-/// kernels, the second is captured, the third replays.
-pub const WARM_UP: usize = 6;
-
-/// Device memory, as NVML sees it; nothing where it is not there.
-pub struct Meter {
-    /// Free memory before this process held anything.
-    untouched: Option<Bytes>,
-    /// What context and libraries take.
-    pub context: Option<Bytes>,
-}
-
-impl Meter {
-    /// Does what opens the device, and sees what that takes.
-    pub fn around<T>(open: impl FnOnce() -> Result<T, Failure>) -> Result<(T, Meter), Failure> {
-        let untouched = free();
-        let opened = open()?;
-        let context = Option::zip(untouched, free()).map(|(before, after)| before.saturating_sub(after));
-        Ok((opened, Meter { untouched, context }))
-    }
-
-    /// What is held now, with context and libraries.
-    pub fn held(&self) -> Option<Bytes> {
-        Option::zip(self.untouched, free()).map(|(before, now)| before.saturating_sub(now))
-    }
-}
-
-/// Free memory of the device.
-fn free() -> Option<Bytes> {
-    survey().ok()?.devices.first()?.1.memory_bytes.now
+    (centre.median, centre.deviation)
 }

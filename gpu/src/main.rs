@@ -1,138 +1,91 @@
-//! `accept`: what Plimsoll must reach on a GPU, asked there. One program that needs no Rust, no source and no network.
+//! `accept`: measures the device `cuda` where there is no Rust, no source and no network. `gpu/accept.sh` runs it on a GPU, one
+//! section a process, next to the tests; `gpu/README.md` says how.
 //!
-//! `run` goes through the sections ([`sections::SECTIONS`]), each in a process of its own with a time limit, so that one
-//! that fails or hangs is a row of the result and not its end; PyTorch's side runs beside ours, by `pytorch.py`. What came of
-//! it is written after every section. `gpu/README.md` says how to use it.
+//! A row is one line of JSON on stdout, written as soon as it is measured: device, driver and precision, what was run, and
+//! seconds (median and spread) and bytes, predicted and measured. A case that fails is a row with its error; the others still
+//! run, and the exit code tells at the end.
 //!
-//! What it deliberately does not do: decide whether a number is good. It holds numbers against the targets that stand with
-//! the sections, and says which were met.
-#![deny(unsafe_code)]
+//! What it deliberately does not do: judge a number, limit its own time, or test; other programs do.
+#![forbid(unsafe_code)]
 
 mod bench;
-mod bodies;
-mod ground;
-mod plan;
-mod results;
-mod row;
-mod run;
 mod sections;
-mod torch;
 
-use clap::{Args, Parser, Subcommand};
-use ground::Ground;
-use plimsoll::failure::Failure;
-use std::path::{Path, PathBuf};
+use clap::{Parser, ValueEnum};
+use plimsoll::failure::{Exit, Failure};
+use plimsoll_runtime::cuda::survey;
+use serde_json::{Value, json};
 use std::process::ExitCode;
 
-/// Tests and measurements of the device `cuda`, against what it must reach.
+/// Measures the device `cuda`, and prints a line of JSON for each result
 #[derive(Debug, Parser)]
 #[command(name = "accept", max_term_width = 100)]
 struct Cli {
-    #[command(subcommand)]
-    verb: Verb,
-}
-
-#[derive(Debug, Subcommand)]
-enum Verb {
-    /// Run the usual sections, or those named, and write the results
-    Run {
-        /// Sections, in this order; without any, all but those that run by name only
-        sections: Vec<String>,
-        /// The folder that the results are written to
-        #[arg(long, value_name = "DIR", default_value = "gpu/results")]
-        results: PathBuf,
-        /// So many seconds in all; what is not reached is said to be cut
-        #[arg(long, value_name = "N", default_value_t = run::SECONDS)]
-        seconds: u64,
-        #[command(flatten)]
-        options: Options,
-    },
-    /// Print the table of what was reached, from a folder of results
-    Table {
-        /// The folder
-        #[arg(default_value = "gpu/results")]
-        results: PathBuf,
-    },
-    /// List the sections
-    Sections,
-    /// Print the commands to run in so much time, of this program and of python/accept.py, what matters most first
-    Plan {
-        /// Minutes that there are for all of them
-        #[arg(long, value_name = "N", default_value_t = 25)]
-        minutes: u64,
-        /// A folder of results: what a section took there is what it takes, with a tenth to spare
-        #[arg(long, value_name = "DIR")]
-        from: Option<PathBuf>,
-    },
-    /// Run the tests as `cargo test` would; what follows goes to the harness
-    Test {
-        /// A filter, --list, --test-threads N and the like
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<String>,
-    },
-    /// Run one section in this process and print its rows as JSON
-    #[command(hide = true)]
-    Section {
-        /// Which
-        name: String,
-        /// Seconds that it has
-        #[arg(long)]
-        seconds: u64,
-        #[command(flatten)]
-        options: Options,
-    },
-}
-
-/// Where and how.
-#[derive(Clone, Debug, Args)]
-struct Options {
+    section: Section,
     /// Tiny sizes, to see that everything runs
     #[arg(long)]
     small: bool,
-    /// The Python that has PyTorch
-    #[arg(long, value_name = "PYTHON", default_value = "python3")]
-    python: PathBuf,
-    /// PyTorch's side
-    #[arg(long, value_name = "FILE", default_value = "gpu/pytorch.py")]
-    pytorch: PathBuf,
-    /// Run PyTorch's side on the CPU, to see that it runs
-    #[arg(long)]
-    pytorch_cpu: bool,
 }
 
-/// The results of a folder that has some.
-fn measured(folder: &Path) -> Result<Vec<results::Results>, Failure> {
-    let all = results::every(folder)?;
-    if all.is_empty() {
-        return Err(Failure::usage(format_args!("{} has no results", folder.display()))
-            .help("name a folder that `accept run` has written to, or leave out --from"));
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Section {
+    /// Rates of the link to the host, each way, alone and together, page-locked and not
+    Link,
+    /// Training iterations of some networks at some budgets: time and memory, predicted and measured
+    Step,
+    /// Largest batch within 12 GiB, keeping everything and swapping
+    Batch,
+    /// What `step` trains, for pytorch.py
+    Cases,
+}
+
+/// The device and its software, in every row. Fails if the driver has no device.
+fn machine(small: bool) -> Result<Value, Failure> {
+    let survey = survey()?;
+    let Some((gpu, _)) = survey.devices.first() else {
+        return Err(Failure::new(Exit::Device, "the driver sees no device")
+            .help("`nvidia-smi` lists the devices; CUDA_VISIBLE_DEVICES may hide them"));
+    };
+    let cudnn = survey.libraries.cudnn.map(|(_, (major, minor, patch))| format!("{major}.{minor}.{patch}"));
+    Ok(json!({
+        "plimsoll": plimsoll::study::version(),
+        "device": gpu.name,
+        "driver": survey.driver_version.unwrap_or_else(|error| error.to_string()),
+        "cudnn": cudnn.unwrap_or_else(|error| error.to_string()),
+        "small": small,
+    }))
+}
+
+fn run(Cli { section, small }: Cli) -> Result<(), Failure> {
+    let machine = machine(small)?;
+    let cases = if small { &bench::SMALL_CASES[..] } else { &bench::CASES };
+    let each = |measure: sections::Measure| {
+        let mut outcome = Ok(());
+        for case in cases {
+            let row = |of: Value| bench::print(&[&machine, &case.facts(), &of]);
+            if let Err(failure) = measure(case, small, &row) {
+                row(json!({ "error": failure.message }));
+                outcome = Err(failure);
+            }
+        }
+        outcome
+    };
+    match section {
+        Section::Link => sections::link(small, &|of| bench::print(&[&machine, &of])),
+        Section::Step => each(sections::step),
+        Section::Batch => each(sections::batch),
+        Section::Cases => each(|case, _, row| {
+            row(json!({ "parameters": case.parameters()? }));
+            Ok(())
+        }),
     }
-    Ok(all)
 }
 
 fn main() -> ExitCode {
-    // What fails says so itself; a warning tells of a library's algorithm that is left out, or of memory.
-    tracing_subscriber::fmt()
-        .with_max_level(tracing_subscriber::filter::LevelFilter::WARN)
-        .with_writer(std::io::stderr)
-        .init();
-    let outcome = match Cli::parse().verb {
-        Verb::Run { sections, results, seconds, options } => run::run(&sections, &results, seconds, &options),
-        Verb::Table { results } => results::folder(&results).map(|all| print!("{}", results::targets(&all))),
-        Verb::Sections => {
-            print!("{}", results::sections());
-            Ok(())
-        }
-        Verb::Plan { minutes, from } => from
-            .as_deref()
-            .map_or(Ok(Vec::new()), measured)
-            .map(|all| print!("{}", plan::plan(minutes, &all))),
-        Verb::Test { arguments } => return bodies::harness(arguments),
-        Verb::Section { name, seconds, options } => {
-            sections::find(&name).and_then(|section| (section.run)(&Ground::new(seconds, options)))
-        }
-    };
-    match outcome {
+    // A warning tells of a library's algorithm that is left out, or of memory.
+    let warnings = tracing_subscriber::filter::LevelFilter::WARN;
+    tracing_subscriber::fmt().with_max_level(warnings).with_writer(std::io::stderr).init();
+    match run(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("error: {failure}");

@@ -10,6 +10,8 @@ mod library;
 use bodies::{PLAIN, iterate, ready};
 use library::StandIn as Place;
 use plimsoll_runtime::Begun;
+use std::path::Path;
+use std::process::Command;
 
 #[test]
 fn a_graph_that_is_refused_is_an_error_and_the_next_iteration_is_captured() {
@@ -36,4 +38,21 @@ fn what_the_driver_says_in_an_iteration_comes_out_of_it_with_what_to_do() {
         assert!(says.iter().all(|words| error.contains(words)), "{error}");
         assert_eq!(iterate(&mut device, PLAIN).1, Ok(()), "the failure is told once");
     }
+}
+
+/// The tests in `bodies` run on a GPU where the environment asks for one, and fail where there is none.
+#[test]
+fn the_environment_chooses_a_gpu_which_must_be_there() {
+    let Some(library) = Place::open() else { return };
+    let run = |libraries: &Path| {
+        let mut test = Command::new(std::env::current_exe().expect("a test has a file"));
+        test.arg("bodies::what_does_not_fit").env("PLIMSOLL_TEST_DEVICE", "gpu");
+        let output = test.env("PLIMSOLL_CUDA_LIBRARIES", libraries).output().expect("a test can be started");
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    // A driver that is found as a GPU's is.
+    let (passed, words) = run(&library.options().libraries[0]);
+    assert!(passed && words.contains("1 passed"), "{words}");
+    let (passed, words) = run(Path::new("/nowhere"));
+    assert!(!passed && words.contains("libcuda.so.1"), "{words}");
 }

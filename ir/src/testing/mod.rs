@@ -22,28 +22,6 @@ pub use traces::{chain_trace, random_trace, random_trace_of};
 
 use crate::philox::philox4x32;
 
-/// Makes tests of plain functions, and the list of them by name, `TESTS`, so that a program can also run them on a different
-/// machine. A function that is not named here is dead code, which the compiler reports. Attributes before a name are those of
-/// its test.
-#[macro_export]
-macro_rules! tests {
-    ($($(#[$attribute:meta])* $name:ident),* $(,)?) => {
-        /// The tests of this file, by name.
-        pub const TESTS: &[(&str, fn())] = &[$((stringify!($name), $name)),*];
-
-        #[cfg(test)]
-        mod tests {
-            $(
-                #[test]
-                $(#[$attribute])*
-                fn $name() {
-                    super::$name();
-                }
-            )*
-        }
-    };
-}
-
 /// A stream of random numbers: the same for the same seed, everywhere.
 #[derive(Clone, Debug)]
 pub struct Random {

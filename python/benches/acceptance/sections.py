@@ -1,8 +1,4 @@
-"""Sections of `accept.py`, the most important first: the subject of each, its networks, and its time limit.
-
-`gpu/src/plan.rs` names the same sections and seconds, and a test of it reads this file: each tuple of names is one line,
-and the seconds are last in each section.
-"""
+"""Sections of `accept.py`, the most important first: the subject of each, its networks, and its time limit."""
 
 from __future__ import annotations
 

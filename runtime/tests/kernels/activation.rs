@@ -7,7 +7,8 @@ use super::reference::{self, wide};
 use plimsoll_ir::network::Function;
 use plimsoll_ir::program::Call;
 
-pub fn activations() {
+#[test]
+fn activations() {
     for function in Function::ALL {
         for n in super::LENGTHS {
             activation_of(function, n, n as u32 % 1000);
@@ -32,7 +33,8 @@ pub fn activation_of(function: Function, n: usize, seed: u32) {
     check_in_place(&backward(false), &args, 1, 2);
 }
 
-pub fn activation_gradients_are_derivatives() {
+#[test]
+fn activation_gradients_are_derivatives() {
     for function in Function::ALL {
         let random = &mut Random::new(5);
         let [x, dy] = [0, 1].map(|_| wide(&random.floats(60)));
@@ -43,7 +45,8 @@ pub fn activation_gradients_are_derivatives() {
 }
 
 /// Far from 0 a function is 0 or x, and a number that is none stays none.
-pub fn activations_have_no_surprises_far_out() {
+#[test]
+fn activations_have_no_surprises_far_out() {
     let x = [100.0, -100.0, 1e38, -1e38, f32::INFINITY, f32::NAN, f32::NEG_INFINITY];
     for function in Function::ALL {
         let call = Call::ActivationForward { elements: 7, function };

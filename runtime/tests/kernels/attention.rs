@@ -13,7 +13,8 @@ fn shape([batch, length, kv_heads, group, of_head]: [u64; 5], causal: bool) -> A
     AttentionShape { batch, length, heads, kv_heads, width: heads * of_head, causal }
 }
 
-pub fn attention() {
+#[test]
+fn attention() {
     for (i, sides) in [
         [1, 1, 1, 1, 1],
         [2, 1, 2, 1, 3],
@@ -61,7 +62,9 @@ fn attention_with(sides: [u64; 5], causal: bool, size: f32, seed: u32) {
 }
 
 /// CUDA's kernels have 2^23 scores in scratch: those of some heads of keys at a time, and where one has more, of some rows.
-pub fn attention_goes_through_its_scratch_in_parts() {
+#[test]
+#[ignore = "minutes: CI runs it"]
+fn attention_goes_through_its_scratch_in_parts() {
     for causal in [false, true] {
         // 2^22 pairs for each head of keys: two at a time, and then the third.
         attention_of([1, 16, 3, 1 << 14, 1], causal, 1);
@@ -71,7 +74,8 @@ pub fn attention_goes_through_its_scratch_in_parts() {
 }
 
 /// Products up to several thousand, whose scores in f32 are right to a few ten-thousandths of 1: probabilities are as right.
-pub fn attention_of_large_scores() {
+#[test]
+fn attention_of_large_scores() {
     for causal in [false, true] {
         let s = shape([1, 300, 2, 1, 16], causal);
         let random = &mut Random::new(9);
@@ -102,7 +106,8 @@ fn assert_within(by: &str, got: &[f32], expected: &[f64], share: f64) {
     }
 }
 
-pub fn attention_gradients_are_derivatives() {
+#[test]
+fn attention_gradients_are_derivatives() {
     for (sides, causal) in [
         ([1, 1, 1, 1, 2], false),
         ([2, 3, 2, 1, 2], true),
@@ -124,7 +129,8 @@ pub fn attention_gradients_are_derivatives() {
 }
 
 /// Scores whose exponentials no f32 holds; and a future that is no number, of which no position before it knows.
-pub fn attention_has_no_surprises_far_out() {
+#[test]
+fn attention_has_no_surprises_far_out() {
     let forward = |causal| Call::AttentionForward { shape: shape([1, 2, 1, 1, 1], causal) };
     let args = [input(&[200.0, 1.0, 3.0, 200.0, -1.0, 5.0]), output(2), output(4)];
     for (by, got) in outcomes(&forward(false), &args) {
@@ -139,7 +145,8 @@ pub fn attention_has_no_surprises_far_out() {
     }
 }
 
-pub fn rotary() {
+#[test]
+fn rotary() {
     for (i, (sides, base)) in [
         ([1, 1, 1, 2], 1e4),
         ([2, 3, 2, 4], 1e4),
@@ -169,7 +176,8 @@ pub fn rotary_of([batch, length, heads, width]: [u64; 4], base: f32, seed: u32) 
     check_in_place(&Call::RotaryBackward { shape, base, accumulate: false }, &args, 0, 1);
 }
 
-pub fn rotary_gradients_are_derivatives() {
+#[test]
+fn rotary_gradients_are_derivatives() {
     for [batch, length, heads, width] in [[1, 1, 1, 2], [2, 3, 2, 4], [1, 5, 1, 6]] {
         let shape = RotaryShape { batch, length, channels: heads * width, width };
         let random = &mut Random::new(length as u32);
@@ -181,7 +189,8 @@ pub fn rotary_gradients_are_derivatives() {
 
 /// The product of a query and a key knows only how far they are apart, which is what the layer is for; and positions in the
 /// thousands are as exact as the first.
-pub fn rotary_products_know_distances() {
+#[test]
+fn rotary_products_know_distances() {
     let shape = RotaryShape { batch: 1, length: 5000, channels: 8, width: 8 };
     let row: Vec<f32> = Random::new(3).floats(8);
     let x: Vec<f32> = row.iter().copied().cycle().take(8 * 5000).collect();

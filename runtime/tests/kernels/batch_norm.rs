@@ -24,7 +24,9 @@ fn every_after() -> Vec<After> {
     all.filter(|then| *then != After::default()).collect()
 }
 
-pub fn batch_norm_and_what_follows() {
+#[test]
+#[ignore = "minutes: CI runs it"]
+fn batch_norm_and_what_follows() {
     for (i, (rows, channels)) in
         [(1, 1), (2, 3), (5, 1), (7, 16), (33, 19), (3000, 24), (500, 64), (4, 5000)].into_iter().enumerate()
     {
@@ -155,7 +157,8 @@ fn assert_gradients_one_by_one(then: &After, shape: RowShape, args: &[Arg], at: 
     }
 }
 
-pub fn gradients_behind_a_relu_are_derivatives() {
+#[test]
+fn gradients_behind_a_relu_are_derivatives() {
     for (rows, channels) in [(2, 1), (5, 3), (9, 2)] {
         for then in every_after() {
             let random = &mut Random::new(rows as u32);
@@ -179,7 +182,8 @@ pub fn gradients_behind_a_relu_are_derivatives() {
 }
 
 /// A run that diverged is seen: what is no number stays none, and its gradient passes nowhere.
-pub fn what_is_no_number_stays_none_behind_a_relu() {
+#[test]
+fn what_is_no_number_stays_none_behind_a_relu() {
     let shape = RowShape { rows: 3, channels: 1 };
     for mask in [false, true] {
         let then = After { add: true, relu: Some(FusedRelu { ceiling: 6.0, mask }) };

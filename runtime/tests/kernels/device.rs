@@ -1,5 +1,6 @@
 //! The CUDA kernels on a device, through the driver's own functions: a GPU, or the stand-in library where
-//! `PLIMSOLL_CUDA_LIBRARIES` names its folder. One test says so where there is neither.
+//! `PLIMSOLL_CUDA_LIBRARIES` names its folder. One test says so where there is neither, and all fail if `PLIMSOLL_TEST_DEVICE`
+//! asks for a device then.
 //!
 //! Operands are copied there and back with the guards around them, so that what a kernel does beside them is seen here too.
 //!
@@ -44,7 +45,13 @@ fn open(file: &str) -> Option<Library> {
 /// The device, started once for all tests, or the reason why there is none.
 fn started() -> &'static Result<Mutex<Device>, String> {
     static DEVICE: OnceLock<Result<Mutex<Device>, String>> = OnceLock::new();
-    DEVICE.get_or_init(|| Device::start().map(Mutex::new))
+    DEVICE.get_or_init(|| {
+        let device = Device::start().map(Mutex::new);
+        if let (Err(why), Some(asked)) = (&device, std::env::var_os("PLIMSOLL_TEST_DEVICE")) {
+            panic!("PLIMSOLL_TEST_DEVICE asks for {asked:?}, and {why}");
+        }
+        device
+    })
 }
 
 /// True where there is a device.

@@ -9,7 +9,8 @@ use plimsoll_ir::program::{Call, RowShape};
 
 const EPSILON: f32 = 1e-2;
 
-pub fn layer_norm() {
+#[test]
+fn layer_norm() {
     for (i, (rows, channels)) in
         [(1, 1), (1, 2), (3, 1), (2, 3), (5, 31), (7, 32), (400, 8), (33, 259), (600, 40), (9, 3000)]
             .into_iter()
@@ -46,7 +47,8 @@ pub fn layer_norm_of(rows: usize, channels: usize, seed: u32) {
     check_in_place(&backward(false), &args, 1, 4);
 }
 
-pub fn rms_norm() {
+#[test]
+fn rms_norm() {
     for (i, (rows, channels)) in
         [(1, 1), (1, 2), (3, 1), (5, 31), (7, 32), (400, 8), (33, 259), (600, 40), (9, 3000)]
             .into_iter()
@@ -79,7 +81,8 @@ pub fn rms_norm_of(rows: usize, channels: usize, seed: u32) {
     check_in_place(&backward(false), &args, 1, 4);
 }
 
-pub fn rms_norm_gradients_are_derivatives() {
+#[test]
+fn rms_norm_gradients_are_derivatives() {
     for (rows, channels) in [(1, 1), (1, 2), (5, 3), (2, 9)] {
         let random = &mut Random::new(rows as u32);
         let [x, dy] = [0, 1].map(|_| wide(&random.floats(rows * channels)));
@@ -94,7 +97,8 @@ pub fn rms_norm_gradients_are_derivatives() {
     }
 }
 
-pub fn layer_norm_gradients_are_derivatives() {
+#[test]
+fn layer_norm_gradients_are_derivatives() {
     for (rows, channels) in [(1, 2), (5, 3), (2, 9)] {
         let random = &mut Random::new(rows as u32);
         let [x, dy] = [0, 1].map(|_| wide(&random.floats(rows * channels)));
@@ -112,7 +116,8 @@ pub fn layer_norm_gradients_are_derivatives() {
 }
 
 /// Rows of large numbers that differ little: the difference of the mean square and the square of the mean would be nothing.
-pub fn large_rows_keep_their_variance() {
+#[test]
+fn large_rows_keep_their_variance() {
     let (rows, channels) = (6, 100);
     let shape = RowShape { rows: rows as u64, channels: channels as u64 };
     // Whole numbers, which f32 has exactly; the mean, too.

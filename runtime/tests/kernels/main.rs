@@ -2,52 +2,31 @@
 //! differences: odd shapes, every `accumulate`, every in-place pair, 1, 2 and 3 threads, guards around every operand and
 //! the workspace.
 //!
-//! The tests are a list, [`TESTS`], which the program that a GPU is tried with (`gpu/`) runs too.
-//!
 //! What it deliberately does not do: measure; the example `kernel_step` does.
 
 mod activation;
 mod alternatives;
 mod attention;
 mod batch_norm;
-pub mod device;
+mod device;
 mod harness;
 mod layer_norm;
 mod multiply;
 mod nvrtc;
-pub mod random;
+mod random;
 mod reference;
 mod sequences;
 mod text;
 
-use activation::{activation_gradients_are_derivatives, activations, activations_have_no_surprises_far_out};
-use attention::{
-    attention, attention_goes_through_its_scratch_in_parts, attention_gradients_are_derivatives,
-    attention_has_no_surprises_far_out, attention_of_large_scores, rotary, rotary_gradients_are_derivatives,
-    rotary_products_know_distances,
-};
-use batch_norm::{
-    batch_norm_and_what_follows, gradients_behind_a_relu_are_derivatives,
-    what_is_no_number_stays_none_behind_a_relu,
-};
 use harness::{
     Arg, Random, check, check_accumulate, check_in_place, floats, input, labels, outcome, outcomes,
     outcomes_in_bf16, output, updated, wide_floats,
 };
-use layer_norm::{
-    large_rows_keep_their_variance, layer_norm, layer_norm_gradients_are_derivatives, rms_norm,
-    rms_norm_gradients_are_derivatives,
-};
-use multiply::{gradients_of_products_are_derivatives, products};
 use plimsoll_ir::network::Window;
 use plimsoll_ir::philox::{philox4x32, unit_f32};
 use plimsoll_ir::program::{After, Branch, Call, ConvShape, Hyper, PoolShape, RowShape};
 use plimsoll_ir::{Optimizer, UpdateRule};
 use reference::wide;
-use sequences::{
-    biases, embedding_gradients_are_derivatives, embeddings, lstm_gradients_are_derivatives,
-    lstm_has_no_surprises_far_out, lstm_steps, tokens_beyond_the_table,
-};
 
 fn conv_shape(
     batch: u64,
@@ -131,6 +110,7 @@ fn large_conv_shapes() -> Vec<ConvShape> {
     ]
 }
 
+#[test]
 fn convolutions() {
     for (i, s) in conv_shapes().into_iter().chain(large_conv_shapes()).enumerate() {
         convolution(s, i as u32);
@@ -173,6 +153,7 @@ fn convolution(s: ConvShape, seed: u32) {
     check_accumulate(|accumulate| Call::ConvBackwardData { shape: s, accumulate }, &args, 2, &dx);
 }
 
+#[test]
 fn convolution_gradients_are_derivatives() {
     for (i, s) in conv_shapes().into_iter().enumerate() {
         let n = reference::conv_sizes(&s);
@@ -197,6 +178,7 @@ fn convolution_gradients_are_derivatives() {
 
 const EPSILON: f32 = 1e-2;
 
+#[test]
 fn batch_norm() {
     for (i, (rows, channels)) in
         [(1, 1), (2, 3), (5, 1), (7, 16), (33, 19), (3000, 24), (500, 64)].into_iter().enumerate()
@@ -232,6 +214,7 @@ fn batch_norm_of(rows: usize, channels: usize, seed: u32) {
     check_in_place(&backward(false), &args, 1, 4);
 }
 
+#[test]
 fn batch_norm_running_and_inference() {
     for (rows, channels) in [(1, 1), (5, 3), (40, 33)] {
         batch_norm_after_training_of(rows, channels, rows as u32);
@@ -281,6 +264,7 @@ fn batch_norm_after_training_of(rows: u64, channels: usize, seed: u32) {
     check_in_place(&inference, &args, 0, 5);
 }
 
+#[test]
 fn batch_norm_gradients_are_derivatives() {
     for (rows, channels) in [(2, 1), (5, 3), (9, 2)] {
         let random = &mut Random::new(rows as u32);
@@ -301,6 +285,7 @@ fn batch_norm_gradients_are_derivatives() {
 /// Lengths around the sizes of vectors, mask bytes and pieces.
 const LENGTHS: [usize; 8] = [1, 3, 8, 15, 17, 64, 1001, 40_003];
 
+#[test]
 fn relu_add_and_their_gradients() {
     for n in LENGTHS {
         add_of(n, n as u32 % 1000);
@@ -353,6 +338,7 @@ fn add_of(n: usize, seed: u32) {
     check_in_place(&Call::Add { elements }, &args, 0, 2);
 }
 
+#[test]
 fn a_number_that_is_none_stays_none() {
     let x = [f32::NAN, 1.0, -1.0, -0.0, f32::INFINITY];
     for ceiling in [f32::INFINITY, 6.0] {
@@ -364,6 +350,7 @@ fn a_number_that_is_none_stays_none() {
     }
 }
 
+#[test]
 fn dropout() {
     for n in LENGTHS {
         for run in [1, 2, 9, n as u64] {
@@ -405,6 +392,7 @@ fn dropout_of(n: usize, probability: f32, run: u64, [seed_low, seed_high, step, 
     check_in_place(&backward(false), &args, 1, 2);
 }
 
+#[test]
 fn parts_of_a_concatenation() {
     for (rows, channels, first, total) in [(1, 1, 0, 1), (5, 3, 2, 7), (700, 40, 8, 64)] {
         part_of(rows, [first, channels, total], 3);
@@ -424,6 +412,7 @@ fn part_of(rows: usize, [first, channels, total]: [usize; 3], seed: u32) {
     check_accumulate(split, &[input(&whole), output(part.len())], 1, &taken);
 }
 
+#[test]
 fn gradients_of_what_is_linear_in_parts_are_derivatives() {
     let random = &mut Random::new(9);
     let [x, dy, bias] = [24, 24, 6].map(|n| wide(&random.floats(n)));
@@ -474,6 +463,7 @@ fn pool_shapes() -> Vec<PoolShape> {
     ]
 }
 
+#[test]
 fn pooling() {
     for (i, s) in pool_shapes().into_iter().enumerate() {
         pooling_of(s, i as u32);
@@ -502,6 +492,7 @@ fn pooling_of(s: PoolShape, seed: u32) {
     check_accumulate(|accumulate| Call::AvgPoolBackward { shape: s, accumulate }, &args, 1, &dx);
 }
 
+#[test]
 fn pooling_gradients_are_derivatives() {
     for (i, s) in pool_shapes().into_iter().enumerate() {
         let random = &mut Random::new(100 + i as u32);
@@ -515,6 +506,7 @@ fn pooling_gradients_are_derivatives() {
     }
 }
 
+#[test]
 fn local_response_normalisation() {
     for (rows, channels, size, beta) in [(1, 1, 5, 0.75), (3, 4, 5, 0.75), (5, 16, 3, 0.5), (400, 7, 1, 0.75)]
     {
@@ -540,6 +532,7 @@ fn local_response_normalisation_of(rows: usize, channels: usize, size: u32, beta
     }
 }
 
+#[test]
 fn softmax_cross_entropy() {
     let cases: [(usize, Vec<i32>); 5] = [
         (1, vec![0]),
@@ -583,6 +576,7 @@ fn softmax_cross_entropy_of(channels: usize, of_samples: &[i32], seed: u32) {
     reference::assert_gradient("loss", &wide(&logits), &[1.0], &gradient, loss);
 }
 
+#[test]
 fn huge_logits_stay_finite() {
     let shape = RowShape { rows: 1, channels: 3 };
     let args = [input(&[1e4, -1e4, 0.0]), labels(&[1]), output(3), output(3)];
@@ -593,6 +587,7 @@ fn huge_logits_stay_finite() {
 }
 
 /// In bf16 a probability above 0.998 is 1: what is kept is the label's difference from it, which bf16 has to eight bits.
+#[test]
 fn a_confident_answer_has_a_gradient_in_bf16() {
     let channels = 3;
     let shape = RowShape { rows: 5, channels: channels as u64 };
@@ -623,6 +618,7 @@ fn a_confident_answer_has_a_gradient_in_bf16() {
     }
 }
 
+#[test]
 fn stochastic_gradient_descent() {
     for n in LENGTHS {
         descent_of(n, 11);
@@ -653,6 +649,7 @@ fn descent_of(n: usize, seed: u32) {
 }
 
 /// In f64, by the paper's own formulas.
+#[test]
 fn adam_with_decoupled_decay() {
     let (beta1, beta2, epsilon, rate, decay) = (0.8, 0.99, 1e-3, 0.1, 0.25);
     let rule = UpdateRule::Adamw { beta1, beta2, epsilon, weight_decay: decay as f32 };
@@ -687,6 +684,7 @@ fn adam_with_decoupled_decay() {
 }
 
 /// What lies between adjoining parameters is 0 and stays so, and nothing that was never learnt from moves by itself.
+#[test]
 fn nothing_comes_of_nothing_by_adamw() {
     let update = UpdateRule::usual(Optimizer::Adamw).numbers(1e-3, 0);
     let hyper = Hyper { seed_low: 0, seed_high: 0, step: 0, update };
@@ -704,55 +702,3 @@ fn nothing_comes_of_nothing_by_adamw() {
         }
     }
 }
-
-plimsoll_ir::tests![
-    convolutions,
-    convolution_gradients_are_derivatives,
-    batch_norm,
-    batch_norm_running_and_inference,
-    batch_norm_gradients_are_derivatives,
-    #[ignore = "minutes: CI runs it"]
-    batch_norm_and_what_follows,
-    gradients_behind_a_relu_are_derivatives,
-    what_is_no_number_stays_none_behind_a_relu,
-    layer_norm,
-    layer_norm_gradients_are_derivatives,
-    large_rows_keep_their_variance,
-    rms_norm,
-    rms_norm_gradients_are_derivatives,
-    attention,
-    #[ignore = "minutes: CI runs it"]
-    attention_goes_through_its_scratch_in_parts,
-    attention_of_large_scores,
-    attention_gradients_are_derivatives,
-    attention_has_no_surprises_far_out,
-    rotary,
-    rotary_gradients_are_derivatives,
-    rotary_products_know_distances,
-    biases,
-    embeddings,
-    embedding_gradients_are_derivatives,
-    tokens_beyond_the_table,
-    lstm_steps,
-    lstm_gradients_are_derivatives,
-    lstm_has_no_surprises_far_out,
-    activations,
-    activation_gradients_are_derivatives,
-    activations_have_no_surprises_far_out,
-    products,
-    gradients_of_products_are_derivatives,
-    relu_add_and_their_gradients,
-    a_number_that_is_none_stays_none,
-    dropout,
-    parts_of_a_concatenation,
-    gradients_of_what_is_linear_in_parts_are_derivatives,
-    pooling,
-    pooling_gradients_are_derivatives,
-    local_response_normalisation,
-    softmax_cross_entropy,
-    a_confident_answer_has_a_gradient_in_bf16,
-    huge_logits_stay_finite,
-    stochastic_gradient_descent,
-    adam_with_decoupled_decay,
-    nothing_comes_of_nothing_by_adamw,
-];

@@ -6,7 +6,8 @@ use super::harness::{Random, check_accumulate, check_in_place, input, output};
 use super::reference::{self, wide};
 use plimsoll_ir::program::Call;
 
-pub fn products() {
+#[test]
+fn products() {
     for n in super::LENGTHS {
         product_of(n, n as u32 % 1000);
     }
@@ -21,7 +22,8 @@ pub fn product_of(n: usize, seed: u32) {
     check_in_place(&call(false), &args, 0, 2);
 }
 
-pub fn gradients_of_products_are_derivatives() {
+#[test]
+fn gradients_of_products_are_derivatives() {
     let random = &mut Random::new(7);
     let [a, b, dy] = [0, 1, 2].map(|_| wide(&random.floats(24)));
     let da = reference::product(&dy, &b);

@@ -11,7 +11,8 @@ use super::reference::{self, wide};
 use plimsoll_ir::program::{Call, EmbeddingShape, RowShape};
 
 /// Rows and channels: of one position, and of learned positions, whose rows are long.
-pub fn biases() {
+#[test]
+fn biases() {
     for (i, (rows, channels)) in
         [(1, 1), (3, 1), (5, 7), (1, 33), (3000, 24), (70, 2047), (3, 2048), (130, 2100), (2, 40_003)]
             .into_iter()
@@ -35,7 +36,8 @@ pub fn bias_of(rows: usize, channels: usize, seed: u32) {
 }
 
 /// Batch, tokens of a sample, the first of them, how many, vocabulary, width.
-pub fn embeddings() {
+#[test]
+fn embeddings() {
     for (i, sides) in [
         [1, 1, 0, 1, 1, 1],
         [2, 3, 0, 3, 5, 7],
@@ -75,7 +77,8 @@ pub fn embedding_of(sides: [u64; 6], seed: u32) {
     check_accumulate(|accumulate| Call::EmbeddingBackward { shape, accumulate }, &args, 2, &dweight);
 }
 
-pub fn embedding_gradients_are_derivatives() {
+#[test]
+fn embedding_gradients_are_derivatives() {
     for sides in [[1, 1, 0, 1, 1, 1], [2, 5, 1, 3, 4, 3]] {
         let shape = embedding_shape(sides);
         let random = &mut Random::new(sides[1] as u32);
@@ -92,7 +95,8 @@ pub fn embedding_gradients_are_derivatives() {
 
 /// On the CPU a token that the table lacks stops the run with its name; on a device, which cannot stop, its row is no
 /// number, and nothing beside the table is read or written.
-pub fn tokens_beyond_the_table() {
+#[test]
+fn tokens_beyond_the_table() {
     let shape = embedding_shape([2, 2, 0, 2, 11, 3]);
     let [forward, backward] =
         [Call::EmbeddingForward { shape }, Call::EmbeddingBackward { shape, accumulate: false }];
@@ -127,7 +131,8 @@ pub fn tokens_beyond_the_table() {
     }
 }
 
-pub fn lstm_steps() {
+#[test]
+fn lstm_steps() {
     for (i, (rows, channels)) in
         [(1, 1), (2, 3), (5, 16), (3, 33), (64, 100), (9, 700)].into_iter().enumerate()
     {
@@ -188,7 +193,8 @@ fn lstm_backward_of(shape: RowShape, [first, last]: [bool; 2], gates: &[f32], ot
     }
 }
 
-pub fn lstm_gradients_are_derivatives() {
+#[test]
+fn lstm_gradients_are_derivatives() {
     for (rows, channels) in [(1, 1), (2, 3)] {
         let random = &mut Random::new(channels as u32);
         let n = rows * channels;
@@ -205,7 +211,8 @@ pub fn lstm_gradients_are_derivatives() {
 }
 
 /// Gates that are all open or shut, and a number that is none.
-pub fn lstm_has_no_surprises_far_out() {
+#[test]
+fn lstm_has_no_surprises_far_out() {
     let shape = RowShape { rows: 1, channels: 1 };
     let far = f32::INFINITY;
     for (gates, cell) in [

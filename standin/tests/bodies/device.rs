@@ -53,6 +53,7 @@ fn made(place: &Place, expected: &[(&str, u64)], act: impl FnOnce()) {
     }
 }
 
+#[test]
 fn memory_is_one_piece_of_each_kind_and_holds_zeros() {
     let Some(place) = Place::open() else { return };
     let mut device = place.device(true);
@@ -74,6 +75,7 @@ fn memory_is_one_piece_of_each_kind_and_holds_zeros() {
     }
 }
 
+#[test]
 fn what_does_not_fit_is_told_in_bytes_and_less_fits_afterwards() {
     let Some(place) = Place::open() else { return };
     let mut device = place.device(true);
@@ -92,6 +94,7 @@ fn what_does_not_fit_is_told_in_bytes_and_less_fits_afterwards() {
     device.allocate(layout(16, 16, 16)).expect("what was refused holds nothing");
 }
 
+#[test]
 fn an_iteration_is_captured_at_its_second_run_and_replayed_from_the_third() {
     use Begun::{Enqueue, Replayed};
     let Some(place) = Place::open() else { return };
@@ -110,6 +113,7 @@ fn an_iteration_is_captured_at_its_second_run_and_replayed_from_the_third() {
     assert_eq!(iterate(&mut device, PLAIN), (Enqueue, Ok(())));
 }
 
+#[test]
 fn iterations_without_graphs_are_never_captured() {
     let Some(place) = Place::open() else { return };
     for iteration in [TIMED, PLAIN] {
@@ -132,6 +136,7 @@ fn assert_times_in_order(device: &mut CudaDevice, iteration: IterationId) {
     }
 }
 
+#[test]
 fn a_timed_iteration_is_a_graph_too_and_has_new_times_each_time() {
     use Begun::{Enqueue, Replayed};
     let Some(place) = Place::open() else { return };
@@ -155,6 +160,7 @@ fn a_timed_iteration_is_a_graph_too_and_has_new_times_each_time() {
 }
 
 /// Graphs take memory beside the pool, and a profile times dozens of iterations.
+#[test]
 fn of_timed_iterations_one_graph_is_kept() {
     use Begun::{Enqueue, Replayed};
     let Some(place) = Place::open() else { return };
@@ -184,6 +190,7 @@ fn of_timed_iterations_one_graph_is_kept() {
     });
 }
 
+#[test]
 fn everything_is_given_back() {
     let Some(place) = Place::open() else { return };
     let free = || place.device(true).free_memory().expect("it is known");
@@ -212,6 +219,7 @@ fn everything_is_given_back() {
     }
 }
 
+#[test]
 fn kernels_are_compiled_once_and_anew_where_what_is_kept_is_refused() {
     let Some(place) = Place::open() else { return };
     let cache = tempfile::tempdir().expect("there is a folder for temporary files");
@@ -231,21 +239,10 @@ fn kernels_are_compiled_once_and_anew_where_what_is_kept_is_refused() {
     compiled(0);
 }
 
+#[test]
 fn a_device_that_is_not_there_is_named() {
     let Some(place) = Place::open() else { return };
     let options = CudaOptions { ordinal: 99, ..place.options() };
     let error = CudaDevice::open(&options).err().expect("no machine has a hundred devices");
     assert!(matches!(error, CudaError::Ordinal { ordinal: 99, devices: 1.. }), "{error}");
 }
-
-plimsoll_ir::tests![
-    memory_is_one_piece_of_each_kind_and_holds_zeros,
-    what_does_not_fit_is_told_in_bytes_and_less_fits_afterwards,
-    an_iteration_is_captured_at_its_second_run_and_replayed_from_the_third,
-    iterations_without_graphs_are_never_captured,
-    a_timed_iteration_is_a_graph_too_and_has_new_times_each_time,
-    of_timed_iterations_one_graph_is_kept,
-    everything_is_given_back,
-    kernels_are_compiled_once_and_anew_where_what_is_kept_is_refused,
-    a_device_that_is_not_there_is_named,
-];

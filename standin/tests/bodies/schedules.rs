@@ -193,14 +193,17 @@ fn trains_to_the_same_bits(network: &Network, policies: &[Policy], random: u64) 
     check(&place, network, &program, &schedules(&program, policies, random));
 }
 
+#[test]
 fn a_network_of_every_kind_of_layer_trains_to_the_same_bits() {
     trains_to_the_same_bits(&everything(), &Policy::ALL, 6);
 }
 
+#[test]
 fn resnet20_trains_to_the_same_bits() {
     trains_to_the_same_bits(&zoo("resnet20"), &[Policy::Plimsoll], 0);
 }
 
+#[test]
 fn the_state_of_the_last_finished_iteration_is_kept_beside_the_next() {
     let Some(place) = Place::open() else { return };
     let network = everything();
@@ -269,6 +272,7 @@ pub fn shared(
 
 /// What a worker's pass has completed is read while the pass goes on, and what the next needs is written; the input of the next
 /// may come behind everything.
+#[test]
 fn workers_train_to_the_bits_of_one() {
     let Some(place) = Place::open() else { return };
     let network = everything();
@@ -298,6 +302,7 @@ fn workers_train_to_the_bits_of_one() {
 }
 
 /// One worker has nobody to add to, so that NCCL leaves its numbers as they are, times 1.
+#[test]
 fn a_worker_alone_trains_by_nccl_to_the_bits_without() {
     let Some(place) = Place::open() else { return };
     let network = everything();
@@ -317,6 +322,7 @@ fn a_worker_alone_trains_by_nccl_to_the_bits_without() {
 }
 
 /// Networks of tokens and of maps, on drawn inputs.
+#[test]
 fn networks_of_tokens_and_maps_train_to_the_same_bits() {
     let Some(place) = Place::open() else { return };
     for network in [drawn::text(), drawn::maps()] {
@@ -342,6 +348,7 @@ fn networks_of_tokens_and_maps_train_to_the_same_bits() {
 }
 
 /// The same where feature maps are bf16: what is near is what the device cpu computes in bf16.
+#[test]
 fn networks_in_bf16_train_to_the_same_bits() {
     let Some(place) = Place::open() else { return };
     let options = CpuOptions { feature_maps: Float::Bf16, ..CpuOptions::default() };
@@ -369,13 +376,3 @@ fn networks_in_bf16_train_to_the_same_bits() {
         }
     }
 }
-
-plimsoll_ir::tests![
-    the_state_of_the_last_finished_iteration_is_kept_beside_the_next,
-    networks_of_tokens_and_maps_train_to_the_same_bits,
-    networks_in_bf16_train_to_the_same_bits,
-    workers_train_to_the_bits_of_one,
-    a_worker_alone_trains_by_nccl_to_the_bits_without,
-    a_network_of_every_kind_of_layer_trains_to_the_same_bits,
-    resnet20_trains_to_the_same_bits,
-];

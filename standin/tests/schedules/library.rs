@@ -1,16 +1,24 @@
 //! The stand-in as the device finds it, a library in a folder, and the words that a test has with it.
+//!
+//! With `PLIMSOLL_TEST_DEVICE=gpu` in the environment, the tests in `bodies` run on a GPU instead: its libraries are found as
+//! anybody's are, and nobody counts calls or makes streams late. A GPU that is not there is a failure then. The other tests need
+//! the stand-in.
 
 use plimsoll_ir::Precision;
 use plimsoll_runtime::{CudaDevice, CudaError, CudaOptions};
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The loaded library. It counts and delays for the whole process, so a test holds it alone.
+/// The loaded library, or a GPU. It counts and delays for the whole process, so a test holds it alone.
 pub struct StandIn {
     folder: tempfile::TempDir,
+    /// Null on a GPU.
     handle: *mut c_void,
+    /// A GPU without graphs and with them; later devices share its libraries, which take long to start.
+    open: [OnceCell<CudaDevice>; 2],
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -19,12 +27,16 @@ impl StandIn {
     pub fn open() -> Option<StandIn> {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = tempfile::tempdir().expect("there is a folder for temporary files");
+        if std::env::var_os("PLIMSOLL_TEST_DEVICE").is_some_and(|device| device == "gpu") {
+            let handle = std::ptr::null_mut();
+            return Some(StandIn { folder, handle, open: Default::default(), _alone: alone });
+        }
         if std::process::Command::new("cc").arg("--version").output().is_err() {
             println!("skipped: no C compiler `cc` is on this machine");
             return None;
         }
         let built = built();
-        let folder = tempfile::tempdir().expect("there is a folder for temporary files");
         let libraries = ["libcublas.so.13", "libcudnn.so.9", "libnccl.so.2", "libnvtx3interop.so.1"];
         for name in ["libcuda.so.1", "libnvrtc.so.13"].iter().chain(&libraries) {
             std::os::unix::fs::symlink(&built, folder.path().join(name)).expect("a link can be made");
@@ -33,7 +45,12 @@ impl StandIn {
         // SAFETY: the library has no initialisers, and is never unloaded.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         assert!(!handle.is_null(), "{path:?} cannot be loaded");
-        Some(StandIn { folder, handle, _alone: alone })
+        Some(StandIn { folder, handle, open: Default::default(), _alone: alone })
+    }
+
+    /// True where the environment asks for a GPU.
+    pub fn is_gpu(&self) -> bool {
+        self.handle.is_null()
     }
 
     /// How the device `cuda` finds it, with a cache of its own; every call has one alternative, whose bits are the same each
@@ -41,7 +58,8 @@ impl StandIn {
     pub fn options(&self) -> CudaOptions {
         let folder = self.folder.path().to_owned();
         let cache = Some(folder.join("cache"));
-        CudaOptions { libraries: vec![folder], cache, deterministic: true, ..CudaOptions::default() }
+        let libraries = if self.is_gpu() { vec![] } else { vec![folder] };
+        CudaOptions { libraries, cache, deterministic: true, ..CudaOptions::default() }
     }
 
     /// Opens the device `cuda` as anybody does.
@@ -57,7 +75,12 @@ impl StandIn {
 
     /// The device `cuda`.
     pub fn device(&self, graphs: bool) -> CudaDevice {
-        self.open_device(graphs).expect("nothing stands in the way")
+        let open = || self.open_device(graphs).expect("nothing stands in the way");
+        if self.is_gpu() {
+            let first = self.open[usize::from(graphs)].get_or_init(open);
+            return first.another().expect("it is open");
+        }
+        open()
     }
 
     fn symbol(&self, name: &CStr) -> *mut c_void {
@@ -109,9 +132,13 @@ impl StandIn {
         after
     }
 
-    /// The same, for those that run elsewhere too, where nobody counts.
+    /// The same, for tests that run on a GPU too, where nobody counts.
     #[allow(dead_code, reason = "not every test asks both")]
     pub fn counted(&self, act: impl FnOnce()) -> Option<BTreeMap<String, u64>> {
+        if self.is_gpu() {
+            act();
+            return None;
+        }
         Some(self.calls_of(act))
     }
 
@@ -248,6 +275,9 @@ impl StandIn {
 
 impl Drop for StandIn {
     fn drop(&mut self) {
+        if self.is_gpu() {
+            return;
+        }
         self.delays(0);
         self.order(0);
         self.compiler(0, i32::MAX);

@@ -20,6 +20,8 @@ use plimsoll_runtime::Device;
 /// How streams run.
 #[derive(Clone, Copy, Debug)]
 enum Late {
+    /// As a GPU runs them.
+    Never,
     /// By themselves, as late as a seed makes them.
     Delays(u64),
     /// By turns, in a fixed order or a drawn one.
@@ -28,13 +30,17 @@ enum Late {
 
 impl Place {
     /// The ways in which schedule `n` runs.
-    fn paces(&self, n: u64) -> [Late; 3] {
-        [Late::Delays(n % 4), Late::Order(1 + n % 6), Late::Order(7 + n)]
+    fn paces(&self, n: u64) -> Vec<Late> {
+        if self.is_gpu() {
+            return vec![Late::Never];
+        }
+        vec![Late::Delays(n % 4), Late::Order(1 + n % 6), Late::Order(7 + n)]
     }
 
     /// From now on streams run like this.
     fn set(&self, late: &Late) {
         let (seed, order) = match *late {
+            Late::Never => return,
             Late::Delays(seed) => (seed, 0),
             Late::Order(order) => (0, order),
         };
@@ -42,9 +48,12 @@ impl Place {
         self.order(order);
     }
 
-    /// The device, with an eye on streams that still run when an iteration has ended.
+    /// The device, on the stand-in with an eye on streams that still run when an iteration has ended.
     fn watched(&self, graphs: bool) -> Box<dyn Device> {
         let device = self.device(graphs);
+        if self.is_gpu() {
+            return Box::new(device);
+        }
         Box::new(Faulty::new(device, Fault::None, &Planted::default(), self.busy()))
     }
 }
