@@ -6,7 +6,6 @@ use plimsoll_ir::Document;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::trace::Trace;
 use plimsoll_study::documents;
-use plimsoll_study::error::{Doing, FileError};
 use plimsoll_study::folder::check_valid;
 use plimsoll_study::words::visible_json;
 use std::io::Read;
@@ -33,16 +32,16 @@ fn read_standard() -> Result<Vec<u8>, Failure> {
     }
     let mut bytes = Vec::new();
     let read = std::io::stdin().lock().read_to_end(&mut bytes);
-    read.map_err(|error| FileError::io(Path::new("standard input"), Doing::Read, error))?;
+    read.map_err(|error| Failure::io(Path::new("standard input"), "read", &error))?;
     Ok(bytes)
 }
 
 /// Reads a document, `-` from standard input; one of a study has the checksum that the study keeps of it.
 pub fn read<D: Document>(path: &Path) -> Result<D, Failure> {
     if is_standard(path) {
-        return Ok(documents::document(Path::new("standard input"), read_standard()?)?);
+        return documents::document(Path::new("standard input"), read_standard()?);
     }
-    Ok(documents::read(path)?)
+    documents::read(path)
 }
 
 /// Reads a trace and a schedule that is valid for it.
@@ -58,7 +57,7 @@ pub fn write<D: Document>(path: &Path, document: &D) -> Result<(), Failure> {
     if is_standard(path) {
         return write_stdout(visible_json(&document.to_json()).as_bytes());
     }
-    Ok(documents::write(path, document)?)
+    documents::write(path, document)
 }
 
 /// Makes sure that a file can be written there, before the work of which it tells is begun: its folder takes files, and it is
@@ -68,5 +67,5 @@ pub fn can_be_made(path: &Path) -> Result<(), Failure> {
         let failure = Failure::usage("`-` is standard output, which the results go to");
         return Err(failure.help("name a file, or ./- for one of that name"));
     }
-    Ok(documents::can_be_made(path)?)
+    documents::can_be_made(path)
 }

@@ -11,7 +11,6 @@ use comfy_table::{
 };
 use console::{Term, measure_text_width};
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
-use plimsoll_study::error::{Doing, FileError};
 use plimsoll_study::words::{visible, visible_json};
 use serde_json::{Map, Value, json};
 use std::io::{ErrorKind, Write};
@@ -366,7 +365,7 @@ pub fn write_stdout(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match aside(|| out.write_all(bytes).and_then(|()| out.flush())) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(FileError::io(Path::new("standard output"), Doing::WriteTo, error).into())
+            Err(Failure::io(Path::new("standard output"), "write to", &error))
         }
         _ => Ok(()),
     }

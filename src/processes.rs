@@ -9,10 +9,9 @@
 use crate::args::Verb;
 use crate::failure::{Exit, Failure};
 use crate::notes;
+use plimsoll_runtime::GroupError;
 use plimsoll_runtime::group::mpi::{Launched, MpiError, World, launched};
-use plimsoll_runtime::{GroupError, RuntimeError};
-use plimsoll_study::Error;
-use plimsoll_study::error::TrainError;
+use plimsoll_study::error::Cause;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -84,16 +83,9 @@ pub fn is_spoken_for() -> bool {
 }
 
 /// Takes note of whose failure an error is.
-pub fn noted(error: Error) -> Error {
-    let group = match &error {
-        Error::Runtime(RuntimeError::Group(error)) => Some(error),
-        Error::Train(error) => match &**error {
-            TrainError::Worker { source: RuntimeError::Group(error), .. } => Some(error),
-            _ => None,
-        },
-        _ => None,
-    };
-    let rank = group.and_then(|error| match error {
+pub fn noted(error: Failure) -> Failure {
+    let Some(Cause::Group(group)) = error.cause.as_deref() else { return error };
+    let rank = match group {
         GroupError::Lost { rank }
         | GroupError::Failed { rank, .. }
         | GroupError::Silent { rank, .. }
@@ -105,7 +97,7 @@ pub fn noted(error: Error) -> Error {
             BROKEN.get_or_init(|| ());
             None
         }
-    });
+    };
     if let Some(rank) = rank {
         LOST.get_or_init(|| rank);
     }

@@ -65,7 +65,7 @@ fn execute(line: &[OsString]) -> u8 {
         return if processes::says_refused() {
             end(cli.message_format, &failure)
         } else {
-            failure.exit as u8
+            failure.kind as u8
         };
     }
     let spoken_for = is_spoken_for(&cli.verb);
@@ -73,7 +73,7 @@ fn execute(line: &[OsString]) -> u8 {
     let exit = match verb(cli) {
         Ok(()) => 0,
         Err(failure) if processes::says(&failure) => end(cli.message_format, &settings.explain(failure)),
-        Err(failure) => failure.exit as u8,
+        Err(failure) => failure.kind as u8,
     };
     processes::end(exit)
 }
@@ -164,5 +164,5 @@ fn refuse(line: &[OsString], stop: Stop) -> u8 {
 
 fn end(format: MessageFormat, failure: &Failure) -> u8 {
     progress::failure(format, failure);
-    failure.exit as u8
+    failure.kind as u8
 }

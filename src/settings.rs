@@ -14,7 +14,6 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
 use plimsoll_ir::units::Size;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
-use plimsoll_study::error::{Doing, FileError};
 use std::any::TypeId;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -415,7 +414,7 @@ fn read_file(named: Option<String>) -> Result<Option<(PathBuf, toml::Table)>, Fa
                         break;
                     }
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                    Err(error) => return Err(FileError::io(&path, Doing::Read, error).into()),
+                    Err(error) => return Err(Failure::io(&path, "read", &error)),
                 }
             }
             let Some(found) = found else { return Ok(None) };
@@ -623,12 +622,12 @@ fn attribute(error: clap::Error, given: &[Given], line: &[OsString]) -> Stop {
     let Some(one) = given.iter().filter(blamed).max_by_key(is_run) else {
         return if is_no_number { in_words(&error).into() } else { error.into() };
     };
-    let Failure { exit, message, help } = in_words(&error);
+    let ours = in_words(&error);
     let message = match &one.source {
-        Source::Environment(variable) => format!("{variable}: {message}"),
-        place => format!("{place}: `{name}`: {message}"),
+        Source::Environment(variable) => format!("{variable}: {}", ours.message),
+        place => format!("{place}: `{name}`: {}", ours.message),
     };
-    Failure { exit, message, help }.into()
+    Failure { message, ..ours }.into()
 }
 
 /// Whether a value is no whole number.

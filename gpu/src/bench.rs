@@ -9,7 +9,6 @@
 use crate::ground::Ground;
 use plimsoll::failure::{Exit, Failure};
 use plimsoll::study::device::Gpu;
-use plimsoll::study::error::{Doing, FileError};
 use plimsoll::study::version;
 use plimsoll::study::workload::UNMEASURED;
 use plimsoll::study::{NetworkWorkload, Setup, Workload};
@@ -173,7 +172,7 @@ pub fn profile(
     batches: Vec<u64>,
     ground: &Ground,
 ) -> Result<Profile, Failure> {
-    let folder = tempfile::tempdir().map_err(|e| FileError::io(&std::env::temp_dir(), Doing::Write, e))?;
+    let folder = tempfile::tempdir().map_err(|e| Failure::io(&std::env::temp_dir(), "write", &e))?;
     let device = task.setup.device()?;
     let spare = task.budget(None)?;
     let largest = batches.last().copied().unwrap_or(1);

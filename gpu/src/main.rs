@@ -135,8 +135,8 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("error: {failure}");
-            ExitCode::from(failure.exit as u8)
+            eprintln!("error: {failure:#}");
+            ExitCode::from(failure.kind as u8)
         }
     }
 }

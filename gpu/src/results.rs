@@ -7,7 +7,6 @@
 use crate::row::{Row, words};
 use crate::sections::{SECTIONS, Section};
 use plimsoll::failure::Failure;
-use plimsoll::study::error::{Doing, FileError};
 use plimsoll::study::files::write_text;
 use plimsoll_ir::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
@@ -75,7 +74,7 @@ impl Results {
             text.chars().map(plain).collect::<String>()
         };
         let name = format!("{}-{}", slug(words(&machine, "device")), words(&machine, "date"));
-        std::fs::create_dir_all(folder).map_err(|e| FileError::io(folder, Doing::Create, e))?;
+        std::fs::create_dir_all(folder).map_err(|e| Failure::io(folder, "create", &e))?;
         let path = folder.join(format!("{name}{}.json", if small { SMALL } else { "" }));
         let sections = if path.exists() { read(&path)?.sections } else { Vec::new() };
         Ok((Results { kind: KIND.to_owned(), machine, sections }, path))
@@ -158,7 +157,7 @@ impl Outcome {
 
 /// Reads one file of results.
 fn read(path: &Path) -> Result<Results, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|e| FileError::io(path, Doing::Read, e))?;
+    let text = std::fs::read_to_string(path).map_err(|e| Failure::io(path, "read", &e))?;
     let results: Results = serde_json::from_str(&text)
         .map_err(|e| Failure::usage(format_args!("{} holds no results: {e}", path.display())))?;
     if results.kind == KIND {

@@ -18,9 +18,7 @@ use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::tuning::{NoiseScale, Tuning};
 use plimsoll_ir::{Bytes, Float, Optimizer, Precision, UpdateRule};
 use plimsoll_runtime::{CpuOptions, HostMemory};
-use plimsoll_study::device::{as_many_cores, cpu_options, of_processor};
-use plimsoll_study::error::DataError;
-use plimsoll_study::error::SetupError;
+use plimsoll_study::device::{cores, cpu_options, of_processor};
 use plimsoll_study::export::{Optimizer as ToolOptimizer, Tool, Wanted};
 use plimsoll_study::naming::{self, Decides};
 use plimsoll_study::request::{
@@ -28,7 +26,7 @@ use plimsoll_study::request::{
     TrainRequest, Workers,
 };
 use plimsoll_study::tuning::TuneRequest;
-use plimsoll_study::{Error, NetworkWorkload, Setup, Study, Watch};
+use plimsoll_study::{NetworkWorkload, Setup, Study, Watch};
 use plimsoll_tuner::rate::default_convexity;
 
 impl NetworkArgs {
@@ -44,14 +42,7 @@ impl WorkloadArgs {
     pub fn task(&self, watch: &Watch<'_>) -> Result<NetworkWorkload, Failure> {
         let setup = self.device.setup(watch)?;
         let task = NetworkWorkload::new(&self.network.request(), &self.data.data, setup);
-        let task = task.map(|task| task.trained_by(self.optimizer.optimizer.into()));
-        task.map_err(|error| match error {
-            Error::Data(DataError::TextWidth { length, width }) => {
-                let message = format!("texts have no width, and --image says {length}x{width}");
-                Failure { message, ..DataError::TextWidth { length, width }.into() }
-            }
-            other => other.into(),
-        })
+        task.map(|task| task.trained_by(self.optimizer.optimizer.into()))
     }
 }
 
@@ -63,14 +54,12 @@ fn only(option: &str, device: &str) -> Failure {
 
 /// Makes sure that this machine has a core for each of so many threads.
 pub fn threads_are_sound(threads: Option<u32>) -> Result<(), Failure> {
-    threads.map_or(Ok(()), as_many_cores).map_err(|error| match error {
-        SetupError::Threads { threads, cores } => {
-            let message =
-                format!("--threads {threads} is more than the {cores} cores that this process may use");
-            Failure { message, ..SetupError::Threads { threads, cores }.into() }
-        }
-        other => other.into(),
-    })
+    let cores = cores();
+    let Some(threads) = threads.filter(|threads| *threads > cores) else { return Ok(()) };
+    Err(Failure::usage(format_args!(
+        "--threads {threads} is more than the {cores} cores that this process may use"
+    ))
+    .help(format_args!("give at most {cores} with --threads, or leave --threads out")))
 }
 
 impl DeviceArgs {

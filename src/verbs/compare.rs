@@ -5,13 +5,14 @@
 //! takes longer with more budget; the policies of the papers are shown as they are.
 
 use crate::args::CompareArgs;
-use crate::failure::{Exit, Failure, raise_host_memory};
+use crate::failure::{Exit, Failure};
 use crate::output::{Cell, Format, Table, print};
 use crate::verbs::plan::parse_policy;
 use crate::verbs::planning::{PlanRun, carry, timeless, totals};
 use crate::verbs::trace::of_a_model;
 use crate::{files, interrupt, progress};
 use plimsoll_ir::trace::Trace;
+use plimsoll_study::workload::raise_host_memory;
 use plimsoll_tuner::{Limits, Outcome, Policy, Shortage, Witness};
 
 const COLUMNS: [(&str, &str); 13] = [

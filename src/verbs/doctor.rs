@@ -1,7 +1,7 @@
 //! `doctor`: what this machine offers, and what is missing.
 
 use crate::args::{DoctorArgs, threads_are_sound};
-use crate::failure::{Failure, cuda_error};
+use crate::failure::Failure;
 use crate::output::{Cell, Facts, Table};
 use crate::processes;
 use plimsoll_ir::health::{Health, PcieLink, Warning};
@@ -16,8 +16,9 @@ use plimsoll_runtime::{
     CudaDevice, CudaError, CudaOptions, Device, DeviceError, Kernels, MemoryKind, RuntimeError,
 };
 use plimsoll_study::device::{Setup, cores, cpu_options};
+use plimsoll_study::error::cuda_in_words;
 use plimsoll_study::profile_cache::ProfileCache;
-use plimsoll_study::{Error, version};
+use plimsoll_study::version;
 use std::time::{Duration, Instant};
 
 /// Bytes of one copy; larger than the caches of most machines.
@@ -82,7 +83,7 @@ pub fn run(args: &DoctorArgs) -> Result<Vec<Table>, Failure> {
 /// The network between the processes that a launcher started, measured, and how to plan for it; none for one process.
 fn workers() -> Result<Option<(Table, String)>, Failure> {
     let Some(world) = processes::join(SILENCE)? else { return Ok(None) };
-    let lost = |error| Failure::from(processes::noted(Error::Runtime(RuntimeError::Group(error))));
+    let lost = |error| processes::noted(RuntimeError::Group(error).into());
     let Some(measured) = measure(&mut *world.group()).map_err(lost)? else { return Ok(None) };
     let (count, interconnect) = (world.facts().workers as u64, measured.interconnect.to_string());
     let mut facts: Facts = vec![
@@ -135,7 +136,9 @@ fn kept_in() -> String {
 fn cuda(survey: Result<Survey, CudaError>, advice: &mut Table) -> Vec<Table> {
     let survey = match survey {
         Ok(survey) => survey,
-        Err(error) => return vec![Table::facts("cuda", vec![("cuda", "CUDA", cuda_error(&error).into())])],
+        Err(error) => {
+            return vec![Table::facts("cuda", vec![("cuda", "CUDA", cuda_in_words(&error).into())])];
+        }
     };
     let has_tf32 = survey.devices.iter().any(|(gpu, _)| gpu.has_tf32());
     let libraries = libraries(&survey, has_tf32);
@@ -199,15 +202,15 @@ fn libraries(survey: &Survey, has_tf32: bool) -> Table {
     let version = |(major, minor)| format!("{major}.{minor}");
     let compiler = match &survey.compiler {
         Ok((path, number)) => format!("{}, in {}", version(*number), path.display()),
-        Err(error) => cuda_error(error),
+        Err(error) => cuda_in_words(error),
     };
     let cublas = match &survey.libraries.cublas {
         Ok(path) => path.display().to_string(),
-        Err(error) => cuda_error(error),
+        Err(error) => cuda_in_words(error),
     };
     let cudnn = match &survey.libraries.cudnn {
         Ok((path, (major, minor, patch))) => format!("{major}.{minor}.{patch}, in {}", path.display()),
-        Err(error) => cuda_error(error),
+        Err(error) => cuda_in_words(error),
     };
     let nccl = match &survey.nccl {
         Ok((path, number)) => format!("{number}, in {}", path.display()),
@@ -254,7 +257,7 @@ fn started(devices: usize, advice: &mut Table) -> Table {
         let (device, libraries) = match CudaDevice::open(&options) {
             Err(error) if error.instead() == Some(Instead::OwnKernels) => {
                 let without = CudaDevice::open(&CudaOptions { kernels: Kernels::Own, ..options });
-                (without, format!("none: {}", cuda_error(&error)))
+                (without, format!("none: {}", cuda_in_words(&error)))
             }
             opened => (opened, "they start".to_owned()),
         };
@@ -274,7 +277,7 @@ fn started(devices: usize, advice: &mut Table) -> Table {
             }
             Err(error) => {
                 let what = format!("{name} does not start: {error}");
-                advice.rows.push(vec![Cell::from(what), cuda_error(&error).into()]);
+                advice.rows.push(vec![Cell::from(what), cuda_in_words(&error).into()]);
                 ["none".to_owned(), "nowhere".to_owned(), "not started".to_owned(), "not asked".to_owned()]
             }
         };

@@ -73,7 +73,7 @@ fn search(log: &SearchLog) -> Result<Table, Failure> {
 fn answer(tuned: &Tuned) -> Result<Facts, Failure> {
     let config = &tuned.config;
     let rate = &config.learning_rate;
-    let (of_update, samples) = rate_of_update(config).map_err(plimsoll_study::Error::from)?;
+    let (of_update, samples) = rate_of_update(config)?;
     let mut facts: Facts = vec![
         ("times", "times", how_known(tuned.config.modelled, tuned.config.modelled_error).into()),
         ("precision", "precision", precision_of(&tuned.config).into()),

@@ -17,11 +17,10 @@ use crate::settings::nearest;
 use crate::verbs::planning::{PlanRun, carry, timeless, totals};
 use crate::verbs::trace::of_a_model;
 use crate::{files, interrupt, progress};
+use plimsoll_ir::Document;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, Document};
-use plimsoll_study::error::{Doing, FileError};
-use plimsoll_study::error::{Iteration, WorkloadError};
+use plimsoll_study::workload::no_plan;
 use plimsoll_tuner::search::moved;
 use plimsoll_tuner::{Earlier, Outcome, Plan, Policy, Shortage, Witness};
 use std::path::{Path, PathBuf};
@@ -115,12 +114,6 @@ pub fn parse_policy(name: &str) -> Result<Policy, Failure> {
         let failure = Failure::usage(error);
         nearest(name, &names).map_or(failure.clone(), |help| failure.help(help))
     })
-}
-
-/// The failure that says which op needs how much, and which batch would fit.
-fn no_plan(trace: &Trace, budget: Bytes, witness: &Witness) -> Failure {
-    let (trace, witness) = (Iteration::of(trace), witness.clone());
-    WorkloadError::NoPlan { trace, budget, witness, largest: None, host_limited: false }.into()
 }
 
 /// What both tables begin with.
@@ -268,7 +261,7 @@ fn frontier(trace: &Trace, tried: &[PlanRun]) -> Table {
 
 /// Writes the schedule of every budget to a folder, under the name of the trace's file and the budget in bytes.
 fn write_all(trace: &Trace, tried: &[PlanRun], input: &Path, folder: &Path) -> Result<(), Failure> {
-    std::fs::create_dir_all(folder).map_err(|error| FileError::io(folder, Doing::Create, error))?;
+    std::fs::create_dir_all(folder).map_err(|error| Failure::io(folder, "create", &error))?;
     let name = input.file_name().map_or(trace.name.clone().into(), |name| name.to_string_lossy());
     let name = name.trim_end_matches(".json").trim_end_matches(".trace");
     for (one, made) in tried.iter().filter_map(|one| Some((one, one.outcome.plan()?))) {

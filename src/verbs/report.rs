@@ -46,7 +46,7 @@ pub fn run(args: &ReportArgs, format: Format) -> Result<Vec<Table>, Failure> {
 fn is_no_input(out: Option<&Path>, inputs: impl IntoIterator<Item = PathBuf>) -> Result<(), Failure> {
     let Some(out) = out else { return Ok(()) };
     files::can_be_made(out)?;
-    inputs.into_iter().try_for_each(|input| Ok(files::not_the_same(&input, out)?))
+    inputs.into_iter().try_for_each(|input| files::not_the_same(&input, out))
 }
 
 /// Prints JSON, or writes it where it was asked for.
@@ -66,7 +66,7 @@ fn written(out: Option<&Path>, place: PathBuf, page: impl FnOnce() -> String) ->
         Study::of_config(&place)
             .0
             .are_ours(std::slice::from_ref(&place))
-            .map_err(|error| Failure::from(error).help(other))?;
+            .map_err(|error| error.help(other))?;
     }
     let place = out.map_or(place, Path::to_owned);
     files::write_text(&place, &page())?;
@@ -128,5 +128,5 @@ pub fn of_schedule(trace: &Path, schedule: &Path) -> Result<Report, Failure> {
         warnings: timeless.into_iter().chain(of_model).collect(),
         ..Known::default()
     };
-    Ok(scheduled::of_schedule(&trace, &schedule, known, TIME_LIMIT, &interrupt::pressed)?)
+    scheduled::of_schedule(&trace, &schedule, known, TIME_LIMIT, &interrupt::pressed)
 }

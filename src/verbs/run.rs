@@ -1,7 +1,7 @@
 //! `run`: trains what was tuned, and shows what it took beside what was predicted.
 
 use crate::args::{DeviceChoice, HostPlace, RunArgs, gpu, processor};
-use crate::failure::{Failure, of_trained};
+use crate::failure::Failure;
 use crate::files;
 use crate::notes;
 use crate::output::{Cell, Facts, Table};
@@ -18,12 +18,10 @@ use plimsoll_networks::{Mode, build};
 use plimsoll_runtime::group::mpi::{Launched, World};
 use plimsoll_study::data::{DataSource, of_network};
 use plimsoll_study::device::{cores, gpu_of_worker, is_cpu, of_processor};
-use plimsoll_study::error::{Doing, FileError};
-use plimsoll_study::error::{SetupError, TrainError};
 use plimsoll_study::memory_snapshot::MemorySnapshot;
 use plimsoll_study::request::{TrainRequest, Workers};
 use plimsoll_study::trace_events::TraceEvents;
-use plimsoll_study::training::Trained;
+use plimsoll_study::training::{Trained, of_optimizer};
 use plimsoll_study::tuning::missed;
 use plimsoll_study::{NetworkWorkload, Setup, Study, Watch, Workload};
 use plimsoll_tuner::model::Model;
@@ -52,19 +50,16 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
     let held = (!processes::is_spoken_for()).then(|| Study::of_config(&args.config).0.lock());
     let (study, path, config, schedule) = Study::choice_of(&args.config)?;
     if config.modelled {
-        return Err(SetupError::NothingRuns { device: config.device }.into());
+        return Err(Failure::nothing_runs(config.device));
     }
-    let (tuned, asked) = (config.optimizer, args.optimizer.map(Optimizer::from));
-    if let Some(asked) = asked.filter(|asked| *asked != tuned) {
-        return Err(TrainError::OtherOptimizer { tuned, asked }.into());
-    }
+    let tuned = config.optimizer;
+    of_optimizer(tuned, args.optimizer.map_or(tuned, Optimizer::from))?;
     let network = build(&config.network)?;
     let setup = setup_of(&config, args, watch)?;
     let source = source(args, &config, &path)?;
     let data = of_network(&source, &network)?;
     let task = NetworkWorkload::of(network, data, setup).map_err(|error| {
-        Failure::from(error)
-            .help("leave --data out for what it was tuned on, or tune again with other --data")
+        error.help("leave --data out for what it was tuned on, or tune again with other --data")
     })?;
     let task = task.trained_by(tuned);
     for out in args.trace_out.iter().chain(&args.memory_snapshot) {
@@ -79,7 +74,6 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
     let per_draw = args.per_draw;
     let request = TrainRequest { workers, per_draw, ..args.train.request(tuned, args.fresh, timed)? };
     let choice = (&config, &schedule);
-    let of_job = |error| of_trained(processes::noted(error), false);
     let held = held.transpose()?;
     if held.is_some() {
         // The others make theirs once they have met worker 0.
@@ -88,7 +82,7 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
     let noted = world.map(|world| notes::keep(&study, world));
     let Some(held) = held else {
         let group = world.expect("another process speaks for it").group();
-        study.work(&task, choice, &request, group, watch.stop).map_err(of_job)?;
+        study.work(&task, choice, &request, group, watch.stop).map_err(processes::noted)?;
         return Ok(Vec::new());
     };
     let trained = match world {
@@ -96,7 +90,7 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
         Some(world) => study.train_together(&task, choice, &request, world.group(), &held, watch),
     };
     drop(noted);
-    let trained = trained.map_err(of_job)?;
+    let trained = trained.map_err(processes::noted)?;
     let as_predicted = is_as_predicted(&config, &trained);
     if trained.iterations > trained.resumed_at && as_predicted {
         missed(trained.iteration, &config.predicted).inspect(|words| {
@@ -141,13 +135,13 @@ fn is_as_predicted(config: &Config, trained: &Trained) -> bool {
 /// Makes sure of all that is known to be wrong from the line alone, whatever the study holds.
 fn line_is_sound(args: &RunArgs) -> Result<(), Failure> {
     if let Some(DeviceChoice::Modelled(sheet)) = args.device {
-        return Err(SetupError::NothingRuns { device: sheet.product.to_owned() }.into());
+        return Err(Failure::nothing_runs(sheet.product));
     }
     if let Some(path) = args.data.as_ref().and_then(DataSource::path) {
-        std::fs::metadata(path).map_err(|error| FileError::io(path, Doing::Read, error))?;
+        std::fs::metadata(path).map_err(|error| Failure::io(path, "read", &error))?;
     }
     args.trace_out.iter().chain(&args.memory_snapshot).try_for_each(|out| files::can_be_made(out))?;
-    Ok(files::not_each_other(args.trace_out.as_deref(), args.memory_snapshot.as_deref())?)
+    files::not_each_other(args.trace_out.as_deref(), args.memory_snapshot.as_deref())
 }
 
 /// What to train on: the data that the config was tuned on, or others, which is said.

@@ -7,7 +7,6 @@ use crate::output::Format;
 use plimsoll_ir::BytesPerSecond;
 use plimsoll_ir::units::Size;
 use plimsoll_study::Study;
-use plimsoll_study::error::{Doing, FileError};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -40,7 +39,7 @@ impl Script {
             let message = format!("{name} is no Python script: its name does not end in .py");
             return Err(Failure::usage(message).help("a network is named with --network"));
         }
-        std::fs::File::open(path).map_err(|error| FileError::io(path, Doing::Read, error))?;
+        std::fs::File::open(path).map_err(|error| Failure::io(path, "read", &error))?;
         if format != Format::Table {
             let message = format!("{name} prints what it prints: --format is for the other commands");
             return Err(Failure::usage(message).help("leave it out"));

@@ -97,8 +97,7 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
     let gpu = setup.filter(|(kernels, _)| kernels.libraries);
     let open = |(kernels, precision)| {
         Setup::cuda(0, true, kernels, precision).map_err(|error| {
-            Failure::from(error)
-                .help("the profile is of a GPU, whose libraries are asked; with --kernels own nobody is")
+            error.help("the profile is of a GPU, whose libraries are asked; with --kernels own nobody is")
         })
     };
     let gpu = gpu.map(open).transpose()?;
@@ -110,11 +109,11 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
     let (mode, relu, alternatives) = (Mode::Train, args.relu.into(), &alternatives);
     let (optimizer, fuse, more) = (args.optimizer.optimizer.into(), true, LowerOptions::default());
     let options = LowerOptions { mode, relu, draw, optimizer, feature_maps, fuse, alternatives, ..more };
-    let mut trace = lower(&network, args.batch, &options).map_err(Failure::usage)?.trace;
+    let mut trace = lower(&network, args.batch, &options)?.trace;
     trace.name += &said(precision.unwrap_or_default());
     if let Some(profile) = profile {
-        let model = Model::fit(&profile).map_err(Failure::usage)?;
-        model.fill(&mut trace).map_err(Failure::usage)?;
+        let model = Model::fit(&profile)?;
+        model.fill(&mut trace)?;
     }
     write(args, &trace)
 }
@@ -158,7 +157,7 @@ fn modelled(
     let (fuse, alternatives) = (setup.fuses(), &alternatives);
     let (optimizer, more) = (args.optimizer.optimizer.into(), LowerOptions::default());
     let options = LowerOptions { mode, relu, draw, optimizer, feature_maps, fuse, alternatives, ..more };
-    let mut program = lower(network, args.batch, &options).map_err(Failure::usage)?;
+    let mut program = lower(network, args.batch, &options)?;
     device.fill(&mut program);
     program.trace.name += &format!("{MODELLED}{}{}", sheet.name, said(device.precision));
     of_a_model(&program.trace).inspect(|words| tracing::warn!("{words}"));

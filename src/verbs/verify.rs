@@ -10,7 +10,6 @@ use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::{Bytes, UpdateRule};
 use plimsoll_networks::Mode;
 use plimsoll_runtime::{Checkpoint, LearningRateSchedule, Observation, Outcome, Trainer, TrainingPlan};
-use plimsoll_study::error::SetupError;
 use plimsoll_study::watch::Step;
 use plimsoll_study::{NetworkWorkload, Watch, Workload};
 use plimsoll_tuner::Policy;
@@ -28,7 +27,7 @@ fn run_watched(args: &VerifyArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failu
     let mut workload = args.workload.clone();
     let device = &mut workload.device;
     if let DeviceChoice::Modelled(sheet) = device.device {
-        return Err(SetupError::NothingRuns { device: sheet.product.to_owned() }.into());
+        return Err(Failure::nothing_runs(sheet.product));
     }
     // Only kernels that give the same bits each time can show that a plan changes none.
     device.kernels.deterministic |= matches!(device.device, DeviceChoice::Cuda(_));

@@ -7,7 +7,7 @@
 //!
 //! What this file does not do: tell of allocations that are not the plan's (the driver's, the libraries').
 
-use crate::error::FileError;
+use crate::error::Error;
 use crate::files;
 use crate::trace_events::describe;
 use plimsoll_ir::schedule::{Command, Holds, Schedule};
@@ -105,7 +105,7 @@ impl MemorySnapshot {
     }
 
     /// Writes it to a file.
-    pub fn write(&self, path: &Path) -> Result<(), FileError> {
+    pub fn write(&self, path: &Path) -> Result<(), Error> {
         files::write_bytes(path, &self.pickled())
     }
 }

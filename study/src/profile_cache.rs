@@ -7,7 +7,7 @@
 //! What this file does not do: keep what a build with uncommitted changes measured, since its name does not tell one
 //! build from the next.
 
-use crate::error::{Doing, FileError};
+use crate::error::Error;
 use crate::files;
 use plimsoll_profiler::ProfileRequest;
 use plimsoll_runtime::cuda::user_cache;
@@ -44,7 +44,7 @@ impl ProfileCache {
     /// # Errors
     ///
     /// The study's folder cannot be written to. A cache that cannot be read holds nothing.
-    pub fn find(&self, request: &ProfileRequest) -> Result<Option<Duration>, FileError> {
+    pub fn find(&self, request: &ProfileRequest) -> Result<Option<Duration>, Error> {
         let Some(path) = self.entry(request) else { return Ok(None) };
         let Ok(journal) = std::fs::read(&path) else { return Ok(None) };
         let made = std::fs::metadata(&path).and_then(|data| data.modified()).ok();
@@ -58,11 +58,11 @@ impl ProfileCache {
     /// # Errors
     ///
     /// The cache cannot be written to. The study has all the same what was measured.
-    pub fn keep(&self, request: &ProfileRequest) -> Result<(), FileError> {
+    pub fn keep(&self, request: &ProfileRequest) -> Result<(), Error> {
         let Some(path) = self.entry(request) else { return Ok(()) };
         let folder = path.parent().expect("it lies in the cache's folder");
         let journal = std::fs::create_dir_all(folder).and_then(|()| std::fs::read(&request.journal));
-        files::write_bytes(&path, &journal.map_err(|error| FileError::io(folder, Doing::KeepProfile, error))?)
+        files::write_bytes(&path, &journal.map_err(|error| Error::io(folder, "keep a profile in", &error))?)
     }
 
     fn entry(&self, request: &ProfileRequest) -> Option<PathBuf> {

@@ -10,7 +10,7 @@
 //! What this file does not do: measure anything, or say what was waited for where a device was late for no reason of the
 //! schedule's.
 
-use crate::error::FileError;
+use crate::error::Error;
 use crate::files;
 use plimsoll_ir::schedule::{Command, Schedule, Stream, moved};
 use plimsoll_ir::simulate::{Cause, Span, Timeline};
@@ -69,7 +69,7 @@ impl TraceEvents {
     }
 
     /// Writes all events to a file.
-    pub fn write(&self, path: &Path) -> Result<(), FileError> {
+    pub fn write(&self, path: &Path) -> Result<(), Error> {
         let text = serde_json::to_string(self).expect("names and numbers can be written");
         files::write_text(path, &(text + "\n"))
     }
