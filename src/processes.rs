@@ -7,11 +7,11 @@
 //! What it deliberately does not do: decide whether a training can go on. The job does.
 
 use crate::args::Verb;
-use crate::failure::{Exit, Failure};
 use crate::notes;
 use plimsoll_runtime::GroupError;
 use plimsoll_runtime::group::mpi::{Launched, MpiError, World, launched};
 use plimsoll_study::error::Cause;
+use plimsoll_study::error::{Error, Kind};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -33,13 +33,13 @@ const SPEAKING: Duration = Duration::from_secs(1);
 
 /// Why a launcher does not start this command; none where it is no launcher's, or is the only process. Each of several would
 /// measure, write and print the same.
-pub fn refused(verb: &Verb) -> Option<Failure> {
+pub fn refused(verb: &Verb) -> Option<Error> {
     // These print a page about the program itself, or are made for it.
     let is_made_for_it = matches!(verb, Verb::Run(_) | Verb::Doctor(_) | Verb::Completions(_) | Verb::Man(_));
     let Launched { launcher, workers, .. } = several().filter(|_| !is_made_for_it)?;
     let name = verb.name();
     Some(
-        Failure::usage(format_args!(
+        Error::usage(format_args!(
             "`plimsoll {name}` runs as one process, and {launcher} has started {workers}"
         ))
         .help(format_args!(
@@ -59,10 +59,10 @@ pub fn says_refused() -> bool {
 }
 
 /// Joins the others, where there are some.
-pub fn join(timeout: Duration) -> Result<Option<&'static World>, Failure> {
+pub fn join(timeout: Duration) -> Result<Option<&'static World>, Error> {
     let Some(launched) = several() else { return Ok(None) };
     let world = World::join(launched, timeout).map_err(|error| {
-        let failure = Failure::new(Exit::Device, &error);
+        let failure = Error::new(Kind::Device, &error);
         match error {
             MpiError::Missing { .. } => failure.help(
                 "install the launcher's own library (Debian: libopenmpi3 or libmpich12), or train with --workers in one \
@@ -83,7 +83,7 @@ pub fn is_spoken_for() -> bool {
 }
 
 /// Takes note of whose failure an error is.
-pub fn noted(error: Failure) -> Failure {
+pub fn noted(error: Error) -> Error {
     let Some(Cause::Group(group)) = error.cause.as_deref() else { return error };
     let rank = match group {
         GroupError::Lost { rank }
@@ -107,7 +107,7 @@ pub fn noted(error: Failure) -> Failure {
 /// Whether this process says with what it fails. Else those are told who do, and end it; where none of them lives any longer,
 /// it speaks itself. One that was stopped for so long that the others may have given it up waits for them
 /// to end it.
-pub fn says(failure: &Failure) -> bool {
+pub fn says(failure: &Error) -> bool {
     let Some(world) = WORLD.get() else { return true };
     match (world.facts().rank, LOST.get()) {
         // They say so, and end it.
@@ -134,7 +134,7 @@ pub fn end(exit: u8) -> u8 {
                     "worker 0 has ended before it had saved and tested: the same command goes on from what it has saved"
                 );
             }
-            world.abort(if is_spoken_for() { Exit::Device as u8 } else { exit });
+            world.abort(if is_spoken_for() { Kind::Device as u8 } else { exit });
         }
     } else {
         if BROKEN.get().is_none() {

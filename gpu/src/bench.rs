@@ -7,8 +7,8 @@
 //! What it deliberately does not do: choose sizes or judge; the sections do.
 
 use crate::ground::Ground;
-use plimsoll::failure::{Exit, Failure};
 use plimsoll::study::device::Gpu;
+use plimsoll::study::error::{Error, Kind};
 use plimsoll::study::version;
 use plimsoll::study::workload::UNMEASURED;
 use plimsoll::study::{NetworkWorkload, Setup, Workload};
@@ -40,20 +40,15 @@ pub fn cuda(precision: Precision) -> CudaOptions {
 }
 
 /// A network of the zoo for square images, on the device.
-pub fn task(
-    network: &str,
-    side: u32,
-    classes: u32,
-    options: &CudaOptions,
-) -> Result<NetworkWorkload, Failure> {
+pub fn task(network: &str, side: u32, classes: u32, options: &CudaOptions) -> Result<NetworkWorkload, Error> {
     let spec = NetworkSpec { name: network.to_owned(), image: [side; 2], channels: 3, classes };
     let image = Shape { height: side, width: side, channels: 3 };
     let set = |seed| synthetic(image, classes, SAMPLES, seed);
-    Ok(NetworkWorkload::of_spec(
+    NetworkWorkload::of_spec(
         &spec,
         Split { train: set(1), test: set(2) },
         Setup::Cuda(Gpu::open(options.clone())?),
-    )?)
+    )
 }
 
 /// A link before it was measured.
@@ -68,7 +63,7 @@ pub fn plan(
     budget: Bytes,
     link: Link,
     seconds: f64,
-) -> Result<Option<Plan>, Failure> {
+) -> Result<Option<Plan>, Error> {
     let begun = Instant::now();
     let expired = || begun.elapsed().as_secs_f64() > seconds;
     let searches = matches!(policy, Policy::Plimsoll | Policy::Optimal);
@@ -84,11 +79,11 @@ pub fn plan(
 const UNLIMITED: Bytes = Bytes(1 << 50);
 
 /// The plan that keeps everything; of a trace with seconds, each op in its fastest alternative.
-pub fn keeping(trace: &Trace) -> Result<Plan, Failure> {
+pub fn keeping(trace: &Trace) -> Result<Plan, Error> {
     let measured = trace.ops.iter().any(|op| !op.alternatives.is_empty() && op.seconds > Seconds::ZERO);
     let policy = if measured { Policy::Plimsoll } else { Policy::Keep };
     let plan = plan(trace, policy, UNLIMITED, unmeasured(), KEEPING)?;
-    plan.ok_or_else(|| Failure::new(Exit::Internal, format_args!("everything does not fit {UNLIMITED}")))
+    plan.ok_or_else(|| Error::new(Kind::Internal, format_args!("everything does not fit {UNLIMITED}")))
 }
 
 /// Seconds to choose alternatives where everything fits.
@@ -114,8 +109,8 @@ pub fn largest(
     budget: Bytes,
     limit: u64,
     measure: impl Fn(&Trace) -> Bytes,
-) -> Result<Option<u64>, Failure> {
-    let at = |batch: u64| Ok::<_, Failure>(measure(&task.trace(batch)?));
+) -> Result<Option<u64>, Error> {
+    let at = |batch: u64| Ok::<_, Error>(measure(&task.trace(batch)?));
     let mut low = (task.smallest_batch(), at(task.smallest_batch())?);
     if low.1 > budget {
         return Ok(None);
@@ -144,7 +139,7 @@ pub fn fitting(
     policy: Policy,
     budget: Bytes,
     batch: u64,
-) -> Result<Option<(u64, Program, Schedule)>, Failure> {
+) -> Result<Option<(u64, Program, Schedule)>, Error> {
     for less in 0..8 {
         let batch = batch.saturating_sub((batch / 64).max(1) * less).max(task.smallest_batch());
         let program = task.program(batch, Mode::Train)?;
@@ -171,8 +166,8 @@ pub fn profile(
     budget: Bytes,
     batches: Vec<u64>,
     ground: &Ground,
-) -> Result<Profile, Failure> {
-    let folder = tempfile::tempdir().map_err(|e| Failure::io(&std::env::temp_dir(), "write", &e))?;
+) -> Result<Profile, Error> {
+    let folder = tempfile::tempdir().map_err(|e| Error::io(&std::env::temp_dir(), "write", &e))?;
     let device = task.setup.device()?;
     let spare = task.budget(None)?;
     let largest = batches.last().copied().unwrap_or(1);
@@ -203,7 +198,7 @@ pub fn profile(
         let program = task.program(batch, Mode::Train)?;
         let schedule = schedule_with(&program, alternative, |trace| {
             let plan = plan(trace, policy, within, unmeasured(), f64::INFINITY)?;
-            Ok::<_, Failure>(plan.map(|plan| plan.schedule))
+            Ok::<_, Error>(plan.map(|plan| plan.schedule))
         })?;
         let schedule = match (schedule, alternative) {
             (None, None) => Some(
@@ -223,7 +218,7 @@ const SCRATCH: u64 = 2 << 30;
 const SMALL_SCRATCH: u64 = 4 << 20;
 
 /// The link, as it is measured on a network that is small beside the transfers.
-pub fn link(ground: &Ground) -> Result<LinkSamples, Failure> {
+pub fn link(ground: &Ground) -> Result<LinkSamples, Error> {
     let task = task("mlp", ground.pick(32, 8), 10, &cuda(Precision::F32))?;
     // Room for the largest transfers, twice.
     let budget = Bytes(ground.pick(512 << 20, 16 << 20));
@@ -243,7 +238,7 @@ pub struct Runner {
 impl Runner {
     /// Takes the memory and draws parameters, for iterations that are fed and copy the state, as in training; the trace's
     /// seconds say when that is copied.
-    pub fn new(task: &NetworkWorkload, trace: &Trace, schedule: &Schedule) -> Result<Runner, Failure> {
+    pub fn new(task: &NetworkWorkload, trace: &Trace, schedule: &Schedule) -> Result<Runner, Error> {
         let program = task.program(trace.batch, Mode::Train)?;
         let before = place_of_copy(trace, schedule, state_bytes(&program)).and_then(|place| place.before);
         let made = task.executor_keeping_state(&[(&program, schedule)], before)?;
@@ -253,7 +248,7 @@ impl Runner {
     }
 
     /// The same for iterations alone: nothing is copied beside them, and their input is in its place when the clock starts.
-    pub fn bare(task: &NetworkWorkload, batch: u64, schedule: &Schedule) -> Result<Runner, Failure> {
+    pub fn bare(task: &NetworkWorkload, batch: u64, schedule: &Schedule) -> Result<Runner, Error> {
         let program = task.program(batch, Mode::Train)?;
         Runner::on(task, &program, task.executor(&[(&program, schedule)])?, None)
     }
@@ -263,7 +258,7 @@ impl Runner {
         program: &Program,
         (executor, mut loaded): (Executor, Vec<Loaded>),
         fed: Option<u64>,
-    ) -> Result<Runner, Failure> {
+    ) -> Result<Runner, Error> {
         let plan = TrainingPlan {
             network: task.network.spec.clone(),
             batch: program.trace.batch,
@@ -292,13 +287,13 @@ impl Runner {
         self.executor.layout()
     }
 
-    fn write_input(&mut self) -> Result<(), Failure> {
+    fn write_input(&mut self) -> Result<(), Error> {
         self.executor.write_images(&self.loaded, &self.images)?;
         Ok(self.executor.write_labels(&self.loaded, &self.labels)?)
     }
 
     /// One iteration.
-    pub fn iterate(&mut self) -> Result<Seconds, Failure> {
+    pub fn iterate(&mut self) -> Result<Seconds, Error> {
         if self.fed.is_none() {
             self.write_input()?;
         }
@@ -314,19 +309,19 @@ impl Runner {
     }
 
     /// So many iterations.
-    pub fn iterations(&mut self, count: usize) -> Result<Vec<Seconds>, Failure> {
+    pub fn iterations(&mut self, count: usize) -> Result<Vec<Seconds>, Error> {
         (0..count).map(|_| self.iterate()).collect()
     }
 
     /// The mean loss of the last iteration.
-    pub fn loss(&mut self) -> Result<f64, Failure> {
+    pub fn loss(&mut self) -> Result<f64, Error> {
         let mut bytes = [0; 12];
         self.executor.read_region(self.loaded.metrics(), &mut bytes)?;
         Ok(f64::from(f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])))
     }
 
     /// The trace with the median seconds of every op, and no alternative but the usual, the only one that is timed.
-    pub fn timed_trace(&mut self, count: usize) -> Result<Trace, Failure> {
+    pub fn timed_trace(&mut self, count: usize) -> Result<Trace, Error> {
         let mut timelines = Vec::new();
         // The first is enqueued command by command, and the others are a graph, as those of training are.
         for _ in 0..=count {
@@ -365,7 +360,7 @@ pub fn middle(seconds: &[Seconds]) -> (Seconds, f64) {
 }
 
 /// Iterations of several in turn, so many rounds of `count` each after a warm-up that captures them: the seconds of each.
-pub fn in_turn(runners: &mut [Runner], rounds: usize, count: usize) -> Result<Vec<Vec<Seconds>>, Failure> {
+pub fn in_turn(runners: &mut [Runner], rounds: usize, count: usize) -> Result<Vec<Vec<Seconds>>, Error> {
     let mut seconds = vec![Vec::new(); runners.len()];
     for round in 0..=rounds {
         for (runner, seconds) in runners.iter_mut().zip(&mut seconds) {
@@ -390,7 +385,7 @@ pub struct Meter {
 
 impl Meter {
     /// Does what opens the device, and sees what that takes.
-    pub fn around<T>(open: impl FnOnce() -> Result<T, Failure>) -> Result<(T, Meter), Failure> {
+    pub fn around<T>(open: impl FnOnce() -> Result<T, Error>) -> Result<(T, Meter), Error> {
         let untouched = free();
         let opened = open()?;
         let context = Option::zip(untouched, free()).map(|(before, after)| before.saturating_sub(after));

@@ -20,7 +20,7 @@ mod torch;
 
 use clap::{Args, Parser, Subcommand};
 use ground::Ground;
-use plimsoll::failure::Failure;
+use plimsoll::study::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -101,10 +101,10 @@ struct Options {
 }
 
 /// The results of a folder that has some.
-fn measured(folder: &Path) -> Result<Vec<results::Results>, Failure> {
+fn measured(folder: &Path) -> Result<Vec<results::Results>, Error> {
     let all = results::every(folder)?;
     if all.is_empty() {
-        return Err(Failure::usage(format_args!("{} has no results", folder.display()))
+        return Err(Error::usage(format_args!("{} has no results", folder.display()))
             .help("name a folder that `accept run` has written to, or leave out --from"));
     }
     Ok(all)

@@ -6,7 +6,7 @@
 
 use crate::row::{Row, words};
 use crate::sections::{SECTIONS, Section};
-use plimsoll::failure::Failure;
+use plimsoll::study::Error;
 use plimsoll::study::files::write_text;
 use plimsoll_ir::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
@@ -68,27 +68,27 @@ pub struct Outcome {
 
 impl Results {
     /// The results of a device and day, those that are there already included; those of tiny sizes are kept apart.
-    pub fn open(folder: &Path, machine: Row, small: bool) -> Result<(Results, PathBuf), Failure> {
+    pub fn open(folder: &Path, machine: Row, small: bool) -> Result<(Results, PathBuf), Error> {
         let slug = |text: &str| {
             let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
             text.chars().map(plain).collect::<String>()
         };
         let name = format!("{}-{}", slug(words(&machine, "device")), words(&machine, "date"));
-        std::fs::create_dir_all(folder).map_err(|e| Failure::io(folder, "create", &e))?;
+        std::fs::create_dir_all(folder).map_err(|e| Error::io(folder, "create", &e))?;
         let path = folder.join(format!("{name}{}.json", if small { SMALL } else { "" }));
         let sections = if path.exists() { read(&path)?.sections } else { Vec::new() };
         Ok((Results { kind: KIND.to_owned(), machine, sections }, path))
     }
 
     /// Takes in what came of a section, in the place of what was known of it, and writes everything, with the tables beside.
-    pub fn add(&mut self, outcome: Outcome, path: &Path) -> Result<(), Failure> {
+    pub fn add(&mut self, outcome: Outcome, path: &Path) -> Result<(), Error> {
         let place = |name: &str| SECTIONS.iter().position(|section| section.name == name);
         self.sections.retain(|known| known.section != outcome.section);
         self.sections.push(outcome);
         self.sections.sort_by_key(|known| place(&known.section));
         let text = serde_json::to_string_pretty(self).expect("rows are plain");
         write_text(path, &(text + "\n"))?;
-        Ok(write_text(&path.with_extension("md"), &self.markdown())?)
+        write_text(&path.with_extension("md"), &self.markdown())
     }
 
     /// Adds the sections of earlier results of the same device that have no rows here.
@@ -156,18 +156,18 @@ impl Outcome {
 }
 
 /// Reads one file of results.
-fn read(path: &Path) -> Result<Results, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|e| Failure::io(path, "read", &e))?;
+fn read(path: &Path) -> Result<Results, Error> {
+    let text = std::fs::read_to_string(path).map_err(|e| Error::io(path, "read", &e))?;
     let results: Results = serde_json::from_str(&text)
-        .map_err(|e| Failure::usage(format_args!("{} holds no results: {e}", path.display())))?;
+        .map_err(|e| Error::usage(format_args!("{} holds no results: {e}", path.display())))?;
     if results.kind == KIND {
         return Ok(results);
     }
-    Err(Failure::usage(format_args!("{} holds `{}`, not `{KIND}`", path.display(), results.kind)))
+    Err(Error::usage(format_args!("{} holds `{}`, not `{KIND}`", path.display(), results.kind)))
 }
 
 /// The newest measurement of each section for each device of a folder; none where there is no folder.
-pub fn folder(folder: &Path) -> Result<Vec<Results>, Failure> {
+pub fn folder(folder: &Path) -> Result<Vec<Results>, Error> {
     let mut devices: Vec<Results> = Vec::new();
     for mut results in every(folder)? {
         let device = words(&results.machine, "device").to_owned();
@@ -180,7 +180,7 @@ pub fn folder(folder: &Path) -> Result<Vec<Results>, Failure> {
 }
 
 /// All results in a folder, in the order of their names; none where there is no folder.
-pub fn every(folder: &Path) -> Result<Vec<Results>, Failure> {
+pub fn every(folder: &Path) -> Result<Vec<Results>, Error> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Ok(Vec::new()) };
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     let small = |path: &Path| path.file_stem().is_some_and(|stem| stem.to_string_lossy().ends_with(SMALL));

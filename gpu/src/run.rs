@@ -10,7 +10,7 @@ use crate::sections::{SECTIONS, Section, find};
 use crate::{Options, torch};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use plimsoll::failure::{Exit, Failure};
+use plimsoll::study::error::{Error, Kind};
 use plimsoll::study::version;
 use plimsoll_runtime::cuda::survey;
 use plimsoll_runtime::{Cpu, CpuOptions, Device};
@@ -29,7 +29,7 @@ pub const SECONDS: u64 = 525;
 ///
 /// Errors: an unknown section, no usable device, a folder that cannot be written; and at the end, with everything written, a
 /// test or a bit that is wrong, or a section that did not run to its end.
-pub fn run(named: &[String], folder: &Path, seconds: u64, options: &Options) -> Result<(), Failure> {
+pub fn run(named: &[String], folder: &Path, seconds: u64, options: &Options) -> Result<(), Error> {
     let chosen: Vec<&Section> = match named {
         [] => SECTIONS.iter().filter(|section| !section.by_name_only).collect(),
         named => named.iter().map(|name| find(name)).collect::<Result<_, _>>()?,
@@ -51,8 +51,8 @@ pub fn run(named: &[String], folder: &Path, seconds: u64, options: &Options) -> 
             let verdict = (target.judge)(&outcome.rows)?;
             (target.verifies && verdict.met == Some(false)).then_some(verdict.measured)
         });
-        let reason = wrong.map(|what| (Exit::Verification, what));
-        let cut = (outcome.state != SectionState::Done).then(|| (Exit::Internal, outcome.line()));
+        let reason = wrong.map(|what| (Kind::Verification, what));
+        let cut = (outcome.state != SectionState::Done).then(|| (Kind::Internal, outcome.line()));
         bad.extend(reason.or(cut).map(|(exit, what)| (exit, format!("{}: {what}", section.name))));
         results.add(outcome, &path)?;
     }
@@ -65,10 +65,10 @@ pub fn run(named: &[String], folder: &Path, seconds: u64, options: &Options) -> 
     if bad.is_empty() {
         return Ok(());
     }
-    let verified = bad.iter().all(|(exit, _)| *exit != Exit::Verification);
-    let exit = if verified { Exit::Internal } else { Exit::Verification };
+    let verified = bad.iter().all(|(exit, _)| *exit != Kind::Verification);
+    let exit = if verified { Kind::Internal } else { Kind::Verification };
     let what: Vec<String> = bad.into_iter().map(|(_, what)| what).collect();
-    Err(Failure::new(exit, what.join("; ")))
+    Err(Error::new(exit, what.join("; ")))
 }
 
 /// What a row took: from the one before it, or from the section's start.
@@ -90,8 +90,8 @@ fn attempt(
     section: &Section,
     seconds: u64,
     options: &Options,
-    keep: &mut dyn FnMut(&Outcome) -> Result<(), Failure>,
-) -> Result<Outcome, Failure> {
+    keep: &mut dyn FnMut(&Outcome) -> Result<(), Error>,
+) -> Result<Outcome, Error> {
     let begun = Instant::now();
     let until = begun + Duration::from_secs(seconds);
     let mut outcome = Outcome {
@@ -152,7 +152,7 @@ fn attempt(
     if cut {
         end(&mut child);
     }
-    let status = child.wait().map_err(|e| Failure::new(Exit::Internal, format_args!("waiting: {e}")))?;
+    let status = child.wait().map_err(|e| Error::new(Kind::Internal, format_args!("waiting: {e}")))?;
     outcome.seconds = begun.elapsed().as_secs_f64();
     (outcome.state, outcome.why) = match (cut, status.success()) {
         (true, _) => (SectionState::Cut, Some(format!("{seconds} s were over"))),
@@ -164,7 +164,7 @@ fn attempt(
 }
 
 /// Starts a section's process: this program again, in a group of its own.
-fn start(section: &Section, seconds: u64, options: &Options) -> Result<Child, Failure> {
+fn start(section: &Section, seconds: u64, options: &Options) -> Result<Child, Error> {
     let own = std::env::current_exe().and_then(|own| {
         let mut command = Command::new(own);
         command.args(["section", section.name, "--seconds", &seconds.to_string()]);
@@ -172,7 +172,7 @@ fn start(section: &Section, seconds: u64, options: &Options) -> Result<Child, Fa
         command.args(options.small.then_some("--small")).args(options.pytorch_cpu.then_some("--pytorch-cpu"));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn()
     });
-    own.map_err(|error| Failure::new(Exit::Internal, format_args!("cannot start a section: {error}")))
+    own.map_err(|error| Error::new(Kind::Internal, format_args!("cannot start a section: {error}")))
 }
 
 /// Ends a section's process; what it started is in its group, and goes with it.
@@ -206,10 +206,10 @@ fn brief(row: &Row) -> String {
 }
 
 /// The device and everything around it. Fails where there is no usable one.
-fn machine(options: &Options) -> Result<Row, Failure> {
+fn machine(options: &Options) -> Result<Row, Error> {
     let survey = survey()?;
     let Some((gpu, health)) = survey.devices.first() else {
-        return Err(Failure::new(Exit::Device, "the driver sees no device")
+        return Err(Error::new(Kind::Device, "the driver sees no device")
             .help("`nvidia-smi` says which there are; CUDA_VISIBLE_DEVICES may hide them"));
     };
     let version_of = |(major, minor): (u32, u32)| format!("{major}.{minor}");
@@ -240,7 +240,7 @@ fn machine(options: &Options) -> Result<Row, Failure> {
         "system": Cpu::new(CpuOptions::default()).facts().system,
     });
     let (Value::Object(mut facts), Value::Object(torch)) = (facts, torch::facts(options)) else {
-        return Err(Failure::new(Exit::Internal, "PyTorch's side gave no facts"));
+        return Err(Error::new(Kind::Internal, "PyTorch's side gave no facts"));
     };
     facts.extend(torch);
     Ok(facts)

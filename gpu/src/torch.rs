@@ -3,7 +3,7 @@
 //! It stays open as long as a section, so that PyTorch is imported once and both sides can take turns.
 
 use crate::Options;
-use plimsoll::failure::{Exit, Failure};
+use plimsoll::study::error::{Error, Kind};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 /// PyTorch's side, or why there is none; every question is answered with that then.
-pub struct Torch(Result<Process, Failure>);
+pub struct Torch(Result<Process, Error>);
 
 /// The process; it ends when this is dropped.
 struct Process {
@@ -40,21 +40,20 @@ impl Torch {
         });
         Torch(process.map_err(|error| {
             let python = options.python.display();
-            Failure::usage(format_args!("{python} does not start: {error}"))
-                .help("name another with --python")
+            Error::usage(format_args!("{python} does not start: {error}")).help("name another with --python")
         }))
     }
 
     /// Asks; an answer with `error` in it, or none, is a failure.
-    pub fn ask(&mut self, question: &Value) -> Result<Value, Failure> {
+    pub fn ask(&mut self, question: &Value) -> Result<Value, Error> {
         self.ask_within(question, None)
     }
 
     /// The same; where there is no answer in time, its process is ended.
-    fn ask_within(&mut self, question: &Value, time: Option<Duration>) -> Result<Value, Failure> {
+    fn ask_within(&mut self, question: &Value, time: Option<Duration>) -> Result<Value, Error> {
         let process = self.0.as_mut().map_err(|failure| failure.clone())?;
         let gone =
-            |what| Failure::new(Exit::Internal, format_args!("PyTorch's side {what}, asked for {question}"));
+            |what| Error::new(Kind::Internal, format_args!("PyTorch's side {what}, asked for {question}"));
         let pipe = process.questions.as_mut().expect("it is open until it is dropped");
         writeln!(pipe, "{question}").map_err(|_| gone("is gone"))?;
         let line = match time {
@@ -68,7 +67,7 @@ impl Torch {
         let line = line.ok().and_then(Result::ok).ok_or_else(|| gone("says nothing"))?;
         let answer: Value = serde_json::from_str(&line).map_err(|_| gone("gave no answer"))?;
         match answer.get("error").and_then(Value::as_str) {
-            Some(error) => Err(Failure::new(Exit::Device, error)),
+            Some(error) => Err(Error::new(Kind::Device, error)),
             None => Ok(answer),
         }
     }

@@ -2,7 +2,6 @@
 //! A Python script is the Python package's to run.
 
 use crate::args::{AutoArgs, study_of, tune_request};
-use crate::failure::Failure;
 use crate::output::{Cell, Facts, Format, Table};
 use crate::progress::watched;
 use crate::verbs::report;
@@ -15,17 +14,17 @@ use plimsoll_study::error::Cause;
 use plimsoll_study::report::{Tuned, rule_in_words};
 use plimsoll_study::training::Trained;
 use plimsoll_study::tuning::missed;
-use plimsoll_study::{Chosen, NetworkWorkload, Study, Watch, Workload};
+use plimsoll_study::{Chosen, Error, NetworkWorkload, Study, Watch, Workload};
 
 /// Runs the verb.
-pub fn run(args: &AutoArgs, format: Format, quiet: bool) -> Result<Vec<Table>, Failure> {
+pub fn run(args: &AutoArgs, format: Format, quiet: bool) -> Result<Vec<Table>, Error> {
     if let Some(script) = Script::asked(args, format, quiet)? {
         return Err(script.needs_python());
     }
     watched(quiet, |watch| run_watched(args, watch))
 }
 
-fn run_watched(args: &AutoArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failure> {
+fn run_watched(args: &AutoArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Error> {
     let task = args.workload.task(watch)?.within(args.search.host_memory)?;
     task.setup.takes(args.cluster.nccl)?;
     let fresh = args.study.fresh;

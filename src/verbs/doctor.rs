@@ -1,7 +1,6 @@
 //! `doctor`: what this machine offers, and what is missing.
 
 use crate::args::{DoctorArgs, threads_are_sound};
-use crate::failure::Failure;
 use crate::output::{Cell, Facts, Table};
 use crate::processes;
 use plimsoll_ir::health::{Health, PcieLink, Warning};
@@ -18,7 +17,7 @@ use plimsoll_runtime::{
 use plimsoll_study::device::{Setup, cores, cpu_options};
 use plimsoll_study::error::cuda_in_words;
 use plimsoll_study::profile_cache::ProfileCache;
-use plimsoll_study::version;
+use plimsoll_study::{Error, version};
 use std::time::{Duration, Instant};
 
 /// Bytes of one copy; larger than the caches of most machines.
@@ -34,7 +33,7 @@ const OFF: f64 = 0.2;
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// Runs the verb. Of the processes that a launcher started, the first one tells what its machine and the network offer.
-pub fn run(args: &DoctorArgs) -> Result<Vec<Table>, Failure> {
+pub fn run(args: &DoctorArgs) -> Result<Vec<Table>, Error> {
     threads_are_sound(args.threads)?;
     let workers = workers()?;
     if processes::is_spoken_for() {
@@ -81,7 +80,7 @@ pub fn run(args: &DoctorArgs) -> Result<Vec<Table>, Failure> {
 }
 
 /// The network between the processes that a launcher started, measured, and how to plan for it; none for one process.
-fn workers() -> Result<Option<(Table, String)>, Failure> {
+fn workers() -> Result<Option<(Table, String)>, Error> {
     let Some(world) = processes::join(SILENCE)? else { return Ok(None) };
     let lost = |error| processes::noted(RuntimeError::Group(error).into());
     let Some(measured) = measure(&mut *world.group()).map_err(lost)? else { return Ok(None) };
@@ -356,7 +355,7 @@ fn vector() -> &'static str {
 }
 
 /// Bytes per second of a plain copy: what an unpaced link of the CPU device can reach at most.
-fn copy_rate() -> Result<BytesPerSecond, Failure> {
+fn copy_rate() -> Result<BytesPerSecond, Error> {
     let needed = Bytes(2 * COPY as u64);
     if let Some(available) = available_bytes().filter(|available| *available < needed) {
         let (what, held_by) = (MemoryKind::Host, Vec::new());

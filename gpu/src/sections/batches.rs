@@ -8,7 +8,7 @@ use super::{Section, Target};
 use crate::bench::{Runner, WARM_UP, cuda, fitting, largest, middle, peak, plan, profile, task};
 use crate::ground::Ground;
 use crate::row::{Row, Verdict, number, words};
-use plimsoll::failure::{Exit, Failure};
+use plimsoll::study::error::{Error, Kind};
 use plimsoll::study::{NetworkWorkload, Workload};
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::search_log::SearchLog;
@@ -93,7 +93,7 @@ const EVALUATIONS: usize = 10;
 /// Seconds that are kept for the runs when a search is ended.
 const RUNNING: f64 = 5.0;
 
-fn run(ground: &Ground, precision: Precision) -> Result<(), Failure> {
+fn run(ground: &Ground, precision: Precision) -> Result<(), Error> {
     let names = networks(ground);
     for (done, name) in names.iter().enumerate() {
         let rows = Rows { ground, network: name, precision };
@@ -165,7 +165,7 @@ impl Rows<'_> {
 }
 
 /// Everything about one network, each row as it is known, until no more than `until` seconds of the section are left.
-fn network(rows: &Rows, until: f64) -> Result<(), Failure> {
+fn network(rows: &Rows, until: f64) -> Result<(), Error> {
     let ground = rows.ground;
     let (side, classes) = ground.pick((224, 1000), (8, 10));
     let task = &task(rows.network, side, classes, &cuda(rows.precision))?;
@@ -201,12 +201,12 @@ impl Fits {
     /// Of the section's budget.
     ///
     /// Errors: the device holds less, or nothing trains within it.
-    pub fn of(ground: &Ground, task: &NetworkWorkload) -> Result<Fits, Failure> {
+    pub fn of(ground: &Ground, task: &NetworkWorkload) -> Result<Fits, Error> {
         let within = ground.pick(BUDGET, SMALL_BUDGET);
         holding(task, within)?;
         let limit = ground.pick(8192, 8);
         let floor = |trace: &Trace| trace.memory().floor().map_or(Bytes::ZERO, |(_, bytes)| bytes);
-        let nothing = || Failure::new(Exit::NoPlan, format_args!("no batch trains within {within}"));
+        let nothing = || Error::new(Kind::NoPlan, format_args!("no batch trains within {within}"));
         let device = largest(task, within, limit, floor)?.ok_or_else(nothing)?;
         let keep = largest(task, within, limit, peak)?;
         let keep = keep.map(|batch| fitting(task, Policy::Keep, within, batch)).transpose()?.flatten();
@@ -217,21 +217,21 @@ impl Fits {
 }
 
 /// Makes sure that the device holds a budget before anything is tried within it.
-pub fn holding(task: &NetworkWorkload, within: Bytes) -> Result<(), Failure> {
+pub fn holding(task: &NetworkWorkload, within: Bytes) -> Result<(), Error> {
     let holds = task.budget(None)?;
     if within <= holds {
         return Ok(());
     }
-    Err(Failure::new(
-        Exit::Device,
+    Err(Error::new(
+        Kind::Device,
         format_args!("this device holds {holds}, less than the {within} of the section"),
     ))
 }
 
 /// The trace at a batch, with the model's seconds.
-fn filled(task: &NetworkWorkload, model: &Model, batch: u64) -> Result<Trace, Failure> {
+fn filled(task: &NetworkWorkload, model: &Model, batch: u64) -> Result<Trace, Error> {
     let mut trace = task.trace(batch)?;
-    model.fill(&mut trace).map_err(Failure::usage)?;
+    model.fill(&mut trace).map_err(Error::usage)?;
     Ok(trace)
 }
 
@@ -242,7 +242,7 @@ fn planned(
     within: Bytes,
     batch: u64,
     seconds: f64,
-) -> Result<Option<Planned>, Failure> {
+) -> Result<Option<Planned>, Error> {
     let trace = filled(task, model, batch)?;
     let plan = plan(&trace, Policy::Plimsoll, within, model.link(), seconds)?;
     Ok(plan.map(|plan| Planned {
@@ -262,14 +262,14 @@ pub fn runnable(
     model: &Model,
     within: Bytes,
     batch: u64,
-) -> Result<Option<Planned>, Failure> {
+) -> Result<Option<Planned>, Error> {
     let program = task.program(batch, Mode::Train)?;
     let plan = planned(task, model, within, batch, planning(ground))?;
     Ok(plan.filter(|plan| MemoryLayout::of(&program, &plan.schedule).host <= HOST))
 }
 
 /// The largest batch whose swapped tensors the host holds, with its schedule: what is swapped is linear in the batch.
-fn held(task: &NetworkWorkload, within: Bytes, device: u64) -> Result<Option<(u64, Schedule)>, Failure> {
+fn held(task: &NetworkWorkload, within: Bytes, device: u64) -> Result<Option<(u64, Schedule)>, Error> {
     let Some((few, program, schedule)) = fitting(task, Policy::Naive, within, device.min(16))? else {
         return Ok(None);
     };
@@ -286,11 +286,11 @@ pub fn modelled(
     within: Bytes,
     keep: u64,
     held: u64,
-) -> Result<Model, Failure> {
+) -> Result<Model, Error> {
     let (least, largest) = (task.smallest_batch(), keep.max(held / 4).min(held));
     let mut batches: Vec<u64> = [largest / 4, largest / 2, largest].map(|batch| batch.max(least)).into();
     batches.dedup();
-    Model::fit(&profile(task, within, batches, ground)?).map_err(Failure::usage)
+    Model::fit(&profile(task, within, batches, ground)?).map_err(Error::usage)
 }
 
 /// The plan of the batch with the shortest epoch.
@@ -302,7 +302,7 @@ fn optimal(
     most: u64,
     keep: Option<u64>,
     until: f64,
-) -> Result<Planned, Failure> {
+) -> Result<Planned, Error> {
     let request = SearchRequest {
         dataset: task.samples(),
         least: keep.unwrap_or(1).clamp(task.smallest_batch(), most),
@@ -316,7 +316,7 @@ fn optimal(
     let found = search(request, &|_| 0.0, &mut |batch, _| planned(task, model, within, batch, SEARCHING))
         .map_err(|error| match error {
             SearchError::Caller(failure) => failure,
-            other => Failure::usage(other.to_string()),
+            other => Error::usage(other.to_string()),
         })?;
     let Choice { candidate, plan, .. } = found.choose(0.0, &|_| 0.0);
     let batch = candidate.batch;
@@ -335,7 +335,7 @@ fn most(
     within: Bytes,
     device: u64,
     (held, swapped): (u64, Schedule),
-) -> Result<Ran, Failure> {
+) -> Result<Ran, Error> {
     if device > held
         && let Some(plan) = runnable(ground, task, model, within, device)?
     {
@@ -351,7 +351,7 @@ pub fn ran(
     schedule: &Schedule,
     warm_up: usize,
     count: usize,
-) -> Result<Ran, Failure> {
+) -> Result<Ran, Error> {
     let mut runner = Runner::new(task, trace, schedule)?;
     runner.iterations(warm_up)?;
     let seconds = runner.iterations(count)?;

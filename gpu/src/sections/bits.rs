@@ -5,8 +5,7 @@ use super::{Section, Target, numbers};
 use crate::bench::{budget, cuda, keeping, plan, task, unmeasured};
 use crate::ground::Ground;
 use crate::row::{Row, Verdict};
-use plimsoll::failure::Failure;
-use plimsoll::study::NetworkWorkload;
+use plimsoll::study::{Error, NetworkWorkload};
 use plimsoll_ir::program::Program;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::{Precision, Seconds, UpdateRule};
@@ -55,7 +54,7 @@ const SMALL: &[Case] = &[("resnet20", 8, 2, &[Policy::Keep, Policy::Naive, Polic
 /// Budgets that a policy is asked for, tightest first: shares of the way from the floor to keeping everything.
 const BUDGETS: [f64; 5] = [0.2, 0.4, 0.7, 1.0, 1.3];
 
-fn run(ground: &Ground) -> Result<(), Failure> {
+fn run(ground: &Ground) -> Result<(), Error> {
     for case in ground.pick(CASES, SMALL) {
         let (network, side, batch, policies) = *case;
         let on =
@@ -95,7 +94,7 @@ fn run(ground: &Ground) -> Result<(), Failure> {
 }
 
 /// A policy's schedule at the tightest budget for which it has one.
-fn planned(program: &Program, policy: Policy) -> Result<Option<Schedule>, Failure> {
+fn planned(program: &Program, policy: Policy) -> Result<Option<Schedule>, Error> {
     for share in BUDGETS {
         let within = budget(&program.trace, share);
         if let Some(plan) = plan(&program.trace, policy, within, unmeasured(), 1.0)? {
@@ -111,7 +110,7 @@ fn train(
     program: &Program,
     schedule: &Schedule,
     iterations: u64,
-) -> Result<Checkpoint, Failure> {
+) -> Result<Checkpoint, Error> {
     let (executor, mut loaded) = task.executor(&[(program, schedule)])?;
     let plan = TrainingPlan {
         network: task.network.spec.clone(),

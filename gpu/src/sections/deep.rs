@@ -6,7 +6,7 @@ use super::{Section, Target};
 use crate::bench::{Runner, budget, cuda, keeping, link, middle, peak, plan, task, unmeasured};
 use crate::ground::Ground;
 use crate::row::{Row, Verdict, number, words};
-use plimsoll::failure::{Exit, Failure};
+use plimsoll::study::error::{Error, Kind};
 use plimsoll::study::{NetworkWorkload, Watch, Workload};
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::{Bytes, Precision, Seconds};
@@ -67,8 +67,8 @@ const FEW: usize = 2;
 /// Memory that is left free beside what keeps everything.
 const MARGIN: Bytes = Bytes(2 << 30);
 
-fn run(ground: &Ground) -> Result<(), Failure> {
-    let link = LinkModel::fit(&link(ground)?).map_err(Failure::usage)?.planned();
+fn run(ground: &Ground) -> Result<(), Error> {
+    let link = LinkModel::fit(&link(ground)?).map_err(Error::usage)?.planned();
     let cases: &[(&str, u32, u64)] =
         ground.pick(&[("resnet1517", 224, 32), ("vgg516", 224, 32)], &[("resnet32", 8, 2)]);
     for (network, side, batch) in cases {
@@ -86,7 +86,7 @@ fn run(ground: &Ground) -> Result<(), Failure> {
 }
 
 /// One network.
-fn deep(ground: &Ground, task: &NetworkWorkload, batch: u64, link: Link) -> Result<(), Failure> {
+fn deep(ground: &Ground, task: &NetworkWorkload, batch: u64, link: Link) -> Result<(), Error> {
     let program = task.program(batch, Mode::Train)?;
     let trace = &program.trace;
     let (keeps, holds) = (peak(trace) + MARGIN, task.budget(None)?);
@@ -117,7 +117,7 @@ fn deep(ground: &Ground, task: &NetworkWorkload, batch: u64, link: Link) -> Resu
     };
     let begun = Instant::now();
     let plan = plan(&timed, Policy::Plimsoll, within, link, PLANNING)?;
-    let plan = plan.ok_or_else(|| Failure::new(Exit::NoPlan, format_args!("no plan within {within}")))?;
+    let plan = plan.ok_or_else(|| Error::new(Kind::NoPlan, format_args!("no plan within {within}")))?;
     let planning = begun.elapsed().as_secs_f64();
     let Ran { seconds, loss, .. } = ran(task, &timed, &plan.schedule, FEW, FEW)?;
     ground.row(&json!({

@@ -5,7 +5,7 @@ use super::{Section, Target, numbers, worst};
 use crate::bench::{link, middle};
 use crate::ground::Ground;
 use crate::row::{Row, Verdict, words};
-use plimsoll::failure::Failure;
+use plimsoll::study::Error;
 use plimsoll_ir::Seconds;
 use plimsoll_ir::profile::TransferSample;
 use plimsoll_tuner::model::LinkModel;
@@ -21,9 +21,9 @@ pub const SECTION: Section = Section {
     targets: &[Target { what: "the four rates, pageable beside pinned", verifies: false, judge }],
 };
 
-fn run(ground: &Ground) -> Result<(), Failure> {
+fn run(ground: &Ground) -> Result<(), Error> {
     let samples = link(ground)?;
-    let rates = LinkModel::fit(&samples).map_err(Failure::usage)?;
+    let rates = LinkModel::fit(&samples).map_err(Error::usage)?;
     for (direction, rate) in [
         ("offload alone", rates.offload_alone),
         ("prefetch alone", rates.prefetch_alone),

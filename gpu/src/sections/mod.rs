@@ -14,7 +14,7 @@ mod tests;
 
 use crate::ground::Ground;
 use crate::row::{Row, Verdict, number};
-use plimsoll::failure::Failure;
+use plimsoll::study::Error;
 
 /// One question, and how it is answered.
 pub struct Section {
@@ -27,7 +27,7 @@ pub struct Section {
     /// Whether the section runs only where it is named: it takes long, or needs more memory than most cards have.
     pub by_name_only: bool,
     /// Measures, and gives rows.
-    pub run: fn(&Ground) -> Result<(), Failure>,
+    pub run: fn(&Ground) -> Result<(), Error>,
     /// What must come of it.
     pub targets: &'static [Target],
 }
@@ -62,10 +62,10 @@ pub const SECTIONS: &[Section] = &[
 ];
 
 /// The section of this name.
-pub fn find(name: &str) -> Result<&'static Section, Failure> {
+pub fn find(name: &str) -> Result<&'static Section, Error> {
     SECTIONS.iter().find(|section| section.name == name).ok_or_else(|| {
         let names: Vec<&str> = SECTIONS.iter().map(|section| section.name).collect();
-        Failure::usage(format_args!("there is no section `{name}`"))
+        Error::usage(format_args!("there is no section `{name}`"))
             .help(format_args!("the sections are {}", names.join(", ")))
     })
 }

@@ -10,8 +10,7 @@ use crate::bench::{
 };
 use crate::ground::Ground;
 use crate::row::{Row, Verdict, number, words};
-use plimsoll::failure::Failure;
-use plimsoll::study::{NetworkWorkload, Workload};
+use plimsoll::study::{Error, NetworkWorkload, Workload};
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Precision};
@@ -81,15 +80,15 @@ const BESIDE: f64 = (128u64 << 20) as f64;
 const PLANNING: f64 = 4.0;
 const SMALL_PLANNING: f64 = 0.3;
 
-fn run(ground: &Ground) -> Result<(), Failure> {
+fn run(ground: &Ground) -> Result<(), Error> {
     for (network, side, largest) in ground.pick(CASES, SMALL) {
         let (task, meter) = Meter::around(|| task(network, *side, ground.pick(1000, 10), &cuda(PRECISION)))?;
         let within = budget(&task.trace(*largest)?, TIGHT);
         let model =
-            Model::fit(&profile(&task, within, batches(&task, *largest), ground)?).map_err(Failure::usage)?;
-        let filled = |batch: u64| -> Result<Trace, Failure> {
+            Model::fit(&profile(&task, within, batches(&task, *largest), ground)?).map_err(Error::usage)?;
+        let filled = |batch: u64| -> Result<Trace, Error> {
             let mut trace = task.trace(batch)?;
-            model.fill(&mut trace).map_err(Failure::usage)?;
+            model.fill(&mut trace).map_err(Error::usage)?;
             Ok(trace)
         };
         let bench = Bench { ground, task: &task, meter: &meter, link: model.link() };
@@ -118,7 +117,7 @@ struct Bench<'a> {
 impl Bench<'_> {
     /// Plans within a budget and runs the plan beside keeping everything. Of those that are to be without a stall, nothing is
     /// run that has one; false says so.
-    fn compare(&self, trace: &Trace, what: &str, within: Bytes) -> Result<bool, Failure> {
+    fn compare(&self, trace: &Trace, what: &str, within: Bytes) -> Result<bool, Error> {
         let planning = self.ground.pick(PLANNING, SMALL_PLANNING);
         let Some(plan) = plan(trace, Policy::Plimsoll, within, self.link, planning)? else {
             return Ok(false);
@@ -166,7 +165,7 @@ impl Bench<'_> {
     }
 
     /// Runs a plan in turn with the same plan without copies of the state and with its input in place.
-    fn copies(&self, trace: &Trace, schedule: &Schedule, mut runners: Vec<Runner>) -> Result<(), Failure> {
+    fn copies(&self, trace: &Trace, schedule: &Schedule, mut runners: Vec<Runner>) -> Result<(), Error> {
         let (rounds, count) = self.ground.pick((3, 4), (1, 1));
         runners.push(Runner::bare(self.task, trace.batch, schedule)?);
         let seconds = in_turn(&mut runners, rounds, count)?;

@@ -11,8 +11,7 @@ use crate::bench::{WARM_UP, cuda, task};
 use crate::ground::Ground;
 use crate::row::{Row, Verdict, number, words};
 use crate::torch::Torch;
-use plimsoll::failure::Failure;
-use plimsoll::study::Workload;
+use plimsoll::study::{Error, Workload};
 use plimsoll_ir::{Precision, Seconds};
 use serde_json::{Value, json};
 use std::time::Instant;
@@ -106,7 +105,7 @@ const FORMATS: [&str; 2] = ["contiguous", "channels_last"];
 /// Ours, in the rows.
 const OURS: &str = "plimsoll";
 
-fn run(ground: &Ground, precision: Precision, ways: &[Way]) -> Result<(), Failure> {
+fn run(ground: &Ground, precision: Precision, ways: &[Way]) -> Result<(), Error> {
     let mut torch = Torch::start(&ground.options);
     let compiled = ways.iter().any(|way| way.name == COMPILED.name);
     let names = networks(ground);
@@ -170,10 +169,10 @@ impl Race<'_> {
     }
 
     /// Runs ours at each batch, and gives the batches.
-    fn ours(&self) -> Result<Vec<u64>, Failure> {
+    fn ours(&self) -> Result<Vec<u64>, Error> {
         let (side, classes) = self.sides();
         if !self.has(LEAST) {
-            return Err(Failure::usage(NO_TIME));
+            return Err(Error::usage(NO_TIME));
         }
         let task = task(self.network, side, classes, &cuda(self.precision))?;
         let Fits { within, keep, held: (held, _), .. } = Fits::of(self.ground, &task)?;
@@ -208,7 +207,7 @@ impl Race<'_> {
         way: &Way,
         batches: &[u64],
         format: &mut Option<&'static str>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Error> {
         let mut shares = way.shares.iter().copied().peekable();
         let mut longest: f64 = 0.0;
         for batch in batches {
@@ -252,7 +251,7 @@ impl Race<'_> {
         batch: u64,
         share: f64,
         format: &str,
-    ) -> Result<Option<f64>, Failure> {
+    ) -> Result<Option<f64>, Error> {
         let (side, classes) = self.sides();
         let answer = torch.ask(&json!({
             "do": "step", "network": self.network, "image": side, "classes": classes, "batch": batch,

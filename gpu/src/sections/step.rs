@@ -8,8 +8,7 @@ use crate::bench::{Runner, WARM_UP, cuda, keeping, middle, peak, profile, task};
 use crate::ground::Ground;
 use crate::row::{Row, Verdict, number, words};
 use crate::torch::Torch;
-use plimsoll::failure::Failure;
-use plimsoll::study::Workload;
+use plimsoll::study::{Error, Workload};
 use plimsoll_ir::{Precision, Seconds};
 use plimsoll_tuner::model::Model;
 use serde_json::{Value, json};
@@ -51,7 +50,7 @@ const OURS: [&str; 2] = ["plimsoll", "plimsoll, once more"];
 const FORMATS: [(&str, &str); 2] =
     [("contiguous", "PyTorch, contiguous"), ("channels_last", "PyTorch, channels_last")];
 
-fn run(ground: &Ground) -> Result<(), Failure> {
+fn run(ground: &Ground) -> Result<(), Error> {
     let mut torch = Torch::start(&ground.options);
     for precision in [Precision::F32, Precision::Tf32, Precision::Bf16] {
         in_precision(ground, &mut torch, precision)?;
@@ -59,7 +58,7 @@ fn run(ground: &Ground) -> Result<(), Failure> {
     Ok(())
 }
 
-fn in_precision(ground: &Ground, torch: &mut Torch, precision: Precision) -> Result<(), Failure> {
+fn in_precision(ground: &Ground, torch: &mut Torch, precision: Precision) -> Result<(), Error> {
     let (network, side, batch) = ground.pick(("resnet50", 224, 64), ("resnet20", 8, 2));
     let (count, steps) = ground.pick((WARMING, STEPS), (1, 1));
     let classes = ground.pick(1000, 10);
@@ -81,8 +80,8 @@ fn in_precision(ground: &Ground, torch: &mut Torch, precision: Precision) -> Res
     let task = task(network, side, classes, &cuda(precision))?;
     // As PyTorch measures cuDNN's algorithms before it uses them.
     let mut trace = task.trace(batch)?;
-    let model = Model::fit(&profile(&task, peak(&trace), vec![batch], ground)?).map_err(Failure::usage)?;
-    model.fill(&mut trace).map_err(Failure::usage)?;
+    let model = Model::fit(&profile(&task, peak(&trace), vec![batch], ground)?).map_err(Error::usage)?;
+    model.fill(&mut trace).map_err(Error::usage)?;
     let mut runner = Runner::new(&task, &trace, &keeping(&trace)?.schedule)?;
     runner.iterations(WARM_UP)?;
     row(OURS[0], &runner.iterations(steps)?, "");

@@ -5,7 +5,7 @@ use super::{Section, Target, numbers};
 use crate::bodies::GROUPS;
 use crate::ground::Ground;
 use crate::row::{Row, Verdict};
-use plimsoll::failure::{Exit, Failure};
+use plimsoll::study::error::{Error, Kind};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -21,7 +21,7 @@ pub const SECTION: Section = Section {
     targets: &[Target { what: "all tests pass", verifies: true, judge }],
 };
 
-fn run(ground: &Ground) -> Result<(), Failure> {
+fn run(ground: &Ground) -> Result<(), Error> {
     // A test or two of each group are enough to see that it runs.
     let small = ["relu", "captured", "resnet20"];
     for (group, small) in GROUPS.iter().zip(small) {
@@ -54,8 +54,8 @@ struct Ended {
 }
 
 /// Runs the tests that a filter leaves; `tell` hears of each that fails.
-fn harness(filter: &str, tell: &dyn Fn(&str, &str)) -> Result<Ended, Failure> {
-    let no_start = |error| Failure::new(Exit::Internal, format_args!("cannot start the tests: {error}"));
+fn harness(filter: &str, tell: &dyn Fn(&str, &str)) -> Result<Ended, Error> {
+    let no_start = |error| Error::new(Kind::Internal, format_args!("cannot start the tests: {error}"));
     let own = std::env::current_exe().map_err(no_start)?;
     // On two threads at least: one test at a time has the device, the others compute what to expect.
     let mut child = Command::new(own)

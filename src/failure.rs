@@ -1,2 +1,0 @@
-//! x
-pub use plimsoll_study::error::{Error as Failure, Kind as Exit};
