@@ -152,8 +152,8 @@ fn product<const N: usize>(factors: [u64; N]) -> u64 {
 }
 
 /// The error that a layer makes no sense.
-fn bad<T>(layer: &str, why: impl Into<String>) -> Result<T, NetworkError> {
-    Err(NetworkError::BadLayer { layer: layer.to_owned(), why: why.into() })
+fn bad<T>(layer: &str, why: impl std::fmt::Display) -> Result<T, NetworkError> {
+    Err(NetworkError::of_layer(layer, why))
 }
 
 /// The rules of a kind of layer.

@@ -164,7 +164,7 @@ fn absent(
                  draw, so lower for all draws",
                 draw.step
             );
-            return Err(NetworkError::BadLayer { layer: network.layers[i].name.clone(), why });
+            return Err(NetworkError::of_layer(&network.layers[i].name, why));
         }
     }
     // What serves every draw leaves running statistics as they are where one branch is dropped, and knows of one only.
@@ -176,7 +176,7 @@ fn absent(
             "the draw of iteration {} drops more than the branch that its running statistics are of, so lower for all draws",
             draw.step
         );
-        return Err(NetworkError::BadLayer { layer: layer.name.clone(), why });
+        return Err(NetworkError::of_layer(&layer.name, why));
     }
     Ok(absent)
 }
