@@ -14,30 +14,9 @@ pub(crate) fn is_false(mark: &bool) -> bool {
 /// Why a text is not the document that was asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// There is nothing in it.
-    #[error("the file is empty; expected a {wanted} document")]
-    Empty {
-        /// The kind that was asked for.
-        wanted: &'static str,
-    },
-    /// It is no JSON object, or was cut short.
-    #[error(
-        "not a whole JSON document ({why} at line {line}, column {column}); it may be cut short or of another kind"
-    )]
-    NotJson {
-        /// The parser's word.
-        why: String,
-        /// Where, from 1.
-        line: usize,
-        /// Where, from 1.
-        column: usize,
-    },
-    /// It is JSON that is not Plimsoll's.
-    #[error("no key \"plimsoll\" that names its kind; expected a {wanted} document")]
-    Foreign {
-        /// The kind that was asked for.
-        wanted: &'static str,
-    },
+    /// It is no JSON object that is Plimsoll's, was cut short, or has a key or a value that the kind does not have.
+    #[error("{0}")]
+    Unreadable(String),
     /// It is another kind of document, or another version.
     #[error("this is a `{found}` document; expected `{wanted}`")]
     OtherKind {
@@ -45,18 +24,6 @@ pub enum Fault {
         found: String,
         /// The kind that was asked for.
         wanted: &'static str,
-    },
-    /// A key is unknown or missing, or a value has the wrong type or sign.
-    #[error("at {place} (line {line}, column {column}): {why}")]
-    Shape {
-        /// The path to the value, such as `ops[3].reads[1]`.
-        place: String,
-        /// What is wrong.
-        why: String,
-        /// Where, from 1.
-        line: usize,
-        /// Where, from 1.
-        column: usize,
     },
     /// The values do not belong together: an id that names nothing, a sum that overflows, an op that reads what was
     /// never written.
@@ -85,18 +52,26 @@ pub trait Document: Serialize + DeserializeOwned {
             plimsoll: Option<String>,
         }
         if text.trim().is_empty() {
-            return Err(Fault::Empty { wanted: Self::KIND });
+            let message = format!("the file is empty; expected a {} document", Self::KIND);
+            return Err(Fault::Unreadable(message));
         }
         match serde_json::from_str::<Header>(text) {
-            Ok(Header { plimsoll: None }) => return Err(Fault::Foreign { wanted: Self::KIND }),
+            Ok(Header { plimsoll: None }) => {
+                let wanted = Self::KIND;
+                return Err(Fault::Unreadable(format!(
+                    "no key \"plimsoll\" that names its kind; expected a {wanted} document"
+                )));
+            }
             Ok(Header { plimsoll: Some(found) }) if found != Self::KIND => {
                 return Err(Fault::OtherKind { found, wanted: Self::KIND });
             }
             Ok(_) => {}
             Err(error) => {
-                let why = error.to_string();
-                let why = why.split(" at line ").next().unwrap_or_default().to_owned();
-                return Err(Fault::NotJson { why, line: error.line(), column: error.column() });
+                let (why, line, column) = (without_place(&error), error.line(), error.column());
+                return Err(Fault::Unreadable(format!(
+                    "not a whole JSON document ({why} at line {line}, column {column}); it may be cut short or of another \
+                     kind"
+                )));
             }
         }
         let mut reader = serde_json::Deserializer::from_str(text);
@@ -106,9 +81,8 @@ pub trait Document: Serialize + DeserializeOwned {
                 path => path,
             };
             let inner = error.into_inner();
-            let why = inner.to_string();
-            let why = why.split(" at line ").next().unwrap_or_default().to_owned();
-            Fault::Shape { place, why, line: inner.line(), column: inner.column() }
+            let (why, line, column) = (without_place(&inner), inner.line(), inner.column());
+            Fault::Unreadable(format!("at {place} (line {line}, column {column}): {why}"))
         })?;
         document.validate()?;
         Ok(document)
@@ -122,6 +96,11 @@ pub trait Document: Serialize + DeserializeOwned {
         out.push('\n');
         out
     }
+}
+
+/// The words of an error without the place that they end with.
+fn without_place(error: &serde_json::Error) -> String {
+    error.to_string().split(" at line ").next().unwrap_or_default().to_owned()
 }
 
 /// Objects at depth 0 and arrays of objects at depth 1 go one entry a line; everything deeper stays on its line.

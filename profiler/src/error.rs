@@ -3,19 +3,16 @@
 use crate::SubjectError;
 use plimsoll_ir::Bytes;
 use plimsoll_runtime::RuntimeError;
-use std::path::PathBuf;
 
 /// Why there is no profile. Whatever was measured before is in the journal.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// Ask for other batch sizes.
-    #[error(
-        "batch sizes to measure must be at least 1, ascending and different, and at least one; got {batches:?}"
-    )]
-    Batches {
-        /// What was asked for.
-        batches: Vec<u64>,
-    },
+    /// Ask for other batch sizes, or give it a journal that it can read and write and that no other run uses.
+    #[error("{0}")]
+    Unusable(String),
+    /// Choose another folder, or measure afresh: the journal is damaged, or of another measurement.
+    #[error("{0}")]
+    OtherJournal(String),
     /// Run again: it goes on from the journal.
     #[error(
         "stopped while measuring; what was measured is in the journal, and the same command goes on from there"
@@ -36,40 +33,6 @@ pub enum ProfileError {
         spread: f64,
         /// Timed iterations.
         samples: usize,
-    },
-    /// Choose another folder, or measure afresh.
-    #[error(
-        "the journal `{}` holds another measurement: {differs}; choose another folder for the study, or start afresh",
-        path.display()
-    )]
-    OtherStudy {
-        /// Which file.
-        path: PathBuf,
-        /// What differs, and how.
-        differs: String,
-    },
-    /// Wait for the other run to end.
-    #[error("the journal `{}` is in use by another run; wait for its end, or choose another folder for the \
-             study", path.display())]
-    InUse {
-        /// Which file.
-        path: PathBuf,
-    },
-    /// Put the file back, choose another folder, or measure afresh.
-    #[error("the journal `{}`: {why}", path.display())]
-    Damaged {
-        /// Which file.
-        path: PathBuf,
-        /// Which line is none of it, and what to do.
-        why: String,
-    },
-    /// Give it a file that it can read and write.
-    #[error("the journal `{}`: {why}", path.display())]
-    Journal {
-        /// Which file.
-        path: PathBuf,
-        /// What stands in the way, and what to do.
-        why: String,
     },
     /// Raise the budget.
     #[error(

@@ -163,10 +163,7 @@ impl From<CudaError> for Error {
 impl From<NetworkError> for Error {
     fn from(error: NetworkError) -> Error {
         let ours = Error::usage(&error);
-        match error {
-            NetworkError::UnknownName { .. } => ours.help("`plimsoll networks` lists all that there are"),
-            _ => ours,
-        }
+        Error { help: error.help.map(str::to_owned), ..ours }
     }
 }
 
@@ -192,15 +189,11 @@ impl From<ProfileError> for Error {
                     Err(other) => Error::new(Kind::Internal, format_args!("at batch {batch}: {other}")),
                 };
             }
-            ProfileError::OtherStudy { .. } | ProfileError::Damaged { .. } => {
-                return Error::usage(format_args!("{error} with --fresh"));
-            }
+            ProfileError::OtherJournal(_) => return Error::usage(format_args!("{error} with --fresh")),
             ProfileError::Interrupted => Kind::Interrupted,
             ProfileError::Noisy { .. } => Kind::Noisy,
             ProfileError::NoRoom { .. } => Kind::NoPlan,
-            ProfileError::Batches { .. } | ProfileError::InUse { .. } | ProfileError::Journal { .. } => {
-                Kind::Usage
-            }
+            ProfileError::Unusable(_) => Kind::Usage,
         };
         Error::new(kind, error)
     }
