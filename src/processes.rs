@@ -10,8 +10,7 @@ use crate::args::Verb;
 use crate::notes;
 use plimsoll_runtime::GroupError;
 use plimsoll_runtime::group::mpi::{Launched, MpiError, World, launched};
-use plimsoll_study::error::Cause;
-use plimsoll_study::error::{Error, Kind};
+use plimsoll_study::error::{Cause, Error, Kind};
 use std::sync::OnceLock;
 use std::time::Duration;
 

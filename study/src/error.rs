@@ -1,7 +1,7 @@
 //! Why a job failed: what a caller can do about it, what went wrong, and what helps, in the command line's words.
 //!
-//! An error is made by the code that knows what went wrong. Errors of the crates below become one of these here. Few callers do
-//! more with an error than show it; these look at its cause.
+//! The code that finds out what went wrong makes the error. Errors of the crates below become one of these here. Few callers do
+//! more with an error than show it; those look at its cause.
 
 use crate::network_workload::unbudgeted;
 use crate::words::lines;
@@ -52,7 +52,7 @@ pub enum Cause {
     },
 }
 
-/// Why a job failed. Shown it is the message; `{:#}` adds the help.
+/// Why a job failed. `{}` shows the message, and `{:#}` adds the help.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     /// What a caller can do about it.
