@@ -1,14 +1,12 @@
 //! Documents of the command line: files, or `-` for standard input and output.
 
-use crate::failure::Failure;
 use crate::output::write_stdout;
 use plimsoll_ir::Document;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::trace::Trace;
-use plimsoll_study::documents;
-use plimsoll_study::error::{Doing, FileError};
 use plimsoll_study::folder::check_valid;
 use plimsoll_study::words::visible_json;
+use plimsoll_study::{Error, documents};
 use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,27 +24,27 @@ pub fn is_standard(path: &Path) -> bool {
 /// Whether standard input was read: all of it is one document.
 static READ: AtomicBool = AtomicBool::new(false);
 
-fn read_standard() -> Result<Vec<u8>, Failure> {
+fn read_standard() -> Result<Vec<u8>, Error> {
     if READ.swap(true, Ordering::SeqCst) {
-        return Err(Failure::usage("`-` is named twice, and standard input holds one document")
+        return Err(Error::usage("`-` is named twice, and standard input holds one document")
             .help("name a file for one of the two"));
     }
     let mut bytes = Vec::new();
     let read = std::io::stdin().lock().read_to_end(&mut bytes);
-    read.map_err(|error| FileError::io(Path::new("standard input"), Doing::Read, error))?;
+    read.map_err(|error| Error::io(Path::new("standard input"), "read", &error))?;
     Ok(bytes)
 }
 
 /// Reads a document, `-` from standard input; one of a study has the checksum that the study keeps of it.
-pub fn read<D: Document>(path: &Path) -> Result<D, Failure> {
+pub fn read<D: Document>(path: &Path) -> Result<D, Error> {
     if is_standard(path) {
-        return Ok(documents::document(Path::new("standard input"), read_standard()?)?);
+        return documents::document(Path::new("standard input"), read_standard()?);
     }
-    Ok(documents::read(path)?)
+    documents::read(path)
 }
 
 /// Reads a trace and a schedule that is valid for it.
-pub fn read_valid(trace: &Path, schedule: &Path) -> Result<(Trace, Schedule), Failure> {
+pub fn read_valid(trace: &Path, schedule: &Path) -> Result<(Trace, Schedule), Error> {
     let (at, trace) = (schedule, read::<Trace>(trace)?);
     let schedule: Schedule = read(at)?;
     check_valid(at, &trace, &schedule)?;
@@ -54,19 +52,19 @@ pub fn read_valid(trace: &Path, schedule: &Path) -> Result<(Trace, Schedule), Fa
 }
 
 /// Writes a document, `-` to standard output, else replacing the one that was there.
-pub fn write<D: Document>(path: &Path, document: &D) -> Result<(), Failure> {
+pub fn write<D: Document>(path: &Path, document: &D) -> Result<(), Error> {
     if is_standard(path) {
         return write_stdout(visible_json(&document.to_json()).as_bytes());
     }
-    Ok(documents::write(path, document)?)
+    documents::write(path, document)
 }
 
 /// Makes sure that a file can be written there, before the work of which it tells is begun: its folder takes files, and it is
 /// none of a study's own. Nothing changes.
-pub fn can_be_made(path: &Path) -> Result<(), Failure> {
+pub fn can_be_made(path: &Path) -> Result<(), Error> {
     if is_standard(path) {
-        let failure = Failure::usage("`-` is standard output, which the results go to");
+        let failure = Error::usage("`-` is standard output, which the results go to");
         return Err(failure.help("name a file, or ./- for one of that name"));
     }
-    Ok(documents::can_be_made(path)?)
+    documents::can_be_made(path)
 }

@@ -3,8 +3,8 @@
 //! Work looks at it between iterations, and paced links are told to wait no longer, so that an iteration ends soon however
 //! slow its link is. What was timed meanwhile counts for nothing: who measures looks at it once more before a time is used.
 
-use crate::failure::Exit;
 use plimsoll_runtime::Hurry;
+use plimsoll_study::error::Kind;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,7 +16,7 @@ static HURRY: LazyLock<Hurry> = LazyLock::new(Hurry::default);
 pub fn listen() -> Result<(), ctrlc::Error> {
     ctrlc::set_handler(|| {
         if PRESSED.swap(true, Ordering::SeqCst) {
-            std::process::exit(Exit::Interrupted as i32);
+            std::process::exit(Kind::Interrupted as i32);
         }
         // After the mark: a time that was hurried is never taken for one that was not.
         HURRY.up();

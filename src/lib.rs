@@ -15,7 +15,6 @@ pub use plimsoll_study as study;
 pub use plimsoll_tuner as tuner;
 
 pub mod args;
-pub mod failure;
 pub mod files;
 pub mod interrupt;
 mod notes;

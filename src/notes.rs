@@ -16,8 +16,7 @@
 use crate::interrupt;
 use plimsoll_runtime::group::GroupFacts;
 use plimsoll_runtime::group::mpi::{World, host};
-use plimsoll_study::Study;
-use plimsoll_study::error::FileError;
+use plimsoll_study::{Error, Study};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io;
@@ -129,7 +128,7 @@ pub fn forget() {
 
 /// Tells which workers' notes the last run of a study has left, where it ended without an error message, and removes them. No
 /// other run works in the study.
-pub fn tell(study: &Study) -> Result<(), FileError> {
+pub fn tell(study: &Study) -> Result<(), Error> {
     let files = study.notes();
     if let Some(words) = in_words(files.iter().filter_map(Note::read).collect()) {
         tracing::warn!("{words}");

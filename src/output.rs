@@ -3,7 +3,6 @@
 //! People read units; programs read base units (bytes, seconds, bytes per second) under stable keys. One value serves
 //! both, so the two never tell different things. Progress and logs go to stderr and are none of this file's business.
 
-use crate::failure::Failure;
 use crate::progress::aside;
 use clap::ValueEnum;
 use comfy_table::{
@@ -11,7 +10,7 @@ use comfy_table::{
 };
 use console::{Term, measure_text_width};
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
-use plimsoll_study::error::{Doing, FileError};
+use plimsoll_study::Error;
 use plimsoll_study::words::{visible, visible_json};
 use serde_json::{Map, Value, json};
 use std::io::{ErrorKind, Write};
@@ -362,11 +361,11 @@ fn csv(tables: &[Table]) -> Vec<u8> {
 }
 
 /// Writes to stdout. A reader that closed the pipe is no error, a full disk is.
-pub fn write_stdout(bytes: &[u8]) -> Result<(), Failure> {
+pub fn write_stdout(bytes: &[u8]) -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
     match aside(|| out.write_all(bytes).and_then(|()| out.flush())) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(FileError::io(Path::new("standard output"), Doing::WriteTo, error).into())
+            Err(Error::io(Path::new("standard output"), "write to", &error))
         }
         _ => Ok(()),
     }
@@ -380,7 +379,7 @@ fn has_styles() -> bool {
 }
 
 /// Prints tables on stdout in the chosen format; nothing where there are none.
-pub fn print(format: Format, tables: &[Table]) -> Result<(), Failure> {
+pub fn print(format: Format, tables: &[Table]) -> Result<(), Error> {
     if tables.is_empty() {
         return Ok(());
     }

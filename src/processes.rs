@@ -7,12 +7,10 @@
 //! What it deliberately does not do: decide whether a training can go on. The job does.
 
 use crate::args::Verb;
-use crate::failure::{Exit, Failure};
 use crate::notes;
+use plimsoll_runtime::GroupError;
 use plimsoll_runtime::group::mpi::{Launched, MpiError, World, launched};
-use plimsoll_runtime::{GroupError, RuntimeError};
-use plimsoll_study::Error;
-use plimsoll_study::error::TrainError;
+use plimsoll_study::error::{Cause, Error, Kind};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -34,13 +32,13 @@ const SPEAKING: Duration = Duration::from_secs(1);
 
 /// Why a launcher does not start this command; none where it is no launcher's, or is the only process. Each of several would
 /// measure, write and print the same.
-pub fn refused(verb: &Verb) -> Option<Failure> {
+pub fn refused(verb: &Verb) -> Option<Error> {
     // These print a page about the program itself, or are made for it.
     let is_made_for_it = matches!(verb, Verb::Run(_) | Verb::Doctor(_) | Verb::Completions(_) | Verb::Man(_));
     let Launched { launcher, workers, .. } = several().filter(|_| !is_made_for_it)?;
     let name = verb.name();
     Some(
-        Failure::usage(format_args!(
+        Error::usage(format_args!(
             "`plimsoll {name}` runs as one process, and {launcher} has started {workers}"
         ))
         .help(format_args!(
@@ -60,10 +58,10 @@ pub fn says_refused() -> bool {
 }
 
 /// Joins the others, where there are some.
-pub fn join(timeout: Duration) -> Result<Option<&'static World>, Failure> {
+pub fn join(timeout: Duration) -> Result<Option<&'static World>, Error> {
     let Some(launched) = several() else { return Ok(None) };
     let world = World::join(launched, timeout).map_err(|error| {
-        let failure = Failure::new(Exit::Device, &error);
+        let failure = Error::new(Kind::Device, &error);
         match error {
             MpiError::Missing { .. } => failure.help(
                 "install the launcher's own library (Debian: libopenmpi3 or libmpich12), or train with --workers in one \
@@ -85,15 +83,8 @@ pub fn is_spoken_for() -> bool {
 
 /// Takes note of whose failure an error is.
 pub fn noted(error: Error) -> Error {
-    let group = match &error {
-        Error::Runtime(RuntimeError::Group(error)) => Some(error),
-        Error::Train(error) => match &**error {
-            TrainError::Worker { source: RuntimeError::Group(error), .. } => Some(error),
-            _ => None,
-        },
-        _ => None,
-    };
-    let rank = group.and_then(|error| match error {
+    let Some(Cause::Group(group)) = error.cause.as_deref() else { return error };
+    let rank = match group {
         GroupError::Lost { rank }
         | GroupError::Failed { rank, .. }
         | GroupError::Silent { rank, .. }
@@ -105,7 +96,7 @@ pub fn noted(error: Error) -> Error {
             BROKEN.get_or_init(|| ());
             None
         }
-    });
+    };
     if let Some(rank) = rank {
         LOST.get_or_init(|| rank);
     }
@@ -115,7 +106,7 @@ pub fn noted(error: Error) -> Error {
 /// Whether this process says with what it fails. Else those are told who do, and end it; where none of them lives any longer,
 /// it speaks itself. One that was stopped for so long that the others may have given it up waits for them
 /// to end it.
-pub fn says(failure: &Failure) -> bool {
+pub fn says(failure: &Error) -> bool {
     let Some(world) = WORLD.get() else { return true };
     match (world.facts().rank, LOST.get()) {
         // They say so, and end it.
@@ -142,7 +133,7 @@ pub fn end(exit: u8) -> u8 {
                     "worker 0 has ended before it had saved and tested: the same command goes on from what it has saved"
                 );
             }
-            world.abort(if is_spoken_for() { Exit::Device as u8 } else { exit });
+            world.abort(if is_spoken_for() { Kind::Device as u8 } else { exit });
         }
     } else {
         if BROKEN.get().is_none() {

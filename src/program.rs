@@ -5,13 +5,13 @@
 //! an interpreter runs it.
 
 use crate::args::{self, Cli, Verb};
-use crate::failure::{Exit, Failure};
 use crate::output::print;
 use crate::progress::{self, MessageFormat};
 use crate::settings::{self, Stop};
 use crate::{interrupt, processes, verbs};
 use clap::CommandFactory;
 use clap::error::ErrorKind;
+use plimsoll_study::error::{Error, Kind};
 use std::ffi::OsString;
 use std::thread;
 
@@ -26,10 +26,10 @@ pub fn run(line: Vec<OsString>) -> u8 {
     let line = args::begin(line);
     match thread::Builder::new().name("main".to_owned()).stack_size(STACK_BYTES).spawn(|| execute(line)) {
         // Its panic was shown.
-        Ok(program) => program.join().unwrap_or(Exit::Internal as u8),
+        Ok(program) => program.join().unwrap_or(Kind::Internal as u8),
         Err(error) => {
             let message = format!("the system gives this process no thread: {error}");
-            let failure = Failure::new(Exit::Device, message);
+            let failure = Error::new(Kind::Device, message);
             end(
                 MessageFormat::Human,
                 &failure.help("raise `ulimit -v` and `ulimit -u`, or end other programs"),
@@ -65,7 +65,7 @@ fn execute(line: &[OsString]) -> u8 {
         return if processes::says_refused() {
             end(cli.message_format, &failure)
         } else {
-            failure.exit as u8
+            failure.kind as u8
         };
     }
     let spoken_for = is_spoken_for(&cli.verb);
@@ -73,7 +73,7 @@ fn execute(line: &[OsString]) -> u8 {
     let exit = match verb(cli) {
         Ok(()) => 0,
         Err(failure) if processes::says(&failure) => end(cli.message_format, &settings.explain(failure)),
-        Err(failure) => failure.exit as u8,
+        Err(failure) => failure.kind as u8,
     };
     processes::end(exit)
 }
@@ -90,9 +90,9 @@ fn asks_for_schema_of_reports(line: &[OsString], stop: &Stop) -> bool {
         && is_report()
 }
 
-fn verb(cli: &Cli) -> Result<(), Failure> {
+fn verb(cli: &Cli) -> Result<(), Error> {
     if can_be_stopped(&cli.verb) {
-        interrupt::listen().map_err(|error| Failure::new(Exit::Internal, error))?;
+        interrupt::listen().map_err(|error| Error::new(Kind::Internal, error))?;
     }
     let working = progress::command(cli.verb.name());
     let tables = match &cli.verb {
@@ -150,7 +150,7 @@ fn refuse(line: &[OsString], stop: Stop) -> u8 {
     let asked = settings::early(line, "message-format");
     let format = if asked.as_deref() == Some("json") { MessageFormat::Json } else { MessageFormat::Human };
     match stop {
-        Stop::Failure(failure) => end(format, &failure),
+        Stop::Error(failure) => end(format, &failure),
         Stop::Line(error) if error.use_stderr() && format == MessageFormat::Json => {
             end(format, &settings::in_words(&error))
         }
@@ -162,7 +162,7 @@ fn refuse(line: &[OsString], stop: Stop) -> u8 {
     }
 }
 
-fn end(format: MessageFormat, failure: &Failure) -> u8 {
+fn end(format: MessageFormat, failure: &Error) -> u8 {
     progress::failure(format, failure);
-    failure.exit as u8
+    failure.kind as u8
 }

@@ -15,15 +15,14 @@
 //! nothing can be counted. `search` is one step of the search for a plan, told once the plan is made. Results never come this
 //! way: they go to stdout.
 
-use crate::failure::{Failure, lines};
 use crate::interrupt;
 use crate::terminal;
 use clap::ValueEnum;
 use indicatif::{HumanDuration, MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use plimsoll_ir::search_log::SearchLog;
-use plimsoll_study::Watch;
 use plimsoll_study::watch::{Event as JobEvent, Notice};
-use plimsoll_study::words::visible_json;
+use plimsoll_study::words::{lines, visible_json};
+use plimsoll_study::{Error, Watch};
 use serde_json::{Value, json};
 use std::cell::RefCell;
 use std::fmt;
@@ -104,14 +103,14 @@ pub fn start(format: MessageFormat, quiet: bool, verbose: u8) {
 }
 
 /// Tells the error with which the program ends.
-pub fn failure(format: MessageFormat, failure: &Failure) {
-    let Failure { exit, message, help } = failure;
+pub fn failure(format: MessageFormat, failure: &Error) {
+    let Error { kind, message, help, .. } = failure;
     match format {
         MessageFormat::Human => {
-            let _ = writeln!(io::stderr().lock(), "error: {failure}");
+            let _ = writeln!(io::stderr().lock(), "error: {failure:#}");
         }
         MessageFormat::Json => {
-            tell(&json!({"event": "error", "exit": *exit as u8, "message": message, "help": help}));
+            tell(&json!({"event": "error", "exit": *kind as u8, "message": message, "help": help}));
         }
     }
 }

@@ -7,14 +7,13 @@
 //! What it deliberately does not do: positional arguments, which say what a command works on, are given on the line only.
 
 use crate::args::{Cli, Image, NoiseArg};
-use crate::failure::Failure;
 use clap::builder::Resettable;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
 use plimsoll_ir::units::Size;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
-use plimsoll_study::error::{Doing, FileError};
+use plimsoll_study::Error;
 use std::any::TypeId;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -89,12 +88,12 @@ pub enum Stop {
     /// The parser's own words; help and version are among them.
     Line(Box<clap::Error>),
     /// The file, or something in the environment.
-    Failure(Failure),
+    Error(Error),
 }
 
-impl From<Failure> for Stop {
-    fn from(failure: Failure) -> Stop {
-        Stop::Failure(failure)
+impl From<Error> for Stop {
+    fn from(failure: Error) -> Stop {
+        Stop::Error(failure)
     }
 }
 
@@ -115,7 +114,7 @@ pub fn read(line: &[OsString]) -> Result<Settings, Stop> {
 }
 
 /// Help needs no file that can be read.
-fn help_or(line: &[OsString], failure: Failure) -> Stop {
+fn help_or(line: &[OsString], failure: Error) -> Stop {
     match Cli::command().try_get_matches_from(line) {
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             error.into()
@@ -127,7 +126,7 @@ fn help_or(line: &[OsString], failure: Failure) -> Stop {
 impl Settings {
     /// Where a failure names an option that nobody typed, says where its value comes from; where it names one that the command
     /// does not have, says which has it.
-    pub fn explain(&self, failure: Failure) -> Failure {
+    pub fn explain(&self, failure: Error) -> Error {
         let of_others = of_another_command(self.cli.verb.name(), &failure);
         let typed_by_none = self.given.iter().find(|given| {
             let option = format!("--{}", given.name);
@@ -146,7 +145,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 
 /// Which command has the options that a failure proposes and this command lacks: `run` trains what `tune` was told. Nothing
 /// where the failure itself names a command that has them.
-fn of_another_command(verb: &str, failure: &Failure) -> Option<String> {
+fn of_another_command(verb: &str, failure: &Error) -> Option<String> {
     let program = Cli::command();
     let has = |command: &Command, option: &str| settable(command).any(|(_, name)| name == option);
     let text = format!("{} {}", failure.message, failure.help.as_deref().unwrap_or_default());
@@ -305,7 +304,7 @@ pub struct Layers {
 
 impl Layers {
     /// Finds and reads the file, and the environment.
-    pub fn find(line: &[OsString]) -> Result<Layers, Failure> {
+    pub fn find(line: &[OsString]) -> Result<Layers, Error> {
         let program = Cli::command();
         let file = read_file(early(line, FILE_OPTION))?;
         let mut given = Vec::new();
@@ -357,7 +356,7 @@ impl Layers {
     }
 
     /// What holds for a command, without what flags or values of higher rank overrule.
-    fn left(&self, verb: &str, own: &ArgMatches) -> Result<Vec<Given>, Failure> {
+    fn left(&self, verb: &str, own: &ArgMatches) -> Result<Vec<Given>, Error> {
         let program = Cli::command();
         let command = program.find_subcommand(verb).expect("it was just parsed");
         let typed = |option: &str| own.value_source(option) == Some(ValueSource::CommandLine);
@@ -380,7 +379,7 @@ impl Layers {
                     let (a, b) = (&one.name, &other.name);
                     let message =
                         format!("`{a}` and `{b}` are both set, by {} and {}", one.source, other.source);
-                    return Err(Failure::usage(message).help("leave one of the two out"));
+                    return Err(Error::usage(message).help("leave one of the two out"));
                 }
             }
         }
@@ -395,13 +394,13 @@ impl Layers {
 }
 
 /// The file's path and content: the one that is named, or else the first of the usual places that is there.
-fn read_file(named: Option<String>) -> Result<Option<(PathBuf, toml::Table)>, Failure> {
+fn read_file(named: Option<String>) -> Result<Option<(PathBuf, toml::Table)>, Error> {
     let text = |path: &Path| std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     let (path, text) = match named {
         Some(path) => {
             let path = PathBuf::from(path);
             let text = text(&path).map_err(|error| {
-                Failure::usage(format_args!("cannot read {}: {error}", path.display()))
+                Error::usage(format_args!("cannot read {}: {error}", path.display()))
                     .help(format_args!("name a file that is there with --{FILE_OPTION}, or leave it out"))
             })?;
             (path, text)
@@ -415,7 +414,7 @@ fn read_file(named: Option<String>) -> Result<Option<(PathBuf, toml::Table)>, Fa
                         break;
                     }
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-                    Err(error) => return Err(FileError::io(&path, Doing::Read, error).into()),
+                    Err(error) => return Err(Error::io(&path, "read", &error)),
                 }
             }
             let Some(found) = found else { return Ok(None) };
@@ -425,7 +424,7 @@ fn read_file(named: Option<String>) -> Result<Option<(PathBuf, toml::Table)>, Fa
     let table = text.parse::<toml::Table>().map_err(|error| {
         let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].lines().count().max(1));
         let place = format!("{}: line {line}", path.display());
-        Failure::usage(format_args!("{place}: {}", error.message()))
+        Error::usage(format_args!("{place}: {}", error.message()))
             .help("a setting is written `key = value`, such as `budget = \"90%\"`; `plimsoll config schema` has all")
     })?;
     Ok(Some((path, table)))
@@ -440,7 +439,7 @@ fn usual_places() -> Vec<PathBuf> {
 }
 
 /// Every key is an option's, or a command's with a table of its options.
-fn check_keys(program: &Command, path: &Path, table: &toml::Table) -> Result<(), Failure> {
+fn check_keys(program: &Command, path: &Path, table: &toml::Table) -> Result<(), Error> {
     let global: Vec<&str> = settable(program).map(|(_, name)| name).collect();
     let verbs: Vec<&str> = commands(program).map(Command::get_name).collect();
     let options = commands(program).flat_map(settable).map(|(_, name)| name);
@@ -450,15 +449,15 @@ fn check_keys(program: &Command, path: &Path, table: &toml::Table) -> Result<(),
         match value.as_table() {
             None if verbs.contains(&key.as_str()) => {
                 let message = format!("{place}: `{key}` is a command, which has a table of options");
-                return Err(Failure::usage(message).help(format!("write [{key}], and its options below")));
+                return Err(Error::usage(message).help(format!("write [{key}], and its options below")));
             }
             None if !options.contains(&key.as_str()) => {
                 let message = format!("{place}: no option is called `{key}`");
-                return Err(Failure::usage(message).help(did_you_mean(key, &options)));
+                return Err(Error::usage(message).help(did_you_mean(key, &options)));
             }
             Some(_) if !verbs.contains(&key.as_str()) => {
                 let message = format!("{place}: no command with options is called `{key}`");
-                return Err(Failure::usage(message).help(did_you_mean(key, &verbs)));
+                return Err(Error::usage(message).help(did_you_mean(key, &verbs)));
             }
             None => {}
             Some(own) => {
@@ -467,7 +466,7 @@ fn check_keys(program: &Command, path: &Path, table: &toml::Table) -> Result<(),
                 let names: Vec<&str> = names.collect();
                 if let Some(unknown) = own.keys().find(|name| !names.contains(&name.as_str())) {
                     let message = format!("{place} [{key}]: `{key}` has no option `{unknown}`");
-                    return Err(Failure::usage(message).help(did_you_mean(unknown, &names)));
+                    return Err(Error::usage(message).help(did_you_mean(unknown, &names)));
                 }
             }
         }
@@ -483,7 +482,7 @@ const OTHER_VARIABLES: [&str; 2] = [plimsoll_runtime::cuda::LIBRARIES_VARIABLE, 
 const OF_THE_STAND_IN: &str = "PLIMSOLL_STANDIN_";
 
 /// Every variable of ours that is set is an option's.
-fn check_variables(program: &Command) -> Result<(), Failure> {
+fn check_variables(program: &Command) -> Result<(), Error> {
     let options = program.get_subcommands().flat_map(settable).chain(settable(program));
     let options: BTreeSet<&str> = options.map(|(_, name)| name).chain([FILE_OPTION]).collect();
     let is_known = |variable: &String| {
@@ -497,9 +496,8 @@ fn check_variables(program: &Command) -> Result<(), Failure> {
     let Some(unknown) = ours.filter(|variable| !is_known(variable)).min() else { return Ok(()) };
     let asked = unknown[PREFIX.len()..].to_lowercase().replace('_', "-");
     let meant = plimsoll_networks::nearest(&asked, options).into_iter().next();
-    let failure = Failure::usage(format_args!(
-        "{unknown} is set in the environment, and no option is called `{asked}`"
-    ));
+    let failure =
+        Error::usage(format_args!("{unknown} is set in the environment, and no option is called `{asked}`"));
     if let Some(help) = instead(&asked, |now, value| format!("{}={value}", variable_of(now))) {
         return Err(failure.help(help));
     }
@@ -532,7 +530,7 @@ fn did_you_mean(asked: &str, names: &[&str]) -> String {
 }
 
 /// A value of the file as the words of an option.
-fn values(path: &Path, arg: &Arg, name: &str, value: &toml::Value) -> Result<Vec<String>, Failure> {
+fn values(path: &Path, arg: &Arg, name: &str, value: &toml::Value) -> Result<Vec<String>, Error> {
     let kind = Kind::of(arg);
     let of = |value| kind.on_line(value);
     let words = match value {
@@ -542,7 +540,7 @@ fn values(path: &Path, arg: &Arg, name: &str, value: &toml::Value) -> Result<Vec
     words.ok_or_else(|| {
         let several = if Kind::several(arg) { ", or a list of such" } else { "" };
         let wanted = kind.wanted();
-        Failure::usage(format_args!("{}: `{name}` is {wanted}{several}, not {value}", path.display()))
+        Error::usage(format_args!("{}: `{name}` is {wanted}{several}, not {value}", path.display()))
     })
 }
 
@@ -613,7 +611,7 @@ fn attribute(error: clap::Error, given: &[Given], line: &[OsString]) -> Stop {
     if let Some((option, name)) = gone
         && let Some(help) = instead(name, |now, value| format!("--{now} {value}"))
     {
-        return Failure::usage(format_args!("there is no {option} any more")).help(help).into();
+        return Error::usage(format_args!("there is no {option} any more")).help(help).into();
     }
     let (Some(option), Some(value)) = (option, value) else { return error.into() };
     let is_no_number = is_no_number(&error);
@@ -623,12 +621,12 @@ fn attribute(error: clap::Error, given: &[Given], line: &[OsString]) -> Stop {
     let Some(one) = given.iter().filter(blamed).max_by_key(is_run) else {
         return if is_no_number { in_words(&error).into() } else { error.into() };
     };
-    let Failure { exit, message, help } = in_words(&error);
+    let ours = in_words(&error);
     let message = match &one.source {
-        Source::Environment(variable) => format!("{variable}: {message}"),
-        place => format!("{place}: `{name}`: {message}"),
+        Source::Environment(variable) => format!("{variable}: {}", ours.message),
+        place => format!("{place}: `{name}`: {}", ours.message),
     };
-    Failure { exit, message, help }.into()
+    Error { message, ..ours }.into()
 }
 
 /// Whether a value is no whole number.
@@ -638,7 +636,7 @@ fn is_no_number(error: &clap::Error) -> bool {
 }
 
 /// The parser's error as one of ours: its first paragraph, and what it proposes.
-pub fn in_words(error: &clap::Error) -> Failure {
+pub fn in_words(error: &clap::Error) -> Error {
     let said = error.to_string();
     let mut parts = said.trim().split("\n\n");
     let first = parts.next().unwrap_or_default().trim_start_matches("error: ");
@@ -649,7 +647,7 @@ pub fn in_words(error: &clap::Error) -> Failure {
     if let Some(of_value) = std::error::Error::source(error).filter(|_| is_no_number(error)) {
         message = message.replace(&of_value.to_string(), "that is no whole number from 0");
     }
-    let failure = Failure::usage(message);
+    let failure = Error::usage(message);
     if tips.is_empty() { failure } else { failure.help(tips.join("; ")) }
 }
 
@@ -660,7 +658,7 @@ mod tests {
     #[test]
     fn a_hint_says_which_command_has_an_option_that_this_one_lacks() {
         let check = |verb: &str, message: &str, help: &str, expected: Option<&str>| {
-            let failure = Failure::usage(message).help(help);
+            let failure = Error::usage(message).help(help);
             assert_eq!(of_another_command(verb, &failure).as_deref(), expected, "{verb}: {message}; {help}");
         };
         let fits = "--budget 512MiB fits now";

@@ -1,10 +1,9 @@
 //! Exports: the numbers are the config's or follow from its rule, and each tool can read its lines.
 
-use plimsoll::failure::Failure;
 use plimsoll::ir::config::{Cluster, Config};
 use plimsoll::ir::schedule::Schedule;
 use plimsoll::ir::{Document, Seconds};
-use plimsoll::study::error::ExportError;
+use plimsoll::study::Error;
 use plimsoll::study::export::{Export, Optimizer, Tool, Wanted};
 use plimsoll::study::request::DecayShape;
 use std::io::Write;
@@ -31,7 +30,7 @@ const WANTED: Wanted = Wanted {
     as_planned: false,
 };
 
-fn made(wanted: &Wanted) -> Result<Export, ExportError> {
+fn made(wanted: &Wanted) -> Result<Export, Error> {
     let mut export = Export::new(&config(), &schedule(), wanted)?;
     export.tell(&config(), &schedule(), "studies/a/chosen.config.json");
     Ok(export)
@@ -43,7 +42,7 @@ fn export(workers: u64, global: Option<u64>) -> Export {
 }
 
 fn refused(wanted: &Wanted) -> String {
-    let failure = Failure::from(made(wanted).expect_err("it cannot be exported"));
+    let failure = made(wanted).expect_err("it cannot be exported");
     format!("{}; {}", failure.message, failure.help.unwrap_or_default())
 }
 
@@ -78,7 +77,7 @@ fn what_is_exported_keeps_everything_and_accumulates_to_the_same_update() {
 
     let none = Config { keeps_all: None, ..config() };
     let failure = Export::new(&none, &schedule(), &WANTED).expect_err("no batch is known to fit");
-    assert!(Failure::from(failure).help.expect("what to do").contains("--as-planned"));
+    assert!(failure.help.expect("what to do").contains("--as-planned"));
 }
 
 #[test]

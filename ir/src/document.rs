@@ -14,31 +14,10 @@ pub(crate) fn is_false(mark: &bool) -> bool {
 /// Reason why a text is not the requested document.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// The text is empty.
-    #[error("the file is empty; expected a {wanted} document")]
-    Empty {
-        /// Requested kind.
-        wanted: &'static str,
-    },
-    /// The text is not a JSON object, or was cut short.
-    #[error(
-        "not a whole JSON document ({why} at line {line}, column {column}); it may be cut short or of another kind"
-    )]
-    NotJson {
-        /// Message of the parser.
-        why: String,
-        /// Line of the fault, from 1.
-        line: usize,
-        /// Column of the fault, from 1.
-        column: usize,
-    },
-    /// The text is JSON that is not Plimsoll's.
-    #[error("no key \"plimsoll\" that names its kind; expected a {wanted} document")]
-    Foreign {
-        /// Requested kind.
-        wanted: &'static str,
-    },
-    /// The document has a different kind or version.
+    /// It is no JSON object that is Plimsoll's, was cut short, or has a key or a value that the kind does not have.
+    #[error("{0}")]
+    Unreadable(String),
+    /// It is another kind of document, or another version.
     #[error("this is a `{found}` document; expected `{wanted}`")]
     OtherKind {
         /// Kind that the document names.
@@ -46,20 +25,8 @@ pub enum Fault {
         /// Requested kind.
         wanted: &'static str,
     },
-    /// A key is unknown or missing, or a value has the wrong type or sign.
-    #[error("at {place} (line {line}, column {column}): {why}")]
-    Shape {
-        /// Path to the value, such as `ops[3].reads[1]`.
-        place: String,
-        /// The fault in words.
-        why: String,
-        /// Line of the fault, from 1.
-        line: usize,
-        /// Column of the fault, from 1.
-        column: usize,
-    },
-    /// The values contradict each other: an id that names nothing, a sum that overflows, an op that reads a tensor never
-    /// written.
+    /// The values do not belong together: an id that names nothing, a sum that overflows, an op that reads what was
+    /// never written.
     #[error("at {place}: {why}")]
     Meaning {
         /// Path to the value.
@@ -85,18 +52,26 @@ pub trait Document: Serialize + DeserializeOwned {
             plimsoll: Option<String>,
         }
         if text.trim().is_empty() {
-            return Err(Fault::Empty { wanted: Self::KIND });
+            let message = format!("the file is empty; expected a {} document", Self::KIND);
+            return Err(Fault::Unreadable(message));
         }
         match serde_json::from_str::<Header>(text) {
-            Ok(Header { plimsoll: None }) => return Err(Fault::Foreign { wanted: Self::KIND }),
+            Ok(Header { plimsoll: None }) => {
+                let wanted = Self::KIND;
+                return Err(Fault::Unreadable(format!(
+                    "no key \"plimsoll\" that names its kind; expected a {wanted} document"
+                )));
+            }
             Ok(Header { plimsoll: Some(found) }) if found != Self::KIND => {
                 return Err(Fault::OtherKind { found, wanted: Self::KIND });
             }
             Ok(_) => {}
             Err(error) => {
-                let why = error.to_string();
-                let why = why.split(" at line ").next().unwrap_or_default().to_owned();
-                return Err(Fault::NotJson { why, line: error.line(), column: error.column() });
+                let (why, line, column) = (without_place(&error), error.line(), error.column());
+                return Err(Fault::Unreadable(format!(
+                    "not a whole JSON document ({why} at line {line}, column {column}); it may be cut short or of another \
+                     kind"
+                )));
             }
         }
         let mut reader = serde_json::Deserializer::from_str(text);
@@ -106,9 +81,8 @@ pub trait Document: Serialize + DeserializeOwned {
                 path => path,
             };
             let inner = error.into_inner();
-            let why = inner.to_string();
-            let why = why.split(" at line ").next().unwrap_or_default().to_owned();
-            Fault::Shape { place, why, line: inner.line(), column: inner.column() }
+            let (why, line, column) = (without_place(&inner), inner.line(), inner.column());
+            Fault::Unreadable(format!("at {place} (line {line}, column {column}): {why}"))
         })?;
         document.validate()?;
         Ok(document)
@@ -124,7 +98,12 @@ pub trait Document: Serialize + DeserializeOwned {
     }
 }
 
-/// Writes objects at depth 0 and arrays of objects at depth 1 with one entry per line, and deeper values on their line.
+/// The words of an error without the place that they end with.
+fn without_place(error: &serde_json::Error) -> String {
+    error.to_string().split(" at line ").next().unwrap_or_default().to_owned()
+}
+
+/// Objects at depth 0 and arrays of objects at depth 1 go one entry a line; everything deeper stays on its line.
 fn write_value(value: &serde_json::Value, depth: usize, out: &mut String) {
     use serde_json::Value;
     match value {

@@ -18,7 +18,6 @@ pub mod update;
 
 pub use pieces::{NCCL_PIECE_BYTES, Overlap, PIECE_BYTES, pieces, summed, writes};
 
-use crate::check::Violation;
 use crate::document::{Document, Fault, define_kind};
 use crate::ids::{CommandId, OpId};
 use crate::schedule::{Command, Schedule};
@@ -187,33 +186,44 @@ impl Exchange {
     /// [`Unfit`]: the first mismatch, with its piece.
     pub fn check(&self, trace: &Trace, schedule: &Schedule) -> Result<(), Unfit> {
         if (&self.trace, self.batch) != (&trace.name, trace.batch) {
-            return Err(Unfit::OtherTrace {
-                found: self.trace.clone(),
-                found_batch: self.batch,
-                wanted: trace.name.clone(),
-                wanted_batch: trace.batch,
-            });
+            return Err(Unfit(format!(
+                "the exchange is for {} at batch {}, the trace is {} at batch {}",
+                self.trace, self.batch, trace.name, trace.batch
+            )));
         }
-        self.validate().map_err(Unfit::Unusable)?;
-        crate::check::check(trace, schedule).map_err(Unfit::Schedule)?;
+        self.validate().map_err(|fault| Unfit(format!("the exchange: {fault}")))?;
+        crate::check::check(trace, schedule).map_err(|violation| Unfit(violation.to_string()))?;
         if self.bytes > trace.resident_bytes {
-            let resident = trace.resident_bytes;
-            return Err(Unfit::NotResident { summed: self.bytes, resident });
+            let (summed, resident) = (self.bytes, trace.resident_bytes);
+            return Err(Unfit(format!(
+                "the {summed} that are summed do not lie within the {resident} that are resident"
+            )));
         }
         for (number, piece) in self.pieces.iter().enumerate() {
             for op in [piece.ready, piece.needed] {
                 if op.index() >= trace.ops.len() {
-                    return Err(Unfit::NoSuchOp { piece: number, op });
+                    let op = op.0;
+                    return Err(Unfit(format!("piece {number} names op {op}, and the trace has no such op")));
                 }
             }
+            let (ready, needed) = (piece.ready.0, piece.needed.0);
             if trace.ops[piece.ready.index()].phase == Phase::Update {
-                return Err(Unfit::ReadyAfterUpdate { piece: number, op: piece.ready });
+                return Err(Unfit(format!(
+                    "piece {number} is ready after op {ready}, an update: gradients are complete before"
+                )));
             }
+            // Forward and backward ops of an iteration read no gradient's sum of the same iteration.
             if !piece.carried() && trace.ops[piece.needed.index()].phase != Phase::Update {
-                return Err(Unfit::NeededByPass { piece: number, op: piece.needed });
+                return Err(Unfit(format!(
+                    "op {needed} of the pass waits for piece {number}, which the same pass makes: only an update can"
+                )));
             }
+            // The pass would add again to what was sent.
             if let Some(command) = computed_again(schedule, piece.ready) {
-                return Err(Unfit::CompletedTwice { piece: number, op: piece.ready, command });
+                return Err(Unfit(format!(
+                    "command {} computes op {ready} again, which completes piece {number}: what was sent would change",
+                    command.0
+                )));
             }
         }
         Ok(())
@@ -227,72 +237,10 @@ fn computed_again(schedule: &Schedule, wanted: OpId) -> Option<CommandId> {
     schedule.numbered_commands().find(|(_, command)| is_it(command)).map(|(id, _)| id)
 }
 
-/// Reason why a schedule cannot run with an exchange.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum Unfit {
-    /// The exchange is for a different trace.
-    #[error(
-        "the exchange is for {found} at batch {found_batch}, the trace is {wanted} at batch {wanted_batch}"
-    )]
-    OtherTrace {
-        /// Trace that the exchange names.
-        found: String,
-        /// Batch that the exchange names.
-        found_batch: u64,
-        /// Trace at hand.
-        wanted: String,
-        /// Batch of the trace at hand.
-        wanted_batch: u64,
-    },
-    /// The exchange contradicts itself.
-    #[error("the exchange: {0}")]
-    Unusable(Fault),
-    /// The schedule is invalid.
-    #[error(transparent)]
-    Schedule(Violation),
-    /// The resident bytes have no room for the summed bytes.
-    #[error("the {summed} that are summed do not lie within the {resident} that are resident")]
-    NotResident {
-        /// Bytes of the exchange.
-        summed: Bytes,
-        /// Resident bytes of the trace.
-        resident: Bytes,
-    },
-    /// The trace does not have this op.
-    #[error("piece {piece} names op {}, and the trace has no such op", op.0)]
-    NoSuchOp {
-        /// Number of the piece.
-        piece: usize,
-        /// The missing op.
-        op: OpId,
-    },
-    /// A gradient is complete only after parameters are updated.
-    #[error("piece {piece} is ready after op {}, an update: gradients are complete before", op.0)]
-    ReadyAfterUpdate {
-        /// Number of the piece.
-        piece: usize,
-        /// Op that completes it.
-        op: OpId,
-    },
-    /// A forward or backward op waits for a gradient's sum of the same iteration.
-    #[error("op {} of the pass waits for piece {piece}, which the same pass makes: only an update can", op.0)]
-    NeededByPass {
-        /// Number of the piece.
-        piece: usize,
-        /// Op that waits.
-        op: OpId,
-    },
-    /// An op would add to a gradient after it was sent.
-    #[error("command {} computes op {} again, which completes piece {piece}: what was sent would change", command.0, op.0)]
-    CompletedTwice {
-        /// Number of the piece.
-        piece: usize,
-        /// Op that completes it.
-        op: OpId,
-        /// Command that computes the op again.
-        command: CommandId,
-    },
-}
+/// Why a schedule cannot run with an exchange.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unfit(pub String);
 
 impl Document for Exchange {
     const KIND: &'static str = "exchange/1";

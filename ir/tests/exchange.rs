@@ -1,5 +1,6 @@
 //! The exchange between workers next to a schedule: refusals, times worked out by hand, and properties of any exchange.
 
+use plimsoll_ir::check::check;
 use plimsoll_ir::exchange::update::{Update, bound, busy, simulate_update};
 use plimsoll_ir::exchange::{Exchange, ExchangeKind, Form, Interconnect, Piece, Unfit};
 use plimsoll_ir::ids::OpId;
@@ -201,30 +202,33 @@ fn what_is_no_exchange() {
 #[test]
 fn what_does_not_fit_a_schedule() {
     let (trace, schedule) = (trace(), schedule("full"));
-    let unfit = |change: &dyn Fn(&mut Exchange)| {
+    let unfit = |change: &dyn Fn(&mut Exchange), says: &str| {
         let mut exchange = exchange([3, 3]);
         change(&mut exchange);
-        exchange.check(&trace, &schedule).expect_err("it does not fit")
+        let Unfit(said) = exchange.check(&trace, &schedule).expect_err("it does not fit");
+        assert!(said.contains(says), "{said}");
     };
-    assert!(matches!(unfit(&|e| e.batch = 2), Unfit::OtherTrace { .. }));
-    assert!(matches!(unfit(&|e| e.workers = 0), Unfit::Unusable(_)));
-    assert!(matches!(unfit(&|e| e.pieces[1].ready = OpId(9)), Unfit::NoSuchOp { piece: 1, op: OpId(9) }));
-    assert!(matches!(unfit(&|e| e.pieces[0].ready = OpId(3)), Unfit::ReadyAfterUpdate { piece: 0, .. }));
-    assert!(matches!(unfit(&|e| e.pieces[0].needed = OpId(2)), Unfit::NeededByPass { piece: 0, .. }));
+    unfit(&|e| e.batch = 2, "the exchange is for ");
+    unfit(&|e| e.workers = 0, "the exchange: at ");
+    unfit(&|e| e.pieces[1].ready = OpId(9), "piece 1 names op 9, and the trace has no such op");
+    unfit(&|e| e.pieces[0].ready = OpId(3), "piece 0 is ready after op 3, an update");
+    unfit(&|e| e.pieces[0].needed = OpId(2), "op 2 of the pass waits for piece 0");
     let more = |e: &mut Exchange| {
         e.bytes = Bytes(500);
         e.pieces[1].bytes = Bytes(400);
     };
-    assert_eq!(unfit(&more), Unfit::NotResident { summed: Bytes(500), resident: Bytes(400) });
+    unfit(&more, "the 500 B that are summed do not lie within the 400 B that are resident");
     let mut twice = schedule.clone();
     twice
         .commands
         .insert(2, Command::Compute { op: OpId(1), again: true, alternative: None, waits: Vec::new() });
-    // `check` refuses it first if the op cannot be recomputed.
-    assert!(matches!(exchange([3, 3]).check(&trace, &twice), Err(Unfit::Schedule(_))));
+    // `check` refuses it first where the op cannot be recomputed.
+    let violation = check(&trace, &twice).expect_err("it is not valid").to_string();
+    assert_eq!(exchange([3, 3]).check(&trace, &twice), Err(Unfit(violation)));
     let mut trace = trace.clone();
     trace.ops[1].recomputable = true;
-    assert!(matches!(exchange([3, 3]).check(&trace, &twice), Err(Unfit::CompletedTwice { piece: 0, .. })));
+    let Unfit(said) = exchange([3, 3]).check(&trace, &twice).expect_err("it does not fit");
+    assert!(said.contains("computes op 1 again, which completes piece 0"), "{said}");
 }
 
 #[test]

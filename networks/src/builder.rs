@@ -32,7 +32,7 @@ impl Builder {
             ("the number of classes", spec.classes),
         ];
         if let Some((what, _)) = sizes.into_iter().find(|(_, size)| *size == 0) {
-            return Err(NetworkError::Zero { what });
+            return Err(NetworkError::zero(what));
         }
         let mut builder =
             Builder { spec: spec.clone(), layers: Vec::new(), names: HashSet::new(), used: Vec::new() };
@@ -57,7 +57,7 @@ impl Builder {
 
     /// Appends a layer that takes the outputs of `inputs`.
     pub fn add(&mut self, name: &str, kind: LayerKind, inputs: &[LayerId]) -> Result<LayerId, NetworkError> {
-        let bad = |why: String| NetworkError::BadLayer { layer: name.to_owned(), why };
+        let bad = |why: String| NetworkError::of_layer(name, why);
         if let Some(missing) = inputs.iter().find(|i| i.index() >= self.layers.len()) {
             return Err(bad(format!("its input {missing} does not exist")));
         }
@@ -86,7 +86,7 @@ impl Builder {
         inputs: &[LayerId],
         of: LayerId,
     ) -> Result<LayerId, NetworkError> {
-        let bad = |why: String| NetworkError::BadLayer { layer: name.to_owned(), why };
+        let bad = |why: String| NetworkError::of_layer(name, why);
         let Some(owner) = self.layers.get(of.index()) else {
             return Err(bad(format!("the layer {of}, whose parameters it shares, does not exist")));
         };
@@ -116,11 +116,8 @@ impl Builder {
         let differs =
             |layer: &Layer| layer.inputs.contains(&self.images()) && of_tokens(&layer.kind) != takes_tokens;
         if inputs.contains(&self.images()) && self.layers.iter().any(differs) {
-            return Err(NetworkError::BadLayer {
-                layer: name.to_owned(),
-                why: "the input holds tokens for some layers and images for others; it can hold one of them"
-                    .into(),
-            });
+            let why = "the input holds tokens for some layers and images for others; it can hold one of them";
+            return Err(NetworkError::of_layer(name, why));
         }
         Ok(())
     }
@@ -128,7 +125,7 @@ impl Builder {
     /// Appends the loss and returns the network, if `logits` holds one number per class at each position that has a label,
     /// and every layer is used.
     pub fn finish(mut self, logits: LayerId) -> Result<Network, NetworkError> {
-        let bad = |layer: &Layer, why: String| Err(NetworkError::BadLayer { layer: layer.name.clone(), why });
+        let bad = |layer: &Layer, why: String| Err(NetworkError::of_layer(&layer.name, why));
         let shape = self.shape(logits);
         if shape.channels != self.spec.classes {
             let why =
@@ -152,10 +149,7 @@ impl Builder {
         output: Shape,
     ) -> Result<LayerId, NetworkError> {
         if !self.names.insert(name.to_owned()) {
-            return Err(NetworkError::BadLayer {
-                layer: name.to_owned(),
-                why: "the name is taken; use another".into(),
-            });
+            return Err(NetworkError::of_layer(name, "the name is taken; use another"));
         }
         let elements = u128::from(output.height) * u128::from(output.width) * u128::from(output.channels);
         let (rules, input) = (rules(&kind), inputs.first().map_or(output, |i| self.shape(*i)));
@@ -164,7 +158,7 @@ impl Builder {
         for (what, count) in [("one sample of layer", elements), ("the weights of layer", weights)] {
             if 4 * count > u128::from(BYTES_LIMIT.0) {
                 let what = format!("{what} `{name}`");
-                return Err(NetworkError::TooLarge { what, bytes: 4 * count, limit: BYTES_LIMIT });
+                return Err(NetworkError::too_large(&what, 4 * count, BYTES_LIMIT));
             }
         }
         for input in &inputs[..rules.reads(inputs.len())] {

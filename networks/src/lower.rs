@@ -51,7 +51,7 @@ pub fn lower(network: &Network, batch: u64, options: &LowerOptions) -> Result<Pr
 /// Refuses a batch that is 0, too large for any machine, or too small for a variance.
 fn check_sizes(network: &Network, batch: u64, mode: Mode) -> Result<(), NetworkError> {
     if batch == 0 {
-        return Err(NetworkError::Zero { what: "the batch size" });
+        return Err(NetworkError::zero("the batch size"));
     }
     let mut total = 0;
     for layer in &network.layers {
@@ -61,12 +61,16 @@ fn check_sizes(network: &Network, batch: u64, mode: Mode) -> Result<(), NetworkE
         total += rules.saved_bytes(layer.output) * u128::from(batch);
         let positions = u128::from(batch) * u128::from(layer.output.pixels());
         if mode == Mode::Train && rules.needs_variance() && positions == 1 {
-            return Err(NetworkError::NoVariance { layer: layer.name.clone() });
+            return Err(NetworkError::new(format_args!(
+                "batch normalisation `{}` sees one position of one sample, which has no variance: train with a batch of at \
+                 least 2, or on larger images",
+                layer.name
+            )));
         }
     }
     if total > u128::from(BYTES_LIMIT.0) {
         let what = format!("`{}` at a batch of {batch}", network.spec.name);
-        return Err(NetworkError::TooLarge { what, bytes: total, limit: BYTES_LIMIT });
+        return Err(NetworkError::too_large(&what, total, BYTES_LIMIT));
     }
     Ok(())
 }

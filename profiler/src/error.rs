@@ -3,20 +3,17 @@
 use crate::SubjectError;
 use plimsoll_ir::Bytes;
 use plimsoll_runtime::RuntimeError;
-use std::path::PathBuf;
 
 /// Reason why there is no profile. Everything measured before is in the journal.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// Give different batch sizes.
-    #[error(
-        "batch sizes to measure must be at least 1, ascending and different, and at least one; got {batches:?}"
-    )]
-    Batches {
-        /// Requested batch sizes.
-        batches: Vec<u64>,
-    },
-    /// Run again: it continues from the journal.
+    /// Ask for other batch sizes, or give it a journal that it can read and write and that no other run uses.
+    #[error("{0}")]
+    Unusable(String),
+    /// Choose another folder, or measure afresh: the journal is damaged, or of another measurement.
+    #[error("{0}")]
+    OtherJournal(String),
+    /// Run again: it goes on from the journal.
     #[error(
         "stopped while measuring; what was measured is in the journal, and the same command goes on from there"
     )]
@@ -36,40 +33,6 @@ pub enum ProfileError {
         spread: f64,
         /// Timed iterations.
         samples: usize,
-    },
-    /// Choose a different folder, or measure afresh.
-    #[error(
-        "the journal `{}` holds another measurement: {differs}; choose another folder for the study, or start afresh",
-        path.display()
-    )]
-    OtherStudy {
-        /// Journal file.
-        path: PathBuf,
-        /// First difference, in words.
-        differs: String,
-    },
-    /// Wait for the other run to end.
-    #[error("the journal `{}` is in use by another run; wait for its end, or choose another folder for the \
-             study", path.display())]
-    InUse {
-        /// Journal file.
-        path: PathBuf,
-    },
-    /// Restore the file, choose a different folder, or measure afresh.
-    #[error("the journal `{}`: {why}", path.display())]
-    Damaged {
-        /// Journal file.
-        path: PathBuf,
-        /// Damaged line, and the remedy.
-        why: String,
-    },
-    /// Give a path to a file that can be read and written.
-    #[error("the journal `{}`: {why}", path.display())]
-    Journal {
-        /// Journal file.
-        path: PathBuf,
-        /// Obstacle, and the remedy.
-        why: String,
     },
     /// Raise the budget.
     #[error(

@@ -154,9 +154,11 @@ impl Journal {
         header: Header,
         fresh: bool,
     ) -> Result<(Journal, Header, Vec<Entry>), ProfileError> {
-        let fault = |what: &str, error: std::io::Error| ProfileError::Journal {
-            path: path.to_owned(),
-            why: format!("cannot {what} it ({error}); choose a folder for the study that you can write to"),
+        let place = path.display();
+        let fault = |what: &str, error: std::io::Error| {
+            ProfileError::Unusable(format!(
+                "the journal `{place}`: cannot {what} it ({error}); choose a folder for the study that you can write to"
+            ))
         };
         if let Some(folder) = path.parent().filter(|f| !f.as_os_str().is_empty()) {
             std::fs::create_dir_all(folder).map_err(|e| fault("make the folder of", e))?;
@@ -170,8 +172,12 @@ impl Journal {
             .map_err(|e| fault("open", e))?;
         match file.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(ProfileError::InUse { path: path.to_owned() }),
-            // Measuring goes on even on a file system without locks.
+            Err(TryLockError::WouldBlock) => {
+                return Err(ProfileError::Unusable(format!(
+                    "the journal `{place}` is in use by another run; wait for its end, or choose another folder for the study"
+                )));
+            }
+            // A file system without locks is no reason not to measure.
             Err(TryLockError::Error(error)) => tracing::debug!(%error, "the journal cannot be locked"),
         }
         let mut bytes = Vec::new();
@@ -187,14 +193,17 @@ impl Journal {
             return Ok((journal, header, Vec::new()));
         };
         match found.differs(&header) {
-            Some(differs) => Err(journal.other_study(differs)),
+            Some(differs) => Err(journal.other_study(&differs)),
             None => Ok((journal, found, entries)),
         }
     }
 
-    /// Returns the error that its contents belong to a different measurement; `differs` is the difference.
-    pub fn other_study(&self, differs: String) -> ProfileError {
-        ProfileError::OtherStudy { path: self.path.clone(), differs }
+    /// The error that its contents are of something else, `differs` saying how.
+    pub fn other_study(&self, differs: &str) -> ProfileError {
+        ProfileError::OtherJournal(format!(
+            "the journal `{}` holds another measurement: {differs}; choose another folder for the study, or start afresh",
+            self.path.display()
+        ))
     }
 
     /// Returns the header, the entries, and the readable length: everything up to the last whole line.
@@ -203,18 +212,18 @@ impl Journal {
         let mut header = None;
         let mut entries = Vec::new();
         for (number, line) in (1..).zip(bytes[..whole].split_inclusive(|b| *b == b'\n')) {
-            let foreign = |error: serde_json::Error| ProfileError::Damaged {
-                path: self.path.clone(),
-                why: format!(
-                    "line {number} is no line of a profile's journal ({error}); choose another folder for the study, or start \
-                     afresh"
-                ),
+            let place = self.path.display();
+            let foreign = |error: serde_json::Error| {
+                ProfileError::OtherJournal(format!(
+                    "the journal `{place}`: line {number} is no line of a profile's journal ({error}); choose another folder \
+                     for the study, or start afresh"
+                ))
             };
-            let entry = entry_of(line).map_err(|mismatch| ProfileError::Damaged {
-                path: self.path.clone(),
-                why: format!(
-                    "line {number} is damaged: {mismatch}; put the file back as it was, or measure anew"
-                ),
+            let entry = entry_of(line).map_err(|mismatch| {
+                ProfileError::OtherJournal(format!(
+                    "the journal `{place}`: line {number} is damaged: {mismatch}; put the file back as it was, or measure \
+                     anew"
+                ))
             })?;
             if header.is_none() {
                 header = Some(serde_json::from_slice(entry).map_err(foreign)?);
@@ -231,11 +240,12 @@ impl Journal {
     }
 
     fn write_line(&mut self, value: &impl Serialize) -> Result<(), ProfileError> {
-        let fault = |error: std::io::Error| ProfileError::Journal {
-            path: self.path.clone(),
-            why: format!(
-                "cannot write to it ({error}); make room or choose another folder, then run again: it goes on from there"
-            ),
+        let place = self.path.display();
+        let fault = |error: std::io::Error| {
+            ProfileError::Unusable(format!(
+                "the journal `{place}`: cannot write to it ({error}); make room or choose another folder, then run again: it \
+                 goes on from there"
+            ))
         };
         let entry =
             serde_json::to_string(value).expect("what is measured has string keys and finite numbers");

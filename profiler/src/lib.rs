@@ -190,19 +190,22 @@ fn profile_on(
         || request.batches[0] == 0
         || request.batches.windows(2).any(|w| w[0] >= w[1])
     {
-        return Err(ProfileError::Batches { batches: request.batches.clone() });
+        return Err(ProfileError::Unusable(format!(
+            "batch sizes to measure must be at least 1, ascending and different, and at least one; got {:?}",
+            request.batches
+        )));
     }
     let (mut journal, header, entries) = Journal::open(&request.journal, Header::of(request), request.fresh)?;
     let mut measured = Measured::new(&request.batches);
     for entry in entries {
-        measured.add(entry).map_err(|differs| journal.other_study(differs))?;
+        measured.add(entry).map_err(|differs| journal.other_study(&differs))?;
     }
     if !measured.done {
         go_on(request, bench, &mut journal, &mut measured, watch)?;
     }
     let Measured { overhead: Some(overhead_seconds), link: Some(link), batches, health, .. } = measured
     else {
-        return Err(journal.other_study("it says that it is complete and is not".to_owned()));
+        return Err(journal.other_study("it says that it is complete and is not"));
     };
     Ok(Profile {
         kind: ProfileKind,

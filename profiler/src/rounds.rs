@@ -194,7 +194,7 @@ pub(crate) fn measure(
             let (samples, end) = turn(effort, bench, position, measured, watch, &mut seen);
             if let Some(samples) = samples {
                 let entry = Entry::Round(samples);
-                measured.add(entry.clone()).map_err(|differs| journal.other_study(differs))?;
+                measured.add(entry.clone()).map_err(|differs| journal.other_study(&differs))?;
                 journal.append(&entry)?;
             }
             end?;
@@ -216,7 +216,7 @@ fn note(
         .iter()
         .for_each(|warning| (watch.warn)(&warning.to_string()));
     let entry = Entry::Health(now);
-    measured.add(entry.clone()).map_err(|differs| journal.other_study(differs))?;
+    measured.add(entry.clone()).map_err(|differs| journal.other_study(&differs))?;
     journal.append(&entry)
 }
 
@@ -326,7 +326,7 @@ pub(crate) fn measure_alternatives(
         };
         if let Some(samples) = samples {
             let entry = Entry::Alternative(number, samples);
-            measured.add(entry.clone()).map_err(|differs| journal.other_study(differs))?;
+            measured.add(entry.clone()).map_err(|differs| journal.other_study(&differs))?;
             journal.append(&entry)?;
         }
         end?;

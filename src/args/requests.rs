@@ -10,7 +10,6 @@ use super::{
     ClusterArgs, DeviceArgs, EXPORTED_EPOCHS, ExportArgs, KernelArgs, KernelsArg, NetworkArgs, RateArgs,
     SearchArgs, StudyArgs, TrainArgs, WorkloadArgs, defaults,
 };
-use crate::failure::Failure;
 use crate::files;
 use crate::interrupt;
 use plimsoll_ir::config::{GpuKernels, LearningRateRule};
@@ -18,9 +17,7 @@ use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::tuning::{NoiseScale, Tuning};
 use plimsoll_ir::{Bytes, Float, Optimizer, Precision, UpdateRule};
 use plimsoll_runtime::{CpuOptions, HostMemory};
-use plimsoll_study::device::{as_many_cores, cpu_options, of_processor};
-use plimsoll_study::error::DataError;
-use plimsoll_study::error::SetupError;
+use plimsoll_study::device::{cores, cpu_options, of_processor};
 use plimsoll_study::export::{Optimizer as ToolOptimizer, Tool, Wanted};
 use plimsoll_study::naming::{self, Decides};
 use plimsoll_study::request::{
@@ -41,46 +38,37 @@ impl NetworkArgs {
 
 impl WorkloadArgs {
     /// The network, with its data, on the device.
-    pub fn task(&self, watch: &Watch<'_>) -> Result<NetworkWorkload, Failure> {
+    pub fn task(&self, watch: &Watch<'_>) -> Result<NetworkWorkload, Error> {
         let setup = self.device.setup(watch)?;
         let task = NetworkWorkload::new(&self.network.request(), &self.data.data, setup);
-        let task = task.map(|task| task.trained_by(self.optimizer.optimizer.into()));
-        task.map_err(|error| match error {
-            Error::Data(DataError::TextWidth { length, width }) => {
-                let message = format!("texts have no width, and --image says {length}x{width}");
-                Failure { message, ..DataError::TextWidth { length, width }.into() }
-            }
-            other => other.into(),
-        })
+        task.map(|task| task.trained_by(self.optimizer.optimizer.into()))
     }
 }
 
 /// An option that another device has.
-fn only(option: &str, device: &str) -> Failure {
-    Failure::usage(format_args!("{option} is for --device {device}"))
+fn only(option: &str, device: &str) -> Error {
+    Error::usage(format_args!("{option} is for --device {device}"))
         .help("leave it out, or choose that device")
 }
 
 /// Makes sure that this machine has a core for each of so many threads.
-pub fn threads_are_sound(threads: Option<u32>) -> Result<(), Failure> {
-    threads.map_or(Ok(()), as_many_cores).map_err(|error| match error {
-        SetupError::Threads { threads, cores } => {
-            let message =
-                format!("--threads {threads} is more than the {cores} cores that this process may use");
-            Failure { message, ..SetupError::Threads { threads, cores }.into() }
-        }
-        other => other.into(),
-    })
+pub fn threads_are_sound(threads: Option<u32>) -> Result<(), Error> {
+    let cores = cores();
+    let Some(threads) = threads.filter(|threads| *threads > cores) else { return Ok(()) };
+    Err(Error::usage(format_args!(
+        "--threads {threads} is more than the {cores} cores that this process may use"
+    ))
+    .help(format_args!("give at most {cores} with --threads, or leave --threads out")))
 }
 
 impl DeviceArgs {
     /// The device, as the options say.
-    pub fn setup(&self, watch: &Watch<'_>) -> Result<Setup, Failure> {
+    pub fn setup(&self, watch: &Watch<'_>) -> Result<Setup, Error> {
         let link = self.link.map(|rate| Link { duplex: self.duplex.into(), ..Link::symmetric(rate) });
         let half = self.duplex == DuplexArg::Half;
         match self.device {
             DeviceChoice::Cpu if half && link.is_none() => {
-                Err(Failure::usage("--duplex half is for a link that is paced, and there is no --link")
+                Err(Error::usage("--duplex half is for a link that is paced, and there is no --link")
                     .help("give the --link that both ways are to share, or leave --duplex out"))
             }
             DeviceChoice::Cpu if self.no_graph => Err(only("--no-graph", "cuda")),
@@ -135,7 +123,7 @@ pub fn gpu(
     host: &HostPlace,
     kernels: GpuKernels,
     precision: Option<Precision>,
-) -> Result<Setup, Failure> {
+) -> Result<Setup, Error> {
     match host {
         HostPlace::File(_) => Err(only("--host file:PATH", "cpu")),
         HostPlace::Memory => Ok(Setup::cuda(ordinal, graphs, kernels, precision)?),
@@ -144,17 +132,17 @@ pub fn gpu(
 
 impl KernelArgs {
     /// What they choose of a GPU that is here.
-    pub fn chosen(&self) -> Result<GpuKernels, Failure> {
+    pub fn chosen(&self) -> Result<GpuKernels, Error> {
         let libraries = self.kernels.unwrap_or_default() == KernelsArg::Libraries;
         if self.precision == PrecisionArg::Tf32 && !libraries {
             let message = "--precision tf32 is for --kernels libraries; our own kernels multiply in f32";
-            return Err(Failure::usage(message).help("leave one of the two out"));
+            return Err(Error::usage(message).help("leave one of the two out"));
         }
         Ok(GpuKernels { libraries, deterministic: self.deterministic, tf32: None })
     }
 
     /// What they choose of a device that is modelled: its precision, and nothing else.
-    pub fn precision_alone(&self) -> Result<Option<Precision>, Failure> {
+    pub fn precision_alone(&self) -> Result<Option<Precision>, Error> {
         self.given().map_or(Ok(self.precision.asked()), |option| Err(only(option, "cuda")))
     }
 }
@@ -175,16 +163,16 @@ impl SearchArgs {
 
 impl SearchArgs {
     /// By which noise scale samples of an update count; none where each counts the same.
-    pub fn goodput(&self, cluster: Option<&ClusterRequest>) -> Result<Option<GoodputRequest>, Failure> {
+    pub fn goodput(&self, cluster: Option<&ClusterRequest>) -> Result<Option<GoodputRequest>, Error> {
         let Some(noise) = &self.goodput else { return Ok(None) };
         if cluster.is_some_and(|cluster| cluster.global_batch.is_some()) {
-            return Err(Failure::usage(
+            return Err(Error::usage(
                 "--goodput chooses the samples of an update, and --global-batch says how many",
             )
             .help("leave one of the two out"));
         }
         if self.search == SearchArg::Accudnn {
-            return Err(Failure::usage(
+            return Err(Error::usage(
                 "--goodput is for --search plimsoll: AccUDNN's asks for the largest batch",
             )
             .help("leave one of the two out"));
@@ -200,7 +188,7 @@ impl SearchArgs {
         let NoiseScale { samples, batch_norm_over, .. } =
             training.and_then(|training| training.noise_scale).ok_or_else(|| {
                 let folder = folder.display();
-                Failure::usage(format_args!("no training of {folder} has measured a noise scale"))
+                Error::usage(format_args!("no training of {folder} has measured a noise scale"))
                     .help(format!(
                         "updates of several batches show it, as with `plimsoll run {folder} --workers 2 --fresh`; or give a \
                          number of samples"
@@ -212,10 +200,10 @@ impl SearchArgs {
 
 impl ClusterArgs {
     /// The workers that a batch is chosen for; none for one alone.
-    pub fn request(&self) -> Result<Option<ClusterRequest>, Failure> {
+    pub fn request(&self) -> Result<Option<ClusterRequest>, Error> {
         let workers = self.workers.filter(|workers| *workers > 1);
         if self.nccl && workers.is_none() {
-            return Err(Failure::usage("--nccl is for several workers")
+            return Err(Error::usage("--nccl is for several workers")
                 .help("say how many with --workers, or leave it out"));
         }
         let nccl = self.nccl;
@@ -223,10 +211,10 @@ impl ClusterArgs {
             (Some(workers), Some(interconnect), global_batch) => {
                 Ok(Some(ClusterRequest { workers, interconnect, nccl, global_batch }))
             }
-            (Some(_), None, _) => Err(Failure::usage("--workers needs --interconnect")
+            (Some(_), None, _) => Err(Error::usage("--workers needs --interconnect")
                 .help("add one, such as --interconnect 10Gbit/s,30us")),
             (None, None, None) => Ok(None),
-            (None, ..) => Err(Failure::usage("--interconnect and --global-batch are for several workers")
+            (None, ..) => Err(Error::usage("--interconnect and --global-batch are for several workers")
                 .help("say how many with --workers")),
         }
     }
@@ -255,11 +243,11 @@ impl RateArgs {
         })
     }
 
-    fn are_sound(&self, optimizer: Optimizer) -> Result<(), Failure> {
+    fn are_sound(&self, optimizer: Optimizer) -> Result<(), Error> {
         if self.convexity.is_none() || self.rule(optimizer) == RuleArg::Accudnn {
             return Ok(());
         }
-        Err(Failure::usage("--convexity is for --rate-rule accudnn")
+        Err(Error::usage("--convexity is for --rate-rule accudnn")
             .help("leave --convexity out, or add --rate-rule accudnn"))
     }
 }
@@ -274,7 +262,7 @@ fn usual_rate(optimizer: Optimizer) -> f64 {
 
 impl TrainArgs {
     /// How to train with this optimizer.
-    pub fn request(&self, optimizer: Optimizer, fresh: bool, timed: bool) -> Result<TrainRequest, Failure> {
+    pub fn request(&self, optimizer: Optimizer, fresh: bool, timed: bool) -> Result<TrainRequest, Error> {
         let TrainArgs { epochs, decay, seed, save_every, .. } = *self;
         let (decay, update) = (decay.into(), self.update(optimizer)?);
         let (workers, per_draw) = (Workers::default(), false);
@@ -284,7 +272,7 @@ impl TrainArgs {
     }
 
     /// The optimizer with its settings.
-    fn update(&self, optimizer: Optimizer) -> Result<UpdateRule, Failure> {
+    fn update(&self, optimizer: Optimizer) -> Result<UpdateRule, Error> {
         let of_moments = [("--beta1", self.beta1), ("--beta2", self.beta2), ("--epsilon", self.epsilon)];
         let of_moments = of_moments.iter().find(|(_, given)| given.is_some());
         let foreign = match optimizer {
@@ -292,7 +280,7 @@ impl TrainArgs {
             Optimizer::Adamw => self.momentum.map(|_| ("--momentum", Optimizer::Sgd)),
         };
         if let Some((option, other)) = foreign {
-            return Err(Failure::usage(format_args!("{option} is for --optimizer {other}"))
+            return Err(Error::usage(format_args!("{option} is for --optimizer {other}"))
                 .help("leave it out, or choose that optimizer"));
         }
         Ok(match UpdateRule::usual(optimizer) {
@@ -343,7 +331,7 @@ pub fn tune_request(
     (rate, optimizer): (&RateArgs, Optimizer),
     epochs: u64,
     fresh: bool,
-) -> Result<TuneRequest, Failure> {
+) -> Result<TuneRequest, Error> {
     rate.are_sound(optimizer)?;
     let cluster = cluster.request()?;
     let goodput = search.goodput(cluster.as_ref())?;
@@ -369,7 +357,7 @@ pub fn decides(
     rate: &RateArgs,
     train: &TrainArgs,
     optimizer: Optimizer,
-) -> Result<Decides, Failure> {
+) -> Result<Decides, Error> {
     let cluster = cluster.request()?;
     let goodput = search.goodput(cluster.as_ref())?;
     Ok(Decides {
@@ -394,7 +382,7 @@ pub fn study_of(
     cluster: &ClusterArgs,
     rate: &RateArgs,
     train: &TrainArgs,
-) -> Result<Study, Failure> {
+) -> Result<Study, Error> {
     if let Some(folder) = &study.study {
         return Ok(Study::at(folder));
     }

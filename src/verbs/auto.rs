@@ -2,7 +2,6 @@
 //! A Python script is the Python package's to run.
 
 use crate::args::{AutoArgs, study_of, tune_request};
-use crate::failure::{Failure, of_trained};
 use crate::output::{Cell, Facts, Format, Table};
 use crate::progress::watched;
 use crate::verbs::report;
@@ -11,20 +10,21 @@ use crate::verbs::script::Script;
 use crate::verbs::tune::{choice, cluster, figures, head};
 use plimsoll_ir::Seconds;
 use plimsoll_ir::config::Config;
+use plimsoll_study::error::Cause;
 use plimsoll_study::report::{Tuned, rule_in_words};
 use plimsoll_study::training::Trained;
 use plimsoll_study::tuning::missed;
-use plimsoll_study::{Chosen, NetworkWorkload, Study, Watch, Workload};
+use plimsoll_study::{Chosen, Error, NetworkWorkload, Study, Watch, Workload};
 
 /// Runs the verb.
-pub fn run(args: &AutoArgs, format: Format, quiet: bool) -> Result<Vec<Table>, Failure> {
+pub fn run(args: &AutoArgs, format: Format, quiet: bool) -> Result<Vec<Table>, Error> {
     if let Some(script) = Script::asked(args, format, quiet)? {
         return Err(script.needs_python());
     }
     watched(quiet, |watch| run_watched(args, watch))
 }
 
-fn run_watched(args: &AutoArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failure> {
+fn run_watched(args: &AutoArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Error> {
     let task = args.workload.task(watch)?.within(args.search.host_memory)?;
     task.setup.takes(args.cluster.nccl)?;
     let fresh = args.study.fresh;
@@ -55,7 +55,15 @@ fn run_watched(args: &AutoArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failure
     }
     let training = args.train.request(task.optimizer, fresh, false)?;
     let trained = study.train(&task, (config, schedule), &training, &held, watch);
-    let trained = trained.map_err(|error| of_trained(error, true))?;
+    // This command chose the learning rate, and can choose another.
+    let trained = trained.map_err(|error| match error.cause.as_deref() {
+        Some(Cause::Diverged { lower }) => {
+            let help =
+                format!("start anew with a lower rate: the same command with --fresh and such as {lower}");
+            error.help(help)
+        }
+        _ => error,
+    })?;
     let alone = trained.global_batch == config.batch;
     if trained.iterations > trained.resumed_at && alone {
         missed(trained.iteration, &config.predicted).inspect(|words| {

@@ -1,12 +1,12 @@
 //! `check`: proves a schedule free of races and within its budget; exit 6 where it is not.
 
 use crate::args::CheckArgs;
-use crate::failure::Failure;
 use crate::files::read_valid;
 use crate::output::Table;
+use plimsoll_study::Error;
 
 /// Runs the verb.
-pub fn run(args: &CheckArgs) -> Result<Vec<Table>, Failure> {
+pub fn run(args: &CheckArgs) -> Result<Vec<Table>, Error> {
     let (trace, schedule) = read_valid(&args.trace, &args.schedule)?;
     Ok(vec![Table::facts(
         "check",

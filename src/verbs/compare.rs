@@ -5,13 +5,14 @@
 //! takes longer with more budget; the policies of the papers are shown as they are.
 
 use crate::args::CompareArgs;
-use crate::failure::{Exit, Failure, raise_host_memory};
 use crate::output::{Cell, Format, Table, print};
 use crate::verbs::plan::parse_policy;
 use crate::verbs::planning::{PlanRun, carry, timeless, totals};
 use crate::verbs::trace::of_a_model;
 use crate::{files, interrupt, progress};
 use plimsoll_ir::trace::Trace;
+use plimsoll_study::error::{Error, Kind};
+use plimsoll_study::workload::raise_host_memory;
 use plimsoll_tuner::{Limits, Outcome, Policy, Shortage, Witness};
 
 const COLUMNS: [(&str, &str); 13] = [
@@ -34,7 +35,7 @@ const COLUMNS: [(&str, &str); 13] = [
 const BUDGETS: u32 = 5;
 
 /// Runs the verb. What is there when Ctrl-C is pressed is printed before it ends.
-pub fn run(args: &CompareArgs, format: Format) -> Result<Vec<Table>, Failure> {
+pub fn run(args: &CompareArgs, format: Format) -> Result<Vec<Table>, Error> {
     let trace: Trace = files::read(&args.planning.trace)?;
     let policies = match &args.policies[..] {
         [] => plimsoll_tuner::policies::taking(&trace),
@@ -70,7 +71,7 @@ pub fn run(args: &CompareArgs, format: Format) -> Result<Vec<Table>, Failure> {
     if let Some((policy, budget)) = stopped {
         print(format, &[table])?;
         let message = format!("stopped while planning under policy {policy} at a budget of {budget}");
-        return Err(Failure::new(Exit::Interrupted, message));
+        return Err(Error::new(Kind::Interrupted, message));
     }
     let Some((policy, witness)) = closest(&tried) else { return Ok(vec![table]) };
     print(format, &[table])?;
@@ -78,21 +79,21 @@ pub fn run(args: &CompareArgs, format: Format) -> Result<Vec<Table>, Failure> {
 }
 
 /// The failure of all: what the policy that is named, which needs least of them, is short of.
-fn no_plans(trace: &Trace, policy: Policy, witness: &Witness) -> Failure {
+fn no_plans(trace: &Trace, policy: Policy, witness: &Witness) -> Error {
     let (Trace { name, batch, .. }, needs) = (trace, witness.needs);
     let message = format!("no policy has a plan for {name} at batch {batch}");
     match witness.why {
-        Shortage::Floor | Shortage::Start => Failure::new(Exit::NoPlan, format_args!("{message}: {witness}"))
+        Shortage::Floor | Shortage::Start => Error::new(Kind::NoPlan, format_args!("{message}: {witness}"))
             .help(format_args!("raise --budget: no plan of any kind takes less than {needs}")),
         Shortage::Host => {
-            Failure::new(Exit::NoPlan, format_args!("{message}: {witness}")).help(raise_host_memory(witness))
+            Error::new(Kind::NoPlan, format_args!("{message}: {witness}")).help(raise_host_memory(witness))
         }
         Shortage::HostTried => {
-            Failure::new(Exit::NoPlan, format_args!("{message}; `{policy}` comes closest: {witness}"))
+            Error::new(Kind::NoPlan, format_args!("{message}; `{policy}` comes closest: {witness}"))
                 .help(raise_host_memory(witness))
         }
         Shortage::Policy | Shortage::Tried | Shortage::Addresses => {
-            Failure::new(Exit::NoPlan, format_args!("{message}; `{policy}` comes closest: {witness}")).help(
+            Error::new(Kind::NoPlan, format_args!("{message}; `{policy}` comes closest: {witness}")).help(
                 format_args!("raise --budget to about {needs}, or let more policies try with --policies"),
             )
         }

@@ -2,11 +2,11 @@
 //! definitions.
 
 use crate::args::{self, Cli, ConfigArgs, ConfigShowArgs, ConfigVerb};
-use crate::failure::Failure;
 use crate::output::{self, Cell, Format, Table};
 use crate::settings::{Given, Kind, Layers, Source, Stop, commands, in_words, settable};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, CommandFactory};
+use plimsoll_study::Error;
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 
@@ -15,7 +15,7 @@ const SOURCE: usize = 3;
 const DEFAULT: &str = "default";
 
 /// Runs the verb.
-pub fn run(args: &ConfigArgs, format: Format) -> Result<Vec<Table>, Failure> {
+pub fn run(args: &ConfigArgs, format: Format) -> Result<Vec<Table>, Error> {
     match &args.what {
         ConfigVerb::Schema => {
             let text = serde_json::to_string_pretty(&schema()).expect("a schema is plain JSON");
@@ -28,7 +28,7 @@ pub fn run(args: &ConfigArgs, format: Format) -> Result<Vec<Table>, Failure> {
 
 /// The settings of one command, given with any of its options, or of all. What has its default is counted, or shown where all
 /// is asked for, before the command or behind it.
-fn show(args: &ConfigShowArgs, format: Format) -> Result<Vec<Table>, Failure> {
+fn show(args: &ConfigShowArgs, format: Format) -> Result<Vec<Table>, Error> {
     let program = Cli::command();
     let (asked, command): (Vec<OsString>, Vec<OsString>) =
         args.command.iter().cloned().partition(|word| word == "--all");
@@ -59,7 +59,7 @@ fn show(args: &ConfigShowArgs, format: Format) -> Result<Vec<Table>, Failure> {
     } else {
         let (matches, given) = parse(&layers, &line(&command))?;
         let (name, own) = matches.subcommand().ok_or_else(|| {
-            Failure::usage("there is no command on the line to show the settings of")
+            Error::usage("there is no command on the line to show the settings of")
                 .help("name one, such as `plimsoll config show tune`; without anything all are shown")
         })?;
         let verb = program.find_subcommand(name).expect("it was just parsed");
@@ -82,11 +82,11 @@ fn show(args: &ConfigShowArgs, format: Format) -> Result<Vec<Table>, Failure> {
     Ok(Vec::new())
 }
 
-fn parse(layers: &Layers, line: &[OsString]) -> Result<(ArgMatches, Vec<Given>), Failure> {
+fn parse(layers: &Layers, line: &[OsString]) -> Result<(ArgMatches, Vec<Given>), Error> {
     layers.parse(line, true).map_err(|stop| match stop {
-        Stop::Failure(failure) => failure,
+        Stop::Error(failure) => failure,
         Stop::Line(error) if error.use_stderr() => in_words(&error),
-        Stop::Line(_) => Failure::usage("help has no settings").help("leave --help and --version out"),
+        Stop::Line(_) => Error::usage("help has no settings").help("leave --help and --version out"),
     })
 }
 

@@ -6,13 +6,12 @@
 //! accumulated gradients and recomputing alone are measured in the same run.
 
 use crate::args::{Cli, DemoArgs, Verb};
-use crate::failure::Failure;
 use crate::output::{Cell, Format, Table};
 use crate::verbs::auto;
 use clap::Parser;
-use plimsoll_study::Study;
 use plimsoll_study::report::Tuned;
 use plimsoll_study::tuning::{ACCUMULATED, RECOMPUTED};
+use plimsoll_study::{Error, Study};
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -24,7 +23,7 @@ pub const OPTIONS: &str = "--network lstm --data text --image 32x1 --max-batch 3
 const FOLDER: &str = "studies/demo";
 
 /// Runs the verb.
-pub fn run(args: &DemoArgs, format: Format, quiet: bool) -> Result<Vec<Table>, Failure> {
+pub fn run(args: &DemoArgs, format: Format, quiet: bool) -> Result<Vec<Table>, Error> {
     let folder = args.study.as_deref().unwrap_or(Path::new(FOLDER));
     let mut line: Vec<OsString> =
         ["plimsoll", "auto"].into_iter().chain(OPTIONS.split(' ')).map(OsString::from).collect();

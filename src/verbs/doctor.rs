@@ -1,7 +1,6 @@
 //! `doctor`: what this machine offers, and what is missing.
 
 use crate::args::{DoctorArgs, threads_are_sound};
-use crate::failure::{Failure, cuda_error};
 use crate::output::{Cell, Facts, Table};
 use crate::processes;
 use plimsoll_ir::health::{Health, PcieLink, Warning};
@@ -16,6 +15,7 @@ use plimsoll_runtime::{
     CudaDevice, CudaError, CudaOptions, Device, DeviceError, Kernels, MemoryKind, RuntimeError,
 };
 use plimsoll_study::device::{Setup, cores, cpu_options};
+use plimsoll_study::error::cuda_in_words;
 use plimsoll_study::profile_cache::ProfileCache;
 use plimsoll_study::{Error, version};
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ const OFF: f64 = 0.2;
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// Runs the verb. Of the processes that a launcher started, the first one tells what its machine and the network offer.
-pub fn run(args: &DoctorArgs) -> Result<Vec<Table>, Failure> {
+pub fn run(args: &DoctorArgs) -> Result<Vec<Table>, Error> {
     threads_are_sound(args.threads)?;
     let workers = workers()?;
     if processes::is_spoken_for() {
@@ -80,9 +80,9 @@ pub fn run(args: &DoctorArgs) -> Result<Vec<Table>, Failure> {
 }
 
 /// The network between the processes that a launcher started, measured, and how to plan for it; none for one process.
-fn workers() -> Result<Option<(Table, String)>, Failure> {
+fn workers() -> Result<Option<(Table, String)>, Error> {
     let Some(world) = processes::join(SILENCE)? else { return Ok(None) };
-    let lost = |error| Failure::from(processes::noted(Error::Runtime(RuntimeError::Group(error))));
+    let lost = |error| processes::noted(RuntimeError::Group(error).into());
     let Some(measured) = measure(&mut *world.group()).map_err(lost)? else { return Ok(None) };
     let (count, interconnect) = (world.facts().workers as u64, measured.interconnect.to_string());
     let mut facts: Facts = vec![
@@ -135,7 +135,9 @@ fn kept_in() -> String {
 fn cuda(survey: Result<Survey, CudaError>, advice: &mut Table) -> Vec<Table> {
     let survey = match survey {
         Ok(survey) => survey,
-        Err(error) => return vec![Table::facts("cuda", vec![("cuda", "CUDA", cuda_error(&error).into())])],
+        Err(error) => {
+            return vec![Table::facts("cuda", vec![("cuda", "CUDA", cuda_in_words(&error).into())])];
+        }
     };
     let has_tf32 = survey.devices.iter().any(|(gpu, _)| gpu.has_tf32());
     let libraries = libraries(&survey, has_tf32);
@@ -199,15 +201,15 @@ fn libraries(survey: &Survey, has_tf32: bool) -> Table {
     let version = |(major, minor)| format!("{major}.{minor}");
     let compiler = match &survey.compiler {
         Ok((path, number)) => format!("{}, in {}", version(*number), path.display()),
-        Err(error) => cuda_error(error),
+        Err(error) => cuda_in_words(error),
     };
     let cublas = match &survey.libraries.cublas {
         Ok(path) => path.display().to_string(),
-        Err(error) => cuda_error(error),
+        Err(error) => cuda_in_words(error),
     };
     let cudnn = match &survey.libraries.cudnn {
         Ok((path, (major, minor, patch))) => format!("{major}.{minor}.{patch}, in {}", path.display()),
-        Err(error) => cuda_error(error),
+        Err(error) => cuda_in_words(error),
     };
     let nccl = match &survey.nccl {
         Ok((path, number)) => format!("{number}, in {}", path.display()),
@@ -254,7 +256,7 @@ fn started(devices: usize, advice: &mut Table) -> Table {
         let (device, libraries) = match CudaDevice::open(&options) {
             Err(error) if error.instead() == Some(Instead::OwnKernels) => {
                 let without = CudaDevice::open(&CudaOptions { kernels: Kernels::Own, ..options });
-                (without, format!("none: {}", cuda_error(&error)))
+                (without, format!("none: {}", cuda_in_words(&error)))
             }
             opened => (opened, "they start".to_owned()),
         };
@@ -274,7 +276,7 @@ fn started(devices: usize, advice: &mut Table) -> Table {
             }
             Err(error) => {
                 let what = format!("{name} does not start: {error}");
-                advice.rows.push(vec![Cell::from(what), cuda_error(&error).into()]);
+                advice.rows.push(vec![Cell::from(what), cuda_in_words(&error).into()]);
                 ["none".to_owned(), "nowhere".to_owned(), "not started".to_owned(), "not asked".to_owned()]
             }
         };
@@ -353,7 +355,7 @@ fn vector() -> &'static str {
 }
 
 /// Bytes per second of a plain copy: what an unpaced link of the CPU device can reach at most.
-fn copy_rate() -> Result<BytesPerSecond, Failure> {
+fn copy_rate() -> Result<BytesPerSecond, Error> {
     let needed = Bytes(2 * COPY as u64);
     if let Some(available) = available_bytes().filter(|available| *available < needed) {
         let (what, held_by) = (MemoryKind::Host, Vec::new());

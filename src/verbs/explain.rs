@@ -2,7 +2,6 @@
 //! (its ops, its tensors, what becomes of them, the commands that move them); or how a plan was searched for, step by step.
 
 use crate::args::{ExplainArgs, ReportedArgs};
-use crate::failure::Failure;
 use crate::files::read_valid;
 use crate::output::{Cell, Facts, Table};
 use crate::verbs::profile::how_known;
@@ -13,18 +12,18 @@ use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::trace::Phase;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::nearest;
-use plimsoll_study::Study;
 use plimsoll_study::report::explain::{Explanation, LayerExplained, OpRun, TensorExplained, Transfer};
 use plimsoll_study::report::gather::Subject;
 use plimsoll_study::report::workers::workers;
 use plimsoll_study::report::{Layer, Tuned, rule_in_words};
+use plimsoll_study::{Error, Study};
 use plimsoll_tuner::rate::rate_of_update;
 
 /// Layers that are listed without `--layer`.
 const LISTED: usize = 5;
 
 /// Runs the verb.
-pub fn run(args: &ExplainArgs) -> Result<Vec<Table>, Failure> {
+pub fn run(args: &ExplainArgs) -> Result<Vec<Table>, Error> {
     match &args.reported {
         ReportedArgs { trace: Some(trace), schedule: Some(schedule), .. } => {
             let (trace, schedule) = read_valid(trace, schedule)?;
@@ -39,14 +38,14 @@ pub fn run(args: &ExplainArgs) -> Result<Vec<Table>, Failure> {
             }
             tables(&tuned.explanation(), args.layer.as_deref(), answer(&tuned)?)
         }
-        _ => Err(Failure::usage("what is explained is a study, or a trace and its schedule")),
+        _ => Err(Error::usage("what is explained is a study, or a trace and its schedule")),
     }
 }
 
 /// The steps of a search, in order. A study that an earlier version tuned has none.
-fn search(log: &SearchLog) -> Result<Table, Failure> {
+fn search(log: &SearchLog) -> Result<Table, Error> {
     if log.steps.is_empty() {
-        return Err(Failure::usage("the study does not say how its plan was searched for")
+        return Err(Error::usage("the study does not say how its plan was searched for")
             .help("`plimsoll tune --fresh` with the same options writes that down"));
     }
     let columns = [
@@ -70,10 +69,10 @@ fn search(log: &SearchLog) -> Result<Table, Failure> {
 }
 
 /// What a tuning has to say of its choice.
-fn answer(tuned: &Tuned) -> Result<Facts, Failure> {
+fn answer(tuned: &Tuned) -> Result<Facts, Error> {
     let config = &tuned.config;
     let rate = &config.learning_rate;
-    let (of_update, samples) = rate_of_update(config).map_err(plimsoll_study::Error::from)?;
+    let (of_update, samples) = rate_of_update(config)?;
     let mut facts: Facts = vec![
         ("times", "times", how_known(tuned.config.modelled, tuned.config.modelled_error).into()),
         ("precision", "precision", precision_of(&tuned.config).into()),
@@ -102,7 +101,7 @@ fn answer(tuned: &Tuned) -> Result<Facts, Failure> {
 }
 
 /// The tables of an explanation: of one layer, or of the iteration.
-fn tables(explanation: &Explanation<'_>, layer: Option<&str>, answer: Facts) -> Result<Vec<Table>, Failure> {
+fn tables(explanation: &Explanation<'_>, layer: Option<&str>, answer: Facts) -> Result<Vec<Table>, Error> {
     let Some(name) = layer else {
         let listed = listed(explanation);
         let left_out = explanation.layers().len() - listed.rows.len();
@@ -111,7 +110,7 @@ fn tables(explanation: &Explanation<'_>, layer: Option<&str>, answer: Facts) -> 
     let Some(explained) = explanation.layer(name) else {
         let names = nearest(name, explanation.layers().iter().map(|layer| layer.layer.as_str()));
         let trace = &explanation.subject().trace.name;
-        let failure = Failure::usage(format_args!("`{trace}` has no layer `{name}`"));
+        let failure = Error::usage(format_args!("`{trace}` has no layer `{name}`"));
         return Err(failure.help(match names.is_empty() {
             true => "`plimsoll report` of the same shows all layers".to_owned(),
             false => format!("did you mean {}?", names.join(", ")),

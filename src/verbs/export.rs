@@ -1,20 +1,17 @@
 //! `export`: what was tuned, as lines for other tools; what was trained, as a file of weights.
 
 use crate::args::{ExportArgs, Exported, ToolArg};
-use crate::failure::Failure;
 use crate::output::{self, Cell, Format, Table};
 use plimsoll_networks::{build, file_tensors};
 use plimsoll_runtime::Checkpoint;
-use plimsoll_study::Study;
 use plimsoll_study::export::{Export, Tool};
+use plimsoll_study::{Error, Study};
 
 /// Runs the verb. As a table of people's it is the lines themselves; else the numbers, too.
-pub fn run(args: &ExportArgs, format: Format) -> Result<Vec<Table>, Failure> {
+pub fn run(args: &ExportArgs, format: Format) -> Result<Vec<Table>, Error> {
     if args.output.is_some() && args.to != ToolArg::Safetensors {
-        return Err(Failure::usage(
-            "--output is for --to safetensors; lines for a tool go to standard output",
-        )
-        .help("leave it out, and send standard output to a file"));
+        return Err(Error::usage("--output is for --to safetensors; lines for a tool go to standard output")
+            .help("leave it out, and send standard output to a file"));
     }
     match args.to.into() {
         Exported::Settings(tool) => settings(args, tool, format),
@@ -23,7 +20,7 @@ pub fn run(args: &ExportArgs, format: Format) -> Result<Vec<Table>, Failure> {
 }
 
 /// What was trained, as a file of weights.
-fn weights(args: &ExportArgs) -> Result<Vec<Table>, Failure> {
+fn weights(args: &ExportArgs) -> Result<Vec<Table>, Error> {
     refuse_settings(args)?;
     let (study, _, config, _) = Study::choice_of(&args.config)?;
     let output = args.output.as_ref().expect("the parser asks for it");
@@ -31,7 +28,7 @@ fn weights(args: &ExportArgs) -> Result<Vec<Table>, Failure> {
     let state = study.checkpoint();
     if !state.exists() {
         let folder = study.folder().display();
-        return Err(Failure::usage(format_args!("{folder} holds no training"))
+        return Err(Error::usage(format_args!("{folder} holds no training"))
             .help(format_args!("train it first: `plimsoll run {folder}`")));
     }
     let tensors = file_tensors(&build(&config.network)?);
@@ -49,14 +46,14 @@ fn weights(args: &ExportArgs) -> Result<Vec<Table>, Failure> {
 }
 
 /// Refuses options that say how a training elsewhere is to go.
-fn refuse_settings(args: &ExportArgs) -> Result<(), Failure> {
+fn refuse_settings(args: &ExportArgs) -> Result<(), Error> {
     let Some(option) = args.setting() else { return Ok(()) };
-    Err(Failure::usage(format_args!("{option} says how to train, and safetensors holds what was trained"))
+    Err(Error::usage(format_args!("{option} says how to train, and safetensors holds what was trained"))
         .help(format_args!("leave {option} out, or export the settings of a training with another --to")))
 }
 
 /// How a training elsewhere is to go.
-fn settings(args: &ExportArgs, tool: Tool, format: Format) -> Result<Vec<Table>, Failure> {
+fn settings(args: &ExportArgs, tool: Tool, format: Format) -> Result<Vec<Table>, Error> {
     let (_, path, config, schedule) = Study::choice_of(&args.config)?;
     let mut export = Export::new(&config, &schedule, &args.wanted())?;
     export.tell(&config, &schedule, &path.display().to_string());

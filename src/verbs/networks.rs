@@ -1,14 +1,14 @@
 //! `networks`: what the zoo holds, or one network layer by layer.
 
 use crate::args::{NetworksArgs, ShapeArgs};
-use crate::failure::Failure;
 use crate::output::{Cell, Table};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::network::{Network, NetworkSpec};
 use plimsoll_networks::{build, entries, usual};
+use plimsoll_study::Error;
 
 /// Runs the verb.
-pub fn run(args: &NetworksArgs) -> Result<Vec<Table>, Failure> {
+pub fn run(args: &NetworksArgs) -> Result<Vec<Table>, Error> {
     match &args.name {
         None => Ok(vec![list()]),
         Some(name) => layers(&network(name, &args.shape)?),
@@ -16,7 +16,7 @@ pub fn run(args: &NetworksArgs) -> Result<Vec<Table>, Failure> {
 }
 
 /// Builds a network for the images that it was published for, but for what is given.
-pub fn network(name: &str, shape: &ShapeArgs) -> Result<Network, Failure> {
+pub fn network(name: &str, shape: &ShapeArgs) -> Result<Network, Error> {
     let ShapeArgs { image, channels, classes } = *shape;
     // A name that the zoo does not know is built all the same: the error names the nearest ones.
     let anything = NetworkSpec { name: name.to_owned(), image: [224; 2], channels: 3, classes: 1000 };
@@ -47,7 +47,7 @@ fn list() -> Table {
     table
 }
 
-fn layers(network: &Network) -> Result<Vec<Table>, Failure> {
+fn layers(network: &Network) -> Result<Vec<Table>, Error> {
     let mut table = Table::new(
         "layers",
         &[

@@ -11,28 +11,27 @@
 //! plan of that ([`plimsoll_tuner::frontier`]).
 
 use crate::args::PlanArgs;
-use crate::failure::{Exit, Failure};
 use crate::output::{Cell, Facts, Format, Table, print};
 use crate::settings::nearest;
 use crate::verbs::planning::{PlanRun, carry, timeless, totals};
 use crate::verbs::trace::of_a_model;
 use crate::{files, interrupt, progress};
+use plimsoll_ir::Document;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::trace::Trace;
-use plimsoll_ir::{Bytes, Document};
-use plimsoll_study::error::{Doing, FileError};
-use plimsoll_study::error::{Iteration, WorkloadError};
+use plimsoll_study::error::{Error, Kind};
+use plimsoll_study::workload::no_plan;
 use plimsoll_tuner::search::moved;
 use plimsoll_tuner::{Earlier, Outcome, Plan, Policy, Shortage, Witness};
 use std::path::{Path, PathBuf};
 
 /// Runs the verb. An outcome without a plan, and what there is of a sweep when Ctrl-C is pressed, is printed before it ends.
-pub fn run(args: &PlanArgs, format: Format) -> Result<Vec<Table>, Failure> {
+pub fn run(args: &PlanArgs, format: Format) -> Result<Vec<Table>, Error> {
     let trace: Trace = files::read(&args.planning.trace)?;
     let policy = parse_policy(&args.policy)?;
     if args.from.is_some() && policy != Policy::Plimsoll {
         let message = format!("policy {policy} makes no plan from another one");
-        return Err(Failure::usage(message).help("leave --from out, or --policy"));
+        return Err(Error::usage(message).help("leave --from out, or --policy"));
     }
     timeless(&trace).inspect(|words| tracing::warn!("{words}"));
     of_a_model(&trace).inspect(|words| tracing::warn!("{words}"));
@@ -44,7 +43,7 @@ pub fn run(args: &PlanArgs, format: Format) -> Result<Vec<Table>, Failure> {
 }
 
 /// Plans at the one budget. What is printed is the answer; or the schedule, where that goes to standard output.
-fn one(args: &PlanArgs, format: Format, trace: &Trace, policy: Policy) -> Result<Vec<Table>, Failure> {
+fn one(args: &PlanArgs, format: Format, trace: &Trace, policy: Policy) -> Result<Vec<Table>, Error> {
     let output = args.output.as_deref();
     let to_stdout = output.is_some_and(files::is_standard);
     if let Some(file) = output.filter(|_| !to_stdout) {
@@ -69,7 +68,7 @@ fn one(args: &PlanArgs, format: Format, trace: &Trace, policy: Policy) -> Result
                 };
                 let saved =
                     format!("stopped while planning; the best plan so far ({}) is {place}", made.makespan);
-                return Err(Failure::new(Exit::Interrupted, saved));
+                return Err(Error::new(Kind::Interrupted, saved));
             }
             if output.is_none() {
                 tracing::info!(
@@ -78,8 +77,8 @@ fn one(args: &PlanArgs, format: Format, trace: &Trace, policy: Policy) -> Result
             }
             Ok(tables)
         }
-        Outcome::Infeasible(_) if interrupt::pressed() => Err(Failure::new(
-            Exit::Interrupted,
+        Outcome::Infeasible(_) if interrupt::pressed() => Err(Error::new(
+            Kind::Interrupted,
             "stopped while planning, before a plan was found; nothing was written",
         )),
         Outcome::Infeasible(witness) => {
@@ -90,13 +89,13 @@ fn one(args: &PlanArgs, format: Format, trace: &Trace, policy: Policy) -> Result
 }
 
 /// The plan that the new one is made from, where one is named.
-fn earlier(args: &PlanArgs, trace: &Trace) -> Result<Option<Earlier>, Failure> {
+fn earlier(args: &PlanArgs, trace: &Trace) -> Result<Option<Earlier>, Error> {
     let Some(from) = &args.from else { return Ok(None) };
     let schedule: Schedule = files::read(from)?;
     let own: Option<Trace> = args.from_trace.as_deref().map(files::read).transpose()?;
     let earlier = Earlier::new(own.as_ref().unwrap_or(trace), &schedule);
     earlier.map(Some).map_err(|error| {
-        let failure = Failure::from(error);
+        let failure = Error::from(error);
         match &args.from_trace {
             Some(_) => failure.help("give --from-trace the trace that the schedule was made for"),
             None => failure.help(
@@ -108,19 +107,13 @@ fn earlier(args: &PlanArgs, trace: &Trace) -> Result<Option<Earlier>, Failure> {
 }
 
 /// The policy of this name.
-pub fn parse_policy(name: &str) -> Result<Policy, Failure> {
+pub fn parse_policy(name: &str) -> Result<Policy, Error> {
     name.parse().map_err(|error| {
         let all = Policy::names();
         let names: Vec<&str> = all.split(", ").collect();
-        let failure = Failure::usage(error);
+        let failure = Error::usage(error);
         nearest(name, &names).map_or(failure.clone(), |help| failure.help(help))
     })
-}
-
-/// The failure that says which op needs how much, and which batch would fit.
-fn no_plan(trace: &Trace, budget: Bytes, witness: &Witness) -> Failure {
-    let (trace, witness) = (Iteration::of(trace), witness.clone());
-    WorkloadError::NoPlan { trace, budget, witness, largest: None, host_limited: false }.into()
 }
 
 /// What both tables begin with.
@@ -203,9 +196,9 @@ const COLUMNS: [(&str, &str); 13] = [
 ];
 
 /// Plans at every budget of the sweep.
-fn sweep(args: &PlanArgs, format: Format, trace: &Trace, policy: Policy) -> Result<Vec<Table>, Failure> {
+fn sweep(args: &PlanArgs, format: Format, trace: &Trace, policy: Policy) -> Result<Vec<Table>, Error> {
     if args.output.as_deref().is_some_and(files::is_standard) {
-        return Err(Failure::usage("with --sweep --output is a folder, and `-` is none")
+        return Err(Error::usage("with --sweep --output is a folder, and `-` is none")
             .help("name a folder, or plan one --budget"));
     }
     let mut tried = Vec::new();
@@ -230,7 +223,7 @@ fn sweep(args: &PlanArgs, format: Format, trace: &Trace, policy: Policy) -> Resu
     if interrupt::pressed() {
         print(format, &[table])?;
         let message = format!("stopped while planning: {} of {asked} budgets were planned", tried.len());
-        return Err(Failure::new(Exit::Interrupted, message));
+        return Err(Error::new(Kind::Interrupted, message));
     }
     match tried.last().map(|one| (&one.outcome, one.budget)) {
         Some((Outcome::Infeasible(witness), budget)) => {
@@ -267,8 +260,8 @@ fn frontier(trace: &Trace, tried: &[PlanRun]) -> Table {
 }
 
 /// Writes the schedule of every budget to a folder, under the name of the trace's file and the budget in bytes.
-fn write_all(trace: &Trace, tried: &[PlanRun], input: &Path, folder: &Path) -> Result<(), Failure> {
-    std::fs::create_dir_all(folder).map_err(|error| FileError::io(folder, Doing::Create, error))?;
+fn write_all(trace: &Trace, tried: &[PlanRun], input: &Path, folder: &Path) -> Result<(), Error> {
+    std::fs::create_dir_all(folder).map_err(|error| Error::io(folder, "create", &error))?;
     let name = input.file_name().map_or(trace.name.clone().into(), |name| name.to_string_lossy());
     let name = name.trim_end_matches(".json").trim_end_matches(".trace");
     for (one, made) in tried.iter().filter_map(|one| Some((one, one.outcome.plan()?))) {

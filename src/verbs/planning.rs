@@ -2,13 +2,13 @@
 //! cells that say what it is.
 
 use crate::args::PlanningArgs;
-use crate::failure::Failure;
 use crate::output::Cell;
 use crate::{interrupt, progress};
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::simulate::{Totals, simulate};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_study::Error;
 use plimsoll_tuner::bound::lower_bound_within;
 use plimsoll_tuner::frontier::{self, Point};
 use plimsoll_tuner::policies::papers::dqn::last_policy;
@@ -77,7 +77,7 @@ impl PlanningArgs {
         budget: Bytes,
         known: Option<Seconds>,
         from: Option<&Earlier>,
-    ) -> Result<PlanRun, Failure> {
+    ) -> Result<PlanRun, Error> {
         let start = Instant::now();
         let limit =
             self.time_limit.map(|limit| Duration::try_from_secs_f64(limit.0).unwrap_or(Duration::MAX));
@@ -155,7 +155,7 @@ pub fn totals(trace: &Trace, made: &Plan) -> Totals {
 
 /// Gives each of these, which are of one policy, the best of all plans that fit its budget, so that none with more budget
 /// takes longer; and puts them in the order of their budgets.
-pub fn carry(trace: &Trace, args: &PlanningArgs, mut tried: Vec<PlanRun>) -> Result<Vec<PlanRun>, Failure> {
+pub fn carry(trace: &Trace, args: &PlanningArgs, mut tried: Vec<PlanRun>) -> Result<Vec<PlanRun>, Error> {
     let Some(first) = tried.first() else { return Ok(tried) };
     let request = args.request(first.policy, first.budget);
     tried.sort_by_key(|one| one.budget);

@@ -1,7 +1,6 @@
 //! `profile`: measures a network's ops and the link on this machine, at fractions of the largest trainable batch.
 
 use crate::args::{ProfileArgs, SearchArgs, defaults, study_of};
-use crate::failure::Failure;
 use crate::output::{Cell, Table};
 use crate::progress::watched;
 use plimsoll_ir::Seconds;
@@ -9,7 +8,7 @@ use plimsoll_ir::health::Health;
 use plimsoll_ir::profile::{Profile, undisturbed};
 use plimsoll_study::device::is_cpu;
 use plimsoll_study::measure::may_be_off;
-use plimsoll_study::{MeasureRequest, Study, Workload};
+use plimsoll_study::{Error, MeasureRequest, Study, Workload};
 use plimsoll_tuner::model::{LinkModel, Model, Slowdown};
 
 /// The least batch that `tune` and `auto` consider where nobody says another: a budget without a number trains it here, too, so
@@ -17,7 +16,7 @@ use plimsoll_tuner::model::{LinkModel, Model, Slowdown};
 const LEAST: u64 = 32;
 
 /// Runs the verb.
-pub fn run(args: &ProfileArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
+pub fn run(args: &ProfileArgs, quiet: bool) -> Result<Vec<Table>, Error> {
     let (profile, study) = watched(quiet, |watch| {
         let task = args.workload.task(watch)?;
         let max_batch = task.most(args.max_batch)?;
@@ -27,13 +26,13 @@ pub fn run(args: &ProfileArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
         let (least, fresh) = (LEAST.min(max_batch).max(task.smallest_batch()), args.study.fresh);
         let budget = task.budget_in(&study, fresh, args.budget, least, watch)?;
         let profile = study.measure(&task, &MeasureRequest { budget, max_batch, fresh }, watch)?;
-        Ok::<_, Failure>((profile, study))
+        Ok::<_, Error>((profile, study))
     })?;
     tables(&profile, &study)
 }
 
 /// What was measured, and how well the model explains it.
-fn tables(profile: &Profile, study: &Study) -> Result<Vec<Table>, Failure> {
+fn tables(profile: &Profile, study: &Study) -> Result<Vec<Table>, Error> {
     let model = Model::fit(profile)?;
     let mut batches = Table::new(
         "batches",

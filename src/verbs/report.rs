@@ -1,22 +1,21 @@
 //! `report`: what a tuning found, or what a schedule does, as one HTML file or as JSON.
 
 use crate::args::{ReportArgs, ReportedArgs, command_line};
-use crate::failure::Failure;
 use crate::files;
 use crate::files::read_valid;
 use crate::interrupt;
 use crate::output::{self, Format, Table};
 use crate::verbs::planning::timeless;
 use crate::verbs::trace::of_a_model;
-use plimsoll_study::Study;
 use plimsoll_study::report::policies::TIME_LIMIT;
 use plimsoll_study::report::scheduled::{self, Known};
 use plimsoll_study::report::{Report, Tuned};
 use plimsoll_study::training::Trained;
+use plimsoll_study::{Error, Study};
 use std::path::{Path, PathBuf};
 
 /// Runs the verb.
-pub fn run(args: &ReportArgs, format: Format) -> Result<Vec<Table>, Failure> {
+pub fn run(args: &ReportArgs, format: Format) -> Result<Vec<Table>, Error> {
     if format == Format::Schema {
         return print_schema();
     }
@@ -28,7 +27,7 @@ pub fn run(args: &ReportArgs, format: Format) -> Result<Vec<Table>, Failure> {
             let study = Study::existing(folder)?;
             (Tuned::read(&study)?.report()?, study.report())
         }
-        _ => return Err(Failure::usage("a report is of a study, or of a trace and its schedule")),
+        _ => return Err(Error::usage("a report is of a study, or of a trace and its schedule")),
     };
     let inputs = [&args.reported.trace, &args.reported.schedule].into_iter().flatten().cloned();
     let study = args.reported.study.as_deref().map(|folder| Study::of_config(folder).0);
@@ -43,14 +42,14 @@ pub fn run(args: &ReportArgs, format: Format) -> Result<Vec<Table>, Failure> {
 }
 
 /// Makes sure that the output can be written, and is none of the files that are read.
-fn is_no_input(out: Option<&Path>, inputs: impl IntoIterator<Item = PathBuf>) -> Result<(), Failure> {
+fn is_no_input(out: Option<&Path>, inputs: impl IntoIterator<Item = PathBuf>) -> Result<(), Error> {
     let Some(out) = out else { return Ok(()) };
     files::can_be_made(out)?;
-    inputs.into_iter().try_for_each(|input| Ok(files::not_the_same(&input, out)?))
+    inputs.into_iter().try_for_each(|input| files::not_the_same(&input, out))
 }
 
 /// Prints JSON, or writes it where it was asked for.
-fn printed(json: String, out: Option<&Path>) -> Result<Vec<Table>, Failure> {
+fn printed(json: String, out: Option<&Path>) -> Result<Vec<Table>, Error> {
     let text = json + "\n";
     match out {
         Some(path) => files::write_text(path, &text)?,
@@ -60,13 +59,13 @@ fn printed(json: String, out: Option<&Path>) -> Result<Vec<Table>, Failure> {
 }
 
 /// Writes a page where it was asked for, or to this place if nobody else's file stands there; gives where it is.
-fn written(out: Option<&Path>, place: PathBuf, page: impl FnOnce() -> String) -> Result<PathBuf, Failure> {
+fn written(out: Option<&Path>, place: PathBuf, page: impl FnOnce() -> String) -> Result<PathBuf, Error> {
     if out.is_none() {
         let other = "move it elsewhere, or name another file with --out";
         Study::of_config(&place)
             .0
             .are_ours(std::slice::from_ref(&place))
-            .map_err(|error| Failure::from(error).help(other))?;
+            .map_err(|error| error.help(other))?;
     }
     let place = out.map_or(place, Path::to_owned);
     files::write_text(&place, &page())?;
@@ -74,13 +73,13 @@ fn written(out: Option<&Path>, place: PathBuf, page: impl FnOnce() -> String) ->
 }
 
 /// Prints the JSON schema of report/1.
-pub fn print_schema() -> Result<Vec<Table>, Failure> {
+pub fn print_schema() -> Result<Vec<Table>, Error> {
     let schema = schemars::schema_for!(Report);
     printed(serde_json::to_string_pretty(&schema).expect("a schema is plain JSON"), None)
 }
 
 /// Writes a report as a page; says where it is.
-pub fn write(report: &Report, place: &Path) -> Result<Table, Failure> {
+pub fn write(report: &Report, place: &Path) -> Result<Table, Error> {
     files::write_text(place, &report.html())?;
     Ok(table(place))
 }
@@ -90,7 +89,7 @@ fn table(place: &Path) -> Table {
 }
 
 /// Adds a training to its study and makes the study's report; none of a study that was tuned before there were reports.
-pub fn after_training(study: &Study, trained: &Trained) -> Result<Option<Table>, Failure> {
+pub fn after_training(study: &Study, trained: &Trained) -> Result<Option<Table>, Error> {
     if !study.tuning().exists() {
         let folder = study.folder().display();
         tracing::warn!(
@@ -118,7 +117,7 @@ pub fn keep_training(study: &Study, trained: &Trained) {
 }
 
 /// The report of a schedule: what it does, and what others would.
-pub fn of_schedule(trace: &Path, schedule: &Path) -> Result<Report, Failure> {
+pub fn of_schedule(trace: &Path, schedule: &Path) -> Result<Report, Error> {
     let (trace, schedule) = read_valid(trace, schedule)?;
     let timeless = timeless(&trace).map(|words| format!("A{}.", &words[1..]));
     let of_model = of_a_model(&trace).map(|words| format!("T{}.", &words[1..]));
@@ -128,5 +127,5 @@ pub fn of_schedule(trace: &Path, schedule: &Path) -> Result<Report, Failure> {
         warnings: timeless.into_iter().chain(of_model).collect(),
         ..Known::default()
     };
-    Ok(scheduled::of_schedule(&trace, &schedule, known, TIME_LIMIT, &interrupt::pressed)?)
+    scheduled::of_schedule(&trace, &schedule, known, TIME_LIMIT, &interrupt::pressed)
 }

@@ -1,7 +1,6 @@
 //! `run`: trains what was tuned, and shows what it took beside what was predicted.
 
 use crate::args::{DeviceChoice, HostPlace, RunArgs, gpu, processor};
-use crate::failure::{Failure, of_trained};
 use crate::files;
 use crate::notes;
 use crate::output::{Cell, Facts, Table};
@@ -18,53 +17,48 @@ use plimsoll_networks::{Mode, build};
 use plimsoll_runtime::group::mpi::{Launched, World};
 use plimsoll_study::data::{DataSource, of_network};
 use plimsoll_study::device::{cores, gpu_of_worker, is_cpu, of_processor};
-use plimsoll_study::error::{Doing, FileError};
-use plimsoll_study::error::{SetupError, TrainError};
 use plimsoll_study::memory_snapshot::MemorySnapshot;
 use plimsoll_study::request::{TrainRequest, Workers};
 use plimsoll_study::trace_events::TraceEvents;
-use plimsoll_study::training::Trained;
+use plimsoll_study::training::{Trained, of_optimizer};
 use plimsoll_study::tuning::missed;
-use plimsoll_study::{NetworkWorkload, Setup, Study, Watch, Workload};
+use plimsoll_study::{Error, NetworkWorkload, Setup, Study, Watch, Workload};
 use plimsoll_tuner::model::Model;
 use std::path::Path;
 use std::time::Duration;
 
 /// Runs the verb.
-pub fn run(args: &RunArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
+pub fn run(args: &RunArgs, quiet: bool) -> Result<Vec<Table>, Error> {
     if let Some(launched) = processes::several().filter(|_| args.workers != 1) {
         let Launched { launcher, workers, .. } = launched;
         let message = format!(
             "{launcher} has started {workers} workers, and --workers {} are threads of one process",
             args.workers
         );
-        return Err(Failure::usage(message).help("leave one of the two out"));
+        return Err(Error::usage(message).help("leave one of the two out"));
     }
     let world = processes::join(Duration::from_secs_f64(args.timeout.0))?;
     let quiet = quiet || processes::is_spoken_for();
     watched(quiet, |watch| run_watched(args, world, watch))
 }
 
-fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Result<Vec<Table>, Failure> {
+fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Result<Vec<Table>, Error> {
     line_is_sound(args)?;
     // From before the choice is read, so that no other run replaces it; that one has it is said after all that is wrong
     // otherwise.
     let held = (!processes::is_spoken_for()).then(|| Study::of_config(&args.config).0.lock());
     let (study, path, config, schedule) = Study::choice_of(&args.config)?;
     if config.modelled {
-        return Err(SetupError::NothingRuns { device: config.device }.into());
+        return Err(Error::nothing_runs(config.device));
     }
-    let (tuned, asked) = (config.optimizer, args.optimizer.map(Optimizer::from));
-    if let Some(asked) = asked.filter(|asked| *asked != tuned) {
-        return Err(TrainError::OtherOptimizer { tuned, asked }.into());
-    }
+    let tuned = config.optimizer;
+    of_optimizer(tuned, args.optimizer.map_or(tuned, Optimizer::from))?;
     let network = build(&config.network)?;
     let setup = setup_of(&config, args, watch)?;
     let source = source(args, &config, &path)?;
     let data = of_network(&source, &network)?;
     let task = NetworkWorkload::of(network, data, setup).map_err(|error| {
-        Failure::from(error)
-            .help("leave --data out for what it was tuned on, or tune again with other --data")
+        error.help("leave --data out for what it was tuned on, or tune again with other --data")
     })?;
     let task = task.trained_by(tuned);
     for out in args.trace_out.iter().chain(&args.memory_snapshot) {
@@ -79,7 +73,6 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
     let per_draw = args.per_draw;
     let request = TrainRequest { workers, per_draw, ..args.train.request(tuned, args.fresh, timed)? };
     let choice = (&config, &schedule);
-    let of_job = |error| of_trained(processes::noted(error), false);
     let held = held.transpose()?;
     if held.is_some() {
         // The others make theirs once they have met worker 0.
@@ -88,7 +81,7 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
     let noted = world.map(|world| notes::keep(&study, world));
     let Some(held) = held else {
         let group = world.expect("another process speaks for it").group();
-        study.work(&task, choice, &request, group, watch.stop).map_err(of_job)?;
+        study.work(&task, choice, &request, group, watch.stop).map_err(processes::noted)?;
         return Ok(Vec::new());
     };
     let trained = match world {
@@ -96,7 +89,7 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
         Some(world) => study.train_together(&task, choice, &request, world.group(), &held, watch),
     };
     drop(noted);
-    let trained = trained.map_err(of_job)?;
+    let trained = trained.map_err(processes::noted)?;
     let as_predicted = is_as_predicted(&config, &trained);
     if trained.iterations > trained.resumed_at && as_predicted {
         missed(trained.iteration, &config.predicted).inspect(|words| {
@@ -139,19 +132,19 @@ fn is_as_predicted(config: &Config, trained: &Trained) -> bool {
 }
 
 /// Makes sure of all that is known to be wrong from the line alone, whatever the study holds.
-fn line_is_sound(args: &RunArgs) -> Result<(), Failure> {
+fn line_is_sound(args: &RunArgs) -> Result<(), Error> {
     if let Some(DeviceChoice::Modelled(sheet)) = args.device {
-        return Err(SetupError::NothingRuns { device: sheet.product.to_owned() }.into());
+        return Err(Error::nothing_runs(sheet.product));
     }
     if let Some(path) = args.data.as_ref().and_then(DataSource::path) {
-        std::fs::metadata(path).map_err(|error| FileError::io(path, Doing::Read, error))?;
+        std::fs::metadata(path).map_err(|error| Error::io(path, "read", &error))?;
     }
     args.trace_out.iter().chain(&args.memory_snapshot).try_for_each(|out| files::can_be_made(out))?;
-    Ok(files::not_each_other(args.trace_out.as_deref(), args.memory_snapshot.as_deref())?)
+    files::not_each_other(args.trace_out.as_deref(), args.memory_snapshot.as_deref())
 }
 
 /// What to train on: the data that the config was tuned on, or others, which is said.
-fn source(args: &RunArgs, config: &Config, path: &Path) -> Result<DataSource, Failure> {
+fn source(args: &RunArgs, config: &Config, path: &Path) -> Result<DataSource, Error> {
     let tuned = config.data.as_deref();
     if let Some(given) = args.data.as_ref().map(DataSource::whole) {
         if let Some(tuned) = tuned.filter(|tuned| *tuned != given.to_string()) {
@@ -164,16 +157,16 @@ fn source(args: &RunArgs, config: &Config, path: &Path) -> Result<DataSource, Fa
     }
     let place = path.display();
     let tuned = tuned.ok_or_else(|| {
-        Failure::usage(format_args!("{place} does not say on what data it was tuned"))
+        Error::usage(format_args!("{place} does not say on what data it was tuned"))
             .help("name them with --data, such as --data digits")
     })?;
     let source: DataSource =
-        tuned.parse().map_err(|error| Failure::usage(format_args!("{place}: data `{tuned}`: {error}")))?;
+        tuned.parse().map_err(|error| Error::usage(format_args!("{place}: data `{tuned}`: {error}")))?;
     if let Some(file) = source.path()
         && let Err(error) = std::fs::metadata(file)
     {
         let message = format!("{place} was tuned on {tuned}, which cannot be read: {error}");
-        return Err(Failure::usage(message).help("say with --data where they are now"));
+        return Err(Error::usage(message).help("say with --data where they are now"));
     }
     Ok(source)
 }
@@ -185,7 +178,7 @@ fn events(
     schedule: &Schedule,
     profile: &Path,
     measured: &Timeline,
-) -> Result<TraceEvents, Failure> {
+) -> Result<TraceEvents, Error> {
     let mut trace = task.program(config.batch, Mode::Train)?.trace;
     let mut events = TraceEvents::default();
     if profile.exists() {
@@ -200,7 +193,7 @@ fn events(
 }
 
 /// The device as the config was tuned for it: its kernels' scratch is part of the schedule.
-fn setup_of(config: &Config, args: &RunArgs, watch: &Watch<'_>) -> Result<Setup, Failure> {
+fn setup_of(config: &Config, args: &RunArgs, watch: &Watch<'_>) -> Result<Setup, Error> {
     let on_cpu = is_cpu(&config.device);
     match args.device.unwrap_or(if on_cpu { DeviceChoice::Cpu } else { DeviceChoice::Cuda(0) }) {
         DeviceChoice::Cpu if on_cpu && !args.no_graph => {
@@ -228,19 +221,19 @@ fn setup_of(config: &Config, args: &RunArgs, watch: &Watch<'_>) -> Result<Setup,
                 })
             })
         }
-        _ => Err(Failure::usage(format_args!("the config was tuned on `{}`", config.device))
+        _ => Err(Error::usage(format_args!("the config was tuned on `{}`", config.device))
             .help("leave --device and --no-graph out, or tune again with that --device")),
     }
 }
 
 /// The GPU of this process: the workers of a machine take its GPUs in order, from the first that is named. A process that is
 /// shown one GPU alone takes that one.
-fn of_process(first: u32) -> Result<u32, Failure> {
+fn of_process(first: u32) -> Result<u32, Error> {
     let shows_one = std::env::var("CUDA_VISIBLE_DEVICES").is_ok_and(|shown| !shown.contains(','));
     let Some(launched) = processes::several().filter(|_| !shows_one) else { return Ok(first) };
     let number = launched.on_machine.ok_or_else(|| {
         let launcher = launched.launcher;
-        Failure::usage(format_args!(
+        Error::usage(format_args!(
             "{launcher} does not number the workers of a machine, so none knows its GPU"
         ))
         .help("show each worker its own GPU by CUDA_VISIBLE_DEVICES")

@@ -2,12 +2,10 @@
 //! program of the Python package, runs it.
 
 use crate::args::AutoArgs;
-use crate::failure::Failure;
 use crate::output::Format;
 use plimsoll_ir::BytesPerSecond;
 use plimsoll_ir::units::Size;
-use plimsoll_study::Study;
-use plimsoll_study::error::{Doing, FileError};
+use plimsoll_study::{Error, Study};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -33,17 +31,17 @@ pub struct Script {
 
 impl Script {
     /// The script that the options of `auto` name; none where they name a network.
-    pub fn asked(args: &AutoArgs, format: Format, quiet: bool) -> Result<Option<Script>, Failure> {
+    pub fn asked(args: &AutoArgs, format: Format, quiet: bool) -> Result<Option<Script>, Error> {
         let Some(path) = &args.script else { return Ok(None) };
         let name = path.display();
         if path.extension().is_none_or(|extension| extension != "py") {
             let message = format!("{name} is no Python script: its name does not end in .py");
-            return Err(Failure::usage(message).help("a network is named with --network"));
+            return Err(Error::usage(message).help("a network is named with --network"));
         }
-        std::fs::File::open(path).map_err(|error| FileError::io(path, Doing::Read, error))?;
+        std::fs::File::open(path).map_err(|error| Error::io(path, "read", &error))?;
         if format != Format::Table {
             let message = format!("{name} prints what it prints: --format is for the other commands");
-            return Err(Failure::usage(message).help("leave it out"));
+            return Err(Error::usage(message).help("leave it out"));
         }
         let stem = path.file_stem().unwrap_or_default();
         let folder = args.study.study.clone().unwrap_or_else(|| Path::new(STUDIES).join(stem));
@@ -51,7 +49,7 @@ impl Script {
         if let Some(there) = [study.profile(), study.config()].into_iter().find(|file| file.exists()) {
             let message =
                 format!("{} is the study of a network: it holds {}", folder.display(), there.display());
-            return Err(Failure::usage(message).help("name another folder with --study"));
+            return Err(Error::usage(message).help("name another folder with --study"));
         }
         Ok(Some(Script {
             path: path.clone(),
@@ -64,9 +62,9 @@ impl Script {
     }
 
     /// Why this program does not run it.
-    pub fn needs_python(&self) -> Failure {
+    pub fn needs_python(&self) -> Error {
         let message = format!("{} is a Python script, which this program does not run", self.path.display());
-        Failure::usage(message).help(
+        Error::usage(message).help(
             "install the Python package beside your PyTorch (`pip install ./python` in Plimsoll's repository): its program \
              `plimsoll` does",
         )

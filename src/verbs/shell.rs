@@ -1,13 +1,13 @@
 //! `completions` and `man`: what a shell and `man` know of the command line, made of the same definitions as `--help`.
 
 use crate::args::{Cli, CompletionsArgs, ManArgs, Shell};
-use crate::failure::Failure;
 use crate::output::{self, Table};
 use clap::CommandFactory;
 use clap_mangen::Man;
+use plimsoll_study::Error;
 
 /// Prints the completions; there is nothing else to print.
-pub fn completions(args: &CompletionsArgs) -> Result<Vec<Table>, Failure> {
+pub fn completions(args: &CompletionsArgs) -> Result<Vec<Table>, Error> {
     let shell = match args.shell {
         Shell::Bash => clap_complete::Shell::Bash,
         Shell::Zsh => clap_complete::Shell::Zsh,
@@ -20,7 +20,7 @@ pub fn completions(args: &CompletionsArgs) -> Result<Vec<Table>, Failure> {
 }
 
 /// Prints a manual page, in roff; there is nothing else to print.
-pub fn man(args: &ManArgs) -> Result<Vec<Table>, Failure> {
+pub fn man(args: &ManArgs) -> Result<Vec<Table>, Error> {
     let mut program = Cli::command();
     // Names pages as `man` finds those of other programs' commands: plimsoll-plan.
     program.build();
@@ -30,7 +30,7 @@ pub fn man(args: &ManArgs) -> Result<Vec<Table>, Failure> {
             let Some(verb) = program.find_subcommand(name) else {
                 let all: Vec<&str> = program.get_subcommands().map(clap::Command::get_name).collect();
                 let message = format!("there is no command `{name}`");
-                return Err(Failure::usage(message).help(format!("there are {}", all.join(", "))));
+                return Err(Error::usage(message).help(format!("there are {}", all.join(", "))));
             };
             verb.clone()
         }

@@ -1,7 +1,6 @@
 //! `simulate`: how long a schedule takes, where it stalls, and what lies in the pool.
 
 use crate::args::SimulateArgs;
-use crate::failure::Failure;
 use crate::files::read_valid;
 use crate::files::{can_be_made, not_each_other, not_the_same};
 use crate::output::{Cell, Table};
@@ -10,6 +9,7 @@ use plimsoll_ir::schedule::{Schedule, Stream};
 use plimsoll_ir::simulate::{Timeline, simulate};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_study::Error;
 use plimsoll_study::memory_snapshot::MemorySnapshot;
 use plimsoll_study::trace_events::{TraceEvents, cause, describe};
 
@@ -17,7 +17,7 @@ use plimsoll_study::trace_events::{TraceEvents, cause, describe};
 const STALLS_SHOWN: usize = 10;
 
 /// Runs the verb.
-pub fn run(args: &SimulateArgs) -> Result<Vec<Table>, Failure> {
+pub fn run(args: &SimulateArgs) -> Result<Vec<Table>, Error> {
     let (trace, schedule) = read_valid(&args.trace, &args.schedule)?;
     of_a_model(&trace).inspect(|words| tracing::warn!("{words}"));
     let timeline = simulate(&trace, &schedule);

@@ -1,7 +1,6 @@
 //! `trace`: one training iteration of a network as `trace/1`.
 
 use crate::args::{DeviceChoice, ReluArg, TraceArgs};
-use crate::failure::Failure;
 use crate::files;
 use crate::output::Table;
 use crate::verbs::networks::network;
@@ -12,9 +11,9 @@ use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::trace::Trace;
 use plimsoll_networks::{Draw, LowerOptions, Mode, ReluStorage, lower};
 use plimsoll_runtime::{CpuOptions, cuda};
-use plimsoll_study::Setup;
 use plimsoll_study::device::{is_cpu, of_processor};
 use plimsoll_study::measure::may_be_off;
+use plimsoll_study::{Error, Setup};
 use plimsoll_tuner::model::Model;
 use plimsoll_tuner::model::devices::{self, Modelled, Sheet};
 use std::path::Path;
@@ -49,7 +48,7 @@ pub fn of_a_model(trace: &Trace) -> Option<String> {
 }
 
 /// Runs the verb. The trace itself goes to its file or to stdout; there is nothing else to print.
-pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
+pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Error> {
     if let Some(output) = args.output.as_ref().filter(|output| !files::is_standard(output)) {
         args.profile.iter().try_for_each(|input| files::not_the_same(input, output))?;
         files::can_be_made(output)?;
@@ -59,7 +58,7 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
     match args.device {
         Some(DeviceChoice::Modelled(sheet)) => return modelled(args, sheet, &network, draw),
         Some(_) => {
-            return Err(Failure::usage("only a device that is modelled gives times without a measurement")
+            return Err(Error::usage("only a device that is modelled gives times without a measurement")
                 .help(
                     "measure with `plimsoll profile --device cpu|cuda`, and give its file with --profile",
                 ));
@@ -69,7 +68,7 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
     let profile: Option<Profile> = args.profile.as_deref().map(files::read).transpose()?;
     let machine = profile.as_ref().map(|p| &p.machine);
     if machine.is_some_and(|machine| machine.modelled) {
-        return Err(Failure::usage("the profile is of a device that is modelled, not measured")
+        return Err(Error::usage("the profile is of a device that is modelled, not measured")
             .help(format!("ask the model itself: --device {}", devices::names().replace(", ", "|"))));
     }
     let asked = args.kernels.precision.asked();
@@ -97,8 +96,7 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
     let gpu = setup.filter(|(kernels, _)| kernels.libraries);
     let open = |(kernels, precision)| {
         Setup::cuda(0, true, kernels, precision).map_err(|error| {
-            Failure::from(error)
-                .help("the profile is of a GPU, whose libraries are asked; with --kernels own nobody is")
+            error.help("the profile is of a GPU, whose libraries are asked; with --kernels own nobody is")
         })
     };
     let gpu = gpu.map(open).transpose()?;
@@ -110,31 +108,31 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Failure> {
     let (mode, relu, alternatives) = (Mode::Train, args.relu.into(), &alternatives);
     let (optimizer, fuse, more) = (args.optimizer.optimizer.into(), true, LowerOptions::default());
     let options = LowerOptions { mode, relu, draw, optimizer, feature_maps, fuse, alternatives, ..more };
-    let mut trace = lower(&network, args.batch, &options).map_err(Failure::usage)?.trace;
+    let mut trace = lower(&network, args.batch, &options)?.trace;
     trace.name += &said(precision.unwrap_or_default());
     if let Some(profile) = profile {
-        let model = Model::fit(&profile).map_err(Failure::usage)?;
-        model.fill(&mut trace).map_err(Failure::usage)?;
+        let model = Model::fit(&profile)?;
+        model.fill(&mut trace)?;
     }
     write(args, &trace)
 }
 
 /// The precision of a profile, which no other can be asked for beside. An older version wrote none where it was f32.
-fn in_profile(machine: &Machine, asked: Option<Precision>) -> Result<Precision, Failure> {
+fn in_profile(machine: &Machine, asked: Option<Precision>) -> Result<Precision, Error> {
     let measured = machine.precision.unwrap_or(Precision::F32);
     if let Some(asked) = asked.filter(|asked| *asked != measured) {
         let message = format!("the profile was measured in {measured}, and --precision asks for {asked}");
-        return Err(Failure::usage(message).help("leave --precision out, or measure again with it"));
+        return Err(Error::usage(message).help("leave --precision out, or measure again with it"));
     }
     Ok(measured)
 }
 
 /// The draw that is asked for, which the network must have.
-fn draw(args: &TraceArgs, network: &Network) -> Result<Option<Draw>, Failure> {
+fn draw(args: &TraceArgs, network: &Network) -> Result<Option<Draw>, Error> {
     let draw = args.draw.map(|step| Draw { seed: args.seed, step });
     let whole = |layer: &Layer| matches!(layer.kind, LayerKind::Dropout { unit: DropUnit::Batch, .. });
     if draw.is_some() && !network.layers.iter().any(whole) {
-        return Err(Failure::usage(format_args!(
+        return Err(Error::usage(format_args!(
             "`{}` drops no branches, so it has no draws",
             network.spec.name
         ))
@@ -149,7 +147,7 @@ fn modelled(
     sheet: &'static Sheet,
     network: &Network,
     draw: Option<Draw>,
-) -> Result<Vec<Table>, Failure> {
+) -> Result<Vec<Table>, Error> {
     let precision = args.kernels.precision_alone().map_err(|failure| failure.help("leave it out"))?;
     let setup = Setup::modelled(sheet, precision)?;
     let device = setup.model().expect("it was just modelled");
@@ -158,20 +156,20 @@ fn modelled(
     let (fuse, alternatives) = (setup.fuses(), &alternatives);
     let (optimizer, more) = (args.optimizer.optimizer.into(), LowerOptions::default());
     let options = LowerOptions { mode, relu, draw, optimizer, feature_maps, fuse, alternatives, ..more };
-    let mut program = lower(network, args.batch, &options).map_err(Failure::usage)?;
+    let mut program = lower(network, args.batch, &options)?;
     device.fill(&mut program);
     program.trace.name += &format!("{MODELLED}{}{}", sheet.name, said(device.precision));
     of_a_model(&program.trace).inspect(|words| tracing::warn!("{words}"));
     write(args, &program.trace)
 }
 
-fn write(args: &TraceArgs, trace: &Trace) -> Result<Vec<Table>, Failure> {
+fn write(args: &TraceArgs, trace: &Trace) -> Result<Vec<Table>, Error> {
     files::write(args.output.as_deref().unwrap_or(Path::new(files::STANDARD)), trace)?;
     Ok(Vec::new())
 }
 
-fn only_with_gpu(option: &str) -> Failure {
-    Failure::usage(format_args!("{option} is for the --profile of a GPU")).help("leave it out")
+fn only_with_gpu(option: &str) -> Error {
+    Error::usage(format_args!("{option} is for the --profile of a GPU")).help("leave it out")
 }
 
 impl From<ReluArg> for ReluStorage {

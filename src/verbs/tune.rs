@@ -2,20 +2,20 @@
 //! it as a config and a schedule.
 
 use crate::args::{TuneArgs, defaults, study_of, tune_request};
-use crate::failure::Failure;
 use crate::output::{Cell, Facts, Table};
 use crate::progress::watched;
 use crate::verbs::profile::how_known;
 use plimsoll_ir::Seconds;
 use plimsoll_ir::config::{Cluster, Config, Goodput, LearningRate};
 use plimsoll_ir::tuning::Tuning;
+use plimsoll_study::Error;
 use plimsoll_study::report::{self, Workers, placement_in_words, rule_in_words};
 use plimsoll_study::tuning::{Measured, Tuned, other_name};
 use plimsoll_tuner::rate;
 use plimsoll_tuner::search::Candidate;
 
 /// Runs the verb.
-pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
+pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Error> {
     let (tuned, study) = watched(quiet, |watch| {
         let task = args.workload.task(watch)?.within(args.search.host_memory)?;
         task.setup.takes(args.cluster.nccl)?;
@@ -25,7 +25,7 @@ pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
         let budget = task.budget_in(&study, fresh, args.search.budget, least, watch)?;
         let rate = (&args.rate, task.optimizer);
         let request = tune_request(budget, &args.search, &args.cluster, rate, args.epochs, fresh)?;
-        Ok::<_, Failure>((study.tune(&task, &request, watch)?, study))
+        Ok::<_, Error>((study.tune(&task, &request, watch)?, study))
     })?;
     let folder = study.folder().display();
     tracing::info!("`plimsoll report {folder}` shows all of it");

@@ -2,7 +2,6 @@
 //! of the optimizer and every running statistic bit for bit. Exit 6 where one differs.
 
 use crate::args::{DeviceChoice, VerifyArgs};
-use crate::failure::{Exit, Failure};
 use crate::output::{Cell, Table};
 use crate::progress::watched;
 use crate::verbs::plan::parse_policy;
@@ -10,7 +9,7 @@ use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::{Bytes, UpdateRule};
 use plimsoll_networks::Mode;
 use plimsoll_runtime::{Checkpoint, LearningRateSchedule, Observation, Outcome, Trainer, TrainingPlan};
-use plimsoll_study::error::SetupError;
+use plimsoll_study::error::{Error, Kind};
 use plimsoll_study::watch::Step;
 use plimsoll_study::{NetworkWorkload, Watch, Workload};
 use plimsoll_tuner::Policy;
@@ -20,15 +19,15 @@ use plimsoll_tuner::search::moved;
 const RATE: f64 = 0.01;
 
 /// Runs the verb.
-pub fn run(args: &VerifyArgs, quiet: bool) -> Result<Vec<Table>, Failure> {
+pub fn run(args: &VerifyArgs, quiet: bool) -> Result<Vec<Table>, Error> {
     watched(quiet, |watch| run_watched(args, watch))
 }
 
-fn run_watched(args: &VerifyArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failure> {
+fn run_watched(args: &VerifyArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Error> {
     let mut workload = args.workload.clone();
     let device = &mut workload.device;
     if let DeviceChoice::Modelled(sheet) = device.device {
-        return Err(SetupError::NothingRuns { device: sheet.product.to_owned() }.into());
+        return Err(Error::nothing_runs(sheet.product));
     }
     // Only kernels that give the same bits each time can show that a plan changes none.
     device.kernels.deterministic |= matches!(device.device, DeviceChoice::Cuda(_));
@@ -51,7 +50,7 @@ fn run_watched(args: &VerifyArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Failu
     if let Some(name) = first_difference(&planned, &kept) {
         let message =
             format!("after {} iterations `{name}` differs from keeping everything", args.iterations);
-        return Err(Failure::new(Exit::Verification, message)
+        return Err(Error::new(Kind::Verification, message)
             .help("this is a bug: report it with the command that you ran"));
     }
     let moves = moved(&trace, &plan.schedule);
@@ -82,7 +81,7 @@ fn train(
     (how, schedule): (&str, &Schedule),
     (step, done): (&Step<'_>, u64),
     watch: &Watch<'_>,
-) -> Result<Checkpoint, Failure> {
+) -> Result<Checkpoint, Error> {
     let program = task.program(args.batch, Mode::Train)?;
     let (executor, mut loaded) = task.executor(&[(&program, schedule)])?;
     let plan = TrainingPlan {
@@ -98,8 +97,8 @@ fn train(
     let mut observe = |observation: &Observation| step.done(done + observation.step + 1);
     match trainer.train(&*task.data.train, args.iterations, &mut observe, watch.stop)? {
         Outcome::Finished => Ok(trainer.checkpoint()?),
-        Outcome::Paused => Err(Failure::new(
-            Exit::Interrupted,
+        Outcome::Paused => Err(Error::new(
+            Kind::Interrupted,
             format_args!(
                 "stopped while training {how}, after {} of {} iterations; nothing was compared",
                 trainer.step(),

@@ -33,7 +33,7 @@ fn a_verb() {
     };
     match outcome {
         Ok(_) => println!("outcome 0"),
-        Err(failure) => println!("outcome {}: {failure}", failure.exit as u8),
+        Err(failure) => println!("outcome {}: {failure:#}", failure.kind as u8),
     }
     let counts = library.map(|library| library.counts()).unwrap_or_default();
     println!("copies to the device: {}", counts.get("cuMemcpyHtoDAsync_v2").unwrap_or(&0));

@@ -7,7 +7,7 @@
 //! A file that is not in the list is accepted unverified: files of studies older than the list, and those that users make or
 //! change. Journals and the training's state carry their own checksums.
 
-use crate::error::{Doing, FileError};
+use crate::error::{Cause, Error};
 use crate::files;
 use plimsoll_ir::checksum::Checksum;
 use std::fs;
@@ -24,20 +24,24 @@ struct Listed {
 }
 
 impl Listed {
-    /// Reads a folder's list; empty if it has none.
-    fn of(folder: &Path) -> Result<Listed, FileError> {
+    /// Of a folder; nothing where it has no list.
+    fn of(folder: &Path) -> Result<Listed, Error> {
         let path = folder.join(LIST);
         let text = match fs::read(&path) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                 return Ok(Listed::default());
             }
-            Err(error) => return Err(FileError::io(&path, Doing::Read, error)),
+            Err(error) => return Err(Error::io(&path, "read", &error)),
         };
         let lines = (1..).zip(text.lines()).map(|(line, text)| {
             let parts =
                 text.split_once("  ").and_then(|(sum, name)| Some((sum.parse().ok()?, name.to_owned())));
-            parts.ok_or_else(|| FileError::List { list: path.clone(), line })
+            parts.ok_or_else(|| {
+                let list = path.display();
+                Error::usage(format_args!("{list}: line {line} is no checksum and name of a file"))
+                    .help("delete that line; the file will then be accepted unverified")
+            })
         });
         Ok(Listed { lines: lines.collect::<Result<_, _>>()? })
     }
@@ -63,7 +67,7 @@ impl Listed {
         self.lines.retain(|(_, listed)| listed != name);
     }
 
-    fn write(&self, folder: &Path) -> Result<(), FileError> {
+    fn write(&self, folder: &Path) -> Result<(), Error> {
         let text: String = self.lines.iter().map(|(sum, name)| format!("{sum}  {name}\n")).collect();
         files::write_text(&folder.join(LIST), &text)
     }
@@ -81,25 +85,32 @@ pub fn is_listed(path: &Path) -> bool {
     Listed::of(folder).is_ok_and(|listed| listed.names(&name))
 }
 
-/// Reads a file, which must match its checksum if the folder's list has one.
-pub fn read(path: &Path) -> Result<Vec<u8>, FileError> {
+/// Reads a file, which has its checksum where the list beside it knows one.
+pub fn read(path: &Path) -> Result<Vec<u8>, Error> {
     let (folder, name) = parts(path);
     let mut before = None;
     loop {
-        let bytes = fs::read(path).map_err(|error| FileError::io(path, Doing::Read, error))?;
+        let bytes = fs::read(path).map_err(|error| Error::io(path, "read", &error))?;
         if Listed::of(folder)?.allows(&name, &bytes) {
             return Ok(bytes);
         }
         // The same bytes twice: no other run is just replacing the file.
         if before.as_ref() == Some(&bytes) {
-            return Err(FileError::Damaged { path: path.to_owned(), list: folder.join(LIST) });
+            let (file, list) = (path.display(), folder.join(LIST));
+            let message = format!("{file} is damaged, or was changed: it does not match its checksum");
+            return Err(Error::usage(message)
+                .help(format_args!(
+                    "put the file back as it was, or remove its line from {} if you changed it yourself",
+                    list.display()
+                ))
+                .because(Cause::Document { of_other_version: false }));
         }
         before = Some(bytes);
     }
 }
 
 /// Writes files of one folder, each in one step and in this order, with their checksums.
-pub fn write(folder: &Path, new: &[(PathBuf, Vec<u8>)]) -> Result<(), FileError> {
+pub fn write(folder: &Path, new: &[(PathBuf, Vec<u8>)]) -> Result<(), Error> {
     let mut listed = Listed::of(folder)?;
     let named: Vec<(String, &PathBuf, &Vec<u8>)> =
         new.iter().map(|(path, bytes)| (parts(path).1, path, bytes)).collect();
@@ -121,8 +132,8 @@ pub fn write(folder: &Path, new: &[(PathBuf, Vec<u8>)]) -> Result<(), FileError>
     listed.write(folder)
 }
 
-/// Removes files from a folder's list; they are gone, or no longer the study's.
-pub fn forget(folder: &Path, paths: &[PathBuf]) -> Result<(), FileError> {
+/// Takes files out of the list of a folder; they are gone, or no longer the study's.
+pub fn forget(folder: &Path, paths: &[PathBuf]) -> Result<(), Error> {
     let before = Listed::of(folder)?;
     let mut listed = before.clone();
     paths.iter().for_each(|path| listed.forget(&parts(path).1));
@@ -149,7 +160,7 @@ mod tests {
             fs::write(&config, &damaged).expect("a file");
             let failure = read(&config).expect_err("it is damaged");
             assert!(failure.to_string().contains("config.json is damaged"), "{failure}");
-            assert!(matches!(failure, FileError::Damaged { list, .. } if list.ends_with(LIST)));
+            assert!(failure.help.is_some_and(|help| help.contains(LIST)));
         }
         forget(folder.path(), std::slice::from_ref(&config)).expect("it can be written");
         assert!(read(&config).is_ok(), "the user took the line out");

@@ -1,6 +1,6 @@
 //! Training data: where they come from, and how they are opened for a network.
 
-use crate::error::{DataError, Error};
+use crate::error::Error;
 use crate::request::NetworkRequest;
 use plimsoll_ir::Bytes;
 use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Shape};
@@ -152,12 +152,10 @@ pub(crate) fn open(source: &DataSource, name: &str, request: &NetworkRequest) ->
 pub fn of_network(source: &DataSource, network: &Network) -> Result<Split, Error> {
     match source {
         DataSource::Text(_) | DataSource::Tokens(_) if !network.takes_tokens() => {
-            let network = network.spec.name.clone();
-            Err(DataError::Texts { network, data: format!("data `{source}`") }.into())
+            Err(Error::texts(&network.spec.name, format_args!("data `{source}`")))
         }
         DataSource::Images(_) if network.takes_tokens() => {
-            let network = network.spec.name.clone();
-            Err(DataError::Images { network, data: format!("data `{source}`") }.into())
+            Err(Error::images(&network.spec.name, format_args!("data `{source}`")))
         }
         DataSource::Text(file) => text(file.as_deref(), network.spec.image),
         DataSource::Tokens(file) => {
@@ -175,7 +173,9 @@ pub fn of_network(source: &DataSource, network: &Network) -> Result<Split, Error
             // Samples are made when they are read; only their order in an epoch is held, four bytes each.
             let order = Bytes(samples.saturating_mul(4));
             if let Some(available) = cpu::available_bytes().filter(|available| order > *available) {
-                return Err(DataError::Order { samples: *samples, takes: order, available }.into());
+                let message =
+                    format!("the order of {samples} samples takes {order}, and {available} are there");
+                return Err(Error::usage(message).help("choose fewer with --data synthetic:SAMPLES"));
             }
             let set = |samples: u64, seed| data::synthetic_like(network, samples as usize, seed);
             Ok(Split { train: set(*samples, 1), test: set((*samples / 10).max(1), 2) })
@@ -193,23 +193,27 @@ fn in_files(source: &DataSource) -> Result<Split, Error> {
     })
 }
 
-/// Reads a text, cut into sequences of `length` characters.
-fn text(file: Option<&Path>, [length, width]: [u32; 2]) -> Result<Split, Error> {
-    if width != 1 {
-        return Err(DataError::TextWidth { length, width }.into());
-    }
+/// Reads a text, cut to so many characters by 1.
+fn text(file: Option<&Path>, image: [u32; 2]) -> Result<Split, Error> {
+    let length = length_of(image)?;
     Ok(match file {
         Some(file) => data::text_file(file, length)?,
         None => data::text(length)?,
     })
 }
 
-/// Opens a file of tokens, cut into sequences of `length` tokens.
-fn tokens(file: &Path, [length, width]: [u32; 2], vocabulary: Option<u32>) -> Result<Split, Error> {
-    if width != 1 {
-        return Err(DataError::TextWidth { length, width }.into());
+/// Opens a file of tokens, cut to so many by 1.
+fn tokens(file: &Path, image: [u32; 2], vocabulary: Option<u32>) -> Result<Split, Error> {
+    Ok(data::token_file(file, length_of(image)?, vocabulary)?)
+}
+
+/// The length of texts, which have no width.
+fn length_of([length, width]: [u32; 2]) -> Result<u32, Error> {
+    if width == 1 {
+        return Ok(length);
     }
-    Ok(data::token_file(file, length, vocabulary)?)
+    Err(Error::usage(format_args!("texts have no width, and --image says {length}x{width}"))
+        .help(format_args!("give --image {length}x1 for texts of {length} characters, or leave it out")))
 }
 
 /// Returns the shape of text samples if the request gives none.
@@ -222,19 +226,18 @@ pub(crate) fn usual_text(name: &str) -> Option<NetworkSpec> {
     usual(name).filter(|spec| spec.image[1] == 1)
 }
 
-/// Checks that the data match the network's input and classes.
-pub(crate) fn fits(spec: &NetworkSpec, data: &Split) -> Result<(), DataError> {
+/// Checks that the data have the shape that a network takes.
+pub(crate) fn fits(spec: &NetworkSpec, data: &Split) -> Result<(), Error> {
     let wanted = Shape { height: spec.image[0], width: spec.image[1], channels: spec.channels };
     if data.train.image() == wanted && data.train.classes() <= spec.classes {
         return Ok(());
     }
-    Err(DataError::Shape {
-        data: data.train.name().to_owned(),
-        has: data.train.image(),
-        classes: data.train.classes(),
-        wanted,
-        wanted_classes: spec.classes,
-    })
+    let (name, has, classes) = (data.train.name(), data.train.image(), data.train.classes());
+    Err(Error::usage(format_args!(
+        "{name} has images of {has} in {classes} classes, the network is for {wanted} in {}",
+        spec.classes
+    ))
+    .help("leave --image, --channels and --classes out, or choose other --data"))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The device of a job: the processor, a GPU, or a device modelled from its data sheet.
 
-use crate::error::{Error, SetupError};
+use crate::error::{Error, Kind};
 use crate::watch::Watch;
 use plimsoll_ir::config::GpuKernels;
 use plimsoll_ir::program::{Call, KernelAlternative};
@@ -98,8 +98,8 @@ impl Setup {
     ///
     /// # Errors
     ///
-    /// The device has no tensor cores for the precision.
-    pub fn modelled(sheet: &'static Sheet, precision: Option<Precision>) -> Result<Setup, SetupError> {
+    /// It has no tensor cores for the precision.
+    pub fn modelled(sheet: &'static Sheet, precision: Option<Precision>) -> Result<Setup, Error> {
         let has_tf32 = sheet.tf32_peak.is_some();
         let precision = precision.unwrap_or(Precision::usual(has_tf32));
         let has = match precision {
@@ -108,7 +108,7 @@ impl Setup {
             Precision::Bf16 => sheet.bf16_peak.is_some(),
         };
         if !has {
-            return Err(SetupError::Precision { device: sheet.product.to_owned(), precision });
+            return Err(lacks(sheet.product, precision));
         }
         Ok(Setup::Modelled(Modelled { precision, ..Modelled::new(sheet) }))
     }
@@ -157,7 +157,9 @@ impl Setup {
     /// The device is the processor, or NCCL is missing here.
     pub fn takes(&self, nccl: bool) -> Result<(), Error> {
         match self {
-            Setup::Cpu(_) if nccl => Err(SetupError::NcclWithoutGpu.into()),
+            Setup::Cpu(_) if nccl => {
+                Err(Error::usage("NCCL sums on GPUs alone").help("leave --nccl out, or choose --device cuda"))
+            }
             Setup::Cuda(gpu) if nccl => {
                 gpu.open.another()?.with_nccl(&gpu.options.libraries)?;
                 Ok(())
@@ -206,7 +208,7 @@ impl Setup {
             Setup::Cpu(options) => Box::new(Cpu::new(options.clone())),
             Setup::Cuda(gpu) => Box::new(gpu.open.another()?),
             Setup::Modelled(device) => {
-                return Err(SetupError::NothingRuns { device: device.to_string() }.into());
+                return Err(Error::nothing_runs(device));
             }
         })
     }
@@ -225,7 +227,10 @@ impl Setup {
         let gpu = first.of_worker(number)?;
         let [wanted, found] = [&first.open, &gpu.open].map(|gpu| gpu.facts().name);
         if found != wanted {
-            return Err(SetupError::OtherGpu { number, found, wanted }.into());
+            let message =
+                format!("worker {number} of this machine would train on {found}, and the first on {wanted}");
+            return Err(Error::new(Kind::Device, message)
+                .help("let the workers see GPUs of one kind only, by CUDA_VISIBLE_DEVICES"));
         }
         let device = gpu.open.another()?.without_graphs().map_err(RuntimeError::Device)?;
         Ok(Box::new(if nccl { device.with_nccl(&first.options.libraries)? } else { device }))
@@ -240,10 +245,14 @@ impl Setup {
 pub fn gpu_of_worker(first: u32, number: u32) -> Result<u32, Error> {
     let (ordinal, devices) = (first.saturating_add(number), cuda::visible()?);
     if ordinal < devices {
-        Ok(ordinal)
-    } else {
-        Err(SetupError::TooFewGpus { number, ordinal, devices }.into())
+        return Ok(ordinal);
     }
+    let there = if devices == 1 { "is one GPU".to_owned() } else { format!("are {devices} GPUs") };
+    let message = format!("worker {number} of this machine would train on cuda:{ordinal}, and there {there}");
+    Err(Error::new(Kind::Device, message).help(
+        "start at most as many workers on a machine as it has GPUs; --global-batch N gives an update of N samples on any \
+         number of them",
+    ))
 }
 
 /// Returns `true` if a device name in a document means the CPU: `cpu`, or with its model, `cpu: AMD EPYC 9J14`.
@@ -261,21 +270,16 @@ pub fn cores() -> u32 {
 ///
 /// # Errors
 ///
-/// The processor does not support the precision.
-pub fn of_processor(precision: Option<Precision>) -> Result<Float, SetupError> {
+/// It does not have the precision.
+pub fn of_processor(precision: Option<Precision>) -> Result<Float, Error> {
     match precision.unwrap_or_default() {
         precision @ (Precision::F32 | Precision::Bf16) => Ok(precision.feature_maps()),
-        precision @ (Precision::Tf32Convolutions | Precision::Tf32) => {
-            Err(SetupError::Precision { device: "cpu".to_owned(), precision })
-        }
+        precision @ (Precision::Tf32Convolutions | Precision::Tf32) => Err(lacks("cpu", precision)),
     }
 }
 
-/// Checks that this machine has a core for each of these threads.
-pub fn as_many_cores(threads: u32) -> Result<(), SetupError> {
-    let cores = cores();
-    if threads <= cores {
-        return Ok(());
-    }
-    Err(SetupError::Threads { threads, cores })
+/// The error of a device without tensor cores for a precision.
+fn lacks(device: &str, precision: Precision) -> Error {
+    Error::usage(format_args!("{device} has no tensor cores for {precision}"))
+        .help("leave --precision out: its default is f32 there")
 }

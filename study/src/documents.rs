@@ -1,9 +1,9 @@
 //! Reading and writing documents; a study keeps checksums of its files.
 
 use crate::checksums;
-use crate::error::{Doing, FileError};
+use crate::error::{Cause, Error};
 use crate::files::write_text;
-use plimsoll_ir::Document;
+use plimsoll_ir::{Document, Fault};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -12,8 +12,8 @@ use std::path::Path;
 ///
 /// # Errors
 ///
-/// The file cannot be read, is damaged, or is not a document of this type.
-pub fn read<D: Document>(path: &Path) -> Result<D, FileError> {
+/// The file cannot be read, is damaged, or is no such document.
+pub fn read<D: Document>(path: &Path) -> Result<D, Error> {
     document(path, checksums::read(path)?)
 }
 
@@ -21,11 +21,17 @@ pub fn read<D: Document>(path: &Path) -> Result<D, FileError> {
 ///
 /// # Errors
 ///
-/// They are not a document of this type.
-pub fn document<D: Document>(path: &Path, bytes: Vec<u8>) -> Result<D, FileError> {
-    let text =
-        String::from_utf8(bytes).map_err(|_| FileError::NotText { path: path.to_owned(), kind: D::KIND })?;
-    D::from_json(&text).map_err(|fault| FileError::Document { path: path.to_owned(), fault: Box::new(fault) })
+/// They are no such document.
+pub fn document<D: Document>(path: &Path, bytes: Vec<u8>) -> Result<D, Error> {
+    let file = path.display();
+    let text = String::from_utf8(bytes).map_err(|_| {
+        Error::usage(format_args!("{file}: not a text file; expected a {} document", D::KIND))
+            .because(Cause::Document { of_other_version: false })
+    })?;
+    D::from_json(&text).map_err(|fault| {
+        let of_other_version = matches!(fault, Fault::OtherKind { .. });
+        Error::usage(format_args!("{file}: {fault}")).because(Cause::Document { of_other_version })
+    })
 }
 
 /// Writes a document, replacing any earlier file.
@@ -33,14 +39,14 @@ pub fn document<D: Document>(path: &Path, bytes: Vec<u8>) -> Result<D, FileError
 /// # Errors
 ///
 /// The file cannot be written.
-pub fn write<D: Document>(path: &Path, document: &D) -> Result<(), FileError> {
+pub fn write<D: Document>(path: &Path, document: &D) -> Result<(), Error> {
     write_text(path, &document.to_json())
 }
 
-/// Checks that a file can be written at this path, before the work that it records begins: its directory takes files, and the
-/// path is not one of a study's own files. Changes nothing.
-pub fn can_be_made(path: &Path) -> Result<(), FileError> {
-    let failed = |error: io::Error| FileError::io(path, Doing::Write, error);
+/// Makes sure that a file can be written there, before the work of which it tells is begun: its folder takes files, and it is
+/// none of a study's own. Nothing changes.
+pub fn can_be_made(path: &Path) -> Result<(), Error> {
+    let failed = |error: io::Error| Error::io(path, "write", &error);
     let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     match fs::metadata(&place) {
         Ok(there) if there.is_dir() => return Err(failed(io::ErrorKind::IsADirectory.into())),
@@ -49,7 +55,8 @@ pub fn can_be_made(path: &Path) -> Result<(), FileError> {
         _ => {}
     }
     if checksums::is_listed(&place) {
-        return Err(FileError::OfStudy(path.to_owned()));
+        let message = format!("{} would be overwritten, which its study wrote", path.display());
+        return Err(Error::usage(message).help("name another output"));
     }
     let folder = place.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::metadata(folder).map_err(failed)?;

@@ -9,7 +9,7 @@
 //! This file deliberately does not export the plan inside an iteration, which none of these tools can follow. So the exported
 //! batch keeps everything, unless the caller asks for the plan's own batch.
 
-use crate::error::ExportError;
+use crate::error::Error;
 use crate::measure::may_be_off;
 use crate::request::DecayShape;
 use crate::words::visible;
@@ -140,21 +140,22 @@ struct Shares {
 }
 
 impl Export {
-    /// Derives the export from a config and its schedule. By default a worker's batch is the largest that keeps everything on
-    /// the device and divides an update evenly, since no other tool swaps and recomputes as the plan does; the worker
-    /// accumulates as many batches as the update needs. No batch is larger than the tuned one, unless an update is asked for.
-    /// The config's rule gives rate and warm-up for this number of samples. Fails if the samples do not divide among the
-    /// workers, or if no batch is known to fit.
-    pub fn new(config: &Config, schedule: &Schedule, wanted: &Wanted) -> Result<Export, ExportError> {
+    /// Of a config and its schedule. By default a worker's batch is the largest that keeps everything on the device and
+    /// shares an update out evenly, since no other tool swaps and recomputes as the plan does; as many batches are
+    /// accumulated as the update needs. No batch is larger than the tuned one, unless an update is asked for. Rate and warm-up
+    /// are those that the config's rule gives for so many samples. Fails where the workers cannot share the samples out, or
+    /// where no batch is known to fit.
+    pub fn new(config: &Config, schedule: &Schedule, wanted: &Wanted) -> Result<Export, Error> {
         let Wanted { epochs, decay, optimizer, momentum, weight_decay, as_planned, .. } = *wanted;
         let tuned = config.cluster;
         let workers = wanted.workers.or(tuned.map(|cluster| cluster.workers)).unwrap_or(1);
         if config.batch.checked_mul(workers).is_none_or(|samples| samples == 0) {
-            return Err(ExportError::Workers(workers));
+            return Err(Error::usage(format_args!("{workers} is no number of workers")));
         }
         let optimizer = optimizer.unwrap_or(config.optimizer.into());
         if momentum.is_some() && optimizer != Optimizer::Sgd {
-            return Err(ExportError::Momentum);
+            return Err(Error::usage("--momentum is for --optimizer sgd")
+                .help("leave --momentum out, or add --optimizer sgd"));
         }
         if let Some(global) = wanted.global {
             samples_for(config, global)?;
@@ -252,9 +253,9 @@ impl Export {
         }
     }
 
-    /// Returns the lines for a tool, with the notes as comments if its format has comments. Fails if the tool has no such
-    /// schedule of the rate.
-    pub fn lines(&self, tool: Tool) -> Result<String, ExportError> {
+    /// The lines for a tool, notes as comments among them where its format has comments.
+    /// Fails where the tool has no schedule of the rate as was asked for.
+    pub fn lines(&self, tool: Tool) -> Result<String, Error> {
         match tool {
             Tool::Torchrun => Ok(self.torchrun()),
             Tool::Accelerate => Ok(self.accelerate()),
@@ -376,8 +377,8 @@ impl Export {
         )
     }
 
-    /// Returns DeepSpeed's configuration; JSON has no comments. Fails if DeepSpeed has no such schedule of the rate.
-    fn deepspeed(&self) -> Result<String, ExportError> {
+    /// JSON has no comments. Fails where DeepSpeed has no such schedule of the rate.
+    fn deepspeed(&self) -> Result<String, Error> {
         let Export { batch, accumulation, rate, warmup, updates, .. } = self;
         let mut params = json!({"lr": rate});
         for (name, value) in &self.settings {
@@ -417,7 +418,8 @@ impl Export {
                 });
             }
             DecayShape::Step => {
-                return Err(ExportError::Steps);
+                return Err(Error::usage("DeepSpeed has no schedule that falls in steps")
+                    .help("ask for --decay cosine or --decay constant"));
             }
         }
         Ok(serde_json::to_string_pretty(&config).expect("plain JSON") + "\n")
@@ -431,22 +433,31 @@ fn moves(schedule: &Schedule) -> [usize; 2] {
     [schedule.commands.iter().filter(is_swap).count(), schedule.commands.iter().filter(is_again).count()]
 }
 
-/// Returns the largest batch that is known to fit without the plan, with everything kept on the device.
-fn held(config: &Config, schedule: &Schedule) -> Result<u64, ExportError> {
+/// The largest batch that is known to fit without the plan: that keeps everything on the device.
+fn held(config: &Config, schedule: &Schedule) -> Result<u64, Error> {
     let own = (moves(schedule) == [0, 0]).then_some(config.batch);
-    config.keeps_all.max(own).ok_or(ExportError::NothingKept { budget: config.budget_bytes })
+    config.keeps_all.max(own).ok_or_else(|| {
+        let budget = config.budget_bytes;
+        Error::usage(format_args!(
+            "no batch is known that keeps everything within {budget}, as it must elsewhere"
+        ))
+        .help(
+            "tune with a larger --budget, or export the plan's own batch with --as-planned, for a runtime that follows the \
+             plan",
+        )
+    })
 }
 
-/// Divides an update into as few batches as possible, each of at most `held` samples. By default an update has about the tuned
-/// batch for each worker, rounded so that all batches have one size.
-fn shared(held: u64, tuned: u64, workers: u64, global: Option<u64>) -> Result<Shares, ExportError> {
+/// Shares an update out in batches of at most so many samples, as few as possible. By default an update is about as large as
+/// the tuned batch for each worker: as large as batches of one size make it.
+fn shared(held: u64, tuned: u64, workers: u64, global: Option<u64>) -> Result<Shares, Error> {
     let Some(global) = global else {
         let accumulation = tuned.div_ceil(held);
         return Ok(Shares { batch: tuned / accumulation, accumulation });
     };
     if !global.is_multiple_of(workers) {
         let message = format!("a global batch of {global} is no multiple of {workers} workers");
-        return Err(not_shared(message, global, workers));
+        return Err(not_shared(&message, global, workers));
     }
     let share = global / workers;
     let fewest = share.div_ceil(held);
@@ -457,34 +468,40 @@ fn shared(held: u64, tuned: u64, workers: u64, global: Option<u64>) -> Result<Sh
              {} to {held}, which keep everything",
             share.div_ceil(2 * fewest)
         );
-        return Err(not_shared(message, global, workers * fewest));
+        return Err(not_shared(&message, global, workers * fewest));
     };
     Ok(Shares { batch: share / accumulation, accumulation })
 }
 
-/// Divides an update into batches of the plan's own size.
-fn planned(batch: u64, workers: u64, global: Option<u64>) -> Result<Shares, ExportError> {
+/// An update in batches of the plan's own size.
+fn planned(batch: u64, workers: u64, global: Option<u64>) -> Result<Shares, Error> {
     let at_once = batch * workers;
     let global = global.unwrap_or(at_once);
     if !global.is_multiple_of(at_once) {
         let message = format!(
             "a global batch of {global} is no multiple of {at_once}: {workers} workers with {batch} samples each"
         );
-        return Err(not_shared(message, global, at_once));
+        return Err(not_shared(&message, global, at_once));
     }
     Ok(Shares { batch, accumulation: global / at_once })
 }
 
-/// Reports a global batch that is no multiple of the samples that all workers take at once, with the nearest multiples.
-fn not_shared(why: String, global: u64, at_once: u64) -> ExportError {
-    let below = global / at_once * at_once;
-    let above = below.saturating_add(at_once);
-    ExportError::NotShared { why, below: (below > 0).then_some(below), above }
+/// The multiples of a number that are nearest to one that is none, in words.
+pub(crate) fn nearest(number: u64, of: u64) -> String {
+    let below = number / of * of;
+    let above = below.saturating_add(of);
+    if below == 0 { above.to_string() } else { format!("{below} and {above}") }
 }
 
-/// Returns the samples of the data that a config was tuned for, at least one update's.
-fn samples_for(config: &Config, global: u64) -> Result<u64, ExportError> {
-    // An epoch has as many iterations, or updates of the tuned workers, as the data hold.
+/// A global batch that is no multiple of what all workers take at once, with the nearest that are.
+fn not_shared(why: &str, global: u64, at_once: u64) -> Error {
+    Error::usage(why)
+        .help(format_args!("the nearest that are: {}; or choose other --workers", nearest(global, at_once)))
+}
+
+/// Samples of the data that a config was tuned for, which are at least one update's.
+fn samples_for(config: &Config, global: u64) -> Result<u64, Error> {
+    // An epoch takes as many iterations, or updates of the tuned workers, as there are of these in the data.
     let samples = match config.cluster {
         Some(Cluster { update_seconds, global_batch, .. }) => {
             let known = config.measured.unwrap_or(config.predicted);
@@ -497,7 +514,9 @@ fn samples_for(config: &Config, global: u64) -> Result<u64, ExportError> {
     };
     let samples = samples.round() as u64;
     if samples < global {
-        return Err(ExportError::TooLarge { global, samples });
+        let message =
+            format!("a global batch of {global} is more than the {samples} samples that were tuned for");
+        return Err(Error::usage(message).help("lower --global-batch or --workers"));
     }
     Ok(samples)
 }
@@ -506,9 +525,8 @@ fn to_six_digits(rate: f64) -> f64 {
     format!("{rate:.5e}").parse().expect("a number was just written")
 }
 
-/// Returns rate, warm-up and updates of an epoch for updates of `global` samples; at the config's own batch, its own rate and
-/// warm-up.
-fn rate_at(config: &Config, global: u64, epochs: u64) -> Result<(f64, u64, u64), ExportError> {
+/// Rate, warm-up and updates of an epoch, of updates of so many samples: the config's own rate and warm-up at its own batch.
+fn rate_at(config: &Config, global: u64, epochs: u64) -> Result<(f64, u64, u64), Error> {
     let LearningRate { rate, rule, base_batch, base_rate, warmup_iterations: warmup } = config.learning_rate;
     let updates = samples_for(config, global)? / global;
     if global == config.batch {

@@ -1,20 +1,20 @@
 //! Writing files: to a temporary file in the same directory, which is then renamed, so that an interrupted run leaves the old
 //! file or the new one, never half of one.
 
-use crate::error::{Doing, FileError};
+use crate::error::Error;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// Writes a text as [`write_bytes`] does.
-pub fn write_text(path: &Path, text: &str) -> Result<(), FileError> {
+pub fn write_text(path: &Path, text: &str) -> Result<(), Error> {
     write_bytes(path, text.as_bytes())
 }
 
-/// Writes in one step, replacing any earlier file. Follows a link; writes directly to a pipe, a terminal or any other file that
-/// is not regular.
-pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
-    let failed = |error: io::Error| FileError::io(path, Doing::Write, error);
+/// Writes in one step, replacing the file that was there. A link is followed; what is no regular file (a pipe, a
+/// terminal) is written to as it is.
+pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let failed = |error: io::Error| Error::io(path, "write", &error);
     let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if fs::metadata(&place).is_ok_and(|m| !m.is_file() && !m.is_dir()) {
         let file = fs::OpenOptions::new().write(true).open(&place);
@@ -33,16 +33,18 @@ pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Checks that an output is not the file that the command reads, or will write itself.
-pub fn not_the_same(input: &Path, output: &Path) -> Result<(), FileError> {
+/// Makes sure that an output is not the very file that the command reads, or will write itself.
+pub fn not_the_same(input: &Path, output: &Path) -> Result<(), Error> {
     match (place(input), place(output)) {
-        (Some(input), Some(there)) if input == there => Err(FileError::Input(output.to_owned())),
+        (Some(input), Some(there)) if input == there => {
+            Err(Error::usage(format_args!("{} would be overwritten; name another output", output.display())))
+        }
         _ => Ok(()),
     }
 }
 
-/// Checks that two outputs are two files.
-pub fn not_each_other(one: Option<&Path>, other: Option<&Path>) -> Result<(), FileError> {
+/// Makes sure that two outputs are two files.
+pub fn not_each_other(one: Option<&Path>, other: Option<&Path>) -> Result<(), Error> {
     match (one, other) {
         (Some(one), Some(other)) => not_the_same(one, other),
         _ => Ok(()),

@@ -4,7 +4,7 @@
 
 use crate::checksums;
 use crate::documents;
-use crate::error::{Doing, Error, FileError, OfAnother, Retune, StudyError};
+use crate::error::{Cause, Error, Kind};
 use crate::files;
 use plimsoll_ir::check::check;
 use plimsoll_ir::config::Config;
@@ -42,6 +42,9 @@ const WORKER: &str = "training.worker-";
 /// End of the name of a worker's note.
 const NOTE: &str = ".note.json";
 
+/// Advice if a study is missing.
+const NAME_ONE: &str = "name a study's folder, as `plimsoll auto` and `plimsoll tune` make it";
+
 /// A study's folder.
 #[derive(Clone, Debug)]
 pub struct Study {
@@ -54,13 +57,13 @@ impl Study {
         Study { folder: folder.to_owned() }
     }
 
-    /// Creates the folder if it is missing, checks that it can be written to, and logs its path.
-    pub fn make(&self) -> Result<(), FileError> {
+    /// Makes the folder where it is missing, and sure that it can be written to; says which it is.
+    pub fn make(&self) -> Result<(), Error> {
         let folder = &self.folder;
-        fs::create_dir_all(folder).map_err(|error| FileError::io(folder, Doing::CreateStudy, error))?;
-        // Fail now, not after the measuring.
+        fs::create_dir_all(folder).map_err(|error| Error::io(folder, "create the study's folder", &error))?;
+        // Found out now, and not after the measuring.
         tempfile::NamedTempFile::new_in(folder)
-            .map_err(|error| FileError::io(folder, Doing::WriteToStudy, error))?;
+            .map_err(|error| Error::io(folder, "write to the study's folder", &error))?;
         tracing::info!("the study is {}", folder.display());
         Ok(())
     }
@@ -74,11 +77,15 @@ impl Study {
         Header::of_line(&line).map(|header| header.budget_bytes)
     }
 
-    /// Checks that none of these files, which would be overwritten or removed, belongs to somebody else.
-    pub fn are_ours(&self, files: &[PathBuf]) -> Result<(), StudyError> {
+    /// Makes sure that of these files none is somebody else's, which would be written over or removed.
+    pub fn are_ours(&self, files: &[PathBuf]) -> Result<(), Error> {
         match files.iter().find(|file| !self.wrote(file)) {
             None => Ok(()),
-            Some(foreign) => Err(StudyError::Foreign(foreign.clone())),
+            Some(foreign) => {
+                let foreign = foreign.display();
+                Err(Error::usage(format_args!("{foreign} was not written by Plimsoll, and would be lost"))
+                    .help("move it elsewhere, or choose another folder with --study DIR"))
+            }
         }
     }
 
@@ -98,12 +105,12 @@ impl Study {
         start.is_empty() || marks.iter().any(|mark| start.contains(mark))
     }
 
-    /// Removes these files of the study, if they exist.
-    pub fn forget(&self, files: &[PathBuf]) -> Result<(), FileError> {
+    /// Removes these files of the study, where they are.
+    pub fn forget(&self, files: &[PathBuf]) -> Result<(), Error> {
         for path in files {
             match fs::remove_file(path) {
                 Err(error) if error.kind() != ErrorKind::NotFound => {
-                    return Err(FileError::io(path, Doing::Remove, error));
+                    return Err(Error::io(path, "remove", &error));
                 }
                 _ => {}
             }
@@ -112,7 +119,7 @@ impl Study {
     }
 
     /// Writes files of the study, each in one step and in this order, with their checksums.
-    pub fn put(&self, files: &[(PathBuf, Vec<u8>)]) -> Result<(), FileError> {
+    pub fn put(&self, files: &[(PathBuf, Vec<u8>)]) -> Result<(), Error> {
         checksums::write(&self.folder, files)
     }
 
@@ -121,19 +128,19 @@ impl Study {
     ///
     /// The files are gathered in a directory. Renaming it marks them as complete; from then on, whoever works in the study puts
     /// them in place.
-    pub fn put_together(&self, _alone: &Held, files: &[(PathBuf, Vec<u8>)]) -> Result<(), FileError> {
+    pub fn put_together(&self, _alone: &Held, files: &[(PathBuf, Vec<u8>)]) -> Result<(), Error> {
         let [gathered, whole] = [GATHERED, WHOLE].map(|name| self.folder.join(name));
         remove_folder(&gathered)?;
-        fs::create_dir(&gathered).map_err(|error| FileError::io(&gathered, Doing::Create, error))?;
+        fs::create_dir(&gathered).map_err(|error| Error::io(&gathered, "create", &error))?;
         for (path, bytes) in files {
             files::write_bytes(&gathered.join(name(path)), bytes)?;
         }
-        fs::rename(&gathered, &whole).map_err(|error| FileError::io(&whole, Doing::Create, error))?;
+        fs::rename(&gathered, &whole).map_err(|error| Error::io(&whole, "create", &error))?;
         self.settle()
     }
 
-    /// Puts in place the files that a killed run had gathered completely, and removes incomplete ones.
-    fn settle(&self) -> Result<(), FileError> {
+    /// Puts in place what a run that was killed had gathered whole, and removes what it had not.
+    fn settle(&self) -> Result<(), Error> {
         let [gathered, whole] = [GATHERED, WHOLE].map(|name| self.folder.join(name));
         remove_folder(&gathered)?;
         if !whole.exists() {
@@ -145,30 +152,32 @@ impl Study {
             match fs::read(&from) {
                 Ok(bytes) => files.push((path, bytes)),
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => return Err(FileError::io(&from, Doing::Read, error)),
+                Err(error) => return Err(Error::io(&from, "read", &error)),
             }
         }
         self.put(&files)?;
         self.forget(&[self.report()])?;
-        // No part of it can then be mistaken for a complete set.
-        fs::rename(&whole, &gathered).map_err(|error| FileError::io(&whole, Doing::Remove, error))?;
+        // So that no part of it is ever taken for whole.
+        fs::rename(&whole, &gathered).map_err(|error| Error::io(&whole, "remove", &error))?;
         remove_folder(&gathered)
     }
 
-    /// Finishes a tuning that a killed run left half in place.
-    fn settled(self) -> Result<Study, StudyError> {
+    /// Makes sure that no run that was killed has left a tuning half in place, which is then put there.
+    fn settled(self) -> Result<Study, Error> {
         if self.folder.join(WHOLE).exists() {
             drop(self.lock()?);
         }
         Ok(self)
     }
 
-    /// Checks that no training depends on the choice that is about to be replaced.
-    pub fn without_training(&self) -> Result<(), StudyError> {
+    /// Makes sure that no training stands on the choice that is about to be replaced.
+    pub fn without_training(&self) -> Result<(), Error> {
         if !self.holds_training() {
             return Ok(());
         }
-        Err(StudyError::HoldsTraining(self.folder.clone()))
+        let folder = self.folder.display();
+        Err(Error::usage(format_args!("{folder} holds a training made with the choice there"))
+            .help("choose another folder with --study DIR, or remove its training.safetensors"))
     }
 
     /// Returns the study and the config's path, given a config file or its study's folder.
@@ -182,17 +191,17 @@ impl Study {
         (Study { folder: folder.map_or_else(|| PathBuf::from("."), Path::to_owned) }, path.to_owned())
     }
 
-    /// Returns the study of a folder, or of the config in it, which must exist.
-    pub fn existing(path: &Path) -> Result<Study, StudyError> {
+    /// The study of which a folder or the config in it is named, which must be there.
+    pub fn existing(path: &Path) -> Result<Study, Error> {
         if !path.exists() {
-            return Err(StudyError::Missing(path.to_owned()));
+            return Err(Error::usage(format_args!("there is no folder {}", path.display())).help(NAME_ONE));
         }
         Study::of_config(path).0.settled()
     }
 
     /// Reads the choice that a config file or its study's folder names: the study, the config's path, the config and its
     /// schedule.
-    pub fn choice_of(path: &Path) -> Result<(Study, PathBuf, Config, Schedule), StudyError> {
+    pub fn choice_of(path: &Path) -> Result<(Study, PathBuf, Config, Schedule), Error> {
         let (study, config_path) = Study::of_config(path);
         let study = study.settled()?;
         let (config, schedule) = if path.is_dir() {
@@ -205,12 +214,16 @@ impl Study {
         Ok((study, config_path, config, schedule))
     }
 
-    /// Reads the choice. If this is no study, or half of one, the error says what to do.
-    pub fn chosen(&self) -> Result<(Config, Schedule), StudyError> {
+    /// Returns the choice. Fails with advice if the folder holds no study, or half of one.
+    pub fn chosen(&self) -> Result<(Config, Schedule), Error> {
         if !self.config().exists() {
-            let measured = self.journal().exists() || self.profile().exists();
-            let missing = name(&self.config());
-            return Err(StudyError::NotTuned { missing, measured, retune: self.retune() });
+            let (folder, missing) = (self.folder.display(), name(&self.config()));
+            let error = Error::usage(format_args!("{folder} holds no choice: {missing} is missing"));
+            return Err(if self.journal().exists() || self.profile().exists() {
+                error.help(format_args!("it was measured and not tuned yet: {}", self.tune_again()))
+            } else {
+                error.help(NAME_ONE)
+            });
         }
         let config: Config = self.document(&self.config())?;
         let schedule = self.folder.join(&config.schedule);
@@ -218,38 +231,61 @@ impl Study {
         Ok((config, self.document(&schedule)?))
     }
 
-    /// Checks that a file of a tuning exists.
-    pub fn holds(&self, file: &Path) -> Result<(), StudyError> {
+    /// Makes sure that a file of a tuning is there.
+    pub fn holds(&self, file: &Path) -> Result<(), Error> {
         if file.exists() {
             return Ok(());
         }
-        Err(StudyError::Incomplete { missing: name(file), retune: self.retune() })
+        let (folder, missing) = (self.folder.display(), name(file));
+        let message =
+            format!("{folder} was not tuned to the end, or by an older version: {missing} is missing");
+        Err(Error::usage(message).help(self.tune_again()))
     }
 
-    /// Reads a document of the study's tuning.
-    pub fn document<D: Document>(&self, path: &Path) -> Result<D, StudyError> {
-        documents::read(path).map_err(|source| StudyError::Document { source, retune: self.retune() })
+    /// A document of the study's tuning.
+    pub fn document<D: Document>(&self, path: &Path) -> Result<D, Error> {
+        documents::read(path).map_err(|error| {
+            let Some(Cause::Document { of_other_version }) = error.cause.as_deref() else { return error };
+            let again = self.tune_again();
+            let help = match &error.help {
+                Some(help) => format!("{help}; or {again}"),
+                None if *of_other_version => {
+                    format!("it was written by another version of Plimsoll; read it with that, or {again}")
+                }
+                None => again,
+            };
+            error.help(help)
+        })
     }
 
-    /// Checks that the part that `holds` names (such as `the choice for`) matches the request. The error names the first
-    /// difference, with both values.
-    pub fn is_of(&self, holds: &str, compared: &[(&str, String, String)]) -> Result<(), StudyError> {
+    /// Makes sure that what the study holds (such as `the choice for`) is of what is asked for: names the first thing in
+    /// which the two differ, with both.
+    pub fn is_of(&self, holds: &str, compared: &[(&str, String, String)]) -> Result<(), Error> {
         let Some((what, kept, asked)) = compared.iter().find(|(_, kept, asked)| kept != asked) else {
             return Ok(());
         };
-        let other = OfAnother {
-            holds: holds.to_owned(),
-            what: (*what).to_owned(),
-            kept: kept.clone(),
-            asked: asked.clone(),
-            retune: self.retune(),
+        let folder = self.folder.display();
+        let other = "choose another folder with --study DIR, or leave --study out, which takes the one of just these \
+                     options";
+        let fresh = match self.holds_training() {
+            true => "; --fresh would forget the training there, too",
+            false => "; or start anew with --fresh",
         };
-        Err(StudyError::OfAnother(Box::new(other)))
+        Err(Error::usage(format_args!("{folder} holds {holds} another {what}: {kept} there, {asked} now"))
+            .help(format_args!("{other}{fresh}")))
     }
 
-    /// Returns the way to a complete choice.
-    pub fn retune(&self) -> Retune {
-        Retune { folder: self.folder.clone(), holds_training: self.holds_training() }
+    /// Advice that leads to a whole choice.
+    pub(crate) fn tune_again(&self) -> String {
+        let folder = self.folder.display();
+        if self.holds_training() {
+            return format!(
+                "{folder} holds a training: tune into another folder with `plimsoll tune --study DIR`"
+            );
+        }
+        format!(
+            "run `plimsoll tune --study {folder}` with its other options; what was measured is used again"
+        )
     }
 
     /// Path of the journal of measurements.
@@ -380,14 +416,14 @@ impl Study {
         [others, self.training(), self.notes(), self.choice()].concat()
     }
 
-    /// Checks that an output would not overwrite one of the study's files.
-    pub fn is_not(&self, output: &Path) -> Result<(), FileError> {
+    /// Makes sure that none of its files would be written over.
+    pub fn is_not(&self, output: &Path) -> Result<(), Error> {
         self.files().iter().try_for_each(|file| files::not_the_same(file, output))
     }
 
-    /// Keeps other runs from measuring, tuning and training in the study until the returned [`Held`] is dropped. Removes
-    /// half-written files of a killed run, and puts its complete ones in place. Waits a few seconds for a run that ends.
-    pub fn lock(&self) -> Result<Held, StudyError> {
+    /// Keeps other runs from measuring, tuning and training in it until what is given is dropped. What a run that was killed
+    /// left half written is removed, and what it had written whole is put in place. Waits a few seconds for a run that ends.
+    pub fn lock(&self) -> Result<Held, Error> {
         let Ok(folder) = fs::File::open(&self.folder) else { return Ok(Held(None)) };
         let asked = Instant::now();
         let locked = loop {
@@ -397,8 +433,12 @@ impl Study {
             }
         };
         match locked {
-            Err(TryLockError::WouldBlock) => Err(StudyError::InUse(self.folder.clone())),
-            // Not every file system supports locks.
+            Err(TryLockError::WouldBlock) => {
+                let folder = self.folder.display();
+                Err(Error::usage(format_args!("another run measures, tunes or trains in {folder}"))
+                    .help("wait for its end, or take another folder"))
+            }
+            // Not every file system knows locks.
             Err(TryLockError::Error(error)) => {
                 tracing::debug!("{} cannot be locked: {error}", self.folder.display());
                 self.settle()?;
@@ -426,10 +466,10 @@ impl Study {
 #[must_use = "the study is free again as soon as this is dropped"]
 pub struct Held(#[allow(dead_code, reason = "an open file holds its lock")] Option<fs::File>);
 
-/// Removes a folder and its contents, if it exists.
-fn remove_folder(folder: &Path) -> Result<(), FileError> {
+/// Removes a folder and all that is in it, where it is there.
+fn remove_folder(folder: &Path) -> Result<(), Error> {
     match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(FileError::io(folder, Doing::Remove, error)),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io(folder, "remove", &error)),
         _ => Ok(()),
     }
 }
@@ -440,7 +480,9 @@ fn remove_folder(folder: &Path) -> Result<(), FileError> {
 ///
 /// The schedule is invalid: the first violation.
 pub fn check_valid(path: &Path, trace: &Trace, schedule: &Schedule) -> Result<(), Error> {
-    check(trace, schedule).map_err(|violation| Error::Invalid { path: path.to_owned(), violation })
+    check(trace, schedule).map_err(|violation| {
+        Error::new(Kind::Verification, format_args!("{} is not valid: {violation}", path.display()))
+    })
 }
 
 pub(crate) fn name(path: &Path) -> String {
@@ -491,7 +533,7 @@ mod tests {
         let kept = [1, 12].map(|rank| study.kept_by(rank));
         kept.iter().for_each(|state| fs::write(state, "").expect("a file"));
         assert_eq!(study.kept_by_workers(), kept);
-        assert!(study.without_training().is_err() && study.retune().holds_training);
+        assert!(study.without_training().is_err() && study.holds_training());
         assert!(kept.iter().all(|state| study.is_not(state).is_err()), "an output is no worker's state");
         study.forget(&study.training()).expect("they can be removed");
         study.without_training().expect("it is gone");

@@ -32,7 +32,7 @@ pub mod words;
 pub mod workload;
 
 pub use device::Setup;
-pub use error::{Error, Stopped};
+pub use error::Error;
 pub use folder::Study;
 pub use job::{Chosen, MeasureRequest};
 pub use network_workload::NetworkWorkload;

@@ -1,6 +1,6 @@
 //! Measuring a network's ops and the link on a device, at fractions of the largest trainable batch.
 
-use crate::error::{Error, TuneError, WorkloadError};
+use crate::error::{Error, Kind};
 use crate::folder::Study;
 use crate::watch::Watch;
 use crate::workload::{About, UNMEASURED, Workload};
@@ -32,11 +32,21 @@ pub(crate) fn largest(
         // Planning the smallest batch names the layer and its bytes.
         let trace = workload.trace(workload.smallest_batch())?;
         workload.plan(&trace, Policy::Naive, budget, Link::symmetric(UNMEASURED), watch)?;
-        return Err(WorkloadError::NoBatch.into());
+        let message = "no batch fits: host memory is too small for the tensors that must be swapped";
+        return Err(Error::new(Kind::NoPlan, message).help("raise --budget"));
     };
     let (least, host) = (*batches.start(), workload.host_memory());
     if largest < least {
-        return Err(TuneError::Unreachable { budget, host, largest, least }.into());
+        let (within, raise) = match host {
+            Some(host) => (format!(" and {host} of host memory"), "--budget or --host-memory"),
+            None => (String::new(), "--budget"),
+        };
+        let message = format!(
+            "within {budget}{within} the largest batch that can be trained is {largest}; asked for is at least {least}"
+        );
+        return Err(
+            Error::new(Kind::NoPlan, message).help(format_args!("raise {raise}, or lower --min-batch"))
+        );
     }
     Ok(largest)
 }
@@ -86,7 +96,7 @@ fn goes_on(about: &About, budget: Bytes, study: &Study) -> Result<(), Error> {
         ("device", there.machine.device, about.device.clone()),
         ("budget", exact(there.budget_bytes), exact(budget)),
     ];
-    Ok(study.is_of("the profile of", &compared)?)
+    study.is_of("the profile of", &compared)
 }
 
 /// Formats a budget to the byte.

@@ -7,7 +7,7 @@
 //!
 //! This file does not list allocations outside the plan (the driver's, the libraries').
 
-use crate::error::FileError;
+use crate::error::Error;
 use crate::files;
 use crate::trace_events::describe;
 use plimsoll_ir::schedule::{Command, Holds, Schedule};
@@ -104,8 +104,8 @@ impl MemorySnapshot {
         serde_pickle::to_vec(self, serde_pickle::SerOptions::new()).expect("numbers and names can be pickled")
     }
 
-    /// Writes the snapshot to a file.
-    pub fn write(&self, path: &Path) -> Result<(), FileError> {
+    /// Writes it to a file.
+    pub fn write(&self, path: &Path) -> Result<(), Error> {
         files::write_bytes(path, &self.pickled())
     }
 }

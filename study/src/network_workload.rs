@@ -12,7 +12,7 @@ use host::HOST_SHARE;
 
 use crate::data::{self, DataSource, fits};
 use crate::device::Setup;
-use crate::error::{DataError, Error, TuneError, WorkloadError};
+use crate::error::Error;
 use crate::folder::Study;
 use crate::request::{ClusterRequest, NetworkRequest};
 use crate::watch::Watch;
@@ -79,9 +79,7 @@ impl NetworkWorkload {
         let name = &request.name;
         let data = data::open(source, name, request)?;
         if data::usual_text(name).is_some() && !data.train.holds_tokens() {
-            return Err(
-                DataError::Images { network: name.clone(), data: data.train.name().to_owned() }.into()
-            );
+            return Err(Error::images(name, data.train.name()));
         }
         let image = data.train.image();
         let spec = NetworkSpec {
@@ -103,15 +101,18 @@ impl NetworkWorkload {
     /// Wraps a network that is already built, which the data must fit.
     pub fn of(network: Network, data: Split, setup: Setup) -> Result<NetworkWorkload, Error> {
         fits(&network.spec, &data)?;
-        let (name, set) = (network.spec.name.clone(), data.train.name().to_owned());
+        let (name, set) = (&network.spec.name, data.train.name());
         match (network.takes_tokens(), data.train.holds_tokens()) {
-            (false, true) => return Err(DataError::Texts { network: name, data: set }.into()),
-            (true, false) => return Err(DataError::Images { network: name, data: set }.into()),
+            (false, true) => return Err(Error::texts(name, set)),
+            (true, false) => return Err(Error::images(name, set)),
             _ => {}
         }
         let (wanted, has) = (network.labels(), data.train.labels() as u64);
         if wanted != has {
-            return Err(DataError::Labels { network: name, wanted, data: set, has }.into());
+            return Err(Error::usage(format_args!(
+                "`{name}` learns {wanted} labels of a sample, {set} has {has}"
+            ))
+            .help("choose --data synthetic, which has as many as are learned"));
         }
         let (source, host_memory) = (None, None);
         Ok(NetworkWorkload { network, data, setup, source, host_memory, optimizer: Optimizer::Sgd })
@@ -184,8 +185,17 @@ impl NetworkWorkload {
         if let Some(size) = given {
             let budget = size.of(machine);
             if budget > machine {
-                let processor = matches!(self.setup, Setup::Cpu(_));
-                return Err(WorkloadError::Budget { budget, memory: machine, processor }.into());
+                let (owner, other) = match self.setup {
+                    Setup::Cpu(_) => (
+                        "that this process may have",
+                        "; to plan for a larger device, model one with --device",
+                    ),
+                    _ => ("of the device", ", or choose another --device"),
+                };
+                return Err(Error::usage(format_args!(
+                    "a budget of {budget} is more than the {machine} {owner}"
+                ))
+                .help(format_args!("lower --budget{other}")));
             }
             return Ok(budget);
         }
@@ -281,7 +291,14 @@ impl NetworkWorkload {
                 RuntimeError::Device(DeviceError::NotPinned { .. }) => true,
                 _ => false,
             };
-            if of_host { Error::NoRoomForState { source: error, state } } else { error.into() }
+            let error = Error::from(error);
+            if !of_host {
+                return error;
+            }
+            error.help(format_args!(
+                "{state} of it are for two copies of the state, which a device that fails cannot take along; \
+                 --save-every 5min writes the state to its file that often, and takes none of it"
+            ))
         })?;
         let trained = executor.load_keeping_state(trained, schedule, before)?;
         let (executor, others) = load(executor, others)?;
@@ -366,7 +383,10 @@ impl Workload for NetworkWorkload {
         };
         let workers = Workers { count, interconnect, form, staged, passes, overlap };
         let exchange = exchange(&self.program(batch, Mode::Train)?, &workers);
-        Ok(exchange.ok_or(TuneError::NothingToExchange)?)
+        exchange.ok_or_else(|| {
+            Error::usage("the network has no parameters: workers have nothing to exchange")
+                .help("leave --workers out")
+        })
     }
 
     fn run(&self, batch: u64, schedule: &Schedule, watch: &Watch<'_>) -> Result<Option<Confirmed>, Error> {

@@ -6,7 +6,7 @@
 //!
 //! This file does not keep measurements of a build with uncommitted changes, since two such builds can have the same name.
 
-use crate::error::{Doing, FileError};
+use crate::error::Error;
 use crate::files;
 use plimsoll_profiler::ProfileRequest;
 use plimsoll_runtime::cuda::user_cache;
@@ -42,8 +42,8 @@ impl ProfileCache {
     ///
     /// # Errors
     ///
-    /// The study's folder cannot be written to. An unreadable cache counts as empty.
-    pub fn find(&self, request: &ProfileRequest) -> Result<Option<Duration>, FileError> {
+    /// The study's folder cannot be written to. A cache that cannot be read holds nothing.
+    pub fn find(&self, request: &ProfileRequest) -> Result<Option<Duration>, Error> {
         let Some(path) = self.entry(request) else { return Ok(None) };
         let Ok(journal) = std::fs::read(&path) else { return Ok(None) };
         let made = std::fs::metadata(&path).and_then(|data| data.modified()).ok();
@@ -56,12 +56,12 @@ impl ProfileCache {
     ///
     /// # Errors
     ///
-    /// The cache cannot be written to. The study has the measurements all the same.
-    pub fn keep(&self, request: &ProfileRequest) -> Result<(), FileError> {
+    /// The cache cannot be written to. The study has all the same what was measured.
+    pub fn keep(&self, request: &ProfileRequest) -> Result<(), Error> {
         let Some(path) = self.entry(request) else { return Ok(()) };
         let folder = path.parent().expect("it lies in the cache's folder");
         let journal = std::fs::create_dir_all(folder).and_then(|()| std::fs::read(&request.journal));
-        files::write_bytes(&path, &journal.map_err(|error| FileError::io(folder, Doing::KeepProfile, error))?)
+        files::write_bytes(&path, &journal.map_err(|error| Error::io(folder, "keep a profile in", &error))?)
     }
 
     fn entry(&self, request: &ProfileRequest) -> Option<PathBuf> {

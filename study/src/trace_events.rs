@@ -9,7 +9,7 @@
 //!
 //! This file measures nothing. If a device was late for no reason in the schedule, it names no cause.
 
-use crate::error::FileError;
+use crate::error::Error;
 use crate::files;
 use plimsoll_ir::schedule::{Command, Schedule, Stream, moved};
 use plimsoll_ir::simulate::{Cause, Span, Timeline};
@@ -68,7 +68,7 @@ impl TraceEvents {
     }
 
     /// Writes all events to a file.
-    pub fn write(&self, path: &Path) -> Result<(), FileError> {
+    pub fn write(&self, path: &Path) -> Result<(), Error> {
         let text = serde_json::to_string(self).expect("names and numbers can be written");
         files::write_text(path, &(text + "\n"))
     }

@@ -9,7 +9,7 @@ mod saving;
 mod workers;
 
 use crate::documents;
-use crate::error::{Error, Stopped, TrainError};
+use crate::error::{Error, Kind};
 use crate::folder::Study;
 use crate::network_workload::{NetworkWorkload, median};
 use crate::request::{DecayShape, TrainRequest};
@@ -34,7 +34,7 @@ use plimsoll_runtime::{
     TrainingPlan, Weights, state_bytes,
 };
 use plimsoll_tuner::state_copy::{CopyPlace, place_of_copy};
-use saving::Saving;
+use saving::{Saving, cannot_keep};
 use std::cell::Cell;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -116,7 +116,11 @@ fn set_up(
         weights,
     };
     if request.per_draw && update.virtual_workers > 1 {
-        return Err(TrainError::DrawsOfUpdate { virtual_workers: update.virtual_workers }.into());
+        let batches = update.virtual_workers;
+        return Err(Error::usage(format_args!(
+            "an update of {batches} batches has as many draws of stochastic depth, which all run by one plan"
+        ))
+        .help("leave --per-draw out, or --workers and --global-batch"));
     }
     if update.virtual_workers > 1 {
         // Worker 0 also tests.
@@ -155,19 +159,32 @@ fn set_up(
 /// Reads the initial weights of a training, if given.
 fn weights_of(task: &NetworkWorkload, request: &TrainRequest) -> Result<Option<Weights>, Error> {
     let weights = request.weights.as_ref().map(|path| crate::weights::read(path, &task.network));
-    Ok(weights.transpose()?)
+    weights.transpose()
 }
 
-/// Checks that a training uses the optimizer for which its schedule was chosen.
-fn of_optimizer(tuned: Optimizer, asked: Optimizer) -> Result<(), Error> {
-    if tuned == asked { Ok(()) } else { Err(TrainError::OtherOptimizer { tuned, asked }.into()) }
+/// Makes sure that a training is by the optimizer for which its schedule was chosen.
+pub fn of_optimizer(tuned: Optimizer, asked: Optimizer) -> Result<(), Error> {
+    if tuned == asked {
+        return Ok(());
+    }
+    Err(Error::usage(format_args!("the study was tuned for {tuned}, and {asked} is asked for")).help(
+        format_args!(
+            "leave --optimizer out, or tune into another folder with `plimsoll tune --study DIR --optimizer {asked}`"
+        ),
+    ))
 }
 
 /// Checks that a schedule is valid for this program, even if an older version lowered the network differently.
 fn of_iteration(program: &Program, config: &Config, schedule: &Schedule, study: &Study) -> Result<(), Error> {
     let Err(violation) = check(&program.trace, schedule) else { return Ok(()) };
-    let (schedule, retune) = (config.schedule.clone(), study.retune());
-    Err(TrainError::OtherIteration { schedule, violation, retune }.into())
+    let message = format!(
+        "{} is not valid for the iteration that this version of Plimsoll computes: {violation}",
+        config.schedule
+    );
+    Err(Error::new(Kind::Verification, message).help(format_args!(
+        "where another version tuned {}, go on with that one, or tune into another folder with `plimsoll tune --study DIR`",
+        study.folder().display()
+    )))
 }
 
 /// Checks that a schedule keeps the budget of its config, whatever budget the schedule states.
@@ -181,8 +198,12 @@ fn within_budget(
     if takes <= config.budget_bytes {
         return Ok(());
     }
-    let (schedule, budget) = (config.schedule.clone(), config.budget_bytes);
-    Err(TrainError::OverBudget { schedule, takes, budget, retune: study.retune() }.into())
+    let Config { schedule, budget_bytes: budget, .. } = config;
+    let message = format!("{schedule} takes {takes}, more than the {budget} that its config allows");
+    Err(Error::new(Kind::Verification, message).help(format_args!(
+        "put the schedule back that was chosen with the config, or {}",
+        study.tune_again()
+    )))
 }
 
 /// Returns the offload before which an iteration copies the state to the host, by the times of the study's trace; `None`, after
@@ -339,7 +360,11 @@ fn train_from(
                 // The others have nothing to save; if one of them is gone, the state is saved all the same.
                 let _ = trainer.leave();
             }
-            return Err(Stopped::Training(saving.saved()).into());
+            let saved = saving.saved();
+            let (step, path) = (saved.step.unwrap_or(0), saved.path.display());
+            let message =
+                format!("stopped while training, after {step} of {total} iterations; saved to {path}");
+            return Err(Error::new(Kind::Interrupted, message).help(saved.again()));
         }
     }
     // If the disk is full by now, the test and its result are still made.
@@ -410,7 +435,7 @@ fn begin(
         trainer.start_from(&weights)?;
     }
     if trainer.step() < total {
-        Checkpoint::make_sure(checkpoint, trainer.saved_bytes()).map_err(TrainError::CannotKeep)?;
+        Checkpoint::make_sure(checkpoint, trainer.saved_bytes()).map_err(cannot_keep)?;
     }
     Ok(())
 }
@@ -454,10 +479,11 @@ fn test(
         let timed = trainer.train_timed(&*task.data.train);
         timeline = Some(timed.map_err(|error| saving.failed(error, trainer))?);
     }
-    // Hurried iterations show nothing about other processes.
-    test.filter(|_| !timed || !watch.stops())
-        .map(|test| (test, timeline))
-        .ok_or_else(|| Stopped::Testing { done, saved: saving.saved() }.into())
+    // Iterations that were hurried show nothing of others.
+    test.filter(|_| !timed || !watch.stops()).map(|test| (test, timeline)).ok_or_else(|| {
+        let message = format!("stopped while testing, after all {done} iterations of the training");
+        Error::new(Kind::Interrupted, message).help(saving.saved().again())
+    })
 }
 
 /// Warns of changes in the device's health, if the device reports it; returns all that is known of it.
@@ -472,7 +498,9 @@ fn load(checkpoint: &Path, watch: &Watch<'_>) -> Result<Option<Checkpoint>, Erro
     if !checkpoint.exists() {
         return Ok(None);
     }
-    let saved = Checkpoint::load(checkpoint).map_err(TrainError::Unreadable)?;
+    let saved = Checkpoint::load(checkpoint).map_err(|error| {
+        Error::from(error).help("put the file back as it was, or start anew with --fresh")
+    })?;
     if !saved.has_checksum() {
         watch.warn(format_args!(
             "{} is from an older version and has no checksum: whether it is damaged is not known",
@@ -491,7 +519,7 @@ fn resume(
     trainer.resume(saved, checkpoint).map_err(|error| match error {
         // The file is as good as before.
         RuntimeError::Device(_) => Error::from(error),
-        _ => TrainError::OtherTraining(error).into(),
+        _ => Error::from(error).help("train with the same options, or start anew with --fresh"),
     })?;
     Ok(saved.progress.plan.rate)
 }

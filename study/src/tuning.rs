@@ -22,7 +22,7 @@ pub use document::other_name;
 pub use measured::{Measured, missed, run_missed};
 pub use plain::{ACCUMULATED, RECOMPUTED, Way};
 
-use crate::error::{Error, Stopped, TuneError};
+use crate::error::{Error, Kind};
 use crate::folder::Study;
 use crate::measure::largest;
 use crate::request::{ClusterRequest, GoodputRequest, Objective, RateRequest, Searcher};
@@ -51,7 +51,13 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Instant;
 
-/// Request to tune a workload.
+/// Advice after a stopped tuning.
+pub(crate) const GOES_ON: &str = "the same command goes on from the profile";
+
+/// Words for a search of AccUDNN that has no answer.
+const NO_ALGORITHM_2: &str = "AccUDNN's eq. (6) holds, with a plan that fits, at no batch";
+
+/// The request that tuning answers.
 #[derive(Clone, Debug)]
 pub struct TuneRequest {
     /// Memory budget of the device.
@@ -79,6 +85,11 @@ pub struct TuneRequest {
     pub fresh: bool,
 }
 
+/// The error of a search that was stopped.
+fn stopped() -> Error {
+    Error::new(Kind::Interrupted, "stopped while searching batch sizes; the profile is kept").help(GOES_ON)
+}
+
 impl TuneRequest {
     /// Returns the share by which an epoch may exceed the shortest and count as equal to it, if measurements scatter by this
     /// much.
@@ -96,13 +107,20 @@ impl TuneRequest {
         let samples = workload.samples();
         let limit = workload.most(self.max_batch)?;
         if limit < self.min_batch {
-            return Err(TuneError::NoBatch { least: self.min_batch, most: limit, samples }.into());
+            let least = self.min_batch;
+            return Err(Error::usage(format_args!(
+                "no batch is at least {least} and at most {limit} ({samples} samples to train on)"
+            ))
+            .help("lower --min-batch, which is the base batch by default, or raise --max-batch"));
         }
         let Some(cluster) = &self.cluster else { return Ok(limit) };
         let least = self.min_batch.max(workload.smallest_batch());
         let (workers, update) = (cluster.workers, cluster.update_of(least));
         if update > samples {
-            return Err(TuneError::TooFewSamples { workers, update, samples }.into());
+            return Err(Error::usage(format_args!(
+                "an update of {workers} workers takes {update} samples, and there are {samples} to train on"
+            ))
+            .help("lower --global-batch, --workers or --min-batch, or choose other --data"));
         }
         self.takes_one(least, limit)?;
         Ok(cluster.global_batch.map_or(limit.min(samples / workers), |global| limit.min(global / workers)))
@@ -121,13 +139,16 @@ impl TuneRequest {
         self.cluster.is_none_or(|cluster| cluster.takes(batch))
     }
 
-    /// Checks that some batch of a range can be chosen.
-    fn takes_one(&self, least: u64, most: u64) -> Result<(), TuneError> {
+    /// Makes sure that a batch of a range can be chosen.
+    fn takes_one(&self, least: u64, most: u64) -> Result<(), Error> {
         match self.cluster {
             Some(ClusterRequest { workers, global_batch: Some(global), .. })
                 if !(least..=most.min(global / workers)).any(|batch| self.takes(batch)) =>
             {
-                Err(TuneError::NoShare { least, most, workers, global })
+                Err(Error::usage(format_args!(
+                    "no batch from {least} to {most} divides a global batch of {global} into at least {workers} parts"
+                ))
+                .help("choose a --global-batch with more divisors, fewer --workers, or another --min-batch or --max-batch"))
             }
             _ => Ok(()),
         }
@@ -365,7 +386,7 @@ impl Tuner<'_> {
             }
         };
         match found {
-            _ if self.watch.stops() => Err(Stopped::Searching.into()),
+            _ if self.watch.stops() => Err(stopped()),
             Ok(found) => {
                 let took = Seconds(began.elapsed().as_secs_f64());
                 let all = found.plans().count();
@@ -376,9 +397,15 @@ impl Tuner<'_> {
                 Ok(found)
             }
             Err(SearchError::Caller(error)) => Err(error),
-            Err(SearchError::NoPlan { tried }) => Err(TuneError::NoPlan { tried }.into()),
+            Err(SearchError::NoPlan { tried }) => Err(Error::new(
+                Kind::NoPlan,
+                format_args!(
+                    "no plan fits at any of the {tried} batch sizes that were tried; raise the budget, or lower the largest \
+                     batch"
+                ),
+            )),
             Err(error @ (SearchError::Empty { .. } | SearchError::Stopped)) => {
-                Err(TuneError::Unexpected(error.to_string()).into())
+                Err(Error::new(Kind::Internal, error))
             }
         }
     }
@@ -401,7 +428,7 @@ impl Tuner<'_> {
             self.fitting(trace, outcome, log)
         })?;
         if self.watch.stops() {
-            return Err(Stopped::Searching.into());
+            return Err(stopped());
         }
         Ok(found.map(|(batch, plan)| (request.candidate(batch, &plan), plan)))
     }
@@ -453,7 +480,10 @@ impl Tuner<'_> {
             return Ok(Choice { answer: ours, other: theirs.cloned(), why });
         }
         let (least, most) = (self.request.min_batch, self.largest);
-        let answer = theirs.cloned().ok_or(TuneError::NoAlgorithm2 { least, most })?;
+        let answer = theirs.cloned().ok_or_else(|| {
+            Error::new(Kind::NoPlan, format_args!("{NO_ALGORITHM_2} from {least} to {most}"))
+                .help("raise --budget, lower --min-batch, or leave out --search accudnn")
+        })?;
         let why =
             "AccUDNN's Algorithm 2: the largest batch at which its eq. (6) promises no stall".to_owned();
         Ok(Choice { answer, other: Some(ours), why })
@@ -585,8 +615,7 @@ impl Tuner<'_> {
         let (outcome, log) =
             self.workload.outcome(&trace, Policy::Keep, self.request.budget, model.link(), self.watch)?;
         let plan = self.fitting(trace, outcome, log)?;
-        let plan =
-            plan.ok_or_else(|| TuneError::Unexpected("what keeps everything has no plan".to_owned()))?;
+        let plan = plan.ok_or_else(|| Error::new(Kind::Internal, "what keeps everything has no plan"))?;
         Ok((request.candidate(batch, &plan), plan))
     }
 

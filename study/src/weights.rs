@@ -6,7 +6,7 @@
 //!
 //! This file deliberately reads no subset of the tensors and no other types: the initial weights would then be a guess.
 
-use crate::error::{Doing, FileError, OtherTensors, WeightsError};
+use crate::error::Error;
 use crate::files;
 use plimsoll_ir::checksum::Summing;
 use plimsoll_ir::network::Network;
@@ -23,26 +23,33 @@ const COUNTER: &str = "num_batches_tracked";
 ///
 /// # Errors
 ///
-/// The file cannot be read, has a different format, or has different tensors from the network's.
-pub fn read(path: &Path, network: &Network) -> Result<Weights, WeightsError> {
-    let bytes = std::fs::read(path).map_err(|error| FileError::io(path, Doing::Read, error))?;
-    let foreign = |error: safetensors::SafeTensorError| WeightsError::Foreign {
-        path: path.to_owned(),
-        why: error.to_string(),
+/// The file cannot be read, is of another kind, or has other tensors than the network.
+pub fn read(path: &Path, network: &Network) -> Result<Weights, Error> {
+    let bytes = std::fs::read(path).map_err(|error| Error::io(path, "read", &error))?;
+    let file = path.display();
+    let foreign = |error: safetensors::SafeTensorError| {
+        Error::usage(format_args!("{file} is not a safetensors file, or is truncated ({error})")).help(
+            "save the weights with safetensors.torch.save_file, or with `plimsoll export --to safetensors`",
+        )
     };
     let found = SafeTensors::deserialize(&bytes).map_err(foreign)?;
     let wanted = file_tensors(network);
-    let differ = OtherTensors::between(&wanted, &found);
+    let differ = difference(&wanted, &found);
     if !differ.is_empty() {
-        return Err(WeightsError::Other { path: path.to_owned(), differ });
+        let message = format!("the tensors of {file} are not those of the network: {differ}");
+        return Err(Error::usage(message).help(
+            "tensors have the names of the network's layers, which `plimsoll networks NAME` lists, and PyTorch's shapes, in \
+             f32; rename or convert them in the file",
+        ));
     }
     let mut regions: BTreeMap<String, Vec<u8>> = BTreeMap::new();
     let mut sum = Summing::default();
     for tensor in &wanted {
         let view = found.tensor(&tensor.name).map_err(foreign)?;
         if !view.data().as_chunks().0.iter().all(|four| f32::from_le_bytes(*four).is_finite()) {
-            let name = tensor.name.clone();
-            return Err(WeightsError::NotFinite { path: path.to_owned(), name });
+            let name = &tensor.name;
+            return Err(Error::usage(format_args!("{file} holds a number in `{name}` that is not finite"))
+                .help("a training cannot start from it; take other weights"));
         }
         sum.add(tensor.name.as_bytes());
         sum.add(view.data());
@@ -55,15 +62,18 @@ pub fn read(path: &Path, network: &Network) -> Result<Weights, WeightsError> {
 ///
 /// # Errors
 ///
-/// The state is of a different network, or the file cannot be written.
-pub fn write(path: &Path, tensors: &[FileTensor], state: &Checkpoint) -> Result<(), WeightsError> {
+/// The state is of another network, or the file cannot be written.
+pub fn write(path: &Path, tensors: &[FileTensor], state: &Checkpoint) -> Result<(), Error> {
     let mut all = Vec::new();
     for tensor in tensors {
         let bytes = tensor.elements() as usize * size_of::<f32>();
         let saved = state.region_bytes(&saved_name(tensor)).filter(|saved| saved.len() == bytes);
         let saved = saved.ok_or_else(|| {
-            let (path, name) = (path.to_owned(), tensor.name.clone());
-            WeightsError::OtherNetwork { path, name }
+            let (file, name) = (path.display(), &tensor.name);
+            Error::usage(format_args!(
+                "the training's state has no `{name}` of the network's size, so nothing is written to {file}"
+            ))
+            .help("export the study that the training was made in")
         })?;
         let shape = tensor.shape.iter().map(|length| *length as usize).collect::<Vec<_>>();
         all.push((tensor.name.as_str(), shape, tensor.to_file(saved)));
@@ -75,7 +85,7 @@ pub fn write(path: &Path, tensors: &[FileTensor], state: &Checkpoint) -> Result<
     // Other tools require this entry.
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let bytes = serialize(views, Some(metadata)).expect("names are distinct, and data are there");
-    Ok(files::write_bytes(path, &bytes)?)
+    files::write_bytes(path, &bytes)
 }
 
 /// Returns the name of a tensor's region in a training's state.
@@ -83,37 +93,38 @@ fn saved_name(tensor: &FileTensor) -> String {
     format!("{}/{}", if tensor.trained { "parameter" } else { "state" }, tensor.name)
 }
 
-impl OtherTensors {
-    /// Lists all differences between a file's tensors and those of a network.
-    fn between(wanted: &[FileTensor], found: &SafeTensors<'_>) -> OtherTensors {
-        let names: HashSet<&str> = wanted.iter().map(|tensor| tensor.name.as_str()).collect();
-        let counts = |name: &str| name.rsplit('.').next() == Some(COUNTER);
-        let mut differ = OtherTensors {
-            superfluous: found
-                .names()
-                .into_iter()
-                .filter(|name| !names.contains(name) && !counts(name))
-                .map(str::to_owned)
-                .collect(),
-            ..OtherTensors::default()
-        };
-        differ.superfluous.sort_unstable();
-        for tensor in wanted {
-            let Ok(view) = found.tensor(&tensor.name) else {
-                differ.missing.push(tensor.name.clone());
-                continue;
-            };
-            let shape: Vec<u64> = view.shape().iter().map(|length| *length as u64).collect();
-            if !tensor.fits(&shape) {
-                differ.shapes.push(format!("{} {shape:?} instead of {:?}", tensor.name, tensor.shape));
-            } else if view.dtype() != Dtype::F32 {
-                differ.types.push(format!("{} {:?}", tensor.name, view.dtype()));
-            }
-        }
-        differ
-    }
+/// No more names of a kind are shown.
+const SHOWN: usize = 6;
 
-    fn is_empty(&self) -> bool {
-        [&self.missing, &self.superfluous, &self.shapes, &self.types].iter().all(|names| names.is_empty())
+/// The difference between a file's tensors and those of a network, in words; empty where there is none.
+fn difference(wanted: &[FileTensor], found: &SafeTensors<'_>) -> String {
+    let names: HashSet<&str> = wanted.iter().map(|tensor| tensor.name.as_str()).collect();
+    let counts = |name: &str| name.rsplit('.').next() == Some(COUNTER);
+    let superfluous = found.names().into_iter().filter(|name| !names.contains(name) && !counts(name));
+    let mut superfluous: Vec<String> = superfluous.map(str::to_owned).collect();
+    superfluous.sort_unstable();
+    let (mut missing, mut shapes, mut types) = (Vec::new(), Vec::new(), Vec::new());
+    for tensor in wanted {
+        let Ok(view) = found.tensor(&tensor.name) else {
+            missing.push(tensor.name.clone());
+            continue;
+        };
+        let shape: Vec<u64> = view.shape().iter().map(|length| *length as u64).collect();
+        if !tensor.fits(&shape) {
+            shapes.push(format!("{} {shape:?} instead of {:?}", tensor.name, tensor.shape));
+        } else if view.dtype() != Dtype::F32 {
+            types.push(format!("{} {:?}", tensor.name, view.dtype()));
+        }
     }
+    let kinds = [
+        ("missing", missing),
+        ("superfluous", superfluous),
+        ("of another shape", shapes),
+        ("not in f32", types),
+    ];
+    let shown = kinds.iter().filter(|(_, names)| !names.is_empty()).map(|(kind, names)| {
+        let more = if names.len() > SHOWN { ", ..." } else { "" };
+        format!("{} {kind}: {}{more}", names.len(), names[..names.len().min(SHOWN)].join(", "))
+    });
+    shown.collect::<Vec<_>>().join("; ")
 }

@@ -1,7 +1,9 @@
 //! Outside text made safe to show: names of networks, layers and files may hold any character.
 
-/// Returns `true` if a reader obeys a character instead of showing it: colours, bells and line breaks of terminals, and the
-/// marks of Unicode that reverse the following text or break a line.
+use std::fmt;
+
+/// Returns `true` if a reader obeys a character instead of showing it: colours, bells and new lines of terminals, and the marks of
+/// Unicode that turn what follows the other way round or break a line.
 pub fn is_obeyed(c: char) -> bool {
     let turns =
         matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
@@ -22,4 +24,9 @@ pub fn visible_json(json: &str) -> String {
         c => c.to_string(),
     };
     json.chars().map(shown).collect()
+}
+
+/// Words of one or more lines without other characters that a reader obeys, which names may hold.
+pub fn lines(words: impl fmt::Display) -> String {
+    words.to_string().split('\n').map(visible).collect::<Vec<_>>().join("\n")
 }

@@ -4,7 +4,7 @@
 //! devices. Anything else that provides traces and runs schedules, such as a training step of a different framework, is tuned
 //! by the same search.
 
-use crate::error::{Error, Iteration, WorkloadError};
+use crate::error::{Error, Kind};
 use crate::folder::Study;
 use crate::request::ClusterRequest;
 use crate::watch::Watch;
@@ -18,7 +18,7 @@ use plimsoll_ir::simulate::Timeline;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, Optimizer, Precision, Seconds};
 use plimsoll_tuner::search::largest;
-use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, plan_with_log};
+use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, Shortage, Witness, plan_with_log};
 
 /// Link rate for schedules that only have to fit, before the link is measured; the order of naive swapping's commands is the
 /// same for every rate.
@@ -153,7 +153,7 @@ pub trait Workload {
     ///
     /// # Errors
     ///
-    /// [`WorkloadError::NoPlan`] states what does not fit, and the batch that would.
+    /// The part that does not fit, and the batch that would.
     fn plan(
         &self,
         trace: &Trace,
@@ -165,9 +165,15 @@ pub trait Workload {
         match self.outcome(trace, policy, budget, link, watch)?.0 {
             Outcome::Planned(plan) => Ok(plan),
             Outcome::Infeasible(witness) => {
-                let largest = Some(self.largest_batch(policy, budget, trace.batch, watch)?);
-                let (trace, host_limited) = (Iteration::of(trace), self.host_memory().is_some());
-                Err(WorkloadError::NoPlan { trace, budget, witness, largest, host_limited }.into())
+                let largest = self.largest_batch(policy, budget, trace.batch, watch)?;
+                let raise = match witness.why.is_of_host() && self.host_memory().is_some() {
+                    true => "raise --budget or --host-memory",
+                    false => "raise --budget",
+                };
+                Err(no_plan(trace, budget, &witness).help(match largest {
+                    None => format!("no batch fits; {raise}"),
+                    Some(batch) => format!("the largest batch that fits is {batch}; or {raise}"),
+                }))
             }
         }
     }
@@ -210,4 +216,39 @@ pub trait Workload {
         }
         Ok(self.largest_batch(Policy::Memonger, budget, limit, watch)?.max(most))
     }
+}
+
+/// The error that no plan fits, or that none was found. A trace knows only its own batch; the bytes that are not resident are
+/// taken to be proportional to it.
+pub fn no_plan(trace: &Trace, budget: Bytes, witness: &Witness) -> Error {
+    let Trace { name, batch, resident_bytes: resident, .. } = trace;
+    let proved = witness.why.is_proved();
+    let message = if proved || witness.why == Shortage::Policy {
+        format!("no plan for {name} at batch {batch} fits a budget of {budget}: {witness}")
+    } else {
+        format!("no plan for {name} at batch {batch} was found within a budget of {budget}: {witness}")
+    };
+    let room = budget.saturating_sub(*resident).0 as f64;
+    let needs = witness.needs.saturating_sub(*resident).0 as f64;
+    let fits = (*batch as f64 * room / needs) as u64;
+    Error::new(Kind::NoPlan, message).help(if witness.why.is_of_host() {
+        raise_host_memory(witness)
+    } else if budget <= *resident {
+        format!("raise --budget: {resident} stay on the device at any batch")
+    } else if fits == 0 && proved {
+        "raise --budget: not even one sample fits".to_owned()
+    } else if fits == 0 {
+        "raise --budget: no plan was found for one sample, which does not prove that there is none".to_owned()
+    } else {
+        format!("raise --budget, or lower the batch to about {fits}")
+    })
+}
+
+/// Advice if the host has too little memory.
+pub fn raise_host_memory(witness: &Witness) -> String {
+    let about = if witness.why.is_proved() { "at least" } else { "about" };
+    let needs = witness.needs;
+    format!(
+        "raise --host-memory to {about} {needs}, or raise --budget or lower the batch, so that less is swapped"
+    )
 }

@@ -150,9 +150,9 @@ fn product<const N: usize>(factors: [u64; N]) -> u64 {
     factors.iter().fold(1, |product: u64, factor| product.saturating_mul(*factor))
 }
 
-/// Returns the error of an invalid layer.
-fn bad<T>(layer: &str, why: impl Into<String>) -> Result<T, NetworkError> {
-    Err(NetworkError::BadLayer { layer: layer.to_owned(), why: why.into() })
+/// The error that a layer makes no sense.
+fn bad<T>(layer: &str, why: impl std::fmt::Display) -> Result<T, NetworkError> {
+    Err(NetworkError::of_layer(layer, why))
 }
 
 /// Returns the rules of a kind of layer.

@@ -28,9 +28,10 @@ pub(super) fn check_pooling(name: &str, window: &Window) -> Result<(), NetworkEr
 /// Returns the rows and columns of the output of a sliding window.
 pub(super) fn slide(name: &str, window: &Window, input: Shape) -> Result<[u32; 2], NetworkError> {
     check(name, window)?;
-    window.output(input.height, input.width).ok_or_else(|| NetworkError::WindowTooLarge {
-        layer: name.to_owned(),
-        window: [0, 1].map(|d| u64::from(window.dilation[d]) * u64::from(window.size[d] - 1) + 1),
-        input,
+    window.output(input.height, input.width).ok_or_else(|| {
+        let [rows, columns] =
+            [0, 1].map(|d| u64::from(window.dilation[d]) * u64::from(window.size[d] - 1) + 1);
+        let why = format!("a window of {rows}x{columns} does not fit its input of {input}");
+        NetworkError { too_small_for: Some(name.to_owned()), ..NetworkError::of_layer(name, why) }
     })
 }

@@ -165,7 +165,7 @@ fn absent(
                  draw, so lower for all draws",
                 draw.step
             );
-            return Err(NetworkError::BadLayer { layer: network.layers[i].name.clone(), why });
+            return Err(NetworkError::of_layer(&network.layers[i].name, why));
         }
     }
     // Ops for every draw leave running statistics unchanged if one branch is dropped, and know of one branch only.
@@ -177,7 +177,7 @@ fn absent(
             "the draw of iteration {} drops more than the branch that its running statistics are of, so lower for all draws",
             draw.step
         );
-        return Err(NetworkError::BadLayer { layer: layer.name.clone(), why });
+        return Err(NetworkError::of_layer(&layer.name, why));
     }
     Ok(absent)
 }

@@ -40,7 +40,7 @@ pub(super) fn resident(network: &Network, optimizer: Optimizer) -> Result<Reside
     let total: u128 = all.map(|(_, _, shape)| regions * bytes(shape)).sum();
     if total > u128::from(BYTES_LIMIT.0) {
         let what = format!("training `{}`, without its feature maps,", network.spec.name);
-        return Err(NetworkError::TooLarge { what, bytes: total, limit: BYTES_LIMIT });
+        return Err(NetworkError::too_large(&what, total, BYTES_LIMIT));
     }
     let mut resident = Resident {
         regions: Vec::new(),

@@ -23,7 +23,7 @@ pub(super) fn build(spec: &NetworkSpec) -> Result<Network, NetworkError> {
     let (text, length) = (b.images(), spec.image[0]);
     if length > LONGEST {
         let why = format!("unrolled over {length} positions it has too many steps; give at most {LONGEST}");
-        return Err(NetworkError::BadLayer { layer: "cell".to_owned(), why });
+        return Err(NetworkError::of_layer("cell", why));
     }
     let one = Window::square(1, 1, 0);
     let gates = |bias| LayerKind::Conv { out_channels: 4 * HIDDEN, window: one, groups: 1, bias };

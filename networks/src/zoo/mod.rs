@@ -16,7 +16,7 @@ mod unet;
 mod vgg;
 mod wide;
 
-use crate::error::NetworkError;
+use crate::error::{NetworkError, either};
 use plimsoll_ir::network::{Network, NetworkSpec};
 
 /// A named network, or a family of them.
@@ -143,15 +143,14 @@ pub fn usual(name: &str) -> Option<NetworkSpec> {
 
 /// Builds the network that a spec names.
 pub fn build(spec: &NetworkSpec) -> Result<Network, NetworkError> {
-    match construct(spec) {
-        Err(NetworkError::WindowTooLarge { layer, .. }) => Err(NetworkError::ImageTooSmall {
-            network: spec.name.clone(),
-            image: spec.image,
-            layer,
-            smallest: smallest_image(spec),
-        }),
-        other => other,
-    }
+    construct(spec).map_err(|error| {
+        let Some(layer) = error.too_small_for else { return error };
+        let (NetworkSpec { name, image: [height, width], .. }, smallest) = (spec, smallest_image(spec));
+        NetworkError::new(format_args!(
+            "{height}x{width} images are too small for `{name}`: its layer `{layer}` has nothing left to work on; give \
+             images of at least {smallest}x{smallest}, or choose a network for small images such as resnet20 or mlp"
+        ))
+    })
 }
 
 /// Builds the network of a name, for any images.
@@ -170,7 +169,13 @@ fn construct(spec: &NetworkSpec) -> Result<Network, NetworkError> {
     }
     let families = [vgg::named, resnet::named, wide::named, densenet::named, transformer::named];
     families.into_iter().find_map(|named| named(spec)).unwrap_or_else(|| {
-        Err(NetworkError::UnknownName { name: spec.name.clone(), nearest: nearest_names(&spec.name) })
+        let (name, nearest) = (&spec.name, nearest_names(&spec.name));
+        let meant = match &nearest[..] {
+            [] => String::new(),
+            names => format!("; did you mean {}?", either(names)),
+        };
+        let error = NetworkError::new(format_args!("no network is called `{name}`{meant}"));
+        Err(NetworkError { help: Some("`plimsoll networks` lists all that there are"), ..error })
     })
 }
 
@@ -200,15 +205,15 @@ fn impossible(
 ) -> NetworkError {
     let below = (1..depth.min(10_000)).rev().find_map(&possible);
     let above = (depth.saturating_add(1)..10_000).find_map(&possible);
-    let nearest = below.into_iter().chain(above).collect();
-    NetworkError::ImpossibleDepth { name: name.to_owned(), rule, nearest }
+    let nearest: Vec<String> = below.into_iter().chain(above).collect();
+    NetworkError::new(format_args!("there is no `{name}`: {rule}; the nearest are {}", either(&nearest)))
 }
 
 /// Returns the smallest height and width at which the network can be built; called only after a smaller image was given.
 fn smallest_image(spec: &NetworkSpec) -> u32 {
     let fits = |side: u32| {
         let spec = NetworkSpec { image: [side; 2], ..spec.clone() };
-        !matches!(construct(&spec), Err(NetworkError::WindowTooLarge { .. }))
+        construct(&spec).err().and_then(|error| error.too_small_for).is_none()
     };
     (1..).find(|side| fits(*side)).expect("every network of the zoo works on some image")
 }

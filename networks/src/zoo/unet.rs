@@ -18,12 +18,13 @@ const MULTIPLE: u32 = 1 << (WIDTHS.len() - 1);
 pub(super) fn build(spec: &NetworkSpec) -> Result<Network, NetworkError> {
     let mut b = Builder::new(spec)?;
     if spec.image.iter().any(|side| !side.is_multiple_of(MULTIPLE)) {
-        return Err(NetworkError::ImageNotMultiple {
-            network: spec.name.clone(),
-            image: spec.image,
-            multiple: MULTIPLE,
-            nearest: spec.image.map(|side| side.div_ceil(MULTIPLE).saturating_mul(MULTIPLE)),
-        });
+        let ([height, width], name) = (spec.image, &spec.name);
+        let nearest = spec.image.map(|side| side.div_ceil(MULTIPLE).saturating_mul(MULTIPLE));
+        return Err(NetworkError::new(format_args!(
+            "{height}x{width} images do not work for `{name}`, which halves and doubles its maps: both sides are multiples \
+             of {MULTIPLE}; give {}x{}",
+            nearest[0], nearest[1]
+        )));
     }
     let mut x = b.images();
     let mut kept = Vec::new();

@@ -7,7 +7,8 @@
 //!
 //! This file does not judge the measurements.
 
-use crate::error::{Error, Stopped};
+use crate::error::{Error, Kind};
+use crate::tuning::GOES_ON;
 use crate::workload::Confirmed;
 use plimsoll_ir::Seconds;
 use plimsoll_ir::profile::{BatchSamples, alone, undisturbed};
@@ -79,15 +80,17 @@ pub fn confirm(
     let mut observe = |observation: &Observation| observed.borrow_mut().take(observation);
     trainer.train(data, u64::MAX, &mut observe, &|| stop() || observed.borrow().is_enough())?;
     let observed = observed.into_inner();
-    // Hurried iterations are no measurement.
+    let stopped =
+        || Error::new(Kind::Interrupted, "stopped while running a choice; the profile is kept").help(GOES_ON);
+    // A hurried time is no measurement.
     if stop() || !observed.is_enough() {
-        return Err(Stopped::Confirming.into());
+        return Err(stopped());
     }
     let mut timelines = Vec::new();
     for _ in 0..TIMED {
         timelines.push(trainer.train_timed(data)?);
         if stop() {
-            return Err(Stopped::Confirming.into());
+            return Err(stopped());
         }
     }
     let loaded = trainer.loaded();

@@ -4,7 +4,7 @@
 
 use super::NetworkWorkload;
 use crate::device::Setup;
-use crate::error::WorkloadError;
+use crate::error::Error;
 use plimsoll_ir::Bytes;
 use plimsoll_runtime::{CpuOptions, HostMemory, cpu};
 
@@ -13,14 +13,18 @@ use plimsoll_runtime::{CpuOptions, HostMemory, cpu};
 pub(super) const HOST_SHARE: f64 = 0.7;
 
 impl NetworkWorkload {
-    /// Returns the same task with this host memory limit for swapped tensors. Fails if the task runs on this machine and the
-    /// machine has less memory.
-    pub fn within(self, host_memory: Option<Bytes>) -> Result<NetworkWorkload, WorkloadError> {
+    /// The same task where swapped tensors may take so much of the host's memory: no more than the machine has, where it is
+    /// this one.
+    pub fn within(self, host_memory: Option<Bytes>) -> Result<NetworkWorkload, Error> {
         let machine = self.machine_memory();
         if let (Some(asked), Some(machine), None) = (host_memory, machine, self.setup.model())
             && asked > machine
         {
-            return Err(WorkloadError::HostMemory { asked, memory: machine });
+            let message =
+                format!("{asked} of host memory is more than the {machine} that this process may have");
+            return Err(Error::usage(message).help(
+                "lower --host-memory; to plan for another machine, model a device of it with --device",
+            ));
         }
         Ok(NetworkWorkload { host_memory, ..self })
     }

@@ -1,7 +1,7 @@
 //! Profiling a task on its device: the schedule for each batch size, and the lookup of earlier measurements.
 
 use super::NetworkWorkload;
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::folder::Study;
 use crate::measure::may_be_off;
 use crate::profile_cache::ProfileCache;
@@ -111,8 +111,10 @@ fn as_trained(
     watch: &Watch<'_>,
 ) -> Result<Schedule, Error> {
     let first = schedule_with(program, None, |trace| kept_or_swapped(task, trace, budget, watch))?;
-    let first = first
-        .ok_or_else(|| Error::Bug(format!("batch {} fits no more than a moment ago", program.trace.batch)))?;
+    let first = first.ok_or_else(|| {
+        let message = format!("batch {} fits no more than a moment ago", program.trace.batch);
+        Error::new(Kind::Internal, message)
+    })?;
     if !first.commands.iter().any(|command| command.transfer().is_some()) {
         return Ok(first);
     }

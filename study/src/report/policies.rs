@@ -3,7 +3,7 @@
 //! Each policy is planned as `compare` does. Time is limited: the report of a large trace still appears, and lists the policies
 //! that were not planned.
 
-use crate::error::{Error, Stopped};
+use crate::error::{Error, Kind};
 use crate::report::data::{Policies, PolicyRow};
 use plimsoll_ir::Seconds;
 use plimsoll_ir::schedule::Schedule;
@@ -56,7 +56,7 @@ pub fn compare(
         });
     }
     if stop() {
-        return Err(Stopped::Comparing { tuning: false }.into());
+        return Err(Error::new(Kind::Interrupted, "stopped while comparing policies for the report"));
     }
     // Equal results stay in the order of the policies.
     let seconds = |row: &PolicyRow| row.makespan_seconds.unwrap_or(f64::INFINITY);
@@ -148,7 +148,7 @@ mod tests {
             compare(&trace, &made.schedule, ("this schedule", ""), limit, stop)
         };
         let stopped = compared(TIME_LIMIT, &|| true).expect_err("it was stopped");
-        assert!(matches!(stopped, Error::Stopped(Stopped::Comparing { .. })), "{stopped}");
+        assert_eq!(stopped.kind, Kind::Interrupted, "{stopped}");
         let late = compared(Duration::ZERO, &|| false).expect("time that is over is no stop");
         assert!(
             late.rows.iter().any(|row| row.note.as_deref().is_some_and(|note| note.contains("were over")))

@@ -3,7 +3,7 @@
 //! All data come from the study's files; no device, data or network is needed. The model is fitted again from the profile,
 //! which gives the same model.
 
-use crate::error::{Error, StudyError};
+use crate::error::Error;
 use crate::folder::{Study, check_valid, name};
 use crate::report::data::{
     About, Answer, BatchMeasured, BatchPoint, Batches, Fit, FitHeldOut, FitKind, FitLink, Policies,
@@ -65,8 +65,9 @@ impl Tuned {
             || chosen != Some(tuned.config.batch)
             || [tuned.config.modelled, tuned.profile.machine.modelled] != [modelled; 2]
         {
-            let file = name(&study.tuning());
-            return Err(StudyError::Mixed { file, retune: study.retune() }.into());
+            let (folder, file) = (study.folder().display(), name(&study.tuning()));
+            return Err(Error::usage(format_args!("{folder}: {file} is of another schedule"))
+                .help(study.tune_again()));
         }
         Ok(tuned)
     }
@@ -90,7 +91,7 @@ impl Tuned {
             drawn: trained.drawn,
             noise_scale: trained.noise_scale,
         });
-        Ok(study.put(&[(study.tuning(), self.tuning.to_json().into_bytes())])?)
+        study.put(&[(study.tuning(), self.tuning.to_json().into_bytes())])
     }
 
     /// Returns the explanation of the iteration: its limits, and the cost of its layers.

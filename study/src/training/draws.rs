@@ -6,7 +6,7 @@
 //! This file deliberately does not search. A cut takes milliseconds, and it has to be made during the previous iteration.
 
 use crate::documents;
-use crate::error::{Error, TrainError};
+use crate::error::{Error, Kind};
 use crate::folder::Study;
 use crate::network_workload::NetworkWorkload;
 use crate::training::of_iteration;
@@ -30,13 +30,16 @@ pub(super) fn draws(
 ) -> Result<Draws, Error> {
     let is_drawn = |kind: &LayerKind| matches!(kind, LayerKind::Dropout { unit: DropUnit::Batch, .. });
     if !task.network.layers.iter().any(|layer| is_drawn(&layer.kind)) {
-        return Err(TrainError::NoDraws { network: task.network.spec.name.clone() }.into());
+        let network = &task.network.spec.name;
+        let message = format!("`{network}` drops no branches, so it has no draws of stochastic depth");
+        return Err(Error::usage(message)
+            .help("leave --per-draw out, or tune a network with stochastic depth such as resnet-sd110"));
     }
     let known: Trace = documents::read(&study.trace())?;
     let for_all = task.program(config.batch, Mode::Train)?;
     // The times of a different iteration are no guide.
     of_iteration(&Program { trace: known.clone(), ..for_all }, config, schedule, study)?;
-    let earlier = Earlier::new(&known, schedule).map_err(|error| Error::Bug(error.to_string()))?;
+    let earlier = Earlier::new(&known, schedule).map_err(|error| Error::new(Kind::Internal, error))?;
     let times = Times::of(&known);
     let budget = known.resident_bytes + schedule.pool_bytes;
     let allow = Allow { host: Some(schedule.host_bytes(&known)), ..Allow::ALL };

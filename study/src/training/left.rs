@@ -6,8 +6,10 @@
 //!
 //! This file deliberately transfers no files from other machines. The study lies in a folder that all workers can access.
 
-use crate::error::{Error, Saved, TrainError};
+use crate::error::Error;
 use crate::folder::Study;
+use crate::training::saving::{Saved, cannot_keep};
+use crate::training::workers::of_worker;
 use crate::watch::Watch;
 use plimsoll_runtime::group::mpi::host;
 use plimsoll_runtime::{Checkpoint, GroupError, RuntimeError, Trainer};
@@ -26,7 +28,7 @@ pub(super) fn failed(
     }
     let path = study.kept_by(rank);
     let written = trainer.checkpoint().and_then(|state| state.save(&path));
-    let (saved, lost) = match written {
+    let (saved, lost): (Saved, Option<RuntimeError>) = match written {
         Ok(()) => {
             let (step, host) = (Some(trainer.step()), (!is_of_first || is_elsewhere(&source)).then(host));
             (Saved { path, step, host, total, fresh }, None)
@@ -35,10 +37,10 @@ pub(super) fn failed(
             // Worker 0's newest file remains, if this worker can see it.
             let path = study.checkpoint();
             let step = Checkpoint::load(&path).ok().map(|state| state.progress.step);
-            (Saved { path, step, host: None, total, fresh }, Some(error.to_string()))
+            (Saved { path, step, host: None, total, fresh }, Some(error))
         }
     };
-    TrainError::Worker { rank, source, saved, lost }.into()
+    of_worker(rank, source).help(saved.with(lost.as_ref()))
 }
 
 /// Returns `true` if the lost worker ran on a different machine, which may have a separate folder.
@@ -82,9 +84,9 @@ impl Newest {
     /// training has taken the state: until then every file stays.
     pub fn settle(&self, study: &Study) -> Result<(), Error> {
         if self.kept.contains(&self.path) {
-            self.state.save(&study.checkpoint()).map_err(TrainError::CannotKeep)?;
+            self.state.save(&study.checkpoint()).map_err(cannot_keep)?;
             tracing::info!("a worker has kept the state of iteration {}", self.state.progress.step);
         }
-        Ok(study.forget(&self.kept)?)
+        study.forget(&self.kept)
     }
 }

@@ -10,12 +10,14 @@
 //!
 //! This file deliberately keeps only one state in the file.
 
-use crate::error::{Error, Saved, TrainError};
+use crate::error::{Cause, Error};
 use crate::request::TrainRequest;
+use crate::training::workers::of_worker;
 use crate::watch::Watch;
 use plimsoll_ir::Seconds;
 use plimsoll_runtime::{Checkpoint, DeviceError, GroupError, RuntimeError, Trainer};
-use std::path::Path;
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -44,6 +46,55 @@ pub(crate) struct Saving<'a> {
     writes: Pace,
     writer: Option<(JoinHandle<Written>, Arc<OnceLock<Pace>>)>,
     watch: Watch<'a>,
+}
+
+/// The file of a training's state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Saved {
+    /// The file.
+    pub path: PathBuf,
+    /// The iterations after which it is the state; none where there is no file yet.
+    pub step: Option<u64>,
+    /// The machine whose folder has the file, if that may not be the folder of worker 0.
+    pub host: Option<String>,
+    /// The iterations that were asked for.
+    pub total: u64,
+    /// The request was to begin anew: made once more as it is, it would not go on from the file.
+    pub fresh: bool,
+}
+
+impl Saved {
+    /// Contents of the file, and how to go on from it.
+    fn in_words(&self) -> String {
+        let Saved { path, step, host, total, .. } = self;
+        let Some(step) = step else {
+            return "nothing was saved yet; the same command begins anew".to_owned();
+        };
+        let place = host.as_ref().map_or_else(String::new, |host| {
+            format!(" on {host}, and worker 0 needs this file in its own study's folder")
+        });
+        let (path, again) = (path.display(), self.again());
+        format!("the state after {step} of {total} iterations is kept in {path}{place}; {again}")
+    }
+
+    /// The same, and why the newest state is not in it, if that was lost.
+    pub(super) fn with(&self, lost: Option<&impl fmt::Display>) -> String {
+        let why = lost.map_or_else(String::new, |why| format!("; the newest state was lost: {why}"));
+        self.in_words() + &why
+    }
+
+    /// Advice for going on.
+    pub(super) fn again(&self) -> &'static str {
+        match self.fresh {
+            true => "the same command without --fresh goes on from there",
+            false => "the same command goes on from there",
+        }
+    }
+}
+
+/// The error of a training that has nowhere to keep its state.
+pub(super) fn cannot_keep(source: RuntimeError) -> Error {
+    Error::from(source).help("nothing was trained: the training's state could not be kept")
 }
 
 /// Result of the writing thread.
@@ -186,14 +237,12 @@ impl<'a> Saving<'a> {
             let (step, saved) = (state.progress.step, self.saved());
             match error {
                 RuntimeError::Overflowed { .. } => self.diverged(error),
-                source => TrainError::NotSaved { source, step, saved }.into(),
+                source => Error::from(source).help(format_args!(
+                    "the state after {step} iterations is not kept: {}",
+                    saved.in_words()
+                )),
             }
         })
-    }
-
-    /// Does the same after training has failed; returns the reason if it could not write.
-    fn write_last(&mut self, trainer: &mut Trainer) -> Option<String> {
-        self.write(trainer).err().map(|error| error.to_string())
     }
 
     fn write_this(&mut self, state: &Checkpoint) -> Result<(), RuntimeError> {
@@ -221,12 +270,12 @@ impl<'a> Saving<'a> {
             RuntimeError::Device(DeviceError::OutOfRange { .. }) => source.into(),
             RuntimeError::Device(_) => {
                 let lost = self.write_copy(trainer).err();
-                TrainError::Device { source, saved: self.saved(), lost }.into()
+                Error::from(source).help(self.saved().with(lost.as_ref()))
             }
             // An unreadable sample fails before an iteration begins.
             RuntimeError::Data { .. } => {
-                let lost = self.write_last(trainer);
-                TrainError::Data { source, saved: self.saved(), lost }.into()
+                let lost = self.write(trainer).err();
+                Error::from(source).help(self.saved().with(lost.as_ref()))
             }
             // This worker's state is that of its last update, whatever became of the others.
             RuntimeError::Group(
@@ -237,8 +286,8 @@ impl<'a> Saving<'a> {
                 | GroupError::OutOfStep { rank, .. }
                 | GroupError::Engine { me: rank, .. },
             ) => {
-                let lost = self.write_last(trainer);
-                TrainError::Worker { rank, source, saved: self.saved(), lost }.into()
+                let lost = self.write(trainer).err();
+                of_worker(rank, source).help(self.saved().with(lost.as_ref()))
             }
             _ => source.into(),
         }
@@ -246,8 +295,20 @@ impl<'a> Saving<'a> {
 
     /// Returns the error of a training that diverged. Continuing from the file is useless: the same numbers come again.
     fn diverged(&self, source: RuntimeError) -> Error {
-        let (base_rate, folder) = self.rate;
-        TrainError::Diverged { source, base_rate, folder: folder.to_owned(), saved: self.saved() }.into()
+        let (base_rate, folder) = (self.rate.0, self.rate.1.display());
+        let Saved { path, step, total, .. } = self.saved();
+        let kept = step.map_or_else(String::new, |step| {
+            format!("; the state after {step} of {total} iterations stays in {} until then", path.display())
+        });
+        // A tenth, to three digits.
+        let tenth: f64 = format!("{:.2e}", base_rate / 10.0).parse().expect("it is a number");
+        let lower = format!("--base-rate {tenth}, where it was {base_rate}");
+        let help = format!(
+            "start anew with a lower rate: tune into another folder with `plimsoll tune --study DIR`, its other options and \
+             such as {lower}; or change learning_rate.rate in a config of your own beside that of {folder}, and run that \
+             with --fresh{kept}"
+        );
+        Error::from(source).help(help).because(Cause::Diverged { lower: lower + &kept })
     }
 
     /// Describes the file's contents.
@@ -353,13 +414,12 @@ mod tests {
         Saving::new(path, (0, 10), &request, (0.05, Path::new("study")), &Watch::silent())
     }
 
-    /// Returns the state that was kept when the device failed, and the reason if the newest state was lost.
-    fn saved(error: Error) -> (Saved, Option<RuntimeError>) {
-        let Error::Train(error) = error else { panic!("{error}") };
-        match *error {
-            TrainError::Device { saved, lost, .. } => (saved, lost),
-            other => panic!("{other}"),
-        }
+    /// An error says that the newest state is kept, and after how many iterations.
+    #[track_caller]
+    fn keeps(error: &Error, step: u64) {
+        let kept = format!("the state after {step} of 10 iterations is kept in ");
+        let help = error.help.as_deref().expect("it says what is kept");
+        assert!(help.starts_with(&kept) && !help.contains("lost"), "{help}");
     }
 
     #[test]
@@ -372,9 +432,9 @@ mod tests {
         train(&mut trainer, 3);
         let why = "MPI_Test gave 17".to_owned();
         let error = saving.failed(RuntimeError::Group(GroupError::Engine { me: 2, why }), &mut trainer);
-        let Error::Train(error) = error else { panic!("{error}") };
-        let TrainError::Worker { rank: 2, saved, lost: None, .. } = *error else { panic!("{error}") };
-        assert_eq!((saved.step, in_file(&path)), (Some(3), 3));
+        assert!(error.message.starts_with("worker 2 "), "{error}");
+        keeps(&error, 3);
+        assert_eq!(in_file(&path), 3);
     }
 
     /// Sets paces at which nothing is written for a while.
@@ -400,7 +460,7 @@ mod tests {
             assert!(!saving.is_due(step));
         }
         assert_eq!(in_file(&path), 1);
-        assert_eq!(saved(saving.failed(lost(), &mut trainer)).0.step, Some(4));
+        keeps(&saving.failed(lost(), &mut trainer), 4);
         assert_eq!(Checkpoint::load(&path).expect("it is whole"), trainer.checkpoint().expect("it works"));
     }
 
@@ -413,7 +473,7 @@ mod tests {
         train(&mut trainer, 2);
         saving.save(&mut trainer).expect("the device works");
         train(&mut trainer, 3);
-        assert_eq!(saved(saving.failed(lost(), &mut trainer)).0.step, Some(2));
+        keeps(&saving.failed(lost(), &mut trainer), 2);
         assert_eq!(in_file(&path), 2);
         saving.write(&mut trainer).expect("the folder can be written");
         assert_eq!(in_file(&path), 3);
@@ -431,7 +491,7 @@ mod tests {
             saving.save(&mut trainer).expect("the device works");
             assert_eq!(in_file(&path), step);
         }
-        assert_eq!(saved(saving.failed(lost(), &mut trainer)).0.step, Some(3));
+        keeps(&saving.failed(lost(), &mut trainer), 3);
     }
 
     #[test]
@@ -449,7 +509,7 @@ mod tests {
         saving.save(&mut trainer).expect("nor does one that was found to be");
         assert!(saving.writer.is_none() && saving.writes.cost >= FAILED, "it is not tried again at once");
         std::fs::create_dir(path.parent().expect("a folder")).expect("it can be made");
-        assert_eq!(saved(saving.failed(lost(), &mut trainer)).0.step, Some(2));
+        keeps(&saving.failed(lost(), &mut trainer), 2);
         assert_eq!(in_file(&path), 2);
     }
 
@@ -461,8 +521,42 @@ mod tests {
         train(&mut trainer, 1);
         let mut saving = begun(&path, false, None);
         slow(&mut saving);
-        let (saved, why) = saved(saving.failed(lost(), &mut trainer));
-        assert_eq!(saved.step, None);
-        assert!(why.is_some_and(|why| why.to_string().contains("cannot be written")));
+        let help = saving.failed(lost(), &mut trainer).help.expect("it says what is kept");
+        assert!(help.starts_with("nothing was saved yet") && help.contains("cannot be written"), "{help}");
+    }
+
+    /// Each machine may have a folder of its own.
+    #[test]
+    fn a_state_that_another_machine_keeps_is_said_with_its_name() {
+        let path = "digits/training.worker-1.safetensors".into();
+        let (step, host) = (Some(7), Some("second".to_owned()));
+        let mut saved = Saved { path, step, host, total: 10, fresh: true };
+        let kept = "the state after 7 of 10 iterations is kept in digits/training.worker-1.safetensors";
+        let of_second = format!(
+            "{kept} on second, and worker 0 needs this file in its own study's folder; \
+             the same command without --fresh goes on from there"
+        );
+        assert_eq!(saved.in_words(), of_second);
+        saved.host = None;
+        assert_eq!(saved.in_words(), format!("{kept}; the same command without --fresh goes on from there"));
+    }
+
+    #[test]
+    fn what_diverged_begins_anew_with_a_lower_rate() {
+        let mut saving = begun(Path::new("digits/training.safetensors"), false, None);
+        saving.in_file = Some(7);
+        let error = saving.diverged(RuntimeError::Diverged { step: 8, loss: f32::NAN });
+        let kept = "; the state after 7 of 10 iterations stays in digits/training.safetensors until then";
+        let lower = format!("--base-rate 0.005, where it was 0.05{kept}");
+        assert_eq!(error.cause.as_deref(), Some(&Cause::Diverged { lower }));
+        let help = error.help.expect("it says what to do");
+        for part in [
+            "`plimsoll tune --study DIR`",
+            "--base-rate 0.005, where it was 0.05",
+            "beside that of study",
+            kept,
+        ] {
+            assert!(help.contains(part), "{part} in: {help}");
+        }
     }
 }

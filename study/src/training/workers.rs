@@ -9,7 +9,8 @@
 //! This file deliberately chooses no number of workers, and starts no processes.
 
 use crate::device::cores;
-use crate::error::{Error, TrainError};
+use crate::error::{Cause, Error, Kind};
+use crate::export::nearest;
 use crate::folder::Study;
 use crate::network_workload::NetworkWorkload;
 use crate::request::{TrainRequest, Workers};
@@ -47,11 +48,14 @@ impl Update {
         let plan = saved.map(|saved| &saved.progress.plan).filter(|plan| plan.batch == config.batch);
         let earlier = plan.map(|plan| plan.virtual_workers).or_else(|| tuned_for(config, workers.count));
         let virtual_workers = virtual_workers(workers, config.batch, earlier)?;
-        let (samples, data) = (task.samples(), task.data.train.name().to_owned());
+        let (samples, data) = (task.samples(), task.data.train.name());
         let global = config.batch.checked_mul(virtual_workers).filter(|global| *global <= samples);
         let Some(global) = global else {
             let batch = config.batch.saturating_mul(virtual_workers);
-            return Err(TrainError::TooFewSamples { data, samples, batch }.into());
+            let message = format!("{data} has {samples} samples, fewer than the batch of {batch}");
+            return Err(Error::usage(message).help(
+                "choose other --data, lower --global-batch or --workers, or tune anew for these data",
+            ));
         };
         warn_of_cores(here, task.setup.threads(), watch);
         let per_epoch = samples / global;
@@ -91,7 +95,8 @@ impl Update {
         let all: Vec<u64> =
             words.chunks_exact(2).map(|two| u64::from(two[1]) << 32 | u64::from(two[0])).collect();
         let [virtual_workers, per_epoch, rate, warmup_iterations] = all[..] else {
-            return Err(Error::Bug(format!("worker 0 told {} words of an update", words.len())));
+            let message = format!("worker 0 told {} words of an update", words.len());
+            return Err(Error::new(Kind::Internal, message));
         };
         let mut folder = Vec::new();
         group.broadcast(&mut folder).map_err(RuntimeError::from)?;
@@ -112,14 +117,25 @@ fn virtual_workers(workers: Workers, batch: u64, earlier: Option<u64>) -> Result
     let Workers { count, global_batch } = workers;
     let virtual_workers = match global_batch {
         Some(global) if !global.is_multiple_of(batch) => {
-            return Err(TrainError::NotShared { global, batch }.into());
+            return Err(Error::usage(format_args!(
+                "a global batch of {global} is no multiple of the batch of {batch}, which a virtual worker has"
+            ))
+            .help(format_args!("the nearest that are: {}", nearest(global, batch))));
         }
         Some(global) => global / batch,
         None => earlier.unwrap_or(count as u64),
     };
     if virtual_workers < count as u64 {
-        let (global, earlier) = (virtual_workers.saturating_mul(batch), global_batch.is_none());
-        return Err(TrainError::TooManyWorkers { workers: count, virtual_workers, global, earlier }.into());
+        let global = virtual_workers.saturating_mul(batch);
+        let batches =
+            if virtual_workers == 1 { "one batch".to_owned() } else { format!("{virtual_workers} batches") };
+        return Err(Error::usage(format_args!(
+            "{count} workers are more than the {batches} in an update of {global} samples"
+        ))
+        .help(match global_batch {
+            None => "the training that goes on has updates of that size: lower --workers, or start anew with --fresh",
+            Some(_) => "lower --workers, or raise --global-batch",
+        }));
     }
     Ok(virtual_workers)
 }
@@ -159,7 +175,8 @@ pub(super) fn beside<T>(
                 Err(error) => {
                     // Without worker 0 the workers already started end.
                     drop(first);
-                    return Err(TrainError::NoThread { rank, why: error.to_string() }.into());
+                    let message = format!("there is no thread for worker {rank}: {error}");
+                    return Err(Error::new(Kind::Device, message).help("lower --workers"));
                 }
             }
         }
@@ -180,20 +197,27 @@ pub(super) fn beside<T>(
 
 /// Returns the error of worker 0, or that of the worker whose failure stopped worker 0.
 fn by_whom(error: Error, failed: Option<(usize, RuntimeError)>) -> Error {
-    let Error::Train(error) = error else { return error };
-    match *error {
-        TrainError::Worker { rank, source, saved, lost } => {
-            let (rank, source) = failed.unwrap_or((rank, source));
-            TrainError::Worker { rank, source, saved, lost }.into()
+    match (error.cause.as_deref(), failed) {
+        (Some(Cause::Group(_)), Some((rank, source))) => {
+            let own = of_worker(rank, source);
+            Error { help: error.help.or(own.help), ..own }
         }
-        error => error.into(),
+        _ => error,
+    }
+}
+
+/// The error of a worker, which is named; what workers say of each other names it.
+pub(super) fn of_worker(rank: usize, source: RuntimeError) -> Error {
+    let error = Error::from(source);
+    match error.cause.as_deref() {
+        Some(Cause::Group(_)) => error,
+        _ => Error { message: format!("worker {rank}: {}", error.message), ..error },
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Saved;
     use plimsoll_runtime::{DeviceError, GroupError};
 
     #[test]
@@ -218,18 +242,15 @@ mod tests {
 
     #[test]
     fn the_worker_that_failed_is_named_with_its_own_error() {
-        let saved = Saved { path: "s".into(), step: Some(3), host: None, total: 9, fresh: false };
         let lost = |rank| RuntimeError::Group(GroupError::Lost { rank });
-        let of_first = || {
-            let saved = saved.clone();
-            Error::from(TrainError::Worker { rank: 1, source: lost(1), saved, lost: None })
-        };
-        assert_eq!(by_whom(of_first(), None).to_string(), "worker 1: worker 1 has ended");
+        let of_first = || of_worker(1, lost(1)).help("go on");
+        assert_eq!(by_whom(of_first(), None).to_string(), "worker 1 has ended");
         let why = "cuLaunch".to_owned();
         let own = RuntimeError::Device(DeviceError::Driver { why, what_to_do: "see to it" });
-        let words = by_whom(of_first(), Some((2, own))).to_string();
-        assert_eq!(words, "worker 2: the driver refused cuLaunch; see to it");
-        let stopped = Error::Bug("something else".to_owned());
+        let error = by_whom(of_first(), Some((2, own)));
+        assert_eq!(error.message, "worker 2: the driver refused cuLaunch; see to it");
+        assert_eq!(error.help.as_deref(), Some("go on"));
+        let stopped = Error::new(Kind::Internal, "something else");
         assert_eq!(by_whom(stopped, Some((2, lost(1)))).to_string(), "something else");
     }
 }

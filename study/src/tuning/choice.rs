@@ -26,7 +26,7 @@ pub fn keep(study: &Study, held: &Held, tuned: &Tuned, profile: &Profile) -> Res
         (study.tuning(), tuned.tuning.to_json()),
         (study.config(), tuned.config.to_json()),
     ];
-    Ok(study.put_together(held, &texts.map(|(path, text)| (path, text.into_bytes())))?)
+    study.put_together(held, &texts.map(|(path, text)| (path, text.into_bytes())))
 }
 
 /// Returns the study's choice, if it was made for this very workload.

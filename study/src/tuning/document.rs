@@ -3,8 +3,8 @@
 
 use super::measured::{Measured, Ran, no_run};
 use super::plain::Way;
-use super::{Found, Tuner};
-use crate::error::{Error, NO_ALGORITHM_2, Stopped};
+use super::{Found, GOES_ON, NO_ALGORITHM_2, Tuner};
+use crate::error::{Error, Kind};
 use crate::report::policies::{self, TIME_LIMIT};
 use crate::request::Searcher;
 use crate::workload::SEED;
@@ -195,12 +195,12 @@ fn comparison(tuner: &Tuner<'_>, best: &Ran) -> Result<Comparison, Error> {
     let own = tuner.request.policy();
     let own = (own.name(), policies::paper(own));
     let all =
-        policies::compare(trace, schedule, own, TIME_LIMIT, tuner.watch.stop).map_err(
-            |error| match error {
-                Error::Stopped(Stopped::Comparing { .. }) => Stopped::Comparing { tuning: true }.into(),
-                other => other,
-            },
-        )?;
+        policies::compare(trace, schedule, own, TIME_LIMIT, tuner.watch.stop).map_err(|error| match error
+            .kind
+        {
+            Kind::Interrupted => error.help(GOES_ON),
+            _ => error,
+        })?;
     let planning = tuner.costs.borrow().get(&best.batch()).map(|cost| cost.planning);
     let row = |row: crate::report::PolicyRow| PolicyRun {
         planning_seconds: if row.policy == own.0 { planning } else { row.planning_seconds.map(Seconds) },

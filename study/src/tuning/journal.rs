@@ -4,7 +4,7 @@
 //! planner. A line that was written for other inputs, that was cut off or damaged, or whose schedule fails the check is
 //! ignored. When the search is over, its results are in the study and the file is removed.
 
-use crate::error::{Doing, FileError};
+use crate::error::Error;
 use plimsoll_ir::check::check;
 use plimsoll_ir::checksum::{entry_of, line_of};
 use plimsoll_ir::profile::Profile;
@@ -60,7 +60,7 @@ impl PlanJournal {
         path: &Path,
         profile: &Profile,
         budgets: (Bytes, Option<Bytes>),
-    ) -> Result<PlanJournal, FileError> {
+    ) -> Result<PlanJournal, Error> {
         let mut hasher = DefaultHasher::new();
         (profile.to_json(), budgets, crate::version()).hash(&mut hasher);
         let made_for = format!("{:016x}", hasher.finish());
@@ -68,7 +68,7 @@ impl PlanJournal {
             // A line that is no longer text is ignored, like any other damaged line.
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-            Err(error) => return Err(FileError::io(path, Doing::Read, error)),
+            Err(error) => return Err(Error::io(path, "read", &error)),
         };
         let entries = text.lines().filter_map(|line| entry_of(line.as_bytes()).ok());
         let lines = entries.filter_map(|entry| serde_json::from_slice::<Line>(entry).ok());
@@ -98,8 +98,8 @@ impl PlanJournal {
         valid.then_some(Noted { plan, carried: line.carried, planning: line.planning_seconds })
     }
 
-    /// Records the answer at a batch size.
-    pub fn note(&mut self, batch: u64, noted: Noted) -> Result<(), FileError> {
+    /// Notes what was made of a batch size.
+    pub fn note(&mut self, batch: u64, noted: Noted) -> Result<(), Error> {
         let made_for = self.made_for.clone();
         let Noted { plan, carried, planning: planning_seconds } = noted;
         let (schedule, search) = plan.unzip();
@@ -109,22 +109,20 @@ impl PlanJournal {
         self.append(&line_of(&text))
     }
 
-    /// Removes the journal; the search is over.
-    pub fn forget(self) -> Result<(), FileError> {
+    /// The search is over.
+    pub fn forget(self) -> Result<(), Error> {
         self.remove()
     }
 
-    fn append(&self, text: &str) -> Result<(), FileError> {
+    fn append(&self, text: &str) -> Result<(), Error> {
         let file = fs::OpenOptions::new().create(true).append(true).open(&self.path);
         let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
-        written.map_err(|error| FileError::io(&self.path, Doing::Write, error))
+        written.map_err(|error| Error::io(&self.path, "write", &error))
     }
 
-    fn remove(&self) -> Result<(), FileError> {
+    fn remove(&self) -> Result<(), Error> {
         match fs::remove_file(&self.path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                Err(FileError::io(&self.path, Doing::Remove, error))
-            }
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io(&self.path, "remove", &error)),
             _ => Ok(()),
         }
     }

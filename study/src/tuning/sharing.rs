@@ -2,7 +2,7 @@
 //! samples, each worker makes as many passes in an update as give the highest goodput; a single worker makes one.
 
 use super::Tuner;
-use crate::error::{Error, TuneError};
+use crate::error::{Error, Kind};
 use crate::request::ClusterRequest;
 use plimsoll_ir::Seconds;
 use plimsoll_ir::exchange::update::{bound, busy, simulate_update};
@@ -85,7 +85,7 @@ impl Tuner<'_> {
         let passes = iterations.div_ceil(cluster.workers);
         let exchange = self.workload.exchange(trace.batch, cluster, passes)?;
         let checked = exchange.check(trace, schedule);
-        checked.map_err(|unfit| TuneError::Unexpected(unfit.to_string()))?;
+        checked.map_err(|unfit| Error::new(Kind::Internal, unfit))?;
         let update = simulate_update(trace, schedule, &exchange);
         let exchange = update.exposed;
         let repeated = makespan * passes as f64 + exchange - update.seconds;

@@ -1,0 +1,256 @@
+//! Why a job failed: what a caller can do about it, what went wrong, and what helps, in the command line's words.
+//!
+//! The code that finds out what went wrong makes the error. Errors of the crates below become one of these here. Few callers do
+//! more with an error than show it; those look at its cause.
+
+use crate::network_workload::unbudgeted;
+use crate::words::lines;
+use plimsoll_ir::Bytes;
+use plimsoll_networks::NetworkError;
+use plimsoll_profiler::ProfileError;
+use plimsoll_runtime::{CudaError, DeviceError, GroupError, Instead, MemoryKind, RuntimeError};
+use plimsoll_tuner::PlanError;
+use plimsoll_tuner::model::{FitError, UnknownOp};
+use plimsoll_tuner::rate::RateError;
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+/// The caller's possible reaction to an error. The numbers are the exit codes of the program, on which scripts rely.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A bug of ours.
+    Internal = 1,
+    /// Wrong usage, or input that cannot be read.
+    Usage = 2,
+    /// No plan fits the budget.
+    NoPlan = 3,
+    /// The device, its driver, or the memory of the host.
+    Device = 4,
+    /// The measurement was too noisy to decide.
+    Noisy = 5,
+    /// A schedule is invalid, or results differ.
+    Verification = 6,
+    /// The caller's watch stopped it, or Ctrl-C; what was done is saved.
+    Interrupted = 130,
+}
+
+/// The causes that code looks at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Workers cannot go on together.
+    Group(GroupError),
+    /// A training diverged.
+    Diverged {
+        /// The option for a lower learning rate, and where the earlier state is kept until then.
+        lower: String,
+    },
+    /// A file is damaged or is no document of the expected kind.
+    Document {
+        /// `true` if a different version of Plimsoll can read it.
+        of_other_version: bool,
+    },
+}
+
+/// Why a job failed. `{}` shows the message, and `{:#}` adds the help.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    /// The caller's possible reaction.
+    pub kind: Kind,
+    /// The fault, with its names and numbers.
+    pub message: String,
+    /// Advice.
+    pub help: Option<String>,
+    /// Facts that code matches.
+    pub cause: Option<Box<Cause>>,
+}
+
+impl Error {
+    /// An error of this kind, with this message.
+    pub fn new(kind: Kind, message: impl fmt::Display) -> Error {
+        Error { kind, message: lines(message), help: None, cause: None }
+    }
+
+    /// Wrong usage, or input that cannot be read.
+    pub fn usage(message: impl fmt::Display) -> Error {
+        Error::new(Kind::Usage, message)
+    }
+
+    /// The system refuses to do this (such as `read`) with a file.
+    pub fn io(path: &Path, verb: &str, source: &io::Error) -> Error {
+        let help = match source.kind() {
+            io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
+                Some("a file stands where a folder should be; choose another path")
+            }
+            io::ErrorKind::IsADirectory => Some("it is a folder; name a file in it"),
+            io::ErrorKind::NotFound => Some("check the path; the folder must exist"),
+            io::ErrorKind::PermissionDenied if verb == "read" => {
+                Some("you may not read it: see to its permissions and those of the folders that it is in")
+            }
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                Some("choose a folder that you may write to")
+            }
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Some("free some space, or choose a folder on another disk")
+            }
+            io::ErrorKind::FileTooLarge => {
+                Some("raise the size that files of this process may have (`ulimit -f`)")
+            }
+            _ => None,
+        };
+        let error = Error::usage(format_args!("cannot {verb} {}: {source}", path.display()));
+        Error { help: help.map(str::to_owned), ..error }
+    }
+
+    /// A network reads texts, and the data are images.
+    pub(crate) fn images(network: &str, data: impl fmt::Display) -> Error {
+        Error::usage(format_args!("`{network}` is for texts, and {data} has images"))
+            .help("choose --data text, text:FILE, tokens:FILE or synthetic")
+    }
+
+    /// A network reads images, and the data are texts.
+    pub(crate) fn texts(network: &str, data: impl fmt::Display) -> Error {
+        Error::usage(format_args!("`{network}` is for images, and {data} has texts"))
+            .help("choose other --data; texts are for networks such as lstm or gpt-tiny")
+    }
+
+    /// Something is to run on a device that is modelled.
+    pub fn nothing_runs(device: impl fmt::Display) -> Error {
+        Error::new(Kind::Device, format_args!("nothing can run on a device that is not here ({device})")).help(
+            "`profile`, `tune`, `auto` and `trace` say what it would take; to train, tune with --device cpu or cuda",
+        )
+    }
+
+    /// The same, with what to do about it.
+    pub fn help(self, help: impl fmt::Display) -> Error {
+        Error { help: Some(lines(help)), ..self }
+    }
+
+    /// The same, with its cause.
+    pub(crate) fn because(self, cause: Cause) -> Error {
+        Error { cause: Some(Box::new(cause)), ..self }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        match &self.help {
+            Some(help) if f.alternate() => write!(f, "\n  help: {help}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Why a device is not there, with the options that do without what it lacks.
+pub fn cuda_in_words(error: &CudaError) -> String {
+    match error.instead() {
+        Some(Instead::Cpu) => format!("{error}, or choose --device cpu"),
+        Some(Instead::OwnKernels) => format!("{error}; or choose --kernels own, which needs no library"),
+        Some(Instead::Hosts) => format!("{error}; or tune without --nccl, so that the workers' hosts sum"),
+        None => error.to_string(),
+    }
+}
+
+impl From<CudaError> for Error {
+    fn from(error: CudaError) -> Error {
+        Error::new(Kind::Device, cuda_in_words(&error))
+    }
+}
+
+impl From<NetworkError> for Error {
+    fn from(error: NetworkError) -> Error {
+        let ours = Error::usage(&error);
+        Error { help: error.help.map(str::to_owned), ..ours }
+    }
+}
+
+impl From<PlanError> for Error {
+    fn from(error: PlanError) -> Error {
+        let ours = Error::usage(&error);
+        match error {
+            PlanError::Unrelated { .. } => ours.help("leave --from out, so that the plan is made anew"),
+            PlanError::Lowering { .. } | PlanError::Invalid { .. } => Error { kind: Kind::Internal, ..ours },
+            _ => ours,
+        }
+    }
+}
+
+impl From<ProfileError> for Error {
+    fn from(error: ProfileError) -> Error {
+        let kind = match error {
+            ProfileError::Runtime(inner) => return inner.into(),
+            // The job itself failed when the profiler asked for a program.
+            ProfileError::Subject { source, batch } => {
+                return match source.downcast::<Error>() {
+                    Ok(error) => *error,
+                    Err(other) => Error::new(Kind::Internal, format_args!("at batch {batch}: {other}")),
+                };
+            }
+            ProfileError::OtherJournal(_) => return Error::usage(format_args!("{error} with --fresh")),
+            ProfileError::Interrupted => Kind::Interrupted,
+            ProfileError::Noisy { .. } => Kind::Noisy,
+            ProfileError::NoRoom { .. } => Kind::NoPlan,
+            ProfileError::Unusable(_) => Kind::Usage,
+        };
+        Error::new(kind, error)
+    }
+}
+
+impl From<FitError> for Error {
+    fn from(error: FitError) -> Error {
+        Error::usage(error)
+    }
+}
+
+impl From<UnknownOp> for Error {
+    fn from(error: UnknownOp) -> Error {
+        Error::usage(error)
+    }
+}
+
+impl From<RateError> for Error {
+    fn from(error: RateError) -> Error {
+        Error::usage(error)
+    }
+}
+
+impl From<RuntimeError> for Error {
+    fn from(error: RuntimeError) -> Error {
+        let kind = match error {
+            RuntimeError::Schedule(_) => Kind::Verification,
+            RuntimeError::Device(DeviceError::OutOfRange { .. }) | RuntimeError::Draw { .. } => {
+                Kind::Internal
+            }
+            RuntimeError::Group(GroupError::Different { .. }) => Kind::Usage,
+            RuntimeError::Device(_) | RuntimeError::Group(_) => Kind::Device,
+            RuntimeError::Mismatch { .. }
+            | RuntimeError::Data { .. }
+            | RuntimeError::Checkpoint { .. }
+            | RuntimeError::Overflowed { .. }
+            | RuntimeError::Diverged { .. } => Kind::Usage,
+        };
+        let ours = Error::new(kind, &error);
+        match error {
+            RuntimeError::Group(error) => ours.because(Cause::Group(error)),
+            RuntimeError::Device(DeviceError::OutOfMemory {
+                what: MemoryKind::Device, available, ..
+            }) => ours.help(match unbudgeted(available) {
+                Bytes::ZERO => "end what else is on the GPU; `plimsoll doctor` shows it".to_owned(),
+                fits => format!(
+                    "--budget {}MiB fits now; or end what else is on the GPU, which `plimsoll doctor` shows",
+                    fits.0 >> 20
+                ),
+            }),
+            RuntimeError::Device(DeviceError::Full { .. } | DeviceError::NotPinned { .. }) => {
+                ours.help("--budget sets the budget")
+            }
+            RuntimeError::Device(DeviceError::NotTogether { .. }) => ours.help(
+                "where it stays so, tune without --nccl into another folder, so that the workers' hosts sum",
+            ),
+            _ => ours,
+        }
+    }
+}
