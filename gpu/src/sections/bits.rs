@@ -12,7 +12,7 @@ use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::{Precision, Seconds, UpdateRule};
 use plimsoll_networks::Mode;
 use plimsoll_runtime::{Checkpoint, CudaOptions, LearningRateSchedule, Trainer, TrainingPlan};
-use plimsoll_tuner::Policy;
+use plimsoll_tuner::{Algorithms, Layers, Policy};
 use serde_json::json;
 
 /// The section.
@@ -41,8 +41,13 @@ const FEW: u64 = 4;
 type Case = (&'static str, u32, u64, &'static [Policy]);
 
 /// Networks with many parameters take long to start and to compare, and have fewer policies.
-const SOME: &[Policy] =
-    &[Policy::Naive, Policy::Accudnn, Policy::VdnnAll, Policy::SuperNeurons, Policy::Plimsoll];
+const SOME: &[Policy] = &[
+    Policy::Naive,
+    Policy::Accudnn { as_printed: false },
+    Policy::Vdnn { layers: Layers::All, algorithms: Algorithms::FastestThatFit },
+    Policy::SuperNeurons,
+    Policy::Plimsoll,
+];
 const CASES: &[Case] = &[
     ("resnet20", 32, 32, &Policy::ALL),
     ("resnet56", 32, 16, &Policy::ALL),
