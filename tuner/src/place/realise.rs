@@ -224,9 +224,7 @@ impl Case<'_> {
                 return self.finish(&placement, &items, &addresses);
             }
         }
-        let (op, _) = self.trace.memory().floor().unwrap_or((OpId(0), Bytes::ZERO));
-        let needs = Bytes(lowest) + self.trace.resident_bytes;
-        Ok(Realised::Short(self.witness(op, needs, Shortage::Addresses)))
+        Ok(self.without_addresses(lowest))
     }
 
     /// The schedule of decisions, with so much left free at each op; or the least pool that was found with so many looks, and
@@ -292,9 +290,7 @@ impl Case<'_> {
         );
         if addresses.height > self.pool {
             let excess = self.excess(&walk, &items, &addresses);
-            let (op, _) = self.trace.memory().floor().unwrap_or((OpId(0), Bytes::ZERO));
-            let needs = Bytes(addresses.height) + self.trace.resident_bytes;
-            return Ok((Realised::Short(self.witness(op, needs, Shortage::Addresses)), excess));
+            return Ok((self.without_addresses(addresses.height), excess));
         }
         let mut realised = self.finish(&placement, &items, &addresses)?;
         if let Realised::Fits(fitting) = &mut realised {
@@ -427,6 +423,13 @@ impl Case<'_> {
     pub fn witness(&self, op: OpId, needs: Bytes, why: Shortage) -> Witness {
         let name = self.trace.ops[op.index()].name.clone();
         Witness { op, name, needs, short_by: needs.saturating_sub(self.request.budget), why }
+    }
+
+    /// There are no addresses, and the tightest that were found take so many bytes of the pool.
+    pub fn without_addresses(&self, height: u64) -> Realised {
+        let (op, _) = self.trace.memory().floor().unwrap_or((OpId(0), Bytes::ZERO));
+        let needs = Bytes(height) + self.trace.resident_bytes;
+        Realised::Short(self.witness(op, needs, Shortage::Addresses))
     }
 
     /// What swaps so much has no plan, where the host has no memory for it.

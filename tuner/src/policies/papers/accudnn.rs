@@ -98,7 +98,7 @@ fn t_ready(gaps: &Gaps, link: &Link, swapped: &TiSlice<GapId, bool>, pool: u64) 
         ended.iter().zip(&gaps.workspace).map(|(ended, bytes)| (*ended, *bytes)).collect();
     let mut fetched: TiVec<Slot, Vec<GapId>> = vec![Vec::new(); gaps.seconds.len()].into();
     for live in &gaps.lives {
-        let bytes = live.pieces.last().map_or(0, |piece| piece.end);
+        let bytes = live.bytes;
         let first = if live.opens == Opens::Start { Slot::START } else { live.slots.start };
         allocated[first] = allocated[first].saturating_add(bytes);
         let last = live.slots.end.previous().expect("a stretch has a slot");
@@ -180,7 +180,7 @@ fn is_waited_for(gap: &Gap, by: &[OpId]) -> bool {
 /// What Algorithms 1 and 2 say of a trace at its batch size, within a budget and behind a link: by their letter, or repaired.
 pub fn judge(trace: &Trace, budget: Bytes, link: &Link, as_printed: bool) -> Verdict {
     let pool = budget.saturating_sub(trace.resident_bytes);
-    let gaps = Gaps::new(trace, pool, Alternatives::BesideOwn, &|_| 1);
+    let gaps = Gaps::new(trace, pool, Alternatives::BesideOwn);
     judge_gaps(trace, &gaps, pool.0, link, as_printed, &Limits::default())
 }
 
@@ -228,7 +228,7 @@ pub fn satisfies(trace: &Trace, budget: Bytes, link: &Link) -> bool {
 
 /// `accudnn`, and `accudnn-as-printed`.
 pub(crate) fn realise(case: &Case<'_>, as_printed: bool) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
+    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn);
     let PlanRequest { link, limits, .. } = case.request;
     let Verdict { mut swapped, pinned_gaps: mut pinned, .. } =
         judge_gaps(case.trace, &gaps, case.pool, link, as_printed, limits);

@@ -29,7 +29,7 @@ use std::ops::Range;
 use typed_index_collections::{TiSlice, TiVec};
 
 fn prepare(case: &Case<'_>) -> (Gaps, Vec<Stage>) {
-    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
+    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn);
     let stages = chain(case.trace, &gaps);
     (gaps, stages)
 }

@@ -30,7 +30,7 @@ use typed_index_collections::TiVec;
 
 /// `layrub-inter` and `layrub-hybrid`.
 pub(crate) fn inter(case: &Case<'_>) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
+    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn);
     case.realise_fixed(&gaps, &fixed(case.trace, &gaps))
 }
 

@@ -71,7 +71,7 @@ struct Layers<'a> {
 
 impl<'a> Layers<'a> {
     fn of(case: &'a Case<'a>) -> Layers<'a> {
-        let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
+        let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn);
         Layers { case, uses: Uses::of(case.trace), stages: chain(case.trace, &gaps) }
     }
 

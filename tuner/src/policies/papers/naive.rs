@@ -26,6 +26,6 @@ pub fn feature_maps(trace: &Trace, gaps: &Gaps) -> TiVec<GapId, bool> {
 }
 
 pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
+    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn);
     case.realise(&gaps, &feature_maps(case.trace, &gaps), &GIVEN)
 }

@@ -34,7 +34,7 @@ pub(crate) fn realise(
     algorithms: Algorithms,
 ) -> Result<Realised, PlanError> {
     let attempt = |alternatives: Alternatives| {
-        let gaps = Gaps::new(case.trace, Bytes(case.pool), alternatives, &|_| 1);
+        let gaps = Gaps::new(case.trace, Bytes(case.pool), alternatives);
         case.realise_fixed(&gaps, &fixed(case.trace, &gaps, layers))
     };
     match algorithms {
@@ -62,7 +62,7 @@ pub(crate) fn dynamic(case: &Case<'_>) -> Result<Realised, PlanError> {
     if matches!(leanest, Realised::Short(_)) {
         return Ok(leanest);
     }
-    let fastest = || Gaps::new(case.trace, Bytes(case.pool), Alternatives::Fastest, &|_| 1);
+    let fastest = || Gaps::new(case.trace, Bytes(case.pool), Alternatives::Fastest);
     let gaps = fastest();
     let keep = case.realise_fixed(&gaps, TiSlice::from_ref(&vec![None; gaps.gaps.len()]))?;
     if matches!(keep, Realised::Fits { .. }) {

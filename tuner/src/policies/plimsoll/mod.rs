@@ -223,7 +223,7 @@ fn offer_last_resorts(case: &Case<'_>, candidates: &mut Candidates) -> Result<()
         candidates.add_all("first plan", first::plan(case, &values)?);
     }
     if candidates.found.is_empty() && case.request.allow.swap {
-        let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
+        let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn);
         let swapped = case.realise(&gaps, &gaps.all(), &GIVEN)?;
         candidates.offer("swapping everything", swapped);
     }

@@ -241,7 +241,7 @@ impl<'a> Report<'a> {
         match self.fitting.take() {
             Some(fitting) => Ok(Realised::Fits(self.case.settle(fitting)?)),
             None => {
-                let gaps = Gaps::new(self.case.trace, Bytes(self.case.pool), Alternatives::BesideOwn, &|_| 1);
+                let gaps = Gaps::new(self.case.trace, Bytes(self.case.pool), Alternatives::BesideOwn);
                 self.case.realise(&gaps, TiSlice::from_ref(&vec![true; gaps.gaps.len()]), &GIVEN)
             }
         }
