@@ -11,7 +11,7 @@
 //! What is chosen in the end is settled: its windows get slack back, its pool shrinks to what is alive, where little work
 //! finds addresses for that.
 
-use crate::decide::gaps::{GapId, Gaps};
+use crate::decide::gaps::{Alternatives, GapId, Gaps};
 use crate::decide::placement::{Placement, Slot};
 use crate::decide::walk::{Iteration, Limit, Name, Walk};
 use crate::decide::windows::{Clock, Course};
@@ -42,6 +42,16 @@ pub(crate) struct Case<'a> {
 }
 
 impl Case<'_> {
+    /// The trace's gaps; each op runs in the fastest alternative whose workspace fits beside what it touches.
+    pub fn gaps(&self) -> Gaps {
+        Gaps::new(self.trace, Bytes(self.pool), Alternatives::BesideOwn)
+    }
+
+    /// The trace's values, and what may become of them.
+    pub fn values(&self) -> Values {
+        Values::new(self.trace, Bytes(self.pool), self.request.allow)
+    }
+
     /// By op: the bytes of the pool that it leaves free at most, beside what it touches in its leanest alternative.
     pub fn spare(&self) -> impl Iterator<Item = u64> + '_ {
         let beside = |op: &Op| self.trace.touched_bytes(op) + op.least_workspace();

@@ -228,7 +228,7 @@ pub fn satisfies(trace: &Trace, budget: Bytes, link: &Link) -> bool {
 
 /// `accudnn`, and `accudnn-as-printed`.
 pub(crate) fn realise(case: &Case<'_>, as_printed: bool) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn);
+    let gaps = case.gaps();
     let PlanRequest { link, limits, .. } = case.request;
     let Verdict { mut swapped, pinned_gaps: mut pinned, .. } =
         judge_gaps(case.trace, &gaps, case.pool, link, as_printed, limits);

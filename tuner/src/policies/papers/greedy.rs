@@ -9,13 +9,12 @@
 //! where time is up.
 
 use super::chain::{Stage, chain, swapped};
-use crate::decide::gaps::{Alternatives, Gaps};
+use crate::decide::gaps::Gaps;
 use crate::place::realise::{CHEAP, Case, GIVEN, Realised};
 use crate::request::{PlanError, Shortage};
-use plimsoll_ir::Bytes;
 
 pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn);
+    let gaps = case.gaps();
     let stages = chain(case.trace, &gaps);
     let least = prefix(&gaps, &stages, case.pool);
     let mut more = 0;

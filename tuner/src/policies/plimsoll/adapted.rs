@@ -18,10 +18,9 @@ use super::first::Placed;
 use super::glances::SMALL;
 use super::{first, stages};
 use crate::iteration::earlier::Earlier;
-use crate::iteration::values::{PARTS, Values};
+use crate::iteration::values::PARTS;
 use crate::place::realise::{Case, Realised};
 use crate::request::{Outcome, PlanError, PlanRequest};
-use plimsoll_ir::Bytes;
 use plimsoll_ir::search_log::SearchLog;
 
 /// A plan within this share of the bound is not improved.
@@ -33,7 +32,7 @@ const CLOSE: f64 = 1e-3;
 ///
 /// [`PlanError::Unrelated`] for a trace that shares nothing with the earlier one, and those of a plan that is made anew.
 pub(super) fn decide(case: &Case<'_>, earlier: &Earlier) -> Result<(Outcome, SearchLog), PlanError> {
-    let values = Values::new(case.trace, Bytes(case.pool), case.request.allow);
+    let values = case.values();
     let Some(mut decisions) = earlier.decisions(case.trace, &values) else {
         let (earlier, trace) = (earlier.trace().to_owned(), case.trace.name.clone());
         return Err(PlanError::Unrelated { earlier, trace });

@@ -1,7 +1,8 @@
 //! The planner of this house: what to keep, to swap and to recompute so that the iteration takes least time within the
 //! budget; of the plans that take equally long the one that moves the fewest bytes.
 //!
-//! *The first plan* (`first.rs`) takes one pass and milliseconds. It is the answer where time is up at once. Else:
+//! *The first plan* (`first.rs`) takes one pass and milliseconds. It is the answer where time is up at once. Else the *bound* is
+//! sharpened, everything is *kept* if that fits, and so on, as [`plan`] has it:
 //!
 //! 1. *Seeds* (`seeds.rs`): that pass; the linear program of the lower bound, rounded, for the budget and for smaller ones; of
 //!    deep networks also a plan of a few of the equal blocks, copied to all (`blocks.rs`, `copies.rs`).
@@ -46,16 +47,14 @@ pub(crate) use problem::suggested;
 use super::papers::keep::keep;
 use super::papers::{accudnn, baselines, dynprog, greedy, layrub, memonger, naive, superneurons, vdnn};
 use crate::bound::{lower_bound_within, quick_offload_bound};
-use crate::decide::gaps::{Alternatives, Gaps};
-use crate::iteration::values::Values;
 use crate::place::realise::{Case, Fitting, GIVEN, Realised};
 use crate::request::Algorithms::FastestThatFit;
 use crate::request::{Allow, Layers, Layrub, Limits, Outcome, PlanError, PlanRequest, Policy, Trick};
 use crate::threads::{Expired, beside};
 use candidates::{Candidates, Chosen};
 use glances::Glances;
+use plimsoll_ir::Seconds;
 use plimsoll_ir::search_log::SearchLog;
-use plimsoll_ir::{Bytes, Seconds};
 
 /// Makespans that differ by no more than this share are equal: bytes moved decide between them.
 const SAME: f64 = 1e-6;
@@ -147,11 +146,11 @@ fn plan(first: Option<Fitting>, case: &Case<'_>) -> Result<Chosen, PlanError> {
 
 /// A plan before all else, where time may be up at any moment or is.
 fn first_plan(case: &Case<'_>) -> Result<Option<Fitting>, PlanError> {
-    let PlanRequest { allow, limits, anytime, .. } = *case.request;
+    let PlanRequest { limits, anytime, .. } = *case.request;
     if !anytime && !limits.is_expired() {
         return Ok(None);
     }
-    first::plan(case, &Values::new(case.trace, Bytes(case.pool), allow))
+    first::plan(case, &case.values())
 }
 
 /// The bound for all means that are allowed; where there is a first plan and time is up, the case's own.
@@ -219,11 +218,11 @@ fn offer_policies(case: &Case<'_>, answer: Answer, candidates: &mut Candidates) 
 /// Where nothing fits so far: what the first pass finds, if time is up; then everything swapped that can be.
 fn offer_last_resorts(case: &Case<'_>, candidates: &mut Candidates) -> Result<(), PlanError> {
     if candidates.found.is_empty() && candidates.late {
-        let values = Values::new(case.trace, Bytes(case.pool), case.request.allow);
+        let values = case.values();
         candidates.add_all("first plan", first::plan(case, &values)?);
     }
     if candidates.found.is_empty() && case.request.allow.swap {
-        let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn);
+        let gaps = case.gaps();
         let swapped = case.realise(&gaps, &gaps.all(), &GIVEN)?;
         candidates.offer("swapping everything", swapped);
     }

@@ -108,7 +108,7 @@ pub(super) fn search(
 ) -> Result<(), PlanError> {
     let first = std::mem::take(&mut candidates.early);
     let early = if case.request.anytime { Some(Early::new(case, first)?) } else { None };
-    let values = Values::new(case.trace, Bytes(case.pool), case.request.allow);
+    let values = case.values();
     let problem = Problem::new(case, &values);
     let mut search = Search::new(&problem, problem.evaluations(), usize::MAX);
     search.early = early;
