@@ -52,7 +52,7 @@ fn budget(scale: &Scale, subject: &Subject) -> Bytes {
 /// Returns the choice of AccUDNN's Algorithm 2, and its schedule: from the largest batch whose layer-wise memory fits, down
 /// until eq. (6) holds.
 fn algorithm_2(subject: &Subject, budget: Bytes) -> Option<(Trace, Made)> {
-    let plan = |trace: &Trace| subject.plan(trace, Policy::Accudnn, budget);
+    let plan = |trace: &Trace| subject.plan(trace, Policy::Accudnn { as_printed: false }, budget);
     let batch = subject.batch_once("algorithm 2", budget, || {
         let most = subject.largest(MOST, &mut |trace| floor(trace) <= budget);
         let link = subject.link();
@@ -320,7 +320,7 @@ pub fn footprints(scale: &Scale) -> Table {
             }
             best
         };
-        let (accudnn, plimsoll) = (least(Policy::Accudnn), least(Policy::Plimsoll));
+        let (accudnn, plimsoll) = (least(Policy::Accudnn { as_printed: false }), least(Policy::Plimsoll));
         let x = table.plot.at(network);
         table.plot.add("keep", x, in_gb(most));
         naive.iter().for_each(|naive| table.plot.add("naive", x, in_gb(naive.memory)));
@@ -501,7 +501,8 @@ pub fn workers(scale: &Scale) -> Table {
         };
         let keep = of(Policy::Keep, *caffe);
         let found = algorithm_2(&subject, budget);
-        let accudnn = found.as_ref().and_then(|(trace, _)| of(Policy::Accudnn, trace.batch));
+        let accudnn =
+            found.as_ref().and_then(|(trace, _)| of(Policy::Accudnn { as_printed: false }, trace.batch));
         let ours = found.as_ref().and_then(|(trace, made)| {
             let (batch, _) = no_slower(&subject, budget, trace.batch, subject.rate(trace, made.makespan));
             of(Policy::Plimsoll, batch)

@@ -181,7 +181,8 @@ pub fn iteration(scale: &Scale) -> Table {
     let caffes = 12.0 * ITERATION.0 as f64 / CAFFES_MOST as f64;
     let blobs = of_all(&subject.network, batch);
     let kept = peak(&trace);
-    let budget = subject.leanest(&trace, Policy::Accudnn).map_or(kept, |made| made.memory);
+    let budget =
+        subject.leanest(&trace, Policy::Accudnn { as_printed: false }).map_or(kept, |made| made.memory);
     let mut table = Table::new(
         format!(
             "AccUDNN §6.2.2, Fig. 8: AlexNet as Caffe trains it, batch {batch}, NVIDIA M40. The paper's budget of {published} \
@@ -195,7 +196,9 @@ pub fn iteration(scale: &Scale) -> Table {
         &heading,
         plot,
     );
-    let Ok((made, schedule)) = subject.scheduled(&trace, &subject.request(Policy::Accudnn, budget)) else {
+    let Ok((made, schedule)) =
+        subject.scheduled(&trace, &subject.request(Policy::Accudnn { as_printed: false }, budget))
+    else {
         table.note("accudnn has no plan within the budget.");
         return table;
     };

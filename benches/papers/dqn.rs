@@ -53,7 +53,7 @@ const PLOTTED: &str = "resnet110";
 
 /// Systems of the paper's comparison: name, policy, and its means.
 const SYSTEMS: [(&str, Policy, Allow); 5] = [
-    ("memonger", Policy::MemongerSearch, Allow::ALL),
+    ("memonger", Policy::Memonger { searched: true }, Allow::ALL),
     ("superneurons, recomputing", Policy::SuperNeurons, Allow { swap: false, ..Allow::ALL }),
     ("superneurons, swapping", Policy::SuperNeurons, Allow { recompute: false, ..Allow::ALL }),
     ("superneurons, both", Policy::SuperNeurons, Allow::ALL),

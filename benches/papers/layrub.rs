@@ -11,7 +11,7 @@ use crate::subjects::{Made, Scale, Subject, device, floor, peak};
 use crate::table::{Table, at_most, gb, in_gb, mb, or_dash, percent};
 use plimsoll::ir::Bytes;
 use plimsoll::ir::trace::Trace;
-use plimsoll::tuner::Policy;
+use plimsoll::tuner::{Layrub, Policy};
 
 /// Table 4: memory of the K40M.
 pub const K40M: Bytes = Bytes(11580 << 20);
@@ -67,12 +67,12 @@ fn strategies(
         };
         let trace = subject.trace(*batch);
         let pool = |bytes: Bytes| bytes.saturating_sub(trace.resident_bytes);
-        let layrub = subject.leanest(&trace, Policy::LayrubHybrid);
+        let layrub = subject.leanest(&trace, Policy::Layrub(Layrub::Hybrid));
         let ours = layrub.as_ref().and_then(|made| subject.plan(&trace, Policy::Plimsoll, made.memory));
         let least = subject.least_memory(&trace, Policy::Plimsoll);
         let blobs = of_all(&subject.network, *batch);
         let apart = subject.without_reuse();
-        let inter = apart.leanest(&apart.trace(*batch), Policy::LayrubInter);
+        let inter = apart.leanest(&apart.trace(*batch), Policy::Layrub(Layrub::Inter));
         let name = format!("{name} ({batch})");
         let saving = layrub.as_ref().zip(inter.as_ref()).map(|(hybrid, inter)| Saving {
             of: name.clone(),
@@ -289,7 +289,11 @@ fn runtime_memory(scale: &Scale, title: &str, from: &str, rows: Vec<(&str, u64, 
         };
         let trace = subject.trace(batch);
         let of = |policy| subject.least_memory(&trace, policy);
-        let (memonger, layrub, ours) = (of(Policy::Memonger), of(Policy::LayrubHybrid), of(Policy::Plimsoll));
+        let (memonger, layrub, ours) = (
+            of(Policy::Memonger { searched: false }),
+            of(Policy::Layrub(Layrub::Hybrid)),
+            of(Policy::Plimsoll),
+        );
         let x = table.plot.at(name);
         table.plot.add("keep", x, in_gb(peak(&trace)));
         for (what, memory) in [("memonger", memonger), ("layrub-hybrid", layrub), ("plimsoll", ours)] {
@@ -350,7 +354,7 @@ pub fn extreme_depth(scale: &Scale) -> Table {
         rows,
     );
     let deepest = |policy| deepest(scale, policy);
-    let (layrub, ours) = (deepest(Policy::LayrubHybrid), deepest(Policy::Plimsoll));
+    let (layrub, ours) = (deepest(Policy::Layrub(Layrub::Hybrid)), deepest(Policy::Plimsoll));
     table.row(vec![
         "deepest in 11580 MB".to_owned(),
         "-".to_owned(),
@@ -440,8 +444,8 @@ pub fn overheads(scale: &Scale) -> Table {
         };
         let trace = subject.trace(*batch);
         let compute = trace.fastest_seconds();
-        let layrub = subject.leanest(&trace, Policy::LayrubHybrid);
-        let memonger = subject.leanest(&trace, Policy::Memonger);
+        let layrub = subject.leanest(&trace, Policy::Layrub(Layrub::Hybrid));
+        let memonger = subject.leanest(&trace, Policy::Memonger { searched: false });
         let ours = layrub.as_ref().and_then(|made| subject.plan(&trace, Policy::Plimsoll, made.memory));
         let name = format!("{name} ({batch})");
         let x = table.plot.at(&name);
@@ -532,15 +536,15 @@ pub fn largest_batches(scale: &Scale) -> Table {
         let most = 60_000;
         let kept = subject.largest(most, &mut |trace| peak(trace) <= budget);
         let of = |trace: &Trace, policy| subject.plan(trace, policy, budget);
-        let theirs = subject.largest(most, &mut |trace| of(trace, Policy::LayrubHybrid).is_some());
+        let theirs = subject.largest(most, &mut |trace| of(trace, Policy::Layrub(Layrub::Hybrid)).is_some());
         // Starts from the floor's batch, and goes down until there is a plan.
         let mut ours = subject.largest(most, &mut |trace| floor(trace) <= budget);
         while ours > theirs && of(&subject.trace(ours), Policy::Plimsoll).is_none() {
             ours -= (ours / 100).max(1);
         }
         let (at, before) = (subject.trace(theirs.max(1)), subject.trace(*usual));
-        let layrub = of(&at, Policy::LayrubHybrid);
-        let usual_time = of(&before, Policy::LayrubHybrid);
+        let layrub = of(&at, Policy::Layrub(Layrub::Hybrid));
+        let usual_time = of(&before, Policy::Layrub(Layrub::Hybrid));
         let plimsoll = of(&at, Policy::Plimsoll);
         let per_image = |made: &Made, trace: &Trace| made.makespan.0 / trace.batch as f64;
         let epoch = layrub.as_ref().zip(usual_time.as_ref());

@@ -10,8 +10,8 @@ use plimsoll::ir::exchange::update::simulate_update;
 use plimsoll::ir::exchange::{Form, Interconnect, Overlap};
 use plimsoll::ir::trace::Trace;
 use plimsoll::ir::{Bytes, Seconds};
-use plimsoll::tuner::Policy;
 use plimsoll::tuner::exchange::{Workers, exchange};
+use plimsoll::tuner::{Algorithms, Layers, Layrub, Policy};
 
 /// Images of an epoch of ImageNet.
 const IMAGES: f64 = 1_281_167.0;
@@ -40,12 +40,15 @@ pub fn performance(scale: &Scale) -> Table {
         let Some(subject) = scale.subject(name, None, device("k40", false)) else { continue };
         let trace = subject.trace(*batch);
         let kept = trace.fastest_seconds();
-        let layrub = subject.leanest(&trace, Policy::LayrubHybrid);
+        let layrub = subject.leanest(&trace, Policy::Layrub(Layrub::Hybrid));
         let ours = layrub.as_ref().and_then(|made| subject.plan(&trace, Policy::Plimsoll, made.memory));
         let vdnn = scale.subject(name, None, device("k40", true)).expect("it is in the zoo").without_reuse();
         let of = vdnn.trace(*batch);
-        let [lean, fast] = [Policy::VdnnAllLeanest, Policy::VdnnAllFastest]
-            .map(|policy| vdnn.plan(&of, policy, ALL).map(|made| of.fastest_seconds() / made.makespan));
+        let [lean, fast] = [
+            Policy::Vdnn { layers: Layers::All, algorithms: Algorithms::Leanest },
+            Policy::Vdnn { layers: Layers::All, algorithms: Algorithms::Fastest },
+        ]
+        .map(|policy| vdnn.plan(&of, policy, ALL).map(|made| of.fastest_seconds() / made.makespan));
         let share = |made: &Made| kept / made.makespan;
         let made_by_layrub = layrub;
         let (layrub, ours) = (made_by_layrub.as_ref().map(share), ours.as_ref().map(share));
@@ -136,8 +139,8 @@ pub fn unhidden(scale: &Scale) -> Table {
         let Some(subject) = scale.subject(name, None, device("k40", false)) else { continue };
         let trace = subject.trace(*batch);
         let base = trace.fastest_seconds();
-        let layrub = subject.leanest(&trace, Policy::LayrubHybrid);
-        let memonger = subject.leanest(&trace, Policy::Memonger);
+        let layrub = subject.leanest(&trace, Policy::Layrub(Layrub::Hybrid));
+        let memonger = subject.leanest(&trace, Policy::Memonger { searched: false });
         let ours = layrub.as_ref().and_then(|made| subject.plan(&trace, Policy::Plimsoll, made.memory));
         let name = format!("{name} ({batch})");
         let x = table.plot.at(&name);
@@ -190,7 +193,7 @@ pub fn end_to_end(scale: &Scale) -> Table {
     let (usual, large) = if scale.small { (8, 16) } else { (usual, large) };
     let rows = [
         ("keep (Caffe)", Policy::Keep, usual, epochs, Some(1.0)),
-        ("layrub-hybrid", Policy::LayrubHybrid, large, fewer, Some(1.4)),
+        ("layrub-hybrid", Policy::Layrub(Layrub::Hybrid), large, fewer, Some(1.4)),
         ("plimsoll", Policy::Plimsoll, large, fewer, None),
     ];
     let mut base = None;
@@ -214,7 +217,7 @@ pub fn end_to_end(scale: &Scale) -> Table {
             ],
             published.is_none(),
         );
-        if policy == Policy::LayrubHybrid {
+        if policy == Policy::Layrub(Layrub::Hybrid) {
             table.claims.hold(
                 "Layrub trains AlexNet 1.4 times as fast as Caffe by its larger batch, to 0.2 (§5.5)",
                 format!("batch {batch} ({faster:.2})"),
@@ -265,7 +268,7 @@ pub fn nodes(scale: &Scale) -> Table {
         let batch = if scale.small { 8 } else { *batch };
         let program = subject.program(batch);
         let budget = if scale.small { peak(&program.trace) } else { K40M };
-        let request = subject.request(Policy::LayrubHybrid, budget);
+        let request = subject.request(Policy::Layrub(Layrub::Hybrid), budget);
         let Ok((made, schedule)) = subject.scheduled(&program.trace, &request) else { continue };
         let update = |interconnect: Interconnect| {
             let overlap = Overlap::Backward(Bytes(16 << 20));

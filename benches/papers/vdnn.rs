@@ -8,8 +8,8 @@ use crate::subjects::{ALL, Made, Scale, Subject, TWELVE_GB, device, peak};
 use crate::table::{SAME, Table, at_most, gb, in_gb, or_dash, percent};
 use plimsoll::ir::Bytes;
 use plimsoll::ir::trace::Trace;
-use plimsoll::tuner::Policy;
 use plimsoll::tuner::model::devices::WORKSPACE_MOST;
+use plimsoll::tuner::{Algorithms, Layers, Policy};
 
 /// §4.3: networks and batches. The paper names VGG E, our vgg19, after its 16 convolutions. At 384, which only we plan, none of
 /// vDNN's policies fits.
@@ -28,10 +28,10 @@ pub const OURS: &str = "vgg19 (384)";
 
 /// The paper's policies with the leanest algorithms (m) or the fastest (p); the last is the dynamic one.
 pub const VARIANTS: [(&str, Policy); 5] = [
-    ("vdnn-all (m)", Policy::VdnnAllLeanest),
-    ("vdnn-all (p)", Policy::VdnnAllFastest),
-    ("vdnn-conv (m)", Policy::VdnnConvLeanest),
-    ("vdnn-conv (p)", Policy::VdnnConvFastest),
+    ("vdnn-all (m)", Policy::Vdnn { layers: Layers::All, algorithms: Algorithms::Leanest }),
+    ("vdnn-all (p)", Policy::Vdnn { layers: Layers::All, algorithms: Algorithms::Fastest }),
+    ("vdnn-conv (m)", Policy::Vdnn { layers: Layers::Conv, algorithms: Algorithms::Leanest }),
+    ("vdnn-conv (p)", Policy::Vdnn { layers: Layers::Conv, algorithms: Algorithms::Fastest }),
     ("vdnn-dyn", Policy::VdnnDyn),
 ];
 
@@ -211,8 +211,8 @@ fn why_nothing_is_downgraded(case: &Case) -> String {
          workspaces that much larger vdnn-conv (p) {} and vdnn-all (p) {}, so that algorithms are downgraded, and vdnn-dyn \
          has {} of the oracle, as the model has none between the fastest and the leanest.",
         case.name,
-        fits(Policy::VdnnConvFastest),
-        fits(Policy::VdnnAllFastest),
+        fits(Policy::Vdnn { layers: Layers::Conv, algorithms: Algorithms::Fastest }),
+        fits(Policy::Vdnn { layers: Layers::All, algorithms: Algorithms::Fastest }),
         or_dash(of(Policy::VdnnDyn), |(made, _)| percent(case.share(&made))),
     )
 }

@@ -13,8 +13,8 @@ use crate::table::{Table, at_most, gb, in_gb, or_dash, percent};
 use crate::vdnn::{Case, DYNAMIC, FITS_NOT, Means, OURS, VARIANTS, cases, hold_means, mean};
 use plimsoll::ir::Bytes;
 use plimsoll::ir::trace::Phase;
-use plimsoll::tuner::Policy;
 use plimsoll::tuner::model::devices::WORKSPACE_MOST;
+use plimsoll::tuner::{Algorithms, Layers, Policy};
 
 /// Way of counting memory.
 #[derive(Clone, Copy, PartialEq)]
@@ -311,8 +311,8 @@ pub fn offloaded(scale: &Scale) -> Table {
     for case in cases(scale, false) {
         let x = table.plot.at(&case.name);
         let policies = [
-            ("vdnn-all", Policy::VdnnAllLeanest),
-            ("vdnn-conv", Policy::VdnnConvLeanest),
+            ("vdnn-all", Policy::Vdnn { layers: Layers::All, algorithms: Algorithms::Leanest }),
+            ("vdnn-conv", Policy::Vdnn { layers: Layers::Conv, algorithms: Algorithms::Leanest }),
             ("vdnn-dyn", Policy::VdnnDyn),
         ];
         let of = policies.map(|(name, policy)| (name, case.made(policy).0.map(|made| made.offloaded)));

@@ -9,7 +9,8 @@ use plimsoll::ir::Bytes;
 use plimsoll::ir::schedule::Link;
 use plimsoll::tuner::{PlanRequest, Policy, plan};
 
-const POLICIES: [Policy; 3] = [Policy::Accudnn, Policy::AccudnnAsPrinted, Policy::Greedy];
+const POLICIES: [Policy; 3] =
+    [Policy::Accudnn { as_printed: false }, Policy::Accudnn { as_printed: true }, Policy::Greedy];
 
 /// Fractions f of budgets at floor + f x (peak - floor); the last is practically unlimited.
 const WHERE: [f64; 4] = [0.4, 0.7, 1.0, 100.0];

@@ -297,7 +297,7 @@ pub fn best(runs: &mut Runs) {
     let all = MODES.iter().flat_map(|mode| runs.cases(mode.0, mode.1, Policy::Plimsoll)).collect::<Vec<_>>();
     runs.make(all, THREADS);
     for policy in Policy::ALL.into_iter().filter(|policy| *policy != Policy::Plimsoll) {
-        let recomputes = matches!(policy, Policy::SuperNeurons | Policy::Memonger);
+        let recomputes = matches!(policy, Policy::SuperNeurons | Policy::Memonger { .. });
         let mut cells = Vec::new();
         for (means, half, name, _) in MODES {
             // Without its means such a policy only keeps everything, or only swaps. A policy that does not use these means is

@@ -140,7 +140,7 @@ fn every_split_of_the_virtual_workers_gives_the_same_bits_under_every_policy() {
     let policies: [(&str, Scheduler); 4] = [
         ("keep", &keep),
         ("naive", &naive),
-        ("accudnn", &policy(Policy::Accudnn)),
+        ("accudnn", &policy(Policy::Accudnn { as_printed: false })),
         ("plimsoll", &policy(Policy::Plimsoll)),
     ];
     for (virtual_workers, splits) in [(4, &[1, 2, 4][..]), (6, &[1, 2, 3, 4, 6])] {

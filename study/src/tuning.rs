@@ -163,7 +163,7 @@ impl TuneRequest {
     pub fn policy(&self) -> Policy {
         match self.search {
             Searcher::Plimsoll => Policy::Plimsoll,
-            Searcher::Accudnn => Policy::Accudnn,
+            Searcher::Accudnn => Policy::Accudnn { as_printed: false },
         }
     }
 }
@@ -424,7 +424,13 @@ impl Tuner<'_> {
             if !satisfies(&trace, budget, &link) {
                 return Ok(None);
             }
-            let (outcome, log) = self.workload.outcome(&trace, Policy::Accudnn, budget, link, self.watch)?;
+            let (outcome, log) = self.workload.outcome(
+                &trace,
+                Policy::Accudnn { as_printed: false },
+                budget,
+                link,
+                self.watch,
+            )?;
             self.fitting(trace, outcome, log)
         })?;
         if self.watch.stops() {

@@ -214,7 +214,7 @@ pub trait Workload {
         if !matches!(beyond, Outcome::Infeasible(witness) if witness.why.is_of_host()) {
             return Ok(most);
         }
-        Ok(self.largest_batch(Policy::Memonger, budget, limit, watch)?.max(most))
+        Ok(self.largest_batch(Policy::Memonger { searched: false }, budget, limit, watch)?.max(most))
     }
 }
 

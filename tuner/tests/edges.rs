@@ -6,7 +6,7 @@ use plimsoll_ir::testing::random_trace_of;
 use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, Trace, TraceKind};
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds, TensorId};
 use plimsoll_tuner::frontier::{Point, carry};
-use plimsoll_tuner::policies::papers::accudnn::{Reading, Verdict, judge, satisfies};
+use plimsoll_tuner::policies::papers::accudnn::{Verdict, judge, satisfies};
 use plimsoll_tuner::{Allow, Limits, Outcome, PlanError, PlanRequest, Policy, Shortage, Status, Trick, plan};
 use std::cell::Cell;
 
@@ -186,7 +186,7 @@ fn as_good_as_the_simple_ones(seeds: std::ops::Range<u64>) {
             (trace.memory().floor().expect("an op").1, trace.memory().peak().expect("an op").1);
         let budget = floor + Bytes((peak - floor).0 * (1 + seed % 3) / 4);
         let of = |policy| request(budget, 1e3, Duplex::Full, policy);
-        let simple = [Policy::Greedy, Policy::Accudnn, Policy::AutoSwap];
+        let simple = [Policy::Greedy, Policy::Accudnn { as_printed: false }, Policy::AutoSwap];
         let simple = simple.iter().filter_map(|policy| planned(&trace, &of(*policy)).ok());
         let best = simple.map(|plan| plan.makespan.0).fold(f64::INFINITY, f64::min);
         compared += usize::from(best.is_finite());
@@ -346,10 +346,10 @@ fn memory_that_was_released_is_subtracted_but_not_as_printed() {
     let ops: Vec<(&[u32], &[u32])> = ops.iter().map(|(r, w)| (r.as_slice(), w.as_slice())).collect();
     let mut trace = trace(&[100; 20], &ops);
     trace.ops.iter_mut().for_each(|op| op.phase = Phase::Forward);
-    let link = request(Bytes(610), 1e3, Duplex::Full, Policy::Accudnn).link;
+    let link = request(Bytes(610), 1e3, Duplex::Full, Policy::Accudnn { as_printed: false }).link;
     let read = |reading| judge(&trace, Bytes(610), &link, reading);
-    assert!(read(Reading::Repaired).satisfied());
-    let printed = read(Reading::AsPrinted);
+    assert!(read(false).satisfied());
+    let printed = read(true);
     assert!(!printed.satisfied() && printed.violating[0].index() > 6, "{:?}", printed.violating);
     assert!(satisfies(&trace, Bytes(610), &link));
 }
@@ -360,18 +360,18 @@ fn a_prefetch_waits_for_its_data_and_a_layer_for_what_an_offload_frees() {
     // it is on the host at 3 s, when op 2, which needs its room, should have been running for a second, and back at 5 s.
     let mut map = trace(&[100, 10, 100], &[(&[], &[0]), (&[0], &[1]), (&[], &[2]), (&[0], &[])]);
     map.ops[1].phase = Phase::Forward;
-    let link = request(Bytes(160), 50.0, Duplex::Full, Policy::Accudnn).link;
+    let link = request(Bytes(160), 50.0, Duplex::Full, Policy::Accudnn { as_printed: false }).link;
     let ready = |verdict: &Verdict| verdict.t_ready.iter().map(|s| s.0).collect::<Vec<f64>>();
-    let verdict = judge(&map, Bytes(160), &link, Reading::Repaired);
+    let verdict = judge(&map, Bytes(160), &link, false);
     assert_eq!(ready(&verdict), [0.0, 0.0, 3.0, 5.0]);
     assert_eq!(verdict.violating.iter().map(|op| op.index()).collect::<Vec<usize>>(), [2, 3]);
     assert!(verdict.pinned.is_empty(), "there is no room for it beside tensor 2");
     // As printed nothing waits for an offload: at 5 s each way it is on the host at 6 s, and said to be back at 8 s.
-    let slow = request(Bytes(160), 20.0, Duplex::Full, Policy::Accudnn).link;
+    let slow = request(Bytes(160), 20.0, Duplex::Full, Policy::Accudnn { as_printed: false }).link;
     let back = |reading| ready(&judge(&map, Bytes(160), &slow, reading))[3];
-    assert_eq!((back(Reading::Repaired), back(Reading::AsPrinted)), (11.0, 8.0));
+    assert_eq!((back(false), back(true)), (11.0, 8.0));
     // With room for both it stays, and nothing waits.
-    let verdict = judge(&map, Bytes(210), &link, Reading::Repaired);
+    let verdict = judge(&map, Bytes(210), &link, false);
     assert_eq!((ready(&verdict), &verdict.violating), (vec![0.0, 0.0, 2.0, 2.0], &Vec::new()));
     assert_eq!(verdict.pinned, [TensorId(0)]);
 }
@@ -380,13 +380,13 @@ fn a_prefetch_waits_for_its_data_and_a_layer_for_what_an_offload_frees() {
 fn what_is_needed_first_is_pinned_first_as_long_as_there_is_room() {
     // The link takes 2 s for a map that an op takes 1 s for: some have to stay.
     let trace = chain(20, 1000);
-    let link = request(Bytes(16_000), 500.0, Duplex::Full, Policy::Accudnn).link;
-    let verdict = judge(&trace, Bytes(16_000), &link, Reading::Repaired);
+    let link = request(Bytes(16_000), 500.0, Duplex::Full, Policy::Accudnn { as_printed: false }).link;
+    let verdict = judge(&trace, Bytes(16_000), &link, false);
     let pinned: Vec<u32> = verdict.pinned.iter().map(|t| t.0).collect();
     assert!(pinned.len() > 5, "{pinned:?}");
     // Of a chain, what is made last is needed first.
     assert!(pinned.is_sorted_by(|a, b| a > b) && pinned[0] >= 18, "{pinned:?}");
-    let printed = judge(&trace, Bytes(16_000), &link, Reading::AsPrinted);
+    let printed = judge(&trace, Bytes(16_000), &link, true);
     let printed: Vec<u32> = printed.pinned.iter().map(|t| t.0).collect();
     assert!(printed[0] < 5, "{printed:?}");
     // A pool of 15,990 bytes has room for 15 maps, of which an op of the backward pass takes 4: its two maps, and its two
@@ -403,17 +403,19 @@ fn accudnn_pins_what_would_stall() {
     let of = |policy, budget| {
         planned(&trace, &request(budget, 600.0, Duplex::Full, policy)).expect("it fits").makespan
     };
-    let link = request(budget, 600.0, Duplex::Full, Policy::Accudnn).link;
-    assert!(!judge(&trace, budget, &link, Reading::Repaired).pinned.is_empty());
-    assert!(of(Policy::Accudnn, budget) < of(Policy::AccudnnAsPrinted, budget));
-    assert!(of(Policy::Accudnn, budget) < of(Policy::Naive, budget));
+    let link = request(budget, 600.0, Duplex::Full, Policy::Accudnn { as_printed: false }).link;
+    assert!(!judge(&trace, budget, &link, false).pinned.is_empty());
+    assert!(
+        of(Policy::Accudnn { as_printed: false }, budget) < of(Policy::Accudnn { as_printed: true }, budget)
+    );
+    assert!(of(Policy::Accudnn { as_printed: false }, budget) < of(Policy::Naive, budget));
     // Where nothing needs to move, nothing stalls.
     let peak = trace.memory().peak().expect("a trace has an op").1;
-    assert_eq!(of(Policy::Accudnn, peak), trace.compute_seconds());
-    assert!(of(Policy::AccudnnAsPrinted, peak) > trace.compute_seconds());
+    assert_eq!(of(Policy::Accudnn { as_printed: false }, peak), trace.compute_seconds());
+    assert!(of(Policy::Accudnn { as_printed: true }, peak) > trace.compute_seconds());
     // A link that hides everything: eq. (6) holds, and nothing is pinned.
-    let fast = request(budget, 1e9, Duplex::Full, Policy::Accudnn).link;
-    assert!(judge(&trace, budget, &fast, Reading::Repaired).pinned.is_empty());
+    let fast = request(budget, 1e9, Duplex::Full, Policy::Accudnn { as_printed: false }).link;
+    assert!(judge(&trace, budget, &fast, false).pinned.is_empty());
     assert!(satisfies(&trace, budget, &fast));
 }
 

@@ -1,5 +1,6 @@
 //! Plans of record: a checksum of every schedule that each policy makes of 18 traces at three budgets. A change that means to leave
-//! plans as they are leaves each byte. `GOLDEN=write` in the environment writes the checksums of what is made now.
+//! plans as they are leaves each byte. `GOLDEN=write` in the environment writes the checksums of what is made now;
+//! `WITHOUT=tree` counts the plans that change without a trick.
 
 use crate::common::{planned, request};
 use crate::traces::{RATE, budget, traces};
@@ -9,8 +10,8 @@ use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Document, Seconds};
 use plimsoll_networks::{LowerOptions, build, lower};
-use plimsoll_tuner::Policy;
 use plimsoll_tuner::policies::taking;
+use plimsoll_tuner::{PlanRequest, Policy, Trick, Tricks};
 use std::fs;
 use std::path::Path;
 
@@ -28,11 +29,15 @@ fn of_zoo(name: &str, image: [u32; 2], batch: u64) -> Trace {
 /// Compares a line for each plan of these traces with the lines of a file.
 fn compare(file: &str, traces: &[Trace]) {
     let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data")).join(file);
+    let without = std::env::var("WITHOUT").unwrap_or_default();
+    let without = without.split_whitespace().map(|trick| trick.parse::<Trick>().expect("a trick"));
+    let without: Tricks = without.collect();
     let mut made = String::new();
     for trace in traces {
         for fraction in [0.1, 0.4, 0.8] {
             for policy in taking(trace).into_iter().filter(|policy| *policy != Policy::Optimal) {
-                let plan = planned(trace, &request(budget(trace, fraction), RATE, Duplex::Full, policy));
+                let request = request(budget(trace, fraction), RATE, Duplex::Full, policy);
+                let plan = planned(trace, &PlanRequest { without, ..request });
                 let sum = plan.map(|plan| Checksum::of(plan.schedule.to_json().as_bytes()).to_string());
                 let sum = sum.unwrap_or_else(|_| "none".to_owned());
                 made += &format!("{} {fraction} {policy} {sum}\n", trace.name);

@@ -10,7 +10,7 @@ use plimsoll_ir::testing::chain_trace;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_tuner::bound::lower_bound;
-use plimsoll_tuner::policies::optimal::{least, least_by_program};
+use plimsoll_tuner::policies::optimal::least;
 use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, Shortage, Trick, Witness, plan};
 use std::ops::Range;
 
@@ -226,11 +226,10 @@ fn plans_in_no_time(seeds: Range<u64>) {
     assert!(found * 3 > asked, "{found} of {asked}");
 }
 
-/// The optimum within a limit: found in two ways, no faster than that without one, and the planner's plan is none that is
-/// faster.
+/// The optimum within a limit is no faster than that without one, and the planner's plan is none that is faster.
 #[test]
 fn the_optimum_keeps_the_limit() {
-    let (mut agree, mut slower) = (0, 0);
+    let mut slower = 0;
     for seed in 0..60 {
         let trace = coarse_trace_of(4 + seed % 5, seed);
         let mut free = request(budget(&trace, 1), 0.6 * RATE, Duplex::Full, Policy::Optimal);
@@ -254,24 +253,13 @@ fn the_optimum_keeps_the_limit() {
                 assert!(ours.is_err() || ours.is_ok_and(|ours| best.makespan <= ours.makespan), "{seed}");
             }
             let found = least(&trace, &asked, Seconds(f64::INFINITY)).expect("it is small");
-            let latest = found.map_or(f64::INFINITY, |found| found.seconds.0 * 1.1);
-            let solved = least_by_program(&trace, &asked, Seconds(latest), 60).expect("it is small");
-            let what = format!("{seed} within {host} of {takes}: {found:?}, {solved:?}");
-            match (found, solved) {
-                (_, Some(solved)) if !solved.reached => {}
-                (None, None) => {
-                    assert!(best.is_err(), "{what}");
-                    agree += 1;
-                }
-                (Some(found), Some(solved)) => {
-                    assert!((found.seconds / solved.seconds - 1.0).abs() < 1e-5, "{what}");
-                    agree += 1;
-                }
-                _ => panic!("{what}"),
+            match found {
+                None => assert!(best.is_err(), "{seed} within {host} of {takes}"),
+                Some(found) => assert!(found.reached, "{seed} within {host} of {takes}: {found:?}"),
             }
         }
     }
-    assert!(agree > 20 && slower > 5, "{agree} agree, {slower} are slower for it");
+    assert!(slower > 5, "{slower} are slower for it");
 }
 
 /// The bound knows the limit: it rises as the host shrinks, to no more than what holds without swapping.

@@ -7,7 +7,7 @@ use crate::common::judge::{judge, judge_bytes};
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::testing::{Choices, Random, chain_trace, hostile};
 use plimsoll_ir::{Bytes, BytesPerSecond, Document};
-use plimsoll_tuner::{Limits, PlanRequest, Policy};
+use plimsoll_tuner::{Algorithms, Layers, Limits, PlanRequest, Policy};
 use proptest::prelude::*;
 use std::time::{Duration, Instant};
 
@@ -64,7 +64,12 @@ fn fifty_thousand_ops_are_planned_within_seconds() {
     let (floor, peak) = (memory.floor().expect("an op").1, memory.peak().expect("an op").1);
     let budget = floor + Bytes((peak - floor).0 * 2 / 5);
     let link = Link::symmetric(BytesPerSecond(3e9));
-    for policy in [Policy::Keep, Policy::VdnnAll, Policy::Memonger, Policy::Plimsoll] {
+    for policy in [
+        Policy::Keep,
+        Policy::Vdnn { layers: Layers::All, algorithms: Algorithms::FastestThatFit },
+        Policy::Memonger { searched: false },
+        Policy::Plimsoll,
+    ] {
         let start = Instant::now();
         let expired = || start.elapsed() > Duration::from_secs(2);
         let limits = Limits { evaluations: None, expired: Some(&expired) };

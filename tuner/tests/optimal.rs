@@ -1,7 +1,5 @@
-//! The planner beside the optimum on small random traces, and the optimum found in two ways.
-//!
-//! `optimal` looks for the fastest iteration of whole tensors by going through the orders of commands; a mixed-integer
-//! program says the same space in rows. They share what a trace is made of and nothing else, and must agree.
+//! The planner compared with the optimum on small random traces. That the optimum is one, the tests of
+//! `src/policies/optimal` say.
 
 use crate::common::coarse::{GRAIN, coarse_trace_of};
 use crate::common::{planned, request};
@@ -9,7 +7,7 @@ use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::testing::Random;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
-use plimsoll_tuner::policies::optimal::{Least, MOST_OPS, least, least_by_program};
+use plimsoll_tuner::policies::optimal::{MOST_OPS, least};
 use plimsoll_tuner::{Allow, Limits, Outcome, PlanError, PlanRequest, Policy, Status, Trick, plan};
 
 /// Whole tensors are swapped, and ops are recomputed.
@@ -81,40 +79,6 @@ fn plimsoll_that_swaps_is_never_better_than_the_optimum_and_seldom_worse() {
 fn plimsoll_is_never_better_than_the_optimum_and_seldom_worse() {
     let mean = mean_ratio("swapping and recomputing", HYBRID, 10, 150);
     assert!(mean < 1.02, "on average {mean} of the optimum");
-}
-
-/// How many traces of these ops have programs of so few choices; on them both ways agree.
-fn agree(allow: Allow, ops: std::ops::Range<u64>, seeds: u64, most_choices: usize) -> usize {
-    let mut same = 0;
-    for seed in 0..seeds {
-        let trace = coarse_trace_of(ops.start + seed % (ops.end - ops.start), seed);
-        let request = small_request(&trace, seed, allow);
-        let searched = least(&trace, &request, Seconds(f64::INFINITY)).expect("it is small");
-        let within = searched.map_or(f64::INFINITY, |least| least.seconds.0 * 1.1);
-        let solved = least_by_program(&trace, &request, Seconds(within), most_choices).expect("it is small");
-        let what = format!("{allow:?}, seed {seed}, {} ops: {searched:?}, {solved:?}", trace.ops.len());
-        match (searched, solved) {
-            (_, Some(Least { reached: false, .. })) => continue,
-            (None, None) => {}
-            (Some(a), Some(b)) => {
-                assert!(a.reached && (a.seconds / b.seconds - 1.0).abs() < 1e-5, "{what}");
-            }
-            _ => panic!("{what}"),
-        }
-        same += 1;
-    }
-    println!("{allow:?}: search and program agree on {same} of {seeds}");
-    same
-}
-
-#[test]
-fn search_and_program_agree_on_swapping() {
-    assert!(agree(SWAP, 4..12, 300, 90) > 100);
-}
-
-#[test]
-fn search_and_program_agree_on_running_again() {
-    assert!(agree(HYBRID, 2..6, 300, 60) > 50);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use plimsoll_ir::schedule::{Command, Duplex};
 use plimsoll_ir::simulate::simulate;
 use plimsoll_ir::trace::{Alternative, Op, Phase, Tensor, TensorKind, Trace, TraceKind};
 use plimsoll_ir::{Bytes, Document, Seconds, TensorId};
-use plimsoll_tuner::{Allow, Limits, Plan, PlanRequest, Policy, Witness};
+use plimsoll_tuner::{Algorithms, Allow, Layers, Layrub, Limits, Plan, PlanRequest, Policy, Witness};
 
 const RATE: f64 = 50.0;
 
@@ -84,10 +84,25 @@ fn offloads(plan: &Plan) -> Vec<u32> {
 #[test]
 fn vdnn_synchronises_at_the_end_of_every_layer() {
     // Every layer but the last takes the 2 s of its transfer; x_3 is used again at once.
-    check(&chain(&["conv", "pool", "pool", "conv"]), Policy::VdnnAll, 14.0, &[0, 1, 2]);
+    check(
+        &chain(&["conv", "pool", "pool", "conv"]),
+        Policy::Vdnn { layers: Layers::All, algorithms: Algorithms::FastestThatFit },
+        14.0,
+        &[0, 1, 2],
+    );
     // Only layer 0 waits, and only the backward op of layer 3, from which the window reaches layer 0.
-    check(&chain(&["conv", "pool", "pool", "conv"]), Policy::VdnnConv, 10.0, &[0]);
-    check(&chain(&["pool", "pool", "pool"]), Policy::VdnnConv, 6.0, &[]);
+    check(
+        &chain(&["conv", "pool", "pool", "conv"]),
+        Policy::Vdnn { layers: Layers::Conv, algorithms: Algorithms::FastestThatFit },
+        10.0,
+        &[0],
+    );
+    check(
+        &chain(&["pool", "pool", "pool"]),
+        Policy::Vdnn { layers: Layers::Conv, algorithms: Algorithms::FastestThatFit },
+        6.0,
+        &[],
+    );
 }
 
 #[test]
@@ -100,7 +115,12 @@ fn vdnn_prefetches_no_farther_than_the_next_convolution() {
     trace.ops[3].writes = vec![TensorId(4)];
     trace.ops[4].reads = vec![TensorId(2), TensorId(4)];
     // Forward 2 + 2 + 1 + 1; backward of 3 fetches nothing, of 2 fetches x_1, of 1 fetches x_0.
-    check(&trace, Policy::VdnnAll, 6.0 + 1.0 + 2.0 + 2.0 + 1.0, &[0, 1]);
+    check(
+        &trace,
+        Policy::Vdnn { layers: Layers::All, algorithms: Algorithms::FastestThatFit },
+        6.0 + 1.0 + 2.0 + 2.0 + 1.0,
+        &[0, 1],
+    );
 }
 
 #[test]
@@ -135,12 +155,20 @@ fn vdnn_takes_the_fastest_algorithms_or_the_leanest() {
     // The fastest as in `vdnn_synchronises_at_the_end_of_every_layer`; of layer 0 the transfer hides 2 s of the 5.
     let wide = Bytes(700);
     for (policy, fastest, leanest) in [
-        (Policy::VdnnAllFastest, Some(14.0), None),
-        (Policy::VdnnAllLeanest, Some(17.0), Some(17.0)),
-        (Policy::VdnnAll, Some(14.0), Some(17.0)),
-        (Policy::VdnnConvFastest, Some(10.0), None),
-        (Policy::VdnnConvLeanest, Some(13.0), Some(13.0)),
-        (Policy::VdnnConv, Some(10.0), Some(13.0)),
+        (Policy::Vdnn { layers: Layers::All, algorithms: Algorithms::Fastest }, Some(14.0), None),
+        (Policy::Vdnn { layers: Layers::All, algorithms: Algorithms::Leanest }, Some(17.0), Some(17.0)),
+        (
+            Policy::Vdnn { layers: Layers::All, algorithms: Algorithms::FastestThatFit },
+            Some(14.0),
+            Some(17.0),
+        ),
+        (Policy::Vdnn { layers: Layers::Conv, algorithms: Algorithms::Fastest }, Some(10.0), None),
+        (Policy::Vdnn { layers: Layers::Conv, algorithms: Algorithms::Leanest }, Some(13.0), Some(13.0)),
+        (
+            Policy::Vdnn { layers: Layers::Conv, algorithms: Algorithms::FastestThatFit },
+            Some(10.0),
+            Some(13.0),
+        ),
     ] {
         assert_eq!((of(policy, wide), of(policy, wide - Bytes(1))), (fastest, leanest), "{policy}");
     }
@@ -149,15 +177,20 @@ fn vdnn_takes_the_fastest_algorithms_or_the_leanest() {
 #[test]
 fn layrub_offloads_all_that_no_layer_refers_to_any_more() {
     let mut trace = chain(&["conv", "pool", "pool", "conv"]);
-    check(&trace, Policy::LayrubInter, 14.0, &[0, 1, 2]);
-    check(&trace, Policy::LayrubIntra, 8.0, &[]);
+    check(&trace, Policy::Layrub(Layrub::Inter), 14.0, &[0, 1, 2]);
+    check(&trace, Policy::Layrub(Layrub::Intra), 8.0, &[]);
     // A mask that only its own layer uses leaves after its op, behind x_1: layer 1 takes 4 s. It returns, with x_1, during
     // the backward op of layer 2: 4 s again. vDNN leaves it where it is.
     trace.tensors.push(Tensor { name: "mask".into(), bytes: Bytes(100), kind: TensorKind::Other });
     trace.ops[1].writes.push(TensorId(9));
     trace.ops[6].reads.push(TensorId(9));
-    check(&trace, Policy::LayrubHybrid, 18.0, &[0, 1, 9, 2]);
-    check(&trace, Policy::VdnnAll, 14.0, &[0, 1, 2]);
+    check(&trace, Policy::Layrub(Layrub::Hybrid), 18.0, &[0, 1, 9, 2]);
+    check(
+        &trace,
+        Policy::Vdnn { layers: Layers::All, algorithms: Algorithms::FastestThatFit },
+        14.0,
+        &[0, 1, 2],
+    );
 }
 
 const CONVS: [&str; 6] = ["conv"; 6];
@@ -225,7 +258,7 @@ fn run_again(plan: &Plan) -> Vec<u32> {
 fn memonger_makes_segments_of_sqrt_n_layers_again() {
     // Segments 0 to 2, 3 to 5, 6 to 8. The last stays, x_3 and x_6 are boundaries.
     let trace = chain(&["conv"; 9]);
-    let made = plan(&trace, peak(&trace), Policy::Memonger);
+    let made = plan(&trace, peak(&trace), Policy::Memonger { searched: false });
     assert_eq!((run_again(&made), offloads(&made)), (vec![3, 4, 0, 1], vec![]));
     assert_eq!(made.makespan, Seconds(18.0 + 4.0));
     // At the first backward op: x_0, x_3, x_6 to x_9 and a gradient. During that of layer 5: x_0, x_3 to x_6, two gradients.
@@ -235,20 +268,23 @@ fn memonger_makes_segments_of_sqrt_n_layers_again() {
 #[test]
 fn memonger_search_takes_the_fastest_segments_that_fit() {
     let mut trace = chain(&["conv"; 9]);
-    assert!(run_again(&plan(&trace, peak(&trace), Policy::MemongerSearch)).is_empty());
+    assert!(run_again(&plan(&trace, peak(&trace), Policy::Memonger { searched: true })).is_empty());
     // For b of half of all outputs: segments 0 to 4, and 5 to 8, which stays.
-    let halved = plan(&trace, peak(&trace) - Bytes(1), Policy::MemongerSearch);
+    let halved = plan(&trace, peak(&trace) - Bytes(1), Policy::Memonger { searched: true });
     assert_eq!((run_again(&halved), offloads(&halved)), (vec![0, 1, 2, 3], vec![]));
     // x_3 is large: as a boundary of even segments it stays, while 0 to 3 in one segment give it up.
     trace.tensors[3].bytes = Bytes(1000);
     let of = |policy, budget| planned(&trace, &request(budget, RATE, Duplex::Full, policy));
-    assert!(of(Policy::Memonger, Bytes(1599)).is_err() && of(Policy::Memonger, Bytes(1600)).is_ok());
-    let searched = of(Policy::MemongerSearch, Bytes(1500)).expect("it fits");
+    assert!(
+        of(Policy::Memonger { searched: false }, Bytes(1599)).is_err()
+            && of(Policy::Memonger { searched: false }, Bytes(1600)).is_ok()
+    );
+    let searched = of(Policy::Memonger { searched: true }, Bytes(1500)).expect("it fits");
     assert_eq!(run_again(&searched), [0, 1, 2]);
     // With less, pairs: x_0, x_2, x_3 and two gradients at the backward op of layer 3.
-    let pairs = of(Policy::MemongerSearch, Bytes(1400)).expect("it fits");
+    let pairs = of(Policy::Memonger { searched: true }, Bytes(1400)).expect("it fits");
     assert_eq!(run_again(&pairs), [6, 4, 2, 0]);
-    let short = of(Policy::MemongerSearch, Bytes(1399)).expect_err("no segments need less");
+    let short = of(Policy::Memonger { searched: true }, Bytes(1399)).expect_err("no segments need less");
     assert_eq!(short.needs, Bytes(1400));
 }
 

@@ -112,7 +112,7 @@ fn ops_run_again(seeds: Range<u64>) {
         // Of two ops, one is cheap to SuperNeurons.
         trace.ops.iter_mut().step_by(2).for_each(|op| op.kind = "relu".into());
         for budget in budgets(&trace) {
-            for policy in [Policy::Memonger, Policy::SuperNeurons] {
+            for policy in [Policy::Memonger { searched: false }, Policy::SuperNeurons] {
                 let plan = planned(&trace, &request(budget, 1e3, Duplex::Full, policy));
                 let commands = plan.map_or(Vec::new(), |plan| plan.schedule.commands);
                 let runs = commands.iter().filter(|c| matches!(c, Command::Compute { again: true, .. }));

@@ -114,7 +114,9 @@ fn the_referee_agrees_on_a_sample() {
             continue;
         }
         let duplex = if i % 2 == 0 { Duplex::Full } else { Duplex::Half };
-        for (policy, fraction) in [(Policy::Naive, 0.4), (Policy::Accudnn, 0.6), (Policy::Plimsoll, 0.1)] {
+        for (policy, fraction) in
+            [(Policy::Naive, 0.4), (Policy::Accudnn { as_printed: false }, 0.6), (Policy::Plimsoll, 0.1)]
+        {
             let Ok(plan) = planned(trace, &request(budget(trace, fraction), RATE, duplex, policy)) else {
                 continue;
             };

@@ -58,26 +58,26 @@ fn check(of: impl Fn(usize) -> Fault, numbers: Range<usize>, policy: Option<Poli
 fn a_dropped_wait_shows() {
     check(Fault::DroppedWait, 0..12, None, 1.0);
     check(Fault::DroppedWait, 0..12, Some(Policy::Plimsoll), 0.8);
-    check(Fault::DroppedWait, 0..12, Some(Policy::Accudnn), 0.8);
+    check(Fault::DroppedWait, 0..12, Some(Policy::Accudnn { as_printed: false }), 0.8);
 }
 
 #[test]
 fn an_early_free_shows() {
     check(Fault::EarlyFree, 0..1, None, 1.0);
     check(Fault::EarlyFree, 0..12, Some(Policy::Plimsoll), 0.8);
-    check(Fault::EarlyFree, 0..12, Some(Policy::Accudnn), 0.8);
+    check(Fault::EarlyFree, 0..12, Some(Policy::Accudnn { as_printed: false }), 0.8);
 }
 
 #[test]
 fn a_wrong_offset_shows() {
     check(Fault::WrongOffset, 0..12, None, 1.0);
-    check(Fault::WrongOffset, 0..12, Some(Policy::Accudnn), 0.8);
+    check(Fault::WrongOffset, 0..12, Some(Policy::Accudnn { as_printed: false }), 0.8);
 }
 
 #[test]
 fn a_copy_in_the_wrong_direction_shows() {
     check(Fault::WrongDirection, 0..8, None, 0.8);
-    check(Fault::WrongDirection, 0..8, Some(Policy::Accudnn), 0.8);
+    check(Fault::WrongDirection, 0..8, Some(Policy::Accudnn { as_printed: false }), 0.8);
 }
 
 /// Everything stays, and at the end one tensor goes to the host besides: the only one to wait for it is the join.

@@ -140,7 +140,7 @@ fn kept_or_swapped(
     budget: Bytes,
     watch: &Watch<'_>,
 ) -> Result<Option<Schedule>, Error> {
-    for policy in [Policy::Keep, Policy::Naive, Policy::Memonger] {
+    for policy in [Policy::Keep, Policy::Naive, Policy::Memonger { searched: false }] {
         let (outcome, _) = task.outcome(trace, policy, budget, Link::symmetric(UNMEASURED), watch)?;
         if let Some(plan) = outcome.plan().filter(|plan| task.fits_host(trace, &plan.schedule)) {
             return Ok(Some(plan.schedule.clone()));

@@ -31,7 +31,7 @@ pub fn compare(
     let bound = lower_bound_within(trace, schedule.budget_bytes, &schedule.link, Allow::default(), &limits);
     let mut rows = vec![row(own, trace, schedule, &simulate(trace, schedule), None)];
     // The schedule's own row stands for its policy; if it is the planner's or unknown, the planner is not run again.
-    let ours = own.0 != Policy::Accudnn.name();
+    let ours = own.0 != Policy::Accudnn { as_printed: false }.name();
     // The policy that trains for seconds comes last, in the time left.
     let all = Policy::ALL.into_iter().chain([Policy::Dqn]);
     let others = all.filter(|p| p.name() != own.0 && !(ours && *p == Policy::Plimsoll));
@@ -108,22 +108,16 @@ fn without((policy, paper): (&str, &str), note: String, planning_seconds: Option
 pub fn paper(policy: Policy) -> &'static str {
     match policy {
         Policy::Keep => "",
-        Policy::Naive | Policy::Accudnn => "AccUDNN",
-        Policy::AccudnnAsPrinted => "AccUDNN, by its listings",
-        Policy::VdnnAll
-        | Policy::VdnnAllLeanest
-        | Policy::VdnnAllFastest
-        | Policy::VdnnConv
-        | Policy::VdnnConvLeanest
-        | Policy::VdnnConvFastest
-        | Policy::VdnnDyn => "vDNN",
-        Policy::LayrubIntra | Policy::LayrubInter | Policy::LayrubHybrid => "Layrub",
+        Policy::Naive | Policy::Accudnn { as_printed: false } => "AccUDNN",
+        Policy::Accudnn { as_printed: true } => "AccUDNN, by its listings",
+        Policy::Vdnn { .. } | Policy::VdnnDyn => "vDNN",
+        Policy::Layrub(_) => "Layrub",
         Policy::Greedy | Policy::DynProg => "Euro-Par'20",
         Policy::VdnnRatio => "Euro-Par'20, after vDNN",
         Policy::Tflms => "Euro-Par'20, after TFLMS",
         Policy::AutoSwap => "Euro-Par'20, after AutoSwap",
         Policy::SuperNeurons => "SuperNeurons",
-        Policy::Memonger | Policy::MemongerSearch => "Memonger",
+        Policy::Memonger { .. } => "Memonger",
         Policy::Dqn => "DQN",
         Policy::Optimal | Policy::Plimsoll => "Plimsoll",
     }

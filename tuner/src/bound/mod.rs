@@ -79,7 +79,7 @@ pub fn lower_bound_within(
 
 /// The bytes, both ways together, that every schedule moves which only offloads: D of the op with the largest, twice.
 pub fn least_moved(trace: &Trace, budget: Bytes) -> Bytes {
-    let gaps = Gaps::new(trace, Bytes::ZERO, Alternatives::BesideOwn, &|_| 1);
+    let gaps = Gaps::new(trace, Bytes::ZERO, Alternatives::BesideOwn);
     let most = Bytes(gaps.base.iter().copied().max().unwrap_or_default());
     (most + trace.resident_bytes).saturating_sub(budget) * 2
 }
@@ -109,7 +109,7 @@ pub(crate) fn quick_offload_bound(trace: &Trace, budget: Bytes, link: &Link, lim
 /// The formula above: a lower bound of the makespan of every schedule for this trace, budget and link that only offloads.
 pub fn offload_bound(trace: &Trace, budget: Bytes, link: &Link) -> Seconds {
     // With no pool every op would run in its leanest alternative.
-    let gaps = Gaps::new(trace, Bytes::ZERO, Alternatives::BesideOwn, &|_| 1);
+    let gaps = Gaps::new(trace, Bytes::ZERO, Alternatives::BesideOwn);
     let total = trace.fastest_seconds();
     let mut bound = total;
     let mut before = Seconds::ZERO;

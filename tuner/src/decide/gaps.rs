@@ -5,7 +5,7 @@
 //! A tensor's time is cut into [`Live`] stretches: from a write that does not read it (or the start of the iteration)
 //! to the last use before the next such write. Between two stretches the bytes mean nothing and nobody keeps them.
 //! Within a stretch, a [`Gap`] lies between two consecutive uses that are at least two slots apart (slots as in
-//! [`crate::decide::placement`]). A tensor may be split into pieces; every piece has gaps of its own, at the same slots.
+//! [`crate::decide::placement`]).
 //!
 //! `base` is the pool that every slot needs when every gap is kept; swapping a gap frees its bytes during the slots that
 //! lie strictly between its two uses. With all gaps swapped, every slot holds just what its op touches.
@@ -21,13 +21,13 @@ use std::ops::Range;
 use typed_index_collections::{TiSlice, TiVec};
 
 define_id!(
-    /// A gap between two uses of a piece of a tensor.
+    /// A gap between two uses of a tensor.
     GapId, "gap");
 define_id!(
     /// A stretch of time during which a tensor holds something that is still needed.
     LiveId, "stretch");
 define_id!(
-    /// The contents of a piece from one write to the next.
+    /// The contents of a tensor from one write to the next.
     VersionId, "version");
 
 /// The decisions that a trace leaves open; see the head of this file.
@@ -43,7 +43,7 @@ pub struct Gaps {
     pub alternatives: TiVec<OpId, Option<u32>>,
     /// The stretches during which tensors hold something that is still needed; none for tensors of no bytes.
     pub lives: TiVec<LiveId, Live>,
-    /// The gaps: those of one piece of one stretch side by side, in order of time.
+    /// The gaps: those of one stretch side by side, in order of time.
     pub gaps: TiVec<GapId, Gap>,
     /// The version after the last that a gap names.
     pub versions: VersionId,
@@ -54,19 +54,17 @@ pub struct Gaps {
 pub struct Live {
     /// Which tensor.
     pub tensor: TensorId,
-    /// Its pieces, from the first byte to the last without holes; one where it is not split.
-    pub pieces: Vec<Range<u64>>,
+    /// How many bytes.
+    pub bytes: u64,
     /// The slots from its first to its last use.
     pub slots: Range<Slot>,
     /// From the start, or written.
     pub opens: Opens,
-    /// The first gap of the first piece.
-    pub first_gap: GapId,
-    /// How many gaps each piece has.
-    pub gaps_each: u32,
+    /// Its gaps, in order of time.
+    pub gaps: Range<GapId>,
 }
 
-/// The time between two consecutive uses of a piece.
+/// The time between two consecutive uses of a tensor.
 #[derive(Clone, Copy, Debug)]
 pub struct Gap {
     /// The stretch that it lies in.
@@ -81,18 +79,6 @@ pub struct Gap {
     pub writer: Slot,
     /// Gaps of the same version hold the same contents, of which one host copy is enough.
     pub version: VersionId,
-}
-
-impl Live {
-    /// The gaps of the first piece, in order of time.
-    pub fn gaps(&self) -> impl Iterator<Item = GapId> + use<> {
-        (self.first_gap.0..self.first_gap.0 + self.gaps_each).map(GapId)
-    }
-
-    /// The gap at this position of the piece at that one.
-    fn gap(&self, piece: u32, at: u32) -> GapId {
-        GapId(self.first_gap.0 + piece * self.gaps_each + at)
-    }
 }
 
 /// Which alternative each op should run.
@@ -141,13 +127,8 @@ fn uses_of(trace: &Trace) -> TiVec<TensorId, Uses> {
 }
 
 impl Gaps {
-    /// The gaps of a valid trace, for a pool of so many bytes. `split` says into how many pieces a tensor is cut.
-    pub fn new(
-        trace: &Trace,
-        pool: Bytes,
-        alternatives: Alternatives,
-        split: &dyn Fn(TensorId) -> u32,
-    ) -> Gaps {
+    /// The gaps of a valid trace, for a pool of so many bytes.
+    pub fn new(trace: &Trace, pool: Bytes, alternatives: Alternatives) -> Gaps {
         let slots = trace.ops.len() + 1;
         let mut gaps = Gaps {
             seconds: vec![0.0; slots].into(),
@@ -161,7 +142,7 @@ impl Gaps {
         for (t, uses) in uses_of(trace).iter_enumerated() {
             let bytes = trace.tensors[t.index()].bytes;
             if bytes > Bytes::ZERO {
-                gaps.add_tensor(t, bytes.0, uses, split(t));
+                gaps.add_tensor(t, bytes.0, uses);
             }
         }
         gaps.add_memory();
@@ -186,12 +167,7 @@ impl Gaps {
     }
 
     /// Cuts one tensor's uses into stretches and gaps.
-    fn add_tensor(&mut self, tensor: TensorId, bytes: u64, uses: &Uses, pieces: u32) {
-        let count = u64::from(pieces.max(1)).min(bytes);
-        // Pieces begin at multiples of 4096 bytes, so that each stays as aligned as its tensor.
-        let cut = |k: u64| if k == count { bytes } else { (bytes / count).next_multiple_of(4096) * k };
-        let pieces: Vec<Range<u64>> =
-            (0..count).map(|k| cut(k).min(bytes)..cut(k + 1).min(bytes)).filter(|p| !p.is_empty()).collect();
+    fn add_tensor(&mut self, tensor: TensorId, bytes: u64, uses: &Uses) {
         let mut from = 0;
         while from < uses.len() {
             // A write that does not read begins a stretch of its own.
@@ -200,27 +176,28 @@ impl Gaps {
             let at_start = from == 0 && stretch[0].1;
             let begins = if at_start { Slot::START } else { stretch[0].0 };
             let ends = stretch[stretch.len() - 1].0.next();
-            let (first_gap, mut gaps_each) = (self.gaps.next_key(), 0);
-            for piece in &pieces {
-                let (live, first) = (self.lives.next_key(), self.gaps.next_key());
-                let (mut after, mut writer) = (begins, begins);
-                let mut version = self.versions;
-                for use_ in stretch {
-                    if use_.0 > after.next() {
-                        let bytes = piece.end - piece.start;
-                        self.gaps.push(Gap { live, bytes, after, before: use_.0, writer, version });
-                    }
-                    after = use_.0;
-                    if use_.2 && use_.0 != begins {
-                        (writer, version) = (use_.0, version.next());
-                    }
+            let (live, first) = (self.lives.next_key(), self.gaps.next_key());
+            let (mut after, mut writer) = (begins, begins);
+            for use_ in stretch {
+                if use_.0 > after.next() {
+                    self.gaps.push(Gap {
+                        live,
+                        bytes,
+                        after,
+                        before: use_.0,
+                        writer,
+                        version: self.versions,
+                    });
                 }
-                self.versions = version.next();
-                gaps_each = self.gaps.next_key().0 - first.0;
+                after = use_.0;
+                if use_.2 && use_.0 != begins {
+                    (writer, self.versions) = (use_.0, self.versions.next());
+                }
             }
+            self.versions = self.versions.next();
             let opens = if at_start { Opens::Start } else { Opens::Written };
-            let pieces = pieces.clone();
-            self.lives.push(Live { tensor, pieces, slots: begins..ends, opens, first_gap, gaps_each });
+            let gaps = first..self.gaps.next_key();
+            self.lives.push(Live { tensor, bytes, slots: begins..ends, opens, gaps });
             from += more + 1;
         }
     }
@@ -229,7 +206,7 @@ impl Gaps {
     fn add_memory(&mut self) {
         let mut alive = Levels::new(self.base.len());
         for live in &self.lives {
-            alive.hold(live.slots.clone(), live.pieces.last().map_or(0, |p| p.end));
+            alive.hold(live.slots.clone(), live.bytes);
         }
         self.base = alive.sums().collect();
     }
@@ -303,45 +280,28 @@ impl Gaps {
         // use and writer, then by next use and gap.
         type Key = (Slot, Direction, (Slot, Slot), (Slot, GapId));
         let mut keyed: Vec<(Key, Transfer)> = Vec::new();
-        let mut homes = HomeId(0);
-        for live in &self.lives {
-            let whole = |at: u32| (0..).zip(&live.pieces).all(|(p, _)| windows[live.gap(p, at)].is_some());
-            for (piece, bytes) in (0..).zip(&live.pieces) {
-                let mut home = homes;
-                let mut begins = live.slots.start;
-                let mut opens = live.opens;
-                for at in 0..live.gaps_each {
-                    let g = live.gap(piece, at);
-                    if let Some(window) = windows[g] {
-                        let gap = &self.gaps[g];
-                        let order = (gap.before, g);
-                        let (tensor, bytes) = (live.tensor, bytes.clone());
-                        let slots = begins..window.leaves;
-                        let residency = Residency { tensor, bytes, home, slots, opens };
-                        let here = placement.residencies.push_and_get_key(residency);
-                        if let Some(before) = window.offload {
-                            let transfer =
-                                Transfer { residency: here, direction: Direction::Offload, before };
-                            keyed.push((
-                                (before, Direction::Offload, (gap.after, gap.writer), order),
-                                transfer,
-                            ));
-                        }
-                        let before = window.returns;
-                        let transfer =
-                            Transfer { residency: here.next(), direction: Direction::Prefetch, before };
-                        let first = (Slot::START, Slot::START);
-                        keyed.push(((before, Direction::Prefetch, first, order), transfer));
-                        (begins, opens) = (window.returns, Opens::Prefetched);
-                    }
-                    if whole(at) {
-                        home = home.next();
-                    }
+        let mut home = HomeId(0);
+        for Live { tensor, bytes, slots, opens, gaps } in self.lives.iter().cloned() {
+            let residency = |home, slots, opens| Residency { tensor, bytes: 0..bytes, home, slots, opens };
+            let (mut begins, mut opens) = (slots.start, opens);
+            for g in GapId::each(gaps) {
+                let Some(window) = windows[g] else { continue };
+                let gap = &self.gaps[g];
+                let order = (gap.before, g);
+                let here =
+                    placement.residencies.push_and_get_key(residency(home, begins..window.leaves, opens));
+                if let Some(before) = window.offload {
+                    let transfer = Transfer { residency: here, direction: Direction::Offload, before };
+                    keyed.push(((before, Direction::Offload, (gap.after, gap.writer), order), transfer));
                 }
-                let (tensor, bytes, slots) = (live.tensor, bytes.clone(), begins..live.slots.end);
-                placement.residencies.push(Residency { tensor, bytes, home, slots, opens });
+                let before = window.returns;
+                let transfer = Transfer { residency: here.next(), direction: Direction::Prefetch, before };
+                keyed.push(((before, Direction::Prefetch, (Slot::START, Slot::START), order), transfer));
+                (begins, opens) = (window.returns, Opens::Prefetched);
+                home = home.next();
             }
-            homes = HomeId(homes.0 + live.gaps_each + 1);
+            placement.residencies.push(residency(home, begins..slots.end, opens));
+            home = home.next();
         }
         keyed.sort_by_key(|(key, transfer)| (*key, transfer.residency));
         placement.transfers = keyed.into_iter().map(|(_, transfer)| transfer).collect();

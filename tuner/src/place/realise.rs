@@ -11,7 +11,7 @@
 //! What is chosen in the end is settled: its windows get slack back, its pool shrinks to what is alive, where little work
 //! finds addresses for that.
 
-use crate::decide::gaps::{GapId, Gaps};
+use crate::decide::gaps::{Alternatives, GapId, Gaps};
 use crate::decide::placement::{Placement, Slot};
 use crate::decide::walk::{Iteration, Limit, Name, Walk};
 use crate::decide::windows::{Clock, Course};
@@ -42,6 +42,16 @@ pub(crate) struct Case<'a> {
 }
 
 impl Case<'_> {
+    /// The trace's gaps; each op runs in the fastest alternative whose workspace fits beside what it touches.
+    pub fn gaps(&self) -> Gaps {
+        Gaps::new(self.trace, Bytes(self.pool), Alternatives::BesideOwn)
+    }
+
+    /// The trace's values, and what may become of them.
+    pub fn values(&self) -> Values {
+        Values::new(self.trace, Bytes(self.pool), self.request.allow)
+    }
+
     /// By op: the bytes of the pool that it leaves free at most, beside what it touches in its leanest alternative.
     pub fn spare(&self) -> impl Iterator<Item = u64> + '_ {
         let beside = |op: &Op| self.trace.touched_bytes(op) + op.least_workspace();
@@ -224,9 +234,7 @@ impl Case<'_> {
                 return self.finish(&placement, &items, &addresses);
             }
         }
-        let (op, _) = self.trace.memory().floor().unwrap_or((OpId(0), Bytes::ZERO));
-        let needs = Bytes(lowest) + self.trace.resident_bytes;
-        Ok(Realised::Short(self.witness(op, needs, Shortage::Addresses)))
+        Ok(self.without_addresses(lowest))
     }
 
     /// The schedule of decisions, with so much left free at each op; or the least pool that was found with so many looks, and
@@ -292,9 +300,7 @@ impl Case<'_> {
         );
         if addresses.height > self.pool {
             let excess = self.excess(&walk, &items, &addresses);
-            let (op, _) = self.trace.memory().floor().unwrap_or((OpId(0), Bytes::ZERO));
-            let needs = Bytes(addresses.height) + self.trace.resident_bytes;
-            return Ok((Realised::Short(self.witness(op, needs, Shortage::Addresses)), excess));
+            return Ok((self.without_addresses(addresses.height), excess));
         }
         let mut realised = self.finish(&placement, &items, &addresses)?;
         if let Realised::Fits(fitting) = &mut realised {
@@ -427,6 +433,13 @@ impl Case<'_> {
     pub fn witness(&self, op: OpId, needs: Bytes, why: Shortage) -> Witness {
         let name = self.trace.ops[op.index()].name.clone();
         Witness { op, name, needs, short_by: needs.saturating_sub(self.request.budget), why }
+    }
+
+    /// There are no addresses, and the tightest that were found take so many bytes of the pool.
+    pub fn without_addresses(&self, height: u64) -> Realised {
+        let (op, _) = self.trace.memory().floor().unwrap_or((OpId(0), Bytes::ZERO));
+        let needs = Bytes(height) + self.trace.resident_bytes;
+        Realised::Short(self.witness(op, needs, Shortage::Addresses))
     }
 
     /// What swaps so much has no plan, where the host has no memory for it.

@@ -21,7 +21,10 @@ use crate::bound::{lower_bound_within, quick_offload_bound, unbeatable};
 use crate::iteration::values::Values;
 use crate::place::realise::{Case, Fitting, Realised};
 use crate::policies::papers::dqn::Control;
-use crate::request::{Allow, Outcome, Plan, PlanError, PlanRequest, Policy, Status};
+use crate::policies::papers::{
+    accudnn, baselines, dynprog, greedy, keep, layrub, memonger, naive, superneurons, vdnn,
+};
+use crate::request::{Allow, Layrub, Outcome, Plan, PlanError, PlanRequest, Policy, Status};
 use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
@@ -52,28 +55,40 @@ pub(crate) fn decide(trace: &Trace, request: &PlanRequest<'_>) -> Result<(Outcom
     let host = request.allow.host.filter(|_| swap);
     let request = &PlanRequest { allow: Allow { swap, host, ..request.allow }, ..*request };
     let allowed = match request.policy {
-        Policy::Memonger | Policy::MemongerSearch => recompute,
+        Policy::Memonger { .. } => recompute,
         Policy::SuperNeurons | Policy::Plimsoll | Policy::Optimal => recompute || swap,
         _ => swap,
     };
     let policy = if allowed { request.policy } else { Policy::Keep };
     let bound = match policy {
         Policy::Plimsoll if recompute || !swap => trace.fastest_seconds(),
-        Policy::Memonger | Policy::MemongerSearch | Policy::SuperNeurons | Policy::Dqn | Policy::Optimal => {
+        Policy::Memonger { .. } | Policy::SuperNeurons | Policy::Dqn | Policy::Optimal => {
             lower_bound_within(trace, request.budget, &request.link, request.allow, &request.limits)
         }
         _ => quick_offload_bound(trace, request.budget, &request.link, &request.limits),
     };
     let case = Case { trace, request, pool, bound, within: Seconds(f64::INFINITY) };
-    match policy {
-        Policy::Optimal => optimal::decide(&case),
-        Policy::Plimsoll => plimsoll::decide(&case),
-        Policy::Dqn => papers::dqn::decide(&case),
-        of_a_paper => {
-            let realised = papers::realise(of_a_paper, &case)?;
-            Ok((case.outcome(realised, Status::Feasible), SearchLog::default()))
-        }
-    }
+    let case = &case;
+    let realised = match policy {
+        Policy::Plimsoll => return plimsoll::decide(case),
+        Policy::Optimal => return optimal::decide(case),
+        Policy::Dqn => return papers::dqn::decide(case),
+        Policy::Keep | Policy::Layrub(Layrub::Intra) => keep::keep(case, case.exhaustive()),
+        Policy::Naive => naive::realise(case),
+        Policy::Accudnn { as_printed } => accudnn::realise(case, as_printed),
+        Policy::Vdnn { layers, algorithms } => vdnn::realise(case, layers, algorithms),
+        Policy::VdnnDyn => vdnn::dynamic(case),
+        Policy::Layrub(Layrub::Inter | Layrub::Hybrid) => layrub::inter(case),
+        Policy::Greedy => greedy::realise(case),
+        Policy::DynProg => dynprog::realise(case),
+        Policy::VdnnRatio => baselines::ratio(case),
+        Policy::Tflms => baselines::tflms(case),
+        Policy::AutoSwap => baselines::autoswap(case),
+        Policy::SuperNeurons => superneurons::realise(case),
+        Policy::Memonger { searched: false } => memonger::realise(case),
+        Policy::Memonger { searched: true } => memonger::searched(case),
+    };
+    Ok((case.outcome(realised?, Status::Feasible), SearchLog::default()))
 }
 
 /// What a search that learns nothing finds with the actions of [`Policy::Dqn`]. The request was checked, and its budget is

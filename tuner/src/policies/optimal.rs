@@ -23,12 +23,8 @@
 //!
 //! `search` goes through the orders of commands, best first: for a given order of starts, starting everything as early as
 //! possible loses nothing, and all orders are looked at, so that no rule for the order of transfers is needed. It begins with
-//! the planner's makespan, which it must reach by itself. `program` says the same space as a mixed-integer program, which
-//! good_lp hands to a solver; it is independent of the search and gives the same least makespan on every small trace of the
-//! tests. Where it is small (some fifty choices) it is solved for every plan, too: what is called the least is then what both
-//! say. It is not what goes on to larger traces: microlp, the solver in Rust, takes a second for some hundred choices (a
-//! dozen ops that are only swapped, or half a dozen of which some are recomputed), cannot be interrupted without a clock, and
-//! where the search takes milliseconds. With the feature `highs` it is HiGHS that solves it.
+//! the planner's makespan, which it must reach by itself. The tests say the same space as a mixed-integer program, which is
+//! independent of the search and must give the same least makespan (`tests/program.rs`).
 //!
 //! Swapping only, 30 ops take from a millisecond to some seconds; with recomputing, 10 ops take milliseconds and 16 from
 //! milliseconds to more than the states that are allowed. The search stops after a number of states, or when time is up; the
@@ -40,7 +36,6 @@
 //!
 //! What this file does not do: move pieces of tensors, take traces of more than [`MOST_OPS`] ops.
 
-mod program;
 mod realise;
 mod search;
 mod space;
@@ -54,7 +49,6 @@ use plimsoll_ir::schedule::{Command, Schedule};
 use plimsoll_ir::search_log::SearchLog;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, OpId, Seconds, TensorId};
-use program::Solved;
 use search::{Action, Found, Order, Timed, fastest};
 use space::Space;
 use std::collections::BTreeSet;
@@ -67,12 +61,6 @@ pub const MOST_VALUES: usize = 128;
 
 /// States that are looked at where the request does not say how many: some ten seconds, some 200 MB.
 const MOST_STATES: usize = 1_000_000;
-
-/// The program is solved beside the search where it has no more choices than this: some tenths of a second at most.
-const MOST_CHOICES: usize = if cfg!(feature = "highs") { 400 } else { 50 };
-
-/// The program's solver computes to so many digits.
-const SOLVED: f64 = 1e-5;
 
 /// Makespans that differ by no more than this share are equal.
 const HAIR: f64 = 1e-9;
@@ -108,28 +96,6 @@ pub fn least(trace: &Trace, request: &PlanRequest<'_>, within: Seconds) -> Resul
         Found::Fastest(commands) => Some(Least { seconds: Seconds(end(&commands)), reached: true }),
         Found::Late { bound, .. } => Some(Least { seconds: Seconds(bound), reached: false }),
         Found::Nothing => None,
-    })
-}
-
-/// The same by a mixed-integer program, if that has no more than so many choices; not reached where it has more, or where
-/// the solver gave up. It finds the same by other means; the solver that is in Rust takes a second for some hundred choices,
-/// a dozen ops that are only swapped or half a dozen of which some are recomputed.
-///
-/// # Errors
-///
-/// [`PlanError::TooLarge`].
-pub fn least_by_program(
-    trace: &Trace,
-    request: &PlanRequest<'_>,
-    within: Seconds,
-    most_choices: usize,
-) -> Result<Option<Least>, PlanError> {
-    let pool = request.budget.saturating_sub(trace.resident_bytes).0;
-    let space = space(trace, request, pool)?;
-    Ok(match program::least(&space, within.0, most_choices) {
-        Solved::Least(seconds) => Some(Least { seconds: Seconds(seconds), reached: true }),
-        Solved::Nothing => None,
-        Solved::TooLarge | Solved::GivenUp => Some(Least { seconds: Seconds::ZERO, reached: false }),
     })
 }
 
@@ -312,7 +278,7 @@ fn decide_from(case: &Case<'_>, space: &Space, known: &Outcome) -> Result<Outcom
         // The planner's schedule is none of the space.
         Found::Nothing => return Ok(judged(Status::Feasible, bound)),
     };
-    let least = bound.max(Seconds(proved(space, request, end(&commands))));
+    let least = bound.max(Seconds(end(&commands)));
     if so_far <= least.0 * (1.0 + HAIR) {
         return Ok(judged(Status::Optimal, least));
     }
@@ -324,25 +290,6 @@ fn decide_from(case: &Case<'_>, space: &Space, known: &Outcome) -> Result<Outcom
     let status = if makespan.0 <= least.0 * (1.0 + HAIR) { Status::Optimal } else { Status::Feasible };
     let moved = Bytes(moved);
     Ok(Outcome::Planned(Plan { schedule: *schedule, makespan, moved, bound: least.min(makespan), status }))
-}
-
-/// What no iteration is faster than: what the search found, and, where the program is small, what that says, too. Where the
-/// two disagree one of them is wrong, and the smaller is all that is certain.
-fn proved(space: &Space, request: &PlanRequest<'_>, found: f64) -> f64 {
-    if !request.uses(Trick::Program) {
-        return found;
-    }
-    let solved = match program::least(space, found * (1.0 + SOLVED), MOST_CHOICES) {
-        Solved::TooLarge | Solved::GivenUp => return found,
-        Solved::Least(solved) => solved,
-        Solved::Nothing => f64::INFINITY,
-    };
-    if (solved / found - 1.0).abs() > SOLVED {
-        tracing::warn!(
-            "please report this trace: its optimum is {found} s by search and {solved} s by program"
-        );
-    }
-    if solved < found * (1.0 - SOLVED) { solved } else { found }
 }
 
 /// The fastest schedule that has addresses: that of these commands, or of those for smaller pools, if it takes less than

@@ -8,8 +8,8 @@ use plimsoll_ir::schedule::place_on_host;
 /// What a plan may do besides keeping everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allow {
-    /// Run ops again. Only `Plimsoll`, `Optimal`, `Dqn`, `SuperNeurons`, `Memonger` and `MemongerSearch` do. Without it,
-    /// `Memonger` and `MemongerSearch` keep everything.
+    /// Run ops again. Only `Plimsoll`, `Optimal`, `Dqn`, `SuperNeurons` and `Memonger` do. Without it, `Memonger` keeps
+    /// everything.
     pub recompute: bool,
     /// Move tensors to the host and back. Without it, `Dqn` and all policies that never recompute keep everything.
     pub swap: bool,

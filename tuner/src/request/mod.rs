@@ -15,7 +15,7 @@ mod tricks;
 pub use allow::Allow;
 pub(crate) use outcome::{LATENCY_MAX, RATE_MIN};
 pub use outcome::{Outcome, Plan, PlanError, Shortage, Status, Witness};
-pub use policy::{Policy, UnknownPolicy};
+pub use policy::{Algorithms, Layers, Layrub, Policy, UnknownPolicy};
 pub use tricks::{Trick, Tricks, UnknownTrick};
 
 use crate::iteration::earlier::Earlier;
@@ -67,11 +67,7 @@ impl<'a> PlanRequest<'a> {
         let Allow { recompute, swap, .. } = self.allow;
         recompute
             && match self.policy {
-                Policy::Plimsoll
-                | Policy::Optimal
-                | Policy::Memonger
-                | Policy::MemongerSearch
-                | Policy::SuperNeurons => true,
+                Policy::Plimsoll | Policy::Optimal | Policy::Memonger { .. } | Policy::SuperNeurons => true,
                 Policy::Dqn => swap,
                 _ => false,
             }

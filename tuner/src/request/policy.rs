@@ -10,33 +10,23 @@ pub enum Policy {
     Keep,
     /// Every feature map is swapped (AccUDNN §3.1).
     Naive,
-    /// Feature maps are swapped but for those that would stall the device, which are pinned (AccUDNN §3.4, §4.1, repaired: see
+    /// Feature maps are swapped but for those that would stall the device, which are pinned (AccUDNN §3.4, §4.1; see
     /// [`crate::policies::papers::accudnn`]).
-    Accudnn,
-    /// The same by the letter of AccUDNN's Algorithms 1 and 2.
-    AccudnnAsPrinted,
-    /// Every layer's inputs are offloaded (vDNN §3.3): [`Policy::VdnnAllFastest`] where that fits, else
-    /// [`Policy::VdnnAllLeanest`].
-    VdnnAll,
-    /// The same with the leanest algorithm of every op alone, vDNN's (m).
-    VdnnAllLeanest,
-    /// The same with the fastest algorithm of every op alone, vDNN's (p).
-    VdnnAllFastest,
-    /// The inputs of convolution layers are offloaded (vDNN §3.3): [`Policy::VdnnConvFastest`] where that fits, else
-    /// [`Policy::VdnnConvLeanest`].
-    VdnnConv,
-    /// The same with the leanest algorithms alone.
-    VdnnConvLeanest,
-    /// The same with the fastest algorithms alone.
-    VdnnConvFastest,
+    Accudnn {
+        /// By the letter of Algorithms 1 and 2; else repaired, as the paper's text says.
+        as_printed: bool,
+    },
+    /// The inputs of layers are offloaded (vDNN §3.3).
+    Vdnn {
+        /// Of which layers.
+        layers: Layers,
+        /// With which algorithms of the ops.
+        algorithms: Algorithms,
+    },
     /// The first of vDNN's profiling passes that fits (vDNN §3.3, "Dynamic vDNN").
     VdnnDyn,
-    /// A gradient takes its activation's place, as far as the trace lets it; nothing moves (Layrub §3.2).
-    LayrubIntra,
-    /// Every activation is offloaded when its last reader has run and loaded one layer ahead (Layrub §3.3).
-    LayrubInter,
-    /// Both (Layrub §3.4).
-    LayrubHybrid,
+    /// Layrub (§3): memory is reused within layers and moved between them.
+    Layrub(Layrub),
     /// The first stages of the chain, as many as are needed (Euro-Par'20 §4.2).
     Greedy,
     /// The stages that a dynamic program over memory slots chooses (Euro-Par'20 §5).
@@ -49,10 +39,11 @@ pub enum Policy {
     AutoSwap,
     /// Outputs of cheap layers are recomputed, the least recently used of the rest are swapped (SuperNeurons).
     SuperNeurons,
-    /// The outputs of every sqrt(n)-th layer are kept, the rest is recomputed (Memonger).
-    Memonger,
-    /// The same with the fastest segments that fit, of those that Memonger's search over budgets tries.
-    MemongerSearch,
+    /// The outputs of some layers are kept, the rest is recomputed (Memonger).
+    Memonger {
+        /// The fastest segments that fit, of those that Memonger's search over budgets tries; else every sqrt(n)-th layer.
+        searched: bool,
+    },
     /// What a deep Q-network chooses that is trained on the iteration itself, offloading and recomputing (DQN): see
     /// [`crate::policies::papers::dqn`].
     Dqn,
@@ -63,38 +54,73 @@ pub enum Policy {
     Plimsoll,
 }
 
+/// Layers of which vDNN offloads the inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Layers {
+    /// Every layer.
+    All,
+    /// Convolution layers.
+    Conv,
+}
+
+/// Algorithms with which vDNN runs ops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithms {
+    /// The fastest where that fits, else the leanest.
+    FastestThatFit,
+    /// The fastest of every op alone, vDNN's (p).
+    Fastest,
+    /// The leanest of every op alone, vDNN's (m).
+    Leanest,
+}
+
+/// Layrub's strategies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Layrub {
+    /// A gradient takes its activation's place, as far as the trace lets it; nothing moves (§3.2).
+    Intra,
+    /// Every activation is offloaded when its last reader has run and loaded one layer ahead (§3.3).
+    Inter,
+    /// Both (§3.4).
+    Hybrid,
+}
+
+const fn vdnn(layers: Layers, algorithms: Algorithms) -> Policy {
+    Policy::Vdnn { layers, algorithms }
+}
+
 impl Policy {
     /// All that take traces of any size, plan them in a moment and have a rule of their own: all but [`Policy::Dqn`], which
-    /// trains for seconds, [`Policy::Optimal`], vDNN's with one kind of algorithms and [`Policy::MemongerSearch`]. None of
-    /// their plans is better than that of [`Policy::Plimsoll`], whose candidates they are.
+    /// trains for seconds, [`Policy::Optimal`], vDNN's with one kind of algorithms and Memonger's search. None of their plans
+    /// is better than that of [`Policy::Plimsoll`], whose candidates they are.
     pub const ALL: [Policy; 18] = [
         Policy::Keep,
         Policy::Naive,
-        Policy::Accudnn,
-        Policy::AccudnnAsPrinted,
-        Policy::VdnnAll,
-        Policy::VdnnConv,
+        Policy::Accudnn { as_printed: false },
+        Policy::Accudnn { as_printed: true },
+        vdnn(Layers::All, Algorithms::FastestThatFit),
+        vdnn(Layers::Conv, Algorithms::FastestThatFit),
         Policy::VdnnDyn,
-        Policy::LayrubIntra,
-        Policy::LayrubInter,
-        Policy::LayrubHybrid,
+        Policy::Layrub(Layrub::Intra),
+        Policy::Layrub(Layrub::Inter),
+        Policy::Layrub(Layrub::Hybrid),
         Policy::Greedy,
         Policy::DynProg,
         Policy::VdnnRatio,
         Policy::Tflms,
         Policy::AutoSwap,
         Policy::SuperNeurons,
-        Policy::Memonger,
+        Policy::Memonger { searched: false },
         Policy::Plimsoll,
     ];
 
     fn every() -> impl Iterator<Item = Policy> {
         let variants = [
-            Policy::VdnnAllLeanest,
-            Policy::VdnnAllFastest,
-            Policy::VdnnConvLeanest,
-            Policy::VdnnConvFastest,
-            Policy::MemongerSearch,
+            vdnn(Layers::All, Algorithms::Leanest),
+            vdnn(Layers::All, Algorithms::Fastest),
+            vdnn(Layers::Conv, Algorithms::Leanest),
+            vdnn(Layers::Conv, Algorithms::Fastest),
+            Policy::Memonger { searched: true },
         ];
         Policy::ALL.into_iter().chain(variants).chain([Policy::Dqn, Policy::Optimal])
     }
@@ -107,7 +133,7 @@ impl Policy {
 
     /// Whether it ever moves anything to the host.
     pub(crate) fn swaps(self) -> bool {
-        !matches!(self, Policy::Keep | Policy::LayrubIntra | Policy::Memonger | Policy::MemongerSearch)
+        !matches!(self, Policy::Keep | Policy::Layrub(Layrub::Intra) | Policy::Memonger { .. })
     }
 
     /// The name on the command line and in documents.
@@ -115,26 +141,28 @@ impl Policy {
         match self {
             Policy::Keep => "keep",
             Policy::Naive => "naive",
-            Policy::Accudnn => "accudnn",
-            Policy::AccudnnAsPrinted => "accudnn-as-printed",
-            Policy::VdnnAll => "vdnn-all",
-            Policy::VdnnAllLeanest => "vdnn-all-m",
-            Policy::VdnnAllFastest => "vdnn-all-p",
-            Policy::VdnnConv => "vdnn-conv",
-            Policy::VdnnConvLeanest => "vdnn-conv-m",
-            Policy::VdnnConvFastest => "vdnn-conv-p",
+            Policy::Accudnn { as_printed: false } => "accudnn",
+            Policy::Accudnn { as_printed: true } => "accudnn-as-printed",
+            Policy::Vdnn { layers, algorithms } => match (layers, algorithms) {
+                (Layers::All, Algorithms::FastestThatFit) => "vdnn-all",
+                (Layers::All, Algorithms::Leanest) => "vdnn-all-m",
+                (Layers::All, Algorithms::Fastest) => "vdnn-all-p",
+                (Layers::Conv, Algorithms::FastestThatFit) => "vdnn-conv",
+                (Layers::Conv, Algorithms::Leanest) => "vdnn-conv-m",
+                (Layers::Conv, Algorithms::Fastest) => "vdnn-conv-p",
+            },
             Policy::VdnnDyn => "vdnn-dyn",
-            Policy::LayrubIntra => "layrub-intra",
-            Policy::LayrubInter => "layrub-inter",
-            Policy::LayrubHybrid => "layrub-hybrid",
+            Policy::Layrub(Layrub::Intra) => "layrub-intra",
+            Policy::Layrub(Layrub::Inter) => "layrub-inter",
+            Policy::Layrub(Layrub::Hybrid) => "layrub-hybrid",
             Policy::Greedy => "greedy",
             Policy::DynProg => "dynprog",
             Policy::VdnnRatio => "vdnn-ratio",
             Policy::Tflms => "tflms",
             Policy::AutoSwap => "autoswap",
             Policy::SuperNeurons => "superneurons",
-            Policy::Memonger => "memonger",
-            Policy::MemongerSearch => "memonger-search",
+            Policy::Memonger { searched: false } => "memonger",
+            Policy::Memonger { searched: true } => "memonger-search",
             Policy::Dqn => "dqn",
             Policy::Optimal => "optimal",
             Policy::Plimsoll => "plimsoll",

@@ -94,8 +94,6 @@ tricks! {
     Optimal: Dominance "dominance" "drop states for which a better one stands";
     Optimal: Prompt "prompt" "start every offload as early as it can";
     Optimal: Bounds "bounds" "drop states that cannot end in time";
-    Optimal: Program "program" "solve the mixed-integer program, too, where it is small, so that what is proved is \
-                                proved twice";
 }
 
 impl fmt::Display for Trick {

@@ -7,8 +7,7 @@
 //! What this file does not do: place an item among others of the same time better than one by one; see the sweeps and
 //! the tree for that.
 
-use super::{Addresses, Block, Effort, Item, ItemId, end, padded};
-use crate::decide::placement::Slot;
+use super::{Addresses, Block, Effort, Item, ItemId, Taken, end, padded};
 use crate::numbers::counted;
 use crate::random::Random;
 use plimsoll_ir::Bytes;
@@ -192,15 +191,6 @@ struct Shelf {
     there: Vec<Vec<Taken>>,
 }
 
-/// Bytes that are taken during some slots.
-#[derive(Clone, Copy)]
-struct Taken {
-    from: Slot,
-    until: Slot,
-    low: u64,
-    high: u64,
-}
-
 /// The shortest stretch, in slots.
 const STRETCH: usize = 16;
 
@@ -226,8 +216,7 @@ impl Shelf {
 
     /// Gives how many places it was put in.
     fn put(&mut self, block: &Block, offset: u64) -> usize {
-        let (low, high) = (offset.saturating_add(block.bytes.start), offset.saturating_add(block.bytes.end));
-        let taken = Taken { from: block.slots.start, until: block.slots.end, low, high };
+        let taken = Taken::new(block, offset);
         let (first, last) = self.across(block);
         insert(&mut self.begins[first], taken);
         self.there[first..=last].iter_mut().for_each(|list| insert(list, taken));
@@ -246,11 +235,8 @@ impl Shelf {
             // Some meet the part and some do not, in no order that a processor could guess: each is written down, and the
             // next over it where it does not count.
             for t in list {
-                // This part would begin below the block's end and end above its start.
-                let first = (t.low + 1).saturating_sub(part.bytes.end);
-                let free = t.high.saturating_sub(part.bytes.start);
-                ranges[count] = (first, free);
-                let meets = (t.from < part.slots.end) & (part.slots.start < t.until) & (free > first);
+                let (range, meets) = t.forbids(part);
+                ranges[count] = range;
                 count += usize::from(meets);
             }
             forbidden.count += count;

@@ -11,7 +11,7 @@
 //! What this file does not do: look back. A state that has no hole left for an item grows above the limit, and stays
 //! only where all others have, too.
 
-use super::{Addresses, Block, Effort, Item, ItemId, end, padded, trimmed};
+use super::{Addresses, Block, Effort, Item, ItemId, Taken, end, padded, trimmed};
 use crate::decide::placement::Slot;
 use crate::numbers::counted;
 use crate::random::Random;
@@ -85,15 +85,6 @@ impl Taste {
         }
         cost + high * f64::from(u8::from(upper))
     }
-}
-
-/// Bytes that are taken during some slots.
-#[derive(Clone, Copy, Debug)]
-struct Taken {
-    low: u64,
-    high: u64,
-    from: Slot,
-    until: Slot,
 }
 
 /// All items so far, as one of several placements has them.
@@ -351,7 +342,7 @@ impl<'a> Walk<'a> {
         }
         for child in &mut self.children[from..] {
             child.content =
-                blocks.iter().fold(state.content, |all, block| all ^ mark(&taken(block, child.offset)));
+                blocks.iter().fold(state.content, |all, block| all ^ mark(&Taken::new(block, child.offset)));
         }
     }
 
@@ -385,7 +376,7 @@ impl SweepState {
     fn follow(&mut self, parent: &SweepState, child: &Child, blocks: &[Block], path: PathId) {
         self.taken.clone_from(&parent.taken);
         for block in blocks {
-            let new = taken(block, child.offset);
+            let new = Taken::new(block, child.offset);
             let at = self.taken.partition_point(|t| t.low < new.low);
             self.taken.insert(at, new);
         }
@@ -419,15 +410,6 @@ impl Away {
     }
 }
 
-fn taken(block: &Block, offset: u64) -> Taken {
-    Taken {
-        low: offset.saturating_add(block.bytes.start),
-        high: offset.saturating_add(block.bytes.end),
-        from: block.slots.start,
-        until: block.slots.end,
-    }
-}
-
 /// A number for what is taken until when; those of a state are joined by exclusive or.
 fn mark(taken: &Taken) -> u64 {
     let mut mark = taken.low.wrapping_mul(0x9E37_79B9_7F4A_7C15)
@@ -457,13 +439,9 @@ fn find_holes(state: &SweepState, piece: &Piece<'_>, roof: u64, holes: &mut Vec<
     holes.clear();
     let Piece { blocks, size, alignment, .. } = *piece;
     let mut free = (0, Slot::START);
-    // A block lies below what is taken, or above it: offsets that do neither are given as the first of them and the
-    // first after them.
     let between = |block: &Block, t: &Taken| {
-        let meet = (t.from < block.slots.end) & (block.slots.start < t.until);
-        let first = t.low.saturating_add(1).saturating_sub(block.bytes.end);
-        let until = t.high.saturating_sub(block.bytes.start);
-        (meet & (until > first)).then_some((first, until, t.until))
+        let ((first, until), meet) = t.forbids(block);
+        meet.then_some((first, until, t.until))
     };
     if let [block] = blocks {
         for t in &state.taken {

@@ -13,8 +13,7 @@ use super::space::{Set, Space, ValueId, holds, members, only};
 use crate::decide::placement::{Direction, HomeId, Opens, Placement, Residency, Slot, Step, Transfer};
 use crate::place::address::{ALIGNMENT, Block, Item, Items, assign};
 use crate::place::realise::{Case, Realised};
-use crate::request::{PlanError, Shortage};
-use plimsoll_ir::{Bytes, OpId};
+use crate::request::PlanError;
 use std::ops::Range;
 use typed_index_collections::{TiSlice, TiVec};
 
@@ -52,9 +51,7 @@ pub(super) fn realise(case: &Case<'_>, space: &Space, commands: &[Timed]) -> Res
             }
         }
     }
-    let op = case.trace.memory().floor().map_or(OpId(0), |floor| floor.0);
-    let needs = Bytes(lowest) + case.trace.resident_bytes;
-    Ok(Realised::Short(case.witness(op, needs, Shortage::Addresses)))
+    Ok(case.without_addresses(lowest))
 }
 
 /// Without transfers that bring nothing: a prefetch whose bytes nobody reads, an offload that nobody fetches.

@@ -1,12 +1,17 @@
-//! The search without each of its tricks: the same least makespan, found by looking at more states.
+//! The search without each of its tricks: the same least makespan, found by looking at more states. And the same by a
+//! mixed-integer program (`tests/program.rs`), which shares what a trace is made of with the search, and nothing else.
 
-use super::search::{Found, Order, fastest};
-use super::space::Space;
-use crate::request::{Allow, PlanRequest, Policy};
-use crate::request::{Trick, Tricks};
+mod program;
+
+use super::search::{Action, Found, Order, fastest};
+use super::space::{Space, only};
+use crate::request::{Allow, Policy, Trick, Tricks};
 use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::testing::random_trace_of;
-use plimsoll_ir::{Bytes, BytesPerSecond};
+use plimsoll_ir::trace::Trace;
+use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
+use program::Solved;
+use std::ops::Range;
 
 /// What a search without some tricks finds of a random trace of that many ops or a few more, and how many states it looks at.
 fn search(ops: u64, seed: u64, allow: Allow, without: Tricks) -> (Option<f64>, usize) {
@@ -64,26 +69,93 @@ fn dominance() {
     check(Trick::Dominance, SWAP, 4, 40);
 }
 
-#[test]
-fn what_is_proved_is_no_more_than_the_program_says() {
-    let mut corrected = 0;
-    for seed in 0..12 {
-        let trace = random_trace_of(5, seed);
-        let memory = trace.memory();
-        let (floor, peak) = (memory.floor().expect("an op").1.0, memory.peak().expect("an op").1.0);
-        let budget = Bytes(floor + (peak - floor) / 4);
-        let link = Link::symmetric(BytesPerSecond(600.0));
-        let mut request = PlanRequest { allow: SWAP, ..PlanRequest::new(budget, link, Policy::Optimal) };
-        let space = Space::new(&trace, budget.0 - trace.resident_bytes.0, &link, SWAP);
-        let found = fastest(&space, f64::INFINITY, 1_000_000, Order::Best, &|| false, Tricks::NONE).0;
-        let Found::Fastest(commands) = found else { continue };
-        let least = super::end(&commands);
-        assert_eq!(super::proved(&space, &request, least), least);
-        // A search that were wrong would be found out.
-        let proved = super::proved(&space, &request, least * 1.1);
-        corrected += usize::from((proved / least - 1.0).abs() < 1e-5);
-        request.without = [Trick::Program].into_iter().collect();
-        assert_eq!(super::proved(&space, &request, least * 1.1), least * 1.1);
+/// A random trace of some of these ops, with large tensors, so that the host's grain does not count.
+fn coarse_trace_of(ops: &Range<u64>, seed: u64) -> Trace {
+    let mut trace = random_trace_of((ops.start + seed % (ops.end - ops.start)) as usize, seed);
+    trace.tensors.iter_mut().for_each(|tensor| tensor.bytes = tensor.bytes * GRAIN);
+    let alternatives = trace.ops.iter_mut().flat_map(|op| {
+        op.workspace_bytes = op.workspace_bytes * GRAIN;
+        &mut op.alternatives
+    });
+    alternatives.for_each(|alternative| alternative.workspace_bytes = alternative.workspace_bytes * GRAIN);
+    trace
+}
+
+const GRAIN: u64 = 4096;
+
+/// The space of a trace between floor and the middle between floor and peak.
+fn space_of(trace: &Trace, seed: u64, allow: Allow) -> Space {
+    let memory = trace.memory();
+    let (floor, peak) = (memory.floor().expect("an op").1, memory.peak().expect("an op").1);
+    let budget = floor + Bytes((peak - floor).0 * (seed % 5) / 8);
+    let duplex = if seed.is_multiple_of(3) { Duplex::Half } else { Duplex::Full };
+    let latency_seconds = Seconds(if seed.is_multiple_of(7) { 0.05 } else { 0.0 });
+    let rate = BytesPerSecond(600.0 * GRAIN as f64);
+    let link = Link { duplex, latency_seconds, ..Link::symmetric(rate) };
+    Space::new(trace, budget.0 - trace.resident_bytes.0, &link, allow)
+}
+
+/// The least makespan by search, and what its commands take of the host; none where no iteration fits.
+fn searched(space: &Space) -> Option<(f64, u64)> {
+    match fastest(space, f64::INFINITY, 1_000_000, Order::Best, &|| false, Tricks::NONE).0 {
+        Found::Fastest(commands) => {
+            let offloaded = commands.iter().fold(0, |set, command| match command.action {
+                Action::Offload { value } => set | only(value),
+                _ => set,
+            });
+            Some((super::end(&commands), space.on_host(offloaded)))
+        }
+        Found::Nothing => None,
+        Found::Late { bound, .. } => panic!("1,000,000 states did not do, bound {bound}"),
     }
-    assert!(corrected >= 6, "{corrected}");
+}
+
+/// Asserts that search and program find the same. Tells whether the program was small enough to say so.
+fn agrees(space: &Space, most_choices: usize, what: &str) -> bool {
+    let searched = searched(space).map(|(seconds, _)| seconds);
+    let within = searched.map_or(f64::INFINITY, |seconds| seconds * 1.1);
+    match (searched, program::least(space, within, most_choices)) {
+        (_, Solved::Open) => return false,
+        (None, Solved::Nothing) => {}
+        (Some(a), Solved::Least(b)) => assert!((a / b - 1.0).abs() < 1e-5, "{what}: {a}, {b}"),
+        (searched, solved) => panic!("{what}: {searched:?}, {solved:?}"),
+    }
+    true
+}
+
+/// On how many of so many traces of these ops, whose programs have so few choices, both agree.
+fn agree(allow: Allow, ops: Range<u64>, seeds: u64, most_choices: usize) -> usize {
+    let agrees = |seed: &u64| {
+        let space = space_of(&coarse_trace_of(&ops, *seed), *seed, allow);
+        agrees(&space, most_choices, &format!("{allow:?}, seed {seed}"))
+    };
+    (0..seeds).filter(agrees).count()
+}
+
+#[test]
+fn search_and_program_agree_on_swapping() {
+    let same = agree(SWAP, 4..12, 300, 90);
+    assert!(same > 100, "{same}");
+}
+
+#[test]
+fn search_and_program_agree_on_running_again() {
+    let same = agree(HYBRID, 2..6, 300, 60);
+    assert!(same > 50, "{same}");
+}
+
+#[test]
+fn search_and_program_agree_within_the_hosts_memory() {
+    let mut same = 0;
+    for seed in 0..60 {
+        let allow = if seed % 2 == 0 { HYBRID } else { SWAP };
+        let trace = coarse_trace_of(&(4..9), seed);
+        let Some((_, takes)) = searched(&space_of(&trace, seed, allow)) else { continue };
+        for host in [takes, takes.saturating_sub(1), takes / 2].into_iter().filter(|_| takes > 0) {
+            let space = space_of(&trace, seed, Allow { host: Some(Bytes(host)), ..allow });
+            let what = format!("seed {seed} within {host} of {takes}");
+            same += usize::from(agrees(&space, 60, &what));
+        }
+    }
+    assert!(same > 20, "{same}");
 }

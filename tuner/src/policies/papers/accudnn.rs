@@ -26,8 +26,7 @@
 //!    is pinned as if it lay beside it. A pinned map is in the active area at the slots of its uses, and most slots need less
 //!    than the peak. Here a map is pinned where it fits at every slot between its uses, beside all that is pinned already.
 //!
-//! What the four are worth is in `benches/README.md`. `Reading::Subtracted`, which had the first only, is gone: it was neither
-//! what is printed nor what is meant.
+//! What the four are worth is in `benches/README.md`.
 //!
 //! What the paper leaves out, and so does this: a layer that stalls delays all that follows, where eq. (6) has each layer end
 //! after the sum of what is computed before it; and addresses. A trace that satisfies eq. (6) may still stall; the schedule's
@@ -48,16 +47,6 @@ use typed_index_collections::{TiSlice, TiVec};
 
 /// Where pinned maps leave no addresses, so small a part of them is swapped first.
 const FEWER: usize = 64;
-
-/// How Algorithms 1 and 2 are read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reading {
-    /// As the paper's text says, see the head of this file.
-    #[default]
-    Repaired,
-    /// As the listings say.
-    AsPrinted,
-}
 
 /// What Algorithms 1 and 2 say of one batch size.
 #[derive(Clone, Debug, PartialEq)]
@@ -109,7 +98,7 @@ fn t_ready(gaps: &Gaps, link: &Link, swapped: &TiSlice<GapId, bool>, pool: u64) 
         ended.iter().zip(&gaps.workspace).map(|(ended, bytes)| (*ended, *bytes)).collect();
     let mut fetched: TiVec<Slot, Vec<GapId>> = vec![Vec::new(); gaps.seconds.len()].into();
     for live in &gaps.lives {
-        let bytes = live.pieces.last().map_or(0, |piece| piece.end);
+        let bytes = live.bytes;
         let first = if live.opens == Opens::Start { Slot::START } else { live.slots.start };
         allocated[first] = allocated[first].saturating_add(bytes);
         let last = live.slots.end.previous().expect("a stretch has a slot");
@@ -188,11 +177,11 @@ fn is_waited_for(gap: &Gap, by: &[OpId]) -> bool {
     gap.before.op().is_some_and(|op| by.binary_search(&op).is_ok())
 }
 
-/// What Algorithms 1 and 2 say of a trace at its batch size, within a budget and behind a link.
-pub fn judge(trace: &Trace, budget: Bytes, link: &Link, reading: Reading) -> Verdict {
+/// What Algorithms 1 and 2 say of a trace at its batch size, within a budget and behind a link: by their letter, or repaired.
+pub fn judge(trace: &Trace, budget: Bytes, link: &Link, as_printed: bool) -> Verdict {
     let pool = budget.saturating_sub(trace.resident_bytes);
-    let gaps = Gaps::new(trace, pool, Alternatives::BesideOwn, &|_| 1);
-    judge_gaps(trace, &gaps, pool.0, link, reading, &Limits::default())
+    let gaps = Gaps::new(trace, pool, Alternatives::BesideOwn);
+    judge_gaps(trace, &gaps, pool.0, link, as_printed, &Limits::default())
 }
 
 /// Where time is up, what was pinned so far is all that is.
@@ -201,11 +190,11 @@ fn judge_gaps(
     gaps: &Gaps,
     pool: u64,
     link: &Link,
-    reading: Reading,
+    as_printed: bool,
     limits: &Limits<'_>,
 ) -> Verdict {
     let mut swapped = feature_maps(trace, gaps);
-    if reading == Reading::AsPrinted {
+    if as_printed {
         return printed::judge(gaps, swapped, pool, link, limits);
     }
     let mut over = RangeMax::beyond(&gaps.least(&swapped), pool);
@@ -234,22 +223,15 @@ fn judge_gaps(
 
 /// Whether eq. (6) can be met at this batch size: the condition of Algorithm 2's loop.
 pub fn satisfies(trace: &Trace, budget: Bytes, link: &Link) -> bool {
-    judge(trace, budget, link, Reading::default()).satisfied()
+    judge(trace, budget, link, false).satisfied()
 }
 
-pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
-    realise_as(case, Reading::Repaired)
-}
-
-pub(crate) fn as_printed(case: &Case<'_>) -> Result<Realised, PlanError> {
-    realise_as(case, Reading::AsPrinted)
-}
-
-fn realise_as(case: &Case<'_>, reading: Reading) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
+/// `accudnn`, and `accudnn-as-printed`.
+pub(crate) fn realise(case: &Case<'_>, as_printed: bool) -> Result<Realised, PlanError> {
+    let gaps = case.gaps();
     let PlanRequest { link, limits, .. } = case.request;
     let Verdict { mut swapped, pinned_gaps: mut pinned, .. } =
-        judge_gaps(case.trace, &gaps, case.pool, link, reading, limits);
+        judge_gaps(case.trace, &gaps, case.pool, link, as_printed, limits);
     let mut fewer = pinned.len() / FEWER + 1;
     loop {
         // A schedule that gives up a pool's worth for addresses is the last resort.

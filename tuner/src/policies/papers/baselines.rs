@@ -17,7 +17,7 @@
 
 use super::chain::{Stage, chain};
 use super::stages::{Fixed, needs, windows};
-use crate::decide::gaps::{Alternatives, GapId, Gaps};
+use crate::decide::gaps::{GapId, Gaps};
 use crate::decide::placement::{Slot, Window};
 use crate::place::realise::{Case, Realised};
 use crate::random::Random;
@@ -29,7 +29,7 @@ use std::ops::Range;
 use typed_index_collections::{TiSlice, TiVec};
 
 fn prepare(case: &Case<'_>) -> (Gaps, Vec<Stage>) {
-    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
+    let gaps = case.gaps();
     let stages = chain(case.trace, &gaps);
     (gaps, stages)
 }

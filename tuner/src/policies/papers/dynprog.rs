@@ -20,7 +20,7 @@
 //! more memory than there is, and what it decides is taken where that fits exactly.
 
 use super::chain::{Stage, chain, swapped};
-use crate::decide::gaps::{Alternatives, Gaps};
+use crate::decide::gaps::Gaps;
 use crate::place::realise::{CHEAP, Case, GIVEN, Realised};
 use crate::request::{Limits, PlanError, Shortage};
 use plimsoll_ir::{Bytes, define_id};
@@ -44,7 +44,7 @@ const SHARES: [f64; 6] = [1.0, 0.99, 0.97, 0.94, 0.9, 0.8];
 const WIDER: [f64; 10] = [3.0, 2.5, 2.0, 1.8, 1.6, 1.45, 1.3, 1.2, 1.1, 1.05];
 
 pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
+    let gaps = case.gaps();
     let stages = chain(case.trace, &gaps);
     for share in SHARES {
         let pool = Bytes(case.pool).share(share).0;

@@ -9,13 +9,12 @@
 //! where time is up.
 
 use super::chain::{Stage, chain, swapped};
-use crate::decide::gaps::{Alternatives, Gaps};
+use crate::decide::gaps::Gaps;
 use crate::place::realise::{CHEAP, Case, GIVEN, Realised};
 use crate::request::{PlanError, Shortage};
-use plimsoll_ir::Bytes;
 
 pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
+    let gaps = case.gaps();
     let stages = chain(case.trace, &gaps);
     let least = prefix(&gaps, &stages, case.pool);
     let mut more = 0;
@@ -40,14 +39,6 @@ fn prefix(gaps: &Gaps, stages: &[Stage], pool: u64) -> usize {
         gaps.least(&swapped(gaps, stages, &set)).iter().all(|bytes| *bytes <= pool)
     };
     // Each further stage only frees bytes.
-    let (mut low, mut high) = (0, stages.len());
-    while low < high {
-        let middle = (low + high) / 2;
-        if fits(middle) {
-            high = middle;
-        } else {
-            low = middle + 1;
-        }
-    }
-    low
+    let all: Vec<usize> = (0..stages.len()).collect();
+    all.partition_point(|k| !fits(*k))
 }

@@ -7,7 +7,7 @@ use plimsoll_ir::Bytes;
 
 /// Everything stays on the device, at addresses that are looked for with so many looks: once at aligned ones, once at any.
 pub(crate) fn keep(case: &Case<'_>, looks: u64) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideAll, &|_| 1);
+    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideAll);
     // Everything stands on the addresses here, and there is nothing else to try.
     let attempt = Attempt { work: looks, ..GIVEN[1] };
     let attempts = [attempt, Attempt { alignment: 1, ..attempt }];

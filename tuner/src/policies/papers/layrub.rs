@@ -20,17 +20,16 @@
 
 use super::naive::feature_maps;
 use super::stages::{Fixed, Stages, leaves_during};
-use crate::decide::gaps::{Alternatives, Gap, GapId, Gaps};
+use crate::decide::gaps::{Gap, GapId, Gaps};
 use crate::decide::placement::Slot;
 use crate::place::realise::{Case, Realised};
 use crate::request::PlanError;
-use plimsoll_ir::Bytes;
 use plimsoll_ir::trace::Trace;
 use typed_index_collections::TiVec;
 
 /// `layrub-inter` and `layrub-hybrid`.
 pub(crate) fn inter(case: &Case<'_>) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
+    let gaps = case.gaps();
     case.realise_fixed(&gaps, &fixed(case.trace, &gaps))
 }
 

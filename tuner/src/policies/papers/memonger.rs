@@ -15,7 +15,6 @@
 use super::chain::{Stage, chain};
 use super::keep::keep;
 use super::recomputing::{GivenUp, Unrolled, keep_in_stead, restrict};
-use crate::decide::gaps::{Alternatives, Gaps};
 use crate::decide::placement::Slot;
 use crate::iteration::uses::Uses;
 use crate::numbers::real;
@@ -71,7 +70,7 @@ struct Layers<'a> {
 
 impl<'a> Layers<'a> {
     fn of(case: &'a Case<'a>) -> Layers<'a> {
-        let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
+        let gaps = case.gaps();
         Layers { case, uses: Uses::of(case.trace), stages: chain(case.trace, &gaps) }
     }
 

@@ -9,11 +9,10 @@
 //! What it leaves on the device: gaps within the forward pass (the inputs of a later sum or concatenation) and within
 //! the backward pass. So it may need more than the trace's floor.
 
-use crate::decide::gaps::{Alternatives, Gap, GapId, Gaps};
+use crate::decide::gaps::{Gap, GapId, Gaps};
 use crate::decide::placement::Slot;
 use crate::place::realise::{Case, GIVEN, Realised};
 use crate::request::PlanError;
-use plimsoll_ir::Bytes;
 use plimsoll_ir::trace::{Phase, TensorKind, Trace};
 use typed_index_collections::TiVec;
 
@@ -26,6 +25,6 @@ pub fn feature_maps(trace: &Trace, gaps: &Gaps) -> TiVec<GapId, bool> {
 }
 
 pub(crate) fn realise(case: &Case<'_>) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
+    let gaps = case.gaps();
     case.realise(&gaps, &feature_maps(case.trace, &gaps), &GIVEN)
 }

@@ -178,7 +178,7 @@ impl Case<'_> {
         swap: bool,
         attempts: &[Attempt],
     ) -> Result<Realised, PlanError> {
-        let gaps = Gaps::new(&unrolled.trace, Bytes(self.pool), Alternatives::BesideOwn, &|_| 1);
+        let gaps = Gaps::new(&unrolled.trace, Bytes(self.pool), Alternatives::BesideOwn);
         let swapped = if swap { least_recent(&unrolled.trace, &gaps, self.pool) } else { gaps.none() };
         let needs = gaps.least(&swapped);
         let fullest = needs.iter_enumerated().rev().max_by_key(|(_, bytes)| **bytes);
@@ -239,14 +239,7 @@ fn least_recent(trace: &Trace, gaps: &Gaps, pool: u64) -> TiVec<GapId, bool> {
         order[..count].iter().for_each(|g| swapped[*g] = true);
         swapped
     };
-    let (mut low, mut high) = (0, order.len());
-    while low < high {
-        let middle = (low + high) / 2;
-        if gaps.least(&of(middle)).iter().all(|bytes| *bytes <= pool) {
-            high = middle;
-        } else {
-            low = middle + 1;
-        }
-    }
-    of(low)
+    // Each further one only frees bytes.
+    let all: Vec<usize> = (0..order.len()).collect();
+    of(all.partition_point(|count| gaps.least(&of(*count)).iter().any(|bytes| *bytes > pool)))
 }

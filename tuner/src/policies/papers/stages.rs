@@ -168,7 +168,7 @@ fn barriers(gaps: &Gaps, fixed: &TiSlice<GapId, Option<Fixed>>, placement: &Plac
     // By residency: what ends it. They stand in order of stretches and, in each, of gaps.
     let mut ended_by: TiVec<ResidencyId, Option<Fixed>> = TiVec::with_capacity(placement.residencies.len());
     for live in &gaps.lives {
-        ended_by.extend(live.gaps().map(|g| fixed[g]).filter(Option::is_some));
+        ended_by.extend(GapId::each(live.gaps.clone()).map(|g| fixed[g]).filter(Option::is_some));
         ended_by.push(None);
     }
     let barrier = |(at, transfer): (TransferId, &Transfer)| {

@@ -22,35 +22,33 @@ use super::stages::{Fixed, StageId, Stages, leaves_during, needs, windows};
 use crate::decide::gaps::{Alternatives, Gap, GapId, Gaps};
 use crate::decide::placement::{Opens, Slot};
 use crate::place::realise::{Case, Realised};
-use crate::request::PlanError;
+use crate::request::{Algorithms, Layers, PlanError};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, OpId};
 use typed_index_collections::{TiSlice, TiVec};
 
-/// Which layers offload their X.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Layers {
-    All,
-    Conv,
-}
-
-/// `vdnn-all` and `vdnn-conv`.
-pub(crate) fn realise(case: &Case<'_>, which: Layers) -> Result<Realised, PlanError> {
-    let fast = fastest(case, which)?;
-    if matches!(fast, Realised::Fits { .. }) || case.trace.ops.iter().all(|op| op.alternatives.is_empty()) {
-        return Ok(fast);
+/// The static policies, `vdnn-all` to `vdnn-conv-p`.
+pub(crate) fn realise(
+    case: &Case<'_>,
+    layers: Layers,
+    algorithms: Algorithms,
+) -> Result<Realised, PlanError> {
+    let attempt = |alternatives: Alternatives| {
+        let gaps = Gaps::new(case.trace, Bytes(case.pool), alternatives);
+        case.realise_fixed(&gaps, &fixed(case.trace, &gaps, layers))
+    };
+    match algorithms {
+        Algorithms::Fastest => attempt(Alternatives::Fastest),
+        Algorithms::Leanest => attempt(Alternatives::Leanest),
+        Algorithms::FastestThatFit => {
+            let fastest = attempt(Alternatives::Fastest)?;
+            let one_kind = case.trace.ops.iter().all(|op| op.alternatives.is_empty());
+            if matches!(fastest, Realised::Fits(_)) || one_kind {
+                return Ok(fastest);
+            }
+            attempt(Alternatives::Leanest)
+        }
     }
-    leanest(case, which)
-}
-
-/// The same with the leanest algorithms, (m).
-pub(crate) fn leanest(case: &Case<'_>, which: Layers) -> Result<Realised, PlanError> {
-    attempt(case, which, Alternatives::Leanest)
-}
-
-/// The same with the fastest algorithms, (p).
-pub(crate) fn fastest(case: &Case<'_>, which: Layers) -> Result<Realised, PlanError> {
-    attempt(case, which, Alternatives::Fastest)
 }
 
 /// `vdnn-dyn`: the first of the paper's profiling passes that fits.
@@ -60,11 +58,11 @@ pub(crate) fn fastest(case: &Case<'_>, which: Layers) -> Result<Realised, PlanEr
 /// 3. Greedily, layer by layer, each algorithm downgraded just as far as its layer needs: `vdnn-conv`, then `vdnn-all`.
 /// 4. The very first.
 pub(crate) fn dynamic(case: &Case<'_>) -> Result<Realised, PlanError> {
-    let leanest = leanest(case, Layers::All)?;
+    let leanest = realise(case, Layers::All, Algorithms::Leanest)?;
     if matches!(leanest, Realised::Short(_)) {
         return Ok(leanest);
     }
-    let fastest = || Gaps::new(case.trace, Bytes(case.pool), Alternatives::Fastest, &|_| 1);
+    let fastest = || Gaps::new(case.trace, Bytes(case.pool), Alternatives::Fastest);
     let gaps = fastest();
     let keep = case.realise_fixed(&gaps, TiSlice::from_ref(&vec![None; gaps.gaps.len()]))?;
     if matches!(keep, Realised::Fits { .. }) {
@@ -96,11 +94,6 @@ fn downgrade(case: &Case<'_>, gaps: &mut Gaps, fixed: &TiSlice<GapId, Option<Fix
             gaps.set_alternative(op, at, room);
         }
     }
-}
-
-fn attempt(case: &Case<'_>, which: Layers, alternatives: Alternatives) -> Result<Realised, PlanError> {
-    let gaps = Gaps::new(case.trace, Bytes(case.pool), alternatives, &|_| 1);
-    case.realise_fixed(&gaps, &fixed(case.trace, &gaps, which))
 }
 
 /// By gap: the layer whose forward stage offloads it, as its X; none for what is no X.

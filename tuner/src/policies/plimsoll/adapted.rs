@@ -13,15 +13,14 @@
 //! What this file does not do: solve a bound's linear program, ask other policies, or search with fewer means. Its bound is
 //! what the ops alone take.
 
-use super::candidates::{Candidates, planned};
+use super::candidates::{Candidates, Chosen};
 use super::first::Placed;
 use super::glances::SMALL;
 use super::{first, stages};
 use crate::iteration::earlier::Earlier;
-use crate::iteration::values::{PARTS, Values};
+use crate::iteration::values::PARTS;
 use crate::place::realise::{Case, Realised};
-use crate::request::{Outcome, PlanError, PlanRequest, Status, Trick};
-use plimsoll_ir::Bytes;
+use crate::request::{Outcome, PlanError, PlanRequest};
 use plimsoll_ir::search_log::SearchLog;
 
 /// A plan within this share of the bound is not improved.
@@ -33,7 +32,7 @@ const CLOSE: f64 = 1e-3;
 ///
 /// [`PlanError::Unrelated`] for a trace that shares nothing with the earlier one, and those of a plan that is made anew.
 pub(super) fn decide(case: &Case<'_>, earlier: &Earlier) -> Result<(Outcome, SearchLog), PlanError> {
-    let values = Values::new(case.trace, Bytes(case.pool), case.request.allow);
+    let values = case.values();
     let Some(mut decisions) = earlier.decisions(case.trace, &values) else {
         let (earlier, trace) = (earlier.trace().to_owned(), case.trace.name.clone());
         return Err(PlanError::Unrelated { earlier, trace });
@@ -45,19 +44,15 @@ pub(super) fn decide(case: &Case<'_>, earlier: &Earlier) -> Result<(Outcome, Sea
     let case = &Case { bound: case.trace.fastest_seconds(), ..*case };
     let mut candidates = Candidates::new(case);
     candidates.add_all("the earlier schedule", case.valid(earlier.schedule()));
-    let mut late = true;
-    if !candidates.settled() {
-        let mended = first::mended(case, &values, decisions)?;
-        late = case.request.limits.is_expired();
-        if let Some(mended) = mended {
-            let Placed { fitting, from } = mended;
-            candidates.offer("mended", Realised::Fits(fitting));
-            if !late && candidates.fastest() > case.bound.0 * (1.0 + CLOSE) {
-                late = stages::go_on(case, &values, from, &mut candidates)?;
-            }
+    if !candidates.settled()
+        && let Some(Placed { fitting, from }) = first::mended(case, &values, decisions)?
+    {
+        candidates.offer("mended", Realised::Fits(fitting));
+        if !candidates.is_late(case) && candidates.fastest() > case.bound.0 * (1.0 + CLOSE) {
+            stages::go_on(case, &values, from, &mut candidates)?;
         }
     }
-    let small = case.trace.ops.len() <= SMALL && !late && !candidates.settled();
+    let small = case.trace.ops.len() <= SMALL && !candidates.settled() && !candidates.is_late(case);
     if small || candidates.found.is_empty() {
         let request = PlanRequest { from: None, ..*case.request };
         let (outcome, steps) = super::decide(&Case { request: &request, ..*case })?;
@@ -67,15 +62,6 @@ pub(super) fn decide(case: &Case<'_>, earlier: &Earlier) -> Result<(Outcome, Sea
             return Ok((outcome, candidates.log));
         }
     }
-    let (chosen, mut log) = candidates.choose();
-    let realised = match chosen {
-        Realised::Fits(fitting) if !late && case.request.uses(Trick::Settle) => {
-            let settled = case.settle(fitting)?;
-            log.add("settled", None, planned(&settled));
-            Realised::Fits(settled)
-        }
-        as_found => as_found,
-    };
-    let status = if late { Status::OutOfTime } else { Status::Feasible };
+    let Chosen { realised, status, log } = candidates.choose(case)?;
     Ok((case.outcome(realised, status), log))
 }

@@ -9,16 +9,16 @@
 //! What this file does not do: end the simple policies when time is up, where they are needed.
 
 use super::judge::Found;
-use super::{SAME, papers};
+use super::{ACCUDNN, AUTOSWAP, Asked, GREEDY, MEMONGER, SAME};
 use crate::iteration::values::Values;
 use crate::numbers::counted;
 use crate::place::realise::{Case, Fitting, LIGHT, Packing, Realised};
-use crate::request::{Limits, PlanError, PlanRequest, Policy};
+use crate::request::{Limits, PlanError, PlanRequest};
 use plimsoll_ir::{OpId, Seconds};
 use typed_index_collections::TiSlice;
 
 /// The policies that plan first, where bytes may move; the best on average first, so that it spares the others.
-const SIMPLE: [Policy; 3] = [Policy::AutoSwap, Policy::Greedy, Policy::Accudnn];
+const SIMPLE: [Asked; 3] = [AUTOSWAP, GREEDY, ACCUDNN];
 
 /// So many seeds are tried as they are; and if they have no addresses, after a search with such a part of the evaluations and
 /// of the pool left free at every op, and if that has none, with the next part.
@@ -45,21 +45,19 @@ pub(super) struct Early {
 
 impl Early {
     /// With the first plan; where there is none, with what the simple policies plan.
-    pub fn new(case: &Case<'_>, first: Option<Fitting>) -> Result<Early, PlanError> {
-        let request = unhurried(case);
+    pub fn new(case: &Case<'_>, first: Vec<Fitting>) -> Result<Early, PlanError> {
+        let request = &unhurried(case);
         let allow = request.allow;
-        let policies: &[Policy] = match () {
-            () if first.is_some() => &[],
+        let policies: &[Asked] = match () {
+            () if !first.is_empty() => &[],
             () if allow.swap => &SIMPLE,
-            () if allow.recompute => &[Policy::Memonger],
+            () if allow.recompute => &[MEMONGER],
             () => &[],
         };
-        let mut early = Early { found: first.into_iter().collect(), ..Early::default() };
-        for &policy in policies {
+        let mut early = Early { found: first, ..Early::default() };
+        for (_, realise) in policies {
             let within = Seconds(early.fastest() * (1.0 + SAME));
-            if let Realised::Fits(fitting) =
-                papers::realise(policy, &Case { within, request: &request, ..*case })?
-            {
+            if let Realised::Fits(fitting) = realise(&Case { within, request, ..*case })? {
                 early.found.push(fitting);
             }
         }

@@ -1,11 +1,14 @@
 //! The plans found so far, how each was found, and which of them is chosen: of those that take equally long the one that moves
 //! fewest bytes.
+//!
+//! All that happens when time is up is here: [`Candidates::is_late`] lets the plans that were made in case it would be take
+//! part, no further policy is asked once there is any plan, and what is chosen is not settled.
 
-use super::{HAIR, SAME, papers};
+use super::{Asked, HAIR, SAME};
 use crate::bound::least_moved;
 use crate::decide::windows::Cost;
 use crate::place::realise::{Case, Fitting, Realised};
-use crate::request::{PlanError, PlanRequest, Policy, Shortage, Witness};
+use crate::request::{PlanError, PlanRequest, Shortage, Status, Trick, Witness};
 use plimsoll_ir::search_log::{SearchLog, StepResult};
 use plimsoll_ir::{Bytes, Seconds};
 
@@ -15,13 +18,26 @@ pub(super) struct Candidates {
     pub bound: f64,
     least: u64,
     pub found: Vec<Fitting>,
+    /// Whole plans that were made on the way. They are candidates only if time is up before the search is done, so that a
+    /// search that is not cut short gives the plan that it gives without them.
+    pub early: Vec<Fitting>,
+    /// Whether time was up.
+    pub late: bool,
     short: Option<Witness>,
     /// What was tried, and what came of it.
     pub log: SearchLog,
 }
 
+/// The best that was found.
+pub(super) struct Chosen {
+    pub realised: Realised,
+    /// [`Status::OutOfTime`] where time was up before the end.
+    pub status: Status,
+    pub log: SearchLog,
+}
+
 /// A plan as the log has it.
-pub(super) fn planned(fitting: &Fitting) -> StepResult {
+fn planned(fitting: &Fitting) -> StepResult {
     StepResult::Planned { makespan_seconds: fitting.makespan, moved_bytes: Bytes(fitting.moved) }
 }
 
@@ -29,7 +45,18 @@ impl Candidates {
     pub fn new(case: &Case<'_>) -> Candidates {
         let PlanRequest { allow, budget, .. } = *case.request;
         let least = if allow.recompute { 0 } else { least_moved(case.trace, budget).0 };
-        Candidates { bound: case.bound.0, least, found: Vec::new(), short: None, log: SearchLog::default() }
+        let (found, early, log) = Default::default();
+        Candidates { bound: case.bound.0, least, found, early, late: false, short: None, log }
+    }
+
+    /// Whether time is up.
+    pub fn is_late(&mut self, case: &Case<'_>) -> bool {
+        self.late |= case.request.limits.is_expired();
+        if self.late {
+            let early = std::mem::take(&mut self.early);
+            self.add_all("on the way", early);
+        }
+        self.late
     }
 
     /// Takes up what came of something that was tried.
@@ -73,19 +100,14 @@ impl Candidates {
     }
 
     /// Offers what these policies do, until nothing can be better or time is up.
-    pub fn offer_all(
-        &mut self,
-        case: &Case<'_>,
-        policies: &[Policy],
-        late: &mut bool,
-    ) -> Result<(), PlanError> {
-        for &policy in policies {
-            *late |= case.request.limits.is_expired();
-            if self.settled() || (*late && !self.found.is_empty()) {
+    pub fn offer_all(&mut self, case: &Case<'_>, policies: &[Asked]) -> Result<(), PlanError> {
+        for (policy, realise) in policies {
+            let late = self.is_late(case);
+            if self.settled() || (late && !self.found.is_empty()) {
                 break;
             }
             let within = Seconds(self.fastest() * (1.0 + SAME));
-            let realised = papers::realise(policy, &Case { within, ..*case })?;
+            let realised = realise(&Case { within, ..*case })?;
             self.offer(format!("policy {policy}"), realised);
         }
         Ok(())
@@ -119,10 +141,17 @@ impl Candidates {
             || (cost.seconds <= fastest * (1.0 + SAME) && cost.moved < self.moved())
     }
 
-    /// The best, or why there is none, and what was tried.
-    pub fn choose(mut self) -> (Realised, SearchLog) {
+    /// The best, placed once more so that few holes are left; or why there is none. And what was tried.
+    pub fn choose(mut self, case: &Case<'_>) -> Result<Chosen, PlanError> {
         let realised = match (self.best(), self.short) {
-            (Some(at), _) => Realised::Fits(self.found.swap_remove(at)),
+            (Some(at), _) => {
+                let mut best = self.found.swap_remove(at);
+                if !self.late && case.request.uses(Trick::Settle) {
+                    best = case.settle(best)?;
+                    self.log.add("settled", None, planned(&best));
+                }
+                Realised::Fits(best)
+            }
             // That some decisions need more does not mean that all do.
             (None, Some(short)) if short.why == Shortage::Policy => {
                 Realised::Short(Witness { why: Shortage::Tried, ..short })
@@ -130,6 +159,7 @@ impl Candidates {
             (None, Some(short)) => Realised::Short(short),
             (None, None) => unreachable!("keep was offered, and nothing is slow before anything fits"),
         };
-        (realised, self.log)
+        let status = if self.late { Status::OutOfTime } else { Status::Feasible };
+        Ok(Chosen { realised, status, log: self.log })
     }
 }

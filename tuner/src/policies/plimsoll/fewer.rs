@@ -10,9 +10,9 @@
 //! as well. So there a plan may be slower than one with less memory.
 
 use super::super::optimal::{self, Faster};
-use super::candidates::Candidates;
+use super::candidates::{Candidates, Chosen};
 use super::glances::{Glances, SMALL, alone};
-use super::{Chosen, SAME, choose, stages};
+use super::{SAME, plan, stages};
 use crate::bound::lower_bound_within;
 use crate::place::realise::{Case, Realised};
 use crate::request::Trick;
@@ -67,12 +67,12 @@ fn name(allow: Allow, less: Option<u64>) -> String {
     }
 }
 
-/// Offers what is found so. Tells whether time is up.
+/// Offers what is found so.
 pub(super) fn offer(
     case: &Case<'_>,
     glances: &Glances,
     candidates: &mut Candidates,
-) -> Result<bool, PlanError> {
+) -> Result<(), PlanError> {
     let (trace, limits) = (case.trace, case.request.limits);
     let PlanRequest { link, budget, .. } = *case.request;
     // What has no addresses in all of the memory may have them with less.
@@ -100,7 +100,7 @@ pub(super) fn offer(
         }
         if small && pool == case.pool {
             // All that a request for fewer means comes to, so that it is never better.
-            let Chosen { realised, log, .. } = choose(None, &fewer)?;
+            let Chosen { realised, log, .. } = plan(None, &fewer)?;
             candidates.log.add_all(&name, log);
             if let Realised::Fits(fitting) = realised {
                 candidates.found.push(fitting);
@@ -112,7 +112,7 @@ pub(super) fn offer(
             search_completely(&fewer, states, candidates)?;
         }
     }
-    Ok(limits.is_expired())
+    Ok(())
 }
 
 /// Looks at so many states at most, and offers what is found. None where nothing is looked for.
@@ -140,7 +140,7 @@ fn search_completely(
 /// Searches as if nothing had been found: what was found already would steer the search away from what it finds by itself.
 fn search_alone(name: &str, case: &Case<'_>, candidates: &mut Candidates) -> Result<(), PlanError> {
     let mut own = Candidates::new(case);
-    stages::search(case, &Glances::default(), &mut own, None)?;
+    stages::search(case, &Glances::default(), &mut own)?;
     if let Some(best) =
         own.best().filter(|_| case.trace.ops.len() <= SMALL && case.request.uses(Trick::Settle))
     {

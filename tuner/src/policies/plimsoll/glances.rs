@@ -11,10 +11,9 @@ use super::judge::Found;
 use super::problem::Problem;
 use super::search::Search;
 use crate::decide::windows::Cost;
-use crate::iteration::values::{Decisions, Values};
+use crate::iteration::values::Decisions;
 use crate::place::realise::Case;
 use crate::request::{Allow, PlanRequest};
-use plimsoll_ir::Bytes;
 use std::cell::OnceCell;
 
 /// A glance has such a part of the evaluations, and solves so many linear programs for seeds.
@@ -93,7 +92,7 @@ fn is_lost(case: &Case<'_>, cost: &Cost, glance: &Found) -> bool {
 
 /// A search with so many parts of the evaluations.
 fn glance(case: &Case<'_>, parts: u64, of: u64) -> Found {
-    let values = Values::new(case.trace, Bytes(case.pool), case.request.allow);
+    let values = case.values();
     let problem = Problem::new(case, &values);
     let mut search =
         Search::new(&problem, problem.evaluations().saturating_mul(parts).div_ceil(of), PROGRAMS);

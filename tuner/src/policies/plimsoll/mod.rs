@@ -1,7 +1,8 @@
 //! The planner of this house: what to keep, to swap and to recompute so that the iteration takes least time within the
 //! budget; of the plans that take equally long the one that moves the fewest bytes.
 //!
-//! *The first plan* (`first.rs`) takes one pass and milliseconds. It is the answer where time is up at once. Else:
+//! *The first plan* (`first.rs`) takes one pass and milliseconds. It is the answer where time is up at once. Else the *bound* is
+//! sharpened, everything is *kept* if that fits, and so on, as [`plan`] has it:
 //!
 //! 1. *Seeds* (`seeds.rs`): that pass; the linear program of the lower bound, rounded, for the budget and for smaller ones; of
 //!    deep networks also a plan of a few of the equal blocks, copied to all (`blocks.rs`, `copies.rs`).
@@ -19,7 +20,8 @@
 //! 4. *Policies*. Whatever another policy might do better is a candidate, so that none is better unless time is up.
 //! 5. *Settle*. The best candidate is placed once more, so that few holes are left.
 //!
-//! Where time may be up at any moment, whole plans are made on the way (`anytime.rs`).
+//! Where time may be up at any moment, whole plans are made on the way (`anytime.rs`). What happens when it is up is in
+//! `candidates.rs`.
 //!
 //! Deterministic for a seed; bounded by a number of evaluations, and by the caller's deadline.
 
@@ -42,19 +44,17 @@ mod stages;
 
 pub(crate) use problem::suggested;
 
-use super::papers;
 use super::papers::keep::keep;
+use super::papers::{accudnn, baselines, dynprog, greedy, layrub, memonger, naive, superneurons, vdnn};
 use crate::bound::{lower_bound_within, quick_offload_bound};
-use crate::decide::gaps::{Alternatives, Gaps};
-use crate::iteration::values::Values;
 use crate::place::realise::{Case, Fitting, GIVEN, Realised};
-use crate::request::{Allow, Limits, Outcome, PlanError, PlanRequest, Policy, Status, Trick};
+use crate::request::Algorithms::FastestThatFit;
+use crate::request::{Allow, Layers, Layrub, Limits, Outcome, PlanError, PlanRequest, Policy, Trick};
 use crate::threads::{Expired, beside};
-use candidates::{Candidates, planned};
+use candidates::{Candidates, Chosen};
 use glances::Glances;
+use plimsoll_ir::Seconds;
 use plimsoll_ir::search_log::SearchLog;
-use plimsoll_ir::{Bytes, Seconds};
-use stages::Searched;
 
 /// Makespans that differ by no more than this share are equal: bytes moved decide between them.
 const SAME: f64 = 1e-6;
@@ -62,24 +62,36 @@ const SAME: f64 = 1e-6;
 /// What sums of floats may differ by.
 const HAIR: f64 = 1e-9;
 
+/// A policy of a paper, and its rule.
+type Asked = (Policy, fn(&Case<'_>) -> Result<Realised, PlanError>);
+
+const ACCUDNN: Asked = (Policy::Accudnn { as_printed: false }, |case| accudnn::realise(case, false));
+const AUTOSWAP: Asked = (Policy::AutoSwap, baselines::autoswap);
+const GREEDY: Asked = (Policy::Greedy, greedy::realise);
+const MEMONGER: Asked = (Policy::Memonger { searched: false }, memonger::realise);
+
 /// The policies that only offload and whose schedules are candidates.
-const OFFLOADING: [Policy; 11] = [
-    Policy::Greedy,
-    Policy::DynProg,
-    Policy::AutoSwap,
-    Policy::VdnnRatio,
-    Policy::Accudnn,
-    Policy::Tflms,
-    Policy::LayrubInter,
-    Policy::VdnnDyn,
-    Policy::VdnnConv,
-    Policy::VdnnAll,
-    Policy::Naive,
+const OFFLOADING: [Asked; 11] = [
+    GREEDY,
+    (Policy::DynProg, dynprog::realise),
+    AUTOSWAP,
+    (Policy::VdnnRatio, baselines::ratio),
+    ACCUDNN,
+    (Policy::Tflms, baselines::tflms),
+    (Policy::Layrub(Layrub::Inter), layrub::inter),
+    (Policy::VdnnDyn, vdnn::dynamic),
+    (Policy::Vdnn { layers: Layers::Conv, algorithms: FastestThatFit }, |case| {
+        vdnn::realise(case, Layers::Conv, FastestThatFit)
+    }),
+    (Policy::Vdnn { layers: Layers::All, algorithms: FastestThatFit }, |case| {
+        vdnn::realise(case, Layers::All, FastestThatFit)
+    }),
+    (Policy::Naive, naive::realise),
 ];
 
 /// The one that swaps and recomputes ops. Its answer is wanted in the end nearly always, so it is asked while the search goes
 /// on.
-const LAST: Policy = Policy::SuperNeurons;
+const LAST: Asked = (Policy::SuperNeurons, superneurons::realise);
 
 /// Of no more ops than these it is soon told, and not worth a second thread.
 const FEW: usize = 100;
@@ -112,122 +124,91 @@ pub(crate) fn decide(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError>
 
 /// The case's bound is one that costs nothing; a sharper one is found here once there is a first plan.
 fn decide_within(case: &Case<'_>) -> Result<(Outcome, SearchLog), PlanError> {
-    let PlanRequest { budget, link, allow, limits, anytime, .. } = *case.request;
-    let mut first = None;
-    if anytime || limits.is_expired() {
-        first = first::plan(case, &Values::new(case.trace, Bytes(case.pool), allow))?;
-    }
-    let mut bound = case.bound;
-    if first.is_none() || !limits.is_expired() {
-        bound = lower_bound_within(case.trace, budget, &link, allow, &limits);
-    }
-    let case = Case { bound, ..*case };
-    match first {
-        Some(first) if limits.is_expired() => {
-            let mut log = SearchLog::default();
-            log.add("first plan", None, planned(&first));
-            Ok((case.outcome(Realised::Fits(first), Status::OutOfTime), log))
-        }
-        first => {
-            let Chosen { realised, late, log } = choose(first, &case)?;
-            let status = if late { Status::OutOfTime } else { Status::Feasible };
-            Ok((case.outcome(realised, status), log))
-        }
-    }
+    let first = first_plan(case)?;
+    let case = &Case { bound: sharper_bound(case, &first), ..*case };
+    let Chosen { realised, status, log } = plan(first, case)?;
+    Ok((case.outcome(realised, status), log))
 }
 
-/// The best that is found, and how.
-struct Chosen {
-    realised: Realised,
-    /// Whether time was up before the end.
-    late: bool,
-    log: SearchLog,
-}
-
-/// The best that is found with more time than the first plan takes.
-fn choose(first: Option<Fitting>, case: &Case<'_>) -> Result<Chosen, PlanError> {
+/// The steps of the head of this file. Where time is up already, the first plan is all.
+fn plan(first: Option<Fitting>, case: &Case<'_>) -> Result<Chosen, PlanError> {
     let mut candidates = Candidates::new(case);
-    candidates.offer("keeping everything", keep(case, case.thorough())?);
-    let (Searched { mut late, mut early }, answer) = match candidates.settled() {
-        true => (Searched::default(), None),
-        false => search(first, case, &mut candidates)?,
-    };
-    if late {
-        candidates.add_all("on the way", std::mem::take(&mut early));
+    let enough = first.is_some();
+    candidates.early.extend(first);
+    if !(enough && candidates.is_late(case)) {
+        candidates.offer("keeping everything", keep(case, case.thorough())?);
+        let last = search(case, &mut candidates)?;
+        offer_policies(case, last, &mut candidates)?;
+        offer_last_resorts(case, &mut candidates)?;
     }
-    offer_policies(case, answer, &mut candidates, &mut late)?;
-    offer_last_resorts(case, late, &mut candidates)?;
-    if late {
-        candidates.add_all("on the way", early);
+    candidates.choose(case)
+}
+
+/// A plan before all else, where time may be up at any moment or is.
+fn first_plan(case: &Case<'_>) -> Result<Option<Fitting>, PlanError> {
+    let PlanRequest { limits, anytime, .. } = *case.request;
+    if !anytime && !limits.is_expired() {
+        return Ok(None);
     }
-    let (chosen, mut log) = candidates.choose();
-    let realised = match chosen {
-        Realised::Fits(fitting) if case.request.uses(Trick::Settle) => {
-            let settled = case.settle(fitting)?;
-            log.add("settled", None, planned(&settled));
-            Realised::Fits(settled)
-        }
-        as_found => as_found,
-    };
-    Ok(Chosen { realised, late, log })
+    first::plan(case, &case.values())
+}
+
+/// The bound for all means that are allowed; where there is a first plan and time is up, the case's own.
+fn sharper_bound(case: &Case<'_>, first: &Option<Fitting>) -> Seconds {
+    let PlanRequest { budget, link, allow, limits, .. } = *case.request;
+    if first.is_some() && limits.is_expired() {
+        return case.bound;
+    }
+    lower_bound_within(case.trace, budget, &link, allow, &limits)
 }
 
 /// An answer of the last policy, where it was asked.
 type Answer = Option<Result<Realised, PlanError>>;
 
 /// Searches in stages, then with fewer means; on a second thread the last policy is asked meanwhile.
-fn search(
-    first: Option<Fitting>,
-    case: &Case<'_>,
-    candidates: &mut Candidates,
-) -> Result<(Searched, Answer), PlanError> {
-    let PlanRequest { budget, link, policy, allow, limits, seed, without, anytime, from } = *case.request;
-    let Limits { evaluations, expired: clock } = limits;
-    let Case { trace, pool, bound, .. } = *case;
+fn search(case: &Case<'_>, candidates: &mut Candidates) -> Result<Answer, PlanError> {
+    if candidates.settled() {
+        return Ok(None);
+    }
+    let PlanRequest { budget, link, allow, limits, seed, without, .. } = *case.request;
+    let (Case { trace, pool, bound, .. }, Limits { evaluations, expired: clock }) = (*case, limits);
+    // The caller's clock stays on this thread, and a request with it.
     let ask = move |expired: Expired<'_>| {
         let limits = Limits { evaluations, expired };
-        let request = PlanRequest { budget, link, policy, allow, limits, seed, without, anytime, from };
-        let within = Seconds(f64::INFINITY);
-        papers::realise(LAST, &Case { trace, request: &request, pool, bound, within })
+        let request = &PlanRequest { allow, limits, seed, without, ..PlanRequest::new(budget, link, LAST.0) };
+        (LAST.1)(&Case { trace, request, pool, bound, within: Seconds(f64::INFINITY) })
     };
     let search = || {
         let glances = Glances::default();
-        let searched = stages::search(case, &glances, candidates, first).and_then(|mut searched| {
-            if !searched.late {
-                searched.late = fewer::offer(case, &glances, candidates)?;
-            }
-            Ok(searched)
+        let searched = stages::search(case, &glances, candidates).and_then(|()| match candidates.late {
+            true => Ok(()),
+            false => fewer::offer(case, &glances, candidates),
         });
-        let wanted = searched.as_ref().is_ok_and(|searched| !searched.late) && !candidates.settled();
+        let wanted = searched.is_ok() && !candidates.is_late(case) && !candidates.settled();
         (searched, wanted)
     };
-    let others = case.request.uses(Trick::Policies);
     // Where time may be up at any moment it was asked before.
-    let worth = others && allow.recompute && allow.swap && !anytime && trace.ops.len() > FEW;
+    let others = case.request.uses(Trick::Policies) && !case.request.anytime;
+    let worth = others && allow.recompute && allow.swap && trace.ops.len() > FEW;
     let (searched, answer) = beside(worth, clock, search, ask);
-    Ok((searched?, answer))
+    searched.map(|()| answer)
 }
 
 /// Offers the plans of other policies, where these may be better. `answer` is the last one's, if it was asked before.
-fn offer_policies(
-    case: &Case<'_>,
-    answer: Answer,
-    candidates: &mut Candidates,
-    late: &mut bool,
-) -> Result<(), PlanError> {
+fn offer_policies(case: &Case<'_>, answer: Answer, candidates: &mut Candidates) -> Result<(), PlanError> {
     let PlanRequest { budget, link, allow, limits, .. } = case.request;
     if !case.request.uses(Trick::Policies) {
         return Ok(());
     }
     let offloading = quick_offload_bound(case.trace, *budget, link, limits).0;
     if allow.swap && candidates.fastest() >= offloading * (1.0 - SAME) {
-        candidates.offer_all(case, &OFFLOADING, late)?;
+        candidates.offer_all(case, &OFFLOADING)?;
     }
     if allow.recompute {
-        candidates.offer_all(case, &[Policy::Memonger], late)?;
+        candidates.offer_all(case, &[MEMONGER])?;
         match answer {
-            Some(answer) => candidates.offer(format!("policy {LAST}"), answer?),
-            None if allow.swap => candidates.offer_all(case, &[LAST], late)?,
+            Some(answer) => candidates.offer(format!("policy {}", LAST.0), answer?),
+            None if allow.swap => candidates.offer_all(case, &[LAST])?,
             None => {}
         }
     }
@@ -235,13 +216,13 @@ fn offer_policies(
 }
 
 /// Where nothing fits so far: what the first pass finds, if time is up; then everything swapped that can be.
-fn offer_last_resorts(case: &Case<'_>, late: bool, candidates: &mut Candidates) -> Result<(), PlanError> {
-    if candidates.found.is_empty() && late {
-        let values = Values::new(case.trace, Bytes(case.pool), case.request.allow);
+fn offer_last_resorts(case: &Case<'_>, candidates: &mut Candidates) -> Result<(), PlanError> {
+    if candidates.found.is_empty() && candidates.late {
+        let values = case.values();
         candidates.add_all("first plan", first::plan(case, &values)?);
     }
     if candidates.found.is_empty() && case.request.allow.swap {
-        let gaps = Gaps::new(case.trace, Bytes(case.pool), Alternatives::BesideOwn, &|_| 1);
+        let gaps = case.gaps();
         let swapped = case.realise(&gaps, &gaps.all(), &GIVEN)?;
         candidates.offer("swapping everything", swapped);
     }

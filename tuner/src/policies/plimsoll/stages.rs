@@ -20,7 +20,7 @@ use super::search::Search;
 use crate::decide::windows::Cost;
 use crate::iteration::values::{Decisions, PARTS, Values};
 use crate::numbers::counted;
-use crate::place::realise::{Case, Fitting, Packing, Realised};
+use crate::place::realise::{Case, Packing, Realised};
 use crate::request::{Allow, Limits, PlanError, PlanRequest, Trick};
 use plimsoll_ir::search_log::StepResult;
 use plimsoll_ir::{Bytes, OpId, Seconds};
@@ -100,24 +100,15 @@ fn stages(problem: &Problem<'_>) -> Vec<Stage> {
     stages
 }
 
-/// What a search leaves, beside candidates.
-#[derive(Default)]
-pub(super) struct Searched {
-    /// Whether time was up before the search was done.
-    pub late: bool,
-    /// The whole plans that were made in case it would be.
-    pub early: Vec<Fitting>,
-}
-
 /// Seeds; then for each stage rounds that anneal, pack and offer.
 pub(super) fn search(
     case: &Case<'_>,
     glances: &Glances,
     candidates: &mut Candidates,
-    first: Option<Fitting>,
-) -> Result<Searched, PlanError> {
+) -> Result<(), PlanError> {
+    let first = std::mem::take(&mut candidates.early);
     let early = if case.request.anytime { Some(Early::new(case, first)?) } else { None };
-    let values = Values::new(case.trace, Bytes(case.pool), case.request.allow);
+    let values = case.values();
     let problem = Problem::new(case, &values);
     let mut search = Search::new(&problem, problem.evaluations(), usize::MAX);
     search.early = early;
@@ -139,16 +130,17 @@ pub(super) fn search(
         }
     }
     let Early { found, fault, .. } = search.early.take().unwrap_or_default();
-    fault.map_or(Ok(Searched { late: search.is_late(), early: found }), Err)
+    (candidates.early, candidates.late) = (found, search.is_late());
+    fault.map_or(Ok(()), Err)
 }
 
-/// A few rounds that go on from decisions, in whole tensors or in pieces as they are. Tells whether time was up.
+/// A few rounds that go on from decisions, in whole tensors or in pieces as they are.
 pub(super) fn go_on(
     case: &Case<'_>,
     values: &Values,
     from: GoOn,
     candidates: &mut Candidates,
-) -> Result<bool, PlanError> {
+) -> Result<(), PlanError> {
     let GoOn { decisions, margins, packing } = from;
     let usual = case.request.limits.evaluations.unwrap_or_else(|| suggested(values));
     // Addresses have less work, too.
@@ -161,7 +153,8 @@ pub(super) fn go_on(
     let stage = Stage { name: "going on", chunks: pieces, rounds: FEW_ROUNDS, only_if_poor: false };
     let (effort, lowest, glances) = (1, f64::INFINITY, None);
     Rounds { stage, problem, glances, search, candidates, packing, effort, lowest, needs: None }.rounds()?;
-    Ok(search.is_late())
+    candidates.late = search.is_late();
+    Ok(())
 }
 
 /// The rounds of a stage.

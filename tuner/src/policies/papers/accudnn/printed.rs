@@ -44,7 +44,7 @@ fn layers(
     // What is there from the start is the first layer's.
     let layer = |slot: Slot| slot.op().unwrap_or(OpId(0));
     for (live, _) in gaps.lives.iter().zip(pinned).filter(|(_, pinned)| !**pinned) {
-        let bytes = live.pieces.last().map_or(0, |p| p.end);
+        let bytes = live.bytes;
         let first = if live.opens == Opens::Start { OpId(0) } else { layer(live.slots.start) };
         layers[first].allocated += bytes;
         let last = live.slots.end.previous().expect("a stretch has a slot");

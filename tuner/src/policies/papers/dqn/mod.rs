@@ -29,8 +29,7 @@ pub use controls::Control;
 pub(crate) use controls::decide as decide_by_control;
 
 use super::keep::keep;
-use crate::decide::gaps::{Alternatives, Gaps};
-use crate::iteration::values::{Decisions, Values};
+use crate::iteration::values::Decisions;
 use crate::place::realise::{Case, FULL, Fitting, GIVEN, LIGHT, Packing, Realised};
 use crate::request::{Outcome, PlanError, Status};
 use game::{Game, Position};
@@ -116,7 +115,7 @@ fn search(
     if matches!(kept, Realised::Fits(_)) {
         return Ok((case.outcome(kept, Status::Feasible), SearchLog::default()));
     }
-    let values = Values::new(case.trace, Bytes(case.pool), case.request.allow);
+    let values = case.values();
     let mut game = Game::new(case, &values);
     let mut report = Report::new(case);
     if let Some(start) = game.start() {
@@ -241,7 +240,7 @@ impl<'a> Report<'a> {
         match self.fitting.take() {
             Some(fitting) => Ok(Realised::Fits(self.case.settle(fitting)?)),
             None => {
-                let gaps = Gaps::new(self.case.trace, Bytes(self.case.pool), Alternatives::BesideOwn, &|_| 1);
+                let gaps = self.case.gaps();
                 self.case.realise(&gaps, TiSlice::from_ref(&vec![true; gaps.gaps.len()]), &GIVEN)
             }
         }

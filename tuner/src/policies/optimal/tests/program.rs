@@ -15,22 +15,17 @@
 //!
 //! # What it is for
 //!
-//! It says what the space is in rows that a solver reads, shares no idea with the search, and gives the same least makespan,
-//! for every plan whose program is small and in the tests. It takes far longer: the solver of the default build (microlp, in
-//! Rust) solves some hundred choices in a second; with the feature `highs` it is HiGHS.
+//! It says what the space is in rows that a solver reads, shares no idea with the search, and must give the same least
+//! makespan. It takes far longer: microlp, the solver in Rust, takes a second for some hundred choices (a dozen ops that are
+//! only swapped, or half a dozen of which some are recomputed).
 
-use super::space::{Space, ValueId, holds, members, only};
+use super::super::space::{OpAlternative, Space, ValueId, holds, members, only};
 use crate::numbers::real;
 use good_lp::{
     Expression, ProblemVariables, ResolutionError, Solution, SolutionStatus, SolverModel, Variable,
-    constraint, variable,
+    constraint, microlp, variable,
 };
 use plimsoll_ir::{Bytes, OpId};
-
-#[cfg(feature = "highs")]
-use good_lp::highs as solver;
-#[cfg(not(feature = "highs"))]
-use good_lp::microlp as solver;
 
 /// A step of compute.
 struct Step {
@@ -92,10 +87,8 @@ pub(super) enum Solved {
     Least(f64),
     /// There is none within the time that was asked for.
     Nothing,
-    /// It has more choices than were allowed.
-    TooLarge,
-    /// The solver gave up.
-    GivenUp,
+    /// It has more choices than were allowed, or the solver gave up.
+    Open,
 }
 
 /// The least makespan that is no later than `within`, if the program has no more than so many choices.
@@ -111,15 +104,15 @@ pub(super) fn least(space: &Space, within: f64, most_choices: usize) -> Solved {
     program.serve();
     program.add_offloads();
     if program.choices > most_choices {
-        return Solved::TooLarge;
+        return Solved::Open;
     }
     program.order_links();
     program.add_memory();
     if program.choices > most_choices {
-        return Solved::TooLarge;
+        return Solved::Open;
     }
     let Program { variables, rows, .. } = program;
-    let mut model = variables.minimise(makespan).using(solver);
+    let mut model = variables.minimise(makespan).using(microlp);
     for row in rows {
         model = model.with(row);
     }
@@ -128,14 +121,14 @@ pub(super) fn least(space: &Space, within: f64, most_choices: usize) -> Solved {
             Solved::Least(solution.value(makespan))
         }
         Err(ResolutionError::Infeasible) => Solved::Nothing,
-        _ => Solved::GivenUp,
+        _ => Solved::Open,
     }
 }
 
 /// How long everything takes that may be done, one after the other.
 fn one_by_one(space: &Space) -> f64 {
     let stages = real(space.jobs.len());
-    let longest = |alternatives: &[super::space::OpAlternative]| {
+    let longest = |alternatives: &[OpAlternative]| {
         alternatives.iter().map(|alternative| alternative.seconds).fold(0.0, f64::max)
     };
     let compute: f64 = space.jobs.iter().map(|job| longest(&job.alternatives)).sum();
