@@ -1,8 +1,8 @@
 //! The README's pictures show the current program: their commands run, and the report is compared with the pictures' record.
 
-#[path = "../xtask/src/pictures/made_from.rs"]
+#[path = "../tools/xtask/src/pictures/made_from.rs"]
 mod made_from;
-#[path = "../xtask/src/pictures/memory.rs"]
+#[path = "../tools/xtask/src/pictures/memory.rs"]
 mod memory;
 
 use made_from::{COMMANDS, FOLDER, MADE_FROM, MEMORY, PAGE, PHOTOGRAPH};

@@ -7,7 +7,6 @@ use plimsoll::ir::check::check as check_schedule;
 use plimsoll::ir::network::{NetworkSpec, Shape};
 use plimsoll::ir::program::Program;
 use plimsoll::ir::schedule::{Link, Schedule};
-use plimsoll::ir::testing::random_schedule;
 use plimsoll::ir::{Bytes, BytesPerSecond, Float, Optimizer, Seconds, UpdateRule};
 use plimsoll::networks::{LowerOptions, ReluStorage, build, lower};
 use plimsoll::runtime::data::synthetic;
@@ -15,6 +14,7 @@ use plimsoll::runtime::{
     Checkpoint, Cpu, CpuOptions, Executor, LearningRateSchedule, MemoryLayout, Trainer, TrainingPlan,
 };
 use plimsoll::tuner::{Outcome, PlanRequest, Policy, plan};
+use plimsoll_testing::random_schedule;
 
 /// Iterations, and iterations of slow networks.
 const ITERATIONS: u64 = 20;

@@ -5,7 +5,7 @@ use plimsoll::ir::network::NetworkSpec;
 use plimsoll::ir::trace::Trace;
 use plimsoll::ir::{Bytes, Document, Seconds};
 use plimsoll::networks::{LowerOptions, build, lower};
-use plimsoll_ir::testing::random_trace_of;
+use plimsoll_testing::random_trace_of;
 use std::path::{Path, PathBuf};
 
 /// Fractions f of budgets floor + f x (peak - floor).

@@ -10,8 +10,8 @@ use plimsoll_ir::check::check;
 use plimsoll_ir::ids::{CommandId, OpId, TensorId};
 use plimsoll_ir::schedule::{Buffer, Command, Holds, Schedule};
 use plimsoll_ir::simulate::simulate;
-use plimsoll_ir::testing::{random_schedule, random_trace_of};
 use plimsoll_ir::trace::{TensorKind, Trace};
+use plimsoll_testing::{random_schedule, random_trace_of};
 use std::hint::black_box;
 use std::time::Instant;
 

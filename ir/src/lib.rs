@@ -26,7 +26,6 @@ pub mod program;
 pub mod schedule;
 pub mod search_log;
 pub mod simulate;
-pub mod testing;
 pub mod trace;
 pub mod tuning;
 pub mod units;

@@ -4,9 +4,9 @@ use plimsoll_ir::check::{check, locate};
 use plimsoll_ir::ids::{CommandId, TensorId};
 use plimsoll_ir::schedule::{Buffer, Command, Duplex, Holds};
 use plimsoll_ir::simulate::simulate;
-use plimsoll_ir::testing::{Random, random_schedule, random_trace};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Document, Seconds};
+use plimsoll_testing::{Random, random_schedule, random_trace};
 use proptest::prelude::*;
 
 /// Checks all properties of a valid schedule.

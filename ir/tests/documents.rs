@@ -4,9 +4,9 @@
 use plimsoll_ir::config::Config;
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::schedule::Schedule;
-use plimsoll_ir::testing::{random_schedule, random_trace};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Document, Precision};
+use plimsoll_testing::{random_schedule, random_trace};
 use serde_json::{Value, json};
 
 fn trace() -> Value {

@@ -6,9 +6,9 @@ use plimsoll_ir::exchange::{Exchange, ExchangeKind, Form, Interconnect, Piece, U
 use plimsoll_ir::ids::OpId;
 use plimsoll_ir::schedule::{Command, Duplex, Schedule, Stream};
 use plimsoll_ir::simulate::{Span, simulate};
-use plimsoll_ir::testing::{Random, random_schedule, random_trace};
 use plimsoll_ir::trace::{Phase, Trace};
 use plimsoll_ir::{Bytes, BytesPerSecond, Document, Seconds};
+use plimsoll_testing::{Random, random_schedule, random_trace};
 use serde_json::{Value, json};
 
 /// Returns a forward op, two backward ops and an update, of a second each; gradients of 200 bytes.

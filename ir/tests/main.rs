@@ -8,5 +8,6 @@ mod check_random;
 mod check_table;
 mod documents;
 mod exchange;
+mod operands;
 mod referee;
 mod simulate;

@@ -3,12 +3,12 @@
 use crate::support::{everything, keep, naive, training, zoo};
 use plimsoll_ir::schedule::{Command, Duplex, Link, Schedule};
 use plimsoll_ir::simulate::simulate;
-use plimsoll_ir::testing::{Random, random_schedule};
 use plimsoll_ir::trace::Alternative;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
 use plimsoll_runtime::{
     Cpu, CpuOptions, DeviceError, Executor, HostMemory, MemoryLayout, Null, RuntimeError, host_slab,
 };
+use plimsoll_testing::{Random, random_schedule};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 

@@ -4,10 +4,10 @@
 use crate::support::{advance, drawn, everything, keep, naive, trainer, trainer_by, training_in, zoo};
 use plimsoll_ir::network::Network;
 use plimsoll_ir::schedule::Schedule;
-use plimsoll_ir::testing::random_schedule;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Float, Optimizer};
 use plimsoll_runtime::{Checkpoint, Cpu, CpuOptions};
+use plimsoll_testing::random_schedule;
 
 const ITERATIONS: u64 = 20;
 

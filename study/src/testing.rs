@@ -2,9 +2,9 @@
 
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_ir::simulate::{Timeline, simulate};
-use plimsoll_ir::testing::chain_trace;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond};
+use plimsoll_testing::chain_trace;
 use plimsoll_tuner::{Outcome, PlanRequest, Policy, plan};
 
 /// Returns a chain with a budget an eighth of the way from its floor to its peak, with its schedule and predicted timeline.

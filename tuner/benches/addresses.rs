@@ -7,7 +7,7 @@
 //! tool at commit 9f5cf81, built with -O3, user seconds on the 2-core machine of the same day (2026-11-20). The instances
 //! lie in `tests/data/minimalloc`. Times are printed, never asserted.
 
-use plimsoll_ir::testing::Random;
+use plimsoll_testing::Random;
 use plimsoll_tuner::address::{Block, Item, ItemId, Slot, Work, assign, most_alive};
 use plimsoll_tuner::{Trick, Tricks};
 use std::ops::Range;

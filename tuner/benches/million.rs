@@ -8,9 +8,9 @@
 //! process until then, the trace included; it is read from `/proc`, and missing elsewhere. Nothing is asserted.
 
 use plimsoll_ir::schedule::Link;
-use plimsoll_ir::testing::chain_trace;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, check, simulate};
+use plimsoll_testing::chain_trace;
 use plimsoll_tuner::{Limits, Outcome, PlanRequest, Policy, plan};
 use std::time::Instant;
 

@@ -2,9 +2,9 @@
 //! to fit without any slack is found.
 
 use plimsoll_ir::schedule::Link;
-use plimsoll_ir::testing::Random;
 use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, Trace, TraceKind};
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds, TensorId};
+use plimsoll_testing::Random;
 use plimsoll_tuner::address::{Addresses, Block, Item, ItemId, Slot, Work, assign, most_alive};
 use plimsoll_tuner::{Allow, PlanRequest, Policy, Trick, Tricks, plan};
 use std::cell::Cell;

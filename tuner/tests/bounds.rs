@@ -4,9 +4,9 @@
 use crate::common::{planned, request};
 use plimsoll_ir::schedule::{Command, Duplex, Link, Schedule};
 use plimsoll_ir::simulate::simulate;
-use plimsoll_ir::testing::{Random, chain_trace, random_schedule, random_trace, random_trace_of};
 use plimsoll_ir::trace::{Tensor, TensorKind, Trace};
 use plimsoll_ir::{Bytes, BytesPerSecond, Document, Seconds, TensorId};
+use plimsoll_testing::{Random, chain_trace, random_schedule, random_trace, random_trace_of};
 use plimsoll_tuner::bound::joint::relax;
 use plimsoll_tuner::bound::{lower_bound, lower_bound_within, offload_bound};
 use plimsoll_tuner::{Allow, Limits, PlanRequest, Policy};

@@ -6,8 +6,8 @@ use crate::common::coarse::coarse_trace_of;
 use crate::common::{planned, request};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::Duplex;
-use plimsoll_ir::testing::Random;
 use plimsoll_ir::trace::Trace;
+use plimsoll_testing::Random;
 use plimsoll_tuner::{Allow, PlanRequest, Policy};
 
 /// What counts as worse.

@@ -3,9 +3,9 @@
 use crate::common::{planned, request};
 use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::search_log::SearchStep;
-use plimsoll_ir::testing::{chain_trace, random_trace_of};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_testing::{chain_trace, random_trace_of};
 use plimsoll_tuner::policies::papers::dqn::Control;
 use plimsoll_tuner::{Allow, Limits, PlanRequest, Policy, Status, plan_by_control, plan_with_log};
 use std::ops::Range;

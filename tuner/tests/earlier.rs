@@ -4,10 +4,10 @@
 use crate::common::{planned, request};
 use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::schedule::{Command, Duplex};
-use plimsoll_ir::testing::random_trace_of;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
 use plimsoll_networks::{Draw, LowerOptions, build, lower};
+use plimsoll_testing::random_trace_of;
 use plimsoll_tuner::{Allow, Earlier, Limits, Plan, PlanError, PlanRequest, Policy, Witness, plan};
 use std::ops::Range;
 

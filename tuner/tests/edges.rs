@@ -2,9 +2,9 @@
 
 use crate::common::{assert_best, planned, request};
 use plimsoll_ir::schedule::Duplex;
-use plimsoll_ir::testing::random_trace_of;
 use plimsoll_ir::trace::{Op, Phase, Tensor, TensorKind, Trace, TraceKind};
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds, TensorId};
+use plimsoll_testing::random_trace_of;
 use plimsoll_tuner::frontier::{Point, carry};
 use plimsoll_tuner::policies::papers::accudnn::{Verdict, judge, satisfies};
 use plimsoll_tuner::{Allow, Limits, Outcome, PlanError, PlanRequest, Policy, Shortage, Status, Trick, plan};

@@ -3,8 +3,8 @@
 use crate::common::{planned, request};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::Duplex;
-use plimsoll_ir::testing::{random_trace, random_trace_of};
 use plimsoll_ir::trace::Trace;
+use plimsoll_testing::{random_trace, random_trace_of};
 use plimsoll_tuner::{Allow, Limits, PlanRequest, Policy, Status};
 
 /// Budgets from the floor on, most of them tight.

@@ -5,8 +5,8 @@ use plimsoll_ir::Bytes;
 use plimsoll_ir::check::check;
 use plimsoll_ir::schedule::Duplex;
 use plimsoll_ir::simulate::simulate;
-use plimsoll_ir::testing::{random_trace, random_trace_of};
 use plimsoll_ir::trace::Trace;
+use plimsoll_testing::{random_trace, random_trace_of};
 use plimsoll_tuner::frontier::{Point, budgets, carry, frontier};
 use plimsoll_tuner::{Limits, Outcome, PlanRequest, Policy, Status};
 

@@ -6,9 +6,9 @@
 use crate::common::coarse::{GRAIN, coarse_trace_of};
 use crate::common::{planned, request};
 use plimsoll_ir::schedule::{Duplex, place_on_host};
-use plimsoll_ir::testing::chain_trace;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_testing::chain_trace;
 use plimsoll_tuner::bound::lower_bound;
 use plimsoll_tuner::policies::optimal::least;
 use plimsoll_tuner::{Allow, Limits, Outcome, Plan, PlanRequest, Policy, Shortage, Trick, Witness, plan};

@@ -1,12 +1,12 @@
-//! Property tests over traces, links and budgets at the edge of sense and beyond it; the fuzz target in `fuzz/` asks the
+//! Property tests over traces, links and budgets at the edge of sense and beyond it; the fuzz target in `tools/fuzz/` asks the
 //! same of what a fuzzer finds.
 //!
 //! What is drawn is a string of bytes, so that a failure is shrunk to a short one; put it into `cases` once it is mended.
 
 use crate::common::judge::{judge, judge_bytes};
 use plimsoll_ir::schedule::Link;
-use plimsoll_ir::testing::{Choices, Random, chain_trace, hostile};
 use plimsoll_ir::{Bytes, BytesPerSecond, Document};
+use plimsoll_testing::{Choices, Random, chain_trace, hostile};
 use plimsoll_tuner::{Algorithms, Layers, Limits, PlanRequest, Policy};
 use proptest::prelude::*;
 use std::time::{Duration, Instant};

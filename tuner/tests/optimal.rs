@@ -4,9 +4,9 @@
 use crate::common::coarse::{GRAIN, coarse_trace_of};
 use crate::common::{planned, request};
 use plimsoll_ir::schedule::Duplex;
-use plimsoll_ir::testing::Random;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_testing::Random;
 use plimsoll_tuner::policies::optimal::{MOST_OPS, least};
 use plimsoll_tuner::{Allow, Limits, Outcome, PlanError, PlanRequest, Policy, Status, Trick, plan};
 

@@ -5,8 +5,8 @@
 use crate::common::{assert_best, planned, request};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::{Command, Duplex};
-use plimsoll_ir::testing::{random_trace, random_trace_of};
 use plimsoll_ir::trace::Trace;
+use plimsoll_testing::{random_trace, random_trace_of};
 use plimsoll_tuner::{Allow, Policy, Shortage};
 use std::ops::Range;
 

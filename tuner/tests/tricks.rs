@@ -3,8 +3,8 @@
 use crate::common::{planned, request};
 use plimsoll_ir::Bytes;
 use plimsoll_ir::schedule::Duplex;
-use plimsoll_ir::testing::{chain_trace, random_trace_of};
 use plimsoll_ir::trace::Trace;
+use plimsoll_testing::{chain_trace, random_trace_of};
 use plimsoll_tuner::{Allow, Limits, Plan, PlanRequest, Policy, Trick, Tricks, Witness};
 
 #[test]

@@ -2,9 +2,9 @@
 
 use plimsoll_ir::ids::{BufferId, CommandId, OpId, TensorId};
 use plimsoll_ir::schedule::{Buffer, Command, Holds, Schedule, alternative_of};
-use plimsoll_ir::testing::Random;
 use plimsoll_ir::trace::{Op, Trace};
 use plimsoll_ir::{Bytes, Seconds};
+use plimsoll_testing::Random;
 
 /// A change to a schedule or its trace; returns `true` if there was something to change.
 pub type Change = fn(&mut Trace, &mut Schedule, &mut Random) -> bool;

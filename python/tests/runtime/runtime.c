@@ -1,4 +1,4 @@
-// A stand-in for CUDA's runtime, cuBLAS and cuBLASLt for PyTorch, on the stand-in for the driver in `standin/`: for tests of
+// A stand-in for CUDA's runtime, cuBLAS and cuBLASLt for PyTorch, on the stand-in for the driver in `tools/standin/`: for tests of
 // everything around the kernels (allocations, addresses, streams, events, copies) on machines without a GPU.
 //
 // Loaded before PyTorch (LD_PRELOAD). Memory, streams and events are the driver's; copies and fills run, kernels and products do
@@ -14,7 +14,7 @@
 
 #include <cuda_runtime_api.h>
 
-#define DEVICE (1ull << 50)  // as in `standin/src/memory.rs`
+#define DEVICE (1ull << 50)  // as in `tools/standin/src/memory.rs`
 
 static void* driver(const char* name) {
   static void* library = NULL;

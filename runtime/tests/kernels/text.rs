@@ -15,7 +15,7 @@ use kernels::{Argument, Grid};
 use plimsoll_ir::Float;
 use plimsoll_ir::network::Window;
 use plimsoll_ir::program::{After, AttentionShape, Call, ConvShape, RotaryShape, RowShape};
-use plimsoll_ir::testing::every_call;
+use plimsoll_testing::every_call;
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::c_void;
 use std::fmt::Write;

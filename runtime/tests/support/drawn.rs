@@ -5,10 +5,10 @@
 use plimsoll_ir::network::{Axis, DropUnit, Extent, LayerKind, Network, NetworkSpec, Window};
 use plimsoll_ir::program::{Hyper, Init, Program, Region, Role};
 use plimsoll_ir::schedule::Schedule;
-use plimsoll_ir::testing::Random;
 use plimsoll_ir::{Optimizer, UpdateRule};
 use plimsoll_networks::{Builder, NetworkError};
 use plimsoll_runtime::{Device, Executor, MemoryLayout, RuntimeError};
+use plimsoll_testing::Random;
 use std::collections::BTreeMap;
 
 /// Contents of every region that outlives an iteration: bits of numbers, by name and role.

@@ -134,8 +134,8 @@ mod tests {
     use plimsoll_ir::profile::ProfileKind;
     use plimsoll_ir::schedule::Link;
     use plimsoll_ir::search_log::StepResult;
-    use plimsoll_ir::testing::chain_trace;
     use plimsoll_ir::{BytesPerSecond, network::NetworkSpec};
+    use plimsoll_testing::chain_trace;
     use plimsoll_tuner::{Outcome, PlanRequest, Policy, plan};
 
     fn profile() -> Profile {

@@ -2,8 +2,8 @@
 
 use super::*;
 use good_lp::{Expression, ProblemVariables, Solution, SolverModel, Variable, constraint, microlp, variable};
-use plimsoll_ir::testing::{Random, random_trace};
 use plimsoll_ir::{BytesPerSecond, OpId};
+use plimsoll_testing::{Random, random_trace};
 
 const BOTH: Allow = Allow::ALL;
 const SWAP: Allow = Allow { recompute: false, ..BOTH };

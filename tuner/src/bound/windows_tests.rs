@@ -2,7 +2,7 @@
 
 use super::*;
 use plimsoll_ir::BytesPerSecond;
-use plimsoll_ir::testing::{Random, chain_trace, random_trace, random_trace_of};
+use plimsoll_testing::{Random, chain_trace, random_trace, random_trace_of};
 
 const ENDLESS: Limits<'_> = Limits { evaluations: None, expired: None };
 

@@ -338,8 +338,8 @@ mod tests {
     use crate::decide::walk::{Iteration, Limit, Walk};
     use crate::{Limits, Outcome, PlanRequest, Policy, plan};
     use plimsoll_ir::schedule::Link;
-    use plimsoll_ir::testing::random_trace_of;
     use plimsoll_ir::{Bytes, BytesPerSecond};
+    use plimsoll_testing::random_trace_of;
     use typed_index_collections::TiSlice;
 
     /// The steps that decisions which were read of a schedule lead to are those of the schedule, and so are the bytes moved.

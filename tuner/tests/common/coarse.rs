@@ -1,7 +1,7 @@
 //! Random traces whose tensors are so large that aligning addresses costs nothing.
 
-use plimsoll_ir::testing::random_trace_of;
 use plimsoll_ir::trace::Trace;
+use plimsoll_testing::random_trace_of;
 
 /// So many times larger than the random ones.
 pub const GRAIN: u64 = 4096;

@@ -9,9 +9,9 @@
 use plimsoll_ir::check::check;
 use plimsoll_ir::schedule::{Command, Schedule, piece_of};
 use plimsoll_ir::simulate::simulate;
-use plimsoll_ir::testing::{Choices, Hostile, hostile};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, Document, Seconds};
+use plimsoll_testing::{Choices, Hostile, hostile};
 use plimsoll_tuner::bound::unbeatable;
 use plimsoll_tuner::{
     Allow, Limits, Outcome, Plan, PlanError, PlanRequest, Policy, Shortage, Status, Witness, plan,

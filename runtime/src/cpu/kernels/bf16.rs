@@ -335,7 +335,7 @@ mod tests {
     use super::*;
     use plimsoll_ir::philox::{philox4x32, unit_f32};
     use plimsoll_ir::program::Access;
-    use plimsoll_ir::testing::every_call;
+    use plimsoll_testing::every_call;
 
     /// 4-byte words, so that every element is aligned.
     type Words = Vec<u32>;

@@ -155,7 +155,7 @@ mod tests {
     use crate::random::Random;
     use crate::request::Allow;
     use plimsoll_ir::Bytes;
-    use plimsoll_ir::testing::random_trace_of;
+    use plimsoll_testing::random_trace_of;
 
     /// Some decisions otherwise than before, and the first op to which that matters.
     fn change(

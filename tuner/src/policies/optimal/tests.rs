@@ -7,9 +7,9 @@ use super::search::{Action, Found, Order, fastest};
 use super::space::{Space, only};
 use crate::request::{Allow, Policy, Trick, Tricks};
 use plimsoll_ir::schedule::{Duplex, Link};
-use plimsoll_ir::testing::random_trace_of;
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
+use plimsoll_testing::random_trace_of;
 use program::Solved;
 use std::ops::Range;
 

@@ -8,9 +8,9 @@ use crate::iteration::values::Values;
 use crate::place::realise::Case;
 use crate::request::{Limits, PlanRequest, Policy};
 use plimsoll_ir::schedule::Link;
-use plimsoll_ir::testing::{chain_trace, random_trace_of};
 use plimsoll_ir::trace::{Phase, Tensor, TensorKind};
 use plimsoll_ir::{Bytes, BytesPerSecond, Document, Seconds};
+use plimsoll_testing::{chain_trace, random_trace_of};
 
 /// Forward and backward ops of a block.
 const FORWARD: usize = 4;

@@ -8,9 +8,9 @@ use crate::place::realise::Case;
 use crate::random::Random;
 use crate::request::{PlanRequest, Policy};
 use plimsoll_ir::schedule::Link;
-use plimsoll_ir::testing::{chain_trace, random_trace_of};
 use plimsoll_ir::trace::Trace;
 use plimsoll_ir::{Bytes, BytesPerSecond, Seconds};
+use plimsoll_testing::{chain_trace, random_trace_of};
 use std::collections::BTreeSet;
 
 /// Hands the game of a trace to a test, halfway between floor and peak.

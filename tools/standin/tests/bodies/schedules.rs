@@ -1,0 +1,378 @@
+//! Whole training iterations on the device `cuda` as it is: every schedule gives the bits of keeping everything, with graphs
+//! and without, however late a stream is.
+//!
+//! Where that is, `super::Place` says: on the stand-in, or on a GPU. It opens devices, and says how its streams can be made
+//! late. Nothing else here knows.
+
+use super::Place;
+use super::support::{self, advance, drawn, everything, keep, naive, spoilt, zoo};
+use plimsoll_ir::network::Network;
+use plimsoll_ir::program::{Call, Program, Region};
+use plimsoll_ir::schedule::{Link, Schedule, Stream};
+use plimsoll_ir::{Bytes, BytesPerSecond, CommandId, Float, Optimizer, Precision, Seconds};
+use plimsoll_networks::{LowerOptions, lower};
+use plimsoll_runtime::group::{alone, threads};
+use plimsoll_runtime::{
+    Checkpoint, Cpu, CpuOptions, CudaDevice, Device, Executor, Group, MemoryLayout, RuntimeError, Trainer,
+    TrainingPlan,
+};
+use plimsoll_testing::random_schedule;
+use plimsoll_tuner::{Allow, Limits, Outcome, PlanRequest, Policy, Tricks, plan};
+use std::collections::BTreeMap;
+
+pub const BATCH: u64 = 4;
+const ITERATIONS: u64 = 5;
+
+/// One training iteration with the scratch that the device `cuda` needs, and no byte more.
+pub fn program(place: &Place, network: &Network) -> Program {
+    program_with(&place.device(false), network)
+}
+
+/// The same for a device that is open, in its precision.
+pub fn program_with(device: &dyn Device, network: &Network) -> Program {
+    program_by(Optimizer::Sgd, device, network)
+}
+
+/// The same by this optimizer.
+pub fn program_by(optimizer: Optimizer, device: &dyn Device, network: &Network) -> Program {
+    let alternatives = |call: &Call| device.alternatives(call);
+    let feature_maps = device.facts().precision.feature_maps();
+    let (alternatives, fuse, more) = (&alternatives, true, LowerOptions::default());
+    let options = LowerOptions { alternatives, optimizer, feature_maps, fuse, ..more };
+    let mut program = lower(network, BATCH, &options).expect("a small network can be lowered");
+    for op in &mut program.trace.ops {
+        op.seconds = Seconds(op.flops as f64 / 2e10 + 2e-6);
+    }
+    program
+}
+
+/// The schedule of a policy at the tightest of some budgets that it fits; none where it has no plan for the network.
+pub fn planned(program: &Program, policy: Policy) -> Option<Schedule> {
+    let memory = program.trace.memory();
+    let (_, peak) = memory.peak().expect("there are ops");
+    let (_, floor) = memory.floor().expect("there are ops");
+    let fits = |share: f64| {
+        let request = PlanRequest {
+            budget: Bytes(floor.0 + ((peak.0 - floor.0) as f64 * share) as u64),
+            link: Link::symmetric(BytesPerSecond(5e9)),
+            policy,
+            allow: Allow::default(),
+            limits: Limits { evaluations: Some(200), ..Limits::default() },
+            seed: 1,
+            without: Tricks::NONE,
+            anytime: false,
+            from: None,
+        };
+        match plan(&program.trace, &request).expect("a sound trace") {
+            Outcome::Planned(plan) => Some(plan.schedule),
+            Outcome::Infeasible(_) => None,
+        }
+    };
+    [0.2, 0.4, 0.7, 1.0, 1.3].into_iter().find_map(fits)
+}
+
+/// What a device has after some iterations.
+pub fn train(
+    network: &Network,
+    program: &Program,
+    schedule: &Schedule,
+    device: Box<dyn Device>,
+) -> Result<Checkpoint, RuntimeError> {
+    let mut executor = Executor::new(device, MemoryLayout::of(program, schedule))?;
+    let loaded = executor.load(program, schedule)?;
+    let optimizer = Region::optimizer_of(&program.resident);
+    let mut trainer = Trainer::new(executor, loaded, None, support::plan_by(optimizer, network, BATCH))?;
+    advance(&mut trainer, ITERATIONS)?;
+    trainer.checkpoint()
+}
+
+/// A trainer that keeps its state on the host, copied before this offload or behind all.
+pub fn keeping(
+    network: &Network,
+    program: &Program,
+    schedule: &Schedule,
+    before: Option<CommandId>,
+    device: Box<dyn Device>,
+) -> Trainer {
+    let layout = MemoryLayout::of(program, schedule).keeping_state(program);
+    keeping_in(layout, network, program, schedule, before, device)
+}
+
+/// The same, whose iterations bring the input of the next one.
+pub fn feeding(
+    network: &Network,
+    program: &Program,
+    schedule: &Schedule,
+    before: Option<CommandId>,
+    device: Box<dyn Device>,
+) -> Trainer {
+    let layout = MemoryLayout::of(program, schedule).keeping_state(program).feeding(program);
+    keeping_in(layout, network, program, schedule, before, device)
+}
+
+fn keeping_in(
+    layout: MemoryLayout,
+    network: &Network,
+    program: &Program,
+    schedule: &Schedule,
+    before: Option<CommandId>,
+    device: Box<dyn Device>,
+) -> Trainer {
+    let mut executor = Executor::new(device, layout).expect("it is small");
+    let loaded = executor.load_keeping_state(program, schedule, before).expect("there is room");
+    Trainer::new(executor, loaded, None, support::plan(network, BATCH)).expect("the plan fits")
+}
+
+/// What is kept of the iterations before one that spoils the state; the device went through all of that one, and was fed by the
+/// iterations before.
+pub fn last_finished(
+    network: &Network,
+    program: &Program,
+    schedule: &Schedule,
+    before: Option<CommandId>,
+    device: Box<dyn Device>,
+    finished: u64,
+) -> Result<Option<Checkpoint>, Result<(), RuntimeError>> {
+    spoilt::last_finished(&mut feeding(network, program, schedule, before, device), finished)
+}
+
+/// Every number of a checkpoint, by region.
+pub fn numbers(checkpoint: &Checkpoint) -> BTreeMap<String, Vec<f32>> {
+    let region = |name: &str| checkpoint.region(name).expect("it has its regions");
+    checkpoint.names().map(|name| (name.to_owned(), region(name))).collect()
+}
+
+/// The bits of every number of a checkpoint, by region.
+pub fn bits(checkpoint: &Checkpoint) -> BTreeMap<String, Vec<u32>> {
+    let bits = |numbers: Vec<f32>| numbers.into_iter().map(f32::to_bits).collect();
+    numbers(checkpoint).into_iter().map(|(name, numbers)| (name, bits(numbers))).collect()
+}
+
+fn check(place: &Place, network: &Network, program: &Program, schedules: &[(String, Schedule)]) {
+    let kept = train(network, program, &keep(&program.trace), Box::new(place.device(false)));
+    let kept = kept.expect("it trains");
+    let its_own = support::training(network, BATCH);
+    let on_cpu = train(network, &its_own, &keep(&its_own.trace), Box::new(Cpu::new(CpuOptions::default())));
+    let on_cpu = numbers(&on_cpu.expect("it trains"));
+    for (name, found) in numbers(&kept) {
+        let near = found.iter().zip(&on_cpu[&name]).all(|(a, b)| (a - b).abs() < 1e-3);
+        assert!(near, "`{name}` is not what the device cpu computes");
+    }
+    let kept = bits(&kept);
+    for (n, (name, schedule)) in (0..).zip(schedules) {
+        for graphs in [false, true] {
+            for pace in place.paces(n) {
+                place.set(&pace);
+                let found = train(network, program, schedule, place.watched(graphs)).expect("it trains");
+                for (region, bits) in bits(&found) {
+                    assert!(bits == kept[&region], "`{region}` differs: {name}, graphs {graphs}, {pace:?}");
+                }
+            }
+        }
+    }
+}
+
+fn schedules(program: &Program, policies: &[Policy], random: u64) -> Vec<(String, Schedule)> {
+    let mut plans = Vec::new();
+    for policy in policies {
+        match planned(program, *policy) {
+            Some(schedule) => plans.push((policy.to_string(), schedule)),
+            None => println!("{policy} has no plan for {}", program.trace.name),
+        }
+    }
+    assert!(plans.len() * 2 >= policies.len(), "most policies have a plan for it");
+    let random = (0..random).map(|seed| (format!("random {seed}"), random_schedule(&program.trace, seed)));
+    let own = [("keep", keep(&program.trace)), ("naive", naive(&program.trace))];
+    own.map(|(name, schedule)| (name.to_owned(), schedule)).into_iter().chain(plans).chain(random).collect()
+}
+
+/// A network under several policies and random schedules.
+fn trains_to_the_same_bits(network: &Network, policies: &[Policy], random: u64) {
+    let Some(place) = Place::open() else { return };
+    let program = program(&place, network);
+    check(&place, network, &program, &schedules(&program, policies, random));
+}
+
+#[test]
+fn a_network_of_every_kind_of_layer_trains_to_the_same_bits() {
+    trains_to_the_same_bits(&everything(), &Policy::ALL, 6);
+}
+
+#[test]
+fn resnet20_trains_to_the_same_bits() {
+    trains_to_the_same_bits(&zoo("resnet20"), &[Policy::Plimsoll], 0);
+}
+
+#[test]
+fn the_state_of_the_last_finished_iteration_is_kept_beside_the_next() {
+    let Some(place) = Place::open() else { return };
+    let network = everything();
+    let program = program(&place, &network);
+    let kept = keep(&program.trace);
+    let mut reference = keeping(&network, &program, &kept, None, Box::new(place.device(false)));
+    for finished in 1..8 {
+        advance(&mut reference, finished).expect("it trains");
+        let expected = reference.checkpoint().expect("it works");
+        for (n, (name, schedule)) in (0..).zip(schedules(&program, &[Policy::Plimsoll], 1)) {
+            // Somewhere among what is swapped out, and behind it.
+            let offloads = schedule.numbered_commands().filter(|(_, c)| c.stream() == Stream::Offload);
+            let before = offloads.map(|(id, _)| id).nth(n as usize).filter(|_| finished % 2 == 1);
+            // Of each half, the first iteration is enqueued, the second captured, those after it are replayed.
+            for graphs in [false, true] {
+                for pace in place.paces(n + finished) {
+                    place.set(&pace);
+                    let device = place.watched(graphs);
+                    let found = last_finished(&network, &program, &schedule, before, device, finished);
+                    let found = found.expect("the next is spoilt").expect("iterations were finished");
+                    assert_eq!(found.progress, expected.progress);
+                    assert!(bits(&found) == bits(&expected), "{finished}: {name}, graphs {graphs}, {pace:?}");
+                }
+            }
+        }
+    }
+}
+
+/// A worker of a group on a device that runs its passes by themselves.
+pub fn sharing(
+    program: &Program,
+    schedule: &Schedule,
+    plan: &TrainingPlan,
+    group: Box<dyn Group>,
+    device: CudaDevice,
+) -> Trainer {
+    let layout = MemoryLayout::of(program, schedule).feeding(program);
+    let mut executor = Executor::new(Box::new(device), layout).expect("it is small");
+    let loaded = executor.load_apart(program, schedule, Bytes(1 << 10)).expect("the schedule is valid");
+    Trainer::sharing(executor, loaded, None, plan.clone(), group).expect("the plan fits")
+}
+
+/// What the first of some workers has after some updates: of one that accumulates, whose passes may be
+/// graphs, or of several, each with a device of its own.
+pub fn shared(
+    program: &Program,
+    schedule: &Schedule,
+    plan: &TrainingPlan,
+    groups: Vec<Box<dyn Group>>,
+    device: impl Fn() -> CudaDevice,
+) -> Checkpoint {
+    let digits = plimsoll_runtime::data::digits();
+    let trainer = |group| sharing(program, schedule, plan, group, device());
+    let work = |mut trainer: Trainer| {
+        trainer.train(&*digits.train, ITERATIONS, &mut |_| {}, &|| false).expect("it trains");
+        trainer
+    };
+    let trainers: Vec<Trainer> = groups.into_iter().map(trainer).collect();
+    let mut trained: Vec<Trainer> = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            trainers.into_iter().map(|trainer| scope.spawn(move || work(trainer))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("it trains")).collect()
+    });
+    trained[0].checkpoint().expect("it works")
+}
+
+/// What a worker's pass has completed is read while the pass goes on, and what the next needs is written; the input of the next
+/// may come behind everything.
+#[test]
+fn workers_train_to_the_bits_of_one() {
+    let Some(place) = Place::open() else { return };
+    let network = everything();
+    let program = program(&place, &network);
+    let plan = TrainingPlan { virtual_workers: 3, ..support::plan(&network, BATCH) };
+    for (n, (name, schedule)) in (0..).zip(schedules(&program, &[Policy::Plimsoll], 0)) {
+        let one = |graphs| shared(&program, &schedule, &plan, vec![alone()], || place.device(graphs));
+        let expected = bits(&one(true));
+        for pace in place.paces(n) {
+            place.set(&pace);
+            let device = || place.device(true).without_graphs().expect("there is memory");
+            let several = || shared(&program, &schedule, &plan, threads(2), device);
+            let mut found = BTreeMap::new();
+            let calls = place.counted(|| found = bits(&several()));
+            assert!(found == expected, "{name}, {pace:?}");
+            if let Some(calls) = calls {
+                assert_eq!(
+                    calls.get("cuGraphLaunch"),
+                    None,
+                    "{name}: a graph's events say nothing while it runs"
+                );
+                assert!(calls.contains_key("cuEventQuery"), "{name}: {calls:?}");
+            }
+        }
+        assert!(bits(&one(false)) == expected, "{name}");
+    }
+}
+
+/// One worker has nobody to add to, so that NCCL leaves its numbers as they are, times 1.
+#[test]
+fn a_worker_alone_trains_by_nccl_to_the_bits_without() {
+    let Some(place) = Place::open() else { return };
+    let network = everything();
+    let program = program(&place, &network);
+    let schedule = keep(&program.trace);
+    for virtual_workers in [1, 3] {
+        let plan = TrainingPlan { virtual_workers, ..support::plan(&network, BATCH) };
+        let device = || place.device(true).without_graphs().expect("there is memory");
+        if let Err(error) = device().with_nccl(&place.options().libraries) {
+            return println!("skipped: {error}");
+        }
+        let by_nccl = || device().with_nccl(&place.options().libraries).expect("it was found");
+        let found = shared(&program, &schedule, &plan, vec![alone()], by_nccl);
+        let expected = shared(&program, &schedule, &plan, vec![alone()], device);
+        assert!(bits(&found) == bits(&expected), "{virtual_workers} passes");
+    }
+}
+
+/// Networks of tokens and of maps, on drawn inputs.
+#[test]
+fn networks_of_tokens_and_maps_train_to_the_same_bits() {
+    let Some(place) = Place::open() else { return };
+    for network in [drawn::text(), drawn::maps()] {
+        let program = program(&place, &network);
+        let train = |program: &Program, schedule: &Schedule, device| {
+            drawn::train(&network, program, schedule, device, ITERATIONS as u32).expect("it trains")
+        };
+        let kept = train(&program, &keep(&program.trace), Box::new(place.device(false)));
+        let its_own = support::training(&network, BATCH);
+        let on_cpu = train(&its_own, &keep(&its_own.trace), Box::new(Cpu::new(CpuOptions::default())));
+        for ((name, found), (_, expected)) in drawn::numbers(&kept).zip(drawn::numbers(&on_cpu)) {
+            let near = found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-3);
+            assert!(near, "`{name}` is not what the device cpu computes");
+        }
+        for (n, (name, schedule)) in (0..).zip(schedules(&program, &Policy::ALL, 3)) {
+            for pace in place.paces(n) {
+                place.set(&pace);
+                let found = train(&program, &schedule, place.watched(n % 2 == 0));
+                assert!(found == kept, "{}: {name}, {pace:?}", network.spec.name);
+            }
+        }
+    }
+}
+
+/// The same where feature maps are bf16: what is near is what the device cpu computes in bf16.
+#[test]
+fn networks_in_bf16_train_to_the_same_bits() {
+    let Some(place) = Place::open() else { return };
+    let options = CpuOptions { feature_maps: Float::Bf16, ..CpuOptions::default() };
+    for network in [drawn::text(), drawn::maps()] {
+        let device = place.device_in(Precision::Bf16);
+        let program = program_with(&device, &network);
+        assert_eq!(program.feature_maps, Float::Bf16);
+        let train = |program: &Program, schedule: &Schedule, device| {
+            drawn::train(&network, program, schedule, device, ITERATIONS as u32).expect("it trains")
+        };
+        let another = || Box::new(device.another().expect("it shares what is open"));
+        let kept = train(&program, &keep(&program.trace), another());
+        let its_own = support::training_in(Float::Bf16, &network, BATCH);
+        let on_cpu = train(&its_own, &keep(&its_own.trace), Box::new(Cpu::new(options.clone())));
+        for ((name, found), (_, expected)) in drawn::numbers(&kept).zip(drawn::numbers(&on_cpu)) {
+            let near = found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 2e-2);
+            assert!(near, "`{name}` is not what the device cpu computes");
+        }
+        for (n, (name, schedule)) in (0..).zip(schedules(&program, &[Policy::Plimsoll, Policy::Naive], 3)) {
+            for pace in place.paces(n) {
+                place.set(&pace);
+                let found = train(&program, &schedule, another());
+                assert!(found == kept, "{}: {name}, {pace:?}", network.spec.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,562 @@
+//! cuBLAS and cuDNN as the device `cuda` uses them, on the stand-in: which alternatives a call has, that every alternative
+//! computes the same up to rounding, that our own kernels and one deterministic alternative each give the same bits whatever
+//! the schedule, and that handles and descriptors are made before an iteration and given back.
+
+use super::bodies::{BATCH, bits, numbers, program_with, train};
+use super::library::StandIn;
+use super::support::{drawn, everything, keep, naive, training_in, zoo};
+use plimsoll_ir::network::{LayerKind, Network, NetworkSpec, Window};
+use plimsoll_ir::program::{AttentionShape, Call, ConvShape, Program};
+use plimsoll_ir::schedule::{Command, Schedule};
+use plimsoll_ir::{Bytes, Float, Precision, Seconds};
+use plimsoll_networks::Builder;
+use plimsoll_runtime::{
+    Checkpoint, Cpu, CpuOptions, CudaDevice, CudaOptions, Device, Executor, Kernels, MemoryLayout,
+};
+use plimsoll_testing::random_schedule;
+use std::collections::BTreeSet;
+
+/// Every alternative of every call.
+fn all_alternatives(library: &StandIn) -> CudaOptions {
+    CudaOptions { deterministic: false, ..library.options() }
+}
+
+fn open(options: &CudaOptions) -> CudaDevice {
+    CudaDevice::open(options).expect("nothing stands in the way")
+}
+
+fn trained(network: &Network, program: &Program, schedule: &Schedule, options: &CudaOptions) -> Checkpoint {
+    train(network, program, schedule, Box::new(open(options))).expect("it trains")
+}
+
+/// The largest difference between numbers of two checkpoints.
+fn off(a: &Checkpoint, b: &Checkpoint) -> f32 {
+    let (a, b) = (numbers(a), numbers(b));
+    let pairs = a.iter().flat_map(|(name, values)| values.iter().zip(&b[name]));
+    pairs.map(|(a, b)| (a - b).abs()).fold(0.0, |most, off| if off <= most { most } else { off })
+}
+
+/// The schedule with alternative `k` of every op that has so many, and room for its scratch.
+fn by_way(program: &Program, k: u32) -> Schedule {
+    let mut leaning = program.clone();
+    for op in &mut leaning.trace.ops {
+        let of = op.alternatives.get(k as usize).map(|a| a.workspace_bytes);
+        op.workspace_bytes = of.unwrap_or(op.workspace_bytes);
+    }
+    let mut schedule = keep(&leaning.trace);
+    for command in &mut schedule.commands {
+        let Command::Compute { op, alternative, .. } = command else { panic!("nothing is moved") };
+        let alternatives = program.trace.ops[op.index()].alternatives.len() as u32;
+        *alternative = Some(k).filter(|k| *k < alternatives);
+    }
+    schedule
+}
+
+fn convolution(batch: u64, window: Window, image: u32, groups: u32) -> ConvShape {
+    let side = (image + 2 * window.padding[0] - window.size[0]) / window.stride[0] + 1;
+    ConvShape {
+        batch,
+        input: [image; 2],
+        in_channels: 8,
+        output: [side; 2],
+        out_channels: 8,
+        window,
+        groups,
+        bias: true,
+    }
+}
+
+#[test]
+fn a_call_has_the_same_ways_in_the_same_order_at_every_batch() {
+    let Some(library) = StandIn::open() else { return };
+    let device = open(&all_alternatives(&library));
+    let deterministic = open(&library.options());
+    let check = |window: Window, image, groups, expected: [&[&str]; 3]| {
+        for batch in [3, 4] {
+            let shape = convolution(batch, window, image, groups);
+            let calls = [
+                Call::ConvForward { shape },
+                Call::ConvBackwardData { shape, accumulate: false },
+                Call::ConvBackwardFilter { shape, accumulate: false },
+            ];
+            for (call, expected) in calls.iter().zip(expected) {
+                let alternatives = device.alternatives(call);
+                let names: Vec<&str> =
+                    alternatives.iter().map(|alternative| alternative.name.as_str()).collect();
+                assert_eq!(names, expected, "{call:?}");
+                let first = expected.iter().find(|name| !["algo_0", "algo_3"].contains(name));
+                let only: Vec<String> = deterministic
+                    .alternatives(call)
+                    .into_iter()
+                    .map(|alternative| alternative.name)
+                    .collect();
+                assert_eq!(only, first.copied().into_iter().collect::<Vec<_>>(), "{call:?}");
+            }
+        }
+    };
+    check(
+        Window::square(3, 1, 1),
+        6,
+        1,
+        [
+            &["implicit_precomp_gemm", "implicit_gemm", "winograd_nonfused", "own"],
+            &["algo_1", "algo_0", "winograd_nonfused", "own"],
+            &[
+                "algo_1",
+                "algo_0",
+                "algo_3",
+                "winograd_nonfused",
+                "cublas_windows",
+                "planes_algo_1",
+                "planes_winograd_nonfused",
+                "planes_fft",
+                "own",
+            ],
+        ],
+    );
+    let grouped: [&[&str]; 3] = [
+        &["implicit_precomp_gemm", "implicit_gemm", "groups_implicit_precomp_gemm", "own"],
+        &["algo_1", "algo_0", "groups_algo_1", "own"],
+        &["algo_1", "algo_0", "algo_3", "groups_algo_1", "own"],
+    ];
+    check(Window::square(3, 2, 1), 6, 2, grouped);
+    // Groups of two channels do not start where four numbers are loaded at once.
+    check(
+        Window::square(3, 2, 1),
+        6,
+        4,
+        [
+            &["implicit_precomp_gemm", "implicit_gemm", "own"],
+            &["algo_1", "algo_0", "own"],
+            &["algo_1", "algo_0", "algo_3", "own"],
+        ],
+    );
+    // Pixels that move by two.
+    check(
+        Window::square(1, 2, 0),
+        6,
+        1,
+        [
+            &["implicit_precomp_gemm", "implicit_gemm", "cublas_windows", "own"],
+            &["algo_1", "algo_0", "cublas_windows", "own"],
+            &["algo_1", "algo_0", "algo_3", "cublas_windows", "planes_algo_1", "planes_fft", "own"],
+        ],
+    );
+    check(
+        Window::square(1, 1, 0),
+        6,
+        1,
+        [
+            &["implicit_precomp_gemm", "implicit_gemm", "cublas", "own"],
+            &["algo_1", "algo_0", "cublas", "own"],
+            &["algo_1", "algo_0", "algo_3", "cublas", "planes_algo_1", "planes_fft", "own"],
+        ],
+    );
+    check(Window::square(1, 1, 0), 1, 1, [&["cublas", "own"]; 3]);
+    // Our own kernels say so where they multiply otherwise than the rest.
+    let last = |precision, image| {
+        let shape = convolution(3, Window::square(1, 1, 0), image, 1);
+        let device = open(&CudaOptions { precision: Some(precision), ..all_alternatives(&library) });
+        device.alternatives(&Call::ConvForward { shape }).pop().expect("there is always one").name
+    };
+    assert_eq!(last(Precision::F32, 6), "own");
+    assert_eq!([6, 1].map(|image| last(Precision::Tf32, image)), ["own_f32"; 2]);
+    assert_eq!([6, 1].map(|image| last(Precision::Tf32Convolutions, image)), ["own_f32", "own"]);
+    let other = device.alternatives(&Call::ReluForward { elements: 5, ceiling: f32::INFINITY });
+    assert_eq!(other.len(), 1);
+}
+
+/// Two layers of attention with so many heads of queries, and of keys and values.
+fn attention([heads, kv_heads]: [u32; 2], causal: bool) -> Network {
+    let spec = NetworkSpec { name: "attention".to_owned(), image: [6, 1], channels: 3, classes: 5 };
+    let mut b = Builder::new(&spec).expect("the spec has no zeros");
+    let mut x = b.images();
+    let pixel = Window::square(1, 1, 0);
+    for layer in 0..2 {
+        let qkv = b.conv(&format!("qkv{layer}"), x, 2 * (heads + 2 * kv_heads), pixel, true);
+        let kind = LayerKind::Attention { heads, kv_heads, causal };
+        x = b.add(&format!("attention{layer}"), kind, &[qkv.expect("it fits")]).expect("it fits");
+    }
+    let logits = b.conv("logits", x, 5, pixel, true).expect("it fits");
+    b.finish(logits).expect("every layer is used")
+}
+
+#[test]
+fn attention_by_batches_of_products_is_that_of_our_own_kernels() {
+    let Some(library) = StandIn::open() else { return };
+    let options = all_alternatives(&library);
+    for (heads, causal) in [([1, 1], true), ([4, 4], false), ([4, 2], true), ([6, 1], false)] {
+        let network = attention(heads, causal);
+        let program = program_with(&open(&options), &network);
+        let gradients = |way| {
+            let (device, schedule) = (Box::new(open(&options)), by_way(&program, way));
+            drawn::gradients(&network, &program, &schedule, device).expect("it runs")
+        };
+        // The first alternative of any call; and of attention, the one after it.
+        let (by_cublas, by_own) = (gradients(u32::MAX), gradients(0));
+        assert!(by_cublas != by_own, "{heads:?}: they add up in other orders");
+        for ((name, found), (_, expected)) in drawn::numbers(&by_cublas).zip(drawn::numbers(&by_own)) {
+            let near = found.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-5);
+            assert!(near, "{heads:?}: `{name}` is {found:?}, and by our own kernels {expected:?}");
+        }
+    }
+    let shape = AttentionShape { batch: 2, length: 3, heads: 2, kv_heads: 1, width: 8, causal: true };
+    let names = |options: CudaOptions| -> Vec<String> {
+        let device = open(&options);
+        let of = |call| device.alternatives(&call).into_iter().map(|alternative| alternative.name);
+        let [forward, backward] = [
+            of(Call::AttentionForward { shape }).collect::<Vec<_>>(),
+            of(Call::AttentionBackward { shape, accumulate: true }).collect(),
+        ];
+        assert_eq!(forward, backward);
+        forward
+    };
+    assert_eq!(names(options.clone()), ["cublas", "own"]);
+    assert_eq!(names(library.options()), ["cublas"]);
+    assert_eq!(
+        names(CudaOptions { precision: Some(Precision::Tf32), ..options.clone() }),
+        ["cublas", "own_f32"]
+    );
+    assert_eq!(names(CudaOptions { kernels: Kernels::Own, ..options }), ["kernel"]);
+}
+
+#[test]
+fn every_way_computes_the_same_up_to_rounding() {
+    let Some(library) = StandIn::open() else { return };
+    let (network, options) = (everything(), all_alternatives(&library));
+    let program = program_with(&open(&options), &network);
+    let alternatives = program.trace.ops.iter().map(|op| op.alternatives.len()).max().unwrap_or_default();
+    assert!(alternatives >= 4, "{alternatives}");
+    let own = CudaOptions { kernels: Kernels::Own, ..library.options() };
+    let reference = program_with(&open(&own), &network);
+    let reference = trained(&network, &reference, &keep(&reference.trace), &own);
+    let mut seen = BTreeSet::new();
+    let mut check = |what: &str, schedule: &Schedule, graphs: bool| {
+        let found = trained(&network, &program, schedule, &CudaOptions { graphs, ..options.clone() });
+        let off = off(&found, &reference);
+        assert!(off < 1e-3, "{what}: off by {off}");
+        seen.insert(bits(&found).into_values().collect::<Vec<_>>());
+    };
+    check("the usual alternatives", &keep(&program.trace), true);
+    (0..alternatives as u32)
+        .for_each(|k| check(&format!("alternative {k}"), &by_way(&program, k), k % 2 == 0));
+    for seed in 0..4 {
+        check(&format!("random {seed}"), &random_schedule(&program.trace, seed), seed % 2 == 0);
+    }
+    assert!(seen.len() > alternatives, "ways differ by rounding: {} of {}", seen.len(), alternatives + 5);
+}
+
+/// Batches of products, and what is widened for them, of networks of tokens.
+#[test]
+fn attention_in_bf16_computes_what_the_cpu_does_up_to_rounding() {
+    let Some(library) = StandIn::open() else { return };
+    let network = drawn::text();
+    let cpu = CpuOptions { feature_maps: Float::Bf16, ..CpuOptions::default() };
+    let train = |program: &Program, device: Box<dyn Device>| {
+        drawn::train(&network, program, &keep(&program.trace), device, 5).expect("it trains")
+    };
+    let reference = train(&training_in(Float::Bf16, &network, BATCH), Box::new(Cpu::new(cpu)));
+    for kernels in [Kernels::Libraries, Kernels::Own] {
+        let options = CudaOptions { kernels, precision: Some(Precision::Bf16), ..library.options() };
+        let program = program_with(&open(&options), &network);
+        let found = train(&program, Box::new(open(&options)));
+        for ((name, found), (_, expected)) in drawn::numbers(&found).zip(drawn::numbers(&reference)) {
+            let near = found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 2e-2);
+            assert!(near, "`{name}` by {kernels:?} is not what the device cpu computes");
+        }
+    }
+}
+
+/// Feature maps in bf16 are rounded in other places where a sum is made in another order: so much further are ways apart than
+/// in f32, and so near are all of them to what the CPU computes in bf16.
+#[test]
+fn every_way_in_bf16_computes_what_the_cpu_does_up_to_rounding() {
+    let Some(library) = StandIn::open() else { return };
+    let network = everything();
+    let cpu = CpuOptions { feature_maps: Float::Bf16, ..CpuOptions::default() };
+    let program = training_in(Float::Bf16, &network, BATCH);
+    let reference = train(&network, &program, &keep(&program.trace), Box::new(Cpu::new(cpu)));
+    let reference = reference.expect("it trains");
+    let precision = Some(Precision::Bf16);
+    let options = CudaOptions { precision, ..all_alternatives(&library) };
+    let program = program_with(&open(&options), &network);
+    assert_eq!(program.feature_maps, Float::Bf16);
+    let alternatives = program.trace.ops.iter().map(|op| op.alternatives.len()).max().unwrap_or_default();
+    assert!(alternatives >= 4, "{alternatives}");
+    for k in 0..alternatives as u32 {
+        let found = trained(&network, &program, &by_way(&program, k), &options);
+        let off = off(&found, &reference);
+        assert!((1e-6..2e-2).contains(&off), "alternative {k}: off by {off}");
+    }
+}
+
+#[test]
+fn no_plan_changes_a_bit_in_bf16() {
+    let Some(library) = StandIn::open() else { return };
+    let network = everything();
+    for kernels in [Kernels::Libraries, Kernels::Own] {
+        let options = CudaOptions { kernels, precision: Some(Precision::Bf16), ..library.options() };
+        let program = program_with(&open(&options), &network);
+        let kept = bits(&trained(&network, &program, &keep(&program.trace), &options));
+        for (seed, schedule) in (1..).zip([
+            naive(&program.trace),
+            random_schedule(&program.trace, 7),
+            random_schedule(&program.trace, 8),
+        ]) {
+            library.delays(seed);
+            let options = CudaOptions { graphs: seed % 2 == 0, ..options.clone() };
+            let found = bits(&trained(&network, &program, &schedule, &options));
+            assert!(found == kept, "{kernels:?}, schedule {seed}");
+        }
+    }
+}
+
+#[test]
+fn own_kernels_train_to_the_same_bits_and_need_no_library() {
+    let Some(library) = StandIn::open() else { return };
+    let network = everything();
+    let options = CudaOptions { kernels: Kernels::Own, ..library.options() };
+    let calls = library.calls_of(|| {
+        let program = program_with(&open(&options), &network);
+        let kept = bits(&trained(&network, &program, &keep(&program.trace), &options));
+        for schedule in [naive(&program.trace), random_schedule(&program.trace, 7)] {
+            for graphs in [false, true] {
+                library.delays(2);
+                let found =
+                    trained(&network, &program, &schedule, &CudaOptions { graphs, ..options.clone() });
+                assert!(bits(&found) == kept, "graphs {graphs}");
+            }
+        }
+    });
+    assert!(calls.keys().all(|name| !name.starts_with("cudnn") && !name.starts_with("cublas")), "{calls:?}");
+}
+
+#[test]
+fn tf32_is_coarser_where_it_is_asked_for() {
+    let Some(library) = StandIn::open() else { return };
+    let network = everything();
+    let train = |precision: Option<Precision>| {
+        let options = CudaOptions { precision, ..library.options() };
+        let program = program_with(&open(&options), &network);
+        trained(&network, &program, &keep(&program.trace), &options)
+    };
+    let [fine, again, coarse] = [Precision::F32, Precision::F32, Precision::Tf32].map(|one| train(Some(one)));
+    assert!(bits(&fine) == bits(&again));
+    // What nobody chose is PyTorch's default.
+    let [usual, named] = [None, Some(Precision::Tf32Convolutions)].map(train);
+    assert!(bits(&usual) == bits(&named));
+    assert!(bits(&usual) != bits(&coarse) && bits(&usual) != bits(&fine));
+    for other in [&coarse, &usual] {
+        let off = off(&fine, other);
+        assert!((1e-6..2e-2).contains(&off), "{off}");
+    }
+}
+
+/// Each convolution and each product is asked for in the arithmetic that the precision says: cuDNN's math type and cuBLAS's
+/// type of computing are what the stand-in rounds by.
+#[test]
+fn only_convolutions_are_coarser_by_default() {
+    let Some(library) = StandIn::open() else { return };
+    let network = zoo("mlp");
+    let train = |precision: Option<Precision>| {
+        let options = CudaOptions { precision, ..library.options() };
+        let device = open(&options);
+        let facts = device.facts().precision;
+        let program = program_with(&device, &network);
+        (bits(&trained(&network, &program, &keep(&program.trace), &options)), facts)
+    };
+    let [(fine, _), (usual, facts), (coarse, _)] =
+        [Some(Precision::F32), None, Some(Precision::Tf32)].map(train);
+    assert_eq!(facts, Precision::Tf32Convolutions);
+    assert!(usual == fine, "a network of fully connected layers alone has no convolution");
+    assert!(coarse != fine);
+}
+
+#[test]
+fn handles_and_descriptors_are_made_once_counted_and_given_back() {
+    let Some(library) = StandIn::open() else { return };
+    let network = everything();
+    let own = CudaOptions { kernels: Kernels::Own, ..library.options() };
+    let calls = library.calls_of(|| {
+        let first = open(&library.options());
+        let free = first.free_memory().expect("it is known");
+        let without = open(&own).free_memory().expect("it is known");
+        assert!(without <= free, "the libraries' own memory is held by all");
+        let second = first.another().expect("nothing stands in the way");
+        assert_eq!(second.free_memory().expect("it is known"), free, "it shares them");
+        let program = program_with(&first, &network);
+        let schedule = keep(&program.trace);
+        let mut executor =
+            Executor::new(Box::new(second), MemoryLayout::of(&program, &schedule)).expect("it is small");
+        let loaded = executor.load(&program, &schedule).expect("the schedule is valid");
+        drop(first);
+        (0..4).for_each(|_| executor.run(&loaded).expect("an iteration"));
+    });
+    let count = |name: &str| calls.get(name).copied().unwrap_or_default();
+    assert_eq!((count("cudnnCreate"), count("cublasCreate_v2")), (1, 1));
+    assert_eq!((count("cudnnDestroy"), count("cublasDestroy_v2")), (1, 1));
+    for kind in ["Tensor", "Filter", "Convolution"] {
+        let [made, gone] = ["Create", "Destroy"].map(|what| count(&format!("cudnn{what}{kind}Descriptor")));
+        assert!(made > 0 && made == gone, "{kind}: {made} made, {gone} given back");
+    }
+    assert_eq!(count("default stream"), 0);
+}
+
+#[test]
+fn what_the_libraries_take_is_not_free() {
+    let Some(library) = StandIn::open() else { return };
+    let free = |options: &CudaOptions| open(options).free_memory().expect("it is known");
+    let (with, without) =
+        (free(&library.options()), free(&CudaOptions { kernels: Kernels::Own, ..library.options() }));
+    assert!(with + Bytes(2 << 20) <= without, "{with}, {without}");
+}
+
+#[test]
+fn scratch_that_a_way_needs_is_asked_for_by_its_name() {
+    let Some(library) = StandIn::open() else { return };
+    let mut program = program_with(&open(&library.options()), &everything());
+    let first = program.kernels.iter().position(|k| k.call.name() == "conv_forward").expect("there are some");
+    program.trace.ops[first].workspace_bytes = Bytes::ZERO;
+    let schedule = keep(&program.trace);
+    let layout = MemoryLayout::of(&program, &schedule);
+    let mut executor = Executor::new(Box::new(open(&library.options())), layout).expect("it is small");
+    let error = executor.load(&program, &schedule).expect_err("it needs some").to_string();
+    assert!(error.contains("workspace of `a.") && error.contains("by `implicit_precomp_gemm`"), "{error}");
+}
+
+/// Measurements carry the words, so that those of other kernels do not meet in one fit.
+#[test]
+fn facts_tell_whose_kernels_they_are_of() {
+    let Some(library) = StandIn::open() else { return };
+    let check = |options: CudaOptions, ends: &str| {
+        let system = open(&options).facts().system;
+        assert!(system.ends_with(ends), "`{ends}` in: {system}");
+    };
+    check(library.options(), "CUDA driver 13.0, cuDNN 9.1.0, deterministic");
+    check(all_alternatives(&library), ", cuDNN 9.1.0");
+    check(
+        CudaOptions { precision: Some(Precision::Tf32), ..all_alternatives(&library) },
+        ", cuDNN 9.1.0, TF32",
+    );
+    check(CudaOptions { precision: None, ..all_alternatives(&library) }, "9.1.0, convolutions in TF32");
+    check(
+        CudaOptions { precision: Some(Precision::Bf16), ..all_alternatives(&library) },
+        ", cuDNN 9.1.0, bf16",
+    );
+    check(CudaOptions { kernels: Kernels::Own, ..library.options() }, ", own kernels");
+}
+
+/// The names of a call's alternatives.
+fn names_of(device: &CudaDevice, call: &Call) -> Vec<String> {
+    device.alternatives(call).into_iter().map(|alternative| alternative.name).collect()
+}
+
+/// Layouts that few ask cuDNN about may be answered oddly: the usual ways stay.
+#[test]
+fn one_more_way_that_is_refused_oddly_is_left_out() {
+    let Some(library) = StandIn::open() else { return };
+    let shape = convolution(3, Window::square(3, 1, 1), 6, 1);
+    let call = Call::ConvBackwardFilter { shape, accumulate: false };
+    let all = names_of(&open(&all_alternatives(&library)), &call);
+    let usual: Vec<String> = all.iter().filter(|name| !name.starts_with("planes_")).cloned().collect();
+    assert!(usual.len() < all.len(), "{all:?}");
+    for code in [2000, 4000, 5000] {
+        // Asked before are the usual layout, and a single sample of it.
+        library.answer(c"cudnnGetConvolutionBackwardFilterAlgorithm_v7", 2, code);
+        assert_eq!(names_of(&open(&all_alternatives(&library)), &call), usual, "{code}");
+    }
+}
+
+/// cuDNN says of a shape and of itself that something is not there with numbers of one range.
+#[test]
+fn a_broken_cudnn_is_told_from_a_shape_that_it_does_not_take() {
+    let Some(library) = StandIn::open() else { return };
+    let call = Call::ConvForward { shape: convolution(3, Window::square(3, 1, 1), 6, 1) };
+    let names = |device: &CudaDevice| names_of(device, &call);
+    let all = names(&open(&all_alternatives(&library)));
+    // No such shape, or an algorithm that answers oddly: the others serve.
+    for code in [3000, 3002, 3010, 2000, 4000] {
+        library.answer(c"cudnnGetConvolutionForwardWorkspaceSize", 0, code);
+        assert_eq!(names(&open(&all_alternatives(&library))), all[1..], "{code}");
+    }
+    for (code, part) in [
+        (3005, "update the driver"),
+        (3006, "runtime"),
+        (3007, "this GPU"),
+        (3008, "cuBLASLt"),
+        (3009, "install all of cuDNN again"),
+    ] {
+        let run = |answered_before: &dyn Fn(&str)| {
+            let device = open(&library.options());
+            answered_before("lowering");
+            let mut program = program_with(&device, &everything());
+            program.trace.ops.iter_mut().for_each(|op| op.seconds = Seconds(1e-6));
+            let schedule = keep(&program.trace);
+            let layout = MemoryLayout::of(&program, &schedule);
+            let mut executor = Executor::new(Box::new(device), layout).expect("it is small");
+            let loaded = executor.load(&program, &schedule).expect("our own kernel stands in");
+            answered_before("the iteration");
+            executor.run(&loaded).expect_err("not in silence").to_string()
+        };
+        // When it is asked, when it is tried, and when it is to compute.
+        for (call, moment) in [
+            (c"cudnnGetConvolutionForwardWorkspaceSize", "lowering"),
+            (c"cudnnConvolutionForward", "lowering"),
+            (c"cudnnConvolutionForward", "the iteration"),
+        ] {
+            let error = run(&|now| {
+                if now == moment {
+                    library.answer(call, 0, code);
+                }
+            });
+            assert!(error.contains(part) && error.contains("cannot work here"), "{code}, {moment}: {error}");
+            assert!(!error.contains("lower the budget"), "{code}, {moment}: {error}");
+        }
+        library.answer(c"cudnnCreate", 0, code);
+        let error = CudaDevice::open(&library.options()).err().expect("it does not start").to_string();
+        assert!(error.contains(part) && error.contains("does not start"), "{code}: {error}");
+    }
+}
+
+/// Whatever the batch size, so that profile, plan and run have the same alternatives.
+#[test]
+fn an_algorithm_that_refuses_to_run_is_left_out() {
+    let Some(library) = StandIn::open() else { return };
+    let call = |batch| Call::ConvForward { shape: convolution(batch, Window::square(3, 1, 1), 6, 1) };
+    let all = names_of(&open(&all_alternatives(&library)), &call(3));
+    for (position, code) in [(0, 2000), (1, 3000), (2, 4000), (0, 5000)] {
+        library.answer(c"cudnnConvolutionForward", position, code);
+        let device = open(&all_alternatives(&library));
+        let mut others = all.clone();
+        others.remove(position as usize);
+        for batch in [3, 4, 1] {
+            assert_eq!(names_of(&device, &call(batch)), others, "{code} at {batch}");
+        }
+    }
+    // What is left trains.
+    let network = everything();
+    library.answer(c"cudnnConvolutionForward", 0, 3000);
+    let device = open(&library.options());
+    let mut program = program_with(&device, &network);
+    program.trace.ops.iter_mut().for_each(|op| op.seconds = Seconds(1e-6));
+    train(&network, &program, &keep(&program.trace), Box::new(device)).expect("it trains");
+}
+
+#[test]
+fn a_query_that_fails_is_the_failure_of_the_next_iteration() {
+    let Some(library) = StandIn::open() else { return };
+    let network = everything();
+    library.answer(c"cudnnGetConvolutionForwardAlgorithm_v7", 0, 5000);
+    let device = open(&library.options());
+    let mut program = program_with(&device, &network);
+    program.trace.ops.iter_mut().for_each(|op| op.seconds = Seconds(1e-6));
+    let schedule = keep(&program.trace);
+    let mut executor =
+        Executor::new(Box::new(device), MemoryLayout::of(&program, &schedule)).expect("it is small");
+    let loaded = executor.load(&program, &schedule).expect("our own kernel stands in");
+    let error = executor.run(&loaded).expect_err("not in silence").to_string();
+    assert!(
+        error.contains("the choice of algorithms") && error.contains("CUDNN_STATUS_EXECUTION_FAILED"),
+        "{error}"
+    );
+}
