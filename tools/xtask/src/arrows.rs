@@ -32,12 +32,12 @@ const WITHOUT: [(&str, &[&str]); 2] = [
 /// Binding to CUDA, and the only place that may name it.
 const CUDA: (&str, &str) = (concat!("cudarc", "::"), "runtime/src/cuda");
 
-/// Directories whose messages name no option of the command line: other callers have none.
-const WITHOUT_OPTIONS: [&str; 6] =
-    ["ir/src/", "networks/src/", "tuner/src/", "runtime/src/", "profiler/src/", "study/src/"];
+/// Folders whose messages name no option of the command line: `study` adds what helps there.
+const WITHOUT_OPTIONS: [&str; 5] =
+    ["ir/src/", "networks/src/", "tuner/src/", "runtime/src/", "profiler/src/"];
 
-/// Files with options of other programs: of NVRTC, and of the tools that training is exported to.
-const OPTIONS_OF_OTHERS: [&str; 2] = ["runtime/src/cuda/compile.rs", "study/src/export.rs"];
+/// A file with options of others: of NVRTC.
+const OPTIONS_OF_OTHERS: &str = "runtime/src/cuda/compile.rs";
 
 /// Returns all forbidden uses.
 pub fn check(tree: &Tree) -> Vec<String> {
@@ -57,10 +57,8 @@ pub fn check(tree: &Tree) -> Vec<String> {
                 found.push(format!("{at}: CUDA outside {}: go through the Device seam", CUDA.1));
             }
             let applies = WITHOUT_OPTIONS.iter().any(|folder| path.starts_with(folder));
-            if applies && !OPTIONS_OF_OTHERS.contains(&path) && names_an_option(code) {
-                found.push(format!(
-                    "{at}: an option: say what is wrong, and the command line adds its option"
-                ));
+            if applies && path != OPTIONS_OF_OTHERS && names_an_option(code) {
+                found.push(format!("{at}: an option: say what is wrong, and `study` adds the option"));
             }
         }
     }
