@@ -39,9 +39,9 @@ pub struct Config {
     /// The link's pace where the device was told to pace it; none where it runs as fast as it can.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paced: Option<Link>,
-    /// Whose kernels ran, on a GPU: a schedule's alternatives are those of these.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kernels: Option<GpuKernels>,
+    /// On a GPU: whether every op has one kernel, which gives the same bits each time. A schedule's alternatives follow.
+    #[serde(default, skip_serializing_if = "crate::document::is_false")]
+    pub deterministic: bool,
     /// In what convolutions and matrix products multiply; none where an older version wrote this: [`Config::arithmetic`] says
     /// what that one meant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -115,19 +115,6 @@ pub struct Goodput {
     pub efficiency: f64,
 }
 
-/// Whose kernels run on a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct GpuKernels {
-    /// Whether cuDNN and cuBLAS run convolutions and fully connected layers; else Plimsoll's own kernels do.
-    pub libraries: bool,
-    /// Whether every op has one kernel, which gives the same bits each time.
-    pub deterministic: bool,
-    /// Whether products are in TF32, as older versions wrote it; now [`Config::precision`] says that.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tf32: Option<bool>,
-}
-
 /// The learning rate, and where it comes from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -183,21 +170,11 @@ pub fn is_rate(rate: f64) -> bool {
     (f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX)).contains(&rate)
 }
 
-impl GpuKernels {
-    /// Plimsoll's own alone: no library is needed.
-    pub const OWN: GpuKernels = GpuKernels { libraries: false, deterministic: false, tf32: None };
-}
-
 impl Config {
     /// In what convolutions and matrix products multiply, as this version or an older one wrote it. None of an older version's
     /// modelled device, of which only the device's name says it.
     pub fn arithmetic(&self) -> Option<Precision> {
-        let older = match self.kernels {
-            Some(GpuKernels { tf32: Some(true), .. }) => Some(Precision::Tf32),
-            _ if self.modelled => None,
-            _ => Some(Precision::F32),
-        };
-        self.precision.or(older)
+        self.precision.or((!self.modelled).then_some(Precision::F32))
     }
 }
 

@@ -2,14 +2,11 @@
 
 use crate::error::{Error, SetupError};
 use crate::watch::Watch;
-use plimsoll_ir::config::GpuKernels;
 use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::{Bytes, BytesPerSecond, Float, Precision};
 use plimsoll_runtime::cuda;
-use plimsoll_runtime::{
-    Cpu, CpuOptions, CudaDevice, CudaOptions, Device, DeviceFacts, Kernels, RuntimeError,
-};
+use plimsoll_runtime::{Cpu, CpuOptions, CudaDevice, CudaOptions, Device, DeviceFacts, RuntimeError};
 use plimsoll_tuner::model::devices::{Modelled, Sheet};
 use std::rc::Rc;
 
@@ -56,18 +53,10 @@ impl Gpu {
         self.options.graphs
     }
 
-    /// Whose kernels it runs.
-    pub fn kernels(&self) -> GpuKernels {
-        let CudaOptions { kernels, deterministic, .. } = self.options;
-        GpuKernels { libraries: kernels == Kernels::Libraries, deterministic, tf32: None }
+    /// Whether it runs every call by one kernel, which gives the same bits each time.
+    pub fn is_deterministic(&self) -> bool {
+        self.options.deterministic
     }
-}
-
-/// Options that choose kernels and their precision; none for the device's default.
-pub fn with_kernels(options: CudaOptions, chosen: GpuKernels, precision: Option<Precision>) -> CudaOptions {
-    let GpuKernels { libraries, deterministic, .. } = chosen;
-    let kernels = if libraries { Kernels::Libraries } else { Kernels::Own };
-    CudaOptions { kernels, precision, deterministic, ..options }
 }
 
 /// The processor in f32 with so many threads, by default all cores but one, which is left to the two transfer streams, and a
@@ -78,8 +67,8 @@ pub fn cpu_options(threads: Option<u32>, link: Option<Link>) -> CpuOptions {
 }
 
 impl Setup {
-    /// A GPU, by its number from 0, with or without graphs, in a precision, by default PyTorch's. What is offloaded goes to
-    /// pinned memory.
+    /// A GPU, by its number from 0, with or without graphs, with one deterministic kernel for each call or all alternatives, in
+    /// a precision, by default PyTorch's. What is offloaded goes to pinned memory.
     ///
     /// # Errors
     ///
@@ -87,11 +76,11 @@ impl Setup {
     pub fn cuda(
         ordinal: u32,
         graphs: bool,
-        kernels: GpuKernels,
+        deterministic: bool,
         precision: Option<Precision>,
     ) -> Result<Setup, Error> {
-        let options = CudaOptions { ordinal, graphs, ..CudaOptions::default() };
-        Ok(Setup::Cuda(Gpu::open(with_kernels(options, kernels, precision))?))
+        let options = CudaOptions { ordinal, graphs, deterministic, precision, ..CudaOptions::default() };
+        Ok(Setup::Cuda(Gpu::open(options)?))
     }
 
     /// A device of which only the data sheet is known, in a precision, by default PyTorch's.
@@ -140,9 +129,9 @@ impl Setup {
         if let Setup::Modelled(device) = self { Some(*device) } else { None }
     }
 
-    /// Whose kernels run, where that is to be chosen.
-    pub fn kernels(&self) -> Option<GpuKernels> {
-        if let Setup::Cuda(gpu) = self { Some(gpu.kernels()) } else { None }
+    /// Whether it is a GPU that runs every call by one kernel.
+    pub fn is_deterministic(&self) -> bool {
+        matches!(self, Setup::Cuda(gpu) if gpu.is_deterministic())
     }
 
     /// Threads of the processor that compute; 1 where a GPU does.

@@ -7,7 +7,6 @@ use crate::error::{Error, Iteration, WorkloadError};
 use crate::folder::Study;
 use crate::request::ClusterRequest;
 use crate::watch::Watch;
-use plimsoll_ir::config::GpuKernels;
 use plimsoll_ir::exchange::Exchange;
 use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::profile::{BatchSamples, Profile};
@@ -38,8 +37,8 @@ pub struct About {
     pub threads: u32,
     /// The pace of the link; none for as fast as it goes.
     pub paced: Option<Link>,
-    /// Whose kernels run, where that is to be chosen.
-    pub kernels: Option<GpuKernels>,
+    /// On a GPU: whether every call has one kernel, which gives the same bits each time.
+    pub deterministic: bool,
     /// In what convolutions and matrix products multiply.
     pub precision: Precision,
     /// Who updates the parameters.
