@@ -12,8 +12,8 @@ pub use planning::{CheckArgs, CompareArgs, PlanArgs, PlanningArgs, SimulateArgs}
 pub use requests::{Exported, gpu, processor, study_of, threads_are_sound, tune_request};
 pub use tuning::{AutoArgs, ClusterArgs, DemoArgs, ProfileArgs, TuneArgs};
 pub use values::{
-    DecayArg, DeviceChoice, DuplexArg, HostPlace, Image, KernelsArg, NoiseArg, ObjectiveArg, OptimizerArg,
-    PrecisionArg, ReluArg, RuleArg, SearchArg, ToolArg, ToolOptimizerArg,
+    DecayArg, DeviceChoice, DuplexArg, HostPlace, Image, NoiseArg, ObjectiveArg, OptimizerArg, PrecisionArg,
+    ReluArg, RuleArg, SearchArg, ToolArg, ToolOptimizerArg,
 };
 
 use crate::output::Format;
@@ -223,12 +223,9 @@ pub struct DeviceArgs {
     pub host: HostPlace,
 }
 
-/// Whose kernels a GPU runs, and the precision of any device.
+/// The precision of any device, and how a GPU chooses kernels.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct KernelArgs {
-    /// With cuda: whose kernels run convolutions and fully connected layers
-    #[arg(long, value_enum, value_name = "WHOSE")]
-    pub kernels: Option<KernelsArg>,
     /// Number format of convolutions and matrix products; bf16 also halves the bytes of feature maps. Sums and parameters are
     /// f32
     #[arg(long, value_enum, value_name = "PRECISION", default_value_t)]
@@ -236,14 +233,6 @@ pub struct KernelArgs {
     /// With cuda: run every call by one kernel, which gives the same bits each time
     #[arg(long)]
     pub deterministic: bool,
-}
-
-impl KernelArgs {
-    /// The first of those for a GPU alone that was given.
-    pub fn given(&self) -> Option<&'static str> {
-        let given = [(self.kernels.is_some(), "--kernels"), (self.deterministic, "--deterministic")];
-        given.into_iter().find(|(given, _)| *given).map(|(_, name)| name)
-    }
 }
 
 /// What is worked on, and where.
@@ -400,7 +389,7 @@ pub fn defaults<T: Args>() -> T {
 }
 
 /// The options of `auto` that a script decides for itself.
-const OF_NETWORKS: [&str; 39] = [
+const OF_NETWORKS: [&str; 38] = [
     "network",
     "image",
     "channels",
@@ -408,7 +397,6 @@ const OF_NETWORKS: [&str; 39] = [
     "data",
     "device",
     "no_graph",
-    "kernels",
     "optimizer",
     "precision",
     "deterministic",
@@ -606,7 +594,7 @@ pub struct TraceArgs {
     #[arg(long, value_name = "N", default_value_t = 1, requires = "draw", help_heading = RESEARCH)]
     pub seed: u64,
     /// Take the ops' seconds from the model of this profile/1 file; without it they are 0. One of a GPU asks for that GPU,
-    /// whose libraries know their scratch, unless its kernels are our own
+    /// whose libraries know their scratch
     #[arg(long, value_name = "PROFILE", conflicts_with = "device")]
     pub profile: Option<PathBuf>,
     /// Take the ops' seconds from the model of a device that is not here: k40, m40, gtx1080ti, v100, a100-40gb, rtx4090, h100

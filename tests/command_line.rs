@@ -508,11 +508,9 @@ fn options_of_another_device_are_refused() {
         ("--device cuda --duplex half", "--duplex half is for --device cpu"),
         ("--device cuda --host file:h", "--host file:PATH is for --device cpu"),
         ("--no-graph", "--no-graph is for --device cuda"),
-        ("--kernels own", "--kernels is for --device cuda"),
         ("--precision tf32", "cpu has no tensor cores for TF32"),
         ("--tf32", "there is no --tf32 any more\n  help: say --precision tf32 for it"),
         ("--deterministic", "--deterministic is for --device cuda"),
-        ("--device cuda --kernels own --precision tf32", "--precision tf32 is for --kernels libraries"),
     ] {
         check(folder, &format!("verify {options}"), 2, &[says]);
     }

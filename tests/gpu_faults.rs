@@ -85,8 +85,8 @@ pub(crate) fn check(output: &Output, code: i32, says: &[&str]) {
     assert!(!said.contains("panicked"), "{said}");
 }
 
-/// Options of a small task, with few batch sizes to plan.
-const SMALL: &str = "--network mlp --device cuda --budget 16MiB --max-batch 34";
+/// Options of a small task, with few batch sizes to plan for.
+const SMALL: &str = "--network mlp --device cuda --budget 24MiB --max-batch 34";
 
 /// Copies a study of that task, which is tuned only once.
 pub(crate) fn tuned(libraries: &Libraries, study: &Path) {
@@ -169,7 +169,6 @@ fn a_device_that_others_use_or_that_is_slowed_is_said_so() {
         "\"generation\":5",
         "\"clock_mhz\"",
         "\"pageable\"",
-        "\"alternatives\"",
         "\"best\":700.0",
     ] {
         assert!(kept.contains(words), "`{words}` in the profile");
@@ -209,12 +208,13 @@ fn doctor_starts_every_device_and_says_what_does_not_start() {
             "the libraries compute all 65",
         ],
     );
-    // A part of cuDNN is missing: it does not start, or fails at its first query, or at its first computation.
-    for call in ["cudnnCreate", "cudnnGetConvolutionForwardWorkspaceSize", "cudnnConvolutionForward"] {
-        doctor(
-            &format!("{call}:0:3009"),
-            &["none: ", "install all of cuDNN again", "all by our own kernels"],
-        );
+    // A cuDNN of which a part is missing: it does not start, or says so when it is first asked, or is to compute.
+    for (call, says) in [
+        ("cudnnCreate", "cuda:0 does not start: "),
+        ("cudnnGetConvolutionForwardWorkspaceSize", "none: "),
+        ("cudnnConvolutionForward", "none: "),
+    ] {
+        doctor(&format!("{call}:0:3009"), &[says, "install all of cuDNN again"]);
     }
     doctor("cuDevicePrimaryCtxRetain:0:46", &["cuda:0 does not start", "another process has it for itself"]);
 }
@@ -245,8 +245,8 @@ fn a_device_that_is_lost_in_training_leaves_the_state_of_the_last_finished_itera
     let again = format!("profile --network mlp --device cuda --max-batch 34 --study {}", study.display());
     let profile = libraries.run(&again, "", &[]);
     check(&profile, 0, &[]);
-    assert!(String::from_utf8_lossy(&profile.stdout).contains("16 MiB"), "{profile:?}");
-    // A tuned study has its budget.
+    assert!(String::from_utf8_lossy(&profile.stdout).contains("24 MiB"), "{profile:?}");
+    // What was tuned has its budget.
     let none = "`plimsoll run` has no --budget, `plimsoll tune` has";
     check(&run("cuMemAlloc_v2:0:2", ""), 4, &["of device memory are needed", none]);
     let kept = study.join("training.safetensors");
@@ -307,10 +307,13 @@ fn after_a_lost_device_the_same_command_goes_on_from_what_was_kept() {
     let Some(libraries) = libraries() else { return };
     let folder = by_hand("mlp", "100%", |config| config["device"] = "cuda: Plimsoll stand-in".into());
     let trace = folder.path().join("trace.json");
-    // Kernels of the device have a workspace that those of the processor do not need.
+    // The device's libraries have more workspace than the processor: at most 32 MiB.
     let text = std::fs::read_to_string(&trace).expect("a trace");
-    let text = text.replace("\"workspace_bytes\":0", "\"workspace_bytes\":512");
-    std::fs::write(&trace, text).expect("a file");
+    let mut document: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    for op in document["ops"].as_array_mut().expect("ops") {
+        op["workspace_bytes"] = (32 << 20).into();
+    }
+    std::fs::write(&trace, document.to_string()).expect("a file");
     let plan = "plan trace.json --budget 100% --link 1GB/s --no-recompute -o study/chosen.schedule.json";
     crate::study_folder::check(folder.path(), plan, 0, &[]);
     let study = folder.path().join("study");

@@ -369,7 +369,7 @@ fn what_a_modelled_device_cannot_do_is_said() {
         ("profile --device v100 --precision tf32", "Tesla V100 PCIe 16 GB has no tensor cores for TF32"),
         ("trace lenet --device k40 --precision tf32", "no tensor cores for TF32"),
         ("trace lenet --device v100 --precision bf16", "Tesla V100 PCIe 16 GB has no tensor cores for bf16"),
-        ("profile --device h100 --kernels own", "--kernels is for --device cuda"),
+        ("profile --device h100 --deterministic", "--deterministic is for --device cuda"),
         ("profile --device h100 --threads 2", "--threads is for --device cpu"),
         ("profile --device h100 --link 1GB/s", "--link is for --device cpu"),
         ("profile --device h100 --duplex half", "--duplex half is for --device cpu"),

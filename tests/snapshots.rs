@@ -392,7 +392,7 @@ const BAD: [(i32, &[&str]); 4] = [
             "verify --network mlp --batch 4 --policy kep",
             "verify --network mlp --batch 4 --host disk",
             "verify --network mlp --batch 4 --threads 2 --device cuda",
-            "verify --network mlp --batch 4 --kernels own",
+            "verify --network mlp --batch 4 --deterministic",
             "verify --network mlp --batch 5000",
             "verify --device gpu",
             "verify --network lenet",

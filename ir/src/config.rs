@@ -39,11 +39,11 @@ pub struct Config {
     /// Pace of the link, if the device was set to pace it; `None` if it runs at full speed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paced: Option<Link>,
-    /// Kernels of a GPU; a schedule's alternatives are alternatives of these.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kernels: Option<GpuKernels>,
-    /// Input precision of convolutions and matrix products; `None` in documents of an older version, whose meaning
-    /// [`Config::arithmetic`] returns.
+    /// On a GPU: whether every op has one kernel, which gives the same bits each time. A schedule's alternatives follow.
+    #[serde(default, skip_serializing_if = "crate::document::is_false")]
+    pub deterministic: bool,
+    /// In what convolutions and matrix products multiply; none where an older version wrote this: [`Config::arithmetic`] says
+    /// what that one meant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision: Option<Precision>,
     /// `true` if the device is known by its data sheet alone: nothing here was measured, and nothing can be run.
@@ -115,20 +115,7 @@ pub struct Goodput {
     pub efficiency: f64,
 }
 
-/// Kernels of a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct GpuKernels {
-    /// `true` if cuDNN and cuBLAS run convolutions and fully connected layers; otherwise Plimsoll's own kernels do.
-    pub libraries: bool,
-    /// `true` if every op has one kernel, which gives the same bits each time.
-    pub deterministic: bool,
-    /// `true` if products are in TF32, as older versions wrote it; replaced by [`Config::precision`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tf32: Option<bool>,
-}
-
-/// The learning rate and its origin.
+/// The learning rate, and where it comes from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LearningRate {
@@ -183,21 +170,11 @@ pub fn is_rate(rate: f64) -> bool {
     (f64::from(f32::MIN_POSITIVE)..=f64::from(f32::MAX)).contains(&rate)
 }
 
-impl GpuKernels {
-    /// Plimsoll's own kernels alone; no library is needed.
-    pub const OWN: GpuKernels = GpuKernels { libraries: false, deterministic: false, tf32: None };
-}
-
 impl Config {
     /// Returns the input precision of convolutions and matrix products, as this version or an older one wrote it. `None` for
     /// an older version's modelled device, whose precision only its name says.
     pub fn arithmetic(&self) -> Option<Precision> {
-        let older = match self.kernels {
-            Some(GpuKernels { tf32: Some(true), .. }) => Some(Precision::Tf32),
-            _ if self.modelled => None,
-            _ => Some(Precision::F32),
-        };
-        self.precision.or(older)
+        self.precision.or((!self.modelled).then_some(Precision::F32))
     }
 }
 

@@ -513,7 +513,7 @@ fn configs_are_read_strictly() {
                 "/surprise",
                 Some(json!(1)),
                 "at surprise: unknown field `surprise`, expected one of `plimsoll`, `network`, `data`, `device`, \
-                 `threads`, `link`, `paced`, `kernels`, `precision`, `modelled`, `modelled_error`, `optimizer`, \
+                 `threads`, `link`, `paced`, `deterministic`, `precision`, `modelled`, `modelled_error`, `optimizer`, \
                  `budget_bytes`, `batch`, `keeps_all`, `policy`, `schedule`, `cluster`, `goodput`, `learning_rate`, \
                  `predicted`, `measured`",
             ),
@@ -551,13 +551,16 @@ fn configs_are_read_strictly() {
     );
 }
 
-/// Older versions could shard optimizer state over the workers.
+/// Older versions could shard the optimizer's momenta over the workers, and train on a GPU without its libraries.
 #[test]
-fn a_config_with_sharded_momenta_is_refused_by_name() {
-    let mut document = config();
-    document["momenta"] = json!("sharded");
-    let said = refusal("config", &document.to_string());
-    assert!(said.contains("unknown field `momenta`"), "{said}");
+fn a_config_of_what_is_no_more_is_refused_by_name() {
+    let kernels = json!({"libraries": false, "deterministic": false});
+    for (key, value) in [("momenta", json!("sharded")), ("kernels", kernels)] {
+        let mut document = config();
+        document[key] = value;
+        let said = refusal("config", &document.to_string());
+        assert!(said.contains(&format!("unknown field `{key}`")), "{said}");
+    }
 }
 
 /// A document reads back as the same value, and writes as the same bytes.
@@ -586,7 +589,7 @@ fn every_document_comes_back_as_the_same_bytes() {
     }
 }
 
-/// A config that names no precision, or one as `tf32`, keeps its meaning.
+/// A config that names no precision is read as it was meant.
 #[test]
 fn older_configs_have_the_precision_that_they_were_written_with() {
     let arithmetic = |change: &dyn Fn(&mut Value)| {
@@ -594,10 +597,7 @@ fn older_configs_have_the_precision_that_they_were_written_with() {
         change(&mut config);
         Config::from_json(&config.to_string()).expect("valid").arithmetic()
     };
-    let kernels = |tf32: bool| json!({"libraries": true, "tf32": tf32, "deterministic": false});
     assert_eq!(arithmetic(&|_| ()), Some(Precision::F32));
-    assert_eq!(arithmetic(&|config| config["kernels"] = kernels(false)), Some(Precision::F32));
-    assert_eq!(arithmetic(&|config| config["kernels"] = kernels(true)), Some(Precision::Tf32));
     assert_eq!(arithmetic(&|config| config["modelled"] = json!(true)), None);
     let written = |config: &mut Value| config["precision"] = json!("tf32-convolutions");
     assert_eq!(arithmetic(&written), Some(Precision::Tf32Convolutions));

@@ -26,7 +26,7 @@ mod waits;
 
 pub use checkpoint::Checkpoint;
 pub use cpu::{Cpu, CpuOptions, HostMemory, Hurry};
-pub use cuda::{CudaDevice, CudaError, CudaOptions, Instead, Kernels};
+pub use cuda::{CudaDevice, CudaError, CudaOptions, Instead};
 pub use device::{
     Begun, Beside, Collective, Device, DeviceError, DeviceFacts, EventId, IterationId, Launch, MemoryKind,
     MemoryLayout, Room, Transfer,

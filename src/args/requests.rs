@@ -3,16 +3,16 @@
 //! What only options can contradict (one for another device, two that exclude each other) is refused here.
 
 use super::values::{
-    DecayArg, DeviceChoice, DuplexArg, HostPlace, NoiseArg, ObjectiveArg, OptimizerArg, PrecisionArg,
-    RuleArg, SearchArg, ToolArg, ToolOptimizerArg,
+    DecayArg, DeviceChoice, DuplexArg, HostPlace, NoiseArg, ObjectiveArg, OptimizerArg, RuleArg, SearchArg,
+    ToolArg, ToolOptimizerArg,
 };
 use super::{
-    ClusterArgs, DeviceArgs, EXPORTED_EPOCHS, ExportArgs, KernelArgs, KernelsArg, NetworkArgs, RateArgs,
-    SearchArgs, StudyArgs, TrainArgs, WorkloadArgs, defaults,
+    ClusterArgs, DeviceArgs, EXPORTED_EPOCHS, ExportArgs, KernelArgs, NetworkArgs, RateArgs, SearchArgs,
+    StudyArgs, TrainArgs, WorkloadArgs, defaults,
 };
 use crate::files;
 use crate::interrupt;
-use plimsoll_ir::config::{GpuKernels, LearningRateRule};
+use plimsoll_ir::config::LearningRateRule;
 use plimsoll_ir::schedule::{Duplex, Link};
 use plimsoll_ir::tuning::{NoiseScale, Tuning};
 use plimsoll_ir::{Bytes, Float, Optimizer, Precision, UpdateRule};
@@ -72,9 +72,7 @@ impl DeviceArgs {
                     .help("give the --link that both ways are to share, or leave --duplex out"))
             }
             DeviceChoice::Cpu if self.no_graph => Err(only("--no-graph", "cuda")),
-            DeviceChoice::Cpu if self.kernels.given().is_some() => {
-                Err(only(self.kernels.given().unwrap_or_default(), "cuda"))
-            }
+            DeviceChoice::Cpu if self.kernels.deterministic => Err(only("--deterministic", "cuda")),
             DeviceChoice::Cpu => {
                 threads_are_sound(self.threads)?;
                 let feature_maps = of_processor(self.kernels.precision.asked())?;
@@ -84,8 +82,8 @@ impl DeviceArgs {
             DeviceChoice::Cuda(_) if link.is_some() => Err(only("--link", "cpu")),
             DeviceChoice::Cuda(_) | DeviceChoice::Modelled(_) if half => Err(only("--duplex half", "cpu")),
             DeviceChoice::Cuda(ordinal) => {
-                let precision = self.kernels.precision.asked();
-                gpu(ordinal, !self.no_graph, &self.host, self.kernels.chosen()?, precision)
+                let KernelArgs { precision, deterministic } = self.kernels;
+                gpu(ordinal, !self.no_graph, &self.host, deterministic, precision.asked())
             }
             DeviceChoice::Modelled(_) if self.no_graph => Err(only("--no-graph", "cuda")),
             DeviceChoice::Modelled(_) if self.threads.is_some() => Err(only("--threads", "cpu")),
@@ -121,29 +119,19 @@ pub fn gpu(
     ordinal: u32,
     graphs: bool,
     host: &HostPlace,
-    kernels: GpuKernels,
+    deterministic: bool,
     precision: Option<Precision>,
 ) -> Result<Setup, Error> {
     match host {
         HostPlace::File(_) => Err(only("--host file:PATH", "cpu")),
-        HostPlace::Memory => Ok(Setup::cuda(ordinal, graphs, kernels, precision)?),
+        HostPlace::Memory => Ok(Setup::cuda(ordinal, graphs, deterministic, precision)?),
     }
 }
 
 impl KernelArgs {
-    /// What they choose of a GPU that is here.
-    pub fn chosen(&self) -> Result<GpuKernels, Error> {
-        let libraries = self.kernels.unwrap_or_default() == KernelsArg::Libraries;
-        if self.precision == PrecisionArg::Tf32 && !libraries {
-            let message = "--precision tf32 is for --kernels libraries; our own kernels multiply in f32";
-            return Err(Error::usage(message).help("leave one of the two out"));
-        }
-        Ok(GpuKernels { libraries, deterministic: self.deterministic, tf32: None })
-    }
-
     /// What they choose of a device that is modelled: its precision, and nothing else.
     pub fn precision_alone(&self) -> Result<Option<Precision>, Error> {
-        self.given().map_or(Ok(self.precision.asked()), |option| Err(only(option, "cuda")))
+        if self.deterministic { Err(only("--deterministic", "cuda")) } else { Ok(self.precision.asked()) }
     }
 }
 

@@ -157,16 +157,6 @@ fn no_device() -> String {
     format!("a device is `cpu`, `cuda` or `cuda:N`, or one that is modelled: {}", devices::names())
 }
 
-/// Whose kernels run convolutions and fully connected layers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum KernelsArg {
-    /// cuDNN's and cuBLAS's, with all their algorithms to choose from (the default)
-    #[default]
-    Libraries,
-    /// Plimsoll's own: slower, and no library is needed
-    Own,
-}
-
 /// In what convolutions and matrix products multiply, and feature maps are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum PrecisionArg {
@@ -178,7 +168,7 @@ pub enum PrecisionArg {
     /// Both in TF32: by tensor cores, of numbers with 10 bits after the point. Our own kernels and the CPU have none
     Tf32,
     /// Feature maps and their gradients take half the bytes, and what convolutions and matrix products multiply is rounded to
-    /// bf16; sums are f32. On GPUs from Ampere on, and on older ones by our own kernels
+    /// bf16; sums are f32. On GPUs from Ampere on
     Bf16,
 }
 

@@ -9,11 +9,9 @@ use plimsoll_ir::program::Call;
 use plimsoll_ir::{Bytes, BytesPerSecond};
 use plimsoll_networks::{LowerOptions, build, lower, usual};
 use plimsoll_runtime::cpu::available_bytes;
-use plimsoll_runtime::cuda::{Instead, KernelCode, Refusal, Survey, survey};
+use plimsoll_runtime::cuda::{KernelCode, Refusal, Survey, survey};
 use plimsoll_runtime::group::measure;
-use plimsoll_runtime::{
-    CudaDevice, CudaError, CudaOptions, Device, DeviceError, Kernels, MemoryKind, RuntimeError,
-};
+use plimsoll_runtime::{CudaDevice, CudaError, CudaOptions, Device, DeviceError, MemoryKind, RuntimeError};
 use plimsoll_study::device::{Setup, cores, cpu_options};
 use plimsoll_study::error::cuda_in_words;
 use plimsoll_study::profile_cache::ProfileCache;
@@ -253,26 +251,17 @@ fn started(devices: usize, advice: &mut Table) -> Table {
     for ordinal in 0..u32::try_from(devices).unwrap_or(u32::MAX) {
         let name = format!("cuda:{ordinal}");
         let options = CudaOptions { ordinal, precision: None, ..CudaOptions::default() };
-        let (device, libraries) = match CudaDevice::open(&options) {
-            Err(error) if error.instead() == Some(Instead::OwnKernels) => {
-                let without = CudaDevice::open(&CudaOptions { kernels: Kernels::Own, ..options });
-                (without, format!("none: {}", cuda_in_words(&error)))
-            }
-            opened => (opened, "they start".to_owned()),
-        };
-        let row = match device {
+        let row = match CudaDevice::open(&options) {
             Ok(device) => {
                 let KernelCode { target, kept } = device.code().clone();
                 let kind = if target.starts_with("sm_") { "machine code" } else { "PTX" };
                 let kept = kept
                     .map_or("nowhere: compiled at each start".to_owned(), |file| file.display().to_string());
-                let own = "all by our own kernels".to_owned();
-                let asked = device.libraries().map_or(Ok(own.clone()), |_| convolutions(&device));
-                let [libraries, convolutions] = match asked {
-                    Ok(convolutions) => [libraries, convolutions],
-                    Err(refusal) => [format!("none: {refusal}"), own],
-                };
-                [format!("{kind} for {target}"), kept, libraries, convolutions]
+                let convolutions = convolutions(&device).map_or_else(
+                    |why| format!("none: {why}"),
+                    |all| format!("the libraries compute all {all}"),
+                );
+                [format!("{kind} for {target}"), kept, "they start".to_owned(), convolutions]
             }
             Err(error) => {
                 let what = format!("{name} does not start: {error}");
@@ -285,9 +274,8 @@ fn started(devices: usize, advice: &mut Table) -> Table {
     table
 }
 
-/// How many passes of convolutions of [`ASKED`]'s network the libraries compute, and which they leave to our own, slower
-/// kernels; or how they failed when they were asked.
-fn convolutions(device: &CudaDevice) -> Result<String, Refusal> {
+/// How many passes of convolutions [`ASKED`]'s network has, all of which the libraries compute; or why they do not.
+fn convolutions(device: &CudaDevice) -> Result<usize, Refusal> {
     let (name, side) = ASKED;
     let spec = NetworkSpec { image: [side; 2], ..usual(name).expect("it is in the zoo") };
     let network = build(&spec).expect("it can be built");
@@ -298,26 +286,15 @@ fn convolutions(device: &CudaDevice) -> Result<String, Refusal> {
             Call::ConvForward { .. } | Call::ConvBackwardData { .. } | Call::ConvBackwardFilter { .. }
         )
     };
-    let ops = program.trace.ops.iter().zip(&program.kernels);
-    let all: Vec<_> = ops.filter(|(_, kernel)| is_convolution(&kernel.call)).collect();
-    let mut own = Vec::new();
-    for (op, kernel) in &all {
-        if device.alternatives(&kernel.call).len() == 1 {
-            own.push(op.name.as_str());
-        }
+    let mut all = 0;
+    for call in program.kernels.iter().map(|kernel| &kernel.call).filter(|call| is_convolution(call)) {
+        device.alternatives(call);
         if let Some(refusal) = device.fault() {
             return Err(refusal);
         }
+        all += 1;
     }
-    Ok(match own.as_slice() {
-        [] => format!("the libraries compute all {}", all.len()),
-        own => format!(
-            "our own, slower kernels alone compute {} of {}: {}",
-            own.len(),
-            all.len(),
-            own.join(", ")
-        ),
-    })
+    Ok(all)
 }
 
 /// How a device is now, as a row.

@@ -8,7 +8,7 @@ use crate::processes;
 use crate::progress::watched;
 use crate::verbs::report;
 use crate::verbs::tune::{optimizer_of, precision_of};
-use plimsoll_ir::config::{Config, GpuKernels};
+use plimsoll_ir::config::Config;
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::schedule::Schedule;
 use plimsoll_ir::simulate::{Timeline, simulate};
@@ -208,16 +208,13 @@ fn setup_of(config: &Config, args: &RunArgs, watch: &Watch<'_>) -> Result<Setup,
             Ok(processor(Some(config.threads), config.paced, feature_maps, &args.host, watch))
         }
         DeviceChoice::Cuda(ordinal) if !on_cpu => {
-            // A config from before there were libraries was tuned with our own kernels.
-            let kernels = config.kernels.unwrap_or(GpuKernels::OWN);
-            let opened = gpu(of_process(ordinal)?, !args.no_graph, &args.host, kernels, config.arithmetic());
+            let (ordinal, precision) = (of_process(ordinal)?, config.arithmetic());
+            let opened = gpu(ordinal, !args.no_graph, &args.host, config.deterministic, precision);
             opened.map_err(|failure| {
                 let tuned = format!("the config was tuned on `{}`", config.device);
                 failure.help(match args.host {
                     HostPlace::File(_) => format!("leave --host out: {tuned}"),
-                    HostPlace::Memory => {
-                        format!("{tuned}: for another --device or other --kernels, tune again")
-                    }
+                    HostPlace::Memory => format!("{tuned}: for another --device, tune again"),
                 })
             })
         }

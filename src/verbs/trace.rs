@@ -7,10 +7,11 @@ use crate::verbs::networks::network;
 use plimsoll_ir::Precision;
 use plimsoll_ir::network::{DropUnit, Layer, LayerKind, Network};
 use plimsoll_ir::profile::{Machine, Profile};
-use plimsoll_ir::program::{Call, KernelAlternative};
+use plimsoll_ir::program::Call;
 use plimsoll_ir::trace::Trace;
 use plimsoll_networks::{Draw, LowerOptions, Mode, ReluStorage, lower};
-use plimsoll_runtime::{CpuOptions, cuda};
+use plimsoll_runtime::CpuOptions;
+use plimsoll_study::Setup;
 use plimsoll_study::device::{is_cpu, of_processor};
 use plimsoll_study::measure::may_be_off;
 use plimsoll_study::{Error, Setup};
@@ -72,39 +73,27 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Error> {
             .help(format!("ask the model itself: --device {}", devices::names().replace(", ", "|"))));
     }
     let asked = args.kernels.precision.asked();
-    // What its device never has is refused before what the profile is compared.
-    match machine.map(|machine| is_cpu(&machine.device)) {
-        Some(true) => drop(of_processor(asked)?),
-        Some(false) => drop(args.kernels.chosen()?),
-        None => {}
+    let of_gpu = machine.is_some_and(|machine| !is_cpu(&machine.device));
+    if !of_gpu {
+        // What its device never has is refused before what the profile is compared.
+        of_processor(asked)?;
     }
     let precision = machine.map_or(Ok(asked), |machine| in_profile(machine, asked).map(Some))?;
-    let setup = match machine.filter(|machine| !is_cpu(&machine.device)) {
-        Some(_) => Some((args.kernels.chosen()?, precision)),
-        None => match args.kernels.given() {
-            Some(option) => return Err(only_with_gpu(option)),
-            None => None,
-        },
+    let deterministic = args.kernels.deterministic;
+    if deterministic && !of_gpu {
+        let message = "--deterministic is for the --profile of a GPU";
+        return Err(Error::usage(message).help("leave it out"));
+    }
+    let setup = if of_gpu {
+        Setup::cuda(0, true, deterministic, precision).map_err(|error| {
+            Error::from(error).help("the profile is of a GPU, whose libraries are asked")
+        })?
+    } else {
+        let (threads, feature_maps) = (machine.map_or(1, |m| m.threads), of_processor(precision)?);
+        Setup::Cpu(CpuOptions { threads, feature_maps, ..CpuOptions::default() })
     };
-    let feature_maps = match setup {
-        Some((_, precision)) => precision.unwrap_or_default().feature_maps(),
-        None => of_processor(precision)?,
-    };
-    let threads = machine.map_or(1, |m| m.threads);
-    let processor = CpuOptions { threads, feature_maps, ..CpuOptions::default() };
-    // Our own kernels ask no device.
-    let gpu = setup.filter(|(kernels, _)| kernels.libraries);
-    let open = |(kernels, precision)| {
-        Setup::cuda(0, true, kernels, precision).map_err(|error| {
-            error.help("the profile is of a GPU, whose libraries are asked; with --kernels own nobody is")
-        })
-    };
-    let gpu = gpu.map(open).transpose()?;
-    let alternatives = |call: &Call| match (&gpu, &setup) {
-        (Some(gpu), _) => gpu.alternatives(call),
-        (None, Some(_)) => KernelAlternative::sole(cuda::workspace_bytes(call, feature_maps)),
-        (None, None) => processor.alternatives(call),
-    };
+    let feature_maps = setup.precision().feature_maps();
+    let alternatives = |call: &Call| setup.alternatives(call);
     let (mode, relu, alternatives) = (Mode::Train, args.relu.into(), &alternatives);
     let (optimizer, fuse, more) = (args.optimizer.optimizer.into(), true, LowerOptions::default());
     let options = LowerOptions { mode, relu, draw, optimizer, feature_maps, fuse, alternatives, ..more };
@@ -166,10 +155,6 @@ fn modelled(
 fn write(args: &TraceArgs, trace: &Trace) -> Result<Vec<Table>, Error> {
     files::write(args.output.as_deref().unwrap_or(Path::new(files::STANDARD)), trace)?;
     Ok(Vec::new())
-}
-
-fn only_with_gpu(option: &str) -> Error {
-    Error::usage(format_args!("{option} is for the --profile of a GPU")).help("leave it out")
 }
 
 impl From<ReluArg> for ReluStorage {

@@ -2,14 +2,11 @@
 
 use crate::error::{Error, Kind};
 use crate::watch::Watch;
-use plimsoll_ir::config::GpuKernels;
 use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::schedule::Link;
 use plimsoll_ir::{Bytes, BytesPerSecond, Float, Precision};
 use plimsoll_runtime::cuda;
-use plimsoll_runtime::{
-    Cpu, CpuOptions, CudaDevice, CudaOptions, Device, DeviceFacts, Kernels, RuntimeError,
-};
+use plimsoll_runtime::{Cpu, CpuOptions, CudaDevice, CudaOptions, Device, DeviceFacts, RuntimeError};
 use plimsoll_tuner::model::devices::{Modelled, Sheet};
 use std::rc::Rc;
 
@@ -56,30 +53,22 @@ impl Gpu {
         self.options.graphs
     }
 
-    /// Returns the kernels that the GPU runs: the libraries' or Plimsoll's own.
-    pub fn kernels(&self) -> GpuKernels {
-        let CudaOptions { kernels, deterministic, .. } = self.options;
-        GpuKernels { libraries: kernels == Kernels::Libraries, deterministic, tf32: None }
+    /// Whether it runs every call by one kernel, which gives the same bits each time.
+    pub fn is_deterministic(&self) -> bool {
+        self.options.deterministic
     }
 }
 
-/// Returns options with these kernels and this precision; `None` is the device's default precision.
-pub fn with_kernels(options: CudaOptions, chosen: GpuKernels, precision: Option<Precision>) -> CudaOptions {
-    let GpuKernels { libraries, deterministic, .. } = chosen;
-    let kernels = if libraries { Kernels::Libraries } else { Kernels::Own };
-    CudaOptions { kernels, precision, deterministic, ..options }
-}
-
-/// Returns the processor's f32 options. `threads` defaults to all cores but one, which is left to the two transfer streams;
-/// `link` defaults to an unpaced link.
+/// The processor in f32 with so many threads, by default all cores but one, which is left to the two transfer streams, and a
+/// link of this pace, by default as fast as it goes.
 pub fn cpu_options(threads: Option<u32>, link: Option<Link>) -> CpuOptions {
     let threads = threads.unwrap_or_else(|| cores().saturating_sub(1).max(1));
     CpuOptions { threads, link, ..CpuOptions::default() }
 }
 
 impl Setup {
-    /// Opens GPU `ordinal` (from 0), with or without graphs; `precision` defaults to PyTorch's. Offloaded tensors go to pinned
-    /// memory.
+    /// A GPU, by its number from 0, with or without graphs, with one deterministic kernel for each call or all alternatives, in
+    /// a precision, by default PyTorch's. What is offloaded goes to pinned memory.
     ///
     /// # Errors
     ///
@@ -87,11 +76,11 @@ impl Setup {
     pub fn cuda(
         ordinal: u32,
         graphs: bool,
-        kernels: GpuKernels,
+        deterministic: bool,
         precision: Option<Precision>,
     ) -> Result<Setup, Error> {
-        let options = CudaOptions { ordinal, graphs, ..CudaOptions::default() };
-        Ok(Setup::Cuda(Gpu::open(with_kernels(options, kernels, precision))?))
+        let options = CudaOptions { ordinal, graphs, deterministic, precision, ..CudaOptions::default() };
+        Ok(Setup::Cuda(Gpu::open(options)?))
     }
 
     /// Returns a device that is known only by its data sheet; `precision` defaults to PyTorch's.
@@ -140,9 +129,9 @@ impl Setup {
         if let Setup::Modelled(device) = self { Some(*device) } else { None }
     }
 
-    /// Returns the kernels that run, if the device offers a choice.
-    pub fn kernels(&self) -> Option<GpuKernels> {
-        if let Setup::Cuda(gpu) = self { Some(gpu.kernels()) } else { None }
+    /// Whether it is a GPU that runs every call by one kernel.
+    pub fn is_deterministic(&self) -> bool {
+        matches!(self, Setup::Cuda(gpu) if gpu.is_deterministic())
     }
 
     /// Returns the processor threads that compute; 1 if a GPU computes.

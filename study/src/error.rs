@@ -148,7 +148,6 @@ impl std::error::Error for Error {}
 pub fn cuda_in_words(error: &CudaError) -> String {
     match error.instead() {
         Some(Instead::Cpu) => format!("{error}, or choose --device cpu"),
-        Some(Instead::OwnKernels) => format!("{error}; or choose --kernels own, which needs no library"),
         Some(Instead::Hosts) => format!("{error}; or tune without --nccl, so that the workers' hosts sum"),
         None => error.to_string(),
     }

@@ -90,10 +90,10 @@ fn device(setup: &Setup) -> Result<Vec<String>, Error> {
             ["cpu".to_owned(), threads].into_iter().chain(link).chain(host).chain(other).collect()
         }
         Setup::Cuda(gpu) => {
-            let kernels = gpu.kernels();
+            let deterministic = said("deterministic", gpu.is_deterministic());
             let graphs = said("no graph", !gpu.graphs());
-            let words = [setup.facts()?.name, format!("{kernels:?}"), setup.precision().to_string()];
-            words.into_iter().chain(graphs).collect()
+            let words = [setup.facts()?.name, setup.precision().to_string()];
+            words.into_iter().chain(deterministic).chain(graphs).collect()
         }
         Setup::Modelled(device) => {
             let precision = device.precision;

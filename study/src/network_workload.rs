@@ -316,7 +316,7 @@ impl Workload for NetworkWorkload {
             device: setup.facts()?.name,
             threads: setup.threads(),
             paced: setup.link(),
-            kernels: setup.kernels(),
+            deterministic: setup.is_deterministic(),
             precision: setup.precision(),
             optimizer: self.optimizer,
             modelled_error: setup.model().map(|device| device.error()),
@@ -329,7 +329,7 @@ impl Workload for NetworkWorkload {
 
     fn most(&self, asked: Option<u64>) -> Result<u64, Error> {
         let most = asked.unwrap_or(u64::MAX).min(self.samples());
-        if self.setup.kernels().is_none_or(|kernels| !kernels.libraries) {
+        if !matches!(self.setup, Setup::Cuda(_)) {
             return Ok(most);
         }
         let program = self.program(self.smallest_batch(), Mode::Train)?;

@@ -727,7 +727,7 @@ impl Tuner<'_> {
             threads: about.threads,
             link: model.link(),
             paced: about.paced,
-            kernels: about.kernels,
+            deterministic: about.deterministic,
             precision: Some(about.precision),
             modelled: about.modelled_error.is_some(),
             modelled_error: about.modelled_error,

@@ -8,7 +8,6 @@ use crate::error::{Error, Kind};
 use crate::folder::Study;
 use crate::request::ClusterRequest;
 use crate::watch::Watch;
-use plimsoll_ir::config::GpuKernels;
 use plimsoll_ir::exchange::Exchange;
 use plimsoll_ir::network::NetworkSpec;
 use plimsoll_ir::profile::{BatchSamples, Profile};
@@ -39,9 +38,9 @@ pub struct About {
     pub threads: u32,
     /// Pace of the link; `None` means unpaced.
     pub paced: Option<Link>,
-    /// Kernels that run, if the device offers a choice.
-    pub kernels: Option<GpuKernels>,
-    /// Precision of convolutions and matrix products.
+    /// On a GPU: whether every call has one kernel, which gives the same bits each time.
+    pub deterministic: bool,
+    /// In what convolutions and matrix products multiply.
     pub precision: Precision,
     /// Optimizer that updates the parameters.
     pub optimizer: Optimizer,

@@ -205,19 +205,16 @@ pub(super) fn refused(refusal: &Refusal, why: String) -> DeviceError {
 pub enum Instead {
     /// The device `cpu`.
     Cpu,
-    /// Plimsoll's own kernels.
-    OwnKernels,
     /// Sums by the hosts of the workers.
     Hosts,
 }
 
 impl CudaError {
-    /// How to do without a library that is missing, too old or does not start; none where nothing does what it does, or
-    /// something else is wrong.
+    /// How to do without a library that is missing or too old; none where nothing does what it does, or something else is
+    /// wrong.
     pub fn instead(&self) -> Option<Instead> {
         match self {
             CudaError::Missing { instead, .. } | CudaError::TooOld { instead, .. } => *instead,
-            CudaError::Library { .. } => Some(Instead::OwnKernels),
             _ => None,
         }
     }

@@ -34,7 +34,7 @@ mod updates;
 pub use compile::{KernelCode, user_cache};
 pub use driver::GpuFacts;
 pub use error::{Capability, CudaError, Instead, Refusal};
-pub use libraries::{Found, Kernels, countable_batch};
+pub use libraries::{Found, countable_batch};
 pub use presence::LIBRARIES_VARIABLE;
 use ranges::Ranges;
 pub use survey::{Survey, survey, visible};
@@ -75,8 +75,6 @@ pub struct CudaOptions {
     pub libraries: Vec<PathBuf>,
     /// Where compiled kernels are kept; none for the user's cache folder.
     pub cache: Option<PathBuf>,
-    /// Whose kernels convolutions and fully connected layers run.
-    pub kernels: Kernels,
     /// In what convolutions and matrix products multiply, and feature maps are stored; none for what PyTorch does by default on
     /// the card ([`Precision::usual`]). Our own kernels have no TF32.
     pub precision: Option<Precision>,
@@ -91,16 +89,10 @@ impl Default for CudaOptions {
             graphs: true,
             libraries: Vec::new(),
             cache: None,
-            kernels: Kernels::default(),
             precision: Some(Precision::F32),
             deterministic: false,
         }
     }
-}
-
-/// The scratch that our own kernels need for a call on feature maps that are stored so; asks no device.
-pub fn workspace_bytes(call: &Call, float: Float) -> Bytes {
-    kernels::workspace_bytes(call, float)
 }
 
 /// The device `cuda`.
@@ -136,7 +128,7 @@ struct Gpu {
     ranges: Option<Ranges>,
     /// NVML's view of it, where there is one.
     watched: Option<Watched>,
-    libraries: Option<Libraries>,
+    libraries: Libraries,
     code: KernelCode,
     module: Module,
     context: Arc<Context>,
@@ -181,20 +173,12 @@ impl CudaDevice {
         let device = (gpu.name.as_str(), gpu.capability);
         let source = kernels::source(precision.feature_maps());
         let (module, code) = compiler.module(&context, &source, device, cache.as_deref())?;
-        let libraries = match options.kernels {
-            Kernels::Own => None,
-            Kernels::Libraries => Some(Libraries::start(
-                &search,
-                &context,
-                version,
-                gpu.capability,
-                precision,
-                options.deterministic,
-            )?),
-        };
-        let kernels = libraries.as_ref().map_or_else(|| "own kernels".to_owned(), Libraries::words);
+        let deterministic = options.deterministic;
+        let libraries =
+            Libraries::start(&search, &context, version, gpu.capability, precision, deterministic)?;
+        let words = libraries.words();
         let system =
-            format!("{}, CUDA driver {}.{}, {kernels}", crate::cpu::system_name(), version.0, version.1);
+            format!("{}, CUDA driver {}.{}, {words}", crate::cpu::system_name(), version.0, version.1);
         let (name, threads, memory) = (gpu.name, gpu.multiprocessors, Some(gpu.memory));
         let facts = DeviceFacts { name, system, threads, memory, precision };
         let (node, graphs) = (numa::node_of(&gpu.bus), options.graphs);
@@ -246,14 +230,9 @@ impl CudaDevice {
         &self.gpu.code
     }
 
-    /// The refusal of the first query to the libraries that failed, given once. The next iteration fails with it otherwise.
+    /// Why one of the calls whose alternatives were asked for cannot be run; none where all can.
     pub fn fault(&self) -> Option<Refusal> {
-        self.gpu.libraries.as_ref().and_then(Libraries::failure)
-    }
-
-    /// The files of cuBLAS and cuDNN, and cuDNN's version; none where only our own kernels run.
-    pub fn libraries(&self) -> Option<([PathBuf; 2], (u32, u32, u32))> {
-        self.gpu.libraries.as_ref().map(|libraries| (libraries.paths(), libraries.cudnn_version()))
+        self.gpu.libraries.failure()
     }
 
     /// Device memory that nobody holds now; of what it holds itself, only contexts, kernels and libraries
@@ -352,7 +331,6 @@ impl CudaDevice {
     /// Enqueues what a library does of a call, by its alternative; whether it does anything.
     fn launch_of_library(&mut self, launch: &Launch) -> Result<bool, DeviceError> {
         let CudaDevice { gpu, functions, memory, streams, addresses, .. } = self;
-        let Some(libraries) = &gpu.libraries else { return Ok(false) };
         addresses.clear();
         addresses.extend(launch.offsets().iter().map(|offset| memory.device(*offset)));
         let (call, alternative) = (launch.call(), launch.alternative());
@@ -362,7 +340,7 @@ impl CudaDevice {
         let mut own = |grids: &[Grid]| launch_grids(&gpu.module, functions, stream, grids, call, &place);
         // SAFETY: as for our own kernels: the executor has made sure that operands and scratch lie in the allocation, whose
         // life and order of use it answers for.
-        unsafe { libraries.enqueue(stream, call, alternative, addresses, workspace, &mut own) }
+        unsafe { gpu.libraries.enqueue(stream, call, alternative, addresses, workspace, &mut own) }
     }
 
     /// The event that streams wait for. A capture knows those without time stamps alone: it records the others when it runs.
@@ -466,8 +444,6 @@ impl GpuFacts {
 fn precision(options: &CudaOptions, gpu: &GpuFacts) -> Result<Precision, CudaError> {
     let has_tf32 = gpu.has_tf32();
     match options.precision {
-        Some(Precision::Bf16) if options.kernels == Kernels::Own => Ok(Precision::Bf16),
-        _ if options.kernels == Kernels::Own => Ok(Precision::F32),
         None => Ok(Precision::usual(has_tf32)),
         // bf16 came to tensor cores with TF32.
         Some(precision) if precision != Precision::F32 && !has_tf32 => {
@@ -494,9 +470,7 @@ fn failed(what: &str, refusal: &Refusal) -> DeviceError {
 impl Drop for CudaDevice {
     fn drop(&mut self) {
         self.quiesce();
-        if let Some(libraries) = &self.gpu.libraries {
-            libraries.forget(self.streams.compute());
-        }
+        self.gpu.libraries.forget(self.streams.compute());
     }
 }
 
@@ -518,10 +492,7 @@ impl Device for CudaDevice {
     }
 
     fn alternatives(&self, call: &Call) -> Vec<KernelAlternative> {
-        match &self.gpu.libraries {
-            Some(libraries) => libraries.alternatives(call),
-            None => KernelAlternative::sole(workspace_bytes(call, self.float())),
-        }
+        self.gpu.libraries.alternatives(call)
     }
 
     fn allocate(&mut self, layout: MemoryLayout) -> Result<(), DeviceError> {
@@ -559,9 +530,6 @@ impl Device for CudaDevice {
         self.way.iter_mut().for_each(Way::begin);
         let next = self.attempt(|device| {
             device.gpu.context.enter()?;
-            if let Some(refusal) = device.gpu.libraries.as_ref().and_then(Libraries::failure) {
-                return Err(failed("the choice of algorithms", &refusal));
-            }
             Ok(device.iterations.begin(iteration, &device.streams, &device.origin)?)
         });
         if next != Some(Next::Nothing) {
@@ -721,7 +689,7 @@ mod tests {
 
     #[test]
     fn a_card_has_tf32_and_bf16_from_ampere_on_and_an_older_one_refuses_them_by_name() {
-        let check = |major, kernels, asked, expected: Result<Precision, &str>| {
+        let check = |major, asked, expected: Result<Precision, &str>| {
             let (name, capability) = ("Tesla V100".to_owned(), Capability { major, minor: 0 });
             let gpu = GpuFacts {
                 name,
@@ -730,24 +698,21 @@ mod tests {
                 memory: Bytes(1 << 34),
                 bus: String::new(),
             };
-            let options = CudaOptions { kernels, precision: asked, ..CudaOptions::default() };
+            let options = CudaOptions { precision: asked, ..CudaOptions::default() };
             match (precision(&options, &gpu), expected) {
                 (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{asked:?} on {capability}"),
                 (Err(error), Err(words)) => assert!(error.to_string().contains(words), "{error}"),
                 (found, _) => panic!("{asked:?} on {capability}: {found:?}"),
             }
         };
-        let (libraries, own) = (Kernels::Libraries, Kernels::Own);
-        check(8, libraries, None, Ok(Precision::Tf32Convolutions));
-        check(7, libraries, None, Ok(Precision::F32));
-        check(9, libraries, Some(Precision::F32), Ok(Precision::F32));
-        check(9, libraries, Some(Precision::Tf32), Ok(Precision::Tf32));
-        check(9, own, None, Ok(Precision::F32));
+        check(8, None, Ok(Precision::Tf32Convolutions));
+        check(7, None, Ok(Precision::F32));
+        check(9, Some(Precision::F32), Ok(Precision::F32));
+        check(9, Some(Precision::Tf32), Ok(Precision::Tf32));
         let refusal = "Tesla V100 has compute capability 7.0, and no tensor cores for TF32";
-        check(7, libraries, Some(Precision::Tf32), Err(refusal));
+        check(7, Some(Precision::Tf32), Err(refusal));
         let refusal = "Tesla V100 has compute capability 7.0, and no tensor cores for bf16";
-        check(7, libraries, Some(Precision::Bf16), Err(refusal));
-        check(7, own, Some(Precision::Bf16), Ok(Precision::Bf16));
-        check(8, libraries, Some(Precision::Bf16), Ok(Precision::Bf16));
+        check(7, Some(Precision::Bf16), Err(refusal));
+        check(8, Some(Precision::Bf16), Ok(Precision::Bf16));
     }
 }

@@ -65,7 +65,7 @@ pub(super) const CUBLAS: Wanted = Wanted {
     beside: Some("libcublasLt.so."),
     probe: c"cublasCreate_v2",
     what_to_do: "install it with `pip install nvidia-cublas` or a CUDA toolkit, or name its folder in PLIMSOLL_CUDA_LIBRARIES",
-    instead: Some(Instead::OwnKernels),
+    instead: None,
 };
 
 /// Those for a driver of CUDA 12, which does not run what is made for a later one.
@@ -79,7 +79,7 @@ pub(super) const CUDNN: Wanted = Wanted {
     probe: c"cudnnCreate",
     what_to_do: "install it with `pip install nvidia-cudnn-cu13` (nvidia-cudnn-cu12 for a driver of CUDA 12), or name its \
                  folder in PLIMSOLL_CUDA_LIBRARIES",
-    instead: Some(Instead::OwnKernels),
+    instead: None,
 };
 
 /// Sums over the GPUs of several workers.
@@ -363,14 +363,14 @@ mod tests {
     }
 
     #[test]
-    fn libraries_of_kernels_that_are_missing_or_too_old_say_how_to_do_without() {
+    fn libraries_of_kernels_that_are_missing_or_too_old_say_what_to_install() {
         let folder = tempfile::tempdir().expect("a folder");
         let shown = folder.path().display().to_string();
         let check = |wanted: &Wanted, kind: fn(&CudaError) -> bool, parts: &[&str]| {
             let error = refused(&Search::only(folder.path()), wanted);
             let text = error.to_string();
             assert!(kind(&error) && !text.contains('\n'), "{text}");
-            assert_eq!(error.instead(), Some(Instead::OwnKernels), "{text}");
+            assert_eq!(error.instead(), None, "{text}");
             for part in parts.iter().chain([&shown.as_str()]) {
                 assert!(text.contains(part), "`{part}` in: {text}");
             }

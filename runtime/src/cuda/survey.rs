@@ -25,7 +25,7 @@ pub struct Survey {
     pub devices: Vec<(GpuFacts, Health)>,
     /// NVRTC's file and version, or why there is none.
     pub compiler: Result<(PathBuf, (u32, u32)), CudaError>,
-    /// The libraries of kernels, which `Kernels::Own` needs none of.
+    /// cuBLAS and cuDNN.
     pub libraries: Found,
     /// NCCL's file and version, or why there is none, which only sums by it need.
     pub nccl: Result<(PathBuf, String), CudaError>,

@@ -273,16 +273,16 @@ fn execute(call: &Call, float: Float, args: &[Arg], kernels: Kernels) -> Vec<Vec
 
 /// Runs a call on the CPU's kernels, of which any number of threads gives the same bits, on the text of the CUDA ones,
 /// where any order of threads does, and on a device, where any run does; gives who computed, and what the operands hold
-/// then. The first is the CPU.
+/// then. The first is the CPU, and the only one where CUDA's kernels do not serve the call.
 pub fn outcomes(call: &Call, args: &[Arg]) -> Vec<(&'static str, Vec<Vec<u8>>)> {
     let cpu = ("the CPU", vec![Kernels::Cpu(1), Kernels::Cpu(2), Kernels::Cpu(3)]);
     check_in_bf16(call, args);
-    outcomes_of([vec![cpu], cuda()].concat(), call, args)
+    outcomes_of([vec![cpu], cuda(call)].concat(), call, args)
 }
 
 /// The same without the CPU, for what stops a run there.
 pub fn cuda_outcomes(call: &Call, args: &[Arg]) -> Vec<(&'static str, Vec<Vec<u8>>)> {
-    outcomes_of(cuda(), call, args)
+    outcomes_of(cuda(call), call, args)
 }
 
 /// What the CPU stops with, on any number of threads. Panics where it goes through.
@@ -300,9 +300,12 @@ pub fn panics(call: &Call, args: &[Arg]) -> String {
 /// Who computes by name, and the alternatives that must agree to the bit.
 type Who = Vec<(&'static str, Vec<Kernels>)>;
 
-/// Those of CUDA's kernels that there are here.
-fn cuda() -> Who {
+/// Those of CUDA's kernels that there are here; none for a call that is a library's.
+fn cuda(call: &Call) -> Who {
     let mut who = Who::new();
+    if !kernels::serve(call) {
+        return who;
+    }
     if text(Float::F32).is_some() {
         who.push(("the text", vec![Kernels::Text(Order::Ascending), Kernels::Text(Order::Descending)]));
     }
@@ -352,7 +355,7 @@ fn rounded(call: &Call, args: &[Arg]) -> Vec<Arg> {
 /// What each gives with feature maps in bf16, to which those of the arguments, in f32, are rounded.
 pub fn outcomes_in_bf16(call: &Call, args: &[Arg]) -> Vec<(&'static str, Vec<Vec<u8>>)> {
     let args = rounded(call, args);
-    let who = [vec![("the CPU", vec![Kernels::Cpu(1)])], cuda()].concat();
+    let who = [vec![("the CPU", vec![Kernels::Cpu(1)])], cuda(call)].concat();
     who.into_iter().map(|(by, kernels)| (by, execute(call, Float::Bf16, &args, kernels[0]))).collect()
 }
 
@@ -362,7 +365,7 @@ pub fn outcomes_in_bf16(call: &Call, args: &[Arg]) -> Vec<(&'static str, Vec<Vec
 fn check_in_bf16(call: &Call, args: &[Arg]) {
     let args = rounded(call, args);
     let cpu = execute(call, Float::Bf16, &args, Kernels::Cpu(1));
-    for (name, alternatives) in cuda() {
+    for (name, alternatives) in cuda(call) {
         let mut outcomes = alternatives.iter().map(|who| execute(call, Float::Bf16, &args, *who));
         let first = outcomes.next().expect("someone computes");
         assert!(outcomes.all(|other| other == first), "{call:?} in bf16 by {name} depends on the order");

@@ -130,10 +130,6 @@ impl Tuned {
             let rate = paced.offload_bytes_per_second;
             facts.push(("link, paced".to_owned(), format!("{rate} each way")));
         }
-        if let Some(kernels) = &self.config.kernels {
-            let whose = if kernels.libraries { "cuDNN and cuBLAS" } else { "Plimsoll's own" };
-            facts.push(("kernels".to_owned(), whose.to_owned()));
-        }
         let precision = self.config.arithmetic();
         facts.extend(precision.map(|precision| ("precision".to_owned(), precision.to_string())));
         let optimizer = self.config.optimizer;

@@ -7,7 +7,7 @@ use crate::measure::{exact, in_words};
 use crate::request::ClusterRequest;
 use crate::workload::Workload;
 use plimsoll_ir::Document;
-use plimsoll_ir::config::{Config, GpuKernels, LearningRateRule};
+use plimsoll_ir::config::{Config, LearningRateRule};
 use plimsoll_ir::exchange::Interconnect;
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::schedule::{Link, Schedule};
@@ -55,13 +55,8 @@ pub fn earlier(
             format!("{out} B/s out, {back} B/s back, {:?} duplex, {} each", l.duplex, l.latency_seconds)
         })
     };
-    let kernels = |kernels: Option<GpuKernels>| {
-        kernels.map_or("none".to_owned(), |k| {
-            let GpuKernels { libraries, deterministic, .. } = k;
-            format!("libraries {libraries}, deterministic {deterministic}")
-        })
-    };
-    // A choice is valid for any host with enough memory for it.
+    let kernels = |deterministic| if deterministic { "one for each op" } else { "any" }.to_owned();
+    // A choice holds for a host as large as it needs.
     let swapped = schedule.host_bytes(&workload.trace(config.batch)?);
     let fits = workload.host_limit().is_none_or(|limit| swapped <= limit);
     let host = workload.host_limit().filter(|_| !fits).unwrap_or(swapped);
@@ -94,8 +89,8 @@ pub fn earlier(
         ("budget", exact(config.budget_bytes), exact(request.budget)),
         ("host memory", exact(swapped), exact(host)),
         ("pace of the link", pace(config.paced), pace(about.paced)),
-        ("choice of kernels", kernels(config.kernels), kernels(about.kernels)),
-        // For a modelled device of an older version, the device's name contains the precision.
+        ("choice of kernels", kernels(config.deterministic), kernels(about.deterministic)),
+        // Of an older version's modelled device, the device's name says it.
         (
             "precision",
             config.arithmetic().unwrap_or(about.precision).to_string(),

@@ -1,11 +1,29 @@
 // Attention: its products of matrices, head by head, and what becomes of rows of scores between them.
 //
 // A head of a sample has a number, and each matrix of it begins at start + sample * of_sample + head * of_head, a start below
-// 0 coming back around; its elements are at row * of_row + column * of_column. A thread has a tile of 4 x 4 results, laid out
-// in warps as those of the convolutions.
+// 0 coming back around; its elements are at row * of_row + column * of_column. A thread has a tile of 4 x 4 results. A warp's
+// tiles form a block of `lanes` tiles of columns by 32 / lanes of rows, so that its threads share what they load.
 //
 // A row of scores is shared by a few threads, its pieces: piece k of K has the positions k, k + K, k + 2K, ... What the
 // pieces find is put together by each of them, in their order.
+
+// Which tile a thread has: `across` of `wide` tiles of columns, `along` of `tall` of rows; `rest` counts the products.
+typedef struct {
+    u64 along, rest;
+    unsigned across;
+} Tile;
+
+FUNCTION Tile tile_of(u64 t, unsigned lanes, unsigned wide, u64 tall) {
+    Tile tile;
+    unsigned lane = (unsigned)(t & 31), others = 32 / lanes;
+    u64 block = t >> 5, blocks = (tall + others - 1) / others;
+    unsigned blocks_across = (wide + lanes - 1) / lanes;
+    u64 line = quotient(block, blocks_across);
+    tile.across = (unsigned)(block - line * blocks_across) * lanes + lane % lanes;
+    tile.rest = line / blocks;
+    tile.along = (line - tile.rest * blocks) * others + lane / lanes;
+    return tile;
+}
 
 // c = a * b, or added to it; a is rows x depth, b depth x columns. With `causal`, of results that are scores (1) those beyond
 // the diagonal are left out, which nobody reads; of left sides that are 0 beyond the diagonal (2), or before it (3), the zeros.
@@ -18,7 +36,7 @@ KERNEL(attention_product, (const float *a, unsigned long long a_start, unsigned 
                            unsigned long long c_of_head, unsigned long long c_of_row, unsigned long long c_of_column,
                            unsigned lanes, unsigned long long first, unsigned long long numbers, unsigned heads,
                            unsigned rows, unsigned columns, unsigned depth, unsigned offset, unsigned causal, unsigned accumulate)) {
-    Tile4 tile = tile_4(INDEX, lanes, columns / 4 + (columns % 4 != 0), rows / 4 + (rows % 4 != 0));
+    Tile tile = tile_of(INDEX, lanes, columns / 4 + (columns % 4 != 0), rows / 4 + (rows % 4 != 0));
     unsigned row = (unsigned)tile.along * 4, column = tile.across * 4;
     if (tile.rest >= numbers || row >= rows || column >= columns || (causal == 1 && column > offset + row + 3)) return;
     u64 number = first + tile.rest, sample = quotient(number, heads), head = number - sample * heads;

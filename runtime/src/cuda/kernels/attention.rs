@@ -16,7 +16,6 @@
 //! and deterministic, and slower than a library's.
 
 use super::Argument::{F32, U32, U64};
-use super::conv::Tiles;
 use super::{Argument, Grid, Plan, flag, narrow};
 use plimsoll_ir::program::{AttentionShape, Call};
 use plimsoll_ir::{Bytes, Float};
@@ -29,9 +28,11 @@ const LEAST_POSITIONS: u64 = 8;
 /// the next.
 const SCORES: u64 = 1 << 23;
 
-/// Rows that fill a tile of a product; and blocks into which the rows of a head are cut at most, which holds from 90,000
+/// Rows and columns of a tile of a product; tiles of columns that a warp has at most, and its threads; and blocks into which the rows of a head are cut at most, which holds from 90,000
 /// positions on.
 const TILE: u64 = 4;
+const MOST_LANES: u64 = 8;
+const WARP: u64 = 32;
 const MOST_BLOCKS: u64 = 1024;
 
 /// Numbers of qkv that are widened at a time: 16 MiB of them, but those of one sample at least. In tests it is small, so that
@@ -286,19 +287,22 @@ impl Product {
     /// By a kernel of ours.
     fn launch(&self, p: &mut Plan) {
         let [rows, columns, _] = self.sides;
-        let tiles = Tiles::of(4, columns, rows, self.groups);
+        let (across, along) = (columns.div_ceil(TILE), rows.div_ceil(TILE));
+        let lanes = across.next_power_of_two().min(MOST_LANES);
+        let blocks = across.div_ceil(lanes).saturating_mul(along.div_ceil(WARP / lanes));
+        let threads = blocks.saturating_mul(self.groups).saturating_mul(WARP);
         let causal = if self.shape.causal { self.leaves as u32 } else { 0 };
         let groups = [U64(self.first), U64(self.groups), U32(narrow(self.shape.kv_heads))];
         let sides = self.sides.map(|n| U32(narrow(n)));
         for member in 0..self.shape.group() {
             let arguments = [
                 &[self.a, self.b, self.c].map(|matrix| matrix.arguments(member)).concat()[..],
-                &[U32(narrow(tiles.lanes))],
+                &[U32(narrow(lanes))],
                 &groups,
                 &sides,
                 &[U32(narrow(self.offset)), U32(causal), flag(self.adds(member))],
             ];
-            p.launch("attention_product", tiles.threads, arguments.concat());
+            p.launch("attention_product", threads, arguments.concat());
         }
     }
 }

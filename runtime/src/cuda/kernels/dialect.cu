@@ -93,23 +93,6 @@ FUNCTION void put(float *y, u64 i, unsigned count, unsigned aligned, const float
     }
 }
 
-// The same where i is a multiple of 4, and either all four are there or none is.
-FUNCTION void fetch_all(const float *x, u64 i, unsigned count, unsigned aligned, float v[4]) {
-    (void)aligned;
-    float4 all;
-    all.x = all.y = all.z = all.w = 0.0f;
-    if (count != 0) all = *(const float4 *)(x + i);
-    v[0] = all.x;
-    v[1] = all.y;
-    v[2] = all.z;
-    v[3] = all.w;
-}
-
-FUNCTION void put_all(float *y, u64 i, unsigned count, unsigned aligned, const float v[4]) {
-    if (count != 0) put(y, i, 4, 1, v);
-    (void)aligned;
-}
-
 // The same where i is a multiple of 4.
 FUNCTION void load(const float *x, u64 i, unsigned count, float v[4]) { fetch(x, i, count, 1, v); }
 
@@ -162,22 +145,6 @@ FUNCTION void put_map(Map *y, u64 i, unsigned count, unsigned aligned, const flo
     }
 }
 
-FUNCTION void fetch_map_all(const Map *x, u64 i, unsigned count, unsigned aligned, float v[4]) {
-    (void)aligned;
-    ushort4 all;
-    all.x = all.y = all.z = all.w = 0;
-    if (count != 0) all = *(const ushort4 *)(x + i);
-    v[0] = number(all.x);
-    v[1] = number(all.y);
-    v[2] = number(all.z);
-    v[3] = number(all.w);
-}
-
-FUNCTION void put_map_all(Map *y, u64 i, unsigned count, unsigned aligned, const float v[4]) {
-    if (count != 0) put_map(y, i, 4, 1, v);
-    (void)aligned;
-}
-
 FUNCTION void load_map(const Map *x, u64 i, unsigned count, float v[4]) { fetch_map(x, i, count, 1, v); }
 
 FUNCTION void store_map(Map *y, u64 i, unsigned count, const float v[4]) { put_map(y, i, count, 1, v); }
@@ -192,8 +159,6 @@ FUNCTION Map stored(float v) { return v; }
 
 #define fetch_map fetch
 #define put_map put
-#define fetch_map_all fetch_all
-#define put_map_all put_all
 #define load_map load
 #define store_map store
 

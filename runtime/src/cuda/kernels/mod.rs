@@ -5,24 +5,23 @@
 //! of one [`Plan`], so that they cannot disagree, and follow from the call alone: the same call gives the same bits on
 //! every device of one model, whatever else runs.
 //!
-//! What it deliberately does not do: talk to a driver, hold an address, or choose by measuring. Convolutions and fully
-//! connected layers run here in registers alone, without shared memory: right, deterministic, and slower than a library,
-//! of which they are the last alternative (`../libraries`).
+//! What it deliberately does not do: talk to a driver, hold an address, choose by measuring, or compute what cuDNN and cuBLAS
+//! serve (`../libraries`): fully connected layers, and convolutions that are not depthwise.
 
 pub(crate) mod attention;
 mod conv;
-mod depthwise;
 mod layer_norm;
 pub(crate) mod layout;
 mod norm;
 mod rotary;
 mod sequences;
 
+pub(crate) use conv::is_depthwise;
 use plimsoll_ir::network::{Function, Window};
-use plimsoll_ir::program::{Call, ConvShape, Operands, PoolShape, RowShape, STORAGE_ALIGNMENT};
+use plimsoll_ir::program::{Call, Operands, PoolShape, RowShape, STORAGE_ALIGNMENT};
 use plimsoll_ir::{Bytes, Float};
 
-/// Threads of a block; 128 of them leave each the registers that a tile of a convolution takes.
+/// Threads of a block.
 const THREADS: u32 = 256;
 
 /// Parts that one thread sums: more would wait for one another, fewer would take more launches.
@@ -38,17 +37,6 @@ const LEAST_CHANNELS: u64 = 8;
 
 /// All kernels on feature maps that are stored so, as NVRTC takes them. A C compiler takes them too.
 pub(crate) fn source(float: Float) -> String {
-    let conv = include_str!("conv.cu");
-    let tiled = |kind: &str, tile: &str, which: &str| {
-        let mut text = conv.replace("KIND", kind).replace("TILE", tile);
-        // The longer names first, of which the shorter are a part.
-        for (name, function) in
-            [("FETCH_MAP", "fetch_map"), ("PUT_MAP", "put_map"), ("FETCH", "fetch"), ("PUT", "put")]
-        {
-            text = text.replace(name, &format!("{function}{which}"));
-        }
-        text
-    };
     let (format, rounding) = match float {
         Float::F32 => ("", ""),
         Float::Bf16 => ("#define BF16", include_str!("rounding.cu")),
@@ -66,9 +54,6 @@ pub(crate) fn source(float: Float) -> String {
         include_str!("layer_norm.cu"),
         include_str!("rms_norm.cu"),
         include_str!("loss.cu"),
-        &tiled("8", "8", "_all"),
-        &tiled("4", "4", "_all"),
-        &tiled("any", "4", ""),
         include_str!("depthwise.cu"),
         include_str!("layout.cu"),
         include_str!("attention.cu"),
@@ -105,7 +90,17 @@ pub(crate) enum Argument {
 
 use Argument::{F32, Operand, U32, U64, Workspace};
 
-/// What computes a call on feature maps that are stored so: launches in order, on the compute stream.
+/// Whether there are kernels here that compute a call: a convolution that is not depthwise is a library's.
+pub(crate) fn serve(call: &Call) -> bool {
+    match call {
+        Call::ConvForward { shape }
+        | Call::ConvBackwardFilter { shape, .. }
+        | Call::ConvBackwardData { shape, .. } => is_depthwise(shape),
+        _ => true,
+    }
+}
+
+/// What computes a call that these kernels [`serve`], on feature maps that are stored so: launches in order, on the compute stream.
 pub(crate) fn grids(call: &Call, float: Float) -> Vec<Grid> {
     plan(call, float).grids
 }
@@ -166,14 +161,10 @@ impl Plan {
 
     /// Adds a launch of at least `threads` threads; none at all where there is nothing to do.
     fn launch(&mut self, kernel: &'static str, threads: u64, arguments: Vec<Argument>) {
-        self.launch_blocks_of(THREADS, kernel, threads, arguments);
-    }
-
-    fn launch_blocks_of(&mut self, size: u32, kernel: &'static str, threads: u64, arguments: Vec<Argument>) {
         if threads > 0 {
             // More blocks than a driver takes are more elements than any memory holds.
-            let blocks = narrow(threads.div_ceil(u64::from(size)));
-            self.grids.push(Grid { kernel, blocks: [blocks, 1, 1], threads: size, arguments });
+            let blocks = narrow(threads.div_ceil(u64::from(THREADS)));
+            self.grids.push(Grid { kernel, blocks: [blocks, 1, 1], threads: THREADS, arguments });
         }
     }
 
@@ -256,11 +247,6 @@ fn window(window: &Window) -> [Argument; 8] {
     [height, width, stride[0], stride[1], padding[0], padding[1], dilation[0], dilation[1]].map(U32)
 }
 
-/// Positions of a convolution's whole batch, of images of this size.
-fn positions(shape: &ConvShape, image: [u32; 2]) -> u64 {
-    image.iter().fold(shape.batch, |n, side| n.saturating_mul(u64::from(*side)))
-}
-
 /// Elements of rows of channels.
 fn elements(shape: &RowShape) -> u64 {
     shape.rows.saturating_mul(shape.channels)
@@ -270,6 +256,7 @@ fn plan(call: &Call, float: Float) -> Plan {
     let mut plan = Plan::of(call, float);
     let p = &mut plan;
     match *call {
+        _ if !serve(call) => unreachable!("a library computes it"),
         Call::ConvForward { shape } => conv::forward(p, &shape),
         Call::ConvBackwardFilter { shape, accumulate } => conv::backward_filter(p, &shape, accumulate),
         Call::ConvBackwardData { shape, accumulate } => conv::backward_data(p, &shape, accumulate),

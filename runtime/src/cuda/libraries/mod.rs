@@ -4,12 +4,12 @@
 //! A convolution has, in this order: cuDNN's algorithms for its shape, in an order that is fixed for each pass; of a
 //! grouped one, cuDNN's first algorithm for a single group, called for each group (`groups_...`); cuBLAS, where the windows
 //! are single pixels; cuBLAS on windows that are laid out as rows of a matrix (`cublas_windows`, see `columns.rs`); for the
-//! filter gradient cuDNN's deterministic algorithms on planes (`planes_...`), to which the tensors are transposed; our own
-//! kernel, which multiplies in f32 and is called `own_f32` where the others multiply in TF32. A fully connected layer has
-//! cuBLAS and our own kernel, and so has attention, whose products are batches (`attention.rs`). The order depends on no
-//! measurement and no rank, so profile, plan and run speak of the same alternatives; an algorithm that asks for more than
-//! [`MOST_SCRATCH`] is left out unless it is the first. With `deterministic` a call has one alternative alone: the first that
-//! is deterministic.
+//! filter gradient cuDNN's deterministic algorithms on planes (`planes_...`), to which the tensors are transposed; of a
+//! depthwise one, our own kernel, which multiplies in f32 and is called `own_f32` where the others multiply in TF32. A fully
+//! connected layer has cuBLAS; attention has cuBLAS, by batches of products (`attention.rs`), and our own kernels. The order
+//! depends on no measurement and no rank, so profile, plan and run speak of the same alternatives; an algorithm that asks for
+//! more than [`MOST_SCRATCH`] is left out unless it is the first. With `deterministic` a call has one alternative alone: the
+//! first that is deterministic.
 //!
 //! What a convolution has is asked once for each shape and kept with its descriptors; what refuses to run for a single sample
 //! is left out (`trials.rs`). The executor asks for every launch that it loads, so no descriptor is made in an iteration. What
@@ -18,8 +18,8 @@
 //! Where feature maps are bf16, the libraries multiply bf16 numbers and sum in f32. Weights are rounded to scratch before, and
 //! cuDNN's gradient of them, which it gives in bf16 alone, is widened from scratch afterwards; cuBLAS gives that in f32.
 //!
-//! What it deliberately does not do: add a bias or sum its gradient, which stay with our own kernels; fall back silently: a
-//! query that fails otherwise than with "not supported" fails the next iteration.
+//! What it deliberately does not do: add a bias or sum its gradient, which stay with our own kernels; fall back silently: where
+//! no alternative is left, or a query fails otherwise than with "not supported", the call fails when it is enqueued.
 
 mod attention;
 mod columns;
@@ -39,6 +39,7 @@ use cublas::{Cublas, Product};
 pub(super) use cudnn::broken_installation;
 use cudnn::{Algorithm, Cudnn, Layout};
 use plimsoll_ir::program::{Access, Call, ConvShape, KernelAlternative, STORAGE_ALIGNMENT};
+use plimsoll_ir::schedule::Stream;
 use plimsoll_ir::{Bytes, Float, Precision};
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -52,18 +53,11 @@ const MOST_SCRATCH: Bytes = Bytes(1 << 30);
 /// More groups than this are not called one by one.
 const MOST_GROUPS: u32 = 64;
 
+/// cuDNN's number for what it does not compute (cudnn_graph.h).
+const NOT_SUPPORTED: u32 = 3000;
+
 /// Bytes that kernels load at once, by addresses that are multiples of it.
 const LOADED: u64 = 16;
-
-/// Which kernels a device `cuda` runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kernels {
-    /// Our own for everything: no library is needed.
-    Own,
-    /// cuDNN and cuBLAS, and our own besides.
-    #[default]
-    Libraries,
-}
 
 /// The three passes of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -205,8 +199,8 @@ impl Method {
     }
 }
 
-/// The alternatives of one pass at one shape.
-type Methods = Arc<Vec<Method>>;
+/// The alternatives of one pass at one shape, at least one; or why there is none.
+type Methods = Result<Arc<Vec<Method>>, Refusal>;
 
 /// What a machine has of the libraries.
 #[derive(Clone, Debug, PartialEq)]
@@ -239,8 +233,6 @@ struct LibraryState {
     known: HashMap<(Pass, ConvShape), Methods>,
     /// The stream that both enqueue on.
     stream: Option<usize>,
-    /// A query that went wrong.
-    failure: Option<Refusal>,
 }
 
 impl Libraries {
@@ -263,16 +255,6 @@ impl Libraries {
         Ok(Libraries { state, cudnn, trials, cublas, precision, deterministic, context })
     }
 
-    /// Their files: cuBLAS, cuDNN.
-    pub(super) fn paths(&self) -> [PathBuf; 2] {
-        [self.cublas.path().to_owned(), self.cudnn.path().to_owned()]
-    }
-
-    /// cuDNN's version, such as (9, 19, 0).
-    pub(super) fn cudnn_version(&self) -> (u32, u32, u32) {
-        self.cudnn.version()
-    }
-
     /// What sets measurements of them apart from others.
     pub(super) fn words(&self) -> String {
         let (major, minor, patch) = self.cudnn.version();
@@ -291,7 +273,7 @@ impl Libraries {
         self.precision.feature_maps()
     }
 
-    /// How a call can be run.
+    /// How a call can be run. What nothing computes has one alternative, which fails.
     pub(super) fn alternatives(&self, call: &Call) -> Vec<KernelAlternative> {
         let Some((pass, shape)) = convolution(call) else {
             return self.other_alternatives(call);
@@ -301,7 +283,10 @@ impl Libraries {
             name: method.name(tf32),
             workspace: method.workspace(call, self.float()),
         };
-        self.methods(&mut self.state(), pass, shape).iter().map(alternative).collect()
+        match self.methods(&mut self.state(), pass, shape) {
+            Ok(methods) => methods.iter().map(alternative).collect(),
+            Err(_) => KernelAlternative::sole(Bytes::ZERO),
+        }
     }
 
     /// Whether cuBLAS multiplies attention's f32 numbers in TF32, which holds whole what was bf16.
@@ -379,14 +364,18 @@ impl Libraries {
             return unsafe { self.enqueue_other(stream, call, alternative, addresses, workspace, launch) };
         };
         let Some((_, operands)) = Operands::of(call, addresses) else { return Ok(false) };
+        let failed = |refusal: Refusal| super::failed(call.name(), &refusal);
         let mut state = self.state();
-        let methods = self.methods(&mut state, pass, shape);
-        if matches!(methods.get(alternative as usize), None | Some(Method::Own)) {
+        let methods = self.methods(&mut state, pass, shape).map_err(|refusal| DeviceError::Failed {
+            stream: Stream::Compute,
+            what: call.name().to_owned(),
+            why: refusal.to_string(),
+        })?;
+        let (method, float) = (&methods[alternative as usize], self.float());
+        if matches!(method, Method::Own) {
             return Ok(false);
         }
-        let failed = |refusal: Refusal| super::failed(call.name(), &refusal);
         self.turn_to(&mut state, stream).map_err(failed)?;
-        let (method, float) = (&methods[alternative as usize], self.float());
         let arithmetic = Arithmetic::of(self.precision, &shape);
         let weights = method.weights(pass, float);
         let (mut operands, accumulate) = (operands, operands.accumulate);
@@ -443,9 +432,9 @@ impl Libraries {
         Ok(true)
     }
 
-    /// What a query went wrong with, told once.
+    /// Why one of the calls that were asked for has no alternative; none where all have some.
     pub(super) fn failure(&self) -> Option<Refusal> {
-        self.state().failure.take()
+        self.state().known.values().find_map(|methods| methods.as_ref().err().cloned())
     }
 
     /// A stream that they enqueued on, and that is idle, will be no more.
@@ -477,17 +466,14 @@ impl Libraries {
 
     fn methods(&self, state: &mut LibraryState, pass: Pass, shape: ConvShape) -> Methods {
         if let Some(known) = state.known.get(&(pass, shape)) {
-            return Arc::clone(known);
+            return known.clone();
         }
         // Trials take cuDNN's stream away.
         state.stream = None;
         let asked = self.context.enter().and_then(|()| self.ask(pass, &shape));
-        let methods = Arc::new(asked.unwrap_or_else(|refusal| {
-            tracing::warn!("{pass:?} of {shape:?}: {refusal}");
-            state.failure.get_or_insert(refusal);
-            vec![Method::Own]
-        }));
-        state.known.insert((pass, shape), Arc::clone(&methods));
+        let asked = asked.inspect_err(|refusal| tracing::warn!("{pass:?} of {shape:?}: {refusal}"));
+        let methods = asked.map(Arc::new);
+        state.known.insert((pass, shape), methods.clone());
         methods
     }
 
@@ -509,14 +495,15 @@ impl Libraries {
         if shape.input != [1, 1] {
             methods.extend(also(pass, shape, self.planes(pass, shape))?);
         }
+        if kernels::is_depthwise(shape) {
+            methods.push(Method::Own);
+        }
         if methods.is_empty() {
             let kind = if self.deterministic { "deterministic " } else { "" };
-            let precision = if self.precision.is_tf32(shape) { ", in f32" } else { "" };
-            tracing::warn!(
-                "cuDNN has no {kind}algorithm for {pass:?} of {shape:?}, which our own, slower kernel computes{precision}"
-            );
+            let text = format!("cuDNN has no {kind}algorithm for this convolution in {}", self.precision);
+            let (call, name) = ("the choice of algorithms", "CUDNN_STATUS_NOT_SUPPORTED".to_owned());
+            return Err(Refusal { call, code: NOT_SUPPORTED, name, text });
         }
-        methods.push(Method::Own);
         if self.deterministic {
             methods.truncate(1);
         }
