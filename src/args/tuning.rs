@@ -1,6 +1,6 @@
 //! The options of the verbs that measure and choose: `auto`, `demo`, `profile`, `tune`.
 
-use super::{OF_NETWORKS, RateArgs, SearchArgs, StudyArgs, TrainArgs, WorkloadArgs};
+use super::{RateArgs, SearchArgs, StudyArgs, TrainArgs, WorkloadArgs, of_networks};
 use clap::Args;
 use plimsoll_ir::exchange::Interconnect;
 use plimsoll_ir::units::Size;
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 pub struct AutoArgs {
     /// Instead of a network: a Python script that calls plimsoll.tune. --budget and --link stand for those of its calls, and a
     /// report of each planned step is written where it ends. Needs the Python package
-    #[arg(value_name = "SCRIPT", conflicts_with_all = OF_NETWORKS)]
+    #[arg(value_name = "SCRIPT", conflicts_with_all = of_networks())]
     pub script: Option<PathBuf>,
     /// What the script is given, after `--`
     #[arg(last = true, value_name = "ARGUMENTS", requires = "script")]

@@ -36,7 +36,7 @@ impl Rules for LayerNorm {
 
     fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let call = Call::LayerNormForward { shape: walk.rows(id), epsilon: self.epsilon };
-        norm::forward(walk, id, inputs, 2, call)
+        norm::forward(walk, id, inputs, call)
     }
 
     fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {

@@ -1,11 +1,11 @@
-//! Shared rules of normalisations: the backward pass, and the forward pass of separate positions.
+//! Shared rules of normalisations: the backward pass, and the forward pass of those that keep only statistics.
 
 use super::bad;
 use crate::error::NetworkError;
 use crate::walk::Walk;
 use plimsoll_ir::program::{Call, Operand};
 use plimsoll_ir::trace::Phase;
-use plimsoll_ir::{Bytes, LayerId, TensorId};
+use plimsoll_ir::{LayerId, TensorId};
 
 /// Refuses an epsilon with which a row cannot be normalised.
 pub(super) fn check_epsilon(name: &str, epsilon: f32) -> Result<(), NetworkError> {
@@ -18,15 +18,10 @@ pub(super) fn check_epsilon(name: &str, epsilon: f32) -> Result<(), NetworkError
     bad(name, why)
 }
 
-/// Appends the normalisation of each position separately, with this many statistics of each.
-pub(super) fn forward(
-    walk: &mut Walk<'_>,
-    id: LayerId,
-    inputs: &[LayerId],
-    statistics: u64,
-    call: Call,
-) -> TensorId {
-    let stats = walk.save(id, "stats", Bytes(4 * statistics * walk.rows(id).rows));
+/// Appends a normalisation that keeps only its statistics.
+pub(super) fn forward(walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId], call: Call) -> TensorId {
+    let operands = call.operands();
+    let stats = walk.save(id, "stats", operands[operands.index("stats")].bytes);
     let (parameters, over) = (walk.parameters(id), walk.overwritten(id, inputs));
     walk.forward_op(id, call, walk.value(inputs[0]), &parameters, over, &[stats])
 }

@@ -31,7 +31,7 @@ impl Rules for RmsNorm {
 
     fn forward(&self, walk: &mut Walk<'_>, id: LayerId, inputs: &[LayerId]) -> TensorId {
         let call = Call::RmsNormForward { shape: walk.rows(id), epsilon: self.epsilon };
-        norm::forward(walk, id, inputs, 1, call)
+        norm::forward(walk, id, inputs, call)
     }
 
     fn backward(&self, walk: &mut Walk<'_>, id: LayerId, dy: TensorId) {

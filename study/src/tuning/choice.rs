@@ -4,10 +4,10 @@ use super::{TuneRequest, Tuned};
 use crate::error::Error;
 use crate::folder::{Held, Study};
 use crate::measure::{exact, in_words};
-use crate::request::ClusterRequest;
+use crate::request::{ClusterRequest, RateRequest};
 use crate::workload::Workload;
 use plimsoll_ir::Document;
-use plimsoll_ir::config::{Config, LearningRateRule};
+use plimsoll_ir::config::{Config, LearningRate, LearningRateRule};
 use plimsoll_ir::exchange::Interconnect;
 use plimsoll_ir::profile::Profile;
 use plimsoll_ir::schedule::{Link, Schedule};
@@ -39,14 +39,15 @@ pub fn earlier(
         return Ok(None);
     }
     let (config, schedule) = study.chosen()?;
-    let rate = &config.learning_rate;
-    let rate_of = |rule, batch: u64, rate: f64| {
+    let LearningRate { rule, base_batch, base_rate, rate: _, warmup_iterations: _ } = config.learning_rate;
+    let chosen_by = RateRequest { base_batch, base_rate, rule };
+    let rate_of = |RateRequest { base_batch, base_rate, rule }| {
         let rule = match rule {
             LearningRateRule::Linear => "linear".to_owned(),
             LearningRateRule::SquareRoot => "square root".to_owned(),
             LearningRateRule::Accudnn { convexity } => format!("AccUDNN eq. (9), c = {convexity}"),
         };
-        format!("{rule}, from {rate} at batch {batch}")
+        format!("{rule}, from {base_rate} at batch {base_batch}")
     };
     let device = |name: &str, threads: u32| format!("{name} with {threads} threads");
     let pace = |link: Option<Link>| {
@@ -105,11 +106,7 @@ pub fn earlier(
             goodput(request.goodput.map(|goodput| goodput.noise_scale)),
         ),
         ("batch", batch.to_string(), batches),
-        (
-            "learning rate",
-            rate_of(rate.rule, rate.base_batch, rate.base_rate),
-            rate_of(request.rate.rule, request.rate.base_batch, request.rate.base_rate),
-        ),
+        ("learning rate", rate_of(chosen_by), rate_of(request.rate)),
     ];
     study.is_of("the choice for", &compared)?;
     Ok(Some((config, schedule)))
