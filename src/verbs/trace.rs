@@ -11,7 +11,6 @@ use plimsoll_ir::program::Call;
 use plimsoll_ir::trace::Trace;
 use plimsoll_networks::{Draw, LowerOptions, Mode, ReluStorage, lower};
 use plimsoll_runtime::CpuOptions;
-use plimsoll_study::Setup;
 use plimsoll_study::device::{is_cpu, of_processor};
 use plimsoll_study::measure::may_be_off;
 use plimsoll_study::{Error, Setup};
@@ -85,9 +84,8 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Error> {
         return Err(Error::usage(message).help("leave it out"));
     }
     let setup = if of_gpu {
-        Setup::cuda(0, true, deterministic, precision).map_err(|error| {
-            Error::from(error).help("the profile is of a GPU, whose libraries are asked")
-        })?
+        Setup::cuda(0, true, deterministic, precision)
+            .map_err(|error| error.help("the profile is of a GPU, whose libraries are asked"))?
     } else {
         let (threads, feature_maps) = (machine.map_or(1, |m| m.threads), of_processor(precision)?);
         Setup::Cpu(CpuOptions { threads, feature_maps, ..CpuOptions::default() })
