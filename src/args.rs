@@ -1,6 +1,6 @@
-//! The command line's words: one struct a verb, and the groups of options that verbs share.
+//! Options of the command line: one struct per verb, and the groups of options that verbs share.
 //!
-//! Help texts are these doc comments. What is not built yet is not here.
+//! These doc comments are the help texts. Planned features are absent.
 
 mod planning;
 mod requests;
@@ -26,7 +26,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-/// The heading of options that show what a part of the planner is worth, or how a paper does it. Nobody needs them to train.
+/// Heading of options that show the effect of a part of the planner, or reproduce a paper's choice. Training does not
+/// need them.
 const RESEARCH: &str = "Research options";
 
 /// Loads a GPU to the line: measures a network and a machine, chooses batch size, placement and learning rate for a
@@ -144,7 +145,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// Its name on the line.
+    /// Name on the command line.
     pub fn name(&self) -> &'static str {
         match self {
             Verb::Auto(_) => "auto",
@@ -360,17 +361,17 @@ pub struct TrainArgs {
 
 static LINE: OnceLock<Vec<OsString>> = OnceLock::new();
 
-/// Says which line this process runs, the program's name first. The first one counts.
+/// Records the line that this process runs, beginning with the program's name. The first call counts.
 pub fn begin(line: Vec<OsString>) -> &'static [OsString] {
     LINE.get_or_init(|| line)
 }
 
-/// The line that this process runs, the program's name first; empty in a process that runs none.
+/// Line that this process runs, beginning with the program's name; empty if it runs none.
 pub fn line() -> &'static [OsString] {
     LINE.get().map_or(&[], Vec::as_slice)
 }
 
-/// The command line as it was given, its words quoted where a shell would split them.
+/// Command line as given, with words quoted where a shell would split them.
 pub fn command_line() -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_=./:,%+@".contains(c);
     let quoted = |word: String| {
@@ -381,14 +382,14 @@ pub fn command_line() -> String {
     std::iter::once("plimsoll".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
-/// The values of a group of options where none is given.
+/// Default values of a group of options.
 pub fn defaults<T: Args>() -> T {
     let group = T::augment_args(clap::Command::new("defaults"));
     let given = group.try_get_matches_from(["defaults"]).expect("no option of the group is required");
     T::from_arg_matches(&given).expect("defaults are values")
 }
 
-/// The options of `auto` that a script decides for itself: all but budget, link and study.
+/// Options of `auto` that a script decides for itself: all but budget, link and study.
 fn of_networks() -> Vec<clap::Id> {
     let groups = [
         WorkloadArgs::augment_args,
@@ -590,7 +591,7 @@ pub struct DoctorArgs {
     pub threads: Option<u32>,
 }
 
-/// Passes over the data of a training elsewhere, where nothing else is said.
+/// Default number of passes over the data for a training in another tool.
 pub(crate) const EXPORTED_EPOCHS: u64 = 20;
 
 /// `export`

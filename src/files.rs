@@ -13,15 +13,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use plimsoll_study::files::{not_each_other, not_the_same, write_text};
 
-/// The path that stands for standard input or output.
+/// Path that stands for standard input or output.
 pub const STANDARD: &str = "-";
 
-/// Whether a path stands for standard input or output.
+/// Returns `true` if a path stands for standard input or output.
 pub fn is_standard(path: &Path) -> bool {
     path == Path::new(STANDARD)
 }
 
-/// Whether standard input was read: all of it is one document.
+/// Set once standard input was read: all of it is one document.
 static READ: AtomicBool = AtomicBool::new(false);
 
 fn read_standard() -> Result<Vec<u8>, Error> {
@@ -35,7 +35,7 @@ fn read_standard() -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-/// Reads a document, `-` from standard input; one of a study has the checksum that the study keeps of it.
+/// Reads a document, `-` from standard input; a study's document must match the checksum that the study keeps.
 pub fn read<D: Document>(path: &Path) -> Result<D, Error> {
     if is_standard(path) {
         return documents::document(Path::new("standard input"), read_standard()?);
@@ -43,7 +43,7 @@ pub fn read<D: Document>(path: &Path) -> Result<D, Error> {
     documents::read(path)
 }
 
-/// Reads a trace and a schedule that is valid for it.
+/// Reads a trace, and a schedule that is valid for it.
 pub fn read_valid(trace: &Path, schedule: &Path) -> Result<(Trace, Schedule), Error> {
     let (at, trace) = (schedule, read::<Trace>(trace)?);
     let schedule: Schedule = read(at)?;
@@ -51,7 +51,7 @@ pub fn read_valid(trace: &Path, schedule: &Path) -> Result<(Trace, Schedule), Er
     Ok((trace, schedule))
 }
 
-/// Writes a document, `-` to standard output, else replacing the one that was there.
+/// Writes a document, `-` to standard output; a file replaces an existing one.
 pub fn write<D: Document>(path: &Path, document: &D) -> Result<(), Error> {
     if is_standard(path) {
         return write_stdout(visible_json(&document.to_json()).as_bytes());
@@ -59,8 +59,8 @@ pub fn write<D: Document>(path: &Path, document: &D) -> Result<(), Error> {
     documents::write(path, document)
 }
 
-/// Makes sure that a file can be written there, before the work of which it tells is begun: its folder takes files, and it is
-/// none of a study's own. Nothing changes.
+/// Checks that a file can be written at this path before the work begins: its folder is writable, and the file is not
+/// one of a study's own. Nothing changes on disk.
 pub fn can_be_made(path: &Path) -> Result<(), Error> {
     if is_standard(path) {
         let failure = Error::usage("`-` is standard output, which the results go to");

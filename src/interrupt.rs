@@ -1,7 +1,7 @@
 //! Ctrl-C: the first press asks the work to save and stop, the second ends the process at once.
 //!
-//! Work looks at it between iterations, and paced links are told to wait no longer, so that an iteration ends soon however
-//! slow its link is. What was timed meanwhile counts for nothing: who measures looks at it once more before a time is used.
+//! Work checks it between iterations, and paced links stop waiting, so that an iteration ends soon on any link. Times
+//! measured meanwhile are invalid: measuring code checks it again before using a time.
 
 use plimsoll_runtime::Hurry;
 use plimsoll_study::error::Kind;
@@ -12,24 +12,24 @@ static PRESSED: AtomicBool = AtomicBool::new(false);
 
 static HURRY: LazyLock<Hurry> = LazyLock::new(Hurry::default);
 
-/// Starts to listen. Called once, by `main`.
+/// Starts to listen for Ctrl-C. `main` calls it once.
 pub fn listen() -> Result<(), ctrlc::Error> {
     ctrlc::set_handler(|| {
         if PRESSED.swap(true, Ordering::SeqCst) {
             std::process::exit(Kind::Interrupted as i32);
         }
-        // After the mark: a time that was hurried is never taken for one that was not.
+        // Set after `PRESSED`, so that no time of a hurried link counts as valid.
         HURRY.up();
         tracing::warn!("stopping: saving what is done (press Ctrl-C again to stop at once)");
     })
 }
 
-/// Whether Ctrl-C was pressed.
+/// Returns `true` if Ctrl-C was pressed.
 pub fn pressed() -> bool {
     PRESSED.load(Ordering::SeqCst)
 }
 
-/// What has paced links wait no longer once Ctrl-C is pressed.
+/// Handle that ends the waiting of paced links once Ctrl-C is pressed.
 pub fn hurry() -> Hurry {
     HURRY.clone()
 }

@@ -1,10 +1,10 @@
 //! Plimsoll loads a GPU to the line: it measures a network and a machine, chooses batch size, placement and learning rate
 //! for a memory budget, and trains exactly that.
 //!
-//! The crates of the house are re-exported under their short names; [`study`] joins them to the jobs that the command line
-//! offers. The rest is the command line itself, a thin layer: it turns options into requests ([`args`]), calls the job
-//! ([`verbs`]), lays the result out as tables ([`output`]), and says what to do where the job fails ([`failure`]);
-//! [`program`] is all of that for one line.
+//! Plimsoll's crates are re-exported under their short names; [`study`] combines them into the jobs of the command
+//! line. The rest is the command line itself, a thin layer: it turns options into requests ([`args`]), calls the job
+//! ([`verbs`]), formats the result as tables ([`output`]), and advises what to do if the job fails ([`failure`]);
+//! [`program`] does all of that for one line.
 #![forbid(unsafe_code)]
 
 pub use plimsoll_ir as ir;

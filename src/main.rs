@@ -4,7 +4,7 @@ use plimsoll::program;
 use plimsoll::runtime::limits::{Heap, fail_where_files_are_too_large};
 use std::process::ExitCode;
 
-/// A heap that ends in words.
+/// Heap that reports an error message when memory runs out.
 #[global_allocator]
 static HEAP: Heap = Heap;
 

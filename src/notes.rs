@@ -1,17 +1,17 @@
-//! Notes in a study's folder, from which the next start tells which workers ended without an error message.
+//! Notes in a study's folder that let the next start name the workers that ended without an error message.
 //!
-//! Where the process of a worker dies, most launchers end all of them, and nobody is left to say who died. So each process
-//! keeps a note while it trains (its machine, its process, the iterations done), and removes it where it ends with a word. The
-//! next start tells what the notes that are left say, and removes them.
+//! If a worker's process dies, most launchers end all processes, and none is left to report which one died. So each
+//! process keeps a note while it trains (its machine, its process, the iterations done), and removes it if it ends
+//! with a message. The next start reports the remaining notes, and removes them.
 //!
-//! Open MPI's launcher ends the others by a signal that they see, and they mark their notes: the one without a mark died first.
-//! MPICH's launcher kills all at once, so that nothing here knows which was the first; its own message names a process, and
+//! Open MPI's launcher ends the others by a signal that they can catch, and they mark their notes: the one without a
+//! mark died first. MPICH's launcher kills all at once, so the first is unknown; its own message names a process, and
 //! so does the next start.
 //!
-//! A note is made once and then written over in its place, so that one that was removed stays so. It is help for people: where
-//! it cannot be written, training goes on without.
+//! A note is created once and then overwritten in place, so that a removed note stays removed. It only helps people:
+//! if it cannot be written, training goes on without it.
 //!
-//! What it deliberately does not do: save any of the state, or look for notes in another machine's folder.
+//! This file does not save any state, or look for notes in another machine's folder.
 
 use crate::interrupt;
 use plimsoll_runtime::group::GroupFacts;
@@ -27,22 +27,22 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How often a note is written.
+/// Interval between writes of a note.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// How often its thread looks for a signal: a launcher kills soon after it.
+/// Interval between checks for a signal: a launcher kills soon after it.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// More than a note takes, so that each covers the one before it.
+/// Size of the note's file: more than a note takes, so that each write covers the previous one.
 const NOTE_BYTES: usize = 512;
 
-/// So many workers are named in a line.
+/// Most workers named in a line.
 const NAMED: usize = 8;
 
-/// The study that this process keeps a note in.
+/// Study in which this process keeps a note.
 static STUDY: OnceLock<Study> = OnceLock::new();
 
-/// What a worker says of itself while it trains.
+/// State of a worker while it trains.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Note {
@@ -50,21 +50,21 @@ struct Note {
     workers: usize,
     host: String,
     process: u32,
-    /// Done at least.
+    /// Lower bound of the iterations done.
     iterations: u64,
-    /// Whether it was told to end by a signal, and came to no end.
+    /// `true` if a signal asked the worker to end, and it has not ended by itself.
     signalled: bool,
 }
 
-/// A note that is kept until this is dropped.
+/// Keeps a note until dropped.
 #[must_use = "the note is removed as soon as this is dropped"]
 pub struct Keeping {
-    /// Dropped where the note is to go.
+    /// Dropped to remove the note.
     until: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Keeps the note of this worker, from when the workers have begun to train together.
+/// Keeps the note of this worker, from the time when the workers begin to train together.
 pub fn keep(study: &Study, world: &World) -> Keeping {
     STUDY.get_or_init(|| study.clone());
     let (until, ends) = channel();
@@ -85,7 +85,7 @@ impl Drop for Keeping {
     }
 }
 
-/// Writes a worker's note now and then, until it is to go.
+/// Writes a worker's note at intervals, until it is to be removed.
 fn keep_file(path: &Path, world: &World, ends: &Receiver<()>) -> io::Result<()> {
     let GroupFacts { rank: worker, workers, .. } = world.facts();
     let (host, process) = (host(), std::process::id());
@@ -111,13 +111,13 @@ fn keep_file(path: &Path, world: &World, ends: &Receiver<()>) -> io::Result<()> 
 
 fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
-        // Whoever spoke for all has removed it.
+        // The process that reported for all has removed it.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,
     }
 }
 
-/// Removes the notes of all workers: this process has said with what they end.
+/// Removes the notes of all workers: this process has reported why they end.
 pub fn forget() {
     for path in STUDY.get().iter().flat_map(|study| study.notes()) {
         if let Err(error) = remove(&path) {
@@ -126,8 +126,8 @@ pub fn forget() {
     }
 }
 
-/// Tells which workers' notes the last run of a study has left, where it ended without an error message, and removes them. No
-/// other run works in the study.
+/// Reports which workers' notes the last run of a study has left, if it ended without an error message, and removes
+/// them. No other run may work in the study.
 pub fn tell(study: &Study) -> Result<(), Error> {
     let files = study.notes();
     if let Some(words) = in_words(files.iter().filter_map(Note::read).collect()) {
@@ -143,7 +143,7 @@ impl Note {
         bytes
     }
 
-    /// None where the machine went down before it was written.
+    /// Reads a note; `None` if the machine went down before it was written.
     fn read(path: &PathBuf) -> Option<Note> {
         serde_json::from_slice(&fs::read(path).ok()?).ok()
     }
@@ -154,7 +154,7 @@ impl Note {
     }
 }
 
-/// What notes say that are left of a run.
+/// Message about the notes that a run has left.
 fn in_words(mut notes: Vec<Note>) -> Option<String> {
     notes.sort_by_key(|note| note.worker);
     let unknown = notes.first().map_or(0, |note| note.workers.saturating_sub(notes.len()));

@@ -1,7 +1,7 @@
-//! What a command prints on stdout: tables of typed cells, as text, JSON, CSV or Markdown.
+//! Command output on stdout: tables of typed cells, as text, JSON, CSV or Markdown.
 //!
 //! People read units; programs read base units (bytes, seconds, bytes per second) under stable keys. One value serves
-//! both, so the two never tell different things. Progress and logs go to stderr and are none of this file's business.
+//! both, so the two always agree. Progress and logs go to stderr, outside this file.
 
 use crate::progress::aside;
 use clap::ValueEnum;
@@ -32,32 +32,28 @@ pub enum Format {
     Schema,
 }
 
-/// One thing's values: each with its key for programs and its name for people.
+/// Values of one subject, each with a key for programs and a name for people.
 pub type Facts = Vec<(&'static str, &'static str, Cell)>;
 
-/// One value.
+/// Value of a table cell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
-    /// Words.
     Text(String),
-    /// A count.
     Count(u64),
-    /// A size.
+    /// A size in bytes.
     Size(Bytes),
-    /// A length of time.
     Time(Seconds),
-    /// A rate.
     Rate(BytesPerSecond),
-    /// A plain number, with this many decimals for people.
+    /// A number, shown to people with this many decimals.
     Number(f64, usize),
-    /// A share, shown in percent.
+    /// A fraction, shown in percent.
     Share(f64),
-    /// Nothing to say.
+    /// An empty cell.
     None,
 }
 
 impl Cell {
-    /// A learning rate: four decimals, or as many as show three digits of a smaller one.
+    /// Cell of a learning rate: four decimals, or as many as show three digits of a smaller rate.
     pub fn learning_rate(rate: f64) -> Cell {
         let zeros = if rate > 0.0 { -rate.log10().floor() } else { 0.0 };
         Cell::Number(rate, (zeros as usize + 2).clamp(4, 16))
@@ -107,7 +103,7 @@ impl<T: Into<Cell>> From<Option<T>> for Cell {
 }
 
 impl Cell {
-    /// For people.
+    /// Text for people.
     fn shown(&self) -> String {
         match self {
             Cell::Text(text) => visible(text),
@@ -121,7 +117,7 @@ impl Cell {
         }
     }
 
-    /// For programs.
+    /// JSON value for programs.
     fn value(&self) -> Value {
         match self {
             Cell::Text(text) => json!(text),
@@ -134,7 +130,7 @@ impl Cell {
         }
     }
 
-    /// The type of its value in JSON, and what it is counted in.
+    /// JSON type of the value, and its unit.
     fn kind(&self) -> Option<(&'static str, &'static str)> {
         match self {
             Cell::Text(_) => Some(("string", "")),
@@ -149,17 +145,16 @@ impl Cell {
     }
 }
 
-/// A text as a cell of CSV, where quotes hold its lines together: no spreadsheet takes it for a formula, which they do of
-/// what begins like one.
+/// Quotes text for a CSV cell, including line breaks, and keeps spreadsheets from reading it as a formula.
 fn in_csv(text: &str) -> String {
     let text = text.split('\n').map(visible).collect::<Vec<_>>().join("\n");
     if text.starts_with(['=', '+', '-', '@', '\n']) { format!("'{text}") } else { text }
 }
 
-/// The blanks beside the words of a column.
+/// Blanks on both sides of a column's text.
 const PADDING: usize = 2;
 
-/// How wide the longest word of a text is.
+/// Width of the longest word of a text.
 fn longest_word(text: &str) -> usize {
     text.split(' ').map(measure_text_width).max().unwrap_or(0)
 }
@@ -167,44 +162,44 @@ fn longest_word(text: &str) -> usize {
 /// Rows under named columns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
-    /// The key in JSON, and the title for people.
+    /// Key in JSON, and title for people.
     pub key: &'static str,
     /// Key and heading of each column.
     pub columns: Vec<(&'static str, &'static str)>,
-    /// As many cells as columns, each.
+    /// Rows, each with one cell per column.
     pub rows: Vec<Vec<Cell>>,
-    /// One row that is shown as lines of heading and value.
+    /// `true` if the table has one row, shown as lines of heading and value.
     facts: bool,
-    /// The row that answers what was asked.
+    /// Index of the row that answers the question.
     chosen: Option<usize>,
 }
 
-/// Where lines for people go.
+/// Layout of text output.
 #[derive(Clone, Copy, Debug, Default)]
 struct Shown {
-    /// Columns of the terminal; none where lines are as long as they are.
+    /// Columns of the terminal; `None` leaves lines unwrapped.
     width: Option<u16>,
-    /// Headings and the chosen row are bold.
+    /// `true` if headings and the chosen row are bold.
     bold: bool,
 }
 
-/// Stands between the rows of a table while it is made. Nothing that is shown has it in it.
+/// Separator between the rows of a table under construction. It never occurs in shown text.
 const BETWEEN: char = '\u{1f}';
 
 impl Table {
-    /// An empty table.
+    /// Creates an empty table.
     pub fn new(key: &'static str, columns: &[(&'static str, &'static str)]) -> Table {
         Table { key, columns: columns.to_vec(), rows: Vec::new(), facts: false, chosen: None }
     }
 
-    /// One thing's values, shown one a line.
+    /// Creates a table of one subject's values, shown one per line.
     pub fn facts(key: &'static str, facts: Facts) -> Table {
         let columns = facts.iter().map(|(key, heading, _)| (*key, *heading)).collect();
         let row = facts.into_iter().map(|(_, _, cell)| cell).collect();
         Table { key, columns, rows: vec![row], facts: true, chosen: None }
     }
 
-    /// The same, with one row as the one that answers what was asked; people see it in bold.
+    /// Marks the row that answers the question; people see it in bold.
     pub fn chosen(self, row: Option<usize>) -> Table {
         Table { chosen: row, ..self }
     }
@@ -223,7 +218,7 @@ impl Table {
         if self.facts { object(&self.rows[0]) } else { self.rows.iter().map(object).collect() }
     }
 
-    /// The schema of its objects. What a column holds is what its cells hold; any of them may have nothing to say.
+    /// JSON schema of the table's objects. A column has the type of its cells; any cell may be empty.
     fn schema(&self) -> Value {
         let column = |(i, (key, heading)): (usize, &(&'static str, &'static str))| {
             let kind = self.rows.iter().find_map(|row| row[i].kind());
@@ -244,8 +239,8 @@ impl Table {
         if self.facts { object } else { json!({"type": "array", "items": object}) }
     }
 
-    /// For people: where there is a width, lines end between words, and each row is shown as lines of heading and value where
-    /// the table is too wide all the same, or longer so.
+    /// Text for people. With a width, lines wrap between words; rows become lines of heading and value if the table
+    /// is still too wide, or longer that way.
     fn shown(&self, how: Shown) -> String {
         let table = self.text(false, how);
         let Some(width) = how.width.filter(|_| !self.facts) else { return table };
@@ -259,7 +254,7 @@ impl Table {
         if fits && table.lines().count() <= rows.lines().count() { table } else { rows }
     }
 
-    /// The longest word of each column.
+    /// Width of the longest word of each column.
     fn longest_words(&self) -> Vec<usize> {
         let headings = self.headings().enumerate();
         headings.map(|(at, heading)| self.longest_value(at).max(longest_word(heading))).collect()
@@ -274,7 +269,7 @@ impl Table {
         let between = LineStyle::none().fill(BETWEEN);
         let rows_apart = presets::NOTHING.header_separator(between).row_separator(between);
         text.load_style(if markdown { presets::ASCII_MARKDOWN } else { rows_apart });
-        // A bar would end a cell of a Markdown table.
+        // An unescaped bar would end a Markdown cell.
         let shown = |cell: &Cell| if markdown { cell.shown().replace('|', "\\|") } else { cell.shown() };
         if self.facts {
             if markdown {
@@ -308,7 +303,7 @@ impl Table {
         if markdown { text.trim_fmt() } else { self.lines(&text.trim_fmt(), bold) }
     }
 
-    /// The lines of rows that stand apart, what is bold so that a terminal shows it.
+    /// Splits rows at the separator; bold lines get terminal styles.
     fn lines(&self, apart: &str, bold: bool) -> String {
         let headings = usize::from(!self.facts);
         let mut row = 0;
@@ -326,8 +321,8 @@ impl Table {
     }
 }
 
-/// Tables as one of comma-separated values. Several have their keys in a first column `table`, and all of their columns
-/// behind it: of those that a table lacks its rows have nothing.
+/// Joins tables into one CSV table. With several, a first column `table` holds each row's key, followed by the
+/// columns of all tables; a row's cells stay empty in the columns that its table lacks.
 fn csv(tables: &[Table]) -> Vec<u8> {
     let mut columns: Vec<&str> = Vec::new();
     for (key, _) in tables.iter().flat_map(|table| &table.columns) {
@@ -360,7 +355,7 @@ fn csv(tables: &[Table]) -> Vec<u8> {
     writer.into_inner().expect("flushing to memory")
 }
 
-/// Writes to stdout. A reader that closed the pipe is no error, a full disk is.
+/// Writes to stdout. A closed pipe is no error; a full disk is.
 pub fn write_stdout(bytes: &[u8]) -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
     match aside(|| out.write_all(bytes).and_then(|()| out.flush())) {
@@ -371,14 +366,14 @@ pub fn write_stdout(bytes: &[u8]) -> Result<(), Error> {
     }
 }
 
-/// Whether what is printed is shown with styles: on a terminal that knows them, unless `NO_COLOR` says otherwise.
+/// Returns `true` if output is styled: on a terminal that supports styles, unless `NO_COLOR` is set.
 fn has_styles() -> bool {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_dumb = std::env::var_os("TERM").is_none_or(|terminal| terminal == "dumb");
     Term::stdout().is_term() && !is_dumb && !is_set("NO_COLOR")
 }
 
-/// Prints tables on stdout in the chosen format; nothing where there are none.
+/// Prints tables on stdout in the chosen format; prints nothing if there are none.
 pub fn print(format: Format, tables: &[Table]) -> Result<(), Error> {
     if tables.is_empty() {
         return Ok(());
@@ -407,7 +402,7 @@ pub fn print(format: Format, tables: &[Table]) -> Result<(), Error> {
         Format::Table | Format::Md => {
             let width = Term::stdout().size_checked().map(|(_, columns)| columns);
             let how = Shown { width, bold: has_styles() };
-            // Headings over nothing tell a reader nothing; programs get the empty list.
+            // People do not see headings of empty tables; programs get the empty list.
             for (i, table) in tables.iter().filter(|table| !table.rows.is_empty()).enumerate() {
                 out.extend_from_slice(if i > 0 { b"\n" } else { b"" });
                 let text = match format {
@@ -448,7 +443,7 @@ mod tests {
                 of_word.all(|line| line.starts_with(marks[0]) && line.ends_with(marks[1]))
             };
             assert!(is_bold("second") && !is_bold("first") && !is_bold("third"), "{bold}");
-            // Beside a value of its own row a heading is as bold as that.
+            // A heading is as bold as the value in its row.
             assert!(width == Some(20) || is_bold("why it"), "{bold}");
         }
     }
@@ -539,7 +534,7 @@ mod tests {
             known.dedup();
             assert!(words(&wrapped).iter().all(|word| known.contains(word)), "a word is broken: {wrapped}");
         }
-        // What is wider than the terminal in itself stays whole, so that it can be copied.
+        // A word wider than the terminal stays whole, so that it can be copied.
         let path = "/a/folder/with/a/very/long/name/that/no/terminal/is/wide/enough/for/schedule.json";
         let kept = Table::facts("t", vec![("kept", "kept in", path.into())]);
         assert!(kept.shown(of_width(40)).contains(path), "{}", kept.shown(of_width(40)));

@@ -1,10 +1,10 @@
-//! This process among those that a launcher such as `mpirun` started: worker 0 speaks for all, and all end together.
+//! This process among those started by a launcher such as `mpirun`: worker 0 speaks for all, and all end together.
 //!
-//! A worker that fails tells the others why, and the first worker that lives says so; where nothing is heard any longer, each
-//! says so itself. Who speaks ends all processes with the exit code of the failure, so that nothing hangs on one that is
-//! stopped.
+//! A worker that fails sends the reason to the others, and the first live worker reports it; if communication fails,
+//! each worker reports it. The reporter ends all processes with the failure's exit code, so that none waits for a
+//! stopped one.
 //!
-//! What it deliberately does not do: decide whether a training can go on. The job does.
+//! This file does not decide if training can go on. The job does.
 
 use crate::args::Verb;
 use crate::notes;
@@ -16,24 +16,24 @@ use std::time::Duration;
 
 static WORLD: OnceLock<World> = OnceLock::new();
 
-/// The worker without which this one could not go on.
+/// Lost worker without which this one cannot go on.
 static LOST: OnceLock<usize> = OnceLock::new();
 
-/// Whether the library serves no longer, which does not say who is gone.
+/// Set if the MPI library no longer works; this does not tell which worker is gone.
 static BROKEN: OnceLock<()> = OnceLock::new();
 
-/// How this process was started, where it is one of several.
+/// Launch information of this process, if it is one of several.
 pub fn several() -> Option<Launched> {
     launched().filter(|launched| launched.workers > 1)
 }
 
-/// How long the other processes that are refused leave worker 0 to say so: launchers end all when the first one fails.
+/// Time that refused processes leave worker 0 to report: launchers end all processes when the first one fails.
 const SPEAKING: Duration = Duration::from_secs(1);
 
-/// Why a launcher does not start this command; none where it is no launcher's, or is the only process. Each of several would
-/// measure, write and print the same.
+/// Reason not to run this command under a launcher; `None` without a launcher, or for a single process. Several
+/// processes would all measure, write and print the same.
 pub fn refused(verb: &Verb) -> Option<Error> {
-    // These print a page about the program itself, or are made for it.
+    // These print a page about the program itself, or support several processes.
     let is_made_for_it = matches!(verb, Verb::Run(_) | Verb::Doctor(_) | Verb::Completions(_) | Verb::Man(_));
     let Launched { launcher, workers, .. } = several().filter(|_| !is_made_for_it)?;
     let name = verb.name();
@@ -48,7 +48,7 @@ pub fn refused(verb: &Verb) -> Option<Error> {
     )
 }
 
-/// Whether this process says that it was refused: worker 0 does, for all.
+/// Returns `true` if this process reports the refusal: worker 0 reports for all.
 pub fn says_refused() -> bool {
     let speaks = !is_spoken_for();
     if !speaks {
@@ -57,7 +57,7 @@ pub fn says_refused() -> bool {
     speaks
 }
 
-/// Joins the others, where there are some.
+/// Joins the other processes, if any.
 pub fn join(timeout: Duration) -> Result<Option<&'static World>, Error> {
     let Some(launched) = several() else { return Ok(None) };
     let world = World::join(launched, timeout).map_err(|error| {
@@ -76,12 +76,12 @@ pub fn join(timeout: Duration) -> Result<Option<&'static World>, Error> {
     Ok(Some(WORLD.get_or_init(|| world)))
 }
 
-/// Whether another process speaks for this one, as long as nothing fails.
+/// Returns `true` if another process reports for this one, as long as nothing fails.
 pub fn is_spoken_for() -> bool {
     several().is_some_and(|launched| launched.rank > 0)
 }
 
-/// Takes note of whose failure an error is.
+/// Records which worker caused an error.
 pub fn noted(error: Error) -> Error {
     let Some(Cause::Group(group)) = error.cause.as_deref() else { return error };
     let rank = match group {
@@ -89,7 +89,7 @@ pub fn noted(error: Error) -> Error {
         | GroupError::Failed { rank, .. }
         | GroupError::Silent { rank, .. }
         | GroupError::Died { rank, .. } => Some(*rank),
-        // All workers know of it.
+        // All workers know of this error.
         GroupError::Different { .. } => Some(usize::MAX),
         GroupError::OutOfStep { .. } => None,
         GroupError::Engine { .. } => {
@@ -103,13 +103,13 @@ pub fn noted(error: Error) -> Error {
     error
 }
 
-/// Whether this process says with what it fails. Else those are told who do, and end it; where none of them lives any longer,
-/// it speaks itself. One that was stopped for so long that the others may have given it up waits for them
-/// to end it.
+/// Returns `true` if this process reports its failure. Otherwise it passes the failure to the others, which report it
+/// and end this process; if none of them lives any longer, it reports itself. A process stopped for so long that the
+/// others may have given it up waits for them to end it.
 pub fn says(failure: &Error) -> bool {
     let Some(world) = WORLD.get() else { return true };
     match (world.facts().rank, LOST.get()) {
-        // They say so, and end it.
+        // The others report it, and end this process.
         _ if world.is_given_up() => {}
         (0, _) => return true,
         (1, Some(0)) if !world.has_said_why(0) => return true,
@@ -120,14 +120,14 @@ pub fn says(failure: &Error) -> bool {
     true
 }
 
-/// Ends together with the others, where there are some; gives the exit code.
+/// Ends together with the other processes, if any; returns the exit code.
 pub fn end(exit: u8) -> u8 {
     let Some(world) = WORLD.get() else { return exit };
     let world = world.clone();
     if exit == 0 {
-        // All is done and saved; one that cannot say so does not take that back.
+        // Everything is done and saved; failing to announce the end does not change that.
         if !world.clone().end() {
-            // Worker 0 is gone before it had tested.
+            // Worker 0 ended before it tested for this message.
             if is_spoken_for() {
                 tracing::warn!(
                     "worker 0 has ended before it had saved and tested: the same command goes on from what it has saved"

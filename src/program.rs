@@ -1,8 +1,8 @@
 //! The program: reads a command line, runs one verb, and turns a failure into a message and an exit code.
 //!
-//! `main` and the Python package run the same program. All of it runs on a thread whose stack does not depend on
-//! `ulimit -s`. What it deliberately does not do: run Python. It says what script a line asks for ([`script`]), and who has
-//! an interpreter runs it.
+//! `main` and the Python package run the same program, on a thread whose stack does not depend on `ulimit -s`. It
+//! does not run Python: it returns the script that a line asks for ([`script`]), and the caller with an interpreter
+//! runs it.
 
 use crate::args::{self, Cli, Verb};
 use crate::output::print;
@@ -17,15 +17,15 @@ use std::thread;
 
 pub use crate::verbs::script::Script;
 
-/// What a main thread usually has.
+/// Usual stack size of a main thread.
 const STACK_BYTES: usize = 8 << 20;
 
-/// Runs a command line, the program's name first, and gives the exit code. Once in a process: it listens for Ctrl-C, and
-/// says where progress and logs go.
+/// Runs a command line, beginning with the program's name, and returns the exit code. Call it once per process: it
+/// listens for Ctrl-C, and sets up progress and logs.
 pub fn run(line: Vec<OsString>) -> u8 {
     let line = args::begin(line);
     match thread::Builder::new().name("main".to_owned()).stack_size(STACK_BYTES).spawn(|| execute(line)) {
-        // Its panic was shown.
+        // The panic has already been shown.
         Ok(program) => program.join().unwrap_or(Kind::Internal as u8),
         Err(error) => {
             let message = format!("the system gives this process no thread: {error}");
@@ -38,7 +38,7 @@ pub fn run(line: Vec<OsString>) -> u8 {
     }
 }
 
-/// The Python script that a line asks for; none where it asks for something else, or wrongly, which [`run`] says.
+/// Python script that a line asks for; `None` if it asks for something else, or is invalid, which [`run`] reports.
 pub fn script(line: &[OsString]) -> Option<Script> {
     match settings::read(line).ok()?.cli {
         cli if processes::refused(&cli.verb).is_some() => None,
@@ -78,7 +78,7 @@ fn execute(line: &[OsString]) -> u8 {
     processes::end(exit)
 }
 
-/// Tells if a line asks for the schema of reports without naming one: printing it needs none.
+/// Returns `true` if a line asks for the schema of reports without naming a report: printing it needs none.
 fn asks_for_schema_of_reports(line: &[OsString], stop: &Stop) -> bool {
     let Stop::Line(error) = stop else { return false };
     let is_report = || {
@@ -123,13 +123,13 @@ fn verb(cli: &Cli) -> Result<(), Error> {
     print(cli.format, &tables)
 }
 
-/// Whether another process speaks for this one. The other commands know of no processes beside them.
+/// Returns `true` if another process reports for this one. Other commands do not run in several processes.
 fn is_spoken_for(verb: &Verb) -> bool {
     matches!(verb, Verb::Run(_) | Verb::Doctor(_)) && processes::is_spoken_for()
 }
 
-/// Whether a command looks at Ctrl-C itself. The others are over at once, or wait for input; they end as any program does,
-/// and what they write is written in one step.
+/// Returns `true` if a command handles Ctrl-C itself. The others finish at once, or wait for input; Ctrl-C ends them
+/// as usual, and they write their output in one step.
 fn can_be_stopped(verb: &Verb) -> bool {
     matches!(
         verb,
@@ -145,7 +145,7 @@ fn can_be_stopped(verb: &Verb) -> bool {
     )
 }
 
-/// A line that cannot be read; or one that asks for help, which goes to stdout.
+/// Refuses an invalid line; or prints help, which goes to stdout.
 fn refuse(line: &[OsString], stop: Stop) -> u8 {
     let asked = settings::early(line, "message-format");
     let format = if asked.as_deref() == Some("json") { MessageFormat::Json } else { MessageFormat::Human };
@@ -155,7 +155,7 @@ fn refuse(line: &[OsString], stop: Stop) -> u8 {
             end(format, &settings::in_words(&error))
         }
         Stop::Line(error) => {
-            // As the parser's own way to end a process: where nobody reads, nobody is told.
+            // As the parser does when it ends a process: a closed stream is ignored.
             let _ = error.print();
             error.exit_code() as u8
         }

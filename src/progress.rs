@@ -1,7 +1,7 @@
-//! All that goes to stderr while a command works: progress, logs, and the error at the end, for people or for programs.
+//! Everything written to stderr while a command runs: progress, logs, and the final error, for people or for programs.
 //!
-//! People see a bar on a terminal, once a step has taken half a second, and silence elsewhere; logs are lines. With
-//! `--message-format json` each line is an object whose `event` says what it is, and whose keys are always the same:
+//! People see a bar on a terminal, once a step has taken half a second, and no progress elsewhere; logs are lines.
+//! With `--message-format json` each line is an object: `event` names its kind, and the keys of a kind are fixed:
 //!
 //! ```text
 //! {"event":"progress","what":"train","done":12,"of":100,"seconds":3.1,"left_seconds":22.7,"message":"loss 1.2"}
@@ -10,10 +10,10 @@
 //! {"event":"error","exit":3,"message":"...","help":"..."}
 //! ```
 //!
-//! `what` names the step, or the command where it has none under way; `of` and `left_seconds` are null where they are not
-//! known, `message` and `help` where there is none. Of progress there are at most five a second, and one a second where
-//! nothing can be counted. `search` is one step of the search for a plan, told once the plan is made. Results never come this
-//! way: they go to stdout.
+//! `what` names the step, or the command if no step is under way; `of` and `left_seconds` are null if unknown,
+//! `message` and `help` if absent. At most five progress events are written per second, and one per second if nothing
+//! can be counted. `search` is one step of the search for a plan, written once the plan is made. Results go to
+//! stdout.
 
 use crate::interrupt;
 use crate::terminal;
@@ -51,30 +51,30 @@ pub enum MessageFormat {
     Json,
 }
 
-/// How often progress is looked at.
+/// Interval between progress updates.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// A step that is over before this shows nothing on a terminal.
+/// Shortest duration of a step that shows a bar on a terminal.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// How often a program is told that a step goes on.
+/// Interval between progress events of a step that counts nothing.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// How this process tells of its progress; nothing is told until it is set.
+/// Format of this process's progress; nothing is written until it is set.
 static SHOWN: OnceLock<Shown> = OnceLock::new();
 
-/// Steps with a bar of their own that are under way.
+/// Number of steps under way that have their own bar.
 static STEPS: AtomicUsize = AtomicUsize::new(0);
 
 struct Shown {
     format: MessageFormat,
-    /// Whether progress is told at all.
+    /// `true` if progress is shown.
     progress: bool,
     bars: MultiProgress,
 }
 
-/// Sets up progress and logs. `RUST_LOG` rules where it is set; else `quiet` leaves errors, and each `verbose` adds a level.
-/// To be called once, by the program.
+/// Sets up progress and logs. `RUST_LOG` decides if set; otherwise `quiet` leaves errors only, and each `verbose`
+/// adds a level. The program calls it once.
 pub fn start(format: MessageFormat, quiet: bool, verbose: u8) {
     let human = format == MessageFormat::Human;
     let progress = !quiet && (!human || io::stderr().is_terminal());
@@ -102,7 +102,7 @@ pub fn start(format: MessageFormat, quiet: bool, verbose: u8) {
     }
 }
 
-/// Tells the error with which the program ends.
+/// Writes the error with which the program ends.
 pub fn failure(format: MessageFormat, failure: &Error) {
     let Error { kind, message, help, .. } = failure;
     match format {
@@ -115,7 +115,7 @@ pub fn failure(format: MessageFormat, failure: &Error) {
     }
 }
 
-/// Tells how a plan was searched for: an event a step for programs, a line of the debug log a step for people.
+/// Writes the steps of a plan search: events for programs, lines of the debug log for people.
 pub fn searched(log: &SearchLog) {
     let json = SHOWN.get().is_some_and(|shown| shown.format == MessageFormat::Json);
     for step in &log.steps {
@@ -129,7 +129,7 @@ pub fn searched(log: &SearchLog) {
     }
 }
 
-/// Writes something else while no bar is drawn.
+/// Runs a write while no bar is drawn.
 pub fn aside<T>(write: impl FnOnce() -> T) -> T {
     match SHOWN.get() {
         Some(shown) => shown.bars.suspend(write),
@@ -137,29 +137,29 @@ pub fn aside<T>(write: impl FnOnce() -> T) -> T {
     }
 }
 
-/// A bar for so many steps of the named work.
+/// Shows a bar with `steps` steps of the named work.
 pub fn bar(what: &'static str, steps: u64, quiet: bool) -> Bar {
     Bar::new(what, Some(steps), quiet, true)
 }
 
-/// The named work, of which nobody knows how long it takes.
+/// Shows named work of unknown length.
 pub fn spinner(what: &'static str, quiet: bool) -> Bar {
     Bar::new(what, None, quiet, true)
 }
 
-/// A whole command, which is told of while no step of it is.
+/// Shows a whole command, while none of its steps is shown.
 pub fn command(what: &'static str) -> Bar {
     Bar::new(what, None, false, false)
 }
 
-/// Does a job, whose steps are shown as bars and whose notices as logs, and which Ctrl-C stops.
+/// Runs a job, shows its steps as bars and its notices as logs, and stops it on Ctrl-C.
 pub fn watched<T>(quiet: bool, job: impl FnOnce(&Watch<'_>) -> T) -> T {
     let shown = RefCell::new(None);
     let tell = |event: JobEvent<'_>| tell_of(&shown, quiet, event);
     job(&Watch { stop: &interrupt::pressed, tell: &tell })
 }
 
-/// Shows an event of a job, whose step under way has this bar.
+/// Shows an event of a job; `shown` holds the bar of the current step.
 fn tell_of(shown: &RefCell<Option<Bar>>, quiet: bool, event: JobEvent<'_>) {
     let with = |tell: &dyn Fn(&Bar)| {
         shown.borrow().iter().for_each(tell);
@@ -183,7 +183,7 @@ fn tell_of(shown: &RefCell<Option<Bar>>, quiet: bool, event: JobEvent<'_>) {
     }
 }
 
-/// Logs a notice, with the option that goes with it.
+/// Logs a notice, followed by its option.
 fn log(notice: &Notice) {
     let words = match notice {
         Notice::MeasuredBefore { network, age } => {
@@ -206,17 +206,17 @@ fn log(notice: &Notice) {
     }
 }
 
-/// Work under way. It is gone from the screen when it is finished or dropped.
+/// Progress of some work. It leaves the screen when finished or dropped.
 pub struct Bar {
     told: Arc<Told>,
     teller: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the one who tells of the work knows of it.
+/// State that the drawing thread shares with the bar.
 struct Told {
     what: &'static str,
     bar: ProgressBar,
-    /// Whether this is a step, and no whole command.
+    /// `true` for a step, `false` for a whole command.
     step: bool,
     over: Mutex<bool>,
     wake: Condvar,
@@ -240,55 +240,55 @@ impl Bar {
                 MessageFormat::Human => told.draw(&shown.bars),
                 MessageFormat::Json => told.tell(),
             };
-            // Without a thread nothing is told; the work goes on.
+            // Without a thread nothing is shown; the work continues.
             teller = std::thread::Builder::new().spawn(tell).ok();
         }
         Bar { told, teller: Mutex::new(teller) }
     }
 
-    /// So many more are done.
+    /// Adds to the number of finished units.
     pub fn inc(&self, more: u64) {
         self.told.bar.inc(more);
     }
 
-    /// So many are done.
+    /// Sets the number of finished units.
     pub fn set_position(&self, done: u64) {
         self.told.bar.set_position(done);
     }
 
-    /// So many are to be done.
+    /// Sets the total number of units.
     pub fn set_length(&self, of: u64) {
         self.told.bar.set_length(of);
     }
 
-    /// A word on how it goes.
+    /// Sets the message shown next to the bar.
     pub fn set_message(&self, message: String) {
         self.told.bar.set_message(message);
     }
 
-    /// Back to the start.
+    /// Resets progress to the start.
     pub fn reset(&self) {
         self.told.bar.reset();
     }
 
-    /// Writes logs while the bar is not drawn. Logs see to that themselves; this says so to the reader.
+    /// Writes logs while the bar is hidden. Logs already do so themselves; this makes it explicit.
     pub fn suspend<T>(&self, write: impl FnOnce() -> T) -> T {
         write()
     }
 
-    /// Whether nobody watches a bar, and a log is needed to tell how it goes.
+    /// Returns `true` if no bar is visible, so that logs must report progress.
     pub fn is_hidden(&self) -> bool {
         SHOWN.get().is_none_or(|shown| !shown.progress || shown.format == MessageFormat::Json)
     }
 
-    /// The work is done.
+    /// Ends the work.
     pub fn finish_and_clear(&self) {
         let teller = lock(&self.teller).take();
         if let Some(teller) = teller {
             *lock(&self.told.over) = true;
             self.told.wake.notify_all();
             STEPS.fetch_sub(usize::from(self.told.step), Ordering::SeqCst);
-            // It only draws; a panic of its would have been shown.
+            // The thread only draws, and its panic has already been shown.
             let _ = teller.join();
         }
     }
@@ -301,14 +301,14 @@ impl Drop for Bar {
 }
 
 impl Told {
-    /// Waits a moment; false once the work is over.
+    /// Waits a moment; returns `false` once the work is over.
     fn goes_on(&self) -> bool {
         let over = lock(&self.over);
         let waited = self.wake.wait_timeout_while(over, PERIOD, |over| !*over);
         !*waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Whether a step is under way that tells more than this.
+    /// Returns `true` if a step under way hides this bar.
     fn gives_way(&self) -> bool {
         !self.step && STEPS.load(Ordering::SeqCst) > 0
     }
@@ -324,7 +324,7 @@ impl Told {
                 bars.remove(&bar);
             } else if start.elapsed() >= PATIENCE {
                 let added = || {
-                    // What gives way is drawn anew each time, with all of its time.
+                    // A bar that was hidden is drawn anew, with its full elapsed time.
                     let spinner = || {
                         let bar = ProgressBar::hidden().with_elapsed(start.elapsed()).with_prefix(self.what);
                         bar.with_style(self.bar.style())
@@ -340,7 +340,7 @@ impl Told {
         }
     }
 
-    /// Writes an event now and then until the work is over, and a last one then.
+    /// Writes events at intervals until the work is over, then a last one.
     fn tell(&self) {
         let start = Instant::now();
         let (mut last, mut position, mut any) = (start, 0, false);
@@ -377,22 +377,22 @@ impl Told {
     }
 }
 
-/// Seconds, to a hundredth.
+/// Seconds, rounded to hundredths.
 fn hundredths(time: Duration) -> f64 {
     (time.as_secs_f64() * 100.0).round() / 100.0
 }
 
-/// A line to stderr. A reader that went away misses it.
+/// Writes a line to stderr; a closed stderr is ignored.
 fn tell(event: &Value) {
     let _ = writeln!(io::stderr().lock(), "{}", visible_json(&event.to_string()));
 }
 
-/// What is locked here is a plain value, and whole even if its holder panicked.
+/// Locks a mutex even if a holder panicked: its plain value is always whole.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Stderr, with bars taken away while a log is written.
+/// Stderr that hides bars while a log is written.
 struct BetweenBars;
 
 impl Write for BetweenBars {
@@ -407,7 +407,7 @@ impl Write for BetweenBars {
     }
 }
 
-/// Logs as events.
+/// Log format with one JSON event per line.
 struct JsonLines;
 
 impl<S, N> FormatEvent<S, N> for JsonLines
@@ -429,7 +429,7 @@ where
     }
 }
 
-/// A log's words, and its values after them.
+/// Message of a log, followed by its values.
 struct Message(String);
 
 impl Visit for Message {

@@ -1,10 +1,10 @@
-//! Where the command line's values come from: flag over environment over `plimsoll.toml` over built-in default.
+//! Sources of the command line's values: flag over environment over `plimsoll.toml` over built-in default.
 //!
-//! The definitions of the command line are all there is: what the environment and the file say becomes the default of the
-//! option that they name, before the line is parsed, so that one parser judges all values and one set of types holds them.
-//! A value that contradicts one of higher rank (`budget` in the file, `--sweep` on the line) gives way to it.
+//! Only the command line defines options: a value of the environment or the file becomes the default of the option
+//! that it names, before the line is parsed, so that one parser judges all values and one set of types holds them. A
+//! value that contradicts one of higher rank (`budget` in the file, `--sweep` on the line) gives way to it.
 //!
-//! What it deliberately does not do: positional arguments, which say what a command works on, are given on the line only.
+//! Positional arguments, the inputs of a command, can be given on the line only.
 
 use crate::args::{Cli, Image, NoiseArg};
 use clap::builder::Resettable;
@@ -21,23 +21,23 @@ use std::fmt;
 use std::num::{IntErrorKind, ParseIntError};
 use std::path::{Path, PathBuf};
 
-/// The file's name, here and in the user's folder of configurations.
+/// Name of the settings file, in the current folder and in the user's configuration folder.
 pub const FILE: &str = "plimsoll.toml";
 
-/// The option that names another file; the file itself cannot set it.
+/// Option that selects a different settings file; the file itself cannot set it.
 const FILE_OPTION: &str = "config-file";
 
-/// What an environment variable of ours begins with.
+/// Prefix of Plimsoll's environment variables.
 const PREFIX: &str = "PLIMSOLL_";
 
-/// Where a value comes from, beneath the flags; the higher rank wins.
+/// Source of a value, below the flags; the higher rank wins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A key of the file that holds for every command with such an option.
+    /// Key of the file, for every command with such an option.
     File(PathBuf),
-    /// A key of the file in the table of one command.
+    /// Key of the file, in the table of one command.
     Table(PathBuf, String),
-    /// This variable of the environment.
+    /// Environment variable of this name.
     Environment(String),
 }
 
@@ -61,33 +61,31 @@ impl fmt::Display for Source {
     }
 }
 
-/// A value that environment or file give to an option.
+/// Value that the environment or the file gives to an option.
 #[derive(Clone, Debug)]
 pub struct Given {
-    /// The command, or the empty text for what holds for all.
+    /// Command, or the empty string for all commands.
     command: String,
-    /// The option.
     option: String,
-    /// The option's name on the line and in the file.
+    /// Name of the option on the line and in the file.
     pub name: String,
     values: Vec<String>,
-    /// Where it comes from.
     pub source: Source,
 }
 
-/// A parsed line.
+/// A parsed command line.
 pub struct Settings {
-    /// The values, typed.
+    /// Typed values.
     pub cli: Cli,
-    /// What environment and file gave to the options of this command, and no flag overruled.
+    /// Values of this command's options from environment and file that no flag overruled.
     pub given: Vec<Given>,
 }
 
-/// Why there is none.
+/// Reason why a line has no settings.
 pub enum Stop {
-    /// The parser's own words; help and version are among them.
+    /// Message of the parser, including help and version.
     Line(Box<clap::Error>),
-    /// The file, or something in the environment.
+    /// Error in the file or in the environment.
     Error(Error),
 }
 
@@ -103,7 +101,7 @@ impl From<clap::Error> for Stop {
     }
 }
 
-/// Reads a command line, the program's name first, with what environment and file add to it.
+/// Reads a command line, beginning with the program's name, together with environment and file.
 pub fn read(line: &[OsString]) -> Result<Settings, Stop> {
     let layers = match Layers::find(line) {
         Ok(layers) => layers,
@@ -113,7 +111,7 @@ pub fn read(line: &[OsString]) -> Result<Settings, Stop> {
     Ok(Settings { cli: Cli::from_arg_matches(&matches)?, given })
 }
 
-/// Help needs no file that can be read.
+/// Answers a request for help even if the file cannot be read.
 fn help_or(line: &[OsString], failure: Error) -> Stop {
     match Cli::command().try_get_matches_from(line) {
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
@@ -124,8 +122,8 @@ fn help_or(line: &[OsString], failure: Error) -> Stop {
 }
 
 impl Settings {
-    /// Where a failure names an option that nobody typed, says where its value comes from; where it names one that the command
-    /// does not have, says which has it.
+    /// Adds to a failure: the source of the value, if the failure names an option that was not typed; or the command
+    /// that has the option, if this one lacks it.
     pub fn explain(&self, failure: Error) -> Error {
         let of_others = of_another_command(self.cli.verb.name(), &failure);
         let typed_by_none = self.given.iter().find(|given| {
@@ -138,13 +136,13 @@ impl Settings {
     }
 }
 
-/// The words of a text, options with their dashes.
+/// Splits a text into words, keeping the dashes of options.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c: char| !(c.is_alphanumeric() || c == '-'))
 }
 
-/// Which command has the options that a failure proposes and this command lacks: `run` trains what `tune` was told. Nothing
-/// where the failure itself names a command that has them.
+/// Names the command that has the options which a failure proposes and this command lacks: `run` trains with the
+/// options of `tune`. `None` if the failure itself names a command that has them.
 fn of_another_command(verb: &str, failure: &Error) -> Option<String> {
     let program = Cli::command();
     let has = |command: &Command, option: &str| settable(command).any(|(_, name)| name == option);
@@ -155,7 +153,7 @@ fn of_another_command(verb: &str, failure: &Error) -> Option<String> {
     let mut said: Vec<String> = Vec::new();
     for option in foreign {
         let others = || program.get_subcommands().filter(|other| has(other, option));
-        // The names of most commands are words of any sentence.
+        // Names of most commands are also words of ordinary sentences.
         let is_named = others().any(|other| {
             let name = other.get_name();
             text.contains(&format!("`plimsoll {name}")) || (name == "tune" && words(&text).any(|w| w == name))
@@ -169,7 +167,7 @@ fn of_another_command(verb: &str, failure: &Error) -> Option<String> {
     (!said.is_empty()).then(|| said.join("; "))
 }
 
-/// An option's value before the line is parsed: the value of the first of these words, or `--name=value`.
+/// Value of an option before the line is parsed: the value of the first of these words, or `--name=value`.
 pub fn early(line: &[OsString], name: &str) -> Option<String> {
     let flag = format!("--{name}");
     let mut words = line.iter().skip(1).map(|word| word.to_string_lossy()).take_while(|word| word != "--");
@@ -184,51 +182,47 @@ pub fn early(line: &[OsString], name: &str) -> Option<String> {
     on_line.or_else(|| variable(name).map(|(_, value)| value))
 }
 
-/// The name of the environment's variable for an option.
+/// Name of an option's environment variable.
 fn variable_of(name: &str) -> String {
     format!("{PREFIX}{}", name.to_uppercase().replace('-', "_"))
 }
 
-/// The environment's variable for an option, and its value; an empty one counts as none.
+/// Environment variable of an option, and its value; an empty value counts as unset.
 fn variable(name: &str) -> Option<(String, String)> {
     let variable = variable_of(name);
     let value = std::env::var_os(&variable).filter(|value| !value.is_empty())?;
     Some((variable, value.to_string_lossy().into_owned()))
 }
 
-/// The options of a command that file and environment can set: all but positional ones, and what only a line can ask for.
+/// Options of a command that file and environment can set: all but positional ones and those valid on the line only.
 pub fn settable(command: &Command) -> impl Iterator<Item = (&Arg, &str)> {
     let named = command.get_arguments().filter_map(|arg| Some((arg, arg.get_long()?)));
     named.filter(|(_, name)| !["help", "version", FILE_OPTION].contains(name))
 }
 
-/// The commands that have options of their own.
+/// Commands that have their own options.
 pub fn commands(program: &Command) -> impl Iterator<Item = &Command> {
     let own = |verb: &&Command| settable(verb).any(|(arg, _)| !arg.is_global_set());
     program.get_subcommands().filter(own)
 }
 
-/// What an option takes, as far as a file can say it.
+/// Type of an option's value in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Yes or no.
     Flag,
-    /// A whole number.
     Whole,
-    /// A number.
     Number,
     /// One of these words.
     Choice(Vec<String>),
-    /// Words.
     Text,
-    /// A number, or one with its unit.
+    /// A number, with or without a unit.
     Measure,
     /// A number with its unit.
     Rate,
 }
 
 impl Kind {
-    /// An option's.
+    /// Type of an option.
     pub fn of(arg: &Arg) -> Kind {
         match arg.get_action() {
             ArgAction::SetTrue | ArgAction::SetFalse => return Kind::Flag,
@@ -261,12 +255,12 @@ impl Kind {
         }
     }
 
-    /// Whether an option takes several.
+    /// Returns `true` if an option takes several values.
     pub fn several(arg: &Arg) -> bool {
         arg.get_value_delimiter().is_some()
     }
 
-    /// What is wanted, in words.
+    /// Describes the expected value.
     fn wanted(&self) -> String {
         match self {
             Kind::Flag => "true or false".to_owned(),
@@ -279,7 +273,7 @@ impl Kind {
         }
     }
 
-    /// A value of the file as it would stand on the line.
+    /// Converts a value of the file to its form on the line.
     fn on_line(&self, value: &toml::Value) -> Option<String> {
         match (self, value) {
             (Kind::Flag, toml::Value::Boolean(yes)) => Some(yes.to_string()),
@@ -295,9 +289,9 @@ impl Kind {
     }
 }
 
-/// What environment and file say, for all commands.
+/// Values of environment and file, for all commands.
 pub struct Layers {
-    /// The file that was read.
+    /// File that was read.
     pub file: Option<PathBuf>,
     given: Vec<Given>,
 }
@@ -321,7 +315,7 @@ impl Layers {
                     given.push(Given { command, option, name: long.to_owned(), values, source });
                 };
                 if let Some((path, table)) = &file {
-                    // A command's name stands for its table.
+                    // The name of a command stands for its table.
                     if let Some(value) = table.get(long).filter(|value| !value.is_table()) {
                         add(values(path, arg, long, value)?, Source::File(path.clone()));
                     }
@@ -341,7 +335,7 @@ impl Layers {
         Ok(Layers { file: file.map(|(path, _)| path), given })
     }
 
-    /// Parses a line. Where it is `lenient`, what the line lacks is no fault. Gives what was left to environment and file, too.
+    /// Parses a line. If `lenient`, missing arguments are no error. Also returns the values taken from environment and file.
     pub fn parse(&self, line: &[OsString], lenient: bool) -> Result<(ArgMatches, Vec<Given>), Stop> {
         let parse = |given: &[Given], verb: &str| {
             let program = with_defaults(Cli::command(), given, verb, line, lenient);
@@ -355,7 +349,7 @@ impl Layers {
         Ok((matches, given))
     }
 
-    /// What holds for a command, without what flags or values of higher rank overrule.
+    /// Values for a command, without those that flags or values of higher rank overrule.
     fn left(&self, verb: &str, own: &ArgMatches) -> Result<Vec<Given>, Error> {
         let program = Cli::command();
         let command = program.find_subcommand(verb).expect("it was just parsed");
@@ -393,7 +387,7 @@ impl Layers {
     }
 }
 
-/// The file's path and content: the one that is named, or else the first of the usual places that is there.
+/// Path and content of the file: the one named, or else the first that exists in the usual places.
 fn read_file(named: Option<String>) -> Result<Option<(PathBuf, toml::Table)>, Error> {
     let text = |path: &Path| std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     let (path, text) = match named {
@@ -430,7 +424,7 @@ fn read_file(named: Option<String>) -> Result<Option<(PathBuf, toml::Table)>, Er
     Ok(Some((path, table)))
 }
 
-/// The current folder, and the user's folder of configurations.
+/// Current folder, and the user's configuration folder.
 fn usual_places() -> Vec<PathBuf> {
     let folder = |variable| std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from);
     let user = folder("XDG_CONFIG_HOME").or_else(|| folder("HOME").map(|home| home.join(".config")));
@@ -438,7 +432,7 @@ fn usual_places() -> Vec<PathBuf> {
     std::iter::once(PathBuf::from(FILE)).chain(user).collect()
 }
 
-/// Every key is an option's, or a command's with a table of its options.
+/// Checks that every key names an option, or a command with a table of its options.
 fn check_keys(program: &Command, path: &Path, table: &toml::Table) -> Result<(), Error> {
     let global: Vec<&str> = settable(program).map(|(_, name)| name).collect();
     let verbs: Vec<&str> = commands(program).map(Command::get_name).collect();
@@ -474,14 +468,14 @@ fn check_keys(program: &Command, path: &Path, table: &toml::Table) -> Result<(),
     Ok(())
 }
 
-/// Variables of ours that name no option: where CUDA's libraries are, and the commit that a build is of, which cargo hands on
-/// to what it runs.
+/// Variables of ours that name no option: the folder of CUDA's libraries, and the commit of a build, which cargo
+/// passes to the programs that it runs.
 const OTHER_VARIABLES: [&str; 2] = [plimsoll_runtime::cuda::LIBRARIES_VARIABLE, "PLIMSOLL_COMMIT"];
 
-/// What variables begin with that are read by the stand-in for CUDA's libraries, and not here.
+/// Prefix of variables that the stand-in for CUDA's libraries reads.
 const OF_THE_STAND_IN: &str = "PLIMSOLL_STANDIN_";
 
-/// Every variable of ours that is set is an option's.
+/// Checks that every variable of ours names an option.
 fn check_variables(program: &Command) -> Result<(), Error> {
     let options = program.get_subcommands().flat_map(settable).chain(settable(program));
     let options: BTreeSet<&str> = options.map(|(_, name)| name).chain([FILE_OPTION]).collect();
@@ -507,29 +501,29 @@ fn check_variables(program: &Command) -> Result<(), Error> {
     }))
 }
 
-/// Options that there are no more, and what stands for each.
+/// Removed options, and their replacements.
 const GONE: [(&str, &str); 1] = [("tf32", "precision")];
 
-/// What to say instead of an option that is no more: how it is written now.
+/// Advice for a removed option: its present form.
 fn instead(option: &str, written: impl Fn(&str, &str) -> String) -> Option<String> {
     let (gone, now) = GONE.into_iter().find(|(gone, _)| *gone == option)?;
     Some(format!("say {} for it", written(now, gone)))
 }
 
-/// The name that is nearest to what was asked for, as a question.
+/// Proposes the name nearest to the given one, as a question.
 pub fn nearest(asked: &str, names: &[&str]) -> Option<String> {
     let name = plimsoll_networks::nearest(asked, names.iter().copied()).into_iter().next()?;
     Some(format!("did you mean `{name}`?"))
 }
 
-/// The nearest name, or where all names are.
+/// Proposes the nearest name, or says where all names are listed.
 fn did_you_mean(asked: &str, names: &[&str]) -> String {
     instead(asked, |now, value| format!("`{now} = \"{value}\"`"))
         .or_else(|| nearest(asked, names))
         .unwrap_or_else(|| "`plimsoll config show --all` lists all that there are".to_owned())
 }
 
-/// A value of the file as the words of an option.
+/// Converts a value of the file to the words of an option.
 fn values(path: &Path, arg: &Arg, name: &str, value: &toml::Value) -> Result<Vec<String>, Error> {
     let kind = Kind::of(arg);
     let of = |value| kind.on_line(value);
@@ -544,8 +538,8 @@ fn values(path: &Path, arg: &Arg, name: &str, value: &toml::Value) -> Result<Vec
     })
 }
 
-/// The program with the given values as its options' defaults; with the name of the command that is run, those of it are
-/// that of the options that all commands have.
+/// The program with the given values as its options' defaults. Once the command to run is known, the command's own
+/// value takes precedence over the value for options that all commands have.
 fn with_defaults(program: Command, given: &[Given], verb: &str, line: &[OsString], lenient: bool) -> Command {
     let set = |arg: Arg, command: &str| {
         let arg = if lenient { arg.required(false).required_unless_present(Resettable::Reset) } else { arg };
@@ -571,7 +565,7 @@ fn with_defaults(program: Command, given: &[Given], verb: &str, line: &[OsString
     })
 }
 
-/// A flag that the line sets with `--flag=false`, over the file or the environment, takes a value; others do not.
+/// Lets a flag take a value if the line turns it off with `--flag=false`, over the file or the environment.
 fn can_be_off(arg: Arg, line: &[OsString]) -> Arg {
     let prefix = format!("--{}=", arg.get_long().unwrap_or_default());
     let is_given = || line.iter().any(|word| word.to_string_lossy().starts_with(&prefix));
@@ -582,8 +576,8 @@ fn can_be_off(arg: Arg, line: &[OsString]) -> Arg {
     arg.value_parser(clap::value_parser!(bool)).default_missing_value("true").default_value("false")
 }
 
-/// An option for a quantity that the line follows with one below zero takes it for its value, and says what is wanted; it is no
-/// option of its own.
+/// Lets an option for a quantity take a following negative number as its value, so that the error describes the
+/// expected value instead of an unknown option.
 fn can_be_below_zero(arg: Arg, line: &[OsString]) -> Arg {
     let flag = format!("--{}", arg.get_long().unwrap_or_default());
     let is_below_zero = |word: &OsString| {
@@ -599,7 +593,7 @@ fn can_be_below_zero(arg: Arg, line: &[OsString]) -> Arg {
     }
 }
 
-/// The parser's error about a value that nobody typed names the place where it stands.
+/// Adds the source to the parser's error about a value that was not typed.
 fn attribute(error: clap::Error, given: &[Given], line: &[OsString]) -> Stop {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
@@ -629,13 +623,13 @@ fn attribute(error: clap::Error, given: &[Given], line: &[OsString]) -> Stop {
     Error { message, ..ours }.into()
 }
 
-/// Whether a value is no whole number.
+/// Returns `true` if the error is about a value that is not a whole number.
 fn is_no_number(error: &clap::Error) -> bool {
     let of_value = std::error::Error::source(error).and_then(|source| source.downcast_ref::<ParseIntError>());
     of_value.is_some_and(|of_value| *of_value.kind() == IntErrorKind::InvalidDigit)
 }
 
-/// The parser's error as one of ours: its first paragraph, and what it proposes.
+/// Converts the parser's error: its first paragraph, and its proposals.
 pub fn in_words(error: &clap::Error) -> Error {
     let said = error.to_string();
     let mut parts = said.trim().split("\n\n");

@@ -1,13 +1,12 @@
 //! Stderr as a terminal to draw bars on, which may go away while the work goes on.
 //!
-//! What cannot be drawn is left undrawn: a window that is closed, or a pipe whose reader ended, is no reason to lose a
-//! training.
+//! Failures to draw are ignored: a closed window, or a pipe whose reader ended, is no reason to lose a training.
 
 use console::Term;
 use indicatif::{ProgressDrawTarget, TermLike};
 use std::io;
 
-/// Where bars are drawn: stderr, where that is a terminal, else nowhere.
+/// Target for bars: stderr if it is a terminal, else none.
 pub(crate) fn target() -> ProgressDrawTarget {
     let terminal = Term::buffered_stderr();
     match terminal.is_term() {
@@ -16,11 +15,11 @@ pub(crate) fn target() -> ProgressDrawTarget {
     }
 }
 
-/// A terminal on which nothing ever fails.
+/// A terminal whose operations never fail.
 #[derive(Debug)]
 struct Forgiving(Term);
 
-/// Forgets whether something was drawn.
+/// Ignores the result of drawing.
 fn forgiven(_drawn: io::Result<()>) -> io::Result<()> {
     Ok(())
 }

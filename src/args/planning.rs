@@ -89,13 +89,13 @@ pub struct CompareArgs {
     pub policies: Vec<String>,
 }
 
-/// The tricks that there are, each with what it does.
+/// Tricks that can be named, each with its description.
 fn trick() -> impl TypedValueParser<Value = Trick> {
     let all = Trick::ALL.iter().map(|trick| PossibleValue::new(trick.name()).help(trick.about()));
     PossibleValuesParser::new(all).try_map(|name| name.parse::<Trick>())
 }
 
-/// The policies that there are.
+/// Help text that lists the policies.
 pub(super) fn policy_help() -> String {
     format!("Who decides: {}", Policy::names())
 }

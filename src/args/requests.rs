@@ -1,6 +1,7 @@
-//! From options to requests: the door through which a line becomes what a job is asked.
+//! Conversion of options to requests.
 //!
-//! What only options can contradict (one for another device, two that exclude each other) is refused here.
+//! Contradictions that only options can have (an option for a different device, two that exclude each other) are
+//! refused here.
 
 use super::values::{
     DecayArg, DeviceChoice, DuplexArg, HostPlace, NoiseArg, ObjectiveArg, OptimizerArg, RuleArg, SearchArg,
@@ -29,7 +30,7 @@ use plimsoll_study::{Error, NetworkWorkload, Setup, Study, Watch};
 use plimsoll_tuner::rate::default_convexity;
 
 impl NetworkArgs {
-    /// Which network, for which images.
+    /// Network, and the images that it is for.
     pub fn request(&self) -> NetworkRequest {
         let (name, image) = (self.network.clone(), self.image.map(|image| image.0));
         NetworkRequest { name, image, channels: self.channels, classes: self.classes }
@@ -37,7 +38,7 @@ impl NetworkArgs {
 }
 
 impl WorkloadArgs {
-    /// The network, with its data, on the device.
+    /// Workload: the network with its data on the device.
     pub fn task(&self, watch: &Watch<'_>) -> Result<NetworkWorkload, Error> {
         let setup = self.device.setup(watch)?;
         let task = NetworkWorkload::new(&self.network.request(), &self.data.data, setup);
@@ -45,13 +46,13 @@ impl WorkloadArgs {
     }
 }
 
-/// An option that another device has.
+/// Error for an option of a different device.
 fn only(option: &str, device: &str) -> Error {
     Error::usage(format_args!("{option} is for --device {device}"))
         .help("leave it out, or choose that device")
 }
 
-/// Makes sure that this machine has a core for each of so many threads.
+/// Checks that this machine has a core for each of `threads` threads.
 pub fn threads_are_sound(threads: Option<u32>) -> Result<(), Error> {
     let cores = cores();
     let Some(threads) = threads.filter(|threads| *threads > cores) else { return Ok(()) };
@@ -62,7 +63,7 @@ pub fn threads_are_sound(threads: Option<u32>) -> Result<(), Error> {
 }
 
 impl DeviceArgs {
-    /// The device, as the options say.
+    /// Device selected by the options.
     pub fn setup(&self, watch: &Watch<'_>) -> Result<Setup, Error> {
         let link = self.link.map(|rate| Link { duplex: self.duplex.into(), ..Link::symmetric(rate) });
         let half = self.duplex == DuplexArg::Half;
@@ -96,7 +97,7 @@ impl DeviceArgs {
     }
 }
 
-/// The processor, with a warning where its link is paced to next to nothing. Ctrl-C has the link wait no longer.
+/// The CPU, with a warning if its link is paced very slowly. Ctrl-C ends the link's waiting.
 pub fn processor(
     threads: Option<u32>,
     link: Option<Link>,
@@ -114,7 +115,7 @@ pub fn processor(
     setup
 }
 
-/// A GPU; what is offloaded goes to pinned memory, and no file can be pinned.
+/// A GPU; offloaded tensors go to pinned memory, which a file cannot provide.
 pub fn gpu(
     ordinal: u32,
     graphs: bool,
@@ -129,16 +130,16 @@ pub fn gpu(
 }
 
 impl KernelArgs {
-    /// What they choose of a device that is modelled: its precision, and nothing else.
+    /// Precision chosen for a modelled device, which has no other kernel option.
     pub fn precision_alone(&self) -> Result<Option<Precision>, Error> {
         if self.deterministic { Err(only("--deterministic", "cuda")) } else { Ok(self.precision.asked()) }
     }
 }
 
 impl SearchArgs {
-    /// The least batch to consider.
+    /// Smallest batch to consider.
     pub fn least(&self, rate: &RateArgs, cluster: Option<&ClusterRequest>) -> u64 {
-        // What has a good learning rate is an update, of all workers.
+        // The learning rate belongs to an update of all workers.
         let usual = match cluster {
             _ if self.goodput.is_some() => 1,
             None => rate.base_batch,
@@ -150,7 +151,7 @@ impl SearchArgs {
 }
 
 impl SearchArgs {
-    /// By which noise scale samples of an update count; none where each counts the same.
+    /// Noise scale that values samples of an update; `None` if each counts the same.
     pub fn goodput(&self, cluster: Option<&ClusterRequest>) -> Result<Option<GoodputRequest>, Error> {
         let Some(noise) = &self.goodput else { return Ok(None) };
         if cluster.is_some_and(|cluster| cluster.global_batch.is_some()) {
@@ -187,7 +188,7 @@ impl SearchArgs {
 }
 
 impl ClusterArgs {
-    /// The workers that a batch is chosen for; none for one alone.
+    /// Workers that a batch is chosen for; `None` for a single worker.
     pub fn request(&self) -> Result<Option<ClusterRequest>, Error> {
         let workers = self.workers.filter(|workers| *workers > 1);
         if self.nccl && workers.is_none() {
@@ -209,7 +210,7 @@ impl ClusterArgs {
 }
 
 impl RateArgs {
-    /// How the learning rate follows the batch, for this optimizer.
+    /// Rule that sets the learning rate from the batch, for this optimizer.
     pub fn request(&self, optimizer: Optimizer) -> RateRequest {
         let RateArgs { base_batch, base_rate, convexity, .. } = *self;
         let base_rate = base_rate.unwrap_or_else(|| usual_rate(optimizer));
@@ -240,7 +241,7 @@ impl RateArgs {
     }
 }
 
-/// The base rate where none is given.
+/// Default base rate.
 fn usual_rate(optimizer: Optimizer) -> f64 {
     match optimizer {
         Optimizer::Sgd => 0.05,
@@ -249,7 +250,7 @@ fn usual_rate(optimizer: Optimizer) -> f64 {
 }
 
 impl TrainArgs {
-    /// How to train with this optimizer.
+    /// Training request with this optimizer.
     pub fn request(&self, optimizer: Optimizer, fresh: bool, timed: bool) -> Result<TrainRequest, Error> {
         let TrainArgs { epochs, decay, seed, save_every, .. } = *self;
         let (decay, update) = (decay.into(), self.update(optimizer)?);
@@ -259,7 +260,7 @@ impl TrainArgs {
         Ok(TrainRequest { epochs, decay, update, weights, seed, save_every, per_draw, fresh, workers, timed })
     }
 
-    /// The optimizer with its settings.
+    /// Optimizer with its settings.
     fn update(&self, optimizer: Optimizer) -> Result<UpdateRule, Error> {
         let of_moments = [("--beta1", self.beta1), ("--beta2", self.beta2), ("--epsilon", self.epsilon)];
         let of_moments = of_moments.iter().find(|(_, given)| given.is_some());
@@ -287,7 +288,7 @@ impl TrainArgs {
 }
 
 impl ExportArgs {
-    /// What a training elsewhere is to be.
+    /// Request for a training in another tool.
     pub fn wanted(&self) -> Wanted {
         let ExportArgs { workers, epochs, momentum, weight_decay, as_planned, .. } = *self;
         let (global, decay) = (self.global_batch, self.decay.into());
@@ -295,7 +296,7 @@ impl ExportArgs {
         Wanted { workers, global, epochs, decay, optimizer, momentum, weight_decay, as_planned }
     }
 
-    /// An option of those that say how a training elsewhere is to go, where one is given that is not the default.
+    /// Option about a training in another tool that is given and is not the default, if any.
     pub fn setting(&self) -> Option<&'static str> {
         let settings = [
             ("--workers", self.workers.is_some()),
@@ -311,7 +312,7 @@ impl ExportArgs {
     }
 }
 
-/// What is tuned for, within a budget.
+/// Tuning request within a budget.
 pub fn tune_request(
     budget: Bytes,
     search: &SearchArgs,
@@ -338,7 +339,7 @@ pub fn tune_request(
     })
 }
 
-/// What of the options decides the choice and the training.
+/// Options that decide the choice and the training.
 pub fn decides(
     search: &SearchArgs,
     cluster: &ClusterArgs,
@@ -362,7 +363,7 @@ pub fn decides(
     })
 }
 
-/// The study of a task with these options, which need not be there: the one that is named, else the task's own.
+/// Study of a workload with these options, which may not exist yet: the one named, else the workload's own.
 pub fn study_of(
     task: &NetworkWorkload,
     study: &StudyArgs,
@@ -416,12 +417,12 @@ impl From<DecayArg> for DecayShape {
     }
 }
 
-/// What is exported for a tool.
+/// Export request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exported {
-    /// How a training there is to go.
+    /// Settings for a training in this tool.
     Settings(Tool),
-    /// What was trained.
+    /// Trained weights.
     Weights,
 }
 
@@ -466,7 +467,7 @@ mod tests {
         workload.task(&Watch::silent()).expect("a task")
     }
 
-    /// The name that a line of `auto` or `tune` gives its study.
+    /// Name that a line of `auto` or `tune` gives its study.
     fn named(line: &str) -> String {
         let words = ["plimsoll"].into_iter().chain(line.split_whitespace());
         let folder = match Cli::parse_from(words).verb {

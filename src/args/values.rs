@@ -1,4 +1,4 @@
-//! Values of options that are more than a number, a unit or a word, each with the words that it is read from.
+//! Values of options that are more than a number, a unit or a word, each with its parser.
 
 use clap::ValueEnum;
 use plimsoll_ir::{Precision, Seconds};
@@ -45,12 +45,12 @@ pub enum ObjectiveArg {
     Fastest,
 }
 
-/// A gradient noise scale, or who knows it.
+/// A gradient noise scale, or its source.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NoiseArg {
     /// In samples.
     Samples(f64),
-    /// The folder of a study whose training has measured it.
+    /// Folder of a study whose training has measured it.
     Study(PathBuf),
 }
 
@@ -74,38 +74,38 @@ pub enum DuplexArg {
     Half,
 }
 
-/// How long a worker may show no sign of life; it shows one five times a second.
+/// Parses the longest silence of a worker; a worker sends a sign of life five times a second.
 pub fn timeout(text: &str) -> Result<Seconds, String> {
     let time = text.parse().ok().filter(|time: &Seconds| (1.0..=86_400.0).contains(&time.0));
     time.ok_or_else(|| "a time from 1s to 24h, such as 5s".to_owned())
 }
 
-/// A share of the old momentum to keep.
+/// Parses the fraction of the old momentum to keep.
 pub fn momentum(text: &str) -> Result<f32, String> {
     let share = text.parse().ok().filter(|share: &f32| (0.0..1.0).contains(share));
     share.ok_or_else(|| "momentum is a number from 0 to below 1, such as 0.9".to_owned())
 }
 
-/// A penalty on the size of weights.
+/// Parses a penalty on the size of weights.
 pub fn weight_decay(text: &str) -> Result<f32, String> {
     let penalty = text.parse().ok().filter(|penalty: &f32| (0.0..=1.0).contains(penalty));
     penalty.ok_or_else(|| "weight decay is a number from 0 to 1, such as 5e-4".to_owned())
 }
 
-/// A share of an old moment to keep.
+/// Parses the fraction of an old moment to keep.
 pub fn beta(text: &str) -> Result<f64, String> {
     let share = text.parse().ok().filter(|share: &f64| (0.0..1.0).contains(share));
     share.ok_or_else(|| "a beta is at least 0 and below 1, such as 0.9".to_owned())
 }
 
-/// What keeps a division from one by 0, in f32.
+/// Parses the term that prevents a division by 0, in f32.
 pub fn epsilon(text: &str) -> Result<f64, String> {
     let number =
         text.parse().ok().filter(|number: &f64| (f64::from(f32::MIN_POSITIVE)..=1.0).contains(number));
     number.ok_or_else(|| "epsilon is a number from 1.2e-38 to 1, such as 1e-8".to_owned())
 }
 
-/// Where the host side of the swapped tensors lies.
+/// Host storage of swapped tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostPlace {
     /// Anonymous memory.
@@ -125,15 +125,14 @@ impl FromStr for HostPlace {
     }
 }
 
-/// What trains.
+/// Device that trains.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum DeviceChoice {
-    /// The processor.
     #[default]
     Cpu,
-    /// An NVIDIA GPU, by its number from 0.
+    /// An NVIDIA GPU, numbered from 0.
     Cuda(u32),
-    /// A GPU that is not here, modelled from its data sheet.
+    /// A GPU that is not present, modelled from its data sheet.
     Modelled(&'static Sheet),
 }
 
@@ -173,7 +172,7 @@ pub enum PrecisionArg {
 }
 
 impl PrecisionArg {
-    /// What is asked for; none for the device's default.
+    /// Precision asked for; `None` for the device's default.
     pub fn asked(self) -> Option<Precision> {
         match self {
             PrecisionArg::Default => None,

@@ -1,5 +1,5 @@
-//! `auto`: measures, tunes, trains and compares with the prediction. What the study's folder holds of the same task is used.
-//! A Python script is the Python package's to run.
+//! `auto`: measures, tunes, trains and compares with the prediction, reusing what the study's folder holds of the
+//! same workload. The Python package runs Python scripts.
 
 use crate::args::{AutoArgs, study_of, tune_request};
 use crate::output::{Cell, Facts, Format, Table};
@@ -55,7 +55,7 @@ fn run_watched(args: &AutoArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Error> 
     }
     let training = args.train.request(task.optimizer, fresh, false)?;
     let trained = study.train(&task, (config, schedule), &training, &held, watch);
-    // This command chose the learning rate, and can choose another.
+    // `auto` chose the learning rate, and can choose a different one.
     let trained = trained.map_err(|error| match error.cause.as_deref() {
         Some(Cause::Diverged { lower }) => {
             let help =
@@ -77,7 +77,7 @@ fn run_watched(args: &AutoArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Error> 
     Ok(tables)
 }
 
-/// The choice that an earlier run made and measured.
+/// Choice that an earlier run made and measured.
 fn kept_choice(config: &Config) -> Table {
     let measured = config.measured.as_ref();
     let mut facts = head(config);
@@ -90,11 +90,11 @@ fn kept_choice(config: &Config) -> Table {
     Table::facts("choice", facts)
 }
 
-/// What training gave, predicted beside measured.
+/// Result of training, predicted and measured.
 fn outcome(task: &NetworkWorkload, config: &Config, trained: &Trained, study: &Study) -> Table {
     let trained_now = trained.iterations > trained.resumed_at;
     let measured = |cell: Cell| if trained_now { cell } else { Cell::None };
-    // This worker makes all passes of an update one after the other; the cluster's prediction is not of that.
+    // This worker makes all passes of an update in turn; the cluster's prediction does not cover that.
     let alone = |cell: Cell| if trained.global_batch == config.batch { cell } else { Cell::None };
     let epoch = (trained.iteration + trained.between) * (task.samples() as f64 / trained.global_batch as f64);
     let predicted = &config.predicted;

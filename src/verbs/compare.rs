@@ -1,8 +1,8 @@
 //! `compare`: all policies on one trace, at one budget or over a sweep of budgets.
 //!
-//! What does not fit is a row as well, and says why. Every row is judged by the same lower bound: the one that holds for
-//! whatever is allowed here, so that recomputing counts against a policy that does not. Over a sweep, `plimsoll` never
-//! takes longer with more budget; the policies of the papers are shown as they are.
+//! A policy that does not fit has a row with the reason. Every row is compared with the same lower bound, the one for
+//! all allowed actions, so that a policy that does not recompute is judged against one that may. Over a sweep,
+//! `plimsoll` never takes longer with more budget; the papers' policies are shown unchanged.
 
 use crate::args::CompareArgs;
 use crate::output::{Cell, Format, Table, print};
@@ -31,10 +31,10 @@ const COLUMNS: [(&str, &str); 13] = [
     ("why_not", "why not"),
 ];
 
-/// How many budgets there are where none is asked for.
+/// Default number of budgets.
 const BUDGETS: u32 = 5;
 
-/// Runs the verb. What is there when Ctrl-C is pressed is printed before it ends.
+/// Runs the verb. Results so far are printed on Ctrl-C.
 pub fn run(args: &CompareArgs, format: Format) -> Result<Vec<Table>, Error> {
     let trace: Trace = files::read(&args.planning.trace)?;
     let policies = match &args.policies[..] {
@@ -78,7 +78,7 @@ pub fn run(args: &CompareArgs, format: Format) -> Result<Vec<Table>, Error> {
     Err(no_plans(&trace, policy, witness))
 }
 
-/// The failure of all: what the policy that is named, which needs least of them, is short of.
+/// Error if no policy has a plan: names the policy that needs least, and its shortfall.
 fn no_plans(trace: &Trace, policy: Policy, witness: &Witness) -> Error {
     let (Trace { name, batch, .. }, needs) = (trace, witness.needs);
     let message = format!("no policy has a plan for {name} at batch {batch}");
@@ -100,7 +100,7 @@ fn no_plans(trace: &Trace, policy: Policy, witness: &Witness) -> Error {
     }
 }
 
-/// Where no policy has a plan at any budget: the one that needs least at the largest budget, and what it is short of.
+/// If no policy has a plan at any budget, the one that needs least at the largest budget, and its shortfall.
 fn closest(tried: &[PlanRun]) -> Option<(Policy, &Witness)> {
     let short = tried.iter().map(|one| match &one.outcome {
         Outcome::Planned(_) => None,

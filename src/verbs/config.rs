@@ -1,5 +1,5 @@
-//! `config`: which settings hold and from where, and the schema of `plimsoll.toml`, both made of the command line's own
-//! definitions.
+//! `config`: effective settings with their sources, and the schema of `plimsoll.toml`, both derived from the
+//! definitions of the command line.
 
 use crate::args::{self, Cli, ConfigArgs, ConfigShowArgs, ConfigVerb};
 use crate::output::{self, Cell, Format, Table};
@@ -10,7 +10,7 @@ use plimsoll_study::Error;
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 
-/// Which column says where a value comes from, and what it says of one that nobody set.
+/// Index of the column with a value's source, and its text for a default.
 const SOURCE: usize = 3;
 const DEFAULT: &str = "default";
 
@@ -26,8 +26,8 @@ pub fn run(args: &ConfigArgs, format: Format) -> Result<Vec<Table>, Error> {
     }
 }
 
-/// The settings of one command, given with any of its options, or of all. What has its default is counted, or shown where all
-/// is asked for, before the command or behind it.
+/// Settings of one command, with any of its options, or of all commands. Defaults are counted, or listed with
+/// `--all`, which may stand before the command or after it.
 fn show(args: &ConfigShowArgs, format: Format) -> Result<Vec<Table>, Error> {
     let program = Cli::command();
     let (asked, command): (Vec<OsString>, Vec<OsString>) =
@@ -90,7 +90,7 @@ fn parse(layers: &Layers, line: &[OsString]) -> Result<(ArgMatches, Vec<Given>),
     })
 }
 
-/// One option: its value, and where that comes from.
+/// Row of an option: its value and source.
 fn row(command: &str, (arg, name): (&Arg, &str), matches: &ArgMatches, given: &[Given]) -> Vec<Cell> {
     let id = arg.get_id().as_str();
     let words = matches.get_raw(id).map(|values| {
@@ -116,7 +116,7 @@ fn schema() -> Value {
         top.insert(name.to_owned(), option(arg));
     }
     for (arg, name) in commands(&program).flat_map(settable) {
-        // One that several commands have may stand for more in one than in another.
+        // An option of several commands may mean more in one than in another.
         let alike = option(arg);
         match top.get_mut(name) {
             None => {
@@ -152,7 +152,7 @@ fn schema() -> Value {
     })
 }
 
-/// The table of one command: its own options, and those of all.
+/// Schema of a command's table: its own options, and those of all commands.
 fn table(program: &Command, verb: &Command) -> Value {
     let options = settable(verb).chain(settable(program)).map(|(arg, name)| (name.to_owned(), option(arg)));
     let about = verb.get_about().map(ToString::to_string);
@@ -164,7 +164,7 @@ fn table(program: &Command, verb: &Command) -> Value {
     })
 }
 
-/// What an option takes.
+/// Schema of an option's value.
 fn option(arg: &Arg) -> Value {
     let kind = Kind::of(arg);
     let mut value = match &kind {
@@ -183,7 +183,7 @@ fn option(arg: &Arg) -> Value {
     value["description"] = about.into();
     let mut defaults = arg.get_default_values().iter().map(|word| word.to_string_lossy());
     if let Some(default) = defaults.next().filter(|_| kind != Kind::Flag) {
-        // As TOML writes it: numbers are numbers, all else is text.
+        // As TOML writes it: numbers as numbers, everything else as text.
         let number = || default.parse::<f64>().ok().filter(|_| kind != Kind::Text);
         value["default"] = match (&kind, number()) {
             (Kind::Whole, Some(number)) => json!(number as i64),

@@ -1,9 +1,9 @@
-//! `demo`: what a plan gains, seen on this machine's processor in less than a minute.
+//! `demo`: shows on this machine's CPU, in less than a minute, the gain of a plan.
 //!
-//! It is `auto` with options that show it: a text model whose batch does not fit the budget, and a paced link, so that neither
-//! swapping nor recomputing alone is as fast as both together. The network is an LSTM, which reads all its weights at every
-//! step of the text: a small batch computes little with each read. Small batches waste a GPU in the same way. A smaller batch,
-//! accumulated gradients and recomputing alone are measured in the same run.
+//! It is `auto` with suitable options: a text model whose batch does not fit the budget, and a paced link, so that
+//! neither swapping nor recomputing alone is as fast as both together. The network is an LSTM, which reads all its
+//! weights at every step of the text: a small batch computes little per read. Small batches waste a GPU in the same
+//! way. A smaller batch, accumulated gradients and recomputing alone are measured in the same run.
 
 use crate::args::{Cli, DemoArgs, Verb};
 use crate::output::{Cell, Format, Table};
@@ -15,11 +15,11 @@ use plimsoll_study::{Error, Study};
 use std::ffi::OsString;
 use std::path::Path;
 
-/// The options of `auto`.
+/// Options of `auto` that the demo uses.
 pub const OPTIONS: &str = "--network lstm --data text --image 32x1 --max-batch 32 --budget 20MiB \
                            --link 500MB/s --threads 1 --epochs 1";
 
-/// Where it works, unless another folder is named.
+/// Default folder of the study.
 const FOLDER: &str = "studies/demo";
 
 /// Runs the verb.
@@ -46,7 +46,7 @@ pub fn run(args: &DemoArgs, format: Format, quiet: bool) -> Result<Vec<Table>, E
     Ok(tables)
 }
 
-/// The ways to train the batch, the plan last.
+/// Ways to train the batch, the plan last.
 fn ways(tuned: &Tuned) -> Table {
     let mut table = Table::new(
         "ways",
@@ -92,7 +92,7 @@ fn ways(tuned: &Tuned) -> Table {
             plan.map_or(Cell::None, |plan| Cell::Number(epoch / plan, 2)),
         ]);
     }
-    // The plan's comes last.
+    // The plan is last.
     let plan = table.rows.len() - 1;
     table.chosen(Some(plan))
 }

@@ -1,4 +1,4 @@
-//! `doctor`: what this machine offers, and what is missing.
+//! `doctor`: capabilities of this machine, and missing parts.
 
 use crate::args::{DoctorArgs, threads_are_sound};
 use crate::output::{Cell, Facts, Table};
@@ -21,16 +21,16 @@ use std::time::{Duration, Instant};
 /// Bytes of one copy; larger than the caches of most machines.
 const COPY: usize = 256 << 20;
 
-/// Copies, of which the fastest counts.
+/// Number of copies; the fastest counts.
 const COPIES: usize = 5;
 
-/// Rate and latency of a network that predict pieces of another size worse than by this share are told to be off.
+/// Relative error above which rate and latency of a network are reported as poor predictors of other message sizes.
 const OFF: f64 = 0.2;
 
-/// A process that a launcher started is given up where nothing is heard of it for so long.
+/// Silence after which a launched process is given up.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// Runs the verb. Of the processes that a launcher started, the first one tells what its machine and the network offer.
+/// Runs the verb. Of the processes that a launcher started, the first reports its machine and the network.
 pub fn run(args: &DoctorArgs) -> Result<Vec<Table>, Error> {
     threads_are_sound(args.threads)?;
     let workers = workers()?;
@@ -77,7 +77,7 @@ pub fn run(args: &DoctorArgs) -> Result<Vec<Table>, Error> {
     Ok(tables)
 }
 
-/// The network between the processes that a launcher started, measured, and how to plan for it; none for one process.
+/// Measured network between launched processes, and advice on planning for it; `None` for one process.
 fn workers() -> Result<Option<(Table, String)>, Error> {
     let Some(world) = processes::join(SILENCE)? else { return Ok(None) };
     let lost = |error| processes::noted(RuntimeError::Group(error).into());
@@ -98,7 +98,7 @@ fn workers() -> Result<Option<(Table, String)>, Error> {
     Ok(Some((table, format!("plan for it: `plimsoll tune --workers {count} --interconnect {interconnect}`"))))
 }
 
-/// What it means that rate and latency do not predict pieces of another size, and what to do; none where they do.
+/// Warning that rate and latency mispredict other message sizes, with advice; `None` if they predict them.
 fn off(measured_to_predicted: f64) -> Option<String> {
     let off = (measured_to_predicted - 1.0).abs();
     (off > OFF).then(|| {
@@ -110,7 +110,7 @@ fn off(measured_to_predicted: f64) -> Option<String> {
     })
 }
 
-/// The MPI libraries that workers could use.
+/// MPI libraries that workers could use.
 fn mpi() -> Table {
     let mut table = Table::new("mpi", &[("library", "MPI libraries")]);
     let found = plimsoll_runtime::group::mpi::found();
@@ -121,7 +121,7 @@ fn mpi() -> Table {
     table
 }
 
-/// Where profiles are kept for other studies, or why they are not.
+/// Folder where profiles are kept for other studies, or the reason why they are not.
 fn kept_in() -> String {
     match ProfileCache::of_user().folder() {
         Some(folder) => folder.display().to_string(),
@@ -129,7 +129,7 @@ fn kept_in() -> String {
     }
 }
 
-/// What there is of CUDA, with what is doubtful about it as advice; a machine without it is told so in one line.
+/// CUDA's state, with doubts as advice; a machine without CUDA gets one line.
 fn cuda(survey: Result<Survey, CudaError>, advice: &mut Table) -> Vec<Table> {
     let survey = match survey {
         Ok(survey) => survey,
@@ -194,7 +194,7 @@ fn cuda(survey: Result<Survey, CudaError>, advice: &mut Table) -> Vec<Table> {
     tables
 }
 
-/// The versions and places of the driver and of the libraries.
+/// Versions and paths of the driver and of the libraries.
 fn libraries(survey: &Survey, has_tf32: bool) -> Table {
     let version = |(major, minor)| format!("{major}.{minor}");
     let compiler = match &survey.compiler {
@@ -233,10 +233,10 @@ fn libraries(survey: &Survey, has_tf32: bool) -> Table {
     Table::facts("cuda", facts)
 }
 
-/// The network whose convolutions are asked for, and the side of its images: all of them are tried in a moment.
+/// Network whose convolutions are looked up, and the side of its images: small enough for a quick test of all of them.
 const ASKED: (&str, u32) = ("resnet20", 16);
 
-/// What starts on each device: kernels and libraries, as a training would have them. What does not is advice.
+/// Kernels and libraries that start on each device, as a training would use them. Failures become advice.
 fn started(devices: usize, advice: &mut Table) -> Table {
     let mut table = Table::new(
         "cuda_kernels",
@@ -274,7 +274,8 @@ fn started(devices: usize, advice: &mut Table) -> Table {
     table
 }
 
-/// How many passes of convolutions [`ASKED`]'s network has, all of which the libraries compute; or why they do not.
+/// Number of convolution passes of [`ASKED`]'s network, all of which the libraries must compute; or the reason why
+/// they do not.
 fn convolutions(device: &CudaDevice) -> Result<usize, Refusal> {
     let (name, side) = ASKED;
     let spec = NetworkSpec { image: [side; 2], ..usual(name).expect("it is in the zoo") };
@@ -297,7 +298,7 @@ fn convolutions(device: &CudaDevice) -> Result<usize, Refusal> {
     Ok(all)
 }
 
-/// How a device is now, as a row.
+/// Row with the present state of a device.
 fn state_of(ordinal: usize, health: &Health) -> Vec<Cell> {
     let number = |of: Option<u32>| of.map(u64::from);
     let watts = |of: Option<f64>| of.map_or(Cell::None, |watts| Cell::Number(watts, 0));
@@ -317,7 +318,7 @@ fn state_of(ordinal: usize, health: &Health) -> Vec<Cell> {
     ]
 }
 
-/// The widest vector instructions that the kernels use here.
+/// Widest vector instructions that the kernels use here.
 fn vector() -> &'static str {
     #[cfg(target_arch = "x86_64")]
     {
@@ -331,7 +332,7 @@ fn vector() -> &'static str {
     if cfg!(target_arch = "aarch64") { "NEON" } else { "none" }
 }
 
-/// Bytes per second of a plain copy: what an unpaced link of the CPU device can reach at most.
+/// Bytes per second of a plain copy: an upper limit for an unpaced link of the CPU device.
 fn copy_rate() -> Result<BytesPerSecond, Error> {
     let needed = Bytes(2 * COPY as u64);
     if let Some(available) = available_bytes().filter(|available| *available < needed) {

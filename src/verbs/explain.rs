@@ -1,5 +1,6 @@
-//! `explain`: why a tuning chose what it chose, or what a schedule does, in words for a terminal; of one layer everything
-//! (its ops, its tensors, what becomes of them, the commands that move them); or how a plan was searched for, step by step.
+//! `explain`: reasons of a tuning's choice, or effects of a schedule, as text for a terminal; everything about one
+//! layer (its ops, its tensors, their decisions, the commands that move them); or the search for a plan, step by
+//! step.
 
 use crate::args::{ExplainArgs, ReportedArgs};
 use crate::files::read_valid;
@@ -19,7 +20,7 @@ use plimsoll_study::report::{Layer, Tuned, rule_in_words};
 use plimsoll_study::{Error, Study};
 use plimsoll_tuner::rate::rate_of_update;
 
-/// Layers that are listed without `--layer`.
+/// Layers listed without `--layer`.
 const LISTED: usize = 5;
 
 /// Runs the verb.
@@ -42,7 +43,7 @@ pub fn run(args: &ExplainArgs) -> Result<Vec<Table>, Error> {
     }
 }
 
-/// The steps of a search, in order. A study that an earlier version tuned has none.
+/// Steps of a search, in order. A study tuned by an earlier version has none.
 fn search(log: &SearchLog) -> Result<Table, Error> {
     if log.steps.is_empty() {
         return Err(Error::usage("the study does not say how its plan was searched for")
@@ -68,7 +69,7 @@ fn search(log: &SearchLog) -> Result<Table, Error> {
     Ok(table)
 }
 
-/// What a tuning has to say of its choice.
+/// Reasons of a tuning for its choice.
 fn answer(tuned: &Tuned) -> Result<Facts, Error> {
     let config = &tuned.config;
     let rate = &config.learning_rate;
@@ -83,7 +84,7 @@ fn answer(tuned: &Tuned) -> Result<Facts, Error> {
         ("learning_rate_rule", "by", rule_in_words(rate).into()),
         ("learning_rate_caution", "caution", caution(rate, samples).into()),
     ];
-    // A run of several workers says its own.
+    // A run of several workers has its own lines.
     if config.cluster.is_none() {
         facts.push(("warmup_iterations", "warm-up iterations", rate.warmup_iterations.into()));
     }
@@ -100,7 +101,7 @@ fn answer(tuned: &Tuned) -> Result<Facts, Error> {
     Ok(facts)
 }
 
-/// The tables of an explanation: of one layer, or of the iteration.
+/// Tables of an explanation: of one layer, or of the iteration.
 fn tables(explanation: &Explanation<'_>, layer: Option<&str>, answer: Facts) -> Result<Vec<Table>, Error> {
     let Some(name) = layer else {
         let listed = listed(explanation);
@@ -120,7 +121,7 @@ fn tables(explanation: &Explanation<'_>, layer: Option<&str>, answer: Facts) -> 
     Ok(vec![of_layer(layer), of_ops(ops), of_tensors(tensors), of_transfers(transfers)])
 }
 
-/// The iteration, and what limits it.
+/// Table of the iteration and its limits.
 fn whole(explanation: &Explanation<'_>, answer: Facts, left_out: usize) -> Table {
     let Subject { trace, schedule, measured } = explanation.subject();
     let limits = explanation.limits();
@@ -142,7 +143,7 @@ fn whole(explanation: &Explanation<'_>, answer: Facts, left_out: usize) -> Table
     Table::facts("explanation", facts)
 }
 
-/// The layers on which most time goes beside running each op once.
+/// Layers with the most time beyond running each op once.
 fn listed(explanation: &Explanation<'_>) -> Table {
     let columns = [
         ("layer", "layer"),
@@ -166,7 +167,7 @@ fn listed(explanation: &Explanation<'_>) -> Table {
     table
 }
 
-/// What all of a layer takes and what becomes of its maps.
+/// Totals of a layer, and decisions for its activations.
 fn of_layer(layer: &Layer) -> Table {
     Table::facts(
         "layer",

@@ -1,4 +1,4 @@
-//! `export`: what was tuned, as lines for other tools; what was trained, as a file of weights.
+//! `export`: tuned settings as lines for other tools; trained weights as a file.
 
 use crate::args::{ExportArgs, Exported, ToolArg};
 use crate::output::{self, Cell, Format, Table};
@@ -7,7 +7,7 @@ use plimsoll_runtime::Checkpoint;
 use plimsoll_study::export::{Export, Tool};
 use plimsoll_study::{Error, Study};
 
-/// Runs the verb. As a table of people's it is the lines themselves; else the numbers, too.
+/// Runs the verb. Format `table` prints the lines alone; other formats include the numbers.
 pub fn run(args: &ExportArgs, format: Format) -> Result<Vec<Table>, Error> {
     if args.output.is_some() && args.to != ToolArg::Safetensors {
         return Err(Error::usage("--output is for --to safetensors; lines for a tool go to standard output")
@@ -19,7 +19,7 @@ pub fn run(args: &ExportArgs, format: Format) -> Result<Vec<Table>, Error> {
     }
 }
 
-/// What was trained, as a file of weights.
+/// Exports the trained weights to a file.
 fn weights(args: &ExportArgs) -> Result<Vec<Table>, Error> {
     refuse_settings(args)?;
     let (study, _, config, _) = Study::choice_of(&args.config)?;
@@ -45,14 +45,14 @@ fn weights(args: &ExportArgs) -> Result<Vec<Table>, Error> {
     )])
 }
 
-/// Refuses options that say how a training elsewhere is to go.
+/// Refuses options about a training in another tool.
 fn refuse_settings(args: &ExportArgs) -> Result<(), Error> {
     let Some(option) = args.setting() else { return Ok(()) };
     Err(Error::usage(format_args!("{option} says how to train, and safetensors holds what was trained"))
         .help(format_args!("leave {option} out, or export the settings of a training with another --to")))
 }
 
-/// How a training elsewhere is to go.
+/// Exports the settings of a training in another tool.
 fn settings(args: &ExportArgs, tool: Tool, format: Format) -> Result<Vec<Table>, Error> {
     let (_, path, config, schedule) = Study::choice_of(&args.config)?;
     let mut export = Export::new(&config, &schedule, &args.wanted())?;

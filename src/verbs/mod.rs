@@ -1,4 +1,4 @@
-//! The verbs of the command line, one file each: options in, tables out. `planning` is what `plan` and `compare` share.
+//! Verbs of the command line, one file each: options in, tables out. `plan` and `compare` share `planning`.
 
 pub mod auto;
 pub mod check;

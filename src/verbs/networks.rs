@@ -1,4 +1,4 @@
-//! `networks`: what the zoo holds, or one network layer by layer.
+//! `networks`: lists the zoo, or one network layer by layer.
 
 use crate::args::{NetworksArgs, ShapeArgs};
 use crate::output::{Cell, Table};
@@ -15,10 +15,10 @@ pub fn run(args: &NetworksArgs) -> Result<Vec<Table>, Error> {
     }
 }
 
-/// Builds a network for the images that it was published for, but for what is given.
+/// Builds a network for the images that it was published for, except for the given sizes.
 pub fn network(name: &str, shape: &ShapeArgs) -> Result<Network, Error> {
     let ShapeArgs { image, channels, classes } = *shape;
-    // A name that the zoo does not know is built all the same: the error names the nearest ones.
+    // An unknown name is built all the same: the error proposes the nearest names.
     let anything = NetworkSpec { name: name.to_owned(), image: [224; 2], channels: 3, classes: 1000 };
     let usual = usual(name).unwrap_or(anything);
     let spec = NetworkSpec {

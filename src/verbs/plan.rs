@@ -1,14 +1,14 @@
-//! `plan`: one trace and one link, at one budget; or the frontier of time over memory for a sweep of budgets. Exit 3 where
-//! nothing fits.
+//! `plan`: one trace and one link, at one budget; or the frontier of time over memory for a sweep of budgets. Exit
+//! code 3 if nothing fits.
 //!
-//! Standard output has the answer, and `--output` the schedule; with `--output -` standard output has the schedule alone, so
-//! that another command can read it from a pipe.
+//! Standard output has the answer, and `--output` the schedule; with `--output -` standard output has only the
+//! schedule, so that the next command of a pipe can read it.
 //!
-//! With `--from` the plan is made from an earlier schedule. One that is for another trace, or damaged, is refused before
-//! anything is planned.
+//! With `--from` the plan is made from an earlier schedule. A damaged schedule, or one for a different trace, is
+//! refused before planning.
 //!
-//! Of a sweep, more budget never takes longer: a budget for which the search found less than for a smaller one takes the
-//! plan of that ([`plimsoll_tuner::frontier`]).
+//! Over a sweep, more budget never takes longer: if the search finds less for a budget than for a smaller one, the
+//! larger takes the smaller's plan ([`plimsoll_tuner::frontier`]).
 
 use crate::args::PlanArgs;
 use crate::output::{Cell, Facts, Format, Table, print};
@@ -25,7 +25,7 @@ use plimsoll_tuner::search::moved;
 use plimsoll_tuner::{Earlier, Outcome, Plan, Policy, Shortage, Witness};
 use std::path::{Path, PathBuf};
 
-/// Runs the verb. An outcome without a plan, and what there is of a sweep when Ctrl-C is pressed, is printed before it ends.
+/// Runs the verb. An outcome without a plan, or a partial sweep on Ctrl-C, is printed before the verb ends.
 pub fn run(args: &PlanArgs, format: Format) -> Result<Vec<Table>, Error> {
     let trace: Trace = files::read(&args.planning.trace)?;
     let policy = parse_policy(&args.policy)?;
@@ -42,7 +42,7 @@ pub fn run(args: &PlanArgs, format: Format) -> Result<Vec<Table>, Error> {
     }
 }
 
-/// Plans at the one budget. What is printed is the answer; or the schedule, where that goes to standard output.
+/// Plans at one budget. Prints the answer; or the schedule, if that goes to standard output.
 fn one(args: &PlanArgs, format: Format, trace: &Trace, policy: Policy) -> Result<Vec<Table>, Error> {
     let output = args.output.as_deref();
     let to_stdout = output.is_some_and(files::is_standard);
@@ -88,7 +88,7 @@ fn one(args: &PlanArgs, format: Format, trace: &Trace, policy: Policy) -> Result
     }
 }
 
-/// The plan that the new one is made from, where one is named.
+/// Earlier plan that the new one is made from, if named.
 fn earlier(args: &PlanArgs, trace: &Trace) -> Result<Option<Earlier>, Error> {
     let Some(from) = &args.from else { return Ok(None) };
     let schedule: Schedule = files::read(from)?;
@@ -106,7 +106,7 @@ fn earlier(args: &PlanArgs, trace: &Trace) -> Result<Option<Earlier>, Error> {
     })
 }
 
-/// The policy of this name.
+/// Parses the name of a policy.
 pub fn parse_policy(name: &str) -> Result<Policy, Error> {
     name.parse().map_err(|error| {
         let all = Policy::names();
@@ -116,7 +116,7 @@ pub fn parse_policy(name: &str) -> Result<Policy, Error> {
     })
 }
 
-/// What both tables begin with.
+/// First facts of both tables.
 fn head(trace: &Trace, tried: &PlanRun) -> Facts {
     vec![
         ("trace", "trace", trace.name.clone().into()),
@@ -126,7 +126,7 @@ fn head(trace: &Trace, tried: &PlanRun) -> Facts {
     ]
 }
 
-/// What a plan is, one thing a line.
+/// Facts of a plan, one per line.
 fn planned(trace: &Trace, made: &Plan, tried: &PlanRun, output: Option<&Path>) -> Table {
     let schedule = &made.schedule;
     let moves = moved(trace, schedule);
@@ -154,7 +154,7 @@ fn planned(trace: &Trace, made: &Plan, tried: &PlanRun, output: Option<&Path>) -
     Table::facts("plan", facts)
 }
 
-/// Why there is no plan, one thing a line.
+/// Reasons for having no plan, one per line.
 fn infeasible(trace: &Trace, witness: &Witness, tried: &PlanRun) -> Table {
     let shortage = match witness.why {
         Shortage::Floor => "what the op touches",
@@ -209,7 +209,7 @@ fn sweep(args: &PlanArgs, format: Format, trace: &Trace, policy: Policy) -> Resu
         tried.push(args.planning.plan(trace, policy, budget, None, None)?);
         bar.inc(1);
         if interrupt::pressed() {
-            // What was cut short is no point of a frontier.
+            // A plan that was cut short is not a point of the frontier.
             tried.pop();
             break;
         }
@@ -259,7 +259,7 @@ fn frontier(trace: &Trace, tried: &[PlanRun]) -> Table {
     table
 }
 
-/// Writes the schedule of every budget to a folder, under the name of the trace's file and the budget in bytes.
+/// Writes the schedule of every budget to a folder, named after the trace's file and the budget in bytes.
 fn write_all(trace: &Trace, tried: &[PlanRun], input: &Path, folder: &Path) -> Result<(), Error> {
     std::fs::create_dir_all(folder).map_err(|error| Error::io(folder, "create", &error))?;
     let name = input.file_name().map_or(trace.name.clone().into(), |name| name.to_string_lossy());

@@ -1,5 +1,5 @@
-//! What `plan` and `compare` share: a request from the options, a plan with its bound and the time that it took, and the
-//! cells that say what it is.
+//! Code shared by `plan` and `compare`: a request from the options, a plan with its bound and planning time, and
+//! their cells.
 
 use crate::args::PlanningArgs;
 use crate::output::Cell;
@@ -17,27 +17,24 @@ use plimsoll_tuner::{
 };
 use std::time::{Duration, Instant};
 
-/// A plan's makespan is the bound's when it is this close.
+/// Relative difference below which a plan's makespan equals the bound.
 const SAME: f64 = 1e-9;
 
-/// One budget, planned under one policy.
+/// A budget planned under a policy.
 pub struct PlanRun {
-    /// Who decided.
     pub policy: Policy,
-    /// What the device may hold.
     pub budget: Bytes,
-    /// What came of it.
     pub outcome: Outcome,
-    /// No schedule that does only what is allowed is faster; none where no schedule of any kind fits.
+    /// Lower bound on the makespan of any schedule with the allowed actions; `None` if no schedule of any kind fits.
     pub bound: Option<Seconds>,
-    /// How long it took to find both.
+    /// Time to find plan and bound.
     pub planning: Seconds,
-    /// Of DQN: an iteration by its last policy.
+    /// For DQN, an iteration by its last policy.
     pub last_policy: Option<Seconds>,
 }
 
 impl PlanningArgs {
-    /// The request for one budget, without limits.
+    /// Request for one budget, without limits.
     pub fn request(&self, policy: Policy, budget: Bytes) -> PlanRequest<'static> {
         let link = Link {
             prefetch_bytes_per_second: self.prefetch_link.unwrap_or(self.link),
@@ -52,7 +49,7 @@ impl PlanningArgs {
         PlanRequest { budget, link, policy, allow, limits, seed: self.seed, without, anytime, from: None }
     }
 
-    /// The one budget that is asked for, or those of the sweep; so many where neither is.
+    /// The one budget given, or those of the sweep; `otherwise` many if neither is given.
     pub fn budgets(&self, trace: &Trace, otherwise: u32) -> Vec<Bytes> {
         let peak = trace.memory().peak().map_or(Bytes::ZERO, |(_, bytes)| bytes);
         match self.budget {
@@ -61,15 +58,15 @@ impl PlanningArgs {
         }
     }
 
-    /// The lower bound for all that is allowed, as far as time allows; none where no schedule of any kind fits.
+    /// Lower bound for all allowed actions, as far as time allows; `None` if no schedule of any kind fits.
     pub fn bound(&self, trace: &Trace, budget: Bytes, limits: &Limits<'_>) -> Option<Seconds> {
         let request = self.request(Policy::Plimsoll, budget);
         let fits = trace.memory().floor().is_some_and(|(_, floor)| floor <= budget);
         fits.then(|| lower_bound_within(trace, budget, &request.link, request.allow, limits))
     }
 
-    /// Plans once. Ctrl-C and the time limit, which holds for all that is done here, end it with the best so far. A bound
-    /// that is known already is handed in, and not found again.
+    /// Plans once. Ctrl-C and the time limit, which covers all the work here, end it with the best plan so far. A
+    /// known bound is passed in, and not computed again.
     pub fn plan(
         &self,
         trace: &Trace,
@@ -86,7 +83,7 @@ impl PlanningArgs {
         let request = PlanRequest { limits, from, ..self.request(policy, budget) };
         let (outcome, log) = plan_with_log(trace, &request)?;
         progress::searched(&log);
-        // A policy of the papers may do less than what is allowed, and its plan's bound is one for that.
+        // A policy of the papers may use fewer actions than allowed, and its plan's bound is one for those only.
         let own = outcome.plan().filter(|_| policy == Policy::Plimsoll).map(|made| made.bound);
         let hopeless = matches!(&outcome, Outcome::Infeasible(witness) if witness.why.is_proved());
         let bound = known.or(own);
@@ -98,7 +95,7 @@ impl PlanningArgs {
 }
 
 impl PlanRun {
-    /// What is known of the outcome, in a word or two.
+    /// Status of the outcome, in one or two words.
     pub fn status(&self) -> &'static str {
         let Outcome::Planned(made) = &self.outcome else { return "infeasible" };
         match made.status {
@@ -110,14 +107,14 @@ impl PlanRun {
         }
     }
 
-    /// Makespan over bound, less 1; none where nothing bounds what takes time, or nothing is known of time.
+    /// Makespan divided by the bound, minus 1; `None` if there is no bound, or if no times are known.
     pub fn gap(&self) -> Option<f64> {
         let (made, bound) = (self.outcome.plan().filter(|made| made.status != Status::Unknown)?, self.bound?);
         let gap = if made.makespan == bound { 0.0 } else { made.makespan / bound - 1.0 };
         gap.is_finite().then_some(gap.max(0.0))
     }
 
-    /// The plan's makespan over some other time.
+    /// Makespan of the plan divided by a given time.
     pub fn ratio(&self, to: Option<Seconds>) -> Cell {
         match (self.outcome.plan(), to) {
             (Some(made), Some(to)) if to.0 > 0.0 => Cell::Number(made.makespan / to, 4),
@@ -125,12 +122,12 @@ impl PlanRun {
         }
     }
 
-    /// A cell that only a plan has.
+    /// Cell that needs a plan.
     pub fn of_plan<T: Into<Cell>>(&self, of: impl FnOnce(&Plan) -> T) -> Cell {
         self.outcome.plan().map_or(Cell::None, |made| of(made).into())
     }
 
-    /// Why there is no plan.
+    /// Reason for having no plan.
     pub fn why_not(&self) -> Cell {
         match &self.outcome {
             Outcome::Planned(_) => Cell::None,
@@ -139,7 +136,7 @@ impl PlanRun {
     }
 }
 
-/// What to know of a trace whose ops take no time, as one that nothing was measured for.
+/// Warning about a trace whose ops take no time, such as one without measurements.
 pub fn timeless(trace: &Trace) -> Option<&'static str> {
     (trace.fastest_seconds() == Seconds::ZERO).then_some(
         "all ops of the trace take 0 s, so that nothing is known of what swapping and recomputing ops cost; \
@@ -148,13 +145,13 @@ pub fn timeless(trace: &Trace) -> Option<&'static str> {
     )
 }
 
-/// What an iteration of a plan comes to.
+/// Totals of one iteration of a plan.
 pub fn totals(trace: &Trace, made: &Plan) -> Totals {
     simulate(trace, &made.schedule).totals(trace, &made.schedule)
 }
 
-/// Gives each of these, which are of one policy, the best of all plans that fit its budget, so that none with more budget
-/// takes longer; and puts them in the order of their budgets.
+/// Gives each run, all of one policy, the best of all plans that fit its budget, so that more budget never takes
+/// longer; sorts them by budget.
 pub fn carry(trace: &Trace, args: &PlanningArgs, mut tried: Vec<PlanRun>) -> Result<Vec<PlanRun>, Error> {
     let Some(first) = tried.first() else { return Ok(tried) };
     let request = args.request(first.policy, first.budget);

@@ -11,8 +11,8 @@ use plimsoll_study::measure::may_be_off;
 use plimsoll_study::{Error, MeasureRequest, Study, Workload};
 use plimsoll_tuner::model::{LinkModel, Model, Slowdown};
 
-/// The least batch that `tune` and `auto` consider where nobody says another: a budget without a number trains it here, too, so
-/// that they go on from what was measured.
+/// Default minimum batch of `tune` and `auto`: the default budget must train it here too, so that they can continue
+/// from these measurements.
 const LEAST: u64 = 32;
 
 /// Runs the verb.
@@ -20,7 +20,7 @@ pub fn run(args: &ProfileArgs, quiet: bool) -> Result<Vec<Table>, Error> {
     let (profile, study) = watched(quiet, |watch| {
         let task = args.workload.task(watch)?;
         let max_batch = task.most(args.max_batch)?;
-        // The study is that of a tuning with the same options, which goes on from what is measured here.
+        // The study is that of a tuning with the same options, which continues from these measurements.
         let search = SearchArgs { budget: args.budget, max_batch: args.max_batch, ..defaults() };
         let study = study_of(&task, &args.study, &search, &defaults(), &defaults(), &defaults())?;
         let (least, fresh) = (LEAST.min(max_batch).max(task.smallest_batch()), args.study.fresh);
@@ -31,7 +31,7 @@ pub fn run(args: &ProfileArgs, quiet: bool) -> Result<Vec<Table>, Error> {
     tables(&profile, &study)
 }
 
-/// What was measured, and how well the model explains it.
+/// Measurements, and the fit of the model.
 fn tables(profile: &Profile, study: &Study) -> Result<Vec<Table>, Error> {
     let model = Model::fit(profile)?;
     let mut batches = Table::new(
@@ -44,7 +44,7 @@ fn tables(profile: &Profile, study: &Study) -> Result<Vec<Table>, Error> {
             ("op_error", "median op error"),
         ],
     );
-    // How well curves fit a model says nothing of a device.
+    // The fit of a model to curves is no property of a device.
     let tried = |share: f64| if profile.machine.modelled { Cell::None } else { Cell::Share(share) };
     for (samples, held_out) in profile.batches.iter().zip(model.held_out()) {
         let mut seconds: Vec<Seconds> = samples.alone_seconds().collect();
@@ -92,7 +92,7 @@ fn tables(profile: &Profile, study: &Study) -> Result<Vec<Table>, Error> {
     Ok(tables)
 }
 
-/// How times are known, for a table.
+/// Origin of times, for a table.
 pub fn how_known(modelled: bool, error: Option<f64>) -> String {
     if !modelled {
         return "measured".to_owned();
@@ -100,7 +100,7 @@ pub fn how_known(modelled: bool, error: Option<f64>) -> String {
     format!("modelled from the device's data sheet, not measured; {}", may_be_off(error))
 }
 
-/// The rates of the link; where the device's host memory is page-locked, those of plain memory beside them.
+/// Rates of the link; if the device uses page-locked host memory, those of plain memory too.
 fn link(rates: &LinkModel, modelled: bool) -> Table {
     let mut table = Table::new(
         "link",
@@ -124,7 +124,7 @@ fn link(rates: &LinkModel, modelled: bool) -> Table {
         rows.push(("prefetch from pageable memory", pageable_back, back));
     }
     for (direction, rate, alone) in rows {
-        // That a line fits a modelled link says nothing of a real one.
+        // A line that fits a modelled link tells nothing about a real one.
         let error = if modelled { Cell::None } else { Cell::Share(rate.relative_error) };
         let fitted = rate.rate;
         let of_alone = fitted.bytes_per_second.0 / alone.rate.bytes_per_second.0;
@@ -139,7 +139,7 @@ fn link(rates: &LinkModel, modelled: bool) -> Table {
     table
 }
 
-/// What transfers do to an op that is bound by the device's memory.
+/// Effect of transfers on an op that is bound by the device's memory.
 fn beside(slowdown: &Slowdown) -> Table {
     let mut table =
         Table::new("beside", &[("while", "a memory-bound op"), ("times_as_long", "times as long as alone")]);

@@ -1,4 +1,4 @@
-//! `report`: what a tuning found, or what a schedule does, as one HTML file or as JSON.
+//! `report`: results of a tuning, or effects of a schedule, as one HTML file or as JSON.
 
 use crate::args::{ReportArgs, ReportedArgs, command_line};
 use crate::files;
@@ -41,14 +41,14 @@ pub fn run(args: &ReportArgs, format: Format) -> Result<Vec<Table>, Error> {
     Ok(vec![table(&place)])
 }
 
-/// Makes sure that the output can be written, and is none of the files that are read.
+/// Checks that the output can be written, and is not one of the input files.
 fn is_no_input(out: Option<&Path>, inputs: impl IntoIterator<Item = PathBuf>) -> Result<(), Error> {
     let Some(out) = out else { return Ok(()) };
     files::can_be_made(out)?;
     inputs.into_iter().try_for_each(|input| files::not_the_same(&input, out))
 }
 
-/// Prints JSON, or writes it where it was asked for.
+/// Prints JSON, or writes it to the given path.
 fn printed(json: String, out: Option<&Path>) -> Result<Vec<Table>, Error> {
     let text = json + "\n";
     match out {
@@ -58,7 +58,7 @@ fn printed(json: String, out: Option<&Path>) -> Result<Vec<Table>, Error> {
     Ok(Vec::new())
 }
 
-/// Writes a page where it was asked for, or to this place if nobody else's file stands there; gives where it is.
+/// Writes a page to the given path, or to `place` if no foreign file is there; returns its path.
 fn written(out: Option<&Path>, place: PathBuf, page: impl FnOnce() -> String) -> Result<PathBuf, Error> {
     if out.is_none() {
         let other = "move it elsewhere, or name another file with --out";
@@ -78,7 +78,7 @@ pub fn print_schema() -> Result<Vec<Table>, Error> {
     printed(serde_json::to_string_pretty(&schema).expect("a schema is plain JSON"), None)
 }
 
-/// Writes a report as a page; says where it is.
+/// Writes a report as a page; returns a table with its path.
 pub fn write(report: &Report, place: &Path) -> Result<Table, Error> {
     files::write_text(place, &report.html())?;
     Ok(table(place))
@@ -88,7 +88,7 @@ fn table(place: &Path) -> Table {
     Table::facts("report", vec![("report", "report, for a browser", place.display().to_string().into())])
 }
 
-/// Adds a training to its study and makes the study's report; none of a study that was tuned before there were reports.
+/// Adds a training to its study and makes the study's report; `None` for a study tuned before reports existed.
 pub fn after_training(study: &Study, trained: &Trained) -> Result<Option<Table>, Error> {
     if !study.tuning().exists() {
         let folder = study.folder().display();
@@ -102,7 +102,7 @@ pub fn after_training(study: &Study, trained: &Trained) -> Result<Option<Table>,
     write(&tuned.report()?, &study.report()).map(Some)
 }
 
-/// Keeps a training of a study's choice for the study's next report. A folder without a tuning stays as it is.
+/// Keeps a training of a study's choice for the study's next report. A folder without a tuning is left unchanged.
 pub fn keep_training(study: &Study, trained: &Trained) {
     if !study.tuning().exists() {
         return;
@@ -116,7 +116,7 @@ pub fn keep_training(study: &Study, trained: &Trained) {
     }
 }
 
-/// The report of a schedule: what it does, and what others would.
+/// Report of a schedule, compared with other policies.
 pub fn of_schedule(trace: &Path, schedule: &Path) -> Result<Report, Error> {
     let (trace, schedule) = read_valid(trace, schedule)?;
     let timeless = timeless(&trace).map(|words| format!("A{}.", &words[1..]));

@@ -1,4 +1,4 @@
-//! `run`: trains what was tuned, and shows what it took beside what was predicted.
+//! `run`: trains a tuned choice, and compares its cost with the prediction.
 
 use crate::args::{DeviceChoice, HostPlace, RunArgs, gpu, processor};
 use crate::files;
@@ -44,8 +44,8 @@ pub fn run(args: &RunArgs, quiet: bool) -> Result<Vec<Table>, Error> {
 
 fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Result<Vec<Table>, Error> {
     line_is_sound(args)?;
-    // From before the choice is read, so that no other run replaces it; that one has it is said after all that is wrong
-    // otherwise.
+    // The lock is taken before the choice is read, so that no other run replaces it; all other errors are reported
+    // before a lock held by another run.
     let held = (!processes::is_spoken_for()).then(|| Study::of_config(&args.config).0.lock());
     let (study, path, config, schedule) = Study::choice_of(&args.config)?;
     if config.modelled {
@@ -75,7 +75,7 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
     let choice = (&config, &schedule);
     let held = held.transpose()?;
     if held.is_some() {
-        // The others make theirs once they have met worker 0.
+        // The other workers make theirs once they have met worker 0.
         notes::tell(&study)?;
     }
     let noted = world.map(|world| notes::keep(&study, world));
@@ -112,8 +112,8 @@ fn run_watched(args: &RunArgs, world: Option<&World>, watch: &Watch<'_>) -> Resu
     Ok(vec![table(&task, &config, &trained, predicted)])
 }
 
-/// What is predicted of an iteration of a training; none where it is of other workers than the study was tuned for, or where
-/// threads take the place of the network between these.
+/// Predicted time of a training's iteration; `None` if the number of workers differs from the tuned one, or if
+/// threads replace processes connected by a network.
 fn predicted(config: &Config, trained: &Trained, are_processes: bool) -> Option<Seconds> {
     if is_as_predicted(config, trained) {
         return Some(config.predicted.iteration_seconds);
@@ -121,17 +121,17 @@ fn predicted(config: &Config, trained: &Trained, are_processes: bool) -> Option<
     let cluster = config.cluster.filter(|_| are_processes && trained.drawn.is_none())?;
     let is_tuned_for =
         (trained.workers as u64, trained.global_batch) == (cluster.workers, cluster.global_batch);
-    // What passes between two updates is measured apart.
+    // The exchange between two updates is measured separately.
     let known = config.measured.unwrap_or(config.predicted);
     is_tuned_for.then(|| cluster.update_seconds - known.between_seconds)
 }
 
-/// Whether the iterations of a training are what was predicted: those of one batch, for all draws.
+/// Returns `true` if the prediction covers the iterations of a training: those of one batch, for all draws.
 fn is_as_predicted(config: &Config, trained: &Trained) -> bool {
     trained.global_batch == config.batch && trained.drawn.is_none()
 }
 
-/// Makes sure of all that is known to be wrong from the line alone, whatever the study holds.
+/// Checks everything that the line alone shows to be wrong, independent of the study.
 fn line_is_sound(args: &RunArgs) -> Result<(), Error> {
     if let Some(DeviceChoice::Modelled(sheet)) = args.device {
         return Err(Error::nothing_runs(sheet.product));
@@ -143,7 +143,7 @@ fn line_is_sound(args: &RunArgs) -> Result<(), Error> {
     files::not_each_other(args.trace_out.as_deref(), args.memory_snapshot.as_deref())
 }
 
-/// What to train on: the data that the config was tuned on, or others, which is said.
+/// Training data: the data that the config was tuned on, or different data, which a notice reports.
 fn source(args: &RunArgs, config: &Config, path: &Path) -> Result<DataSource, Error> {
     let tuned = config.data.as_deref();
     if let Some(given) = args.data.as_ref().map(DataSource::whole) {
@@ -171,7 +171,7 @@ fn source(args: &RunArgs, config: &Config, path: &Path) -> Result<DataSource, Er
     Ok(source)
 }
 
-/// The iteration as it was predicted, where the study holds its profile, over the one that was measured.
+/// The iteration as measured, and as predicted if the study holds its profile.
 fn events(
     task: &NetworkWorkload,
     config: &Config,
@@ -192,7 +192,7 @@ fn events(
     Ok(events)
 }
 
-/// The device as the config was tuned for it: its kernels' scratch is part of the schedule.
+/// The device as the config was tuned for it: scratch of its kernels is part of the schedule.
 fn setup_of(config: &Config, args: &RunArgs, watch: &Watch<'_>) -> Result<Setup, Error> {
     let on_cpu = is_cpu(&config.device);
     match args.device.unwrap_or(if on_cpu { DeviceChoice::Cpu } else { DeviceChoice::Cuda(0) }) {
@@ -223,8 +223,8 @@ fn setup_of(config: &Config, args: &RunArgs, watch: &Watch<'_>) -> Result<Setup,
     }
 }
 
-/// The GPU of this process: the workers of a machine take its GPUs in order, from the first that is named. A process that is
-/// shown one GPU alone takes that one.
+/// GPU of this process: the workers of a machine take its GPUs in order, beginning with the one named. A process that
+/// sees only one GPU takes that one.
 fn of_process(first: u32) -> Result<u32, Error> {
     let shows_one = std::env::var("CUDA_VISIBLE_DEVICES").is_ok_and(|shown| !shown.contains(','));
     let Some(launched) = processes::several().filter(|_| !shows_one) else { return Ok(first) };
@@ -279,7 +279,7 @@ fn table(task: &NetworkWorkload, config: &Config, trained: &Trained, predicted: 
     Table::facts("run", facts)
 }
 
-/// The gradient noise scale of a training, for a table.
+/// Gradient noise scale of a training, for a table.
 pub fn noise_scale(trained: &Trained) -> Facts {
     let noise = trained.noise_scale;
     let number = |number: Option<f64>| number.map_or(Cell::None, |number| Cell::Number(number, 0));

@@ -1,5 +1,5 @@
-//! `auto SCRIPT`: a Python script whose training step is planned. What it asks for is read here; who has an interpreter, the
-//! program of the Python package, runs it.
+//! `auto SCRIPT`: plans the training step of a Python script. This file reads the request; the program of the Python
+//! package, which has an interpreter, runs the script.
 
 use crate::args::AutoArgs;
 use crate::output::Format;
@@ -9,28 +9,27 @@ use plimsoll_study::{Error, Study};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Where reports lie whose folder nobody named.
+/// Default folder of reports.
 const STUDIES: &str = "studies";
 
-/// A script that is to run, and what stands for the arguments of its calls of `plimsoll.tune`.
+/// A script to run, with replacements for the arguments of its calls of `plimsoll.tune`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Script {
-    /// The script.
     pub path: PathBuf,
-    /// What it is given.
+    /// Arguments of the script.
     pub arguments: Vec<OsString>,
-    /// The budget; a share is of what eager takes.
+    /// Budget; a fraction refers to the memory of eager execution.
     pub budget: Option<Size>,
-    /// The rate of the link, each way.
+    /// Rate of the link, each way.
     pub link: Option<BytesPerSecond>,
-    /// Where the reports go, which need not be there.
+    /// Folder for the reports, which may not exist yet.
     pub folder: PathBuf,
-    /// Whether only results and errors are told.
+    /// `true` if only results and errors are shown.
     pub quiet: bool,
 }
 
 impl Script {
-    /// The script that the options of `auto` name; none where they name a network.
+    /// Script that the options of `auto` name; `None` if they name a network.
     pub fn asked(args: &AutoArgs, format: Format, quiet: bool) -> Result<Option<Script>, Error> {
         let Some(path) = &args.script else { return Ok(None) };
         let name = path.display();
@@ -61,7 +60,7 @@ impl Script {
         }))
     }
 
-    /// Why this program does not run it.
+    /// Error of a program that cannot run Python.
     pub fn needs_python(&self) -> Error {
         let message = format!("{} is a Python script, which this program does not run", self.path.display());
         Error::usage(message).help(

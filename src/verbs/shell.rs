@@ -1,4 +1,4 @@
-//! `completions` and `man`: what a shell and `man` know of the command line, made of the same definitions as `--help`.
+//! `completions` and `man`: shell completions and manual pages, generated from the same definitions as `--help`.
 
 use crate::args::{Cli, CompletionsArgs, ManArgs, Shell};
 use crate::output::{self, Table};
@@ -6,7 +6,7 @@ use clap::CommandFactory;
 use clap_mangen::Man;
 use plimsoll_study::Error;
 
-/// Prints the completions; there is nothing else to print.
+/// Prints the completions; returns no tables.
 pub fn completions(args: &CompletionsArgs) -> Result<Vec<Table>, Error> {
     let shell = match args.shell {
         Shell::Bash => clap_complete::Shell::Bash,
@@ -19,10 +19,10 @@ pub fn completions(args: &CompletionsArgs) -> Result<Vec<Table>, Error> {
     Ok(Vec::new())
 }
 
-/// Prints a manual page, in roff; there is nothing else to print.
+/// Prints a manual page in roff; returns no tables.
 pub fn man(args: &ManArgs) -> Result<Vec<Table>, Error> {
     let mut program = Cli::command();
-    // Names pages as `man` finds those of other programs' commands: plimsoll-plan.
+    // Names pages as `man` expects for subcommands: plimsoll-plan.
     program.build();
     let command = match &args.command {
         None => program,

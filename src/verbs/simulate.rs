@@ -1,4 +1,4 @@
-//! `simulate`: how long a schedule takes, where it stalls, and what lies in the pool.
+//! `simulate`: duration and stalls of a schedule, and the contents of the pool.
 
 use crate::args::SimulateArgs;
 use crate::files::read_valid;
@@ -13,7 +13,7 @@ use plimsoll_study::Error;
 use plimsoll_study::memory_snapshot::MemorySnapshot;
 use plimsoll_study::trace_events::{TraceEvents, cause, describe};
 
-/// Stalls of the compute stream that are listed, longest first.
+/// Number of stalls of the compute stream listed, longest first.
 const STALLS_SHOWN: usize = 10;
 
 /// Runs the verb.

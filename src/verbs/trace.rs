@@ -18,18 +18,18 @@ use plimsoll_tuner::model::Model;
 use plimsoll_tuner::model::devices::{self, Modelled, Sheet};
 use std::path::Path;
 
-/// What stands between a trace's name and the modelled device that its seconds are of: trace/1 has no other place for it.
+/// Separator between a trace's name and the modelled device of its times: trace/1 has no field for the device.
 pub const MODELLED: &str = "-modelled-";
 
-/// The precisions that end a trace's name, behind the device's where there is one; none does where it is f32.
+/// Precisions that end a trace's name, after a modelled device if there is one; f32 adds nothing.
 const SAID: [Precision; 3] = [Precision::Tf32Convolutions, Precision::Tf32, Precision::Bf16];
 
-/// How they end it.
+/// Suffix of a trace's name for a precision.
 fn said(precision: Precision) -> String {
     if SAID.contains(&precision) { format!("-{}", precision.name()) } else { String::new() }
 }
 
-/// The modelled device that a trace's seconds are of; none where they are of none, or of one that is not known here.
+/// Modelled device of a trace's times; `None` without one, or if it is unknown here.
 pub fn modelled_device(trace: &Trace) -> Option<Modelled> {
     let (_, device) = trace.name.rsplit_once(MODELLED)?;
     let of = |precision: Precision| device.strip_suffix(&said(precision)).map(|name| (name, precision));
@@ -37,7 +37,7 @@ pub fn modelled_device(trace: &Trace) -> Option<Modelled> {
     Some(Modelled { precision, ..Modelled::new(devices::sheet(name)?) })
 }
 
-/// What to know of a trace whose seconds are those of a modelled device.
+/// Warning about a trace with times of a modelled device.
 pub fn of_a_model(trace: &Trace) -> Option<String> {
     trace.name.contains(MODELLED).then(|| {
         let off = may_be_off(modelled_device(trace).map(|device| device.error()));
@@ -47,7 +47,7 @@ pub fn of_a_model(trace: &Trace) -> Option<String> {
     })
 }
 
-/// Runs the verb. The trace itself goes to its file or to stdout; there is nothing else to print.
+/// Runs the verb. The trace goes to its file or to stdout; returns no tables.
 pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Error> {
     if let Some(output) = args.output.as_ref().filter(|output| !files::is_standard(output)) {
         args.profile.iter().try_for_each(|input| files::not_the_same(input, output))?;
@@ -74,7 +74,7 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Error> {
     let asked = args.kernels.precision.asked();
     let of_gpu = machine.is_some_and(|machine| !is_cpu(&machine.device));
     if !of_gpu {
-        // What its device never has is refused before what the profile is compared.
+        // A precision that the device never has is refused before the profile is compared.
         of_processor(asked)?;
     }
     let precision = machine.map_or(Ok(asked), |machine| in_profile(machine, asked).map(Some))?;
@@ -104,7 +104,7 @@ pub fn run(args: &TraceArgs) -> Result<Vec<Table>, Error> {
     write(args, &trace)
 }
 
-/// The precision of a profile, which no other can be asked for beside. An older version wrote none where it was f32.
+/// Precision of a profile; a request for a different one is an error. Older versions wrote none for f32.
 fn in_profile(machine: &Machine, asked: Option<Precision>) -> Result<Precision, Error> {
     let measured = machine.precision.unwrap_or(Precision::F32);
     if let Some(asked) = asked.filter(|asked| *asked != measured) {
@@ -114,7 +114,7 @@ fn in_profile(machine: &Machine, asked: Option<Precision>) -> Result<Precision, 
     Ok(measured)
 }
 
-/// The draw that is asked for, which the network must have.
+/// Requested draw, which the network must have.
 fn draw(args: &TraceArgs, network: &Network) -> Result<Option<Draw>, Error> {
     let draw = args.draw.map(|step| Draw { seed: args.seed, step });
     let whole = |layer: &Layer| matches!(layer.kind, LayerKind::Dropout { unit: DropUnit::Batch, .. });
@@ -128,7 +128,7 @@ fn draw(args: &TraceArgs, network: &Network) -> Result<Option<Draw>, Error> {
     Ok(draw)
 }
 
-/// The trace with the seconds of a device that is not here; its name says so.
+/// Trace with times of a modelled device, which its name shows.
 fn modelled(
     args: &TraceArgs,
     sheet: &'static Sheet,

@@ -34,7 +34,7 @@ pub fn run(args: &TuneArgs, quiet: bool) -> Result<Vec<Table>, Error> {
     Ok(tables.chain(cluster(&tuned.config, Some(&tuned.tuning))).chain([kept]).collect())
 }
 
-/// What every table of a choice begins with.
+/// First facts of every table of a choice.
 pub fn head(config: &Config) -> Facts {
     let mut facts: Facts = vec![
         ("network", "network", config.network.in_words().into()),
@@ -49,18 +49,18 @@ pub fn head(config: &Config) -> Facts {
     facts
 }
 
-/// Who updates the parameters, for a table; nothing where it is the usual one.
+/// Optimizer, for a table; `None` for the default.
 pub fn optimizer_of(config: &Config) -> Option<(&'static str, &'static str, Cell)> {
     let optimizer = config.optimizer;
     (!optimizer.is_usual()).then(|| ("optimizer", "optimizer", optimizer.to_string().into()))
 }
 
-/// In what convolutions and matrix products multiply, for a table.
+/// Precision of convolutions and matrix products, for a table.
 pub fn precision_of(config: &Config) -> Option<String> {
     config.arithmetic().map(|precision| precision.to_string())
 }
 
-/// What was chosen.
+/// The choice.
 pub fn choice(tuned: &Tuned) -> Table {
     let config = &tuned.config;
     let rate = &config.learning_rate;
@@ -85,7 +85,7 @@ pub fn choice(tuned: &Tuned) -> Table {
     Table::facts("choice", facts)
 }
 
-/// By which noise scale an update was chosen, and what came of it; nothing where each sample counted the same.
+/// Noise scale by which an update was chosen, and the result; empty if each sample counted the same.
 fn goodput(tuned: &Tuned) -> Facts {
     let Some(Goodput { noise_scale, batch_norm_over, efficiency }) = tuned.config.goodput else {
         return Facts::new();
@@ -98,13 +98,13 @@ fn goodput(tuned: &Tuned) -> Facts {
     ]
 }
 
-/// The resource that is at work for most of an update, in words.
+/// Description of the resource that is busy for most of an update.
 pub fn busiest(workers: &Workers) -> Option<String> {
     let most = workers.resources.iter().max_by(|a, b| a.share.total_cmp(&b.share))?;
     Some(format!("{}, {:.0} % of the time", most.resource, most.share * 100.0))
 }
 
-/// What is known of an update from its simulation: what overlap hides, what it takes at least, and one worker beside it.
+/// Simulated facts of an update: time hidden by overlap, lower bound, and comparison with one worker.
 fn simulated(workers: &Workers) -> Facts {
     let single = workers.single.as_ref();
     let times = single.map(|one| format!("{:.2} times, {} at batch {}", one.times, one.what, one.batch));
@@ -120,7 +120,7 @@ fn simulated(workers: &Workers) -> Facts {
     ]
 }
 
-/// Warns where several workers train no faster than one.
+/// Warns if several workers train no faster than one.
 fn warn_of_slow(workers: u64, times: f64) {
     if times < 1.0 {
         tracing::warn!(
@@ -131,7 +131,8 @@ fn warn_of_slow(workers: u64, times: f64) {
     }
 }
 
-/// An update of the workers that the batch was chosen for; none for one alone. What its simulation says stands in the tuning.
+/// An update of the workers that the batch was chosen for; `None` for one worker. Results of its simulation come from
+/// the tuning.
 pub fn cluster(config: &Config, tuning: Option<&Tuning>) -> Option<Table> {
     let Cluster { workers, interconnect, nccl, global_batch, passes, exchange_seconds, update_seconds } =
         config.cluster?;
@@ -154,7 +155,7 @@ pub fn cluster(config: &Config, tuning: Option<&Tuning>) -> Option<Table> {
                 ("passes", "passes of a worker", passes.into()),
                 ("exchange_seconds", "exchange adds, predicted", exchange_seconds.into()),
                 ("update_seconds", "update", update_seconds.into()),
-                // An interconnect is as it was given; what the model states is of the passes.
+                // The interconnect was given, not modelled; the model covers the passes.
                 (
                     "relative_error",
                     "stated error of its passes",
@@ -185,12 +186,12 @@ pub fn cluster(config: &Config, tuning: Option<&Tuning>) -> Option<Table> {
     ))
 }
 
-/// What to know of a learning rate that is far from its base point, with the option that keeps it near.
+/// Warning about a learning rate far from its base point, with the option that keeps it near.
 pub fn caution(rate: &LearningRate, batch: u64) -> Option<String> {
     rate::caution(rate, batch).map(|words| format!("{words}, or set --max-batch"))
 }
 
-/// How the base batch, with everything kept, compares.
+/// Comparison with the base batch that keeps everything.
 fn yours(tuned: &Tuned) -> String {
     let own = tuned.tuning.runs.iter().find(|run| run.what == "yours");
     let (batch, note) = own.map_or((0, None), |run| (run.batch, run.note.as_deref()));
@@ -206,13 +207,13 @@ fn yours(tuned: &Tuned) -> String {
     }
 }
 
-/// So many times as long, in words.
+/// A ratio of times, in words.
 fn longer(times: f64) -> String {
     let (percent, way) = if times < 1.0 { (1.0 - times, "shorter") } else { (times - 1.0, "longer") };
     format!("{:.1} % {way}", 100.0 * percent)
 }
 
-/// Predicted beside measured, the choice beside keeping everything.
+/// Predicted and measured figures of the choice, and of keeping everything.
 pub fn figures(tuned: &Tuned) -> Table {
     let mut table = Table::new(
         "figures",
@@ -261,7 +262,7 @@ pub fn figures(tuned: &Tuned) -> Table {
     table.chosen(Some(0))
 }
 
-/// The whole curve, as predicted; by goodput with what the samples of an update are worth.
+/// The whole curve as predicted; with goodput, including the value of an update's samples.
 fn curve(tuned: &Tuned) -> Table {
     let by_goodput = tuned.config.goodput.is_some();
     let mut columns =

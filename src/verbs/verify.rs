@@ -1,5 +1,5 @@
-//! `verify`: trains the same iterations twice, under a plan and keeping everything, and compares every parameter, every state
-//! of the optimizer and every running statistic bit for bit. Exit 6 where one differs.
+//! `verify`: trains the same iterations twice, under a plan and keeping everything, and compares every parameter,
+//! optimizer state and running statistic bit for bit. Exit code 6 if one differs.
 
 use crate::args::{DeviceChoice, VerifyArgs};
 use crate::output::{Cell, Table};
@@ -15,7 +15,7 @@ use plimsoll_study::{NetworkWorkload, Watch, Workload};
 use plimsoll_tuner::Policy;
 use plimsoll_tuner::search::moved;
 
-/// Small enough that every network stays finite for a few iterations.
+/// Learning rate: low enough that every network stays finite for a few iterations.
 const RATE: f64 = 0.01;
 
 /// Runs the verb.
@@ -29,7 +29,7 @@ fn run_watched(args: &VerifyArgs, watch: &Watch<'_>) -> Result<Vec<Table>, Error
     if let DeviceChoice::Modelled(sheet) = device.device {
         return Err(Error::nothing_runs(sheet.product));
     }
-    // Only kernels that give the same bits each time can show that a plan changes none.
+    // Only deterministic kernels can show that a plan changes no bit.
     device.kernels.deterministic |= matches!(device.device, DeviceChoice::Cuda(_));
     let task = workload.task(watch)?;
     let policy = parse_policy(&args.policy)?;
@@ -108,7 +108,7 @@ fn train(
     }
 }
 
-/// The first region whose bits differ.
+/// First region whose bits differ.
 fn first_difference(a: &Checkpoint, b: &Checkpoint) -> Option<String> {
     let bits = |of: &Checkpoint, name: &str| {
         of.region(name).map(|r| r.into_iter().map(f32::to_bits).collect::<Vec<_>>())
