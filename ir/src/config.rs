@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 define_kind!(ConfigKind, "config/1");
 
-/// Limit of compute threads of any machine.
+/// Maximum compute threads of any machine.
 const THREADS_MAX: u32 = 1024;
 
 /// The choice for a training run.
@@ -39,11 +39,11 @@ pub struct Config {
     /// Pace of the link, if the device was set to pace it; `None` if it runs at full speed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paced: Option<Link>,
-    /// On a GPU: whether every op has one kernel, which gives the same bits each time. A schedule's alternatives follow.
+    /// For a GPU, `true` if every op has one kernel, which gives the same bits each time. A schedule's alternatives follow.
     #[serde(default, skip_serializing_if = "crate::document::is_false")]
     pub deterministic: bool,
-    /// In what convolutions and matrix products multiply; none where an older version wrote this: [`Config::arithmetic`] says
-    /// what that one meant.
+    /// Precision of convolutions and matrix products; `None` in documents of an older version, whose meaning
+    /// [`Config::arithmetic`] returns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision: Option<Precision>,
     /// `true` if the device is known by its data sheet alone: nothing here was measured, and nothing can be run.
@@ -115,7 +115,7 @@ pub struct Goodput {
     pub efficiency: f64,
 }
 
-/// The learning rate, and where it comes from.
+/// The learning rate and its origin.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LearningRate {
@@ -171,8 +171,8 @@ pub fn is_rate(rate: f64) -> bool {
 }
 
 impl Config {
-    /// Returns the input precision of convolutions and matrix products, as this version or an older one wrote it. `None` for
-    /// an older version's modelled device, whose precision only its name says.
+    /// Returns the input precision of convolutions and matrix products, as written by this version or an older one.
+    /// `None` for an older version's modelled device, whose precision only its name states.
     pub fn arithmetic(&self) -> Option<Precision> {
         self.precision.or((!self.modelled).then_some(Precision::F32))
     }

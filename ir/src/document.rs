@@ -14,10 +14,10 @@ pub(crate) fn is_false(mark: &bool) -> bool {
 /// Reason why a text is not the requested document.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// It is no JSON object that is Plimsoll's, was cut short, or has a key or a value that the kind does not have.
+    /// The text is no JSON object of Plimsoll's, was cut short, or has a key or a value that the kind does not have.
     #[error("{0}")]
     Unreadable(String),
-    /// It is another kind of document, or another version.
+    /// The text is a different kind of document, or a different version.
     #[error("this is a `{found}` document; expected `{wanted}`")]
     OtherKind {
         /// Kind that the document names.
@@ -98,12 +98,12 @@ pub trait Document: Serialize + DeserializeOwned {
     }
 }
 
-/// The words of an error without the place that they end with.
+/// Returns the words of an error without the place at their end.
 fn without_place(error: &serde_json::Error) -> String {
     error.to_string().split(" at line ").next().unwrap_or_default().to_owned()
 }
 
-/// Objects at depth 0 and arrays of objects at depth 1 go one entry a line; everything deeper stays on its line.
+/// Writes objects at depth 0 and arrays of objects at depth 1 with one entry per line; everything deeper stays on its line.
 fn write_value(value: &serde_json::Value, depth: usize, out: &mut String) {
     use serde_json::Value;
     match value {

@@ -29,10 +29,10 @@ use std::str::FromStr;
 
 define_kind!(ExchangeKind, "exchange/1");
 
-/// Limit of workers of a training, so that sums over them cannot overflow.
+/// Maximum workers of a training, so that sums over them cannot overflow.
 const WORKERS_MAX: u64 = 1 << 20;
 
-/// Limit of a message's seconds, so that times can be added and compared.
+/// Maximum seconds of a message, so that times can be added and compared.
 const LATENCY_MAX: f64 = 1e6;
 
 /// The exchange between the workers of one training in an update.
@@ -218,7 +218,7 @@ impl Exchange {
                     "op {needed} of the pass waits for piece {number}, which the same pass makes: only an update can"
                 )));
             }
-            // The pass would add again to what was sent.
+            // Recomputing the op would add again to a piece that was already sent.
             if let Some(command) = computed_again(schedule, piece.ready) {
                 return Err(Unfit(format!(
                     "command {} computes op {ready} again, which completes piece {number}: what was sent would change",
@@ -230,14 +230,14 @@ impl Exchange {
     }
 }
 
-/// Returns the command that computes an op again, if any.
+/// Returns the command that recomputes an op, if any.
 fn computed_again(schedule: &Schedule, wanted: OpId) -> Option<CommandId> {
     let is_it =
         |command: &Command| matches!(*command, Command::Compute { op, again: true, .. } if op == wanted);
     schedule.numbered_commands().find(|(_, command)| is_it(command)).map(|(id, _)| id)
 }
 
-/// Why a schedule cannot run with an exchange.
+/// Reason why a schedule cannot run with an exchange.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Unfit(pub String);

@@ -1,4 +1,4 @@
-//! `check` accepts every schedule that is valid by construction, over random traces and the shared real ones.
+//! `check` accepts every schedule that is valid by construction, over random traces and the shared real traces.
 
 use plimsoll_ir::check::{check, locate};
 use plimsoll_ir::ids::{CommandId, TensorId};
@@ -57,7 +57,7 @@ proptest! {
         }
     }
 
-    /// No parseable input makes `check` panic, however meaningless.
+    /// Checks that no parseable input makes `check` panic, however meaningless.
     #[test]
     fn nonsense_is_answered(trace_seed: u64, seed: u64) {
         let mut random = Random::new(seed);
@@ -100,7 +100,7 @@ fn every_sure_break_can_be_made() {
     }
 }
 
-/// The generator reaches all the cases that it exists for.
+/// Checks that the generator reaches all its intended cases.
 #[test]
 fn random_schedules_do_all_that_schedules_can() {
     let mut seen = std::collections::BTreeMap::new();

@@ -113,7 +113,8 @@ fn schedule(commands: Vec<Command>, buffers: Vec<Buffer>) -> Schedule {
     }
 }
 
-/// Commands 3, 4 offload the halves of `a`, 7, 8 prefetch them; `y` lies in the place of the first half meanwhile.
+/// Returns a schedule whose commands 3, 4 offload the halves of `a`, and 7, 8 prefetch them; `y` uses the first
+/// half's place meanwhile.
 fn swap() -> Schedule {
     schedule(
         vec![
@@ -143,7 +144,8 @@ fn swap() -> Schedule {
     )
 }
 
-/// Commands 5, 6 recompute `a`, from `x`, at a different place; 5 in the lean alternative, which needs no workspace.
+/// Returns a schedule whose commands 5, 6 recompute `a` from `x` at a different place; 5 in the lean alternative,
+/// without a workspace.
 fn recompute() -> Schedule {
     let lean = Command::Compute { op: OpId(0), again: true, alternative: Some(0), waits: Vec::new() };
     schedule(
@@ -196,7 +198,7 @@ fn the_proof_tells_where_everything_lies() {
     assert_eq!(places.tensors(CommandId(9)), last);
 }
 
-/// One change to a valid schedule, and the expected message.
+/// A change to a valid schedule, and the expected message.
 type Break = (&'static str, fn(&mut Schedule), Option<u8>, &'static str);
 
 fn set_waits(schedule: &mut Schedule, command: usize, waits: &[u32]) {

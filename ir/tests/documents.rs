@@ -589,7 +589,7 @@ fn every_document_comes_back_as_the_same_bytes() {
     }
 }
 
-/// A config that names no precision is read as it was meant.
+/// A config without a precision has that of the version that wrote it.
 #[test]
 fn older_configs_have_the_precision_that_they_were_written_with() {
     let arithmetic = |change: &dyn Fn(&mut Value)| {

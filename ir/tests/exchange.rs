@@ -222,7 +222,7 @@ fn what_does_not_fit_a_schedule() {
     twice
         .commands
         .insert(2, Command::Compute { op: OpId(1), again: true, alternative: None, waits: Vec::new() });
-    // `check` refuses it first where the op cannot be recomputed.
+    // If the op cannot be recomputed, `check` refuses it first.
     let violation = check(&trace, &twice).expect_err("it is not valid").to_string();
     assert_eq!(exchange([3, 3]).check(&trace, &twice), Err(Unfit(violation)));
     let mut trace = trace.clone();

@@ -22,7 +22,8 @@ fn trace(seconds: f64) -> Trace {
     Trace::from_json(&document.to_string()).expect("valid")
 }
 
-/// `a` is offloaded after op 0 and prefetched for op 2; `b` lies in its place from op 1 on, and is offloaded too.
+/// Returns a schedule that offloads `a` after op 0 and prefetches it for op 2; `b` uses its place from op 1 on, and
+/// is offloaded too.
 fn schedule(duplex: &str) -> Schedule {
     let document = json!({
         "plimsoll": "schedule/1", "trace": "three", "batch": 1, "budget_bytes": 200, "pool_bytes": 200,
@@ -159,7 +160,7 @@ fn no_time_is_no_excuse_for_a_wrong_peak() {
     assert_eq!(timeline.peak(&trace, &schedule), Bytes(100));
 }
 
-/// A measured timeline answers the same questions; a delay that no wait explains is the device's.
+/// A measured timeline has the same results; a delay that no wait explains is the device's.
 #[test]
 fn what_a_device_adds_is_told_apart() {
     let schedule = schedule("full");

@@ -1,9 +1,9 @@
-//! Why a network cannot be built or lowered.
+//! Faults of networks that cannot be built or lowered.
 
 use plimsoll_ir::Bytes;
 use std::fmt;
 
-/// Why a network cannot be built or lowered: what is wrong, and what would be right.
+/// Fault of a network that cannot be built or lowered, and its correction.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct NetworkError {
@@ -20,17 +20,17 @@ impl NetworkError {
         NetworkError { message: message.to_string(), help: None, too_small_for: None }
     }
 
-    /// A layer that makes no sense.
+    /// Returns the error of an invalid layer.
     pub(crate) fn of_layer(layer: &str, why: impl fmt::Display) -> NetworkError {
         NetworkError::new(format_args!("layer `{layer}`: {why}"))
     }
 
-    /// A size of 0.
+    /// Returns the error of a size of 0.
     pub(crate) fn zero(what: &str) -> NetworkError {
         NetworkError::new(format_args!("{what} is 0; give at least 1"))
     }
 
-    /// More bytes than any machine addresses.
+    /// Returns the error of more bytes than any machine addresses.
     pub(crate) fn too_large(what: &str, bytes: u128, limit: Bytes) -> NetworkError {
         NetworkError::new(format_args!(
             "{what} would take {bytes} bytes; sizes above {limit} fit no machine: make the batch, the image or the network smaller"
@@ -38,7 +38,7 @@ impl NetworkError {
     }
 }
 
-/// `a`, `a or b`, `a, b or c`.
+/// Formats names as `a`, `a or b`, `a, b or c`.
 pub(crate) fn either(names: &[String]) -> String {
     match names {
         [] => String::new(),

@@ -7,18 +7,18 @@ use plimsoll_runtime::RuntimeError;
 /// Reason why there is no profile. Everything measured before is in the journal.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// Ask for other batch sizes, or give it a journal that it can read and write and that no other run uses.
+    /// Remedy: other batch sizes, or a journal that it can read and write and that no other run uses.
     #[error("{0}")]
     Unusable(String),
-    /// Choose another folder, or measure afresh: the journal is damaged, or of another measurement.
+    /// Remedy: a different folder, or measuring afresh. The journal is damaged, or of a different measurement.
     #[error("{0}")]
     OtherJournal(String),
-    /// Run again: it goes on from the journal.
+    /// Remedy: run again, which continues from the journal.
     #[error(
         "stopped while measuring; what was measured is in the journal, and the same command goes on from there"
     )]
     Interrupted,
-    /// Quieten the machine, or allow more time.
+    /// Remedy: a quieter machine, or more time.
     #[error(
         "too noisy to decide: at batch {batch} the median iteration is known to {:.0} % only after {samples} repetitions, \
          mostly because of `{op}`; end other programs, or allow more time, and run again: it goes on from the journal",
@@ -34,7 +34,7 @@ pub enum ProfileError {
         /// Timed iterations.
         samples: usize,
     },
-    /// Raise the budget.
+    /// Remedy: a higher budget.
     #[error(
         "measuring the link needs two buffers of 256 B beside what stays on the device; the budget leaves {left}"
     )]

@@ -24,7 +24,7 @@ struct Listed {
 }
 
 impl Listed {
-    /// Of a folder; nothing where it has no list.
+    /// Reads a folder's list; empty if there is none.
     fn of(folder: &Path) -> Result<Listed, Error> {
         let path = folder.join(LIST);
         let text = match fs::read(&path) {
@@ -85,7 +85,7 @@ pub fn is_listed(path: &Path) -> bool {
     Listed::of(folder).is_ok_and(|listed| listed.names(&name))
 }
 
-/// Reads a file, which has its checksum where the list beside it knows one.
+/// Reads a file, which must match a checksum of the folder's list if the list names it.
 pub fn read(path: &Path) -> Result<Vec<u8>, Error> {
     let (folder, name) = parts(path);
     let mut before = None;
@@ -132,7 +132,7 @@ pub fn write(folder: &Path, new: &[(PathBuf, Vec<u8>)]) -> Result<(), Error> {
     listed.write(folder)
 }
 
-/// Takes files out of the list of a folder; they are gone, or no longer the study's.
+/// Removes files from a folder's list: they are deleted, or no longer belong to the study.
 pub fn forget(folder: &Path, paths: &[PathBuf]) -> Result<(), Error> {
     let before = Listed::of(folder)?;
     let mut listed = before.clone();

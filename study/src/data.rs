@@ -1,4 +1,4 @@
-//! Training data: where they come from, and how they are opened for a network.
+//! Training data: their sources, and opening them for a network.
 
 use crate::error::Error;
 use crate::request::NetworkRequest;
@@ -193,7 +193,7 @@ fn in_files(source: &DataSource) -> Result<Split, Error> {
     })
 }
 
-/// Reads a text, cut to so many characters by 1.
+/// Reads a text, cut into samples of `image` = length by 1 characters.
 fn text(file: Option<&Path>, image: [u32; 2]) -> Result<Split, Error> {
     let length = length_of(image)?;
     Ok(match file {
@@ -202,12 +202,12 @@ fn text(file: Option<&Path>, image: [u32; 2]) -> Result<Split, Error> {
     })
 }
 
-/// Opens a file of tokens, cut to so many by 1.
+/// Opens a file of tokens, cut into samples of `image` = length by 1 tokens.
 fn tokens(file: &Path, image: [u32; 2], vocabulary: Option<u32>) -> Result<Split, Error> {
     Ok(data::token_file(file, length_of(image)?, vocabulary)?)
 }
 
-/// The length of texts, which have no width.
+/// Returns the length of text samples, whose width must be 1.
 fn length_of([length, width]: [u32; 2]) -> Result<u32, Error> {
     if width == 1 {
         return Ok(length);

@@ -1,4 +1,4 @@
-//! The device of a job: the processor, a GPU, or a device modelled from its data sheet.
+//! The device of a job: the CPU, a GPU, or a device modelled from its data sheet.
 
 use crate::error::{Error, Kind};
 use crate::watch::Watch;
@@ -16,7 +16,7 @@ const SLOW: BytesPerSecond = BytesPerSecond(1e6);
 /// Device and its settings.
 #[derive(Clone)]
 pub enum Setup {
-    /// The processor.
+    /// The CPU.
     Cpu(CpuOptions),
     /// An NVIDIA GPU.
     Cuda(Gpu),
@@ -53,26 +53,26 @@ impl Gpu {
         self.options.graphs
     }
 
-    /// Whether it runs every call by one kernel, which gives the same bits each time.
+    /// Returns `true` if every call runs by one kernel, which gives the same bits each time.
     pub fn is_deterministic(&self) -> bool {
         self.options.deterministic
     }
 }
 
-/// The processor in f32 with so many threads, by default all cores but one, which is left to the two transfer streams, and a
-/// link of this pace, by default as fast as it goes.
+/// Returns the settings of a CPU in f32. By default all cores but one compute, which is left to the two transfer
+/// streams, and the link is unpaced.
 pub fn cpu_options(threads: Option<u32>, link: Option<Link>) -> CpuOptions {
     let threads = threads.unwrap_or_else(|| cores().saturating_sub(1).max(1));
     CpuOptions { threads, link, ..CpuOptions::default() }
 }
 
 impl Setup {
-    /// A GPU, by its number from 0, with or without graphs, with one deterministic kernel for each call or all alternatives, in
-    /// a precision, by default PyTorch's. What is offloaded goes to pinned memory.
+    /// Opens a GPU, numbered from 0, with or without graphs, with one deterministic kernel for each call or all
+    /// alternatives, in a precision, by default PyTorch's. Offloaded tensors go to pinned memory.
     ///
     /// # Errors
     ///
-    /// The GPU does not exist, its driver or a library is missing or too old, it lacks the precision, or it refuses.
+    /// The GPU does not exist, its driver or a library is missing or too old, it lacks the precision, or it fails.
     pub fn cuda(
         ordinal: u32,
         graphs: bool,
@@ -129,7 +129,7 @@ impl Setup {
         if let Setup::Modelled(device) = self { Some(*device) } else { None }
     }
 
-    /// Whether it is a GPU that runs every call by one kernel.
+    /// Returns `true` for a GPU that runs every call by one kernel.
     pub fn is_deterministic(&self) -> bool {
         matches!(self, Setup::Cuda(gpu) if gpu.is_deterministic())
     }
@@ -267,7 +267,7 @@ pub fn of_processor(precision: Option<Precision>) -> Result<Float, Error> {
     }
 }
 
-/// The error of a device without tensor cores for a precision.
+/// Returns the error of a device without tensor cores for a precision.
 fn lacks(device: &str, precision: Precision) -> Error {
     Error::usage(format_args!("{device} has no tensor cores for {precision}"))
         .help("leave --precision out: its default is f32 there")

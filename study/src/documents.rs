@@ -43,8 +43,8 @@ pub fn write<D: Document>(path: &Path, document: &D) -> Result<(), Error> {
     write_text(path, &document.to_json())
 }
 
-/// Makes sure that a file can be written there, before the work of which it tells is begun: its folder takes files, and it is
-/// none of a study's own. Nothing changes.
+/// Checks that a file can be written at this path before the work begins: its folder is writable, and the file is not
+/// one of a study's own. Nothing changes on disk.
 pub fn can_be_made(path: &Path) -> Result<(), Error> {
     let failed = |error: io::Error| Error::io(path, "write", &error);
     let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());

@@ -1,7 +1,7 @@
-//! Why a job failed: what a caller can do about it, what went wrong, and what helps, in the command line's words.
+//! Failures of jobs: the caller's possible reaction, the fault, and advice in terms of the command line.
 //!
-//! The code that finds out what went wrong makes the error. Errors of the crates below become one of these here. Few callers do
-//! more with an error than show it; those look at its cause.
+//! The code that detects a fault makes the error. Errors of lower crates are converted here. Most callers only show
+//! an error; a few match its cause.
 
 use crate::network_workload::unbudgeted;
 use crate::words::lines;
@@ -25,34 +25,34 @@ pub enum Kind {
     Usage = 2,
     /// No plan fits the budget.
     NoPlan = 3,
-    /// The device, its driver, or the memory of the host.
+    /// Failure of the device or its driver, or too little host memory.
     Device = 4,
     /// The measurement was too noisy to decide.
     Noisy = 5,
     /// A schedule is invalid, or results differ.
     Verification = 6,
-    /// The caller's watch stopped it, or Ctrl-C; what was done is saved.
+    /// Stopped by the caller's watch, or by Ctrl-C; finished work is saved.
     Interrupted = 130,
 }
 
-/// The causes that code looks at.
+/// Causes that code matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// Workers cannot go on together.
     Group(GroupError),
     /// A training diverged.
     Diverged {
-        /// The option for a lower learning rate, and where the earlier state is kept until then.
+        /// Option for a lower learning rate, and the place where the earlier state is kept until then.
         lower: String,
     },
-    /// A file is damaged or is no document of the expected kind.
+    /// A file is damaged, or is no document of the expected kind.
     Document {
         /// `true` if a different version of Plimsoll can read it.
         of_other_version: bool,
     },
 }
 
-/// Why a job failed. `{}` shows the message, and `{:#}` adds the help.
+/// Failure of a job. `{}` shows the message, and `{:#}` adds the help.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     /// The caller's possible reaction.
@@ -66,17 +66,17 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error of this kind, with this message.
+    /// Returns an error of this kind, with this message.
     pub fn new(kind: Kind, message: impl fmt::Display) -> Error {
         Error { kind, message: lines(message), help: None, cause: None }
     }
 
-    /// Wrong usage, or input that cannot be read.
+    /// Returns an error of wrong usage, or of input that cannot be read.
     pub fn usage(message: impl fmt::Display) -> Error {
         Error::new(Kind::Usage, message)
     }
 
-    /// The system refuses to do this (such as `read`) with a file.
+    /// Returns the error of a file operation (such as `read`) that the system refuses.
     pub fn io(path: &Path, verb: &str, source: &io::Error) -> Error {
         let help = match source.kind() {
             io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
@@ -102,31 +102,31 @@ impl Error {
         Error { help: help.map(str::to_owned), ..error }
     }
 
-    /// A network reads texts, and the data are images.
+    /// Returns the error of a network that reads texts, given images.
     pub(crate) fn images(network: &str, data: impl fmt::Display) -> Error {
         Error::usage(format_args!("`{network}` is for texts, and {data} has images"))
             .help("choose --data text, text:FILE, tokens:FILE or synthetic")
     }
 
-    /// A network reads images, and the data are texts.
+    /// Returns the error of a network that reads images, given texts.
     pub(crate) fn texts(network: &str, data: impl fmt::Display) -> Error {
         Error::usage(format_args!("`{network}` is for images, and {data} has texts"))
             .help("choose other --data; texts are for networks such as lstm or gpt-tiny")
     }
 
-    /// Something is to run on a device that is modelled.
+    /// Returns the error of an attempt to run on a modelled device.
     pub fn nothing_runs(device: impl fmt::Display) -> Error {
         Error::new(Kind::Device, format_args!("nothing can run on a device that is not here ({device})")).help(
             "`profile`, `tune`, `auto` and `trace` say what it would take; to train, tune with --device cpu or cuda",
         )
     }
 
-    /// The same, with what to do about it.
+    /// Adds advice.
     pub fn help(self, help: impl fmt::Display) -> Error {
         Error { help: Some(lines(help)), ..self }
     }
 
-    /// The same, with its cause.
+    /// Adds the cause.
     pub(crate) fn because(self, cause: Cause) -> Error {
         Error { cause: Some(Box::new(cause)), ..self }
     }
@@ -144,7 +144,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Why a device is not there, with the options that do without what it lacks.
+/// Describes why a device is missing, with the options that avoid the need for it.
 pub fn cuda_in_words(error: &CudaError) -> String {
     match error.instead() {
         Some(Instead::Cpu) => format!("{error}, or choose --device cpu"),

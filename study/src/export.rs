@@ -1,10 +1,10 @@
 //! The tuned settings, as lines to paste into a different tool: batch size per worker, gradient accumulation, optimizer,
 //! learning rate, its warm-up and its decay.
 //!
-//! The rate follows the same curve as in `run`, whatever the tool: of W warm-up updates, update s (from 0) has (s + 1) / W of
-//! the rate; the decay follows. In Python this is a function that PyTorch's `LambdaLR` calls. DeepSpeed has schedules of its
-//! own: `WarmupLR` repeats its first rate once, and `WarmupCosineLR` makes its first update with a rate of 0 (DeepSpeed
-//! 0.19.8).
+//! The rate follows the same curve as in `run`, whatever the tool: of W warm-up updates, update s (from 0) has (s +
+//! 1) / W of the rate; the decay follows. In Python this is a function that PyTorch's `LambdaLR` calls. DeepSpeed has
+//! its own schedules: `WarmupLR` repeats its first rate once, and `WarmupCosineLR` makes its first update with a rate
+//! of 0 (DeepSpeed 0.19.8).
 //!
 //! This file deliberately does not export the plan inside an iteration, which none of these tools can follow. So the exported
 //! batch keeps everything, unless the caller asks for the plan's own batch.
@@ -132,7 +132,7 @@ fn settings(
     }
 }
 
-/// One update's samples as shared out: the batch size, and the number of batches that each worker takes.
+/// Division of one update's samples: the batch size, and the number of batches that each worker takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shares {
     batch: u64,
@@ -140,11 +140,11 @@ struct Shares {
 }
 
 impl Export {
-    /// Of a config and its schedule. By default a worker's batch is the largest that keeps everything on the device and
-    /// shares an update out evenly, since no other tool swaps and recomputes as the plan does; as many batches are
-    /// accumulated as the update needs. No batch is larger than the tuned one, unless an update is asked for. Rate and warm-up
-    /// are those that the config's rule gives for so many samples. Fails where the workers cannot share the samples out, or
-    /// where no batch is known to fit.
+    /// Returns the export of a config and its schedule. By default a worker's batch is the largest that keeps
+    /// everything on the device and divides an update evenly, since no other tool swaps and recomputes as the plan
+    /// does; as many batches are accumulated as the update needs. No batch is larger than the tuned one, unless an
+    /// update is requested. Rate and warm-up follow from the config's rule for an update's samples. Fails if the
+    /// samples do not divide among the workers, or if no batch is known to fit.
     pub fn new(config: &Config, schedule: &Schedule, wanted: &Wanted) -> Result<Export, Error> {
         let Wanted { epochs, decay, optimizer, momentum, weight_decay, as_planned, .. } = *wanted;
         let tuned = config.cluster;
@@ -253,8 +253,8 @@ impl Export {
         }
     }
 
-    /// The lines for a tool, notes as comments among them where its format has comments.
-    /// Fails where the tool has no schedule of the rate as was asked for.
+    /// Returns the lines for a tool, with notes as comments if its format has comments. Fails if the tool lacks the
+    /// requested schedule of the rate.
     pub fn lines(&self, tool: Tool) -> Result<String, Error> {
         match tool {
             Tool::Torchrun => Ok(self.torchrun()),
@@ -377,7 +377,7 @@ impl Export {
         )
     }
 
-    /// JSON has no comments. Fails where DeepSpeed has no such schedule of the rate.
+    /// Returns DeepSpeed's JSON, which has no comments. Fails if DeepSpeed lacks the schedule of the rate.
     fn deepspeed(&self) -> Result<String, Error> {
         let Export { batch, accumulation, rate, warmup, updates, .. } = self;
         let mut params = json!({"lr": rate});
@@ -433,7 +433,7 @@ fn moves(schedule: &Schedule) -> [usize; 2] {
     [schedule.commands.iter().filter(is_swap).count(), schedule.commands.iter().filter(is_again).count()]
 }
 
-/// The largest batch that is known to fit without the plan: that keeps everything on the device.
+/// Returns the largest batch that is known to fit without the plan, with everything kept on the device.
 fn held(config: &Config, schedule: &Schedule) -> Result<u64, Error> {
     let own = (moves(schedule) == [0, 0]).then_some(config.batch);
     config.keeps_all.max(own).ok_or_else(|| {
@@ -448,8 +448,8 @@ fn held(config: &Config, schedule: &Schedule) -> Result<u64, Error> {
     })
 }
 
-/// Shares an update out in batches of at most so many samples, as few as possible. By default an update is about as large as
-/// the tuned batch for each worker: as large as batches of one size make it.
+/// Divides an update into as few batches as possible of at most `held` samples. By default each worker's part is the
+/// tuned batch, rounded down to batches of one size.
 fn shared(held: u64, tuned: u64, workers: u64, global: Option<u64>) -> Result<Shares, Error> {
     let Some(global) = global else {
         let accumulation = tuned.div_ceil(held);
@@ -473,7 +473,7 @@ fn shared(held: u64, tuned: u64, workers: u64, global: Option<u64>) -> Result<Sh
     Ok(Shares { batch: share / accumulation, accumulation })
 }
 
-/// An update in batches of the plan's own size.
+/// Divides an update into batches of the plan's own size.
 fn planned(batch: u64, workers: u64, global: Option<u64>) -> Result<Shares, Error> {
     let at_once = batch * workers;
     let global = global.unwrap_or(at_once);
@@ -486,22 +486,22 @@ fn planned(batch: u64, workers: u64, global: Option<u64>) -> Result<Shares, Erro
     Ok(Shares { batch, accumulation: global / at_once })
 }
 
-/// The multiples of a number that are nearest to one that is none, in words.
+/// Describes the multiples of `of` that are nearest to a number.
 pub(crate) fn nearest(number: u64, of: u64) -> String {
     let below = number / of * of;
     let above = below.saturating_add(of);
     if below == 0 { above.to_string() } else { format!("{below} and {above}") }
 }
 
-/// A global batch that is no multiple of what all workers take at once, with the nearest that are.
+/// Returns the error of a global batch that is no multiple of `at_once`, with the nearest multiples.
 fn not_shared(why: &str, global: u64, at_once: u64) -> Error {
     Error::usage(why)
         .help(format_args!("the nearest that are: {}; or choose other --workers", nearest(global, at_once)))
 }
 
-/// Samples of the data that a config was tuned for, which are at least one update's.
+/// Returns the number of samples that a config was tuned for, which must be enough for one update.
 fn samples_for(config: &Config, global: u64) -> Result<u64, Error> {
-    // An epoch takes as many iterations, or updates of the tuned workers, as there are of these in the data.
+    // An epoch has one iteration, or update of the tuned workers, for each batch of the data.
     let samples = match config.cluster {
         Some(Cluster { update_seconds, global_batch, .. }) => {
             let known = config.measured.unwrap_or(config.predicted);
@@ -525,7 +525,8 @@ fn to_six_digits(rate: f64) -> f64 {
     format!("{rate:.5e}").parse().expect("a number was just written")
 }
 
-/// Rate, warm-up and updates of an epoch, of updates of so many samples: the config's own rate and warm-up at its own batch.
+/// Returns rate, warm-up, and updates per epoch for updates of `global` samples: the config's own rate and warm-up at
+/// its own batch.
 fn rate_at(config: &Config, global: u64, epochs: u64) -> Result<(f64, u64, u64), Error> {
     let LearningRate { rate, rule, base_batch, base_rate, warmup_iterations: warmup } = config.learning_rate;
     let updates = samples_for(config, global)? / global;

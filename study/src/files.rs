@@ -11,8 +11,8 @@ pub fn write_text(path: &Path, text: &str) -> Result<(), Error> {
     write_bytes(path, text.as_bytes())
 }
 
-/// Writes in one step, replacing the file that was there. A link is followed; what is no regular file (a pipe, a
-/// terminal) is written to as it is.
+/// Writes in one step, replacing an earlier file. Links are followed; a pipe, a terminal or any other special file is
+/// written to directly.
 pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let failed = |error: io::Error| Error::io(path, "write", &error);
     let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -21,7 +21,7 @@ pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), Error> {
         return file.and_then(|mut file| file.write_all(bytes)).map_err(failed);
     }
     let folder = place.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // The error then names the directory itself, not a temporary file that nobody asked for.
+    // The error then names the directory itself, not the temporary file.
     fs::metadata(folder).map_err(failed)?;
     let mut builder = tempfile::Builder::new();
     // The mode of any new file; the umask applies.
@@ -33,7 +33,7 @@ pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes sure that an output is not the very file that the command reads, or will write itself.
+/// Checks that an output is not the file that the command reads, or will write itself.
 pub fn not_the_same(input: &Path, output: &Path) -> Result<(), Error> {
     match (place(input), place(output)) {
         (Some(input), Some(there)) if input == there => {
@@ -43,7 +43,7 @@ pub fn not_the_same(input: &Path, output: &Path) -> Result<(), Error> {
     }
 }
 
-/// Makes sure that two outputs are two files.
+/// Checks that two outputs are two files.
 pub fn not_each_other(one: Option<&Path>, other: Option<&Path>) -> Result<(), Error> {
     match (one, other) {
         (Some(one), Some(other)) => not_the_same(one, other),

@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A killed run holds its study until the system has freed its memory, and a launcher of workers does not wait for that. The
-/// next run waits up to this long.
+/// Longest wait for a study that a killed run still holds: the system frees the run's memory first, and a launcher of
+/// workers does not wait for that.
 const DYING: Duration = Duration::from_secs(5);
 
 /// Interval between attempts.
@@ -32,7 +32,7 @@ const HEADER_BYTES_MAX: u64 = 1 << 16;
 /// Bytes at the start of a file that identify its writer.
 const START_BYTES: u64 = 1 << 14;
 
-/// Directory in which the files of a tuning are gathered, and its name once all are there, until each file is in its place.
+/// Directory that collects the files of a tuning, and its name once all are there, until each file is in its place.
 const GATHERED: &str = ".tuned.part";
 const WHOLE: &str = ".tuned";
 
@@ -57,19 +57,19 @@ impl Study {
         Study { folder: folder.to_owned() }
     }
 
-    /// Makes the folder where it is missing, and sure that it can be written to; says which it is.
+    /// Creates the folder if it is missing, and checks that it can be written to; returns its path.
     pub fn make(&self) -> Result<(), Error> {
         let folder = &self.folder;
         fs::create_dir_all(folder).map_err(|error| Error::io(folder, "create the study's folder", &error))?;
-        // Found out now, and not after the measuring.
+        // Checked now, and not after measuring.
         tempfile::NamedTempFile::new_in(folder)
             .map_err(|error| Error::io(folder, "write to the study's folder", &error))?;
         tracing::info!("the study is {}", folder.display());
         Ok(())
     }
 
-    /// Returns the budget that the study was begun with, from its measurements. An unreadable journal gives `None`; whoever
-    /// continues it reports the error.
+    /// Returns the budget that the study was begun with, from its measurements. An unreadable journal gives `None`;
+    /// the job that continues it reports the error.
     pub fn budget(&self) -> Option<Bytes> {
         let mut line = String::new();
         let journal = fs::File::open(self.journal()).ok()?;
@@ -77,7 +77,7 @@ impl Study {
         Header::of_line(&line).map(|header| header.budget_bytes)
     }
 
-    /// Makes sure that of these files none is somebody else's, which would be written over or removed.
+    /// Checks that none of these files is foreign, since they would be overwritten or removed.
     pub fn are_ours(&self, files: &[PathBuf]) -> Result<(), Error> {
         match files.iter().find(|file| !self.wrote(file)) {
             None => Ok(()),
@@ -105,7 +105,7 @@ impl Study {
         start.is_empty() || marks.iter().any(|mark| start.contains(mark))
     }
 
-    /// Removes these files of the study, where they are.
+    /// Removes these files of the study, if they exist.
     pub fn forget(&self, files: &[PathBuf]) -> Result<(), Error> {
         for path in files {
             match fs::remove_file(path) {
@@ -126,8 +126,8 @@ impl Study {
     /// Puts the files of a tuning in place together: wherever a run is killed, the study holds either all the old files or all
     /// the new ones. Removes the page of an earlier choice, which would be out of date.
     ///
-    /// The files are gathered in a directory. Renaming it marks them as complete; from then on, whoever works in the study puts
-    /// them in place.
+    /// The files are collected in a directory. Renaming it marks them as complete; the next job in the study then
+    /// puts them in place.
     pub fn put_together(&self, _alone: &Held, files: &[(PathBuf, Vec<u8>)]) -> Result<(), Error> {
         let [gathered, whole] = [GATHERED, WHOLE].map(|name| self.folder.join(name));
         remove_folder(&gathered)?;
@@ -139,7 +139,7 @@ impl Study {
         self.settle()
     }
 
-    /// Puts in place what a run that was killed had gathered whole, and removes what it had not.
+    /// Puts a complete set of files from a killed run in place, and removes an incomplete one.
     fn settle(&self) -> Result<(), Error> {
         let [gathered, whole] = [GATHERED, WHOLE].map(|name| self.folder.join(name));
         remove_folder(&gathered)?;
@@ -157,12 +157,12 @@ impl Study {
         }
         self.put(&files)?;
         self.forget(&[self.report()])?;
-        // So that no part of it is ever taken for whole.
+        // So that no part of it is ever taken for complete.
         fs::rename(&whole, &gathered).map_err(|error| Error::io(&whole, "remove", &error))?;
         remove_folder(&gathered)
     }
 
-    /// Makes sure that no run that was killed has left a tuning half in place, which is then put there.
+    /// Finishes a replacement that a killed run has left incomplete.
     fn settled(self) -> Result<Study, Error> {
         if self.folder.join(WHOLE).exists() {
             drop(self.lock()?);
@@ -170,7 +170,7 @@ impl Study {
         Ok(self)
     }
 
-    /// Makes sure that no training stands on the choice that is about to be replaced.
+    /// Checks that no training uses the choice that is about to be replaced.
     pub fn without_training(&self) -> Result<(), Error> {
         if !self.holds_training() {
             return Ok(());
@@ -191,7 +191,7 @@ impl Study {
         (Study { folder: folder.map_or_else(|| PathBuf::from("."), Path::to_owned) }, path.to_owned())
     }
 
-    /// The study of which a folder or the config in it is named, which must be there.
+    /// Returns an existing study, given its folder or the config in it.
     pub fn existing(path: &Path) -> Result<Study, Error> {
         if !path.exists() {
             return Err(Error::usage(format_args!("there is no folder {}", path.display())).help(NAME_ONE));
@@ -231,7 +231,7 @@ impl Study {
         Ok((config, self.document(&schedule)?))
     }
 
-    /// Makes sure that a file of a tuning is there.
+    /// Checks that a file of a tuning exists.
     pub fn holds(&self, file: &Path) -> Result<(), Error> {
         if file.exists() {
             return Ok(());
@@ -242,7 +242,7 @@ impl Study {
         Err(Error::usage(message).help(self.tune_again()))
     }
 
-    /// A document of the study's tuning.
+    /// Reads a document of the study's tuning.
     pub fn document<D: Document>(&self, path: &Path) -> Result<D, Error> {
         documents::read(path).map_err(|error| {
             let Some(Cause::Document { of_other_version }) = error.cause.as_deref() else { return error };
@@ -258,8 +258,8 @@ impl Study {
         })
     }
 
-    /// Makes sure that what the study holds (such as `the choice for`) is of what is asked for: names the first thing in
-    /// which the two differ, with both.
+    /// Checks that the study's contents (such as `the choice for`) match the request: the error names the first
+    /// difference, with both values.
     pub fn is_of(&self, holds: &str, compared: &[(&str, String, String)]) -> Result<(), Error> {
         let Some((what, kept, asked)) = compared.iter().find(|(_, kept, asked)| kept != asked) else {
             return Ok(());
@@ -275,7 +275,7 @@ impl Study {
             .help(format_args!("{other}{fresh}")))
     }
 
-    /// Advice that leads to a whole choice.
+    /// Returns advice that leads to a complete choice.
     pub(crate) fn tune_again(&self) -> String {
         let folder = self.folder.display();
         if self.holds_training() {
@@ -416,13 +416,14 @@ impl Study {
         [others, self.training(), self.notes(), self.choice()].concat()
     }
 
-    /// Makes sure that none of its files would be written over.
+    /// Checks that an output would overwrite none of the study's files.
     pub fn is_not(&self, output: &Path) -> Result<(), Error> {
         self.files().iter().try_for_each(|file| files::not_the_same(file, output))
     }
 
-    /// Keeps other runs from measuring, tuning and training in it until what is given is dropped. What a run that was killed
-    /// left half written is removed, and what it had written whole is put in place. Waits a few seconds for a run that ends.
+    /// Keeps other runs from measuring, tuning and training in the study until the returned value is dropped.
+    /// Incomplete files of a killed run are removed, complete ones put in place. Waits a few seconds for a run that
+    /// ends.
     pub fn lock(&self) -> Result<Held, Error> {
         let Ok(folder) = fs::File::open(&self.folder) else { return Ok(Held(None)) };
         let asked = Instant::now();
@@ -438,7 +439,7 @@ impl Study {
                 Err(Error::usage(format_args!("another run measures, tunes or trains in {folder}"))
                     .help("wait for its end, or take another folder"))
             }
-            // Not every file system knows locks.
+            // Not every file system supports locks.
             Err(TryLockError::Error(error)) => {
                 tracing::debug!("{} cannot be locked: {error}", self.folder.display());
                 self.settle()?;
@@ -461,12 +462,12 @@ impl Study {
     }
 }
 
-/// A study that no other run works in; `None` inside keeps nobody away, since the file system has no locks.
+/// A study that no other run works in; with `None` inside, the file system has no locks, and nothing is protected.
 #[derive(Debug)]
 #[must_use = "the study is free again as soon as this is dropped"]
 pub struct Held(#[allow(dead_code, reason = "an open file holds its lock")] Option<fs::File>);
 
-/// Removes a folder and all that is in it, where it is there.
+/// Removes a folder with its contents, if it exists.
 fn remove_folder(folder: &Path) -> Result<(), Error> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io(folder, "remove", &error)),

@@ -34,7 +34,7 @@ pub struct MeasureRequest {
 /// A study's choice.
 #[allow(clippy::large_enum_variant, reason = "there is one of them in a program")]
 pub enum Chosen {
-    /// Made just now.
+    /// Made by this call.
     Now(Tuned),
     /// Found in the study, made for the same workload.
     Earlier(Config, Schedule),

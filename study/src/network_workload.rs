@@ -1,7 +1,7 @@
-//! A training task: a network, its data and a device, and the steps that several verbs take with them.
+//! A network with its data on a device, and the steps that several verbs take with it.
 //!
-//! Lowering, planning and loading are one call each here; failures become the errors of this crate. Measurements and choices
-//! belong to the verbs.
+//! Lowering, planning and loading are one call each here; failures become the errors of this crate. Measurements and
+//! choices belong to the verbs.
 
 mod confirm;
 mod host;
@@ -36,8 +36,8 @@ use plimsoll_tuner::exchange::{Workers, exchange};
 use plimsoll_tuner::{Outcome, Policy};
 use std::sync::Once;
 
-/// Batch whose memory with everything kept is the default budget: the CPU stands in for a device that is too small for the
-/// usual starting batch of 32.
+/// Batch whose memory with everything kept is the default budget: the CPU stands in for a device that is too small
+/// for the usual starting batch of 32.
 pub const UNBUDGETED_BATCH: u64 = 16;
 
 /// Memory that an unspecified budget leaves free on a GPU: for graphs, and for other processes.
@@ -376,9 +376,9 @@ impl Workload for NetworkWorkload {
         let ClusterRequest { workers: count, interconnect, nccl, .. } = *cluster;
         let form = Form::Sharded;
         let (staged, overlap) = match nccl {
-            // Several passes of a worker are added up on its host.
+            // The host adds up several passes of a worker.
             true => (passes > 1, Overlap::Backward(NCCL_PIECE_BYTES)),
-            // A processor's device memory is host memory.
+            // The CPU's device memory is host memory.
             false => (!matches!(self.setup, Setup::Cpu(_)), Overlap::Forward(PIECE_BYTES)),
         };
         let workers = Workers { count, interconnect, form, staged, passes, overlap };

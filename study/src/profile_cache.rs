@@ -56,7 +56,7 @@ impl ProfileCache {
     ///
     /// # Errors
     ///
-    /// The cache cannot be written to. The study has all the same what was measured.
+    /// The cache cannot be written to. The study keeps the measurements all the same.
     pub fn keep(&self, request: &ProfileRequest) -> Result<(), Error> {
         let Some(path) = self.entry(request) else { return Ok(()) };
         let folder = path.parent().expect("it lies in the cache's folder");

@@ -1,5 +1,5 @@
-//! Training the tuned config: its schedule on the task's data, epoch by epoch. If a failing device loses its memory, the state
-//! is kept outside of it (`saving.rs`). Workers that train together are in `workers.rs`.
+//! Training a tuned config: its schedule on the workload's data, epoch by epoch. `saving.rs` keeps the state outside
+//! a device that can lose its memory; `workers.rs` has the workers that train together.
 //!
 //! This file deliberately chooses nothing: the config holds batch, placement and rate.
 
@@ -162,7 +162,7 @@ fn weights_of(task: &NetworkWorkload, request: &TrainRequest) -> Result<Option<W
     weights.transpose()
 }
 
-/// Makes sure that a training is by the optimizer for which its schedule was chosen.
+/// Checks that a training uses the optimizer for which its schedule was chosen.
 pub fn of_optimizer(tuned: Optimizer, asked: Optimizer) -> Result<(), Error> {
     if tuned == asked {
         return Ok(());
@@ -313,8 +313,8 @@ fn train_from(
     let (per_epoch, peak, resumed_at) = (update.per_epoch, trainer.layout().device(), trainer.step());
     let total = per_epoch * request.epochs;
     let before = if request.fresh { study.training() } else { Vec::new() };
-    // Trains nothing yet, but rejects data other than those of the earlier iterations, even if all is done, and workers that
-    // train something else.
+    // This call trains nothing yet. It rejects data other than those of earlier iterations, even if training is
+    // complete, and workers that train something else.
     trainer.train(&*task.data.train, resumed_at, &mut |_| {}, &|| false)?;
     study.forget(&before)?;
     let mut seen = Seen::default();
@@ -517,7 +517,7 @@ fn resume(
     checkpoint: &Path,
 ) -> Result<LearningRateSchedule, Error> {
     trainer.resume(saved, checkpoint).map_err(|error| match error {
-        // The file is as good as before.
+        // The file remains valid.
         RuntimeError::Device(_) => Error::from(error),
         _ => Error::from(error).help("train with the same options, or start anew with --fresh"),
     })?;

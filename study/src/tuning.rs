@@ -139,7 +139,7 @@ impl TuneRequest {
         self.cluster.is_none_or(|cluster| cluster.takes(batch))
     }
 
-    /// Makes sure that a batch of a range can be chosen.
+    /// Checks that a range contains a batch that can be chosen.
     fn takes_one(&self, least: u64, most: u64) -> Result<(), Error> {
         match self.cluster {
             Some(ClusterRequest { workers, global_batch: Some(global), .. })
@@ -652,7 +652,7 @@ impl Tuner<'_> {
         let Found { curve, mut why, other, .. } = found;
         let mut best = Rc::new(chosen);
         let other = other.map(|(candidate, plan)| self.beside(model, &best, candidate, plan)).transpose()?;
-        // AccUDNN's answer was requested as it is.
+        // AccUDNN's answer was requested unchanged.
         let may_change = self.request.search == Searcher::Plimsoll;
         let mut keeper = None;
         if let Some(batch) = self.keeps_all {

@@ -23,7 +23,7 @@ const COUNTER: &str = "num_batches_tracked";
 ///
 /// # Errors
 ///
-/// The file cannot be read, is of another kind, or has other tensors than the network.
+/// The file cannot be read, is of a different kind, or has tensors other than the network's.
 pub fn read(path: &Path, network: &Network) -> Result<Weights, Error> {
     let bytes = std::fs::read(path).map_err(|error| Error::io(path, "read", &error))?;
     let file = path.display();
@@ -62,7 +62,7 @@ pub fn read(path: &Path, network: &Network) -> Result<Weights, Error> {
 ///
 /// # Errors
 ///
-/// The state is of another network, or the file cannot be written.
+/// The state is of a different network, or the file cannot be written.
 pub fn write(path: &Path, tensors: &[FileTensor], state: &Checkpoint) -> Result<(), Error> {
     let mut all = Vec::new();
     for tensor in tensors {
@@ -93,10 +93,10 @@ fn saved_name(tensor: &FileTensor) -> String {
     format!("{}/{}", if tensor.trained { "parameter" } else { "state" }, tensor.name)
 }
 
-/// No more names of a kind are shown.
+/// Maximum number of names of a kind that are shown.
 const SHOWN: usize = 6;
 
-/// The difference between a file's tensors and those of a network, in words; empty where there is none.
+/// Describes the difference between a file's tensors and those of a network; empty if they match.
 fn difference(wanted: &[FileTensor], found: &SafeTensors<'_>) -> String {
     let names: HashSet<&str> = wanted.iter().map(|tensor| tensor.name.as_str()).collect();
     let counts = |name: &str| name.rsplit('.').next() == Some(COUNTER);

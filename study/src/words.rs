@@ -1,9 +1,9 @@
-//! Outside text made safe to show: names of networks, layers and files may hold any character.
+//! Outside text made safe to show: names of networks, layers and files may contain any character.
 
 use std::fmt;
 
-/// Returns `true` if a reader obeys a character instead of showing it: colours, bells and new lines of terminals, and the marks of
-/// Unicode that turn what follows the other way round or break a line.
+/// Returns `true` if a reader obeys a character instead of showing it: colours, bells and new lines of terminals, and
+/// Unicode's marks that reverse the following text or break a line.
 pub fn is_obeyed(c: char) -> bool {
     let turns =
         matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
@@ -26,7 +26,7 @@ pub fn visible_json(json: &str) -> String {
     json.chars().map(shown).collect()
 }
 
-/// Words of one or more lines without other characters that a reader obeys, which names may hold.
+/// Returns one or more lines without other characters that a reader obeys, which names may contain.
 pub fn lines(words: impl fmt::Display) -> String {
     words.to_string().split('\n').map(visible).collect::<Vec<_>>().join("\n")
 }

@@ -38,9 +38,9 @@ pub struct About {
     pub threads: u32,
     /// Pace of the link; `None` means unpaced.
     pub paced: Option<Link>,
-    /// On a GPU: whether every call has one kernel, which gives the same bits each time.
+    /// For a GPU, `true` if every call has one kernel, which gives the same bits each time.
     pub deterministic: bool,
-    /// In what convolutions and matrix products multiply.
+    /// Precision of convolutions and matrix products.
     pub precision: Precision,
     /// Optimizer that updates the parameters.
     pub optimizer: Optimizer,
@@ -217,8 +217,8 @@ pub trait Workload {
     }
 }
 
-/// The error that no plan fits, or that none was found. A trace knows only its own batch; the bytes that are not resident are
-/// taken to be proportional to it.
+/// Returns the error that no plan fits, or that none was found. A trace knows only its own batch; non-resident bytes
+/// are assumed proportional to it.
 pub fn no_plan(trace: &Trace, budget: Bytes, witness: &Witness) -> Error {
     let Trace { name, batch, resident_bytes: resident, .. } = trace;
     let proved = witness.why.is_proved();

@@ -38,7 +38,7 @@ use plimsoll_ir::{LayerId, TensorId};
 
 /// The rules of a kind of layer. Shapes are those of one sample.
 pub(crate) trait Rules {
-    /// Returns the number of inputs that the layer takes, if it is given this many.
+    /// Returns the number of inputs that the layer accepts, given this many.
     fn arity(&self, _given: usize) -> usize {
         1
     }
@@ -150,7 +150,7 @@ fn product<const N: usize>(factors: [u64; N]) -> u64 {
     factors.iter().fold(1, |product: u64, factor| product.saturating_mul(*factor))
 }
 
-/// The error that a layer makes no sense.
+/// Returns the error of an invalid layer.
 fn bad<T>(layer: &str, why: impl std::fmt::Display) -> Result<T, NetworkError> {
     Err(NetworkError::of_layer(layer, why))
 }

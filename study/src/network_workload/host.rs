@@ -13,8 +13,7 @@ use plimsoll_runtime::{CpuOptions, HostMemory, cpu};
 pub(super) const HOST_SHARE: f64 = 0.7;
 
 impl NetworkWorkload {
-    /// The same task where swapped tensors may take so much of the host's memory: no more than the machine has, where it is
-    /// this one.
+    /// Limits host memory for swapped tensors; at most the memory of this machine, if the device is here.
     pub fn within(self, host_memory: Option<Bytes>) -> Result<NetworkWorkload, Error> {
         let machine = self.machine_memory();
         if let (Some(asked), Some(machine), None) = (host_memory, machine, self.setup.model())

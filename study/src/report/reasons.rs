@@ -1,4 +1,4 @@
-//! The fate of every activation, and the reason for it, in words with the numbers that decided.
+//! The fate of every activation, and the reason for it, in words with the decisive numbers.
 //!
 //! The decision is read off the schedule: offloaded, recomputed or kept. The planner weighs all tensors at once, so no single
 //! number made it decide; the words therefore state numbers that hold for this schedule and leave the judgement to the reader.

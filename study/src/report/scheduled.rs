@@ -1,4 +1,4 @@
-//! The report of a schedule alone: no study, no search for a batch, whoever made the schedule and wherever it ran.
+//! The report of a schedule alone, without a study or a search for a batch, whatever made the schedule and ran it.
 //!
 //! Further facts are plain values ([`Known`]), so that `plimsoll report` and the PyTorch front can each pass the facts that
 //! they know, and share one page.

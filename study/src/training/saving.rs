@@ -48,23 +48,22 @@ pub(crate) struct Saving<'a> {
     watch: Watch<'a>,
 }
 
-/// The file of a training's state.
+/// File of a training's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Saved {
-    /// The file.
     pub path: PathBuf,
-    /// The iterations after which it is the state; none where there is no file yet.
+    /// Number of iterations that the state has completed; `None` if there is no file yet.
     pub step: Option<u64>,
-    /// The machine whose folder has the file, if that may not be the folder of worker 0.
+    /// Machine whose folder has the file, if that may not be worker 0's folder.
     pub host: Option<String>,
-    /// The iterations that were asked for.
+    /// Requested iterations.
     pub total: u64,
-    /// The request was to begin anew: made once more as it is, it would not go on from the file.
+    /// `true` if the request begins anew: repeated unchanged, it would not continue from the file.
     pub fresh: bool,
 }
 
 impl Saved {
-    /// Contents of the file, and how to go on from it.
+    /// Describes the file's contents, and how to continue from it.
     fn in_words(&self) -> String {
         let Saved { path, step, host, total, .. } = self;
         let Some(step) = step else {
@@ -77,13 +76,13 @@ impl Saved {
         format!("the state after {step} of {total} iterations is kept in {path}{place}; {again}")
     }
 
-    /// The same, and why the newest state is not in it, if that was lost.
+    /// Describes the same, and why the file lacks the newest state, if that was lost.
     pub(super) fn with(&self, lost: Option<&impl fmt::Display>) -> String {
         let why = lost.map_or_else(String::new, |why| format!("; the newest state was lost: {why}"));
         self.in_words() + &why
     }
 
-    /// Advice for going on.
+    /// Returns advice for continuing.
     pub(super) fn again(&self) -> &'static str {
         match self.fresh {
             true => "the same command without --fresh goes on from there",
@@ -92,7 +91,7 @@ impl Saved {
     }
 }
 
-/// The error of a training that has nowhere to keep its state.
+/// Returns the error of a training that cannot keep its state.
 pub(super) fn cannot_keep(source: RuntimeError) -> Error {
     Error::from(source).help("nothing was trained: the training's state could not be kept")
 }
@@ -227,7 +226,7 @@ impl<'a> Saving<'a> {
 
     /// Writes the state between two iterations, unless the file has it, and waits for the write to end.
     pub(crate) fn write(&mut self, trainer: &mut Trainer) -> Result<(), Error> {
-        // Whatever became of an older state, the newest is written.
+        // The newest state is written, even if writing an older one failed.
         let older = self.join();
         if self.in_file == Some(trainer.step()) {
             return Ok(older?);
@@ -277,7 +276,7 @@ impl<'a> Saving<'a> {
                 let lost = self.write(trainer).err();
                 Error::from(source).help(self.saved().with(lost.as_ref()))
             }
-            // This worker's state is that of its last update, whatever became of the others.
+            // This worker's state is that of its last update, regardless of the other workers.
             RuntimeError::Group(
                 GroupError::Lost { rank }
                 | GroupError::Failed { rank, .. }
@@ -293,7 +292,7 @@ impl<'a> Saving<'a> {
         }
     }
 
-    /// Returns the error of a training that diverged. Continuing from the file is useless: the same numbers come again.
+    /// Returns the error of a training that diverged. Continuing from the file is useless: the results would be the same.
     fn diverged(&self, source: RuntimeError) -> Error {
         let (base_rate, folder) = (self.rate.0, self.rate.1.display());
         let Saved { path, step, total, .. } = self.saved();
@@ -525,7 +524,7 @@ mod tests {
         assert!(help.starts_with("nothing was saved yet") && help.contains("cannot be written"), "{help}");
     }
 
-    /// Each machine may have a folder of its own.
+    /// Each machine may have a separate folder.
     #[test]
     fn a_state_that_another_machine_keeps_is_said_with_its_name() {
         let path = "digits/training.worker-1.safetensors".into();

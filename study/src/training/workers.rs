@@ -206,7 +206,7 @@ fn by_whom(error: Error, failed: Option<(usize, RuntimeError)>) -> Error {
     }
 }
 
-/// The error of a worker, which is named; what workers say of each other names it.
+/// Returns the error of a worker, with its name; messages of workers about each other already have one.
 pub(super) fn of_worker(rank: usize, source: RuntimeError) -> Error {
     let error = Error::from(source);
     match error.cause.as_deref() {

@@ -1,4 +1,4 @@
-//! The choice that a study holds: its files are written together, and read again if they were made for the same task.
+//! The choice that a study holds: its files are written together, and reused if they were made for the same workload.
 
 use super::{TuneRequest, Tuned};
 use crate::error::Error;
@@ -13,8 +13,8 @@ use plimsoll_ir::profile::Profile;
 use plimsoll_ir::schedule::{Link, Schedule};
 use plimsoll_tuner::model::Model;
 
-/// Writes the profile, including samples from refits, the model fitted to it, the record of the tuning, schedule and config to
-/// the study, together.
+/// Writes profile (including samples from refits), fitted model, record of the tuning, schedule and config to the
+/// study, together.
 pub fn keep(study: &Study, held: &Held, tuned: &Tuned, profile: &Profile) -> Result<(), Error> {
     let model = Model::fit(profile)?;
     let model = serde_json::to_string_pretty(&model).expect("numbers and names can be written");
@@ -29,7 +29,7 @@ pub fn keep(study: &Study, held: &Held, tuned: &Tuned, profile: &Profile) -> Res
     study.put_together(held, &texts.map(|(path, text)| (path, text.into_bytes())))
 }
 
-/// Returns the study's choice, if it was made for this very workload.
+/// Returns the study's choice, if it was made for this workload.
 pub fn earlier(
     study: &Study,
     workload: &dyn Workload,
@@ -57,7 +57,7 @@ pub fn earlier(
         })
     };
     let kernels = |deterministic| if deterministic { "one for each op" } else { "any" }.to_owned();
-    // A choice holds for a host as large as it needs.
+    // A choice is valid for any host with enough memory for it.
     let swapped = schedule.host_bytes(&workload.trace(config.batch)?);
     let fits = workload.host_limit().is_none_or(|limit| swapped <= limit);
     let host = workload.host_limit().filter(|_| !fits).unwrap_or(swapped);
@@ -91,7 +91,7 @@ pub fn earlier(
         ("host memory", exact(swapped), exact(host)),
         ("pace of the link", pace(config.paced), pace(about.paced)),
         ("choice of kernels", kernels(config.deterministic), kernels(about.deterministic)),
-        // Of an older version's modelled device, the device's name says it.
+        // In older versions, the name of a modelled device states its precision.
         (
             "precision",
             config.arithmetic().unwrap_or(about.precision).to_string(),

@@ -1,5 +1,5 @@
-//! The record of a tuning in its study, `tuning/2`: everything that was tried and measured, and the plans of the other policies
-//! at the chosen batch. It is worked out once here, so that a report is quick and needs no device.
+//! The record of a tuning in its study, `tuning/2`: all attempts and measurements, and the plans of the other
+//! policies at the chosen batch. It is computed once here, so that a report is quick and needs no device.
 
 use super::measured::{Measured, Ran, no_run};
 use super::plain::Way;

@@ -98,7 +98,7 @@ impl PlanJournal {
         valid.then_some(Noted { plan, carried: line.carried, planning: line.planning_seconds })
     }
 
-    /// Notes what was made of a batch size.
+    /// Records the plan of a batch size.
     pub fn note(&mut self, batch: u64, noted: Noted) -> Result<(), Error> {
         let made_for = self.made_for.clone();
         let Noted { plan, carried, planning: planning_seconds } = noted;
@@ -109,7 +109,7 @@ impl PlanJournal {
         self.append(&line_of(&text))
     }
 
-    /// The search is over.
+    /// Removes the journal at the end of the search.
     pub fn forget(self) -> Result<(), Error> {
         self.remove()
     }
@@ -183,7 +183,7 @@ mod tests {
         // A schedule that is invalid for the trace is ignored.
         let other = Trace { name: "another".into(), ..trace.clone() };
         assert_eq!(open(10).known(&other), None);
-        // So is a line that was cut off.
+        // A line that was cut off is ignored too.
         let text = fs::read_to_string(&path).expect("the file");
         fs::write(&path, &text[..text.len() - 5]).expect("it can be written");
         let mut tried = open(10);

@@ -45,7 +45,7 @@ impl Measured {
         }
     }
 
-    /// Returns the time to make as much progress as a pass over the data with samples of worth 1.
+    /// Returns the time for as much progress as a pass over the data makes with samples of worth 1.
     pub fn progress(&self) -> Seconds {
         self.known().epoch_seconds * (1.0 / self.candidate.sharing.efficiency)
     }
