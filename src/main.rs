@@ -1,4 +1,4 @@
-//! The program `plimsoll` as cargo builds it: [`plimsoll::program`] with a heap of its own.
+//! The program `plimsoll` as cargo builds it: [`plimsoll::program`] with its own heap.
 
 use plimsoll::program;
 use plimsoll::runtime::limits::{Heap, fail_where_files_are_too_large};

@@ -38,11 +38,15 @@ pub type Facts = Vec<(&'static str, &'static str, Cell)>;
 /// Value of a table cell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
+    /// Text.
     Text(String),
+    /// A count.
     Count(u64),
     /// A size in bytes.
     Size(Bytes),
+    /// A duration.
     Time(Seconds),
+    /// A rate of transfer.
     Rate(BytesPerSecond),
     /// A number, shown to people with this many decimals.
     Number(f64, usize),
@@ -240,7 +244,7 @@ impl Table {
     }
 
     /// Text for people. With a width, lines wrap between words; rows become lines of heading and value if the table
-    /// is still too wide, or longer that way.
+    /// is still too wide, or has more lines.
     fn shown(&self, how: Shown) -> String {
         let table = self.text(false, how);
         let Some(width) = how.width.filter(|_| !self.facts) else { return table };
@@ -303,7 +307,7 @@ impl Table {
         if markdown { text.trim_fmt() } else { self.lines(&text.trim_fmt(), bold) }
     }
 
-    /// Splits rows at the separator; bold lines get terminal styles.
+    /// Lines of a rendered table, without the separators between its rows; if `bold`, headings and the chosen row are bold.
     fn lines(&self, apart: &str, bold: bool) -> String {
         let headings = usize::from(!self.facts);
         let mut row = 0;

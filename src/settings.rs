@@ -70,6 +70,7 @@ pub struct Given {
     /// Name of the option on the line and in the file.
     pub name: String,
     values: Vec<String>,
+    /// Source of the value.
     pub source: Source,
 }
 
@@ -209,11 +210,15 @@ pub fn commands(program: &Command) -> impl Iterator<Item = &Command> {
 /// Type of an option's value in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
+    /// Yes or no.
     Flag,
+    /// A whole number.
     Whole,
+    /// A number, without a unit.
     Number,
     /// One of these words.
     Choice(Vec<String>),
+    /// Any text.
     Text,
     /// A number, with or without a unit.
     Measure,
@@ -538,8 +543,8 @@ fn values(path: &Path, arg: &Arg, name: &str, value: &toml::Value) -> Result<Vec
     })
 }
 
-/// The program with the given values as its options' defaults. Once the command to run is known, the command's own
-/// value takes precedence over the value for options that all commands have.
+/// The program with the given values as its options' defaults. Options that all commands have take the values given for
+/// command `verb`.
 fn with_defaults(program: Command, given: &[Given], verb: &str, line: &[OsString], lenient: bool) -> Command {
     let set = |arg: Arg, command: &str| {
         let arg = if lenient { arg.required(false).required_unless_present(Resettable::Reset) } else { arg };

@@ -208,7 +208,7 @@ fn doctor_starts_every_device_and_says_what_does_not_start() {
             "the libraries compute all 65",
         ],
     );
-    // A cuDNN of which a part is missing: it does not start, or says so when it is first asked, or is to compute.
+    // A cuDNN with a missing part: it fails at its start, at the first query, or at the first computation.
     for (call, says) in [
         ("cudnnCreate", "cuda:0 does not start: "),
         ("cudnnGetConvolutionForwardWorkspaceSize", "none: "),
@@ -246,7 +246,7 @@ fn a_device_that_is_lost_in_training_leaves_the_state_of_the_last_finished_itera
     let profile = libraries.run(&again, "", &[]);
     check(&profile, 0, &[]);
     assert!(String::from_utf8_lossy(&profile.stdout).contains("24 MiB"), "{profile:?}");
-    // What was tuned has its budget.
+    // A tuned study already has its budget.
     let none = "`plimsoll run` has no --budget, `plimsoll tune` has";
     check(&run("cuMemAlloc_v2:0:2", ""), 4, &["of device memory are needed", none]);
     let kept = study.join("training.safetensors");

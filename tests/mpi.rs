@@ -359,7 +359,7 @@ fn a_worker_that_is_killed_leaves_nothing_that_hangs() {
         let folder = study();
         let (output, took) = signalled((launcher, rank), folder.path(), (1, 2, "-KILL"), "");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        // Launchers then end all of their processes, with an exit code of their own.
+        // Launchers then end all their processes, and choose the exit code.
         assert!(!output.status.success(), "{said}");
         assert!(took < Duration::from_secs(10), "{launcher}: {took:?}");
         let path = folder.path().join("study/training.safetensors");

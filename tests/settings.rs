@@ -90,7 +90,7 @@ fn settings_hold_where_the_command_runs() {
     assert_eq!(plan("plan t.json")["frontier"].as_array().map(Vec::len), Some(2));
     // A trace without a device has no times.
     assert_eq!(plan("plan t.json --budget 100% -o s.json")["plan"]["status"], "unknown");
-    // An error in an option that nobody typed names its source.
+    // An error in an option from file or environment names its source.
     fs::write(folder.join("plimsoll.toml"), "threads = 2\n").expect("a file");
     let refused = plimsoll(folder, &[], "verify --device cuda");
     let said = String::from_utf8_lossy(&refused.stderr);

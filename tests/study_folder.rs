@@ -194,7 +194,7 @@ fn a_damaged_document_of_a_study_is_named_with_what_to_do() {
     check(folder, "report study", 0, &[]);
     check(folder, &format!("tune {MODELLED}"), 0, &[]);
     assert!(fs::read_to_string(&list).expect("it is made").contains("tuning.json"));
-    // Nobody else writes the listed files.
+    // No command overwrites the listed files.
     let before = contents(&folder.join("study"));
     let plan = "plan study/chosen.trace.json --budget 100% --link 1GB/s -o study/chosen.schedule.json";
     check(folder, plan, 2, &["would be overwritten", "name another output"]);
@@ -612,7 +612,7 @@ fn ctrl_c_ends_the_wait_for_a_slow_link_and_saves() {
     assert!(!journal.contains("\"link\":{\"offload_alone\"") && !journal.contains("\"round\""), "{journal}");
 }
 
-/// A trace from a pipe that nobody writes to.
+/// The trace comes from a pipe that is never written to.
 #[test]
 fn ctrl_c_ends_the_wait_for_input() {
     // A script's background job ignores SIGINT, as do its children: here the default is restored.

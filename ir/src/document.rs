@@ -25,7 +25,7 @@ pub enum Fault {
         /// Requested kind.
         wanted: &'static str,
     },
-    /// The values do not belong together: an id that names nothing, a sum that overflows, an op that reads what was
+    /// The values do not belong together: an id that names nothing, a sum that overflows, an op that reads data
     /// never written.
     #[error("at {place}: {why}")]
     Meaning {

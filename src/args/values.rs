@@ -128,6 +128,7 @@ impl FromStr for HostPlace {
 /// Device that trains.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum DeviceChoice {
+    /// The CPU.
     #[default]
     Cpu,
     /// An NVIDIA GPU, numbered from 0.

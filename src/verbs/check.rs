@@ -1,4 +1,4 @@
-//! `check`: proves a schedule free of races and within its budget; exit 6 where it is not.
+//! `check`: proves a schedule free of races and within its budget; exit code 6 if it is not.
 
 use crate::args::CheckArgs;
 use crate::files::read_valid;

@@ -22,8 +22,11 @@ const SAME: f64 = 1e-9;
 
 /// A budget planned under a policy.
 pub struct PlanRun {
+    /// Policy that planned.
     pub policy: Policy,
+    /// Device memory budget.
     pub budget: Bytes,
+    /// Plan, or the reason for having none.
     pub outcome: Outcome,
     /// Lower bound on the makespan of any schedule with the allowed actions; `None` if no schedule of any kind fits.
     pub bound: Option<Seconds>,

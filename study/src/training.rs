@@ -408,7 +408,7 @@ fn batch_norm_over(trainer: &Trainer) -> Option<u64> {
 }
 
 /// Continues from the study's newest state, if there is one and it is not to be discarded; else starts from the given weights,
-/// if any. First makes sure that the state can be saved.
+/// if any. First checks that the state can be saved.
 fn begin(
     trainer: &mut Trainer,
     (saved, weights): (Option<Newest>, Option<Weights>),
