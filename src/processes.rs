@@ -103,9 +103,9 @@ pub fn noted(error: Error) -> Error {
     error
 }
 
-/// Returns `true` if this process reports its failure. Otherwise it passes the failure to the others, which report it
-/// and end this process; if none of them lives any longer, it reports itself. A process stopped for so long that the
-/// others may have given it up waits for them to end it.
+/// Returns `true` if this process reports its failure. Otherwise it passes an unknown failure to the others, which report
+/// it and end this process; if none of them lives any longer, this process reports it. A process stopped for so long that
+/// the others may have given it up waits for them to end it.
 pub fn says(failure: &Error) -> bool {
     let Some(world) = WORLD.get() else { return true };
     match (world.facts().rank, LOST.get()) {
@@ -127,7 +127,7 @@ pub fn end(exit: u8) -> u8 {
     if exit == 0 {
         // Everything is done and saved; failing to announce the end does not change that.
         if !world.clone().end() {
-            // Worker 0 ended before it tested for this message.
+            // Worker 0 ended before it had tested.
             if is_spoken_for() {
                 tracing::warn!(
                     "worker 0 has ended before it had saved and tested: the same command goes on from what it has saved"

@@ -57,7 +57,7 @@ impl Study {
         Study { folder: folder.to_owned() }
     }
 
-    /// Creates the folder if it is missing, and checks that it can be written to; returns its path.
+    /// Creates the folder if it is missing, and checks that it can be written to; logs its path.
     pub fn make(&self) -> Result<(), Error> {
         let folder = &self.folder;
         fs::create_dir_all(folder).map_err(|error| Error::io(folder, "create the study's folder", &error))?;
