@@ -30,7 +30,7 @@ SMALL = "--small" in sys.argv
 DEVICE = torch.device("cpu" if SMALL and not torch.cuda.is_available() else "cuda")
 WARM_UP, STEPS = (1, 1) if SMALL else (10, 20)
 
-# Whether blocks have a bottleneck, and how many there are in each group; three groups are for CIFAR's small images.
+# Bottleneck flag and the number of blocks in each group; three groups are for CIFAR's small images.
 DEPTHS = {"resnet20": (False, (3, 3, 3)), "resnet50": (True, (3, 4, 6, 3)), "resnet152": (True, (3, 8, 36, 3))}
 
 
@@ -98,10 +98,10 @@ class Trainer:
         self.blocks = self.blocks.to(DEVICE, memory_format=layout).train()
         self.optimizer = torch.optim.SGD(self.blocks.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
         self.way, self.autocast = way, case["precision"] == "bf16"
-        # Autocast rounds to bf16 whatever these are.
+        # Autocast rounds to bf16 for any value of these.
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = case["precision"] != "f32"
         self.loss_of = nn.CrossEntropyLoss()
-        # A few images by turns: drawing many takes seconds.
+        # Alternates a few images: drawing many takes seconds.
         images = torch.randn(16, 3, image, image).repeat(-(-batch // 16), 1, 1, 1)[:batch]
         self.host = [images.contiguous(memory_format=layout), torch.arange(batch) % classes]
         if DEVICE.type == "cuda":
