@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 # Tests and measurements on a GPU, in two halves.
 #
-#   tools/gpu/accept.sh build                 where Rust is: makes tools/gpu/dist/, programs that need no Rust
+#   tools/gpu/accept.sh build                 on a machine with Rust: builds tools/gpu/dist/, programs that need no Rust
 #   tools/gpu/accept.sh run [--small] [SECTION[=SECONDS]...]
-#                                       where the GPU is: runs sections, each no longer than its seconds, and prints one line for
-#                                       each. One that fails or is cut stops nothing; the exit code is 1 then.
+#                                       on the GPU's machine: runs sections, each for at most its seconds, and prints one line for
+#                                       each. A section that fails or is cut stops nothing; the exit code is then 1.
 #   tools/gpu/accept.sh libraries             prints the folders of CUDA's libraries in PyTorch's packages
 #
 # Sections, most important first: device schedules kernels link step pytorch batch. `run` needs this script, pytorch.py and
-# dist/, in one folder. --small measures in tiny sizes, to see that everything runs.
-#   PYTHON                     the Python that has PyTorch (python3)
+# dist/, in one folder. --small measures in tiny sizes, to check that everything runs.
+#   PYTHON                     the Python with PyTorch (python3)
 #   DIST                       the folder of the programs (tools/gpu/dist)
-#   OUT                        the folder of the results (tools/gpu/results): rows in SECTION.jsonl, of tests their words in SECTION.txt, and
-#                              SECTION.log
+#   OUT                        the folder of the results (tools/gpu/results): rows in SECTION.jsonl, output of tests in SECTION.txt,
+#                              and SECTION.log
 #   PLIMSOLL_CUDA_LIBRARIES    folders with CUDA's libraries, before those of PyTorch's packages
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

@@ -72,7 +72,7 @@ impl Way {
         Ok(())
     }
 
-    /// Enqueues a write on another stream.
+    /// Enqueues a write on a different stream.
     ///
     /// # Safety
     /// The range is live memory of the device until the stream is idle.

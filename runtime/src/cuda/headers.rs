@@ -27,7 +27,7 @@ const ANSWERS: &str = include_str!("headers.txt");
 /// Type that stands for every status: any enum.
 const STATUS: &str = "enum";
 
-/// A function of a table: its name, the types of its arguments, and what it returns.
+/// A function of a table: its name, the types of its arguments, and its result's type.
 pub(super) type Signature = (&'static str, &'static [&'static str], &'static str);
 
 /// Constants by name, with the bindings' values.

@@ -39,7 +39,7 @@ pub fn link(small: bool, row: &Row<'_>) -> Result<(), Error> {
             "off_share": fitted.map(|fitted| fitted.relative_error),
         }));
     }
-    // Slowdown of an op that is bound by the device's memory.
+    // Slowdown by transfers of an op that is bound by the device's memory.
     row(json!({ "op_slowdown_by_transfers": rates.slowdown }));
     Ok(())
 }
@@ -94,7 +94,7 @@ pub fn batch(case: &Case, small: bool, row: &Row<'_>) -> Result<(), Error> {
     if case.precision != Precision::Bf16 {
         return Ok(());
     }
-    // In tiny sizes resnet20 keeps everything at a few samples, and needs swapping at some more.
+    // In tiny sizes resnet20 keeps everything at a few samples, and still trains with some more.
     let (within, limit) = if small { (Bytes(3_800_000), 16) } else { (Bytes(12 << 30), 8192) };
     let task = case.open()?;
     for policy in [Policy::Keep, Policy::Naive] {

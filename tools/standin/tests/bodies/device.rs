@@ -1,6 +1,6 @@
 //! The device `cuda` by its own calls: exact memory, refusals and their messages, captures, and the release of everything.
 //!
-//! `super::Place` is the place: the stand-in, which counts the driver's calls, or a GPU, where nobody does.
+//! `super::Place` is the stand-in, which counts the driver's calls, or a GPU, which does not.
 
 use super::Place;
 use plimsoll_ir::Bytes;

@@ -1,7 +1,7 @@
 //! Whole training iterations on the real device `cuda`: every schedule gives the bits of keeping everything, with graphs
 //! and without, for any delay of a stream.
 //!
-//! `super::Place` is the place: the stand-in, or a GPU. It opens devices, and delays their streams; nothing else here
+//! `super::Place` is the stand-in, or a GPU. It opens devices, and delays their streams; nothing else here
 //! depends on it.
 
 use super::Place;
@@ -321,7 +321,7 @@ fn a_worker_alone_trains_by_nccl_to_the_bits_without() {
     }
 }
 
-/// Networks of tokens and of activations, on random inputs.
+/// Networks of tokens and of maps, on random inputs.
 #[test]
 fn networks_of_tokens_and_maps_train_to_the_same_bits() {
     let Some(place) = Place::open() else { return };

@@ -57,7 +57,7 @@ fn apart(one: &Checkpoint, other: &Checkpoint) -> f32 {
     one.keys().flat_map(of).fold(0.0, f32::max)
 }
 
-/// With one pass each, and with two for the second worker, of which the first passes through the host.
+/// With one pass each, and with two for the second worker; the host then has the first of these two.
 #[test]
 fn workers_whose_gpus_sum_have_one_state_and_it_is_near_that_of_sums_by_the_hosts() {
     let Some(place) = Place::open() else { return };
