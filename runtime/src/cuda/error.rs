@@ -27,6 +27,7 @@ pub enum CudaError {
     /// A library exists, but the system cannot load it.
     #[error("`{}` cannot be loaded: {why}; mend it, or remove its folder from where libraries are searched", path.display())]
     Unloadable {
+        /// The library's file.
         path: PathBuf,
         /// The system's message.
         why: String,
@@ -34,6 +35,7 @@ pub enum CudaError {
     /// A library lacks a function: it is older than Plimsoll needs.
     #[error("`{}` is too old: it has no `{symbol}`; {what_to_do}", path.display())]
     TooOld {
+        /// The library's file.
         path: PathBuf,
         /// The missing function.
         symbol: &'static str,
@@ -81,6 +83,7 @@ pub enum CudaError {
     /// Another process uses the device exclusively, or it cannot be used.
     #[error("cuda:{ordinal} cannot be used: {refusal}; {what_to_do}")]
     Device {
+        /// Index of the device.
         ordinal: u32,
         /// The driver's answer.
         refusal: Refusal,
@@ -134,6 +137,7 @@ pub enum CudaError {
     /// NVML is installed but does not start.
     #[error("NVML `{}` does not start: {why}; see whether `nvidia-smi` works", path.display())]
     Management {
+        /// The library's file.
         path: PathBuf,
         /// NVML's message.
         why: String,
@@ -141,6 +145,7 @@ pub enum CudaError {
     /// A library does not start on the device.
     #[error("the library `{}` does not start: {refusal}; {what_to_do}", path.display())]
     Library {
+        /// The library's file.
         path: PathBuf,
         /// The library's answer.
         refusal: Refusal,
