@@ -1,16 +1,16 @@
 #!/bin/sh
-# Fuzzes a target for so many seconds: sh tools/fuzz/run.sh plan 20
+# Fuzzes a target for some seconds: sh tools/fuzz/run.sh plan 20
 #
 # `sh tools/fuzz/run.sh build` only builds.
 #
-# The stable compiler will do: these are the counters that cargo-fuzz asks for, without sanitizers, which take a nightly one. Inputs
-# that fail are left in the current folder, as crash-... or timeout-...
+# The stable compiler suffices: these are the counters that cargo-fuzz uses, without sanitizers, which need a nightly one.
+# Failing inputs are left in the current folder, as crash-... or timeout-...
 set -eu
 target=$1
 host=$(rustc -vV | sed -n 's/^host: //p')
 found=$(mktemp -d)
 trap 'rm -r "$found"' EXIT
-# With a target of its own the flags do not reach build scripts, which have no fuzzer to call.
+# An explicit target keeps the flags from build scripts, which have no fuzzer to call.
 export RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table --cfg fuzzing"
 build="--release --locked --manifest-path $(dirname "$0")/Cargo.toml --target $host"

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 # Tests and measurements on a GPU, in two halves.
 #
-#   tools/gpu/accept.sh build                 where Rust is: makes tools/gpu/dist/, programs that need no Rust
+#   tools/gpu/accept.sh build                 on a machine with Rust: builds tools/gpu/dist/, programs that need no Rust
 #   tools/gpu/accept.sh run [--small] [SECTION[=SECONDS]...]
-#                                       where the GPU is: runs sections, each no longer than its seconds, and prints one line for
-#                                       each. One that fails or is cut stops nothing; the exit code is 1 then.
+#                                       on the GPU's machine: runs sections, each for at most its seconds, and prints one line for
+#                                       each. A section that fails or is cut stops nothing; the exit code is then 1.
 #   tools/gpu/accept.sh libraries             prints the folders of CUDA's libraries in PyTorch's packages
 #
 # Sections, most important first: device schedules kernels link step pytorch batch. `run` needs this script, pytorch.py and
-# dist/, in one folder. --small measures in tiny sizes, to see that everything runs.
-#   PYTHON                     the Python that has PyTorch (python3)
+# dist/, in one folder. --small measures in tiny sizes, to check that everything runs.
+#   PYTHON                     the Python with PyTorch (python3)
 #   DIST                       the folder of the programs (tools/gpu/dist)
-#   OUT                        the folder of the results (tools/gpu/results): rows in SECTION.jsonl, of tests their words in SECTION.txt, and
-#                              SECTION.log
+#   OUT                        the folder of the results (tools/gpu/results): rows in SECTION.jsonl, output of tests in SECTION.txt,
+#                              and SECTION.log
 #   PLIMSOLL_CUDA_LIBRARIES    folders with CUDA's libraries, before those of PyTorch's packages
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -20,7 +20,7 @@ dist=${DIST:-$here/dist}
 out=${OUT:-$here/results}
 python=${PYTHON:-python3}
 
-# The newest symbols of glibc that the GPU's machine may lack, and what travels at most.
+# Newest glibc symbols that the programs may need, and most bytes of the programs.
 glibc=2.34
 bytes=$((64 << 20))
 
@@ -28,10 +28,10 @@ build() {
     cd "$here/../.."
     mkdir -p "$dist"
     local program name newest size
-    # All targets that are built in the workspace have the features that tests use, so that nothing is compiled twice.
+    # All workspace targets are built with the features that tests use, so that nothing is compiled twice.
     for program in $(cargo build --release --locked --workspace --bin accept --test kernels --test device --test schedules \
         --message-format json-render-diagnostics | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p'); do
-        # Of tests without the hash.
+        # The names of tests have a hash, which is dropped.
         name=${program##*/} && name=${name%-*}
         cp "$program" "$dist/$name" && strip "$dist/$name"
         newest=$(objdump -T "$dist/$name" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -uV | tail -n 1)
@@ -54,7 +54,7 @@ libraries() {
 print(":".join(sorted({found for path in sys.path for found in glob.glob(path + "/nvidia/*/lib")})))' || true
 }
 
-# Runs a section's command for its seconds at most; `rows` is where its standard output goes.
+# Runs a section's command for at most its seconds; `rows` is the file for its standard output.
 section() {
     local name=$1 seconds=$2 rows=$3 began=$SECONDS rc=0
     shift 3
@@ -72,7 +72,7 @@ run() {
     mkdir -p "$out"
     packages=$(libraries)
     export PLIMSOLL_CUDA_LIBRARIES=${PLIMSOLL_CUDA_LIBRARIES:+$PLIMSOLL_CUDA_LIBRARIES:}$packages PLIMSOLL_TEST_DEVICE=gpu
-    # Libraries that load parts of themselves by name find them, too.
+    # For libraries that load parts of themselves by name.
     [ -z "$packages" ] || export LD_LIBRARY_PATH=$packages${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     for named; do
         name=${named%%=*} seconds=${named#*=}
@@ -80,7 +80,7 @@ run() {
         rows=jsonl
         case $name in
             device | schedules) rows=txt && set -- "$dist/$name" bodies:: ;;
-            # The text's and the compiler's own tests need the source.
+            # The tests of the text and of the compiler need the source.
             kernels) rows=txt && set -- "$dist/kernels" --include-ignored --skip text:: --skip nvrtc:: ;;
             link | step | batch) set -- "$dist/accept" "$name" $small ;;
             pytorch) set -- bash -o pipefail -c '"$0" cases $3 | "$1" "$2" $3' "$dist/accept" "$python" "$here/pytorch.py" "$small" ;;

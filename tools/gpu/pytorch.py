@@ -1,17 +1,16 @@
-"""PyTorch's side of the measurements: trains the cases on stdin, one JSON object a line, and prints a row for each way.
+"""PyTorch's side of the measurements: trains the cases on stdin, one JSON object per line, and prints a row for each way.
 
     accept cases | python3 pytorch.py
 
-A row is its case, with the seconds of a step (median and median absolute deviation), by events on the device without waiting
-in between, and the peak of PyTorch's allocator. A step is forward, backward and SGD with momentum; it gets its batch from
-pinned memory of the host, copied on another stream while the step before computes.
+A row is its case, with the seconds of a step (median and median absolute deviation), from events on the device without
+waiting in between, and the peak of PyTorch's allocator. A step is forward, backward and SGD with momentum; its batch is
+copied from a pinned host buffer on a second stream during the previous step.
 
-Ways: `eager`; `checkpoint`, around every block; `save_on_cpu`, saved tensors in pinned memory of the host. Each runs in both
-memory formats. Precisions: `f32`; `tf32`, in which convolutions and matrix products multiply; `bf16`, autocast with f32
-weights.
+Ways: `eager`; `checkpoint`, around every block; `save_on_cpu`, saved tensors in pinned host buffers. Each runs in both
+memory formats. Precisions: `f32`; `tf32` for convolutions and matrix products; `bf16`, autocast with f32 weights.
 
-Networks are plain torch, as torchvision builds them, and must have as many parameters as the case says; the device must be
-the case's. With --small everything runs on the CPU where there is no GPU.
+Networks are plain torch, as torchvision builds them, and must have the case's number of parameters; the device must be the
+case's. With --small everything runs on the CPU if there is no GPU.
 """
 
 import contextlib
@@ -30,7 +29,7 @@ SMALL = "--small" in sys.argv
 DEVICE = torch.device("cpu" if SMALL and not torch.cuda.is_available() else "cuda")
 WARM_UP, STEPS = (1, 1) if SMALL else (10, 20)
 
-# Whether blocks have a bottleneck, and how many there are in each group; three groups are for CIFAR's small images.
+# Bottleneck flag and the number of blocks in each group; three groups are for CIFAR's small images.
 DEPTHS = {"resnet20": (False, (3, 3, 3)), "resnet50": (True, (3, 4, 6, 3)), "resnet152": (True, (3, 8, 36, 3))}
 
 
@@ -98,10 +97,10 @@ class Trainer:
         self.blocks = self.blocks.to(DEVICE, memory_format=layout).train()
         self.optimizer = torch.optim.SGD(self.blocks.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
         self.way, self.autocast = way, case["precision"] == "bf16"
-        # Autocast rounds to bf16 whatever these are.
+        # Autocast rounds to bf16 for any value of these.
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = case["precision"] != "f32"
         self.loss_of = nn.CrossEntropyLoss()
-        # A few images by turns: drawing many takes seconds.
+        # Alternates a few images: drawing many takes seconds.
         images = torch.randn(16, 3, image, image).repeat(-(-batch // 16), 1, 1, 1)[:batch]
         self.host = [images.contiguous(memory_format=layout), torch.arange(batch) % classes]
         if DEVICE.type == "cuda":
@@ -115,7 +114,7 @@ class Trainer:
             self.ahead = [tensor.to(DEVICE, non_blocking=True) for tensor in self.host]
 
     def input(self):
-        """The batch that was brought during the step before; the next is on its way."""
+        """The batch copied during the previous step; starts the copy of the next."""
         if DEVICE.type != "cuda":
             return self.host
         current = torch.cuda.current_stream()
@@ -140,7 +139,7 @@ class Trainer:
         self.optimizer.step()
 
     def times(self, count):
-        """Seconds of each of so many steps, from the end of the one before it to its own."""
+        """Seconds of each of `count` steps, from the end of the previous step to its own."""
         if DEVICE.type != "cuda":
             ends = [time.perf_counter()]
             for _ in range(count):
@@ -158,7 +157,7 @@ class Trainer:
 
 
 def measure(case, way, layout):
-    """Seconds and peak of one way, warmed up: cuDNN measures its algorithms and momentum is allocated in the first steps."""
+    """Seconds and peak of one way after a warm-up, in which cuDNN measures its algorithms and momentum is allocated."""
     on_gpu = DEVICE.type == "cuda"
     if on_gpu:
         torch.cuda.empty_cache()

@@ -1,8 +1,8 @@
-//! What the host reads and writes of the allocation while an iteration runs that is no graph.
+//! The host's reads and writes of the allocation while an iteration without a graph runs.
 //!
-//! A stream of its own carries it, by way of pinned memory: the driver copies other memory of the host by itself, more slowly,
-//! and may wait for the device meanwhile. A copy is over when its call returns, so whatever is enqueued after it finds it done.
-//! What is written in order is small; each write has a place of its own in the pinned memory until the iteration is over.
+//! They use a separate stream and a pinned host buffer: the driver copies other host memory more slowly itself, and may
+//! wait for the device meanwhile. A copy is complete when its call returns, so any later command finds it done. Writes in
+//! order are small; each has a separate place in the pinned host buffer until the iteration is over.
 
 use super::CudaDevice;
 use super::driver::{Context, CudaStream, PinnedMemory};
@@ -11,30 +11,30 @@ use crate::device::{Beside, DeviceError, in_range};
 use plimsoll_ir::Bytes;
 use std::sync::Arc;
 
-/// Bytes that are copied at once: the rate of the link counts then, and not what a copy takes besides.
+/// Bytes copied at once, enough that the link's rate outweighs the fixed cost of a copy.
 const AT_ONCE: usize = 4 << 20;
 
-/// Bytes for what is written in order.
+/// Bytes for writes in order.
 const IN_ORDER: usize = 64 << 10;
 
-/// The way beside an iteration.
+/// Stream and pinned host buffer for reads and writes during an iteration.
 pub(super) struct Way {
     stream: CudaStream,
-    /// [`AT_ONCE`] bytes, and behind them [`IN_ORDER`].
+    /// [`AT_ONCE`] bytes, followed by [`IN_ORDER`].
     pinned: PinnedMemory,
-    /// Bytes of the latter that writes of this iteration have.
+    /// Bytes of the latter part taken by this iteration's writes.
     taken: usize,
 }
 
 impl Way {
-    /// By pinned memory on a memory node of the host where one is named.
+    /// Allocates the pinned host buffer on the given NUMA node, if any.
     pub(super) fn new(context: &Arc<Context>, node: Option<u32>) -> Result<Way, DeviceError> {
         let pinned = pinned_memory(context, Bytes((AT_ONCE + IN_ORDER) as u64), node)?;
         let pinned = pinned.expect("it is of some bytes");
         Ok(Way { stream: CudaStream::new(context)?, pinned, taken: 0 })
     }
 
-    /// The device is idle: nothing is read any more of what was written in order.
+    /// Frees the places of writes in order. The device must be idle, so that nothing reads them any more.
     pub(super) fn begin(&mut self) {
         self.taken = 0;
     }
@@ -44,7 +44,8 @@ impl Way {
     unsafe fn read(&mut self, mut device: u64, data: &mut [u8]) -> Result<(), DeviceError> {
         for part in data.chunks_mut(AT_ONCE) {
             let room = self.pinned.base();
-            // SAFETY: the caller's promise; a part has room, and the copy is over before the room is read or used again.
+            // SAFETY: the caller's promise; a part fits the buffer, and the copy is over before the buffer is read or used
+            // again.
             unsafe {
                 self.stream.copy_to_host(room, device, part.len())?;
                 self.stream.synchronise()?;
@@ -71,7 +72,7 @@ impl Way {
         Ok(())
     }
 
-    /// Enqueues a write on another stream.
+    /// Enqueues a write on a different stream.
     ///
     /// # Safety
     /// The range is live memory of the device until the stream is idle.
@@ -83,7 +84,7 @@ impl Way {
         }
         let room = self.pinned.base().wrapping_add(AT_ONCE + self.taken);
         self.taken += data.len();
-        // SAFETY: the caller's promise; nobody else has this room until the stream is idle.
+        // SAFETY: the caller's promise; no other write takes this place until the stream is idle.
         unsafe {
             std::ptr::copy_nonoverlapping(data.as_ptr(), room, data.len());
             Ok(stream.copy_to_device(device, room, data.len())?)
@@ -92,7 +93,7 @@ impl Way {
 }
 
 impl CudaDevice {
-    /// The address of a range, and the way to it, unless the iteration has failed.
+    /// Address of a range, and the way to it, unless the iteration has failed.
     fn way(&mut self, offset: Bytes, length: usize) -> Result<(u64, &mut Way, &CudaStream), DeviceError> {
         in_range(offset, Bytes(length as u64), self.memory.layout().device())?;
         if let Some(failure) = &self.now.failure {
@@ -107,22 +108,22 @@ impl CudaDevice {
 impl Beside for CudaDevice {
     fn read_beside(&mut self, offset: Bytes, data: &mut [u8]) -> Result<(), DeviceError> {
         let (address, way, _) = self.way(offset, data.len())?;
-        // SAFETY: the range was checked, and no command that is still to run writes it.
+        // SAFETY: the range was checked, and no command still to run writes it.
         unsafe { way.read(address, data) }
     }
 
     fn write_beside(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
         let (address, way, _) = self.way(offset, data.len())?;
-        // SAFETY: the range was checked, and no command that was enqueued touches it; what is enqueued later finds it written.
+        // SAFETY: the range was checked, and no enqueued command touches it; later commands find it written.
         unsafe { way.write(address, data) }
     }
 
     fn write_in_order(&mut self, offset: Bytes, data: &[u8]) -> Result<(), DeviceError> {
-        // Where nothing has failed, the update that is held back is before it.
+        // If nothing has failed, this launches the update that is held back first.
         self.way(offset, data.len())?;
         self.launch_update()?;
         let (address, way, stream) = self.way(offset, data.len())?;
-        // SAFETY: the range was checked, and the device gives no memory back before its streams are idle.
+        // SAFETY: the range was checked, and the device frees no memory before its streams are idle.
         unsafe { way.write_on(stream, address, data) }
     }
 }

@@ -1,12 +1,12 @@
-//! From the kernels' source to what the driver loads: compiled by NVRTC once, and kept in the user's cache folder.
+//! From the kernels' source to code that the driver loads: compiled by NVRTC once, and kept in the user's cache folder.
 //!
-//! NVRTC makes machine code (a cubin) for the device's own architecture, which every driver of the same major version of CUDA
-//! takes. PTX only where NVRTC does not know that architecture: a driver refuses the PTX of an NVRTC that is newer than itself.
+//! NVRTC makes machine code (a cubin) for the device's own architecture, which every driver of the same major version of
+//! CUDA accepts. It makes PTX only if it does not know that architecture: a driver refuses the PTX of a newer NVRTC.
 //!
-//! A file in the cache is named by everything that it follows from: the source and the options, the architecture, and the
-//! NVRTC that made it (its version and its file). It ends in its checksum, since a driver reads a cubin that is cut off beyond
-//! its end. A cache that cannot be read or written costs seconds at each start and nothing else, so that is a line in the log;
-//! code that is damaged, or that the driver does not take, is compiled anew.
+//! The name of a file in the cache depends on all its inputs: the source and the options, the architecture, and the NVRTC
+//! that made it (its version and its file). The file ends in its checksum, since a driver reads past the end of a truncated
+//! cubin. A cache that cannot be read or written costs only seconds at each start, so that is a line in the log. Code that
+//! is damaged, or that the driver refuses, is compiled anew.
 
 use super::driver::{Context, Module};
 use super::error::{Capability, CudaError, Refusal, advice};
@@ -20,19 +20,19 @@ use std::ptr::{null, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Products and sums are not contracted, so that a kernel's numbers are those of its text on any device.
+/// Disables the contraction of products and sums, so that a kernel's numbers are those of its text on any device.
 const OPTIONS: [&CStr; 1] = [c"--fmad=false"];
 
-/// What kernels are compiled for.
+/// Target of compilation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
     /// The device's own machine code.
     Machine(Capability),
-    /// PTX of an older architecture, from which the driver makes machine code.
+    /// PTX of an older architecture, which the driver compiles to machine code.
     Virtual(Capability),
 }
 
-/// As NVRTC names it: `sm_90`, `compute_90`.
+/// NVRTC's name for it: `sm_90`, `compute_90`.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (word, Capability { major, minor }) = match self {
@@ -43,12 +43,12 @@ impl fmt::Display for Target {
     }
 }
 
-/// What kernels a device runs.
+/// The kernels that a device runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelCode {
-    /// What they are compiled for, such as `sm_90`; `compute_80` is PTX, from which the driver makes machine code.
+    /// Compilation target, such as `sm_90`; `compute_80` is PTX, which the driver compiles to machine code.
     pub target: String,
-    /// The file that keeps them; none where each start compiles them anew.
+    /// Cache file; `None` if each start compiles them anew.
     pub kept: Option<PathBuf>,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Compiler {
 }
 
 impl Compiler {
-    /// Finds and loads the one for a driver of this version of CUDA.
+    /// Finds and loads the NVRTC for a driver of this version of CUDA.
     pub(super) fn load(search: &Search, driver: (u32, u32)) -> Result<Compiler, CudaError> {
         let wanted = if driver.0 < 13 { NVRTC_12 } else { NVRTC };
         let found = search.load(&wanted)?;
@@ -74,12 +74,12 @@ impl Compiler {
         Ok(compiler)
     }
 
-    /// Where it lies.
+    /// NVRTC's file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its version, such as (13, 0).
+    /// NVRTC's version, such as (13, 0).
     pub(super) fn version(&self) -> (u32, u32) {
         self.version
     }
@@ -91,7 +91,7 @@ impl Compiler {
         Err(CudaError::Compile { path: self.path.clone(), log: format!("{call} gave {status}") })
     }
 
-    /// What it compiles for: the device's own architecture where it knows that, else the newest that the device can run.
+    /// Compilation target: the device's own architecture if NVRTC knows it, else the newest that the device can run.
     fn target(&self, device: &str, capability: Capability) -> Result<Target, CudaError> {
         let mut count: c_int = 0;
         // SAFETY: the call writes one number.
@@ -113,7 +113,7 @@ impl Compiler {
         })
     }
 
-    /// Compiles to a cubin, or to PTX with the zero at its end.
+    /// Compiles to a cubin, or to PTX that ends with a zero.
     fn compile(&self, source: &str, target: Target) -> Result<Vec<u8>, CudaError> {
         let source = CString::new(source).expect("the kernels have no zero");
         let architecture = CString::new(format!("--gpu-architecture={target}")).expect("it has no zero");
@@ -126,9 +126,9 @@ impl Compiler {
             (f.nvrtcCreateProgram)(&mut program, source.as_ptr(), c"plimsoll.cu".as_ptr(), 0, null(), null())
         };
         self.check("nvrtcCreateProgram", status)?;
-        // SAFETY: the program was made just now; there are as many options as are told.
+        // SAFETY: the program was made just now; the count is that of the options.
         let compiled = unsafe { (f.nvrtcCompileProgram)(program, options.len() as c_int, options.as_ptr()) };
-        // SAFETY: of both pairs of calls the first writes a number, the second as many bytes.
+        // SAFETY: in both pairs of calls the first writes a number, the second as many bytes.
         let code = unsafe {
             match target {
                 _ if compiled != 0 => {
@@ -155,7 +155,7 @@ impl Compiler {
         code.and_then(|code| self.check("nvrtcDestroyProgram", destroyed).map(|()| code))
     }
 
-    /// What a program has of something.
+    /// Bytes of one product of a program.
     ///
     /// # Safety
     /// `size` writes a number for `program`, and `get` as many bytes.
@@ -175,7 +175,7 @@ impl Compiler {
         Ok(bytes)
     }
 
-    /// The kernels as a module of a device: from the cache where it has them, else compiled, and then kept there.
+    /// The kernels as a module of a device: from the cache if it has them, else compiled and then cached.
     pub(super) fn module(
         &self,
         context: &Arc<Context>,
@@ -218,7 +218,7 @@ impl Compiler {
         Ok((module, code_in(kept)))
     }
 
-    /// The name of code in the cache.
+    /// File name of code in the cache.
     fn name(&self, source: &str, target: Target) -> String {
         let mut hasher = DefaultHasher::new();
         (source, OPTIONS, &self.path).hash(&mut hasher);
@@ -227,8 +227,8 @@ impl Compiler {
     }
 }
 
-/// The device's own architecture where that is known, else the newest that the device can run; the least that is known where it
-/// can run none.
+/// The device's own architecture if known, else the newest that the device can run; as error, the least known if it can run
+/// none.
 fn target(known: &[Capability], device: Capability) -> Result<Target, Capability> {
     if known.contains(&device) {
         return Ok(Target::Machine(device));
@@ -237,14 +237,14 @@ fn target(known: &[Capability], device: Capability) -> Result<Target, Capability
     known.iter().copied().filter(|k| *k <= device).max().map(Target::Virtual).ok_or(least)
 }
 
-/// Code in the cache; none that is damaged.
+/// Code in the cache; `None` if missing or damaged.
 fn kept(file: &Path) -> Option<Vec<u8>> {
     let mut code = std::fs::read(file).ok()?;
     let checksum = code.split_off(code.len().checked_sub(size_of::<u32>())?);
     (crc32fast::hash(&code).to_le_bytes() == checksum[..]).then_some(code)
 }
 
-/// Puts code into the cache whole: others see it complete or not at all, whoever else writes it now.
+/// Writes code to the cache atomically: concurrent processes see it complete or not at all.
 fn keep(file: &Path, code: &[u8]) -> std::io::Result<()> {
     static WRITTEN: AtomicU64 = AtomicU64::new(0);
     if let Some(folder) = file.parent() {
@@ -256,7 +256,7 @@ fn keep(file: &Path, code: &[u8]) -> std::io::Result<()> {
     std::fs::rename(&part, file).inspect_err(|_| drop(std::fs::remove_file(&part)))
 }
 
-/// The user's folder for what can be compiled anew: `$XDG_CACHE_HOME/plimsoll` or `~/.cache/plimsoll`; none without a home.
+/// The user's folder for compiled code: `$XDG_CACHE_HOME/plimsoll` or `~/.cache/plimsoll`; `None` without a home.
 pub fn user_cache() -> Option<PathBuf> {
     let absolute = |variable| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     let root = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
@@ -282,7 +282,7 @@ mod tests {
         assert_eq!(Target::Virtual(capability(120)).to_string(), "compute_120");
     }
 
-    /// NVIDIA's own NVRTC, where `runtime/tests/fetch_cuda_compiler.sh` has put it.
+    /// NVIDIA's own NVRTC, if `runtime/tests/fetch_cuda_compiler.sh` has put it there.
     fn fetched() -> Option<Compiler> {
         let program = std::env::current_exe().expect("a test has a file");
         let folder = program.ancestors().nth(3).expect("it lies in the target folder").join("cuda-compiler");

@@ -1,11 +1,10 @@
-//! The driver API in the few words that the device needs: a context, memory, streams, events, kernels and graphs.
+//! The small part of the driver API that the device needs: a context, memory, streams, events, kernels and graphs.
 //!
-//! Each of these frees itself and keeps its context alive. Calls that enqueue are unsafe where the memory that they name
-//! must outlive them: the executor's checked schedules and the device's order of calls see to that. Every refusal of the
-//! driver is returned as a [`Refusal`].
+//! Each of these frees itself and keeps its context alive. Calls that enqueue are unsafe if the memory that they name must
+//! outlive them: the executor's checked schedules and the device's order of calls ensure that. Every refusal of the driver
+//! is returned as a [`Refusal`].
 //!
-//! What it deliberately does not do: use the default stream for itself, or the bindings' own loader and wrappers (see
-//! `table.rs`).
+//! Deliberately does not use the default stream for itself, or the bindings' own loader and wrappers (see `table.rs`).
 
 use super::error::{Capability, CudaError, Refusal, advice, code};
 use super::presence::{DRIVER, Search};
@@ -24,7 +23,7 @@ use std::sync::Arc;
 const NON_BLOCKING: u32 = CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
 const DISABLE_TIMING: u32 = CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as u32;
 
-/// A handle of the driver's or of a library's, which any thread may use.
+/// A handle of the driver or a library, usable from any thread.
 pub(super) struct Handle<T>(pub(super) *mut T);
 
 impl<T> Clone for Handle<T> {
@@ -36,7 +35,7 @@ impl<T> Clone for Handle<T> {
 impl<T> Copy for Handle<T> {}
 
 // SAFETY: handles are names, not memory of ours; their functions take them from any thread, those of a library one at a
-// time, which `libraries` sees to.
+// time, as `libraries` ensures.
 unsafe impl<T> Send for Handle<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Handle<T> {}
@@ -47,23 +46,23 @@ pub(super) struct Driver {
     path: PathBuf,
 }
 
-/// What a device is.
+/// Facts about a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuFacts {
-    /// Its model.
+    /// Model name.
     pub name: String,
-    /// Such as 9.0.
+    /// Compute capability, such as 9.0.
     pub capability: Capability,
-    /// How many multiprocessors it has.
+    /// Number of multiprocessors.
     pub multiprocessors: u32,
-    /// All of its memory.
+    /// Total memory.
     pub memory: plimsoll_ir::Bytes,
-    /// Where it is plugged in, such as `0000:3b:00.0`.
+    /// PCI address, such as `0000:3b:00.0`.
     pub bus: String,
 }
 
 impl Driver {
-    /// Loads and starts the driver; sees at least one device.
+    /// Loads and starts the driver; an error if it sees no device.
     pub(super) fn start(search: &Search) -> Result<Driver, CudaError> {
         let found = search.load(&DRIVER)?;
         let functions = DriverFunctions::of(&found, &DRIVER)?;
@@ -82,7 +81,7 @@ impl Driver {
         if driver.devices()? == 0 { Err(driver.no_device()) } else { Ok(driver) }
     }
 
-    /// The error for no device at all.
+    /// Error for a machine without any device.
     fn no_device(&self) -> CudaError {
         match std::env::var_os("CUDA_VISIBLE_DEVICES") {
             Some(value) => CudaError::Visible { value: value.to_string_lossy().into_owned() },
@@ -90,12 +89,12 @@ impl Driver {
         }
     }
 
-    /// Where it lies.
+    /// The driver's file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The version of CUDA that it is made for, such as (13, 0).
+    /// Version of CUDA that the driver supports, such as (13, 0).
     pub(super) fn version(&self) -> Result<(u32, u32), Refusal> {
         let mut version: c_int = 0;
         // SAFETY: the call writes one number.
@@ -105,7 +104,7 @@ impl Driver {
         Ok((version / 1000, version % 1000 / 10))
     }
 
-    /// How many devices it sees.
+    /// Number of devices that the driver sees.
     pub(super) fn devices(&self) -> Result<u32, Refusal> {
         let mut count: c_int = 0;
         // SAFETY: the call writes one number.
@@ -125,11 +124,11 @@ impl Driver {
         Ok(device)
     }
 
-    /// What a device is, without using it.
+    /// Facts about a device, found without using it.
     pub(super) fn facts(&self, ordinal: u32) -> Result<GpuFacts, CudaError> {
         let device = self.device(ordinal)?;
         let mut text = [0 as c_char; 256];
-        // SAFETY: the call writes at most as many bytes as it is told that there are, the last a zero.
+        // SAFETY: the call writes at most as many bytes as its length argument says, the last a zero.
         let status =
             unsafe { (self.functions.cuDeviceGetName)(text.as_mut_ptr(), text.len() as c_int, device) };
         self.check("cuDeviceGetName", status)?;
@@ -160,7 +159,7 @@ impl Driver {
         Ok(u32::try_from(value).unwrap_or_default())
     }
 
-    /// A status as a result.
+    /// Converts a status to a result.
     fn check(&self, call: &'static str, status: u32) -> Result<(), Refusal> {
         if status == 0 {
             return Ok(());
@@ -179,7 +178,7 @@ impl Driver {
     }
 }
 
-/// A text of C's in a field that ends with a zero at the latest.
+/// A C string in a field that ends with a zero at the latest.
 pub(super) fn words(field: &[c_char]) -> String {
     let bytes: Vec<u8> = field.iter().take_while(|c| **c != 0).map(|c| *c as u8).collect();
     String::from_utf8_lossy(&bytes).into_owned()
@@ -193,7 +192,7 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// Takes hold of a device, and makes it this thread's.
+    /// Retains a device's primary context and makes it this thread's.
     pub(super) fn retain(driver: Driver, ordinal: u32) -> Result<Arc<Context>, CudaError> {
         let device = driver.device(ordinal)?;
         let mut raw = null_mut();
@@ -216,13 +215,13 @@ impl Context {
         self.driver.check(call, status)
     }
 
-    /// Makes it the context of this thread, which all calls need.
+    /// Makes this the context of the thread, as all calls need.
     pub(super) fn enter(&self) -> Result<(), Refusal> {
         // SAFETY: the context is retained as long as the value lives.
         self.check("cuCtxSetCurrent", unsafe { (self.functions().cuCtxSetCurrent)(self.raw.0) })
     }
 
-    /// Bytes of device memory that are free now.
+    /// Free bytes of device memory.
     pub(super) fn free_memory(&self) -> Result<u64, Refusal> {
         let (mut free, mut total) = (0usize, 0usize);
         // SAFETY: the call writes two numbers.
@@ -231,7 +230,7 @@ impl Context {
         Ok(free as u64)
     }
 
-    /// Gives something back. The driver refuses this only where the context is lost, and all is lost with it.
+    /// Gives a resource back. The driver refuses only if the context is lost, and everything with it.
     fn give_back(&self, call: &'static str, status: impl FnOnce(&DriverFunctions) -> u32) {
         let outcome = self.enter().and_then(|()| self.check(call, status(self.functions())));
         if let Err(refusal) = outcome {
@@ -242,7 +241,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: retained once by `retain`; whatever was made in it holds the context, and is gone.
+        // SAFETY: retained once by `retain`; everything made in it holds the context, and is gone.
         let status = unsafe { (self.functions().cuDevicePrimaryCtxRelease_v2)(self.device) };
         if let Err(refusal) = self.check("cuDevicePrimaryCtxRelease", status) {
             tracing::debug!("while giving back: {refusal}");
@@ -250,14 +249,13 @@ impl Drop for Context {
     }
 }
 
-/// Device memory.
 pub(super) struct DeviceMemory {
     context: Arc<Context>,
     address: u64,
 }
 
 impl DeviceMemory {
-    /// Exactly these bytes, at least 1; what they hold is undefined.
+    /// Allocates exactly these bytes, at least 1, with undefined contents.
     pub(super) fn allocate(context: &Arc<Context>, bytes: usize) -> Result<DeviceMemory, Refusal> {
         let mut address = 0;
         // SAFETY: the call writes one address.
@@ -266,7 +264,7 @@ impl DeviceMemory {
         Ok(DeviceMemory { context: Arc::clone(context), address })
     }
 
-    /// Where it starts.
+    /// Start address.
     pub(super) fn address(&self) -> u64 {
         self.address
     }
@@ -286,7 +284,7 @@ pub(super) struct PinnedMemory {
 }
 
 impl PinnedMemory {
-    /// Pins a mapping, with the default flags: cached, and for this context.
+    /// Pins a mapping with the default flags: cached, and for this context.
     pub(super) fn pin(context: &Arc<Context>, mut map: MmapMut) -> Result<PinnedMemory, Refusal> {
         // SAFETY: the mapping is the value's own and is unpinned before it is unmapped.
         let status =
@@ -295,7 +293,7 @@ impl PinnedMemory {
         Ok(PinnedMemory { context: Arc::clone(context), map })
     }
 
-    /// Where it starts.
+    /// Start address.
     pub(super) fn base(&mut self) -> *mut u8 {
         self.map.as_mut_ptr()
     }
@@ -309,14 +307,13 @@ impl Drop for PinnedMemory {
     }
 }
 
-/// An event.
 pub(super) struct Event {
     context: Arc<Context>,
     raw: Handle<CUevent_st>,
 }
 
 impl Event {
-    /// With a time stamp or without.
+    /// Creates an event with or without time stamps.
     pub(super) fn new(context: &Arc<Context>, timed: bool) -> Result<Event, Refusal> {
         let flags = if timed { 0 } else { DISABLE_TIMING };
         let mut raw = null_mut();
@@ -325,7 +322,8 @@ impl Event {
         Ok(Event { context: Arc::clone(context), raw: Handle(raw) })
     }
 
-    /// Whether its last recording has happened, which is not one of a capture; what failed before it comes out here.
+    /// Returns `true` if its last recording outside a capture has happened; returns earlier failures of the stream as
+    /// errors.
     pub(super) fn has_happened(&self) -> Result<bool, Refusal> {
         // SAFETY: the event lives.
         let status = unsafe { (self.context.functions().cuEventQuery)(self.raw.0) };
@@ -335,7 +333,7 @@ impl Event {
         self.context.check("cuEventQuery", status).map(|()| true)
     }
 
-    /// Seconds since an earlier event; both timed and both over.
+    /// Seconds since an earlier event; both must be timed and have happened.
     pub(super) fn seconds_since(&self, earlier: &Event) -> Result<f64, Refusal> {
         let mut milliseconds = 0.0f32;
         // SAFETY: the call writes one number.
@@ -349,12 +347,12 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: made once by `new`; the driver keeps what streams still need of it.
+        // SAFETY: made once by `new`; the driver keeps the parts that streams still need.
         self.context.give_back("cuEventDestroy", |f| unsafe { (f.cuEventDestroy_v2)(self.raw.0) });
     }
 }
 
-/// A stream without order to any other, or one that is somebody else's.
+/// A stream without order to any other, or one borrowed from another owner.
 pub(super) struct CudaStream {
     context: Arc<Context>,
     raw: Handle<CUstream_st>,
@@ -362,7 +360,7 @@ pub(super) struct CudaStream {
 }
 
 impl CudaStream {
-    /// A new one.
+    /// Creates a stream.
     pub(super) fn new(context: &Arc<Context>) -> Result<CudaStream, Refusal> {
         let mut raw = null_mut();
         // SAFETY: the call writes one handle.
@@ -371,8 +369,8 @@ impl CudaStream {
         Ok(CudaStream { context: Arc::clone(context), raw: Handle(raw), is_borrowed: false })
     }
 
-    /// A stream of this context that is somebody else's, and stays theirs: 0 is the default stream. Who borrows it sees to it
-    /// that it lives.
+    /// A stream of this context with another owner, who keeps it; 0 is the default stream. The borrower ensures that it
+    /// lives.
     pub(super) fn borrowed(context: &Arc<Context>, handle: usize) -> CudaStream {
         let raw = Handle(handle as *mut CUstream_st);
         CudaStream { context: Arc::clone(context), raw, is_borrowed: true }
@@ -382,12 +380,12 @@ impl CudaStream {
         self.context.check(call, status)
     }
 
-    /// For libraries that enqueue on it.
+    /// The raw handle, for libraries that enqueue on it.
     pub(super) fn raw(&self) -> *mut CUstream_st {
         self.raw.0
     }
 
-    /// Waits until it is idle; what failed on it before comes out here.
+    /// Waits until the stream is idle; returns earlier failures as errors.
     pub(super) fn synchronise(&self) -> Result<(), Refusal> {
         // SAFETY: the stream lives as long as the value.
         let status = unsafe { (self.context.functions().cuStreamSynchronize)(self.raw.0) };
@@ -396,16 +394,16 @@ impl CudaStream {
 
     /// Enqueues the recording of an event.
     pub(super) fn record(&self, event: &Event) -> Result<(), Refusal> {
-        // SAFETY: both live; the driver keeps what it needs of the event.
+        // SAFETY: both live; the driver keeps the parts of the event that it needs.
         let status = unsafe { (self.context.functions().cuEventRecord)(event.raw.0, self.raw.0) };
         self.check("cuEventRecord", status)
     }
 
-    /// Enqueues the recording of an event each time that the graph runs which the stream captures. Within the capture
-    /// nothing can wait for it.
+    /// Enqueues the recording of an event at each run of the graph that the stream captures. Nothing within the capture can
+    /// wait for it.
     pub(super) fn record_when_launched(&self, event: &Event) -> Result<(), Refusal> {
         let external = CUevent_record_flags_enum::CU_EVENT_RECORD_EXTERNAL as c_uint;
-        // SAFETY: both live; whoever keeps the graph keeps the event.
+        // SAFETY: both live; the holder of the graph keeps the event.
         let status =
             unsafe { (self.context.functions().cuEventRecordWithFlags)(event.raw.0, self.raw.0, external) };
         self.check("cuEventRecordWithFlags", status)
@@ -421,7 +419,7 @@ impl CudaStream {
     /// Enqueues a copy of host memory to the device.
     ///
     /// # Safety
-    /// Both ranges lie in live memory until the copy has ended, and only what is ordered by events touches them.
+    /// Both ranges lie in live memory until the copy has ended, and only accesses ordered by events touch them.
     pub(super) unsafe fn copy_to_device(
         &self,
         device: u64,
@@ -462,11 +460,11 @@ impl CudaStream {
         self.check("cuMemsetD8Async", status)
     }
 
-    /// Enqueues a kernel. Each argument is a cell of 8 bytes, of which the kernel reads the first as many as its parameter
+    /// Enqueues a kernel. Each argument is a cell of 8 bytes; the kernel reads as many of the first ones as its parameter
     /// has.
     ///
     /// # Safety
-    /// The arguments are those of the kernel's parameters, in their order; what it reads and writes through them is as for
+    /// The arguments match the kernel's parameters, in order; its accesses through them obey the rules of
     /// [`CudaStream::copy_to_device`].
     pub(super) unsafe fn launch(
         &self,
@@ -486,7 +484,7 @@ impl CudaStream {
         self.check("cuLaunchKernel", status)
     }
 
-    /// From now on what is enqueued here, and on streams that wait for it, becomes a graph and does not run.
+    /// Begins a capture: commands enqueued here, and on streams that wait for this one, become a graph and do not run.
     pub(super) fn begin_capture(&self) -> Result<(), Refusal> {
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream lives as long as the value.
@@ -494,7 +492,7 @@ impl CudaStream {
         self.check("cuStreamBeginCapture", status)
     }
 
-    /// Ends the capture; gives the graph, ready to be launched.
+    /// Ends the capture; returns the graph, ready to launch.
     pub(super) fn end_capture(&self) -> Result<Graph, Refusal> {
         let functions = self.context.functions();
         let mut graph: *mut CUgraph_st = null_mut();
@@ -505,7 +503,7 @@ impl CudaStream {
         // SAFETY: the graph was made just now.
         let status = unsafe { (functions.cuGraphInstantiateWithFlags)(&mut raw, graph, 0) };
         let instantiated = self.check("cuGraphInstantiate", status);
-        // SAFETY: the graph is this function's alone, and what was made from it does not need it.
+        // SAFETY: only this function holds the graph, and the executable made from it does not need it.
         self.context.give_back("cuGraphDestroy", |f| unsafe { (f.cuGraphDestroy)(graph) });
         instantiated?;
         Ok(Graph { context: Arc::clone(&self.context), raw: Handle(raw) })
@@ -532,7 +530,7 @@ impl Drop for CudaStream {
     }
 }
 
-/// A graph that can be launched again and again.
+/// A graph that can be launched repeatedly.
 pub(super) struct Graph {
     context: Arc<Context>,
     raw: Handle<CUgraphExec_st>,
@@ -545,27 +543,27 @@ impl Drop for Graph {
     }
 }
 
-/// Kernels, loaded.
+/// Loaded kernels.
 pub(super) struct Module {
     context: Arc<Context>,
     raw: Handle<CUmod_st>,
 }
 
-/// A kernel of a module that lives.
+/// A kernel of a live module.
 #[derive(Clone, Copy)]
 pub(super) struct Function(Handle<CUfunc_st>);
 
 impl Module {
-    /// Loads a whole cubin, or PTX with the zero at its end.
+    /// Loads a whole cubin, or PTX that ends with a zero.
     pub(super) fn load(context: &Arc<Context>, code: &[u8]) -> Result<Module, Refusal> {
         let mut raw = null_mut();
-        // SAFETY: a cubin says how long it is, PTX ends with a zero, and the call writes one handle.
+        // SAFETY: a cubin contains its length, PTX ends with a zero, and the call writes one handle.
         let status = unsafe { (context.functions().cuModuleLoadData)(&mut raw, code.as_ptr().cast()) };
         context.check("cuModuleLoadData", status)?;
         Ok(Module { context: Arc::clone(context), raw: Handle(raw) })
     }
 
-    /// A kernel by its name.
+    /// Returns a kernel by its name.
     pub(super) fn function(&self, name: &str) -> Result<Function, Refusal> {
         let name = CString::new(name).expect("a kernel's name has no zero");
         let mut raw = null_mut();

@@ -1,47 +1,47 @@
-//! Why there is no device `cuda`, split by what the user can do; and how the driver's refusals become a device's errors.
+//! Reasons why there is no device `cuda`, split by what the user can do; and the driver's refusals as errors of a device.
 //!
-//! Each is one message: what was looked for or asked, where, and what to do. Nothing here is a panic: a machine without
-//! CUDA is the usual case.
+//! Each is one message: the thing sought, the place, and the remedy. Nothing here panics: a machine without CUDA is the
+//! usual case.
 
 use crate::device::DeviceError;
 use plimsoll_ir::Precision;
 use std::path::PathBuf;
 
-/// Why a device could not be opened.
+/// Reason why a device could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CudaError {
-    /// A library is nowhere to be found.
+    /// A library was not found.
     #[error("{library} is not on this machine: looked for {files} {places}; {what_to_do}")]
     Missing {
-        /// What it is.
+        /// Its description.
         library: &'static str,
-        /// Its file names, by comma.
+        /// Its file names, separated by commas.
         files: String,
-        /// Where it was looked for.
+        /// Places searched.
         places: String,
-        /// What to do.
+        /// Remedy.
         what_to_do: &'static str,
-        /// How to do without.
+        /// Substitute, if any.
         instead: Option<Instead>,
     },
-    /// A library is there and the system does not load it.
+    /// A library exists, but the system cannot load it.
     #[error("`{}` cannot be loaded: {why}; mend it, or remove its folder from where libraries are searched", path.display())]
     Unloadable {
-        /// Which file.
+        /// The library's file.
         path: PathBuf,
-        /// The system's word.
+        /// The system's message.
         why: String,
     },
-    /// A library lacks a function: it is older than what Plimsoll needs.
+    /// A library lacks a function: it is older than Plimsoll needs.
     #[error("`{}` is too old: it has no `{symbol}`; {what_to_do}", path.display())]
     TooOld {
-        /// Which file.
+        /// The library's file.
         path: PathBuf,
-        /// What it lacks.
+        /// The missing function.
         symbol: &'static str,
-        /// What to do.
+        /// Remedy.
         what_to_do: &'static str,
-        /// How to do without.
+        /// Substitute, if any.
         instead: Option<Instead>,
     },
     /// `CUDA_VISIBLE_DEVICES` leaves no device.
@@ -50,62 +50,62 @@ pub enum CudaError {
          lists, such as CUDA_VISIBLE_DEVICES=0"
     )]
     Visible {
-        /// What it says.
+        /// Value of the variable.
         value: String,
     },
-    /// The driver works and sees no device.
+    /// The driver works but sees no device.
     #[error(
         "the driver `{}` sees no CUDA device; `nvidia-smi -L` lists those of the machine, and a container must be given them",
         path.display()
     )]
     NoDevice {
-        /// The driver.
+        /// The driver's file.
         path: PathBuf,
     },
     /// There are devices, but not this one.
     #[error("there is no device cuda:{ordinal}: {}", range(*devices))]
     Ordinal {
-        /// What was asked for.
+        /// The requested device.
         ordinal: u32,
-        /// How many there are, at least 1.
+        /// Number of devices, at least 1.
         devices: u32,
     },
-    /// The driver's kernel module, its permissions or its version stand in the way.
+    /// The driver's kernel module, permissions or version prevent its start.
     #[error("the driver `{}` does not start: {refusal}; {what_to_do}", path.display())]
     Start {
-        /// The driver.
+        /// The driver's file.
         path: PathBuf,
-        /// Its word.
+        /// The driver's answer.
         refusal: Refusal,
-        /// What to do.
+        /// Remedy.
         what_to_do: &'static str,
     },
-    /// Another process has the device for itself, or it cannot be used.
+    /// Another process uses the device exclusively, or it cannot be used.
     #[error("cuda:{ordinal} cannot be used: {refusal}; {what_to_do}")]
     Device {
-        /// Which.
+        /// Index of the device.
         ordinal: u32,
-        /// The driver's word.
+        /// The driver's answer.
         refusal: Refusal,
-        /// What to do.
+        /// Remedy.
         what_to_do: &'static str,
     },
-    /// NVRTC makes no code for a device as old as this.
+    /// NVRTC cannot compile for a device as old as this.
     #[error(
         "NVRTC `{}` makes code for compute capability {least} at least, and {device} has {capability}; put an older NVRTC \
          first with PLIMSOLL_CUDA_LIBRARIES=FOLDER", path.display()
     )]
     Capability {
-        /// Which NVRTC.
+        /// NVRTC's file.
         path: PathBuf,
-        /// The least that it knows.
+        /// Least capability that it supports.
         least: Capability,
         /// The device's name.
         device: String,
-        /// The device's.
+        /// The device's capability.
         capability: Capability,
     },
-    /// The device has not what is to be multiplied in.
+    /// The device does not support the requested precision.
     #[error(
         "{device} has compute capability {capability}, and no tensor cores for {precision}, which came with 8.0; compute in \
          f32, as is the default there"
@@ -113,70 +113,70 @@ pub enum CudaError {
     Precision {
         /// The device's name.
         device: String,
-        /// The device's.
+        /// The device's capability.
         capability: Capability,
-        /// What was asked for.
+        /// The requested precision.
         precision: Precision,
     },
-    /// The kernels do not compile: a bug of ours, or an NVRTC that reads them otherwise.
+    /// The kernels do not compile: a bug of ours, or an NVRTC that reads them differently.
     #[error("the kernels do not compile with NVRTC `{}`: {log}", path.display())]
     Compile {
-        /// Which NVRTC.
+        /// NVRTC's file.
         path: PathBuf,
-        /// Its log, or the code that it gave.
+        /// Its log, or its status code.
         log: String,
     },
-    /// The driver does not take the compiled kernels.
+    /// The driver does not load the compiled kernels.
     #[error("the driver does not load the kernels: {refusal}; {what_to_do}")]
     Load {
-        /// Its word.
+        /// The driver's answer.
         refusal: Refusal,
-        /// What to do.
+        /// Remedy.
         what_to_do: &'static str,
     },
-    /// NVML is there and tells nothing.
+    /// NVML is installed but does not start.
     #[error("NVML `{}` does not start: {why}; see whether `nvidia-smi` works", path.display())]
     Management {
-        /// Which file.
+        /// The library's file.
         path: PathBuf,
-        /// Its word.
+        /// NVML's message.
         why: String,
     },
     /// A library does not start on the device.
     #[error("the library `{}` does not start: {refusal}; {what_to_do}", path.display())]
     Library {
-        /// Its file.
+        /// The library's file.
         path: PathBuf,
-        /// Its word.
+        /// The library's answer.
         refusal: Refusal,
-        /// What to do.
+        /// Remedy.
         what_to_do: &'static str,
     },
-    /// Any other call that the driver refused.
+    /// Any other call refused by the driver.
     #[error("the driver refused {0}")]
     Driver(#[from] Refusal),
 }
 
-/// A call that the driver or a library refused.
+/// A call refused by the driver or a library.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{call}: {text} ({name})")]
 pub struct Refusal {
     /// The function.
     pub call: &'static str,
-    /// Its number for it.
+    /// Status returned.
     pub code: u32,
-    /// Its name, such as `CUDA_ERROR_OUT_OF_MEMORY`.
+    /// Name of the status, such as `CUDA_ERROR_OUT_OF_MEMORY`.
     pub name: String,
-    /// Its own words.
+    /// Description by the driver or library.
     pub text: String,
 }
 
 /// A compute capability, such as 9.0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Capability {
-    /// Before the point.
+    /// Number before the point.
     pub major: u32,
-    /// After the point.
+    /// Number after the point.
     pub minor: u32,
 }
 
@@ -192,7 +192,7 @@ impl From<Refusal> for DeviceError {
     }
 }
 
-/// What a refusal means to a device, in these words.
+/// A refusal as an error of a device, in these words.
 pub(super) fn refused(refusal: &Refusal, why: String) -> DeviceError {
     match refusal.code {
         code::OUT_OF_MEMORY => DeviceError::Full { why },
@@ -200,7 +200,7 @@ pub(super) fn refused(refusal: &Refusal, why: String) -> DeviceError {
     }
 }
 
-/// What there is in place of a library.
+/// Substitute for a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instead {
     /// The device `cpu`.
@@ -210,8 +210,7 @@ pub enum Instead {
 }
 
 impl CudaError {
-    /// How to do without a library that is missing or too old; none where nothing does what it does, or something else is
-    /// wrong.
+    /// Substitute for a library that is missing or too old; `None` if there is no substitute, or something else is wrong.
     pub fn instead(&self) -> Option<Instead> {
         match self {
             CudaError::Missing { instead, .. } | CudaError::TooOld { instead, .. } => *instead,
@@ -227,7 +226,7 @@ fn range(devices: u32) -> String {
     }
 }
 
-/// The driver's numbers that are looked at by name. Those of the bindings are held against the headers (`headers.rs`).
+/// The driver's statuses that are matched by name. The bindings' values are compared with the headers (`headers.rs`).
 pub(super) mod code {
     use cudarc::driver::sys::cudaError_enum as Of;
 
@@ -253,7 +252,7 @@ pub(super) mod code {
     pub(crate) const UNKNOWN: u32 = Of::CUDA_ERROR_UNKNOWN as u32;
 }
 
-/// What to do about a refusal.
+/// Remedy for a refusal.
 pub(super) fn advice(number: u32) -> &'static str {
     match number {
         code::OUT_OF_MEMORY => "lower the budget, or end what else uses the device (`nvidia-smi` lists it)",

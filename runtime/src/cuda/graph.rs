@@ -1,11 +1,11 @@
-//! Iterations as CUDA graphs: which are known, and what the device does with the one that runs.
+//! Iterations as CUDA graphs: those known, and the treatment of the running one.
 //!
-//! An iteration begins with a fork, both transfer streams waiting for the compute stream, and ends with a join, the compute
-//! stream waiting for both; so the compute stream alone says when all of it is over, and a capture that begins and ends there
-//! takes in all three. The first run of an iteration is enqueued command by command, since drivers load kernels at their
-//! first launch, which a capture does not allow; the second is captured, and replayed from then on. Those of a timed iteration
-//! have events with time stamps between them, which a graph records each time that it runs. Where graphs are off, all are
-//! enqueued one by one.
+//! An iteration begins with a fork, in which both transfer streams wait for the compute stream, and ends with a join, in
+//! which the compute stream waits for both. So the compute stream alone shows the end of an iteration, and a capture that
+//! begins and ends there includes all three. The first run of an iteration is enqueued command by command, since drivers
+//! load kernels at their first launch, which a capture does not allow. The second is captured, and replayed from then on. A
+//! timed iteration has events with time stamps between the commands, which a graph records at each run. With graphs off,
+//! all commands are enqueued one by one.
 
 use super::driver::{Context, CudaStream, Event, Graph};
 use super::error::Refusal;
@@ -14,7 +14,7 @@ use plimsoll_ir::schedule::Stream;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The three streams, by [`Stream::index`], with what forks and joins them.
+/// The three streams, by [`Stream::index`], and the events that fork and join them.
 pub(super) struct Streams {
     streams: [CudaStream; 3],
     fork: Event,
@@ -22,7 +22,7 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    /// New ones.
+    /// Creates the streams.
     pub(super) fn new(context: &Arc<Context>) -> Result<Streams, Refusal> {
         let stream = || CudaStream::new(context);
         let event = || Event::new(context, false);
@@ -33,7 +33,6 @@ impl Streams {
         })
     }
 
-    /// One of them.
     pub(super) fn get(&self, stream: Stream) -> &CudaStream {
         &self.streams[stream.index()]
     }
@@ -43,13 +42,13 @@ impl Streams {
         self.get(Stream::Compute)
     }
 
-    /// From here on the transfer streams are behind the compute stream.
+    /// Puts the transfer streams behind the compute stream.
     fn fork(&self) -> Result<(), Refusal> {
         self.compute().record(&self.fork)?;
         [Stream::Offload, Stream::Prefetch].into_iter().try_for_each(|s| self.get(s).wait(&self.fork))
     }
 
-    /// From here on the compute stream is behind the transfer streams.
+    /// Puts the compute stream behind the transfer streams.
     fn join(&self) -> Result<(), Refusal> {
         for (stream, event) in [Stream::Offload, Stream::Prefetch].into_iter().zip(&self.joins) {
             self.get(stream).record(event)?;
@@ -58,77 +57,76 @@ impl Streams {
         Ok(())
     }
 
-    /// Waits until all are idle.
+    /// Waits until all streams are idle.
     pub(super) fn synchronise(&self) -> Result<(), Refusal> {
         self.streams.iter().map(CudaStream::synchronise).fold(Ok(()), Result::and)
     }
 }
 
-/// What is known of an iteration that has run.
+/// State of an iteration that has run.
 enum Known {
-    /// It ran once, command by command.
+    /// Ran once, command by command.
     Once,
-    /// Its graph, and the events that it records with time stamps.
+    /// Its graph, and the events with time stamps that it records.
     Captured(Graph, Vec<EventId>),
 }
 
-/// How the commands of the running iteration are taken.
+/// Treatment of the running iteration's commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Taking {
-    /// There is none: none has begun, or all of it was handed over.
+    /// No iteration is being enqueued.
     Nothing,
-    /// Each runs as soon as it is enqueued.
+    /// Each command runs as soon as it is enqueued.
     OneByOne(IterationId),
-    /// They become a graph.
+    /// The commands become a graph.
     Capturing(IterationId),
 }
 
-/// All iterations.
 pub(super) struct Iterations {
     graphs: bool,
     known: HashMap<IterationId, Known>,
     taking: Taking,
 }
 
-/// What follows the beginning of an iteration.
+/// Caller's next step after an iteration has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Its commands are enqueued.
+    /// Enqueue the commands.
     Commands,
-    /// Nothing, it was launched whole.
+    /// Nothing: the iteration was launched whole.
     Nothing,
 }
 
 impl Iterations {
-    /// None yet.
+    /// No iterations yet.
     pub(super) fn new(graphs: bool) -> Iterations {
         Iterations { graphs, known: HashMap::new(), taking: Taking::Nothing }
     }
 
-    /// Whether iterations become graphs.
+    /// Returns `true` if iterations become graphs.
     pub(super) fn graphs(&self) -> bool {
         self.graphs
     }
 
-    /// Forgets all graphs: their addresses are no longer valid. The streams are idle.
+    /// Forgets all graphs, whose addresses are no longer valid. The streams must be idle.
     pub(super) fn forget(&mut self) {
         self.known.clear();
     }
 
-    /// Gives back the graphs of timed iterations, which take memory beside the pool: a profile makes dozens, and each is of use
-    /// for a few runs. Whoever waits for times has waited for the graph.
+    /// Frees the graphs of timed iterations, which take memory outside the pool: a profile makes dozens, each useful for a
+    /// few runs only. The caller has waited for the graph before its times.
     fn forget_timed(&mut self) {
         for (_, known) in self.known.iter_mut().filter(|(id, _)| id.timed) {
             *known = Known::Once;
         }
     }
 
-    /// Whether what is enqueued becomes a graph.
+    /// Returns `true` if enqueued commands become a graph.
     pub(super) fn is_captured(&self) -> bool {
         matches!(self.taking, Taking::Capturing(_))
     }
 
-    /// The events with time stamps that the graph of an iteration records.
+    /// Events with time stamps that an iteration's graph records.
     pub(super) fn recorded(&self, id: IterationId) -> &[EventId] {
         match self.known.get(&id) {
             Some(Known::Captured(_, recorded)) => recorded,
@@ -136,7 +134,7 @@ impl Iterations {
         }
     }
 
-    /// Begins an iteration, or launches it whole. A timed one records its `origin` before anything else.
+    /// Begins an iteration, or launches it whole. A timed iteration records its `origin` first.
     pub(super) fn begin(
         &mut self,
         id: IterationId,
@@ -171,9 +169,8 @@ impl Iterations {
         Ok(Next::Commands)
     }
 
-    /// Ends the enqueueing; what was captured, with the events that it records with time stamps, is launched. Does nothing
-    /// where that is done already. Where the commands were not all taken, `whole` is false, and what was captured is thrown
-    /// away.
+    /// Ends the enqueueing; launches a captured iteration, which records these events with time stamps. Does nothing if
+    /// already ended. `whole` is false if some commands were not taken; a capture is then thrown away.
     pub(super) fn end(
         &mut self,
         streams: &Streams,
@@ -191,7 +188,7 @@ impl Iterations {
             }
             Taking::Capturing(id) => {
                 let joined = streams.join();
-                // Also after a refusal: the stream would stay in its capture.
+                // Even after a refusal: otherwise the stream would stay in its capture.
                 let graph = streams.compute().end_capture();
                 joined?;
                 let graph = graph?;

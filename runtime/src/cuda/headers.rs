@@ -1,9 +1,9 @@
 //! The tables of functions and the constants of this folder, compared with NVIDIA's headers and libraries.
 //!
-//! The types of `table.rs` are those of the bindings, and the compiler holds them to that; the bindings may be wrong, or of
-//! a different release. `headers.txt` lists the types, values and sizes that a C++ compiler finds in the real headers of the
-//! oldest release that is promised and of a newer one, and the functions that their libraries export. A new function or
-//! constant needs a line for each release, made from the headers and libraries of these packages of PyPI:
+//! The compiler checks the types of `table.rs` against the bindings; the bindings may be wrong, or of a different release.
+//! `headers.txt` lists the types, values and sizes that a C++ compiler finds in the real headers of the oldest supported
+//! release and of a newer one, and the functions that their libraries export. A new function or constant needs a line for
+//! each release, made from the headers and libraries of these packages of PyPI:
 //!
 //! - CUDA 12.0: nvidia-cuda-runtime-cu12 12.0.146, nvidia-cuda-nvcc-cu12 12.0.140, nvidia-cuda-nvrtc-cu12 12.0.140,
 //!   nvidia-cublas-cu12 12.0.2.224, nvidia-cudnn-cu12 9.1.0.70, nvidia-nccl-cu12 2.18.3;
@@ -12,7 +12,7 @@
 //!
 //! Types are printed by `abi::__cxa_demangle` of `typeid`, exported functions by `nm -D`.
 //!
-//! What it deliberately does not do: read a header, or load a library. So these tests run on any machine.
+//! Deliberately does not read a header, or load a library. So these tests run on any machine.
 
 use super::table::{CompilerFunctions, CublasFunctions, CudnnFunctions, DriverFunctions, NcclFunctions};
 use cudarc::cublas::sys as cublas;
@@ -24,13 +24,13 @@ use std::path::Path;
 
 const ANSWERS: &str = include_str!("headers.txt");
 
-/// What a number that is a status is taken for: any enum.
+/// Type that stands for every status: any enum.
 const STATUS: &str = "enum";
 
-/// A function of a table: its name, the types of its arguments, and what it returns.
+/// A function of a table: its name, the types of its arguments, and its result's type.
 pub(super) type Signature = (&'static str, &'static [&'static str], &'static str);
 
-/// Constants by name, with the values that the bindings give them.
+/// Constants by name, with the bindings' values.
 macro_rules! constants {
     ($($of:path { $($name:ident)* })*) => {{
         let mut all: BTreeMap<&str, i64> = BTreeMap::new();
@@ -39,7 +39,7 @@ macro_rules! constants {
     }};
 }
 
-/// Every constant of the libraries that this folder uses, and the statuses that it tells apart by their numbers.
+/// All constants of the libraries that this folder uses, and the statuses that it distinguishes by number.
 fn constants() -> BTreeMap<&'static str, i64> {
     constants! {
         driver::cudaError_enum {
@@ -92,7 +92,7 @@ fn constants() -> BTreeMap<&'static str, i64> {
     }
 }
 
-/// Statuses that `libraries` tells apart, for which the bindings' names change between releases.
+/// Statuses that `libraries` distinguishes, whose names in the bindings change between releases.
 const STATUSES: [(&str, i64); 9] = [
     ("CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH", 1002),
     ("CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED", 1008),
@@ -105,7 +105,7 @@ const STATUSES: [(&str, i64); 9] = [
     ("CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", 4004),
 ];
 
-/// What one release says.
+/// Facts of one release, from `headers.txt`.
 #[derive(Default)]
 struct Release {
     name: &'static str,
@@ -137,7 +137,7 @@ fn releases() -> Vec<Release> {
     releases
 }
 
-/// The name in C of a type of ours, as the compiler prints it.
+/// C name of one of our types, as the compiler prints it.
 fn in_c(ours: &str) -> String {
     if let Some(rest) = ours.strip_prefix("*const ") {
         return format!("{} const*", in_c(rest));
@@ -181,13 +181,13 @@ fn in_c(ours: &str) -> String {
     plain.to_owned()
 }
 
-/// Whether a header says what we say of a function: `(arguments) -> returned`, less the first parenthesis.
+/// Returns `true` if a header's signature, `(arguments) -> returned` without the first parenthesis, is ours.
 fn agrees((_, arguments, returned): &Signature, header: &str) -> bool {
     let (theirs, gives) = header.split_once(") -> ").expect("arguments and a result");
     let theirs = theirs.split(", ").filter(|argument| !argument.is_empty());
     let ours = arguments.iter().map(|argument| in_c(argument));
     let same = |(ours, theirs): (String, &str)| {
-        // Each release of NCCL has more in its configuration, and takes that of an older one.
+        // Each release of NCCL extends its configuration, and accepts an older one.
         let is_config =
             ours == "ncclConfig_t*" && theirs.starts_with("ncclConfig_v") && theirs.ends_with('*');
         ours == theirs
@@ -244,7 +244,7 @@ fn constants_and_structs_have_the_values_of_the_headers() {
         }
         for (name, ours) in STATUSES {
             let theirs = release.constants.get(name).copied();
-            // One is younger than cuDNN 9.1.
+            // One status is newer than cuDNN 9.1.
             let may_lack = name == "CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED" && release.name.ends_with("9.1");
             assert_eq!(theirs.or(may_lack.then_some(ours)), Some(ours), "{}: {name}", release.name);
         }
@@ -255,7 +255,7 @@ fn constants_and_structs_have_the_values_of_the_headers() {
     }
 }
 
-/// A constant that the code uses and nothing compares would be found by nobody.
+/// Checks that every constant of the code is compared; no other test would notice one that is not.
 #[test]
 fn every_constant_that_is_used_is_compared() {
     let compared = constants();

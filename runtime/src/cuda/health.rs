@@ -1,11 +1,11 @@
-//! How a device is at the moment, as the driver's management library (NVML) tells: its memory, its link, its limits, and who
-//! else uses it.
+//! A device's present condition, from the driver's management library (NVML): its memory, its link, its limits, and the
+//! other processes that use it.
 //!
-//! NVML comes with the driver; where it is missing, or does not tell something, nothing is lost: no plan rests on it. It
-//! says who holds memory that is not there, and which measured times are doubtful.
+//! NVML comes with the driver. Nothing breaks if it is missing or does not report something, since no plan rests on it. It
+//! shows which processes hold memory, and which measured times are doubtful.
 //!
-//! A GPU that is cut into slices (MIG) is one device here, and the slice that the process computes on another to the driver, at
-//! the same place. Clocks, link, power and heat are the slices' too; memory and processes are not told then.
+//! A GPU cut into slices (MIG) is one device here. To the driver, the slice that the process computes on is a different
+//! device at the same place. Clocks, link, power and heat are also the slices'; memory and processes are then not reported.
 
 use super::error::CudaError;
 use super::presence::{Search, Wanted};
@@ -31,7 +31,7 @@ const NVML: Wanted = Wanted {
     instead: None,
 };
 
-/// The reasons that slow a device down, in words.
+/// Reasons that slow a device down, in words.
 const REASONS: [(ThrottleReasons, &str); 8] = [
     (ThrottleReasons::SW_POWER_CAP, "power limit"),
     (ThrottleReasons::HW_SLOWDOWN, "hardware slowdown"),
@@ -43,8 +43,8 @@ const REASONS: [(ThrottleReasons, &str); 8] = [
     (ThrottleReasons::DISPLAY_CLOCK_SETTING, "the display's clock"),
 ];
 
-/// The processes in NVML's count that are this one, as far as is known. In a container a process does not know the number
-/// that the machine gives it, and NVML knows no other.
+/// Processes in NVML's list known to be this one. In a container a process does not know its number on the machine, and
+/// NVML knows no other.
 static OWN: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
 
 /// NVML, started.
@@ -53,11 +53,11 @@ pub(super) struct Management {
     path: PathBuf,
 }
 
-/// One device, as NVML sees it.
+/// One device, seen by NVML.
 pub(super) struct Watched {
     management: Management,
     bus: String,
-    /// The processes that computed on it before this one did.
+    /// Processes that computed on it before this one did.
     before: BTreeSet<u32>,
 }
 
@@ -80,7 +80,7 @@ impl Management {
         self.nvml.sys_driver_version().map_err(unknown)
     }
 
-    /// How the device at a place is; what NVML does not tell is absent.
+    /// Health of the device at a PCI address; facts that NVML does not report are absent.
     pub(super) fn health(&self, bus: &str) -> Health {
         let Ok(device) = self.nvml.device_by_pci_bus_id(bus) else { return Health::default() };
         let pcie = |generation: Result<u32, _>, lanes: Result<u32, _>| {
@@ -112,7 +112,7 @@ impl Management {
         }
     }
 
-    /// The processes that compute on the device at a place, but not this one.
+    /// Other processes that compute on the device at a PCI address.
     fn others(&self, bus: &str) -> Vec<OtherProcess> {
         let own = OWN.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let name = |pid| self.nvml.sys_process_name(pid, 256).ok().and_then(|text| program(&text));
@@ -121,7 +121,7 @@ impl Management {
         processes.into_iter().map(|(pid, bytes)| OtherProcess { pid, name: name(pid), bytes }).collect()
     }
 
-    /// All processes that compute on the device at a place, with what each holds.
+    /// All processes that compute on the device at a PCI address, with the memory of each.
     fn processes(&self, bus: &str) -> Vec<(u32, Option<Bytes>)> {
         let Ok(device) = self.nvml.device_by_pci_bus_id(bus) else { return Vec::new() };
         if is_sliced(&device) {
@@ -135,7 +135,7 @@ impl Management {
         found.unwrap_or_default().into_iter().map(|p| (p.pid, held(p.used_gpu_memory))).collect()
     }
 
-    /// Looks at one device, before this process computes on it.
+    /// Starts watching a device, before this process computes on it.
     pub(super) fn watch(self, bus: &str) -> Watched {
         let before = self.processes(bus).into_iter().map(|(pid, _)| pid).collect();
         Watched { management: self, bus: bus.to_owned(), before }
@@ -143,8 +143,8 @@ impl Management {
 }
 
 impl Watched {
-    /// Called when this process has just begun to compute on the device: where it is not there by its own number, whoever
-    /// came meanwhile is it.
+    /// Finds this process in NVML's list once it has begun to compute on the device: if its own number is absent, every
+    /// process that came meanwhile is taken for it.
     pub(super) fn recognise(&self) {
         let now: BTreeSet<u32> =
             self.management.processes(&self.bus).into_iter().map(|(pid, _)| pid).collect();
@@ -154,12 +154,12 @@ impl Watched {
         }
     }
 
-    /// How it is now.
+    /// Its present health.
     pub(super) fn health(&self) -> Health {
         self.management.health(&self.bus)
     }
 
-    /// The same error, with who else holds the device's memory.
+    /// Adds the other processes that hold the device's memory to an error.
     pub(super) fn with_holders(&self, error: DeviceError) -> DeviceError {
         match error {
             DeviceError::OutOfMemory { what: what @ MemoryKind::Device, needed, available, .. } => {
@@ -171,19 +171,19 @@ impl Watched {
     }
 }
 
-/// Whether a GPU is cut into slices: nobody computes on the whole of it then.
+/// Returns `true` if a GPU is cut into slices; no process then computes on the whole of it.
 fn is_sliced(device: &nvml_wrapper::Device) -> bool {
     const ENABLED: u32 = 1;
     device.mig_mode().is_ok_and(|mode| mode.current == ENABLED)
 }
 
-/// The reasons that slow a device down.
+/// Reasons that slow a device down, in words.
 fn in_words(reasons: ThrottleReasons) -> Vec<String> {
     let known = REASONS.iter().filter(|(reason, _)| reasons.contains(*reason));
     known.map(|(_, words)| (*words).to_owned()).collect()
 }
 
-/// The name of the program in a command line.
+/// Name of the program in a command line.
 fn program(command: &str) -> Option<String> {
     let first = command.split_whitespace().next()?;
     first.rsplit('/').next().filter(|name| !name.is_empty()).map(str::to_owned)

@@ -1,6 +1,6 @@
-//! What a device `cuda` allocates: one piece of device memory and one of pinned host memory, each of exactly its size.
+//! The allocations of a device `cuda`: one of device memory and one pinned host buffer, each of exactly its size.
 //!
-//! What is free is asked for first, so that too little is one clear error; the host's side is in `pinned.rs`.
+//! Free memory is checked first, so that a shortage is one clear error; the host's part is in `pinned.rs`.
 
 use super::driver::{Context, DeviceMemory, PinnedMemory};
 use super::error::{Refusal, code};
@@ -13,18 +13,18 @@ use std::sync::Arc;
 /// The memory of a device. It is dropped while the streams are idle.
 pub(super) struct Memory {
     layout: MemoryLayout,
-    /// None where 0 bytes were asked for.
+    /// `None` for 0 bytes.
     device: Option<DeviceMemory>,
     host: Option<PinnedMemory>,
 }
 
 impl Memory {
-    /// No bytes.
+    /// Memory of no bytes.
     pub(super) fn empty() -> Memory {
         Memory { layout: MemoryLayout::default(), device: None, host: None }
     }
 
-    /// Exactly these bytes, all zeros; the host's on a memory node of the host where one is named.
+    /// Allocates exactly these bytes, all zeros; the host's on the given NUMA node, if any.
     pub(super) fn new(
         context: &Arc<Context>,
         streams: &Streams,
@@ -35,25 +35,25 @@ impl Memory {
         let host = pinned_memory(context, layout.on_host(), node)?;
         let memory = Memory { layout, device, host };
         if let Some(device) = &memory.device {
-            // SAFETY: the range is all of the allocation, and the stream is idle before this function returns.
+            // SAFETY: the range is the whole allocation, and the stream is idle before this function returns.
             unsafe { streams.compute().zero(device.address(), layout.device().0 as usize) }?;
             streams.compute().synchronise()?;
         }
         Ok(memory)
     }
 
-    /// What was asked for.
+    /// The requested layout.
     pub(super) fn layout(&self) -> MemoryLayout {
         self.layout
     }
 
-    /// The address of a byte of device memory.
+    /// Address of a byte of device memory.
     pub(super) fn device(&self, offset: Bytes) -> u64 {
         assert!(offset <= self.layout.device());
         self.device.as_ref().map_or(0, DeviceMemory::address) + offset.0
     }
 
-    /// The address of a byte of the host memory.
+    /// Address of a byte of host memory.
     pub(super) fn host(&mut self, offset: Bytes) -> *mut u8 {
         assert!(offset <= self.layout.on_host());
         let base = self.host.as_mut().map_or(std::ptr::null_mut(), PinnedMemory::base);
@@ -75,7 +75,7 @@ fn device_memory(context: &Arc<Context>, bytes: Bytes) -> Result<Option<DeviceMe
     DeviceMemory::allocate(context, length).map(Some).map_err(|r| or_short(r, short))
 }
 
-/// A refusal for want of memory is told in bytes.
+/// Replaces a refusal for lack of memory by an error in bytes.
 fn or_short(refusal: Refusal, short: DeviceError) -> DeviceError {
     if refusal.code == code::OUT_OF_MEMORY { short } else { refusal.into() }
 }

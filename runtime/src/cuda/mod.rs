@@ -1,14 +1,14 @@
 //! The device `cuda`: an NVIDIA GPU over the driver API, found at run time.
 //!
-//! One device allocation holds the resident part and the pool, one pinned mapping what is offloaded and the copies of the
-//! state; three streams run kernels and copies, and a whole iteration is captured as one CUDA graph and replayed (`graph.rs`).
-//! Iterations of workers that train together are no graphs, and a fourth stream reads what one has completed while it goes on,
-//! and writes what it needs next (`beside.rs`); a fifth sums over the GPUs of all (`nccl.rs`). Kernels are the CUDA C of
-//! `kernels/`, compiled by NVRTC for the device at hand and kept in the user's cache. Nothing of CUDA is linked: a machine
-//! without it is told so by [`CudaDevice::open`], in one message.
+//! One device allocation holds the resident part and the pool. One pinned host buffer holds offloaded tensors and the
+//! copies of the state. Three streams run kernels and copies; a whole iteration is captured as one CUDA graph and replayed
+//! (`graph.rs`). Iterations of workers that train together are not graphs: a fourth stream reads their completed results
+//! while they run, and writes their next inputs (`beside.rs`); a fifth sums over the GPUs of all workers (`nccl.rs`).
+//! Kernels are the CUDA C of `kernels/`, compiled by NVRTC for the device and kept in the user's cache. Nothing of CUDA is
+//! linked: on a machine without it [`CudaDevice::open`] returns one error.
 //!
-//! What it deliberately does not do: allocate, use the default stream, or wait for the device while an iteration is
-//! enqueued. It reports what a stream failed at no sooner than [`Device::synchronise`], as the driver does.
+//! Deliberately does not allocate, use the default stream, or wait for the device while an iteration is enqueued. It
+//! reports the failure of a stream no sooner than [`Device::synchronise`], as the driver does.
 
 mod beside;
 mod compile;
@@ -64,21 +64,21 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use updates::Update;
 
-/// How the device `cuda` is set up.
+/// Setup of the device `cuda`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CudaOptions {
-    /// Which device, of those that `CUDA_VISIBLE_DEVICES` leaves, from 0.
+    /// Index from 0 among the devices that `CUDA_VISIBLE_DEVICES` leaves.
     pub ordinal: u32,
-    /// Whether iterations are captured and replayed as graphs.
+    /// `true` if iterations are captured and replayed as graphs.
     pub graphs: bool,
-    /// Folders that are searched for CUDA's libraries before those of [`LIBRARIES_VARIABLE`] and all others.
+    /// Folders searched for CUDA's libraries before those of [`LIBRARIES_VARIABLE`] and all others.
     pub libraries: Vec<PathBuf>,
-    /// Where compiled kernels are kept; none for the user's cache folder.
+    /// Folder of compiled kernels; `None` means the user's cache folder.
     pub cache: Option<PathBuf>,
-    /// In what convolutions and matrix products multiply, and feature maps are stored; none for what PyTorch does by default on
+    /// Input precision of convolutions and matrix products, and storage of activations; `None` means PyTorch's default on
     /// the card ([`Precision::usual`]). Our own kernels have no TF32.
     pub precision: Option<Precision>,
-    /// Whether every call has one kernel, which gives the same bits each time.
+    /// `true` if every call has one kernel, which gives the same bits each time.
     pub deterministic: bool,
 }
 
@@ -97,36 +97,36 @@ impl Default for CudaOptions {
 
 /// The device `cuda`.
 ///
-/// Fields are dropped in their order: what names memory, then memory, then the context that all are in.
+/// Fields are dropped in order: graphs and events that refer to memory, then memory, then the context of all.
 pub struct CudaDevice {
     facts: DeviceFacts,
-    /// The host's memory node beside the device, where there are several.
+    /// NUMA node nearest to the device, if there are several.
     node: Option<u32>,
     iterations: Iterations,
-    /// Without time stamps, for iterations that are not timed, and for the waits of those that are captured.
+    /// Events without time stamps, for untimed iterations and for the waits of captured ones.
     plain: Vec<Event>,
-    /// With time stamps, for those that are timed.
+    /// Events with time stamps, for timed iterations.
     timed: Vec<Event>,
-    /// The start of the last timed iteration.
+    /// Start of the last timed iteration.
     origin: Event,
     functions: HashMap<&'static str, Function>,
-    /// The addresses of the launch that is enqueued.
+    /// Addresses of the launch being enqueued.
     addresses: Vec<u64>,
     memory: Memory,
-    /// For what is read and written beside an iteration; none of a device whose iterations may be graphs.
+    /// Reads and writes during an iteration; `None` if iterations may be graphs.
     way: Option<Way>,
-    /// For sums over the GPUs of several workers.
+    /// Sums over the GPUs of several workers.
     nccl: Option<Nccl>,
     streams: Streams,
     gpu: Arc<Gpu>,
     now: Now,
 }
 
-/// What devices on one GPU share: kernels and libraries, which take memory of it themselves.
+/// Kernels and libraries shared by devices on one GPU; the libraries allocate GPU memory themselves.
 struct Gpu {
-    /// Names for profilers, where NVTX is there.
+    /// Names for profilers, if NVTX is installed.
     ranges: Option<Ranges>,
-    /// NVML's view of it, where there is one.
+    /// NVML's view of the GPU, if NVML is installed.
     watched: Option<Watched>,
     libraries: Libraries,
     code: KernelCode,
@@ -134,24 +134,23 @@ struct Gpu {
     context: Arc<Context>,
 }
 
-/// The iteration that runs, or ran last.
+/// The running iteration, or the last one.
 #[derive(Default)]
 struct Now {
     timed: bool,
-    /// The events that were recorded, where it is timed.
+    /// Events recorded by a timed iteration.
     recorded: Vec<EventId>,
-    /// The first failure.
     failure: Option<DeviceError>,
-    /// Whether its range is open.
+    /// `true` if its profiler range is open.
     in_range: bool,
-    /// By event, after a timed iteration.
+    /// Times by event, after a timed iteration.
     seconds: Vec<f64>,
-    /// An update of parameters that is launched before anything else on the compute stream.
+    /// An update of parameters to launch before anything else on the compute stream.
     update: Option<Update>,
 }
 
 impl CudaDevice {
-    /// Finds the libraries, takes hold of the device and compiles the kernels for it. Nothing is allocated yet.
+    /// Finds the libraries, retains the device and compiles the kernels for it. Allocates nothing yet.
     pub fn open(options: &CudaOptions) -> Result<CudaDevice, CudaError> {
         let search = Search::new(&options.libraries);
         let driver = Driver::start(&search)?;
@@ -186,14 +185,15 @@ impl CudaDevice {
         CudaDevice::on(Arc::new(gpu), facts, node, graphs)
     }
 
-    /// Another device on the same GPU, with memory, streams and graphs of its own; kernels and libraries are shared.
+    /// Opens a second device on the same GPU, with separate memory, streams and graphs and with shared kernels and
+    /// libraries.
     pub fn another(&self) -> Result<CudaDevice, CudaError> {
         self.gpu.context.enter()?;
         CudaDevice::on(Arc::clone(&self.gpu), self.facts.clone(), self.node, self.iterations.graphs())
     }
 
-    /// The same; its iterations are never graphs, so that what they complete can be read before they end, and what they need
-    /// written. For this it has some mebibytes of pinned memory besides what is allocated.
+    /// Returns this device with graphs off, so that completed results can be read, and inputs written, before an iteration
+    /// ends. For this it allocates some mebibytes of pinned memory in addition.
     pub fn without_graphs(mut self) -> Result<CudaDevice, DeviceError> {
         self.gpu.context.enter()?;
         self.iterations = Iterations::new(false);
@@ -230,24 +230,23 @@ impl CudaDevice {
         &self.gpu.code
     }
 
-    /// Why one of the calls whose alternatives were asked for cannot be run; none where all can.
+    /// Reason why a call whose alternatives were requested cannot run; `None` if all can.
     pub fn fault(&self) -> Option<Refusal> {
         self.gpu.libraries.failure()
     }
 
-    /// Device memory that nobody holds now; of what it holds itself, only contexts, kernels and libraries
-    /// before [`Device::allocate`].
+    /// Free device memory. Before [`Device::allocate`] this device itself holds only contexts, kernels and libraries.
     pub fn free_memory(&self) -> Result<Bytes, DeviceError> {
         self.gpu.context.enter()?;
         Ok(Bytes(self.gpu.context.free_memory()?))
     }
 
-    /// In what feature maps are stored.
+    /// Storage format of activations.
     fn float(&self) -> Float {
         self.facts.precision.feature_maps()
     }
 
-    /// Does something unless the iteration has failed, and keeps its failure.
+    /// Runs `act` unless the iteration has failed, and keeps its failure.
     fn attempt<T>(&mut self, act: impl FnOnce(&mut CudaDevice) -> Result<T, DeviceError>) -> Option<T> {
         if self.now.failure.is_some() {
             return None;
@@ -261,7 +260,7 @@ impl CudaDevice {
         }
     }
 
-    /// Does something within a range of that name.
+    /// Runs `act` within a profiler range of this name.
     fn named<T>(&mut self, name: &CStr, act: impl FnOnce(&mut CudaDevice) -> T) -> T {
         if let Some(ranges) = &self.gpu.ranges {
             ranges.open(name);
@@ -273,7 +272,7 @@ impl CudaDevice {
         done
     }
 
-    /// Opens the range of an iteration, which ends when the device has been waited for.
+    /// Opens the range of an iteration, which ends once the device has been waited for.
     fn begin_range(&mut self, name: &CStr) {
         if let Some(ranges) = &self.gpu.ranges {
             ranges.open(name);
@@ -281,7 +280,7 @@ impl CudaDevice {
         }
     }
 
-    /// Closes it, where it is open.
+    /// Closes the iteration's range, if open.
     fn end_range(&mut self) {
         if std::mem::take(&mut self.now.in_range)
             && let Some(ranges) = &self.gpu.ranges
@@ -290,7 +289,7 @@ impl CudaDevice {
         }
     }
 
-    /// Enqueues a call, by its alternative. Updates of parameters are held back as long as more of them may follow.
+    /// Enqueues a call by its alternative. Updates of parameters are held back as long as more may follow.
     fn launch(&mut self, launch: &Launch) -> Result<(), DeviceError> {
         if let Some(update) = Update::of(launch) {
             let joined = self.now.update.and_then(|held| held.joined(&update));
@@ -308,14 +307,14 @@ impl CudaDevice {
         self.launch_grids(&grids, launch.call(), launch.offsets(), launch.workspace())
     }
 
-    /// Enqueues the update that is held back, where there is one.
+    /// Enqueues the update that is held back, if any.
     fn launch_update(&mut self) -> Result<(), DeviceError> {
         let Some(update) = self.now.update.take() else { return Ok(()) };
         let call = update.call();
         self.launch_grids(&kernels::grids(&call, self.float()), &call, update.offsets(), Bytes::ZERO)
     }
 
-    /// Enqueues our own kernels for a call, whose operands and scratch start at these offsets.
+    /// Enqueues our own kernels for a call whose operands and scratch start at these offsets.
     fn launch_grids(
         &mut self,
         grids: &[Grid],
@@ -328,7 +327,7 @@ impl CudaDevice {
         launch_grids(&gpu.module, functions, streams.compute(), grids, call, &place)
     }
 
-    /// Enqueues what a library does of a call, by its alternative; whether it does anything.
+    /// Enqueues a library's part of a call, by its alternative; returns `true` if there is one.
     fn launch_of_library(&mut self, launch: &Launch) -> Result<bool, DeviceError> {
         let CudaDevice { gpu, functions, memory, streams, addresses, .. } = self;
         addresses.clear();
@@ -338,19 +337,20 @@ impl CudaDevice {
             (streams.compute(), Place { memory, offsets: launch.offsets(), workspace: launch.workspace() });
         let workspace = memory.device(place.workspace);
         let mut own = |grids: &[Grid]| launch_grids(&gpu.module, functions, stream, grids, call, &place);
-        // SAFETY: as for our own kernels: the executor has made sure that operands and scratch lie in the allocation, whose
-        // life and order of use it answers for.
+        // SAFETY: as for our own kernels: the executor has checked that operands and scratch lie in the allocation, and
+        // answers for its life and order of use.
         unsafe { gpu.libraries.enqueue(stream, call, alternative, addresses, workspace, &mut own) }
     }
 
-    /// The event that streams wait for. A capture knows those without time stamps alone: it records the others when it runs.
+    /// The event that streams wait for. A capture uses only events without time stamps for waits; it records the others
+    /// when it runs.
     fn event(&self, event: EventId) -> &Event {
         let stamped = self.now.timed && !self.iterations.is_captured();
         let events = if stamped { &self.timed } else { &self.plain };
         &events[event.0 as usize]
     }
 
-    /// Ends the enqueueing, if it has not ended yet: the compute stream is behind the others from here on.
+    /// Ends the enqueueing if it has not ended yet: from here on the compute stream is behind the others.
     fn end_iteration(&mut self) {
         self.attempt(CudaDevice::launch_update);
         let whole = self.now.failure.is_none();
@@ -360,7 +360,7 @@ impl CudaDevice {
         }
     }
 
-    /// Waits for the compute stream, which is behind the others, and reads what the iteration's events say.
+    /// Waits for the compute stream, which is behind the others, and reads the times of the iteration's events.
     fn finish(&mut self) -> Result<(), DeviceError> {
         self.streams.compute().synchronise()?;
         if self.now.timed {
@@ -372,7 +372,7 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Waits until nothing touches the memory any more. Where the context is lost, nothing does.
+    /// Waits until nothing touches the memory any more, as is the case if the context is lost.
     fn quiesce(&mut self) {
         self.nccl.iter_mut().for_each(Nccl::quiesce);
         if let Err(refusal) = self.gpu.context.enter().and_then(|()| self.streams.synchronise()) {
@@ -381,7 +381,7 @@ impl CudaDevice {
     }
 }
 
-/// Where a call finds everything.
+/// Addresses of a call's operands and scratch.
 struct Place<'a> {
     memory: &'a Memory,
     offsets: &'a [Bytes],
@@ -401,7 +401,7 @@ impl Place<'_> {
     }
 }
 
-/// Enqueues our own kernels for a call; `functions` are those that were used before.
+/// Enqueues our own kernels for a call; `functions` caches those used before.
 fn launch_grids(
     module: &Module,
     functions: &mut HashMap<&'static str, Function>,
@@ -421,31 +421,31 @@ fn launch_grids(
         };
         let mut arguments: Vec<u64> = grid.arguments.iter().map(|a| place.argument(a)).collect();
         let Grid { blocks, threads, .. } = *grid;
-        // SAFETY: `kernels` gives the arguments of its own kernels' parameters; the executor has made sure that the
-        // operands and the scratch that a call spans lie in the allocation, which lives as long as the streams are
-        // busy, and a checked schedule orders who touches them. What lies between adjoining updates is nobody's.
+        // SAFETY: `kernels` gives the arguments of its own kernels' parameters. The executor has checked that a call's
+        // operands and scratch lie in the allocation, which lives as long as the streams are busy; a checked schedule
+        // orders all accesses. No tensor lies in the gap between adjoining updates.
         unsafe { stream.launch(function, blocks, threads, &mut arguments) }
             .map_err(|refusal| refused(call.name(), &refusal))?;
     }
     Ok(())
 }
 
-/// The least compute capability whose tensor cores have TF32: Ampere's.
+/// Least compute capability whose tensor cores have TF32: Ampere's.
 const LEAST_WITH_TF32: Capability = Capability { major: 8, minor: 0 };
 
 impl GpuFacts {
-    /// Whether its tensor cores have TF32.
+    /// Returns `true` if the tensor cores have TF32.
     pub fn has_tf32(&self) -> bool {
         self.capability >= LEAST_WITH_TF32
     }
 }
 
-/// In what a card is to multiply: as asked, or as PyTorch does by default.
+/// Precision of products on a card: as requested, or PyTorch's default.
 fn precision(options: &CudaOptions, gpu: &GpuFacts) -> Result<Precision, CudaError> {
     let has_tf32 = gpu.has_tf32();
     match options.precision {
         None => Ok(Precision::usual(has_tf32)),
-        // bf16 came to tensor cores with TF32.
+        // Tensor cores gained bf16 together with TF32.
         Some(precision) if precision != Precision::F32 && !has_tf32 => {
             Err(CudaError::Precision { device: gpu.name.clone(), capability: gpu.capability, precision })
         }
@@ -453,12 +453,12 @@ fn precision(options: &CudaOptions, gpu: &GpuFacts) -> Result<Precision, CudaErr
     }
 }
 
-/// A launch that was refused: for itself, or for something that failed before it.
+/// A refused launch; the cause may be an earlier failure.
 fn refused(what: &str, refusal: &Refusal) -> DeviceError {
     error::refused(refusal, format!("{refusal}, launching `{what}`"))
 }
 
-/// What a library said no to. It loads kernels when they are first used, and says little of why that fails.
+/// A refusal by a library. Libraries load kernels at first use, and say little of why that fails.
 fn failed(what: &str, refusal: &Refusal) -> DeviceError {
     let why = match libraries::broken_installation(refusal.code) {
         Some(_) => refusal.to_string(),
@@ -558,7 +558,7 @@ impl Device for CudaDevice {
                 (device.memory.device(transfer.device), device.memory.host(transfer.host));
             let (length, queue) = (bytes.0 as usize, device.streams.get(stream));
             // SAFETY: the executor made the transfer for this memory, which lives as long as the streams are busy; a
-            // checked schedule orders who touches it.
+            // checked schedule orders all accesses.
             let enqueued = unsafe {
                 match stream {
                     Stream::Offload => queue.copy_to_host(on_host, on_device, length),
@@ -596,7 +596,7 @@ impl Device for CudaDevice {
         });
     }
 
-    /// Only a capture ends with it: of what is not captured more may follow.
+    /// Submits a captured iteration; more commands may follow in one that is not captured.
     fn submit(&mut self) {
         self.attempt(CudaDevice::launch_update);
         if self.iterations.is_captured() {
@@ -612,7 +612,7 @@ impl Device for CudaDevice {
             device.finish()
         });
         if self.now.failure.is_some() {
-            // What was enqueued before the failure may still run.
+            // Commands enqueued before the failure may still run.
             self.quiesce();
         }
         self.end_range();
@@ -648,7 +648,8 @@ impl Device for CudaDevice {
         Ok(stream.synchronise()?)
     }
 
-    /// An event of a graph says nothing while the graph runs: the end of an iteration that may be one is waited for.
+    /// An event inside a graph cannot be queried while the graph runs; so this waits for the end of an iteration that may
+    /// be a graph.
     fn read_behind(&mut self, event: EventId, offset: Bytes, data: &mut [u8]) -> Result<bool, DeviceError> {
         if self.way.is_none() || self.now.failure.is_some() {
             self.synchronise()?;
@@ -658,7 +659,7 @@ impl Device for CudaDevice {
         if !self.event(event).has_happened()? {
             return Ok(false);
         }
-        // No command behind the event writes it.
+        // No command behind the event writes the range.
         self.read_beside(offset, data)?;
         Ok(true)
     }
@@ -676,8 +677,8 @@ impl Device for CudaDevice {
         if bytes == Bytes::ZERO {
             return Ok(&mut []);
         }
-        // SAFETY: the range was checked, and the mapping is this process's own, whatever became of the device; the streams are
-        // idle, or touch other parts of it (of which the trainer makes sure), or their context is lost and `synchronise` has
+        // SAFETY: the range was checked, and the mapping is this process's own even if the device has failed. The streams
+        // are idle, or touch other parts of it (the trainer ensures this), or their context is lost and `synchronise` has
         // waited until nothing touches memory any more.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.memory.host(offset), bytes.0 as usize) })
     }

@@ -1,12 +1,11 @@
-//! NCCL: sums over the GPUs of all workers, which never come to the host.
+//! NCCL: sums over the GPUs of all workers, which never pass through the host.
 //!
-//! A stream of its own carries them. Who asks for a sum has seen that its numbers are complete, and sees that it is there
-//! before it uses it, so no other stream waits for this one, and a sum that comes to no end, since a worker is gone, holds
-//! nothing else up. For the same reason no call here blocks: a communicator does what it is asked in the background, and says
-//! when it is ready for more.
+//! They have a separate stream. The caller requests a sum only once its numbers are complete, and uses it only once it is
+//! done. So no other stream waits for this one, and a sum that never ends, since a worker is gone, blocks nothing else. For
+//! the same reason no call here blocks: a communicator works in the background, and reports when it accepts more.
 //!
-//! What it deliberately does not do: promise an order of additions, which is NCCL's own and follows from how the GPUs are
-//! connected; or take what it allocates beside the pool from the budget.
+//! Deliberately does not promise an order of additions, which is NCCL's own and follows from the connections between GPUs,
+//! or count NCCL's own allocations outside the pool against the budget.
 
 use super::CudaDevice;
 use super::driver::{Context, CudaStream, Event, Handle};
@@ -23,24 +22,25 @@ use std::path::PathBuf;
 use std::ptr::{from_ref, null, null_mut};
 use std::sync::Arc;
 
-/// What a configuration begins with, by which NCCL knows one (`NCCL_CONFIG_INITIALIZER`).
+/// First number of a configuration, by which NCCL recognises it (`NCCL_CONFIG_INITIALIZER`).
 const MAGIC: u32 = 0xcafe_beef;
 
-/// The version whose configuration this is, 2.18: later ones fill in what they have besides.
+/// Version of this configuration, 2.18: later ones fill in their additional fields.
 const VERSION: u32 = 21_800;
 
-/// A value that is left to NCCL.
+/// A value left to NCCL.
 const UNDEFINED: c_int = c_int::MIN;
 
-/// Bytes of what worker 0 tells the others.
+/// Bytes of the id that worker 0 sends to the others.
 const ID: usize = 128;
 
-/// NCCL, and its way between the workers once they have joined.
+/// NCCL, and its communicator once the workers have joined.
 pub(super) struct Nccl {
     functions: NcclFunctions,
-    /// None before the workers have joined.
+    /// `None` before the workers have joined.
     communicator: Option<Handle<ncclComm>>,
-    /// The operation that was used last, with the bits of its factor. A number: NCCL counts on behind the bindings' names.
+    /// The last operation used, with the bits of its factor. It is a number, since NCCL counts beyond the names in the
+    /// bindings.
     operation: Option<(u32, u32)>,
     state: State,
     /// Recorded behind the last sum.
@@ -49,18 +49,17 @@ pub(super) struct Nccl {
     context: Arc<Context>,
 }
 
-/// How far what was asked for has come, as far as it was looked at.
+/// Progress of the last request, as last seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// It may go on in the background, and be on the stream or not.
+    /// Perhaps still in the background; perhaps on the stream.
     Asked,
-    /// It is on the stream, and the event behind it.
+    /// On the stream, followed by the event.
     Enqueued,
-    /// It is done.
     Done,
 }
 
-/// Its file and version, or why there is none.
+/// NCCL's file and version, or why it is missing.
 pub(super) fn look(search: &Search) -> Result<(PathBuf, String), CudaError> {
     let (functions, path) = find(search)?;
     let mut version = 0;
@@ -80,7 +79,7 @@ fn find(search: &Search) -> Result<(NcclFunctions, PathBuf), CudaError> {
     Ok((NcclFunctions::of(&found, &NCCL)?, found.leak()))
 }
 
-/// A refusal, with what NCCL says of the last one.
+/// Converts a refusal, with NCCL's last error.
 fn check(
     functions: &NcclFunctions,
     communicator: Option<Handle<ncclComm>>,
@@ -94,7 +93,7 @@ fn check(
         // SAFETY: a text of NCCL ends with a zero, and lives until its next call in this thread.
         (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().trim().to_owned())
     };
-    // SAFETY: each gives a text or null; without a communicator the last error of the thread is told.
+    // SAFETY: each gives a text or null; without a communicator the text is the last error of the thread.
     let [name, last] = unsafe {
         let raw = communicator.map_or(null_mut(), |communicator| communicator.0);
         [(functions.ncclGetErrorString)(status), (functions.ncclGetLastError)(raw)].map(words)
@@ -104,7 +103,7 @@ fn check(
     Err(Refusal { call, code: status, name, text })
 }
 
-/// What NCCL's refusal means, and what to do.
+/// Meaning of NCCL's refusal, and a remedy.
 fn refused(refusal: &Refusal) -> DeviceError {
     let is = |status: ncclResult_t| refusal.code == status as u32;
     let what_to_do = if is(ncclResult_t::ncclInvalidUsage) {
@@ -138,7 +137,7 @@ impl Nccl {
         check(&self.functions, self.communicator, call, status).map_err(|refusal| refused(&refusal))
     }
 
-    /// The same, of a call that may go on in the background.
+    /// Checks the status of a call that may go on in the background.
     fn begun(&self, call: &'static str, status: u32) -> Result<(), DeviceError> {
         if status == ncclResult_t::ncclInProgress as u32 { Ok(()) } else { self.check(call, status) }
     }
@@ -173,7 +172,7 @@ impl Nccl {
         self.begun("ncclCommInitRankConfig", status)
     }
 
-    /// Whether the communicator takes more.
+    /// Returns `true` if the communicator accepts more.
     fn is_ready(&mut self) -> Result<bool, DeviceError> {
         let mut state = ncclResult_t::ncclSuccess as u32;
         // SAFETY: the communicator lives; the call writes one status.
@@ -186,7 +185,7 @@ impl Nccl {
     }
 
     fn is_done(&mut self) -> Result<bool, DeviceError> {
-        // Also where all is on the stream: what fails there, of another worker or on the way, is told here.
+        // Even if all is on the stream: failures there, of other workers or on the way, are reported here.
         if self.communicator.is_some() && !self.is_ready()? {
             return Ok(false);
         }
@@ -226,10 +225,10 @@ impl Nccl {
         Ok(operation)
     }
 
-    /// Begins sums of all workers' numbers at these addresses, in their place.
+    /// Begins in-place sums of all workers' numbers at these addresses.
     ///
     /// # Safety
-    /// So many f32 numbers lie at each address, in memory that lives until the sums are done or abandoned, and nothing else
+    /// Each address has this many f32 numbers, in memory that lives until the sums are done or abandoned, and nothing else
     /// touches them until then.
     unsafe fn sum(&mut self, places: &[(u64, usize)], factor: f32) -> Result<(), DeviceError> {
         let operation = self.times(factor)?;
@@ -251,8 +250,7 @@ impl Nccl {
         all.and(self.begun("ncclGroupEnd", ended))
     }
 
-    /// Ends what was begun, wherever it is, and waits until nothing of it touches memory any more; of the others, each for
-    /// itself.
+    /// Ends any operation begun, at any stage, and waits until it no longer touches memory; each worker does so for itself.
     fn abandon(&mut self) {
         if let Some(communicator) = self.communicator.take() {
             // SAFETY: the communicator lives, and is not used any more.
@@ -267,7 +265,7 @@ impl Nccl {
         }
     }
 
-    /// Waits until nothing that was begun touches memory any more; what may come to no end is abandoned.
+    /// Waits until no operation touches memory any more; abandons one that may never end.
     pub(super) fn quiesce(&mut self) {
         if self.state != State::Done {
             self.abandon();
@@ -279,7 +277,7 @@ impl Drop for Nccl {
     fn drop(&mut self) {
         self.quiesce();
         if let Some(communicator) = self.communicator.take() {
-            // SAFETY: the communicator lives, nothing is on its way, and it is not used any more.
+            // SAFETY: the communicator lives, no operation is under way, and it is not used any more.
             let status = unsafe { (self.functions.ncclCommDestroy)(communicator.0) };
             if let Err(error) = self.begun("ncclCommDestroy", status) {
                 tracing::debug!("{error}");
@@ -289,7 +287,7 @@ impl Drop for Nccl {
 }
 
 impl CudaDevice {
-    /// The same, of one of several workers, whose GPUs sum by NCCL.
+    /// Returns this device as one of several workers whose GPUs sum by NCCL.
     ///
     /// # Errors
     ///
@@ -331,8 +329,8 @@ impl Collective for CudaDevice {
         }
         let places: Vec<(u64, usize)> =
             ranges.iter().map(|(offset, numbers)| (self.memory.device(*offset), *numbers as usize)).collect();
-        // SAFETY: the ranges were checked; the memory is given back behind `Nccl::quiesce`; who asks for a sum keeps commands
-        // off its numbers until it is done.
+        // SAFETY: the ranges were checked; the memory is given back behind `Nccl::quiesce`; the caller keeps commands off
+        // the numbers of a sum until it is done.
         unsafe { self.nccl()?.sum(&places, factor) }
     }
 

@@ -1,7 +1,8 @@
-//! Which of the host's memories is nearest to a device, where there are several.
+//! The host's NUMA node nearest to a device, on machines with several.
 //!
-//! A slab on the other socket is copied at about half the rate. The system says where a device is plugged in; the mapping's
-//! pages are asked for there, and come from elsewhere where that node is full. What it does not say is not guessed.
+//! A slab on the other socket is copied at about half the rate. The system reports the node of a device. The mapping's
+//! pages are requested there, and come from elsewhere if that node is full. Nothing is guessed if the system does not
+//! report it.
 
 use memmap2::MmapMut;
 use std::path::Path;
@@ -9,7 +10,7 @@ use std::path::Path;
 /// `MPOL_PREFERRED`.
 const PREFERRED: libc::c_int = 1;
 
-/// The node of a device, such as `0000:3b:00.0`; none where the machine has but one, or does not say.
+/// NUMA node of a device, such as `0000:3b:00.0`; `None` if the machine has only one, or does not report it.
 pub(super) fn node_of(bus: &str) -> Option<u32> {
     node(Path::new("/sys"), bus)
 }
@@ -19,17 +20,18 @@ fn node(sys: &Path, bus: &str) -> Option<u32> {
     // `0` is one node; several are a list such as `0-1`.
     let online = read("devices/system/node/online")?;
     online.trim().parse::<u32>().is_err().then_some(())?;
-    // -1 where it is unknown.
+    // -1 if unknown.
     read(&format!("bus/pci/devices/{bus}/numa_node"))?.trim().parse().ok()
 }
 
-/// Asks for the pages of a mapping, none of which is there yet, on a node.
+/// Requests a mapping's pages, none of which exists yet, on a node.
 pub(super) fn prefer(map: &mut MmapMut, node: u32) {
     let mut mask = [0u64; 16];
     let Some(word) = mask.get_mut(node as usize / 64) else { return };
     *word = 1 << (node % 64);
     let bits = 64 * mask.len() + 1;
-    // SAFETY: the range is the mapping's own, and the mask has as many bits as are told, less the one that the call ignores.
+    // SAFETY: the range is the mapping's own, and the mask has as many bits as the argument says, less the one that the
+    // call ignores.
     let refused = unsafe {
         libc::syscall(libc::SYS_mbind, map.as_mut_ptr(), map.len(), PREFERRED, mask.as_ptr(), bits, 0) != 0
     };

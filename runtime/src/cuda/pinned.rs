@@ -1,12 +1,12 @@
-//! Pinned host memory: a mapping of exactly its size that is registered with the driver, rather than memory of the driver's,
-//! which would be rounded up to a power of two.
+//! Pinned host buffers: a mapping of exactly its size, registered with the driver. Memory allocated by the driver would be
+//! rounded up to a power of two.
 //!
-//! Pinning faults pages in one after the other, which takes seconds where gigabytes are swapped. So huge pages are asked
-//! for, and several threads touch the mapping before it is pinned. What can never be there is refused beforehand: more than a
-//! control group allows, or than the machine has less [`LEFT_TO_THE_SYSTEM`]. What is not available just now is only warned
-//! of: the system gives caches back, and a virtual machine may start small and grow.
+//! Pinning faults pages in one after the other, which takes seconds for gigabytes. So huge pages are requested, and several
+//! threads touch the mapping before it is pinned. A size that can never be available is refused beforehand: above a control
+//! group's limit, or above the machine's memory less [`LEFT_TO_THE_SYSTEM`]. A size that is merely unavailable now only
+//! causes a warning: the system gives caches back, and a virtual machine may start small and grow.
 //!
-//! What it deliberately does not do: reserve huge pages, which only an administrator can.
+//! Deliberately does not reserve huge pages, which only an administrator can.
 
 use super::driver::{Context, PinnedMemory};
 use super::error::code;
@@ -18,19 +18,19 @@ use plimsoll_ir::Bytes;
 use std::sync::Arc;
 use std::thread;
 
-/// What the system keeps of the machine's memory for itself and for all other processes.
+/// Machine memory left to the system and all other processes.
 pub(crate) const LEFT_TO_THE_SYSTEM: Bytes = Bytes(2 << 30);
 
-/// The size of most machines' pages; where they are larger, each is touched several times.
+/// Page size of most machines; larger pages are touched several times each.
 const PAGE: usize = 4096;
 
-/// Each thread has at least so much to touch: starting it takes longer than less than this.
+/// Least bytes that a thread touches: starting a thread takes longer than touching less.
 const LEAST_SHARE: usize = 32 << 20;
 
-/// More threads only wait for the memory.
+/// Most threads; more would only wait for the memory.
 const THREADS_MOST: usize = 16;
 
-/// Exactly these bytes of pinned memory, zeros, on a memory node of the host where one is named; none for 0 bytes.
+/// Pinned memory of exactly these bytes, zeros, on the given NUMA node, if any; `None` for 0 bytes.
 pub(super) fn pinned_memory(
     context: &Arc<Context>,
     bytes: Bytes,
@@ -52,7 +52,7 @@ pub(super) fn pinned_memory(
     let short = short(available.map_or(most, |available| available.min(most)));
     let length = usize::try_from(bytes.0).map_err(|_| short.clone())?;
     let mut map = MmapOptions::new().len(length).map_anon().map_err(|_| short.clone())?;
-    // Before the first page is there.
+    // Before the first page exists.
     if let Some(node) = node {
         numa::prefer(&mut map, node);
     }
@@ -66,7 +66,7 @@ pub(super) fn pinned_memory(
     })
 }
 
-/// What to warn of before so much is pinned, where less is available.
+/// Warning before this many bytes are pinned, if fewer are available.
 fn doubt(bytes: Bytes, available: Option<Bytes>) -> Option<String> {
     let available = available.filter(|available| bytes > *available)?;
     Some(format!(
@@ -75,14 +75,14 @@ fn doubt(bytes: Bytes, available: Option<Bytes>) -> Option<String> {
     ))
 }
 
-/// Has the system give all pages of a mapping now, on at most so many threads.
+/// Faults all pages of a mapping in now, on at most this many threads.
 fn fault_in(map: &mut MmapMut, threads: usize) {
     let threads = threads.clamp(1, THREADS_MOST);
     let share = map.len().div_ceil(threads).max(LEAST_SHARE).next_multiple_of(PAGE);
     thread::scope(|scope| {
         for part in map.chunks_mut(share) {
             let touch = move || part.iter_mut().step_by(PAGE).for_each(|byte| *byte = 0);
-            // Where the system gives no thread, pinning faults that part in.
+            // If the system refuses a thread, pinning faults its part in.
             if let Err(error) = thread::Builder::new().spawn_scoped(scope, touch) {
                 tracing::debug!("a part of the host slab is faulted in as it is pinned: {error}");
             }
@@ -94,7 +94,7 @@ fn fault_in(map: &mut MmapMut, threads: usize) {
 mod tests {
     use super::*;
 
-    /// How many pages of a mapping are there.
+    /// Number of a mapping's pages that are in memory.
     fn present(map: &mut MmapMut) -> usize {
         let mut pages = vec![0u8; map.len().div_ceil(PAGE)];
         // SAFETY: the range is the mapping's own, which starts at a page, and the vector has a byte for each of its pages.

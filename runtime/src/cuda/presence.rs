@@ -1,11 +1,11 @@
-//! Where CUDA's libraries lie, asked library by library before the first use of each.
+//! Search for CUDA's libraries, each before its first use.
 //!
-//! The order: the folders that the caller names, then those of `PLIMSOLL_CUDA_LIBRARIES`, then what the system's loader
-//! finds by name (`LD_LIBRARY_PATH`, its cache), then the usual folders: toolkits, drivers of containers, and the packages
-//! `nvidia/*/lib` of the Python installations that are at hand. A library is loaded by its path and never unloaded; that
-//! it lacks is an error with one message, since the bindings' own loader would panic.
+//! The order: the folders that the caller names, then those of `PLIMSOLL_CUDA_LIBRARIES`, then the system's loader by name
+//! (`LD_LIBRARY_PATH`, its cache), then the usual folders: toolkits, drivers of containers, and the packages `nvidia/*/lib`
+//! of the Python installations found. A library is loaded by its path and never unloaded. A missing function is an error
+//! with one message, since the bindings' own loader would panic.
 //!
-//! What it deliberately does not do: link anything, run anything, or look through the whole disk.
+//! Deliberately does not link anything, run anything, or search the whole disk.
 
 use super::error::{CudaError, Instead};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
@@ -13,27 +13,26 @@ use std::ffi::{CStr, OsStr, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The variable with a list of folders, separated by colons, that are searched before all others.
+/// Environment variable with a colon-separated list of folders that are searched before all others.
 pub const LIBRARIES_VARIABLE: &str = "PLIMSOLL_CUDA_LIBRARIES";
 
 /// A library that the device needs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
-    /// What it is, in words.
+    /// Its description.
     pub(super) library: &'static str,
     /// Its file names, the best first.
     pub(super) files: &'static [&'static str],
-    /// How the names of files beside it begin that it loads by name alone, and would not find.
+    /// Prefix of the names of neighbouring files that it loads by name alone, and would not find.
     pub(super) beside: Option<&'static str>,
-    /// A function that it has in all versions.
+    /// A function present in all versions.
     pub(super) probe: &'static CStr,
-    /// What to do where it is missing, or too old.
+    /// Remedy if it is missing or too old.
     pub(super) what_to_do: &'static str,
-    /// How to do without.
+    /// Substitute, if any.
     pub(super) instead: Option<Instead>,
 }
 
-/// The driver.
 pub(super) const DRIVER: Wanted = Wanted {
     library: "the CUDA driver",
     files: &["libcuda.so.1"],
@@ -54,7 +53,7 @@ pub(super) const NVRTC: Wanted = Wanted {
     instead: None,
 };
 
-/// The compiler for a driver of CUDA 12, which does not take what a later one makes.
+/// The compiler for a driver of CUDA 12, which does not load the code of a later one.
 pub(super) const NVRTC_12: Wanted =
     Wanted { files: &["libnvrtc.so.12", "libnvrtc.so", "libnvrtc.so.13"], ..NVRTC };
 
@@ -68,10 +67,10 @@ pub(super) const CUBLAS: Wanted = Wanted {
     instead: None,
 };
 
-/// Those for a driver of CUDA 12, which does not run what is made for a later one.
+/// cuBLAS for a driver of CUDA 12, which does not run code made for a later one.
 pub(super) const CUBLAS_12: Wanted = Wanted { files: &["libcublas.so.12", "libcublas.so.13"], ..CUBLAS };
 
-/// Convolutions. Its own parts lie beside it, and it finds them there by itself.
+/// Convolutions. Its parts lie in the same folder, where it finds them itself.
 pub(super) const CUDNN: Wanted = Wanted {
     library: "cuDNN",
     files: &["libcudnn.so.9"],
@@ -103,39 +102,39 @@ pub(super) const NVTX: Wanted = Wanted {
     instead: None,
 };
 
-/// The folders in which libraries are looked for.
+/// Folders in which libraries are searched.
 #[derive(Clone, Debug)]
 pub(super) struct Search {
-    /// Before the system's loader.
+    /// Folders searched before the system's loader.
     first: Vec<PathBuf>,
-    /// Whether the system's loader is asked.
+    /// `true` if the system's loader is asked.
     loader: bool,
-    /// After it.
+    /// Folders searched after it.
     usual: Vec<PathBuf>,
 }
 
-/// A library that was loaded. It stays loaded until the process ends: what a driver started cannot be taken back.
+/// A loaded library. It stays loaded until the process ends, since a started driver cannot be unloaded.
 pub(super) struct Found {
     library: Library,
     path: PathBuf,
 }
 
 impl Search {
-    /// As the environment says, after the folders that the caller names.
+    /// The search by the environment's settings, after the folders that the caller names.
     pub(super) fn new(named: &[PathBuf]) -> Search {
         let listed = std::env::var_os(LIBRARIES_VARIABLE).unwrap_or_default();
         let listed = std::env::split_paths(&listed).filter(|folder| !folder.as_os_str().is_empty());
         Search { first: named.iter().cloned().chain(listed).collect(), loader: true, usual: usual_folders() }
     }
 
-    /// In one folder and nowhere else.
+    /// A search in one folder only.
     #[cfg(test)]
     pub(super) fn only(folder: &Path) -> Search {
         Search { first: vec![folder.to_owned()], loader: false, usual: Vec::new() }
     }
 
-    /// In the NVIDIA packages that torch brings, and nowhere else: those of the PyTorch front's virtual environment, or of the
-    /// active one. None, with a word, where neither has them.
+    /// A search only in the NVIDIA packages that torch installs: those of the PyTorch front's virtual environment, or of
+    /// the active one. `None`, with a message, if neither has them.
     #[cfg(test)]
     pub(super) fn of_packages() -> Option<Search> {
         let front = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("python").join(".venv");
@@ -192,9 +191,9 @@ impl Search {
 }
 
 impl Found {
-    /// The address of a function, or the error that it is too old.
+    /// Address of a function, or the error that the library is too old.
     pub(super) fn symbol(&self, name: &'static str, wanted: &Wanted) -> Result<*mut c_void, CudaError> {
-        // SAFETY: the symbol is taken as an address only; who calls it gives it its type.
+        // SAFETY: the symbol is taken as an address only; its caller gives it its type.
         match unsafe { self.library.get::<*mut c_void>(name.as_bytes()) } {
             Ok(symbol) => Ok(symbol.into_raw()),
             Err(_) => Err(CudaError::TooOld {
@@ -206,7 +205,7 @@ impl Found {
         }
     }
 
-    /// Keeps it loaded for good; gives its path.
+    /// Keeps the library loaded for good; returns its path.
     pub(super) fn leak(self) -> PathBuf {
         std::mem::forget(self.library);
         self.path
@@ -218,7 +217,7 @@ fn dlopen(name: &OsStr) -> Result<Library, libloading::Error> {
     unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }
 }
 
-/// Loads a library from the first folder that has it; none where no folder does.
+/// Loads a library from the first folder that has it; `None` if no folder does.
 fn load_from(folders: &[PathBuf], wanted: &Wanted) -> Result<Option<Found>, CudaError> {
     for folder in folders {
         for file in wanted.files {
@@ -230,7 +229,7 @@ fn load_from(folders: &[PathBuf], wanted: &Wanted) -> Result<Option<Found>, Cuda
     Ok(None)
 }
 
-/// Loads a file; none where there is no such file.
+/// Loads a file; `None` if there is no such file.
 fn load_file(path: &Path, wanted: &Wanted) -> Result<Option<Found>, CudaError> {
     if !path.is_file() {
         return Ok(None);
@@ -245,8 +244,8 @@ fn load_file(path: &Path, wanted: &Wanted) -> Result<Option<Found>, CudaError> {
     Ok(Some(found))
 }
 
-/// Loads what lies beside a library for it, for good: the loader then knows it by its name. Where that fails the library
-/// says so itself, when it needs it.
+/// Loads a library's neighbours for good, so that the loader knows them by name. If that fails the library itself reports
+/// it at first use.
 fn load_beside(folder: &Path, start: &str) {
     let named =
         |path: &&PathBuf| path.file_name().is_some_and(|name| name.as_bytes().starts_with(start.as_bytes()));
@@ -258,23 +257,23 @@ fn load_beside(folder: &Path, start: &str) {
     }
 }
 
-/// The file that a library was loaded from, as the loader tells by one of its functions.
+/// File of a library, found by the loader from the address of one of its functions.
 fn path_of(library: &Library, wanted: &Wanted) -> Option<PathBuf> {
     // SAFETY: the symbol is taken as an address only.
     let address = unsafe { library.get::<*mut c_void>(wanted.probe.to_bytes_with_nul()) }.ok()?.into_raw();
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
-    // SAFETY: `info` has room for what is written, and `dladdr` writes all of it where it does not return 0.
+    // SAFETY: `info` has room for the result, and `dladdr` writes all of it unless it returns 0.
     let name = unsafe {
         (libc::dladdr(address, info.as_mut_ptr()) != 0)
             .then(|| info.assume_init().dli_fname)
             .filter(|n| !n.is_null())?
     };
-    // SAFETY: a name that `dladdr` gives is a C string that lives as long as the library, which the caller holds.
+    // SAFETY: a name given by `dladdr` is a C string that lives as long as the library, which the caller holds.
     let name = unsafe { CStr::from_ptr(name) };
     Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }
 
-/// Folders in which drivers, toolkits and Python packages put these libraries, those that exist.
+/// Existing folders in which drivers, toolkits and Python packages put these libraries.
 fn usual_folders() -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = Vec::new();
     for variable in ["CUDA_HOME", "CUDA_PATH"] {
@@ -288,7 +287,7 @@ fn usual_folders() -> Vec<PathBuf> {
     folders
 }
 
-/// Where NVIDIA's packages of these Python installations have their libraries.
+/// Library folders of NVIDIA's packages in these Python installations.
 fn packaged(prefixes: Vec<PathBuf>) -> Vec<PathBuf> {
     let packages = python_packages(prefixes);
     packages.iter().flat_map(|folder| entries(&folder.join("nvidia"))).map(|one| one.join("lib")).collect()
@@ -300,7 +299,7 @@ fn python_prefixes() -> Vec<PathBuf> {
     for variable in ["VIRTUAL_ENV", "CONDA_PREFIX"] {
         prefixes.extend(std::env::var_os(variable).map(PathBuf::from));
     }
-    // The prefix of `python3` on the path, and of what it is a link to.
+    // The prefix of `python3` on the path, and of the target of that link.
     for folder in std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()) {
         let python = folder.join("python3");
         if python.is_file() {
@@ -315,7 +314,7 @@ fn python_prefixes() -> Vec<PathBuf> {
     prefixes
 }
 
-/// Their `site-packages` and `dist-packages`, each once.
+/// Their `site-packages` and `dist-packages`, without duplicates.
 fn python_packages(prefixes: Vec<PathBuf>) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     for prefix in prefixes {
@@ -331,7 +330,7 @@ fn python_packages(prefixes: Vec<PathBuf>) -> Vec<PathBuf> {
     found
 }
 
-/// What lies in a folder, by name; nothing where it cannot be read.
+/// Entries of a folder, sorted by name; empty if it cannot be read.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let read = std::fs::read_dir(folder).into_iter().flatten();
     let mut found: Vec<PathBuf> = read.filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -382,7 +381,7 @@ mod tests {
         let nccl = refused(&Search::only(folder.path()), &NCCL);
         assert_eq!(nccl.instead(), Some(Instead::Hosts));
         assert!(nccl.to_string().contains("pip install nvidia-nccl-cu13"), "{nccl}");
-        // Any library will do as one that lacks everything.
+        // Any library serves as one that lacks everything.
         let libc = Wanted { files: &["libc.so.6"], probe: c"malloc", ..DRIVER };
         let system = Search { first: Vec::new(), loader: true, usual: Vec::new() };
         let found = system.load(&libc).expect("every Linux has it");
@@ -394,8 +393,8 @@ mod tests {
         check(&CUBLAS, too_old, &["libcublas.so.12", "too old", "cublasCreate_v2"]);
     }
 
-    /// The wheels that torch brings into a virtual environment: each library is found there, by the names that it has
-    /// there, with what it loads beside it, and has every function.
+    /// The wheels that torch installs into a virtual environment: each library is found there by its name there, with the
+    /// neighbours that it loads, and has every function.
     #[test]
     fn the_wheels_of_a_virtual_environment_are_found() {
         use super::super::compile::Compiler;

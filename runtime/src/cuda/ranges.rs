@@ -1,21 +1,21 @@
-//! Names for what a profiler such as Nsight Systems shows: NVTX ranges around an iteration and around each command while
-//! it is enqueued.
+//! Names in a profiler such as Nsight Systems: NVTX ranges around an iteration and around each command while it is
+//! enqueued.
 //!
-//! NVTX is looked for like every library of CUDA; where it is missing there are no names, and nothing else changes. A
-//! replayed graph is one range: its commands were enqueued once and for all.
+//! NVTX is found like every library of CUDA; without it there are no names, and nothing else changes. A replayed graph is
+//! one range, since its commands were enqueued only once.
 
 use super::error::CudaError;
 use super::presence::{NVTX, Search};
 use std::ffi::{CStr, c_char, c_void};
 
-/// The calls that open and close a range of this thread.
+/// Calls that open and close a range of this thread.
 pub(super) struct Ranges {
     push: unsafe extern "C" fn(*const c_char) -> i32,
     pop: unsafe extern "C" fn() -> i32,
 }
 
 impl Ranges {
-    /// Finds the library, which stays loaded.
+    /// Finds and loads the library for good.
     pub(super) fn start(search: &Search) -> Result<Ranges, CudaError> {
         let found = search.load(&NVTX)?;
         let address = |name| found.symbol(name, &NVTX);
@@ -31,7 +31,7 @@ impl Ranges {
         })
     }
 
-    /// Opens a range; what it returns, the depth, means nothing without a profiler.
+    /// Opens a range. The depth returned means nothing without a profiler.
     pub(super) fn open(&self, name: &CStr) {
         // SAFETY: the name ends with a zero, and is read during the call only.
         unsafe { (self.push)(name.as_ptr()) };
@@ -39,7 +39,7 @@ impl Ranges {
 
     /// Closes the range that was opened last.
     pub(super) fn close(&self) {
-        // SAFETY: it takes nothing; one too many is refused by the library.
+        // SAFETY: it takes no argument; the library refuses a call without an open range.
         unsafe { (self.pop)() };
     }
 }

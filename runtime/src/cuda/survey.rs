@@ -1,6 +1,6 @@
-//! What a machine has of CUDA, for whoever asks before using any of it.
+//! CUDA installation of a machine, for callers that ask before using it.
 //!
-//! What it deliberately does not do: open a device, or start a library on one.
+//! Deliberately does not open a device, or start a library on one.
 
 use super::compile::Compiler;
 use super::driver::{Driver, GpuFacts};
@@ -12,26 +12,26 @@ use super::presence::Search;
 use plimsoll_ir::health::Health;
 use std::path::PathBuf;
 
-/// What a machine has of CUDA.
+/// CUDA installation of a machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Survey {
     /// The driver's file.
     pub driver: PathBuf,
-    /// The version of CUDA that it is made for.
+    /// Version of CUDA that the driver supports.
     pub version: (u32, u32),
-    /// The driver's own version, such as `580.65.06`, as NVML tells, or why it tells nothing.
+    /// The driver's own version from NVML, such as `580.65.06`, or why it is unknown.
     pub driver_version: Result<String, CudaError>,
-    /// The devices, in the driver's order, and how each is now, as far as NVML tells.
+    /// The devices in the driver's order, and the present health of each, as far as NVML reports it.
     pub devices: Vec<(GpuFacts, Health)>,
-    /// NVRTC's file and version, or why there is none.
+    /// NVRTC's file and version, or why it is missing.
     pub compiler: Result<(PathBuf, (u32, u32)), CudaError>,
     /// cuBLAS and cuDNN.
     pub libraries: Found,
-    /// NCCL's file and version, or why there is none, which only sums by it need.
+    /// NCCL's file and version, or why it is missing; only sums by NCCL need it.
     pub nccl: Result<(PathBuf, String), CudaError>,
 }
 
-/// Looks what there is, and uses no device.
+/// Surveys the installation without using a device.
 pub fn survey() -> Result<Survey, CudaError> {
     let search = Search::new(&[]);
     let driver = Driver::start(&search)?;
@@ -61,7 +61,7 @@ pub fn survey() -> Result<Survey, CudaError> {
     })
 }
 
-/// How many devices this process sees.
+/// Number of devices that this process sees.
 pub fn visible() -> Result<u32, CudaError> {
     Ok(Driver::start(&Search::new(&[]))?.devices()?)
 }

@@ -1,17 +1,17 @@
-//! Swapping beside a compute stream that belongs to somebody else: PyTorch's, on the primary context of its device.
+//! Swapping next to a compute stream with another owner: PyTorch's, on the primary context of its device.
 //!
-//! The compute commands are enqueued by the owner of that stream, one after the other. Between two of them [`Swaps`] enqueues
-//! the copies that follow in the schedule's order, on two streams of its own, and the waits that the schedule names, as events:
-//! a command waits for the last copy of each stream that it needs, a copy for the last compute command. What the order of a
-//! stream implies is not waited for again. All of it is enqueued in the order of the schedule, in which a wait only names what
-//! came before; so every event has been recorded in this iteration when it is waited for.
+//! The owner of that stream enqueues the compute commands one after the other. Between two of them [`Swaps`] enqueues the
+//! copies that follow in the schedule's order, on its two streams, and the schedule's waits as events: a command waits for
+//! the last copy that it needs of each stream, a copy for the last compute command. Waits that the order of a stream
+//! implies are dropped. Everything is enqueued in the schedule's order, in which a wait names only earlier commands; so
+//! every event has been recorded in this iteration before a wait for it.
 //!
-//! An iteration begins behind all that the compute stream has to do, and ends before anything that it is given later. So the
-//! owner sees one stream only, and the host waits for nothing. For the same reason the owner may capture the compute stream
-//! around an iteration ([`Swaps::start_captured`]): fork and joins bring both streams into the graph and out of it.
+//! An iteration begins behind all earlier work of the compute stream, and ends before its later work. So the owner sees one
+//! stream only, and the host waits for nothing. For the same reason the owner may capture the compute stream around an
+//! iteration ([`Swaps::start_captured`]): fork and joins bring both streams into the graph and out of it.
 //!
-//! What it deliberately does not do: decide, look into bytes, or allocate while an iteration is enqueued (events for the time
-//! stamps are made when the first timed iteration starts).
+//! Deliberately does not decide, look into bytes, or allocate while an iteration is enqueued (events for the time stamps
+//! are made when the first timed iteration starts).
 
 use super::driver::{Context, CudaStream, DeviceMemory, Driver, Event, PinnedMemory};
 use super::error::{CudaError, Refusal};
@@ -24,75 +24,75 @@ use plimsoll_ir::{Bytes, BytesPerSecond};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// How many commands of each stream must have ended, by [`Stream::index`].
+/// Number of commands of each stream that must have ended, by [`Stream::index`].
 pub type Progress = [usize; 3];
 
 /// Start and end of each command of a stream, in seconds from the start of the iteration.
 pub type Spans = Vec<(f64, f64)>;
 
-/// Copies are timed so often; the median counts.
+/// Number of timed copies; the median counts.
 const SAMPLES: usize = 5;
 
-/// No smaller piece is tried where it is measured how much can be page-locked.
+/// Smallest piece tried when measuring how much can be page-locked.
 const PINNABLE_PIECE: Bytes = Bytes(1 << 20);
 
-/// A clock that gives 0 is off by its resolution.
+/// Resolution of the clock: the least time of a copy.
 const CLOCK_SECONDS: f64 = 0.5e-6;
 
 /// Rates of the link to the host and back, by [`Stream::index`] less one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkRates {
-    /// Each way while the other is idle.
+    /// Rate of each direction while the other is idle.
     pub alone: [BytesPerSecond; 2],
-    /// Each way while the other runs.
+    /// Rate of each direction while the other runs.
     pub together: [BytesPerSecond; 2],
 }
 
 /// The swap-out and the swap-in stream of a device, on its primary context.
 pub struct SwapStreams {
-    /// The host's memory node beside the device, where there are several.
+    /// NUMA node nearest to the device, if there are several.
     node: Option<u32>,
     streams: [CudaStream; 2],
     context: Arc<Context>,
 }
 
-/// Host memory that the device copies from and to directly, of exactly its size.
+/// Pinned host buffer of exactly its size.
 pub struct PinnedSlab {
     bytes: Bytes,
     address: usize,
-    /// None for 0 bytes.
+    /// `None` for 0 bytes.
     _memory: Option<PinnedMemory>,
     streams: Arc<SwapStreams>,
 }
 
-/// A command of a schedule, as far as swapping is concerned.
+/// A command of a schedule, reduced to what swapping needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwapCommand {
-    /// Where it runs.
+    /// Its stream.
     pub stream: Stream,
-    /// What must have ended before it starts, of commands that stand before it.
+    /// Earlier commands that must have ended before it starts.
     pub needs: Progress,
-    /// What it copies; a compute command copies nothing.
+    /// Bytes to copy; none for a compute command.
     pub copy: SwapCopy,
 }
 
-/// The bytes of a copy, whose direction is its stream's.
+/// Bytes of a copy; its stream gives the direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwapCopy {
-    /// The address on the device.
+    /// Device address.
     pub device: u64,
-    /// The address in the slab.
+    /// Host address in the slab.
     pub host: usize,
-    /// How many bytes.
+    /// Length in bytes.
     pub length: usize,
 }
 
-/// A copy, with the events that it waits for and whether others wait for it.
+/// A copy and the events that it waits for.
 struct Copy {
     /// 0 for the swap-out stream, 1 for the swap-in stream.
     lane: usize,
     bytes: SwapCopy,
-    /// For a compute command and for a copy of the other stream, each by its number in its stream.
+    /// Waits for a compute command and for a copy of the other stream, each by its number in its stream.
     waits: [Option<usize>; 3],
     /// Its number in its stream.
     number: usize,
@@ -101,9 +101,9 @@ struct Copy {
 /// The copies of one schedule.
 pub struct Swaps {
     streams: Arc<SwapStreams>,
-    /// By how many compute commands have been enqueued: the copies that follow.
+    /// Copies that follow, by the number of compute commands enqueued.
     copies: Vec<Vec<Copy>>,
-    /// By stream and number: the event that is recorded after a command, where somebody waits for it.
+    /// Event recorded after a command, by stream and number, if another command waits for it.
     events: [Vec<Option<Event>>; 3],
     fork: Event,
     joins: [Event; 2],
@@ -114,26 +114,26 @@ pub struct Swaps {
 /// Events with time stamps.
 struct Times {
     origin: Event,
-    /// By stream and number: at the start of a command and at its end.
+    /// Start and end of each command, by stream and number.
     commands: [Vec<(Event, Event)>; 3],
 }
 
-/// The iteration that is enqueued.
+/// The iteration being enqueued.
 struct Now {
     compute: CudaStream,
     is_timed: bool,
-    /// Compute commands that were enqueued.
+    /// Number of compute commands enqueued.
     computed: usize,
-    /// What the compute stream waited for last, as numbers of copies.
+    /// Numbers of copies that the compute stream waited for last.
     reached: [usize; 2],
-    /// Whether all is enqueued; only a timed iteration is kept then, for its spans.
+    /// `true` if all is enqueued; only a timed iteration is then kept, for its spans.
     is_finished: bool,
-    /// Whether it becomes a graph: nothing of it runs, and nothing can be waited for.
+    /// `true` if it becomes a graph: nothing in it runs, and nothing can be waited for.
     is_captured: bool,
 }
 
 impl SwapStreams {
-    /// Streams on the primary context of a device, which is PyTorch's, too. The ordinal is of those devices that
+    /// Opens streams on a device's primary context, which PyTorch uses too. The ordinal counts the devices that
     /// `CUDA_VISIBLE_DEVICES` leaves; `libraries` are searched for the driver before all other places.
     pub fn open(ordinal: u32, libraries: &[PathBuf]) -> Result<Arc<SwapStreams>, CudaError> {
         let driver = Driver::start(&Search::new(libraries))?;
@@ -143,7 +143,7 @@ impl SwapStreams {
         Ok(Arc::new(SwapStreams { node, streams: [stream()?, stream()?], context }))
     }
 
-    /// Page-locks so much host memory.
+    /// Allocates a pinned host buffer of this size.
     pub fn pinned(self: &Arc<Self>, bytes: Bytes) -> Result<PinnedSlab, DeviceError> {
         self.context.enter()?;
         let mut memory = pinned_memory(&self.context, bytes, self.node)?;
@@ -151,8 +151,8 @@ impl SwapStreams {
         Ok(PinnedSlab { bytes, address, _memory: memory, streams: Arc::clone(self) })
     }
 
-    /// How much host memory can be page-locked, of so many bytes: it is page-locked piece by piece until that is reached or a
-    /// piece is refused, then by smaller pieces, and all is given back.
+    /// Host memory that can be page-locked, up to `needed`: page-locks piece by piece until that is reached or a piece is
+    /// refused, then by smaller pieces, and gives all back.
     pub fn pinnable(self: &Arc<Self>, needed: Bytes) -> Result<Bytes, DeviceError> {
         let mut piece = Bytes((needed.0 / 8).max(PINNABLE_PIECE.0));
         let (mut held, mut total) = (Vec::new(), Bytes::ZERO);
@@ -171,7 +171,7 @@ impl SwapStreams {
         Ok(total)
     }
 
-    /// The rates of copies of so many bytes to the host and back, each alone (the median of a few) and with the other way
+    /// Rates of copies of this size to the host and back, each alone (the median of a few) and with the other direction
     /// running.
     pub fn rates(self: &Arc<Self>, bytes: Bytes) -> Result<LinkRates, DeviceError> {
         let slabs = [self.pinned(bytes)?, self.pinned(bytes)?];
@@ -205,8 +205,8 @@ impl SwapStreams {
         Ok(rates)
     }
 
-    /// Both ways begin at once, and each copies again and again. Counted is what ended before the other way was through: what
-    /// comes later had the link to itself.
+    /// Starts both directions at once, each copying repeatedly. Counts copies that ended before the other direction
+    /// finished, since later ones had the link to themselves.
     fn rates_together(&self, copies: [SwapCopy; 2]) -> Result<[BytesPerSecond; 2], DeviceError> {
         let event = || Event::new(&self.context, true);
         let start = event()?;
@@ -237,7 +237,7 @@ impl SwapStreams {
     /// Enqueues a copy on the swap-out stream (0) or the swap-in stream (1).
     ///
     /// # Safety
-    /// Both ranges lie in live memory until the copy has ended, and only what is ordered by events touches them.
+    /// Both ranges lie in live memory until the copy has ended, and only accesses ordered by events touch them.
     unsafe fn copy(&self, lane: usize, copy: SwapCopy) -> Result<(), Refusal> {
         let SwapCopy { device, host, length } = copy;
         // SAFETY: passed on to the caller.
@@ -256,12 +256,12 @@ impl SwapStreams {
 }
 
 impl PinnedSlab {
-    /// The address of its first byte; 0 where it has none.
+    /// Address of the first byte; 0 if empty.
     pub fn address(&self) -> usize {
         self.address
     }
 
-    /// Its size.
+    /// Size.
     pub fn bytes(&self) -> Bytes {
         self.bytes
     }
@@ -269,7 +269,7 @@ impl PinnedSlab {
 
 impl Drop for PinnedSlab {
     fn drop(&mut self) {
-        // What still copies to it ends first.
+        // Copies to it that still run end first.
         if let Err(refusal) = self.streams.synchronise() {
             tracing::debug!("before a slab is given back: {refusal}");
         }
@@ -277,13 +277,13 @@ impl Drop for PinnedSlab {
 }
 
 impl Swaps {
-    /// The copies of a schedule, whose commands are given in its order.
+    /// Prepares the copies of a schedule, whose commands are given in its order.
     pub fn new(streams: &Arc<SwapStreams>, commands: &[SwapCommand]) -> Result<Swaps, DeviceError> {
         streams.context.enter()?;
         let mut copies = vec![Vec::new()];
         let mut counts = [0; 3];
         let mut awaited: [Vec<bool>; 3] = Default::default();
-        // By stream: what it has waited for of each.
+        // By stream: the commands of each stream that it has already waited for.
         let mut reached = [[0; 3]; 3];
         for command in commands {
             let stream = command.stream.index();
@@ -320,24 +320,25 @@ impl Swaps {
     /// Begins an iteration on this compute stream of the context (0 for its default stream), timed or not.
     ///
     /// # Safety
-    /// The handle is a stream of this context that lives until the iteration has been finished or aborted. The memory that the
-    /// copies name lives until they have ended, and only what the schedule orders touches it.
+    /// The handle is a stream of this context that lives until the iteration has been finished or aborted. The memory that
+    /// the copies name lives until they have ended, and only accesses that the schedule orders touch it.
     pub unsafe fn start(&mut self, compute: usize, is_timed: bool) -> Result<(), DeviceError> {
         self.begin(compute, is_timed, false)
     }
 
-    /// The same within a capture of the compute stream, which the caller began in the mode of one thread and ends after
-    /// [`Swaps::finish`] or [`Swaps::abort`]. Nothing runs until the graph is launched.
+    /// Begins an iteration within a capture of the compute stream, which the caller began in the mode of one thread and
+    /// ends after [`Swaps::finish`] or [`Swaps::abort`]. Nothing runs until the graph is launched.
     ///
     /// # Safety
-    /// The handle is a stream of this context. Whenever the graph is launched, the memory that the copies name lives until it
-    /// has ended, and only what the schedule orders touches it. An iteration that is started meanwhile is enqueued behind it.
+    /// The handle is a stream of this context. Whenever the graph is launched, the memory that the copies name lives until
+    /// it has ended, and only accesses that the schedule orders touch it. An iteration started meanwhile is enqueued behind
+    /// it.
     pub unsafe fn start_captured(&mut self, compute: usize) -> Result<(), DeviceError> {
         self.begin(compute, false, true)
     }
 
     fn begin(&mut self, compute: usize, is_timed: bool, is_captured: bool) -> Result<(), DeviceError> {
-        // A capture that ended without its joins is over, whatever it held.
+        // A capture that ended without its joins is over, whatever it contained.
         self.now.take_if(|now| now.is_captured);
         self.abort();
         self.streams.context.enter()?;
@@ -357,8 +358,8 @@ impl Swaps {
         self.enqueue_copies()
     }
 
-    /// The next compute command starts after so many copies to the host and back. Only what the schedule's own order does not
-    /// imply is said.
+    /// Makes the next compute command wait for these numbers of copies to the host and back. Only waits that the schedule's
+    /// own order does not imply need a call.
     pub fn wait(&mut self, offloads: usize, prefetches: usize) -> Result<(), DeviceError> {
         let Some(now) = self.now.as_mut() else { return Ok(()) };
         for (lane, need) in [offloads, prefetches].into_iter().enumerate() {
@@ -371,7 +372,7 @@ impl Swaps {
         Ok(())
     }
 
-    /// In a timed iteration: the next compute command begins here.
+    /// Records, in a timed iteration, the start of the next compute command.
     pub fn began(&mut self) -> Result<(), DeviceError> {
         let (Some(now), Some(times)) = (&self.now, &self.times) else { return Ok(()) };
         if now.is_timed {
@@ -380,7 +381,7 @@ impl Swaps {
         Ok(())
     }
 
-    /// One more compute command was enqueued: enqueues the copies that follow it.
+    /// Records that one more compute command was enqueued, and enqueues the copies that follow it.
     pub fn computed(&mut self) -> Result<(), DeviceError> {
         let Some(now) = self.now.as_mut() else { return Ok(()) };
         if let Some(times) = self.times.as_ref().filter(|_| now.is_timed) {
@@ -421,7 +422,7 @@ impl Swaps {
         Ok(())
     }
 
-    /// Ends the enqueueing: what the compute stream is given from here on comes after all copies.
+    /// Ends the enqueueing: later work of the compute stream comes after all copies.
     pub fn finish(&mut self) -> Result<(), DeviceError> {
         let Some(mut now) = self.now.take() else { return Ok(()) };
         self.join(&now.compute)?;
@@ -438,8 +439,8 @@ impl Swaps {
         Ok(())
     }
 
-    /// Ends the iteration early: copies that were not enqueued never are, and the host waits for the others; of a captured one
-    /// none runs. Does nothing where none was started, or where it was finished.
+    /// Ends the iteration early. Copies not yet enqueued never run, and the host waits for the others; in a captured
+    /// iteration none runs. Does nothing if no iteration was started, or if it was finished.
     pub fn abort(&mut self) {
         let Some(now) = self.now.take().filter(|now| !now.is_finished) else { return };
         let ended = if now.is_captured { Ok(()) } else { self.streams.synchronise() };
@@ -449,8 +450,8 @@ impl Swaps {
         }
     }
 
-    /// When each command of the last iteration ran, by stream, once all have ended, which is waited for; none where the
-    /// iteration was not timed, or not finished.
+    /// Waits for the last iteration and returns the times of its commands, by stream; `None` if it was not timed or not
+    /// finished.
     pub fn spans(&mut self) -> Result<Option<[Spans; 3]>, DeviceError> {
         let (Some(now), Some(times)) = (self.now.take_if(|now| now.is_finished), &self.times) else {
             return Ok(None);
@@ -463,12 +464,12 @@ impl Swaps {
         Ok(Some([of(0)?, of(1)?, of(2)?]))
     }
 
-    /// How many copies there are.
+    /// Number of copies.
     pub fn len(&self) -> usize {
         self.copies.iter().map(Vec::len).sum()
     }
 
-    /// Whether nothing is copied.
+    /// Returns `true` if there are no copies.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

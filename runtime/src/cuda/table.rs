@@ -1,16 +1,16 @@
-//! The functions of a CUDA library as a table that is filled when the library is loaded.
+//! The functions of a CUDA library as a table, filled when the library is loaded.
 //!
-//! Types and signatures are those of the bindings (`cudarc`), and the compiler holds ours to them; loading is our own.
-//! The bindings' loader knows only fixed file names, panics where a library or a function is missing, and reads what a
-//! newer driver returns as an enum that does not know it. Here a missing function is an error before the first call, and a
-//! status is a number.
+//! Types and signatures are those of the bindings (`cudarc`), and the compiler checks ours against them; loading is our
+//! own. The bindings' loader knows only fixed file names, panics if a library or a function is missing, and reads a newer
+//! driver's unknown statuses as an enum. Here a missing function is an error before the first call, and a status is a
+//! number.
 
 use super::error::CudaError;
 use super::presence::{Found, Wanted};
 
-/// Defines a table: its functions return a status, 0 for success, or under `plain` what they say. Where the bindings have
-/// another name for a function, it stands after `as`; those without bindings of the same type stand under `unbound` and
-/// `plain`.
+/// Defines a table. Its functions return a status, 0 for success; those under `plain` return other values. The bindings'
+/// name of a function, if different, stands after `as`; functions without bindings of the same type stand under `unbound`
+/// and `plain`.
 macro_rules! functions {
     (
         $(#[$about:meta])*
@@ -28,7 +28,7 @@ macro_rules! functions {
         }
 
         impl $table {
-            /// What the code takes the functions for, for `headers.rs`.
+            /// Types of the functions in the code, for `headers.rs`.
             #[cfg(test)]
             pub(super) const SIGNATURES: &[super::headers::Signature] = &[
                 $((stringify!($name), &[$(stringify!($argument)),*], "u32"),)*
@@ -36,7 +36,7 @@ macro_rules! functions {
                 $((stringify!($plain), &[$(stringify!($plain_argument)),*], stringify!($returned)),)*
             ];
 
-            /// All functions, by name.
+            /// Loads all functions, by name.
             pub(super) fn of(found: &Found, wanted: &Wanted) -> Result<Self, CudaError> {
                 let address = |name| found.symbol(name, wanted);
                 Ok(Self {
@@ -101,7 +101,7 @@ use cudarc::nvrtc::sys::{nvrtcProgram, nvrtcResult};
 use std::ffi::{c_char, c_int, c_longlong, c_uchar, c_uint, c_ulonglong, c_void};
 
 functions! {
-    /// The driver API. All of it is in drivers of CUDA 12.0 and later.
+    /// The driver API. Drivers of CUDA 12.0 and later have all of it.
     DriverFunctions of driver, status CUresult;
     bound {
         cuInit(c_uint);
@@ -177,7 +177,7 @@ functions! {
 }
 
 functions! {
-    /// cuBLAS. All of it is in the versions for CUDA 12 and later.
+    /// cuBLAS. The versions for CUDA 12 and later have all of it.
     CublasFunctions of cublas, status cublasStatus_t;
     bound {
         cublasCreate_v2(*mut cublasHandle_t);
@@ -204,7 +204,7 @@ functions! {
 }
 
 functions! {
-    /// cuDNN, the part that all of its versions from 9.0 on have.
+    /// cuDNN: a part that all versions from 9.0 on have.
     CudnnFunctions of cudnn, status cudnnStatus_t;
     bound {
         cudnnCreate(*mut cudnnHandle_t);
@@ -276,7 +276,7 @@ functions! {
 }
 
 functions! {
-    /// NCCL, from 2.18 on. It numbers operations behind those that the bindings have names for, so they are numbers here.
+    /// NCCL, from 2.18 on. Operations are numbers, since NCCL counts beyond the names in the bindings.
     NcclFunctions of nccl, status ncclResult_t;
     bound {
         ncclGetVersion(*mut c_int);

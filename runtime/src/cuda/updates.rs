@@ -1,14 +1,14 @@
 //! One launch that updates all parameters.
 //!
 //! A network has an update for each parameter, most of them of a few numbers, and each launch takes longer than that work.
-//! Their parameters lie side by side, and so do the gradients and each of the optimizer's states, in the same order
-//! (`networks/src/lower/resident.rs`). So the updates that follow one another on the compute stream are held back and joined
-//! into one, over the whole range; the device launches it before anything else happens on that stream. Every number is
-//! computed as by an update of its own: the same bits. The few bytes between two regions are zeros, and an update of zeros
-//! leaves zeros (AdamW divides by epsilon, which is above 0).
+//! Their parameters are adjacent, and so are the gradients and each part of the optimizer state, in the same order
+//! (`networks/src/lower/resident.rs`). So successive updates on the compute stream are held back and joined into one, over
+//! the whole range; the device launches it before anything else on that stream. Every number has the same bits as by a
+//! separate update. The few bytes between two regions are zeros, and an update of zeros leaves zeros (AdamW divides by
+//! epsilon, which is above 0).
 //!
-//! What it deliberately does not do: join what does not adjoin, what is updated otherwise, or idle updates, which have no
-//! gradient. Timed iterations join them, too: the executor asks which launches are joined (`executor/timing.rs`).
+//! Deliberately does not join updates that are not adjacent or differ in kind, or idle updates, which have no gradient.
+//! Timed iterations join them too: the executor asks which launches are joined (`executor/timing.rs`).
 
 use crate::device::Launch;
 use plimsoll_ir::Bytes;
@@ -18,24 +18,24 @@ use plimsoll_ir::program::{Call, STORAGE_ALIGNMENT};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Update {
     kind: Kind,
-    /// Where hyper-parameters, parameters, gradients and states start, in the order of the call's operands; those that it has
-    /// not are 0.
+    /// Start of hyper-parameters, parameters, gradients and optimizer states, in the order of the call's operands; 0 for
+    /// absent ones.
     offsets: [Bytes; MOST],
     elements: u64,
 }
 
-/// How it updates.
+/// Update rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Sgd { decay: bool },
     Adamw,
 }
 
-/// No update has more operands.
+/// Most operands of an update.
 const MOST: usize = 5;
 
 impl Update {
-    /// The update that a launch is; none where it is another call, or one without a gradient.
+    /// The update of a launch; `None` for other calls, and for an update without a gradient.
     pub(super) fn of(launch: &Launch) -> Option<Update> {
         let (kind, elements) = match *launch.call() {
             Call::Sgd { elements, decay, idle: false } => (Kind::Sgd { decay }, elements),
@@ -47,7 +47,7 @@ impl Update {
         Some(Update { kind, offsets, elements })
     }
 
-    /// Both as one; none where the next does not adjoin.
+    /// Joins two updates; `None` if the next is not adjacent.
     pub(super) fn joined(self, next: &Update) -> Option<Update> {
         let (&[hyper, ref regions @ ..], &[next_hyper, ref next_regions @ ..]) =
             (self.offsets(), next.offsets())
@@ -61,7 +61,7 @@ impl Update {
         (adjoins && hyper == next_hyper && self.kind == next.kind).then_some(Update { elements, ..self })
     }
 
-    /// The call that it is.
+    /// The joined update as a call.
     pub(super) fn call(&self) -> Call {
         let elements = self.elements;
         match self.kind {
@@ -70,7 +70,7 @@ impl Update {
         }
     }
 
-    /// Where the call's operands lie.
+    /// Offsets of the call's operands.
     pub(super) fn offsets(&self) -> &[Bytes] {
         let count = match self.kind {
             Kind::Sgd { .. } => 4,
@@ -86,7 +86,7 @@ mod tests {
 
     const SGD: Kind = Kind::Sgd { decay: true };
 
-    /// An update of so many numbers from here on, with gradients and states 10, 20 and 30 KiB behind.
+    /// An update of so many numbers at `parameter`, with gradients and states 10, 20 and 30 KiB behind.
     fn update(kind: Kind, parameter: u64, elements: u64) -> Update {
         let offsets = match kind {
             Kind::Sgd { .. } => [0, parameter, parameter + 10_240, parameter + 20_480, 0],

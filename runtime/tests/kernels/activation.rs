@@ -1,6 +1,6 @@
-//! Functions of each element and their gradients against f64, and far out, where nothing but 0, 1, x or NaN is left.
+//! Functions of each element and their gradients against f64, also far out, where only 0, 1, x or NaN is left.
 //!
-//! What it deliberately does not do: judge the last digits far from 0, which the kernels' own tests do.
+//! Deliberately does not judge the last digits far from 0, which the kernels' own tests do.
 
 use super::harness::{Random, check, check_accumulate, check_in_place, floats, input, outcomes, output};
 use super::reference::{self, wide};
@@ -44,7 +44,7 @@ fn activation_gradients_are_derivatives() {
     }
 }
 
-/// Far from 0 a function is 0 or x, and a number that is none stays none.
+/// Far from 0 a function is 0 or x; NaN stays NaN.
 #[test]
 fn activations_have_no_surprises_far_out() {
     let x = [100.0, -100.0, 1e38, -1e38, f32::INFINITY, f32::NAN, f32::NEG_INFINITY];
@@ -54,7 +54,7 @@ fn activations_have_no_surprises_far_out() {
             let y = floats(&got[1]);
             assert_eq!(y[..5], [100.0, 0.0, 1e38, 0.0, f32::INFINITY], "{function:?} by {by}");
             assert!(y[5].is_nan(), "{function:?} by {by}: {y:?}");
-            // 0 * infinity is no number.
+            // 0 * infinity is NaN.
             assert!(y[6].is_nan(), "{function:?} by {by}: {y:?}");
         }
         let args = [input(&x[..4]), input(&[2.0; 4]), output(4)];

@@ -1,9 +1,9 @@
-//! The alternatives of the device `cuda` to run a convolution or attention, cuDNN's algorithms and cuBLAS among them, as an
-//! iteration runs them: a program of one op, whose operands lie in resident memory between guards, under a schedule that
-//! names the alternative.
+//! The alternatives of the device `cuda` for a convolution or attention, including cuDNN's algorithms and cuBLAS, as in an
+//! iteration: a program of one op, whose operands lie in resident memory between guards, under a schedule that names the
+//! alternative.
 //!
-//! Left out where there is no device, which a test of [`super::device`] says. Calls with one alternative, which is our own kernel, are tested without the runtime's
-//! device.
+//! Skipped without a device, as a test of [`super::device`] reports. Calls with our own kernel as the only alternative are
+//! tested without the runtime's device.
 
 use super::harness::{Arg, GUARD};
 use plimsoll_ir::program::{
@@ -19,8 +19,7 @@ const GUARD_BYTE: u8 = 0xFE;
 /// Four of these are a NaN.
 const POISON: u8 = 0xFF;
 
-/// What each alternative of a convolution or of attention leaves in its operands; nothing of other calls, and where there is
-/// no device.
+/// Contents of a convolution's or attention's operands after each alternative; empty for other calls, and without a device.
 pub fn outcomes(call: &Call, float: Float, args: &[Arg]) -> Vec<(String, Vec<Vec<u8>>)> {
     static DEVICES: [OnceLock<Option<Mutex<CudaDevice>>>; 2] = [OnceLock::new(), OnceLock::new()];
     let multiplies = matches!(
@@ -39,7 +38,7 @@ pub fn outcomes(call: &Call, float: Float, args: &[Arg]) -> Vec<(String, Vec<Vec
     let opened = || Mutex::new(open().expect("the device of this machine opens"));
     let device = DEVICES[float as usize].get_or_init(|| super::device::is_there().then(opened));
     let Some(device) = device else { return Vec::new() };
-    // What a failed test left there does not matter to the next.
+    // State left by a failed test does not matter to the next.
     let device = device.lock().unwrap_or_else(PoisonError::into_inner);
     let alternatives = device.alternatives(call);
     let program = program(call, float, args, &alternatives);
@@ -88,7 +87,7 @@ pub fn outcomes(call: &Call, float: Float, args: &[Arg]) -> Vec<(String, Vec<Vec
     alternatives.iter().zip(&schedules).map(run).collect()
 }
 
-/// The bytes of an operand.
+/// Bytes of an operand.
 fn bytes_of(arg: &Arg) -> usize {
     match arg {
         Arg::In(bytes) | Arg::InOut(bytes) => bytes.len(),
@@ -97,7 +96,7 @@ fn bytes_of(arg: &Arg) -> usize {
     }
 }
 
-/// Regions, one behind the other, of whole words.
+/// Consecutive regions of whole words.
 #[derive(Default)]
 struct Resident {
     regions: Vec<Region>,
@@ -105,7 +104,7 @@ struct Resident {
 }
 
 impl Resident {
-    /// Adds one, and what it lacks to the alignment as a guard; gives where it starts.
+    /// Adds a region, and a guard that fills up to the alignment; returns the region's start.
     fn add(&mut self, name: &str, role: Role, bytes: u64) -> Bytes {
         let bytes = bytes.next_multiple_of(4);
         let offset = Bytes(self.end);
@@ -122,7 +121,8 @@ impl Resident {
     }
 }
 
-/// An op of one call, whose operands are resident, each between guards; its tensor is there because a program has input.
+/// A program of one call, whose operands are resident, each between guards; its tensor exists because a program needs
+/// input.
 fn program(call: &Call, float: Float, args: &[Arg], alternatives: &[KernelAlternative]) -> Program {
     let mut resident = Resident::default();
     resident.add("hyper", Role::Hyper, 4 * Hyper::WORDS);

@@ -1,13 +1,13 @@
-//! Attention and its gradient against plain f64 sums: one head and many, shared and not, one position and several blocks of
-//! them, causal and not, heads that fill several scratches and rows that do, scores in the hundreds.
+//! Attention and its gradient against plain f64 sums: one head and several, shared or not, one position and several blocks,
+//! causal or not, heads that fill several scratches and rows that do, scores in the hundreds.
 //!
-//! What it deliberately does not do: train; whole schedules with it are in `same_bits` and the stand-in's tests.
+//! Deliberately does not train; `same_bits` and the stand-in's tests run whole schedules with it.
 
 use super::harness::{Arg, Random, check, check_accumulate, check_in_place, floats, input, outcomes, output};
 use super::reference::{self, wide};
 use plimsoll_ir::program::{AttentionShape, Call, RotaryShape};
 
-/// Samples, positions, heads of keys, heads of queries to each of these, channels of a head.
+/// Samples, positions, heads of keys, heads of queries for each of these, channels of a head.
 fn shape([batch, length, kv_heads, group, of_head]: [u64; 5], causal: bool) -> AttentionShape {
     let heads = kv_heads * group;
     AttentionShape { batch, length, heads, kv_heads, width: heads * of_head, causal }
@@ -44,7 +44,7 @@ pub fn attention_of(sides: [u64; 5], causal: bool, seed: u32) {
     attention_with(sides, causal, 3.0, seed);
 }
 
-/// Queries, keys and values of about this size.
+/// Tests with queries, keys and values of about this size.
 fn attention_with(sides: [u64; 5], causal: bool, size: f32, seed: u32) {
     let s = shape(sides, causal);
     let random = &mut Random::new(seed);
@@ -61,7 +61,7 @@ fn attention_with(sides: [u64; 5], causal: bool, size: f32, seed: u32) {
     check_accumulate(|accumulate| Call::AttentionBackward { shape: s, accumulate }, &args, 3, &dqkv);
 }
 
-/// CUDA's kernels have 2^23 scores in scratch: those of some heads of keys at a time, and where one has more, of some rows.
+/// CUDA's kernels have 2^23 scores in scratch: those of some heads of keys at a time, or of some rows if one head has more.
 #[test]
 #[ignore = "minutes: CI runs it"]
 fn attention_goes_through_its_scratch_in_parts() {
@@ -73,7 +73,8 @@ fn attention_goes_through_its_scratch_in_parts() {
     }
 }
 
-/// Products up to several thousand, whose scores in f32 are right to a few ten-thousandths of 1: probabilities are as right.
+/// Products up to several thousand, whose scores in f32 are right to a few ten-thousandths of 1, and so are the
+/// probabilities.
 #[test]
 fn attention_of_large_scores() {
     for causal in [false, true] {
@@ -86,7 +87,7 @@ fn attention_of_large_scores() {
         let args = [input(&qkv), output(y.len()), output(stats.len())];
         for (by, got) in outcomes(&Call::AttentionForward { shape: s }, &args) {
             assert_within(by, &floats(&got[1]), &y, 1e-3);
-            // Backward with the numbers that the same kernels kept.
+            // Backward from the numbers that the same kernels kept.
             let dy = Random::new(10).floats(y.len());
             let expected = reference::attention_gradient(&s, &wide(&qkv), &wide(&dy));
             let args = [input(&qkv), Arg::In(got[2].clone()), input(&dy), output(qkv.len())];
@@ -97,7 +98,7 @@ fn attention_of_large_scores() {
     }
 }
 
-/// Demands that numbers are off by at most a share of the largest.
+/// Asserts that numbers differ by at most a share of the largest.
 fn assert_within(by: &str, got: &[f32], expected: &[f64], share: f64) {
     let largest = expected.iter().fold(0.0, |a: f64, b| a.max(b.abs()));
     for (i, (g, e)) in got.iter().zip(expected).enumerate() {
@@ -128,7 +129,7 @@ fn attention_gradients_are_derivatives() {
     }
 }
 
-/// Scores whose exponentials no f32 holds; and a future that is no number, of which no position before it knows.
+/// Scores whose exponentials exceed f32; and a NaN at a future position, which affects no earlier one.
 #[test]
 fn attention_has_no_surprises_far_out() {
     let forward = |causal| Call::AttentionForward { shape: shape([1, 2, 1, 1, 1], causal) };
@@ -187,7 +188,7 @@ fn rotary_gradients_are_derivatives() {
     }
 }
 
-/// The product of a query and a key knows only how far they are apart, which is what the layer is for; and positions in the
+/// The product of a query and a key depends only on their distance, which is the purpose of the layer; and positions in the
 /// thousands are as exact as the first.
 #[test]
 fn rotary_products_know_distances() {

@@ -1,9 +1,9 @@
-//! Batch normalisation with what follows it in one call: a sum, a ReLU, or both.
+//! Batch normalisation fused with a sum, a ReLU, or both.
 //!
-//! Against plain f64 ones, whose gradients are proved by finite differences; and against the calls one by one, of which the
-//! fused ones give the bits.
+//! Compared with plain f64 versions, whose gradients are checked by finite differences; and with the separate calls, whose
+//! bits the fused ones must give.
 //!
-//! What it deliberately does not do: normalise alone; `main` does.
+//! Deliberately does not test normalisation alone; `main` does.
 
 use super::harness::{
     Arg, Random, check, check_accumulate, check_in_place, floats, input, outcome, outcomes, output,
@@ -13,7 +13,7 @@ use plimsoll_ir::program::{After, Call, FusedRelu, RowShape};
 
 const EPSILON: f32 = 1e-2;
 
-/// Everything that can follow.
+/// All fused operations.
 fn every_after() -> Vec<After> {
     let relus = [f32::INFINITY, 0.7]
         .into_iter()
@@ -36,19 +36,19 @@ fn batch_norm_and_what_follows() {
     }
 }
 
-/// One of them, by the seed.
+/// Tests one of them, chosen by the seed.
 pub fn some_after(rows: usize, channels: usize, seed: u32) {
     let all = every_after();
     batch_norm_then_of(rows, channels, all[seed as usize % all.len()], seed);
 }
 
-/// What follows, in f64: y.
+/// y of the fused operations, in f64.
 fn follow(then: &After, normal: &[f64], r: &[f64]) -> Vec<f64> {
     let sum = normal.iter().zip(r).map(|(n, r)| if then.add { n + r } else { *n });
     sum.map(|v| then.relu.map_or(v, |relu| v.clamp(0.0, f64::from(relu.ceiling)))).collect()
 }
 
-/// The gradient of the sum.
+/// Gradient of the sum.
 fn passed(then: &After, y: &[f64], dy: &[f64]) -> Vec<f64> {
     let inside = |y: f64| then.relu.is_none_or(|relu| y > 0.0 && y < f64::from(relu.ceiling));
     y.iter().zip(dy).map(|(y, dy)| if inside(*y) { *dy } else { 0.0 }).collect()
@@ -76,7 +76,7 @@ fn batch_norm_then_of(rows: usize, channels: usize, then: After, seed: u32) {
     }
     assert_one_by_one(&then, shape, &args, &r);
 
-    // Of some output, with elements at both ends.
+    // The ceiling is an element of some output, with elements at both ends.
     let ceiling = then.relu.map_or(1.0, |relu| relu.ceiling);
     let y: Vec<f32> = random.floats(n).iter().map(|v| v.clamp(0.0, ceiling)).collect();
     let stats: Vec<f32> = stats.iter().map(|s| *s as f32).collect();
@@ -96,18 +96,18 @@ fn batch_norm_then_of(rows: usize, channels: usize, then: After, seed: u32) {
     assert_gradients_one_by_one(&then, shape, &args, at);
 }
 
-/// A mask of one bit an element, as [`Call::ReluMaskForward`] gives it.
+/// A mask of one bit per element, as [`Call::ReluMaskForward`] gives it.
 fn mask_of(y: &[f32], ceiling: f32) -> Arg {
     let call = Call::ReluMaskForward { elements: y.len() as u64, ceiling };
     Arg::In(outcome(&call, &[input(y), output(y.len()), Arg::Out(y.len().div_ceil(8))]).remove(2))
 }
 
-/// What a call leaves in its operands with the kernels of this number; none where there are not so many.
+/// Operands after a call with kernels number `which`; `None` if there are not so many.
 fn by(which: usize, call: &Call, args: &[Arg]) -> Option<Vec<Vec<u8>>> {
     outcomes(call, args).into_iter().nth(which).map(|(_, outcome)| outcome)
 }
 
-/// Demands of the forward pass the bits of normalisation, sum and ReLU one by one, whoever computes.
+/// Asserts that the forward pass has the bits of separate normalisation, sum and ReLU, with all kernels.
 fn assert_one_by_one(then: &After, shape: RowShape, args: &[Arg], r: &[f32]) {
     let (elements, n) = (shape.rows * shape.channels, r.len());
     let fused = Call::BatchNormForward { shape, epsilon: EPSILON, then: *then };
@@ -130,7 +130,7 @@ fn assert_one_by_one(then: &After, shape: RowShape, args: &[Arg], r: &[f32]) {
     }
 }
 
-/// The same of the backward pass, whose dx is operand `at`.
+/// Asserts the same of the backward pass, whose dx is operand `at`.
 fn assert_gradients_one_by_one(then: &After, shape: RowShape, args: &[Arg], at: usize) {
     let elements = shape.rows * shape.channels;
     let n = elements as usize;
@@ -181,7 +181,7 @@ fn gradients_behind_a_relu_are_derivatives() {
     }
 }
 
-/// A run that diverged is seen: what is no number stays none, and its gradient passes nowhere.
+/// A diverged run stays visible: NaN stays NaN, and its gradient passes nowhere.
 #[test]
 fn what_is_no_number_stays_none_behind_a_relu() {
     let shape = RowShape { rows: 3, channels: 1 };

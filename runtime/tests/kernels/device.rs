@@ -1,10 +1,10 @@
-//! The CUDA kernels on a device, through the driver's own functions: a GPU, or the stand-in library where
-//! `PLIMSOLL_CUDA_LIBRARIES` names its folder. One test says so where there is neither, and all fail if `PLIMSOLL_TEST_DEVICE`
-//! asks for a device then.
+//! The CUDA kernels on a device, through the driver's own functions: a GPU, or the stand-in library in a folder of
+//! `PLIMSOLL_CUDA_LIBRARIES`. Without either, one test reports it, and all fail if `PLIMSOLL_TEST_DEVICE` requires a
+//! device.
 //!
-//! Operands are copied there and back with the guards around them, so that what a kernel does beside them is seen here too.
+//! Operands are copied there and back with their guards, so that writes outside operands are detected here too.
 //!
-//! What it deliberately does not do: use the device of the runtime, whose schedules have tests of their own.
+//! Deliberately does not use the device of the runtime, whose schedules have separate tests.
 
 use super::harness::{GUARD, Span};
 use super::nvrtc::{self, Nvrtc};
@@ -21,19 +21,19 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 type Address = u64;
 type Handle = *mut c_void;
 
-/// A device with the kernels on it, for one test at a time.
+/// A device with the loaded kernels, for one test at a time.
 pub struct Device {
     driver: Library,
     context: Handle,
     stream: Handle,
-    /// By the kernel's name and what its feature maps are stored in.
+    /// Functions by the kernel's name and the storage of activations.
     functions: HashMap<(String, Float), Handle>,
 }
 
-// SAFETY: the driver's handles are names, which any thread may use; the mutex below lets in one at a time.
+// SAFETY: the driver's handles are names, which any thread may use; the mutex below admits one thread at a time.
 unsafe impl Send for Device {}
 
-/// The folders that the environment names, and then the loader's own.
+/// Opens a library from the folders that the environment names, else by the loader.
 fn open(file: &str) -> Option<Library> {
     let folders = std::env::var_os("PLIMSOLL_CUDA_LIBRARIES").unwrap_or_default();
     let named = std::env::split_paths(&folders).map(|folder| folder.join(file)).filter(|path| path.is_file());
@@ -54,18 +54,18 @@ fn started() -> &'static Result<Mutex<Device>, String> {
     })
 }
 
-/// True where there is a device.
+/// Returns `true` if there is a device.
 pub fn is_there() -> bool {
     started().is_ok()
 }
 
 /// The device for one test, if there is one.
 pub fn device() -> Option<MutexGuard<'static, Device>> {
-    // What a failed test left there does not matter to the next.
+    // State left by a failed test does not matter to the next.
     started().as_ref().ok().map(|device| device.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// The one test that says if the others run on a device, too.
+/// Reports, as the only test, if the others also run on a device.
 #[test]
 fn kernels_are_run_on_a_device() {
     if let Err(why) = started() {
@@ -73,11 +73,11 @@ fn kernels_are_run_on_a_device() {
     }
 }
 
-/// Calls a function of the driver by its name and the types of its parameters, and demands that it succeeds.
+/// Calls a function of the driver by its name and parameter types, and asserts that it succeeds.
 macro_rules! driver {
     ($library:expr, $name:ident($($argument:expr => $kind:ty),*)) => {{
         type Function = unsafe extern "C" fn($($kind),*) -> c_int;
-        // SAFETY: the parameters are those of the driver's documentation, and what they point at is alive.
+        // SAFETY: the parameters are those of the driver's documentation, and the memory that they point at is alive.
         let status = unsafe {
             let function = $library.get::<Function>(stringify!($name).as_bytes());
             (function.expect("every driver has it"))($($argument),*)
@@ -87,7 +87,7 @@ macro_rules! driver {
 }
 
 impl Device {
-    /// `Err` says what is not there.
+    /// Starts the device; `Err` names the missing part.
     fn start() -> Result<Device, String> {
         let driver = open("libcuda.so.1").ok_or("there is no driver")?;
         // SAFETY: the function's type, as the driver documents it.
@@ -110,7 +110,7 @@ impl Device {
         driver!(driver, cuCtxSetCurrent(context => Handle));
         driver!(driver, cuStreamCreate(&mut stream => *mut Handle, 1 => c_uint));
         let mut capability = [0; 2];
-        // Major and minor.
+        // Capability, major and minor.
         for (number, attribute) in capability.iter_mut().zip([75, 76]) {
             driver!(driver, cuDeviceGetAttribute(number => *mut c_int, attribute => c_int, ordinal => c_int));
         }
@@ -133,11 +133,11 @@ impl Device {
         Ok(Device { driver, context, stream, functions })
     }
 
-    /// Computes a call on operands that lie on the host with their guards, and writes back what the device has then.
+    /// Computes a call on operands on the host, with their guards, and copies the results back.
     ///
     /// # Safety
-    /// As `plimsoll_runtime::cpu::kernels::run`; before each span there are [`GUARD`] bytes, and after it what it lacks to a
-    /// multiple of 256.
+    /// As `plimsoll_runtime::cpu::kernels::run`; each span has [`GUARD`] bytes before it, and padding to a multiple of 256
+    /// after it.
     pub unsafe fn run(&self, call: &Call, float: Float, operands: &[Span], workspace: Span) {
         driver!(self.driver, cuCtxSetCurrent(self.context => Handle));
         // Operands in place are one span.

@@ -1,8 +1,7 @@
-//! Runs one call on poisoned memory between guards, on the CPU's kernels, on the text of the CUDA ones, and on a
-//! device where there is one, and compares what they wrote; and once more on feature maps in bf16, where the CPU's kernels are
-//! the measure.
+//! Runs one call on poisoned memory between guards, on the CPU's kernels, on the text of the CUDA ones, and on a device if
+//! there is one, and compares the results; then again with activations in bf16, with the CPU's kernels as the reference.
 //!
-//! What it deliberately does not do: know what a call computes; that is in `reference`.
+//! Deliberately does not know the formula of a call; `reference` does.
 
 use super::alternatives;
 use super::device::device;
@@ -14,14 +13,14 @@ use plimsoll_ir::precision::bf16;
 use plimsoll_ir::program::{Access, Call, OperandSpec};
 use plimsoll_runtime::cpu::kernels::{self as cpu, Threads};
 
-/// Bytes before and after each operand and the workspace that nobody may touch.
+/// Guard bytes before and after each operand and the workspace.
 pub const GUARD: usize = 256;
-/// Four of these are a number so large that it shows where it is read.
+/// Four of these are a number so large that a read of it shows.
 const GUARD_BYTE: u8 = 0xFE;
-/// Four of these are a NaN: what is read before it is written shows.
+/// Four of these are a NaN, which shows reads before the first write.
 const POISON: u8 = 0xFF;
 
-/// Numbers that look random, the same in every run: normal enough, and never so close to 0 that a finite difference
+/// Numbers that look random, the same in every run: of ordinary size, and never so close to 0 that a finite difference
 /// crosses it.
 pub struct Random(u32);
 
@@ -52,13 +51,11 @@ impl Random {
 /// An operand of a call.
 #[derive(Clone)]
 pub enum Arg {
-    /// Read.
     In(Vec<u8>),
-    /// Written; so many bytes.
+    /// Written, with this many bytes.
     Out(usize),
-    /// Read and written.
     InOut(Vec<u8>),
-    /// The same memory as the operand of that number: in place.
+    /// In the same memory as the operand of this number.
     Same(usize),
 }
 
@@ -70,7 +67,7 @@ pub fn labels(values: &[i32]) -> Arg {
     Arg::In(values.iter().flat_map(|v| v.to_le_bytes()).collect())
 }
 
-/// Room for so many floats.
+/// Room for this many floats.
 pub fn output(elements: usize) -> Arg {
     Arg::Out(4 * elements)
 }
@@ -83,15 +80,15 @@ pub fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|c| f32::from_le_bytes([c[0], c[1], c[2], c[3]])).collect()
 }
 
-/// Where an operand lies.
+/// Place of an operand.
 #[derive(Clone, Copy)]
 pub struct Span {
     pub at: *mut u8,
     pub len: usize,
 }
 
-/// Aligned memory with guards: bytes on either side that must stay as they are, and behind those so many bytes that stop the
-/// process where they are touched, even for reading. As tensors are, it is followed by what it lacks to a multiple of 256.
+/// Aligned memory between guards: bytes on either side that must not change, followed by bytes that stop the process if
+/// touched, even for reading. As for tensors, padding to a multiple of 256 follows.
 struct Memory {
     map: *mut u8,
     bytes: usize,
@@ -99,7 +96,7 @@ struct Memory {
     len: usize,
 }
 
-/// Bytes that may not be touched at all; a multiple of every page.
+/// Bytes that stop the process if touched; a multiple of any page size.
 const FORBIDDEN: usize = 1 << 18;
 
 impl Memory {
@@ -124,9 +121,9 @@ impl Memory {
         memory
     }
 
-    /// All that may be touched.
+    /// All bytes that may be touched.
     fn open(&mut self) -> &mut [u8] {
-        // SAFETY: the mapping up to what is forbidden, which this value owns.
+        // SAFETY: the mapping up to the forbidden bytes, which this value owns.
         unsafe { std::slice::from_raw_parts_mut(self.map, self.bytes - FORBIDDEN) }
     }
 
@@ -149,19 +146,19 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the mapping that `new` made, which nobody else has.
+        // SAFETY: the mapping that `new` made, owned by this value alone.
         unsafe { libc::munmap(self.map.cast(), self.bytes) };
     }
 }
 
-/// Who computes.
+/// Kernels that compute.
 #[derive(Clone, Copy, Debug)]
 enum Kernels {
-    /// The CPU's, on so many threads.
+    /// The CPU's, on this many threads.
     Cpu(u32),
-    /// The text of the CUDA ones, in an order of threads.
+    /// The text of CUDA's, in an order of threads.
     Text(Order),
-    /// The CUDA ones, on a device.
+    /// CUDA's, on a device.
     Device,
 }
 
@@ -203,8 +200,8 @@ impl Kernels {
     }
 }
 
-/// Whether CUDA's kernels give the bits that the CPU's give: wherever the formula leaves no order of sums open, and takes no
-/// sine, which a GPU rounds its own way.
+/// Returns `true` if CUDA's kernels must give the CPU's bits: unless the formula leaves the order of sums open, or has a
+/// sine, which a GPU rounds differently.
 fn exact(call: &Call) -> bool {
     !matches!(
         call,
@@ -228,7 +225,7 @@ fn exact(call: &Call) -> bool {
     )
 }
 
-/// Demands that operands are what the table of the call's operands says: read or written, and as large.
+/// Asserts that operands match the call's table of operands: read or written, and their size.
 fn assert_specified(call: &Call, float: Float, args: &[Arg]) {
     let specs = call.operands();
     assert_eq!(args.len(), specs.len(), "operands of {call:?}");
@@ -244,7 +241,7 @@ fn assert_specified(call: &Call, float: Float, args: &[Arg]) {
     }
 }
 
-/// Runs a call, and gives what each operand holds then. Panics where a guard or an input changed.
+/// Runs a call, and returns the operands' contents afterwards. Panics if a guard or an input changed.
 fn execute(call: &Call, float: Float, args: &[Arg], kernels: Kernels) -> Vec<Vec<u8>> {
     assert_specified(call, float, args);
     let mut memories: Vec<Memory> = args
@@ -258,7 +255,7 @@ fn execute(call: &Call, float: Float, args: &[Arg], kernels: Kernels) -> Vec<Vec
     let mut workspace = Memory::new(kernels.workspace_bytes(call, float) as usize, None);
     let owner = |i: usize| if let Arg::Same(j) = args[i] { j } else { i };
     let operands: Vec<Span> = (0..args.len()).map(|i| memories[owner(i)].span()).collect();
-    // SAFETY: the operands are as large as the tests' shapes say, aligned and alive; guards find mistakes.
+    // SAFETY: the operands have the sizes of the tests' shapes, aligned and alive; guards find mistakes.
     unsafe { kernels.run(call, float, &operands, workspace.span()) };
     workspace.assert_guarded(&format!("workspace of {call:?} on {kernels:?}"));
     for (i, (memory, arg)) in memories.iter_mut().zip(args).enumerate() {
@@ -271,21 +268,21 @@ fn execute(call: &Call, float: Float, args: &[Arg], kernels: Kernels) -> Vec<Vec
     (0..args.len()).map(|i| memories[owner(i)].bytes().to_vec()).collect()
 }
 
-/// Runs a call on the CPU's kernels, of which any number of threads gives the same bits, on the text of the CUDA ones,
-/// where any order of threads does, and on a device, where any run does; gives who computed, and what the operands hold
-/// then. The first is the CPU, and the only one where CUDA's kernels do not serve the call.
+/// Runs a call on the CPU's kernels, on the text of the CUDA ones, and on a device; returns the name of each and the
+/// operands' contents afterwards. Asserts equal bits for any number of threads, any order of threads, and any run. The CPU
+/// is the first, and the only one for calls that CUDA's kernels do not serve.
 pub fn outcomes(call: &Call, args: &[Arg]) -> Vec<(&'static str, Vec<Vec<u8>>)> {
     let cpu = ("the CPU", vec![Kernels::Cpu(1), Kernels::Cpu(2), Kernels::Cpu(3)]);
     check_in_bf16(call, args);
     outcomes_of([vec![cpu], cuda(call)].concat(), call, args)
 }
 
-/// The same without the CPU, for what stops a run there.
+/// The same without the CPU, for calls that stop a run there.
 pub fn cuda_outcomes(call: &Call, args: &[Arg]) -> Vec<(&'static str, Vec<Vec<u8>>)> {
     outcomes_of(cuda(call), call, args)
 }
 
-/// What the CPU stops with, on any number of threads. Panics where it goes through.
+/// The CPU's panic message, the same on any number of threads. Fails if the call succeeds.
 pub fn panics(call: &Call, args: &[Arg]) -> String {
     let said = [1, 3].map(|threads| {
         let run = std::panic::AssertUnwindSafe(|| execute(call, Float::F32, args, Kernels::Cpu(threads)));
@@ -297,10 +294,10 @@ pub fn panics(call: &Call, args: &[Arg]) -> String {
     said
 }
 
-/// Who computes by name, and the alternatives that must agree to the bit.
+/// Names of the kernels, each with the variants that must agree to the bit.
 type Who = Vec<(&'static str, Vec<Kernels>)>;
 
-/// Those of CUDA's kernels that there are here; none for a call that is a library's.
+/// CUDA's kernels available here; none for a library's call.
 fn cuda(call: &Call) -> Who {
     let mut who = Who::new();
     if !kernels::serve(call) {
@@ -340,7 +337,7 @@ fn outcomes_of(who: Who, call: &Call, args: &[Arg]) -> Vec<(&'static str, Vec<Ve
     outcomes
 }
 
-/// The operands with feature maps in bf16.
+/// The operands with activations in bf16.
 fn rounded(call: &Call, args: &[Arg]) -> Vec<Arg> {
     let halves = |bytes: &[u8]| floats(bytes).iter().flat_map(|v| bf16(*v).to_le_bytes()).collect();
     let of = |(arg, spec): (&Arg, OperandSpec)| match arg {
@@ -352,16 +349,15 @@ fn rounded(call: &Call, args: &[Arg]) -> Vec<Arg> {
     args.iter().zip(call.operands()).map(of).collect()
 }
 
-/// What each gives with feature maps in bf16, to which those of the arguments, in f32, are rounded.
+/// Results with activations in bf16, to which those of the f32 arguments are rounded.
 pub fn outcomes_in_bf16(call: &Call, args: &[Arg]) -> Vec<(&'static str, Vec<Vec<u8>>)> {
     let args = rounded(call, args);
     let who = [vec![("the CPU", vec![Kernels::Cpu(1)])], cuda(call)].concat();
     who.into_iter().map(|(by, kernels)| (by, execute(call, Float::Bf16, &args, kernels[0]))).collect()
 }
 
-/// Demands of CUDA's kernels on feature maps in bf16 what the CPU's give: the same bits where those in f32 have to give the
-/// same bits; else numbers that are as near as those in f32 before they are rounded, so that some few are rounded to the
-/// other neighbour.
+/// Asserts that CUDA's kernels agree with the CPU's on activations in bf16: the same bits if that is required in f32; else
+/// numbers as near as in f32 before rounding, so that a few round to the other neighbour.
 fn check_in_bf16(call: &Call, args: &[Arg]) {
     let args = rounded(call, args);
     let cpu = execute(call, Float::Bf16, &args, Kernels::Cpu(1));
@@ -375,7 +371,7 @@ fn check_in_bf16(call: &Call, args: &[Arg]) {
                 continue;
             }
             if spec.name == "mask" && !exact(call) {
-                // Of numbers that are rounded to the other neighbour: 0, or the ceiling.
+                // A number rounded to the other neighbour gives 0, or the ceiling.
                 let others: u32 = cpu.iter().zip(found).map(|(a, b)| (a ^ b).count_ones()).sum();
                 assert!(others as usize <= 2 + cpu.len() / 20, "{what}: {others} bits are others");
                 continue;
@@ -415,23 +411,23 @@ fn check_in_bf16(call: &Call, args: &[Arg]) {
     }
 }
 
-/// From a bf16 to the next, as a share of it, at most. A library may round a gradient of weights, or a result before the bias
-/// is added.
+/// Largest step from a bf16 to the next, as a share of it. A library may round a weight gradient, or a result before the
+/// bias is added.
 const BF16_STEP: f64 = 1.0 / 128.0;
 
-/// The numbers that halves are.
+/// The numbers in these bf16.
 pub fn wide_floats(bytes: &[u8]) -> Vec<f32> {
     let half = |c: &[u8]| u32::from(u16::from_le_bytes([c[0], c[1]]));
     bytes.chunks_exact(2).map(|c| f32::from_bits(half(c) << 16)).collect()
 }
 
-/// The same bits, or floats that are no numbers in the same places, whatever bits those have.
+/// Returns `true` for the same bits, or floats with NaN in the same places, whatever their bits.
 fn same(cpu: &[u8], other: &[u8]) -> bool {
     let all_same = || floats(cpu).into_iter().zip(floats(other)).all(|(a, b)| is_same(a, b));
     cpu == other || (cpu.len().is_multiple_of(4) && all_same())
 }
 
-/// Of sums in some order: a sum of zeros is of the sign that its order gives.
+/// Returns `true` for equal sums: the order of a sum of zeros decides its sign.
 fn is_equal(a: f32, b: f32) -> bool {
     a == b || is_same(a, b)
 }
@@ -446,12 +442,12 @@ fn first_difference(cpu: &[u8], other: &[u8]) -> String {
     format!("from byte {at} on {:?} instead of the CPU's {:?}", word(other), word(cpu))
 }
 
-/// The CPU's outcome.
+/// The CPU's result.
 pub fn outcome(call: &Call, args: &[Arg]) -> Vec<Vec<u8>> {
     outcomes(call, args).swap_remove(0).1
 }
 
-/// How many numbers a call adds up for an element of a gradient of parameters; else 1.
+/// Number of terms in an element of a call's parameter gradient; else 1.
 fn terms(call: &Call) -> f64 {
     match call {
         Call::BatchNormBackward { shape, .. } | Call::LayerNormBackward { shape, .. } => shape.rows as f64,
@@ -464,14 +460,14 @@ fn terms(call: &Call) -> f64 {
     }
 }
 
-/// How far our own kernels may be off.
+/// Tolerance of our own kernels.
 const OWN: f64 = 1e-5;
 
-/// How far a library may be: its algorithms transform, and sum in an order of their own.
+/// Tolerance of a library, whose algorithms transform, and sum in a different order.
 const LIBRARY: f64 = 2e-4;
 
-/// Demands that floats agree with f64 ones: to such a share of the largest, or of a tenth of what a sum of so many random
-/// terms comes to where they cancel out.
+/// Asserts that floats agree with f64 ones: up to a share of the largest, or of a tenth of the typical sum of this many
+/// random terms, if they cancel out.
 fn assert_close(what: &str, got: &[f32], expected: &[f64], terms: f64, share: f64) {
     assert_eq!(got.len(), expected.len(), "{what}");
     let scale = expected.iter().fold(0.1 * terms.sqrt(), |a, b| a.max(b.abs()));
@@ -481,7 +477,7 @@ fn assert_close(what: &str, got: &[f32], expected: &[f64], terms: f64, share: f6
     }
 }
 
-/// Runs a call, on the device in all its alternatives, and compares operands, given by number, with what the reference says.
+/// Runs a call, on the device in all its alternatives, and compares operands, given by number, with the reference.
 pub fn check(call: &Call, args: &[Arg], expected: &[(usize, &[f64])]) {
     let own = outcomes(call, args).into_iter().map(|(by, got)| (by.to_owned(), got, OWN));
     let alternatives =
@@ -494,7 +490,7 @@ pub fn check(call: &Call, args: &[Arg], expected: &[(usize, &[f64])]) {
     }
 }
 
-/// Runs a call that has `accumulate` both ways: plain into poison, and onto old values.
+/// Runs a call with `accumulate` off, into poison, and on, onto old values.
 pub fn check_accumulate(call: impl Fn(bool) -> Call, args: &[Arg], written: usize, expected: &[f64]) {
     check(&call(false), args, &[(written, expected)]);
     let old = Random::new(99).floats(expected.len());
@@ -504,7 +500,7 @@ pub fn check_accumulate(call: impl Fn(bool) -> Call, args: &[Arg], written: usiz
     check(&call(true), &args, &[(written, &sum)]);
 }
 
-/// Demands that writing operand `written` over operand `read` changes no bit of any output.
+/// Asserts that writing operand `written` in place of operand `read` changes no bit of any output.
 pub fn check_in_place(call: &Call, args: &[Arg], read: usize, written: usize) {
     let mut over = args.to_vec();
     over[written] = Arg::Same(read);

@@ -1,7 +1,6 @@
-//! Layer normalisation, that by the root of the mean square, and their gradients against plain f64 sums, in rows of one
-//! channel to thousands.
+//! Layer normalisation, RMS normalisation, and their gradients against plain f64 sums, in rows of one channel to thousands.
 //!
-//! What it deliberately does not do: train; whole schedules with it are in `same_bits` and the stand-in's tests.
+//! Deliberately does not train; `same_bits` and the stand-in's tests run whole schedules with it.
 
 use super::harness::{Random, check, check_accumulate, check_in_place, input, outcomes, output};
 use super::reference::{self, wide};
@@ -115,12 +114,12 @@ fn layer_norm_gradients_are_derivatives() {
     }
 }
 
-/// Rows of large numbers that differ little: the difference of the mean square and the square of the mean would be nothing.
+/// Large numbers with small differences: the mean square less the square of the mean would lose all digits.
 #[test]
 fn large_rows_keep_their_variance() {
     let (rows, channels) = (6, 100);
     let shape = RowShape { rows: rows as u64, channels: channels as u64 };
-    // Whole numbers, which f32 has exactly; the mean, too.
+    // Integers, which f32 represents exactly, as it does the mean.
     let x: Vec<f32> = (0..rows * channels).map(|i| 1e6 + (i % 2) as f32 * 4.0 - 2.0).collect();
     let args = [
         input(&x),

@@ -1,8 +1,8 @@
-//! The CPU's kernels, and the text of their CUDA twins, against plain f64 ones, whose gradients are proved by finite
+//! The CPU's kernels, and the text of their CUDA twins, against plain f64 versions, whose gradients are checked by finite
 //! differences: odd shapes, every `accumulate`, every in-place pair, 1, 2 and 3 threads, guards around every operand and
 //! the workspace.
 //!
-//! What it deliberately does not do: measure; the example `kernel_step` does.
+//! Deliberately does not measure; the example `kernel_step` does.
 
 mod activation;
 mod alternatives;
@@ -57,7 +57,7 @@ fn conv_shapes() -> Vec<ConvShape> {
     let far = Window { size: [2, 3], stride: [2, 1], padding: [0, 5], dilation: [3, 4] };
     let far_across = Window { size: [2, 3], stride: [1, 3], padding: [0, 4], dilation: [3, 2] };
     let padded_pixel = Window::square(1, 1, 1);
-    // Of two weights and rows of padding alone: many of the sums are zeros, of either sign.
+    // Two weights, and rows entirely of padding: many of the sums are zeros, of either sign.
     let pair = Window { size: [1, 2], stride: [1, 1], padding: [2, 0], dilation: [2, 2] };
     vec![
         conv_shape(1, [1, 1], [1, 1], square(1, 1, 0), 1, false),
@@ -94,13 +94,13 @@ fn large_conv_shapes() -> Vec<ConvShape> {
         conv_shape(30, [1, 1], [1100, 10], Window::square(1, 1, 0), 1, true),
         conv_shape(3, [16, 19], [48, 33], Window::square(1, 1, 0), 1, false),
         conv_shape(16, [2, 2], [40, 70], Window::square(3, 1, 1), 1, true),
-        // More windows than a library is given at once.
+        // More windows than a library gets at once.
         conv_shape(2, [16, 16], [8192, 1], Window::square(3, 1, 1), 1, false),
-        // Channels by themselves: splits of the filter gradient that are summed in one stage and in two.
+        // Depthwise: splits of the filter gradient that are summed in one stage and in two.
         conv_shape(3, [20, 21], [36, 36], Window::square(3, 1, 1), 36, true),
         conv_shape(40, [12, 13], [10, 10], Window::square(5, 2, 2), 10, false),
         conv_shape(12, [20, 20], [5, 5], Window::square(3, 1, 1), 5, true),
-        // By Winograd's way: even and odd sides, every padding, many tiles and many channels; and just too few tiles.
+        // For Winograd: even and odd sides, every padding, many tiles and many channels; and just too few tiles.
         conv_shape(17, [5, 4], [32, 32], Window::square(3, 1, 0), 1, false),
         conv_shape(6, [2, 3], [64, 32], Window::square(3, 1, 2), 1, true),
         conv_shape(3, [13, 16], [32, 96], Window::square(3, 1, 1), 1, true),
@@ -357,13 +357,13 @@ fn dropout() {
             dropout_of(n, 0.3, run, [5, 6, 7, 4]);
         }
     }
-    // One draw for all: some of these drop everything, some nothing.
+    // One draw for all elements: some of these drop everything, some nothing.
     for step in 0..12 {
         dropout_of(1001, 0.5, 1001, [5, 6, step, 4]);
     }
 }
 
-/// What a kernel draws from.
+/// Seed and step from which a kernel draws.
 fn hyper(seed_low: u32, seed_high: u32, step: u32) -> Arg {
     let update = UpdateRule::usual(Optimizer::Sgd).numbers(0.0, 0);
     let hyper = Hyper { seed_low, seed_high, step, update };
@@ -474,7 +474,7 @@ fn pooling_of(s: PoolShape, seed: u32) {
     let random = &mut Random::new(seed);
     let pixels = |p: [u32; 2]| s.batch as usize * (p[0] * p[1] * s.channels) as usize;
     let (nx, ny) = (pixels(s.input), pixels(s.output));
-    // Few different values, so that there are ties.
+    // Few distinct values, so that there are ties.
     let x: Vec<f32> = (0..nx).map(|_| random.below(5) as f32 - 2.0).collect();
     let dy = random.floats(ny);
     let (y, places) = reference::max_pool(&s, &wide(&x));
@@ -497,7 +497,7 @@ fn pooling_gradients_are_derivatives() {
     for (i, s) in pool_shapes().into_iter().enumerate() {
         let random = &mut Random::new(100 + i as u32);
         let pixels = |p: [u32; 2]| s.batch as usize * (p[0] * p[1] * s.channels) as usize;
-        // No ties here: a tie has no derivative.
+        // Without ties, which have no derivative.
         let [x, dy] = [s.input, s.output].map(|p| wide(&random.floats(pixels(p))));
         let dx = reference::max_pool_gradient(&s, &x, &dy);
         reference::assert_gradient("max", &x, &dy, &dx, |x| reference::max_pool(&s, x).0);
@@ -551,9 +551,9 @@ fn softmax_cross_entropy_of(channels: usize, of_samples: &[i32], seed: u32) {
     let shape = RowShape { rows: rows as u64, channels: channels as u64 };
     let random = &mut Random::new(seed);
     let mut logits: Vec<f32> = random.floats(rows * channels).iter().map(|v| 8.0 * v).collect();
-    // A tie for the largest: the first class counts as the answer.
+    // A tie for the largest: the first class is the answer.
     logits[..channels.min(2)].fill(9.0);
-    // Every other sample is answered right, and half of these have an equal in the last class.
+    // Every other sample is answered correctly, and half of these have an equal in the last class.
     for (row, label) in of_samples.iter().enumerate().filter(|(row, label)| row % 2 == 1 && **label >= 0) {
         logits[row * channels + *label as usize] = 9.0;
         if row % 4 == 1 {
@@ -586,12 +586,12 @@ fn huge_logits_stay_finite() {
     }
 }
 
-/// In bf16 a probability above 0.998 is 1: what is kept is the label's difference from it, which bf16 has to eight bits.
+/// In bf16 a probability above 0.998 is 1: the tensor keeps the label's difference from it, to bf16's eight bits.
 #[test]
 fn a_confident_answer_has_a_gradient_in_bf16() {
     let channels = 3;
     let shape = RowShape { rows: 5, channels: channels as u64 };
-    // Probabilities of the labels: 0.9999, 0.9991, 0.5, a padded sample that is no number, and 0.00005.
+    // Probabilities of the labels: 0.9999, 0.9991, 0.5, a padded sample of NaN, and 0.00005.
     let logits =
         [10.0, 0.0, 0.0, 0.0, 7.0, -8.0, 1.0, 1.0, -40.0, f32::NAN, f32::INFINITY, 0.0, 10.0, 0.0, 0.0];
     let of_samples = [0, 1, 0, -1, 1];
@@ -608,7 +608,7 @@ fn a_confident_answer_has_a_gradient_in_bf16() {
         let (_, passed) =
             outcomes_in_bf16(&backward, &args).into_iter().find(|(who, _)| *who == by).expect("both have it");
         for (c, (found, expected)) in wide_floats(&passed[2]).into_iter().zip(&gradient).enumerate() {
-            // It is rounded when it is kept, and when it is scaled.
+            // Rounded when kept, and when scaled.
             let off = (f64::from(found) - expected).abs();
             assert!(off <= expected.abs() / 128.0, "gradient {c} by {by} is {found}, expected {expected}");
         }
@@ -683,7 +683,7 @@ fn adam_with_decoupled_decay() {
     }
 }
 
-/// What lies between adjoining parameters is 0 and stays so, and nothing that was never learnt from moves by itself.
+/// The gap between adjoining parameters is 0 and stays so, and nothing without a gradient moves by itself.
 #[test]
 fn nothing_comes_of_nothing_by_adamw() {
     let update = UpdateRule::usual(Optimizer::Adamw).numbers(1e-3, 0);

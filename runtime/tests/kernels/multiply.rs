@@ -1,6 +1,6 @@
 //! Products of two tensors, element by element, against plain f64 ones.
 //!
-//! What it deliberately does not do: train; whole schedules with it are in `same_bits` and the stand-in's tests.
+//! Deliberately does not train; `same_bits` and the stand-in's tests run whole schedules with it.
 
 use super::harness::{Random, check_accumulate, check_in_place, input, output};
 use super::reference::{self, wide};

@@ -1,10 +1,10 @@
-//! The CUDA kernels through NVIDIA's own compiler, where `fetch_cuda_compiler.sh` has put it into the target folder: to
-//! PTX, and to machine code for sm_80, sm_90 and sm_120. No GPU is needed.
+//! The CUDA kernels through NVIDIA's own compiler, if `fetch_cuda_compiler.sh` has put it into the target folder: to PTX,
+//! and to machine code for sm_80, sm_90 and sm_120. No GPU is needed.
 //!
-//! What it shows beyond compiling: that each kernel has the parameters that its launches give it, and that none keeps
-//! registers in memory.
+//! Apart from compiling, this checks that each kernel has the parameters of its launches, and that none spills registers to
+//! memory.
 //!
-//! What it deliberately does not do: fetch anything, or run what was compiled.
+//! Deliberately does not fetch anything, or run the compiled code.
 
 use super::text::{kernels, signatures};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::ptr::{null, null_mut};
 
-/// The oldest architecture that is compiled for; newer devices compile its PTX further.
+/// Oldest target architecture; the driver compiles its PTX for newer devices.
 pub const VIRTUAL: &str = "compute_80";
 const REAL: [&str; 3] = ["sm_80", "sm_90", "sm_120"];
 
-/// Where the script puts the compiler; none, with a word, where it has not.
+/// The script's folder of the compiler; `None`, with a message, if it is missing.
 pub fn fetched() -> Option<PathBuf> {
-    // A program that is no test has no such folder.
+    // Programs other than tests have no such folder.
     let target = option_env!("CARGO_TARGET_TMPDIR").and_then(|folder| Path::new(folder).parent());
     let folder = target.map(|target| target.join("cuda-compiler"));
     let fetched = folder.filter(|folder| folder.join("packages").exists());
@@ -51,33 +51,33 @@ impl Nvrtc {
         let files = std::fs::read_dir(folder).expect("it was fetched");
         let names = files.map(|file| file.expect("it is there").file_name().into_string().expect("a name"));
         let mut names: Vec<String> = names.filter(|name| name.starts_with("libnvrtc")).collect();
-        // NVRTC asks for its builtins by name alone, and does not look beside itself.
+        // NVRTC asks for its builtins by name alone, and does not search its own folder.
         names.sort_unstable();
         let [builtins, library] = names.try_into().expect("NVRTC and its builtins");
         std::mem::forget(open(&builtins));
         Nvrtc { library: open(&library) }
     }
 
-    /// Whether it knows an architecture, such as `sm_80`.
+    /// Returns `true` if it knows an architecture, such as `sm_80`.
     fn knows(&self, architecture: &str) -> bool {
         type Count = unsafe extern "C" fn(*mut c_int) -> c_int;
         type List = unsafe extern "C" fn(*mut c_int) -> c_int;
         let mut count = 0;
-        // SAFETY: one number to write to.
+        // SAFETY: the call writes one number.
         assert_eq!(self.call::<Count>("nvrtcGetNumSupportedArchs", |f| unsafe { f(&mut count) }), 0);
         let mut all = vec![0; count as usize];
-        // SAFETY: as many numbers as it asked for.
+        // SAFETY: the call writes as many numbers as it reported.
         assert_eq!(self.call::<List>("nvrtcGetSupportedArchs", |f| unsafe { f(all.as_mut_ptr()) }), 0);
         all.iter().any(|known| architecture.strip_prefix("sm_") == Some(&known.to_string()))
     }
 
-    /// Calls a function that gives a status.
+    /// Calls a function that returns a status.
     fn call<F: Copy>(&self, name: &str, with: impl FnOnce(F) -> c_int) -> c_int {
         // SAFETY: `F` is the function's type, as each caller writes it from NVRTC's header.
         with(*unsafe { self.library.get::<F>(name.as_bytes()) }.expect("NVRTC has its functions"))
     }
 
-    /// What `nvrtcGet<what>` and `nvrtcGet<what>Size` give.
+    /// Result of `nvrtcGet<what>` and `nvrtcGet<what>Size`.
     fn get(&self, what: &str, program: Program) -> Vec<u8> {
         type Size = unsafe extern "C" fn(Program, *mut usize) -> c_int;
         type Get = unsafe extern "C" fn(Program, *mut c_char) -> c_int;
@@ -86,15 +86,15 @@ impl Nvrtc {
         let status = self.call::<Size>(&format!("nvrtcGet{what}Size"), |f| unsafe { f(program, &mut size) });
         assert_eq!(status, 0, "{what}");
         let mut bytes = vec![0u8; size];
-        // SAFETY: a live program, and as many bytes as it asked for.
+        // SAFETY: a live program, and as many bytes as it reported.
         let status = self
             .call::<Get>(&format!("nvrtcGet{what}"), |f| unsafe { f(program, bytes.as_mut_ptr().cast()) });
         assert_eq!(status, 0, "{what}");
         bytes
     }
 
-    /// Compiles a source, as the device does; PTX for a virtual architecture, machine code for a real one. `Err` is the
-    /// compiler's log.
+    /// Compiles a source as the device does: to PTX for a virtual architecture, to machine code for a real one. `Err` is
+    /// the compiler's log.
     pub fn compile(&self, source: &str, architecture: &str) -> Result<Vec<u8>, String> {
         type Create = unsafe extern "C" fn(
             *mut Program,
@@ -139,7 +139,7 @@ fn ptxas(folder: &Path, ptx: &[u8], architecture: &str) -> Output {
         .expect("ptxas starts")
 }
 
-/// The kernels of a PTX text with the types of their parameters, such as `u64`.
+/// Kernels of a PTX text with the types of their parameters, such as `u64`.
 fn entries(ptx: &str) -> Vec<(String, Vec<String>)> {
     let of = |entry: &str| {
         let (name, rest) = entry.split_once('(').expect("an entry has parameters");
@@ -162,7 +162,7 @@ fn the_kernels_of_bf16_compile_for_every_architecture() {
     compiles(&folder, &Nvrtc::load(&folder), &kernels::source(Float::Bf16));
 }
 
-/// A device compiles for itself where its NVRTC knows it, else to PTX, which the driver compiles further.
+/// Checks that a device compiles to machine code if its NVRTC knows it, else to PTX, which the driver compiles.
 #[test]
 fn the_oldest_and_the_newest_compiler_take_the_kernels() {
     let Some(folder) = fetched() else { return };
@@ -171,7 +171,7 @@ fn the_oldest_and_the_newest_compiler_take_the_kernels() {
         let knows: Vec<&str> = REAL.into_iter().filter(|architecture| nvrtc.knows(architecture)).collect();
         assert_eq!(knows, known, "{which}");
         let to: Vec<&str> = if known.len() < REAL.len() { [known, &[VIRTUAL]].concat() } else { knows };
-        // By turns: with the compiler between them, each architecture has both.
+        // Alternately: with the compiler between them, each architecture gets both.
         for (architecture, float) in to.iter().zip([Float::F32, Float::Bf16].into_iter().cycle()) {
             let code = nvrtc.compile(&kernels::source(float), architecture);
             let code = code.unwrap_or_else(|log| panic!("{which}, {architecture}: {log}"));
@@ -184,7 +184,7 @@ fn the_oldest_and_the_newest_compiler_take_the_kernels() {
     }
 }
 
-/// Demands that a source has in PTX the kernels that are written in it, and spills nothing on any architecture.
+/// Asserts that the PTX of a source has the source's kernels, and that no architecture spills.
 fn compiles(folder: &Path, nvrtc: &Nvrtc, source: &str) {
     let ptx = nvrtc.compile(source, VIRTUAL).unwrap_or_else(|log| panic!("{log}"));
     let ptx = ptx.strip_suffix(&[0]).expect("a text that ends in a zero");

@@ -1,7 +1,6 @@
-//! The same demands on shapes drawn anew in every run, valid by construction; a failing one is made smaller and printed.
+//! The same checks on random shapes, new in every run and valid by construction; a failing one is shrunk and printed.
 //!
-//! What it deliberately does not do: say what a call computes, or compare; each case is one that `main` has for its own
-//! shapes too.
+//! Deliberately does not hold a formula, or compare; each case is one that `main` also has for fixed shapes.
 
 use super::*;
 use plimsoll_ir::network::Function;
@@ -12,7 +11,7 @@ use proptest::prelude::*;
 fn windows() -> impl Strategy<Value = (Window, [u32; 2])> {
     let along = || {
         (1u32..=4, 1u32..=3, 1u32..=3, 0u32..=3).prop_flat_map(|(size, stride, dilation, padding)| {
-            // The least image that the window fits, and up to 12 more.
+            // The smallest image that the window fits, and up to 12 more.
             let reach = dilation * (size - 1) + 1;
             let least = reach.saturating_sub(2 * padding).max(1);
             (Just([size, stride, padding, dilation]), least..least + 12)
@@ -24,7 +23,7 @@ fn windows() -> impl Strategy<Value = (Window, [u32; 2])> {
     })
 }
 
-/// Channels of a group: some fill tiles of four and eight, some do not.
+/// Channels of a group: some fill tiles of four and eight, others do not.
 fn channels() -> impl Strategy<Value = u32> {
     prop_oneof![1u32..=9, (1u32..=6).prop_map(|n| 4 * n)]
 }
@@ -41,7 +40,7 @@ proptest! {
 
     #[test]
     fn pooling((window, image) in windows(), channels in 1u32..=9, batch in 1u64..=3, ceil: bool, seed in 0u32..60_000) {
-        // Less padding than window, and no gaps: each window has something to be the largest of.
+        // Less padding than window, and no gaps: each window has an element to be the largest.
         let padding = [0, 1].map(|d| window.padding[d].min(window.size[d] - 1));
         let window = Window { padding, dilation: [1; 2], ..window };
         let [height, width] = image;

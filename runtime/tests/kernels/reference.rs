@@ -1,7 +1,6 @@
-//! What the calls compute, in f64, as slowly and plainly as the formulas stand; and proof of its gradients by finite
-//! differences.
+//! The calls in f64, as slow and plain as the formulas; and a check of their gradients by finite differences.
 //!
-//! What it deliberately does not do: share anything with the kernels.
+//! Deliberately does not share anything with the kernels.
 
 use plimsoll_ir::network::{Function, Window};
 use plimsoll_ir::program::{AttentionShape, ConvShape, EmbeddingShape, PoolShape, RotaryShape};
@@ -10,8 +9,8 @@ pub fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|v| f64::from(*v)).collect()
 }
 
-/// Calls `each(output position, tap, input position)` for each pair of positions that a window joins; positions count
-/// batch, rows, columns.
+/// Calls `each(output position, tap, input position)` for each pair of positions joined by a window; positions count batch,
+/// rows, columns.
 fn joins(
     window: &Window,
     batch: u64,
@@ -144,7 +143,7 @@ pub fn layer_norm(channels: usize, epsilon: f64, x: &[f64], gamma: &[f64], beta:
     [y, mean, inverse]
 }
 
-/// dx, dgamma, dbeta: dx by the derivative of each output of a row by each of its inputs.
+/// dx, dgamma, dbeta: dx from the derivative of each output of a row by each of its inputs.
 pub fn layer_norm_gradient(
     channels: usize,
     epsilon: f64,
@@ -176,7 +175,7 @@ pub fn rms_norm(channels: usize, epsilon: f64, x: &[f64], gamma: &[f64]) -> [Vec
     [y, inverse]
 }
 
-/// dx, dgamma: dx by the derivative of each output of a row by each of its inputs.
+/// dx, dgamma: dx from the derivative of each output of a row by each of its inputs.
 pub fn rms_norm_gradient(
     channels: usize,
     epsilon: f64,
@@ -197,8 +196,8 @@ pub fn rms_norm_gradient(
     [dx, dgamma]
 }
 
-/// The normal distribution and its density: by Marsaglia's series (2004), whose terms are all of one sign, and where its
-/// density is nothing in f64, by its limit.
+/// The normal distribution and its density: by Marsaglia's series (2004), whose terms all have one sign, or by its limit
+/// where its density is 0 in f64.
 fn normal(x: f64) -> (f64, f64) {
     let density = (-0.5 * x * x).exp() / (2.0 * std::f64::consts::PI).sqrt();
     if x.abs() > 8.0 {
@@ -237,7 +236,7 @@ pub fn product(a: &[f64], b: &[f64]) -> Vec<f64> {
     a.iter().zip(b).map(|(a, b)| a * b).collect()
 }
 
-/// y, and the tap of the first largest.
+/// y, and the tap of the first maximum.
 pub fn max_pool(s: &PoolShape, x: &[f64]) -> (Vec<f64>, Vec<u8>) {
     let c = s.channels as usize;
     let outputs = s.batch as usize * (s.output[0] * s.output[1]) as usize * c;
@@ -304,7 +303,7 @@ pub fn lrn(channels: usize, numbers: LrnNumbers, x: &[f64]) -> Vec<f64> {
     x.iter().zip(lrn_divisors(channels, numbers, x)).map(|(x, d)| x * d.powf(-numbers.2)).collect()
 }
 
-/// Each output's derivative by each input that it sees, one by one.
+/// dx from each output's derivative by each input that it sees, one by one.
 pub fn lrn_gradient(channels: usize, numbers: LrnNumbers, x: &[f64], dy: &[f64]) -> Vec<f64> {
     let (size, alpha, beta, _) = numbers;
     let d = lrn_divisors(channels, numbers, x);
@@ -346,7 +345,6 @@ pub fn softmax_cross_entropy_gradient(differences: &[f64], labels: &[i32]) -> Ve
     differences.iter().map(|difference| difference / counted).collect()
 }
 
-/// Each row with the bias added.
 /// min(max(x, 0), ceiling).
 pub fn relu(ceiling: f64, x: &[f64]) -> Vec<f64> {
     x.iter().map(|x| x.clamp(0.0, ceiling)).collect()
@@ -356,12 +354,12 @@ pub fn relu_gradient(ceiling: f64, x: &[f64], dy: &[f64]) -> Vec<f64> {
     x.iter().zip(dy).map(|(x, dy)| if *x > 0.0 && *x < ceiling { *dy } else { 0.0 }).collect()
 }
 
-/// What a dropout gives where these are kept; its gradient is the same of dy.
+/// y of a dropout that keeps these; dx is the same function of dy.
 pub fn dropout(probability: f64, kept: &[bool], x: &[f64]) -> Vec<f64> {
     kept.iter().zip(x).map(|(kept, x)| if *kept { x / (1.0 - probability) } else { 0.0 }).collect()
 }
 
-/// `whole`, in rows of `total`, with the channels from `first` on taken from `part`.
+/// `whole`, with rows of `total`, with the channels from `first` on replaced by `part`.
 pub fn joined([first, channels, total]: [usize; 3], part: &[f64], whole: &[f64]) -> Vec<f64> {
     let mut joined = whole.to_vec();
     for (row, part) in joined.chunks_mut(total).zip(part.chunks(channels)) {
@@ -370,7 +368,7 @@ pub fn joined([first, channels, total]: [usize; 3], part: &[f64], whole: &[f64])
     joined
 }
 
-/// Those channels of each row.
+/// The channels of each row from `first` on.
 pub fn taken([first, channels, total]: [usize; 3], whole: &[f64]) -> Vec<f64> {
     whole.chunks(total).flat_map(|row| row[first..first + channels].to_vec()).collect()
 }
@@ -383,7 +381,7 @@ pub fn bias_gradient(channels: usize, dy: &[f64]) -> Vec<f64> {
     (0..channels).map(|c| dy.iter().skip(c).step_by(channels).sum()).collect()
 }
 
-/// Calls `each(element of y, element of the table)` for what a lookup copies.
+/// Calls `each(element of y, element of the table)` for the elements that a lookup copies.
 fn lookups(s: &EmbeddingShape, tokens: &[i32], mut each: impl FnMut(usize, usize)) {
     let [length, first, count, width] = [s.length, s.first, s.count, s.width].map(|n| n as usize);
     for (sample, tokens) in tokens.chunks(length).enumerate() {
@@ -407,7 +405,7 @@ pub fn embedding_gradient(s: &EmbeddingShape, tokens: &[i32], dy: &[f64]) -> Vec
     dweight
 }
 
-/// Where things of one head of one sample lie.
+/// Index of the elements of one head of one sample.
 struct Head<'a> {
     shape: &'a AttentionShape,
     sample: usize,
@@ -438,18 +436,18 @@ impl Head<'_> {
         (row * (heads + 2 * kv_heads) + head) * self.width() + c
     }
 
-    /// Position `i` of the head, counted through all heads.
+    /// Row of position `i` of the head, counted through all heads.
     fn row(&self, i: usize) -> usize {
         (self.sample * self.shape.heads as usize + self.head) * self.shape.length as usize + i
     }
 
-    /// The positions that position `i` sees.
+    /// Positions seen by position `i`.
     fn seen(&self, i: usize) -> std::ops::Range<usize> {
         0..if self.shape.causal { i + 1 } else { self.shape.length as usize }
     }
 }
 
-/// The product of the query at a position and the key at each position that it sees.
+/// Products of the query at a position with the key at each position that it sees.
 fn products_of_keys(h: &Head<'_>, qkv: &[f64], i: usize) -> Vec<f64> {
     h.seen(i).map(|j| (0..h.width()).map(|c| qkv[h.qkv(0, i, c)] * qkv[h.qkv(1, j, c)]).sum()).collect()
 }
@@ -479,7 +477,7 @@ pub fn attention(s: &AttentionShape, qkv: &[f64]) -> [Vec<f64>; 2] {
     [y, stats]
 }
 
-/// dqkv: the scores' gradient by the derivative of each probability of a row by each of its scores.
+/// dqkv: the scores' gradient from the derivative of each probability of a row by each of its scores.
 pub fn attention_gradient(s: &AttentionShape, qkv: &[f64], dy: &[f64]) -> Vec<f64> {
     let mut dqkv = vec![0.0; qkv.len()];
     for h in Head::all(s) {
@@ -502,7 +500,7 @@ pub fn attention_gradient(s: &AttentionShape, qkv: &[f64], dy: &[f64]) -> Vec<f6
     dqkv
 }
 
-/// Each pair of channels as a complex number, times one of length 1; with `back`, its conjugate.
+/// Each pair of channels as a complex number, times one of length 1, or with `back` its conjugate.
 pub fn rotary(s: &RotaryShape, base: f32, back: bool, x: &[f64]) -> Vec<f64> {
     let [length, channels, width] = [s.length, s.channels, s.width].map(|n| n as usize);
     let mut y = vec![0.0; x.len()];
@@ -562,7 +560,7 @@ pub fn lstm_gradient(
     [dgates, dprevious]
 }
 
-/// Demands that `gradient` is that of `sum(weights * f(x))`, by central differences.
+/// Asserts that `gradient` is that of `sum(weights * f(x))`, by central differences.
 pub fn assert_gradient(
     what: &str,
     x: &[f64],

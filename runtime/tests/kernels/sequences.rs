@@ -1,7 +1,7 @@
-//! What networks of tokens need besides attention: tables of tokens, biases and learned positions, and the steps of a long
-//! short-term memory, with their gradients, against plain f64 ones.
+//! Calls of token networks other than attention: tables of tokens, biases and learned positions, and the steps of a long
+//! short-term memory, with their gradients, against plain f64 versions.
 //!
-//! What it deliberately does not do: train; whole schedules with them are in `same_bits` and the stand-in's tests.
+//! Deliberately does not train; `same_bits` and the stand-in's tests run whole schedules with them.
 
 use super::harness::{
     Arg, Random, check, check_accumulate, check_in_place, cuda_outcomes, floats, input, labels, output,
@@ -10,7 +10,7 @@ use super::harness::{
 use super::reference::{self, wide};
 use plimsoll_ir::program::{Call, EmbeddingShape, RowShape};
 
-/// Rows and channels: of one position, and of learned positions, whose rows are long.
+/// Rows and channels: of one position, and of learned positions, which have long rows.
 #[test]
 fn biases() {
     for (i, (rows, channels)) in
@@ -35,7 +35,7 @@ pub fn bias_of(rows: usize, channels: usize, seed: u32) {
     check_accumulate(|accumulate| Call::BiasBackward { shape, accumulate }, &args, 1, &dbias);
 }
 
-/// Batch, tokens of a sample, the first of them, how many, vocabulary, width.
+/// Batch, tokens of a sample, the first of them, their number, vocabulary, width.
 #[test]
 fn embeddings() {
     for (i, sides) in [
@@ -63,7 +63,7 @@ pub fn embedding_of(sides: [u64; 6], seed: u32) {
     let random = &mut Random::new(seed);
     let [batch, length, _, count, vocabulary, width] = sides.map(|n| n as usize);
     let inside = |i: usize| (shape.first as usize..shape.first as usize + count).contains(&(i % length));
-    // Tokens that are not looked up may be anything.
+    // Tokens that are not looked up may have any value.
     let token = |i| if inside(i) { random.below(vocabulary) as i32 } else { -7 };
     let tokens: Vec<i32> = (0..batch * length).map(token).collect();
     let weight = Random::new(seed + 500).floats(vocabulary * width);
@@ -93,8 +93,8 @@ fn embedding_gradients_are_derivatives() {
     }
 }
 
-/// On the CPU a token that the table lacks stops the run with its name; on a device, which cannot stop, its row is no
-/// number, and nothing beside the table is read or written.
+/// On the CPU a token beyond the table stops the run with an error that names it. On a device, which cannot stop, its row
+/// is NaN, and nothing outside the table is read or written.
 #[test]
 fn tokens_beyond_the_table() {
     let shape = embedding_shape([2, 2, 0, 2, 11, 3]);
@@ -210,7 +210,7 @@ fn lstm_gradients_are_derivatives() {
     }
 }
 
-/// Gates that are all open or shut, and a number that is none.
+/// Gates that are all open or shut, and a NaN.
 #[test]
 fn lstm_has_no_surprises_far_out() {
     let shape = RowShape { rows: 1, channels: 1 };

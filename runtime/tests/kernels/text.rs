@@ -1,12 +1,12 @@
-//! The text of the CUDA kernels, compiled by the machine's C compiler and run here: thread after thread of block after
-//! block, in ascending and in descending order, on the operands and workspace that a device would be given.
+//! The text of the CUDA kernels, compiled by the machine's C compiler and run here: thread by thread and block by block, in
+//! ascending and in descending order, on a device's operands and workspace.
 //!
-//! So what every call launches, with which arguments, and what the kernels then compute is tested where there is no GPU.
-//! What it cannot show: a GPU's own rounding of `expf`, `logf` and `powf`, and threads that run at the same time.
+//! So the launches of every call, their arguments, and the kernels' results are tested without a GPU. This does not cover a
+//! GPU's own rounding of `expf`, `logf` and `powf`, or threads that run at the same time.
 //!
-//! What it deliberately does not do: imitate a driver; the stand-in library does.
+//! Deliberately does not imitate a driver; the stand-in library does.
 
-// The seam is not public: the kernels are the device's own. Their text is the same wherever it is compiled.
+// The interface is not public: the kernels are the device's own. Their text is the same wherever it is compiled.
 #[path = "../../src/cuda/kernels/mod.rs"]
 pub mod kernels;
 
@@ -23,24 +23,24 @@ use std::io::ErrorKind;
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Runs all threads of a launch: blocks, threads of a block, whether backwards, where the arguments lie.
+/// Runs all threads of a launch: blocks, threads of a block, a flag for descending order, addresses of the arguments.
 type Launcher = unsafe extern "C" fn(u32, u32, u32, *const *const c_void);
 
-/// In which order threads run. They are independent of one another, so it never shows.
+/// Order of threads. They are independent of one another, so it must not affect results.
 #[derive(Clone, Copy, Debug)]
 pub enum Order {
     Ascending,
     Descending,
 }
 
-/// The compiled kernels, by name: the types of their parameters, and what launches them.
+/// Compiled kernels by name: the types of their parameters, and their launchers.
 pub struct Text {
-    /// In what feature maps are stored.
+    /// Storage format of activations.
     float: Float,
     kernels: HashMap<String, (Vec<String>, Launcher)>,
 }
 
-/// The kernels' names and the types of their parameters, as they stand in the text.
+/// Kernels' names and the types of their parameters, as in the text.
 pub fn signatures(source: &str) -> Vec<(String, Vec<String>)> {
     let mut all = Vec::new();
     for piece in source.split("\nKERNEL(").skip(1) {
@@ -57,7 +57,7 @@ pub fn signatures(source: &str) -> Vec<(String, Vec<String>)> {
     all
 }
 
-/// The source, with a function for each kernel that launches it.
+/// The source, followed by a launcher for each kernel.
 fn with_launchers(float: Float) -> String {
     let mut text = kernels::source(float);
     for (name, types) in signatures(&text.clone()) {
@@ -83,8 +83,7 @@ fn with_launchers(float: Float) -> String {
     text
 }
 
-/// The kernels on feature maps that are stored so, compiled once for all tests; none, with a word, where there is no C
-/// compiler.
+/// Kernels for this storage of activations, compiled once for all tests; `None`, with a message, without a C compiler.
 pub fn text(float: Float) -> Option<&'static Text> {
     static TEXTS: [OnceLock<Option<Text>>; 2] = [OnceLock::new(), OnceLock::new()];
     TEXTS[float as usize].get_or_init(|| compile(float)).as_ref()
@@ -106,7 +105,7 @@ fn compile(float: Float) -> Option<Text> {
         said => said.expect("cc starts"),
     };
     assert!(said.status.success(), "cc: {}", String::from_utf8_lossy(&said.stderr));
-    // SAFETY: our own text, which has no initialisers. It stays loaded for as long as the process lives.
+    // SAFETY: our own text, which has no initialisers. It stays loaded as long as the process lives.
     let library: &'static libloading::Library =
         Box::leak(Box::new(unsafe { libloading::Library::new(&library) }.expect("the library loads")));
     let kernels = signatures(&text).into_iter().map(|(name, types)| {
@@ -139,7 +138,7 @@ impl Text {
             self.kernels.get(grid.kernel).unwrap_or_else(|| panic!("there is no kernel {}", grid.kernel));
         assert_eq!(types.len(), grid.arguments.len(), "arguments of {}", grid.kernel);
         assert!(grid.blocks[0] > 0 && grid.blocks[1..] == [1, 1] && (1..=256).contains(&grid.threads));
-        // Eight bytes each; the shorter types lie in the first of them.
+        // Eight bytes each; the shorter types use the first of them.
         let mut values = Vec::new();
         for (kind, argument) in types.iter().zip(&grid.arguments) {
             let (bytes, fits) = match *argument {
@@ -158,13 +157,13 @@ impl Text {
         }
         let addresses: Vec<*const c_void> = values.iter().map(|v| v.as_ptr().cast()).collect();
         let backwards = u32::from(matches!(order, Order::Descending));
-        // SAFETY: the arguments have the kernel's types; the caller's promise for what they point at.
+        // SAFETY: the arguments have the kernel's types; the caller's promise covers the memory that they point at.
         unsafe { launcher(grid.blocks[0], grid.threads, backwards, addresses.as_ptr()) };
     }
 }
 
-/// A call of each kind, small; and those that run by other kernels: a convolution of channels by themselves, sums of many rows,
-/// an update that leaves its parameter as it is.
+/// A small call of each kind; and calls that use other kernels: a depthwise convolution, sums of many rows, an update that
+/// leaves its parameter as it is.
 fn calls() -> Vec<Call> {
     let shape = ConvShape {
         batch: 2,
@@ -192,7 +191,7 @@ fn calls() -> Vec<Call> {
     all
 }
 
-/// The launches around a library's part of a convolution that takes its tensors in another layout.
+/// Launches around a library's part of a convolution that takes its tensors in a different layout.
 fn around_library(call: &Call, float: Float) -> Vec<Grid> {
     use kernels::layout::{from_planes, gather_windows, planes, scatter_pixels, to_planes};
     use kernels::layout::{round_weights, weights, widen_gradient};
@@ -222,7 +221,7 @@ fn around_library(call: &Call, float: Float) -> Vec<Grid> {
     }
 }
 
-/// No kernel is left over, and every call has its launches, or a library's with ours around them.
+/// Checks that every kernel is used, and that every call has launches, or a library's with ours around them.
 #[test]
 fn every_kernel_serves_a_call_and_every_call_has_kernels() {
     for float in [Float::F32, Float::Bf16] {
@@ -241,7 +240,7 @@ fn every_kernel_serves_a_call_and_every_call_has_kernels() {
     }
 }
 
-/// A library computes the products of attention; all other launches, and their scratch, are ours whoever multiplies.
+/// A library computes attention's products; all other launches, and their scratch, are ours in both alternatives.
 #[test]
 fn a_library_leaves_all_of_attention_but_its_products() {
     let shape = AttentionShape { batch: 3, length: 2000, heads: 4, kv_heads: 2, width: 8, causal: true };
@@ -264,7 +263,7 @@ fn a_library_leaves_all_of_attention_but_its_products() {
     }
 }
 
-/// A call of impossible size neither overflows nor asks for little.
+/// Checks that a call of impossible size neither overflows nor needs little scratch.
 #[test]
 fn shapes_beyond_all_memory_ask_for_more_than_there_is() {
     let most = u64::MAX;

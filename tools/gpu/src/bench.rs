@@ -1,8 +1,8 @@
-//! What the sections share: networks on the device, plans of them, and iterations that are timed.
+//! Shared parts of the sections: networks on the device, plans of them, and timed iterations.
 //!
-//! An iteration is timed from the call that starts it to the return of the one that waits for its end. It runs as
-//! `plimsoll run` trains on a GPU: it brings the next input from page-locked memory, which the host fills meanwhile, and copies
-//! the state to the host. The learning rate is 0, so that every iteration computes on the same plain numbers.
+//! An iteration is timed from the call that starts it to the return of the one that waits for its end. It runs as `plimsoll
+//! run` trains on a GPU: it copies the next input from a pinned host buffer, which the host fills meanwhile, and copies the
+//! state to the host. The learning rate is 0, so that every iteration computes on the same numbers.
 
 use plimsoll::study::device::Gpu;
 use plimsoll::study::error::Error;
@@ -24,17 +24,17 @@ use plimsoll_tuner::{Limits, Outcome, Plan, PlanRequest, Policy};
 use serde_json::{Map, Value, json};
 use std::time::Instant;
 
-/// Prints what a section has measured.
+/// Prints a measurement of a section.
 pub type Row<'a> = dyn Fn(Value) + 'a;
 
-/// Prints one row of several objects; a later value replaces an earlier one of the same name.
+/// Prints one row of several objects; a later value replaces an earlier one with the same name.
 pub fn print(parts: &[&Value]) {
     let parts = parts.iter().filter_map(|part| part.as_object()).flatten();
     let row: Map<String, Value> = parts.map(|(name, value)| (name.clone(), value.clone())).collect();
     println!("{}", Value::Object(row));
 }
 
-/// A network of the zoo for square images, and how it trains.
+/// A network of the zoo for square images, and its training parameters.
 pub struct Case {
     pub network: &'static str,
     pub image: u32,
@@ -47,7 +47,7 @@ const fn case(network: &'static str, precision: Precision) -> Case {
     Case { network, image: 224, classes: 1000, batch: 64, precision }
 }
 
-/// Most important first.
+/// Cases, most important first.
 pub const CASES: [Case; 5] = [
     case("resnet50", Precision::Bf16),
     case("resnet50", Precision::Tf32),
@@ -60,11 +60,11 @@ const fn small(precision: Precision) -> Case {
     Case { network: "resnet20", image: 8, classes: 10, batch: 2, precision }
 }
 
-/// The same in tiny sizes.
+/// Cases in tiny sizes.
 pub const SMALL_CASES: [Case; 3] = [small(Precision::Bf16), small(Precision::Tf32), small(Precision::F32)];
 
 impl Case {
-    /// In a row.
+    /// The case as fields of a row.
     pub fn facts(&self) -> Value {
         json!({
             "network": self.network,
@@ -80,16 +80,16 @@ impl Case {
         NetworkSpec { name, image, channels: 3, classes: self.classes }
     }
 
-    /// How many numbers are trained.
+    /// Number of trained parameters.
     pub fn parameters(&self) -> Result<u64, Error> {
         let network = build(&self.spec()).map_err(Error::usage)?;
         Ok(network.layers.iter().map(|layer| network.parameters(layer)).sum())
     }
 
-    /// The network on the device as the product opens it: cuDNN and cuBLAS, all alternatives to choose from.
+    /// Opens the network on the device as the product does: cuDNN and cuBLAS, with all alternatives.
     pub fn open(&self) -> Result<NetworkWorkload, Error> {
         let options = CudaOptions { precision: Some(self.precision), ..CudaOptions::default() };
-        // More than any batch: samples are made when they are read.
+        // More than any batch: samples are made when read.
         let samples = 1 << 20;
         let image = Shape { height: self.image, width: self.image, channels: 3 };
         let set = |seed| synthetic(image, self.classes, samples, seed);
@@ -98,7 +98,7 @@ impl Case {
     }
 }
 
-/// The plan of a policy, if one fits; one that searches stops after some seconds.
+/// The plan of a policy, if one fits; a search stops after some seconds.
 pub fn plan(
     trace: &Trace,
     policy: Policy,
@@ -116,17 +116,17 @@ pub fn plan(
     })
 }
 
-/// A link before it is measured.
+/// A placeholder for a link that is not measured yet.
 pub fn unmeasured() -> Link {
     Link::symmetric(UNMEASURED)
 }
 
-/// Memory that keeping everything takes, each op in its usual alternative.
+/// Memory when everything is kept, each op in its usual alternative.
 fn peak(trace: &Trace) -> Bytes {
     trace.memory().peak().map_or(Bytes::ZERO, |(_, bytes)| bytes)
 }
 
-/// A budget between the floor, below which no plan fits (0), and keeping everything (1); without a share, more than any device
+/// A budget between the floor, below which no plan fits (0), and keeping everything (1); `None` gives more than any device
 /// has.
 pub fn budget(trace: &Trace, share: Option<f64>) -> Bytes {
     let Some(share) = share else { return Bytes(1 << 50) };
@@ -134,14 +134,14 @@ pub fn budget(trace: &Trace, share: Option<f64>) -> Bytes {
     floor + Bytes(((peak(trace) - floor).0 as f64 * share) as u64)
 }
 
-/// Measures link and ops of a network at a batch, each op in all its alternatives, keeping everything.
+/// Measures the link and a network's ops at a batch, each op in all its alternatives, keeping everything.
 pub fn profile(task: &NetworkWorkload, batch: u64, small: bool) -> Result<Profile, Error> {
     let folder = tempfile::tempdir().map_err(|e| Error::io(&std::env::temp_dir(), "write", &e))?;
     let device = task.setup.device()?;
-    // Besides what the usual alternatives take; the link needs room for its largest transfers, twice.
+    // In addition to the usual alternatives' scratch; the link needs room for its largest transfers, twice.
     let scratch = Bytes(if small { 16 << 20 } else { 2 << 30 });
     let within = peak(&task.trace(batch)?) + scratch;
-    // Two rounds at least; a GPU that is alone repeats itself.
+    // At least two rounds; an unshared GPU repeats its times.
     let (at_least, time) = if small { (3, Seconds::ZERO) } else { (6, Seconds(6.0)) };
     let lasting = Seconds::ZERO;
     let request = ProfileRequest {
@@ -155,7 +155,7 @@ pub fn profile(task: &NetworkWorkload, batch: u64, small: bool) -> Result<Profil
         fresh: true,
     };
     let mut subject = |batch: u64, alternative: Option<u32>| {
-        // In tiny sizes one of them is enough.
+        // One alternative suffices in tiny sizes.
         if small && alternative.is_some_and(|alternative| alternative > 0) {
             return Ok(None);
         }
@@ -181,7 +181,7 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// Takes the memory and draws parameters; the trace's seconds say when the state is copied.
+    /// Allocates memory and draws parameters; the trace's seconds decide when the state is copied.
     pub fn new(task: &NetworkWorkload, trace: &Trace, schedule: &Schedule) -> Result<Runner, Error> {
         let program = task.program(trace.batch, Mode::Train)?;
         let before = place_of_copy(trace, schedule, state_bytes(&program)).and_then(|place| place.before);
@@ -206,12 +206,12 @@ impl Runner {
         Ok(runner)
     }
 
-    /// Memory that was allocated.
+    /// Allocated memory.
     pub fn layout(&self) -> MemoryLayout {
         self.executor.layout()
     }
 
-    /// Runs some iterations, and gives the time of each.
+    /// Runs some iterations, and returns the time of each.
     pub fn iterations(&mut self, count: usize) -> Result<Vec<Seconds>, Error> {
         let mut all = Vec::new();
         for _ in 0..count {
@@ -223,7 +223,7 @@ impl Runner {
         Ok(all)
     }
 
-    /// The mean loss of the last iteration.
+    /// Mean loss of the last iteration.
     pub fn loss(&mut self) -> Result<f64, Error> {
         let mut bytes = [0; 12];
         self.executor.read_region(self.loaded.metrics(), &mut bytes)?;
@@ -231,11 +231,11 @@ impl Runner {
     }
 }
 
-/// Iterations before any that counts. Two take turns, each with a slot for its own input; of each, the first loads kernels, the
-/// second is captured, the third replays.
+/// Iterations before the measurement. Two alternate, each with a slot for its own input; of each, the first loads kernels,
+/// the second is captured, the third replays.
 pub const WARM_UP: usize = 6;
 
-/// So many bytes of numbers in [-1, 1) that repeat after a while; nothing here depends on the pictures.
+/// Numbers in [-1, 1) of this many bytes, which repeat after a while; no measurement depends on the pictures.
 fn noise(bytes: usize) -> Vec<u8> {
     let number = |i: u64| (i * 2_654_435_761 % 4093) as f32 / 2046.5 - 1.0;
     let few: Vec<u8> = (0..4093).flat_map(|i| number(i).to_le_bytes()).collect();
@@ -244,7 +244,7 @@ fn noise(bytes: usize) -> Vec<u8> {
     all
 }
 
-/// Median, and the median absolute deviation from it.
+/// Median and median absolute deviation.
 pub fn centre_of(seconds: &[Seconds]) -> (Seconds, Seconds) {
     let centre = centre(seconds).expect("there are samples");
     (centre.median, centre.deviation)

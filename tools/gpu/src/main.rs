@@ -1,11 +1,11 @@
-//! `accept`: measures the device `cuda` where there is no Rust, no source and no network. `tools/gpu/accept.sh` runs it on a GPU, one
-//! section a process, next to the tests; `tools/gpu/README.md` says how.
+//! `accept`: measures the device `cuda` on a machine without Rust, source or network. `tools/gpu/accept.sh` runs it on a
+//! GPU, one section per process, next to the tests; see `tools/gpu/README.md`.
 //!
-//! A row is one line of JSON on stdout, written as soon as it is measured: device, driver and precision, what was run, and
-//! seconds (median and spread) and bytes, predicted and measured. A case that fails is a row with its error; the others still
-//! run, and the exit code tells at the end.
+//! A row is one line of JSON on stdout, written as soon as it is measured: device, driver and precision, the case, and
+//! seconds (median and spread) and bytes, predicted and measured. A failed case is a row with its error; the others still
+//! run, and the exit code then shows the failure.
 //!
-//! What it deliberately does not do: judge a number, limit its own time, or test; other programs do.
+//! Deliberately does not judge a number, limit its own time, or test; other programs do.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -39,7 +39,7 @@ enum Section {
     Cases,
 }
 
-/// The device and its software, in every row. Fails if the driver has no device.
+/// The device and its software, for every row. Fails if the driver has no device.
 fn machine(small: bool) -> Result<Value, Error> {
     let survey = survey()?;
     let Some((gpu, _)) = survey.devices.first() else {
@@ -82,7 +82,7 @@ fn run(Cli { section, small }: Cli) -> Result<(), Error> {
 }
 
 fn main() -> ExitCode {
-    // A warning tells of a library's algorithm that is left out, or of memory.
+    // Warnings report memory, and algorithms of a library that are left out.
     let warnings = tracing_subscriber::filter::LevelFilter::WARN;
     tracing_subscriber::fmt().with_max_level(warnings).with_writer(std::io::stderr).init();
     match run(Cli::parse()) {

@@ -13,10 +13,10 @@ use plimsoll_tuner::model::{LinkModel, Model};
 use plimsoll_tuner::search::moved;
 use serde_json::json;
 
-/// Measures a case, in tiny sizes if asked, and prints rows.
+/// Measures a case, in tiny sizes if `true`, and prints rows.
 pub type Measure = fn(&Case, bool, &Row<'_>) -> Result<(), Error>;
 
-/// The link, on a network that is small compared with the transfers.
+/// Measures the link, on a network that is small compared with the transfers.
 pub fn link(small: bool, row: &Row<'_>) -> Result<(), Error> {
     let image = if small { 8 } else { 32 };
     let case = Case { network: "mlp", image, classes: 10, batch: 8, precision: Precision::F32 };
@@ -39,15 +39,16 @@ pub fn link(small: bool, row: &Row<'_>) -> Result<(), Error> {
             "off_share": fitted.map(|fitted| fitted.relative_error),
         }));
     }
-    // How many times as long an op takes that is bound by the device's memory.
+    // Slowdown by transfers of an op that is bound by the device's memory.
     row(json!({ "op_slowdown_by_transfers": rates.slowdown }));
     Ok(())
 }
 
-/// Budgets as shares of the way from the floor, below which no plan fits, to keeping everything; the first has no limit.
+/// Budgets as shares of the distance from the floor, below which no plan fits, to keeping everything; the first is
+/// unlimited.
 const SHARES: [Option<f64>; 4] = [None, Some(0.75), Some(0.5), Some(0.25)];
 
-/// Iterations at several budgets, by the planner's plan with times that were measured before.
+/// Measures iterations at several budgets, by the planner's plan from measured times.
 pub fn step(case: &Case, small: bool, row: &Row<'_>) -> Result<(), Error> {
     let task = case.open()?;
     let mut trace = task.trace(case.batch)?;
@@ -76,7 +77,7 @@ pub fn step(case: &Case, small: bool, row: &Row<'_>) -> Result<(), Error> {
             "spread_seconds": spread,
             "predicted_bytes": trace.resident_bytes + plan.schedule.pool_bytes,
             "allocated_bytes": runner.layout().device(),
-            // With graphs and kernels, and without the context.
+            // Includes graphs and kernels, but not the context.
             "device_bytes": Option::zip(before, free()?).map(|(before, now)| before.saturating_sub(now)),
             "swapped_bytes": moved(&trace, &plan.schedule).offloaded,
             "loss": runner.loss()?,
@@ -85,15 +86,15 @@ pub fn step(case: &Case, small: bool, row: &Row<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Page-locked memory of the host that a schedule may take: it is locked anew for every schedule, which takes time.
+/// Most pinned host memory of a schedule; it is pinned anew for every schedule, which takes time.
 const HOST: Bytes = Bytes(12 << 30);
 
-/// The largest batch within a budget, by plans that need no measurement, and its iteration.
+/// Finds the largest batch within a budget, by plans that need no measurement, and measures its iteration.
 pub fn batch(case: &Case, small: bool, row: &Row<'_>) -> Result<(), Error> {
     if case.precision != Precision::Bf16 {
         return Ok(());
     }
-    // In tiny sizes resnet20 keeps everything at a few samples, and trains at some more.
+    // In tiny sizes resnet20 keeps everything at a few samples, and still trains with some more.
     let (within, limit) = if small { (Bytes(3_800_000), 16) } else { (Bytes(12 << 30), 8192) };
     let task = case.open()?;
     for policy in [Policy::Keep, Policy::Naive] {
@@ -107,7 +108,7 @@ pub fn batch(case: &Case, small: bool, row: &Row<'_>) -> Result<(), Error> {
         let (mut batch, mut above) = (task.smallest_batch(), limit + 1);
         let nothing = || Error::new(Kind::NoPlan, format_args!("no batch trains within {within}"));
         let mut best = fitting(batch)?.ok_or_else(nothing)?;
-        // Doubles, then halves the interval, to a 64th.
+        // Doubles, then halves the interval, until it is a 64th.
         while above - batch > 1 + batch / 64 {
             let next = if above > limit { (2 * batch).min(limit) } else { (batch + above) / 2 };
             match fitting(next)? {

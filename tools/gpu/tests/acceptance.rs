@@ -1,7 +1,7 @@
-//! The script without a GPU: every section that measures runs to its end on the stand-in of the driver, in tiny sizes, and a
-//! section that fails stops nothing.
+//! The script without a GPU: every measuring section runs to its end on the stand-in for the driver, in tiny sizes, and a
+//! failing section stops nothing.
 
-// Cargo builds the library that stands in next to this test.
+// Cargo then builds the stand-in library next to this test.
 use plimsoll_standin as _;
 use serde_json::Value;
 use std::os::unix::fs::symlink;
@@ -23,7 +23,7 @@ fn script(folder: &Path, python: &Path, arguments: &[&str]) -> (Option<i32>, Str
     (status.code(), format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr)))
 }
 
-/// The Python of `PYTHON`, of the front's tests, or of the machine, if it has PyTorch.
+/// The Python of `PYTHON`, of the PyTorch front's tests, or of the machine, if it has PyTorch.
 fn python() -> Option<PathBuf> {
     let named = std::env::var_os("PYTHON").map(PathBuf::from);
     let front = PathBuf::from(format!("{GPU}/../../python/.venv/bin/python"));
@@ -33,7 +33,7 @@ fn python() -> Option<PathBuf> {
     })
 }
 
-/// A folder in which the device finds the stand-in and the script its programs; none without a C compiler for its kernels.
+/// A folder with the stand-in for the device and the programs for the script; `None` without a C compiler for its kernels.
 fn folder() -> Option<tempfile::TempDir> {
     if Command::new("cc").arg("--version").output().is_err() {
         println!("skipped: no C compiler `cc` is on this machine");
@@ -50,7 +50,7 @@ fn folder() -> Option<tempfile::TempDir> {
     Some(folder)
 }
 
-/// Each section with its rows, and what all of them must have.
+/// Each section with its number of rows, and the fields of each row.
 const SECTIONS: [(&str, usize, &[&str]); 4] = [
     // Six rates, and an op next to transfers.
     ("link", 7, &[]),
@@ -69,7 +69,7 @@ fn every_section_runs_to_its_end_and_one_that_fails_stops_nothing() {
         println!("skipped: no Python here has torch");
     }
     let sections = SECTIONS.iter().filter(|(name, ..)| *name != "pytorch" || python.is_some());
-    // The tests are no program here, which cannot start.
+    // The folder has no test programs, so this section cannot start.
     let mut arguments = vec!["run", "--small", "device"];
     let names: Vec<String> = sections.clone().map(|(name, ..)| format!("{name}=1000")).collect();
     arguments.extend(names.iter().map(String::as_str));
@@ -89,7 +89,7 @@ fn every_section_runs_to_its_end_and_one_that_fails_stops_nothing() {
             if *name == "step" {
                 let measured = ["seconds", "spread_seconds", "predicted_seconds", "loss"];
                 assert!(measured.iter().all(|key| row[key].is_number()) || row["note"].is_string(), "{row}");
-                // Memory is exact where anything ran.
+                // Memory is exact for every row with a run.
                 assert_eq!(row["allocated_bytes"], row["predicted_bytes"], "{row}");
             }
         }

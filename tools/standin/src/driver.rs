@@ -28,7 +28,7 @@ type Place<'a, T> = Option<&'a mut MaybeUninit<T>>;
 /// The only flags that a stream may have here.
 const NON_BLOCKING: c_uint = 1;
 
-/// The device's own name.
+/// Full name of the GPU.
 const GPU: &str = "GPU-5ca1ab1e-0000-4000-8000-000000000001";
 
 /// The primary context's handle.

@@ -1,5 +1,5 @@
-//! The device `cuda` by its own calls, on the stand-in: what `bodies/device.rs` demands of every place, and what comes out of
-//! it where the driver refuses a call.
+//! The device `cuda` by its own calls, on the stand-in: the tests in `bodies/device.rs`, and its errors when the driver
+//! refuses a call.
 
 #[path = "bodies/device.rs"]
 mod bodies;
@@ -40,7 +40,7 @@ fn what_the_driver_says_in_an_iteration_comes_out_of_it_with_what_to_do() {
     }
 }
 
-/// The tests in `bodies` run on a GPU where the environment asks for one, and fail where there is none.
+/// The tests in `bodies` run on a GPU if the environment requires one, and then fail without one.
 #[test]
 fn the_environment_chooses_a_gpu_which_must_be_there() {
     let Some(library) = Place::open() else { return };
@@ -50,7 +50,7 @@ fn the_environment_chooses_a_gpu_which_must_be_there() {
         let output = test.env("PLIMSOLL_CUDA_LIBRARIES", libraries).output().expect("a test can be started");
         (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
     };
-    // A driver that is found as a GPU's is.
+    // The driver is found as a GPU's is.
     let (passed, words) = run(&library.options().libraries[0]);
     assert!(passed && words.contains("1 passed"), "{words}");
     let (passed, words) = run(Path::new("/nowhere"));

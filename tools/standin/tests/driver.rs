@@ -1,6 +1,6 @@
 //! The stand-in by its own calls: order, captures and refusals are those of the driver.
 //!
-//! The library's functions are linked here, not loaded; what the device loads is the same code.
+//! The library's functions are linked here, not loaded; the device loads the same code.
 
 use plimsoll_standin as _;
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -8,7 +8,7 @@ use std::ptr::{null, null_mut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 // SAFETY: these are the signatures of `src/driver.rs`, `src/nvrtc.rs` and `src/control.rs`; references stand for places
-// that are written, and whatever else is given is a number.
+// that are written, and all other arguments are numbers.
 #[allow(clashing_extern_declarations, reason = "a reference is how a place is given here")]
 unsafe extern "C" {
     safe fn cuInit(flags: u32) -> u32;
@@ -70,7 +70,7 @@ unsafe extern "C" {
     safe fn plimsoll_standin_answer(name: *const c_char, after: u64, code: u32);
 }
 
-/// What stands above the text in the PTX of the stand-in's NVRTC.
+/// Header of the PTX of the stand-in's NVRTC.
 const HEADER: &CStr = c"// .version 9.0\n";
 
 const TEXT: &CStr = c"
@@ -87,7 +87,7 @@ const BYTES: usize = 4 * COUNT;
 const TIMED: u32 = 0;
 const NON_BLOCKING: u32 = 1;
 
-/// One context, four streams, a kernel, device memory and page-locked memory of the host; calls of other tests wait.
+/// One context, four streams, a kernel, device memory and pinned host memory; other tests' calls wait.
 struct Machine {
     streams: [usize; 4],
     kernel: usize,
@@ -107,7 +107,7 @@ fn made(make: impl FnOnce(&mut usize) -> u32) -> usize {
     handle
 }
 
-/// None where there is no C compiler.
+/// `None` without a C compiler.
 fn machine() -> Option<Machine> {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -133,7 +133,7 @@ impl Drop for Machine {
         plimsoll_standin_delays(0);
         plimsoll_standin_order(0);
         plimsoll_standin_answer(null(), 0, 0);
-        // A failed context refuses to give anything back; the one that follows begins anew.
+        // A failed context refuses to give anything back; the next one starts afresh.
         let _ = cuMemFree_v2(self.device);
         let _ = cuMemHostUnregister(self.host.as_ptr());
         let _ = self.streams.map(|stream| cuStreamDestroy_v2(stream));
@@ -177,7 +177,7 @@ impl Machine {
         self.run_at(self.device, 128, stream)
     }
 
-    /// Whether `times` runs of the kernel have come to the host, in every element.
+    /// Returns `true` if the result of `times` runs of the kernel is on the host, in every element.
     fn holds(&self, times: u32) -> bool {
         let power = 2f32.powi(times as i32);
         self.host.iter().enumerate().all(|(i, x)| *x == power * i as f32 + (power - 1.0))
@@ -187,7 +187,7 @@ impl Machine {
         self.host.iter_mut().enumerate().for_each(|(i, x)| *x = i as f32);
     }
 
-    /// Brings, runs and fetches on a stream each, joined by events.
+    /// Copies in, runs and copies out on one stream each, joined by events.
     fn across_streams(&mut self, events: [usize; 3]) {
         let [a, b, c, _] = self.streams;
         good(self.bring(a));
@@ -239,7 +239,7 @@ fn a_wait_that_is_left_out_shows() {
             m.across_streams(events);
             good(cuStreamSynchronize(m.streams[0]));
             wrong += u32::from(!m.holds(1));
-            // What ran late.
+            // For late work.
             m.streams.iter().for_each(|stream| good(cuStreamSynchronize(*stream)));
         }
         assert!(wrong > 0, "without wait {wait} everything was right in all orders");
@@ -252,7 +252,7 @@ fn a_capture_runs_nothing_and_its_graph_runs_all_of_it_each_time() {
     let [a, b, ..] = m.streams;
     let events = events();
     good(cuStreamBeginCapture_v2(a, 1));
-    // Twice over, so that streams join and fork again.
+    // Twice, so that streams join and fork again.
     m.across_streams(events);
     good(m.run(a));
     m.across_streams(events);
@@ -274,7 +274,7 @@ fn a_capture_runs_nothing_and_its_graph_runs_all_of_it_each_time() {
     assert_eq!(cuGraphLaunch(executable, b), 400);
 }
 
-/// What the last call of a capture gives; `then` is what ending the capture gives after it.
+/// Checks the status of the last call of a capture; `then` is the status of ending the capture after it.
 #[track_caller]
 fn check_capture(
     m: &mut Machine,
@@ -288,13 +288,13 @@ fn check_capture(
     let mut graph = 0;
     assert_eq!(cuStreamEndCapture(m.streams[0], &mut graph), then);
     assert_eq!(graph != 0, then == 0);
-    // Whatever happened, the streams are as before.
+    // The streams are as before in any case.
     m.streams.iter().for_each(|stream| assert_eq!(cuStreamEndCapture(*stream, &mut graph), 401));
     m.streams.iter().for_each(|stream| good(cuStreamSynchronize(*stream)));
     events.iter().for_each(|event| good(cuEventDestroy_v2(*event)));
 }
 
-/// Takes the second stream into the capture of the first.
+/// Adds the second stream to the capture of the first.
 fn fork(m: &Machine, events: [usize; 3]) -> u32 {
     good(m.bring(m.streams[0]));
     good(cuEventRecord(events[0], m.streams[0]));
@@ -305,11 +305,11 @@ fn fork(m: &Machine, events: [usize; 3]) -> u32 {
 fn captures_end_where_they_began_with_all_that_was_joined() {
     let Some(mut m) = machine() else { return };
     let m = &mut m;
-    // A stream needs a join, whether it does anything or not.
+    // A stream needs a join even without work.
     check_capture(m, |m, _| m.run(m.streams[0]), 0, 0);
     check_capture(m, |m, e| fork(m, e), 0, 904);
     check_capture(m, |m, e| fork(m, e).max(m.run(m.streams[1])), 0, 904);
-    // An event that is recorded before the last work joins what is before it only.
+    // An event recorded before the last work joins only the work before it.
     let too_early = |m: &mut Machine, e: [usize; 3]| {
         good(fork(m, e));
         good(m.run(m.streams[1]));
@@ -318,7 +318,7 @@ fn captures_end_where_they_began_with_all_that_was_joined() {
         cuStreamWaitEvent(m.streams[0], e[1], 0)
     };
     check_capture(m, too_early, 0, 904);
-    // The capture does not end elsewhere.
+    // The capture must end on its own stream.
     check_capture(m, |m, e| fork(m, e).max(cuStreamEndCapture(m.streams[1], &mut 0)), 903, 901);
 }
 
@@ -326,11 +326,11 @@ fn captures_end_where_they_began_with_all_that_was_joined() {
 fn captures_refuse_what_they_cannot_hold() {
     let Some(mut m) = machine() else { return };
     let m = &mut m;
-    // Nobody waits for what does not run.
+    // Captured work does not run, so waiting for it is refused.
     check_capture(m, |m, _| cuStreamSynchronize(m.streams[0]), 900, 901);
     check_capture(m, |m, e| fork(m, e).max(cuStreamSynchronize(m.streams[1])), 900, 901);
     check_capture(m, |m, e| fork(m, e).max(cuEventElapsedTime(&mut 0.0, e[0], e[0])), 907, 901);
-    // No memory comes or goes, and after that nothing can be captured.
+    // Memory cannot be allocated or freed, and after that nothing can be captured.
     check_capture(m, |_, _| cuMemAlloc_v2(&mut 0, 256), 900, 901);
     check_capture(
         m,
@@ -344,17 +344,17 @@ fn captures_refuse_what_they_cannot_hold() {
     // Pageable memory cannot be captured.
     let pageable = [0f32; 16];
     check_capture(m, |m, _| cuMemcpyHtoDAsync_v2(m.device, pageable.as_ptr(), 64, m.streams[0]), 900, 901);
-    // The capture depends on nothing outside of it.
+    // The capture must not depend on anything outside.
     let outside = |m: &mut Machine, e: [usize; 3]| {
         good(cuEventRecord(e[2], m.streams[3]));
         cuStreamWaitEvent(m.streams[0], e[2], 0)
     };
     check_capture(m, outside, 905, 901);
-    // An event that was never recorded is nothing to wait for.
+    // A wait for an event that was never recorded does nothing.
     check_capture(m, |m, e| cuStreamWaitEvent(m.streams[0], e[2], 0), 0, 0);
-    // The default stream takes no part.
+    // The default stream cannot take part.
     check_capture(m, |m, e| fork(m, e).max(cuStreamWaitEvent(0, e[0], 0)), 906, 901);
-    // Two captures do not become one.
+    // Two captures cannot merge.
     let merge = |m: &mut Machine, e: [usize; 3]| {
         good(cuStreamBeginCapture_v2(m.streams[2], 1));
         good(cuEventRecord(e[2], m.streams[2]));
@@ -363,7 +363,7 @@ fn captures_refuse_what_they_cannot_hold() {
         given
     };
     check_capture(m, merge, 902, 901);
-    // One thread begins and ends it.
+    // The same thread must begin and end it.
     let context = made(|context| cuDevicePrimaryCtxRetain(context, 0));
     let elsewhere = |m: &mut Machine, _: [usize; 3]| {
         let stream = m.streams[0];
@@ -389,25 +389,25 @@ fn what_does_not_fit_is_refused_at_once() {
     // In the wrong direction.
     assert_eq!(cuMemcpyHtoDAsync_v2(host as u64, device as *const f32, 64, stream), 1);
     assert_eq!(cuMemcpyDtoHAsync_v2(device as *mut f32, host as u64, 64, stream), 1);
-    // To memory that was given back.
+    // To freed memory.
     let mut dead = 0;
     good(cuMemAlloc_v2(&mut dead, 4096));
     good(cuMemFree_v2(dead));
     assert_eq!(cuMemcpyHtoDAsync_v2(dead, host, 64, stream), 1);
     assert_eq!(cuMemFree_v2(dead), 1);
-    // More than there is.
+    // More memory than the device has.
     let (mut free, mut total) = (0, 0);
     good(cuMemGetInfo_v2(&mut free, &mut total));
     assert!(free < total);
     assert_eq!(cuMemAlloc_v2(&mut dead, free + 1), 2);
-    // Blocks that no device runs.
+    // Invalid number of blocks.
     assert_eq!(m.run_at(device, 0, stream), 1);
     assert_eq!(m.run_at(device, 1025, stream), 1);
-    // Handles that are none.
+    // Invalid handles.
     assert_eq!(m.run(77), 400);
     assert_eq!(cuEventRecord(77, stream), 400);
     assert_eq!(cuMemHostRegister_v2(at(8), 64, 0), 712);
-    // Another thread has no context yet.
+    // A different thread has no context yet.
     let refused = std::thread::spawn(move || cuStreamSynchronize(stream)).join().expect("no panic");
     assert_eq!(refused, 201);
     good(m.bring(stream));

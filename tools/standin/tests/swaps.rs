@@ -1,7 +1,7 @@
-//! Swapping beside somebody else's compute stream, on the stand-in: every wait that a schedule names is kept, whatever order
-//! the streams run in; an iteration that ends early leaves nothing behind; and what the driver refuses comes out.
+//! Swapping next to a compute stream with another owner, on the stand-in: every wait of a schedule is kept in any order of
+//! the streams; an iteration that ends early leaves nothing behind; and refusals of the driver are reported.
 //!
-//! The compute stream is the default stream, which is PyTorch's. In place of kernels the test fills device memory there.
+//! The compute stream is the default stream, which is PyTorch's. There the test fills device memory in place of kernels.
 
 #[allow(dead_code, reason = "other tests have more words with it")]
 #[path = "schedules/library.rs"]
@@ -18,7 +18,7 @@ const DEFAULT_STREAM: usize = 0;
 /// Bytes of a tensor.
 const SIZE: usize = 4096;
 
-/// A pool of three tensors, as large a slab, and the streams.
+/// A pool of three tensors, a slab of the same size, and the streams.
 struct Machine {
     pool: u64,
     slab: PinnedSlab,
@@ -40,7 +40,7 @@ impl Machine {
         SwapCommand { stream, needs, copy: SwapCopy { device, host, length: SIZE } }
     }
 
-    /// Sets a tensor's place in the pool to one byte, on the compute stream.
+    /// Sets a tensor's place in the pool to one byte value, on the compute stream.
     fn fill(&self, place: usize, byte: u8) {
         self.fill_on(DEFAULT_STREAM, place, byte);
     }
@@ -49,15 +49,15 @@ impl Machine {
         self.library.fill(self.pool + (place * SIZE) as u64, byte, SIZE, stream);
     }
 
-    /// Sets all places in the pool and all slots in the slab to one byte, so that nothing is left of an earlier iteration.
+    /// Sets all places in the pool and all slots in the slab to one byte value, which erases any earlier iteration.
     fn forget(&self, byte: u8) {
         (0..3).for_each(|place| self.fill(place, byte));
         self.pool();
-        // SAFETY: the slab has so many bytes, and the only stream that may use it has just been waited for.
+        // SAFETY: the slab has this many bytes, and the only stream that may use it has just been waited for.
         unsafe { std::ptr::write_bytes(self.slab.address() as *mut u8, byte, 3 * SIZE) };
     }
 
-    /// Each tensor's place in the pool, which must hold one byte throughout.
+    /// Byte value of each place in the pool, which must be uniform.
     fn pool(&self) -> Vec<u8> {
         let bytes = self.library.read(self.pool, 3 * SIZE, DEFAULT_STREAM);
         let places: Vec<&[u8]> = bytes.chunks(SIZE).collect();
@@ -70,7 +70,8 @@ fn compute(needs: Progress) -> SwapCommand {
     SwapCommand { stream: Stream::Compute, needs, copy: SwapCopy::default() }
 }
 
-/// Writes a tensor, swaps it out, writes another over it, and brings the first back to another place and then to its own.
+/// Writes a tensor, swaps it out, overwrites it with a second, and brings the first back to a different place and then to
+/// its own.
 fn commands(machine: &Machine) -> Vec<SwapCommand> {
     let copy = |stream, place, slot, needs| machine.copy(stream, place, slot, needs);
     vec![
@@ -79,14 +80,14 @@ fn commands(machine: &Machine) -> Vec<SwapCommand> {
         compute([1, 1, 0]),                      // place 0 := b
         copy(Stream::Prefetch, 1, 0, [2, 1, 0]), // a is prefetched to place 1
         copy(Stream::Offload, 0, 1, [2, 1, 0]),  // b goes out
-        compute([2, 1, 1]),                      // place 1 := what a was, plus nothing: it is read here
+        compute([2, 1, 1]),                      // place 1 := a, unchanged: it is read here
         compute([3, 2, 1]),                      // place 0 := c
         copy(Stream::Prefetch, 2, 1, [3, 2, 1]), // b is prefetched to place 2
         compute([4, 2, 2]),                      // the end
     ]
 }
 
-/// One iteration, whose bytes begin with `first`.
+/// Runs one iteration, whose byte values begin with `first`.
 fn iterate(
     machine: &Machine,
     swaps: &mut Swaps,
@@ -134,7 +135,7 @@ fn all_waits_are_kept_in_whatever_order_the_streams_run() {
 #[test]
 fn each_wait_is_needed() {
     let Some(machine) = Machine::new() else { return };
-    // Without one of the schedule's needs, some order of the streams gives other bytes.
+    // Without one of the schedule's waits, some order of the streams gives different bytes.
     let forgotten: [(usize, usize); 3] = [(1, 0), (2, 1), (6, 1)];
     for (command, stream) in forgotten {
         let mut faulty = commands(&machine);
@@ -167,7 +168,7 @@ fn each_wait_is_needed() {
     }
 }
 
-/// The graph of an iteration whose bytes begin with 10, captured on this stream; or the code by which the capture is refused.
+/// The graph of an iteration whose byte values begin with 10, captured on this stream; or the status of a refused capture.
 fn graph(
     machine: &Machine,
     swaps: &mut Swaps,
@@ -204,7 +205,7 @@ fn a_captured_iteration_keeps_all_waits_each_time_it_is_launched() {
         machine.forget(90);
         machine.library.order(order);
         machine.library.launch(graph, DEFAULT_STREAM);
-        // What follows on the stream that it is launched on comes after it.
+        // Later work of the launching stream comes after the graph.
         if order % 2 == 0 {
             machine.fill(1, 77);
         }
@@ -254,7 +255,7 @@ fn a_capture_that_ends_early_leaves_nothing_behind() {
     let stream = machine.library.stream();
     let mut swaps = Swaps::new(&machine.streams, &commands(&machine)).expect("events");
     iterate(&machine, &mut swaps, 1, false).expect("nothing is refused");
-    // Given up half way: the streams are joined, so that the capture ends, and nothing of it ever runs.
+    // Aborted halfway: the streams are joined, so that the capture ends, and nothing in it ever runs.
     let ended = machine.library.captured(stream, || {
         // SAFETY: as in `graph`; it is never launched.
         unsafe { swaps.start_captured(stream) }.expect("nothing is refused");
@@ -266,14 +267,14 @@ fn a_capture_that_ends_early_leaves_nothing_behind() {
     assert_eq!(machine.pool(), [3, 1, 2]);
     iterate(&machine, &mut swaps, 4, false).expect("nothing is refused");
     assert_eq!(machine.pool(), [6, 4, 5]);
-    // Ended without its joins, the driver refuses it.
+    // Ended without its joins: the driver refuses the capture.
     let ended = machine.library.captured(stream, || {
         // SAFETY: as above.
         unsafe { swaps.start_captured(stream) }.expect("nothing is refused");
         swaps.computed().expect("nothing is refused");
     });
     assert_eq!(ended, Err(UNJOINED));
-    // What the driver refuses within a capture comes out, and the next iteration is whole.
+    // Refusals within a capture are reported, and the next iteration is complete.
     for call in [c"cuMemcpyDtoHAsync_v2", c"cuEventRecord", c"cuStreamWaitEvent"] {
         let ended = machine.library.captured(stream, || {
             machine.library.answer(call, 1, 700);
@@ -284,7 +285,7 @@ fn a_capture_that_ends_early_leaves_nothing_behind() {
             assert!(error.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{error}");
             swaps.abort();
         });
-        // A stream that was not brought into the capture cannot be joined.
+        // A stream that did not join the capture cannot be joined back.
         assert!(matches!(ended, Ok(_) | Err(INVALIDATED)), "{call:?}: {ended:?}");
         iterate(&machine, &mut swaps, 7, false).expect("nothing is refused");
         assert_eq!(machine.pool(), [9, 7, 8]);
@@ -320,7 +321,7 @@ fn an_iteration_that_ends_early_copies_no_more_and_the_next_one_is_whole() {
         machine.fill(0, 50);
         swaps.computed().expect("nothing is refused");
         swaps.abort();
-        // What follows on the compute stream is behind the copy that was under way.
+        // Later work of the compute stream is behind the copy that was under way.
         machine.fill(0, 60);
         assert_eq!(machine.pool(), [60, 1, 2], "order {order}");
         iterate(&machine, &mut swaps, 4, false).expect("nothing is refused");
@@ -356,7 +357,7 @@ fn what_the_driver_refuses_comes_out_and_memory_is_given_back() {
 
 #[test]
 fn two_ways_that_share_the_link_are_told_from_two_that_do_not() {
-    const RATE: u64 = 64 << 20; // a copy takes 64 ms, beside which this machine's own work is little
+    const RATE: u64 = 64 << 20; // a copy takes 64 ms, far longer than this machine's own work
     let Some(machine) = Machine::new() else { return };
     for (is_shared, least, most) in [(false, 1.5, 2.2), (true, 0.7, 1.2)] {
         machine.library.link(RATE, is_shared);
@@ -370,7 +371,7 @@ fn two_ways_that_share_the_link_are_told_from_two_that_do_not() {
     machine.library.link(0, false);
 }
 
-/// The driver reads the variable once in a process, so each value has a process of its own: this test again.
+/// The driver reads the variable once per process, so each value has a separate process: this test again.
 #[test]
 fn a_slice_has_its_own_memory_and_name_and_nobody_elses_processes() {
     const CHILD: &str = "PLIMSOLL_STANDIN_CHILD";

@@ -1,7 +1,7 @@
-//! The command line's verbs with `--device cuda` on the stand-in: what is measured, chosen, trained and compared there goes
-//! through cuDNN and cuBLAS, and what is missing is said.
+//! The command line's verbs with `--device cuda` on the stand-in: measuring, choosing, training and comparing use cuDNN and
+//! cuBLAS, and missing libraries are reported.
 //!
-//! The device looks for its libraries where the environment says, so each verb has a process of its own: this test again.
+//! The device searches for its libraries by the environment, so each verb has a separate process: this test again.
 
 #[allow(dead_code, reason = "other tests have more words with it")]
 #[path = "schedules/library.rs"]
@@ -18,7 +18,7 @@ const CHILD: &str = "PLIMSOLL_STANDIN_VERB";
 /// A network and data that take no time, with convolutions and fully connected layers.
 const TASK: &str = "--network lenet --image 12 --channels 1 --classes 10 --data synthetic:96 --device cuda";
 
-/// Not a test by itself: the verb that the environment names.
+/// Runs the verb that the environment names; not a test by itself.
 #[test]
 fn a_verb() {
     let Ok(line) = std::env::var(CHILD) else { return };
@@ -39,19 +39,19 @@ fn a_verb() {
     println!("copies to the device: {}", counts.get("cuMemcpyHtoDAsync_v2").unwrap_or(&0));
 }
 
-/// What becomes of a verb whose device finds its libraries in a folder.
+/// Outcome of a verb whose device finds its libraries in a folder.
 fn outcome(libraries: &Path, line: &str) -> String {
     said(libraries, line)[0].clone()
 }
 
-/// How often a verb that works copies to the device otherwise than by a graph.
+/// Number of copies to the device outside graphs by a verb that succeeds.
 fn copies(libraries: &Path, line: &str) -> u64 {
     let [outcome, copies] = said(libraries, line);
     assert_eq!(outcome, "0", "{line}");
     copies.parse().expect("a number")
 }
 
-/// What becomes of a verb, and how often it copies to the device.
+/// Outcome of a verb, and its number of copies to the device.
 fn said(libraries: &Path, line: &str) -> [String; 2] {
     let output = std::process::Command::new(std::env::current_exe().expect("a test has a file"))
         .args(["--exact", "--nocapture", "a_verb"])
@@ -86,7 +86,7 @@ fn what_is_tuned_runs_with_the_kernels_that_it_was_tuned_for() {
     let auto = format!(
         "auto {TASK} --precision tf32 --budget 3MB --base-batch 4 --max-batch 8 --epochs 1 --study {study}"
     );
-    // Here a device takes as long as a busy processor lets it; what was measured is kept, and a second run goes on.
+    // A device here is as slow as the busy processor; measurements are kept, and a second run continues.
     let tuned = (0..4).map(|_| outcome(folder, &auto)).find(|outcome| !outcome.starts_with("5:"));
     match tuned.as_deref() {
         None => return println!("skipped: this machine is too busy to measure anything"),
@@ -105,7 +105,7 @@ fn what_is_tuned_runs_with_the_kernels_that_it_was_tuned_for() {
     assert!(profile.contains("cuDNN9.1.0,TF32"), "whose kernels were measured");
     assert!(profile.contains("\"precision\":\"tf32\""), "in what was measured");
     assert_eq!(outcome(folder, &format!("run {study} --data synthetic:96 --fresh")), "0");
-    // An iteration writes its hyperparameters and no input, also where the state is not copied in each.
+    // An iteration writes its hyperparameters and no input, even if it does not copy the state.
     let more = |options: &str| {
         let run = |epochs: u32| {
             copies(folder, &format!("run {study} --data synthetic:96 --fresh --epochs {epochs}{options}"))

@@ -4,7 +4,7 @@
 //! the same bytes as when it keeps everything. Nothing here calls `check`; the order of commands is derived a second time, on
 //! purpose.
 //!
-//! They are behind no feature: with one, building the program and then testing it would compile every crate twice.
+//! No feature enables them: with one, building the program and then testing it would compile every crate twice.
 //!
 //! They deliberately do not make good schedules. Tensors are swapped only because the seed says so, and the pool is as large
 //! as it turns out.

@@ -32,7 +32,7 @@ const WITHOUT: [(&str, &[&str]); 2] = [
 /// Binding to CUDA, and the only place that may name it.
 const CUDA: (&str, &str) = (concat!("cudarc", "::"), "runtime/src/cuda");
 
-/// Folders whose messages name no option of the command line: `study` adds what helps there.
+/// Folders whose messages name no option of the command line: `study` adds the help there.
 const WITHOUT_OPTIONS: [&str; 5] =
     ["ir/src/", "networks/src/", "tuner/src/", "runtime/src/", "profiler/src/"];
 

@@ -1,16 +1,16 @@
-// Functions of each element: GELU (0), x * P(x) with the normal distribution P, whose derivative is P(x) + x * p(x) with the
-// density p; SiLU (1), x times its sigmoid. The same steps, in the same order, as those of the CPU
-// (`cpu/kernels/activation.rs` and `gelu.rs`, which say why they are these): the same bits.
+// Functions of each element: GELU (0), x * P(x) with the normal distribution P, whose derivative is P(x) + x * p(x) with
+// the density p; SiLU (1), x times its sigmoid. Steps and order are those of the CPU (`cpu/kernels/activation.rs` and
+// `gelu.rs`, which give the reasons), for the same bits.
 
 #define FAR 13.0f
 
-// P(x), and p(x) to `density`.
+// P(x); stores p(x) in `density`.
 FUNCTION float normal(float x, float *density) {
     const float mills[9] = {-0.000811667f,  -0.0016495478f, 0.0047129025f, 0.013256246f, -0.035561282f,
                             -0.07877859f, 0.5177582f,     -1.2345076f,   1.8155005f};
     float size = fabsf(x);
     float t = size < FAR ? size : FAR;
-    // t^2 / 2 = (the square of its upper half, which is exact, - what is left) / 2.
+    // t^2 / 2 = (the square of its upper half, which is exact, - the rest) / 2.
     float upper = FLOAT_OF(BITS_OF(t) & 0xFFFFF000u);
     float left = (t - upper) * (t + upper) * 0.5f;
     float scale, rest = exponential_parts(upper * upper * -0.5f, left, &scale);
@@ -20,7 +20,7 @@ FUNCTION float normal(float x, float *density) {
     return x < 0.0f ? tail : 1.0f - tail;
 }
 
-// The sigmoid of x, and to `other` that of -x.
+// The sigmoid of x; stores that of -x in `other`.
 FUNCTION float sigmoids(float x, float *other) {
     float tail = exponential(-fabsf(x)), large = 1.0f / (1.0f + tail), small = tail * large;
     *other = x < 0.0f ? large : small;

@@ -1,13 +1,13 @@
-// Attention: its products of matrices, head by head, and what becomes of rows of scores between them.
+// Attention: its matrix products, head by head, and the steps on rows of scores between them.
 //
-// A head of a sample has a number, and each matrix of it begins at start + sample * of_sample + head * of_head, a start below
-// 0 coming back around; its elements are at row * of_row + column * of_column. A thread has a tile of 4 x 4 results. A warp's
-// tiles form a block of `lanes` tiles of columns by 32 / lanes of rows, so that its threads share what they load.
+// A head of a sample has a number, and each matrix of it begins at start + sample * of_sample + head * of_head, where a
+// start below 0 wraps around; its elements are at row * of_row + column * of_column. A thread has a tile of 4 x 4 results.
+// A warp's tiles form a block of `lanes` tiles of columns by 32 / lanes of rows, so that its threads share their loads.
 //
-// A row of scores is shared by a few threads, its pieces: piece k of K has the positions k, k + K, k + 2K, ... What the
-// pieces find is put together by each of them, in their order.
+// A few threads share a row of scores, one piece each: piece k of K has the positions k, k + K, k + 2K, ... Each of them
+// joins the results of all pieces, in order.
 
-// Which tile a thread has: `across` of `wide` tiles of columns, `along` of `tall` of rows; `rest` counts the products.
+// A thread's tile: `across` of `wide` tiles of columns, `along` of `tall` of rows; `rest` counts the products.
 typedef struct {
     u64 along, rest;
     unsigned across;
@@ -25,9 +25,9 @@ FUNCTION Tile tile_of(u64 t, unsigned lanes, unsigned wide, u64 tall) {
     return tile;
 }
 
-// c = a * b, or added to it; a is rows x depth, b depth x columns. With `causal`, of results that are scores (1) those beyond
-// the diagonal are left out, which nobody reads; of left sides that are 0 beyond the diagonal (2), or before it (3), the zeros.
-// The first row of the scores, or of what has their sides, is that of position `offset`.
+// c = a * b, or added to c; a is rows x depth, b depth x columns. With `causal`, a product leaves out, of results that are
+// scores (1), those beyond the diagonal, which are never read; of left sides that are 0 beyond the diagonal (2), or before
+// it (3), the zeros. The first row of the scores, or of a matrix with their sides, is that of position `offset`.
 KERNEL(attention_product, (const float *a, unsigned long long a_start, unsigned long long a_of_sample,
                            unsigned long long a_of_head, unsigned long long a_of_row, unsigned long long a_of_column,
                            const float *b, unsigned long long b_start, unsigned long long b_of_sample,
@@ -80,8 +80,8 @@ KERNEL(attention_product, (const float *a, unsigned long long a_start, unsigned 
     }
 }
 
-// The piece of a row that thread t has, where there are so many rows of each head from head `first` and position `offset` on:
-// which piece, where the row begins in scratch and its two numbers in stats, and how many positions it sees.
+// The piece of a row that thread t has, if each head from `first` on has this many rows from position `offset` on: the
+// piece, the start of the row in scratch and of its two numbers in stats, and the number of positions that it sees.
 typedef struct {
     u64 row, start, stats;
     unsigned piece, seen;
@@ -113,7 +113,7 @@ KERNEL(attention_largest, (const float *scores, float *largest_of, unsigned long
     largest_of[INDEX] = largest;
 }
 
-// The largest of a row from those of its pieces.
+// The largest score of a row, from those of its pieces.
 FUNCTION float largest_of_pieces(const float *largest_of, u64 row, unsigned pieces) {
     float largest = -INFINITE;
     for (unsigned piece = 0; piece < pieces; piece++) {
@@ -123,7 +123,7 @@ FUNCTION float largest_of_pieces(const float *largest_of, u64 row, unsigned piec
     return largest;
 }
 
-// scores = exp((score - largest) * scale), not yet of sum 1, 0 where they are not seen; and their sum by pieces.
+// scores = exp((score - largest) * scale), not yet of sum 1, and 0 if masked; and their sum by pieces.
 KERNEL(attention_exponentials, (float *scores, const float *largest_of, float *sums, unsigned long long n,
                                 unsigned long long first, unsigned rows, unsigned length, unsigned pieces,
                                 unsigned offset, unsigned causal, float scale)) {
@@ -141,14 +141,14 @@ KERNEL(attention_exponentials, (float *scores, const float *largest_of, float *s
     sums[INDEX] = sum;
 }
 
-// The sum of a row from those of its pieces.
+// The sum of a row, from those of its pieces.
 FUNCTION double sum_of_pieces(const float *sums, u64 row, unsigned pieces) {
     double sum = 0.0;
     for (unsigned piece = 0; piece < pieces; piece++) sum += (double)sums[row * pieces + piece];
     return sum;
 }
 
-// Exponentials by 1 / their sum; and that, behind the largest score, is what backward needs of the row.
+// Multiplies exponentials by 1 / their sum; stats then has it behind the largest score, for the backward pass.
 KERNEL(attention_scale, (float *probabilities, const float *largest_of, const float *sums, float *stats,
                          unsigned long long n, unsigned long long first, unsigned rows, unsigned length,
                          unsigned pieces, unsigned offset, unsigned causal)) {
@@ -161,7 +161,7 @@ KERNEL(attention_scale, (float *probabilities, const float *largest_of, const fl
     stats[p.stats + 1] = share;
 }
 
-// Scores become probabilities again; and the sums by pieces of probability * its gradient.
+// Turns scores into probabilities again; and the sums by pieces of probability * its gradient.
 KERNEL(attention_means, (float *scores, const float *gradient, const float *stats, float *sums, unsigned long long n,
                          unsigned long long first, unsigned rows, unsigned length, unsigned pieces, unsigned offset,
                          unsigned causal, float scale)) {
@@ -178,7 +178,7 @@ KERNEL(attention_means, (float *scores, const float *gradient, const float *stat
     sums[INDEX] = sum;
 }
 
-// The scores' gradient, in place of the probabilities': probability * (its gradient - the row's sum) * scale.
+// The scores' gradient: probability * (its gradient - the row's sum) * scale.
 KERNEL(attention_scores_gradient, (const float *probabilities, float *gradient, const float *sums, unsigned long long n,
                                    unsigned long long first, unsigned rows, unsigned length, unsigned pieces,
                                    unsigned offset, unsigned causal, float scale)) {

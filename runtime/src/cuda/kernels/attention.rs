@@ -1,46 +1,44 @@
-//! The launches of attention: its products of matrices, and what becomes of the scores between them.
+//! The launches of attention: its matrix products, and the steps on the scores between them.
 //!
 //! Scores and probabilities are scratch: those of some groups of heads at a time, or of some rows of one group, so that the
 //! scratch is bounded. Backward computes them again in the same blocks.
 //!
-//! Heads of queries that share a head of keys and values are a group, and a product is one launch for the first head of every
-//! group, one for the second, and so on: what the members share is then added up in their order, by the kernels that plain
-//! attention has.
+//! Heads of queries that share a head of keys and values are a group. A product is one launch for the first head of every
+//! group, one for the second, and so on: shared results are added up in that order, by the kernels of plain attention.
 //!
-//! The products are launches of a kernel of ours, or a library's (`../libraries/attention.rs`): [`steps`] leaves them open.
+//! The products are launches of our kernel, or a library's (`../libraries/attention.rs`): [`steps`] leaves them open.
 //!
-//! Where feature maps are bf16, some samples at a time are widened to scratch, all of it is computed in f32 as ever, and each
-//! result is rounded once when its sums are whole.
+//! If activations are bf16, some samples at a time are widened to scratch, all computation is in f32, and each result is
+//! rounded once when its sums are complete.
 //!
-//! What it deliberately does not do: hold a formula; those are in `attention.cu`. Use shared memory: its own products are right
-//! and deterministic, and slower than a library's.
+//! Deliberately does not hold a formula (`attention.cu` does), or use shared memory: our own products are right and
+//! deterministic, and slower than a library's.
 
 use super::Argument::{F32, U32, U64};
 use super::{Argument, Grid, Plan, flag, narrow};
 use plimsoll_ir::program::{AttentionShape, Call};
 use plimsoll_ir::{Bytes, Float};
 
-/// Pieces of a row of scores at most, and positions that one has at least.
+/// Most pieces of a row of scores, and fewest positions of a piece.
 const MOST_PIECES: u64 = 16;
 const LEAST_POSITIONS: u64 = 8;
 
-/// Floats that the scores of a block may take: 32 MiB, which stay in the second-level cache of a large GPU from one launch to
-/// the next.
+/// Floats of a block's scores: 32 MiB, which stay in the second-level cache of a large GPU from one launch to the next.
 const SCORES: u64 = 1 << 23;
 
-/// Rows and columns of a tile of a product; tiles of columns that a warp has at most, and its threads; and blocks into which the rows of a head are cut at most, which holds from 90,000
-/// positions on.
+/// Rows and columns of a product's tile; most tiles of columns in a warp, and its threads; most blocks into which the rows
+/// of a head are cut, reached from 90,000 positions on.
 const TILE: u64 = 4;
 const MOST_LANES: u64 = 8;
 const WARP: u64 = 32;
 const MOST_BLOCKS: u64 = 1024;
 
-/// Numbers of qkv that are widened at a time: 16 MiB of them, but those of one sample at least. In tests it is small, so that
-/// several samples that a test can afford are more.
+/// Numbers of qkv widened at a time: 16 MiB, but at least those of one sample. Small in tests, so that a test can afford
+/// several samples.
 const WIDENED: u64 = if cfg!(test) { 1 << 10 } else { 1 << 22 };
 
-/// A matrix of each head: where it begins, and what lies from one sample, group, member of a group, row and column to the
-/// next; 0 from member to member where they share it. A start may be below 0, wrapped around.
+/// A matrix of each head: its start, and the distances between samples, groups, members of a group, rows and columns; 0
+/// between members if they share it. A start may be below 0, wrapped around.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix {
     pub tensor: Argument,
@@ -53,21 +51,21 @@ pub(crate) struct Matrix {
 }
 
 impl Matrix {
-    /// The columns of a head of queries, in a tensor of rows of `of_row` that begin with them.
+    /// Columns of a head of queries, which come first in a tensor with rows of `of_row`.
     fn of_queries(s: &AttentionShape, tensor: Argument, of_row: u64) -> Matrix {
         let (of_sample, of_member) = (s.length.saturating_mul(of_row), s.of_head());
         let of_group = s.group().saturating_mul(of_member);
         Matrix { tensor, start: 0, of_sample, of_group, of_member, of_row, of_column: 1 }
     }
 
-    /// Query, key and value in a tensor like qkv.
+    /// Query, key and value in a tensor with the layout of qkv.
     fn parts(s: &AttentionShape, tensor: Argument) -> [Matrix; 3] {
         let query = Matrix::of_queries(s, tensor, s.qkv_width());
         let shared = |start: u64| Matrix { start, of_group: s.of_head(), of_member: 0, ..query };
         [query, shared(s.width), shared(s.width.saturating_add(s.kv_width()))]
     }
 
-    /// The scores of a block, alone in their tensor.
+    /// The scores of a block, in a tensor that holds nothing else.
     fn scores(block: &Block<'_>, tensor: Argument) -> Matrix {
         let s = block.shape;
         let of_member = block.rows.saturating_mul(s.length);
@@ -76,12 +74,12 @@ impl Matrix {
         Matrix { tensor, start, of_sample, of_group, of_member, of_row: s.length, of_column: 1 }
     }
 
-    /// In a tensor that begins with sample `first`.
+    /// The same matrix in a tensor that begins with sample `first`.
     fn without_samples_before(self, first: u64) -> Matrix {
         Matrix { start: self.start.wrapping_sub(first.wrapping_mul(self.of_sample)), ..self }
     }
 
-    /// Its rows from one on.
+    /// Its rows from `row` on.
     fn from(self, row: u64) -> Matrix {
         Matrix { start: self.start.wrapping_add(row.wrapping_mul(self.of_row)), ..self }
     }
@@ -90,7 +88,7 @@ impl Matrix {
         Matrix { of_row: self.of_column, of_column: self.of_row, ..self }
     }
 
-    /// Of one member of each group.
+    /// Arguments for one member of each group.
     fn arguments(&self, member: u64) -> [Argument; 6] {
         let Matrix { tensor, start, of_sample, of_group, of_member, of_row, of_column } = *self;
         let start = start.wrapping_add(member.wrapping_mul(of_member));
@@ -98,7 +96,7 @@ impl Matrix {
     }
 }
 
-/// What a causal product may leave out; the numbers stand in `attention.cu`, too.
+/// Parts that a causal product may leave out, with their numbers in `attention.cu`.
 #[derive(Clone, Copy)]
 pub(crate) enum Leaves {
     /// Results beyond the diagonal.
@@ -109,12 +107,12 @@ pub(crate) enum Leaves {
     Before = 3,
 }
 
-/// Some rows of some groups of heads, by number; of several groups, all rows.
+/// Some rows of some groups of heads, by number; all rows if there are several groups.
 struct Block<'a> {
     shape: &'a AttentionShape,
     first: u64,
     groups: u64,
-    /// The position of the first row.
+    /// Position of the first row.
     offset: u64,
     rows: u64,
 }
@@ -128,7 +126,7 @@ fn sides_of_blocks(s: &AttentionShape) -> [u64; 2] {
     [groups.clamp(1, all(s).max(1)), rows]
 }
 
-/// Pieces of a whole: where each starts.
+/// Starts of the pieces of a whole.
 fn starts(all: u64, each: u64) -> impl Iterator<Item = u64> {
     (0..all.div_ceil(each)).map(move |i| i * each)
 }
@@ -148,7 +146,7 @@ fn blocks(shape: &AttentionShape, samples: Samples) -> impl Iterator<Item = Bloc
     })
 }
 
-/// Samples whose tensors lie in f32 at a time.
+/// Samples whose tensors are in f32 at the same time.
 #[derive(Clone, Copy)]
 struct Samples {
     first: u64,
@@ -156,26 +154,27 @@ struct Samples {
 }
 
 impl Samples {
-    /// How many: all where feature maps are f32.
+    /// Number of samples at a time: all if activations are f32.
     fn each(p: &Plan, s: &AttentionShape) -> u64 {
         let of_sample = s.length.saturating_mul(s.qkv_width()).max(1);
         let widened = if p.float == Float::F32 { s.batch } else { WIDENED / of_sample };
         widened.min(s.batch).max(1)
     }
 
-    /// All of them, in order.
+    /// All batches of samples, in order.
     fn all(p: &Plan, s: &AttentionShape) -> impl Iterator<Item = Samples> + use<> {
         let (each, batch) = (Samples::each(p, s), s.batch);
         starts(batch, each).map(move |first| Samples { first, count: each.min(batch - first) })
     }
 
-    /// The numbers before them of a tensor with rows of so many channels, and their own.
+    /// Numbers before these samples, and in them, of a tensor with rows of `channels`.
     fn numbers(self, s: &AttentionShape, channels: u64) -> [u64; 2] {
         [self.first, self.count].map(|n| n.saturating_mul(s.length).saturating_mul(channels))
     }
 }
 
-/// A tensor with rows of so many channels, and where some samples of it at a time lie in f32: where they are, or in scratch.
+/// A tensor with rows of `channels`, and the f32 copy of some of its samples: in scratch, or the tensor itself if it is
+/// f32.
 struct Wide {
     tensor: Argument,
     here: Argument,
@@ -194,7 +193,7 @@ impl Wide {
         Wide { tensor, here, channels }
     }
 
-    /// Widens these samples, where they have to be.
+    /// Widens these samples, if the tensor is not f32.
     fn read(&self, p: &mut Plan, s: &AttentionShape, samples: Samples) {
         if p.float != Float::F32 {
             let [first, n] = samples.numbers(s, self.channels);
@@ -202,7 +201,7 @@ impl Wide {
         }
     }
 
-    /// Rounds these samples, or adds them to those that are there, where they lie in scratch.
+    /// Rounds these samples into the tensor, or adds them to it, if it is not f32.
     fn write(&self, p: &mut Plan, s: &AttentionShape, samples: Samples, accumulate: bool) {
         if p.float != Float::F32 {
             let [first, n] = samples.numbers(s, self.channels);
@@ -210,20 +209,20 @@ impl Wide {
         }
     }
 
-    /// A matrix of it as it lies for these samples.
+    /// A matrix of the tensor in the f32 copy of these samples.
     fn place(&self, p: &Plan, matrix: Matrix, samples: Samples) -> Matrix {
         if p.float == Float::F32 { matrix } else { matrix.without_samples_before(samples.first) }
     }
 }
 
-/// Room for the scores of a block.
+/// Scratch for the scores of a block.
 fn scores(p: &mut Plan, s: &AttentionShape) -> Argument {
     let [groups, rows] = sides_of_blocks(s);
     let sides = [groups, s.group(), rows, s.length];
     p.floats(sides.into_iter().fold(1, u64::saturating_mul))
 }
 
-/// Room for a number of each piece of a block's rows.
+/// Scratch for one number of each piece of a block's rows.
 fn of_pieces(p: &mut Plan, s: &AttentionShape) -> Argument {
     let [groups, rows] = sides_of_blocks(s);
     p.floats(Block { shape: s, first: 0, groups, offset: 0, rows }.threads())
@@ -234,13 +233,13 @@ impl Block<'_> {
         (self.shape.length / LEAST_POSITIONS).clamp(1, MOST_PIECES)
     }
 
-    /// Threads that share rows of scores: pieces of all rows.
+    /// Threads for rows of scores: pieces of all rows.
     fn threads(&self) -> u64 {
         let heads = self.groups.saturating_mul(self.shape.group());
         heads.saturating_mul(self.rows).saturating_mul(self.pieces())
     }
 
-    /// A kernel on rows of scores: `leading`, and what all of these kernels take.
+    /// Launches a kernel on rows of scores: `leading`, then the arguments common to these kernels, then `last`.
     fn rows(&self, p: &mut Plan, kernel: &'static str, leading: &[Argument], last: &[Argument]) {
         let (threads, head) = (self.threads(), self.first.saturating_mul(self.shape.group()));
         let sides = [self.rows, self.shape.length, self.pieces(), self.offset].map(|n| U32(narrow(n)));
@@ -254,22 +253,22 @@ impl Block<'_> {
         F32((1.0 / (self.shape.of_head() as f64).sqrt()) as f32)
     }
 
-    /// c = a * b of this block, or added to it.
+    /// c = a * b of this block, or added to c.
     fn product(&self, add: bool, sides: [u64; 3], [c, a, b]: [Matrix; 3], leaves: Leaves) -> Product {
         let Block { shape, first, groups, offset, .. } = *self;
         Product { shape: *shape, first, groups, offset, sides, c, a, b, add, leaves }
     }
 }
 
-/// c = a * b for each head of some groups, or added to it; the sum over a group's members where they share c.
+/// c = a * b for each head of some groups, or added to c; the sum over a group's members if they share c.
 pub(crate) struct Product {
     pub shape: AttentionShape,
-    /// The number of the first group, and how many they are.
+    /// Number of the first group, and their count.
     pub first: u64,
     pub groups: u64,
-    /// The position of the first row of scores.
+    /// Position of the first row of scores.
     offset: u64,
-    /// Rows and columns of c, and what is summed over.
+    /// Rows and columns of c, and length of the sums.
     pub sides: [u64; 3],
     pub c: Matrix,
     pub a: Matrix,
@@ -279,12 +278,12 @@ pub(crate) struct Product {
 }
 
 impl Product {
-    /// Whether the product of one member of each group is added to what is there.
+    /// Returns `true` if the product of this member of each group is added to c.
     pub(crate) fn adds(&self, member: u64) -> bool {
         self.add || member > 0 && self.c.of_member == 0
     }
 
-    /// By a kernel of ours.
+    /// Launches it with our kernel.
     fn launch(&self, p: &mut Plan) {
         let [rows, columns, _] = self.sides;
         let (across, along) = (columns.div_ceil(TILE), rows.div_ceil(TILE));
@@ -307,14 +306,14 @@ impl Product {
     }
 }
 
-/// What a call enqueues, in order.
+/// A step of a call, in order.
 pub(crate) enum Step {
     /// Our own kernels.
     Own(Vec<Grid>),
     Product(Box<Product>),
 }
 
-/// An attention whose products somebody else computes, and the scratch of the rest; none for other calls.
+/// The steps of attention, whose products the caller computes, and the scratch of the others; `None` for other calls.
 pub(crate) fn steps(call: &Call, float: Float) -> Option<(Vec<Step>, Bytes)> {
     let (mut plan, mut steps) = (Plan::of(call, float), Vec::new());
     let mut multiply = |p: &mut Plan, product: Product| {
@@ -332,10 +331,10 @@ pub(crate) fn steps(call: &Call, float: Float) -> Option<(Vec<Step>, Bytes)> {
     Some((steps, Bytes(plan.scratch)))
 }
 
-/// Who computes a product.
+/// Computes a product.
 type Multiply<'a> = &'a mut dyn FnMut(&mut Plan, Product);
 
-/// All groups of all samples.
+/// Groups of all samples.
 fn all(s: &AttentionShape) -> u64 {
     s.batch.saturating_mul(s.kv_heads)
 }
@@ -381,7 +380,7 @@ fn go_backward(p: &mut Plan, s: &AttentionShape, accumulate: bool, multiply: Mul
     let [of_scores, of_gradient] = [0, 1].map(|_| scores(p, s));
     let sums = of_pieces(p, s);
     let width = s.of_head();
-    // Where feature maps are bf16 the whole gradient comes to what is there, so that the sum is rounded once.
+    // If activations are bf16, the whole gradient is added at once, so that the sum is rounded once.
     let adds = accumulate && p.float == Float::F32;
     for samples in Samples::all(p, s) {
         qkv.read(p, s, samples);
@@ -394,7 +393,7 @@ fn go_backward(p: &mut Plan, s: &AttentionShape, accumulate: bool, multiply: Mul
             let [query, dquery, dy] = [query, dquery, of_dy].map(|matrix| matrix.from(block.offset));
             let (pairs, of_rows) = ([block.rows, s.length, width], [block.rows, width, s.length]);
             let (of_keys, scale) = ([s.length, width, block.rows], block.scale());
-            // What later rows give keys and values comes to what the first gave.
+            // The contribution of later rows to keys and values is added to that of the first.
             let add = adds || block.offset > 0;
             multiply(p, block.product(false, pairs, [scores, query, key.transposed()], Leaves::Results));
             multiply(p, block.product(false, pairs, [gradient, dy, value.transposed()], Leaves::Results));

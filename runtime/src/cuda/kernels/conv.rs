@@ -1,41 +1,41 @@
-//! The launches of depthwise convolutions, in which every channel has a window of its own, and those that add the bias of any
+//! The launches of depthwise convolutions, in which every channel has a separate window, and those that add the bias of any
 //! convolution and sum its gradient.
 //!
-//! What it deliberately does not do: hold a formula; those are in `depthwise.cu`. Compute other convolutions, nor those in
-//! which a channel has several filters: a library does (`../libraries`).
+//! Deliberately does not hold a formula (`depthwise.cu` does), or compute other convolutions, including those with several
+//! filters for a channel: a library does (`../libraries`).
 
 use super::Argument::{U32, U64};
 use super::{Argument, PARALLEL, Plan, flag, narrow, norm, window};
 use plimsoll_ir::program::{ConvShape, RowShape};
 
-/// Positions of a line that a thread has, as in `depthwise.cu`.
+/// Positions of a line in one thread, as in `depthwise.cu`.
 const ACROSS: u64 = 4;
 
-/// Positions that a split of the filter gradient has at least.
+/// Fewest positions in a split of the filter gradient.
 const LEAST_POSITIONS: u64 = 64;
 
-/// Whether a convolution has one filter for each channel, and no filter sees another channel.
+/// Returns `true` if a convolution has one filter for each channel, and no filter sees a second channel.
 pub(crate) fn is_depthwise(shape: &ConvShape) -> bool {
     shape.groups > 1 && shape.in_channels == shape.groups && shape.out_channels == shape.groups
 }
 
-/// Positions of a convolution's whole batch, of images of this size.
+/// Positions of a convolution's whole batch, for images of this size.
 fn positions(shape: &ConvShape, image: [u32; 2]) -> u64 {
     image.iter().fold(shape.batch, |n, side| n.saturating_mul(u64::from(*side)))
 }
 
-/// Channels in fours.
+/// Groups of four channels.
 fn fours(shape: &ConvShape) -> u64 {
     u64::from(shape.out_channels.div_ceil(4))
 }
 
-/// Threads that have the positions of images of this size.
+/// Threads for the positions of images of this size.
 fn strips(shape: &ConvShape, [rows, columns]: [u32; 2]) -> u64 {
     let of_line = u64::from(columns).div_ceil(ACROSS);
     [u64::from(rows), of_line, fours(shape)].iter().fold(shape.batch, |n, of| n.saturating_mul(*of))
 }
 
-/// What the kernels of all three passes take last.
+/// Last arguments of the kernels of all three passes.
 fn numbers(shape: &ConvShape) -> Vec<Argument> {
     let ([height, width], [rows, columns]) = (shape.input, shape.output);
     let image = [height, width, rows, columns, shape.out_channels].map(U32);
@@ -78,7 +78,7 @@ pub(super) fn backward_filter(p: &mut Plan, shape: &ConvShape, accumulate: bool)
     }
 }
 
-/// dbias = the sums of dy over positions, or added to what it holds.
+/// dbias = the sums of dy over positions, or added to dbias.
 pub(super) fn bias_gradient(p: &mut Plan, shape: &ConvShape, accumulate: bool) {
     let rows = RowShape { rows: positions(shape, shape.output), channels: u64::from(shape.out_channels) };
     let [dy, dbias] = p.operands(["dy", "dbias"]);

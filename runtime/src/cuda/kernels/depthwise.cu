@@ -1,11 +1,12 @@
-// Depthwise convolution: each channel has a window of its own, and no other channel sees it.
+// Depthwise convolution: each channel has a separate window, which no other channel sees.
 //
-// A thread has four channels, which lie side by side, of ACROSS positions of a line, so that one load brings all four channels
-// of a position where channels come in fours. Sums are made in one order, by fused multiply and add: over the taps row by row.
+// A thread has four adjacent channels of ACROSS positions of a line, so that one load brings all four channels of a
+// position if the number of channels is a multiple of 4. Sums have one order, by fused multiply and add: over the taps row
+// by row.
 
 #define ACROSS 4
 
-// Which positions and channels a thread has: `line` counts the lines of all images.
+// A thread's positions and channels: `line` counts the lines of all images.
 typedef struct {
     u64 line;
     unsigned image, row, first, channel, count, aligned;
@@ -25,7 +26,7 @@ FUNCTION Strip strip_of(u64 t, unsigned rows, unsigned columns, unsigned channel
     return s;
 }
 
-// One weight of each of four channels, whose windows lie one after the other.
+// One weight of each of four channels, whose windows are consecutive.
 FUNCTION void weights_of(const Map *weight, unsigned channel, unsigned count, unsigned taps, unsigned tap, float w[4]) {
     UNROLL
     for (unsigned k = 0; k < 4; k++) w[k] = k < count ? number(weight[(u64)(channel + k) * taps + tap]) : 0.0f;
@@ -46,7 +47,7 @@ KERNEL(depthwise_forward, (const Map *x, const Map *weight, const float *bias, M
     }
     ROLLED
     for (unsigned tap = 0; tap < size_y * size_x; tap++) {
-        // What lies before an image comes around to behind it.
+        // Positions before an image wrap around to behind it.
         unsigned iy = s.row * stride_y + tap / size_x * dilation_y - padding_y;
         if (iy >= height) continue;
         float w[4];
@@ -114,8 +115,8 @@ KERNEL(depthwise_backward_data, (const Map *dy, const Map *weight, Map *dx, unsi
     }
 }
 
-// dweight[split] = sum over the output positions of a split of dy * x; a single split may add it. A thread has one tap of four
-// channels; neighbouring threads have the same positions.
+// dweight[split] = sum over the output positions of a split of dy * x; a single split may add it to dweight. A thread has
+// one tap of four channels; neighbouring threads have the same positions.
 KERNEL(depthwise_backward_filter, (const Map *x, const Map *dy, float *dweight, unsigned accumulate, unsigned splits,
                                    unsigned long long positions, unsigned height, unsigned width, unsigned rows,
                                    unsigned columns, unsigned channels, unsigned size_y, unsigned size_x,

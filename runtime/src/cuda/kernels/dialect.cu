@@ -1,13 +1,13 @@
-// The dialect of the kernels: the common subset of CUDA C++ and C11, so that the very text that NVRTC compiles also
-// runs on a processor, thread after thread, in tests.
+// The dialect of the kernels: the common subset of CUDA C++ and C11, so that the text that NVRTC compiles also runs on a
+// processor, thread by thread, in tests.
 //
 // A kernel begins a line with KERNEL(name, (parameters)). Parameters are pointers, `unsigned`, `unsigned long long` and
-// `float`. There is no shared memory, no barrier, no warp intrinsic and no atomic: threads are independent, a
-// reduction is one kernel for its parts and one for their sum, and so every kernel gives the same bits in every run. At most
-// 256 threads make a block. Multiplies and adds are fused only where a kernel says `fmaf`: compilers are told not to
-// (--fmad=false, -ffp-contract=off), so that what needs no sum gives the bits of its twin on the CPU.
+// `float`. There is no shared memory, no barrier, no warp intrinsic and no atomic: threads are independent, a reduction is
+// one kernel for its parts and one for their sum, and so every kernel gives the same bits in every run. A block has at most
+// 256 threads. Multiplies and adds are fused only where a kernel has `fmaf`: compilers must not fuse others (--fmad=false,
+// -ffp-contract=off), so that elements without a sum have the bits of the CPU twin.
 //
-// On a processor, whoever launches a kernel sets BLOCK_X to THREADS before each call.
+// On a processor, the caller of a kernel sets BLOCK_X to THREADS before each call.
 
 #ifdef __CUDACC__
 
@@ -52,18 +52,18 @@ static _Thread_local unsigned BLOCK_X, BLOCK_Y, BLOCK_Z, THREAD, THREADS;
 
 typedef unsigned long long u64;
 
-// The number of this thread among all of the launch.
+// Number of this thread within the launch.
 #define INDEX ((u64)BLOCK_X * THREADS + THREAD)
 
-// a / b, in 32 bits where that is enough: a division of 64 takes several times as long.
+// a / b, in 32 bits if possible: a division of 64 takes several times as long.
 FUNCTION u64 quotient(u64 a, unsigned b) { return (a >> 32) == 0 ? (unsigned)a / b : a / b; }
 
-// How many of `most` elements from `first` on there are.
+// Number of elements from `first` on, at most `most`.
 FUNCTION unsigned there(u64 n, u64 first, unsigned most) {
     return first >= n ? 0 : n - first < most ? (unsigned)(n - first) : most;
 }
 
-// Four elements from `i` on, of which `count` are there; the rest is 0. `aligned` says that i is a multiple of 4.
+// Four elements from `i` on, of which `count` exist; the rest is 0. `aligned` means that i is a multiple of 4.
 FUNCTION void fetch(const float *x, u64 i, unsigned count, unsigned aligned, float v[4]) {
     if (aligned && count == 4) {
         float4 all = *(const float4 *)(x + i);
@@ -77,7 +77,7 @@ FUNCTION void fetch(const float *x, u64 i, unsigned count, unsigned aligned, flo
     }
 }
 
-// Writes those of four elements from `i` on that are there.
+// Writes the existing ones of four elements from `i` on.
 FUNCTION void put(float *y, u64 i, unsigned count, unsigned aligned, const float v[4]) {
     if (aligned && count == 4) {
         float4 all;
@@ -93,14 +93,14 @@ FUNCTION void put(float *y, u64 i, unsigned count, unsigned aligned, const float
     }
 }
 
-// The same where i is a multiple of 4.
+// The same for i a multiple of 4.
 FUNCTION void load(const float *x, u64 i, unsigned count, float v[4]) { fetch(x, i, count, 1, v); }
 
 FUNCTION void store(float *y, u64 i, unsigned count, const float v[4]) { put(y, i, count, 1, v); }
 
-// A feature map or a gradient of one lies in memory as Map: f32, or bf16 where BF16 is defined, the upper half of an f32. All
-// else is float, and so is all arithmetic: what a kernel reads of a Map is widened by `number`, and each element that it writes
-// is rounded once by `stored`, to the nearest, ties to even, as on the CPU (`cpu/kernels/maps.rs`).
+// An activation or its gradient is stored as Map: f32, or bf16 (the upper half of an f32) if BF16 is defined. All else is
+// float, and so is all arithmetic: `number` widens each Map that a kernel reads, and `stored` rounds each element that it
+// writes once, to the nearest, ties to even, as on the CPU (`cpu/kernels/maps.rs`).
 #ifdef BF16
 
 typedef unsigned short Map;
@@ -109,11 +109,11 @@ FUNCTION float number(Map half) { return FLOAT_OF((unsigned)half << 16); }
 
 FUNCTION Map stored(float v) {
     unsigned bits = BITS_OF(v);
-    // A NaN whose upper half is that of an infinity needs a bit of its own.
+    // A NaN whose upper half is that of an infinity needs an extra bit.
     return (Map)(v != v ? bits >> 16 | 0x40 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-// As their namesakes above, on a Map.
+// The functions above, for a Map.
 FUNCTION void fetch_map(const Map *x, u64 i, unsigned count, unsigned aligned, float v[4]) {
     ushort4 all;
     if (aligned && count == 4) {

@@ -1,8 +1,8 @@
-// What goes through a tensor once: ReLU with its two ways back, dropout, sums, products, the parts of a concatenation, and
-// the update of a parameter. A thread has four elements (of a ReLU with a mask eight, a byte of the mask), and reads them
-// before it writes any, so that an operand may be another's place.
+// Single passes over a tensor: ReLU with its two gradients, dropout, sums, products, the parts of a concatenation, and the
+// update of a parameter. A thread has four elements (eight for a ReLU with a mask, one byte of it), and reads them before
+// it writes any, so that an operand may be in place of another.
 
-// min(max(x, 0), ceiling), where what is no number stays none.
+// min(max(x, 0), ceiling); NaN stays NaN.
 FUNCTION float relu(float x, float ceiling) {
     float above = x <= 0.0f ? 0.0f : x;
     return above >= ceiling ? ceiling : above;
@@ -18,7 +18,7 @@ KERNEL(relu_forward, (const Map *x, Map *y, unsigned long long n, float ceiling)
     store_map(y, i, count, v);
 }
 
-// y = x + the bias of its channel. After a convolution that a library has left without, x is y.
+// y = x + the bias of its channel. After a library's convolution, which adds no bias, x is y.
 KERNEL(add_bias, (const Map *x, const float *bias, Map *y, unsigned long long n, unsigned channels)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
@@ -111,7 +111,7 @@ KERNEL(multiply, (const Map *a, const Map *b, Map *y, unsigned long long n, unsi
     store_map(y, i, count, v);
 }
 
-// Philox4x32-10: four random words for a key and a counter, which the words replace.
+// Philox4x32-10: four random words for a key and a counter, which they replace.
 FUNCTION void philox(unsigned key_low, unsigned key_high, unsigned c[4]) {
     UNROLL
     for (unsigned round = 0; round < 10; round++) {
@@ -140,7 +140,7 @@ KERNEL(dropout, (const unsigned *hyper, const Map *x, Map *y, unsigned long long
     unsigned words[4];
     UNROLL
     for (unsigned l = 0; l < 4; l++) {
-        // Of runs of one element, a block of words is for these four.
+        // In runs of one element, a block of words serves these four.
         u64 number = run == 1 ? i + l : (i + l) / run;
         if (l == 0 || run > 1) {
             unsigned drawn[4] = {(unsigned)(number / 4), (unsigned)(number / 4 >> 32), hyper[2], stream};
@@ -163,7 +163,7 @@ KERNEL(dropout, (const unsigned *hyper, const Map *x, Map *y, unsigned long long
     store_map(y, i, count, v);
 }
 
-// One element of the part a thread; the whole has `total` channels.
+// One element of the part per thread; the whole has `total` channels.
 KERNEL(concat_part, (const Map *x, Map *y, unsigned long long n, unsigned channels, unsigned first, unsigned total)) {
     u64 i = INDEX;
     if (i >= n) return;
@@ -187,7 +187,7 @@ KERNEL(sgd, (const float *hyper, float *parameter, const float *gradient, float 
     float rate = hyper[3], keep = hyper[4], penalty = decay ? hyper[5] : 0.0f;
     float p[4], g[4], m[4];
     load(parameter, i, count, p);
-    // Idle, there is no gradient, and something else stands in its place.
+    // An idle update has no gradient, and this argument is a placeholder.
     load(gradient, i, count, g);
     load(momentum, i, count, m);
     UNROLL
@@ -208,7 +208,7 @@ KERNEL(adamw, (const float *hyper, float *parameter, const float *gradient, floa
     float root = hyper[8], epsilon = hyper[9], length = hyper[10];
     float p[4], g[4], m[4], v[4];
     load(parameter, i, count, p);
-    // Idle, there is no gradient, and something else stands in its place.
+    // An idle update has no gradient, and this argument is a placeholder.
     load(gradient, i, count, g);
     load(first, i, count, m);
     load(second, i, count, v);

@@ -1,6 +1,6 @@
-// Tables of tokens, and their gradient. A token beyond the table gives what is no number, never a read or a write.
+// Tables of tokens, and their gradient. A token beyond the table gives NaN, never a read or a write.
 
-// y = the rows that the tokens name, one element a thread; n is samples x count x width.
+// y = the rows named by the tokens, one element per thread; n is samples x count x width.
 KERNEL(embedding_forward, (const int *tokens, const float *weight, Map *y, unsigned long long n,
                            unsigned long long length, unsigned long long first, unsigned count, unsigned vocabulary,
                            unsigned width)) {
@@ -12,8 +12,8 @@ KERNEL(embedding_forward, (const int *tokens, const float *weight, Map *y, unsig
     y[i] = stored(known ? weight[(u64)(unsigned)token * width + (i - lookup * width)] : NOT_A_NUMBER);
 }
 
-// dweight = for each row the sum of dy where its token stood, or added to it. A thread has one channel of the rows that
-// `pieces`, a power of 2, leaves the same remainder of, and goes through all tokens in their order.
+// dweight = for each row the sum of dy at its token's positions, or added to dweight. A thread has one channel of the rows
+// with the same remainder by `pieces`, a power of 2, and goes through all tokens in order.
 KERNEL(embedding_backward, (const int *tokens, const Map *dy, float *dweight, unsigned long long batch,
                             unsigned long long length, unsigned long long first, unsigned count, unsigned vocabulary,
                             unsigned width, unsigned pieces, unsigned accumulate)) {

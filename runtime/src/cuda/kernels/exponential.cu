@@ -1,7 +1,7 @@
-// exp(x) of what is not positive, the sigmoid, and tanh. The same steps, in the same order, as those of the CPU
-// (`cpu/kernels/exponential.rs`, which says why they are these): the same bits.
+// exp(x) for x <= 0, the sigmoid, and tanh. Steps and order are those of the CPU (`cpu/kernels/exponential.rs`, which gives
+// the reasons), for the same bits.
 
-// Below it, exponentials are taken for 0.
+// Exponentials below this are 0.
 #define LEAST -87.0f
 
 // c[0] * v^(n - 1) + ... + c[n - 1].
@@ -12,10 +12,10 @@ FUNCTION float polynomial(const float *c, unsigned n, float v) {
     return sum;
 }
 
-// exp(exponent - left) = (1 + what is returned) * scale, a power of 2.
+// exp(exponent - left) = (1 + the result) * scale, a power of 2.
 FUNCTION float exponential_parts(float exponent, float left, float *scale) {
     const float power_of_e[5] = {0.0013686008f, 0.008366833f, 0.041669074f, 0.16666552f, 0.49999997f};
-    // The nearest whole number, which also stands in the lowest bits of the sum.
+    // Nearest whole number, which is also in the lowest bits of the sum.
     float shifted = exponent * 1.44269504f + 12582912.0f;
     float power = shifted - 12582912.0f;
     float r = exponent - power * 0.69311523f - power * 3.1946185e-5f - left;
@@ -38,7 +38,7 @@ FUNCTION float saturated_tanh(float x) {
     float exponent = -2.0f * fabsf(x);
     unsigned far = exponent < LEAST;
     float scale, rest = exponential_parts(far ? LEAST : exponent, 0.0f, &scale);
-    // exp(-2|x|) - 1: near 0 the power is 1, and the rest is all that there is.
+    // exp(-2|x|) - 1: near 0 the power is 1, and only the rest is left.
     float less = rest * scale + (scale - 1.0f);
     float size = far ? 1.0f : -less / (less + 2.0f);
     return x < 0.0f ? -size : size;

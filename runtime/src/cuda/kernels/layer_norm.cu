@@ -1,10 +1,10 @@
-// Layer normalisation: each row by itself, of channels that lie side by side.
+// Layer normalisation: each row by itself, of adjacent channels.
 //
-// A row is shared by a few threads, its pieces: piece k of K has the channels k, k + K, k + 2K, ..., so that neighbouring
-// threads read neighbouring addresses. What the pieces find is put together by one thread, in order, in f64.
+// A few threads share a row, one piece each: piece k of K has the channels k, k + K, k + 2K, ..., so that neighbouring
+// threads read neighbouring addresses. One thread joins the results of the pieces, in order, in f64.
 
-// Mean of x[first], x[first + step], ... before `end`, and the sum of squared distances from it. Eight numbers at a time
-// are kept in registers; they are joined to those before by the formula of Chan, Golub and LeVeque (1979), in which no
+// Mean of x[first], x[first + step], ... before `end`, and the sum of squared distances from it. Registers hold eight
+// numbers at a time, which are joined to the earlier ones by the formula of Chan, Golub and LeVeque (1979), in which no
 // large numbers are subtracted.
 FUNCTION void moments(const Map *x, u64 first, u64 step, u64 end, float *mean_of, float *squares_of) {
     float mean = 0.0f, squares = 0.0f, seen = 0.0f;

@@ -1,19 +1,19 @@
-//! The launches of a layer normalisation, and of one by the root of the mean square: what each row needs, in pieces that are
-//! then put together, and one pass over the elements.
+//! The launches of layer normalisation and RMS normalisation: statistics of each row in pieces, their join, and one pass
+//! over the elements.
 //!
-//! What it deliberately does not do: hold a formula; those are in `layer_norm.cu` and `rms_norm.cu`.
+//! Deliberately does not hold a formula; `layer_norm.cu` and `rms_norm.cu` do.
 
 use super::Argument::{F32, U32, U64};
 use super::{Plan, elements, flag, narrow, norm};
 use plimsoll_ir::program::RowShape;
 
-/// Pieces of a row at most: the threads of a warp.
+/// Most pieces of a row: the threads of a warp.
 const MOST_PIECES: u64 = 32;
 
-/// Channels that a piece has at least.
+/// Fewest channels of a piece.
 const LEAST_CHANNELS: u64 = 8;
 
-/// Into how many pieces a row is cut.
+/// Number of pieces of a row.
 fn pieces(shape: &RowShape) -> u64 {
     (shape.channels / LEAST_CHANNELS).clamp(1, MOST_PIECES)
 }
@@ -30,7 +30,7 @@ pub(super) fn forward(p: &mut Plan, shape: &RowShape, epsilon: f32) {
     p.launch("layer_norm_apply", n.div_ceil(4), vec![x, stats, gamma, beta, y, U64(n), rows, channels]);
 }
 
-/// x, dy, gamma, stats -> dx, dgamma, dbeta. dx is last, as it may lie where dy does.
+/// x, dy, gamma, stats -> dx, dgamma, dbeta. dx is last, as it may be in place of dy.
 pub(super) fn backward(p: &mut Plan, shape: &RowShape, accumulate: bool) {
     let [x, dy, gamma, stats, dx, dgamma, dbeta] =
         p.operands(["x", "dy", "gamma", "stats", "dx", "dgamma", "dbeta"]);
@@ -66,7 +66,7 @@ pub(super) fn rms_forward(p: &mut Plan, shape: &RowShape, epsilon: f32) {
     p.launch("rms_norm_apply", n.div_ceil(4), vec![x, stats, gamma, y, U64(n), channels]);
 }
 
-/// x, dy, gamma, stats -> dx, dgamma. dx is last, as it may lie where dy does.
+/// x, dy, gamma, stats -> dx, dgamma. dx is last, as it may be in place of dy.
 pub(super) fn rms_backward(p: &mut Plan, shape: &RowShape, accumulate: bool) {
     let [x, dy, gamma, stats, dx, dgamma] = p.operands(["x", "dy", "gamma", "stats", "dx", "dgamma"]);
     let (rows, channels) = (U64(shape.rows), U32(narrow(shape.channels)));

@@ -1,7 +1,7 @@
-// Tensors laid out for a library: windows as rows of a matrix and back, and images by planes.
+// Layouts for a library: windows as rows of a matrix and back, and images by planes.
 
-// columns[p][tap][c] = what tap `tap` of the window at output position p sees of channel c of x, 0 in the padding; of the images
-// from `first` on. n is positions x taps x channels in fours.
+// columns[p][tap][c] = channel c of x at tap `tap` of the window at output position p, 0 in the padding; of the images from
+// `first` on. n is positions x taps x channels in fours.
 KERNEL(gather_windows, (const Map *x, Map *columns_of, unsigned long long n, unsigned long long first, unsigned height,
                         unsigned width, unsigned rows, unsigned columns, unsigned channels, unsigned size_y,
                         unsigned size_x, unsigned stride_y, unsigned stride_x, unsigned padding_y, unsigned padding_x,
@@ -11,7 +11,7 @@ KERNEL(gather_windows, (const Map *x, Map *columns_of, unsigned long long n, uns
     u64 row = quotient(INDEX, fours), p = quotient(row, taps), line = quotient(p, columns), image = quotient(line, rows);
     unsigned channel = (unsigned)(INDEX - row * fours) * 4, count = there(channels, channel, 4);
     unsigned tap = (unsigned)(row - p * taps);
-    // What lies before an image comes around to behind it.
+    // Positions before an image wrap around to behind it.
     unsigned iy = (unsigned)(line - image * rows) * stride_y + tap / size_x * dilation_y - padding_y;
     unsigned ix = (unsigned)(p - line * columns) * stride_x + tap % size_x * dilation_x - padding_x;
     u64 at = (((first + image) * height + iy) * width + ix) * channels + channel;
@@ -20,8 +20,8 @@ KERNEL(gather_windows, (const Map *x, Map *columns_of, unsigned long long n, uns
     put_map(columns_of, row * channels + channel, count, aligned, v);
 }
 
-// dx = what lies in `columns` for the output whose window is on a position, or 0 where none is; or added to dx. For windows of
-// one pixel, of the images from `first` on. n is positions of the input x channels in fours.
+// dx = the element of `columns` for the output whose window is on a position, or 0 if there is none; or added to dx. For
+// windows of one pixel, of the images from `first` on. n is positions of the input x channels in fours.
 KERNEL(scatter_pixels, (const float *columns_of, Map *dx, unsigned long long n, unsigned long long first,
                         unsigned accumulate, unsigned height, unsigned width, unsigned rows, unsigned columns,
                         unsigned channels, unsigned size_y, unsigned size_x, unsigned stride_y, unsigned stride_x,
@@ -43,7 +43,7 @@ KERNEL(scatter_pixels, (const float *columns_of, Map *dx, unsigned long long n, 
     put_map(dx, to, count, aligned, v);
 }
 
-// The 4 x 4 numbers of a thread: where they begin on both sides, and how many rows and columns of them are there.
+// A thread's 4 x 4 numbers: their start on both sides, and the numbers of existing rows and columns.
 typedef struct {
     u64 from, to;
     unsigned down, across;
@@ -61,7 +61,7 @@ FUNCTION Square square_of(u64 t, unsigned rows, unsigned columns) {
     return s;
 }
 
-// The numbers of a square, row by row; 0 where there are none.
+// The numbers of a square, row by row; 0 for missing ones.
 FUNCTION void fetch_square(const Map *from, Square s, unsigned columns, float v[4][4]) {
     UNROLL
     for (unsigned m = 0; m < 4; m++)
@@ -84,7 +84,7 @@ KERNEL(to_planes, (const Map *from, Map *to, unsigned long long n, unsigned rows
     }
 }
 
-// The same of a gradient of parameters, which is added to where `accumulate` is set.
+// The same for a gradient of parameters, which is added to if `accumulate` is set.
 KERNEL(from_planes, (const Map *from, float *to, unsigned long long n, unsigned rows, unsigned columns,
                      unsigned accumulate)) {
     if (INDEX >= n) return;

@@ -1,26 +1,25 @@
-//! The launches that lay a convolution's tensors out for a library, and bring back what it leaves: windows as rows of a matrix,
-//! and images by planes.
+//! The launches that convert a convolution's tensors for a library, and its results back: windows as rows of a matrix, and
+//! images by planes.
 //!
-//! What it deliberately does not do: hold a formula; those are in `layout.cu`. Know what a library does in between; that is in
-//! `../libraries`.
+//! Deliberately does not hold a formula (`layout.cu` does), or know the library's computation (`../libraries` does).
 
 use super::Argument::{U32, U64};
 use super::{Argument, Grid, Plan, flag, narrow, window};
 use plimsoll_ir::program::{Call, ConvShape, STORAGE_ALIGNMENT};
 use plimsoll_ir::{Bytes, Float};
 
-/// How many numbers lie in sides of these lengths.
+/// Numbers in a block with these sides.
 fn count(sides: impl IntoIterator<Item = u64>) -> u64 {
     sides.into_iter().fold(1, u64::saturating_mul)
 }
 
-/// What the kernels on windows take last.
+/// Last arguments of the kernels on windows.
 fn numbers(shape: &ConvShape) -> Vec<Argument> {
     let ([height, width], [rows, columns]) = (shape.input, shape.output);
     [&[height, width, rows, columns, shape.in_channels].map(U32)[..], &window(&shape.window)].concat()
 }
 
-/// The windows of `images` images from `first` on, as rows of a matrix that starts so many bytes into the workspace:
+/// Writes the windows of `images` images from `first` on as rows of a matrix at a byte offset in the workspace:
 /// `[position][tap][channel]`.
 pub(crate) fn gather_windows(
     call: &Call,
@@ -38,8 +37,8 @@ pub(crate) fn gather_windows(
     plan.grids
 }
 
-/// dx of `images` images from `first` on, of windows of one pixel, from a matrix `[position][channel]` of f32 that starts so
-/// many bytes into the workspace; or added to dx.
+/// dx of `images` images from `first` on, for windows of one pixel, from a matrix `[position][channel]` of f32 at a byte
+/// offset in the workspace; or added to dx.
 pub(crate) fn scatter_pixels(
     call: &Call,
     float: Float,
@@ -56,7 +55,7 @@ pub(crate) fn scatter_pixels(
     plan.grids
 }
 
-/// The weights of a convolution as a library multiplies by them: rounded to the workspace from byte `at` on.
+/// Rounds the weights of a convolution, for a library's products, to the workspace from byte `at` on.
 pub(crate) fn round_weights(call: &Call, float: Float, at: u64) -> Vec<Grid> {
     let mut plan = Plan::of(call, float);
     let (weight, n) = (plan.operand("weight"), plan.numbers("weight"));
@@ -64,7 +63,7 @@ pub(crate) fn round_weights(call: &Call, float: Float, at: u64) -> Vec<Grid> {
     plan.grids
 }
 
-/// dweight from what a library has left, stored as feature maps are, in the workspace from byte `at` on; or added to it.
+/// dweight from a library's result in the workspace from byte `at` on, stored as activations are; or added to dweight.
 pub(crate) fn widen_gradient(call: &Call, float: Float, at: u64, accumulate: bool) -> Vec<Grid> {
     let mut plan = Plan::of(call, float);
     let (dweight, n) = (plan.operand("dweight"), plan.numbers("dweight"));
@@ -72,7 +71,7 @@ pub(crate) fn widen_gradient(call: &Call, float: Float, at: u64, accumulate: boo
     plan.grids
 }
 
-/// The bytes of a convolution's weights, stored as feature maps are.
+/// Bytes of a convolution's weights, stored as activations are.
 pub(crate) fn weights(shape: &ConvShape, float: Float) -> Bytes {
     Bytes(numbers_of_weights(shape).saturating_mul(float.bytes()))
 }
@@ -82,8 +81,7 @@ fn numbers_of_weights(shape: &ConvShape) -> u64 {
     count(shape.window.size.map(u64::from).into_iter().chain([depth, u64::from(shape.out_channels)]))
 }
 
-/// The bytes of x, dy and dweight by planes, one after the other in the workspace from byte `at` on: where each starts, and
-/// where the last ends.
+/// Byte offsets of x, dy and dweight by planes, one after the other in the workspace from byte `at` on, and their end.
 pub(crate) fn planes(shape: &ConvShape, float: Float, at: u64) -> [u64; 4] {
     let image = |[height, width]: [u32; 2], channels: u32| {
         count([shape.batch, u64::from(height), u64::from(width), u64::from(channels)])
@@ -98,7 +96,7 @@ pub(crate) fn planes(shape: &ConvShape, float: Float, at: u64) -> [u64; 4] {
     starts
 }
 
-/// x and dy by planes, NCHW, at the places that [`planes`] tells; without groups.
+/// x and dy by planes, NCHW, at the offsets of [`planes`]; without groups.
 pub(crate) fn to_planes(call: &Call, float: Float, shape: &ConvShape, places: &[u64; 4]) -> Vec<Grid> {
     let mut plan = Plan::of(call, float);
     let pixels = |[height, width]: [u32; 2]| count([u64::from(height), u64::from(width)]);
@@ -113,7 +111,7 @@ pub(crate) fn to_planes(call: &Call, float: Float, shape: &ConvShape, places: &[
     plan.grids
 }
 
-/// dweight from its planes, KCRS, or added to it.
+/// dweight from its planes, KCRS, or added to dweight.
 pub(crate) fn from_planes(
     call: &Call,
     float: Float,
@@ -133,7 +131,7 @@ pub(crate) fn from_planes(
     plan.grids
 }
 
-/// The threads that transpose `[batch][rows][columns]`, and what their kernels take of these sides.
+/// Threads that transpose `[batch][rows][columns]`, and their kernels' arguments for these sides.
 fn squares([batch, rows, columns]: [u64; 3]) -> (u64, [Argument; 3]) {
     let n = count([batch, rows.div_ceil(4), columns.div_ceil(4)]);
     (n, [U64(n), U32(narrow(rows)), U32(narrow(columns))])

@@ -1,9 +1,9 @@
 // Softmax with cross entropy, its gradient, and the metrics of an iteration.
 //
-// A row is shared by a few threads, its pieces: piece p has the channels p, p + pieces, ... Each of three kernels ends where
-// the pieces of a row must be joined; every piece then joins them all, in their order.
+// A few threads share a row, one piece each: piece p has the channels p, p + pieces, ... Each of three kernels ends where
+// the pieces of a row must be joined; every piece then joins them all, in order.
 
-// The first largest of each piece, by value and channel.
+// The first largest of each piece, as value and channel.
 KERNEL(softmax_largest, (const Map *logits, float *values, unsigned *channels_of, unsigned long long rows,
                          unsigned channels, unsigned pieces)) {
     u64 row = quotient(INDEX, pieces);
@@ -22,7 +22,7 @@ KERNEL(softmax_largest, (const Map *logits, float *values, unsigned *channels_of
     channels_of[INDEX] = best;
 }
 
-// The sums by pieces of exp(logits - largest); and for each row the largest, the label's logit above it, and 1 where the label
+// The sums by pieces of exp(logits - largest); and for each row the largest, the label's logit above it, and 1 if the label
 // is the first of the largest, else 0. A label beyond the classes gives NaN, never a read.
 KERNEL(softmax_sums, (const Map *logits, const int *labels, const float *values, const unsigned *channels_of,
                       double *sums, float *largest_of, float *gaps, float *right, unsigned long long rows,
@@ -55,8 +55,8 @@ KERNEL(softmax_sums, (const Map *logits, const int *labels, const float *values,
     }
 }
 
-// differences = exp(logits - largest) / their sum - one-hot, 0 for samples that do not count; each from its own logit, so that
-// they may lie where the logits do. of_rows = [loss, right, counted] of each row.
+// differences = exp(logits - largest) / their sum - one-hot, 0 for samples that do not count; each from its own logit, so
+// that they may be in place of the logits. of_rows = [loss, right, counted] of each row.
 KERNEL(softmax_differences, (const Map *logits, Map *differences, const int *labels, const double *sums,
                              const float *largest_of, const float *gaps, const float *right, float *of_rows,
                              unsigned long long rows, unsigned channels, unsigned pieces)) {
@@ -70,7 +70,7 @@ KERNEL(softmax_differences, (const Map *logits, Map *differences, const int *lab
     for (unsigned c = piece; c < channels; c += pieces) {
         u64 i = row * channels + c;
         float hot = c == (unsigned)label ? 1.0f : 0.0f;
-        // One minus what is close to it has bits that a Map rounds away from what is close to one.
+        // A probability close to one loses bits when rounded to a Map, which its difference from one keeps.
         differences[i] = stored(label >= 0 ? expf(number(logits[i]) - largest) * scale - hot : 0.0f);
     }
     if (piece == 0) {
@@ -89,7 +89,7 @@ KERNEL(loss_metrics, (const float *sums, float *metrics)) {
     metrics[2] = sums[2];
 }
 
-// How many of `each` labels count.
+// Number of `each` labels that count.
 KERNEL(count_labels, (const int *labels, float *counts, unsigned long long rows, unsigned each)) {
     u64 first = INDEX * each;
     if (first >= rows) return;

@@ -1,10 +1,10 @@
-// A step of a long short-term memory, forward and back: what becomes of the gates once the matrix products are made. The same
-// steps, in the same order, as those of the CPU (`cpu/kernels/lstm.rs`, where the formulas are): the same bits.
+// A step of a long short-term memory, forward and backward: the operations on the gates after the matrix products. Steps
+// and order are those of the CPU (`cpu/kernels/lstm.rs`, which has the formulas), for the same bits.
 //
-// A thread has one element of the cell, whose four gates lie `channels` apart; it reads all before it writes any, so that an
-// operand may be another's place.
+// A thread has one element of the cell, whose four gates are `channels` apart; it reads all before it writes any, so that
+// an operand may be in place of another.
 
-// n is rows x channels. Where `first` is set there is no previous cell, and any address does.
+// n is rows x channels. If `first` is set there is no previous cell, and any address will do.
 KERNEL(lstm_forward, (const Map *gates, const Map *previous, Map *h, Map *cell, Map *activated,
                       unsigned long long n, unsigned channels, unsigned first)) {
     u64 t = INDEX;
@@ -22,7 +22,7 @@ KERNEL(lstm_forward, (const Map *gates, const Map *previous, Map *h, Map *cell, 
     activated[at + 3 * (u64)channels] = stored(o);
 }
 
-// Where `first` is set there is neither previous nor dprevious, where `last` is set there is no dcell.
+// If `first` is set there is neither previous nor dprevious; if `last` is set there is no dcell.
 KERNEL(lstm_backward, (const Map *activated, const Map *previous, const Map *cell, const Map *dh,
                        const Map *dcell, Map *dgates, Map *dprevious, unsigned long long n, unsigned channels,
                        unsigned first, unsigned last)) {

@@ -1,12 +1,11 @@
-//! Our kernels in CUDA C, and how each [`Call`] becomes launches of them.
+//! Our kernels in CUDA C, and the launches of each [`Call`].
 //!
-//! The text ([`source`]) is compiled by NVRTC at start; it is written in a dialect (`dialect.cu`) that a C compiler takes
-//! too, so that the same text is tested where there is no GPU. What a call launches and the scratch that it needs come out
-//! of one [`Plan`], so that they cannot disagree, and follow from the call alone: the same call gives the same bits on
-//! every device of one model, whatever else runs.
+//! NVRTC compiles the text ([`source`]) at start. Its dialect (`dialect.cu`) is also C, so that the same text is tested
+//! without a GPU. The launches of a call and its scratch come from one [`Plan`], so that they cannot disagree, and follow
+//! from the call alone: the same call gives the same bits on every device of one model, whatever else runs.
 //!
-//! What it deliberately does not do: talk to a driver, hold an address, choose by measuring, or compute what cuDNN and cuBLAS
-//! serve (`../libraries`): fully connected layers, and convolutions that are not depthwise.
+//! Deliberately does not talk to a driver, hold an address, choose by measuring, or compute the calls of cuDNN and cuBLAS
+//! (`../libraries`): fully connected layers, and convolutions that are not depthwise.
 
 pub(crate) mod attention;
 mod conv;
@@ -24,18 +23,18 @@ use plimsoll_ir::{Bytes, Float};
 /// Threads of a block.
 const THREADS: u32 = 256;
 
-/// Parts that one thread sums: more would wait for one another, fewer would take more launches.
+/// Parts summed by one thread: more would wait for one another, fewer would take more launches.
 const FAN: u64 = 64;
 
-/// Threads that fill a device: sums are cut into about so many parts.
+/// Threads that fill a device: sums are cut into about this many parts.
 const PARALLEL: u64 = 1 << 17;
 
-/// Threads that share a row of a softmax at most: those of a warp; and channels that each has at least, since what pieces
-/// find is scratch, which for a class a pixel would be more than the logits.
+/// Most threads that share a row of a softmax: those of a warp; and fewest channels of each, since the pieces' results are
+/// scratch, which for one class per pixel would exceed the logits.
 const PIECES: u64 = 32;
 const LEAST_CHANNELS: u64 = 8;
 
-/// All kernels on feature maps that are stored so, as NVRTC takes them. A C compiler takes them too.
+/// Source of all kernels for this storage of activations, for NVRTC or a C compiler.
 pub(crate) fn source(float: Float) -> String {
     let (format, rounding) = match float {
         Float::F32 => ("", ""),
@@ -66,22 +65,22 @@ pub(crate) fn source(float: Float) -> String {
 /// One launch of one kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Grid {
-    /// Its name in [`source`].
+    /// Kernel's name in [`source`].
     pub kernel: &'static str,
     /// Blocks along x, y and z; only x is ever more than 1.
     pub blocks: [u32; 3],
     /// Threads of a block, along x.
     pub threads: u32,
-    /// In the order of the kernel's parameters.
+    /// Arguments, in the order of the kernel's parameters.
     pub arguments: Vec<Argument>,
 }
 
-/// What a kernel is given.
+/// Argument of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Argument {
-    /// The address of the call's operand of that number.
+    /// Address of the call's operand of this number.
     Operand(usize),
-    /// The address so many bytes into the call's workspace.
+    /// Address at this byte offset of the call's workspace.
     Workspace(u64),
     U32(u32),
     U64(u64),
@@ -90,7 +89,7 @@ pub(crate) enum Argument {
 
 use Argument::{F32, Operand, U32, U64, Workspace};
 
-/// Whether there are kernels here that compute a call: a convolution that is not depthwise is a library's.
+/// Returns `true` if kernels here compute a call; a library computes convolutions that are not depthwise.
 pub(crate) fn serve(call: &Call) -> bool {
     match call {
         Call::ConvForward { shape }
@@ -100,18 +99,17 @@ pub(crate) fn serve(call: &Call) -> bool {
     }
 }
 
-/// What computes a call that these kernels [`serve`], on feature maps that are stored so: launches in order, on the compute stream.
+/// Launches of a call that these kernels [`serve`], for this storage of activations, in order, on the compute stream.
 pub(crate) fn grids(call: &Call, float: Float) -> Vec<Grid> {
     plan(call, float).grids
 }
 
-/// The scratch that the launches of a call need; what it holds before is not read.
+/// Scratch of a call's launches, whose earlier contents are not read.
 pub(crate) fn workspace_bytes(call: &Call, float: Float) -> Bytes {
     Bytes(plan(call, float).scratch)
 }
 
-/// What is left of a convolution that a library has run, which knows of no bias: the launches after it, and the scratch that
-/// they need when it needs its own no more.
+/// Launches after a library's convolution, which computes no bias, and their scratch, which may overlap the library's.
 pub(crate) fn after_library(call: &Call, float: Float) -> (Vec<Grid>, Bytes) {
     let mut plan = Plan::of(call, float);
     match *call {
@@ -124,56 +122,54 @@ pub(crate) fn after_library(call: &Call, float: Float) -> (Vec<Grid>, Bytes) {
     (plan.grids, Bytes(plan.scratch))
 }
 
-/// The launches of a call as they are put together, and the bytes of scratch that they use.
+/// Launches of a call under construction, and the bytes of their scratch.
 struct Plan {
     operands: Operands,
-    /// In what feature maps are stored.
+    /// Storage format of activations.
     float: Float,
     grids: Vec<Grid>,
     scratch: u64,
 }
 
 impl Plan {
-    /// Of a call, without launches as yet.
+    /// Plan of a call, without launches yet.
     fn of(call: &Call, float: Float) -> Plan {
         Plan { operands: call.operands(), float, grids: Vec::new(), scratch: 0 }
     }
 
-    /// The call's operand of this name.
     fn operand(&self, name: &str) -> Argument {
         Operand(self.operands.index(name))
     }
 
-    /// The call's operands of these names.
     fn operands<const N: usize>(&self, names: [&str; N]) -> [Argument; N] {
         names.map(|name| self.operand(name))
     }
 
-    /// The call's operand of this name. Where the call does without, the kernel does not look, and the other one will do.
+    /// The call's operand of this name; `other` if it has none, as a placeholder that the kernel does not read.
     fn operand_or(&self, name: &str, other: &str) -> Argument {
         self.operands.position(name).map_or_else(|| self.operand(other), Operand)
     }
 
-    /// All operands of the call, in their order, and what follows them.
+    /// All operands of the call, in order, and then `others`.
     fn all_operands_and(&self, others: &[Argument]) -> Vec<Argument> {
         (0..self.operands.len()).map(Operand).chain(others.iter().copied()).collect()
     }
 
-    /// Adds a launch of at least `threads` threads; none at all where there is nothing to do.
+    /// Adds a launch of at least `threads` threads; none if there are 0.
     fn launch(&mut self, kernel: &'static str, threads: u64, arguments: Vec<Argument>) {
         if threads > 0 {
-            // More blocks than a driver takes are more elements than any memory holds.
+            // A count of blocks above the driver's limit means more elements than any memory holds.
             let blocks = narrow(threads.div_ceil(u64::from(THREADS)));
             self.grids.push(Grid { kernel, blocks: [blocks, 1, 1], threads: THREADS, arguments });
         }
     }
 
-    /// Room for so many f32.
+    /// Scratch for this many f32.
     fn floats(&mut self, count: u64) -> Argument {
         self.room(count, Float::F32)
     }
 
-    /// Room for so many numbers.
+    /// Scratch for this many numbers.
     fn room(&mut self, count: u64, float: Float) -> Argument {
         let start = self.scratch;
         let end = start.saturating_add(count.saturating_mul(float.bytes()));
@@ -181,7 +177,8 @@ impl Plan {
         Workspace(start)
     }
 
-    /// A parameter of this name as kernels multiply by it: stored as feature maps are, rounded into scratch where it has to be.
+    /// A parameter in the format in which kernels multiply by it: stored as activations are, and rounded into scratch if
+    /// they are not f32.
     fn multiplier(&mut self, name: &str) -> Argument {
         let parameter = self.operand(name);
         if self.float == Float::F32 {
@@ -193,32 +190,32 @@ impl Plan {
         rounded
     }
 
-    /// How many numbers an operand of this name has.
+    /// Numbers in an operand.
     fn numbers(&self, name: &str) -> u64 {
         self.operands[self.operands.index(name)].bytes.0 / Float::F32.bytes()
     }
 
-    /// Widens n numbers that are stored as feature maps are to f32, or adds them to those.
+    /// Widens n numbers stored as activations are to f32, or adds them to `to`.
     fn widen(&mut self, from: Argument, to: Argument, n: u64, accumulate: bool) {
         self.widen_from(0, from, to, n, accumulate);
     }
 
-    /// The same with the numbers that follow the first so many.
+    /// The same from number `first` on.
     fn widen_from(&mut self, first: u64, from: Argument, to: Argument, n: u64, accumulate: bool) {
         self.launch("widen_map", fours(n), vec![from, to, U64(first), U64(n), flag(accumulate)]);
     }
 
-    /// Rounds n f32 to what feature maps are stored in, or adds them to those.
+    /// Rounds n f32 to the storage format of activations, or adds them to `to`.
     fn round(&mut self, from: Argument, to: Argument, n: u64, accumulate: bool) {
         self.round_from(0, from, to, n, accumulate);
     }
 
-    /// The same to what follows the first so many numbers.
+    /// The same to number `first` and later ones.
     fn round_from(&mut self, first: u64, from: Argument, to: Argument, n: u64, accumulate: bool) {
         self.launch("round_floats", fours(n), vec![from, to, U64(first), U64(n), flag(accumulate)]);
     }
 
-    /// `to` = the sums of `count` parts of `width` floats each, which start at `parts`; or added to what `to` holds.
+    /// `to` = the sums of `count` parts of `width` floats each, which start at `parts`; or added to `to`.
     fn sum(&mut self, mut parts: Argument, mut count: u64, width: u64, to: Argument, accumulate: bool) {
         loop {
             let groups = count.div_ceil(FAN);
@@ -235,12 +232,12 @@ impl Plan {
     }
 }
 
-/// A number as kernels take it. The largest stands for those that no memory holds.
+/// A number in the kernels' integers. The maximum stands for numbers that no memory holds.
 fn narrow(n: u64) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 
-/// A window as kernels take it.
+/// A window as arguments.
 fn window(window: &Window) -> [Argument; 8] {
     let Window { size, stride, padding, dilation } = *window;
     let [height, width] = size;
@@ -297,14 +294,14 @@ fn plan(call: &Call, float: Float) -> Plan {
     plan
 }
 
-/// Calls that go through a tensor once.
+/// Calls that are a single pass over a tensor.
 fn elementwise(p: &mut Plan, call: &Call) {
-    /// `kernel` on so many elements a thread, with all operands of the call before other arguments.
+    /// Launches `kernel` with this many threads, all operands of the call, and then other arguments.
     fn go(p: &mut Plan, kernel: &'static str, threads: u64, others: &[Argument]) {
         let arguments = p.all_operands_and(others);
         p.launch(kernel, threads, arguments);
     }
-    // A ceiling that is stored as it is, so that what was clipped is equal to it afterwards.
+    // A ceiling in the storage format, so that clipped elements are equal to it afterwards.
     let float = p.float;
     match *call {
         Call::ReluForward { elements: n, ceiling } => {
@@ -347,7 +344,7 @@ fn elementwise(p: &mut Plan, call: &Call) {
         }
         Call::Sgd { elements: n, decay, idle } => {
             let [hyper, parameter, momentum] = p.operands(["hyper", "parameter", "momentum"]);
-            // An idle kernel does not look at the gradient.
+            // An idle kernel does not read the gradient.
             let gradient = p.operand_or("gradient", "parameter");
             let arguments = vec![hyper, parameter, gradient, momentum, U64(n), flag(decay), flag(idle)];
             p.launch("sgd", fours(n), arguments);
@@ -362,7 +359,7 @@ fn elementwise(p: &mut Plan, call: &Call) {
     }
 }
 
-/// Threads that have four elements each.
+/// Threads of four elements each.
 fn fours(elements: u64) -> u64 {
     elements.div_ceil(4)
 }
@@ -371,7 +368,7 @@ fn flag(set: bool) -> Argument {
     U32(u32::from(set))
 }
 
-/// A function by the number that it has in `activation.cu`.
+/// A function's number in `activation.cu`.
 fn number(function: Function) -> Argument {
     U32(match function {
         Function::Gelu => 0,
@@ -384,7 +381,7 @@ fn dropout(elements: u64, probability: f32, stream: u32, run: u64, accumulate: b
     [U64(elements), F32(probability), F32(scale), U32(stream), U64(run), flag(accumulate)]
 }
 
-/// Pooling: a thread has one element of what is written.
+/// Pooling, with one thread for each element written.
 fn pooling(p: &mut Plan, call: &Call) {
     let n = |shape: &PoolShape, image: [u32; 2]| {
         let factors = [image[0], image[1], shape.channels].map(u64::from);
@@ -422,7 +419,7 @@ fn pooling(p: &mut Plan, call: &Call) {
     p.launch(kernel, threads, arguments);
 }
 
-/// Softmax with cross entropy: a few threads a row, which meet after the largest, after the sum, and in the metrics.
+/// Softmax with cross entropy: a few threads per row, joined after the largest, after the sum, and in the metrics.
 fn loss(p: &mut Plan, shape: &RowShape) {
     let [logits, labels, differences, metrics] = p.operands(["logits", "labels", "differences", "metrics"]);
     let (rows, channels) = (U64(shape.rows), U32(narrow(shape.channels)));

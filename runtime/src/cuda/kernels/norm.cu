@@ -1,16 +1,16 @@
 // Batch normalisation, and local response normalisation.
 //
 // A sum over rows is made in parts: part k of K has the rows k, k + K, k + 2K, ..., so that neighbouring threads read
-// neighbouring addresses whatever the number of channels. A thread has four channels of a part, and one load brings all four
-// where channels come in fours. Parts are then summed FAN at a time, in f64: eight sums, each in order, which are summed in
-// pairs, so that eight loads are under way at once.
+// neighbouring addresses for any number of channels. A thread has four channels of a part, and one load brings all four if
+// the number of channels is a multiple of 4. Parts are then summed FAN at a time, in f64: eight sums, each in order, which
+// are added in pairs, so that eight loads are under way at once.
 
 // The sum of eight, in pairs.
 FUNCTION double in_pairs(const double v[8]) {
     return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
 }
 
-// sums[group][j] = sum of parts[i][j] over the `fan` parts of the group, or added to it; n is groups x width.
+// sums[group][j] = sum of parts[i][j] over the `fan` parts of the group, or added to sums; n is groups x width.
 KERNEL(sum_parts, (const float *parts, float *sums, unsigned long long n, unsigned long long width, unsigned count,
                    unsigned fan, unsigned accumulate)) {
     u64 i = INDEX;
@@ -27,7 +27,7 @@ KERNEL(sum_parts, (const float *parts, float *sums, unsigned long long n, unsign
     sums[i] = accumulate ? sums[i] + of_group : of_group;
 }
 
-// The four channels of a part that a thread has.
+// A thread's four channels of a part.
 typedef struct {
     u64 part;
     unsigned channel, count, aligned;
@@ -43,7 +43,7 @@ FUNCTION Columns columns_of(u64 t, unsigned channels) {
     return c;
 }
 
-// Values of channels for four elements that lie side by side, of which the first has this channel.
+// Channels' values for four adjacent elements, the first of which has this channel.
 FUNCTION void of_channels(const float *values, unsigned channel, unsigned channels, float v[4]) {
     if (channels % 4 == 0) {
         load(values, channel, 4, v);
@@ -84,15 +84,15 @@ KERNEL(channel_parts, (const Map *x, float *parts, unsigned long long rows, unsi
     put(parts, c.part * channels + c.channel, c.count, c.aligned, sum[0]);
 }
 
-// How many rows the parts from `first` on have together.
+// Number of rows in `count` parts from `first` on.
 FUNCTION u64 rows_of_parts(u64 rows, unsigned parts, u64 first, u64 count) {
     u64 each = rows / parts, more = rows - each * parts;
     return count * each + (more <= first ? 0 : more - first < count ? more - first : count);
 }
 
-// parts[k] = [mean; channels][sum of squared distances from it; channels] of the rows of part k. Eight rows at a time are kept
-// in registers; they are joined to those before by the formula of Chan, Golub and LeVeque (1979), in which no large numbers
-// are subtracted.
+// parts[k] = [mean; channels][sum of squared distances from it; channels] of the rows of part k. Registers hold eight rows
+// at a time, which are joined to the earlier ones by the formula of Chan, Golub and LeVeque (1979), in which no large
+// numbers are subtracted.
 KERNEL(moment_parts, (const Map *x, float *parts, unsigned long long rows, unsigned channels, unsigned count)) {
     Columns c = columns_of(INDEX, channels);
     if (c.part >= count) return;
@@ -131,11 +131,10 @@ KERNEL(moment_parts, (const Map *x, float *parts, unsigned long long rows, unsig
     put(parts, (2 * c.part + 1) * channels + c.channel, c.count, c.aligned, squares);
 }
 
-// Mean, squared distances and numbers of some parts of n together. The mean of part k is means[k * step], its squared
-// distances are squares[k * step]. Each of `count` parts stands for `span` of the first ones, of which there were `total`.
+// Joint mean, squared distances and counts of some parts of n. The mean of part k is means[k * step], its squared distances
+// are squares[k * step]. Each of `count` parts stands for `span` of the first ones, of which there were `total`.
 //
-// Distances are taken from the first part's mean, and then moved to the mean of all: in f64, numbers that are near one another
-// lose nothing.
+// Distances are taken from the first part's mean, and then moved to the mean of all: in f64, nearby numbers lose nothing.
 FUNCTION void join(const float *means, const float *squares, u64 step, u64 n, unsigned total, unsigned span,
                    unsigned first, unsigned last, double *mean, double *distances, double *joined) {
     double sum[8], around[8], seen[8], pivot = (double)means[first * step];
@@ -203,8 +202,8 @@ KERNEL(batch_norm_apply, (const Map *x, const float *mean, const float *scale, c
     store_map(y, i, count, v);
 }
 
-// y = (x - mean) * scale + beta, and what follows: r is added, the ReLU clips, and its mask is saved, one bit an element, as
-// relu_mask_forward does of what y holds. A thread has eight elements, a byte of the mask; y may be r.
+// y = (x - mean) * scale + beta, then: r is added, the ReLU clips, and its mask is saved, one bit an element, as
+// relu_mask_forward makes it from y. A thread has eight elements, a byte of the mask; y may be r.
 KERNEL(batch_norm_apply_then, (const Map *x, const float *mean, const float *scale, const float *beta, const Map *r, Map *y,
                                unsigned char *mask, unsigned long long n, unsigned channels, unsigned adds,
                                unsigned clips, float ceiling, unsigned masks)) {
@@ -234,7 +233,7 @@ KERNEL(batch_norm_apply_then, (const Map *x, const float *mean, const float *sca
     if (masks && 8 * byte < n) mask[byte] = (unsigned char)bits;
 }
 
-// Moves the running mean and variance towards the batch's; the variance unbiased. Where the branch is dropped both stay.
+// Moves the running mean and variance (unbiased) towards the batch's. If the branch is dropped both stay.
 KERNEL(batch_norm_running, (const float *stats, float *mean, float *variance, unsigned long long rows,
                             unsigned channels, float epsilon, float momentum, const unsigned *hyper,
                             float probability, unsigned stream)) {
@@ -270,8 +269,8 @@ KERNEL(batch_norm_inference, (const Map *x, const float *gamma, const float *bet
     store_map(y, i, count, v);
 }
 
-// Which of four gradients from element i on, of which `count` are there, pass a ReLU, one bit each: with a gate of 1 where
-// 0 < y < ceiling, with a gate of 2 where the mask's bit is set; with a gate of 0 all. `aligned` as for fetch.
+// Bits of those of four gradients from element i on, of which `count` exist, that pass a ReLU: with a gate of 1 if 0 < y <
+// ceiling, with a gate of 2 if the mask's bit is set; with a gate of 0 all. `aligned` as for fetch.
 FUNCTION unsigned passing(const Map *y, const unsigned char *mask, u64 i, unsigned count, unsigned aligned, unsigned gate,
                           float ceiling) {
     unsigned bits = gate == 0 ? 15u : 0u;
@@ -290,7 +289,7 @@ FUNCTION unsigned passing(const Map *y, const unsigned char *mask, u64 i, unsign
     return bits;
 }
 
-// Leaves 0 of what does not pass. As relu_mask_backward gives no -0, with a gate of 2 there is none.
+// Sets gradients that do not pass to 0. As relu_mask_backward gives no -0, neither does a gate of 2.
 FUNCTION void hold_back(unsigned bits, unsigned gate, float g[4]) {
     UNROLL
     for (unsigned l = 0; l < 4; l++) {
@@ -299,8 +298,8 @@ FUNCTION void hold_back(unsigned bits, unsigned gate, float g[4]) {
     }
 }
 
-// parts[k] = [sum of dy; channels][sum of (x - mean) * dy; channels] over the rows of part k, of what is left of dy behind the
-// gate, which also goes to dr where that is given; dr may be dy.
+// parts[k] = [sum of dy; channels][sum of (x - mean) * dy; channels] over the rows of part k, for the dy that passes the
+// gate, which is also written to dr if that is given; dr may be dy.
 FUNCTION void gradient_sums(const Map *x, const Map *dy, const float *mean, const Map *y, const unsigned char *mask, Map *dr,
                             float *parts, u64 rows, unsigned channels, unsigned count, unsigned gate, float ceiling,
                             unsigned gives) {
@@ -328,7 +327,7 @@ FUNCTION void gradient_sums(const Map *x, const Map *dy, const float *mean, cons
             fetch_map(x, i, here, c.aligned, v[l]);
             fetch_map(dy, i, here, c.aligned, g[l]);
         }
-        // Behind all loads, which may not pass a store: dr may be dy.
+        // After all loads, which must not move past a store: dr may be dy.
         UNROLL
         for (unsigned l = 0; l < 4; l++) {
             u64 at = row + l * (u64)count, i = at * channels + c.channel;
@@ -336,7 +335,7 @@ FUNCTION void gradient_sums(const Map *x, const Map *dy, const float *mean, cons
             hold_back(bits[l], gate, g[l]);
             if (gives && here != 0) put_map(dr, i, here, c.aligned, g[l]);
         }
-        // Rows that are not there have no gradient.
+        // Rows that do not exist have no gradient.
         UNROLL
         for (unsigned l = 0; l < 4; l++) {
             UNROLL
@@ -360,7 +359,7 @@ KERNEL(gradient_parts, (const Map *x, const Map *dy, const float *mean, float *p
     gradient_sums(x, dy, mean, x, 0, 0, parts, rows, channels, count, 0, 0.0f, 0);
 }
 
-// The same behind a ReLU. A loop for each gate takes fewer registers than one that asks for it.
+// The same behind a ReLU. A separate loop for each gate takes fewer registers than one with a test.
 KERNEL(gradient_parts_behind, (const Map *x, const Map *dy, const float *mean, const Map *y, const unsigned char *mask,
                                Map *dr, float *parts, unsigned long long rows, unsigned channels, unsigned count,
                                unsigned gate, float ceiling, unsigned gives)) {
@@ -383,7 +382,7 @@ KERNEL(batch_norm_slopes, (const float *sums, const float *stats, float *dgamma,
     slopes[channels + channel] = (float)(sum * share);
 }
 
-// dx = gamma / sqrt(variance + epsilon) * (dy - dbeta / n - xhat * dgamma / n), of what is left of dy behind the gate.
+// dx = gamma / sqrt(variance + epsilon) * (dy - dbeta / n - xhat * dgamma / n), for the dy that passes the gate.
 KERNEL(batch_norm_backward, (const Map *x, const Map *dy, const Map *y, const unsigned char *mask, const float *gamma,
                              const float *stats, const float *slopes, Map *dx, unsigned long long n, unsigned channels,
                              unsigned gate, float ceiling, unsigned accumulate)) {
@@ -409,7 +408,7 @@ KERNEL(batch_norm_backward, (const Map *x, const Map *dy, const Map *y, const un
     store_map(dx, i, count, v);
 }
 
-// bias + ratio * (sum of x^2 over the channels within reach), x being a row.
+// bias + ratio * (sum of x^2 over the channels within reach), where x is a row.
 FUNCTION float lrn_divisor(const Map *x, unsigned channel, unsigned channels, unsigned reach, float ratio, float bias) {
     unsigned first = channel < reach ? 0 : channel - reach;
     unsigned last = channels - channel <= reach ? channels : channel + reach + 1;
@@ -421,7 +420,7 @@ FUNCTION float lrn_divisor(const Map *x, unsigned channel, unsigned channels, un
     return bias + ratio * sum;
 }
 
-// d^-beta; 0.75 is what everybody uses, and two roots are much faster than a power.
+// d^-beta; 0.75 is the usual beta, and two roots are much faster than a power.
 FUNCTION float lrn_power(float d, float beta) {
     return beta == 0.75f ? 1.0f / (sqrtf(d) * sqrtf(sqrtf(d))) : powf(d, -beta);
 }
@@ -435,8 +434,8 @@ KERNEL(lrn_forward, (const Map *x, Map *y, unsigned long long n, unsigned channe
     y[i] = stored(number(x[i]) * lrn_power(d, beta));
 }
 
-// dx = dy * d^-beta - factor * x * (sum of dy * x * d^(-beta - 1) over the channels within reach), with
-// factor = 2 * beta * ratio. The divisors are computed anew from x by each thread that needs them.
+// dx = dy * d^-beta - factor * x * (sum of dy * x * d^(-beta - 1) over the channels within reach), with factor = 2 * beta *
+// ratio. Each thread recomputes the divisors that it needs from x.
 KERNEL(lrn_backward, (const Map *x, const Map *dy, Map *dx, unsigned long long n, unsigned channels,
                       unsigned reach, float ratio, float beta, float bias, float factor, unsigned accumulate)) {
     u64 i = INDEX;

@@ -1,26 +1,26 @@
-//! The launches of normalisations: statistics in parts, joined as often as it takes, then one pass over the elements.
+//! The launches of normalisations: statistics in parts, joined as often as needed, then one pass over the elements.
 //!
-//! What it deliberately does not do: hold a formula; those are in `norm.cu`.
+//! Deliberately does not hold a formula; `norm.cu` does.
 
 use super::Argument::{F32, U32, U64};
 use super::{Argument, FAN, PARALLEL, Plan, elements, flag, narrow};
 use plimsoll_ir::program::{After, Branch, RowShape};
 
-/// Rows that a part has at least: with fewer, the parts would be a tensor of their own.
+/// Fewest rows of a part: with fewer, the parts would be as large as a tensor.
 const LEAST_ROWS: u64 = 16;
 
-/// Into how many parts a sum over rows is cut.
+/// Number of parts of a sum over rows.
 pub(super) fn parts(shape: &RowShape) -> u64 {
     let most = u64::from(narrow(shape.rows.div_ceil(LEAST_ROWS))).max(1);
     (PARALLEL / shape.channels.max(1)).clamp(1, most)
 }
 
-/// Threads that have four channels of a part each.
+/// Threads with four channels of a part each.
 fn threads(parts: u64, shape: &RowShape) -> u64 {
     parts.saturating_mul(shape.channels.div_ceil(4))
 }
 
-/// `to` = the sums of x over all rows, for each channel, or added to what it holds: the gradient of a bias.
+/// `to` = the sums of x over all rows, for each channel, or added to `to`: the gradient of a bias.
 pub(super) fn channel_sums(p: &mut Plan, shape: &RowShape, x: Argument, to: Argument, accumulate: bool) {
     let count = parts(shape);
     let width = shape.channels;
@@ -30,7 +30,7 @@ pub(super) fn channel_sums(p: &mut Plan, shape: &RowShape, x: Argument, to: Argu
     p.sum(of_parts, count, width, to, accumulate);
 }
 
-/// The ceiling of a ReLU that follows, as feature maps are stored: what was clipped is equal to it afterwards.
+/// Ceiling of the following ReLU, in the storage format of activations: clipped elements are equal to it afterwards.
 fn ceiling(p: &Plan, then: &After) -> Argument {
     F32(then.relu.map_or(f32::INFINITY, |relu| p.float.nearest(relu.ceiling)))
 }
@@ -69,7 +69,7 @@ pub(super) fn forward(p: &mut Plan, shape: &RowShape, epsilon: f32, then: &After
 
 /// \[hyper\], stats, running mean, running variance -> running mean, running variance.
 pub(super) fn running(p: &mut Plan, shape: &RowShape, [epsilon, momentum]: [f32; 2], branch: Option<Branch>) {
-    // A branch that is never dropped draws nothing.
+    // A branch that is never dropped needs no random numbers.
     let Branch { probability, stream } = branch.unwrap_or(Branch { probability: 0.0, stream: 0 });
     let operands = p.operands(["stats", "running mean", "running variance"]);
     let numbers = [U64(shape.rows), U32(narrow(shape.channels)), F32(epsilon), F32(momentum)];
@@ -93,7 +93,7 @@ pub(super) fn backward(p: &mut Plan, shape: &RowShape, then: &After, accumulate:
     let width = shape.channels.saturating_mul(2);
     let of_parts = p.floats(count.saturating_mul(width));
     let [sums, slopes] = [0, 1].map(|_| p.floats(width));
-    // Where dy passes: everywhere, or as the output or the mask of a ReLU says. Kernels look at one of the two at most.
+    // Gate of dy: open, or closed by the output or the mask of a ReLU. Kernels read at most one of the two.
     let gate = U32(then.relu.map_or(0, |relu| if relu.mask { 2 } else { 1 }));
     let (kept, dr, ceiling) = (p.operand_or("kept", "x"), p.operand_or("dr", "dx"), ceiling(p, then));
     // The mean is the first half of stats.
@@ -106,7 +106,7 @@ pub(super) fn backward(p: &mut Plan, shape: &RowShape, then: &After, accumulate:
         let arguments = [&leading[..], &numbers[..], &[gate, ceiling, flag(then.add)]].concat();
         p.launch("gradient_parts_behind", threads(count, shape), arguments);
     }
-    // What has passed is there already.
+    // dr already holds the gradient that passes.
     let (dy, gate) = if then.add { (dr, U32(0)) } else { (dy, gate) };
     p.sum(of_parts, count, width, sums, false);
     let arguments = vec![sums, stats, dgamma, dbeta, slopes, rows, channels];

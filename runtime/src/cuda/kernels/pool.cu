@@ -1,7 +1,7 @@
-// Max and average pooling, forward and backward. Backward is a gather: each input element asks the windows that cover
+// Max and average pooling, forward and backward. Backward is a gather: each input element reads from the windows that cover
 // it. A thread has one element, channels innermost; taps are taken row by row, as everywhere.
 
-// Where an element lies: image, row, column and channel of a feature map.
+// Place of an element: image, row, column and channel of an activation.
 typedef struct {
     u64 image;
     unsigned row, column, channel;
@@ -17,21 +17,20 @@ FUNCTION Place place(u64 i, unsigned height, unsigned width, unsigned channels) 
     return p;
 }
 
-// The output whose window has a tap over an input along one dimension; none (all bits set) where there is no such.
+// The output whose window has a tap over an input along one dimension; all bits set if there is none.
 FUNCTION unsigned covering(unsigned input, unsigned offset, unsigned stride, unsigned padding, unsigned outputs) {
     unsigned reach = input + padding - offset, output = reach / stride;
     return input + padding >= offset && output * stride == reach && output < outputs ? output : 0xffffffffu;
 }
 
-// The first tap that may cover an input, and the step from one to the next, where taps stand close: the others fall between
-// windows.
+// The first tap that may cover an input, and the step to the next, if taps are adjacent: the others fall between windows.
 FUNCTION unsigned first_tap(unsigned input, unsigned stride, unsigned padding, unsigned dilation) {
     return dilation == 1 ? (input + padding) % stride : 0;
 }
 
 FUNCTION unsigned tap_step(unsigned stride, unsigned dilation) { return dilation == 1 ? stride : 1; }
 
-// A window all in the padding gives minus infinity; NaN counts as larger than all.
+// A window entirely in the padding gives minus infinity; NaN counts as larger than all.
 KERNEL(max_pool_forward, (const Map *x, Map *y, unsigned char *places, unsigned long long n, unsigned height,
                           unsigned width, unsigned rows, unsigned columns, unsigned channels, unsigned size_y,
                           unsigned size_x, unsigned stride_y, unsigned stride_x, unsigned padding_y, unsigned padding_x,
@@ -82,7 +81,7 @@ KERNEL(max_pool_backward, (const unsigned char *places, const Map *dy, Map *dx, 
     dx[i] = stored(sum);
 }
 
-// `share` is 1 / the taps of the window: padding counts.
+// `share` is 1 / the window's taps: padding counts.
 KERNEL(avg_pool_forward, (const Map *x, Map *y, unsigned long long n, float share, unsigned height, unsigned width,
                           unsigned rows, unsigned columns, unsigned channels, unsigned size_y, unsigned size_x,
                           unsigned stride_y, unsigned stride_x, unsigned padding_y, unsigned padding_x,

@@ -1,7 +1,7 @@
-// Normalisation by the root of the mean square of each row, which is shared by pieces as in layer normalisation: piece k of K has
-// the channels k, k + K, k + 2K, ...
+// Normalisation by the root of the mean square of each row, in pieces as in layer normalisation: piece k of K has the
+// channels k, k + K, k + 2K, ...
 
-// Adds f over the channels of a piece, in four sums that are put together in pairs.
+// Adds f over the channels of a piece, in four sums that are added in pairs.
 #define SUM_PIECE(f)                                                                                                   \
     float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};                                                                           \
     u64 c = piece;                                                                                                     \

@@ -1,8 +1,8 @@
-// Rotary position embeddings: pairs of channels of a head turned by their position. A thread has one angle of the table, or one
-// pair, which it reads before it writes, so that y may be x.
+// Rotary position embeddings: pairs of channels of a head rotated by an angle that grows with their position. A thread has
+// one angle of the table, or one pair, which it reads before it writes, so that y may be x.
 
-// table[position] = [cosine; half][sine; half] of position * base^(-i / half). In f64: of an angle of thousands f32 would leave
-// little of what is within a turn. n is positions x half.
+// table[position] = [cosine; half][sine; half] of position * base^(-i / half). In f64: an angle of thousands in f32 has few
+// digits left within a turn. n is positions x half.
 KERNEL(rotary_table, (float *table, unsigned long long n, unsigned half, float base)) {
     u64 t = INDEX;
     if (t >= n) return;
@@ -14,7 +14,7 @@ KERNEL(rotary_table, (float *table, unsigned long long n, unsigned half, float b
     row[half + i] = (float)sin(angle);
 }
 
-// y = x turned by the table, sines times sign; or added to y. n is pairs.
+// y = x rotated by the table, sines times sign; or added to y. n is pairs.
 KERNEL(rotary_turn, (const Map *x, const float *table, Map *y, unsigned long long n, unsigned length, unsigned channels,
                      unsigned half, float sign, unsigned accumulate)) {
     u64 t = INDEX;

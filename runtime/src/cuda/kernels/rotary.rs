@@ -1,6 +1,6 @@
-//! The launches of rotary position embeddings: a table of sines and cosines, and what is turned by it.
+//! The launches of rotary position embeddings: a table of sines and cosines, and the rotation by it.
 //!
-//! What it deliberately does not do: hold a formula; those are in `rotary.cu`.
+//! Deliberately does not hold a formula; `rotary.cu` does.
 
 use super::Argument::{F32, U32, U64};
 use super::{Plan, flag, narrow};
@@ -16,7 +16,7 @@ pub(super) fn backward(p: &mut Plan, shape: &RotaryShape, base: f32, accumulate:
     turn(p, shape, base, ["dy", "dx"], -1.0, accumulate);
 }
 
-/// `from`, turned -> `to`.
+/// `from`, rotated -> `to`.
 fn turn(p: &mut Plan, s: &RotaryShape, base: f32, [from, to]: [&str; 2], sign: f32, accumulate: bool) {
     let [from, to] = p.operands([from, to]);
     let half = s.width / 2;

@@ -1,7 +1,7 @@
-// Between f32 and bf16, where feature maps are stored in bf16: what a product multiplies by, scales, samples of attention, and
-// what a library gives in bf16 alone. Those in bf16 begin at `first` of their tensor.
+// Conversion between f32 and bf16, if activations are stored in bf16: for factors of products, scales, samples of
+// attention, and a library's bf16 results. The bf16 numbers begin at `first` of their tensor.
 
-// to = from, rounded; or added to what it holds, and the sum rounded.
+// to = from, rounded; or added to `to`, and the sum rounded.
 KERNEL(round_floats, (const float *from, Map *to, unsigned long long first, unsigned long long n, unsigned accumulate)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);
@@ -13,7 +13,7 @@ KERNEL(round_floats, (const float *from, Map *to, unsigned long long first, unsi
     put_map(to, first + i, count, first % 4 == 0, v);
 }
 
-// to = from, or added to it.
+// to = from, or added to `to`.
 KERNEL(widen_map, (const Map *from, float *to, unsigned long long first, unsigned long long n, unsigned accumulate)) {
     u64 i = 4 * INDEX;
     unsigned count = there(n, i, 4);

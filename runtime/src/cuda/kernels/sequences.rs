@@ -1,7 +1,7 @@
-//! The launches of what networks of tokens need besides attention: tables of tokens, biases, and steps of a long short-term
+//! The launches of networks of tokens other than attention: tables of tokens, biases, and steps of a long short-term
 //! memory.
 //!
-//! What it deliberately does not do: hold a formula; those are in `embedding.cu`, `lstm.cu` and `elementwise.cu`.
+//! Deliberately does not hold a formula; `embedding.cu`, `lstm.cu` and `elementwise.cu` do.
 
 use super::Argument::{U32, U64};
 use super::{Argument, PARALLEL, Plan, elements, flag, narrow, norm};
@@ -20,7 +20,7 @@ pub(super) fn bias_backward(p: &mut Plan, shape: &RowShape, accumulate: bool) {
     norm::channel_sums(p, shape, dy, dbias, accumulate);
 }
 
-/// What both kernels of a table take: where the tokens are, and the table's sides.
+/// Common arguments of both kernels of a table: the places of the tokens, and the table's sides.
 fn table(s: &EmbeddingShape) -> [Argument; 5] {
     let [count, vocabulary, width] = [s.count, s.vocabulary, s.width].map(|n| U32(narrow(n)));
     [U64(s.length), U64(s.first), count, vocabulary, width]
@@ -33,7 +33,7 @@ pub(super) fn embedding(p: &mut Plan, s: &EmbeddingShape) {
     p.launch("embedding_forward", n, arguments);
 }
 
-/// tokens, dy -> dweight. Rows are cut into as many pieces as fill a device.
+/// tokens, dy -> dweight. Rows are cut into enough pieces to fill a device.
 pub(super) fn embedding_backward(p: &mut Plan, s: &EmbeddingShape, accumulate: bool) {
     let most = (PARALLEL / s.width.max(1)).max(1);
     let pieces = s.vocabulary.checked_next_power_of_two().unwrap_or(most).min(1 << most.ilog2());

@@ -1,13 +1,12 @@
-//! Attention whose products cuBLAS computes: batches of heads of one sample, between our own kernels for what becomes of the
-//! scores.
+//! Attention whose products cuBLAS computes: batches of heads of one sample, between our own kernels for the scores.
 //!
-//! The scratch is that of our own kernels, with cuBLAS's behind it. Where a mask leaves out scores, they are computed too, and
-//! our kernels put zeros in their place.
+//! The scratch is that of our own kernels, followed by cuBLAS's. Scores that a mask leaves out are computed too, and our
+//! kernels replace them by zeros.
 //!
-//! Where feature maps are bf16, what is multiplied was widened from them, or is f32 between two products.
+//! If activations are bf16, the factors are either widened from them, or are f32 intermediate results.
 //!
-//! What it deliberately does not do: batches over samples, whose heads are not one distance apart, but for a sample's last
-//! head and the next one's first.
+//! Deliberately does not batch over samples: the distance between heads changes from a sample's last head to the next
+//! sample's first.
 
 use super::super::kernels::Argument;
 use super::super::kernels::attention::{Matrix, Product, Step, steps};
@@ -16,15 +15,15 @@ use super::ints;
 use plimsoll_ir::program::Call;
 use plimsoll_ir::{Bytes, Float};
 
-/// A call, ready to be enqueued.
+/// A call, ready to enqueue.
 pub(super) struct Attention {
     pub(super) steps: Vec<Step>,
-    /// Where cuBLAS's scratch starts, and its bytes.
+    /// Start and bytes of cuBLAS's scratch.
     pub(super) of_cublas: (u64, Bytes),
 }
 
 impl Attention {
-    /// None for other calls, and where cuBLAS does not count as far.
+    /// `None` for other calls, and if a length exceeds cuBLAS's integers.
     pub(super) fn of(call: &Call, float: Float, most: u64) -> Option<Attention> {
         let (steps, own) = steps(call, float)?;
         let mut results = 0;
@@ -39,14 +38,13 @@ impl Attention {
         Some(Attention { steps, of_cublas: (own.0, scratch(results, most)) })
     }
 
-    /// All the scratch that it needs.
+    /// Total scratch.
     pub(super) fn workspace(&self) -> Bytes {
         self.of_cublas.1 + Bytes(self.of_cublas.0)
     }
 }
 
-/// Calls `go` with each batch of a product, and the addresses of its first matrices: a member of each of those groups that one
-/// sample has.
+/// Calls `go` with each batch of a product and the addresses of its first matrices: one member of each group of one sample.
 pub(super) fn batches<E>(
     product: &Product,
     addresses: &[u64],
@@ -71,9 +69,9 @@ pub(super) fn batches<E>(
                 let floats = floats.wrapping_add(head * matrix.of_group + member * matrix.of_member);
                 tensor.wrapping_add(floats.wrapping_mul(4))
             };
-            // `Attention::of` has seen that there is one.
+            // `Attention::of` has checked that there is one.
             let Some(batch) = batch(product, member, count) else { continue };
-            // By columns a product of ours is that of the other sides, transposed.
+            // Column-major, our product is that of the transposed factors in the other order.
             go(&batch, [at(&product.b), at(&product.a), at(&product.c)])?;
         }
         first += count;
@@ -81,13 +79,13 @@ pub(super) fn batches<E>(
     Ok(())
 }
 
-/// So many products of one member each; none where a length is more than cuBLAS counts.
+/// Batch of `count` products of one member each; `None` if a length exceeds cuBLAS's integers.
 ///
-/// By rows c = a b; by columns, where a matrix of ours is its own transpose, c = b a.
+/// Row-major c = a b; column-major, where our matrix is its own transpose, c = b a.
 fn batch(product: &Product, member: u64, count: u64) -> Option<Batch> {
     let [rows, columns, depth] = product.sides;
     let Product { a, b, c, .. } = product;
-    // From row to row where columns are side by side; where rows are, the matrix is given as transposed.
+    // Stride of a row if columns are adjacent; if rows are adjacent, the matrix is passed as transposed.
     let leading = |matrix: &Matrix| if matrix.of_column == 1 { matrix.of_row } else { matrix.of_column };
     let [m, n, k, count] = ints([columns, rows, depth, count])?;
     let stride = |matrix: &Matrix| i64::try_from(matrix.of_group).ok();
@@ -108,7 +106,7 @@ mod tests {
     use super::*;
     use plimsoll_ir::program::AttentionShape;
 
-    /// The batches of all products of a call whose operands lie at 1000, 2000, ... and whose scratch at 0, in floats.
+    /// All batches of all products of a call whose operands are at 1000, 2000, ... and whose scratch is at 0, in floats.
     fn all(call: &Call) -> Vec<(Batch, [u64; 3])> {
         let attention = Attention::of(call, Float::F32, 4 << 20).expect("it is attention");
         let mut found = Vec::new();
@@ -143,7 +141,7 @@ mod tests {
         let y =
             Batch { transposed: [false; 2], m: 2, k: 3, leading: [16, 3, 8], strides: [2, 18, 4], ..scores };
         let expected = [
-            // Keys, queries, scores: a member after the other, a sample after the other.
+            // Keys, queries, scores: member by member, sample by sample.
             (scores, [1008, 1000, 0]),
             (scores, [1008, 1002, 9]),
             (scores, [1056, 1048, 36]),
@@ -155,7 +153,7 @@ mod tests {
             (y, [1060, 45, 2026]),
         ];
         assert_eq!(forward, expected);
-        // What the members of a group share, the second adds to what the first gave.
+        // If members of a group share a result, the second adds to that of the first.
         let backward = all(&Call::AttentionBackward { shape, accumulate: false });
         let adds: Vec<bool> = backward.iter().map(|(batch, _)| batch.add).collect();
         let (alone, shared) = ([false; 4], [false, true, false, true]);

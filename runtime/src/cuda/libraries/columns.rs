@@ -1,11 +1,11 @@
-//! A convolution as products of matrices whose rows are windows: our own kernel lays the windows out in scratch, and cuBLAS
+//! A convolution as matrix products: our own kernel writes the windows to scratch as rows of a matrix, and cuBLAS
 //! multiplies.
 //!
-//! It serves the filter gradient of any window, and all passes where the window is one pixel that moves by several, as between
-//! the stages of a residual network. The windows of a few images at a time are in scratch.
+//! It serves the filter gradient of any window, and all passes of one-pixel windows with a stride above 1, as between the
+//! stages of a residual network. Scratch holds the windows of a few images at a time.
 //!
-//! What it deliberately does not do: serve groups, or the other passes of larger windows, which cuDNN's kernels compute without
-//! laying anything out.
+//! Deliberately does not serve groups, or the other passes of larger windows, which cuDNN's kernels compute without a
+//! layout step.
 
 use super::super::kernels::{Grid, layout};
 use super::cublas::Product;
@@ -14,27 +14,27 @@ use plimsoll_ir::network::Window;
 use plimsoll_ir::program::{Call, ConvShape};
 use plimsoll_ir::{Bytes, Float};
 
-/// Bytes that the windows of several images may take together; those of a single image may take more.
+/// Most bytes of the windows of several images together; those of a single image may exceed it.
 const MOST_WINDOWS: u64 = 64 << 20;
 
-/// A pass, ready to be enqueued.
+/// A pass, ready to enqueue.
 pub(super) struct Columns {
     shape: ConvShape,
     chunks: Vec<Chunk>,
-    /// Where the windows start in the scratch, behind that of the products.
+    /// Start of the windows in the scratch, after the products' scratch.
     at: u64,
-    /// All the scratch that it needs.
+    /// Total scratch.
     pub(super) workspace: Bytes,
 }
 
 /// Some images.
 struct Chunk {
-    /// The number of the first, and how many they are.
+    /// Number of the first image, and their count.
     images: [u64; 2],
     product: Product,
 }
 
-/// What a pass enqueues, in order.
+/// A step of a pass, in order.
 pub(super) enum Step<'a> {
     /// Our own kernels.
     Own(Vec<Grid>),
@@ -42,14 +42,14 @@ pub(super) enum Step<'a> {
     Product(&'a Product, Operands),
 }
 
-/// What lies in sides of these lengths.
+/// Elements of a block with these sides.
 fn count(sides: [u32; 2], others: [u64; 2]) -> u64 {
     sides.map(u64::from).into_iter().chain(others).fold(1, u64::saturating_mul)
 }
 
 impl Columns {
-    /// None where a pass is no such product, or is one without laying anything out. What the gradient of the input is summed
-    /// from is f32, other windows are stored as feature maps are.
+    /// `None` if a pass is not such a product, or needs no layout step. The input gradient is summed from f32; other
+    /// windows are stored as activations are.
     pub(super) fn of(pass: Pass, shape: &ConvShape, float: Float, most: u64) -> Option<Columns> {
         let pixel = shape.window.size == [1, 1];
         if shape.groups > 1 || !(pixel || pass == Pass::BackwardFilter) || shape.batch == 0 {
@@ -74,7 +74,7 @@ impl Columns {
         Some(Columns { shape: *shape, chunks, at, workspace })
     }
 
-    /// Enqueues a pass by `go`.
+    /// Passes each step to `go`.
     pub(super) fn steps<E>(
         &self,
         pass: Pass,
@@ -131,9 +131,9 @@ mod tests {
         let columns =
             Columns::of(Pass::BackwardFilter, &block, Float::F32, 4 << 20).expect("it is a product");
         assert!(columns.workspace.0 <= MOST_WINDOWS + (4 << 20), "{}", columns.workspace);
-        // One image alone is more than several may be.
+        // The windows of one image exceed the limit for several.
         assert_eq!(images(&shape(2, 224, 64, Window::square(3, 1, 1))), Some(vec![[0, 1], [1, 1]]));
-        // What is left over is spread: 3 chunks of 17 images at most.
+        // The remainder is spread: 3 chunks of at most 17 images.
         let uneven = shape(50, 28, 64, Window::square(5, 1, 2));
         let chunks = images(&uneven).expect("it is a product");
         assert_eq!(chunks.iter().map(|[_, images]| images).sum::<u64>(), 50);

@@ -1,10 +1,10 @@
-//! cuBLAS: the matrix products that fully connected layers and 1x1 convolutions are, and batches of products for attention.
+//! cuBLAS: the matrix products of fully connected layers and 1x1 convolutions, and batches of products for attention.
 //!
-//! Its scratch is a part of the pool, as every kernel's, set before each product; so it allocates nothing in an iteration, and
-//! a product gives the same bits wherever its scratch lies.
+//! Its scratch is a part of the pool, like every kernel's, set before each product. So it allocates nothing in an
+//! iteration, and a product gives the same bits at any scratch address.
 //!
-//! What it deliberately does not do: transpose anything. cuBLAS counts by columns, so a matrix of ours, by rows, is its own
-//! transpose there; each pass is one product.
+//! Deliberately does not transpose anything. cuBLAS is column-major, so our row-major matrix is its own transpose there;
+//! each pass is one product.
 
 use super::super::driver::{Context, CudaStream, Handle};
 use super::super::error::{Capability, CudaError, Refusal};
@@ -21,16 +21,16 @@ use std::path::{Path, PathBuf};
 use std::ptr::{from_ref, null_mut};
 use std::sync::Arc;
 
-/// The scratch that NVIDIA recommends (cuBLAS documentation, `cublasSetWorkspace`) on devices of capability 9.0 or later.
+/// Scratch that NVIDIA recommends (cuBLAS documentation, `cublasSetWorkspace`) for devices of capability 9.0 or later.
 const HOPPER: u64 = 32 << 20;
 
-/// The same on others.
+/// Scratch recommended for other devices.
 const BEFORE: u64 = 4 << 20;
 
-/// Never less scratch than this; 16 KiB are enough for every routine to run.
+/// Least scratch; 16 KiB are enough for every routine to run.
 const LEAST: u64 = 64 << 10;
 
-/// A product whose inner side is cut into parts keeps that many results in its scratch; more parts are of no use.
+/// Most useful parts of a product's inner side; scratch keeps the results of each part.
 const PARTS: u64 = 64;
 
 /// cuBLAS with its handle for one context.
@@ -39,28 +39,27 @@ pub(super) struct Cublas {
     path: PathBuf,
     handle: Handle<cublasContext>,
     context: Arc<Context>,
-    /// The most scratch that a product asks for.
+    /// Most scratch of a product.
     most: u64,
 }
 
-/// One pass as a product of two matrices, as cuBLAS takes it: c = a b, of m x n results with an inner side of k.
+/// One pass as cuBLAS's product of two matrices: c = a b, with m x n results and an inner side of k.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Product {
     transposed: [bool; 2],
     m: c_int,
     n: c_int,
     k: c_int,
-    /// Of a, b and c: from column to column.
+    /// Stride between columns of a, b and c.
     leading: [c_int; 3],
-    /// The scratch that it is given.
     pub(super) workspace: Bytes,
 }
 
 impl Product {
-    /// A pass of a convolution that is a product: one position for each pixel, one window for each position. None for others,
-    /// and where a length is more than cuBLAS counts.
+    /// Product for a pass of a convolution with a window of one pixel and a position for each pixel. `None` for others, and
+    /// if a length exceeds cuBLAS's integers.
     ///
-    /// By rows, with P positions, C channels in and K out: y `[P][K]` = x `[P][C]` weight `[K][C]`^T,
+    /// Row-major, with P positions, C channels in and K out: y `[P][K]` = x `[P][C]` weight `[K][C]`^T,
     /// dx = dy weight, dweight = dy^T x.
     pub(super) fn of(pass: Pass, shape: &ConvShape, most: u64) -> Option<Product> {
         let window = &shape.window;
@@ -81,7 +80,7 @@ impl Product {
     }
 }
 
-/// A number's format as cuBLAS names it.
+/// cuBLAS's name of a number format.
 fn kind(float: Float) -> cudaDataType_t {
     match float {
         Float::F32 => cudaDataType_t::CUDA_R_32F,
@@ -89,41 +88,41 @@ fn kind(float: Float) -> cudaDataType_t {
     }
 }
 
-/// The scratch of a product of so many results, of which no product has more than `most`.
+/// Scratch of a product with this many results; at most `most`.
 pub(super) fn scratch(results: u64, most: u64) -> Bytes {
     let parts = results.saturating_mul(4 * PARTS).clamp(LEAST, most);
     Bytes(parts.next_multiple_of(STORAGE_ALIGNMENT))
 }
 
-/// Products of the same sides, as cuBLAS takes them: c = a b each, or added to it.
+/// Products of the same sides, in cuBLAS's form: each computes c = a b, or adds to c.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Batch {
-    /// Of a and b.
+    /// For a and b.
     pub transposed: [bool; 2],
     pub m: c_int,
     pub n: c_int,
     pub k: c_int,
-    /// Of a, b and c: from column to column, and from one product's to the next one's.
+    /// Strides of a, b and c: between columns, and between products.
     pub leading: [c_int; 3],
     pub strides: [i64; 3],
     pub count: c_int,
     pub add: bool,
 }
 
-/// Finds it, and uses no device.
+/// Finds cuBLAS without using a device.
 fn find(search: &Search, driver: (u32, u32)) -> Result<(CublasFunctions, PathBuf), CudaError> {
     let wanted = if driver.0 < 13 { CUBLAS_12 } else { CUBLAS };
     let found = search.load(&wanted)?;
     Ok((CublasFunctions::of(&found, &wanted)?, found.leak()))
 }
 
-/// Its file, or why there is none.
+/// cuBLAS's file, or why it is missing.
 pub(super) fn look(search: &Search, driver: (u32, u32)) -> Result<PathBuf, CudaError> {
     find(search, driver).map(|(_, path)| path)
 }
 
 impl Cublas {
-    /// Finds it and makes its handle, on which it allocates what it needs of the device.
+    /// Finds cuBLAS and creates its handle, which allocates device memory.
     pub(super) fn start(
         search: &Search,
         context: &Arc<Context>,
@@ -148,20 +147,20 @@ impl Cublas {
         }
     }
 
-    /// Has results in bf16 rounded once: by default a product that is cut along its sums may add its parts in bf16.
+    /// Rounds bf16 results once: by default a product split along its sums may add its parts in bf16.
     fn sum_in_f32(&self) -> Result<(), Refusal> {
         let mode = cublasMath_t::CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION;
-        // SAFETY: the handle was made, and lives.
+        // SAFETY: the handle was created, and lives.
         let status = unsafe { (self.functions.cublasSetMathMode)(self.handle.0, mode) };
         self.check("cublasSetMathMode", status)
     }
 
-    /// Where it lies.
+    /// cuBLAS's file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The most scratch that a product asks for.
+    /// Most scratch of a product.
     pub(super) fn most(&self) -> u64 {
         self.most
     }
@@ -181,20 +180,20 @@ impl Cublas {
         Err(Refusal { call, code: status, name, text })
     }
 
-    /// What it enqueues from now on goes to this stream; with none, nothing may be enqueued.
+    /// Sets the stream of later calls; with `None`, nothing may be enqueued.
     pub(super) fn set_stream(&self, stream: Option<&CudaStream>) -> Result<(), Refusal> {
         let raw = stream.map_or(null_mut(), CudaStream::raw);
-        // SAFETY: the stream lives: whoever enqueues holds it and sets it before, and takes it back before it ends.
+        // SAFETY: the stream lives: the caller holds it, sets it before enqueueing, and unsets it before it ends.
         let status = unsafe { (self.functions.cublasSetStream_v2)(self.handle.0, raw.cast()) };
         self.check("cublasSetStream", status)
     }
 
-    /// Enqueues a product on the stream that was set last, of factors in what is multiplied in; results are stored so, and sums
-    /// are f32 always.
+    /// Enqueues a product on the stream that was set last. The arithmetic gives the storage of the factors; sums are always
+    /// f32.
     ///
     /// # Safety
-    /// The operands are the addresses of matrices of the product's sides, and `workspace` of as much scratch as it asks for;
-    /// all of it is live until the stream has come past it, and only what is ordered by events touches it.
+    /// The operands are addresses of matrices of the product's sides, and `workspace` of its scratch. All of it is live
+    /// until the stream has passed the product, and only accesses ordered by events touch it.
     pub(super) unsafe fn enqueue(
         &self,
         pass: Pass,
@@ -251,7 +250,7 @@ impl Cublas {
     /// Enqueues a batch of products on the stream that was set last.
     ///
     /// # Safety
-    /// As [`Cublas::enqueue`]: `addresses` are those of the first a, b and c, `workspace` of so many bytes.
+    /// As [`Cublas::enqueue`]: `addresses` are those of the first a, b and c; `workspace` is an address and its bytes.
     pub(super) unsafe fn enqueue_batch(
         &self,
         batch: &Batch,
@@ -300,13 +299,13 @@ impl Cublas {
         self.check("cublasGemmStridedBatchedEx", status)
     }
 
-    /// The scratch of what is enqueued next.
+    /// Sets the scratch of the next product.
     ///
     /// # Safety
-    /// It is live until the stream has come past that, and only what is ordered by events touches it.
+    /// The scratch is live until the stream has passed that product, and only accesses ordered by events touch it.
     unsafe fn set_workspace(&self, workspace: u64, bytes: Bytes) -> Result<(), Refusal> {
         let (f, handle) = (&self.functions, self.handle.0);
-        // SAFETY: passed on to the caller; the scratch is aligned as every workspace of the pool is.
+        // SAFETY: passed on to the caller; the scratch is aligned like every workspace of the pool.
         let status = unsafe { (f.cublasSetWorkspace_v2)(handle, workspace as *mut _, bytes.0 as usize) };
         self.check("cublasSetWorkspace", status)
     }

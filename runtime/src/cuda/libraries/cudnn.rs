@@ -1,13 +1,13 @@
-//! cuDNN: what of it a convolution needs, by the C interface that all of its versions 9 have.
+//! cuDNN: the parts that convolutions need, by the C interface common to all versions 9.
 //!
-//! Feature maps are NHWC and weights KRSC, as everywhere here, unless a way lays them out for it ([`Layout`]). Which
-//! algorithms there are for a shape is asked of cuDNN's own heuristic (`cudnnGet...Algorithm_v7`), which needs no memory
-//! and measures nothing; each comes with the scratch that its `WorkspaceSize` query tells. Descriptors are host memory,
-//! made when a call is asked for and kept, so that an iteration only enqueues.
+//! Activations are NHWC and weights KRSC, as everywhere here, unless a method converts them for cuDNN ([`Layout`]). cuDNN's
+//! heuristic (`cudnnGet...Algorithm_v7`) lists the algorithms for a shape; it needs no memory and measures nothing. Each
+//! algorithm's `WorkspaceSize` query gives its scratch. Descriptors are host memory, made when a call is requested and then
+//! kept, so that an iteration only enqueues.
 //!
-//! What it deliberately does not do: choose by rank. The heuristic ranks by shape and so by batch, but a call has to have the
-//! same alternatives in the same order in the profile, in the plan and in the run; so they stand in a fixed order here, the
-//! generally fast and deterministic first, and the profiler finds by measurement which is best.
+//! Deliberately does not choose by rank. The heuristic ranks by shape and so by batch, but a call must have the same
+//! alternatives in the same order in the profile, in the plan and in the run. So the order is fixed here, the generally
+//! fast and deterministic algorithms first, and the profiler measures which is best.
 
 use super::super::driver::{Context, CudaStream, Handle};
 use super::super::error::{CudaError, Refusal};
@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::{from_ref, null_mut};
 use std::sync::Arc;
 
-/// The algorithms of a pass, the usual one first, by the names that the field has for them (cudnn_ops.h).
+/// The algorithms of a pass, the usual one first, with their common names (cudnn_ops.h).
 const FORWARD: [(Forward, &str); 8] = [
     (Forward::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM, "implicit_precomp_gemm"),
     (Forward::CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM, "implicit_gemm"),
@@ -57,10 +57,10 @@ const FILTER: [(Filter, &str); 7] = [
     (Filter::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT, "fft"),
 ];
 
-/// Room for what the heuristic tells: each algorithm at most once for each kind of arithmetic.
+/// Room for the heuristic's answer: each algorithm at most once for each kind of arithmetic.
 const RANKED: usize = 24;
 
-/// cuDNN, loaded. Descriptors need no more of it.
+/// cuDNN, loaded, without a handle; descriptors need no more.
 struct Library {
     functions: CudnnFunctions,
     path: PathBuf,
@@ -73,8 +73,8 @@ pub(super) struct Cudnn {
     context: Arc<Context>,
 }
 
-/// What the heuristic says of an algorithm: the struct of `cudnn_cnn.h` of each pass, with numbers in place of enums, which a
-/// newer cuDNN may extend.
+/// The heuristic's answer for an algorithm: the struct in `cudnn_cnn.h` of each pass, with numbers in place of enums, which
+/// a newer cuDNN may extend.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct Ranked {
@@ -98,7 +98,7 @@ const _: () = {
     assert!(offset_of!(Ranked, math) == offset_of!(cudnnConvolutionFwdAlgoPerf_t, mathType));
 };
 
-/// A descriptor, which destroys itself.
+/// A descriptor, destroyed on drop.
 struct Descriptor<T> {
     cudnn: Arc<Library>,
     raw: Handle<T>,
@@ -129,20 +129,19 @@ impl<T> Drop for Descriptor<T> {
     }
 }
 
-/// How a convolution's tensors lie.
+/// Layout of a convolution's tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Layout {
     /// NHWC and KRSC.
     Rows,
     /// NCHW and KCRS.
     Planes,
-    /// As rows, of one group alone: what lies between its channels belongs to the others.
+    /// As `Rows`, of one group only: the memory between its channels belongs to the others.
     OneGroup,
 }
 
 impl Layout {
-    /// The batch, channels, rows and columns of a tensor, and what lies from one of each to the next; none where a number is
-    /// more than cuDNN counts.
+    /// Batch, channels, rows and columns of a tensor, and their strides; `None` if a number exceeds cuDNN's integers.
     fn tensor(self, shape: &ConvShape, channels: u32, image: [u32; 2]) -> Option<[[c_int; 4]; 2]> {
         let (of_group, all) = (u64::from(self.of(shape, channels)), u64::from(channels));
         let [height, width] = image.map(u64::from);
@@ -153,31 +152,29 @@ impl Layout {
         Some([ints([shape.batch, of_group, height, width])?, ints(strides)?])
     }
 
-    /// How many of a tensor's channels a call takes.
+    /// Number of a tensor's channels in one call.
     fn of(self, shape: &ConvShape, channels: u32) -> u32 {
         if self == Layout::OneGroup { channels / shape.groups.max(1) } else { channels }
     }
 
-    /// How many groups a call takes.
+    /// Number of groups in one call.
     fn groups(self, shape: &ConvShape) -> u32 {
         if self == Layout::OneGroup { 1 } else { shape.groups.max(1) }
     }
 }
 
-/// The tensors of a convolution: input, weights, output, whichever of them the pass writes.
+/// The input, weights and output of a convolution, including the one that the pass writes.
 struct Tensors {
     x: Descriptor<cudnnTensorStruct>,
     w: Descriptor<cudnnFilterStruct>,
     y: Descriptor<cudnnTensorStruct>,
 }
 
-/// An algorithm for a pass at a shape, ready to be enqueued.
+/// An algorithm for a pass at a shape, ready to enqueue.
 pub(super) struct Algorithm {
-    /// Its name.
     pub(super) name: &'static str,
-    /// The scratch that it needs.
     pub(super) workspace: Bytes,
-    /// Whether the same inputs give the same bits.
+    /// `true` if the same inputs give the same bits.
     pub(super) deterministic: bool,
     which: Which,
     tensors: Arc<Tensors>,
@@ -193,7 +190,7 @@ enum Which {
 }
 
 impl Which {
-    /// All of a pass, the usual one first.
+    /// All algorithms of a pass, the usual one first.
     fn all(pass: Pass) -> Vec<(Which, &'static str)> {
         match pass {
             Pass::Forward => FORWARD.map(|(a, name)| (Which::Forward(a), name)).to_vec(),
@@ -211,8 +208,9 @@ impl Which {
     }
 }
 
-/// The math type to ask the heuristic with. `CUDNN_DEFAULT_MATH` lets tensor cores take f32 numbers as TF32, and no more;
-/// numbers of 16 bits have them by `CUDNN_TENSOR_OP_MATH`, which converts none (cuDNN's API reference, `cudnnMathType_t`).
+/// The math type for the query to the heuristic. `CUDNN_DEFAULT_MATH` lets tensor cores take f32 numbers as TF32, and no
+/// more; `CUDNN_TENSOR_OP_MATH` lets them take numbers of 16 bits, and converts none (cuDNN's API reference,
+/// `cudnnMathType_t`).
 fn asked(arithmetic: Arithmetic) -> Math {
     match arithmetic {
         Arithmetic::F32 => Math::CUDNN_FMA_MATH,
@@ -221,8 +219,9 @@ fn asked(arithmetic: Arithmetic) -> Math {
     }
 }
 
-/// The math type to run an algorithm with, of what the heuristic tells for it; none where it needs one that is not asked
-/// for. In f32 no tensor core takes part, whatever the heuristic calls that; with TF32 and bf16 they do where they can.
+/// The math type to run an algorithm with, from the heuristic's answers for it; `None` if it needs one that was not
+/// requested. In f32 no tensor core takes part, whatever the heuristic calls it; with TF32 and bf16 they are used if
+/// possible.
 fn math(arithmetic: Arithmetic, told: &[Ranked]) -> Option<(Math, Ranked)> {
     use Math::{CUDNN_DEFAULT_MATH as DEFAULT, CUDNN_FMA_MATH as FMA, CUDNN_TENSOR_OP_MATH as TENSOR};
     let of = |math: Math| told.iter().copied().find(|told| told.math == math as u32).map(|told| (math, told));
@@ -233,14 +232,13 @@ fn math(arithmetic: Arithmetic, told: &[Ranked]) -> Option<(Math, Ranked)> {
     }
 }
 
-/// Whether a status says that what was asked is not there, rather than that something went wrong: 3000 to 3999 since
-/// version 9.0 (cudnn_graph.h), but for those that say so of cuDNN itself.
+/// Returns `true` if a status means "not supported" rather than a failure: 3000 to 3999 since version 9.0 (cudnn_graph.h),
+/// except those about cuDNN's installation.
 fn is_unsupported(refusal: &Refusal) -> bool {
     (3000..4000).contains(&refusal.code) && broken_installation(refusal.code).is_none()
 }
 
-/// What is wrong with an installation of cuDNN that answers so, and what to do; none of an answer about a shape or an
-/// algorithm.
+/// Fault of cuDNN's installation behind a status, and its remedy; `None` for a status about a shape or an algorithm.
 pub(in crate::cuda) fn broken_installation(code: u32) -> Option<&'static str> {
     match code {
         1002 | 1008 | 3009 => Some(
@@ -258,25 +256,25 @@ pub(in crate::cuda) fn broken_installation(code: u32) -> Option<&'static str> {
     }
 }
 
-/// Finds it, and uses no device.
+/// Finds cuDNN without using a device.
 fn find(search: &Search) -> Result<Library, CudaError> {
     let found = search.load(&CUDNN)?;
     Ok(Library { functions: CudnnFunctions::of(&found, &CUDNN)?, path: found.leak() })
 }
 
-/// Its file and version, or why there is none.
+/// cuDNN's file and version, or why it is missing.
 pub(super) fn look(search: &Search) -> Result<(PathBuf, (u32, u32, u32)), CudaError> {
     find(search).map(|library| (library.path.clone(), library.version()))
 }
 
 impl Library {
     fn version(&self) -> (u32, u32, u32) {
-        // SAFETY: it takes nothing and gives a number.
+        // SAFETY: it takes no argument and gives a number.
         let version = unsafe { (self.functions.cudnnGetVersion)() } as u32;
         (version / 10_000, version / 100 % 100, version % 100)
     }
 
-    /// A status as a result, with cuDNN's word on its last error.
+    /// Converts a status to a result, with cuDNN's message on its last error.
     fn check(&self, call: &'static str, status: u32) -> Result<(), Refusal> {
         if status == 0 {
             return Ok(());
@@ -290,14 +288,14 @@ impl Library {
             unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
         };
         let mut text = [0 as c_char; 512];
-        // SAFETY: it writes at most as many bytes as it is told; the field has a zero behind them.
+        // SAFETY: it writes at most as many bytes as its argument says; the field has a zero behind them.
         unsafe { (self.functions.cudnnGetLastErrorString)(text.as_mut_ptr(), text.len() - 1) };
         let text = super::super::driver::words(&text);
         let text = if text.is_empty() { format!("status {status}") } else { text };
         Err(Refusal { call, code: status, name, text })
     }
 
-    /// Descriptors of a convolution's tensors, all of which are stored so; none where a length is more than it counts.
+    /// Descriptors of a convolution's tensors in a layout; `None` if a length exceeds cuDNN's integers.
     fn tensors(
         self: &Arc<Library>,
         shape: &ConvShape,
@@ -363,7 +361,7 @@ impl Library {
         let window = &shape.window;
         let ([pad_h, pad_w], [u, v]) = (window.padding.map(int), window.stride.map(int));
         let [dilation_h, dilation_w] = window.dilation.map(int);
-        // Windows slide over the image without being turned round.
+        // Windows slide over the image without being flipped.
         let mode = cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION;
         let float = cudnnDataType_t::CUDNN_DATA_FLOAT;
         // SAFETY: the descriptor was made just now.
@@ -381,7 +379,7 @@ impl Library {
 }
 
 impl Cudnn {
-    /// Finds it and makes its handle, on which it allocates what it needs of the device.
+    /// Finds cuDNN and creates its handle, which allocates device memory.
     pub(super) fn start(search: &Search, context: &Arc<Context>) -> Result<Cudnn, CudaError> {
         let library = Arc::new(find(search)?);
         let mut raw = null_mut();
@@ -400,26 +398,26 @@ impl Cudnn {
         }
     }
 
-    /// Where it lies.
+    /// cuDNN's file.
     pub(super) fn path(&self) -> &Path {
         &self.library.path
     }
 
-    /// Its version, such as (9, 19, 0).
+    /// cuDNN's version, such as (9, 19, 0).
     pub(super) fn version(&self) -> (u32, u32, u32) {
         self.library.version()
     }
 
-    /// What it enqueues from now on goes to this stream; with none, nothing may be enqueued.
+    /// Sets the stream of later calls; with `None`, nothing may be enqueued.
     pub(super) fn set_stream(&self, stream: Option<&CudaStream>) -> Result<(), Refusal> {
         let raw = stream.map_or(null_mut(), CudaStream::raw);
-        // SAFETY: the stream lives: whoever enqueues holds it and sets it before, and takes it back before it ends.
+        // SAFETY: the stream lives: the caller holds it, sets it before enqueueing, and unsets it before it ends.
         let status = unsafe { (self.library.functions.cudnnSetStream)(self.handle.0, raw.cast()) };
         self.library.check("cudnnSetStream", status)
     }
 
-    /// All algorithms for a pass at a shape, in the fixed order; none where cuDNN does not take such a shape. One that cuDNN
-    /// cannot tell the workspace of is left out, with a warning.
+    /// All algorithms for a pass at a shape, in the fixed order; none if cuDNN does not support the shape. An algorithm
+    /// without a known workspace is left out, with a warning.
     pub(super) fn algorithms(
         &self,
         pass: Pass,
@@ -432,7 +430,7 @@ impl Cudnn {
         })
     }
 
-    /// A refusal, with what is wrong with the installation where that is why.
+    /// Adds the fault of the installation to a refusal, if that is the cause.
     pub(super) fn explained(&self, refusal: Refusal) -> Refusal {
         let Some(why) = broken_installation(refusal.code) else { return refusal };
         let path = self.library.path.display();
@@ -473,7 +471,7 @@ impl Cudnn {
         Ok(found)
     }
 
-    /// What the heuristic tells of all algorithms.
+    /// The heuristic's answers for all algorithms.
     fn ranked(
         &self,
         pass: Pass,
@@ -485,8 +483,8 @@ impl Cudnn {
         let (f, most, at) = (&self.library.functions, RANKED as c_int, room.as_mut_ptr());
         let (handle, conv) = (self.handle.0, convolution.raw.0);
         let (x, w, y) = (tensors.x.raw.0, tensors.w.raw.0, tensors.y.raw.0);
-        // SAFETY: handle and descriptors live; the call writes at most as many entries as there is room for, each of the
-        // layout of `Ranked`, and their number.
+        // SAFETY: handle and descriptors live; the call writes no more entries than there is room for, each with the layout
+        // of `Ranked`, and their number.
         let (call, status) = unsafe {
             match pass {
                 Pass::Forward => (
@@ -534,7 +532,7 @@ impl Cudnn {
         Ok(room[..usize::try_from(told).unwrap_or_default().min(RANKED)].to_vec())
     }
 
-    /// The scratch of an algorithm.
+    /// Scratch of an algorithm.
     fn workspace(
         &self,
         which: Which,
@@ -568,8 +566,8 @@ impl Cudnn {
     /// Enqueues an algorithm on the stream that was set last.
     ///
     /// # Safety
-    /// The operands are the addresses of tensors of the algorithm's shape, and `workspace` of as much scratch as it asks for;
-    /// all of it is live until the stream has come past it, and only what is ordered by events touches it.
+    /// The operands are addresses of tensors of the algorithm's shape, and `workspace` of its scratch. All of it is live
+    /// until the stream has passed the call, and only accesses ordered by events touch it.
     pub(super) unsafe fn enqueue(
         &self,
         algorithm: &Algorithm,
@@ -654,9 +652,8 @@ mod tests {
         }
     }
 
-    /// The real cuDNN of NVIDIA's packages takes the descriptors of every convolution of the zoo, in
-    /// every layout that a way uses; and no tensor of 2^31 elements, which is what `countable_batch` goes by. No device is
-    /// needed.
+    /// The real cuDNN of NVIDIA's packages accepts the descriptors of every convolution of the zoo, in every layout used;
+    /// and refuses a tensor of 2^31 elements, as `countable_batch` assumes. No device is needed.
     #[test]
     fn the_real_cudnn_takes_the_descriptors_of_every_convolution_of_the_zoo() {
         use plimsoll_ir::program::Call;

@@ -1,25 +1,25 @@
 //! NVIDIA's libraries as alternatives of a call: cuDNN's algorithms for convolutions, cuBLAS for those that are matrix
 //! products.
 //!
-//! A convolution has, in this order: cuDNN's algorithms for its shape, in an order that is fixed for each pass; of a
-//! grouped one, cuDNN's first algorithm for a single group, called for each group (`groups_...`); cuBLAS, where the windows
-//! are single pixels; cuBLAS on windows that are laid out as rows of a matrix (`cublas_windows`, see `columns.rs`); for the
-//! filter gradient cuDNN's deterministic algorithms on planes (`planes_...`), to which the tensors are transposed; of a
-//! depthwise one, our own kernel, which multiplies in f32 and is called `own_f32` where the others multiply in TF32. A fully
-//! connected layer has cuBLAS; attention has cuBLAS, by batches of products (`attention.rs`), and our own kernels. The order
-//! depends on no measurement and no rank, so profile, plan and run speak of the same alternatives; an algorithm that asks for
-//! more than [`MOST_SCRATCH`] is left out unless it is the first. With `deterministic` a call has one alternative alone: the
-//! first that is deterministic.
+//! A convolution has, in this order: cuDNN's algorithms for its shape, in a fixed order for each pass; if grouped, cuDNN's
+//! first algorithm for a single group, called for each group (`groups_...`); cuBLAS, if the windows are single pixels;
+//! cuBLAS on windows written to scratch as rows of a matrix (`cublas_windows`, see `columns.rs`); for the filter gradient,
+//! cuDNN's deterministic algorithms on planes (`planes_...`), to which the tensors are transposed; if depthwise, our own
+//! kernel, which multiplies in f32 and is called `own_f32` if the others multiply in TF32. A fully connected layer has
+//! cuBLAS. Attention has cuBLAS, by batches of products (`attention.rs`), and our own kernels. The order depends on no
+//! measurement and no rank, so profile, plan and run name the same alternatives. An algorithm that needs more than
+//! [`MOST_SCRATCH`] is left out unless it is the first. With `deterministic` a call has only one alternative: the first
+//! deterministic one.
 //!
-//! What a convolution has is asked once for each shape and kept with its descriptors; what refuses to run for a single sample
-//! is left out (`trials.rs`). The executor asks for every launch that it loads, so no descriptor is made in an iteration. What
-//! attention enqueues follows from its shape, and asks nobody.
+//! The alternatives of a convolution are queried once for each shape and kept with its descriptors; algorithms that refuse
+//! to run for a single sample are left out (`trials.rs`). The executor queries every launch when it loads a schedule, so no
+//! descriptor is made in an iteration. Attention's launches follow from its shape, without a query.
 //!
-//! Where feature maps are bf16, the libraries multiply bf16 numbers and sum in f32. Weights are rounded to scratch before, and
-//! cuDNN's gradient of them, which it gives in bf16 alone, is widened from scratch afterwards; cuBLAS gives that in f32.
+//! If activations are bf16, the libraries multiply bf16 numbers and sum in f32. Weights are first rounded to scratch. cuDNN
+//! gives their gradient only in bf16, to scratch, from which it is widened; cuBLAS gives it in f32.
 //!
-//! What it deliberately does not do: add a bias or sum its gradient, which stay with our own kernels; fall back silently: where
-//! no alternative is left, or a query fails otherwise than with "not supported", the call fails when it is enqueued.
+//! Deliberately does not add a bias or sum its gradient, which our own kernels do, or fall back silently: if no alternative
+//! is left, or a query fails with a status other than "not supported", the call fails when it is enqueued.
 
 mod attention;
 mod columns;
@@ -47,16 +47,16 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trials::Trials;
 
-/// Algorithms that ask for more scratch than this are offered only where they come first.
+/// Algorithms that need more scratch are offered only if they come first.
 const MOST_SCRATCH: Bytes = Bytes(1 << 30);
 
-/// More groups than this are not called one by one.
+/// Most groups that are called one by one.
 const MOST_GROUPS: u32 = 64;
 
-/// cuDNN's number for what it does not compute (cudnn_graph.h).
+/// cuDNN's status for an unsupported request (cudnn_graph.h).
 const NOT_SUPPORTED: u32 = 3000;
 
-/// Bytes that kernels load at once, by addresses that are multiples of it.
+/// Bytes of one load by a kernel, at addresses that are multiples of it.
 const LOADED: u64 = 16;
 
 /// The three passes of a convolution.
@@ -67,7 +67,7 @@ pub(super) enum Pass {
     BackwardFilter,
 }
 
-/// The addresses of a convolution's tensors, whichever the pass writes.
+/// Addresses of a convolution's tensors, including the one that the pass writes.
 #[derive(Clone, Copy, Debug)]
 struct Operands {
     /// x or dx.
@@ -76,12 +76,12 @@ struct Operands {
     w: u64,
     /// y or dy.
     y: u64,
-    /// Whether what is written is added to what is there.
+    /// `true` if the result is added to the tensor.
     accumulate: bool,
 }
 
 impl Operands {
-    /// Of a call whose operands have these addresses; none where the call is no convolution.
+    /// Pass and operands of a call with these addresses; `None` if the call is not a convolution.
     fn of(call: &Call, addresses: &[u64]) -> Option<(Pass, Operands)> {
         let (pass, _) = convolution(call)?;
         let operands = call.operands();
@@ -94,7 +94,7 @@ impl Operands {
 }
 
 impl Operands {
-    /// Those of a group, where all are stored so: channels that lie side by side of x and y, and weights of its own.
+    /// Operands of one group: adjacent channels of x and y, and the group's weights, all in this format.
     fn of_group(self, shape: &ConvShape, float: Float, group: u32) -> Operands {
         let groups = u64::from(shape.groups.max(1));
         let [depth, filters] =
@@ -105,13 +105,13 @@ impl Operands {
     }
 }
 
-/// In what a convolution, or the matrix product that it is, multiplies; sums are f32.
+/// Input precision of convolutions and matrix products; accumulation is f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arithmetic {
     F32,
-    /// f32 numbers, of which tensor cores take 10 bits after the point.
+    /// f32 numbers, of which tensor cores use 10 bits after the point.
     Tf32,
-    /// Numbers that are stored in bf16.
+    /// Numbers stored in bf16.
     Bf16,
 }
 
@@ -124,13 +124,13 @@ impl Arithmetic {
         }
     }
 
-    /// In what the factors are stored.
+    /// Storage format of the factors.
     fn factors(self) -> Float {
         if self == Arithmetic::Bf16 { Float::Bf16 } else { Float::F32 }
     }
 }
 
-/// The pass and the shape of a convolution; none for other calls.
+/// Pass and shape of a convolution; `None` for other calls.
 fn convolution(call: &Call) -> Option<(Pass, ConvShape)> {
     match *call {
         Call::ConvForward { shape } => Some((Pass::Forward, shape)),
@@ -140,10 +140,10 @@ fn convolution(call: &Call) -> Option<(Pass, ConvShape)> {
     }
 }
 
-/// How an alternative runs.
+/// Implementation of an alternative.
 enum Method {
     Algorithm(Algorithm),
-    /// An algorithm for one group, for each.
+    /// An algorithm for one group, called for each.
     EachGroup(Algorithm, ConvShape),
     Product(Product),
     Columns(Columns),
@@ -153,7 +153,7 @@ enum Method {
 }
 
 impl Method {
-    /// Its name; our own kernels have the arithmetic in it where the others compute in another.
+    /// Its name; our own kernels' name includes the arithmetic if the others use a different one.
     fn name(&self, tf32: bool) -> String {
         match self {
             Method::Algorithm(algorithm) => algorithm.name.to_owned(),
@@ -166,7 +166,7 @@ impl Method {
         }
     }
 
-    /// The scratch of a library's part; none where there is no such part.
+    /// Scratch of the library's part; `None` if there is no such part.
     fn of_library(&self) -> Option<Bytes> {
         match self {
             Method::Algorithm(algorithm) | Method::EachGroup(algorithm, _) => Some(algorithm.workspace),
@@ -177,8 +177,8 @@ impl Method {
         }
     }
 
-    /// Where the weights or their gradient lie in scratch, stored as feature maps are and behind the library's scratch; none
-    /// where the library takes them as they are, or has them by planes.
+    /// Offset in scratch, after the library's scratch, of the weights or their gradient in the activations' format; `None`
+    /// if the library uses them in place, or has them by planes.
     fn weights(&self, pass: Pass, float: Float) -> Option<u64> {
         let rounded = match self {
             Method::Algorithm(_) | Method::EachGroup(..) => true,
@@ -189,7 +189,7 @@ impl Method {
         (float != Float::F32 && rounded).then_some(behind)
     }
 
-    /// All the scratch that a call needs with it. What follows a library's part has no use for that part's scratch.
+    /// Total scratch of a call with this method. Kernels after the library's part may reuse its scratch.
     fn workspace(&self, call: &Call, float: Float) -> Bytes {
         let (Some(of_library), Some((pass, shape))) = (self.of_library(), convolution(call)) else {
             return kernels::workspace_bytes(call, float);
@@ -202,16 +202,16 @@ impl Method {
 /// The alternatives of one pass at one shape, at least one; or why there is none.
 type Methods = Result<Arc<Vec<Method>>, Refusal>;
 
-/// What a machine has of the libraries.
+/// Libraries installed on a machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
-    /// cuBLAS's file, or why there is none.
+    /// cuBLAS's file, or why it is missing.
     pub cublas: Result<PathBuf, CudaError>,
-    /// cuDNN's file and version, or why there is none.
+    /// cuDNN's file and version, or why it is missing.
     pub cudnn: Result<(PathBuf, (u32, u32, u32)), CudaError>,
 }
 
-/// Looks for them, and uses no device.
+/// Finds the libraries without using a device.
 pub(super) fn look(search: &Search, driver: (u32, u32)) -> Found {
     Found { cublas: cublas::look(search, driver), cudnn: cudnn::look(search) }
 }
@@ -227,16 +227,16 @@ pub(super) struct Libraries {
     context: Arc<Context>,
 }
 
-/// What changes. Whoever holds it is alone with the libraries, as their handles ask.
+/// Mutable state. Its lock also serialises calls of the libraries, as their handles require.
 #[derive(Default)]
 struct LibraryState {
     known: HashMap<(Pass, ConvShape), Methods>,
-    /// The stream that both enqueue on.
+    /// Stream of both libraries.
     stream: Option<usize>,
 }
 
 impl Libraries {
-    /// Finds and starts them in a context, which is this thread's.
+    /// Finds and starts the libraries in a context, which is this thread's.
     pub(super) fn start(
         search: &Search,
         context: &Arc<Context>,
@@ -245,7 +245,7 @@ impl Libraries {
         precision: Precision,
         deterministic: bool,
     ) -> Result<Libraries, CudaError> {
-        // cuDNN uses cuBLAS, and finds the one that is loaded.
+        // cuDNN uses cuBLAS, and finds the loaded one.
         let cublas = Cublas::start(search, context, driver, capability)?;
         let cudnn = Arc::new(Cudnn::start(search, context)?);
         let (major, minor, patch) = cudnn.version();
@@ -255,7 +255,7 @@ impl Libraries {
         Ok(Libraries { state, cudnn, trials, cublas, precision, deterministic, context })
     }
 
-    /// What sets measurements of them apart from others.
+    /// Properties on which measurements of the libraries depend.
     pub(super) fn words(&self) -> String {
         let (major, minor, patch) = self.cudnn.version();
         let precision = match self.precision {
@@ -268,12 +268,12 @@ impl Libraries {
         format!("cuDNN {major}.{minor}.{patch}{precision}{deterministic}")
     }
 
-    /// In what feature maps are stored.
+    /// Storage format of activations.
     fn float(&self) -> Float {
         self.precision.feature_maps()
     }
 
-    /// How a call can be run. What nothing computes has one alternative, which fails.
+    /// Alternatives of a call. A call that nothing computes has one alternative, which fails.
     pub(super) fn alternatives(&self, call: &Call) -> Vec<KernelAlternative> {
         let Some((pass, shape)) = convolution(call) else {
             return self.other_alternatives(call);
@@ -289,12 +289,12 @@ impl Libraries {
         }
     }
 
-    /// Whether cuBLAS multiplies attention's f32 numbers in TF32, which holds whole what was bf16.
+    /// Returns `true` if cuBLAS multiplies attention's f32 numbers in TF32, which represents widened bf16 exactly.
     fn attends_in_tf32(&self) -> bool {
         matches!(self.precision, Precision::Tf32 | Precision::Bf16)
     }
 
-    /// How a call that is no convolution can be run.
+    /// Alternatives of a call that is not a convolution.
     fn other_alternatives(&self, call: &Call) -> Vec<KernelAlternative> {
         let own = kernels::workspace_bytes(call, self.float());
         let Some(products) = Attention::of(call, self.float(), self.cublas.most()) else {
@@ -306,10 +306,10 @@ impl Libraries {
         if self.deterministic { vec![cublas] } else { vec![cublas, own] }
     }
 
-    /// Enqueues cuBLAS's alternative of a call that is no convolution, as [`Libraries::enqueue`] does.
+    /// Enqueues cuBLAS's alternative of a call that is not a convolution, as [`Libraries::enqueue`] does.
     ///
     /// # Safety
-    /// As there.
+    /// As for [`Libraries::enqueue`].
     unsafe fn enqueue_other(
         &self,
         stream: &CudaStream,
@@ -334,7 +334,7 @@ impl Libraries {
                 AttentionStep::Product(product) => {
                     attention::batches(product, addresses, workspace, |batch, addresses| {
                         // SAFETY: passed on to the caller: the products' matrices lie in operands of the call's shape, and
-                        // in the scratch that was asked for.
+                        // in the scratch that was requested.
                         unsafe { self.cublas.enqueue_batch(batch, tf32, addresses, (workspace + at, bytes)) }
                     })
                     .map_err(failed)?;
@@ -344,12 +344,12 @@ impl Libraries {
         Ok(true)
     }
 
-    /// Enqueues an alternative of a call, with our own kernels that lay out its tensors by `launch`; whether that was a
-    /// library's, so that only [`kernels::after_library`] is left to do.
+    /// Enqueues an alternative of a call, with our own layout kernels by `launch`. Returns `true` if a library computed it,
+    /// so that only [`kernels::after_library`] is left to do.
     ///
     /// # Safety
-    /// `addresses` are those of the call's operands, `workspace` of the scratch that the alternative asks for; all of it is
-    /// live until the stream has come past it, and only what is ordered by events touches it.
+    /// `addresses` are those of the call's operands, `workspace` of the alternative's scratch. All of it is live until the
+    /// stream has passed the call, and only accesses ordered by events touch it.
     pub(super) unsafe fn enqueue(
         &self,
         stream: &CudaStream,
@@ -381,22 +381,22 @@ impl Libraries {
         let (mut operands, accumulate) = (operands, operands.accumulate);
         if let Some(at) = weights {
             operands.w = workspace + at;
-            // The gradient comes to what is there when it is widened.
+            // The gradient is accumulated when it is widened.
             operands.accumulate &= pass != Pass::BackwardFilter;
             if pass != Pass::BackwardFilter {
                 launch(&layout::round_weights(call, float, at))?;
             }
         }
         let run = |algorithm: &Algorithm, operands: Operands| {
-            // SAFETY: passed on to the caller: operands of a call have the shape that it says, and so have their groups, and
-            // what our own kernels lay out of them in the scratch that was asked for.
+            // SAFETY: passed on to the caller: operands of a call have its shape, and so have their groups and the layouts
+            // that our own kernels write to the requested scratch.
             unsafe { self.cudnn.enqueue(algorithm, operands, workspace) }
                 .map_err(|refusal| failed(self.cudnn.explained(refusal)))
         };
         let multiply = |product: &Product, operands: Operands| {
             let is_map = match pass {
                 Pass::Forward => true,
-                // What the gradient of the input is summed from.
+                // From laid-out windows: f32 numbers that the input gradient is then summed from.
                 Pass::BackwardData => matches!(method, Method::Product(_)),
                 Pass::BackwardFilter => false,
             };
@@ -432,12 +432,12 @@ impl Libraries {
         Ok(true)
     }
 
-    /// Why one of the calls that were asked for has no alternative; none where all have some.
+    /// Reason why one of the requested calls has no alternative; `None` if all have some.
     pub(super) fn failure(&self) -> Option<Refusal> {
         self.state().known.values().find_map(|methods| methods.as_ref().err().cloned())
     }
 
-    /// A stream that they enqueued on, and that is idle, will be no more.
+    /// Forgets a stream that the libraries enqueued on; it is idle, and about to end.
     pub(super) fn forget(&self, stream: &CudaStream) {
         let mut state = self.state();
         if state.stream == Some(stream.raw() as usize) {
@@ -449,7 +449,7 @@ impl Libraries {
     }
 
     fn state(&self) -> MutexGuard<'_, LibraryState> {
-        // What it guards is whole at every moment.
+        // The guarded value is consistent at every moment.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -468,7 +468,7 @@ impl Libraries {
         if let Some(known) = state.known.get(&(pass, shape)) {
             return known.clone();
         }
-        // Trials take cuDNN's stream away.
+        // Trials unset cuDNN's stream.
         state.stream = None;
         let asked = self.context.enter().and_then(|()| self.ask(pass, &shape));
         let asked = asked.inspect_err(|refusal| tracing::warn!("{pass:?} of {shape:?}: {refusal}"));
@@ -477,7 +477,7 @@ impl Libraries {
         methods
     }
 
-    /// Asks what there is for a pass at a shape.
+    /// Queries the methods for a pass at a shape.
     fn ask(&self, pass: Pass, shape: &ConvShape) -> Result<Vec<Method>, Refusal> {
         let product = Product::of(pass, shape, self.cublas.most());
         let mut methods = Vec::new();
@@ -528,8 +528,8 @@ impl Libraries {
         Ok(found)
     }
 
-    /// The first algorithm for one group of a grouped convolution, for each of them; none where a group's channels do not start
-    /// where [`LOADED`] bytes are loaded at once, and where groups are so many that each is small.
+    /// The first algorithm for one group of a grouped convolution, called for each; `None` if a group's channels do not
+    /// start at a multiple of [`LOADED`] bytes, or if there are so many groups that each is small.
     fn each_group(&self, pass: Pass, shape: &ConvShape) -> Result<Option<Method>, Refusal> {
         let at_once = LOADED / self.float().bytes();
         let starts = |channels: u32| u64::from(channels / shape.groups.max(1)).is_multiple_of(at_once);
@@ -560,8 +560,7 @@ impl Libraries {
     }
 }
 
-/// Ways that are there beside the usual ones: what is refused of these is left out, with a warning, unless the installation is
-/// at fault.
+/// Optional methods: refused ones are left out, with a warning, unless the installation is at fault.
 fn also(
     pass: Pass,
     shape: &ConvShape,
@@ -577,15 +576,15 @@ fn also(
     }
 }
 
-/// The largest batch of these calls' network at which cuDNN takes all of its convolutions: it counts the elements of a tensor
-/// in 31 bits, and a larger batch has other alternatives than those that smaller ones were measured in.
+/// Largest batch of these calls' network that cuDNN accepts for all convolutions. It counts the elements of a tensor in 31
+/// bits, and a larger batch has alternatives other than those measured with smaller ones.
 pub fn countable_batch<'a>(calls: impl IntoIterator<Item = &'a Call>) -> u64 {
     const ELEMENTS: u64 = (1 << 31) - 1;
     let elements = |channels: u32, [height, width]: [u32; 2]| {
         [channels, height, width].into_iter().fold(1u64, |all, n| all.saturating_mul(n.into()))
     };
     let of_sample = |shape: ConvShape| match shape.input {
-        // Fully connected layers are cuBLAS's.
+        // Fully connected layers use cuBLAS.
         [1, 1] => 1,
         input => elements(shape.in_channels, input).max(elements(shape.out_channels, shape.output)),
     };
@@ -593,12 +592,12 @@ pub fn countable_batch<'a>(calls: impl IntoIterator<Item = &'a Call>) -> u64 {
     ELEMENTS / shapes.map(|(_, shape)| of_sample(shape)).max().unwrap_or(1).max(1)
 }
 
-/// A length as the libraries take it. The largest stands for those that no memory holds.
+/// A length in the libraries' integers. The maximum stands for lengths that no memory holds.
 fn int(n: u32) -> c_int {
     c_int::try_from(n).unwrap_or(c_int::MAX)
 }
 
-/// Lengths as the libraries take them; none where one is more than they count.
+/// Lengths in the libraries' integers; `None` if one does not fit.
 fn ints<const N: usize>(lengths: [u64; N]) -> Option<[c_int; N]> {
     let mut found = [0; N];
     for (found, length) in found.iter_mut().zip(lengths) {

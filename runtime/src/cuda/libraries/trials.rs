@@ -1,15 +1,15 @@
-//! Each algorithm of cuDNN, run once before it is offered.
+//! A trial run of each of cuDNN's algorithms before it is offered.
 //!
-//! cuDNN may list an algorithm and refuse to run it: this GPU cannot load its kernels, or the heuristic does not know a case.
-//! That would end whatever it was chosen for, a profile of minutes or a training. So the first question about a shape runs
-//! every algorithm for a single sample, on memory that is given back at once. One that refuses is left out with a warning, at
-//! every batch size alike: the same trial comes before the profile, the plan and the run, so all of them have the same
-//! alternatives. A broken installation shows itself here, too, and not in the middle of an iteration.
+//! cuDNN may list an algorithm and refuse to run it: this GPU cannot load its kernels, or the heuristic misses a case. That
+//! would end the profile of minutes, or the training, for which it was chosen. So the first query of a shape runs every
+//! algorithm for a single sample, in memory that is freed at once. One that refuses is left out with a warning, for every
+//! batch size: the same trial precedes the profile, the plan and the run, so all have the same alternatives. A broken
+//! installation also shows itself here, and not in the middle of an iteration.
 //!
-//! Where memory is too short for a trial, the algorithm is offered untried. So a process that finds less memory free than
-//! another may offer more than that one, and then a schedule of the other is refused as one for other alternatives.
+//! If memory is too short for a trial, the algorithm is offered untried. So a process with less free memory may offer more
+//! algorithms than another, and a schedule of one is then refused by the other, since its alternatives differ.
 //!
-//! What it deliberately does not do: look at results or times.
+//! Deliberately does not look at results or times.
 
 use super::super::driver::{Context, CudaStream, DeviceMemory};
 use super::super::error::Refusal;
@@ -21,25 +21,25 @@ use plimsoll_ir::program::{ConvShape, STORAGE_ALIGNMENT};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What is tried once: a pass, the shape of a single sample, and a layout.
+/// Subject of one trial: a pass, the shape of a single sample, and a layout.
 type Tried = (Pass, ConvShape, Layout);
 
-/// What came of the trials in one context.
+/// Results of the trials in one context.
 pub(super) struct Trials {
-    /// The names of the algorithms that refused.
+    /// Names of the algorithms that refused.
     refused: Mutex<HashMap<Tried, Vec<&'static str>>>,
     stream: CudaStream,
     context: Arc<Context>,
 }
 
 impl Trials {
-    /// None yet.
+    /// No trials yet.
     pub(super) fn new(context: &Arc<Context>) -> Result<Trials, Refusal> {
         let stream = CudaStream::new(context)?;
         Ok(Trials { refused: Mutex::default(), stream, context: Arc::clone(context) })
     }
 
-    /// The algorithms for a pass at a shape, without those that refuse to run. The handle has no stream afterwards.
+    /// Algorithms for a pass at a shape, without those that refuse to run. The handle has no stream afterwards.
     ///
     /// # Errors
     ///
@@ -55,7 +55,7 @@ impl Trials {
         }
         let (pass, shape, layout, arithmetic) = of;
         let sample = ConvShape { batch: 1, ..*shape };
-        // What it guards is whole at every moment.
+        // The guarded value is consistent at every moment.
         let mut known = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         let refused = match known.get(&(pass, sample, layout)) {
             Some(refused) => refused,
@@ -113,8 +113,8 @@ impl Trials {
         let mut refused = Vec::new();
         let mut broken = None;
         for algorithm in tried() {
-            // SAFETY: the operands are of the algorithm's shape, one sample, and lie with the largest scratch that any of them
-            // asks for in memory that lives until the stream is idle.
+            // SAFETY: the operands have the algorithm's shape with one sample, and lie, with the largest scratch of any
+            // algorithm, in memory that lives until the stream is idle.
             let ran = unsafe { cudnn.enqueue(algorithm, Operands { x, w, y, accumulate: false }, scratch) };
             match ran {
                 Ok(()) => {}
@@ -131,7 +131,7 @@ impl Trials {
                 }
             }
         }
-        // The memory is given back behind all that ran, and the handle keeps no stream that may end before it.
+        // The memory is freed only after all trials have ended, and the handle keeps no stream that may end earlier.
         let ended = self.stream.synchronise();
         cudnn.set_stream(None)?;
         ended?;
@@ -139,7 +139,7 @@ impl Trials {
     }
 }
 
-/// Whether cuDNN says that the host or the device has no memory for it.
+/// Returns `true` if cuDNN reports that host or device memory is too short.
 fn is_short_of_memory(code: u32) -> bool {
     matches!(code, 4003 | 4004)
 }

@@ -1,7 +1,6 @@
-//! The device `cuda` by its own calls: exact memory, what it refuses and in which words, what it captures, and that it gives
-//! everything back.
+//! The device `cuda` by its own calls: exact memory, refusals and their messages, captures, and the release of everything.
 //!
-//! Where that is, `super::Place` says: on the stand-in, which counts the driver's calls, or on a GPU, where nobody does.
+//! `super::Place` is the stand-in, which counts the driver's calls, or a GPU, which does not.
 
 use super::Place;
 use plimsoll_ir::Bytes;
@@ -14,7 +13,7 @@ use plimsoll_runtime::{
 pub const PLAIN: IterationId = IterationId { number: 0, timed: false };
 const TIMED: IterationId = IterationId { number: 0, timed: true };
 
-/// More than what a driver holds in reserve.
+/// More than a driver holds in reserve.
 const LARGE: u64 = 256 << 20;
 
 fn layout(resident: u64, pool: u64, host: u64) -> MemoryLayout {
@@ -34,7 +33,7 @@ pub fn ready(place: &Place, graphs: bool) -> CudaDevice {
     device
 }
 
-/// An iteration of two events on two streams, that one waits for the other.
+/// An iteration of two events on two streams, one of which waits for the other.
 pub fn iterate(device: &mut CudaDevice, iteration: IterationId) -> (Begun, Result<(), DeviceError>) {
     let begun = device.begin(iteration);
     if begun == Begun::Enqueue {
@@ -45,7 +44,7 @@ pub fn iterate(device: &mut CudaDevice, iteration: IterationId) -> (Begun, Resul
     (begun, device.synchronise())
 }
 
-/// Demands these numbers of calls, where somebody counts.
+/// Asserts these numbers of calls, if calls are counted.
 fn made(place: &Place, expected: &[(&str, u64)], act: impl FnOnce()) {
     let Some(calls) = place.counted(act) else { return };
     for (name, count) in expected {
@@ -108,7 +107,7 @@ fn an_iteration_is_captured_at_its_second_run_and_replayed_from_the_third() {
         let expected = ["cuCtxSetCurrent", "cuGraphLaunch", "cuStreamSynchronize"];
         assert!(replay.keys().all(|name| expected.contains(&name.as_str())), "{replay:?}");
     }
-    // What a graph names is gone with the memory.
+    // A graph is gone with the memory that it names.
     device.allocate(layout(16, 0, 0)).expect("it is small");
     assert_eq!(iterate(&mut device, PLAIN), (Enqueue, Ok(())));
 }
@@ -128,7 +127,7 @@ fn iterations_without_graphs_are_never_captured() {
     }
 }
 
-/// The two events of a timed iteration happened one after the other, since its start.
+/// Asserts that the two events of a timed iteration happened in order, after its start.
 fn assert_times_in_order(device: &mut CudaDevice, iteration: IterationId) {
     if iteration.timed {
         let [first, second] = [0, 1].map(|n| device.event_seconds(EventId(n)).0);
@@ -153,13 +152,13 @@ fn a_timed_iteration_is_a_graph_too_and_has_new_times_each_time() {
             assert_times_in_order(&mut device, TIMED);
         }
     });
-    // A plain one in between has no times, and takes none away.
+    // An untimed iteration in between has no times, and erases none.
     iterate(&mut device, PLAIN).1.expect("it runs");
     assert_eq!(iterate(&mut device, TIMED), (Replayed, Ok(())));
     assert_times_in_order(&mut device, TIMED);
 }
 
-/// Graphs take memory beside the pool, and a profile times dozens of iterations.
+/// Graphs take memory outside the pool, and a profile times dozens of iterations.
 #[test]
 fn of_timed_iterations_one_graph_is_kept() {
     use Begun::{Enqueue, Replayed};

@@ -1,8 +1,8 @@
-//! Whole training iterations on the device `cuda` as it is: every schedule gives the bits of keeping everything, with graphs
-//! and without, however late a stream is.
+//! Whole training iterations on the real device `cuda`: every schedule gives the bits of keeping everything, with graphs
+//! and without, for any delay of a stream.
 //!
-//! Where that is, `super::Place` says: on the stand-in, or on a GPU. It opens devices, and says how its streams can be made
-//! late. Nothing else here knows.
+//! `super::Place` is the stand-in, or a GPU. It opens devices, and delays their streams; nothing else here
+//! depends on it.
 
 use super::Place;
 use super::support::{self, advance, drawn, everything, keep, naive, spoilt, zoo};
@@ -23,17 +23,17 @@ use std::collections::BTreeMap;
 pub const BATCH: u64 = 4;
 const ITERATIONS: u64 = 5;
 
-/// One training iteration with the scratch that the device `cuda` needs, and no byte more.
+/// One training iteration with exactly the scratch that the device `cuda` needs.
 pub fn program(place: &Place, network: &Network) -> Program {
     program_with(&place.device(false), network)
 }
 
-/// The same for a device that is open, in its precision.
+/// The same for an open device, in its precision.
 pub fn program_with(device: &dyn Device, network: &Network) -> Program {
     program_by(Optimizer::Sgd, device, network)
 }
 
-/// The same by this optimizer.
+/// The same with this optimizer.
 pub fn program_by(optimizer: Optimizer, device: &dyn Device, network: &Network) -> Program {
     let alternatives = |call: &Call| device.alternatives(call);
     let feature_maps = device.facts().precision.feature_maps();
@@ -46,7 +46,7 @@ pub fn program_by(optimizer: Optimizer, device: &dyn Device, network: &Network) 
     program
 }
 
-/// The schedule of a policy at the tightest of some budgets that it fits; none where it has no plan for the network.
+/// The schedule of a policy at the tightest of some budgets that it fits; `None` if it has no plan for the network.
 pub fn planned(program: &Program, policy: Policy) -> Option<Schedule> {
     let memory = program.trace.memory();
     let (_, peak) = memory.peak().expect("there are ops");
@@ -71,7 +71,7 @@ pub fn planned(program: &Program, policy: Policy) -> Option<Schedule> {
     [0.2, 0.4, 0.7, 1.0, 1.3].into_iter().find_map(fits)
 }
 
-/// What a device has after some iterations.
+/// Contents of a device after some iterations.
 pub fn train(
     network: &Network,
     program: &Program,
@@ -86,7 +86,7 @@ pub fn train(
     trainer.checkpoint()
 }
 
-/// A trainer that keeps its state on the host, copied before this offload or behind all.
+/// A trainer that keeps its state on the host, copied before this offload or after all.
 pub fn keeping(
     network: &Network,
     program: &Program,
@@ -98,7 +98,7 @@ pub fn keeping(
     keeping_in(layout, network, program, schedule, before, device)
 }
 
-/// The same, whose iterations bring the input of the next one.
+/// The same, with iterations that copy the next one's input.
 pub fn feeding(
     network: &Network,
     program: &Program,
@@ -123,8 +123,8 @@ fn keeping_in(
     Trainer::new(executor, loaded, None, support::plan(network, BATCH)).expect("the plan fits")
 }
 
-/// What is kept of the iterations before one that spoils the state; the device went through all of that one, and was fed by the
-/// iterations before.
+/// State kept from the iterations before one that spoils it; the device completed that one, and earlier iterations copied
+/// its input.
 pub fn last_finished(
     network: &Network,
     program: &Program,
@@ -186,7 +186,7 @@ fn schedules(program: &Program, policies: &[Policy], random: u64) -> Vec<(String
     own.map(|(name, schedule)| (name.to_owned(), schedule)).into_iter().chain(plans).chain(random).collect()
 }
 
-/// A network under several policies and random schedules.
+/// Checks a network under several policies and random schedules.
 fn trains_to_the_same_bits(network: &Network, policies: &[Policy], random: u64) {
     let Some(place) = Place::open() else { return };
     let program = program(&place, network);
@@ -214,10 +214,10 @@ fn the_state_of_the_last_finished_iteration_is_kept_beside_the_next() {
         advance(&mut reference, finished).expect("it trains");
         let expected = reference.checkpoint().expect("it works");
         for (n, (name, schedule)) in (0..).zip(schedules(&program, &[Policy::Plimsoll], 1)) {
-            // Somewhere among what is swapped out, and behind it.
+            // Among the offloads, and after them.
             let offloads = schedule.numbered_commands().filter(|(_, c)| c.stream() == Stream::Offload);
             let before = offloads.map(|(id, _)| id).nth(n as usize).filter(|_| finished % 2 == 1);
-            // Of each half, the first iteration is enqueued, the second captured, those after it are replayed.
+            // In each half, the first iteration is enqueued, the second captured, and later ones replayed.
             for graphs in [false, true] {
                 for pace in place.paces(n + finished) {
                     place.set(&pace);
@@ -232,7 +232,7 @@ fn the_state_of_the_last_finished_iteration_is_kept_beside_the_next() {
     }
 }
 
-/// A worker of a group on a device that runs its passes by themselves.
+/// A worker of a group, on a device whose passes are separate iterations.
 pub fn sharing(
     program: &Program,
     schedule: &Schedule,
@@ -246,8 +246,8 @@ pub fn sharing(
     Trainer::sharing(executor, loaded, None, plan.clone(), group).expect("the plan fits")
 }
 
-/// What the first of some workers has after some updates: of one that accumulates, whose passes may be
-/// graphs, or of several, each with a device of its own.
+/// Contents of the first worker after some updates: of one worker that accumulates, whose passes may be graphs, or of
+/// several, each with a separate device.
 pub fn shared(
     program: &Program,
     schedule: &Schedule,
@@ -270,8 +270,8 @@ pub fn shared(
     trained[0].checkpoint().expect("it works")
 }
 
-/// What a worker's pass has completed is read while the pass goes on, and what the next needs is written; the input of the next
-/// may come behind everything.
+/// Reads results of a worker's pass while the pass runs, and writes the next one's inputs; the next input may come after
+/// everything.
 #[test]
 fn workers_train_to_the_bits_of_one() {
     let Some(place) = Place::open() else { return };
@@ -301,7 +301,7 @@ fn workers_train_to_the_bits_of_one() {
     }
 }
 
-/// One worker has nobody to add to, so that NCCL leaves its numbers as they are, times 1.
+/// With a single worker, NCCL leaves its numbers as they are, times 1.
 #[test]
 fn a_worker_alone_trains_by_nccl_to_the_bits_without() {
     let Some(place) = Place::open() else { return };
@@ -321,7 +321,7 @@ fn a_worker_alone_trains_by_nccl_to_the_bits_without() {
     }
 }
 
-/// Networks of tokens and of maps, on drawn inputs.
+/// Networks of tokens and of maps, on random inputs.
 #[test]
 fn networks_of_tokens_and_maps_train_to_the_same_bits() {
     let Some(place) = Place::open() else { return };
@@ -347,7 +347,7 @@ fn networks_of_tokens_and_maps_train_to_the_same_bits() {
     }
 }
 
-/// The same where feature maps are bf16: what is near is what the device cpu computes in bf16.
+/// The same with bf16 activations: the reference is the device cpu in bf16.
 #[test]
 fn networks_in_bf16_train_to_the_same_bits() {
     let Some(place) = Place::open() else { return };

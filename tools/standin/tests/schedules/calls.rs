@@ -1,5 +1,5 @@
-//! Which calls an iteration makes: nothing is allocated, nothing waits but the end, and the default stream is not used;
-//! and what the device says when a call is refused.
+//! The driver calls of an iteration: none allocates, only the end waits, and none uses the default stream; and the device's
+//! errors when a call is refused.
 
 use super::bodies::{BATCH, bits, program_by, train};
 use super::library::StandIn;
@@ -54,7 +54,7 @@ fn an_iteration_makes_the_calls_of_its_commands_and_no_other() {
         } else {
             assert_eq!(second, third);
         }
-        // One by one, the first time functions are looked up besides, and libraries turn to the stream.
+        // Command by command; the first time also looks functions up, and sets the libraries' stream.
         let one_by_one = if graphs { first } else { third };
         let mut rest = one_by_one.clone();
         rest.retain(|name, _| {
@@ -156,7 +156,7 @@ fn memory_that_is_not_there_is_said_before_anything_runs() {
     }
 }
 
-/// NVRTC 13.5 comes with today's wheels, and the driver is of CUDA 13.0: machine code runs, PTX would not.
+/// NVRTC 13.5 is in today's wheels, and the driver is of CUDA 13.0: machine code runs, PTX would not.
 #[test]
 fn kernels_are_compiled_for_the_device_and_kept() {
     let Some(library) = StandIn::open() else { return };
@@ -165,7 +165,7 @@ fn kernels_are_compiled_for_the_device_and_kept() {
     assert_eq!((calls["nvrtcGetCUBIN"], calls.get("nvrtcGetPTX")), (1, None));
     let again = library.calls_of(|| drop(library.device(true)));
     assert_eq!(again.get("nvrtcCompileProgram"), None, "they were kept");
-    // What is kept is damaged: compiled anew, and kept again.
+    // Damaged code in the cache is compiled anew, and cached again.
     let cache = library.options().cache.expect("it has one");
     let file = std::fs::read_dir(&cache).expect("a folder").next().expect("a file").expect("a file").path();
     let whole = std::fs::read(&file).expect("it can be read");
@@ -173,7 +173,7 @@ fn kernels_are_compiled_for_the_device_and_kept() {
     let anew = library.calls_of(|| drop(library.device(true)));
     assert_eq!(anew["nvrtcCompileProgram"], 1);
     assert_eq!(std::fs::read(&file).expect("it can be read"), whole);
-    // An NVRTC that does not know the device makes PTX, which this driver takes if it is no newer.
+    // An NVRTC that does not know the device makes PTX, which this driver accepts if it is no newer.
     library.compiler(0, 86);
     let older = library.calls_of(|| drop(library.device(true)));
     assert_eq!((older["nvrtcGetPTX"], older.get("nvrtcGetCUBIN")), (1, None));
@@ -184,17 +184,17 @@ fn kernels_are_compiled_for_the_device_and_kept() {
     }
 }
 
-/// A refusal of a call comes out as one message that names it, and the device can be dropped.
+/// A refused call gives one message that names it, and the device can be dropped.
 #[test]
 fn a_refused_call_is_one_message() {
     let Some(library) = StandIn::open() else { return };
     let program = program(&library, &everything());
-    // A module that is refused is compiled anew where it was kept.
+    // A refused module from the cache is compiled anew.
     std::fs::remove_dir_all(library.options().cache.expect("it has one")).expect("kernels were kept there");
     let schedule = naive(&program.trace);
     let layout = MemoryLayout::of(&program, &schedule);
     let check = |call: &CStr, after: u64, code: u32, parts: &[&str]| {
-        // Algorithms are tried when a program is loaded, and what refuses then is left out.
+        // Algorithms are tried when a program is loaded, and refused ones are left out.
         let when_loaded = call == c"cudnnConvolutionForward";
         if !when_loaded {
             library.answer(call, after, code);
@@ -237,7 +237,7 @@ fn a_refused_call_is_one_message() {
     check(c"cuStreamSynchronize", 3, 700, &["CUDA_ERROR_ILLEGAL_ADDRESS"]);
 }
 
-/// The driver reads the variable once in a process, so each value has a process of its own: this test again.
+/// The driver reads the variable once per process, so each value has a separate process: this test again.
 #[test]
 fn a_device_that_is_not_to_be_seen_is_not_seen() {
     const CHILD: &str = "PLIMSOLL_STANDIN_CHILD";
@@ -261,7 +261,7 @@ fn a_device_that_is_not_to_be_seen_is_not_seen() {
     }
 }
 
-/// Also where ops are timed: as many launches, the time of one for all of them by their bytes, and the same bits.
+/// Checks timed ops too: as many launches, one time divided among them by bytes, and the same bits.
 #[test]
 fn all_parameters_are_updated_by_one_launch() {
     let Some(library) = StandIn::open() else { return };
@@ -306,7 +306,7 @@ fn are_updated_by_one_launch(library: &StandIn, optimizer: Optimizer) {
     let whole = spans[spans.len() - 1].end.0 - spans[0].start.0;
     assert!(whole > 0.0);
     assert!(spans.windows(2).all(|two| two[0].end == two[1].start), "one after the other: {spans:?}");
-    // Hyperparameters, parameter and gradient, and what the optimizer keeps.
+    // Hyperparameters, parameter and gradient, and the optimizer state.
     let numbers = if optimizer == Optimizer::Sgd { 3 } else { 4 };
     let bytes = |elements: u64| (Hyper::BYTES as u64 + 4 * numbers * elements) as f64;
     let all = of_updates.iter().map(|(_, elements)| bytes(*elements)).sum::<f64>();
@@ -314,7 +314,7 @@ fn are_updated_by_one_launch(library: &StandIn, optimizer: Optimizer) {
         let share = (span.end.0 - span.start.0) / whole;
         assert!((share - bytes(*elements) / all).abs() < 1e-6, "{elements} elements have {share}");
     }
-    // One pair of events is taken off all of them together.
+    // The overhead of one pair of events is subtracted from all of them together.
     let overhead = Seconds(whole / 2.0);
     let samples = batch_samples(&loaded, &[timeline], overhead);
     let kept = samples.ops.iter().filter(|op| op.phase == Phase::Update).flat_map(|op| &op.seconds);
@@ -339,7 +339,7 @@ fn are_updated_by_one_launch(library: &StandIn, optimizer: Optimizer) {
     assert!(trained(true) == trained(false));
 }
 
-/// Swapped or kept, as one graph or one by one: the same bits after some iterations of AdamW.
+/// Swapped or kept, as a graph or one by one: the same bits after some iterations of AdamW.
 #[test]
 fn a_plan_changes_no_bit_of_a_training_by_adamw() {
     let Some(library) = StandIn::open() else { return };
@@ -355,26 +355,26 @@ fn a_plan_changes_no_bit_of_a_training_by_adamw() {
     let on_cpu = training_by(Optimizer::Adamw, &network, BATCH);
     let device = Box::new(Cpu::new(CpuOptions::default()));
     let on_cpu = bits(&train(&network, &on_cpu, &keep(&on_cpu.trace), device).expect("it trains"));
-    // A gradient that is nothing but rounding has another sign where sums are in another order, and moves as far as any.
+    // A gradient that is only rounding error changes its sign with the order of sums, and moves as far as any.
     let all = kept.iter().flat_map(|(name, found)| found.iter().zip(&on_cpu[name]));
     let (near, far): (Vec<f32>, Vec<f32>) =
         all.map(|(a, b)| (f32::from_bits(*a) - f32::from_bits(*b)).abs()).partition(|off| *off < 1e-4);
     assert!(100 * far.len() < near.len(), "{} of {} numbers are far off", far.len(), near.len() + far.len());
 }
 
-/// How a training runs.
+/// Mode of a training.
 #[derive(Clone, Copy, Debug)]
 enum Training {
-    /// Its state is copied during each iteration.
+    /// Copies its state during each iteration.
     Copied,
-    /// Its state is not copied.
+    /// Does not copy its state.
     Plain,
-    /// Its updates are made of several passes.
+    /// Has updates of several passes.
     Shared,
 }
 
-/// Once its graphs are captured, an iteration writes nothing but hyperparameters, and what workers share, however it trains.
-/// The bits are those of inputs that the host writes.
+/// Once its graphs are captured, an iteration writes only hyperparameters, and the data that workers share, in every mode.
+/// The bits are those of inputs written by the host.
 #[test]
 fn inputs_are_commands_of_the_iteration_before_in_every_training() {
     const PASSES: u64 = 3;

@@ -1,9 +1,9 @@
-//! A device with one fault gives other bits or an error, with graphs and without.
+//! A device with one fault gives different bits or an error, with graphs and without.
 //!
-//! A wait that is missing shows only when the stream that should have been waited for is late, so each fault runs under
-//! orders in which streams take turns, as many as it needs of [`ORDERS`]; the data of every tensor is its own, and new in
-//! every iteration. A fault can harm nothing (a tensor that is prefetched to where it still lies, a place that is taken
-//! for what nobody reads), so of each kind a share must show, and it is printed.
+//! A missing wait shows only if the stream to be waited for is late, so each fault runs under orders in which streams take
+//! turns, as many as needed of [`ORDERS`]. The data of every tensor is distinct, and new in every iteration. A fault may be
+//! harmless (a tensor is prefetched to where it still lies, or takes a place whose contents nobody reads), so a share of
+//! each kind must show, and is printed.
 
 use super::faulty::{Fault, Faulty, Planted};
 use super::library::StandIn;
@@ -15,10 +15,10 @@ use plimsoll_runtime::{DeviceError, Executor, MemoryLayout, RuntimeError};
 use plimsoll_tuner::Policy;
 use std::ops::Range;
 
-/// The six fixed orders, and drawn ones.
+/// The six fixed orders, and random ones.
 const ORDERS: u64 = 30;
 
-/// Plants a fault by each of these numbers; at least `share` of those that could be planted must show.
+/// Plants a fault with each of these numbers; at least `share` of those that could be planted must show.
 fn check(of: impl Fn(usize) -> Fault, numbers: Range<usize>, policy: Option<Policy>, share: f64) {
     let Some(library) = StandIn::open() else { return };
     let network = everything();
@@ -80,7 +80,7 @@ fn a_copy_in_the_wrong_direction_shows() {
     check(Fault::WrongDirection, 0..8, Some(Policy::Accudnn { as_printed: false }), 0.8);
 }
 
-/// Everything stays, and at the end one tensor goes to the host besides: the only one to wait for it is the join.
+/// Keeps everything, and offloads one tensor at the end: only the join waits for it.
 fn with_a_last_offload(schedule: &mut Schedule) {
     let last = CommandId::new(schedule.commands.len() - 1);
     let own = CommandId::new(schedule.commands.len());
@@ -102,7 +102,7 @@ fn a_copy_of_the_state_that_the_iteration_beside_it_meets_shows() {
     let Some(library) = StandIn::open() else { return };
     let network = everything();
     let program = program(&library, &network);
-    // Nothing is swapped, and the only waits are those for the copy: for running statistics, and for the rest.
+    // Nothing is swapped, and the only waits are those for the copies of running statistics, and of the rest.
     let schedule = keep(&program.trace);
     for graphs in [false, true] {
         let kept = |fault, order, finished| {
@@ -111,10 +111,10 @@ fn a_copy_of_the_state_that_the_iteration_beside_it_meets_shows() {
             let device = Box::new(Faulty::new(library.device(graphs), fault, &planted, busy));
             let kept = last_finished(&network, &program, &schedule, None, device, finished);
             let is_planted = *planted.lock().expect("nobody panics with it") > 0;
-            // Without its wait, an iteration may meet the numbers of the next one's input, and diverge early.
+            // Without its wait, an iteration may read the next one's input, and diverge early.
             (kept.map(|state| state.map(|state| bits(&state))).ok(), is_planted)
         };
-        // The iteration beside the copy is enqueued, and replayed.
+        // The iteration during the copy is enqueued, and replayed.
         for finished in [1, 5] {
             let (right, _) = kept(Fault::None, 0, finished);
             assert!(matches!(right, Some(Some(_))));
@@ -126,7 +126,7 @@ fn a_copy_of_the_state_that_the_iteration_beside_it_meets_shows() {
                 });
                 assert!(shows, "wait {number}, graphs {graphs}, iteration {finished}");
             }
-            // The third is that of the next input, and there is no other.
+            // The third wait is for the next input, and there is no other.
             assert!(!kept(Fault::EarlyFree(3), 1, finished).1, "there is no other wait");
         }
     }
@@ -152,7 +152,7 @@ fn an_input_that_comes_before_its_place_is_free_shows() {
             for order in 0..8 {
                 assert!(trained(Fault::None, order).as_ref() == Some(&bits(&kept)), "{graphs}, {order}");
             }
-            // Where everything is kept, it is the only wait behind the two for the copy of the state.
+            // When everything is kept, it is the only wait after the two for the copy of the state.
             if schedule == keep(&program.trace) {
                 let shows = |order| trained(Fault::EarlyFree(2), order).as_ref() != Some(&bits(&kept));
                 assert!((1..=ORDERS).any(shows), "graphs {graphs}");
@@ -190,7 +190,7 @@ fn a_failed_iteration_has_finished_the_one_before_where_its_copy_is_whole() {
             };
             let [before, after] = states;
             assert_eq!(kept(Fault::Fails(failed)), Some(after), "iteration {failed}");
-            // The last transfer of keeping everything is the stamp; others have prefetches behind it.
+            // When everything is kept the last transfer is the stamp; otherwise prefetches follow it.
             if schedule == keep(&program.trace) {
                 let expected = (failed > 1).then_some(before);
                 assert_eq!(kept(Fault::FailsShort(failed)), expected, "iteration {failed}");
@@ -227,7 +227,7 @@ fn a_stream_that_is_never_joined_shows() {
             let offload_runs = matches!(&error, DeviceError::Failed { why, .. } if why.contains("still run"));
             assert!(offload_runs, "{error}");
         }
-        // What was wrong was one iteration; the device goes on.
+        // Only one iteration was wrong; the device continues.
         (0..3).for_each(|_| executor.run(&loaded).expect("a later iteration"));
     }
     assert_eq!(schedule.commands.last().map(Command::stream), Some(Stream::Offload));

@@ -1,7 +1,7 @@
 //! A device that forgets or confuses one command of every iteration.
 //!
-//! The commands that it is given are right; it stands between the executor and the real device, which knows nothing of
-//! it. A transfer cannot be made here, so a wrong one is another of the same iteration.
+//! It receives correct commands; it stands between the executor and the real device, which does not know it. A transfer
+//! cannot be made here, so a wrong one is a different transfer of the same iteration.
 
 use plimsoll_ir::program::{Call, KernelAlternative};
 use plimsoll_ir::schedule::Stream;
@@ -12,33 +12,32 @@ use plimsoll_runtime::{
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// What goes wrong; numbers count from 0 within an iteration.
+/// The fault; numbers count from 0 within an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing.
     None,
-    /// This wait for what is to be read is not enqueued.
+    /// Does not enqueue this wait for data.
     DroppedWait(usize),
-    /// This wait for the end of those who still use a place is not enqueued.
+    /// Does not enqueue this wait for the last use of a place.
     EarlyFree(usize),
-    /// This transfer goes to the place of another one of its stream, of the same length.
+    /// Sends this transfer to the place of a different one of its stream, of the same length.
     WrongOffset(usize),
-    /// This prefetch goes the other way.
+    /// Reverses the direction of this prefetch.
     WrongDirection(usize),
-    /// This iteration says that it failed, when all of it is done.
+    /// Reports a failure of this iteration after all of it is done.
     Fails(usize),
     /// The same, without its last transfer.
     FailsShort(usize),
 }
 
-/// A wait is for data, or for a place.
+/// Purpose of a wait: data, or a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
     Data,
     Place,
 }
 
-/// What one stream waits for on another: offloads read places, and write only to the host.
+/// Purpose of one stream's waits for another: offloads read places, and write only to the host.
 fn reason(waiting: Stream, on: Stream) -> Reason {
     match (waiting, on) {
         (Stream::Compute, Stream::Prefetch) | (Stream::Offload, _) | (Stream::Prefetch, Stream::Offload) => {
@@ -48,29 +47,29 @@ fn reason(waiting: Stream, on: Stream) -> Reason {
     }
 }
 
-/// How often the fault was planted, to be read from outside.
+/// Number of times the fault was planted, shared with the test.
 pub type Planted = Arc<Mutex<usize>>;
 
-/// The device.
+/// A device with a fault.
 pub struct Faulty<D> {
     inner: D,
     fault: Fault,
     planted: Planted,
     /// Iterations begun.
     begun: usize,
-    /// The transfer that comes once it is known that it is not the last.
+    /// The transfer held back until it is known not to be the last.
     held: Option<Transfer>,
-    /// Looked at after each iteration: streams that are not done although the device says so.
+    /// Number of streams still busy although the device reports an end; checked after each iteration.
     busy: Box<dyn Fn() -> usize + Send>,
     recorded: HashMap<EventId, Stream>,
     waits: [usize; 2],
     transfers: Vec<Transfer>,
-    /// Those of the first iteration.
+    /// Transfers of the first iteration.
     known: Vec<Transfer>,
 }
 
 impl<D: Device> Faulty<D> {
-    /// Stands before a device.
+    /// Wraps a device.
     pub fn new(inner: D, fault: Fault, planted: &Planted, busy: impl Fn() -> usize + Send + 'static) -> Self {
         Faulty {
             inner,
@@ -90,7 +89,7 @@ impl<D: Device> Faulty<D> {
         *self.planted.lock().expect("nobody panics with it") += 1;
     }
 
-    /// The transfer that takes the place of one.
+    /// The transfer in place of the right one.
     fn instead(&self, right: Transfer) -> Option<Transfer> {
         let others = self.known.iter().copied();
         let at = self.transfers.len();

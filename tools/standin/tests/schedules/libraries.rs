@@ -1,6 +1,6 @@
-//! cuBLAS and cuDNN as the device `cuda` uses them, on the stand-in: which alternatives a call has, that every alternative
-//! computes the same up to rounding, that one deterministic alternative gives the same bits whatever the schedule, and that
-//! handles and descriptors are made before an iteration and given back.
+//! The device `cuda`'s use of cuBLAS and cuDNN, on the stand-in: the alternatives of a call; every alternative computes the
+//! same up to rounding; one deterministic alternative gives the same bits for any schedule; and handles and descriptors are
+//! made before an iteration and given back.
 
 use super::bodies::{BATCH, bits, numbers, program_with, train};
 use super::library::StandIn;
@@ -16,7 +16,7 @@ use plimsoll_runtime::{
 use plimsoll_testing::random_schedule;
 use std::collections::BTreeSet;
 
-/// Every alternative of every call.
+/// Options for every alternative of every call.
 fn all_alternatives(library: &StandIn) -> CudaOptions {
     CudaOptions { deterministic: false, ..library.options() }
 }
@@ -29,7 +29,7 @@ fn trained(network: &Network, program: &Program, schedule: &Schedule, options: &
     train(network, program, schedule, Box::new(open(options))).expect("it trains")
 }
 
-/// The largest difference between numbers of two checkpoints.
+/// Largest difference between numbers of two checkpoints.
 fn off(a: &Checkpoint, b: &Checkpoint) -> f32 {
     let (a, b) = (numbers(a), numbers(b));
     let pairs = a.iter().flat_map(|(name, values)| values.iter().zip(&b[name]));
@@ -52,7 +52,7 @@ fn by_way(program: &Program, k: u32) -> Schedule {
     schedule
 }
 
-/// The most alternatives that an op has besides the usual one.
+/// Largest number of an op's alternatives other than the usual one.
 fn most_alternatives(program: &Program) -> u32 {
     let most = program.trace.ops.iter().map(|op| op.alternatives.len()).max().unwrap_or_default();
     assert!(most >= 3, "{most}");
@@ -126,14 +126,14 @@ fn a_call_has_the_same_ways_in_the_same_order_at_every_batch() {
         &["algo_1", "algo_0", "algo_3", "groups_algo_1"],
     ];
     check(Window::square(3, 2, 1), 6, 2, grouped);
-    // Groups of two channels do not start where four numbers are loaded at once.
+    // Groups of two channels do not start at a multiple of a four-number load.
     check(
         Window::square(3, 2, 1),
         6,
         4,
         [&["implicit_precomp_gemm", "implicit_gemm"], &["algo_1", "algo_0"], &["algo_1", "algo_0", "algo_3"]],
     );
-    // Pixels that move by two.
+    // A one-pixel window with a stride of two.
     check(
         Window::square(1, 2, 0),
         6,
@@ -155,14 +155,14 @@ fn a_call_has_the_same_ways_in_the_same_order_at_every_batch() {
         ],
     );
     check(Window::square(1, 1, 0), 1, 1, [&["cublas"]; 3]);
-    // Each channel with a window of its own.
+    // Depthwise.
     let depthwise: [&[&str]; 3] = [
         &["implicit_precomp_gemm", "implicit_gemm", "own"],
         &["algo_1", "algo_0", "own"],
         &["algo_1", "algo_0", "algo_3", "own"],
     ];
     check(Window::square(3, 1, 1), 6, 8, depthwise);
-    // Our own kernels say so where they multiply otherwise than the rest.
+    // The name of our own kernels includes their arithmetic if it differs from the others'.
     let last = |precision| {
         let shape = convolution(3, Window::square(3, 1, 1), 6, 8);
         let device = open(&CudaOptions { precision: Some(precision), ..all_alternatives(&library) });
@@ -174,7 +174,7 @@ fn a_call_has_the_same_ways_in_the_same_order_at_every_batch() {
     assert_eq!(other.len(), 1);
 }
 
-/// Two convolutions in which each channel has a window of its own.
+/// Two depthwise convolutions.
 fn depthwise() -> Network {
     let mut b = Builder::new(&spec("depthwise")).expect("the spec has no zeros");
     let mut x = b.conv("in", b.images(), 8, Window::square(1, 1, 0), false).expect("it fits");
@@ -186,7 +186,7 @@ fn depthwise() -> Network {
     b.finish(logits).expect("every layer is used")
 }
 
-/// Two layers of attention with so many heads of queries, and of keys and values.
+/// Two layers of attention with these numbers of heads of queries, and of keys and values.
 fn attention([heads, kv_heads]: [u32; 2], causal: bool) -> Network {
     let spec = NetworkSpec { name: "attention".to_owned(), image: [6, 1], channels: 3, classes: 5 };
     let mut b = Builder::new(&spec).expect("the spec has no zeros");
@@ -263,7 +263,7 @@ fn every_way_computes_the_same_up_to_rounding() {
     }
 }
 
-/// Batches of products, and what is widened for them, of networks of tokens.
+/// Batches of products, and their widened operands, in networks of tokens.
 #[test]
 fn attention_in_bf16_computes_what_the_cpu_does_up_to_rounding() {
     let Some(library) = StandIn::open() else { return };
@@ -287,8 +287,8 @@ fn attention_in_bf16_computes_what_the_cpu_does_up_to_rounding() {
     }
 }
 
-/// Feature maps in bf16 are rounded in other places where a sum is made in another order: so much further are ways apart than
-/// in f32, and so near are all of them to what the CPU computes in bf16.
+/// bf16 activations are rounded in different places if a sum has a different order: alternatives differ by that much more
+/// than in f32, and from the CPU in bf16 by no more.
 #[test]
 fn every_way_in_bf16_computes_what_the_cpu_does_up_to_rounding() {
     let Some(library) = StandIn::open() else { return };
@@ -338,7 +338,7 @@ fn tf32_is_coarser_where_it_is_asked_for() {
     };
     let [fine, again, coarse] = [Precision::F32, Precision::F32, Precision::Tf32].map(|one| train(Some(one)));
     assert!(bits(&fine) == bits(&again));
-    // What nobody chose is PyTorch's default.
+    // The default is PyTorch's.
     let [usual, named] = [None, Some(Precision::Tf32Convolutions)].map(train);
     assert!(bits(&usual) == bits(&named));
     assert!(bits(&usual) != bits(&coarse) && bits(&usual) != bits(&fine));
@@ -348,8 +348,8 @@ fn tf32_is_coarser_where_it_is_asked_for() {
     }
 }
 
-/// Each convolution and each product is asked for in the arithmetic that the precision says: cuDNN's math type and cuBLAS's
-/// type of computing are what the stand-in rounds by.
+/// Each convolution and each product uses the arithmetic of the precision: the stand-in rounds by cuDNN's math type and
+/// cuBLAS's compute type.
 #[test]
 fn only_convolutions_are_coarser_by_default() {
     let Some(library) = StandIn::open() else { return };
@@ -417,7 +417,7 @@ fn scratch_that_a_way_needs_is_asked_for_by_its_name() {
     assert!(error.contains("workspace of `a.") && error.contains("by `implicit_precomp_gemm`"), "{error}");
 }
 
-/// Measurements carry the words, so that those of other kernels do not meet in one fit.
+/// Measurements carry these words, so that one fit does not mix those of different kernels.
 #[test]
 fn facts_tell_whose_kernels_they_are_of() {
     let Some(library) = StandIn::open() else { return };
@@ -438,12 +438,12 @@ fn facts_tell_whose_kernels_they_are_of() {
     );
 }
 
-/// The names of a call's alternatives.
+/// Names of a call's alternatives.
 fn names_of(device: &CudaDevice, call: &Call) -> Vec<String> {
     device.alternatives(call).into_iter().map(|alternative| alternative.name).collect()
 }
 
-/// Layouts that few ask cuDNN about may be answered oddly: the usual ways stay.
+/// If cuDNN answers oddly about rare layouts, the usual alternatives stay.
 #[test]
 fn one_more_way_that_is_refused_oddly_is_left_out() {
     let Some(library) = StandIn::open() else { return };
@@ -453,20 +453,20 @@ fn one_more_way_that_is_refused_oddly_is_left_out() {
     let usual: Vec<String> = all.iter().filter(|name| !name.starts_with("planes_")).cloned().collect();
     assert!(usual.len() < all.len(), "{all:?}");
     for code in [2000, 4000, 5000] {
-        // Asked before are the usual layout, and a single sample of it.
+        // Earlier queries are for the usual layout, and for a single sample of it.
         library.answer(c"cudnnGetConvolutionBackwardFilterAlgorithm_v7", 2, code);
         assert_eq!(names_of(&open(&all_alternatives(&library)), &call), usual, "{code}");
     }
 }
 
-/// cuDNN says of a shape and of itself that something is not there with numbers of one range.
+/// cuDNN uses one range of statuses both for an unsupported shape and for a missing part of itself.
 #[test]
 fn a_broken_cudnn_is_told_from_a_shape_that_it_does_not_take() {
     let Some(library) = StandIn::open() else { return };
     let call = Call::ConvForward { shape: convolution(3, Window::square(3, 1, 1), 6, 1) };
     let names = |device: &CudaDevice| names_of(device, &call);
     let all = names(&open(&all_alternatives(&library)));
-    // No such shape, or an algorithm that answers oddly: the others serve.
+    // For an unsupported shape, or an odd answer about one algorithm, the others serve.
     for code in [3000, 3002, 3010, 2000, 4000] {
         library.answer(c"cudnnGetConvolutionForwardWorkspaceSize", 0, code);
         assert_eq!(names(&open(&all_alternatives(&library))), all[1..], "{code}");
@@ -490,7 +490,7 @@ fn a_broken_cudnn_is_told_from_a_shape_that_it_does_not_take() {
             answered_before("the iteration");
             executor.run(&loaded).expect_err("not in silence").to_string()
         };
-        // When it is asked, when it is tried, and when it is to compute.
+        // At the query, at the trial, and at the computation.
         for (call, moment) in [
             (c"cudnnGetConvolutionForwardWorkspaceSize", "lowering"),
             (c"cudnnConvolutionForward", "lowering"),
@@ -510,7 +510,7 @@ fn a_broken_cudnn_is_told_from_a_shape_that_it_does_not_take() {
     }
 }
 
-/// Whatever the batch size, so that profile, plan and run have the same alternatives.
+/// For any batch size, so that profile, plan and run have the same alternatives.
 #[test]
 fn an_algorithm_that_refuses_to_run_is_left_out() {
     let Some(library) = StandIn::open() else { return };
@@ -525,7 +525,7 @@ fn an_algorithm_that_refuses_to_run_is_left_out() {
             assert_eq!(names_of(&device, &call(batch)), others, "{code} at {batch}");
         }
     }
-    // What is left trains.
+    // The remaining alternatives train.
     let network = everything();
     library.answer(c"cudnnConvolutionForward", 0, 3000);
     let device = open(&library.options());
@@ -534,7 +534,7 @@ fn an_algorithm_that_refuses_to_run_is_left_out() {
     train(&network, &program, &keep(&program.trace), Box::new(device)).expect("it trains");
 }
 
-/// No kernel of ours stands in for a convolution that cuDNN was asked for in vain, or takes in no way.
+/// Our own kernels do not replace a convolution that cuDNN refuses in every alternative.
 #[test]
 fn a_query_that_fails_is_the_failure_of_the_next_iteration() {
     let Some(library) = StandIn::open() else { return };

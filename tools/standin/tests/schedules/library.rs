@@ -1,8 +1,8 @@
-//! The stand-in as the device finds it, a library in a folder, and the words that a test has with it.
+//! The stand-in as a library in a folder, which the device finds, and a test's calls to it.
 //!
-//! With `PLIMSOLL_TEST_DEVICE=gpu` in the environment, the tests in `bodies` run on a GPU instead: its libraries are found as
-//! anybody's are, and nobody counts calls or makes streams late. A GPU that is not there is a failure then. The other tests need
-//! the stand-in.
+//! With `PLIMSOLL_TEST_DEVICE=gpu` in the environment, the tests in `bodies` run on a GPU instead: its libraries are found
+//! as usual, calls are not counted, and streams are not delayed. A missing GPU is then a failure. The other tests need the
+//! stand-in.
 
 use plimsoll_ir::Precision;
 use plimsoll_runtime::{CudaDevice, CudaError, CudaOptions};
@@ -12,7 +12,7 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The loaded library, or a GPU. It counts and delays for the whole process, so a test holds it alone.
+/// The loaded library, or a GPU. It counts and delays for the whole process, so one test holds it at a time.
 pub struct StandIn {
     folder: tempfile::TempDir,
     /// Null on a GPU.
@@ -23,7 +23,7 @@ pub struct StandIn {
 }
 
 impl StandIn {
-    /// None, with a word, where there is no C compiler.
+    /// Opens the library; `None`, with a message, without a C compiler.
     pub fn open() -> Option<StandIn> {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -48,13 +48,13 @@ impl StandIn {
         Some(StandIn { folder, handle, open: Default::default(), _alone: alone })
     }
 
-    /// True where the environment asks for a GPU.
+    /// Returns `true` if the environment requires a GPU.
     pub fn is_gpu(&self) -> bool {
         self.handle.is_null()
     }
 
-    /// How the device `cuda` finds it, with a cache of its own; every call has one alternative, whose bits are the same each
-    /// time.
+    /// Options by which the device `cuda` finds it, with a separate cache; every call has one alternative, which gives the
+    /// same bits each time.
     pub fn options(&self) -> CudaOptions {
         let folder = self.folder.path().to_owned();
         let cache = Some(folder.join("cache"));
@@ -62,12 +62,12 @@ impl StandIn {
         CudaOptions { libraries, cache, deterministic: true, ..CudaOptions::default() }
     }
 
-    /// Opens the device `cuda` as anybody does.
+    /// Opens the device `cuda` as usual.
     pub fn open_device(&self, graphs: bool) -> Result<CudaDevice, CudaError> {
         CudaDevice::open(&CudaOptions { graphs, ..self.options() })
     }
 
-    /// The device `cuda` in another precision, with graphs.
+    /// The device `cuda` in a different precision, with graphs.
     pub fn device_in(&self, precision: Precision) -> CudaDevice {
         let options = CudaOptions { precision: Some(precision), ..self.options() };
         CudaDevice::open(&options).expect("nothing stands in the way")
@@ -90,22 +90,22 @@ impl StandIn {
         at
     }
 
-    /// From now on streams are as late as this seed makes them; 0 for prompt.
+    /// Delays streams by this seed from now on; 0 for no delays.
     pub fn delays(&self, seed: u64) {
         let at = self.symbol(c"plimsoll_standin_delays");
         // SAFETY: it has this type.
         unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(u64)>(at)(seed) }
     }
 
-    /// From now on streams take turns: in one of the fixed orders 1 to 6, or in those drawn with a larger number as the seed;
-    /// 0 for streams that run by themselves.
+    /// Makes streams take turns from now on: in one of the fixed orders 1 to 6, or in random ones with a larger number as
+    /// the seed; 0 for streams that run independently.
     pub fn order(&self, order: u64) {
         let at = self.symbol(c"plimsoll_standin_order");
         // SAFETY: it has this type.
         unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(u64)>(at)(order) }
     }
 
-    /// How often each call was made so far.
+    /// Number of times each call was made so far.
     pub fn counts(&self) -> BTreeMap<String, u64> {
         let at = self.symbol(c"plimsoll_standin_counts");
         // SAFETY: it has this type.
@@ -122,7 +122,7 @@ impl StandIn {
         text.lines().map(line).collect()
     }
 
-    /// The calls that something makes.
+    /// Calls made by `act`.
     pub fn calls_of(&self, act: impl FnOnce()) -> BTreeMap<String, u64> {
         let before = self.counts();
         act();
@@ -132,7 +132,7 @@ impl StandIn {
         after
     }
 
-    /// The same, for tests that run on a GPU too, where nobody counts.
+    /// The same, for tests that also run on a GPU, where calls are not counted.
     #[allow(dead_code, reason = "not every test asks both")]
     pub fn counted(&self, act: impl FnOnce()) -> Option<BTreeMap<String, u64>> {
         if self.is_gpu() {
@@ -142,7 +142,7 @@ impl StandIn {
         Some(self.calls_of(act))
     }
 
-    /// The call of this name that comes after so many others of it is not made and gives this code.
+    /// Answers the call of this name that follows `after` others with this code instead of making it.
     pub fn answer(&self, name: &CStr, after: u64, code: u32) {
         let at = self.symbol(c"plimsoll_standin_answer");
         // SAFETY: it has this type.
@@ -151,7 +151,7 @@ impl StandIn {
         answer(name.as_ptr(), after, code);
     }
 
-    /// From now on its NVRTC is 13.`minor` and knows architectures up to `newest`, the capability times 10.
+    /// Makes its NVRTC 13.`minor` from now on, with architectures up to `newest`, the capability times 10.
     #[allow(dead_code, reason = "not every test asks")]
     pub fn compiler(&self, minor: i32, newest: i32) {
         let at = self.symbol(c"plimsoll_standin_compiler");
@@ -159,7 +159,7 @@ impl StandIn {
         unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(i32, i32)>(at)(minor, newest) }
     }
 
-    /// How often a range of this path was closed so far, such as `iteration/offload`.
+    /// Number of times that a range of this path was closed so far, such as `iteration/offload`.
     #[allow(dead_code, reason = "not every test asks")]
     pub fn ranges(&self, path: &str) -> u64 {
         let at = self.symbol(c"plimsoll_standin_ranges");
@@ -169,7 +169,7 @@ impl StandIn {
         ranges(path.as_ptr())
     }
 
-    /// Allocates device memory, as another user of the context does.
+    /// Allocates device memory, as a second user of the context does.
     #[allow(dead_code, reason = "not every test asks")]
     pub fn allocate(&self, bytes: usize) -> u64 {
         let at = self.symbol(c"cuMemAlloc_v2");
@@ -181,7 +181,7 @@ impl StandIn {
         address
     }
 
-    /// Sets bytes of device memory on a stream, as another user of the context does.
+    /// Sets bytes of device memory on a stream, as a second user of the context does.
     #[allow(dead_code, reason = "not every test asks")]
     pub fn fill(&self, address: u64, byte: u8, bytes: usize, stream: usize) {
         let at = self.symbol(c"cuMemsetD8Async");
@@ -191,7 +191,7 @@ impl StandIn {
         assert_eq!(fill(address, byte, bytes, stream), 0, "the memory is there");
     }
 
-    /// Reads device memory behind all that a stream has to do.
+    /// Reads device memory after all work of a stream.
     #[allow(dead_code, reason = "not every test asks")]
     pub fn read(&self, address: u64, bytes: usize, stream: usize) -> Vec<u8> {
         let at = self.symbol(c"cuMemcpyDtoHAsync_v2");
@@ -208,7 +208,7 @@ impl StandIn {
         read_bytes
     }
 
-    /// From now on copies between host and device run at this rate, both ways at once or one at a time; 0 for no limit.
+    /// Sets the rate of copies between host and device from now on, both ways at once or one at a time; 0 for no limit.
     #[allow(dead_code, reason = "not every test asks")]
     pub fn link(&self, bytes_per_second: u64, is_shared: bool) {
         let at = self.symbol(c"plimsoll_standin_link");
@@ -218,7 +218,7 @@ impl StandIn {
         }
     }
 
-    /// Makes a stream, as another user of the context does.
+    /// Makes a stream, as a second user of the context does.
     #[allow(dead_code, reason = "not every test asks")]
     pub fn stream(&self) -> usize {
         let at = self.symbol(c"cuStreamCreate");
@@ -229,8 +229,8 @@ impl StandIn {
         stream
     }
 
-    /// Captures what is enqueued on a stream, as another user of the context does; gives the graph, or the code by which the
-    /// capture's end is refused.
+    /// Captures the work enqueued on a stream, as a second user of the context does; returns the graph, or the status of a
+    /// refused end of the capture.
     #[allow(dead_code, reason = "not every test asks")]
     pub fn captured(&self, stream: usize, enqueue: impl FnOnce()) -> Result<usize, u32> {
         let [begin, end, instantiate] =
@@ -264,7 +264,7 @@ impl StandIn {
         assert_eq!(launch(graph, stream), 0, "the graph is there");
     }
 
-    /// Asks how many streams have something left to do.
+    /// Returns a query for the number of busy streams.
     pub fn busy(&self) -> impl Fn() -> usize + Send + 'static {
         let at = self.symbol(c"plimsoll_standin_busy");
         // SAFETY: it has this type, and the library is never unloaded.
@@ -286,7 +286,7 @@ impl Drop for StandIn {
     }
 }
 
-/// The library that was built with this test, beside it.
+/// The library that was built with this test, in the same folder.
 fn built() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a file");
     let built = test.parent().map(|folder| folder.join("libplimsoll_standin.so"));

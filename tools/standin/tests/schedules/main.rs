@@ -1,4 +1,4 @@
-//! Whole training iterations on the device `cuda` as it is, with the stand-in for its driver: every schedule gives the bits of
+//! Whole training iterations on the real device `cuda`, with the stand-in for its driver: every schedule gives the bits of
 //! keeping everything (`bodies/schedules.rs`), and a device with a fault does not.
 
 #[path = "../bodies/schedules.rs"]
@@ -17,19 +17,19 @@ use faulty::{Fault, Faulty, Planted};
 use library::StandIn as Place;
 use plimsoll_runtime::Device;
 
-/// How streams run.
+/// Pace of streams.
 #[derive(Clone, Copy, Debug)]
 enum Late {
-    /// As a GPU runs them.
+    /// As on a GPU.
     Never,
-    /// By themselves, as late as a seed makes them.
+    /// Independent, with delays by a seed.
     Delays(u64),
-    /// By turns, in a fixed order or a drawn one.
+    /// In turns, in a fixed or a random order.
     Order(u64),
 }
 
 impl Place {
-    /// The ways in which schedule `n` runs.
+    /// Paces at which schedule `n` runs.
     fn paces(&self, n: u64) -> Vec<Late> {
         if self.is_gpu() {
             return vec![Late::Never];
@@ -37,7 +37,7 @@ impl Place {
         vec![Late::Delays(n % 4), Late::Order(1 + n % 6), Late::Order(7 + n)]
     }
 
-    /// From now on streams run like this.
+    /// Sets the pace of streams from now on.
     fn set(&self, late: &Late) {
         let (seed, order) = match *late {
             Late::Never => return,
@@ -48,7 +48,7 @@ impl Place {
         self.order(order);
     }
 
-    /// The device, on the stand-in with an eye on streams that still run when an iteration has ended.
+    /// The device; on the stand-in with a check for streams that still run when an iteration has ended.
     fn watched(&self, graphs: bool) -> Box<dyn Device> {
         let device = self.device(graphs);
         if self.is_gpu() {

@@ -26,7 +26,7 @@ fn two(place: &Place, network: &Network, program: &Program, virtual_workers: u64
     threads(2).into_iter().map(|group| sharing(program, &schedule, &plan, group, device(place))).collect()
 }
 
-/// A worker at its end.
+/// Results of a worker.
 struct Ended {
     outcome: Result<(), RuntimeError>,
     seen: Vec<Observation>,
@@ -50,14 +50,14 @@ fn train(trainers: Vec<Trainer>) -> Vec<Ended> {
     })
 }
 
-/// The greatest difference of two states.
+/// Largest difference between two states.
 fn apart(one: &Checkpoint, other: &Checkpoint) -> f32 {
     let (one, other) = (numbers(one), numbers(other));
     let of = |name: &String| one[name].iter().zip(&other[name]).map(|(a, b)| (a - b).abs());
     one.keys().flat_map(of).fold(0.0, f32::max)
 }
 
-/// Of one pass for each, and of two for the second: on the host are then the first of the two.
+/// With one pass each, and with two for the second worker; the host then has the first of these two.
 #[test]
 fn workers_whose_gpus_sum_have_one_state_and_it_is_near_that_of_sums_by_the_hosts() {
     let Some(place) = Place::open() else { return };
@@ -86,7 +86,7 @@ fn workers_whose_gpus_sum_have_one_state_and_it_is_near_that_of_sums_by_the_host
     }
 }
 
-/// What is copied to the host in an update are metrics and running statistics, and no gradient.
+/// An update copies metrics and running statistics to the host, and no gradient.
 #[test]
 fn gradients_stay_on_the_gpus() {
     let Some(place) = Place::open() else { return };
@@ -106,8 +106,8 @@ fn gradients_stay_on_the_gpus() {
     assert!(by_gpus + of_gradients <= by_hosts, "{by_gpus} of {by_hosts}, {of_gradients} of gradients");
 }
 
-/// Whatever call of NCCL fails at one worker, none waits for ever, all have the state after the last whole update, and one says
-/// what NCCL said.
+/// If any call of NCCL fails at one worker, none waits for ever, all have the state after the last whole update, and one
+/// reports NCCL's message.
 #[test]
 fn a_call_that_nccl_refuses_ends_all_workers_with_the_state_before() {
     let Some(place) = Place::open() else { return };
