@@ -3,8 +3,8 @@
 //!
 //! 1. *Anneal.* A run of the search (`search.rs`) finds decisions.
 //! 2. *Pack.* The decisions get addresses, if a plan of their cost is wanted.
-//! 3. *Offer.* A plan with addresses is a candidate. If addresses miss the pool, the next round leaves some bytes free at the ops
-//! that are too high, and restarts from the seeds if that led astray.
+//! 3. *Offer.* A plan with addresses is a candidate. If addresses miss the pool, the next round leaves some bytes free at the
+//!    ops that are too high, and restarts from the seeds if that led astray.
 //!
 //! If nothing has addresses in the end, bytes are left free at every op.
 //!
