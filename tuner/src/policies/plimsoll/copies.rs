@@ -20,7 +20,7 @@
 //!   than the peak.
 //! - Chains in copies cut, as in the linear program's seeds: rarely better, mostly too large.
 //! - One linear program for the few blocks instead of three: half the time, and copies up to 0.3 % slower.
-//! - Copies for traces of which a quarter has fewer than 1,200 ops: never the best seed.
+//! - Copies for traces of fewer than 1,200 ops, of which a quarter is planned: never the best seed.
 //!
 //! This file deliberately neither changes blocks together once they are copied (`moves.rs` does) nor assigns addresses to them.
 
