@@ -320,14 +320,14 @@ impl Decisions {
         old
     }
 
-    /// Whether the value of a gap is given up.
+    /// Returns `true` if the value of a gap is given up.
     pub fn recomputes(&self, gap: GapId) -> bool {
         matches!(self.choices[gap], Choice::Recompute | Choice::RecomputeEach)
     }
 }
 
 impl Choice {
-    /// Whether a gap may be decided so.
+    /// Returns `true` if a gap may have this choice.
     pub fn is_open(self, gap: &Gap) -> bool {
         match self {
             Choice::Keep => true,
