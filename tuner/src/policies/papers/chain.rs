@@ -22,6 +22,7 @@ use plimsoll_ir::{Bytes, Seconds, TensorId};
 use std::ops::Range;
 use typed_index_collections::TiVec;
 
+/// Stage of a chain.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Stage {
     /// Gaps of x_i.

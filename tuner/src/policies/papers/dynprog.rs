@@ -133,6 +133,7 @@ struct ChainState {
     kept: i64,
     /// d_F and d_B.
     waiting: [i64; 2],
+    /// Seconds of stall.
     idle: f64,
     /// Previous state, and `true` if the stage between was offloaded.
     from: StateId,
