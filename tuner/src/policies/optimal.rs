@@ -11,8 +11,8 @@
 //!   may stay for later. Once parameters change, nothing is recomputed.
 //! - Every run of an op is in any of its alternatives. Transfers are in any order, and start at any time.
 //! - Offloaded tensors fit the host, if that is limited.
-//! - At any time, the pool holds: a value from the start of the command that brings it to the end of the last that uses it there,
-//!   and the workspace of the running op.
+//! - At any time, the values on the device and the workspace of the running op fit the pool; a value counts from the start of
+//!   the command that brings it to the end of the last that uses it there.
 //!
 //! Addresses cost no time here, so that the minimum makespan of the space is a bound for every schedule of the kind, and
 //! Plimsoll's own planner with `pieces` off makes no other kind. A plan is proved optimal if it takes just that time. If no

@@ -49,6 +49,7 @@ const FASTER: f64 = 1e-6;
 /// In turns, the maximum number of comparisons per allowed state: in some traces most states have the same key.
 const COMPARED: usize = 200;
 
+/// Command of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// Start of the iteration.

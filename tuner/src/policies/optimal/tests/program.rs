@@ -150,7 +150,7 @@ impl Program<'_> {
         self.variables.add(variable().binary())
     }
 
-    /// Returns a nonnegative variable that is large if something counts.
+    /// Returns a variable from 0 to 1 that is large if something counts.
     fn share(&mut self) -> Variable {
         self.variables.add(variable().bounds(0.0..=1.0))
     }
@@ -437,7 +437,7 @@ impl Program<'_> {
 
     /// Constrains memory to fit the pool when a step starts, and when a prefetch does.
     fn add_memory(&mut self) {
-        // By fetch: its stay; by step: a choice that it starts at or after the step's start, and one for the step's end.
+        // By fetch: its stay, and its positions among the steps.
         let fetches: Vec<usize> =
             (0..self.stays.len()).filter(|k| matches!(self.stays[*k].from, From::Fetch { .. })).collect();
         let positions: Vec<Vec<[Variable; 2]>> = fetches.iter().map(|k| self.positions(*k)).collect();
@@ -449,7 +449,7 @@ impl Program<'_> {
         }
     }
 
-    /// By step: a choice that a fetch starts at or after its start, and one for its end.
+    /// By step: a choice that is 1 if a fetch starts at or after the step's start, and one for the step's end.
     fn positions(&mut self, stay: usize) -> Vec<[Variable; 2]> {
         let From::Fetch { start, .. } = self.stays[stay].from else { return Vec::new() };
         let mut positions: Vec<[Variable; 2]> = Vec::new();
