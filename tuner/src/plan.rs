@@ -85,7 +85,7 @@ pub fn plan(trace: &Trace, request: &PlanRequest<'_>) -> Result<Outcome, PlanErr
 ///
 /// # Errors
 ///
-/// Those of [`plan`].
+/// Errors of [`plan`].
 pub fn plan_with_log(trace: &Trace, request: &PlanRequest<'_>) -> Result<(Outcome, SearchLog), PlanError> {
     plan_by(trace, request, policies::decide)
 }
@@ -95,7 +95,7 @@ pub fn plan_with_log(trace: &Trace, request: &PlanRequest<'_>) -> Result<(Outcom
 ///
 /// # Errors
 ///
-/// Those of [`plan`].
+/// Errors of [`plan`].
 pub fn plan_by_control(
     trace: &Trace,
     request: &PlanRequest<'_>,

@@ -5,7 +5,7 @@
 //! - **linear**: rate = base * q. One step replaces q small ones. Known to hold for moderate q with a warm-up, and to break down
 //!   for large q; below q = 1 it is the cautious choice.
 //! - **square root**: rate = base * sqrt(q). Keeps the variance of a step (Krizhevsky 2014, arXiv:1404.5997, section 5). Slower
-//!   growth, holds longer. For Adam, whose step does not grow with the gradient, it is what Malladi et al. 2022
+//!   growth, holds longer. For Adam, whose step does not grow with the gradient, it is the rule that Malladi et al. 2022
 //!   (arXiv:2205.10287) derive from the same stochastic differential equation; they scale betas and epsilon, too.
 //! - **AccUDNN eq. (9)**: rate = (1 - (1 - base c)^q) / c. Equal contraction per epoch (eq. 8 with mu = 1) where c is the
 //!   strong convexity of the objective. It grows like the linear rule at first (c -> 0 *is* the linear rule, to first

@@ -16,7 +16,7 @@
 //! (5) T1 >= seconds of the ops through w + sum of out_x s_x over x written at or after w      every w; and from the start
 //! (6) T2 >= seconds of the ops after p + sum of seconds_w r(w)
 //! (7) T2 >= seconds of the ops from j on + sum of back_x s_x over x with a deadline at or before j    every j after p
-//! (8) sum of bytes_x s_x <= the host's memory, where that is limited
+//! (8) sum of bytes_x s_x <= the host's memory, if that is limited
 //! ```
 //!
 //! out_x = latency + bytes / offload rate, back_x alike; seconds are those of the fastest, workspace that of the leanest
@@ -47,9 +47,9 @@
 //! - (1) x's deadline reads it, in its first run. If r(writer) = 0, all its bytes are in k or in s by the above.
 //! - (2) If r(w) = 1, w is recomputed after p and before w's deadline, reading z. If an op after p reads z, let j be the
 //!   first: j or that run of w, whichever is earlier, is the reader, and not after z's deadline j. Else z's deadline is at
-//!   or after w's. An input that p touches has no row, and one that p overwrites has one: a copy of it after p lies beside
-//!   what p touches.
-//! - (3) At the end of p all that p reads, writes and uses as workspace lies in open buffers, at least as many bytes as
+//!   or after w's. An input that p touches has no row, and one that p overwrites has one: a copy of it after p lies next
+//!   to p's operands.
+//! - (3) At the end of p all tensors that p reads, writes and uses as workspace lie in open buffers, at least as many bytes as
 //!   the leanest alternative needs. The buffers of k are others: they hold other tensors, or the version of one that p
 //!   overwrites elsewhere. Buffers that are open at one time share no byte of the pool (rule 4), a prefetch's included.
 //! - (4) The compute stream has run all ops through p, once each at least.

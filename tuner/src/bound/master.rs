@@ -15,9 +15,9 @@ pub(super) struct Column {
     pub kept: f64,
     /// Bytes that are swapped.
     pub hosted: f64,
-    /// By slot: the seconds that the offload stream needs for what is written at or after it.
+    /// By slot: the seconds that the offload stream needs for values written at or after it.
     pub out: Vec<f64>,
-    /// By op after p: the seconds that the prefetch stream needs for what is wanted at or before it.
+    /// By op after p: the seconds that the prefetch stream needs for values wanted at or before it.
     pub back: Vec<f64>,
     /// Seconds of ops that are recomputed.
     pub again: f64,

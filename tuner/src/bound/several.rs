@@ -39,10 +39,10 @@
 //! - k(s,x) is the mean of A(s) over x's bytes. r(s,w) = 1 if w is recomputed in segment s: the compute stream is busy with q
 //!   at an instant, so that no such run lies across one.
 //! - b(s,x): of every byte, the prefetch that is under way at instant s or else the first that starts later; the part of it
-//!   that lies in segment s, at most 1 - A(s). But 0 where x's writer was recomputed between instant s and the start of that
+//!   that lies in segment s, at most 1 - A(s). But 0 if x's writer was recomputed between instant s and the start of that
 //!   prefetch (not if it is under way).
 //! - o(t,x): of every byte, the first offload; the part of it that lies in segment t.
-//! - R and S are r and s of [`super::joint`] at instant s, S less what A(s) has of a prefetch under way.
+//! - R and S are r and s of [`super::joint`] at instant s, S less the part of A(s) of a prefetch under way.
 //! - (1) to (3): if r of the writer is 1 there is nothing to show. Else a byte that is in a buffer when an op of the segment
 //!   starts, or at instant s + 1, was there at instant s or is filled by prefetches alone since; by the first of them, or it
 //!   is under way. So A(s) and b add up to 1, or at least to A(s+1).
@@ -58,7 +58,7 @@
 //! - (10), (11) are shown in [`super::joint`].
 //! - (12): let S count a byte: it comes by a first fill after instant s, a prefetch, before the deadline, and the writer is
 //!   not recomputed before. In the segment in which that prefetch starts, and in the next ones if it lies across instants, it
-//!   is the one that b counts: A is 0 at the instant before it starts, and what is done of it later. The offload ended by
+//!   is the one that b counts: A is 0 at the instant before it starts, and the part done of it later. The offload ended by
 //!   instant s as in (5). A run that R counts is one of some segment. There are variables b(t,x) and r(t,w) for all t at
 //!   whose beginning a deadline has not passed.
 //!

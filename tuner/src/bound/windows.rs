@@ -24,7 +24,7 @@
 //! take none, give each an e more, as in [`super::joint`].) A byte of a value is *there* at an instant if a buffer is
 //! open then that holds it, or that a prefetch under way is filling with it.
 //!
-//! - *In.* At the end of i all that i touches, and its workspace, lies in open buffers. Values with a gap around that instant
+//! - *In.* At the end of i all of i's operands, and its workspace, lie in open buffers. Values with a gap around that instant
 //!   are no part of that: they are of tensors that i does not touch. Buffers that are open at one time share no byte of the
 //!   pool (rule 4), so that at most M - own(i) bytes of such values are there. Each of the others that an op of i+1..j reads
 //!   is in a buffer when that op starts, and a command filled it since the end of i. This was no compute, as the only one
@@ -35,10 +35,10 @@
 //!   host copy that an offload left there from a buffer that held the byte. That offload ended by the start of j: had it not,
 //!   its buffer would be open at the start of j, so that the byte were there, or would have been filled later, by a prefetch
 //!   before the first. And it started after the value's writer ended: after the end of i, unless the value was written before
-//!   i. What is out counts is less than these bytes by all that were written before i. Offloads follow each other.
+//!   i. The bytes of *out* are these without all that were written before i. Offloads follow each other.
 //! - *Latency.* A transfer has bytes of one tensor.
-//! - *Half duplex.* All these transfers lie within the window, and none beside another.
-//! - Between the end of i and the start of j the compute stream runs what lies between them, and then j.
+//! - *Half duplex.* All these transfers lie within the window, and none overlaps a different one.
+//! - Between the end of i and the start of j the compute stream runs the ops between them, and then j.
 //!
 //! Pieces may be of any size and prefetches arbitrarily early: the argument restricts neither. A tensor that is on the device
 //! from the start is a value written before everything: from the start on it may be offloaded, and has to be before it may leave.

@@ -84,7 +84,7 @@ pub enum Alternatives {
     BesideAll,
     /// The fastest whose workspace fits next to the op's own operands.
     BesideOwn,
-    /// The fastest, whether it fits or not.
+    /// The fastest, even if it does not fit.
     Fastest,
     /// The fastest of those with the least workspace.
     Leanest,

@@ -28,7 +28,7 @@ define_id!(
 /// Unit in which the swapped leading part of a value is counted: this many parts are the whole value.
 pub const PARTS: u8 = 8;
 
-/// A value that takes more than this part of the pool, as a divisor, is large.
+/// Part of the pool, as a divisor, above which a value is large.
 const LARGE: u64 = 24;
 
 /// Choice about a value between two touches.
@@ -53,9 +53,9 @@ pub struct Gap {
     pub after: Option<OpId>,
     /// Op of the next touch; `None` if there is none.
     pub before: Option<OpId>,
-    /// `true` if it may be swapped; `recompute` is `true` if it may be recomputed.
+    /// `true` if it may be swapped.
     pub swap: bool,
-    /// See `swap`.
+    /// `true` if it may be recomputed.
     pub recompute: bool,
 }
 
@@ -337,7 +337,7 @@ impl Choice {
     }
 }
 
-/// The alternatives of an op that fit beside what it touches; the leanest where none does.
+/// Returns the alternatives of an op that fit next to its operands; the leanest if none does.
 fn alternatives(trace: &Trace, op: &Op, pool: Bytes) -> Vec<OpAlternative> {
     let room = pool.saturating_sub(trace.touched_bytes(op)).0;
     let mut all =

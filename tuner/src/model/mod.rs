@@ -61,12 +61,14 @@ pub enum FitError {
     )]
     Ops {
         batch: u64,
+        /// Position of the op in the profile.
         position: usize,
         name: String,
     },
     /// Two ops share a name, which must identify an op of the trace.
     #[error("two ops of the profile are called `{name}`; names tell ops apart")]
     TwoOps {
+        /// Shared name.
         name: String,
     },
     /// One of the four link measurements is empty.
@@ -228,7 +230,7 @@ impl Data {
                 let middle = match seconds.is_empty() {
                     false => Some(median(&mut seconds)),
                     // Its usual alternative never ran here: its scratch did not fit, or a tuned schedule chose
-                    // another.
+                    // a different one.
                     true => {
                         let samples = parts.iter().map(|part| &part.ops[position]);
                         alternatives::usual_of_others(*batch, samples, &alternatives[position])

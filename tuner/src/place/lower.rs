@@ -47,6 +47,7 @@ pub enum LowerError {
     /// A residency is neither used nor offloaded.
     #[error("the {residency} of {tensor} is never used")]
     Unused {
+        /// Unused residency.
         residency: ResidencyId,
         tensor: TensorId,
     },

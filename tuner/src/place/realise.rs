@@ -115,7 +115,7 @@ pub(crate) const GIVEN: [Attempt; 11] = {
     ]
 };
 
-/// Looks if nothing may move, compared with those of other plans: per op, and at most, which is about a second.
+/// Looks if nothing may move, in addition to those of other plans: per op, and at most, which is about a second.
 const ONLY_ADDRESSES_PER_OP: u64 = 250_000;
 const ONLY_ADDRESSES: u64 = 100_000_000;
 

@@ -213,6 +213,7 @@ pub enum PlanError {
     #[error("internal error of policy {policy}: {fault}")]
     Lowering {
         policy: Policy,
+        /// Message of the lowering.
         fault: String,
     },
     /// An invalid schedule was made. Report it, with the trace.

@@ -18,6 +18,7 @@ pub enum Policy {
     },
     /// The inputs of layers are offloaded (vDNN §3.3).
     Vdnn {
+        /// Layers whose inputs are offloaded.
         layers: Layers,
         algorithms: Algorithms,
     },

@@ -46,7 +46,7 @@ const HALVINGS: usize = 3;
 /// Part of the pool, as a divisor, for values that are recomputed together; `None` means unlimited.
 const CHAINS: [Option<u64>; 4] = [None, Some(1), Some(2), Some(6)];
 
-/// Splits near the best that are also walked through: distances, as divisors of the order's length.
+/// Splits near the best that are also walked through: distances, as divisors of the number that is enough.
 const BESIDE: [usize; 2] = [16, 6];
 
 /// Maximum number of times that the needs of recomputing are computed and compensated.
