@@ -59,6 +59,7 @@ pub struct SearchRequest<'a> {
 pub struct Planned {
     /// Trace, with seconds.
     pub trace: Trace,
+    /// Schedule of the plan.
     pub schedule: Schedule,
     /// Makespan by `simulate`.
     pub makespan: Seconds,
@@ -176,6 +177,7 @@ pub struct Search<'a> {
 pub struct Choice {
     /// Its point of the curve.
     pub candidate: Candidate,
+    /// Plan at that batch size.
     pub plan: Planned,
     /// Reason for the choice.
     pub reason: Reason,

@@ -416,6 +416,7 @@ pub struct Relaxed {
 /// Solution for one value. The part that is neither kept nor swapped is recomputed, or not wanted after all.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fate {
+    /// Tensor of the value.
     pub tensor: TensorId,
     /// Op that writes it; `None` if it is on the device from the start.
     pub writer: Option<OpId>,

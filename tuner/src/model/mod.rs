@@ -60,9 +60,11 @@ pub enum FitError {
         "op {position} (`{name}`) at batch {batch} does not match the other batch sizes or has no times; run `profile` again"
     )]
     Ops {
+        /// Batch size of the op.
         batch: u64,
         /// Position of the op in the profile.
         position: usize,
+        /// Name of the op.
         name: String,
     },
     /// Two ops share a name, which must identify an op of the trace.
@@ -83,13 +85,16 @@ pub enum FitError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no `{kind}` op like `{name}` was measured; profile the network that the trace is of")]
 pub struct UnknownOp {
+    /// Name of the op.
     pub name: String,
+    /// Layer type of the op.
     pub kind: String,
 }
 
 /// Predicted seconds, with their relative error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prediction {
+    /// Predicted seconds.
     pub seconds: Seconds,
     /// Estimated on held-out batch sizes; 1 if none could be held out.
     pub relative_error: f64,
@@ -98,6 +103,7 @@ pub struct Prediction {
 /// Prediction of a batch size by a model fitted without it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct HeldOut {
+    /// Held-out batch size.
     pub batch: u64,
     /// `true` if it lies between other measured ones.
     pub inside: bool,

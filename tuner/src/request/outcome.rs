@@ -79,11 +79,13 @@ impl Status {
 pub struct Witness {
     /// Op that needs most.
     pub op: OpId,
+    /// Name of that op.
     pub name: String,
     /// Bytes that the op needs, resident bytes included; if the host is short, bytes of host memory.
     pub needs: Bytes,
     /// Bytes by which the need exceeds the budget, or the host's memory.
     pub short_by: Bytes,
+    /// Kind of the need.
     pub why: Shortage,
 }
 
@@ -170,6 +172,7 @@ pub enum PlanError {
     Link {
         /// Name of the number.
         what: &'static str,
+        /// Value of the number.
         value: f64,
     },
     /// The policy is for smaller traces.
@@ -178,6 +181,7 @@ pub enum PlanError {
          {most_ops} are taken, with at most {most_values} tensors and writes together; policy plimsoll takes traces of any size"
     )]
     TooLarge {
+        /// Policy that refuses the trace.
         policy: Policy,
         /// Number of ops in the trace.
         ops: usize,
@@ -212,6 +216,7 @@ pub enum PlanError {
     /// A policy's decisions cannot be lowered. Report it, with the trace.
     #[error("internal error of policy {policy}: {fault}")]
     Lowering {
+        /// Policy at fault.
         policy: Policy,
         /// Message of the lowering.
         fault: String,
@@ -219,6 +224,7 @@ pub enum PlanError {
     /// An invalid schedule was made. Report it, with the trace.
     #[error("internal error: policy {policy} made a schedule that is not valid: {violation}")]
     Invalid {
+        /// Policy at fault.
         policy: Policy,
         /// Message of [`plimsoll_ir::check`].
         violation: String,

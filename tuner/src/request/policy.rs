@@ -20,6 +20,7 @@ pub enum Policy {
     Vdnn {
         /// Layers whose inputs are offloaded.
         layers: Layers,
+        /// Algorithms of the ops.
         algorithms: Algorithms,
     },
     /// First of vDNN's profiling passes that fits (vDNN §3.3, "Dynamic vDNN").

@@ -88,6 +88,7 @@ pub fn names() -> String {
 /// Device of which only the data sheet is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Modelled {
+    /// Data sheet of the device.
     pub sheet: &'static Sheet,
     /// Shares of the sheet's numbers that its generation's kernels reach.
     pub reach: Reach,

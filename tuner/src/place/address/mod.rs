@@ -101,6 +101,7 @@ pub struct Addresses {
 /// of step.
 #[derive(Clone, Debug, Default)]
 pub struct Items {
+    /// All items.
     pub items: TiVec<ItemId, Item>,
     /// By residency: its item.
     pub of_residency: TiVec<ResidencyId, ItemId>,
