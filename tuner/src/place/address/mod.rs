@@ -213,7 +213,7 @@ fn end(items: &TiSlice<ItemId, Item>) -> Slot {
     items.iter().map(|i| i.hull.slots.end).max().unwrap_or(Slot::START)
 }
 
-/// Returns the same if every block takes a whole number of grains.
+/// Returns the most bytes taken during one slot if every block takes a whole number of grains.
 fn most_alive_in(items: &TiSlice<ItemId, Item>, grain: u64) -> u64 {
     let mut change: TiVec<Slot, i128> = vec![0; end(items).index() + 1].into();
     for block in items.iter().flat_map(Item::parts) {
